@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Checks the golden vectors with an implementation of its own.
+"""Checks the golden vectors with an independent implementation.
 
-Written from docs/spec/fabricbios-wire-encoding-v0.md alone (and data_plane.py beside it from
-data-plane-over-udp.md), with nothing but the standard library: what it takes to talk to a node from another language. Every vector is decoded and its meaning compared with
-the `value` lines; where the file says that the bytes are canonical, they are also made again from those
-lines. Exits 1 on any difference, and when there was nothing to check.
+This file was written only from docs/spec/fabricbios-wire-encoding-v0.md (data_plane.py beside it: only from
+data-plane-over-udp.md) and uses only the standard library; a client in another language needs no more. It
+decodes every vector and compares the values with the `value` lines. If the file says that the bytes are
+canonical, it also encodes them again from those lines. Exits 1 on any difference, and if there was nothing
+to check.
 
 Usage: python3 vectors/check.py [FOLDER]
 """
@@ -50,7 +51,7 @@ TENANT_LETTERS = set("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
 
 class Refused(Exception):
-    """Bytes that are refused, with the name of the refusal."""
+    """The bytes are refused; the argument is the name of the refusal."""
 
 
 def need(condition, name):
@@ -61,7 +62,7 @@ def need(condition, name):
 # ---- section 1: ground rules -------------------------------------------------------------------------
 
 class Reader:
-    """Takes fields off the front. `short` is the refusal for bytes that are not there."""
+    """Reads fields from the front. `short` is the refusal if bytes are missing."""
 
     def __init__(self, data):
         self.data, self.at = data, 0
@@ -821,7 +822,7 @@ def encode(keys, lines):
 
 
 def check(text):
-    """What is wrong with a vector, or None."""
+    """Returns the fault of a vector, or None."""
     keys, values, data = parse_file(text)
     try:
         got = decode(keys, data)

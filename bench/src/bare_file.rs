@@ -1,4 +1,4 @@
-//! The least that durability costs: a page written in place and an fdatasync.
+//! The minimum cost of durability: one page written in place, and an fdatasync.
 
 use std::{
     fs::File,
@@ -14,14 +14,14 @@ const PAGE: [u8; 4096] = [0x5A; 4096];
 /// Pages of the bare file, written in turn: enough that no round overwrites what the disk has queued.
 const PAGES: u64 = 256;
 
-/// A file that is written page by page, round and round.
+/// A file that is written page by page, cyclically.
 pub(crate) struct Bare {
     file: File,
     page: u64,
 }
 
 impl Bare {
-    /// Written through once, so that no round has to allocate.
+    /// Writes the whole file once, so that no round has to allocate blocks.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let file = File::create_new(path).with_context(|| format!("make {}", path.display()))?;
         for page in 0..PAGES {

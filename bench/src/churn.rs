@@ -1,5 +1,5 @@
-//! Grant and free, 64 at once: of one tenant, of eight, and etcd's grant, put and revoke beside them, where
-//! etcd is installed. Each is a process of its own that commits to the same disk before it answers.
+//! Grant and free, 64 at once: of one tenant, of eight, and for comparison etcd's grant, put and revoke, if
+//! etcd is installed. Each server is a separate process that commits to the same disk before it answers.
 
 use std::{
     path::PathBuf,
@@ -20,7 +20,7 @@ use crate::{
     report::Spread,
 };
 
-/// Asked for and without an answer at any time.
+/// The most requests in flight.
 const AT_ONCE: u32 = 64;
 const TENANTS: u32 = 8;
 const LEASE_BYTES: u64 = 4096;
@@ -34,12 +34,12 @@ pub(crate) struct Options {
     /// Leases granted and freed in a round
     #[arg(long, default_value_t = 6400, value_parser = clap::value_parser!(u32).range(64..))]
     leases: u32,
-    /// Where the state lies; a file system in memory would make the answer worthless
+    /// Directory of the state; a file system in memory makes the result worthless
     #[arg(long, default_value = "target", value_name = "DIRECTORY")]
     dir: PathBuf,
 }
 
-/// Who is asked in a round, what for, and the processor time of who answers.
+/// One side of a comparison: the server, the requests, and the server's processor time.
 struct Side<'a> {
     name: &'a str,
     server: &'a Running,
@@ -133,7 +133,7 @@ fn grant_and_free(runtime: &Runtime, tenants: &[Node], leases: u32) -> anyhow::R
     })
 }
 
-/// Does `work` for each number below `count`, [`AT_ONCE`] of them at any time.
+/// Does `work` for each number below `count`, [`AT_ONCE`] at the same time.
 pub(crate) fn at_once<W: Future<Output = anyhow::Result<()>> + Send + 'static>(
     runtime: &Runtime,
     count: u32,

@@ -1,4 +1,4 @@
-//! A daemon as users run it: a process of its own, asked over loopback, its processor time read from /proc.
+//! The daemon as users run it: a separate process, used over loopback. Its processor time comes from /proc.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use nix::{
 /// Validity of the identities of tenants, seconds.
 const IDENTITY_SECS: u32 = 24 * 3600;
 
-/// A program that runs until this is dropped.
+/// A running program; dropping it ends the program.
 #[derive(Debug)]
 pub(crate) struct Running(Child);
 
@@ -31,7 +31,7 @@ impl Running {
         Ok(Self(child.with_context(|| format!("start {program}"))?))
     }
 
-    /// What the processor did for the program and for the processes that it started, so far.
+    /// Processor time of the program and of the processes that it started, so far.
     pub(crate) fn cpu_time(&self) -> anyhow::Result<Duration> {
         let ticks_a_second = sysconf(SysconfVar::CLK_TCK)?.context("no clock ticks")?;
         let ticks = ticks(self.0.id())?;
@@ -78,8 +78,8 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// `fabricbiosd` of the directory where this program lies, with its state in `place`. Arguments are in
-    /// one string.
+    /// Starts the `fabricbiosd` in this program's directory, with its state in `place`. `arguments` is one
+    /// string.
     pub(crate) fn start(place: &Path, arguments: &str) -> anyhow::Result<Self> {
         let beside = std::env::current_exe()?.with_file_name("fabricbiosd");
         if !beside.is_file() {

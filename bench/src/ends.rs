@@ -1,8 +1,9 @@
-//! A loud tenant's leases end by the ten thousand in one second, and a quiet tenant's among them: how late each
-//! access of the quiet one was cut, seen by a client that reads until it is refused, against the same with
-//! nobody beside. The quotas of tenants are lifted: this is what is left when they do not help.
+//! Tens of thousands of leases of a loud tenant end in one second, and leases of a quiet tenant end among them.
+//! The bench measures how late each lease of the quiet tenant is cut: a client reads until it is refused. The
+//! comparison is the same without the loud tenant. The quotas of tenants are lifted, to measure the node
+//! without them.
 //!
-//! This is a load run as well: it fails when a lease of the quiet tenant was later than `--late-ms`, or any
+//! This is also a load test: it fails if a lease of the quiet tenant ended later than `--late-ms`, or if any
 //! lease was fenced.
 
 use std::{
@@ -28,15 +29,15 @@ use crate::{
 };
 
 const LEASE_BYTES: u64 = 4096;
-/// Between two ends of the quiet tenant.
+/// Time between two ends of the quiet tenant.
 const STEP: Duration = Duration::from_millis(20);
 /// A reader begins this long before the deadline.
 const BEFORE: Duration = Duration::from_millis(30);
-/// Between two reads of a lease: the readers are not to be the load.
+/// Pause between two reads of a lease, so that the readers are not the load.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Of readers: a client of another machine would not wait for the processors of this one.
+/// Niceness of the readers: a client on another machine would not wait for the processors of this one.
 const NICENESS: i32 = -20;
-/// The quiet tenant's leases end from this long before the loud one's second on.
+/// The quiet tenant's first lease ends this long before the loud tenant's second.
 const LEAD: Duration = Duration::from_millis(500);
 
 /// Term of the quiet tenant's leases: longer than granting them all takes.
@@ -64,7 +65,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let place = place_in(&options.dir)?;
     let runtime = runtime()?;
-    // 64 more, for the grants meanwhile: what was freed can be leased again a moment later.
+    // 64 more for the grants in between, because freed memory is available again only a moment later.
     let memory = u64::from(options.leases + options.quiet + 64) * LEASE_BYTES;
     let arguments = format!(
         "--mem-bytes={memory} --leases-per-tenant-max={} --requests-per-tenant-max=0",
@@ -99,13 +100,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was seen of the quiet tenant's leases.
+/// Measurements of the quiet tenant's leases.
 struct Watched {
-    /// Answer to the last read that was served, after the deadline; milliseconds, negative before it.
+    /// Time of the answer to the last served read after the deadline, milliseconds; negative before the deadline.
     served: Vec<f64>,
-    /// End that the node tells, after the deadline; milliseconds.
+    /// The end that the node reports, after the deadline; milliseconds.
     told: Vec<f64>,
-    /// A grant and its free, asked for meanwhile.
+    /// A grant and its free, requested meanwhile.
     requests: Vec<Duration>,
 }
 
@@ -134,8 +135,8 @@ impl fmt::Display for Watched {
     }
 }
 
-/// Grants `count` leases so that the first ends at `first_end` and each other one a step later, and reads each
-/// until it is refused.
+/// Grants `count` leases and reads each until it is refused. The first ends at `first_end`, and each other one a
+/// step later.
 fn watch(node: &Node, count: u32, first_end: Instant) -> anyhow::Result<Watched> {
     let first_grant = first_end.checked_sub(Duration::from_secs(QUIET_SECS.into()));
     let first_grant = first_grant.filter(|at| *at > Instant::now());
@@ -185,7 +186,7 @@ fn watch(node: &Node, count: u32, first_end: Instant) -> anyhow::Result<Watched>
     })
 }
 
-/// Reads from shortly before the deadline on; when the answer to the last read that was served came, in
+/// Reads from shortly before the deadline on. Returns when the answer to the last served read came, in
 /// milliseconds after the deadline.
 fn last_served(lease: &LeaseInfo) -> anyhow::Result<f64> {
     let coordinates = Coordinates {
@@ -195,7 +196,7 @@ fn last_served(lease: &LeaseInfo) -> anyhow::Result<f64> {
     };
     let deadline = UNIX_EPOCH + Duration::from_millis(lease.expires_at_unix_ms);
     let mut client = MemoryClient::connect(coordinates, ClientOptions::default())?;
-    // Without the privilege the reader measures how busy the machine is, too.
+    // Without the privilege the measurement includes the load of the machine.
     fabricbios_helper::set_niceness(NICENESS).ok();
     thread::sleep((deadline - BEFORE).duration_since(SystemTime::now())?);
     let mut served = None;
@@ -230,7 +231,7 @@ fn request(secs: u32) -> LeaseAllocRequest {
     LeaseAllocRequest::new(ResourceType::Mem, LEASE_BYTES, secs)
 }
 
-/// How late a lease that is over ended, as the node tells it.
+/// How late an ended lease ended, as the node reports it.
 fn late_ms(info: &LeaseInfo) -> anyhow::Result<f64> {
     let end = info.end.as_ref().context("an end that is not told")?;
     Ok(end.at_unix_ms as f64 - info.expires_at_unix_ms as f64)
@@ -240,7 +241,8 @@ fn sleep_until(at: Instant) {
     thread::sleep(at.saturating_duration_since(Instant::now()));
 }
 
-/// Waits until no lease lives, and prints how late those of the loud tenant ended; how many are fenced.
+/// Waits until all leases have ended, and prints how late those of the loud tenant ended. Returns the number of
+/// fenced leases.
 fn all_ended(operator: &Node) -> anyhow::Result<usize> {
     while !list(operator, false)?.is_empty() {
         thread::sleep(STEP);

@@ -1,4 +1,4 @@
-//! etcd as a peer: leases granted, put to use and revoked over its own protocol (gRPC over HTTP/2; the
+//! etcd for comparison: leases are granted, used and revoked over its own protocol (gRPC over HTTP/2; the
 //! messages are those of etcd's api/etcdserverpb/rpc.proto).
 
 use std::{
@@ -15,10 +15,10 @@ use tokio::net::TcpStream;
 
 use crate::{daemon::Running, place::free_address};
 
-/// How often a start is looked at before it has failed, 20 ms apart.
+/// How often a start is checked, every 20 ms, before it counts as failed.
 const LOOKS: u32 = 500;
 
-/// One that serves, in a process of its own, and a connection to it.
+/// A running etcd process and a connection to it.
 #[derive(Debug)]
 pub(crate) struct Etcd {
     pub(crate) running: Running,
@@ -27,14 +27,14 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// What `etcd --version` says first; none: it is not installed.
+    /// The first line of `etcd --version`; `None` if etcd is not installed.
     pub(crate) fn version() -> Option<String> {
         let asked = Command::new("etcd").arg("--version").output().ok()?;
         let text = String::from_utf8_lossy(&asked.stdout).into_owned();
         text.lines().next().map(str::to_owned)
     }
 
-    /// With its data in `place`.
+    /// Starts etcd with its data in `place`.
     pub(crate) async fn start(place: &Path) -> anyhow::Result<Self> {
         let [clients, peers] = [free_address()?, free_address()?];
         let mut command = Command::new("etcd");
@@ -59,7 +59,7 @@ impl Etcd {
                     connection,
                     authority,
                 };
-                // It listens before it has elected itself, and answers then.
+                // etcd listens before it has elected itself; it answers only after that.
                 etcd.lease(i64::MAX).await?;
                 return Ok(etcd);
             }
@@ -112,7 +112,7 @@ impl Etcd {
     }
 }
 
-/// A number as protobuf has it: seven bits a byte, the lowest first, the top bit where more follow.
+/// A number as protobuf encodes it: seven bits per byte, the lowest first; the top bit means that more bytes follow.
 fn varint(number: i64) -> Vec<u8> {
     let [low, ..] = number.to_le_bytes();
     match number.cast_unsigned() >> 7 {
@@ -125,7 +125,7 @@ fn varint(number: i64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The example of the encoding's own page, and the ends.
+    /// The example of the encoding's own page, and the extremes.
     #[test]
     fn numbers_are_as_protobuf_has_them() {
         assert_eq!(varint(150), [0x96, 0x01]);

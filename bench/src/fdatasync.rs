@@ -1,4 +1,4 @@
-//! What the journal adds to the disk: a durable commit against as many bare fdatasyncs as it issues,
+//! The journal's cost above the disk's: a durable commit against as many bare fdatasyncs as it issues,
 //! on a file in the same directory.
 
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// Bytes of a lease's record
     #[arg(long, default_value_t = 300)]
     record_bytes: u16,
-    /// Where to write; a file system in memory would make the answer worthless
+    /// Directory to write in; a file system in memory makes the result worthless
     #[arg(long, default_value = "target", value_name = "DIRECTORY")]
     dir: PathBuf,
 }
@@ -82,7 +82,7 @@ impl Subject {
         })
     }
 
-    /// From handing in to the report of durability.
+    /// The time from submission to the report of durability.
     fn commit(&mut self) -> anyhow::Result<Duration> {
         let ids = self.next_id..self.next_id + self.group;
         self.next_id = ids.end;
@@ -97,9 +97,9 @@ impl Subject {
         Ok(start.elapsed())
     }
 
-    /// Over some rounds, because a commit that grows the file takes one more.
+    /// Counts over several rounds, because a commit that grows the file issues one more.
     fn syncs_of_a_commit(&mut self) -> anyhow::Result<u64> {
-        // What opening the journal took is told with the first.
+        // The first count includes the syncs of opening the journal.
         self.commit()?;
         let before = self.counts().syncs;
         for _ in 0..WARM_UP_ROUNDS {

@@ -1,9 +1,9 @@
-//! What leasing adds: a durable grant, asked for by the SDK over loopback QUIC, against a PING over
-//! the same connection followed by as many bare fdatasyncs as a grant issues (two: the group commit
-//! of the grant, docs/decisions/0011; `fdatasync` counts them).
+//! The cost of leasing: a durable grant, requested by the SDK over loopback QUIC, against a PING over the same
+//! connection followed by as many bare fdatasyncs as a grant issues (two: the group commit of the grant,
+//! docs/decisions/0011; the bench `fdatasync` measures it).
 //!
-//! The memory behind it is a fake without hardware, so that this is the cost of the control plane:
-//! TLS, codec, table, journal, and the hand-overs between their threads.
+//! The leased memory is a fake without hardware, so the bench measures only the control plane: TLS, codec,
+//! table, journal, and the messages between their threads.
 
 use std::{
     path::{Path, PathBuf},
@@ -35,7 +35,7 @@ pub(crate) struct Options {
     /// Pairs of rounds
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Where the journal lies; a file system in memory would make the answer worthless
+    /// Directory of the journal; a file system in memory makes the result worthless
     #[arg(long, default_value = "target", value_name = "DIRECTORY")]
     dir: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! How many bytes are allocated: the system's allocator with a counter before it. It counts what was
-//! asked for; what the allocator adds to it is not seen.
+//! Counts allocated bytes: the system's allocator with a counter before it. It counts the requested sizes,
+//! without the allocator's own overhead.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ static HEAP: Counting = Counting;
 
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Allocated and not freed.
+/// Bytes that are allocated and not freed.
 pub(crate) fn live_bytes() -> usize {
     LIVE_BYTES.load(Ordering::Relaxed)
 }
@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 mod tests {
     use super::*;
 
-    /// Other tests allocate at the same time, so the size stands far out.
+    /// Other tests allocate at the same time, so this size is much larger than theirs.
     #[test]
     fn what_is_allocated_counts_until_it_is_freed() {
         const SIZE: usize = 1 << 30;

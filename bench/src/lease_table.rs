@@ -1,6 +1,6 @@
-//! What the lease table costs with many idle leases: bytes for each, and the time of its operations
-//! against a table with few. Nothing is waited for: time is an argument, backends are the bench. So the
-//! thread's own CPU time is what counts, and a busy machine disturbs it less.
+//! The cost of the lease table with many idle leases: bytes per lease, and the time of its operations against
+//! a table with few leases. The bench never waits: time is an argument, and the bench itself plays the
+//! backends. So it measures the thread's own CPU time, which a busy machine disturbs less.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::report::Spread;
 
 const PAGE: u64 = 4096;
 
-/// What the design allows for a lease.
+/// Bytes that the design allows per lease.
 const LEASE_BYTES_MAX: f64 = 1024.0;
 
 /// Idle leases outlast every round.
@@ -31,7 +31,7 @@ const IDLE_SECS: u32 = 30 * 24 * 3600;
 
 const SHORT_SECS: u32 = 10;
 
-/// Ended leases are forgotten soon, so that each round finds the table as the one before did.
+/// Ended leases are forgotten soon, so that each round begins with the same table.
 const KEEP_ENDED: Duration = Duration::from_secs(1);
 
 const TENANTS: usize = 100;
@@ -46,7 +46,7 @@ pub(crate) struct Options {
     /// Idle leases in the small table
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     few: u32,
-    /// Leases that are granted, renewed and fall due in each round
+    /// Leases that are granted, renewed and expire in each round
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     due: u32,
     /// Pairs of rounds
@@ -135,7 +135,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// How long each operation took in a round, all of its times together.
+/// The total time of each operation in a round.
 #[derive(Default)]
 struct Round {
     times: [Duration; Operation::ALL.len()],
@@ -154,7 +154,7 @@ impl Round {
     }
 }
 
-/// How long this thread has run.
+/// CPU time of this thread.
 fn cpu_time() -> anyhow::Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
@@ -167,7 +167,7 @@ struct Subject {
 }
 
 impl Subject {
-    /// A table in which `leases` are in use and stay so.
+    /// A table with `leases` leases that stay in use.
     fn with_idle(leases: u32, due: u32) -> Self {
         let policy = Policy {
             lease_secs_max: IDLE_SECS,
@@ -194,7 +194,7 @@ impl Subject {
         subject
     }
 
-    /// Some leases live from grant to oblivion.
+    /// Some leases go through their whole life, from the grant to the removal of their record.
     fn round(&mut self, due: u32) -> anyhow::Result<Round> {
         let mut round = Round::default();
         let binding_ids: Vec<BindingId> = round.time(Operation::Grant, || {
@@ -244,7 +244,7 @@ impl Subject {
         }
     }
 
-    /// Deadlines are acknowledged at once, as by a node whose paths are in its process.
+    /// Deadlines are acknowledged at once, as on a node whose paths are in its process.
     fn heard(&mut self, order: Order) -> Order {
         if let Order::Extend(binding_id, deadline) = order {
             let agreed = Report::Extended(binding_id, deadline, Ok(()));
@@ -306,7 +306,7 @@ fn tenant(number: usize) -> Arc<str> {
     Arc::from(format!("tenant-{number}"))
 }
 
-/// Ids are random, so each lands somewhere else in the table (splitmix64's finish, twice).
+/// Lease ids are random, so each has another place in the table (splitmix64's finish, twice).
 fn scattered(number: u64) -> LeaseId {
     let mix = |mut x: u64| {
         x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -372,7 +372,7 @@ fn binding() -> Binding {
 mod tests {
     use super::*;
 
-    /// A bench that measures refusals measures nothing.
+    /// Makes sure that the bench does not measure refusals.
     #[test]
     fn each_round_grants_renews_ends_and_forgets() {
         let mut subject = Subject::with_idle(50, 10);

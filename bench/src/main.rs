@@ -1,8 +1,8 @@
-//! What things cost: `cargo run --release -p fabricbios-bench -- NAME`.
+//! Benchmarks: `cargo run --release -p fabricbios-bench -- NAME`.
 //!
-//! A number from one machine says nothing about another, so each bench compares two things in
-//! alternating rounds of one run and reports their ratio with an interval. Nothing here is a test
-//! and nothing fails for being slow, but for `ends`, which is a load run as well.
+//! A number from one machine says nothing about another, so each bench compares two things in alternating
+//! rounds of one run and reports their ratio with an interval. The benches are no tests and do not fail for
+//! being slow, except `ends`, which is also a load test.
 
 mod bare_file;
 mod churn;
@@ -27,7 +27,7 @@ use fabricbios_node::journal::{self, journal_main};
 #[derive(Debug, Parser)]
 #[command(name = "fabricbios-bench", version)]
 struct Arguments {
-    /// Which; all of them, one after the other, if none is named
+    /// The bench; without a name, all of them, one after the other
     #[command(subcommand)]
     bench: Option<Bench>,
 }
@@ -50,7 +50,7 @@ enum Bench {
     Strategy(strategy::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
     LeaseTable(lease_table::Options),
-    /// Write the journal: what a node of this program has a process for
+    /// Write the journal: the journal process of a node in this program
     #[command(hide = true)]
     Journal(journal::Arguments),
 }

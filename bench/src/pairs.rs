@@ -1,8 +1,8 @@
-//! Two things in alternating rounds, and their ratio with an interval.
+//! Compares two things in alternating rounds; the result is their ratio with an interval.
 //!
-//! A disk or an emulated CPU drifts by tens of percent over seconds. Rounds that lie next to each
-//! other share the drift, so the ratio within a pair is steady where the times are not. The order in
-//! the pair changes each time, so that neither always comes second.
+//! A disk or an emulated CPU drifts by tens of percent over seconds. Neighbouring rounds share the drift, so
+//! the ratio within a pair is stable although the times are not. The order in the pair changes each time, so
+//! that neither side is always second.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) struct Pairs {
     pub(crate) b: Vec<Duration>,
 }
 
-/// Runs `rounds` pairs. Each closure times itself, so that what it prepares is left out.
+/// Runs `rounds` pairs. Each closure measures its own time, so that its preparation does not count.
 pub(crate) fn interleaved_pairs(
     rounds: usize,
     mut a: impl FnMut() -> anyhow::Result<Duration>,
@@ -62,8 +62,7 @@ impl Pairs {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ratio {
     pub(crate) median: f64,
-    /// Where the median of all pairs that could have been run lies, 95 times in 100; none with too
-    /// few pairs to say.
+    /// The 95 % confidence interval of the true median; `None` with too few pairs.
     pub(crate) interval: Option<(f64, f64)>,
 }
 
@@ -78,10 +77,10 @@ impl Ratio {
     }
 }
 
-/// How many values to leave out at each end so that the rest covers the median with 95 %. It rests
-/// on nothing but the pairs being independent: each lies above the true median with chance one half.
+/// How many values to leave out at each end so that the rest covers the median with 95 %. The only
+/// assumption is that the pairs are independent: each lies above the true median with probability one half.
 fn outer_ranks(count: usize) -> Option<usize> {
-    // Chance of 0, 1, 2, … of `count` tosses, as logarithms: 2^-count is no number for long runs.
+    // Probabilities of 0, 1, 2, … of `count` tosses, as logarithms: for long runs 2^-count underflows.
     let tosses = count as f64;
     let mut log_chance = -tosses * std::f64::consts::LN_2;
     let mut tail = 0.0;

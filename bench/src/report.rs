@@ -1,11 +1,11 @@
-//! What a bench prints: where it ran, and medians with their spread.
+//! The output of a bench: its machine, and medians with their spread.
 
 use std::fmt;
 use std::time::Duration;
 
 use fabricbios_kernfs::Tree;
 
-/// Where and how a run was made. Numbers without it are hearsay.
+/// The machine and the build of a run. Numbers are worthless without it.
 pub(crate) struct Setting {
     command: String,
     cpu: String,
@@ -58,7 +58,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// None: there was no round.
+    /// `None`: there was no round.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let sorted = sorted(values);
         let at = |percent: usize| sorted[(sorted.len() - 1) * percent / 100];
@@ -101,7 +101,7 @@ pub(crate) fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     sorted
 }
 
-/// Of sorted values, at least one.
+/// The median of sorted values, at least one.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
     f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
 }

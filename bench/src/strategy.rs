@@ -1,8 +1,8 @@
-//! What a grant and a rotation cost when a lease is a memory window, and when it is a region of its own,
-//! by the size of the lease. Needs an RDMA device: `cargo xtask lab --rdma --mem 8G -- …` has one.
+//! The cost of a grant and a rotation by the size of the lease: leases as memory windows against leases as
+//! regions. Needs an RDMA device: `cargo xtask lab --rdma --mem 8G -- …` has one.
 //!
-//! On a device that does not hold windows to their bounds (soft-RoCE) a lease under windows has a
-//! region as well (docs/decisions/0003), and the two cost the same at grant.
+//! On a device that does not enforce the bounds of windows (soft-RoCE), a lease with a window also has a region
+//! (docs/decisions/0003), and the two grants cost the same.
 
 use std::{
     sync::Arc,
@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One strategy at work.
+/// An RDMA path with one strategy.
 struct Strand {
     rdma: Arc<RdmaPath>,
     provider: Provider,
@@ -109,7 +109,7 @@ impl Strand {
         Ok(rdma.close()?)
     }
 
-    /// One lease from its grant to its release. Returns what the grant took; the rotation goes to
+    /// One lease from its grant to its release. Returns the time of the grant; the time of the rotation goes to
     /// `rotations`. Scrubbing is not measured.
     fn live(&mut self, rotations: &mut Vec<Duration>) -> anyhow::Result<Duration> {
         self.lives += 1;

@@ -1,5 +1,5 @@
-//! What a client reads from a node that it does not trust: an answer to the request that its own
-//! header claims it answers.
+//! Answers that a client reads from an untrusted node. The request of each answer is taken from the answer's own
+//! header.
 #![no_main]
 
 use fabricbios_wire::{Header, decode_answer, encode_answer};

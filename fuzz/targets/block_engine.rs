@@ -1,8 +1,8 @@
-//! Sequences of datagrams, time and storage that takes its time on the engine of FBBU.
+//! Sequences of datagrams, time and slow storage on the engine of FBBU.
 //!
-//! Whatever comes in which order: the storage is asked for whole blocks of the lease only, for one WRITE
-//! at most once, for nothing without a valid key, room or time left, and what it brings after the end is
-//! told nobody. Half-sent blocks never have more room than there is, and leave none taken.
+//! With any datagrams in any order: the engine asks the storage only for whole blocks of the lease, at most
+//! once for each WRITE, and never without a valid key, room and remaining time; results after the end are sent
+//! to nobody. Half-sent blocks never use more room than allowed, and give all of it back.
 #![no_main]
 
 mod lease;
@@ -26,7 +26,7 @@ const LEASE: LeaseId = LeaseId(7);
 const UNITS: u64 = 256;
 const UNIT_BYTES: u32 = 512;
 
-/// A lease with room for so many half-sent blocks.
+/// Half-sent blocks for which a lease has room.
 const HALF_SENT: usize = 2;
 
 struct Blocks(Arc<Share>);
@@ -52,9 +52,9 @@ struct World {
     keys: Keys,
     now: Duration,
     sent: Vec<Vec<u8>>,
-    /// What the storage has.
+    /// The contents of the storage.
     waiting: Vec<(Pending, Box<ReplyBuffer>)>,
-    /// WRITEs that it was asked for.
+    /// WRITEs that the storage was asked for.
     begun: BTreeSet<Vec<u8>>,
 }
 
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// The key before goes on working; a second rotation ends it.
+    /// The old key continues to work; a second rotation ends it.
     fn rotate(&mut self, script: &mut Script<'_>) {
         self.key = DataKey::new(&DpKey([script.byte().unwrap_or(1); 32]));
         self.keys.rotate(self.key.clone());
@@ -207,7 +207,7 @@ impl World {
         );
     }
 
-    /// The storage has done one of them, or has failed.
+    /// The storage completes one of its operations, with success or failure.
     fn finish(&mut self, which: usize, well: bool) {
         if self.waiting.is_empty() {
             return;
@@ -224,7 +224,7 @@ impl World {
     }
 }
 
-/// What fits, mostly.
+/// Mostly a valid length.
 fn payload(length: u32, part: Option<Part>, shape: u8) -> Vec<u8> {
     let bytes = match part.and_then(|part| part.range(UNIT_BYTES)) {
         Some(range) => range.len(),

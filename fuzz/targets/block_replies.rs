@@ -1,5 +1,5 @@
-//! The asking half for blocks against a server that holds the key and answers anything at any time: it
-//! never panics, every operation is over once, with the bytes that it came with, and it comes to an end.
+//! The client half for blocks against a server that holds the key and may send any reply at any time: the client
+//! never panics, every operation completes exactly once, with its own bytes, and the client ends.
 #![no_main]
 
 mod script;
@@ -18,11 +18,11 @@ const OPERATIONS_MAX: usize = 64;
 
 struct World {
     blocks: Blocks,
-    /// What a server tells that makes sense.
+    /// A valid HELLO reply.
     lease: HelloReply,
     now: Duration,
     asked: Vec<Vec<u8>>,
-    /// Bytes of those that are not over, by id.
+    /// Bytes of the pending operations, by id.
     submitted: HashMap<u64, usize>,
 }
 
@@ -104,7 +104,7 @@ impl World {
         assert_eq!(self.submitted.len(), self.blocks.unfinished());
     }
 
-    /// Nothing comes any more.
+    /// No more datagrams arrive.
     fn wait_in_silence(&mut self) {
         self.exchange();
         let end = self.now + GIVE_UP * 2;

@@ -1,4 +1,4 @@
-//! What a store or path reads from the process that gives it orders, and that process from it.
+//! Messages between a store or path and the process that gives it orders, in both directions.
 #![no_main]
 
 use fabricbios_contract::{
@@ -26,7 +26,7 @@ fuzz_target!(|frame: &[u8]| {
     }
 });
 
-/// What was read is written and read again as the same.
+/// A decoded value is encoded and decoded again to the same value.
 fn again<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(body: &[u8]) {
     if let Ok(value) = decode::<T>(body) {
         let written = encode(&value).expect("what was decoded can be encoded");

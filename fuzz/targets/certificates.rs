@@ -1,5 +1,5 @@
-//! What a node reads of a certificate whose chain was verified already: its own parser is the last
-//! that stands between a subject and a tenant's rights.
+//! The parser of a certificate's subject, after the chain was verified: this parser alone decides which tenant's
+//! rights a subject gets.
 #![no_main]
 
 use fabricbios_control::Peer;

@@ -1,4 +1,4 @@
-//! Datagrams of the UDP data plane, before their tag is looked at.
+//! Datagrams of the UDP data plane, before their tag is checked.
 #![no_main]
 
 use fabricbios_wire::{DATA_OVERHEAD, DataFrame, HELLO_LEN, HelloReply};

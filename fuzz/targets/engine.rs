@@ -1,8 +1,8 @@
 //! Sequences of datagrams, time and key changes on the engine of the UDP transport.
 //!
-//! Whatever comes in which order: nothing outside the lease is touched, one WRITE is done at most once,
-//! nothing is done without a valid key or after the end, and who has shown no key never gets more bytes
-//! than he sent.
+//! With any datagrams in any order: the engine touches no byte outside the lease, does each WRITE at most once,
+//! does nothing without a valid key or after the end, and never sends more bytes than it received to a client
+//! without a valid key.
 #![no_main]
 
 mod lease;
@@ -30,7 +30,7 @@ use script::Script;
 const LEASE: LeaseId = LeaseId(7);
 const UNITS: u64 = 256;
 
-/// The lease's bytes; a place outside of it is a defect, not an error.
+/// The lease's bytes; access outside of them is a defect, not an error.
 struct Bytes {
     bytes: RefCell<[u8; UNITS as usize]>,
     writes: Cell<usize>,
@@ -72,7 +72,7 @@ struct World {
     made: Vec<DataKey>,
     now: Duration,
     sent: Vec<Vec<u8>>,
-    /// Distinct WRITEs under a key of the lease: the most that may have been done.
+    /// Distinct WRITEs under a key of the lease: the upper limit of executed WRITEs.
     writes: BTreeSet<Vec<u8>>,
 }
 
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// What was changed on its way changes nothing.
+    /// A datagram that was changed in transfer has no effect.
     fn send_damaged(&mut self, script: &mut Script<'_>) {
         let (at, bits) = (script.small() as usize, script.byte().unwrap_or(1).max(1));
         let Some(mut datagram) = self.sent.last().cloned() else {

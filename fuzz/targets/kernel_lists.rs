@@ -1,5 +1,5 @@
 //! Lists of numbers as the kernel writes them, such as `0-3,8`: short texts must not become long lists.
-//! Tables of mounts, in which anybody's directory may stand.
+//! Mount tables, which can contain any user's directory names.
 #![no_main]
 
 use fabricbios_kernfs::{parse_list, parse_mounts};

@@ -1,5 +1,5 @@
-//! A stream of NBD requests: however long it says they are, no more is kept than came, and cut
-//! differently it is the same.
+//! A stream of NBD requests: the reader stores no more bytes than have arrived, whatever lengths the requests
+//! state, and the result does not depend on how the stream is divided.
 #![no_main]
 
 #[allow(dead_code, reason = "replies are not what is looked at")]
@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(carried <= stream.len());
 });
 
-/// Everything up to the first that is no request; whether there is one.
+/// All requests before the first invalid one, and whether there is an invalid one.
 fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, bool) {
     let (mut decoder, mut found) = (Decoder::default(), Vec::new());
     for piece in pieces {

@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     check::<FenceRecord>(bytes);
 });
 
-/// What is read is written and read again as the same.
+/// A decoded record is encoded and decoded again to the same record.
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     if let Ok(record) = postcard::from_bytes::<T>(bytes) {
         let again = postcard::to_allocvec(&record).expect("a record can be written");

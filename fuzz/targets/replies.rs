@@ -1,5 +1,5 @@
-//! The asking half of the UDP transport against a server that holds the key and answers anything at any time:
-//! it never panics, and comes to an end.
+//! The client half of the UDP transport against a server that holds the key and may send any reply at any time:
+//! the client never panics, and it ends.
 #![no_main]
 
 mod script;
@@ -41,7 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
     run(requester.transfer(work, now), &mut script, now);
 });
 
-/// Until it is over: as long as the script lasts, and then in silence.
+/// Runs the client to its end: with replies as long as the script lasts, then without any.
 fn run(mut transfer: Transfer<'_>, script: &mut Script<'_>, mut now: Duration) -> Duration {
     let began = now;
     let mut asked = Vec::new();
@@ -59,7 +59,7 @@ fn run(mut transfer: Transfer<'_>, script: &mut Script<'_>, mut now: Duration) -
             }
             None => now = transfer.next_timeout().unwrap_or(now).max(now),
         }
-        // Something was done at each step of the script at most.
+        // At most one operation was done per step of the script.
         let steps = u32::try_from(script.0.len()).unwrap_or(u32::MAX).max(1);
         assert!(
             now < began + GIVE_UP * 4096 || steps > 4096,

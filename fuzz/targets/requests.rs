@@ -1,4 +1,4 @@
-//! What a node reads from a stream before it knows whether it makes sense.
+//! Requests that a node reads from a stream.
 #![no_main]
 
 use fabricbios_wire::{decode_request, encode_request};
@@ -8,7 +8,7 @@ fuzz_target!(|frame: &[u8]| {
     let Ok((header, request)) = decode_request(frame) else {
         return;
     };
-    // What was understood is said again, and understood the same way.
+    // A decoded request is encoded and decoded again to the same request.
     let again = encode_request(header.request_id, header.nonce, &request);
     let (_, same) = decode_request(&again).expect("what was decoded can be encoded");
     assert_eq!(same, request);

@@ -1,7 +1,7 @@
 //! Whether the host's hardware virtualisation really runs the lab kernel.
 //!
-//! `/dev/kvm` may exist and still be of no use to a stock kernel (nested without the feature
-//! bits): the guest then dies with an emulation failure. So the flags are asked and a boot is tried.
+//! `/dev/kvm` may exist and still not work with a stock kernel (nested without the feature bits): the guest
+//! then dies with an emulation failure. So the lab checks the flags and tries a boot.
 
 use crate::guest::QEMU;
 use crate::initramfs::Archive;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const TRIAL_DEADLINE: Duration = Duration::from_secs(30);
 const REACHED: &str = "lab: trial boot reached user space";
 
-/// KVM where it works, TCG elsewhere. A trial's answer holds until the host reboots.
+/// KVM if it works, else TCG. The result of a trial is kept until the host reboots.
 pub(crate) fn choose(lab: &Path, kernel: &Kernel, say: &dyn Fn(&str)) -> Result<Accelerator> {
     if !has_flags(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()) || !usable() {
         return Ok(Accelerator::Tcg);

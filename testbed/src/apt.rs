@@ -1,4 +1,4 @@
-//! An apt of the lab's own: its own sources, package lists and cache, under the target directory.
+//! The lab's own apt: its own sources, package lists and cache, under the target directory.
 //!
 //! It never writes to the user's apt configuration. The sources are derived from the system's own
 //! (see [`crate::sources`]); the installed-package database is the system's.
@@ -106,9 +106,9 @@ impl Apt {
 
 fn configuration_text(directory: &Path) -> String {
     let at = directory.display();
-    // The lists and the cache are ours, the record of what is installed stays the system's. The
-    // unprivileged download user may not be able to enter the target directory. Hooks that the
-    // system runs after an update are about its own lists.
+    // Lists and cache are ours; the database of installed packages is the system's. The
+    // unprivileged download user may have no access to the target directory. The system's hooks
+    // after an update concern only its own lists.
     format!(
         "Dir::Etc::sourcelist \"{at}/lab.sources\";\n\
          Dir::Etc::sourceparts \"/dev/null\";\n\

@@ -1,4 +1,4 @@
-//! A disk of a guest that outlives its boots.
+//! A guest's disk that survives the boots of the guest.
 
 use crate::job::{Job, Prelude};
 use crate::lab::Layout;
@@ -25,7 +25,7 @@ impl Disk {
         Ok(Self(image))
     }
 
-    /// Makes it the next disk of the job's guest: the first is `/dev/vda`.
+    /// Adds the image as the next disk of the job's guest: the first is `/dev/vda`.
     pub fn attach(&self, job: &mut Job) {
         job.vm.disks.push(self.0.path().to_owned());
         job.preludes.push(Prelude::Disk);

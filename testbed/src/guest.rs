@@ -1,7 +1,8 @@
 //! One running virtual machine: from QEMU's start to the exit code of its command.
 //!
-//! The result of a run is what process 1 of the guest writes last to its exit port, after the nonce of
-//! this boot; before it runs the command it says there that it begins. Nothing that the guest prints, and no way in which it can die, looks like that.
+//! Process 1 of the guest writes the result of a run to its exit port as the last line, after the nonce of this
+//! boot. Before it runs the command, it writes there that it begins. No output and no crash of the guest can
+//! look like this result.
 
 use crate::machine::{Accelerator, Files, VmSpec};
 use crate::process::{die_with_parent, tail};
@@ -23,8 +24,8 @@ const OUTPUT_KEPT_BYTES: usize = 64 * 1024;
 /// Enough for a whole kernel panic, from its reason to its last line.
 const CONSOLE_TAIL_LINES: usize = 60;
 const POLL_MS: u64 = 20;
-/// From QEMU's start to the command. Usually some ten seconds. A guest was seen that does not get there under
-/// emulation: its second processor had no timer interrupts ("rcu_preempt kthread starved" on the console).
+/// Time from QEMU's start to the command, usually some ten seconds. One guest under emulation never reached its
+/// command: its second processor had no timer interrupts ("rcu_preempt kthread starved" on the console).
 const BOOT_MAX: Duration = Duration::from_secs(120);
 /// How long a guest that has the terminal may take to power off and give it back.
 const POWER_OFF_MS: u64 = 5_000;
@@ -35,13 +36,13 @@ pub type Show = Arc<dyn Fn(&[u8]) + Send + Sync>;
 /// Where a command's output is shown while it runs.
 #[derive(Clone)]
 pub enum Echo {
-    /// Nowhere: only the log has it.
+    /// Nowhere: the output goes only to the log.
     Quiet,
     /// On standard output, as it comes.
     Plain,
-    /// In the same way, line by line behind this word.
+    /// On standard output, each line after this prefix.
     Prefixed(String, Box<Echo>),
-    /// By this function, which gets the bytes as they come.
+    /// With this function, which gets the bytes as they come.
     Call(Show),
     /// The guest's command has the terminal itself.
     Terminal,
@@ -76,14 +77,14 @@ impl Echo {
     }
 }
 
-/// What a command in a guest left behind.
+/// The result of a command in a guest.
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// Its exit code.
     pub code: i32,
     /// The end of its output.
     pub output: String,
-    /// From QEMU's start to the exit code.
+    /// Time from QEMU's start to the exit code.
     pub took: Duration,
 }
 
@@ -91,9 +92,9 @@ pub(crate) enum Ending {
     Code(i32),
     Died(ExitStatus),
     TimedOut,
-    /// The command was never begun.
+    /// The command never began.
     NotBooted,
-    /// The other guest of its pair failed, and its time to notice is over.
+    /// The other guest of the pair failed, and the time to notice this is over.
     Abandoned,
 }
 
@@ -103,7 +104,7 @@ pub(crate) struct Guest {
     child: Child,
     pump: Option<JoinHandle<Vec<u8>>>,
     nonce: String,
-    /// What it is doing, since when.
+    /// Name, begin and time limit of the current job.
     name: String,
     started: Instant,
     timeout: Option<Duration>,
@@ -112,7 +113,7 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// `workplace` is what relative paths in `spec` are relative to.
+    /// Relative paths in `spec` are relative to `workplace`.
     pub(crate) fn start(
         spec: &VmSpec,
         accelerator: Accelerator,
@@ -128,8 +129,8 @@ impl Guest {
         command.current_dir(workplace);
         command.stderr(File::create(directory.qemu_log())?);
         if !terminal {
-            // QEMU takes an end of file on its standard input for a hang-up of the whole channel and
-            // drops the output from then on: the input is a pipe that stays open and says nothing.
+            // QEMU treats an end of file on its standard input as a hang-up of the whole channel and
+            // drops all output from then on. So its input is a pipe that stays open and empty.
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
         }
         die_with_parent(&mut command, Signal::SIGKILL);
@@ -153,16 +154,16 @@ impl Guest {
         })
     }
 
-    /// A guest that has begun does something else from now on, within this time.
+    /// A running guest begins its next command, with this time limit.
     pub(crate) fn goes_on(&mut self, name: &str, timeout: Option<Duration>) {
         name.clone_into(&mut self.name);
         self.started = Instant::now();
         self.timeout = timeout;
     }
 
-    /// Whether the run has ended by now.
+    /// Whether the run has ended.
     pub(crate) fn poll(&mut self) -> Result<Option<Ending>> {
-        // Asked before the exit file is read: a guest that wrote its code and then powered off has
+        // Checked before the exit file is read: a guest that wrote its exit code and then powered off has
         // not died.
         let status = self.child.try_wait()?;
         if let Some(code) = self.exit_code() {
@@ -241,7 +242,7 @@ impl Guest {
         Ok(())
     }
 
-    /// The last whole line of its exit port, without the nonce.
+    /// The last complete line of the exit port, without the nonce.
     fn told(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.directory.exit_file()).ok()?;
         let (nonce, told) = text.strip_suffix('\n')?.lines().last()?.split_once(' ')?;
@@ -284,7 +285,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // Nothing to tell when it has already ended.
+        // QEMU may have ended already: then there is no process to kill.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -304,7 +305,7 @@ fn pump(mut output: impl Read, mut log: File, echo: &Echo) -> Vec<u8> {
     let mut buffer = [0; 8192];
     while let Ok(length @ 1..) = output.read(&mut buffer) {
         let bytes = &buffer[..length];
-        // A full disk or a closed terminal must not stop the guest: its exit code is the result.
+        // A full disk or a closed terminal must not stop the guest, because its exit code is the result.
         drop(log.write_all(bytes));
         drop(shower.show(bytes));
         kept.extend_from_slice(bytes);

@@ -1,14 +1,14 @@
 //! The first file system of a guest: a cpio archive in the kernel's `newc` form.
 //!
-//! Written here rather than by cpio(1) because each boot carries its own command in it, and because
-//! the form is a page long (kernel documentation, `driver-api/early-userspace/buffer-format`). Pure.
+//! Our own code and not cpio(1) writes it, because each boot has its own command in the archive, and because
+//! the format is simple (kernel documentation, `driver-api/early-userspace/buffer-format`). Pure.
 
 const MODE_DIRECTORY: u32 = 0o040_755;
 const MODE_PROGRAM: u32 = 0o100_755;
 const MODE_LINK: u32 = 0o120_777;
 const TRAILER: &str = "TRAILER!!!";
 
-/// An archive under construction. Every parent directory must be added before what is in it.
+/// An archive under construction. Every directory must be added before its contents.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
     bytes: Vec<u8>,
@@ -20,7 +20,7 @@ impl Archive {
         self.entry(path, MODE_DIRECTORY, &[]);
     }
 
-    /// A file, executable: nothing in the guest's first file system minds.
+    /// A file. All files are executable, which does no harm in the guest's first file system.
     pub(crate) fn file(&mut self, path: &str, content: &[u8]) {
         self.entry(path, MODE_PROGRAM, content);
     }
@@ -70,7 +70,7 @@ mod tests {
     use std::io::Write;
     use std::process::{Command, Stdio};
 
-    /// busybox and the kernel share their reading of the form; busybox can be asked here.
+    /// busybox reads the format as the kernel does, and can be run in this test.
     #[test]
     fn another_program_reads_the_archive_back() {
         if Command::new("busybox").arg("true").status().is_err() {

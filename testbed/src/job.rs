@@ -1,4 +1,4 @@
-//! What a guest is to do: a command, what must be set up before it, and within which time.
+//! The job of a guest: a command, its preparations, and its time limit.
 
 use crate::guest::Echo;
 use crate::initramfs::Archive;
@@ -13,7 +13,7 @@ use std::time::Duration;
 const INITRAMFS_SCRIPT: &str = include_str!("../boot/initramfs.sh");
 const INIT_SCRIPT: &str = include_str!("../boot/init.sh");
 const BUSYBOX: &str = "/bin/busybox";
-/// What boot/initramfs.sh calls.
+/// The busybox commands that boot/initramfs.sh calls.
 const APPLETS: [&str; 9] = [
     "sh",
     "mount",
@@ -25,7 +25,7 @@ const APPLETS: [&str; 9] = [
     "switch_root",
     "cat",
 ];
-/// The guest's programs are Debian's, whatever else is first on the host's own search path.
+/// The guest uses Debian's programs, independent of the host's own search path.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Something that a guest sets up before its command.
@@ -55,17 +55,17 @@ impl Prelude {
 /// A command for one guest.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What the run is called in messages and in the names of its logs.
+    /// The name of the run in messages and in the names of its logs.
     pub name: String,
     /// The command and its arguments, run as root.
     pub command: Vec<String>,
-    /// Set up before the command, in this order.
+    /// Preparations before the command, in this order.
     pub preludes: Vec<Prelude>,
-    /// Added to the command's environment.
+    /// Additional environment of the command.
     pub environment: Vec<(String, String)>,
-    /// Where its output is shown.
+    /// Where the command's output is shown.
     pub echo: Echo,
-    /// When QEMU is killed; `None` is never.
+    /// The time after which QEMU is killed; `None` means never.
     pub timeout: Option<Duration>,
     /// The machine.
     pub vm: VmSpec,
@@ -130,12 +130,12 @@ impl Job {
             .environment
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()));
-        // A scenario of two gives the role; a guest alone is the node.
+        // A pair sets the role; a single guest is the node.
         let lines = [("LAB_ROLE", "node")].into_iter().chain(own).chain(added);
         lines.map(export).collect()
     }
 
-    /// The command as a script for a guest that has booted already.
+    /// The command as a script for a running guest.
     pub(crate) fn session_script(&self) -> String {
         let added = self.environment.iter();
         let added = added.map(|(name, value)| export((name, value)));
@@ -156,7 +156,7 @@ impl Job {
     }
 }
 
-/// Last comes the directory of the host's cargo, with what `cargo install` put there.
+/// The directory of the host's cargo comes last; it has the programs of `cargo install`.
 fn search_path(cargo: Option<&Path>) -> String {
     match cargo {
         Some(place) if !PATH.split(':').any(|known| Path::new(known) == place) => {
@@ -166,7 +166,7 @@ fn search_path(cargo: Option<&Path>) -> String {
     }
 }
 
-/// The guest's user is root, and rustup would look for its toolchains in that one's home.
+/// The guest's user is root, so without this rustup would look for its toolchains in root's home.
 fn rust_homes() -> impl Iterator<Item = (&'static str, String)> {
     let homes = ["CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
     homes
@@ -220,7 +220,7 @@ mod tests {
     fn a_prelude_that_fails_is_told_apart_from_the_command() {
         let mut job = Job::new("t", &["true"]);
         job.preludes = vec![Prelude::LinkRoce];
-        // No such programs here: the first step of the prelude fails as it would in a guest.
+        // These programs do not exist here, so the first step of the prelude fails as it would in a guest.
         let run = std::process::Command::new("/bin/bash")
             .args(["-c", &job.command_script()])
             .env("PATH", "/nonexistent")

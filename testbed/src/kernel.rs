@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The series that the lab is about: `rdma_rxe` in it has memory windows, and nvmet is complete.
-/// Nothing between the release and `amd64`: the cloud flavour has no soft-RoCE.
+/// The kernel series of the lab: its `rdma_rxe` has memory windows, and its nvmet is complete.
+/// `amd64` follows the release directly, because the cloud flavour has no soft-RoCE.
 const PACKAGES: &str = r"^linux-image-6\.12\.[0-9]+(\+[a-z0-9]+)?-amd64-unsigned$";
 
-/// Modules of hardware that no guest has: more than half of the whole, left packed.
+/// Modules of hardware that no guest has: more than half of all modules; they are not unpacked.
 const UNUSED: [&str; 9] = [
     "sound",
     "drivers/gpu",
@@ -30,12 +30,12 @@ pub(crate) struct Kernel {
     /// For example `6.12.117+deb12-amd64`.
     pub(crate) release: String,
     pub(crate) image: PathBuf,
-    /// What the guest sees as `/lib/modules/RELEASE`.
+    /// The guest's `/lib/modules/RELEASE`.
     pub(crate) modules: PathBuf,
 }
 
 impl Kernel {
-    /// The newest complete kernel under `directory`; what was interrupted is not there.
+    /// The newest complete kernel under `directory`; interrupted fetches leave none.
     pub(crate) fn find(directory: &Path) -> Option<Self> {
         let entries = std::fs::read_dir(directory).ok()?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -98,14 +98,14 @@ fn arrange(building: &Path, unpacked: &Path, log: &Path) -> Result<String> {
             std::fs::remove_dir_all(&place)?;
         }
     }
-    // Once here instead of at each load in the guest, where it would be emulated.
+    // Decompress once here instead of at each load in the guest, where it would be emulated.
     let packed = capture(Command::new("find").arg(&tree).args(["-name", "*.ko.xz"]))?;
     for some in packed.lines().collect::<Vec<_>>().chunks(200) {
         run_logged(Command::new("xz").args(["-d", "-T0", "--"]).args(some), log)?;
     }
     std::fs::rename(&modules, kernel.join("lib/modules"))?;
     let config = unpacked.join("boot").join(format!("config-{release}"));
-    // Other people's tests look up what the kernel was built with.
+    // External tests look up the kernel's build configuration.
     std::fs::rename(
         &config,
         kernel.join("lib/modules").join(&release).join("config"),

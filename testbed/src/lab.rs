@@ -13,7 +13,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the other guest of a pair may go on after one has failed.
+/// How long the other guest of a pair may continue after one has failed.
 const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How long QEMU may take to make the socket of the link.
 const LINK_DEADLINE: Duration = Duration::from_secs(20);
@@ -36,7 +36,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The layout of the checkout at `repository`, whose builds go to its `target` directory or to
+    /// The directories of the checkout at `repository`. Builds go to its `target` directory or to
     /// `CARGO_TARGET_DIR`.
     #[must_use]
     pub fn new(repository: &Path) -> Self {
@@ -53,7 +53,7 @@ impl Layout {
         &self.repository
     }
 
-    /// Where cargo builds.
+    /// Cargo's target directory.
     #[must_use]
     pub fn target(&self) -> &Path {
         &self.target
@@ -93,8 +93,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Gets the kernel when it is not there yet, and finds out what can run it. `forced` skips
-    /// finding out. `say` is told about each step that takes long.
+    /// Fetches the kernel if it is missing, and chooses the accelerator. `forced` skips the choice.
+    /// `say` gets a line for each long step.
     pub fn prepare(
         layout: &Layout,
         forced: Option<Accelerator>,
@@ -102,7 +102,7 @@ impl Lab {
     ) -> Result<Self> {
         let directory = layout.lab();
         std::fs::create_dir_all(&directory)?;
-        // Two runs at once must not both fetch it.
+        // Two parallel runs must not both fetch the kernel.
         let lock = File::create(directory.join("lock"))?;
         lock.lock().context("cannot lock the lab directory")?;
         let kernels = directory.join("kernel");
@@ -132,15 +132,14 @@ impl Lab {
         &self.kernel.release
     }
 
-    /// What runs the guests.
+    /// The accelerator of the guests.
     #[must_use]
     pub fn accelerator(&self) -> Accelerator {
         self.accelerator
     }
 
-    /// Boots one guest and waits for its command. A guest that ends in any other way than by its
-    /// command's exit code is an error with the end of its console. One that did not come up, and so has begun
-    /// nothing, is booted once more.
+    /// Boots one guest and waits for its command. If the guest ends without its command's exit code, the error has the
+    /// end of its console. A guest that did not come up, and so has not begun its command, is booted once more.
     pub fn run(&self, job: &Job) -> Result<Finished> {
         let mut guest = self.booted(job)?;
         let ending = guest.wait()?;
@@ -183,15 +182,15 @@ impl Lab {
 
     /// Boots two guests with a link between them, `node` first, and waits for both commands. They
     /// share one directory, `/run/lab/share`. When one fails, the other gets a little time to
-    /// notice and is then ended. An end that was ended that way is an error.
+    /// notice and is then killed. A killed guest is an error.
     pub fn pair(&self, jobs: [&Job; 2]) -> Result<[Result<Finished>; 2]> {
         let node = self.start(&end_of_pair(jobs[0], 0), None)?;
         let workplace = node.directory.path().to_owned();
         await_socket(&workplace.join(LINK))?;
         let client = self.start(&end_of_pair(jobs[1], 1), Some(&workplace))?;
         let ended = wait_for_both([node, client])?;
-        // Only now: until the other has ended, it uses the shared directory of the first. And when
-        // one has failed, the logs of both tell why.
+        // The directories are closed only now: until the other guest has ended, it uses the shared directory of the
+        // first. And if one has failed, the logs of both are needed.
         let succeeded = ended.iter().all(|(result, _)| succeeded(result));
         for (_, directory) in &ended {
             directory.close(succeeded)?;
@@ -199,7 +198,7 @@ impl Lab {
         Ok(ended.map(|(result, _)| result))
     }
 
-    /// `workplace` is the run directory of the other end of a pair, when that was started first.
+    /// `workplace` is the run directory of the other end of a pair, if that end was started first.
     fn start(&self, job: &Job, workplace: Option<&Path>) -> Result<Guest> {
         let directory = RunDirectory::create(&self.layout.logs(), &job.name)?;
         let place = Place {

@@ -1,9 +1,9 @@
 //! The lab: a real kernel with soft-RoCE in a virtual machine, on any Debian machine.
 //!
-//! What lives here: finding out what the host lacks, getting Debian's 6.12 kernel without touching
-//! the host's own apt configuration, booting it on the host's own root file system (read-only), and
-//! carrying a command's exit code back so that a crash cannot be mistaken for it. What it never
-//! does: decide what is tested. `docs/testing.md` says how to use it.
+//! This crate finds missing requirements of the host, gets Debian's 6.12 kernel without changing the host's own
+//! apt configuration, boots it on the host's own root file system (read-only), and returns a command's exit
+//! code so that a crash cannot be mistaken for it. It does not decide what is tested. `docs/testing.md`
+//! explains its use.
 
 mod accelerator;
 mod apt;

@@ -1,14 +1,14 @@
-//! The shape of one virtual machine, and the QEMU command line that follows from it. Pure.
+//! The description of one virtual machine, and its QEMU command line. Pure.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What runs the guest's instructions.
+/// How the guest's instructions are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accelerator {
     /// Hardware virtualisation of the host.
     Kvm,
-    /// QEMU's own translation: slower, works everywhere.
+    /// QEMU's own translation: slower, but it works everywhere.
     Tcg,
 }
 
@@ -21,14 +21,14 @@ pub struct Nic {
     pub mac: String,
 }
 
-/// One virtual machine. [`VmSpec::default`] is what a suite gets.
+/// One virtual machine. A suite gets [`VmSpec::default`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmSpec {
     /// Number of CPUs.
     pub cpus: u32,
-    /// Memory in QEMU's notation, for example `4G`. The host gives it only as it is touched.
+    /// Memory in QEMU's notation, for example `4G`. The host provides memory only when the guest touches it.
     pub memory: String,
-    /// CPU model; `None` is the fullest that the accelerator has.
+    /// CPU model; `None` is the accelerator's model with the most features.
     pub cpu_model: Option<String>,
     /// Further QEMU arguments, for example `-device igb,…`.
     pub devices: Vec<String>,
@@ -40,8 +40,8 @@ pub struct VmSpec {
     pub disks: Vec<PathBuf>,
 }
 
-/// Everything that TCG has but fast string instructions: it goes through those byte by byte, so that kernels
-/// that trust them copy and clear memory at half the speed.
+/// All features of TCG except fast string instructions: TCG executes these byte by byte, so kernels
+/// that use them copy and clear memory at half the speed.
 const EMULATED: &str = "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc";
 
 impl Default for VmSpec {
@@ -58,16 +58,16 @@ impl Default for VmSpec {
     }
 }
 
-/// Where one boot finds its parts and leaves its traces on the host.
+/// The host files of one boot: its inputs and its logs.
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
     pub(crate) kernel: PathBuf,
     pub(crate) initramfs: PathBuf,
     /// Writable from the guest, as `/run/lab/share`.
     pub(crate) share: PathBuf,
-    /// What the kernel and process 1 print.
+    /// Output of the kernel and process 1.
     pub(crate) console: PathBuf,
-    /// What process 1 writes at the end: the nonce of this boot and the command's exit code.
+    /// Process 1 writes this file at the end: the nonce of this boot and the command's exit code.
     pub(crate) exit: PathBuf,
 }
 
@@ -116,7 +116,7 @@ impl VmSpec {
     }
 
     fn boot(&self, line: &mut Line, files: &Files) {
-        // An oops in the guest kernel is a failure of the run, never something to carry on after.
+        // An oops in the guest kernel is a failure of the run: the guest must not continue after it.
         let mut kernel_line = "console=ttyS0 panic=-1 oops=panic quiet loglevel=5".to_owned();
         for argument in &self.kernel_arguments {
             kernel_line.push(' ');
@@ -142,8 +142,8 @@ impl VmSpec {
 
     fn storage(&self, line: &mut Line) {
         for (index, disk) in self.disks.iter().enumerate() {
-            // What the guest has written is in the host's cache whatever becomes of the guest, so a
-            // flush need not wait for the host's own disk.
+            // The guest's writes are in the host's cache even if the guest dies, so a flush need
+            // not wait for the host's own disk.
             let drive = format!("if=none,id=disk{index},format=raw,cache=unsafe,file=");
             line.words(["-drive"]).value(&drive, disk);
             line.words(["-device", &format!("virtio-blk-pci,drive=disk{index}")]);

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-/// What must be loaded before the host's root file system can be seen over 9p. Modules that this
-/// kernel has built in are not in `modules.dep` and fall away.
+/// Modules that must be loaded before the guest can use the host's root file system over 9p. Modules that this
+/// kernel has built in are not in `modules.dep` and are skipped.
 const WANTED: [&str; 4] = ["virtio_pci", "9p", "9pnet_virtio", "overlay"];
 
-/// Paths (relative to the kernel's module directory) of the wanted modules and of everything they
-/// stand on, each after what it needs. `dependencies` is the text of `modules.dep`.
+/// Paths (relative to the kernel's module directory) of the wanted modules and their dependencies,
+/// each after its own dependencies. `dependencies` is the text of `modules.dep`.
 pub(crate) fn load_order(dependencies: &str) -> Vec<String> {
     let table = parse(dependencies);
     let mut order: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! Running a program of the host and saying well what went wrong with it.
+//! Runs a program of the host, with good error messages.
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
@@ -8,15 +8,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const TAIL_LINES: usize = 15;
-/// How much of a command line is worth showing: some name hundreds of files.
+/// The most characters of a command line to show: some name hundreds of files.
 const SHOWN_MAX: usize = 300;
 
-/// `command` ends when this process ends, however that comes about: nobody waits for it any more.
+/// `command` ends when this process ends in any way, because then nobody waits for it.
 pub fn end_with_parent(command: &mut Command) {
     die_with_parent(command, Signal::SIGTERM);
 }
 
-/// Whatever ends this process, also SIGKILL, sends `signal` to the child.
+/// When this process ends in any way, also by SIGKILL, the child gets `signal`.
 pub(crate) fn die_with_parent(command: &mut Command, signal: Signal) {
     let arm = move || {
         nix::sys::prctl::set_pdeathsig(signal)?;
@@ -29,14 +29,14 @@ pub(crate) fn die_with_parent(command: &mut Command, signal: Signal) {
     }
 }
 
-/// Runs `command` with its output appended to `log`. An error carries the end of that output.
-/// It ends with this process.
+/// Runs `command` with its output appended to `log`. An error contains the end of that output. The
+/// command ends with this process.
 pub(crate) fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
     end_with_parent(command);
     run_logged_to_its_end(command, log)
 }
 
-/// The same for what must not be cut off in the middle: it goes on when this process ends.
+/// The same for a command that must not be interrupted: it continues when this process ends.
 pub(crate) fn run_logged_to_its_end(command: &mut Command, log: &Path) -> Result<()> {
     let mut file = append(log)?;
     let start = file.metadata()?.len();
@@ -89,7 +89,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The command line as one would type it.
+/// The command line as a user would type it.
 pub(crate) fn shown(command: &Command) -> String {
     let words = [command.get_program()]
         .into_iter()
@@ -126,9 +126,9 @@ mod tests {
         let mut sleeper = Command::new("sleep");
         sleeper.arg("3600").stdout(writer);
         end_with_parent(&mut sleeper);
-        // The signal follows the thread that started the child: this one stands for a parent.
+        // The signal is sent when the thread that started the child ends: this thread plays the parent.
         let started = std::thread::spawn(move || sleeper.spawn()).join().unwrap();
-        // The end of the file: nobody holds the pipe any more.
+        // End of file: no process holds the pipe any more.
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
         let status = started.unwrap().wait().unwrap();
         let signal = std::os::unix::process::ExitStatusExt::signal(&status);

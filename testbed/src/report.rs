@@ -1,4 +1,4 @@
-//! What ran, what did not and why, and whether that is good enough. Pure.
+//! The results of all steps, the reasons of skips, and the verdict. Pure.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 /// How one step or suite ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It ran, and all was well.
+    /// It ran and passed.
     Passed,
-    /// It did not run, because this was missing.
+    /// It did not run, because this is missing.
     Skipped(String),
-    /// It ran and was not well, or could not be started.
+    /// It ran and failed, or could not be started.
     Failed(String),
 }
 
@@ -22,14 +22,14 @@ struct Row {
     may_skip: bool,
 }
 
-/// The list of what was to be done.
+/// The list of steps with their results.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     rows: Vec<Row>,
 }
 
 impl Report {
-    /// Adds one ended step. `may_skip` marks one whose absence nobody minds.
+    /// Adds one ended step. With `may_skip`, a skip of the step is no failure.
     pub fn record(&mut self, name: &str, outcome: Outcome, took: Duration, may_skip: bool) {
         self.rows.push(Row {
             name: name.to_owned(),
@@ -39,8 +39,8 @@ impl Report {
         });
     }
 
-    /// Why this run is not good enough, if it is not. A run in which nothing ran is not; where
-    /// everything `must_run`, neither is one with a skip that somebody minds.
+    /// The reason why this run has failed, if it has. A run in which no step ran has failed. With
+    /// `must_run`, a run with a skip has failed too, unless the step has `may_skip`.
     pub fn verdict(&self, must_run: bool) -> Result<(), String> {
         let failed = self.names(|row| matches!(row.outcome, Outcome::Failed(_)));
         if !failed.is_empty() {
@@ -100,7 +100,7 @@ impl fmt::Display for Report {
                 row.name,
                 row.took.as_secs_f64()
             );
-            // The table has one line each; the whole story was told when it happened.
+            // The table has one line per step; the full output was shown when the step ran.
             if let Some(first) = why.lines().next() {
                 write!(line, "  {first}")?;
             }

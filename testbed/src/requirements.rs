@@ -1,5 +1,5 @@
-//! What the host must have before a guest can boot and the workspace can build, what of it is
-//! missing, and how to get it. Installs only with the user's word.
+//! The requirements of the host for booting guests and building the workspace: which are missing,
+//! and how to install them. Installs only with the user's consent.
 
 use crate::apt::{self, Apt};
 use crate::guest::QEMU;
@@ -12,7 +12,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Something that the caller is about to do.
+/// A planned action of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// Boot guests.
@@ -30,7 +30,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// What all of the demo, the tests and the lab need.
+    /// The needs of the demo, the tests and the lab together.
     pub const ALL: [Self; 5] = [
         Self::Guest,
         Self::Build,
@@ -83,34 +83,34 @@ const BLKTESTS_PACKAGES: [(&str, Option<&str>); 6] = [
 const PYTHON_PACKAGES: [(&str, Option<&str>); 1] = [("python3", Some("python3"))];
 
 const QEMU_PACKAGE: &str = "qemu-system-x86";
-/// Older ones have no `-netdev stream`, and lack devices that the lab uses.
+/// Older versions of QEMU have no `-netdev stream`, and lack devices that the lab uses.
 const QEMU_MAJOR_MIN: u32 = 8;
 /// Subcommands of cargo that `cargo xtask test` calls.
 const CARGO_TOOLS: [(&str, Need); 2] =
     [("cargo-nextest", Need::Nextest), ("cargo-deny", Need::Deny)];
 
-/// Whether something may be installed.
+/// The user's consent to an installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consent {
-    /// Given beforehand.
+    /// Already given.
     Given,
-    /// Asked for on the terminal.
+    /// The terminal asks the user.
     Ask,
 }
 
-/// What this host lacks.
+/// The missing requirements of this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Debian packages.
     pub packages: Vec<&'static str>,
-    /// Why the emulator will not do.
+    /// The reason why the installed emulator cannot be used.
     pub qemu: Option<String>,
     /// Cargo tools.
     pub tools: Vec<&'static str>,
 }
 
 impl Missing {
-    /// Looks at this host for what `needs` ask for, and for nothing else.
+    /// Checks this host only for the requirements of `needs`.
     pub fn find(layout: &Layout, needs: &[Need]) -> Result<Self> {
         let present = |tool: &str| on_path(tool) || layout.tools().join("bin").join(tool).exists();
         let tools = absent_tools(needs, &present);
@@ -138,7 +138,7 @@ impl Missing {
         *self == Self::default()
     }
 
-    /// The commands that would supply it on `system`, as one would type them.
+    /// The commands that install it on `system`, as a user would type them.
     #[must_use]
     pub fn plan(&self, layout: &Layout, system: &System) -> Vec<String> {
         let mut plan = Vec::new();
@@ -181,7 +181,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Supplies what is missing, after `consent`. Changes nothing without it.
+/// Installs the missing requirements, after `consent`. Changes nothing without it.
 pub fn ensure(layout: &Layout, needs: &[Need], consent: Consent, say: &dyn Fn(&str)) -> Result<()> {
     let missing = Missing::find(layout, needs)?;
     if missing.is_empty() {
@@ -240,7 +240,7 @@ fn supply(missing: &Missing, layout: &Layout, system: &System, say: &dyn Fn(&str
     if !plain.is_empty() {
         say(&format!("installing {}", plain.join(" ")));
         run_logged(&mut as_root(Command::new("apt-get").arg("update")), &log)?;
-        // Cut off in the middle it would leave the host's packages half configured.
+        // An interrupted installation would leave the host's packages half configured.
         run_logged_to_its_end(&mut as_root(&apt::install(&plain)), &log)?;
     }
     if backported {
@@ -261,14 +261,14 @@ fn supply(missing: &Missing, layout: &Layout, system: &System, say: &dyn Fn(&str
 fn cargo_install(layout: &Layout, tool: &str) -> Command {
     let mut command = Command::new("cargo");
     command
-        // Unoptimised: what they do here takes seconds, and building them otherwise takes minutes.
+        // Unoptimised: these tools run for seconds here, and an optimised build takes minutes.
         .args(["install", "--locked", "--debug", "--root"])
         .arg(layout.tools())
         .arg(tool);
     command
 }
 
-/// `Some` with what to put before a command so that it runs as root.
+/// `Some` with the words to put before a command so that it runs as root.
 fn privilege() -> Option<&'static [&'static str]> {
     if nix::unistd::geteuid().is_root() {
         return Some(&[]);
@@ -338,7 +338,7 @@ fn absent_packages(needs: &[Need], installed: &[String]) -> Vec<&'static str> {
     names.filter(|name| !present(name)).collect()
 }
 
-/// Packages without a program of their own cannot be seen this way and are taken to be absent.
+/// Packages without a program cannot be detected this way and count as absent.
 fn absent_programs(needs: &[Need], present: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
     let absent = packages(needs)
         .into_iter()

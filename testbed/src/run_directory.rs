@@ -1,6 +1,6 @@
 //! The directory of one boot on the host: its logs, its shared files, its exit code.
 //!
-//! A run that ended well removes it; of the others the newest stay.
+//! A successful run removes its directory; of the failed runs the newest are kept.
 
 use crate::machine::Files;
 use anyhow::{Context, Result};
@@ -25,7 +25,7 @@ impl RunDirectory {
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        // Two lanes may begin in the same microsecond.
+        // Two lanes can begin in the same microsecond.
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
         let nonce = format!("{}-{}-{run}", since.as_micros(), std::process::id());
@@ -90,7 +90,7 @@ impl RunDirectory {
         self.path.join("exit")
     }
 
-    /// Removes what nobody needs to find the cause: everything after success.
+    /// Removes the files that do not help to find the cause of a failure: after success, the whole directory.
     pub(crate) fn close(&self, succeeded: bool) -> Result<()> {
         let removed = if succeeded {
             std::fs::remove_dir_all(&self.path)
@@ -110,7 +110,7 @@ fn prune(logs: &Path) -> Result<()> {
     aged.sort();
     let excess = aged.len().saturating_sub(KEPT);
     for (_, path) in &aged[..excess] {
-        // Another run may be pruning the same ones.
+        // Another run may remove the same directories.
         if let Err(error) = std::fs::remove_dir_all(path)
             && error.kind() != std::io::ErrorKind::NotFound
         {

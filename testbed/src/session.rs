@@ -1,7 +1,8 @@
 //! A guest that several commands share, one after the other.
 //!
-//! After each of them the guest looks at what is left of it: boot/session.py says which things. The guest ends with
-//! whoever fails, hangs or leaves something behind, so that the next command finds what the first one found.
+//! After each command the guest checks what the command has left behind (boot/session.py lists the checked
+//! things). If a command fails, hangs or leaves something behind, the guest ends, so that every command finds
+//! the same clean guest.
 
 use crate::guest::{Ending, Finished, Guest, nap};
 use crate::job::{Job, Prelude};
@@ -9,7 +10,7 @@ use crate::lab::Lab;
 use anyhow::{Context, Result, anyhow};
 use std::time::Instant;
 
-/// What the guest runs, relative to the checkout.
+/// The program that the guest runs, relative to the checkout.
 const PROGRAM: &str = "testbed/boot/session.py";
 const NAME: &str = "shared";
 
@@ -23,14 +24,14 @@ pub struct Session {
 /// How a command in a shared guest ended.
 #[derive(Debug)]
 pub struct Turn {
-    /// Its exit code and output.
+    /// Exit code and output of the command.
     pub finished: Finished,
-    /// What it left behind or took away, each in words; empty if the guest is as it was.
+    /// The differences that the command left in the guest, as text; empty if the guest is as before.
     pub left: Vec<String>,
 }
 
 impl Lab {
-    /// Boots a guest with soft-RoCE that waits for commands. Its machine and echo are those of `first`.
+    /// Boots a guest with soft-RoCE that waits for commands, with the machine and the echo of `first`.
     pub fn session(&self, first: &Job) -> Result<Session> {
         let mut job = Job::new(NAME, &["python3", PROGRAM]);
         job.preludes.push(Prelude::SoftRoce);
@@ -43,8 +44,8 @@ impl Lab {
 }
 
 impl Session {
-    /// Runs the command of a job, with its environment and within its time. Its machine, preludes and echo are those
-    /// of the session. A guest that does not answer with an exit code is an error, and ended.
+    /// Runs the command of a job, with its environment and its time limit. Machine, preludes and echo of the job are
+    /// ignored: the session's own are in use. A guest that does not answer with an exit code is an error, and ended.
     pub fn run(mut self, job: &Job) -> Result<(Self, Turn)> {
         let start = Instant::now();
         self.guest.goes_on(&job.name, job.timeout);
@@ -86,7 +87,7 @@ impl Session {
         }
     }
 
-    /// Ends the guest. After success nothing of it stays on the host.
+    /// Ends the guest. After success no file of it stays on the host.
     pub fn close(self, succeeded: bool) -> Result<()> {
         let directory = self.guest.directory.clone();
         drop(self.guest);
@@ -94,7 +95,7 @@ impl Session {
     }
 }
 
-/// The nonce, the exit code and how many lines follow about what is left; the rest is output.
+/// The nonce, the exit code and the number of lines about differences that follow; the rest is output.
 fn read(told: &str, nonce: &str) -> Option<(i32, Vec<String>, String)> {
     let (first, mut rest) = told.split_once('\n')?;
     let (code, count) = first

@@ -1,4 +1,4 @@
-//! Debian's archives as this machine already knows them, for apt configurations of our own. Pure.
+//! Debian's archives as this machine already knows them, for the lab's own apt configurations. Pure.
 //!
 //! The addresses and keys come from the system's own sources and from nowhere else: a machine
 //! behind a mirror keeps using its mirror. Form: sources.list(5), both styles.
@@ -20,7 +20,7 @@ pub struct Source {
     pub options: Vec<(String, String)>,
 }
 
-/// Entries for binary packages in a `*.sources` file (deb822 style); disabled ones fall away.
+/// Entries for binary packages in a `*.sources` file (deb822 style); disabled entries are skipped.
 #[must_use]
 pub fn parse_deb822(text: &str) -> Vec<Source> {
     let mut stanzas: Vec<Vec<(String, String)>> = vec![Vec::new()];
@@ -152,8 +152,8 @@ impl Source {
     }
 }
 
-/// The release's archive, its backports and its security archive, out of everything this system
-/// has, as the text of one deb822 file. `None` when no entry is the release's own archive.
+/// The release's archive, its backports and its security archive, selected from this system's sources,
+/// as the text of one deb822 file. `None` when no entry is the release's own archive.
 #[must_use]
 pub fn derive(system: &[Source], codename: &str) -> Option<String> {
     let release = [codename, "stable", "oldstable"];

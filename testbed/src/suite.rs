@@ -1,4 +1,4 @@
-//! The suites that run in guests: which there are, what each needs, and what its ending means.
+//! The suites that run in guests: their list, their needs, and the meaning of their exit codes.
 
 use crate::guest::Finished;
 use crate::report::Outcome;
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Exit code of a suite that found something missing; its last line says what.
+/// Exit code of a suite that cannot run because something is missing; its last line names it.
 const SKIPPED_CODE: i32 = 77;
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1800);
 const HEADER: &str = "# lab:";
@@ -22,37 +22,37 @@ pub enum Machines {
     Two,
 }
 
-/// What the header of a suite asks for.
+/// The requests in the header of a suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wants {
     /// The machines.
     pub machines: Machines,
-    /// When a boot is given up.
+    /// The timeout of each boot.
     pub timeout: Duration,
     /// Bytes of a disk, `/dev/vda`, that keeps its contents from boot to boot.
     pub disk_bytes: Option<u64>,
     /// How often the suite is run, each time in a guest that has just booted.
     pub boots: u32,
-    /// It leaves things behind, by intent or by a fault of the kernel.
+    /// The suite leaves things behind, on purpose or by a fault of the kernel.
     pub alone: bool,
-    /// Nothing runs beside it, and its guest has two processors on any host: a client goes on, on one of them, while
-    /// it is cut off on the other.
+    /// Nothing runs beside the suite, and its guest has two processors on any host: a client continues on one of them
+    /// while the node cuts its access on the other.
     pub quiet: bool,
 }
 
 /// One program that runs in the lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suite {
-    /// Its file name without the ending.
+    /// Its file name without the extension.
     pub name: String,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What it wants.
+    /// Its header.
     pub wants: Wants,
 }
 
-/// The Python programs in `directory` whose name starts with `prefix`, by name. One that cannot be
-/// run as it stands is an error: it would otherwise be left out without a word.
+/// The Python programs in `directory` whose name starts with `prefix`, by name. A program that is not
+/// executable is an error: otherwise it would be left out silently.
 pub fn discover(directory: &Path, prefix: &str) -> Result<Vec<Suite>> {
     let mut suites = Vec::new();
     if !directory.is_dir() {
@@ -119,7 +119,7 @@ fn header(text: &str) -> Result<Wants> {
 }
 
 impl Wants {
-    /// Whether any guest will do that others have left as they found it.
+    /// Whether the suite can run in a shared guest.
     #[must_use]
     pub fn shares(&self) -> bool {
         self.machines == Machines::One
@@ -148,7 +148,7 @@ impl Wants {
     }
 }
 
-/// What the ending of a suite means.
+/// The meaning of a suite's exit code.
 #[must_use]
 pub fn outcome(ending: &Finished) -> Outcome {
     match ending.code {
@@ -158,7 +158,7 @@ pub fn outcome(ending: &Finished) -> Outcome {
     }
 }
 
-/// What the ending of a Rust test binary means. One that had no test to run has not passed.
+/// The meaning of a Rust test binary's exit code. A binary that ran no test has not passed.
 #[must_use]
 pub fn rust_outcome(ending: &Finished) -> Outcome {
     let ran_nothing = |line: &str| line.starts_with("test result: ok. 0 passed");

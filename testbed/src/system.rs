@@ -1,4 +1,4 @@
-//! What this host is, as far as installing Debian packages goes.
+//! The host's operating system, as far as the installation of Debian packages needs it.
 
 use crate::sources::{self, Source};
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ pub struct System {
     pub id: String,
     /// For example `bookworm`; empty when the system has none.
     pub codename: String,
-    /// Its own words for itself.
+    /// Its name for display.
     pub name: String,
 }
 
@@ -44,13 +44,13 @@ impl System {
         }
     }
 
-    /// Whether the lab knows how to get what it needs here.
+    /// Whether the lab can install its requirements on this system.
     #[must_use]
     pub fn is_supported(&self) -> bool {
         self.id == "debian" && ["bookworm", "trixie"].contains(&self.codename.as_str())
     }
 
-    /// Whether plain QEMU is too old here and the backported one is wanted.
+    /// Whether this release's QEMU is too old, so that the backported one is needed.
     #[must_use]
     pub fn needs_backported_qemu(&self) -> bool {
         self.codename == "bookworm"

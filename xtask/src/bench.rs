@@ -10,7 +10,7 @@ use fabricbios_testbed::{Layout, Outcome, Report, suite};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// What `cargo xtask bench` takes.
+/// The arguments of `cargo xtask bench`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     requirements::ensure(layout, &[Need::Build], arguments.boot.consent(), &say)?;
     let mut report = Report::default();
-    // Some benches start the daemon. Optimised: these compare what it adds with what others do.
+    // Some benches start the daemon. It is optimised, because they compare it with other programs.
     cargo::run(cargo::build_programs(layout, Profile::Release)?)?;
     let start = Instant::now();
     let host = cargo::run(cargo(

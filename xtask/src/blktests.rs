@@ -1,8 +1,8 @@
 //! `cargo xtask blktests`: the NVMe group of blktests against a node in a guest.
 //!
-//! blktests is not part of this project (GPL-3): the caller has a checkout, and a copy of it is built
-//! under the target directory. The tests run a few to a guest. One that spoils its guest, or ends it,
-//! costs the table no other row: the rest goes on in the next guest.
+//! blktests is not part of this project (GPL-3): the caller has a checkout, and a copy of it is built under
+//! the target directory. Each guest runs a few tests. If a test damages or ends its guest, no other row of
+//! the table is lost: the remaining tests run in the next guest.
 
 use crate::cargo::{self, Profile, program};
 use crate::lab::{BootArguments, say};
@@ -21,26 +21,26 @@ const RUNNER: &str = "testbed/blktests/run.py";
 const GROUP: &str = "nvme";
 /// Exit status of the runner when the next test has to run in another guest.
 const FRESH: i32 = 75;
-/// A guest that hangs costs no more than what so many tests may take.
+/// Tests per guest: a guest that hangs costs at most the time of this many tests.
 const TESTS_PER_GUEST: usize = 16;
-/// The runner gives up on a test before that.
+/// The runner gives up a test before this time.
 const TEST_LIMIT: Duration = Duration::from_secs(300);
 
-/// What `cargo xtask blktests` takes.
+/// The arguments of `cargo xtask blktests`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// A checkout of blktests; it stays as it is
     #[arg(long, value_name = "PATH")]
     checkout: PathBuf,
-    /// Over which transports
+    /// The transports
     #[arg(long, value_enum, default_values_t = [Transport::Tcp, Transport::Rdma])]
     transport: Vec<Transport>,
-    /// Without a node: blktests wires the kernel's target itself. What fails here too is not the node's
+    /// Without a node: blktests wires the kernel's target itself. A test that fails here too is not the node's
     #[arg(long)]
     by_hand: bool,
     #[command(flatten)]
     boot: BootArguments,
-    /// Only these tests, for example nvme/010; all of the group without
+    /// Only these tests, for example nvme/010; by default the whole group
     #[arg(last = true, value_name = "TEST")]
     tests: Vec<String>,
 }
@@ -60,7 +60,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// What the row of a test says in which the guest ended.
+/// Text in the row of a test during which the guest died.
 const DIED: &str = "the guest died in it";
 
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
@@ -70,7 +70,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     cargo::run(cargo::build_programs(layout, Profile::Debug)?)?;
     let copy = copy(layout, &arguments.checkout)?;
     say("building blktests");
-    // -k: some of its programs want libraries that its NVMe tests do without.
+    // -k: some of its programs need libraries that its NVMe tests do not need.
     if cargo::run(program(layout, "make", &["-k", "-C", &copy])).is_err() {
         say("not all of blktests was built; its own checks will name what is missing");
     }
@@ -95,7 +95,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What all the guests of one table have in common.
+/// Settings that all guests of one table share.
 struct Guests<'a> {
     lab: &'a Lab,
     layout: &'a Layout,
@@ -105,7 +105,7 @@ struct Guests<'a> {
 }
 
 impl Guests<'_> {
-    /// Prints a row for each test, as it comes, and how many there were of each kind. How many rows say that the
+    /// Prints a row for each test when it ends, and the count of each result. Returns how many rows say that the
     /// node was not as before, or the guest died.
     fn table(&self, tests: &[String]) -> Result<usize> {
         let target = if self.by_hand {
@@ -126,7 +126,7 @@ impl Guests<'_> {
         Ok(not_a_tests(&printed))
     }
 
-    /// One guest: its rows, and how many of the tests are done with.
+    /// One guest: prints its rows, and returns how many of the tests are finished.
     fn some(&self, tests: &[String]) -> Result<(String, usize)> {
         let output = Arc::new(Mutex::new(Vec::new()));
         let result = self.lab.run(&self.job(tests, Arc::clone(&output)));
@@ -187,7 +187,7 @@ fn first_line(error: &anyhow::Error) -> String {
         .to_owned()
 }
 
-/// How many of `tests`, which ran in this order, have a row: the last that has one, and all before it.
+/// How many of `tests`, which ran in this order, are finished: the last test with a row, and all before it.
 fn finished(output: &str, tests: &[String]) -> usize {
     let has_row = |test: &String| {
         output
@@ -197,7 +197,7 @@ fn finished(output: &str, tests: &[String]) -> usize {
     tests.iter().rposition(has_row).map_or(0, |last| last + 1)
 }
 
-/// Rows that say of the node what no test did.
+/// Rows about the node or the guest, not about a test.
 fn not_a_tests(rows: &str) -> usize {
     let of_node = |row: &&str| row.starts_with("| the node |") || row.contains(DIED);
     rows.lines().filter(of_node).count()
@@ -214,7 +214,7 @@ fn counts(rows: &str) -> String {
     counted.join(", ")
 }
 
-/// The tests that were asked for, or all of the group, in the order of their numbers.
+/// The chosen tests, or the whole group, in the order of their numbers.
 fn tests(checkout: &Path, asked: &[String]) -> Result<Vec<String>> {
     if !asked.is_empty() {
         for test in asked {
@@ -242,7 +242,7 @@ fn tests(checkout: &Path, asked: &[String]) -> Result<Vec<String>> {
 /// A fresh copy under the target directory.
 fn copy(layout: &Layout, checkout: &Path) -> Result<String> {
     let shown = checkout.display();
-    // The copying program is called in the repository.
+    // The program that copies runs in the repository.
     let absolute =
         std::path::absolute(checkout).with_context(|| format!("cannot resolve {shown}"))?;
     ensure!(
@@ -288,7 +288,7 @@ mod tests_of_rows {
         );
     }
 
-    /// What reads blktests' output in the guest, on recorded output.
+    /// Tests the guest's parser of blktests' output on recorded output.
     #[test]
     fn the_guests_parser_reads_what_check_prints() {
         let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testbed/blktests");

@@ -5,7 +5,7 @@ use fabricbios_testbed::{Layout, end_with_parent, requirements};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// `cargo ARGUMENTS` in the checkout, with the checkout's own tools in reach.
+/// `cargo ARGUMENTS` in the checkout, with the checkout's own tools in the path.
 pub(crate) fn cargo(layout: &Layout, arguments: &[&str]) -> Result<Command> {
     let mut command = program(layout, "cargo", arguments);
     command.env("PATH", requirements::tool_path(layout)?);
@@ -17,8 +17,8 @@ pub(crate) fn cargo(layout: &Layout, arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// What `cargo run` sets for the program that it runs. Build scripts of dependencies watch some of
-/// these: with ours in reach, they would be built anew after each build outside xtask.
+/// Variables that `cargo run` sets for its program. Build scripts of dependencies watch some of
+/// them: if xtask passed them on, these would be rebuilt after each build outside xtask.
 fn describes_this_crate(name: &str) -> bool {
     let exact = [
         "CARGO",
@@ -33,7 +33,7 @@ fn describes_this_crate(name: &str) -> bool {
     exact.contains(&name) || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_BIN_EXE_")
 }
 
-/// A program in the checkout. It ends with this process.
+/// A program that runs in the checkout. It ends with this process.
 pub(crate) fn program(layout: &Layout, name: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(name);
     command.args(arguments).current_dir(layout.repository());
@@ -41,7 +41,7 @@ pub(crate) fn program(layout: &Layout, name: &str, arguments: &[&str]) -> Comman
     command
 }
 
-/// Runs it with its output on the terminal. An error when it does not end well.
+/// Runs the command with its output on the terminal. A failed exit status is an error.
 pub(crate) fn run(mut command: Command) -> Result<()> {
     let shown = command.get_program().display().to_string();
     let status = command
@@ -54,7 +54,7 @@ pub(crate) fn run(mut command: Command) -> Result<()> {
     }
 }
 
-/// Builds the programs under test; returns where they are.
+/// Builds the programs under test; returns their directory.
 pub(crate) fn build_programs(layout: &Layout, profile: Profile) -> Result<Command> {
     let mut arguments = vec![
         "build",
@@ -88,13 +88,13 @@ impl Profile {
     }
 }
 
-/// What is built for a run of suites. Packages share their dependencies only with those that are built by the
-/// same command: cargo chooses the features for all of them together.
+/// The packages to build for a run of suites. Only packages that are built by the same command share their
+/// dependencies: cargo chooses the features for all of them together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// What the suites need, and nothing else.
+    /// Only the packages that the suites need.
     Suites,
-    /// Everything, which is there already if the unit tests ran before.
+    /// All packages; they are already built if the unit tests ran before.
     Workspace,
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn test_binary(
 
 /// The binary of a test target in cargo's messages, one JSON object a line.
 fn executable(messages: &str, test: &str) -> Option<PathBuf> {
-    // The last one wins: cargo lists what it built in the order of building.
+    // The last one counts: cargo lists binaries in the order of building.
     let mut messages = messages.lines().filter_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         (message["target"]["name"] == test)

@@ -1,5 +1,5 @@
 //! `cargo xtask demo`: the life of a lease, over RDMA and over UDP, on soft-RoCE in a guest or on the
-//! host's own devices. Where there can be no guest, the part that needs none is shown.
+//! host's own devices. If the host cannot run a guest, the demo shows the part that needs none.
 
 use crate::cargo::{self, Profile};
 use crate::lab::BootArguments;
@@ -15,13 +15,13 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Debug: the build is most of the wait, and the daemon is off the data path.
+/// Debug, because the build takes most of the time and the daemon is not on the data path.
 const PROFILE: Profile = Profile::Debug;
 const RDMA_CLASS: &str = "/sys/class/infiniband";
-/// Debian's Python, which has pyverbs; another one first in the path would not.
+/// Debian's Python, which has pyverbs; another Python that comes first in the path may not have it.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What `cargo xtask demo` takes.
+/// The arguments of `cargo xtask demo`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Use this host's own RDMA devices instead of a guest (needs root)
@@ -91,7 +91,7 @@ fn in_guest(layout: &Layout, script: &Path, lab: &Lab, progress: &Progress) -> R
     })
 }
 
-/// The demo's own words take the place of the spinner as soon as there are any.
+/// The demo's own output replaces the spinner with its first line.
 fn echo_after(progress: Progress, booted: String) -> Echo {
     let started = AtomicBool::new(false);
     Echo::Call(Arc::new(move |bytes| {
@@ -100,7 +100,7 @@ fn echo_after(progress: Progress, booted: String) -> Echo {
             progress.clear();
         }
         let mut out = std::io::stdout().lock();
-        // A terminal that is gone is no reason to end the guest.
+        // A closed terminal is no reason to end the guest.
         drop(out.write_all(bytes).and_then(|()| out.flush()));
     }))
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask fuzz`: coverage-guided fuzzing of what reads a peer's bytes.
+//! `cargo xtask fuzz`: coverage-guided fuzzing of the code that reads a peer's bytes.
 //!
-//! The targets are in fuzz/. They are built with the project's own compiler: the coverage counters
-//! are a pass of LLVM that needs no nightly, and address sanitising would find little in code without
-//! unsafe. What a run finds new stays in target/fuzz/corpus; `--keep` adds what matters to the corpora in
+//! The targets are in fuzz/. They are built with the project's own compiler: the coverage counters are a
+//! pass of LLVM that needs no nightly, and address sanitising would find little in code without unsafe.
+//! New inputs of a run stay in target/fuzz/corpus; `--keep` adds the useful ones to the corpora in
 //! fuzz/corpus.
 
 use crate::cargo::{self, cargo};
@@ -23,15 +23,15 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
      -Cllvm-args=-sanitizer-coverage-trace-compares \
      -Ccodegen-units=1 \
      --cfg fuzzing";
-/// Named, so that build scripts and macros are built without the counters.
+/// With an explicit target, cargo builds build scripts and macros without the counters.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
-/// Of a target's run within `cargo xtask test`: long enough to go through the corpora and some way on.
+/// Time of each target in `cargo xtask test`: long enough for the whole corpus and some new inputs.
 const TEST_SECS: u32 = 3;
 const FULL_SECS: u32 = 60;
-/// Longest input: long ones find little that short ones do not, and take long.
+/// The longest input: longer ones find little more and take more time.
 const INPUT_BYTES_MAX: u32 = 2048;
 
-/// What `cargo xtask fuzz` takes.
+/// The arguments of `cargo xtask fuzz`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Only these targets
@@ -88,7 +88,7 @@ pub(crate) fn step(layout: &Layout, full: bool) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The names of what is fuzzed, in the order of the manifest.
+/// The names of the targets, in the order of the manifest.
 fn targets(layout: &Layout) -> Result<Vec<String>> {
     let manifest = layout.repository().join("fuzz/Cargo.toml");
     let text = fs::read_to_string(&manifest).with_context(|| manifest.display().to_string())?;
@@ -191,7 +191,7 @@ impl<'a> Fuzz<'a> {
         Ok(())
     }
 
-    /// Adds to fuzz/corpus what reaches something that is not reached from there yet.
+    /// Adds to fuzz/corpus the inputs that reach code which its own inputs do not reach.
     fn keep(&self, target: &str) -> Result<()> {
         let kept = self.layout.repository().join("fuzz/corpus").join(target);
         fs::create_dir_all(&kept)?;
@@ -208,7 +208,7 @@ impl<'a> Fuzz<'a> {
         cargo::program(self.layout, &program.display().to_string(), &[])
     }
 
-    /// Inputs that are there before a run; it does not write to them.
+    /// Inputs that exist before a run; the run does not change them.
     fn inputs(&self, target: &str) -> Vec<PathBuf> {
         let corpus = self.layout.repository().join("fuzz/corpus").join(target);
         let there = |path: &PathBuf| path.is_dir();
@@ -227,7 +227,7 @@ impl<'a> Fuzz<'a> {
     }
 }
 
-/// From libFuzzer's statistics at the end of a run.
+/// The number of executions in libFuzzer's statistics at the end of a run.
 fn executions(told: &str) -> Option<u64> {
     let value = |line: &str| {
         line.strip_prefix("stat::number_of_executed_units:")?
@@ -238,7 +238,7 @@ fn executions(told: &str) -> Option<u64> {
     told.lines().find_map(value)
 }
 
-/// Which target a golden vector is an input of, and its bytes.
+/// The target for which a golden vector is an input, and the vector's bytes.
 fn seed(vector: &str) -> Option<(&'static str, Vec<u8>)> {
     let kind = vector
         .lines()

@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What `cargo xtask lab` takes.
+/// The arguments of `cargo xtask lab`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Boot two guests, `node` and `client`, joined by a link, and run the command in both.
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     command: Vec<String>,
 }
 
-/// What every command that boots guests takes.
+/// The arguments of every command that boots guests.
 #[derive(Debug, Args)]
 pub(crate) struct BootArguments {
     /// Use hardware virtualisation without trying whether it works
@@ -71,7 +71,7 @@ impl BootArguments {
         self.tcg.then_some(Accelerator::Tcg)
     }
 
-    /// The lab, ready to boot, with everything that `needs` ask for on the host.
+    /// The lab, ready to boot, after everything in `needs` is installed on the host.
     pub(crate) fn prepare(
         &self,
         layout: &Layout,
@@ -107,7 +107,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         return Ok(exit_code(lab.run(&job)?.code));
     }
     let results = lab.pair([&job, &job])?;
-    // A code tells more than the end of a guest that was ended because of it.
+    // The exit code of one guest says more than the end of the other guest, which was killed because of it.
     let mut codes = results.iter().flatten().map(|finished| finished.code);
     if let Some(code) = codes.find(|code| *code != 0) {
         return Ok(exit_code(code));
@@ -168,7 +168,7 @@ pub(crate) fn say(step: &str) {
     eprintln!("lab: {step}");
 }
 
-/// What `cargo xtask setup` takes.
+/// The arguments of `cargo xtask setup`.
 #[derive(Debug, Args)]
 pub(crate) struct SetupArguments {
     /// Install it

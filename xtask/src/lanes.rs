@@ -1,15 +1,16 @@
-//! Suites beside each other: lanes take them from one list, and the quiet ones come after, one at a time. Pure, but for
-//! the threads.
+//! Runs suites in parallel lanes: lanes take suites from one list, and the quiet ones run after them, one at a time.
+//! Pure, except for the threads.
 
 use anyhow::{Result, anyhow};
 use std::sync::{Mutex, PoisonError};
 
-/// As many suites as run beside each other: each waits for ends of leases for half of the time.
+/// The most suites that run at the same time: each spends half of its time waiting for leases to end.
 pub(crate) const MAX: usize = 2;
 
-/// Calls `lane` once for each lane, on a thread of its own, with an iterator over what that lane is to do and with
-/// whether other lanes run beside it. All of `work` is done once, in its order; what is `quiet` is done when
-/// all lanes have ended, by one more. What a lane leaves undone, the others do. An error when one of them ended with one.
+/// Calls `lane` once for each lane, on its own thread, with an iterator over the lane's work and with a flag that tells
+/// whether other lanes run beside it. Each item of `work` is done once, in its order; `quiet` items are done by one
+/// more lane after all others have ended. If a lane stops early, the others do the remaining work. Returns an error if
+/// a lane returned one.
 pub(crate) fn run<W: Send>(
     cpus: usize,
     work: Vec<W>,
@@ -42,7 +43,7 @@ fn all<W: Send>(
     })
 }
 
-/// What the suites of one lane share, while all goes well in it.
+/// The guest that the suites of one lane share, as long as no suite fails.
 #[derive(Debug)]
 pub(crate) struct Shared<G>(Option<G>);
 
@@ -51,8 +52,8 @@ impl<G> Shared<G> {
         Self(None)
     }
 
-    /// Does something in the guest of this lane; `boot` makes one where there is none. It goes with an error, and
-    /// where `turn` does not give it back.
+    /// Runs `turn` with the guest of this lane; `boot` makes a guest if there is none. The guest is dropped after an
+    /// error, or if `turn` does not return it.
     pub(crate) fn turn<T>(
         &mut self,
         boot: impl FnOnce() -> Result<G>,
@@ -76,7 +77,7 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// What was done, in the order of its beginnings; those from 90 on are quiet.
+    /// The finished items, in the order of their begins; items from 90 on are quiet.
     fn done(
         cpus: usize,
         work: &[u32],

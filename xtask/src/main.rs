@@ -1,7 +1,7 @@
 //! The project's own commands. `cargo xtask --help` lists them; `docs/testing.md` explains them.
 //!
-//! What lives here: which checks there are and in which order. How a guest is booted is in
-//! `fabricbios-testbed`; what a suite proves is in the suite.
+//! This crate contains the list of checks and their order. `fabricbios-testbed` boots guests; each suite
+//! contains its own assertions.
 
 mod bench;
 mod blktests;

@@ -1,4 +1,4 @@
-//! One line that says what is being waited for: a spinner on a terminal, plain lines elsewhere.
+//! One line that shows the current step: a spinner on a terminal, plain lines elsewhere.
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(120);
 const ERROR_LINES: usize = 40;
-/// What cargo says when another cargo holds the target directory: it may wait for minutes.
+/// Cargo's message when another cargo holds the target directory: it may wait for minutes.
 const WAITING: &str = "Blocking waiting for file lock";
 
 /// The line. It leaves one finished line for each step.
@@ -43,12 +43,12 @@ impl Progress {
         ));
     }
 
-    /// Takes the line away, so that others can write.
+    /// Clears the line, so that other output can follow.
     pub(crate) fn clear(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// Runs a command, showing the last line that it says; when it fails, its last words.
+    /// Runs a command and shows its latest output line; if it fails, shows the end of its output.
     pub(crate) fn run(&self, what: &str, mut command: Command) -> Result<()> {
         self.step(what);
         let mut child = command

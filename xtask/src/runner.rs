@@ -1,4 +1,4 @@
-//! Runs lab suites, two at a time, and shows what each said as a whole.
+//! Runs lab suites, two at a time, and shows the output of each as a whole.
 
 use crate::cargo::Scope;
 use crate::lab::{BootArguments, say};
@@ -12,25 +12,25 @@ use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// A suite that is to run.
+/// A suite to run.
 pub(crate) struct Chosen<'a> {
-    /// As a step.
+    /// Its name as a step.
     pub(crate) name: &'a str,
     pub(crate) about: &'a str,
     pub(crate) kind: &'a Kind,
-    /// Not in its short form.
+    /// In full length, not in the short form.
     pub(crate) full: bool,
 }
 
 struct Runner<'a> {
     lab: Lab,
     layout: &'a Layout,
-    /// Of this host.
+    /// Processors of this host.
     cpus: usize,
     report: Mutex<&'a mut Report>,
 }
 
-/// Runs them all. Programs are built before the first begins: a compiler beside it would disturb its times.
+/// Runs all suites. Programs are built before the first suite begins: a compiler beside it would disturb its times.
 pub(crate) fn run(
     layout: &Layout,
     boot: &BootArguments,
@@ -63,7 +63,8 @@ pub(crate) fn run(
 }
 
 impl Runner<'_> {
-    /// One suite after the other. With other lanes `beside` it, their output is shown when they have ended.
+    /// Runs one suite after the other. With other lanes `beside` this one, the output of a suite is shown when it has
+    /// ended.
     fn lane(
         &self,
         suites: &mut dyn Iterator<Item = (Result<Job>, Chosen<'_>)>,
@@ -118,7 +119,7 @@ impl Runner<'_> {
         shared.take().map_or(Ok(()), |session| session.close(true))
     }
 
-    /// In guests of its own or in that of its lane.
+    /// Runs the suite in its own guests or in that of its lane.
     fn suite(&self, job: Job, kind: &Kind, shared: &mut Shared<Session>) -> Result<Outcome> {
         let judge = match kind {
             Kind::Program(suite) if !kind.shares() => {
@@ -134,7 +135,7 @@ impl Runner<'_> {
     }
 }
 
-/// The session comes back if it is as it was.
+/// The session is returned if the guest is as before.
 fn turn(
     session: Session,
     job: &Job,

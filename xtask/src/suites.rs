@@ -7,9 +7,9 @@ use fabricbios_testbed::{Disk, Job, Lab, Layout, Outcome, Prelude};
 use std::path::Path;
 use std::time::Duration;
 
-/// Where the programs are that run in guests.
+/// The directory of the programs that run in guests.
 pub(crate) const GUEST_DIRECTORY: &str = "testbed/guest";
-/// Rust tests that need the lab: by package, the files of a directory with a prefix.
+/// Rust tests that need the lab: package, directory, and prefix of the file names.
 const RUST_TESTS: [RustTests; 3] = [
     RustTests {
         package: "fabricbios-rdma",
@@ -27,7 +27,7 @@ const RUST_TESTS: [RustTests; 3] = [
         prefix: "pool_device",
     },
 ];
-/// Those that take more than 80 s in a guest with one processor, by how long they take.
+/// Suites that take more than 80 s in a guest with one processor, the longest first.
 const LONGEST: [&str; 10] = [
     "suite_block_tcp",
     "suite_mem_stopped",
@@ -64,7 +64,7 @@ pub(crate) enum Kind {
 }
 
 impl Suites {
-    /// Those with guests of their own come first: a lane that has a shared one then keeps it to the end. Of either kind
+    /// Suites with their own guests come first, so that a lane with a shared guest keeps it to the end. In both groups
     /// the longest come first, so that the lanes end at about the same time.
     pub(crate) fn discover(layout: &Layout) -> Result<Self> {
         let programs = suite::discover(&layout.repository().join(GUEST_DIRECTORY), "suite_")?;
@@ -76,7 +76,7 @@ impl Suites {
         Ok(Self(all))
     }
 
-    /// The name of each as a step, and the machines that it runs in.
+    /// The step name of each suite, and its machines.
     pub(crate) fn all(&self) -> impl Iterator<Item = (String, &'static str)> {
         self.0.iter().map(|kind| {
             let machines = match kind {
@@ -90,7 +90,7 @@ impl Suites {
         })
     }
 
-    /// The one at this place in [`Suites::all`].
+    /// The suite at this index of [`Suites::all`].
     pub(crate) fn at(&self, index: usize) -> &Kind {
         &self.0[index]
     }
@@ -104,7 +104,7 @@ impl Kind {
         }
     }
 
-    /// Whether it runs in the guest of its lane.
+    /// Whether the suite runs in the shared guest of its lane.
     pub(crate) fn shares(&self) -> bool {
         match self {
             Self::Program(suite) => suite.wants.shares(),
@@ -112,12 +112,12 @@ impl Kind {
         }
     }
 
-    /// Whether nothing may run beside it.
+    /// Whether the suite must run alone.
     pub(crate) fn quiet(&self) -> bool {
         matches!(self, Self::Program(suite) if suite.wants.quiet)
     }
 
-    /// Its command, in full length or in its short form. What that needs is built.
+    /// The suite's command, in full length or in the short form. Builds the programs that it needs.
     pub(crate) fn job(&self, full: bool, layout: &Layout, scope: Scope) -> Result<Job> {
         let mut job = match self {
             Kind::Program(suite) => program_job(suite, layout, Profile::Debug),
@@ -137,8 +137,8 @@ impl RustTest {
         let binary = cargo::test_binary(layout, scope, of.package, name)?
             .display()
             .to_string();
-        // Ignored ones too: those are the tests that need the lab. One at a time, because they share
-        // the devices of the guest.
+        // Includes ignored tests: these need the lab. One at a time, because they share the devices
+        // of the guest.
         let mut job = Job::new(name, &[&binary, "--include-ignored", "--test-threads=1"]);
         job.timeout = Some(RUST_TIMEOUT);
         job.environment
@@ -186,7 +186,7 @@ fn program_job(suite: &Suite, layout: &Layout, profile: Profile) -> Job {
     job
 }
 
-/// Runs one program of testbed/guest in machines of its own.
+/// Runs one program of testbed/guest in its own machines.
 pub(crate) fn run_program(
     lab: &Lab,
     suite: &Suite,
@@ -196,7 +196,8 @@ pub(crate) fn run_program(
     run_alone(lab, program_job(suite, layout, profile), suite, layout)
 }
 
-/// As often as the suite wants, each time in a fresh guest with the same disk, until a boot does not pass.
+/// Runs the suite as often as its header asks, each time in a fresh guest with the same disk, until a boot does not
+/// pass.
 pub(crate) fn run_alone(
     lab: &Lab,
     mut job: Job,
@@ -240,7 +241,7 @@ fn run_pair(lab: &Lab, mut job: Job) -> Result<Outcome> {
     Ok(worst(outcomes))
 }
 
-/// A scenario of two has passed when both ends have.
+/// A suite of two machines has passed if both ends have passed.
 fn worst([node, client]: [Outcome; 2]) -> Outcome {
     match (node, client) {
         (Outcome::Failed(node), Outcome::Failed(client)) => {

@@ -11,7 +11,7 @@ use fabricbios_testbed::{Layout, Outcome, Report};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// What `cargo xtask test` takes.
+/// The arguments of `cargo xtask test`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Only these steps; `lab` is all of the lab suites. A suite that is named itself runs in full length
@@ -31,9 +31,9 @@ pub(crate) struct Arguments {
 struct Step {
     name: String,
     about: &'static str,
-    /// Nobody minds when it cannot run here.
+    /// A skip of this step is no failure.
     may_skip: bool,
-    /// Nothing else has to be installed for it.
+    /// The step needs no other installation.
     needs: &'static [Need],
     action: Action,
 }
@@ -244,7 +244,7 @@ fn deny(layout: &Layout) -> Result<Outcome> {
     )?)
 }
 
-/// The database of advisories is a repository of its own; a host that cannot reach it skips.
+/// The database of advisories is a separate repository; a host that cannot reach it skips this step.
 fn advisories(layout: &Layout) -> Result<Outcome> {
     let fetched = cargo(layout, &["deny", "fetch", "db"])?.output()?;
     if !fetched.status.success() {

@@ -1,4 +1,4 @@
-//! A lease of blocks that is served, and its client.
+//! A served block lease and its client.
 
 use std::{
     path::Path,
@@ -18,7 +18,7 @@ use super::{BLOCK, BLOCK_BYTES, IN_FLIGHT, Way};
 /// See the module.
 pub(super) struct Leased {
     client: BlockClient,
-    /// Serves until dropped.
+    /// Serves the lease until it is dropped.
     _backend: FbbuPath,
 }
 
@@ -61,7 +61,7 @@ impl Leased {
         Ok(self.client.write(block, from)?)
     }
 
-    /// Does it with each of the blocks.
+    /// Reads or writes each of the blocks.
     pub(super) fn round(&mut self, way: Way, blocks: &[u64]) -> anyhow::Result<Duration> {
         let mut blocks = blocks.iter().copied();
         let start = Instant::now();

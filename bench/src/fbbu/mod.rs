@@ -1,11 +1,11 @@
-//! Blocks over UDP against NBD: one file, one client, one serving thread each, over loopback. Reads and
-//! writes of 4 KiB at random places, 16 in flight.
+//! Blocks over UDP against NBD: one file, one client, one serving thread each, over loopback. Reads and writes
+//! of 4 KiB at random places, 16 in flight.
 //!
-//! - FBBU: the crate's own client, so that tags, nonces and order are paid for on both ends.
-//! - NBD: a server that people use, behind a client of ours that does no more than the protocol asks.
+//! - FBBU: the crate's own client, so both ends pay for tags, nonces and order.
+//! - NBD: a widely used server, with our own client that does only the work required by the protocol.
 //!
-//! Both go past the page cache where the file system can do that. On one in memory there is nothing to
-//! go past and no disk to wait for: what is left is the cost of the transport.
+//! Both bypass the page cache if the file system allows it. On a file system in memory there is no disk, so
+//! only the cost of the transport is measured.
 
 mod leased;
 mod nbd;
@@ -31,7 +31,7 @@ use places::Places;
 /// Bytes of a block, and of an operation.
 const BLOCK_BYTES: u32 = 4096;
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Operations without an answer at any time.
+/// The most operations in flight.
 const IN_FLIGHT: usize = 16;
 
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     /// MiB of the file
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4096))]
     mib: u32,
-    /// Where the file lies, one after the other: a disk, and memory
+    /// Directories of the file, used one after the other: a disk, and memory
     #[arg(
         long,
         value_delimiter = ',',
@@ -53,7 +53,7 @@ pub(crate) struct Options {
         value_name = "DIRECTORY"
     )]
     dir: Vec<PathBuf>,
-    /// Servers of NBD, those that are installed
+    /// NBD servers; default: all that are installed
     #[arg(
         long,
         value_enum,
@@ -63,7 +63,7 @@ pub(crate) struct Options {
     peer: Vec<Peer>,
 }
 
-/// What is done with each block.
+/// The operation on each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Read,
@@ -111,10 +111,10 @@ fn compare(
     places: &mut Places,
 ) -> anyhow::Result<()> {
     let count = usize::try_from(options.operations)?;
-    // Warm, and the congestion window open.
+    // Warm up the caches and open the congestion window.
     nbd.round(way, &places.next(count))?;
     leased.round(way, &places.next(count))?;
-    // Both go to the same places.
+    // Both use the same blocks.
     let mut own = places.clone();
     let pairs = interleaved_pairs(
         options.rounds.into(),
@@ -135,7 +135,7 @@ fn compare(
     Ok(())
 }
 
-/// Written through, so that no round has to allocate.
+/// Writes the whole file, so that no round has to allocate blocks.
 fn fill(path: &Path, bytes: u64) -> anyhow::Result<()> {
     let mut file = File::create_new(path).with_context(|| format!("make {}", path.display()))?;
     let mebibyte = vec![0xA5; 1 << 20];
@@ -145,7 +145,7 @@ fn fill(path: &Path, bytes: u64) -> anyhow::Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// What is written on one transport is read on the other.
+/// Blocks written over one transport are read over the other.
 fn same_file(leased: &mut Leased, nbd: &mut Nbd) -> anyhow::Result<()> {
     let block = vec![0x3C; BLOCK];
     leased.write(7, &block)?;

@@ -1,6 +1,6 @@
-//! A client of NBD as plain as can be: the fixed newstyle handshake, then requests and simple replies
-//! (doc/proto.md of the NBD project). It reads what has come and sends what may be sent, each with one
-//! system call.
+//! A minimal NBD client: the fixed newstyle handshake, then requests and simple replies (doc/proto.md
+//! of the NBD project). It reads all received bytes with one system call, and sends all permitted
+//! requests with another.
 
 use std::{
     io::{Read, Write},
@@ -22,20 +22,20 @@ const CMD_READ: u16 = 0;
 const CMD_WRITE: u16 = 1;
 /// Magic, error, cookie.
 const REPLY_BYTES: usize = 16;
-/// Silence that spoils the round.
+/// A round without any reply for this time is invalid.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// A connection.
 pub(super) struct Nbd {
     stream: TcpStream,
-    /// What has come and is not looked at: its first `filled` bytes.
+    /// Received bytes that are not parsed yet: the first `filled` bytes of this buffer.
     inbox: Vec<u8>,
     filled: usize,
     outbox: Vec<u8>,
 }
 
 impl Nbd {
-    /// To the export without a name.
+    /// Connects to the export without a name.
     pub(super) fn connect(address: SocketAddr) -> anyhow::Result<Self> {
         let stream =
             TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
@@ -67,11 +67,11 @@ impl Nbd {
     /// The contents of a block.
     pub(super) fn read(&mut self, block: u64) -> anyhow::Result<Vec<u8>> {
         self.round(Way::Read, &[block])?;
-        // What was looked at stays until more comes.
+        // Parsed bytes stay in the buffer until the next read.
         Ok(self.inbox[REPLY_BYTES..REPLY_BYTES + BLOCK].to_vec())
     }
 
-    /// Does it with each of the blocks.
+    /// Reads or writes each of the blocks.
     pub(super) fn round(&mut self, way: Way, blocks: &[u64]) -> anyhow::Result<Duration> {
         let (mut sent, mut answered) = (0, 0);
         let start = Instant::now();
@@ -111,7 +111,7 @@ impl Nbd {
         Ok(())
     }
 
-    /// Waits for something and takes the replies that are whole: how many.
+    /// Waits for data and parses the complete replies; returns their number.
     fn receive(&mut self, way: Way) -> anyhow::Result<usize> {
         let came = self.stream.read(&mut self.inbox[self.filled..])?;
         ensure!(came > 0, "the server of NBD has hung up");
@@ -130,7 +130,7 @@ impl Nbd {
     }
 }
 
-/// A reply that failed has no data, so it is looked at before the next one.
+/// A failed reply has no data, so its status is checked before the next reply.
 fn check(reply: &[u8]) -> anyhow::Result<()> {
     let (magic, rest) = reply.split_at(4);
     ensure!(magic == REPLY_MAGIC.to_be_bytes(), "no reply of NBD");

@@ -1,4 +1,4 @@
-//! Servers of NBD that Debian has. `nbd-server` is not among them: it cannot go past the page cache.
+//! NBD servers from Debian packages. `nbd-server` is not used, because it cannot bypass the page cache.
 
 use std::{
     fmt, fs,
@@ -19,7 +19,7 @@ use nix::{
 
 use crate::place::free_address;
 
-/// Which, and how it does its I/O.
+/// A server and its kind of I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Peer {
     /// `qemu-nbd`: O_DIRECT, Linux AIO
@@ -38,20 +38,20 @@ impl Peer {
         }
     }
 
-    /// Why it cannot be compared with on a file in `dir`; none: it can.
+    /// The reason why this server cannot be compared on a file in `dir`; `None` if it can.
     pub(super) fn obstacle(self, dir: &Path) -> anyhow::Result<Option<&'static str>> {
         let asked = Command::new(self.program()).arg("--version").output();
         let is_installed = asked.is_ok_and(|output| output.status.success());
         let in_memory = statfs(dir)?.filesystem_type() == TMPFS_MAGIC;
         Ok(match self {
             _ if !is_installed => Some("not installed"),
-            // A page cache answers what the other side waits for a disk for.
+            // A page cache would answer while the other side waits for the disk.
             Self::Nbdkit if !in_memory => Some("cannot go past the page cache"),
             _ => None,
         })
     }
 
-    /// It goes to the background once it listens.
+    /// The server goes to the background when it listens.
     fn command(self, port: u16, path: &Path, pid_file: &Path) -> Command {
         let mut command = Command::new(self.program());
         let port = port.to_string();
@@ -77,7 +77,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// One that runs, until dropped.
+/// A running server; dropping it ends the server.
 #[derive(Debug)]
 pub(super) struct Server {
     command: String,

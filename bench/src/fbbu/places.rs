@@ -1,6 +1,6 @@
-//! Places at random, the same in every run.
+//! Random block numbers, the same in every run.
 
-/// Marsaglia's xorshift with 64 bits ("Xorshift RNGs", 2003): as random as places on a disk need to be.
+/// Marsaglia's xorshift with 64 bits ("Xorshift RNGs", 2003): random enough for block numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Places {
     state: u64,
@@ -8,7 +8,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Among so many blocks.
+    /// Numbers below this count of blocks.
     pub(super) fn new(blocks: u64) -> Self {
         Self {
             state: 0x9E37_79B9_7F4A_7C15,
@@ -16,7 +16,7 @@ impl Places {
         }
     }
 
-    /// The next ones.
+    /// The next numbers.
     pub(super) fn next(&mut self, count: usize) -> Vec<u64> {
         (0..count).map(|_| self.one()).collect()
     }

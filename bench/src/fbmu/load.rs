@@ -1,4 +1,4 @@
-//! A client that sends requests made beforehand and only counts what comes back.
+//! A client that sends prepared requests and only counts the replies.
 
 use std::{
     io::IoSlice,
@@ -20,11 +20,11 @@ use nix::{
 
 use super::servers::Leased;
 
-/// Requests without an answer at any time.
+/// The most requests in flight.
 pub(super) const IN_FLIGHT: usize = 64;
-/// Datagrams a system call; what the servers take at once.
+/// Datagrams per system call; the servers use the same number.
 const BATCH: usize = 32;
-/// A datagram that was lost on loopback spoils the round.
+/// A lost datagram makes the round invalid after this time.
 const SILENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Load {
@@ -49,7 +49,7 @@ impl Load {
         Ok(load)
     }
 
-    /// The same datagrams to somebody else.
+    /// The same datagrams to another address.
     pub(super) fn towards(mut self, address: SocketAddr) -> anyhow::Result<Self> {
         self.socket = connected(address)?;
         Ok(self)
@@ -103,7 +103,7 @@ impl Load {
         [&header.bytes()[..], &tag, payload].concat()
     }
 
-    /// Sends all of them, [`IN_FLIGHT`] at a time, and returns when all are answered.
+    /// Sends all requests, [`IN_FLIGHT`] at a time, and returns when all are answered.
     fn run(&mut self, requests: &[Vec<u8>]) -> anyhow::Result<Duration> {
         let mut buffers = vec![[0; DATA_OVERHEAD + 4096]; BATCH];
         let (mut sent, mut answered) = (0, 0);
@@ -142,7 +142,7 @@ fn send(socket: &UdpSocket, requests: &[Vec<u8>]) -> anyhow::Result<usize> {
     Ok(sent.count())
 }
 
-/// Waits for one and takes what is there.
+/// Waits for a reply and reads all that have arrived.
 fn receive(
     socket: &UdpSocket,
     buffers: &mut [[u8; DATA_OVERHEAD + 4096]],

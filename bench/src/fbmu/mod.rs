@@ -1,13 +1,13 @@
-//! What authentication, sessions and leases add to a datagram: FBMU against threads that receive and
-//! send in the same way and do less.
+//! The cost of authentication, sessions and leases per datagram: FBMU against threads that receive and send in
+//! the same way and do less.
 //!
 //! - small READs against a bare echo that sends as many bytes back;
 //! - the same against an echo that checks the tag of the request and makes one for the reply;
-//! - bulk WRITEs by the real client against a bare stream: the same datagrams, made beforehand, each
-//!   answered by as many bytes.
+//! - bulk WRITEs by the real client against a bare stream: the same datagrams, made beforehand, each answered
+//!   by as many bytes.
 //!
-//! Requests of the small READs are signed before the clock starts: the client has a core of its own
-//! and must not be what is measured.
+//! Requests of the small READs are signed before the clock starts, so that the client's own work is not
+//! measured.
 
 mod load;
 mod servers;
@@ -89,7 +89,7 @@ fn bulk(options: &Options, leased: &Leased, bytes: u64) -> anyhow::Result<()> {
         endpoint: leased.address(),
     };
     let mut client = MemoryClient::connect(coordinates, ClientOptions::default())?;
-    // The route over loopback takes more than the longest datagram.
+    // The MTU of loopback is larger than the longest datagram.
     let payload = DATA_PAYLOAD_MAX;
     let echo = Echo::of_writes(leased.key(), ONE)?;
     let mut stream = Load::new(leased)?.towards(echo.address())?;
@@ -115,7 +115,7 @@ fn bulk(options: &Options, leased: &Leased, bytes: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many of `count` things a second, by the median round.
+/// Operations per second in the median round; a round has `count` operations.
 fn per_second(times: &[Duration], count: usize) -> f64 {
     let seconds = crate::report::sorted(times.iter().map(Duration::as_secs_f64));
     count as f64 / crate::report::median(&seconds)

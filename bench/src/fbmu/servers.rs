@@ -1,4 +1,4 @@
-//! A lease over UDP, and what it is measured against: the same threads with less to do.
+//! A lease over UDP, and the servers that it is compared with: the same threads with less work.
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
@@ -68,14 +68,14 @@ impl Leased {
     }
 }
 
-/// Threads that answer without leases.
+/// Server threads without leases.
 pub(super) struct Echo {
     name: &'static str,
     threads: Plain,
 }
 
 impl Echo {
-    /// Sends back as many bytes as FBMU would, the request's own first.
+    /// Sends as many bytes as FBMU would; they begin with the request's own bytes.
     pub(super) fn bare(_key: DpKey, workers: NonZeroUsize) -> anyhow::Result<Self> {
         Self::open("bare echo", workers, || {
             |datagram: &[u8], reply: &mut ReplyBuffer| {
@@ -138,7 +138,7 @@ impl Echo {
     }
 }
 
-/// What FBMU answers to a READ.
+/// FBMU's reply to a READ.
 fn length_of_reply(datagram: &[u8]) -> usize {
     let wanted = datagram.get(40..44).and_then(|bytes| bytes.try_into().ok());
     let wanted = wanted.map_or(0, u32::from_be_bytes);

@@ -1,4 +1,4 @@
-//! A lease as an engine of the UDP transport is shown it.
+//! A lease as the engine of the UDP transport sees it.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -23,7 +23,7 @@ impl<S> Lease<S> {
         }
     }
 
-    /// An end is for ever.
+    /// Ends the lease; an ended lease never comes back.
     pub fn stand(&mut self, script: &mut Script<'_>) {
         if self.state == AccessState::Live {
             self.state = match script.byte() {

@@ -1,6 +1,6 @@
-//! Bytes of a fuzzer, read as what to do.
+//! Bytes of the fuzzer, read as a script of actions.
 
-/// What is left of them.
+/// The unread bytes.
 pub struct Script<'a>(pub &'a [u8]);
 
 impl Script<'_> {
@@ -11,7 +11,7 @@ impl Script<'_> {
         Some(*byte)
     }
 
-    /// Small, mostly; large, sometimes.
+    /// A number, mostly small, sometimes large.
     pub fn small(&mut self) -> u32 {
         match self.byte().unwrap_or(0) {
             255 => u32::MAX - u32::from(self.byte().unwrap_or(0)),

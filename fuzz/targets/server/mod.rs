@@ -1,4 +1,4 @@
-//! A server that holds the key and answers anything at any time.
+//! A server that holds the key and may send any reply at any time.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use fabricbios_wire::{
 
 use crate::script::Script;
 
-/// When a server that says nothing is given up.
+/// The client gives up a silent server after this time.
 pub const GIVE_UP: Duration = Duration::from_secs(30);
 
-/// The asking half, of a size of datagram from the script.
+/// The client half, with a datagram size from the script.
 pub fn setup(script: &mut Script<'_>) -> Setup {
     Setup {
         lease_id: LeaseId(7),
@@ -30,7 +30,7 @@ pub fn key() -> DataKey {
     DataKey::new(&DpKey([7; 32]))
 }
 
-/// A reply to one of the requests, more or less. Some HELLOs are told `usual`; without that, none.
+/// A reply to one of the requests, possibly damaged. Some HELLOs get the reply `usual`, if there is one.
 pub fn reply(
     step: u8,
     asked: &[Vec<u8>],
@@ -65,7 +65,7 @@ pub fn reply(
     [&told.bytes()[..], &tag, &payload].concat()
 }
 
-/// What a READ is to bring.
+/// How many bytes a READ should return.
 fn read_bytes(header: &DataHeader, unit: u32) -> usize {
     let parts = header.part().ok().flatten().map_or(1, |part| part.count());
     let bytes = u64::from(header.length) * u64::from(unit) / u64::from(parts);

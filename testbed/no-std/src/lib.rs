@@ -1,5 +1,5 @@
-//! Built by `cargo xtask test`. This crate has a panic handler of its own. So has std; if one of the
-//! crates below brings std in, there are two, and the compiler refuses.
+//! Built by `cargo xtask test`. This crate has its own panic handler, and std has one too. If one of the
+//! crates below uses std, there are two, and the compiler refuses.
 #![no_std]
 
 use core::{
@@ -12,7 +12,7 @@ pub use fabricbios_fallback_udp as fallback_udp;
 pub use fabricbios_lease as lease;
 pub use fabricbios_wire as wire;
 
-/// There is no memory: nothing here is ever run.
+/// An allocator without memory: this program is never run.
 struct Nothing;
 
 // SAFETY: null is what an allocator without memory has to return, and it is never given any back.

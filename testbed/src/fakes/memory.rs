@@ -1,8 +1,9 @@
-//! Memory without hardware, for step order and fault injection: a store, and a path that stands for RDMA or for UDP.
+//! Memory without hardware, for step order and fault injection: a store, and a path that stands for RDMA or for
+//! UDP.
 //!
-//! It carries the refusals that the RDMA path and its kernel have: an extent outside the arena,
-//! an address that does not resolve, a bind after a cut of the same generation. The lab suites run
-//! the real one through the same requests.
+//! It makes the same refusals as the RDMA path and its kernel: an extent outside the arena, an address that
+//! does not resolve, a bind after a cut of the same generation. The lab suites send the same requests to the
+//! real path.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,7 +23,7 @@ use fabricbios_wire::{
 /// A peer with this queue pair number stands for an address that does not resolve.
 pub const UNREACHABLE_QPN: u32 = 0xBAD;
 
-/// Steps that can be held up or made to fail.
+/// Steps that a test can block or make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// [`DataPath::bind`].
@@ -72,7 +73,7 @@ struct Bound {
     kind: ResourceType,
     generation: Generation,
     extent: Extent,
-    /// One for each queue pair of the client; one over UDP.
+    /// One key for each queue pair of the client; one key over UDP.
     keys: Vec<u32>,
     previous: Option<u32>,
 }
@@ -84,7 +85,7 @@ impl FakeMemory {
         Self::over(Transport::Rdma, resource_id, arena_bytes)
     }
 
-    /// An arena of `arena_bytes`, reached over `transport`: RDMA, or UDP with bytes that outlive the
+    /// An arena of `arena_bytes`, reached over `transport`: RDMA, or UDP with bytes that survive the
     /// process.
     #[must_use]
     pub fn over(transport: Transport, resource_id: ResourceId, arena_bytes: u64) -> Self {
@@ -97,7 +98,7 @@ impl FakeMemory {
         }
     }
 
-    /// What the table may give out of it.
+    /// The offer of this memory to the table.
     #[must_use]
     pub fn offer(&self) -> Offer {
         Offer {
@@ -112,7 +113,7 @@ impl FakeMemory {
         }
     }
 
-    /// Makes leases of it.
+    /// The provider of this memory.
     #[must_use]
     pub fn provider(self: &Arc<Self>) -> Arc<Provider> {
         let provider = Provider::new().with_store(self.resource_id, self.clone());
@@ -124,7 +125,7 @@ impl FakeMemory {
         self.lock().held.insert(step);
     }
 
-    /// Ends a hold.
+    /// Lets the held calls continue.
     pub fn let_go(&self, step: Step) {
         self.lock().held.remove(&step);
         self.changed.notify_all();
@@ -140,8 +141,8 @@ impl FakeMemory {
         }
     }
 
-    /// Whether `rkey`, or the number that a data-plane key begins with, opens anything: what a
-    /// client on the wire would find out.
+    /// Whether `rkey`, or the number that a data-plane key begins with, gives access, as a client
+    /// would see it.
     pub fn opens(&self, key: u32) -> bool {
         let state = self.lock();
         let opens = |bound: &Bound| bound.keys.contains(&key) || bound.previous == Some(key);
@@ -163,7 +164,7 @@ impl FakeMemory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a step: on record, held up, and failed if that was asked for.
+    /// Begins a step: records it, blocks it if a test holds it, and fails it if a test wants that.
     fn begin(&self, step: Step, lease: LeaseId) -> Result<MutexGuard<'_, State>, StepError> {
         let mut state = self.lock();
         state.log.push((step, lease));
@@ -288,7 +289,7 @@ impl DataPath for FakeMemory {
         Ok(state.binding(lease, self.transport))
     }
 
-    /// A binding that was cut cannot go on.
+    /// A binding that was cut cannot continue.
     fn extend(&self, binding_id: BindingId, _deadline: BootTime) -> Result<(), AlreadyCut> {
         let cut = self.lock().cut.get(&binding_id.lease_id).copied();
         match cut {

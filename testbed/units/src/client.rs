@@ -1,4 +1,4 @@
-//! A client's end.
+//! The client side.
 
 use std::{
     io::{self, Read, Write},
@@ -11,7 +11,7 @@ use fabricbios_wire::LeaseId;
 
 use crate::{of_lease, session::NOT_YOURS};
 
-/// The units of a lease, for who has the lease.
+/// The units of a lease, as its client uses them.
 #[derive(Debug)]
 pub struct Client {
     numbers: Vec<u32>,
@@ -19,10 +19,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Gets the lease's descriptor. `directory` is that of the path.
+    /// Gets the lease's descriptor. `directory` is the path's directory of sockets.
     ///
     /// # Errors
-    /// Nobody serves the lease: it has not begun, or is over.
+    /// The lease is not served: it has not begun, or has ended.
     pub fn connect(directory: &Path, lease: LeaseId) -> io::Result<Self> {
         let socket = UnixStream::connect(of_lease(directory, lease))?;
         let frame = read_frame(&socket)?.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -39,10 +39,10 @@ impl Client {
         &self.numbers
     }
 
-    /// Adds to the counter of a unit, and tells what it has then. `None`: it is not the lease's.
+    /// Adds to the counter of a unit and returns the new value. `None`: the unit does not belong to the lease.
     ///
     /// # Errors
-    /// The lease is over.
+    /// The lease has ended.
     pub fn add(&mut self, unit: u32, more: u64) -> io::Result<Option<u64>> {
         let question = [&unit.to_le_bytes()[..], &more.to_le_bytes()].concat();
         self.session.write_all(&question)?;
@@ -55,7 +55,7 @@ impl Client {
     /// Waits until the node ends the lease.
     ///
     /// # Errors
-    /// The node has said something instead.
+    /// The node has sent data instead of ending the stream.
     pub fn wait_for_the_end(mut self) -> io::Result<()> {
         match self.session.read(&mut [0])? {
             0 => Ok(()),

@@ -1,9 +1,10 @@
-//! A third kind of resource, which is there to show what a kind needs: numbered units, given out in sets, alone or
-//! shared. It is leased with the terms of CPU cores and has no transport.
+//! A third kind of resource, which shows what a kind needs: numbered units, leased in sets, alone or shared. It
+//! uses the terms of CPU cores and has no transport.
 //!
-//! A unit is a counter in a file of its own. [`UnitStore`] says whose each unit is and sets it to 0 before somebody
-//! else has it. [`UnitPath`] gives a client a descriptor through which it adds to the counters of its lease, and ends
-//! that. Neither knows the other, nor the node: docs/adding-a-kind.md goes through them step by step.
+//! A unit is a counter in its own file. [`UnitStore`] records which lease has which unit and sets a unit to 0
+//! before another lease gets it. [`UnitPath`] gives a client a descriptor through which it adds to the counters
+//! of its lease, and ends this access. Store, path and node do not know each other: docs/adding-a-kind.md
+//! explains them step by step.
 
 mod client;
 mod path;
@@ -23,7 +24,7 @@ pub use client::Client;
 pub use path::UnitPath;
 pub use store::UnitStore;
 
-/// What the table may give out: units 0 to `count`, each to one lease alone or to `sharers` leases that share.
+/// The offer to the table: units below `count`, each for one lease alone or for up to `sharers` leases that share it.
 #[must_use]
 pub fn offer(resource_id: ResourceId, count: u32, sharers: u32) -> Offer {
     Offer {
@@ -33,7 +34,7 @@ pub fn offer(resource_id: ResourceId, count: u32, sharers: u32) -> Offer {
         transports: Vec::new(),
         // Files and names of sockets stay when the process ends.
         durability: Durability::Boot,
-        // A unit that cannot be cleaned is nobody else's.
+        // A unit that cannot be cleaned is given to no other lease.
         fence_scope: FenceScope::Part,
         allocation_mode: AllocationMode::Units {
             numbers: (0..count).collect(),
@@ -43,14 +44,14 @@ pub fn offer(resource_id: ResourceId, count: u32, sharers: u32) -> Offer {
     }
 }
 
-/// The directory is one process's. Waits until the one before has ended.
+/// Locks the directory for this process. Waits until an earlier process has ended.
 fn lock(directory: &Path) -> io::Result<File> {
     let file = File::create(directory.join("lock"))?;
     file.lock()?;
     Ok(file)
 }
 
-/// The leases after which something in the directory is named.
+/// The leases whose ids are names in the directory.
 fn leases_in(directory: &Path) -> Result<Vec<LeaseId>, StepError> {
     let names = names_in(directory).map_err(|error| failed("list leases", directory, &error))?;
     Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
@@ -61,7 +62,7 @@ fn names_in(directory: &Path) -> io::Result<Vec<String>> {
     directory.read_dir()?.map(name).collect()
 }
 
-/// What is named after a lease.
+/// The name of a lease in a directory.
 fn of_lease(directory: &Path, lease: LeaseId) -> PathBuf {
     directory.join(lease.to_string())
 }
@@ -71,7 +72,7 @@ fn failed(step: &'static str, at: &Path, error: &io::Error) -> StepError {
     StepError::new(step, detail).with_errno(error.raw_os_error())
 }
 
-/// Nothing is there any more, or never was.
+/// Success also if the file does not exist.
 fn unless_gone(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

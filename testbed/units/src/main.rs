@@ -1,4 +1,4 @@
-//! `fabricbios-test-units`: a node that leases units and nothing else. `fabricbiosd` knows nothing of it.
+//! `fabricbios-test-units`: a node that leases only units. `fabricbiosd` contains none of this code.
 
 use std::{
     io,
@@ -35,34 +35,34 @@ use tokio::signal::unix::{SignalKind, signal};
 
 const NAME: &str = "units0";
 
-/// What to run.
+/// The process to run.
 #[derive(Parser)]
 enum Command {
     /// The node. READY, the address and the processes of --apart on standard output mean that it serves.
     Serve(Arguments),
-    /// The store, for the node that is at the other end of standard input.
+    /// The store, for the node at the other end of standard input.
     Store(Arguments),
-    /// The path, likewise.
+    /// The path, for the node at the other end of standard input.
     Path(Arguments),
-    /// What writes the journal.
+    /// The process that writes the journal.
     Journal(journal::Arguments),
 }
 
 #[derive(Args, Clone)]
 struct Arguments {
-    /// Identities and the journal.
+    /// Directory of identities and journal.
     #[arg(long)]
     state_dir: PathBuf,
-    /// Units, whose they are, and the sockets of leases.
+    /// Directory of the units, their records, and the sockets of leases.
     #[arg(long)]
     directory: PathBuf,
-    /// How many there are.
+    /// The number of units.
     #[arg(long, default_value_t = 4)]
     units: u32,
-    /// So many leases may share one.
+    /// How many leases may share a unit.
     #[arg(long, default_value_t = 2)]
     sharers: u32,
-    /// The store and the path have processes of their own.
+    /// Run the store and the path in separate processes.
     #[arg(long)]
     apart: bool,
 }
@@ -91,7 +91,7 @@ impl Arguments {
         Ok(Arc::new(UnitPath::open(&self.directory.join("sockets"))?))
     }
 
-    /// A process that is one of the two, and this end of its socket.
+    /// Starts the process of the store or the path; returns it with this end of its socket.
     fn start(&self, program: &Program, what: &str) -> io::Result<(Child, UnixStream)> {
         let (here, there) = UnixStream::pair()?;
         let mut command = program.command();
@@ -104,12 +104,12 @@ impl Arguments {
         Ok((child, here))
     }
 
-    /// What the node is given of this kind.
+    /// The kind as the node gets it.
     fn offered(&self, node_id: NodeId, store: Arc<dyn Store>, path: Arc<dyn DataPath>) -> Offered {
         let id = resource_id(&node_id, ResourceType::Cpu, NAME);
         let provider = Provider::new()
             .with_store(id, store)
-            // What a lease without a transport goes over.
+            // Leases without a transport use this path.
             .with_path("units", &[Transport::Auto], path);
         let offer = offer(id, self.units, self.sharers);
         let mut offered = Offered::new(
@@ -119,14 +119,14 @@ impl Arguments {
             Arc::new(provider),
         );
         for resource in &mut offered.resources {
-            // The directory says whose each unit is.
+            // The directory records which lease has which unit.
             resource.continuity = Continuity::Known;
         }
         offered
     }
 }
 
-/// What inventories say.
+/// The entry in inventories.
 #[derive(Debug)]
 struct Units;
 

@@ -1,4 +1,4 @@
-//! Who may use the units of a lease: whoever connects to the socket that has the lease's name.
+//! Access to the units of a lease: a client connects to the socket that has the lease's name.
 
 use std::{
     fs::{self, File},
@@ -34,7 +34,7 @@ use crate::{
     unless_gone,
 };
 
-/// See the module.
+/// The path to units, see the module.
 #[derive(Debug)]
 pub struct UnitPath {
     directory: PathBuf,
@@ -46,7 +46,7 @@ pub struct UnitPath {
 #[derive(Debug, Default)]
 struct Slot {
     life: Mutex<Life>,
-    /// Nanoseconds on the boot-time clock; 0 until it is told.
+    /// The deadline in nanoseconds on the boot-time clock; 0 until the first `extend`.
     deadline: AtomicU64,
     /// Held while a counter is written, never while `life` is.
     writing: Mutex<()>,
@@ -56,7 +56,7 @@ struct Slot {
 struct Life {
     gate: Gate,
     listener: Option<UnixListener>,
-    /// The node's ends of what clients were given.
+    /// The node's ends of the descriptors that clients have.
     sessions: Vec<Weak<UnixStream>>,
 }
 
@@ -64,7 +64,7 @@ impl UnitPath {
     /// Takes the directory in which the sockets of leases are.
     ///
     /// # Errors
-    /// It cannot be made or written.
+    /// The directory cannot be made or written.
     pub fn open(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         Ok(Self {
@@ -82,7 +82,7 @@ impl UnitPath {
         self.leases().find_or_make(lease)
     }
 
-    /// Nobody can connect any more, and nobody who has is answered.
+    /// Closes the socket for new clients and ends the connected ones.
     fn shut(&self, lease: LeaseId, life: &mut Life) -> io::Result<usize> {
         if let Some(listener) = life.listener.take() {
             shutdown(listener.as_raw_fd(), How::Both)?;
@@ -90,7 +90,7 @@ impl UnitPath {
         unless_gone(fs::remove_file(of_lease(&self.directory, lease)))?;
         let sessions: Vec<_> = life.sessions.iter().filter_map(Weak::upgrade).collect();
         for session in &sessions {
-            // Its client may have gone by itself.
+            // The client may have closed its end already.
             session.shutdown(Shutdown::Both).ok();
         }
         life.sessions.clear();
@@ -167,7 +167,7 @@ impl Slot {
     }
 }
 
-/// Until the listener is shut down.
+/// Accepts clients until the listener is shut down.
 fn listen(here: &UnixListener, slot: &Arc<Slot>, generation: Generation, units: &Arc<Units>) {
     while let Ok((client, _)) = here.accept() {
         if let Err(error) = slot.welcome(&client, generation, units) {
@@ -185,7 +185,7 @@ impl DataPath for UnitPath {
         if !life.gate.admits(binding_id.generation) {
             return Err(BindError::Cancelled);
         }
-        // The binding before ends here: its clients connect again.
+        // The previous binding ends here: its clients connect again.
         let before = life.gate.generation();
         let step = |error| {
             failed(
@@ -194,7 +194,7 @@ impl DataPath for UnitPath {
                 &error,
             )
         };
-        // Also the name that a process of before has left.
+        // Also removes the name that an earlier process has left.
         self.shut(binding_id.lease_id, &mut life)
             .map_err(|error| BindError::Stranded(step(error)))?;
         if let Some(before) = before {
@@ -221,12 +221,12 @@ impl DataPath for UnitPath {
                 Ok(())
             }
             Lookup::Here(_) | Lookup::Released => Err(AlreadyCut),
-            // It is bound later.
+            // The lease is bound later.
             Lookup::Unknown => Ok(()),
         }
     }
 
-    /// Clients learn nothing but the end of their stream.
+    /// Clients only see the end of their stream.
     fn fenced(&self, _binding_id: BindingId) {}
 
     fn extends_at_once(&self) -> bool {
@@ -256,7 +256,7 @@ impl DataPath for UnitPath {
         let clients = shut.map_err(|error| failed("shut", &name, &error))?;
         life.gate.ended(binding_id.generation);
         drop(life);
-        // What was begun before is written when this returns.
+        // Writes that began before are complete when this returns.
         drop(slot.writing());
         let mut steps = Proof::default();
         steps.add("shut", began.elapsed(), format_args!("{clients} clients"));

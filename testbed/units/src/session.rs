@@ -1,8 +1,8 @@
-//! What a client does with its units.
+//! The protocol between a client and its units.
 //!
-//! Over the lease's socket comes one frame: the numbers of the units, and a descriptor beside it. Over that descriptor
-//! the client asks, 12 bytes at a time: `u32` unit │ `u64` to add, and is answered with the `u64` that the counter has
-//! then, or [`NOT_YOURS`] (little endian). It reads the end of the stream when the lease ends.
+//! Over the lease's socket the client gets one frame: the numbers of the units, with a descriptor. Over that
+//! descriptor it sends requests of 12 bytes: `u32` unit │ `u64` to add. The answer is the counter's new value
+//! as `u64`, or [`NOT_YOURS`] (little endian). When the lease ends, the client reads the end of the stream.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ const QUESTION: usize = 12;
 pub(crate) struct Units(BTreeMap<u32, File>);
 
 impl Units {
-    /// Through the descriptor of the part alone: the store may be in another process.
+    /// Uses only the descriptor of the part: the store may be in another process.
     pub(crate) fn of(part: &Part) -> Result<Self, StepError> {
         let (Placement::Units { numbers, .. }, Some(directory)) =
             (&part.placement, &part.descriptor)
@@ -59,7 +59,7 @@ impl Units {
         self.0.keys().copied().collect()
     }
 
-    /// Leases that share the unit do the same to the same file.
+    /// Leases that share a unit lock and write the same file.
     pub(crate) fn add(&self, number: u32, more: u64) -> io::Result<u64> {
         let Some(unit) = self.0.get(&number) else {
             return Ok(NOT_YOURS);
@@ -75,7 +75,7 @@ impl Units {
     }
 }
 
-/// Answers until the client is gone, or `add` says that the lease is over.
+/// Answers until the client is gone, or `add` reports that the lease has ended.
 pub(crate) fn serve(
     mut session: &UnixStream,
     add: impl Fn(u32, u64) -> Option<io::Result<u64>>,
@@ -91,9 +91,9 @@ pub(crate) fn serve(
     }
 }
 
-/// On the clock of deadlines.
+/// The time on the clock of deadlines.
 pub(crate) fn now() -> BootTime {
-    // The call fails for clocks only that the kernel does not have; then every lease is over.
+    // The call fails only if the kernel does not have the clock; then every lease counts as ended.
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(std::time::Duration::from);
     let nanos = now.map(|it| u64::try_from(it.as_nanos()).unwrap_or(u64::MAX));
     BootTime(nanos.unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! Who has which units.
+//! Records which lease has which units.
 //!
 //! ```text
 //! DIRECTORY/units/3          the unit: a counter of 8 bytes
@@ -22,19 +22,19 @@ use crate::{failed, leases_in, lock, names_in, of_lease, unless_gone};
 
 const SHARED: &str = "shared";
 
-/// See the module.
+/// The store of units, see the module.
 #[derive(Debug)]
 pub struct UnitStore {
     units: PathBuf,
     leases: PathBuf,
     sharers: usize,
-    /// Which leases were released. Held while names are made or taken away.
+    /// The released leases. The lock is held while names are made or removed.
     released: Mutex<Custody<()>>,
     _lock: File,
 }
 
 impl UnitStore {
-    /// Takes the directory, and makes what of the `count` units is not there. `sharers` leases may share a unit.
+    /// Takes the directory, and makes the missing ones of the `count` units. Up to `sharers` leases may share a unit.
     ///
     /// # Errors
     /// The directory cannot be made or written.
@@ -67,7 +67,7 @@ impl UnitStore {
         of_lease(&self.leases, lease)
     }
 
-    /// The table gives no unit to two leases that do not share it; here it would be found out.
+    /// Checks that no unit belongs to two leases that do not share it; the table should never order that.
     fn check_free(&self, numbers: &[u32], shared: bool) -> Result<(), StepError> {
         for number in numbers {
             let has = |lease: &PathBuf| lease.join(number.to_string()).exists();
@@ -148,7 +148,7 @@ impl Store for UnitStore {
         })
     }
 
-    /// After a reboot its leases are over, whatever an older journal says.
+    /// Nothing to do: after a reboot the leases have ended, even if an older journal has them.
     fn confirm(&self, _binding_id: BindingId) -> Result<(), StepError> {
         Ok(())
     }
@@ -188,6 +188,6 @@ impl Store for UnitStore {
         leases_in(&self.leases)
     }
 
-    /// It always does well, as far as it knows.
+    /// Never reports anything: this store always counts as healthy.
     fn tell_condition(&self, _tell: TellCondition) {}
 }

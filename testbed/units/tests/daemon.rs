@@ -24,7 +24,7 @@ use tempfile::TempDir;
 /// A running node and its operator.
 struct Daemon {
     process: Child,
-    /// Those of its store and its path, where they have some.
+    /// The processes of its store and its path, if they are separate.
     apart: Vec<Pid>,
     operator: Node,
 }
@@ -100,7 +100,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// As a crash does it.
+    /// Kills the node, as a crash would.
     fn drop(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -219,20 +219,20 @@ async fn a_killed_node_goes_on_with_its_leases_and_ends_the_others_by_name() {
         place.client(over).unwrap().add(1, 1).unwrap();
         drop(node);
         client.wait_for_the_end().unwrap();
-        // Of a lease that nobody was told of.
+        // Left by a lease that no client knows.
         let stray = LeaseId(7);
         let part = place.at().join("units/leases").join(stray.to_string());
         fs::create_dir(&part).unwrap();
         fs::hard_link(place.unit(3), part.join("3")).unwrap();
         drop(UnixListener::bind(place.socket(stray)).unwrap());
-        // Nothing tells the time while there is no node.
+        // While there is no node, nothing checks the deadline.
         std::thread::sleep(Duration::from_secs(2));
 
         let node = Daemon::start(place.at(), arguments).await;
         assert!(!part.exists() && !place.socket(stray).exists());
         assert_eq!(node.phase(over).await, LeasePhase::Expired);
         assert!(!place.socket(over).exists());
-        // It is told to be over before it is released.
+        // The end is reported before the release.
         node.until(|it| it.available == 3).await;
         assert_eq!(fs::read(place.unit(1)).unwrap(), [0; 8]);
         assert_eq!(node.phase(kept).await, LeasePhase::Active);

@@ -1,4 +1,4 @@
-//! The kind without a node: its store and its path, in this process, and again with each behind a socket.
+//! Tests of the kind without a node: store and path in this process, and again with each behind a socket.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -156,7 +156,7 @@ fn a_cut_ends_what_a_client_has_and_the_next_lease_begins_at_0() {
         world.path.verify(binding_id(1), None).unwrap();
         world.release(1).unwrap();
         assert_eq!(world.bound(2, &[0], false).add(0, 0).unwrap(), Some(0));
-        // What comes late touches nobody.
+        // Late calls change nothing.
         let late = world.provider.bind(&order(1, &[0], false));
         assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
         let late = world.store.open(&order(1, &[0], false)).unwrap_err();
@@ -186,7 +186,7 @@ fn nothing_is_written_before_a_deadline_is_told_or_after_it() {
 #[test]
 fn what_a_process_of_before_has_left_is_ended_by_its_name() {
     for world in World::both() {
-        // As a process leaves it that is killed.
+        // The state that a killed process leaves.
         world.store.open(&order(1, &[0], false)).unwrap();
         drop(UnixListener::bind(world.at("sockets").join(LeaseId(1).to_string())).unwrap());
         assert_eq!(world.path.leases().unwrap(), [LeaseId(1)]);
