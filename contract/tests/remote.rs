@@ -9,10 +9,14 @@ mod cases;
 mod world;
 
 use std::{
+    ffi::OsStr,
     fs::File,
-    io::{Read, Seek, Write},
+    io::{IoSlice, Read, Seek, Write},
     net::Shutdown,
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{ffi::OsStrExt, net::UnixStream},
+    },
     sync::{Arc, mpsc::channel},
     thread,
 };
@@ -26,6 +30,10 @@ use fabricbios_contract::{
 };
 use fabricbios_lease::*;
 use fabricbios_wire::*;
+use nix::{
+    fcntl::OFlag,
+    sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg},
+};
 use world::{EXTENT, binding_id, order};
 
 fn path(path: Arc<dyn DataPath>) -> Arc<dyn DataPath> {
@@ -40,6 +48,11 @@ fn store(store: Arc<dyn Store>) -> Arc<dyn Store> {
     Arc::new(RemoteStore::new(here).unwrap())
 }
 
+/// The release of this lease panics.
+const PANICS: u32 = 13;
+/// The path of this lease's volume is no text.
+const NOT_UTF8: u32 = 14;
+
 /// A store whose parts are files without a name.
 struct Files;
 
@@ -49,6 +62,19 @@ impl Store for Files {
         Ok(())
     }
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
+        if order.binding_id == binding_id(NOT_UTF8) {
+            let path = OsStr::from_bytes(b"/pool/\xff").into();
+            let volume = Volume {
+                path,
+                bytes: 4096,
+                block_bytes: 512,
+                read_only: true,
+            };
+            return Ok(Part {
+                volume: Some(volume),
+                ..Part::at(order.placement.clone())
+            });
+        }
         let mut file = tempfile();
         write!(file, "{}", order.binding_id).unwrap();
         Ok(Part {
@@ -68,7 +94,8 @@ impl Store for Files {
     fn forget(&self, _: BindingId, _: &Placement) -> Result<(), StepError> {
         Err(StepError::new("forget", "never"))
     }
-    fn release(&self, _: BindingId, _: Option<&Placement>, _: &dyn Fn()) -> Result<(), StepError> {
+    fn release(&self, id: BindingId, _: Option<&Placement>, _: &dyn Fn()) -> Result<(), StepError> {
+        assert!(id != binding_id(PANICS), "on purpose");
         Ok(())
     }
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
@@ -115,6 +142,39 @@ fn progress_long_lists_and_errors_come_through() {
     files.tell_condition(Box::new(move |condition| tell.send(condition).unwrap()));
     let expected = Condition::Degraded("one of two disks".into());
     assert_eq!(told.recv().unwrap(), expected);
+}
+
+#[test]
+fn a_call_without_an_outcome_is_an_error_and_the_next_one_is_served() {
+    let files = store(Arc::new(Files));
+    let error = files.release(binding_id(PANICS), None, &|| ()).unwrap_err();
+    assert!(error.detail.contains("panicked"), "{error}");
+    let opened = files.open(&order(NOT_UTF8, Transport::Udp)).unwrap_err();
+    assert!(matches!(opened, BindError::Stranded(_)), "{opened:?}");
+    files.release(binding_id(1), None, &|| ()).unwrap();
+}
+
+#[test]
+fn several_descriptors_are_refused_and_closed() {
+    for count in [2, 3, 200] {
+        let (end, descriptor) = nix::unistd::pipe2(OFlag::O_NONBLOCK).unwrap();
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut bytes = 10_u32.to_le_bytes().to_vec();
+        bytes.extend([VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let rights = vec![descriptor.as_raw_fd(); count];
+        let sent = sendmsg::<UnixAddr>(
+            here.as_raw_fd(),
+            &[IoSlice::new(&bytes)],
+            &[ControlMessage::ScmRights(&rights)],
+            MsgFlags::empty(),
+            None,
+        );
+        assert_eq!(sent.unwrap(), bytes.len());
+        drop(descriptor);
+        assert!(read_frame(&there).is_err(), "{count} descriptors");
+        // At the end only if nobody has the other end any more.
+        assert_eq!(File::from(end).read(&mut [0]).unwrap(), 0);
+    }
 }
 
 #[test]
@@ -174,6 +234,7 @@ fn nonsense_is_no_call_and_takes_no_memory() {
         .concat(),
         whole(VERSION + 1, 0, &revoke),
         whole(VERSION, 9, &revoke),
+        whole(VERSION, 2, &revoke),
         whole(VERSION, 0, &[0xFF; 40]),
         whole(VERSION, 0, &behind),
         vec![3, 0, 0, 0],

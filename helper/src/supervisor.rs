@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, Caller, Handler};
 use crate::line::Line;
-use crate::pidfd::Pidfd;
+use crate::pidfd::{Pidfd, set_niceness};
 use crate::{CallError, Program, Session};
 
 /// The supervisor forks within milliseconds: one that takes so long does not run.
@@ -243,6 +243,8 @@ pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
     let lock = File::from(stdout().as_fd().try_clone_to_owned()?);
     // Nobody waits for the processes.
     reap_by(SigHandler::SigIgn)?;
+    // The thread that replaces a supervisor may have a raised priority, which is not for the calls.
+    set_niceness(0).ok();
     // A new process then finds its pages in memory. Without the right to lock memory the supervisor works all the same.
     mlockall(MlockAllFlags::MCL_CURRENT).ok();
     let own = getpid();

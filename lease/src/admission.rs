@@ -51,6 +51,10 @@ impl LeaseTable {
         self.check_offered(request)?;
         let resource = self.choose(request)?;
         let transport = check_transport(resource, request)?;
+        if request.rotate_on_renew && transport.is_none() {
+            let why = "rotation on renewal needs a key, and leases of this resource have none";
+            return Err(invalid(why));
+        }
         let Some(placement) = resource.free.take(need(request)) else {
             let id = resource.id;
             return Err(self.no_room(id, request));

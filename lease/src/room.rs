@@ -147,6 +147,21 @@ impl Room {
         }
     }
 
+    /// The lease of this placement left its part unclean: no other lease gets any of it.
+    pub(crate) fn fence(&mut self, placement: &Placement) {
+        // Other parts belong to one lease alone, which keeps its part.
+        if let (Self::Units(units), Placement::Units { numbers, .. }) = (self, placement) {
+            units.fence(numbers);
+        }
+    }
+
+    /// Every part is clean.
+    pub(crate) fn unfence(&mut self) {
+        if let Self::Units(units) = self {
+            units.unfence();
+        }
+    }
+
     /// Whether no two placements overlap.
     pub(crate) fn are_apart(&self, held: &[&Placement]) -> bool {
         let mut nobody = match self {

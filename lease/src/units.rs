@@ -16,6 +16,8 @@ enum Use {
     Alone,
     /// Shared by this many leases; free if 0.
     SharedBy(u32),
+    /// Shared by this many leases, one of which left the unit unclean: no other lease gets the unit.
+    Fenced(u32),
 }
 
 impl Units {
@@ -41,7 +43,9 @@ impl Units {
     pub(crate) fn free(&self) -> u64 {
         let free = |used: &Use| match *used {
             Use::Alone => 0,
-            Use::SharedBy(leases) => self.places().saturating_sub(leases.into()),
+            Use::SharedBy(leases) | Use::Fenced(leases) => {
+                self.places().saturating_sub(leases.into())
+            }
         };
         self.used.values().map(free).sum()
     }
@@ -56,7 +60,7 @@ impl Units {
         match used {
             Use::SharedBy(0) => !shared || self.sharers > 0,
             Use::SharedBy(leases) => shared && leases < self.sharers,
-            Use::Alone => false,
+            Use::Alone | Use::Fenced(_) => false,
         }
     }
 
@@ -66,7 +70,7 @@ impl Units {
         let count = usize::try_from(count).ok().filter(|&count| count > 0)?;
         let can = self.used.iter().filter(|(_, it)| self.can(**it, shared));
         let rank = |used: Use| match used {
-            Use::SharedBy(0) | Use::Alone => u32::MAX,
+            Use::SharedBy(0) | Use::Alone | Use::Fenced(_) => u32::MAX,
             Use::SharedBy(leases) => leases,
         };
         let mut ranked: Vec<(u32, u32)> = can.map(|(&number, &it)| (rank(it), number)).collect();
@@ -77,12 +81,13 @@ impl Units {
         self.take_these(&numbers, shared).then_some(numbers)
     }
 
-    /// Takes exactly these units, ascending. `false`: not all of them can be had; no change then.
+    /// Takes exactly these units, ascending. `false`: not all of them can be had; no change then. A lease of an earlier
+    /// run may have a place of a fenced unit.
     pub(crate) fn take_these(&mut self, numbers: &[u32], shared: bool) -> bool {
-        let can = |number| {
-            self.used
-                .get(number)
-                .is_some_and(|it| self.can(*it, shared))
+        let can = |number| match self.used.get(number) {
+            Some(Use::Fenced(leases)) => shared && *leases < self.sharers,
+            Some(used) => self.can(*used, shared),
+            None => false,
         };
         let ascending = numbers.is_sorted_by(|a, b| a < b);
         if numbers.is_empty() || !ascending || !numbers.iter().all(can) {
@@ -92,6 +97,7 @@ impl Units {
             if let Some(used) = self.used.get_mut(number) {
                 *used = match *used {
                     Use::SharedBy(leases) if shared => Use::SharedBy(leases + 1),
+                    Use::Fenced(leases) => Use::Fenced(leases + 1),
                     _ => Use::Alone,
                 };
             }
@@ -104,9 +110,30 @@ impl Units {
         for number in numbers {
             if let Some(used) = self.used.get_mut(number) {
                 *used = match *used {
-                    Use::Alone => Use::SharedBy(0),
+                    Use::Alone | Use::Fenced(1) => Use::SharedBy(0),
                     Use::SharedBy(leases) => Use::SharedBy(leases.saturating_sub(1)),
+                    Use::Fenced(leases) => Use::Fenced(leases.saturating_sub(1)),
                 };
+            }
+        }
+    }
+
+    /// The lease that has these units left them unclean.
+    pub(crate) fn fence(&mut self, numbers: &[u32]) {
+        for number in numbers {
+            if let Some(used) = self.used.get_mut(number)
+                && let Use::SharedBy(leases) = *used
+            {
+                *used = Use::Fenced(leases);
+            }
+        }
+    }
+
+    /// All units are clean.
+    pub(crate) fn unfence(&mut self) {
+        for used in self.used.values_mut() {
+            if let Use::Fenced(leases) = *used {
+                *used = Use::SharedBy(leases);
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Every kind that this daemon can lease.
-pub const KINDS: [Kind; 2] = [
+pub const KINDS: &[Kind] = &[
     Kind {
         of: ResourceType::Mem,
         open: memory::open,

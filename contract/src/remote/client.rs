@@ -134,13 +134,24 @@ impl Connection {
             None => return Err(gone(&"it is gone")),
         };
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        write_frame(&self.socket, &frame).map_err(|error| gone(&error))?;
+        if let Err(error) = write_frame(&self.socket, &frame) {
+            if let Some(waiting) = self.waiting().as_mut() {
+                waiting.remove(&number);
+            }
+            return Err(gone(&error));
+        }
         drop(writing);
         loop {
             let frame: Frame = outcome.recv().map_err(|_closed| gone(&"it is gone"))?;
             match frame.kind {
                 Kind::Progress => progress(),
-                _ => return Ok((decode(&frame.body)?, frame.descriptor)),
+                Kind::Outcome => return Ok((decode(&frame.body)?, frame.descriptor)),
+                Kind::Failed => return Err(gone(&String::from_utf8_lossy(&frame.body))),
+                kind => {
+                    return Err(gone(&format_args!(
+                        "it answers with a frame of kind {kind:?}"
+                    )));
+                }
             }
         }
     }

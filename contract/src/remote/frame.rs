@@ -21,6 +21,9 @@ pub const VERSION: u8 = 2;
 /// Longest frame without its length field. A list of a million leases fits.
 pub const FRAME_BYTES_MAX: u32 = 32 << 20;
 
+/// `SCM_MAX_FD` of include/net/scm.h: more descriptors do not fit into one message.
+const DESCRIPTORS_MAX: usize = 253;
+
 const LENGTH: usize = 4;
 /// Version, kind, call.
 const HEAD: usize = 10;
@@ -38,6 +41,8 @@ pub enum Kind {
     Outcome = 2,
     /// A new condition of the store, after [`super::Call::TellCondition`].
     Condition = 3,
+    /// There is no outcome, although the call may have been carried out. The body is the reason, as text.
+    Failed = 4,
 }
 
 /// One message.
@@ -93,7 +98,7 @@ pub fn write_frame(mut socket: &UnixStream, frame: &Frame) -> io::Result<()> {
 /// Receives a frame; `None` at the end of the stream.
 ///
 /// # Errors
-/// The stream ends within a frame, or the bytes are no frame of this version.
+/// The stream ends within a frame, the bytes are no frame of this version, or several descriptors are beside them.
 pub fn read_frame(socket: &UnixStream) -> io::Result<Option<Frame>> {
     let mut head = [0; LENGTH + HEAD];
     let (mut got, descriptor) = receive(socket, &mut head)?;
@@ -127,7 +132,13 @@ pub fn read_frame(socket: &UnixStream) -> io::Result<Option<Frame>> {
 }
 
 fn kind_of(byte: u8) -> io::Result<Kind> {
-    let all = [Kind::Call, Kind::Progress, Kind::Outcome, Kind::Condition];
+    let all = [
+        Kind::Call,
+        Kind::Progress,
+        Kind::Outcome,
+        Kind::Condition,
+        Kind::Failed,
+    ];
     let kind = all.into_iter().find(|kind| *kind as u8 == byte);
     kind.ok_or_else(|| invalid(format!("a frame of kind {byte}")))
 }
@@ -146,7 +157,8 @@ fn read_body(socket: &UnixStream, length: u32) -> io::Result<Zeroizing<Vec<u8>>>
 }
 
 fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = nix::cmsg_space!([i32; 1]);
+    // The kernel closes descriptors for which there is no room, but nix loses those that did fit then.
+    let mut space = nix::cmsg_space!([i32; DESCRIPTORS_MAX]);
     let mut slices = [IoSliceMut::new(into)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let received = loop {
@@ -170,6 +182,9 @@ fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<Ow
                     .map(|it| unsafe { OwnedFd::from_raw_fd(*it) }),
             );
         }
+    }
+    if descriptors.len() > 1 {
+        return Err(invalid(format!("{} descriptors", descriptors.len())));
     }
     Ok((received.bytes, descriptors.pop()))
 }

@@ -3,12 +3,14 @@
 use std::{
     io,
     os::{fd::OwnedFd, unix::net::UnixStream},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError},
     thread,
 };
 
 use fabricbios_lease::{BindError, StepError};
 use serde::Serialize;
+use zeroize::Zeroizing;
 
 use super::{
     call::{Call, Told, decode, encode},
@@ -55,19 +57,36 @@ struct Answers {
 
 impl Answers {
     fn send(&self, kind: Kind, outcome: &impl Serialize, descriptor: Option<OwnedFd>) {
-        let sent = encode(outcome).map_err(io::Error::other).and_then(|body| {
-            let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-            let frame = Frame {
-                kind,
-                call: self.number,
-                body,
-                descriptor,
-            };
-            write_frame(&socket, &frame)
-        });
+        let sent = encode(outcome)
+            .map_err(io::Error::other)
+            .and_then(|body| self.write(kind, body, descriptor));
         if let Err(error) = sent {
-            tracing::warn!(%error, "nobody heard the outcome of a call");
+            self.fail(&format!("the outcome cannot be sent: {error}"));
         }
+    }
+
+    /// The caller waits for an answer, so it gets this one if there is no other.
+    fn fail(&self, why: &str) {
+        let body = Zeroizing::new(why.as_bytes().to_vec());
+        if let Err(error) = self.write(Kind::Failed, body, None) {
+            tracing::warn!(%error, why, "nobody heard that a call failed");
+        }
+    }
+
+    fn write(
+        &self,
+        kind: Kind,
+        body: Zeroizing<Vec<u8>>,
+        descriptor: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let frame = Frame {
+            kind,
+            call: self.number,
+            body,
+            descriptor,
+        };
+        write_frame(&socket, &frame)
     }
 
     fn outcome(&self, outcome: &impl Serialize) {
@@ -85,17 +104,26 @@ fn serve<W: FnOnce() + Send + 'static>(
 ) -> io::Result<()> {
     let writing = Arc::new(Mutex::new(socket.try_clone()?));
     while let Some(frame) = read_frame(&socket)? {
-        let call = decode(&frame.body).map_err(io::Error::other)?;
-        let asked = Asked {
-            call,
-            descriptor: frame.descriptor,
-            answers: Answers {
-                socket: Arc::clone(&writing),
-                number: frame.call,
-            },
+        if frame.kind != Kind::Call {
+            let why = format!("a frame of kind {:?} is no call", frame.kind);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let answers = Answers {
+            socket: Arc::clone(&writing),
+            number: frame.call,
         };
+        let asked = Asked {
+            call: decode(&frame.body).map_err(io::Error::other)?,
+            descriptor: frame.descriptor,
+            answers: answers.clone(),
+        };
+        let work = work(asked);
         let thread = thread::Builder::new().name("call".into());
-        thread.spawn(work(asked))?;
+        thread.spawn(move || {
+            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                answers.fail("its thread panicked");
+            }
+        })?;
     }
     Ok(())
 }

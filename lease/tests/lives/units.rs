@@ -155,6 +155,18 @@ fn a_lease_without_a_transport_has_a_life_like_any_other() {
 }
 
 #[test]
+fn a_lease_without_a_key_does_not_promise_to_change_it() {
+    let mut world = world();
+    let refused = world.ask(Request::LeaseAlloc(LeaseAllocRequest {
+        rotate_on_renew: true,
+        ..asked(1, false)
+    }));
+    let refusal = world.refusal(refused);
+    assert_eq!(refusal.error, LeaseError::InvalidArgs);
+    assert!(refusal.message.contains("needs a key"), "{refusal:?}");
+}
+
+#[test]
 fn a_release_that_failed_fences_its_own_units() {
     let mut world = world();
     let (binding_id, cores) = granted(&mut world, asked(2, false));
@@ -176,6 +188,43 @@ fn a_release_that_failed_fences_its_own_units() {
     world.report(Report::Reset(ARENA, Ok(())));
     assert_eq!(world.answer(cleared), Some(&Ok(Reply::FenceCleared)));
     assert_eq!(granted(&mut world, asked(2, false)).1, cores);
+}
+
+/// Two leases share a unit, and one of them leaves it unclean.
+#[test]
+fn a_fenced_unit_that_is_shared_goes_to_nobody_else() {
+    let mut world = world();
+    let (ends, unit) = granted(&mut world, asked(1, true));
+    let (lives, same) = granted(&mut world, asked(1, true));
+    assert_eq!((&unit, &same), (&of(&[1], true), &of(&[1], true)));
+    world.free(ends.lease_id);
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    world.release_order();
+    world.report(Report::Release(ends, Err(failed("rmdir"))));
+    assert_eq!(world.available(), 4);
+    world.free(lives.lease_id);
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    world.released();
+    assert_eq!(granted(&mut world, asked(1, true)).1, of(&[2], true));
+
+    let mut after = restart(&world, true);
+    after.ask(Request::LeaseAlloc(asked(1, true)));
+    let binds = after.orders.iter().filter_map(|order| match order {
+        Order::Bind(order) if !order.adopts => Some(order.placement.clone()),
+        _ => None,
+    });
+    assert_eq!(binds.collect::<Vec<_>>(), [of(&[2], true)]);
+
+    let cleared = world.operator(Request::FenceClear(ARENA));
+    world.order();
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(world.answer(cleared), Some(&Ok(Reply::FenceCleared)));
+    assert_eq!(
+        granted(&mut world, asked(4, false)).1,
+        of(&[1, 3, 5, 8], false)
+    );
 }
 
 #[test]
