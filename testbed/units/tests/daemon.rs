@@ -278,3 +278,20 @@ async fn when_the_process_of_the_store_is_gone_the_inventory_says_so_and_leases_
     node.ask(Request::LeaseFree(lease)).await;
     client.wait_for_the_end().unwrap();
 }
+
+#[tokio::test]
+async fn a_path_whose_process_is_stopped_holds_up_no_other_lease() {
+    let place = Place::new();
+    let node = Daemon::start(place.at(), &["--apart"]).await;
+    let lease = node.alloc(1, false, 60).await.unwrap();
+    kill(node.apart[1], Signal::SIGSTOP).unwrap();
+    // The end cannot be proved. The driver goes on meanwhile, and after it has told the path of the fence as well.
+    let free = node.operator.lease(Request::LeaseFree(lease));
+    let (freed, told) = tokio::join!(free, node.told());
+    assert_eq!(refused(freed), LeaseError::Fenced);
+    assert_eq!(told.available, 3);
+    assert_eq!(node.phase(lease).await, LeasePhase::Fenced);
+    kill(node.apart[1], Signal::SIGCONT).unwrap();
+    node.clear_fence().await;
+    assert_eq!(node.told().await.available, 4);
+}
