@@ -7,7 +7,7 @@
 mod protocol;
 
 use libfuzzer_sys::fuzz_target;
-use protocol::{Decoder, LENGTH_MAX, Request, What};
+use protocol::{Command, Decoder, LENGTH_MAX, Request};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((cut, stream)) = bytes.split_first() else {
@@ -16,9 +16,9 @@ fuzz_target!(|bytes: &[u8]| {
     let at_once = decode(stream.chunks(stream.len().max(1)));
     let in_pieces = decode(stream.chunks(usize::from(*cut).max(1)));
     assert_eq!(at_once, in_pieces);
-    let carried = |request: &Request| match &request.what {
-        What::Write(from) => from.len(),
-        What::Read(length) => {
+    let carried = |request: &Request| match &request.command {
+        Command::Write(from) => from.len(),
+        Command::Read(length) => {
             assert!(*length <= LENGTH_MAX);
             0
         }
