@@ -1,6 +1,6 @@
 //! The cost of the lease table with many idle leases: bytes per lease, and the time of its operations against
 //! a table with few leases. The bench never waits: time is an argument, and the bench itself plays the
-//! backends. So it measures the thread's own CPU time, which a busy machine disturbs less.
+//! providers. So it measures the thread's own CPU time, which a busy machine disturbs less.
 
 use std::fmt;
 use std::sync::Arc;

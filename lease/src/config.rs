@@ -14,7 +14,7 @@ pub struct Policy {
     /// Longest grace time. It keeps bytes from everybody else without being used.
     pub grace_secs_max: u32,
     /// A cut fails if it is not proved this long after a thread began it: the published contract wants an outcome of
-    /// a revoke within a second. If a backend reports [`CutMoves`](crate::Report::CutMoves), the time counts from the
+    /// a revoke within a second. If a provider reports [`CutMoves`](crate::Report::CutMoves), the time counts from the
     /// last progress. In any case a cut fails ten times this long after its order.
     pub cut_within: Duration,
     /// A first bind without progress for this long is cut; for a later bind the holder is told that it is still being
@@ -46,7 +46,7 @@ pub struct Policy {
     pub tenant_binds_max: usize,
     /// Kinds that were detected; a kind without an offer is refused as not offered, not as absent.
     pub detected: Vec<ResourceType>,
-    /// Kinds without a backend in this daemon: no operator can offer them.
+    /// Kinds without a provider in this daemon: no operator can offer them.
     pub not_built: Vec<ResourceType>,
 }
 

@@ -17,7 +17,7 @@ pub struct Ticket(pub u64);
 /// One thing for the driver to do, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Hand to the backend of the resource.
+    /// Hand to the provider of the resource.
     Order {
         /// The order.
         order: Order,
@@ -54,7 +54,7 @@ pub enum After {
     Grant(BindingId),
 }
 
-/// An order to a backend; plain data.
+/// An order to a provider; plain data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Make the binding of a lease.

@@ -21,7 +21,7 @@ impl LeaseTable {
     }
 
     /// Handles up to `most` due timers, deadlines first, by turns of the tenants. Returns whether more are due.
-    /// `heard`: all reports of work done until this time have been handled, so that a backend is not found late
+    /// `heard`: all reports of work done until this time have been handled, so that a provider is not found late
     /// because its report was not read yet.
     pub fn tick_some(&mut self, now: Now, heard: BootTime, most: usize) -> bool {
         for _ in 0..most {

@@ -23,7 +23,7 @@ pub struct Gate {
     /// The generation of the objects that the path has.
     begun: Option<Generation>,
     /// The binding of `begun` gives access, or may do so later.
-    stands: bool,
+    may_give_access: bool,
     /// No binding up to this generation opens any more.
     revoked: Option<Generation>,
     removed: bool,
@@ -35,7 +35,7 @@ pub struct MovedOn(pub Generation);
 
 /// Why a binding may not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shut {
+pub enum NotOpened {
     /// A cut, a newer generation or the removal came first.
     Cancelled,
     /// The old binding, of this generation, has not ended.
@@ -63,7 +63,7 @@ impl Gate {
 
     /// Whether this generation may not be used any more: it was cut, or the lease was removed.
     #[must_use]
-    pub fn is_over(&self, generation: Generation) -> bool {
+    pub fn is_closed(&self, generation: Generation) -> bool {
         self.removed || self.is_revoked(generation)
     }
 
@@ -86,7 +86,7 @@ impl Gate {
         let may = self.admits(generation);
         if may {
             self.begun = Some(generation);
-            self.stands = true;
+            self.may_give_access = true;
         }
         may
     }
@@ -95,11 +95,16 @@ impl Gate {
     ///
     /// # Errors
     /// The binding may not open: the path must remove its objects.
-    pub fn open(&mut self, generation: Generation) -> Result<(), Shut> {
+    pub fn open(&mut self, generation: Generation) -> Result<(), NotOpened> {
         let older = self.begun.filter(|older| *older < generation);
         match older {
-            Some(older) if self.stands && self.admits(generation) => Err(Shut::Occupied(older)),
-            _ => self.begin(generation).then_some(()).ok_or(Shut::Cancelled),
+            Some(older) if self.may_give_access && self.admits(generation) => {
+                Err(NotOpened::Occupied(older))
+            }
+            _ => self
+                .begin(generation)
+                .then_some(())
+                .ok_or(NotOpened::Cancelled),
         }
     }
 
@@ -127,7 +132,7 @@ impl Gate {
     /// not change a newer one.
     pub fn ended(&mut self, generation: Generation) {
         if self.check_current(generation).is_ok() {
-            self.stands = false;
+            self.may_give_access = false;
         }
     }
 
@@ -150,11 +155,11 @@ impl From<MovedOn> for Proof {
 }
 
 /// An old binding that has not ended when the new one opens is an error of the node: the resource is fenced.
-impl From<Shut> for BindError {
-    fn from(shut: Shut) -> Self {
-        match shut {
-            Shut::Cancelled => Self::Cancelled,
-            Shut::Occupied(Generation(older)) => Self::Stranded(StepError::new(
+impl From<NotOpened> for BindError {
+    fn from(why: NotOpened) -> Self {
+        match why {
+            NotOpened::Cancelled => Self::Cancelled,
+            NotOpened::Occupied(Generation(older)) => Self::Stranded(StepError::new(
                 "open",
                 format_args!("generation {older}, the one before, has not ended"),
             )),

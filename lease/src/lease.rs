@@ -66,7 +66,7 @@ pub(crate) struct Lease {
     pub(crate) deadline: BootTime,
     pub(crate) granted_at_unix_ms: u64,
     pub(crate) expires_at_unix_ms: u64,
-    /// The timers that are set in the table: the next deadline, and the time limit of a backend.
+    /// The timers that are set in the table: the next deadline, and the time limit of a provider.
     pub(crate) timers: (Option<BootTime>, Option<BootTime>),
     /// The state as it is counted in the census.
     pub(crate) counted: Option<(State, bool)>,
@@ -178,7 +178,7 @@ impl Lease {
         }
     }
 
-    /// Until when a backend must report or progress.
+    /// Until when a provider must report or progress.
     pub(crate) fn patience_ends(&self, policy: &Policy) -> Option<BootTime> {
         let retiring = match self.old_key {
             Some(OldKey::Retiring { by }) => Some(by),

@@ -11,7 +11,6 @@ extern crate alloc;
 extern crate std;
 
 mod admission;
-mod backend;
 mod bindings;
 mod config;
 mod custody;
@@ -28,6 +27,7 @@ mod lease;
 mod life;
 mod list;
 mod note;
+mod orders;
 mod paths;
 mod placement;
 #[cfg(test)]
@@ -49,14 +49,14 @@ mod time;
 mod timers;
 mod units;
 
-pub use backend::*;
 pub use config::Policy;
 pub use custody::{Custody, Lookup, NotFree};
 pub use effect::*;
-pub use gate::{Gate, MovedOn, Shut};
+pub use gate::{Gate, MovedOn, NotOpened};
 pub use invariants::Invariant;
 pub use life::{Event, State};
 pub use note::{Note, Wanted};
+pub use orders::*;
 pub use placement::{Placement, Quantity};
 pub use proof::Proof;
 pub use record::{LeaseRecord, RECORDS_VERSION};

@@ -45,11 +45,11 @@ pub enum State {
 /// An event in the life of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Event {
-    /// The backend made the binding, or the new key.
+    /// The provider made the binding, or the new key.
     Bound,
-    /// The backend could not, and left nothing behind.
+    /// The provider could not, and left nothing behind.
     NotBound,
-    /// The backend could not, and left something behind.
+    /// The provider could not, and left something behind.
     Stranded,
     /// The holder wants another binding or key.
     Rebind,

@@ -86,7 +86,7 @@ pub enum Note {
         took: Duration,
         /// Time from the deadline to the proof, for a lease that expired.
         after_deadline: Option<Duration>,
-        /// The backend's proof.
+        /// The provider's proof.
         proof: Proof,
     },
     /// A lease is clean and its part is free.

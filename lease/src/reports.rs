@@ -1,4 +1,4 @@
-//! Reports of the backends. A report that names an old binding, or does not fit the state of the lease, is noted and
+//! Reports of the providers. A report that names an old binding, or does not fit the state of the lease, is noted and
 //! ignored.
 
 use fabricbios_wire::EndCause;
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl LeaseTable {
-    /// Handles the result of an order. `done`: when the backend finished. A due deadline of the lease is handled
+    /// Handles the result of an order. `done`: when the provider finished. A due deadline of the lease is handled
     /// first.
     pub fn on_report(&mut self, now: Now, done: BootTime, report: Report) {
         if let Some(id) = report.lease_id() {

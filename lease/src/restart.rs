@@ -235,7 +235,7 @@ impl LeaseTable {
         }
     }
 
-    /// Starts the time limits of backends: the node can carry out orders from now on.
+    /// Starts the time limits of providers: the node can carry out orders from now on.
     pub fn on_start(&mut self, now: Now) {
         let ids: Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in ids {

@@ -62,7 +62,7 @@ pub struct LeaseTable {
     pub(crate) draining: bool,
     /// Ends of terms, of grace times and of overlaps of keys.
     pub(crate) deadlines: Timers,
-    /// Time limits of backends.
+    /// Time limits of providers.
     pub(crate) patience: Timers,
     /// When records of ended leases go.
     pub(crate) forget: Timers,

@@ -225,12 +225,12 @@ fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuPath>>
         write_verifier: clock::boot_number(),
     };
     match FbbuPath::open(&config) {
-        Ok(backend) => {
-            tracing::info!(listen = %backend.local_addr(), "block storage is leased over UDP");
+        Ok(served) => {
+            tracing::info!(listen = %served.local_addr(), "block storage is leased over UDP");
             let supervisor = supervisor.clone();
-            // The backend reads on a thread of the daemon, which must not hang.
+            // The path reads on a thread of the daemon, which must not hang.
             let look = move |path: &Path| readable::check(&supervisor, path);
-            Ok(Some(Arc::new(backend.looking_first(look))))
+            Ok(Some(Arc::new(served.looking_first(look))))
         }
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             tracing::warn!("no block storage is leased over UDP on this node: {error}");

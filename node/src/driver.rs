@@ -48,7 +48,7 @@ pub enum Input {
         /// The request.
         request: Request,
     },
-    /// A report of a backend.
+    /// A report of a provider.
     Report {
         /// When the step was done; the driver may read the report later.
         at: BootTime,

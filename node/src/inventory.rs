@@ -70,7 +70,7 @@ pub trait Described: fmt::Debug + Send + Sync {
 pub struct ResourceStatus {
     /// Free capacity and fences, from the table.
     pub available: Availability,
-    /// The backend reported that a part of it failed.
+    /// The provider reported that a part of it failed.
     pub degraded: bool,
 }
 

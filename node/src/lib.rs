@@ -1,15 +1,15 @@
 //! The node daemon: the only crate that knows all others.
 //!
 //! Start reading at [`service`] (what starts in which order), then [`driver`] (the
-//! one owner of the lease table), then [`backends`] (which threads carry out orders).
+//! one owner of the lease table), then [`dispatcher`] (which threads carry out orders).
 
-pub mod backends;
 pub mod block;
 pub mod clock;
 pub mod config;
 mod descriptors;
 mod detached;
 pub mod detect;
+pub mod dispatcher;
 pub mod driver;
 mod endpoint;
 pub mod fair;

@@ -1,6 +1,6 @@
 //! The driver's inputs: three queues, and a timer on the boot-time clock.
 //!
-//! Notices of the node itself come first. Reports of backends and requests have one queue each, in which tenants take
+//! Notices of the node itself come first. Reports of providers and requests have one queue each, in which tenants take
 //! turns.
 //!
 //! The driver waits in poll(2) on an eventfd and a timerfd, because the timed receive of a std channel uses a clock

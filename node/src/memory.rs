@@ -249,14 +249,14 @@ fn open_rdma(
         resource_id,
         strategy: strategy(settings.rdma_strategy.unwrap_or_default()),
     };
-    let backend = match RdmaPath::open(config)? {
-        RdmaOpened::Ready(backend) => backend,
+    let path = match RdmaPath::open(config)? {
+        RdmaOpened::Ready(path) => path,
         RdmaOpened::Absent(why) => {
             tracing::warn!("no memory is leased over RDMA on this node: {why}");
             return Ok(None);
         }
     };
-    let facts = backend.inventory();
+    let facts = path.inventory();
     tracing::info!(
         device = %facts.device,
         port = facts.port,
@@ -266,9 +266,7 @@ fn open_rdma(
         strategy = %facts.strategy,
         "memory is leased over RDMA"
     );
-    Ok(Some(Arc::new(
-        backend.guarded_by(Arc::new(watchdog.clone())),
-    )))
+    Ok(Some(Arc::new(path.guarded_by(Arc::new(watchdog.clone())))))
 }
 
 fn strategy(wanted: RdmaStrategy) -> Strategy {
@@ -289,11 +287,11 @@ fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Ar
         arena: arena.clone(),
         ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
     };
-    let backend = FbmuPath::open(config).with_context(|| {
+    let path = FbmuPath::open(config).with_context(|| {
         format!("--fbmu-listen {listen}; choose another address, or `none` for no such transport")
     })?;
-    tracing::info!(listen = %backend.local_addr(), "memory is leased over UDP");
-    Ok(Some(Arc::new(backend)))
+    tracing::info!(listen = %path.local_addr(), "memory is leased over UDP");
+    Ok(Some(Arc::new(path)))
 }
 
 impl Paths {

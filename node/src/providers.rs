@@ -10,9 +10,9 @@ use fabricbios_lease::{BindingId, FenceRecord, LeaseTable, Offer, Placement, Ste
 use fabricbios_wire::{LeaseId, NodeId, ResourceId, ResourceType};
 
 use crate::{
-    backends::Backends,
     block, clock,
     config::Settings,
+    dispatcher::Dispatcher,
     inventory::{Described, Inventory},
     journal::Change,
     memory,
@@ -145,18 +145,18 @@ pub enum Continuity {
     /// The record is complete: its leases go on, as far as the durability of the resource allows.
     Known,
     /// The leases are over: this is another resource, or grants since the record are unknown.
-    Anew,
+    Fresh,
     /// The resource is not available now. Its leases keep their parts.
     Absent,
     /// The resource knows of grants that the record lacks: its leases are over, and it is not offered.
-    Ahead,
+    JournalIsOlder,
 }
 
 impl Continuity {
     /// True if the table grants nothing of it.
     #[must_use]
     pub fn is_withheld(self) -> bool {
-        matches!(self, Self::Absent | Self::Ahead)
+        matches!(self, Self::Absent | Self::JournalIsOlder)
     }
 
     /// True if leases on record go on.
@@ -189,7 +189,7 @@ impl Offered {
             resources: vec![OfferedResource {
                 offer,
                 described,
-                continuity: Continuity::Anew,
+                continuity: Continuity::Fresh,
             }],
             provider,
             per_tenant_max: None,
@@ -248,7 +248,7 @@ impl Offered {
     pub(crate) fn start(
         self,
         table: &mut LeaseTable,
-        backends: &mut Backends,
+        dispatcher: &mut Dispatcher,
         inventory: &mut Inventory,
     ) -> anyhow::Result<()> {
         let Self {
@@ -282,14 +282,14 @@ impl Offered {
         }
         for resource in &resources {
             let offer = &resource.offer;
-            backends.add(kind, offer, provider.clone());
+            dispatcher.add(kind, offer, provider.clone());
             if offer.durability.leases_stay() {
                 let unreleased = table.unreleased(offer.resource_id);
                 unreleased
-                    .for_each(|(binding_id, it)| backends.release_later(binding_id, it.clone()));
+                    .for_each(|(binding_id, it)| dispatcher.release_later(binding_id, it.clone()));
             }
         }
-        provider.tell_conditions(&backends.on_condition());
+        provider.tell_conditions(&dispatcher.on_condition());
         for resource in resources {
             inventory.describe(resource.offer.resource_id, resource.described);
         }

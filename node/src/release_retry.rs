@@ -12,7 +12,7 @@ use std::{
 use fabricbios_contract::Provider;
 use fabricbios_lease::{BindingId, Placement, Report};
 
-use crate::backends::OnReport;
+use crate::dispatcher::OnReport;
 
 /// Pause between two rounds, in a daemon.
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! A running node: journal, table, backends, driver and control plane.
+//! A running node: journal, table, providers, driver and control plane.
 //!
 //! The control plane opens last, after the journal was read, leases that have ended were marked and fences were
 //! restored.
@@ -12,10 +12,10 @@ use fabricbios_wire::{LeaseId, ResourceId, ResourceType};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    backends::Backends,
     clock,
     config::Settings,
     detect::{self, Detected, Sources},
+    dispatcher::Dispatcher,
     driver::{Driver, Input, Machine},
     inventory::Inventory,
     journal::{Change, Key, Recovered},
@@ -63,7 +63,7 @@ impl Service {
         let epoch = recovered.epoch;
         let changes = { offered.iter_mut() }.flat_map(|it| mem::take(&mut it.changes));
         let changes: Vec<Change> = changes.collect();
-        let (table, backends, inventory) =
+        let (table, dispatcher, inventory) =
             prepare(settings, fabric, recovered, offered, driver.clone())?;
         let (asked, requests) = mpsc::channel(REQUESTS_QUEUED);
         let server = Server::start(settings.listen(), fabric, limits(settings), asked)?;
@@ -75,7 +75,10 @@ impl Service {
             advertise: settings.advertise,
         };
         let (tell_settled, settled) = oneshot::channel();
-        let machine = Machine { backends, journal };
+        let machine = Machine {
+            dispatcher,
+            journal,
+        };
         let new = Driver::new(table, machine, inventory, mailbox);
         let stopped = drive(new.with_settled_signal(tell_settled).with_changes(changes))?;
         tokio::spawn(router.serve(requests, driver.clone()));
@@ -150,7 +153,7 @@ fn prepare(
     recovered: Recovered,
     offered: Vec<Offered>,
     driver: Sender<Input>,
-) -> anyhow::Result<(LeaseTable, Backends, Inventory)> {
+) -> anyhow::Result<(LeaseTable, Dispatcher, Inventory)> {
     let detected = match settings.auto_detect {
         true => detect::detect(&Sources::of_this_machine()),
         false => Detected::default(),
@@ -159,7 +162,7 @@ fn prepare(
         tracing::warn!("{warning}");
     }
     let mut inventory = Inventory::new(fabric.node_id(), recovered.epoch, detected);
-    let mut backends = Backends::new(Arc::new(move |owner, report| {
+    let mut dispatcher = Dispatcher::new(Arc::new(move |owner, report| {
         let at = clock::now().boot;
         driver.report(owner, Input::Report { at, report });
     }));
@@ -171,9 +174,9 @@ fn prepare(
     offered.iter().for_each(|it| it.offer(&mut table, false));
     providers::watch_over(&offered, &table)?;
     for offered in offered {
-        offered.start(&mut table, &mut backends, &mut inventory)?;
+        offered.start(&mut table, &mut dispatcher, &mut inventory)?;
     }
-    Ok((table, backends, inventory))
+    Ok((table, dispatcher, inventory))
 }
 
 /// Limits of the control plane.

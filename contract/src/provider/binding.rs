@@ -16,10 +16,10 @@ impl Provider {
         let Some(lease) = self.leases().find_or_make(id) else {
             return Err(BindError::Cancelled);
         };
-        let _turn = lease.work();
-        lease.notes().over = Some(order.transport);
+        let _turn = lease.making();
+        lease.state().transport = Some(order.transport);
         let bound = self.bind_known(order, &lease);
-        if bound.is_err() && !lease.notes().has_part {
+        if bound.is_err() && !lease.state().has_part {
             self.leases().forget(id);
         }
         bound
@@ -30,7 +30,7 @@ impl Provider {
             .store(order.binding_id.resource_id)
             .map_err(BindError::Failed)?;
         let part = store.open(order)?;
-        let had_part = std::mem::replace(&mut lease.notes().has_part, true);
+        let had_part = std::mem::replace(&mut lease.state().has_part, true);
         let (error, was_open) = match self.bind_paths(order, &part, lease) {
             Ok(binding) => return Ok(binding),
             // A path that stays may still use the part.
@@ -44,7 +44,7 @@ impl Provider {
             true => store.release(order.binding_id, Some(&order.placement), &|| ()),
             false => store.forget(order.binding_id, &order.placement),
         };
-        lease.notes().has_part = gone.is_err();
+        lease.state().has_part = gone.is_err();
         Err(stranded_unless(gone, error))
     }
 
@@ -55,22 +55,22 @@ impl Provider {
         part: &Part,
         lease: &Lease,
     ) -> Result<Binding, (BindError, bool)> {
-        let had_bindings = !lease.notes().bindings.is_empty();
-        let several = self.over(Some(order.transport)).count() > 1;
+        let had_bindings = !lease.state().bindings.is_empty();
+        let several = self.paths_over(Some(order.transport)).count() > 1;
         let mut made = 0;
-        for (at, carrier) in self.over(Some(order.transport)) {
-            match carrier.path.bind(order, part) {
-                Ok(binding) => lease.notes().bindings.insert(at, binding),
+        for (at, entry) in self.paths_over(Some(order.transport)) {
+            match entry.path.bind(order, part) {
+                Ok(binding) => lease.state().bindings.insert(at, binding),
                 Err(error) => {
                     let error = match several {
-                        true => with_path(carrier.name, error),
+                        true => with_path(entry.name, error),
                         false => error,
                     };
                     // The older binding goes on over every path.
                     if made == 0 && !is_gone(&error) {
                         return Err((error, false));
                     }
-                    let bindings = std::mem::take(&mut lease.notes().bindings);
+                    let bindings = std::mem::take(&mut lease.state().bindings);
                     let error = self.close(order, bindings, had_bindings, error);
                     return Err((error, made > 0));
                 }
@@ -81,7 +81,7 @@ impl Provider {
             let why = format!("{:?} is not served here", order.transport);
             return Err((BindError::Refused(StepError::new("find path", why)), false));
         }
-        let merged = merged(&lease.notes().bindings);
+        let merged = merged(&lease.state().bindings);
         Ok(merged.unwrap_or_else(|| Binding::plain(order.terms.resource_type())))
     }
 
@@ -120,24 +120,21 @@ impl Provider {
         let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
             return Err(BindError::Cancelled);
         };
-        let keyed = keyed(&lease.notes().bindings);
+        let keyed = keyed(&lease.state().bindings);
         for (nth, &at) in keyed.iter().enumerate() {
-            let carrier = &self.paths[at];
-            let rotated = carrier
-                .path
-                .rotate(binding_id)
-                .map_err(|error| match error {
-                    BindError::Refused(why) | BindError::Failed(why) if nth > 0 => {
-                        BindError::Stranded(why.over(carrier.name))
-                    }
-                    error if keyed.len() > 1 => with_path(carrier.name, error),
-                    error => error,
-                });
-            lease.notes().bindings.insert(at, rotated?);
+            let entry = &self.paths[at];
+            let rotated = entry.path.rotate(binding_id).map_err(|error| match error {
+                BindError::Refused(why) | BindError::Failed(why) if nth > 0 => {
+                    BindError::Stranded(why.over(entry.name))
+                }
+                error if keyed.len() > 1 => with_path(entry.name, error),
+                error => error,
+            });
+            lease.state().bindings.insert(at, rotated?);
         }
         let rotated = match keyed.is_empty() {
             true => None,
-            false => merged(&lease.notes().bindings),
+            false => merged(&lease.state().bindings),
         };
         rotated.ok_or_else(|| BindError::Refused(no_key("rotate", binding_id)))
     }
@@ -150,15 +147,15 @@ impl Provider {
         let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
             return Err(no_key("retire key", binding_id));
         };
-        let mut bindings = lease.notes().bindings.clone();
+        let mut bindings = lease.state().bindings.clone();
         let keyed = keyed(&bindings);
         let mut all = Ok(());
         for &at in keyed.iter().rev() {
-            let carrier = &self.paths[at];
-            match carrier.path.retire_key(binding_id) {
+            let entry = &self.paths[at];
+            match entry.path.retire_key(binding_id) {
                 Ok(binding) => drop(bindings.insert(at, binding)),
                 Err(error) if keyed.len() == 1 => all = Err(error),
-                Err(error) => all = all.and(Err(error.over(carrier.name))),
+                Err(error) => all = all.and(Err(error.over(entry.name))),
             }
         }
         match merged(&bindings).filter(|_| !keyed.is_empty()) {

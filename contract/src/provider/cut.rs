@@ -2,7 +2,7 @@
 
 use fabricbios_lease::{BindingId, Linger, Proof, StepError};
 
-use super::{Carrier, Provider};
+use super::{PathEntry, Provider};
 use crate::Revoked;
 
 /// A cut after `revoke`: access has ended on every path without an error.
@@ -47,7 +47,7 @@ impl Provider {
         let several = revoked.len() > 1;
         let mut all: Result<Proof, StepError> = Ok(Proof::default());
         for (at, revoked) in revoked {
-            let Carrier { path, name, .. } = &self.paths[at];
+            let PathEntry { path, name, .. } = &self.paths[at];
             let proof = revoked.and_then(|revoked| path.verify(binding_id, Some(&revoked)));
             let proof = proof.map_err(|error| if several { error.over(name) } else { error });
             all = match (all, proof) {
@@ -77,7 +77,7 @@ impl Provider {
     /// Cuts every path of the provider, also for an unknown lease.
     pub(super) fn cut_by_name(&self, binding_id: BindingId) -> Result<Proof, StepError> {
         let paths = self.paths.iter().enumerate().rev();
-        let revoke = |(at, it): (usize, &Carrier)| (at, it.path.revoke(binding_id, Linger::None));
+        let revoke = |(at, it): (usize, &PathEntry)| (at, it.path.revoke(binding_id, Linger::None));
         self.verify(Cut {
             binding_id,
             revoked: paths.map(revoke).collect(),

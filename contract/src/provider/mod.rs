@@ -28,18 +28,18 @@ use crate::{DataPath, Store};
 #[derive(Default)]
 pub struct Provider {
     stores: BTreeMap<ResourceId, Arc<dyn Store>>,
-    paths: Vec<Carrier>,
+    paths: Vec<PathEntry>,
     leases: Mutex<Custody<Arc<Lease>>>,
 }
 
 /// A path and its transports.
-struct Carrier {
+struct PathEntry {
     name: &'static str,
     transports: Vec<Transport>,
     path: Arc<dyn DataPath>,
 }
 
-impl Carrier {
+impl PathEntry {
     fn carries(&self, transport: Transport) -> bool {
         transport == Transport::Both || self.transports.contains(&transport)
     }
@@ -49,15 +49,15 @@ impl Carrier {
 #[derive(Default)]
 struct Lease {
     /// Held while the lease is made or removed. Cuts and changes of keys never take this lock.
-    work: Mutex<()>,
+    making: Mutex<()>,
     /// Held for a moment only.
-    notes: Mutex<Notes>,
+    state: Mutex<LeaseState>,
 }
 
 #[derive(Default)]
-struct Notes {
+struct LeaseState {
     /// The transport of the lease; `None`: unknown, the lease may have every path.
-    over: Option<Transport>,
+    transport: Option<Transport>,
     /// The store has a part of the lease.
     has_part: bool,
     /// The last binding of each path, by the path's index.
@@ -67,13 +67,13 @@ struct Notes {
 type Bindings = BTreeMap<usize, Binding>;
 
 impl Lease {
-    fn work(&self) -> MutexGuard<'_, ()> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    fn making(&self) -> MutexGuard<'_, ()> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn notes(&self) -> MutexGuard<'_, Notes> {
+    fn state(&self) -> MutexGuard<'_, LeaseState> {
         // A thread writes a note after each step; a thread that panicked leaves the note of the step before.
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -112,7 +112,7 @@ impl Provider {
         path: Arc<dyn DataPath>,
     ) -> Self {
         let transports = transports.to_vec();
-        self.paths.push(Carrier {
+        self.paths.push(PathEntry {
             name,
             transports,
             path,
@@ -141,7 +141,7 @@ impl Provider {
     /// Sets the transport of a lease of an earlier process: the lease has no other path.
     pub fn expect(&self, lease: LeaseId, transport: Transport) {
         if let Some(lease) = self.leases().find_or_make(lease) {
-            lease.notes().over = Some(transport);
+            lease.state().transport = Some(transport);
         }
     }
 
@@ -164,7 +164,7 @@ impl Provider {
     /// # Errors
     /// A path has cut the binding: the lease cannot go on over the others either.
     pub fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
-        let extend = |(_, it): (usize, &Carrier)| it.path.extend(binding_id, deadline);
+        let extend = |(_, it): (usize, &PathEntry)| it.path.extend(binding_id, deadline);
         // Every path is told, also after a refusal.
         self.of(binding_id.lease_id)
             .map(extend)
@@ -241,16 +241,16 @@ impl Provider {
     }
 
     /// The paths that a lease may have: all, for an unknown lease.
-    fn of(&self, lease: LeaseId) -> impl DoubleEndedIterator<Item = (usize, &Carrier)> {
+    fn of(&self, lease: LeaseId) -> impl DoubleEndedIterator<Item = (usize, &PathEntry)> {
         let known = self.leases().find(lease).here();
-        let over = known.and_then(|it| it.notes().over);
-        self.over(over)
+        let over = known.and_then(|it| it.state().transport);
+        self.paths_over(over)
     }
 
-    fn over(
+    fn paths_over(
         &self,
         transport: Option<Transport>,
-    ) -> impl DoubleEndedIterator<Item = (usize, &Carrier)> {
+    ) -> impl DoubleEndedIterator<Item = (usize, &PathEntry)> {
         let paths = self.paths.iter().enumerate();
         paths.filter(move |(_, it)| transport.is_none_or(|transport| it.carries(transport)))
     }
@@ -261,8 +261,8 @@ impl Provider {
         placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
-        for (_, carrier) in self.of(binding_id.lease_id).rev() {
-            carrier.path.remove(binding_id, progress)?;
+        for (_, entry) in self.of(binding_id.lease_id).rev() {
+            entry.path.remove(binding_id, progress)?;
         }
         self.store(binding_id.resource_id)?
             .release(binding_id, placement, progress)
@@ -277,7 +277,7 @@ impl Provider {
         let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
             return Ok(());
         };
-        let _turn = lease.work();
+        let _turn = lease.making();
         // Another thread may have ended the lease during the wait.
         if self.leases().find_or_make(binding_id.lease_id).is_none() {
             return Ok(());

@@ -52,7 +52,7 @@ impl Provider {
         for id in known {
             let lease = self.leases().find_or_make(*id);
             if let Some(lease) = lease {
-                lease.notes().has_part = true;
+                lease.state().has_part = true;
             }
         }
         let mut found = Vec::new();
@@ -123,8 +123,8 @@ impl Provider {
     /// Every lease that has something in a path or a store.
     fn everything(&self) -> Result<BTreeSet<LeaseId>, StepError> {
         let mut all = BTreeSet::new();
-        for carrier in &self.paths {
-            all.extend(carrier.path.leases()?);
+        for entry in &self.paths {
+            all.extend(entry.path.leases()?);
         }
         for store in self.stores.values() {
             all.extend(store.leases()?);

@@ -197,7 +197,7 @@ impl<C: Content> DataPath for UdpPath<C> {
         };
         if cell
             .try_lock()
-            .is_some_and(|state| state.gate.is_over(binding_id.generation))
+            .is_some_and(|state| state.gate.is_closed(binding_id.generation))
         {
             return Err(AlreadyCut);
         }

@@ -97,9 +97,11 @@ impl Path {
                 let expected = self.may_open(new);
                 let opened = match self.mistake {
                     Mistake::OpensUnasked => Ok(()),
-                    Mistake::OpensBesideAnother => {
-                        self.gate.begin(new).then_some(()).ok_or(Shut::Cancelled)
-                    }
+                    Mistake::OpensBesideAnother => self
+                        .gate
+                        .begin(new)
+                        .then_some(())
+                        .ok_or(NotOpened::Cancelled),
                     _ => self.gate.open(new),
                 };
                 if opened != expected {
@@ -165,7 +167,7 @@ impl Path {
     }
 
     /// By the history alone.
-    fn may_open(&self, new: Generation) -> Result<(), Shut> {
+    fn may_open(&self, new: Generation) -> Result<(), NotOpened> {
         let is_over = self.past.iter().any(|past| match past {
             Past::Begun(other) => *other > new,
             Past::Revoked(other) => *other >= new,
@@ -173,12 +175,12 @@ impl Path {
             _ => false,
         });
         if is_over {
-            return Err(Shut::Cancelled);
+            return Err(NotOpened::Cancelled);
         }
         let last = self.past.iter().rev();
         let mut last = last.filter(|past| matches!(past, Past::Begun(_) | Past::Ended));
         match last.next() {
-            Some(Past::Begun(older)) if *older < new => Err(Shut::Occupied(*older)),
+            Some(Past::Begun(older)) if *older < new => Err(NotOpened::Occupied(*older)),
             _ => Ok(()),
         }
     }
@@ -234,7 +236,7 @@ fn a_late_report_of_a_cut_says_nothing_about_the_next_binding() {
     gate.ended(Generation(1));
     assert_eq!(gate.open(Generation(2)), Ok(()));
     gate.ended(Generation(1));
-    let shut = Shut::Occupied(Generation(2));
+    let shut = NotOpened::Occupied(Generation(2));
     assert_eq!(gate.open(Generation(3)), Err(shut));
 }
 

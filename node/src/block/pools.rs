@@ -146,16 +146,16 @@ impl PoolOpener<'_> {
         let (of_pool, of_journal) = (pool.grants().unwrap_or(0), self.known.grants(identity));
         let force = self.opening.settings.force;
         let verdict = { self.known }.judge(identity, of_pool, pool.is_taken_over(), force);
-        if verdict == Verdict::Ahead {
+        if verdict == Verdict::JournalIsOlder {
             let record = PoolRecord::of(facts, path, of_journal);
             let why = forgotten(of_pool, of_journal);
-            return Ok(self.withheld(path, &record, Continuity::Ahead, why));
+            return Ok(self.withheld(path, &record, Continuity::JournalIsOlder, why));
         }
         let record = PoolRecord::of(facts, path, of_pool.max(of_journal));
         if verdict != Verdict::Trusted {
             pool.distrust()?;
         }
-        if verdict == Verdict::Anew {
+        if verdict == Verdict::Fresh {
             tracing::warn!(
                 pool = %facts.name,
                 "taken anew: leases that it had are over, and what they left is overwritten"
@@ -170,7 +170,7 @@ impl PoolOpener<'_> {
         );
         let continuity = match verdict {
             Verdict::Trusted => Continuity::Known,
-            _ => Continuity::Anew,
+            _ => Continuity::Fresh,
         };
         let facts = facts.clone();
         Ok(self.pool(record, facts, Ok(pool), continuity))

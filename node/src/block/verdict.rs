@@ -16,9 +16,9 @@ pub(super) enum Verdict {
     /// A run without it ended its leases: their bytes must be overwritten.
     Distrusted,
     /// It starts anew: earlier leases are over.
-    Anew,
+    Fresh,
     /// It has grants that the journal does not know.
-    Ahead,
+    JournalIsOlder,
 }
 
 /// The pools on record.
@@ -74,9 +74,9 @@ impl Known {
         // Another node had the pool meanwhile, or this node ended before it answered the first grant of the pool.
         let has_lost_its_number = of_pool == 0 && self.grants(identity) > 0;
         match (is_ahead, force) {
-            _ if is_taken_over || has_lost_its_number => Verdict::Anew,
-            (true, true) => Verdict::Anew,
-            (true, false) => Verdict::Ahead,
+            _ if is_taken_over || has_lost_its_number => Verdict::Fresh,
+            (true, true) => Verdict::Fresh,
+            (true, false) => Verdict::JournalIsOlder,
             (false, _) if record.is_some_and(|it| it.was_offered) => Verdict::Trusted,
             (false, _) => Verdict::Distrusted,
         }
@@ -122,10 +122,10 @@ mod tests {
     fn a_pool_that_knows_of_more_grants_than_the_journal_is_not_given_out() {
         let known_of_five = known(Some(record(5, true)));
         assert_eq!(verdict(&known_of_five, 5, false), Verdict::Trusted);
-        assert_eq!(verdict(&known_of_five, 6, false), Verdict::Ahead);
-        assert_eq!(verdict(&known_of_five, 6, true), Verdict::Anew);
+        assert_eq!(verdict(&known_of_five, 6, false), Verdict::JournalIsOlder);
+        assert_eq!(verdict(&known_of_five, 6, true), Verdict::Fresh);
         // A copy from before the pool was first offered.
-        assert_eq!(verdict(&known(None), 1, false), Verdict::Ahead);
+        assert_eq!(verdict(&known(None), 1, false), Verdict::JournalIsOlder);
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
     fn a_pool_that_was_away_or_whose_journal_is_gone_is_wiped_before_it_is_given_out() {
         let was_away = known(Some(record(5, false)));
         assert_eq!(verdict(&was_away, 5, false), Verdict::Distrusted);
-        assert_eq!(verdict(&was_away, 6, false), Verdict::Ahead);
+        assert_eq!(verdict(&was_away, 6, false), Verdict::JournalIsOlder);
         let gone = Known {
             is_first_run: true,
             ..known(None)
@@ -151,13 +151,13 @@ mod tests {
     #[test]
     fn a_pool_that_another_node_had_in_between_has_none_of_our_leases() {
         let known = known(Some(record(5, true)));
-        assert_eq!(known.judge(IDENTITY, 0, true, true), Verdict::Anew);
+        assert_eq!(known.judge(IDENTITY, 0, true, true), Verdict::Fresh);
     }
 
     #[test]
     fn that_is_also_known_when_the_start_that_took_it_back_failed() {
         let known = known(Some(record(5, true)));
-        assert_eq!(verdict(&known, 0, false), Verdict::Anew);
+        assert_eq!(verdict(&known, 0, false), Verdict::Fresh);
     }
 
     #[test]

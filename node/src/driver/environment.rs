@@ -4,8 +4,8 @@ use fabricbios_lease::{Now, Order, Report};
 use fabricbios_wire::LeaseId;
 
 use crate::{
-    backends::Backends,
     clock,
+    dispatcher::Dispatcher,
     fair::Owner,
     journal::{Change, CommitError, Journal, Seq},
 };
@@ -33,7 +33,7 @@ pub trait Environment {
 #[derive(Debug)]
 pub struct Machine {
     /// Carry out orders.
-    pub backends: Backends,
+    pub dispatcher: Dispatcher,
     /// Stores changes.
     pub journal: Journal,
 }
@@ -50,7 +50,7 @@ impl Environment for Machine {
     }
 
     fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report> {
-        self.backends.dispatch(owner, order)
+        self.dispatcher.dispatch(owner, order)
     }
 
     fn submit(&mut self, changes: Vec<Change>) -> Seq {

@@ -1,4 +1,4 @@
-//! The driver with its table on a machine that is made up: a clock that jumps, backends and a disk that take their
+//! The driver with its table on a machine that is made up: a clock that jumps, providers and a disk that take their
 //! time, fail and hang, and a process that dies at any moment. One number is a whole run, and the same run each time.
 //!
 //! The table's own model (`lease/tests/model`) knows what each answer has to be. Here it is looked at what only the

@@ -16,14 +16,14 @@ use fabricbios_wire::{
 };
 
 use super::*;
-use crate::{backends::Backends, block, clock, detect::Detected, journal::Journal};
+use crate::{block, clock, detect::Detected, dispatcher::Dispatcher, journal::Journal};
 
 const ARENA: ResourceId = ResourceId(1);
 
 struct Scene {
     driver: Driver<Machine>,
     memory: Arc<FakeMemory>,
-    /// Reports of the backends, and what the journal says.
+    /// Reports of the providers, and what the journal says.
     inputs: Receiver<Input>,
     _directory: tempfile::TempDir,
 }
@@ -80,15 +80,23 @@ impl Scene {
         let (kind, offer, provider) = offered(&memory, directory.path(), &journal);
         let mut table = LeaseTable::new(Policy::default());
         table.offer(kind, offer.clone());
-        let mut backends = Backends::new(Arc::new(move |_, report| {
+        let mut dispatcher = Dispatcher::new(Arc::new(move |_, report| {
             let at = clock::now().boot;
             drop(reports.send(Input::Report { at, report }));
         }));
-        backends.add(kind, &offer, provider);
+        dispatcher.add(kind, &offer, provider);
         let inventory = Inventory::new(NodeId([0; 32]), Epoch(1), Detected::default());
         let (mailbox, _) = Mailbox::new().unwrap();
         Self {
-            driver: Driver::new(table, Machine { backends, journal }, inventory, mailbox),
+            driver: Driver::new(
+                table,
+                Machine {
+                    dispatcher,
+                    journal,
+                },
+                inventory,
+                mailbox,
+            ),
             memory,
             inputs,
             _directory: directory,

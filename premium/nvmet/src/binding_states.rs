@@ -42,9 +42,9 @@ impl BindingState {
 
     /// Whether this generation gives no access any more. `false` if another thread has the lock of the gate: that
     /// thread reports the result itself.
-    pub(super) fn is_over(&self, generation: Generation) -> bool {
+    pub(super) fn is_closed(&self, generation: Generation) -> bool {
         let gate = self.gate.try_lock();
-        gate.is_ok_and(|gate| gate.is_over(generation))
+        gate.is_ok_and(|gate| gate.is_closed(generation))
     }
 
     /// Locks the last export.

@@ -75,7 +75,7 @@ impl DataPath for Target {
         if self
             .states
             .get_or_make(binding_id.lease_id)
-            .is_over(binding_id.generation)
+            .is_closed(binding_id.generation)
         {
             return Err(AlreadyCut);
         }

@@ -151,9 +151,9 @@ impl<P> BindingCell<P> {
 
     /// Whether this generation gives no access any more. `false` if another thread has the lock: that thread reports the
     /// result itself.
-    pub(crate) fn is_over(&self, generation: Generation) -> bool {
+    pub(crate) fn is_closed(&self, generation: Generation) -> bool {
         let state = self.state.try_lock();
-        state.is_ok_and(|state| state.gate.is_over(generation))
+        state.is_ok_and(|state| state.gate.is_closed(generation))
     }
 
     /// Repeats `attempt` after each change until it returns a step; `None`: it returned none in time.
@@ -174,7 +174,7 @@ impl<P> BindingCell<P> {
 
 #[cfg(test)]
 mod tests {
-    use fabricbios_lease::Shut;
+    use fabricbios_lease::NotOpened;
 
     use super::*;
 
@@ -239,7 +239,7 @@ mod tests {
         let cell = live();
         assert_eq!(cell.begin_bind(G2, true), BindStep::Beside);
         assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
-        assert_eq!(cell.lock().gate.open(G2), Err(Shut::Occupied(G1)));
+        assert_eq!(cell.lock().gate.open(G2), Err(NotOpened::Occupied(G1)));
         cell.finish_cut(G1, Ok((Proof::default(), None))).unwrap();
         assert_eq!(cell.lock().gate.open(G2), Ok(()));
     }

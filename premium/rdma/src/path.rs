@@ -215,7 +215,7 @@ impl DataPath for RdmaPath {
             Lookup::Released => return Err(AlreadyCut),
             Lookup::Unknown => return Ok(()),
         };
-        if cell.is_over(binding_id.generation) {
+        if cell.is_closed(binding_id.generation) {
             return Err(AlreadyCut);
         }
         if let Some(guard) = &self.hardware.guard {

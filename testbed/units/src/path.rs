@@ -38,22 +38,22 @@ use crate::{
 #[derive(Debug)]
 pub struct UnitPath {
     directory: PathBuf,
-    leases: Mutex<Custody<Arc<Slot>>>,
+    leases: Mutex<Custody<Arc<Entry>>>,
     _lock: File,
 }
 
 /// One lease.
 #[derive(Debug, Default)]
-struct Slot {
-    life: Mutex<Life>,
+struct Entry {
+    state: Mutex<BindingState>,
     /// The deadline in nanoseconds on the boot-time clock; 0 until the first `extend`.
     deadline: AtomicU64,
-    /// Held while a counter is written, never while `life` is.
+    /// Held while a counter is written, never while `state` is.
     writing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct Life {
+struct BindingState {
     gate: Gate,
     listener: Option<UnixListener>,
     /// The node's ends of the descriptors that clients have.
@@ -74,49 +74,49 @@ impl UnitPath {
         })
     }
 
-    fn leases(&self) -> MutexGuard<'_, Custody<Arc<Slot>>> {
+    fn leases(&self) -> MutexGuard<'_, Custody<Arc<Entry>>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn slot(&self, lease: LeaseId) -> Option<Arc<Slot>> {
+    fn entry(&self, lease: LeaseId) -> Option<Arc<Entry>> {
         self.leases().find_or_make(lease)
     }
 
     /// Closes the socket for new clients and ends the connected ones.
-    fn shut(&self, lease: LeaseId, life: &mut Life) -> io::Result<usize> {
-        if let Some(listener) = life.listener.take() {
+    fn shut(&self, lease: LeaseId, state: &mut BindingState) -> io::Result<usize> {
+        if let Some(listener) = state.listener.take() {
             shutdown(listener.as_raw_fd(), How::Both)?;
         }
         unless_gone(fs::remove_file(of_lease(&self.directory, lease)))?;
-        let sessions: Vec<_> = life.sessions.iter().filter_map(Weak::upgrade).collect();
+        let sessions: Vec<_> = state.sessions.iter().filter_map(Weak::upgrade).collect();
         for session in &sessions {
             // The client may have closed its end already.
             session.shutdown(Shutdown::Both).ok();
         }
-        life.sessions.clear();
+        state.sessions.clear();
         Ok(sessions.len())
     }
 
     fn open_socket(
         &self,
-        slot: &Arc<Slot>,
-        life: &mut Life,
+        entry: &Arc<Entry>,
+        state: &mut BindingState,
         binding_id: BindingId,
         units: Units,
     ) -> io::Result<()> {
         let name = of_lease(&self.directory, binding_id.lease_id);
         let listener = UnixListener::bind(name)?;
-        let (here, its) = (listener.try_clone()?, Arc::clone(slot));
+        let (here, its) = (listener.try_clone()?, Arc::clone(entry));
         let thread = thread::Builder::new().name("units".into());
         thread.spawn(move || listen(&here, &its, binding_id.generation, &Arc::new(units)))?;
-        life.listener = Some(listener);
+        state.listener = Some(listener);
         Ok(())
     }
 }
 
-impl Slot {
-    fn life(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+impl Entry {
+    fn state(&self) -> MutexGuard<'_, BindingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn writing(&self) -> MutexGuard<'_, ()> {
@@ -125,7 +125,7 @@ impl Slot {
 
     fn admits(&self, generation: Generation) -> bool {
         let is_on_time = now().0 < self.deadline.load(Ordering::Acquire);
-        is_on_time && self.life().gate.admits(generation)
+        is_on_time && self.state().gate.admits(generation)
     }
 
     /// Gives a client its descriptor.
@@ -138,18 +138,18 @@ impl Slot {
         let (ours, theirs) = UnixStream::pair()?;
         let ours = Arc::new(ours);
         {
-            let mut life = self.life();
-            if !life.gate.admits(generation) {
+            let mut state = self.state();
+            if !state.gate.admits(generation) {
                 return Ok(());
             }
-            life.sessions.retain(|it| it.strong_count() > 0);
-            life.sessions.push(Arc::downgrade(&ours));
+            state.sessions.retain(|it| it.strong_count() > 0);
+            state.sessions.push(Arc::downgrade(&ours));
         }
-        let (slot, its) = (Arc::clone(self), Arc::clone(units));
+        let (entry, its) = (Arc::clone(self), Arc::clone(units));
         thread::Builder::new().name("unit".into()).spawn(move || {
             let add = |unit, more| {
-                let _until_written = slot.writing();
-                slot.admits(generation).then(|| its.add(unit, more))
+                let _until_written = entry.writing();
+                entry.admits(generation).then(|| its.add(unit, more))
             };
             if let Err(error) = session::serve(&ours, add)
                 && error.kind() != io::ErrorKind::UnexpectedEof
@@ -168,9 +168,9 @@ impl Slot {
 }
 
 /// Accepts clients until the listener is shut down.
-fn listen(here: &UnixListener, slot: &Arc<Slot>, generation: Generation, units: &Arc<Units>) {
+fn listen(here: &UnixListener, entry: &Arc<Entry>, generation: Generation, units: &Arc<Units>) {
     while let Ok((client, _)) = here.accept() {
-        if let Err(error) = slot.welcome(&client, generation, units) {
+        if let Err(error) = entry.welcome(&client, generation, units) {
             tracing::warn!(%error, "a client could not be given its units");
         }
     }
@@ -180,13 +180,15 @@ impl DataPath for UnitPath {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let binding_id = order.binding_id;
         let units = Units::of(part).map_err(BindError::Failed)?;
-        let slot = self.slot(binding_id.lease_id).ok_or(BindError::Cancelled)?;
-        let mut life = slot.life();
-        if !life.gate.admits(binding_id.generation) {
+        let entry = self
+            .entry(binding_id.lease_id)
+            .ok_or(BindError::Cancelled)?;
+        let mut state = entry.state();
+        if !state.gate.admits(binding_id.generation) {
             return Err(BindError::Cancelled);
         }
         // The previous binding ends here: its clients connect again.
-        let before = life.gate.generation();
+        let before = state.gate.generation();
         let step = |error| {
             failed(
                 "open socket",
@@ -195,17 +197,17 @@ impl DataPath for UnitPath {
             )
         };
         // Also removes the name that an earlier process has left.
-        self.shut(binding_id.lease_id, &mut life)
+        self.shut(binding_id.lease_id, &mut state)
             .map_err(|error| BindError::Stranded(step(error)))?;
         if let Some(before) = before {
-            life.gate.ended(before);
+            state.gate.ended(before);
         }
-        life.gate.open(binding_id.generation)?;
-        slot.deadline.store(0, Ordering::Release);
-        let opened = self.open_socket(&slot, &mut life, binding_id, units);
+        state.gate.open(binding_id.generation)?;
+        entry.deadline.store(0, Ordering::Release);
+        let opened = self.open_socket(&entry, &mut state, binding_id, units);
         opened.map_err(|error| {
             let failed = BindError::Failed(step(error));
-            match (self.shut(binding_id.lease_id, &mut life), before) {
+            match (self.shut(binding_id.lease_id, &mut state), before) {
                 (Err(error), _) => BindError::Stranded(step(error)),
                 (Ok(_), Some(_)) => failed.lost(),
                 (Ok(_), None) => failed,
@@ -216,8 +218,8 @@ impl DataPath for UnitPath {
 
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
         match self.leases().find(binding_id.lease_id) {
-            Lookup::Here(slot) if !slot.life().gate.is_over(binding_id.generation) => {
-                slot.deadline.store(deadline.0, Ordering::Release);
+            Lookup::Here(entry) if !entry.state().gate.is_closed(binding_id.generation) => {
+                entry.deadline.store(deadline.0, Ordering::Release);
                 Ok(())
             }
             Lookup::Here(_) | Lookup::Released => Err(AlreadyCut),
@@ -242,22 +244,22 @@ impl DataPath for UnitPath {
     }
 
     fn revoke(&self, binding_id: BindingId, _farewell: Linger) -> Result<Revoked, StepError> {
-        let Some(slot) = self.slot(binding_id.lease_id) else {
+        let Some(entry) = self.entry(binding_id.lease_id) else {
             let proof = Proof::nothing_to_cut("the lease was removed before");
             return Ok(Revoked::proved(proof));
         };
         let began = Instant::now();
-        let mut life = slot.life();
-        if let Err(moved_on) = life.gate.revoke(binding_id.generation) {
+        let mut state = entry.state();
+        if let Err(moved_on) = state.gate.revoke(binding_id.generation) {
             return Ok(Revoked::proved(moved_on.into()));
         }
-        let shut = self.shut(binding_id.lease_id, &mut life);
+        let shut = self.shut(binding_id.lease_id, &mut state);
         let name = of_lease(&self.directory, binding_id.lease_id);
         let clients = shut.map_err(|error| failed("shut", &name, &error))?;
-        life.gate.ended(binding_id.generation);
-        drop(life);
+        state.gate.ended(binding_id.generation);
+        drop(state);
         // Writes that began before are complete when this returns.
-        drop(slot.writing());
+        drop(entry.writing());
         let mut steps = Proof::default();
         steps.add("shut", began.elapsed(), format_args!("{clients} clients"));
         Ok(Revoked {
@@ -269,11 +271,11 @@ impl DataPath for UnitPath {
     /// Asks as a client would.
     fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
-        let Some(slot) = self.slot(binding_id.lease_id) else {
+        let Some(entry) = self.entry(binding_id.lease_id) else {
             return Ok(Proof::nothing_to_cut("the lease was removed before"));
         };
-        let life = slot.life();
-        if let Err(moved_on) = life.gate.check_current(binding_id.generation) {
+        let state = entry.state();
+        if let Err(moved_on) = state.gate.check_current(binding_id.generation) {
             return Ok(moved_on.into());
         }
         let began = Instant::now();
@@ -290,16 +292,16 @@ impl DataPath for UnitPath {
     }
 
     fn remove(&self, binding_id: BindingId, _progress: &dyn Fn()) -> Result<(), StepError> {
-        let Some(slot) = self.slot(binding_id.lease_id) else {
+        let Some(entry) = self.entry(binding_id.lease_id) else {
             return Ok(());
         };
-        let mut life = slot.life();
-        if life.listener.is_some() {
+        let mut state = entry.state();
+        if state.listener.is_some() {
             let why = format!("{binding_id}: it was not revoked");
             return Err(StepError::new("remove", why));
         }
-        life.gate.remove();
-        drop(life);
+        state.gate.remove();
+        drop(state);
         self.leases().release(binding_id.lease_id);
         Ok(())
     }

@@ -27,7 +27,7 @@ use crate::{
     reason = "a few hundred of them live at once, in a test"
 )]
 pub(super) enum Event {
-    /// A backend does it, and says so.
+    /// A provider does it, and says so.
     Order(Owner, Order),
     /// The disk has committed, or refused, the submissions up to then.
     Commit,

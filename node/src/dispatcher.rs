@@ -18,8 +18,8 @@ use crate::{
 /// Receives reports, with the owner of the lease. Called on the threads of the pools.
 pub type OnReport = Arc<dyn Fn(Owner, Report) + Send + Sync>;
 
-/// The backends of a node, by resource.
-pub struct Backends {
+/// The providers of a node, by resource.
+pub struct Dispatcher {
     resources: HashMap<ResourceId, Resource>,
     kinds: HashMap<ResourceType, OfKind>,
     on_report: OnReport,
@@ -57,16 +57,16 @@ struct Resource {
     confirms: bool,
 }
 
-impl fmt::Debug for Backends {
+impl fmt::Debug for Dispatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Backends")
+        f.debug_struct("Dispatcher")
             .field("resources", &self.resources.keys())
             .finish_non_exhaustive()
     }
 }
 
-impl Backends {
-    /// No backends yet.
+impl Dispatcher {
+    /// No providers yet.
     #[must_use]
     pub fn new(on_report: OnReport) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Backends {
     pub fn dispatch(&self, owner: Owner, order: Order) -> Option<Report> {
         let Some(resource) = self.resources.get(&order.resource_id()).cloned() else {
             // Only a fence of an earlier run can name a resource that is not on offer any more.
-            tracing::error!(?order, "no backend owns this resource");
+            tracing::error!(?order, "no provider has this resource");
             return None;
         };
         let pool = match order {
@@ -278,8 +278,8 @@ mod tests {
         report: Sender<Report>,
         revoked: Sender<BindingId>,
         let_on: Receiver<()>,
-    ) -> Backends {
-        let mut backends = Backends::new(Arc::new(move |_, it| report.send(it).unwrap()));
+    ) -> Dispatcher {
+        let mut dispatcher = Dispatcher::new(Arc::new(move |_, it| report.send(it).unwrap()));
         let slow = Slow {
             revoked,
             let_on: Mutex::new(let_on),
@@ -295,8 +295,8 @@ mod tests {
             read_only: false,
         };
         let provider = Provider::new().with_path("slow", &[], Arc::new(slow));
-        backends.add(ResourceType::Block, &offer, Arc::new(provider));
-        backends
+        dispatcher.add(ResourceType::Block, &offer, Arc::new(provider));
+        dispatcher
     }
 
     /// A path in another process may be stopped.
@@ -305,9 +305,9 @@ mod tests {
         let (report, reports) = channel();
         let (revoked, _ends) = channel();
         let (let_on, wait) = channel();
-        let backends = with_slow_path(report, revoked, wait);
+        let dispatcher = with_slow_path(report, revoked, wait);
         let_on.send(()).unwrap();
-        let told = backends.dispatch(None, Order::Extend(binding_id(1), BootTime(7)));
+        let told = dispatcher.dispatch(None, Order::Extend(binding_id(1), BootTime(7)));
         assert!(told.is_none(), "{told:?}");
         let extended = Report::Extended(binding_id(1), BootTime(7), Ok(()));
         assert_eq!(reports.recv().unwrap(), extended);
@@ -318,11 +318,11 @@ mod tests {
         let (report, reports) = channel();
         let (revoked, ends) = channel();
         let (let_on, wait) = channel();
-        let backends = with_slow_path(report, revoked, wait);
+        let dispatcher = with_slow_path(report, revoked, wait);
         let all = 1..=300;
         let dispatch = |lease| {
             let owner = Some(format!("{}", lease % 7).into());
-            backends.dispatch(owner, Order::Cut(binding_id(lease), Linger::None));
+            dispatcher.dispatch(owner, Order::Cut(binding_id(lease), Linger::None));
         };
         all.clone().for_each(dispatch);
         assert_eq!(ends.iter().take(300).count(), 300, "nobody was let on yet");

@@ -1,4 +1,4 @@
-//! Parts of orders and reports: plain data, so that a backend may run in another process than the table.
+//! Parts of orders and reports: plain data, so that a provider may run in another process than the table.
 
 use alloc::{string::String, sync::Arc, vec::Vec};
 use core::{fmt, time::Duration};
@@ -159,7 +159,7 @@ impl fmt::Display for AlreadyCut {
 
 impl core::error::Error for AlreadyCut {}
 
-/// The offer of a backend, from the state of the kernel.
+/// The offer of a provider, from the state of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The resource.
