@@ -151,7 +151,7 @@ def end_watchdog(node):
 def steps():
     """Names of the steps that a debug build can be told to die after, as its source lists them."""
     repository, names = pathlib.Path(__file__).resolve().parents[2], []
-    for source in ("pool/src/steps.rs", "premium/nvmet/src/faults.rs"):
+    for source in ("pool/src/steps.rs", "premium/nvmet/src/steps.rs"):
         listed = (repository / source).read_text(encoding="utf-8").split("STEPS", 1)[1].split("];", 1)[0]
         names += re.findall(r'"([^"]+)"', listed)
     return names
