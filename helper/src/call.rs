@@ -1,4 +1,4 @@
-//! What a process can be asked for, and its side of the line.
+//! Calls, and the side of the process that makes them.
 
 use std::fs::File;
 use std::io;
@@ -13,24 +13,24 @@ use sha2::{Digest, Sha256};
 use crate::line::Line;
 use crate::lock::Bytes;
 
-/// A call that may hang. Both sides of it are the same program, so it needs no version.
+/// A call that may hang. Both sides are the same program, so the messages need no version.
 pub trait Call: Serialize + DeserializeOwned + 'static {
-    /// Tells it from other calls. `ps` shows its process as `fb-NAME`: 12 bytes at most.
+    /// The name of the call, at most 12 bytes. `ps` shows its process as `fb-NAME`.
     const NAME: &'static str;
-    /// What comes back.
+    /// The result.
     type Answer: Serialize + DeserializeOwned;
 
-    /// Makes it, in a process of its own.
+    /// Makes the call, in a separate process.
     ///
     /// # Errors
-    /// Whatever the system refuses.
+    /// The errors of the system calls that it makes.
     fn make(self, caller: &Caller) -> Result<Self::Answer, Failure>;
 }
 
 /// Why a call that was made failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Of the system, where it was the system that refused.
+    /// The error number, if a system call failed.
     pub errno: Option<i32>,
     /// For people: what, where, why.
     pub detail: String,
@@ -58,7 +58,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// From the process that makes a call.
+/// A message from the process that makes a call.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Report<A> {
     Progress(String),
@@ -66,11 +66,11 @@ pub(crate) enum Report<A> {
     Failed(Failure),
 }
 
-/// Who waits for a call, as the process that makes it sees him.
+/// The caller, as seen by the process that makes the call.
 #[derive(Debug)]
 pub struct Caller {
     line: Line,
-    /// Bytes of it are locked. None where a thread stands in for the process.
+    /// Calls lock bytes of this file. `None`: a thread makes the calls, for tests.
     lock: Option<File>,
 }
 
@@ -79,18 +79,18 @@ impl Caller {
         Self { line, lock }
     }
 
-    /// There is progress: the caller waits on.
+    /// Reports progress, so that the caller continues to wait.
     ///
     /// # Errors
-    /// The caller is gone. Then nobody wants the rest.
+    /// The caller is gone: the call can stop.
     pub fn progress(&self, what: impl Into<String>) -> Result<(), Failure> {
         self.report(&Report::<()>::Progress(what.into()))
             .map_err(|error| Failure::from(format!("nobody listens any more: {error}")))
     }
 
-    /// Waits until no other process has locked this name, then locks it until this process ends. A process that was killed
-    /// keeps its lock while it waits in the kernel, also when its daemon is gone. `busy` is told the pid of the holder, if there is
-    /// one. The lock is on a file that only the daemon's user can open.
+    /// Waits until no other process has locked this name, then locks it until this process ends. A killed process keeps its
+    /// lock while it waits in the kernel, even if its daemon is gone. If another process has the lock, `busy` gets its pid.
+    /// The lock is on a file that only the daemon's user can open.
     ///
     /// # Errors
     /// The system refuses the lock.
@@ -110,7 +110,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Makes the calls that come, until nobody asks any more.
+    /// Makes calls until the line is closed.
     pub(crate) fn serve(&self, handlers: &[Handler]) -> io::Result<()> {
         while let Some(message) = self.line.receive()? {
             let (name, call) =
@@ -118,7 +118,7 @@ impl Caller {
             match handlers.iter().find(|it| it.name == name) {
                 Some(handler) => {
                     let shown = std::ffi::CString::new(format!("fb-{name}"))?;
-                    // Only if this is a process: a thread of the daemon keeps its name.
+                    // A thread of the daemon, in tests, keeps its name.
                     if self.lock.is_some() {
                         set_name(&shown)?;
                     }
@@ -145,7 +145,7 @@ fn byte_of(name: &str) -> Bytes {
     let mut first = [0; 8];
     first.copy_from_slice(&Sha256::digest(name)[..8]);
     Bytes {
-        // Not negative, and the end of the byte is none that is too far away.
+        // The offset and the end of the byte must be valid file offsets.
         start: i64::from_le_bytes(first) & (i64::MAX >> 1),
         length: 1,
     }
@@ -154,7 +154,7 @@ fn byte_of(name: &str) -> Bytes {
 /// Reads a call, makes it, and reports.
 type Answer = dyn Fn(&[u8], &Caller) -> io::Result<()> + Send + Sync;
 
-/// Makes calls of one name.
+/// Handles the calls of one name.
 pub struct Handler {
     name: &'static str,
     answer: Box<Answer>,
@@ -167,13 +167,13 @@ impl fmt::Debug for Handler {
 }
 
 impl Handler {
-    /// Of this call.
+    /// A handler for this call.
     #[must_use]
     pub fn of<C: Call>() -> Self {
         Self::by(C::make)
     }
 
-    /// Of this call, which `make` makes.
+    /// A handler for this call that runs `make`.
     pub fn by<C: Call>(
         make: impl Fn(C, &Caller) -> Result<C::Answer, Failure> + Send + Sync + 'static,
     ) -> Self {

@@ -13,10 +13,10 @@ use nix::sys::socket::{
 
 use crate::pidfd::is_readable_within;
 
-/// Longest message.
+/// Maximum length of a message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 16;
 
-/// One end of a socket of messages.
+/// One end of a socket that carries messages.
 #[derive(Debug)]
 pub(crate) struct Line(OwnedFd);
 
@@ -52,7 +52,7 @@ impl Line {
         Ok((Self(one), Self(other)))
     }
 
-    /// Waits while the other end reads nothing, unless `flags` say otherwise.
+    /// Sends a message. Blocks while the other end does not read, unless `flags` have `MSG_DONTWAIT`.
     pub(crate) fn send(
         &self,
         bytes: &[u8],
@@ -87,7 +87,7 @@ impl Line {
 
     /// The next message; `None` when the other end is closed.
     pub(crate) fn receive(&self) -> io::Result<Option<Message>> {
-        // One more byte, by which a message that is too long is known.
+        // One more byte shows that a message is too long.
         let mut bytes = vec![0; MESSAGE_BYTES_MAX + 1];
         let mut space = cmsg_space!([std::os::fd::RawFd; 1]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -97,7 +97,7 @@ impl Line {
             match recvmsg::<()>(end, &mut parts, Some(&mut space), flags) {
                 Ok(message) => break (message.bytes, first_descriptor(message.cmsgs()?)),
                 Err(Errno::EINTR) => {}
-                // It was closed with something unread.
+                // The other end was closed with unread messages.
                 Err(Errno::ECONNRESET) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
             }
@@ -115,13 +115,13 @@ impl Line {
         Ok(Some(Message { bytes, descriptor }))
     }
 
-    /// Whether there is something to receive, an end included, within that time, or some weeks.
+    /// Waits until a message or the end of the line can be received. False: not within `patience` (at most some weeks).
     pub(crate) fn is_ready_within(&self, patience: Duration) -> io::Result<bool> {
         is_readable_within(self.as_fd(), patience)
     }
 }
 
-/// The first descriptor. Where `cmsg_space!` rounds up there is room for a second one, which is closed.
+/// The first descriptor. `cmsg_space!` rounds up, so there is room for a second one, which is closed.
 fn first_descriptor(messages: impl Iterator<Item = ControlMessageOwned>) -> Option<OwnedFd> {
     let all = messages.flat_map(|message| match message {
         ControlMessageOwned::ScmRights(descriptors) => descriptors,

@@ -1,4 +1,4 @@
-//! Locks of fcntl(2): one tells its holder, and goes with any descriptor of the file that the holder closes.
+//! Locks of fcntl(2). The kernel names the holder of a lock. A holder loses its locks when it closes any descriptor of the file.
 
 use std::io;
 use std::os::fd::AsFd;

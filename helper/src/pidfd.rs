@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-/// Stands for one process, also when its number has become another one's.
+/// Refers to one process, even if another process has its number later.
 #[derive(Debug)]
 pub struct Pidfd(OwnedFd);
 
@@ -82,11 +82,11 @@ impl Pidfd {
 
 fn owned(made: libc::c_long) -> nix::Result<OwnedFd> {
     let number = RawFd::try_from(Errno::result(made)?).map_err(|_overflow| Errno::EBADF)?;
-    // SAFETY: the kernel has just made it for this process, and nobody else knows it.
+    // SAFETY: the kernel has just made the descriptor for this process; nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// An interrupted wait starts anew.
+/// Waits until the descriptor is readable. An interrupted wait starts again.
 pub(crate) fn is_readable_within(
     descriptor: BorrowedFd<'_>,
     patience: Duration,
@@ -101,10 +101,10 @@ pub(crate) fn is_readable_within(
     }
 }
 
-/// Sets the niceness of the calling thread, from -20 (first) to 19.
+/// Sets the niceness of the calling thread, from -20 (highest priority) to 19.
 ///
 /// # Errors
-/// `EACCES`: it takes `CAP_SYS_NICE` to come before others.
+/// `EACCES`: a lower niceness needs `CAP_SYS_NICE`.
 pub fn set_niceness(niceness: i32) -> nix::Result<()> {
     // SAFETY: setpriority(2) takes three integers; 0 is the calling thread.
     let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };

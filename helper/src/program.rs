@@ -1,4 +1,4 @@
-//! The program that runs, kept in memory.
+//! A copy of the running program in memory.
 
 use std::fs::File;
 use std::io;
@@ -16,15 +16,14 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 /// Shown by `ps`, and by `/proc/PID/exe` as `/memfd:fabricbiosd`.
 const NAME: &str = "fabricbiosd";
 
-/// A copy of an executable file that nobody can change: what is started from it later is what was copied, whatever has
-/// become of the file and its disk.
+/// A sealed copy of an executable file: a process that is started from it later runs this version, even if the file was
+/// replaced or its disk does not answer.
 #[derive(Clone, Debug)]
 pub struct Program(Arc<File>);
 
 impl Program {
-    /// Copies the program that this process runs. Where the system lets nobody execute memory (`vm.memfd_noexec`) the
-    /// file itself is kept open, and the log says so: the version stays the same then too, but to start it is to wait for its
-    /// disk.
+    /// Copies the program of this process. If the system forbids executing memory (`vm.memfd_noexec`), the file itself is
+    /// kept open, with a warning in the log: the version stays the same, but each start may wait for the disk.
     ///
     /// # Errors
     /// `/proc/self/exe` cannot be read (is /proc mounted?), or there is no memory for the copy.
@@ -51,7 +50,7 @@ impl Program {
         let mut original = File::open(path)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let executable = MFdFlags::from_bits_retain(libc::MFD_EXEC);
-        // Before Linux 6.3 nobody had to say that it is to be executed.
+        // Kernels before 6.3 do not know the flag.
         let memory = match memfd_create(NAME, flags | executable) {
             Err(Errno::EINVAL) => memfd_create(NAME, flags),
             made => made,
@@ -66,7 +65,7 @@ impl Program {
         Ok(Self(Arc::new(copy)))
     }
 
-    /// What runs it, without arguments. It has to be started before the last clone of this is dropped.
+    /// A command that runs the program, without arguments. Start it before the last clone of this is dropped.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.0.as_raw_fd()));

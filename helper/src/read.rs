@@ -1,4 +1,4 @@
-//! A call that several rooms make.
+//! A call that several crates make.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Call, Caller, Failure};
 
-/// As much as is read, and what its place in memory is a multiple of: no device has larger blocks.
+/// The number of bytes to read, and the alignment of the buffer: no device has larger blocks.
 const BYTES: usize = 4096;
 
-/// Reads the beginning of a file or device, not from a cache.
+/// Reads the beginning of a file or device, without the page cache.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ReadFirst(OsString);
 
 impl ReadFirst {
-    /// Of this one.
+    /// The file or device.
     #[must_use]
     pub fn of(path: &Path) -> Self {
         Self(path.into())

@@ -1,4 +1,4 @@
-//! The caller's side: one process, and what is asked of it.
+//! The caller's side of one process.
 
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
@@ -10,38 +10,37 @@ use crate::call::{Call, Failure, Report};
 use crate::line::Line;
 use crate::pidfd::Pidfd;
 
-/// A process that makes calls, one after the other. Dropped, it is killed; one that waits in the kernel stays until
-/// the kernel lets it go, and holds nothing of the caller's.
+/// A process that makes calls, one after the other. Dropping the session kills the process. A process that waits in the
+/// kernel ends later, when the kernel lets it go; it holds nothing of the caller's.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) line: Line,
     pub(crate) pid: u32,
-    /// None where a thread stands in for the process.
+    /// `None`: a thread makes the calls, for tests.
     pub(crate) process: Option<Pidfd>,
 }
 
 /// Why there is no answer to a call.
 #[derive(Debug)]
 pub enum CallError {
-    /// No process could be started for it.
+    /// No process could be started for the call.
     NotStarted(io::Error),
-    /// It was made and failed.
+    /// The call failed.
     Failed(Failure),
-    /// Its process ended without an answer, or cannot be spoken to.
+    /// The process ended without an answer, or its line failed.
     Lost {
         /// Process id.
         pid: u32,
-        /// Where it was the system.
+        /// The error of the system, if there is one.
         error: Option<io::Error>,
     },
-    /// Its process made no progress and is killed. The call may be done all the same, or be done later: nothing can be said
-    /// about that before the process has ended.
+    /// The process made no progress and is killed. Until it has ended, the call may still take effect.
     Stuck {
         /// Process id.
         pid: u32,
-        /// For how long nothing came from it.
+        /// How long the process sent nothing.
         silent: Duration,
-        /// Where in the kernel it waits, if that is told (`/proc/PID/wchan`).
+        /// The kernel function in which the process waits, if known (`/proc/PID/wchan`).
         waits_in: Option<String>,
     },
 }
@@ -75,7 +74,7 @@ impl fmt::Display for CallError {
 impl std::error::Error for CallError {}
 
 impl CallError {
-    /// Whether a process may be left that waits in the kernel.
+    /// Whether the process may still wait in the kernel.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         matches!(self, Self::Stuck { .. })
@@ -83,8 +82,8 @@ impl CallError {
 }
 
 impl Session {
-    /// Has the process make a call. `progress` is told what it says meanwhile; after `silence_max` without a word it is given
-    /// up. After an error other than [`CallError::Failed`] the session is of no more use.
+    /// Makes a call in the process. `progress` gets its progress messages. After `silence_max` without a message the call is
+    /// given up. After an error other than [`CallError::Failed`] the session cannot be used again.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -136,13 +135,13 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
-            // Fails only for one that has ended, which is as well.
+            // Fails only if the process has ended.
             process.signal(Signal::SIGKILL).ok();
         }
     }
 }
 
-/// The kernel function that a process sleeps in: `0` stands for none, and only root is told.
+/// The kernel function in which the process sleeps. The file has `0` for none, and only root may read it.
 fn waits_in(pid: u32) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/wchan")).ok()?;
     let text = text.trim();

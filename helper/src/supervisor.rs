@@ -21,17 +21,17 @@ use crate::line::Line;
 use crate::pidfd::{Pidfd, set_niceness};
 use crate::{CallError, Program, Session};
 
-/// The supervisor forks within milliseconds: one that takes so long does not run.
+/// The supervisor forks within milliseconds: after this time it counts as stopped.
 const STARTS_WITHIN: Duration = Duration::from_secs(5);
 
-/// First message on the line of a session. Its process comes with it, as a descriptor.
+/// First message on the line of a session. The pidfd of the process comes beside it.
 #[derive(Serialize, Deserialize)]
 enum Began {
     Process(u32),
     Refused(i32),
 }
 
-/// Starts a process for each session. One that has died is replaced when it is needed next.
+/// Starts a process for each session. A supervisor that has died is replaced at the next call.
 #[derive(Clone, Debug)]
 pub struct Supervisor(Arc<Inner>);
 
@@ -51,17 +51,17 @@ enum Kind {
     Threads(Arc<Vec<Handler>>),
 }
 
-/// The supervisor that there is.
+/// The supervisor process.
 #[derive(Debug, Default)]
 struct Running {
-    /// Grows by one with each.
+    /// Grows by one with each new supervisor.
     number: u64,
     process: Option<(Line, Child)>,
 }
 
 /// Why a session did not begin.
 enum NotBegun {
-    /// The supervisor of this number has not said anything, or is gone.
+    /// The supervisor of this number does not answer, or is gone.
     Supervisor(u64, io::Error),
     Refused(io::Error),
 }
@@ -73,12 +73,12 @@ impl From<io::Error> for NotBegun {
 }
 
 impl Supervisor {
-    /// Starts it: `argument` makes the program run [`supervise`]. `lock` is a file that only this user can open, the same
-    /// one for every daemon that may have left a call behind. To be called before this process opens a device: a child has a
-    /// copy of every descriptor until it runs its program.
+    /// Starts the supervisor. The program must run [`supervise`] if its first argument is `argument`. `lock` is a file that
+    /// only this user can open, the same file for every daemon that may have left a call behind. Call this before the
+    /// process opens a device: a child has a copy of every descriptor until it executes its program.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The supervisor cannot be started.
     pub fn start(program: &Program, argument: &str, lock: File) -> io::Result<Self> {
         let kind = Kind::Process {
             program: program.clone(),
@@ -93,7 +93,7 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// A stand-in whose calls are made by threads of this process, for tests.
+    /// For tests: makes calls in threads of this process.
     #[doc(hidden)]
     #[must_use]
     pub fn of_threads(handlers: Vec<Handler>) -> Self {
@@ -103,7 +103,7 @@ impl Supervisor {
         }))
     }
 
-    /// Makes one call in a process of its own; see [`Session::ask`].
+    /// Makes one call in a separate process; see [`Session::ask`].
     ///
     /// # Errors
     /// See [`CallError`].
@@ -116,10 +116,10 @@ impl Supervisor {
         self.session()?.ask(call, silence_max, progress)
     }
 
-    /// Starts a process.
+    /// Starts a process for calls.
     ///
     /// # Errors
-    /// [`CallError::NotStarted`], where another supervisor did not help either.
+    /// [`CallError::NotStarted`], also after a second try with a new supervisor.
     pub fn session(&self) -> Result<Session, CallError> {
         let begun = match self.0.begin() {
             Err(NotBegun::Supervisor(number, error)) => {
@@ -150,7 +150,7 @@ impl Supervisor {
 
 impl Inner {
     fn running(&self) -> MutexGuard<'_, Running> {
-        // Whole at any time.
+        // Each change is one assignment, so a panic leaves nothing half done.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -182,7 +182,7 @@ impl Inner {
         }
     }
 
-    /// Gives the supervisor the process's end of a line; the number of the supervisor.
+    /// Passes one end of the line to the supervisor. Returns the number of the supervisor.
     fn hand_over(&self, line: Line) -> Result<u64, NotBegun> {
         let mut running = self.running();
         if running.process.is_none() {
@@ -219,21 +219,21 @@ impl Inner {
         Ok(())
     }
 
-    /// Unless another one is there already. Calls that are under way end with it.
+    /// Kills the supervisor of this number, unless another one has replaced it already. Its calls in progress end too.
     fn give_up(&self, number: u64) {
         let mut running = self.running();
         if running.number == number
             && let Some((_, mut child)) = running.process.take()
         {
-            // It may have ended.
+            // The process may have ended already.
             child.kill().ok();
             thread::spawn(move || child.wait());
         }
     }
 }
 
-/// Runs as the supervisor: forks for each line that comes over the socket that is standard input, until that is closed.
-/// Standard output is the file in which calls lock what they are at. Called in a process with one thread.
+/// Runs the supervisor: forks a process for each line received from standard input, a socket, until the socket is closed.
+/// Standard output is the file in which calls take their locks. The process must have one thread.
 ///
 /// # Errors
 /// The socket cannot be read, or signals cannot be set up.
@@ -241,11 +241,11 @@ pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
     let socket = Line::from(stdin().as_fd().try_clone_to_owned()?);
     close(0)?;
     let lock = File::from(stdout().as_fd().try_clone_to_owned()?);
-    // Nobody waits for the processes.
+    // The kernel reaps the children.
     reap_by(SigHandler::SigIgn)?;
     // The thread that replaces a supervisor may have a raised priority, which is not for the calls.
     set_niceness(0).ok();
-    // A new process then finds its pages in memory. Without the right to lock memory the supervisor works all the same.
+    // A forked process then needs no disk for its pages. Without the right to lock memory the supervisor still works.
     mlockall(MlockAllFlags::MCL_CURRENT).ok();
     let own = getpid();
     while let Some(message) = socket.receive()? {
@@ -262,7 +262,7 @@ pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
             Ok(ForkResult::Parent { .. }) => {}
             Err(errno) => {
                 let refused = postcard::to_allocvec(&Began::Refused(errno as i32));
-                // Whoever waits sees the end of the line.
+                // If this message is lost, the caller sees that the line is closed.
                 let bytes = refused.map_err(io::Error::other)?;
                 line.send(&bytes, None, MsgFlags::MSG_DONTWAIT).ok();
             }
@@ -271,9 +271,9 @@ pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
     Ok(())
 }
 
-/// What the new process does.
+/// Runs in the forked process.
 fn make_calls(supervisor: Pid, line: Line, lock: File, handlers: &[Handler]) -> io::Result<()> {
-    // A call of a daemon that has died must not go on: the next daemon may give the same bytes to somebody else.
+    // The process must die with its daemon: the next daemon may lease the same bytes to another tenant.
     set_pdeathsig(Signal::SIGKILL)?;
     if getppid() != supervisor {
         return Err(Errno::ESRCH.into());
@@ -291,7 +291,7 @@ fn began(line: &Line, process: Option<Pidfd>) -> io::Result<()> {
 }
 
 fn reap_by(handler: SigHandler) -> io::Result<()> {
-    // SAFETY: neither of the two that are given runs code of ours.
+    // SAFETY: `SigIgn` and `SigDfl` run no code of this program.
     unsafe { signal(Signal::SIGCHLD, handler) }?;
     Ok(())
 }
