@@ -9,6 +9,7 @@
 mod death;
 mod error;
 mod list;
+mod modules;
 mod mounts;
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -21,6 +22,7 @@ pub use death::step_passed;
 use error::Cause;
 pub use error::Error;
 pub use list::parse_list;
+pub use modules::load_module;
 pub use mounts::{Mount, mounts, parse_mounts};
 use zeroize::Zeroizing;
 

@@ -1,17 +1,14 @@
 //! Checks that the kernel has the NVMe target, and loads its module.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{path::Path, time::Duration};
 
 use fabricbios_helper::{Call, Caller, Failure, Supervisor};
-use fabricbios_kernfs::{Mount, mounts};
+use fabricbios_kernfs::{Mount, load_module, mounts};
 use fabricbios_lease::StepError;
 use serde::{Deserialize, Serialize};
 
 /// Longest time for loading a module.
 const LOAD_MAX: Duration = Duration::from_secs(20);
-
-/// The program with which the kernel loads modules itself.
-const MODPROBE: &str = "/proc/sys/kernel/modprobe";
 
 /// Loads the module of this name.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,14 +19,7 @@ impl Call for LoadModule {
     type Answer = ();
 
     fn make(self, _caller: &Caller) -> Result<(), Failure> {
-        let program = fs::read_to_string(MODPROBE)?;
-        let program = program.trim_end();
-        let output = Command::new(program).arg(&self.0).output()?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let why = String::from_utf8_lossy(&output.stderr);
-        Err(format!("{program}: {} ({})", why.trim_end(), output.status).into())
+        Ok(load_module(&self.0)?)
     }
 }
 

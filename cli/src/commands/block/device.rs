@@ -7,12 +7,13 @@ use std::{
 };
 
 use fabricbios_client::{BlockLease, Node};
+use fabricbios_kernfs::load_module;
 use fabricbios_wire::{LeaseId, LeaseInfo, RefusalClass};
 
 use super::{
     super::block_device::NbdDevice,
     attach_paths::AttachPath,
-    modules::{load_module, no_driver},
+    modules::no_driver,
     nvme_device,
     nvme_host::{NvmeHost, Target},
     nvme_keys,

@@ -9,14 +9,12 @@ use std::{
 };
 
 use fabricbios_client::connect_options;
+use fabricbios_kernfs::load_module;
 use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
 use nix::libc;
 use zeroize::Zeroizing;
 
-use super::{
-    modules::{load_module, no_driver},
-    nvme_host::NvmeHost,
-};
+use super::{modules::no_driver, nvme_host::NvmeHost};
 
 /// Why connecting failed.
 #[derive(Debug)]
