@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::line::Line;
-use crate::lock::Bytes;
+use crate::lock::FileBytes;
 
 /// A call that may hang. Both sides are the same program, so the messages need no version.
 pub trait Call: Serialize + DeserializeOwned + 'static {
@@ -141,10 +141,10 @@ impl Caller {
 }
 
 /// Which byte stands for the name.
-fn byte_of(name: &str) -> Bytes {
+fn byte_of(name: &str) -> FileBytes {
     let mut first = [0; 8];
     first.copy_from_slice(&Sha256::digest(name)[..8]);
-    Bytes {
+    FileBytes {
         // The offset and the end of the byte must be valid file offsets.
         start: i64::from_le_bytes(first) & (i64::MAX >> 1),
         length: 1,

@@ -16,7 +16,7 @@ mod session;
 mod supervisor;
 
 pub use call::{Call, Caller, Failure, Handler};
-pub use lock::Bytes as FileBytes;
+pub use lock::FileBytes;
 pub use pidfd::{Pidfd, set_niceness};
 pub use program::Program;
 pub use read::ReadFirst;

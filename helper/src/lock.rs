@@ -10,14 +10,14 @@ use nix::unistd::Pid;
 
 /// Bytes of a file, which need not be that long. A length of 0 reaches to the end.
 #[derive(Clone, Copy, Debug)]
-pub struct Bytes {
+pub struct FileBytes {
     /// The first one; not negative.
     pub start: i64,
     /// How many; 0: all that follow.
     pub length: i64,
 }
 
-impl Bytes {
+impl FileBytes {
     /// The whole file.
     pub const ALL: Self = Self {
         start: 0,

@@ -189,6 +189,6 @@ fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<Ow
     Ok((received.bytes, descriptors.pop()))
 }
 
-fn invalid(why: String) -> io::Error {
+pub(super) fn invalid(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }

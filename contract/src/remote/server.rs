@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 use super::{
     call::{Call, Told, decode, encode},
-    frame::{Frame, Kind, read_frame, write_frame},
+    frame::{Frame, Kind, invalid, read_frame, write_frame},
 };
 use crate::{DataPath, Part, Store};
 
@@ -106,7 +106,7 @@ fn serve<W: FnOnce() + Send + 'static>(
     while let Some(frame) = read_frame(&socket)? {
         if frame.kind != Kind::Call {
             let why = format!("a frame of kind {:?} is no call", frame.kind);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            return Err(invalid(why));
         }
         let answers = Answers {
             socket: Arc::clone(&writing),
