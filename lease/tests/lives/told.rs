@@ -95,14 +95,10 @@ fn the_deadline_told_is_that_of_the_answer() {
 #[test]
 fn a_renewal_that_rotates_prolongs_at_once() {
     let mut world = World::lasting(&[Transport::Udp]);
-    let mut wanted = over(Transport::Udp, 10, 0);
-    wanted.rotate_on_renew = true;
-    world.ask(Request::LeaseAlloc(wanted));
-    let binding_id = world.bind_order().binding_id;
-    world.report(Report::Bind(
-        binding_id,
-        Ok(binding_over(Transport::Udp, 7)),
-    ));
+    let binding_id = world.granted_for(LeaseAllocRequest {
+        rotate_on_renew: true,
+        ..over(Transport::Udp, 10, 0)
+    });
     world.pass_ms(9_000);
     let asked = Asked {
         ticket: Ticket(99),

@@ -98,14 +98,10 @@ fn a_lease_over_both_transports_rotates_before_it_has_a_queue_pair() {
 #[test]
 fn renewal_rotates_the_key_of_datagrams() {
     let mut world = World::lasting(&[Transport::Udp]);
-    let mut wanted = over(Transport::Udp, 10, 0);
-    wanted.rotate_on_renew = true;
-    world.ask(Request::LeaseAlloc(wanted));
-    let binding_id = world.bind_order().binding_id;
-    world.report(Report::Bind(
-        binding_id,
-        Ok(binding_over(Transport::Udp, 7)),
-    ));
+    let binding_id = world.granted_for(LeaseAllocRequest {
+        rotate_on_renew: true,
+        ..over(Transport::Udp, 10, 0)
+    });
     world.pass_ms(9_000);
     let renewed = world.renew(binding_id.lease_id);
     assert_eq!(world.order(), Order::Rotate(binding_id));

@@ -202,15 +202,7 @@ impl World {
         secs: u32,
         grace: u32,
     ) -> BindingId {
-        let ticket = self.ask(Request::LeaseAlloc(over(transport, secs, grace)));
-        let order = self.bind_order();
-        assert_eq!(order.transport, transport);
-        self.report(Report::Bind(
-            order.binding_id,
-            Ok(binding_over(transport, 7)),
-        ));
-        assert_eq!(self.lease(ticket).phase, LeasePhase::Active);
-        order.binding_id
+        self.granted_for(over(transport, secs, grace))
     }
 
     /// An active lease of a page of blocks over `transport`.
@@ -227,10 +219,16 @@ impl World {
         self.granted_for(wanted)
     }
 
+    /// An active lease as requested, of memory or blocks.
     pub(crate) fn granted_for(&mut self, wanted: LeaseAllocRequest) -> BindingId {
+        let (transport, kind) = (wanted.transport, wanted.terms.resource_type());
         let ticket = self.ask(Request::LeaseAlloc(wanted));
         let order = self.bind_order();
-        let binding = block_binding_over(order.transport, 7);
+        assert!(transport == Transport::Auto || order.transport == transport);
+        let binding = match kind {
+            ResourceType::Block => block_binding_over(order.transport, 7),
+            _ => binding_over(order.transport, 7),
+        };
         self.report(Report::Bind(order.binding_id, Ok(binding)));
         assert_eq!(self.lease(ticket).phase, LeasePhase::Active);
         order.binding_id
