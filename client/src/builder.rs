@@ -196,7 +196,7 @@ impl MemBuilder {
 
     /// Sets the intent of a KV cache.
     pub fn kv_cache(mut self, intent: KvCacheIntent) -> Self {
-        self.request.kv_cache_intent = Some(intent);
+        self.request.intent.kv_cache = Some(intent);
         self
     }
 }

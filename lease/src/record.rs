@@ -91,6 +91,7 @@ impl LeaseRecord {
             grace_ends_unix_ms: 0,
             remaining_ms: 0,
             effective: self.effective,
+            intent: None,
             binding: Binding::plain(self.resource_type),
             tenant: None,
             end,

@@ -248,7 +248,10 @@ fn speaks_of(extension: &InventoryExtension, id: ResourceId) -> bool {
         InventoryExtension::Name(of, _)
         | InventoryExtension::Available(of, _)
         | InventoryExtension::Transports(of, _)
-        | InventoryExtension::FencedPart(of, _) => *of == id,
-        InventoryExtension::Classes { resource_id, .. } => *resource_id == id,
+        | InventoryExtension::FencedPart(of, _)
+        | InventoryExtension::ClassEnforcement(of, _)
+        | InventoryExtension::ClassAvailable(of, _) => *of == id,
+        InventoryExtension::Classes { resource_id, .. }
+        | InventoryExtension::VirtualFunctions { resource_id, .. } => *resource_id == id,
     }
 }

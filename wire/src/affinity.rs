@@ -12,6 +12,7 @@ use crate::{
 /// 0x0910: `category u8, strength u8, target_type u8, target_len u16, target`. The sources give the
 /// layout, five categories, three strengths and category 1 = Resource; the other names are ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Affinity {
     /// The thing compared: 1 resource, 2 node, 3 rack, 4 tenant, 5 data.
     pub category: u8,

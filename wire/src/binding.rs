@@ -7,8 +7,9 @@ use core::fmt;
 use zeroize::Zeroize;
 
 use crate::{
-    CpuIsolationClass, Generation, GpuExclusivityClass, LeaseId, NvmeofBinding, ResourceId,
-    ResourceType, Transport,
+    CpuBinding, CpuExecutionMode, CpuIsolationClass, CpuPartition, Enforcement, Generation,
+    GpuExclusivityClass, LeaseId, LeaseIntent, NetBinding, NvmeofBinding, ResourceId, ResourceType,
+    Transport,
 };
 
 /// A lease as its holder sees it: the reply to ALLOC, RENEW, QUERY, BIND and ROTATE.
@@ -39,6 +40,8 @@ pub struct LeaseInfo {
     pub remaining_ms: u64,
     /// Classes that the node enforces for this lease.
     pub effective: Effective,
+    /// 0x0901 and 0x0910: what the tenant stated of its use, kept and not enforced. Boxed: few leases have one.
+    pub intent: Option<Box<LeaseIntent>>,
     /// The kind and the coordinates; parts that the lease does not have are absent.
     pub binding: Binding,
     /// 0x0C01: the tenant. Told to operators only; a tenant sees only its own leases.
@@ -158,6 +161,14 @@ pub struct Effective {
     pub read_only: bool,
     /// 0x0907.
     pub mutual_auth: bool,
+    /// 0x0908.
+    pub cpu_execution_mode: Option<CpuExecutionMode>,
+    /// 0x0909.
+    pub cpu_execution_width: Option<u16>,
+    /// 0x090A.
+    pub cpu_partition: Option<CpuPartition>,
+    /// 0x090B: whether the leased rate is enforced.
+    pub net_rate: Option<Enforcement>,
 }
 
 impl LeaseInfo {
@@ -190,6 +201,10 @@ pub enum KindBinding {
     Mem(Option<RdmaBinding>),
     /// Block storage: 0x0301–0x0309. Boxed: of a million leases most are of memory.
     Block(Option<Box<NvmeofBinding>>),
+    /// CPU cores: 0x0601–0x0605.
+    Cpu(Option<Box<CpuBinding>>),
+    /// A network function: 0x0401–0x0408.
+    Net(Option<Box<NetBinding>>),
     /// A kind without coordinates of its own; never one of those above.
     Other(ResourceType),
 }
@@ -201,6 +216,8 @@ impl KindBinding {
         match self {
             Self::Mem(_) => ResourceType::Mem,
             Self::Block(_) => ResourceType::Block,
+            Self::Cpu(_) => ResourceType::Cpu,
+            Self::Net(_) => ResourceType::Net,
             Self::Other(other) => *other,
         }
     }
@@ -217,6 +234,8 @@ impl Binding {
             kind: match kind {
                 ResourceType::Mem => KindBinding::Mem(None),
                 ResourceType::Block => KindBinding::Block(None),
+                ResourceType::Cpu => KindBinding::Cpu(None),
+                ResourceType::Net => KindBinding::Net(None),
                 other => KindBinding::Other(other),
             },
         }
@@ -255,6 +274,24 @@ impl Binding {
         }
     }
 
+    /// The coordinates of CPU cores, if it has any.
+    #[must_use]
+    pub fn cpu(&self) -> Option<&CpuBinding> {
+        match &self.kind {
+            KindBinding::Cpu(cpu) => cpu.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The coordinates of a network function, if it has any.
+    #[must_use]
+    pub fn net(&self) -> Option<&NetBinding> {
+        match &self.kind {
+            KindBinding::Net(net) => net.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Whether there is a key that can be changed, over any transport.
     #[must_use]
     pub fn has_key(&self) -> bool {
@@ -274,6 +311,8 @@ impl Binding {
                 (KindBinding::Block(one), KindBinding::Block(two)) => {
                     KindBinding::Block(one.or(two))
                 }
+                (KindBinding::Cpu(one), KindBinding::Cpu(two)) => KindBinding::Cpu(one.or(two)),
+                (KindBinding::Net(one), KindBinding::Net(two)) => KindBinding::Net(one.or(two)),
                 (one, _) => one,
             },
         }

@@ -1,11 +1,12 @@
-//! The TLVs of a binding: 0x0102–0x0104 and 0x0201–0x020C; 0x0301–0x0309 are in `nvmeof`. When one of
+//! The TLVs of a binding: 0x0102–0x0104 and 0x0201–0x020C; 0x0301–0x0309 are in `nvmeof`, 0x04xx in `net`, 0x06xx
+//! in `cpu`. When one of
 //! the RDMA tags is there, all of 0x0202–0x0208, 0x020A and 0x020B must be.
 
 use alloc::boxed::Box;
 
 use crate::{
     Binding, DecodeError, DpKey, Endpoint, KindBinding, Limits, PreviousKey, RDMA_PEERS_MAX,
-    RdmaBinding, RdmaQueuePair, RdmaStrategy, ResourceType, endpoint, nvmeof,
+    RdmaBinding, RdmaQueuePair, RdmaStrategy, ResourceType, cpu, endpoint, net, nvmeof,
     rdma_peer::{check_path_mtu, check_u24},
     tag,
     tlv::{Tlv, TlvArea},
@@ -25,9 +26,17 @@ pub(crate) fn read(area: &TlvArea<'_>, kind: ResourceType) -> Read<Binding> {
             let nvmeof = nvmeof::has_binding(area)
                 .then(|| nvmeof::read_binding(area).map(Box::new))
                 .transpose()?;
+            let cpu = cpu::has_binding(area)
+                .then(|| cpu::read_binding(area).map(Box::new))
+                .transpose()?;
+            let net = net::has_binding(area)
+                .then(|| net::read_binding(area).map(Box::new))
+                .transpose()?;
             match Binding::plain(kind).kind {
                 KindBinding::Mem(_) => KindBinding::Mem(rdma),
                 KindBinding::Block(_) => KindBinding::Block(nvmeof),
+                KindBinding::Cpu(_) => KindBinding::Cpu(cpu),
+                KindBinding::Net(_) => KindBinding::Net(net),
                 other @ KindBinding::Other(_) => other,
             }
         },
@@ -123,6 +132,12 @@ pub(crate) fn write(w: &mut Writer, binding: &Binding) {
     }
     if let Some(nvmeof) = binding.nvmeof() {
         nvmeof::write_binding(w, nvmeof);
+    }
+    if let Some(net) = binding.net() {
+        net::write_binding(w, net);
+    }
+    if let Some(cpu) = binding.cpu() {
+        cpu::write_binding(w, cpu);
     }
 }
 

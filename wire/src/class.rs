@@ -14,6 +14,41 @@ pub enum CpuIsolationClass {
     StrictIsolated = 2,
 }
 
+/// Whether a class or a rate is enforced. Value of 0x090B, and of each class in 0x0B06.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum Enforcement {
+    /// The node has asked for it and cannot prove it.
+    BestEffort = 0,
+    /// The node enforces it.
+    Enforced = 1,
+}
+
+/// How a workload runs on its cores (001, execution mode). Value of 0x0908.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum CpuExecutionMode {
+    /// One thread.
+    SingleThreaded = 0,
+    /// Several threads that share memory, as many as the execution width.
+    SharedMemory = 1,
+}
+
+/// The cpuset partition of a lease (kernel, cgroup v2, `cpuset.cpus.partition`). Value of 0x0603 and 0x090A.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum CpuPartition {
+    /// No partition: the CPUs are shared.
+    Member = 0,
+    /// A scheduling domain of its own, with load balancing.
+    Root = 1,
+    /// No load balancing: each thread stays on the CPU that it is on.
+    Isolated = 2,
+}
+
 /// GPU exclusivity, value of `TLV_LEASE_GPU_EXCLUSIVITY` (003 §2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

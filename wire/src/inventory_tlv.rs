@@ -1,11 +1,11 @@
-//! 0x0B01–0x0B05: additions to the structured inventory of the sources. Every value begins with the
+//! 0x0B01–0x0B08: additions to the structured inventory of the sources. Every value begins with the
 //! id of its resource; every tag may repeat.
 
 use alloc::{string::String, vec::Vec};
 
 use crate::{
-    CLASSES_MAX, DecodeError, EXTENSIONS_MAX, InventoryExtension, RESOURCE_NAME_BYTES_MAX,
-    ResourceId, TRANSPORTS_MAX, Transport, tag,
+    CLASSES_MAX, DecodeError, EXTENSIONS_MAX, Enforcement, InventoryExtension,
+    RESOURCE_NAME_BYTES_MAX, ResourceId, TRANSPORTS_MAX, Transport, tag,
     tlv::{Tlv, TlvArea},
     write::{Writer, cut},
 };
@@ -33,6 +33,9 @@ fn read_one(tlv: &Tlv<'_>) -> Result<Option<InventoryExtension>, DecodeError> {
         tag::INVENTORY_CLASSES => read_classes(tlv)?,
         tag::INVENTORY_TRANSPORTS => read_transports(tlv)?,
         tag::INVENTORY_FENCED_PART => amount(tlv, InventoryExtension::FencedPart)?,
+        tag::INVENTORY_CLASS_ENFORCEMENT => read_enforcement(tlv)?,
+        tag::INVENTORY_CLASS_AVAILABLE => read_class_available(tlv)?,
+        tag::INVENTORY_VIRTUAL_FUNCTIONS => read_virtual_functions(tlv)?,
         _ => return Ok(None),
     }))
 }
@@ -77,6 +80,61 @@ fn read_classes(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
         }
         _ => Err(tlv.wrong_length("17 to 33 bytes".into())),
     }
+}
+
+fn read_enforcement(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
+    let (resource_id, rest) = split_id(tlv)?;
+    let (pairs, []) = rest.as_chunks::<2>() else {
+        return Err(tlv.wrong_length("16 bytes and 2 for each class".into()));
+    };
+    if pairs.len() > CLASSES_MAX {
+        return Err(tlv.wrong_length("at most 48 bytes".into()));
+    }
+    let classes = pairs.iter().enumerate().map(|(at, &[class, byte])| {
+        let at = ID_LEN + 2 * at + 1;
+        let enforcement = Enforcement::from_byte(byte);
+        let enforcement =
+            enforcement.ok_or_else(|| tlv.unknown_value(at, "enforcement", "0 or 1", byte))?;
+        Ok((class, enforcement))
+    });
+    let classes = classes.collect::<Result<_, _>>()?;
+    Ok(InventoryExtension::ClassEnforcement(resource_id, classes))
+}
+
+fn read_class_available(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
+    let (resource_id, rest) = split_id(tlv)?;
+    let (classes, []) = rest.as_chunks::<9>() else {
+        return Err(tlv.wrong_length("16 bytes and 9 for each class".into()));
+    };
+    if classes.len() > CLASSES_MAX {
+        return Err(tlv.wrong_length("at most 160 bytes".into()));
+    }
+    let units = |&[class, a, b, c, d, e, f, g, h]: &[u8; 9]| {
+        (class, u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    };
+    let classes = classes.iter().map(units).collect();
+    Ok(InventoryExtension::ClassAvailable(resource_id, classes))
+}
+
+fn read_virtual_functions(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
+    let (resource_id, rest) = split_id(tlv)?;
+    let rest: [u8; 8] = rest
+        .try_into()
+        .ok()
+        .ok_or_else(|| tlv.wrong_length("24 bytes".into()))?;
+    let [t0, t1, t2, t3, f0, f1, f2, f3] = rest;
+    let (total, free) = (
+        u32::from_be_bytes([t0, t1, t2, t3]),
+        u32::from_be_bytes([f0, f1, f2, f3]),
+    );
+    if free > total {
+        return Err(tlv.unknown_value(ID_LEN + 4, "free", "at most the total", free));
+    }
+    Ok(InventoryExtension::VirtualFunctions {
+        resource_id,
+        total,
+        free,
+    })
 }
 
 fn read_transports(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
@@ -132,5 +190,24 @@ fn encode(extension: &InventoryExtension) -> (u16, Vec<u8>) {
             tag::INVENTORY_FENCED_PART,
             with_id(id, &units.to_be_bytes()),
         ),
+        InventoryExtension::ClassEnforcement(id, classes) => {
+            let pairs = classes.iter().flat_map(|&(class, it)| [class, it as u8]);
+            let pairs: Vec<u8> = pairs.collect();
+            (tag::INVENTORY_CLASS_ENFORCEMENT, with_id(id, &pairs))
+        }
+        InventoryExtension::ClassAvailable(id, classes) => {
+            let value = |&(class, units): &(u8, u64)| [&[class][..], &units.to_be_bytes()].concat();
+            let classes: Vec<u8> = classes.iter().flat_map(value).collect();
+            (tag::INVENTORY_CLASS_AVAILABLE, with_id(id, &classes))
+        }
+        InventoryExtension::VirtualFunctions {
+            resource_id,
+            total,
+            free,
+        } => {
+            let value = u64::from(*total) << 32 | u64::from(*free);
+            let value = with_id(resource_id, &value.to_be_bytes());
+            (tag::INVENTORY_VIRTUAL_FUNCTIONS, value)
+        }
     }
 }

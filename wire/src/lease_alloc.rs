@@ -4,8 +4,8 @@
 use alloc::borrow::Cow;
 
 use crate::{
-    LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, affinity, constraints, cpu_isolation,
-    gpu_exclusivity, lease_intent, lease_terms, nvmeof, rdma_peer,
+    LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, affinity, constraints, cpu,
+    gpu_exclusivity, lease_intent, lease_terms, net, nvmeof, rdma_peer,
     read::{Decoded, Reader, invalid_args},
     tag,
     write::Writer,
@@ -34,8 +34,7 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
     let plain = LeaseAllocRequest {
         resource_id,
         grace_secs,
-        kv_cache_intent: lease_intent::find(&params)?,
-        affinities: affinity::find(&params)?,
+        intent: lease_intent::find(&params)?,
         transport: constraints::find_transport(&params)?.unwrap_or_default(),
         rotate_on_renew: params.flag(tag::LEASE_ROTATE_ON_RENEW)?,
         ..LeaseAllocRequest::new(resource_type, capacity, lease_secs)
@@ -75,12 +74,19 @@ fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
     let cpu = request.stated().find_map(LeaseTerms::cpu);
     let gpu = request.stated().find_map(LeaseTerms::gpu);
     nvmeof::write_host(w, &block);
-    lease_intent::write(w, request.kv_cache_intent);
-    cpu_isolation::write(w, cpu.and_then(|terms| terms.isolation));
+    if let Some(terms) = request.stated().find_map(LeaseTerms::net) {
+        net::write_terms(w, terms);
+    }
+    lease_intent::write_kv_cache(w, request.intent.kv_cache);
+    cpu::write_isolation(w, cpu.and_then(|terms| terms.isolation));
     gpu_exclusivity::write(w, gpu.and_then(|terms| terms.exclusivity));
     let transport = request.transport;
     constraints::write_transport(w, (transport != Default::default()).then_some(transport));
     constraints::write_rotate_on_renew(w, request.rotate_on_renew);
     nvmeof::write_classes(w, block.read_only, block.mutual_auth);
-    affinity::write(w, &request.affinities);
+    if let Some(cpu) = cpu {
+        let (mode, width) = (cpu.execution_mode, cpu.execution_width);
+        cpu::write_execution(w, mode, width, cpu.partition);
+    }
+    affinity::write(w, &request.intent.affinities);
 }

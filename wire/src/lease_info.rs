@@ -2,11 +2,11 @@
 //! again as 0x0101 (the sources make it part of every binding), the coordinates, the
 //! enforced classes, the tenant, and the end.
 
-use alloc::borrow::Cow;
+use alloc::{borrow::Cow, boxed::Box};
 
 use crate::{
     Binding, Generation, LEASES_PER_PAGE_MAX, LeaseId, LeaseInfo, LeasePage, LeasePhase,
-    LeaseStatus, ResourceType, binding_tlv, constraints, lease_end,
+    LeaseStatus, ResourceType, affinity, binding_tlv, constraints, lease_end, lease_intent,
     read::{Decoded, Reader},
     tag,
     tlv::Tlv,
@@ -21,6 +21,9 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseInfo> {
     let area = r.area("tlvs")?;
     area.require(tag::LEASE_ID, |tlv| check_lease_id(tlv, lease.lease_id))?;
     lease.effective = constraints::find_effective(&area)?;
+    lease.intent = Some(lease_intent::find(&area)?)
+        .filter(|it| !it.is_empty())
+        .map(Box::new);
     lease.binding = binding_tlv::read(&area, lease.resource_type())?;
     lease.tenant = lease_end::find_tenant(&area)?;
     lease.end = lease_end::find(&area)?;
@@ -42,6 +45,7 @@ fn read_fixed(r: &mut Reader<'_>) -> Decoded<LeaseInfo> {
         grace_ends_unix_ms: r.u64("grace_ends_unix_ms")?,
         remaining_ms: r.u64("remaining_ms")?,
         effective: Default::default(),
+        intent: None,
         tenant: None,
         end: None,
     })
@@ -65,7 +69,13 @@ pub(crate) fn write(w: &mut Writer, lease: &LeaseInfo) {
     w.area(|w| {
         w.tlv(tag::LEASE_ID, &lease.lease_id.0.to_be_bytes());
         binding_tlv::write(w, &lease.binding);
+        if let Some(intent) = &lease.intent {
+            lease_intent::write_kv_cache(w, intent.kv_cache);
+        }
         constraints::write_effective(w, &lease.effective);
+        if let Some(intent) = &lease.intent {
+            affinity::write(w, &intent.affinities);
+        }
         lease_end::write(w, lease.tenant.as_deref(), lease.end.as_deref());
     });
 }

@@ -1,14 +1,35 @@
-//! `TLV_LEASE_INTENT_KV_CACHE` (0x0901): advisory, but validated.
+//! The intent of a lease: advisory, but validated. `TLV_LEASE_INTENT_KV_CACHE` (0x0901), and the affinities (0x0910).
+
+use alloc::vec::Vec;
 
 use crate::{
-    DecodeError, tag,
+    Affinity, DecodeError, affinity, tag,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
 
+/// What a tenant says of the use of its lease. The node keeps it with the lease and enforces nothing of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct LeaseIntent {
+    /// 0x0901.
+    pub kv_cache: Option<KvCacheIntent>,
+    /// 0x0910, in the order of the request.
+    pub affinities: Vec<Affinity>,
+}
+
+impl LeaseIntent {
+    /// Whether nothing is stated.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// 0x0901: the use of memory by a KV cache. The sources leave the layout open; ours is 8 bytes:
 /// `u8 version = 1`, `u8 tier`, `u16 reserved = 0`, `u32 block_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct KvCacheIntent {
     /// How warm the cache is.
     pub tier: KvCacheTier,
@@ -18,6 +39,7 @@ pub struct KvCacheIntent {
 
 /// How warm a KV cache is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum KvCacheTier {
     /// The cache is in use for decoding.
@@ -30,8 +52,11 @@ pub enum KvCacheTier {
 
 const VERSION: u8 = 1;
 
-pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<KvCacheIntent>, DecodeError> {
-    params.read(tag::LEASE_INTENT_KV_CACHE, read)
+pub(crate) fn find(area: &TlvArea<'_>) -> Result<LeaseIntent, DecodeError> {
+    Ok(LeaseIntent {
+        kv_cache: area.read(tag::LEASE_INTENT_KV_CACHE, read)?,
+        affinities: affinity::find(area)?,
+    })
 }
 
 fn read(tlv: &Tlv<'_>) -> Result<KvCacheIntent, DecodeError> {
@@ -50,7 +75,7 @@ fn read(tlv: &Tlv<'_>) -> Result<KvCacheIntent, DecodeError> {
     })
 }
 
-pub(crate) fn write(w: &mut Writer, intent: Option<KvCacheIntent>) {
+pub(crate) fn write_kv_cache(w: &mut Writer, intent: Option<KvCacheIntent>) {
     w.tlv_if(tag::LEASE_INTENT_KV_CACHE, intent.map(value));
 }
 

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use crate::{
-    BlockTerms, CpuTerms, DecodeError, GpuTerms, LeaseAllocRequest, MemTerms, RdmaPeer,
-    ResourceType, cpu_isolation, gpu_exclusivity, nvmeof, rdma_peer, tlv::TlvArea,
+    BlockTerms, CpuTerms, DecodeError, GpuTerms, LeaseAllocRequest, MemTerms, NetTerms, RdmaPeer,
+    ResourceType, cpu, gpu_exclusivity, net, nvmeof, rdma_peer, tlv::TlvArea,
 };
 
 /// The parameters of a lease that only its kind has. The variant is the kind.
@@ -24,11 +24,6 @@ pub enum LeaseTerms {
     /// A kind that is advertised and never leased; never one of those above.
     Other(ResourceType),
 }
-
-/// The terms of a lease of a network function: none yet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct NetTerms {}
 
 impl LeaseTerms {
     /// The terms of that kind with nothing stated.
@@ -99,6 +94,15 @@ impl LeaseTerms {
         }
     }
 
+    /// The terms of a network function.
+    #[must_use]
+    pub fn net(&self) -> Option<&NetTerms> {
+        match self {
+            Self::Net(terms) => Some(terms),
+            _ => None,
+        }
+    }
+
     /// The terms of GPU memory.
     #[must_use]
     pub fn gpu(&self) -> Option<&GpuTerms> {
@@ -154,9 +158,10 @@ impl LeaseAllocRequest {
 /// The terms of every kind that a params blob can state.
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Vec<LeaseTerms>, DecodeError> {
     Ok(alloc::vec![
-        cpu_isolation::find_terms(params)?.into(),
+        cpu::find_terms(params)?.into(),
         gpu_exclusivity::find_terms(params)?.into(),
         rdma_peer::find_terms(params)?.into(),
         nvmeof::find_terms(params)?.into(),
+        net::find_terms(params)?.into(),
     ])
 }

@@ -53,3 +53,11 @@ pub const DHCHAP_SECRET_BYTES_MAX: usize = 128;
 pub const NVMEOF_CTRL_LOSS_SECS_MAX: u32 = 30;
 /// Largest queue pair number and packet sequence number: both have 24 bits in InfiniBand.
 pub const U24_MAX: u32 = 0x00FF_FFFF;
+/// Most ranges in a list of CPUs or NUMA nodes.
+pub const CPU_RANGES_MAX: usize = 256;
+/// Longest path of a cgroup, bytes.
+pub const CPU_CGROUP_BYTES_MAX: usize = 512;
+/// Longest name of a network interface, bytes (kernel, `IFNAMSIZ` less the final zero).
+pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
+/// Longest name of a CDI device, bytes.
+pub const CDI_DEVICE_BYTES_MAX: usize = 128;

@@ -4,9 +4,10 @@ use alloc::string::String;
 use core::{fmt, str::FromStr};
 
 use crate::{
-    CpuIsolationClass, DataOp, DataStatus, EndCause, GpuExclusivityClass, InventoryForm,
-    KvCacheTier, LeaseError, LeasePhase, LeaseStatus, MessageType, NvmeofTransport, RdmaStrategy,
-    RefusalClass, ResourceType, RevokeOutcome, Role, Transport,
+    CpuExecutionMode, CpuIsolationClass, CpuPartition, DataOp, DataStatus, EndCause, Enforcement,
+    GpuExclusivityClass, HandOver, InventoryForm, KvCacheTier, LeaseError, LeasePhase, LeaseStatus,
+    MessageType, NvmeofTransport, RdmaStrategy, RefusalClass, ResourceType, RevokeOutcome, Role,
+    Transport,
 };
 
 /// The error of a text that is no known word.
@@ -84,6 +85,28 @@ words! { CpuIsolationClass, "CPU isolation class", u8, from_byte:
     0 BestEffort "best_effort" | "BestEffort";
     1 WholeCore "whole_core" | "WholeCore";
     2 StrictIsolated "strict_isolated" | "strict" | "StrictIsolated";
+}
+
+words! { Enforcement, "enforcement", u8, from_byte:
+    0 BestEffort "best_effort";
+    1 Enforced "enforced";
+}
+
+words! { CpuExecutionMode, "CPU execution mode", u8, from_byte:
+    0 SingleThreaded "single_threaded" | "SingleThreaded";
+    1 SharedMemory "shared_memory" | "SharedMemory";
+}
+
+words! { CpuPartition, "cpuset partition", u8, from_byte:
+    0 Member "member";
+    1 Root "root";
+    2 Isolated "isolated";
+}
+
+words! { HandOver, "hand-over", u8, from_byte:
+    0 Interface "interface";
+    1 Netns "netns";
+    2 Vfio "vfio";
 }
 
 words! { GpuExclusivityClass, "GPU exclusivity class", u8, from_byte:

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::{Affinity, KvCacheIntent, LeaseTerms, ResourceId, ResourceType};
+use crate::{LeaseIntent, LeaseTerms, ResourceId, ResourceType};
 
 /// LEASE_ALLOC (0x0200).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,10 +15,8 @@ pub struct LeaseAllocRequest {
     pub lease_secs: u32,
     /// Seconds after the term during which contents are kept but nobody has access.
     pub grace_secs: u32,
-    /// 0x0901, advisory but validated.
-    pub kv_cache_intent: Option<KvCacheIntent>,
-    /// 0x0910, repeatable; kept in order.
-    pub affinities: Vec<Affinity>,
+    /// 0x0901 and 0x0910: kept with the lease, and not enforced.
+    pub intent: LeaseIntent,
     /// 0x0904: the transport; `Auto` if absent.
     pub transport: Transport,
     /// 0x0905: the client follows key changes, so renewal rotates the key.
@@ -39,8 +37,7 @@ impl LeaseAllocRequest {
             capacity,
             lease_secs,
             grace_secs: 0,
-            kv_cache_intent: None,
-            affinities: Vec::new(),
+            intent: LeaseIntent::default(),
             transport: Transport::Auto,
             rotate_on_renew: false,
             terms: LeaseTerms::plain(resource_type),

@@ -159,6 +159,9 @@ pub mod cpu_flags {
     pub const ISOLATION_SHIFT: u32 = 24;
     /// Sibling topology was detected for all online CPUs.
     pub const TOPOLOGY_COMPLETE: u32 = 1 << 27;
+    /// A lease of more cores than the execution width is refused: `CPU_REJECTS_WIDE_SINGLE_THREADED` (004 §5; the
+    /// source leaves the bit open).
+    pub const REJECTS_WIDE_SINGLE_THREADED: u32 = 1 << 28;
 }
 
 /// A network interface.
@@ -223,4 +226,17 @@ pub enum InventoryExtension {
     Transports(ResourceId, Vec<crate::Transport>),
     /// 0x0B05: the fenced amount, if only parts of the resource are fenced.
     FencedPart(ResourceId, u64),
+    /// 0x0B06: class bytes of 0x0B03, and whether each is enforced.
+    ClassEnforcement(ResourceId, Vec<(u8, crate::Enforcement)>),
+    /// 0x0B07: units that a lease of each class could still get.
+    ClassAvailable(ResourceId, Vec<(u8, u64)>),
+    /// 0x0B08: virtual functions of a network interface.
+    VirtualFunctions {
+        /// Of which resource.
+        resource_id: ResourceId,
+        /// All that can be leased.
+        total: u32,
+        /// Those that are free.
+        free: u32,
+    },
 }

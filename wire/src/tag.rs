@@ -77,6 +77,38 @@ tags! {
     NVMEOF_HOST = 0x0310, "host NQN asked for";
     /// `[u8; 16]`, of a request.
     NVMEOF_HOST_IDENTIFIER = 0x0311, "host id asked for";
+    /// `u16` domain, `u8` bus, `u8` device and function.
+    NET_PCI_FUNCTION = 0x0401, "PCI function";
+    /// ASCII, 1 to 15 bytes.
+    NET_INTERFACE = 0x0402, "interface name";
+    /// `[u8; 6]`.
+    NET_MAC = 0x0403, "MAC address";
+    /// `u16`, 1 to 4094.
+    NET_VLAN = 0x0404, "VLAN id";
+    /// `u64`, bits per second.
+    NET_RATE = 0x0405, "transmit rate";
+    /// `u8`, [`crate::HandOver`].
+    NET_HAND_OVER = 0x0406, "hand-over";
+    /// `u32`.
+    NET_VFIO_GROUP = 0x0407, "vfio group";
+    /// ASCII.
+    NET_CDI_DEVICE = 0x0408, "CDI device";
+    /// `[u8; 6]`, of a request.
+    NET_MAC_ASKED = 0x0410, "MAC address asked for";
+    /// `u16`, 1 to 4094, of a request.
+    NET_VLAN_ASKED = 0x0411, "VLAN id asked for";
+    /// `u8`, [`crate::HandOver`], of a request.
+    NET_HAND_OVER_ASKED = 0x0412, "hand-over asked for";
+    /// `u16, u16`: first and last of a range; again for each range, all in one value.
+    CPU_CPUS = 0x0601, "logical CPUs";
+    /// UTF-8.
+    CPU_CGROUP = 0x0602, "cgroup";
+    /// `u8`, [`crate::CpuPartition`].
+    CPU_PARTITION = 0x0603, "cpuset partition";
+    /// As [`CPU_CPUS`].
+    CPU_MEMORY_NODES = 0x0604, "NUMA nodes of memory";
+    /// `u32, u32`: microseconds of CPU time in a period, microseconds of the period.
+    CPU_QUOTA = 0x0605, "CPU quota";
     /// [`crate::KvCacheIntent`].
     LEASE_INTENT_KV_CACHE = 0x0901, "KV cache intent";
     /// `u8`, [`crate::CpuIsolationClass`].
@@ -91,6 +123,14 @@ tags! {
     LEASE_READ_ONLY = 0x0906, "read-only";
     /// `u8`, 0 or 1.
     LEASE_MUTUAL_AUTH = 0x0907, "mutual authentication";
+    /// `u8`, [`crate::CpuExecutionMode`].
+    LEASE_CPU_EXECUTION_MODE = 0x0908, "CPU execution mode";
+    /// `u16`, threads.
+    LEASE_CPU_EXECUTION_WIDTH = 0x0909, "CPU execution width";
+    /// `u8`, [`crate::CpuPartition`].
+    LEASE_CPU_PARTITION = 0x090A, "CPU partition";
+    /// `u8`, [`crate::Enforcement`].
+    LEASE_NET_RATE = 0x090B, "enforcement of the rate";
     /// [`crate::Affinity`]; may repeat.
     LEASE_AFFINITY = 0x0910, "affinity";
     /// `u8`, [`crate::RefusalClass`].
@@ -109,6 +149,12 @@ tags! {
     INVENTORY_TRANSPORTS = 0x0B04, "transports";
     /// `u128, u64`; may repeat.
     INVENTORY_FENCED_PART = 0x0B05, "fenced part";
+    /// `u128`, then `u8` class and `u8` [`crate::Enforcement`] for each class; may repeat.
+    INVENTORY_CLASS_ENFORCEMENT = 0x0B06, "enforcement of classes";
+    /// `u128`, then `u8` class and `u64` units for each class; may repeat.
+    INVENTORY_CLASS_AVAILABLE = 0x0B07, "available by class";
+    /// `u128, u32, u32`: all, and those that are free; may repeat.
+    INVENTORY_VIRTUAL_FUNCTIONS = 0x0B08, "virtual functions";
     /// UTF-8.
     LEASE_TENANT = 0x0C01, "tenant";
     /// `u64, u8`, UTF-8, [`crate::LeaseEnd`].

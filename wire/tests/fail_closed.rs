@@ -127,6 +127,7 @@ fn unknown_tags_are_skipped_and_may_repeat() {
     let params = [&unknown[..], &tlv(0x0902, &[1])].concat();
     let cpu = CpuTerms {
         isolation: Some(CpuIsolationClass::WholeCore),
+        ..CpuTerms::default()
     };
     assert_eq!(alloc(&params).unwrap().foreign, [cpu.into()]);
 }
@@ -147,7 +148,11 @@ fn affinities_are_bounded_and_checked() {
     let label =
         |n: usize| tlv(tag::LEASE_AFFINITY, &[&[1, 1, 4, 0, 1][..], b"x"].concat()).repeat(n);
     assert_eq!(
-        alloc(&label(AFFINITIES_MAX)).unwrap().affinities.len(),
+        alloc(&label(AFFINITIES_MAX))
+            .unwrap()
+            .intent
+            .affinities
+            .len(),
         AFFINITIES_MAX
     );
     assert_intent(&label(AFFINITIES_MAX + 1));
@@ -274,7 +279,10 @@ fn a_request_that_does_not_fit_is_never_a_valid_frame() {
         target,
     };
     let request = Request::LeaseAlloc(LeaseAllocRequest {
-        affinities: vec![far],
+        intent: LeaseIntent {
+            affinities: vec![far],
+            ..LeaseIntent::default()
+        },
         ..plain()
     });
     assert!(decode_request(&encode_request(1, 2, &request)).is_err());
@@ -295,10 +303,24 @@ fn terms_of_another_kind_are_told_apart() {
     };
     let isolation = Some(CpuIsolationClass::WholeCore);
     let own = LeaseAllocRequest::parse(&payload(1)).unwrap();
-    assert_eq!(own.terms, CpuTerms { isolation }.into());
+    assert_eq!(
+        own.terms,
+        CpuTerms {
+            isolation,
+            ..CpuTerms::default()
+        }
+        .into()
+    );
     assert_eq!(own.foreign, []);
     let of_memory = LeaseAllocRequest::parse(&payload(2)).unwrap();
     assert!(of_memory.terms.is_plain());
     assert_eq!(of_memory.resource_type(), ResourceType::Mem);
-    assert_eq!(of_memory.foreign, [CpuTerms { isolation }.into()]);
+    assert_eq!(
+        of_memory.foreign,
+        [CpuTerms {
+            isolation,
+            ..CpuTerms::default()
+        }
+        .into()]
+    );
 }

@@ -220,6 +220,7 @@ fn the_largest_answers_fit_a_frame() {
             rotate_on_renew: true,
             read_only: true,
             mutual_auth: true,
+            ..Effective::default()
         },
         binding,
         tenant: Some("t".repeat(TENANT_BYTES_MAX)),
@@ -229,6 +230,7 @@ fn the_largest_answers_fit_a_frame() {
             by: Some("o".repeat(TENANT_BYTES_MAX)),
             proof: vec![step; PROOF_STEPS_MAX],
         })),
+        intent: None,
     };
     // Lists have neither keys nor proofs.
     let mut listed = LeaseInfo {

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    BlockTerms, CpuTerms, GpuTerms, LeaseAllocRequest, LeaseId, LeaseInfo, LeaseTerms, MemTerms,
-    NetTerms, Request, Transport,
+    BlockTerms, CpuTerms, GpuTerms, LeaseAllocRequest, LeaseId, LeaseInfo, LeaseIntent, LeaseTerms,
+    MemTerms, NetTerms, Request, Transport,
 };
 use serde::Serialize;
 
@@ -94,7 +94,10 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
         } => LeaseAllocRequest {
             transport,
             rotate_on_renew,
-            kv_cache_intent: intent_kv_cache,
+            intent: LeaseIntent {
+                kv_cache: intent_kv_cache,
+                ..LeaseIntent::default()
+            },
             ..request_of(
                 node,
                 MemTerms {
@@ -131,7 +134,13 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
             cores,
             term,
             isolation,
-        } => request_of(node, CpuTerms { isolation }, cores, term)?,
+        } => {
+            let terms = CpuTerms {
+                isolation,
+                ..CpuTerms::default()
+            };
+            request_of(node, terms, cores, term)?
+        }
         Alloc::Gpu {
             vram,
             term,

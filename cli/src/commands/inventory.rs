@@ -149,6 +149,9 @@ fn extend(details: &mut BTreeMap<ResourceId, Details>, extension: &InventoryExte
         }
         // The flat form has it too.
         InventoryExtension::Available(..) => {}
+        InventoryExtension::ClassEnforcement(..)
+        | InventoryExtension::ClassAvailable(..)
+        | InventoryExtension::VirtualFunctions { .. } => {}
     }
 }
 

@@ -129,6 +129,7 @@ mod tests {
             },
             tenant: None,
             end: None,
+            intent: None,
         }
     }
 

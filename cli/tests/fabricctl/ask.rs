@@ -52,7 +52,7 @@ fn every_alloc_asks_for_what_its_flags_say() {
         tier: KvCacheTier::Hot,
         block_bytes: 65_536,
     };
-    assert_eq!(mem.kv_cache_intent, Some(intent));
+    assert_eq!(mem.intent.kv_cache, Some(intent));
     let &[peer] = mem.terms.rdma_peers() else {
         panic!("{:?}", mem.terms)
     };

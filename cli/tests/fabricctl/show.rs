@@ -29,6 +29,7 @@ fn the_json_of_a_lease_is_the_contract() {
             rotate_on_renew: true,
             read_only: false,
             mutual_auth: false,
+            ..Effective::default()
         },
         binding: Binding {
             dp_key: Some(DpKey([0xab; 32])),

@@ -201,6 +201,7 @@ pub(crate) fn lease(remaining_ms: u64) -> LeaseInfo {
         },
         tenant: None,
         end: None,
+        intent: None,
     }
 }
 
@@ -234,5 +235,6 @@ pub(crate) fn honest(request: &LeaseAllocRequest) -> Effective {
         rotate_on_renew: request.rotate_on_renew,
         read_only: block.read_only,
         mutual_auth: block.mutual_auth,
+        ..Effective::default()
     }
 }

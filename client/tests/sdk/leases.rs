@@ -138,6 +138,7 @@ fn classes_that_are_not_enforced_are_missed() {
     let cpu = |class| LeaseAllocRequest {
         terms: LeaseTerms::Cpu(CpuTerms {
             isolation: Some(class),
+            ..CpuTerms::default()
         }),
         ..plain.clone()
     };

@@ -70,7 +70,12 @@ fn each_has_its_code_and_class() {
         |r: &mut LeaseAllocRequest| r.terms = LeaseTerms::plain(ResourceType::Unknown(0x1234));
     assert_eq!(refused(unknown), (InvalidArgs, Permanent));
     let isolation = Some(CpuIsolationClass::BestEffort);
-    let cpu = |r: &mut LeaseAllocRequest| *r = r.clone().with_terms(CpuTerms { isolation });
+    let cpu = |r: &mut LeaseAllocRequest| {
+        *r = r.clone().with_terms(CpuTerms {
+            isolation,
+            ..CpuTerms::default()
+        })
+    };
     assert_eq!(refused(cpu), (InvalidArgs, Permanent));
     let exclusivity = Some(GpuExclusivityClass::Shared);
     let gpu = |r: &mut LeaseAllocRequest| *r = r.clone().with_terms(GpuTerms { exclusivity });

@@ -39,6 +39,7 @@ fn asked(count: u64, shared: bool) -> LeaseAllocRequest {
     LeaseAllocRequest {
         terms: LeaseTerms::Cpu(CpuTerms {
             isolation: Some(class),
+            ..CpuTerms::default()
         }),
         ..LeaseAllocRequest::new(ResourceType::Cpu, count, 10)
     }

@@ -63,7 +63,11 @@ impl Daemon {
         };
         let isolation = Some(class);
         let request = LeaseAllocRequest {
-            terms: CpuTerms { isolation }.into(),
+            terms: CpuTerms {
+                isolation,
+                ..CpuTerms::default()
+            }
+            .into(),
             ..LeaseAllocRequest::new(ResourceType::Cpu, count, secs)
         };
         self.operator.alloc(request).await.map(|it| it.lease_id)

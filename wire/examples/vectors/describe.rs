@@ -97,7 +97,7 @@ pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
     if let Some(id) = block.host_id {
         lines!(out, "", "host_id" = id);
     }
-    if let Some(intent) = it.kv_cache_intent {
+    if let Some(intent) = it.intent.kv_cache {
         let prefix = "kv_cache_intent.";
         lines!(
             out,
@@ -119,7 +119,7 @@ pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
         "rotate_on_renew" = it.rotate_on_renew
     );
     block_flags(&mut out, "", block.read_only, block.mutual_auth);
-    for (n, near) in it.affinities.iter().enumerate() {
+    for (n, near) in it.intent.affinities.iter().enumerate() {
         lines!(
             out,
             format!("affinity.{n}."),
@@ -498,5 +498,22 @@ fn extension(it: &InventoryExtension) -> String {
                 .collect();
             format!("transports.{id} = {}", transports.join(","))
         }
+        InventoryExtension::ClassEnforcement(id, classes) => {
+            let classes: Vec<_> = { classes.iter() }
+                .map(|(class, it)| format!("{class:02x} {it}"))
+                .collect();
+            format!("class_enforcement.{id} = {}", classes.join(","))
+        }
+        InventoryExtension::ClassAvailable(id, classes) => {
+            let classes: Vec<_> = { classes.iter() }
+                .map(|(class, units)| format!("{class:02x} {units}"))
+                .collect();
+            format!("class_available.{id} = {}", classes.join(","))
+        }
+        InventoryExtension::VirtualFunctions {
+            resource_id,
+            total,
+            free,
+        } => format!("virtual_functions.{resource_id} = {free}/{total}"),
     }
 }

@@ -25,6 +25,7 @@ pub(crate) fn memory_of(rdma_peers: Vec<RdmaPeer>) -> MemTerms {
 pub(crate) fn cpu(class: CpuIsolationClass) -> CpuTerms {
     CpuTerms {
         isolation: Some(class),
+        ..CpuTerms::default()
     }
 }
 
@@ -157,11 +158,13 @@ pub(crate) fn further(count: usize) -> Vec<RdmaQueuePair> {
 pub(crate) fn full_alloc() -> LeaseAllocRequest {
     LeaseAllocRequest {
         resource_id: Some(ARENA),
-        kv_cache_intent: Some(KvCacheIntent {
-            tier: KvCacheTier::Warm,
-            block_bytes: 65_536,
-        }),
-        affinities: affinities(),
+        intent: LeaseIntent {
+            kv_cache: Some(KvCacheIntent {
+                tier: KvCacheTier::Warm,
+                block_bytes: 65_536,
+            }),
+            affinities: affinities(),
+        },
         transport: Transport::Rdma,
         rotate_on_renew: true,
         ..alloc(ResourceType::Mem)
@@ -224,6 +227,7 @@ pub(crate) fn lease(binding: Binding) -> LeaseInfo {
         binding,
         tenant: None,
         end: None,
+        intent: None,
     }
 }
 
@@ -251,6 +255,7 @@ pub(crate) fn full_lease() -> LeaseInfo {
         rotate_on_renew: true,
         read_only: false,
         mutual_auth: false,
+        ..Effective::default()
     };
     let binding = Binding {
         dp_key: Some(DpKey(core::array::from_fn(|n| {

@@ -143,13 +143,18 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         LeaseAllocRequest {
             resource_id: who.1,
             grace_secs: amounts.2,
-            kv_cache_intent: who.2,
-            affinities: rest.0,
+            intent: LeaseIntent {
+                kv_cache: who.2,
+                affinities: rest.0,
+            },
             transport: rest.1,
             rotate_on_renew: rest.2,
             ..LeaseAllocRequest::new(who.0.0, amounts.0, amounts.1)
         }
-        .with_terms(CpuTerms { isolation })
+        .with_terms(CpuTerms {
+            isolation,
+            ..CpuTerms::default()
+        })
         .with_terms(GpuTerms { exclusivity })
         .with_terms(MemTerms { rdma_peers: who.3 })
         .with_terms(who.0.1)
@@ -460,6 +465,7 @@ fn effective() -> impl Strategy<Value = Effective> {
                 rotate_on_renew: flags.0,
                 read_only: flags.1,
                 mutual_auth: flags.2,
+                ..Effective::default()
             },
         )
 }
@@ -486,6 +492,7 @@ fn lease() -> impl Strategy<Value = LeaseInfo> {
             binding,
             tenant,
             end: end.map(Box::new),
+            intent: None,
         },
     )
 }

@@ -116,6 +116,7 @@ mod tests {
             binding: Binding::plain(ResourceType::Block),
             tenant: None,
             end: None,
+            intent: None,
         }
     }
 

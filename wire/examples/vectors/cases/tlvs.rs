@@ -32,7 +32,10 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
             block_bytes: 0x0001_0203,
         };
         let alloc = LeaseAllocRequest {
-            kv_cache_intent: Some(intent),
+            intent: LeaseIntent {
+                kv_cache: Some(intent),
+                ..LeaseIntent::default()
+            },
             ..plain.clone()
         };
         params(c, &format!("kv_cache_{tier}"), "KV cache intent", &alloc);
@@ -45,7 +48,10 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
         params(c, &format!("transport_{transport}"), "transport", &alloc);
     }
     let alloc = LeaseAllocRequest {
-        affinities: samples::affinities(),
+        intent: LeaseIntent {
+            affinities: samples::affinities(),
+            ..LeaseIntent::default()
+        },
         ..plain.clone()
     };
     params(c, "affinities", "every category, strength and target type, in order", &alloc);
