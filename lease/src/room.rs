@@ -47,6 +47,10 @@ impl Room {
             AllocationMode::Units { numbers, sharers } => {
                 Self::Units(Units::new(numbers, *sharers))
             }
+            AllocationMode::Cores { groups } => {
+                let numbers: Vec<u32> = groups.iter().map(|group| group.number).collect();
+                Self::Units(Units::new(&numbers, 0))
+            }
             AllocationMode::Vector(dimensions) => Self::Vector {
                 align,
                 parts: dimensions.iter().map(Free::new).collect(),
@@ -261,6 +265,8 @@ mod tests {
             fence_scope: FenceScope::Whole,
             allocation_mode,
             read_only: false,
+            classes: None,
+            rate: None,
         })
     }
 

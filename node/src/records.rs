@@ -241,6 +241,8 @@ mod tests {
             fence_scope: FenceScope::Part,
             allocation_mode,
             read_only: false,
+            classes: None,
+            rate: None,
         }
     }
 

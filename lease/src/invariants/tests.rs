@@ -46,6 +46,8 @@ impl Node {
                 fence_scope: FenceScope::Whole,
                 allocation_mode: AllocationMode::Stretches,
                 read_only: false,
+                classes: None,
+                rate: None,
             };
             table.offer(ResourceType::Mem, offer);
         }

@@ -293,6 +293,8 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         fence_scope: FenceScope::Whole,
         allocation_mode: AllocationMode::Stretches,
         read_only: false,
+        classes: None,
+        rate: None,
     }
 }
 

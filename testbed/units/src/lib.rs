@@ -41,6 +41,8 @@ pub fn offer(resource_id: ResourceId, count: u32, sharers: u32) -> Offer {
             sharers,
         },
         read_only: false,
+        classes: None,
+        rate: None,
     }
 }
 
