@@ -35,6 +35,8 @@ pub struct Wants {
     pub boots: u32,
     /// The suite leaves things behind, on purpose or by a fault of the kernel.
     pub alone: bool,
+    /// The guest has a network card with virtual functions, behind an IOMMU.
+    pub igb: bool,
     /// Nothing runs beside the suite, and its guest has two processors on any host: a client continues on one of them
     /// while the node cuts its access on the other.
     pub quiet: bool,
@@ -109,11 +111,12 @@ fn header(text: &str) -> Result<Wants> {
         disk_bytes: None,
         boots: 1,
         alone: false,
+        igb: false,
         quiet: false,
     };
     words.try_for_each(|word| wants.read(word))?;
-    if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some()) {
-        bail!("disk= and boots= are for one-vm");
+    if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some() || wants.igb) {
+        bail!("disk=, boots= and igb are for one-vm");
     }
     Ok(wants)
 }
@@ -126,6 +129,7 @@ impl Wants {
             && self.disk_bytes.is_none()
             && self.boots == 1
             && !self.alone
+            && !self.igb
     }
 
     fn read(&mut self, word: &str) -> Result<()> {
@@ -138,10 +142,11 @@ impl Wants {
                 self.disk_bytes = Some(number(mebibytes)? << 20);
             }
             "alone" => self.alone = true,
+            "igb" => self.igb = true,
             "quiet" => self.quiet = true,
             "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
             _ => bail!(
-                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, alone or quiet expected"
+                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, alone, igb or quiet expected"
             ),
         }
         Ok(())
@@ -193,6 +198,7 @@ mod tests {
             disk_bytes: None,
             boots: 1,
             alone: false,
+            igb: false,
             quiet: false,
         };
         assert_eq!(header("# lab: one-vm\n").unwrap(), plain);
@@ -206,6 +212,8 @@ mod tests {
         assert_eq!(header(text).unwrap(), two);
         let alone = header("# lab: one-vm alone\n").unwrap();
         assert!(alone.alone && !alone.shares());
+        let igb = header("# lab: one-vm igb\n").unwrap();
+        assert!(igb.igb && !igb.shares());
         let quiet = header("# lab: one-vm quiet\n").unwrap();
         assert!(quiet.quiet && quiet.shares());
         let again = Wants {
@@ -223,6 +231,7 @@ mod tests {
             "# lab: one-vm disk=256\n",
             "# lab: one-vm boots=\n",
             "# lab: two-vm boots=2\n",
+            "# lab: two-vm igb\n",
         ] {
             assert!(header(wrong).is_err(), "{wrong:?} was taken");
         }
