@@ -11,6 +11,7 @@ mount -t tmpfs -o mode=1777 shm /dev/shm
 mount -t devpts -o mode=620,ptmxmode=666 devpts /dev/pts
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t debugfs debugfs /sys/kernel/debug
+mount -t tracefs tracefs /sys/kernel/tracing
 ln -sfn /proc/self/fd /dev/fd
 ln -sfn /proc/self/fd/0 /dev/stdin
 ln -sfn /proc/self/fd/1 /dev/stdout

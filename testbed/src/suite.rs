@@ -1,6 +1,7 @@
 //! The suites that run in guests: their list, their needs, and the meaning of their exit codes.
 
 use crate::guest::Finished;
+use crate::machine::Processors;
 use crate::report::Outcome;
 use anyhow::{Context, Result, bail};
 use std::os::unix::fs::PermissionsExt;
@@ -38,6 +39,8 @@ pub struct Wants {
     /// Nothing runs beside the suite, and its guest has two processors on any host: a client continues on one of them
     /// while the node cuts its access on the other.
     pub quiet: bool,
+    /// The processors of its guests. Without them a guest has one or two, as its host has.
+    pub processors: Option<Processors>,
 }
 
 /// One program that runs in the lab.
@@ -90,7 +93,8 @@ impl Suite {
     }
 }
 
-/// Reads `# lab: one-vm`, `# lab: two-vm timeout=1200` or `# lab: one-vm disk=256M boots=2`.
+/// Reads `# lab: one-vm`, `# lab: two-vm timeout=1200` `# lab: one-vm disk=256M boots=2` or
+/// `# lab: one-vm topology=2x2x2 numa=2`.
 fn header(text: &str) -> Result<Wants> {
     let line = text
         .lines()
@@ -110,6 +114,7 @@ fn header(text: &str) -> Result<Wants> {
         boots: 1,
         alone: false,
         quiet: false,
+        processors: None,
     };
     words.try_for_each(|word| wants.read(word))?;
     if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some()) {
@@ -139,9 +144,20 @@ impl Wants {
             }
             "alone" => self.alone = true,
             "quiet" => self.quiet = true,
+            "smp" => {
+                let cores = u8::try_from(number(value)?)?.max(1);
+                self.processors = Some(Processors::cores(cores.into()));
+            }
+            "topology" => self.processors = Some(value.parse()?),
+            "numa" => {
+                let processors = self
+                    .processors
+                    .context("numa= comes after smp= or topology=")?;
+                self.processors = Some(processors.in_nodes(u32::try_from(number(value)?)?)?);
+            }
             "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
             _ => bail!(
-                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, alone or quiet expected"
+                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, smp=NUMBER, topology=SxCxT, numa=NUMBER, alone or quiet expected"
             ),
         }
         Ok(())
@@ -194,6 +210,7 @@ mod tests {
             boots: 1,
             alone: false,
             quiet: false,
+            processors: None,
         };
         assert_eq!(header("# lab: one-vm\n").unwrap(), plain);
         assert!(plain.shares());
@@ -208,6 +225,17 @@ mod tests {
         assert!(alone.alone && !alone.shares());
         let quiet = header("# lab: one-vm quiet\n").unwrap();
         assert!(quiet.quiet && quiet.shares());
+        let four = header("# lab: one-vm smp=4\n").unwrap();
+        assert_eq!(four.processors, Some(Processors::cores(4)));
+        let nodes = header("# lab: one-vm topology=2x2x2 numa=2\n").unwrap();
+        assert!(nodes.shares());
+        let expected = Processors {
+            sockets: 2,
+            cores: 2,
+            threads: 2,
+            nodes: 2,
+        };
+        assert_eq!(nodes.processors, Some(expected));
         let again = Wants {
             disk_bytes: Some(256 << 20),
             boots: 2,
@@ -223,6 +251,9 @@ mod tests {
             "# lab: one-vm disk=256\n",
             "# lab: one-vm boots=\n",
             "# lab: two-vm boots=2\n",
+            "# lab: one-vm numa=2\n",
+            "# lab: one-vm topology=2x2\n",
+            "# lab: one-vm smp=4 numa=3\n",
         ] {
             assert!(header(wrong).is_err(), "{wrong:?} was taken");
         }
