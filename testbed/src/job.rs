@@ -39,6 +39,8 @@ pub enum Prelude {
     LinkRoce,
     /// The driver of the guest's disks.
     Disk,
+    /// The drivers and names of what [`Job::add_igb`] adds.
+    Igb,
 }
 
 impl Prelude {
@@ -48,6 +50,7 @@ impl Prelude {
             Self::Link => include_str!("../boot/link.sh"),
             Self::LinkRoce => include_str!("../boot/link_roce.sh"),
             Self::Disk => "modprobe virtio_blk\n",
+            Self::Igb => include_str!("../boot/igb.sh"),
         }
     }
 }
@@ -84,6 +87,12 @@ impl Job {
             timeout: Some(Duration::from_secs(300)),
             vm: VmSpec::default(),
         }
+    }
+
+    /// Gives the guest a network card with virtual functions, `pf0`, and a plain interface on the same wire, `wire0`.
+    pub fn add_igb(&mut self) {
+        self.vm.add_igb();
+        self.preludes.push(Prelude::Igb);
     }
 
     /// The first file system of this job's guest.

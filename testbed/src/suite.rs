@@ -36,6 +36,8 @@ pub struct Wants {
     pub boots: u32,
     /// The suite leaves things behind, on purpose or by a fault of the kernel.
     pub alone: bool,
+    /// The guest has a network card with virtual functions, behind an IOMMU.
+    pub igb: bool,
     /// Nothing runs beside the suite, and its guest has two processors on any host: a client continues on one of them
     /// while the node cuts its access on the other.
     pub quiet: bool,
@@ -113,12 +115,13 @@ fn header(text: &str) -> Result<Wants> {
         disk_bytes: None,
         boots: 1,
         alone: false,
+        igb: false,
         quiet: false,
         processors: None,
     };
     words.try_for_each(|word| wants.read(word))?;
-    if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some()) {
-        bail!("disk= and boots= are for one-vm");
+    if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some() || wants.igb) {
+        bail!("disk=, boots= and igb are for one-vm");
     }
     Ok(wants)
 }
@@ -131,6 +134,7 @@ impl Wants {
             && self.disk_bytes.is_none()
             && self.boots == 1
             && !self.alone
+            && !self.igb
     }
 
     fn read(&mut self, word: &str) -> Result<()> {
@@ -143,6 +147,7 @@ impl Wants {
                 self.disk_bytes = Some(number(mebibytes)? << 20);
             }
             "alone" => self.alone = true,
+            "igb" => self.igb = true,
             "quiet" => self.quiet = true,
             "smp" => {
                 let cores = u8::try_from(number(value)?)?.max(1);
@@ -157,7 +162,8 @@ impl Wants {
             }
             "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
             _ => bail!(
-                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, smp=NUMBER, topology=SxCxT, numa=NUMBER, alone or quiet expected"
+                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, smp=NUMBER, topology=SxCxT, numa=NUMBER, \
+                 alone, igb or quiet expected"
             ),
         }
         Ok(())
@@ -209,6 +215,7 @@ mod tests {
             disk_bytes: None,
             boots: 1,
             alone: false,
+            igb: false,
             quiet: false,
             processors: None,
         };
@@ -223,6 +230,8 @@ mod tests {
         assert_eq!(header(text).unwrap(), two);
         let alone = header("# lab: one-vm alone\n").unwrap();
         assert!(alone.alone && !alone.shares());
+        let igb = header("# lab: one-vm igb\n").unwrap();
+        assert!(igb.igb && !igb.shares());
         let quiet = header("# lab: one-vm quiet\n").unwrap();
         assert!(quiet.quiet && quiet.shares());
         let four = header("# lab: one-vm smp=4\n").unwrap();
@@ -254,6 +263,7 @@ mod tests {
             "# lab: one-vm numa=2\n",
             "# lab: one-vm topology=2x2\n",
             "# lab: one-vm smp=4 numa=3\n",
+            "# lab: two-vm igb\n",
         ] {
             assert!(header(wrong).is_err(), "{wrong:?} was taken");
         }

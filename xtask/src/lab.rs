@@ -19,6 +19,10 @@ pub(crate) struct Arguments {
     /// Make the soft-RoCE device rxe0 before the command
     #[arg(long)]
     rdma: bool,
+    /// Give the guest a network card with virtual functions, pf0, behind an IOMMU, and a plain interface on the same
+    /// wire, wire0
+    #[arg(long, conflicts_with = "pair")]
+    igb: bool,
     /// CPUs of the guest
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
     smp: u32,
@@ -156,6 +160,9 @@ fn job(layout: &Layout, arguments: &Arguments) -> Result<Job> {
         } else {
             Prelude::SoftRoce
         });
+    }
+    if arguments.igb {
+        job.add_igb();
     }
     let profile = match arguments.release {
         true => Profile::Release,

@@ -227,6 +227,9 @@ pub(crate) fn run_alone(
         return run_pair(lab, job);
     }
     job.preludes.push(Prelude::SoftRoce);
+    if suite.wants.igb {
+        job.add_igb();
+    }
     let size = suite.wants.disk_bytes;
     let disk = size.map(|bytes| Disk::create(layout, bytes)).transpose()?;
     if let Some(disk) = &disk {
