@@ -36,6 +36,8 @@ pub struct Wants {
     pub boots: u32,
     /// The suite leaves things behind, on purpose or by a fault of the kernel.
     pub alone: bool,
+    /// systemd is process 1 of the guest.
+    pub systemd: bool,
     /// The guest has a network card with virtual functions, behind an IOMMU.
     pub igb: bool,
     /// Nothing runs beside the suite, and its guest has two processors on any host: a client continues on one of them
@@ -116,6 +118,7 @@ fn header(text: &str) -> Result<Wants> {
         boots: 1,
         alone: false,
         igb: false,
+        systemd: false,
         quiet: false,
         processors: None,
     };
@@ -135,6 +138,7 @@ impl Wants {
             && self.boots == 1
             && !self.alone
             && !self.igb
+            && !self.systemd
     }
 
     fn read(&mut self, word: &str) -> Result<()> {
@@ -148,6 +152,7 @@ impl Wants {
             }
             "alone" => self.alone = true,
             "igb" => self.igb = true,
+            "systemd" => self.systemd = true,
             "quiet" => self.quiet = true,
             "smp" => {
                 let cores = u8::try_from(number(value)?)?.max(1);
@@ -163,7 +168,7 @@ impl Wants {
             "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
             _ => bail!(
                 "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, smp=NUMBER, topology=SxCxT, numa=NUMBER, \
-                 alone, igb or quiet expected"
+                 alone, igb, systemd or quiet expected"
             ),
         }
         Ok(())
@@ -216,6 +221,7 @@ mod tests {
             boots: 1,
             alone: false,
             igb: false,
+            systemd: false,
             quiet: false,
             processors: None,
         };
@@ -232,6 +238,8 @@ mod tests {
         assert!(alone.alone && !alone.shares());
         let igb = header("# lab: one-vm igb\n").unwrap();
         assert!(igb.igb && !igb.shares());
+        let systemd = header("# lab: one-vm systemd\n").unwrap();
+        assert!(systemd.systemd && !systemd.shares());
         let quiet = header("# lab: one-vm quiet\n").unwrap();
         assert!(quiet.quiet && quiet.shares());
         let four = header("# lab: one-vm smp=4\n").unwrap();

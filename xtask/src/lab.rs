@@ -23,6 +23,9 @@ pub(crate) struct Arguments {
     /// wire, wire0
     #[arg(long, conflicts_with = "pair")]
     igb: bool,
+    /// Make systemd process 1 of the guest, and run the command in a service
+    #[arg(long)]
+    systemd: bool,
     /// CPUs of the guest
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
     smp: u32,
@@ -161,6 +164,7 @@ fn job(layout: &Layout, arguments: &Arguments) -> Result<Job> {
             Prelude::SoftRoce
         });
     }
+    job.systemd = arguments.systemd;
     if arguments.igb {
         job.add_igb();
     }

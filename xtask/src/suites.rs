@@ -227,6 +227,7 @@ pub(crate) fn run_alone(
         return run_pair(lab, job);
     }
     job.preludes.push(Prelude::SoftRoce);
+    job.systemd = suite.wants.systemd;
     if suite.wants.igb {
         job.add_igb();
     }
