@@ -23,7 +23,7 @@ use fabricbios_lease::{
 use fabricbios_wire::{CpuIsolationClass, LeaseId, ResourceId};
 
 pub use client::Client;
-pub use path::UnitPath;
+pub use path::{UnitEnd, UnitPath};
 pub use store::UnitStore;
 
 /// The offer to the table: units below `count`, each for one lease alone or for up to `sharers` leases that share it.
