@@ -12,7 +12,9 @@ extern crate std;
 
 mod admission;
 mod bindings;
+mod classes;
 mod config;
+mod cores;
 mod custody;
 mod effect;
 mod ending;
@@ -50,7 +52,7 @@ mod time;
 mod timers;
 mod units;
 
-pub use config::Policy;
+pub use config::{Policy, Profile};
 pub use custody::{Custody, Lookup, NotFree};
 pub use effect::*;
 pub use gate::{Gate, MovedOn, NotOpened};

@@ -190,6 +190,7 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
     let mut target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
     target.remove_unrecorded_hosts()?;
     if serves {
+        watchdog.ends(ResourceType::Block, node_id.to_string());
         let owners = Arc::new(NamedHosts(settings.nvme_host.clone()));
         target = target.guarded_by(watchdog.guard(ResourceType::Block), owners);
     }
