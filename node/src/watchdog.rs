@@ -37,10 +37,11 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use fabricbios_contract::Guard;
 use fabricbios_helper::Program;
 use fabricbios_lease::{BindingId, BootTime};
-use fabricbios_rdma::{Guard, GuardedPair};
-use fabricbios_wire::{LeaseId, NodeId};
+use fabricbios_rdma::GuardedPair;
+use fabricbios_wire::{LeaseId, NodeId, ResourceType};
 
 pub use process::{Arguments, watchdog_main};
 
@@ -137,21 +138,13 @@ impl Watchdog {
         self.shared.watches.load(Ordering::SeqCst)
     }
 
-    /// Sets the deadline of a lease over NVMe-oF.
-    pub fn extend(&self, binding_id: BindingId, deadline: BootTime) {
-        self.send(WatchdogMessage::Until(
-            binding_id.lease_id,
-            binding_id.generation,
-            deadline,
-        ));
-    }
-
-    /// The end of a lease over NVMe-oF is proved.
-    pub fn over(&self, binding_id: BindingId) {
-        self.send(WatchdogMessage::Over(
-            binding_id.lease_id,
-            binding_id.generation,
-        ));
+    /// What a path of this kind tells the watchdog, which ends the leases of the kind by name.
+    #[must_use]
+    pub fn guard(&self, kind: ResourceType) -> Arc<dyn Guard> {
+        Arc::new(KindGuard {
+            watchdog: self.clone(),
+            kind,
+        })
     }
 
     fn send(&self, message: WatchdogMessage) {
@@ -164,7 +157,37 @@ impl Watchdog {
     }
 }
 
-impl Guard for Watchdog {
+/// See [`Watchdog::guard`].
+#[derive(Debug)]
+struct KindGuard {
+    watchdog: Watchdog,
+    kind: ResourceType,
+}
+
+impl Guard for KindGuard {
+    fn watches(&self) -> bool {
+        self.watchdog.watches()
+    }
+
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) {
+        self.watchdog.send(WatchdogMessage::Until(
+            self.kind,
+            binding_id.lease_id,
+            binding_id.generation,
+            deadline,
+        ));
+    }
+
+    fn over(&self, binding_id: BindingId) {
+        self.watchdog.send(WatchdogMessage::Over(
+            self.kind,
+            binding_id.lease_id,
+            binding_id.generation,
+        ));
+    }
+}
+
+impl fabricbios_rdma::Guard for Watchdog {
     fn watches(&self) -> bool {
         self.watches()
     }

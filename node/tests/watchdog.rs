@@ -26,8 +26,8 @@ use nix::{
 };
 
 /// A lease of whose subsystem there is nothing, until long after the test.
-const FAR: &str = "until 0000000000000000000000000000000a 1 9000000000000000000";
-const PAST: &str = "until 0000000000000000000000000000000b 1 1";
+const FAR: &str = "until block 0000000000000000000000000000000a 1 9000000000000000000";
+const PAST: &str = "until block 0000000000000000000000000000000b 1 1";
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
 
@@ -87,7 +87,7 @@ fn the_next_one_takes_the_place_of_one_whose_daemon_died() {
 #[test]
 fn it_goes_when_its_daemon_is_gone_and_nothing_is_left_to_cut() {
     let directory = tempfile::tempdir().unwrap();
-    let over = "over 0000000000000000000000000000000a 1";
+    let over = "over block 0000000000000000000000000000000a 1";
     for words in [&[][..], &[PAST], &[FAR, over, PAST]] {
         let (mut child, socket) = begun(directory.path(), words);
         drop(socket);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use fabricbios_lease::BootTime;
-use fabricbios_wire::{Generation, LeaseId};
+use fabricbios_wire::{Generation, LeaseId, ResourceType};
 
 use super::message::WatchdogMessage;
 
@@ -46,12 +46,12 @@ impl BlockDeadlines {
     /// Notes a message. The newest generation counts; within a generation, the last message.
     pub(super) fn note(&mut self, message: WatchdogMessage) {
         match message {
-            WatchdogMessage::Until(lease, generation, deadline)
+            WatchdogMessage::Until(_, lease, generation, deadline)
                 if self.is_news(lease, generation) =>
             {
                 self.set(lease, generation, deadline, 0);
             }
-            WatchdogMessage::Over(lease, generation) if self.is_news(lease, generation) => {
+            WatchdogMessage::Over(_, lease, generation) if self.is_news(lease, generation) => {
                 self.forget(lease);
             }
             _ => {}
@@ -104,7 +104,9 @@ impl BlockDeadlines {
     /// The messages that tell another watchdog all deadlines.
     pub(super) fn messages(&self) -> impl Iterator<Item = WatchdogMessage> + '_ {
         let known = self.leases.iter();
-        known.map(|(lease, known)| WatchdogMessage::Until(*lease, known.generation, known.end))
+        known.map(|(lease, known)| {
+            WatchdogMessage::Until(ResourceType::Block, *lease, known.generation, known.end)
+        })
     }
 
     fn patience(&self) -> Duration {
@@ -149,7 +151,7 @@ mod tests {
     }
 
     fn until(lease: LeaseId, generation: u32, secs: u64) -> WatchdogMessage {
-        WatchdogMessage::Until(lease, Generation(generation), at(secs))
+        WatchdogMessage::Until(ResourceType::Block, lease, Generation(generation), at(secs))
     }
 
     fn due(lease: LeaseId, failures: u32) -> Option<Due> {
@@ -188,7 +190,10 @@ mod tests {
 
     #[test]
     fn what_the_daemon_has_cut_is_not_cut_again() {
-        let mut watch = watching(&[until(A, 1, 10), WatchdogMessage::Over(A, Generation(1))]);
+        let mut watch = watching(&[
+            until(A, 1, 10),
+            WatchdogMessage::Over(ResourceType::Block, A, Generation(1)),
+        ]);
         assert_eq!((watch.next(), watch.take_due(at(99))), (None, None));
         // More leases may come.
         assert!(!watch.is_done());
@@ -198,7 +203,7 @@ mod tests {
     fn a_renewal_counts_and_what_is_older_does_not() {
         let mut watch = watching(&[until(A, 1, 10), until(A, 1, 20), until(A, 2, 30)]);
         watch.note(until(A, 1, 5));
-        watch.note(WatchdogMessage::Over(A, Generation(1)));
+        watch.note(WatchdogMessage::Over(ResourceType::Block, A, Generation(1)));
         assert_eq!(watch.next(), Some(at(30) + DAEMON_PATIENCE));
         // A lease can be shortened.
         watch.note(until(A, 2, 8));

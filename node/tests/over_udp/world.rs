@@ -111,7 +111,7 @@ impl World {
         past: Past,
         opened: Opened,
     ) -> Self {
-        let Opened { offered, close } = opened;
+        let Opened { offered, close, .. } = opened;
         let service = Service::start(settings, fabric, past, offered.into_iter().collect());
         let service = service.expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
