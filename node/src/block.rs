@@ -114,6 +114,8 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             fence_scope: FenceScope::Part,
             allocation_mode: facts.allocation_mode.clone(),
             read_only: facts.read_only,
+            classes: None,
+            rate: None,
         };
         resources.push(OfferedResource {
             offer,
@@ -188,6 +190,7 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
     let mut target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
     target.remove_unrecorded_hosts()?;
     if serves {
+        watchdog.ends(ResourceType::Block, node_id.to_string());
         let owners = Arc::new(NamedHosts(settings.nvme_host.clone()));
         target = target.guarded_by(watchdog.guard(ResourceType::Block), owners);
     }

@@ -308,7 +308,7 @@ pub(crate) fn watch_over(offered: &[Offered], table: &LeaseTable) -> anyhow::Res
     let Some(watchdog) = watched.collect::<Vec<_>>().pop() else {
         return Ok(());
     };
-    watchdog.begin().context(
-        "without its watchdog, leases over RDMA and NVMe-oF would outlive a daemon that dies or hangs",
-    )
+    watchdog
+        .begin()
+        .context("without its watchdog, leases would outlive a daemon that dies or hangs")
 }

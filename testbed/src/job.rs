@@ -66,6 +66,8 @@ pub struct Job {
     pub preludes: Vec<Prelude>,
     /// Additional environment of the command.
     pub environment: Vec<(String, String)>,
+    /// systemd is process 1 of the guest, and the command runs in a service.
+    pub systemd: bool,
     /// Where the command's output is shown.
     pub echo: Echo,
     /// The time after which QEMU is killed; `None` means never.
@@ -83,6 +85,7 @@ impl Job {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             preludes: Vec::new(),
             environment: Vec::new(),
+            systemd: false,
             echo: Echo::Plain,
             timeout: Some(Duration::from_secs(300)),
             vm: VmSpec::default(),
@@ -132,6 +135,7 @@ impl Job {
             ("LAB_TERMINAL", u8::from(terminal).to_string()),
             ("LAB_ROWS", rows.to_string()),
             ("LAB_COLUMNS", columns.to_string()),
+            ("LAB_SYSTEMD", u8::from(self.systemd).to_string()),
         ];
         own.extend(rust_homes());
         let own = own.iter().map(|(name, value)| (*name, value.as_str()));

@@ -71,7 +71,7 @@ pub(crate) fn open(settings: &Settings, node_id: NodeId, past: &Past) -> anyhow:
         settings,
         node_id,
         past,
-        watchdog: &Watchdog::new(&program(), settings.state_dir(), node_id)?,
+        watchdog: &Watchdog::new(&program(), settings.state_dir())?,
         supervisor: &Supervisor::of_threads(Vec::new()),
     })
 }
