@@ -8,11 +8,15 @@
 //! Everything that goes through [`Store`] and [`DataPath`] is plain data with, at most, a descriptor beside it. So each
 //! may live in a process of its own: [`remote`] has both ends of a socket between them.
 
+mod guard;
+mod local;
 mod path;
 mod provider;
 pub mod remote;
 mod store;
 
+pub use guard::{EndByName, Guard};
+pub use local::{Caller, Entered, Given, LocalAccess, LocalRefusal};
 pub use path::{DataPath, Revoked};
 pub use provider::{Cut, Provider, Stray, stray_binding_id};
 pub use store::{Part, Store, TellCondition, Volume};

@@ -16,8 +16,8 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
 use fabricbios_fallback_udp::{FbbuConfig, FbbuPath, FbmuConfig};
-use fabricbios_lease::{BindingId, BootTime, Durability, FenceScope, Offer};
-use fabricbios_nvmet::{Guard, Target, TargetConfig};
+use fabricbios_lease::{BindingId, Durability, FenceScope, Offer};
+use fabricbios_nvmet::{HostOwners, Target, TargetConfig};
 use fabricbios_wire::{BlockTerms, NvmeofTransport, ResourceType, Transport};
 
 use crate::{
@@ -26,7 +26,6 @@ use crate::{
     inventory::OfferedPool,
     nvme_host::{NvmeHost, refuse_taken},
     providers::{Offered, OfferedResource, Opened, Opening, close},
-    watchdog::Watchdog,
 };
 
 pub(crate) use foreign_exports::ListExports;
@@ -39,26 +38,11 @@ use withheld::Withheld;
 /// The kernel's NVMe target.
 pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
 
-/// The watchdog of NVMe-oF leases, and the hosts that only one tenant may name.
+/// The hosts that only one tenant may name.
 #[derive(Debug)]
-struct BlockGuard {
-    watchdog: Watchdog,
-    hosts: Vec<NvmeHost>,
-}
+struct NamedHosts(Vec<NvmeHost>);
 
-impl Guard for BlockGuard {
-    fn watches(&self) -> bool {
-        self.watchdog.watches()
-    }
-
-    fn extend(&self, binding_id: BindingId, deadline: BootTime) {
-        self.watchdog.extend(binding_id, deadline);
-    }
-
-    fn over(&self, binding_id: BindingId) {
-        self.watchdog.over(binding_id);
-    }
-
+impl HostOwners for NamedHosts {
     /// Logs which tenant named which host, so that an operator can revoke wrong leases.
     fn admits(
         &self,
@@ -66,7 +50,7 @@ impl Guard for BlockGuard {
         tenant: &str,
         terms: &BlockTerms,
     ) -> Result<(), String> {
-        refuse_taken(&self.hosts, tenant, terms)?;
+        refuse_taken(&self.0, tenant, terms)?;
         if let Some(host_nqn) = &terms.host_nqn {
             tracing::info!(lease_id = %binding_id.lease_id, %tenant, %host_nqn, "a tenant named its host");
         }
@@ -130,6 +114,8 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             fence_scope: FenceScope::Part,
             allocation_mode: facts.allocation_mode.clone(),
             read_only: facts.read_only,
+            classes: None,
+            rate: None,
         };
         resources.push(OfferedResource {
             offer,
@@ -158,6 +144,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     Ok(Opened {
         offered: Some(offered),
         close: Box::new(|| paths.close()),
+        ..Opened::nothing()
     })
 }
 
@@ -203,10 +190,9 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
     let mut target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
     target.remove_unrecorded_hosts()?;
     if serves {
-        target = target.guarded_by(Arc::new(BlockGuard {
-            watchdog: watchdog.clone(),
-            hosts: settings.nvme_host.clone(),
-        }));
+        watchdog.ends(ResourceType::Block, node_id.to_string());
+        let owners = Arc::new(NamedHosts(settings.nvme_host.clone()));
+        target = target.guarded_by(watchdog.guard(ResourceType::Block), owners);
     }
     tracing::info!(transports = ?target.transports(), "block storage is leased over NVMe-oF");
     Ok(Some(Arc::new(target)))

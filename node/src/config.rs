@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::{nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen};
 
-pub use choices::{CpuIsolationPolicy, GpuShareMode, RdmaStrategy};
+pub use choices::{CpuIsolationPolicy, GpuShareMode, Profile, RdmaStrategy};
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
 #[derive(Debug, Parser)]
@@ -58,6 +58,10 @@ pub struct Settings {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
+
+    /// Whose rules of admission apply [default: linux].
+    #[arg(long, value_enum)]
+    pub profile: Option<Profile>,
 
     /// List in the inventory what the machine has. Nothing is leasable until it is named by one of
     /// the flags below.
@@ -181,6 +185,15 @@ pub struct Settings {
     #[serde(default, deserialize_with = "size")]
     pub block_per_tenant_max: Option<Size>,
 
+    /// Most CPU cores that the leases of one tenant may hold, of every class [default: all that are on offer].
+    #[arg(long, value_name = "CORES")]
+    pub cpu_per_tenant_max: Option<u32>,
+
+    /// Highest sum of transmit rates that the leases of one tenant may hold, in megabits per second [default: all that is
+    /// on offer].
+    #[arg(long, value_name = "MBPS")]
+    pub net_per_tenant_max: Option<u32>,
+
     /// Most requests of one tenant in a second; 0 for any number. Operators have no such bound [default: 20000].
     #[arg(long, value_name = "N")]
     pub requests_per_tenant_max: Option<u32>,
@@ -280,6 +293,7 @@ impl Settings {
         Self {
             config: self.config,
             auto_detect: self.auto_detect || file.auto_detect,
+            profile: self.profile.or(file.profile),
             state_dir: self.state_dir.or(file.state_dir),
             listen: self.listen.or(file.listen),
             advertise: self.advertise.or(file.advertise),
@@ -307,6 +321,8 @@ impl Settings {
             leases_per_tenant_max: self.leases_per_tenant_max.or(file.leases_per_tenant_max),
             mem_per_tenant_max: self.mem_per_tenant_max.or(file.mem_per_tenant_max),
             block_per_tenant_max: self.block_per_tenant_max.or(file.block_per_tenant_max),
+            cpu_per_tenant_max: self.cpu_per_tenant_max.or(file.cpu_per_tenant_max),
+            net_per_tenant_max: self.net_per_tenant_max.or(file.net_per_tenant_max),
             requests_per_tenant_max: self
                 .requests_per_tenant_max
                 .or(file.requests_per_tenant_max),

@@ -28,7 +28,9 @@ fn main() -> ExitCode {
             helpers::supervisor_main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
         Command::AskRdma => fabricbios_nvmet::ask_rdma_main(),
-        Command::Watchdog(arguments) => watchdog::watchdog_main(&arguments),
+        Command::Watchdog(arguments) => {
+            watchdog::watchdog_main(|is_orphan| arguments.ends(is_orphan))
+        }
         Command::Journal(arguments) => {
             journal::journal_main(&arguments).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }

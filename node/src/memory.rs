@@ -137,6 +137,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     Ok(Opened {
         offered: Some(offered),
         close: Box::new(|| paths.close()),
+        ..Opened::nothing()
     })
 }
 

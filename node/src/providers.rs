@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use anyhow::Context;
-use fabricbios_contract::Provider;
+use fabricbios_contract::{LocalAccess, Provider};
 use fabricbios_helper::Supervisor;
 use fabricbios_lease::{BindingId, FenceRecord, LeaseTable, Offer, Placement, StepError};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId, ResourceType};
@@ -61,6 +61,8 @@ pub struct Opening<'a> {
 pub struct Opened {
     /// The resources on offer; `None`: there are none of the kind.
     pub offered: Option<Offered>,
+    /// What users of this machine do with the leases of the kind; `None`: nothing.
+    pub local: Option<Arc<dyn LocalAccess>>,
     /// Closes devices, ports and sockets after the node has stopped.
     pub close: Box<dyn FnOnce()>,
 }
@@ -71,6 +73,7 @@ impl Opened {
     pub fn nothing() -> Self {
         Self {
             offered: None,
+            local: None,
             close: Box::new(|| ()),
         }
     }
@@ -305,7 +308,7 @@ pub(crate) fn watch_over(offered: &[Offered], table: &LeaseTable) -> anyhow::Res
     let Some(watchdog) = watched.collect::<Vec<_>>().pop() else {
         return Ok(());
     };
-    watchdog.begin().context(
-        "without its watchdog, leases over RDMA and NVMe-oF would outlive a daemon that dies or hangs",
-    )
+    watchdog
+        .begin()
+        .context("without its watchdog, leases would outlive a daemon that dies or hangs")
 }

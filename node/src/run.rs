@@ -37,7 +37,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     // First use of the state disk: a disk that does not answer is reported here.
     let past = Past::open(&program, &settings)?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
-    let watchdog = Watchdog::new(&program, settings.state_dir(), fabric.node_id())?;
+    let watchdog = Watchdog::new(&program, settings.state_dir())?;
     let opened = providers::open_all(&Opening {
         settings: &settings,
         node_id: fabric.node_id(),

@@ -2,19 +2,21 @@
 //!
 //! The kernel serves NVMe-oF, and a device its queue pairs, without the daemon: access would go on after the deadline
 //! if the daemon could not cut. So a small process gets the deadlines over a socket. While the daemon runs, the
-//! watchdog gives it some time to cut with a proof. When the daemon is dead, the watchdog cuts leases over NVMe-oF at
-//! their deadlines and ends when none is left; the watchdog of the next daemon replaces it. When the daemon hangs, the
-//! watchdog also cuts leases over RDMA: it stops the daemon for the cut and lets it go on afterwards, or kills it if
-//! the cut is refused. The daemon, or the next one, proves and removes what the watchdog has cut. The log is
-//! `watchdog.log` in the state directory.
+//! watchdog gives it some time to cut with a proof. When the daemon is dead, the watchdog ends leases by name at their
+//! deadlines, each kind in its own way ([`Watchdog::ends`]) and on its own thread. The watchdog's process ends when no
+//! lease is left; the watchdog of the next daemon replaces it. When the daemon hangs, the watchdog also cuts leases over
+//! RDMA: it stops the daemon for the cut and lets it go on afterwards, or kills it if the cut is refused. The daemon, or
+//! the next one, proves and removes what the watchdog has cut. The log is `watchdog.log` in the state directory.
 //!
 //! All other access ends with the daemon's process.
 
-mod block_deadlines;
 mod daemon;
+mod deadlines;
+mod ends;
 mod enforcer;
 mod lock;
 mod message;
+mod nvmeof;
 mod process;
 mod rdma_cutter;
 mod rdma_deadlines;
@@ -24,6 +26,7 @@ mod restart;
 mod runner;
 
 use std::{
+    ffi::OsString,
     fs::{File, OpenOptions},
     io::{self, Read},
     os::unix::fs::OpenOptionsExt,
@@ -37,14 +40,15 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use fabricbios_contract::Guard;
 use fabricbios_helper::Program;
 use fabricbios_lease::{BindingId, BootTime};
-use fabricbios_rdma::{Guard, GuardedPair};
-use fabricbios_wire::{LeaseId, NodeId};
+use fabricbios_rdma::GuardedPair;
+use fabricbios_wire::{LeaseId, ResourceType};
 
+pub use ends::KindEnd;
 pub use process::{Arguments, watchdog_main};
 
-use block_deadlines::BlockDeadlines;
 use message::WatchdogMessage;
 use rdma_deadlines::RdmaDeadlines;
 use reply_reader::{Reply, ReplyReader};
@@ -72,6 +76,8 @@ struct Shared {
 #[derive(Debug)]
 enum RunnerEvent {
     Send(WatchdogMessage),
+    /// Leases of this kind are ended by name; the argument tells the process how to find them.
+    Ends(ResourceType, OsString),
     /// Start the process; the sender gets the outcome when it watches.
     Begin(Sender<io::Result<()>>),
     /// The watchdog with this number replied.
@@ -81,12 +87,12 @@ enum RunnerEvent {
 }
 
 impl Watchdog {
-    /// A watchdog that has not begun: tell it the leases of an earlier run first. Opens its files in the state
-    /// directory. `program` is `fabricbiosd`.
+    /// A watchdog that has not begun: tell it first how leases are ended, and the leases of an earlier run. Opens its
+    /// files in the state directory. `program` is `fabricbiosd`.
     ///
     /// # Errors
     /// The files cannot be opened, or no thread can be started.
-    pub fn new(program: &Program, state_dir: &Path, node_id: NodeId) -> anyhow::Result<Self> {
+    pub fn new(program: &Program, state_dir: &Path) -> anyhow::Result<Self> {
         let lock = open(&state_dir.join("watchdog.lock"))?;
         tell_reason(&lock)?;
         let log = open(&state_dir.join("watchdog.log"))?;
@@ -97,10 +103,10 @@ impl Watchdog {
         let shared = Arc::<Shared>::default();
         let runner = Runner {
             program: program.clone(),
-            node_id,
+            arguments: Vec::new(),
             lock,
             log,
-            blocks: BlockDeadlines::default(),
+            kinds: Vec::new(),
             memory: RdmaDeadlines::default(),
             process: None,
             unsent: Vec::new(),
@@ -137,21 +143,19 @@ impl Watchdog {
         self.shared.watches.load(Ordering::SeqCst)
     }
 
-    /// Sets the deadline of a lease over NVMe-oF.
-    pub fn extend(&self, binding_id: BindingId, deadline: BootTime) {
-        self.send(WatchdogMessage::Until(
-            binding_id.lease_id,
-            binding_id.generation,
-            deadline,
-        ));
+    /// The watchdog's process ends leases of this kind by name: `--KIND argument` in its command line tells it how to find
+    /// them. To be called before [`Watchdog::begin`], once.
+    pub fn ends(&self, kind: ResourceType, argument: impl Into<OsString>) {
+        self.tell(RunnerEvent::Ends(kind, argument.into()));
     }
 
-    /// The end of a lease over NVMe-oF is proved.
-    pub fn over(&self, binding_id: BindingId) {
-        self.send(WatchdogMessage::Over(
-            binding_id.lease_id,
-            binding_id.generation,
-        ));
+    /// What a path of this kind tells the watchdog, after [`Watchdog::ends`].
+    #[must_use]
+    pub fn guard(&self, kind: ResourceType) -> Arc<dyn Guard> {
+        Arc::new(KindGuard {
+            watchdog: self.clone(),
+            kind,
+        })
     }
 
     fn send(&self, message: WatchdogMessage) {
@@ -164,7 +168,37 @@ impl Watchdog {
     }
 }
 
-impl Guard for Watchdog {
+/// See [`Watchdog::guard`].
+#[derive(Debug)]
+struct KindGuard {
+    watchdog: Watchdog,
+    kind: ResourceType,
+}
+
+impl Guard for KindGuard {
+    fn watches(&self) -> bool {
+        self.watchdog.watches()
+    }
+
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) {
+        self.watchdog.send(WatchdogMessage::Until(
+            self.kind,
+            binding_id.lease_id,
+            binding_id.generation,
+            deadline,
+        ));
+    }
+
+    fn over(&self, binding_id: BindingId) {
+        self.watchdog.send(WatchdogMessage::Over(
+            self.kind,
+            binding_id.lease_id,
+            binding_id.generation,
+        ));
+    }
+}
+
+impl fabricbios_rdma::Guard for Watchdog {
     fn watches(&self) -> bool {
         self.watches()
     }

@@ -17,7 +17,6 @@ use std::{
 
 use fabricbios_helper::Program;
 use fabricbios_node::watchdog::Watchdog;
-use fabricbios_wire::NodeId;
 use nix::{
     fcntl::{FcntlArg, fcntl},
     libc,
@@ -26,8 +25,8 @@ use nix::{
 };
 
 /// A lease of whose subsystem there is nothing, until long after the test.
-const FAR: &str = "until 0000000000000000000000000000000a 1 9000000000000000000";
-const PAST: &str = "until 0000000000000000000000000000000b 1 1";
+const FAR: &str = "until block 0000000000000000000000000000000a 1 9000000000000000000";
+const PAST: &str = "until block 0000000000000000000000000000000b 1 1";
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
 
@@ -44,7 +43,7 @@ fn start(directory: &Path) -> (Child, UnixStream) {
         .open(lock(directory))
         .unwrap();
     let child = Command::new(PROGRAM)
-        .args(["watchdog", "--node-id", &"ab".repeat(32)])
+        .args(["watchdog", "--block", &"ab".repeat(32)])
         .stdin(OwnedFd::from(its))
         .stdout(lock)
         .spawn()
@@ -87,7 +86,7 @@ fn the_next_one_takes_the_place_of_one_whose_daemon_died() {
 #[test]
 fn it_goes_when_its_daemon_is_gone_and_nothing_is_left_to_cut() {
     let directory = tempfile::tempdir().unwrap();
-    let over = "over 0000000000000000000000000000000a 1";
+    let over = "over block 0000000000000000000000000000000a 1";
     for words in [&[][..], &[PAST], &[FAR, over, PAST]] {
         let (mut child, socket) = begun(directory.path(), words);
         drop(socket);
@@ -132,7 +131,7 @@ fn it_waits_for_no_log() {
     // Nobody reads this one, as of a disk that does not answer.
     let (_unread, log) = UnixStream::pair().unwrap();
     let mut child = Command::new(PROGRAM)
-        .args(["watchdog", "--node-id", &"ab".repeat(32)])
+        .args(["watchdog", "--block", &"ab".repeat(32)])
         .stdin(OwnedFd::from(its))
         .stdout(tempfile::tempfile_in(&directory).unwrap())
         .stderr(OwnedFd::from(log))
@@ -153,7 +152,7 @@ fn it_waits_for_no_log() {
 
 /// Kept by this process as by a daemon; the number of the one that has the lock.
 fn kept(directory: &Path) -> Watchdog {
-    let watchdog = Watchdog::new(&program(), directory, NodeId([0xab; 32])).unwrap();
+    let watchdog = Watchdog::new(&program(), directory).unwrap();
     assert!(!watchdog.watches(), "it has not begun");
     watchdog.begin().unwrap();
     assert!(watchdog.watches());
@@ -204,7 +203,7 @@ fn one_that_is_killed_again_and_again_and_one_that_is_stopped_is_replaced() {
 fn why_a_daemon_was_killed_is_told_once() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(lock(directory.path()), "the reason").unwrap();
-    Watchdog::new(&program(), directory.path(), NodeId([0xab; 32])).unwrap();
+    Watchdog::new(&program(), directory.path()).unwrap();
     let mut left = String::new();
     let mut file = std::fs::File::open(lock(directory.path())).unwrap();
     file.read_to_string(&mut left).unwrap();

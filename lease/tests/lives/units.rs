@@ -23,6 +23,7 @@ fn units() -> Offer {
             numbers: NUMBERS.to_vec(),
             sharers: SHARERS,
         },
+        classes: Some(classes(CpuIsolationClass::WholeCore, None)),
         ..offer(ARENA, 0)
     }
 }

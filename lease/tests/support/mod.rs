@@ -293,6 +293,26 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         fence_scope: FenceScope::Whole,
         allocation_mode: AllocationMode::Stretches,
         read_only: false,
+        classes: None,
+        rate: None,
+    }
+}
+
+/// Classes of CPU cores: all enforced, except the one that is refused for a reason.
+pub(crate) fn classes(
+    default: CpuIsolationClass,
+    refused: Option<(CpuIsolationClass, &str)>,
+) -> ClassOffer {
+    let offered = |&class: &CpuIsolationClass| OfferedClass {
+        class: class as u8,
+        state: match refused.filter(|(it, _)| *it == class) {
+            Some((_, why)) => ClassState::Refused(why.into()),
+            None => ClassState::Enforced,
+        },
+    };
+    ClassOffer {
+        default: default as u8,
+        classes: CpuIsolationClass::ALL.iter().map(offered).collect(),
     }
 }
 

@@ -27,6 +27,26 @@ pub enum GpuShareMode {
     Fractional,
 }
 
+/// The kind of node, for its rules of admission (004).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// A CPU lease may have more cores than threads.
+    #[default]
+    Linux,
+    /// A CPU lease has exactly as many cores as its execution width.
+    BareMetal,
+}
+
+impl From<Profile> for fabricbios_lease::Profile {
+    fn from(profile: Profile) -> Self {
+        match profile {
+            Profile::Linux => Self::Linux,
+            Profile::BareMetal => Self::BareMetal,
+        }
+    }
+}
+
 /// Isolation of CPU leases that ask for none (002).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]

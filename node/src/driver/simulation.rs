@@ -64,6 +64,8 @@ fn table(world: &World) -> LeaseTable {
         fence_scope: FenceScope::Part,
         allocation_mode: AllocationMode::Stretches,
         read_only: false,
+        classes: None,
+        rate: None,
     };
     table.offer(ResourceType::Block, offer);
     let recovered = Recovered {

@@ -1,22 +1,13 @@
 //! Cuts leases whose deadlines the daemon has missed.
 
-use std::{
-    iter,
-    path::Path,
-    sync::{Arc, mpsc},
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::time::Duration;
 
-use anyhow::Context;
 use fabricbios_lease::{BootTime, StepError};
-use fabricbios_nvmet::EmergencyRevoker;
 use fabricbios_rdma::GuardedPair;
-use fabricbios_wire::{LeaseId, NodeId};
 
 use super::{
-    block_deadlines::BlockDeadlines,
     daemon::Daemon,
+    ends::Ends,
     lock,
     message::WatchdogMessage,
     process::Event,
@@ -24,7 +15,7 @@ use super::{
     rdma_deadlines::RdmaDeadlines,
     reply_writer::{REFUSED, ReplyWriter, WATCHING, WELL},
 };
-use crate::{block::CONFIGFS, clock};
+use crate::clock;
 
 /// How long a cut over RDMA may take; after that the device counts as stuck.
 const STUCK: Duration = Duration::from_secs(10);
@@ -33,9 +24,7 @@ const STUCK: Duration = Duration::from_secs(10);
 pub(super) struct Enforcer {
     began: bool,
     tried: bool,
-    blocks: BlockDeadlines,
-    revoker: Arc<EmergencyRevoker>,
-    unswept: mpsc::Sender<(LeaseId, Vec<u16>)>,
+    ends: Ends,
     memory: RdmaDeadlines,
     /// The daemon, while it exists, and the thread that cuts RDMA leases.
     daemon: Option<(Daemon, RdmaCutter)>,
@@ -45,32 +34,20 @@ pub(super) struct Enforcer {
 }
 
 impl Enforcer {
-    /// Also returns the sweeping thread, which ends after this is dropped.
     pub(super) fn new(
-        node_id: NodeId,
+        ends: Ends,
         daemon: Option<(Daemon, RdmaCutter)>,
         replies: ReplyWriter,
-    ) -> anyhow::Result<(Self, JoinHandle<()>)> {
-        let revoker = Arc::new(EmergencyRevoker::new(Path::new(CONFIGFS), node_id));
-        let (unswept, sweeps) = mpsc::channel();
-        let sweeper = {
-            let revoker = Arc::clone(&revoker);
-            let sweep = move || sweep(&revoker, &sweeps);
-            let thread = thread::Builder::new().name("sweep".into());
-            thread.spawn(sweep).context("start a thread")?
-        };
-        let enforcer = Self {
+    ) -> Self {
+        Self {
             began: false,
             tried: false,
-            blocks: BlockDeadlines::default(),
-            revoker,
-            unswept,
+            ends,
             memory: RdmaDeadlines::default(),
             daemon,
             cutting: None,
             replies,
-        };
-        Ok((enforcer, sweeper))
+        }
     }
 
     pub(super) fn on_event(&mut self, event: Event) -> anyhow::Result<()> {
@@ -85,11 +62,12 @@ impl Enforcer {
                 if let WatchdogMessage::Opens(_, pair) = message {
                     self.try_once(pair);
                 }
-                self.blocks.note(message);
+                self.ends.note(message);
                 self.memory.note(message, clock::now().boot);
             }
-            Event::Orphaned => self.blocks.orphan(),
-            Event::Ended => self.memory.clear(),
+            Event::Orphaned => self.ends.orphan(),
+            Event::Gone => self.memory.clear(),
+            Event::Ended(ended) => self.ends.ended(clock::now().boot, ended),
             Event::Cut(leases) => {
                 self.cutting = None;
                 self.memory.cut(&leases);
@@ -118,8 +96,8 @@ impl Enforcer {
     /// True if no lease is left and no message will come. A watchdog that was not told to begin has nothing to do: an
     /// earlier one watches.
     pub(super) fn is_done(&self) -> bool {
-        let nothing_left = self.blocks.is_done() && self.memory.is_empty();
-        nothing_left || (self.blocks.is_orphan() && !self.began)
+        let nothing_left = self.ends.is_empty() && self.memory.is_empty();
+        self.ends.is_orphan() && (nothing_left || !self.began)
     }
 
     pub(super) fn next(&self) -> Option<BootTime> {
@@ -127,39 +105,14 @@ impl Enforcer {
             Some(since) => Some(since + STUCK),
             None => self.memory.next(),
         };
-        self.blocks.next().into_iter().chain(memory).min()
+        self.ends.next().into_iter().chain(memory).min()
     }
 
     pub(super) fn cut_due(&mut self) {
         if self.began {
             let now = clock::now().boot;
             self.cut_memory(now);
-            self.cut_block(now);
-        }
-    }
-
-    /// Cuts one lease, so that messages of the daemon are read before the next cut.
-    fn cut_block(&mut self, now: BootTime) {
-        let Some(due) = self.blocks.take_due(now) else {
-            return;
-        };
-        let lease = due.lease;
-        match self.revoker.revoke(lease) {
-            Ok(ports) if ports.is_empty() => {}
-            Ok(ports) => {
-                tracing::warn!(%lease, ports = ports.len(), "watchdog: cut in the daemon's stead");
-                if self.blocks.is_orphan() {
-                    // The sweeping thread ends after this one.
-                    self.unswept.send((lease, ports)).ok();
-                }
-            }
-            Err(error) => {
-                let times = due.failures + 1;
-                if times.is_power_of_two() {
-                    tracing::error!(%lease, %error, times, "watchdog: not cut; trying again");
-                }
-                self.blocks.try_again(now, due);
-            }
+            self.ends.end_due(now);
         }
     }
 
@@ -185,17 +138,6 @@ impl Enforcer {
                 }
             }
             Some(_) => {}
-        }
-    }
-}
-
-/// Sweeps on a thread of its own, so that no cut waits for it. If another watchdog takes over before it is done, the
-/// daemon's proof sweeps.
-fn sweep(revoker: &EmergencyRevoker, unswept: &mpsc::Receiver<(LeaseId, Vec<u16>)>) {
-    while let Ok(first) = unswept.recv() {
-        let shut: Vec<_> = iter::once(first).chain(unswept.try_iter()).collect();
-        if let Err(error) = revoker.sweep(&shut) {
-            tracing::error!(%error, "watchdog: not swept; the next start of the daemon does it");
         }
     }
 }

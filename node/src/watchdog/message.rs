@@ -4,15 +4,15 @@ use std::{fmt, str::FromStr};
 
 use fabricbios_lease::BootTime;
 use fabricbios_rdma::GuardedPair;
-use fabricbios_wire::{Generation, LeaseId};
+use fabricbios_wire::{Generation, LeaseId, ResourceType};
 
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WatchdogMessage {
-    /// The deadline of a lease over NVMe-oF.
-    Until(LeaseId, Generation, BootTime),
+    /// The deadline of a lease that is ended by name, over a path of this kind.
+    Until(ResourceType, LeaseId, Generation, BootTime),
     /// The end of access is proved, for this generation and all before it.
-    Over(LeaseId, Generation),
+    Over(ResourceType, LeaseId, Generation),
     /// This queue pair is about to give access to a lease over RDMA.
     Opens(LeaseId, GuardedPair),
     /// The deadline of a lease over RDMA.
@@ -30,10 +30,12 @@ pub(super) enum WatchdogMessage {
 impl fmt::Display for WatchdogMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Until(lease, generation, deadline) => {
-                write!(f, "until {lease} {} {}", generation.0, deadline.0)
+            Self::Until(kind, lease, generation, deadline) => {
+                write!(f, "until {kind} {lease} {} {}", generation.0, deadline.0)
             }
-            Self::Over(lease, generation) => write!(f, "over {lease} {}", generation.0),
+            Self::Over(kind, lease, generation) => {
+                write!(f, "over {kind} {lease} {}", generation.0)
+            }
             Self::Opens(lease, pair) => write!(
                 f,
                 "opens {lease} {} {} {} {} {} {} {}",
@@ -64,14 +66,17 @@ impl FromStr for WatchdogMessage {
     fn from_str(line: &str) -> Result<Self, NotAMessage> {
         let messages: Vec<&str> = line.split(' ').collect();
         match messages[..] {
-            ["until", lease, generation, deadline] => Ok(Self::Until(
+            ["until", kind, lease, generation, deadline] => Ok(Self::Until(
+                parsed(kind)?,
                 parsed(lease)?,
                 Generation(parsed(generation)?),
                 BootTime(parsed(deadline)?),
             )),
-            ["over", lease, generation] => {
-                Ok(Self::Over(parsed(lease)?, Generation(parsed(generation)?)))
-            }
+            ["over", kind, lease, generation] => Ok(Self::Over(
+                parsed(kind)?,
+                parsed(lease)?,
+                Generation(parsed(generation)?),
+            )),
             [
                 "opens",
                 lease,
@@ -116,7 +121,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_what_is_heard() {
-        let (lease, generation) = (LeaseId(0xF00), Generation(7));
+        let (kind, lease, generation) = (ResourceType::Cpu, LeaseId(0xF00), Generation(7));
         let pair = GuardedPair {
             number: 17,
             peer: 18,
@@ -127,8 +132,8 @@ mod tests {
             port: 2,
         };
         for message in [
-            WatchdogMessage::Until(lease, generation, BootTime(u64::MAX)),
-            WatchdogMessage::Over(lease, generation),
+            WatchdogMessage::Until(kind, lease, generation, BootTime(u64::MAX)),
+            WatchdogMessage::Over(kind, lease, generation),
             WatchdogMessage::Opens(lease, pair),
             WatchdogMessage::Extend(lease, BootTime(u64::MAX)),
             WatchdogMessage::Ends(lease, 17),
@@ -146,10 +151,11 @@ mod tests {
         for line in [
             String::new(),
             "begin ".into(),
-            format!("until {lease} 1"),
-            format!("until {lease} 1 -1"),
-            format!("over {lease} 4294967296"),
-            format!("over {lease} 1 2"),
+            format!("until block {lease} 1"),
+            format!("until bloc {lease} 1 1"),
+            format!("until block {lease} 1 -1"),
+            format!("over block {lease} 4294967296"),
+            format!("over block {lease} 1 2"),
             format!("opens {lease} 1 2 3 4 5 6"),
             format!("opens {lease} 1 2 3 4 5 6 256"),
             format!("ends {lease}"),

@@ -6,20 +6,27 @@
 use std::{
     io::{self, BufRead},
     process::ExitCode,
+    sync::{Arc, atomic::AtomicBool},
     thread,
 };
 
 use anyhow::Context;
 use clap::Args;
 use fabricbios_lease::StepError;
-use fabricbios_wire::NodeId;
+use fabricbios_wire::{NodeId, ResourceType};
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl::set_name;
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 
 use super::{
-    daemon::Daemon, enforcer::Enforcer, message::WatchdogMessage, rdma_cutter::RdmaCutter,
-    rdma_deadlines::GuardedLease, reply_writer::ReplyWriter,
+    daemon::Daemon,
+    ends::{Ended, Ends, KindEnd},
+    enforcer::Enforcer,
+    message::WatchdogMessage,
+    nvmeof::NvmeofEnd,
+    rdma_cutter::RdmaCutter,
+    rdma_deadlines::GuardedLease,
+    reply_writer::ReplyWriter,
 };
 use crate::{
     detached::outlive_the_daemon,
@@ -31,12 +38,27 @@ use crate::{
 /// Most log lines that wait for the disk; further lines are dropped and counted.
 const LINES_WAITING_MAX: usize = 1_024;
 
-/// Arguments of the subcommand.
+/// Arguments of the subcommand: for each kind whose leases are ended by name, how to find them.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// Whose subsystems are cut
+    /// End leases over NVMe-oF of this node
     #[arg(long)]
-    node_id: NodeId,
+    block: Option<NodeId>,
+}
+
+impl Arguments {
+    /// What ends the leases of each kind. `is_orphan` becomes true when the daemon is gone.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn ends(&self, is_orphan: &Arc<AtomicBool>) -> anyhow::Result<Vec<KindEnd>> {
+        let mut ends: Vec<KindEnd> = Vec::new();
+        if let Some(node_id) = self.block {
+            let end = NvmeofEnd::start(node_id, Arc::clone(is_orphan))?;
+            ends.push((ResourceType::Block, Box::new(end)));
+        }
+        Ok(ends)
+    }
 }
 
 /// An event of the watchdog.
@@ -46,22 +68,27 @@ pub(super) enum Event {
     /// The daemon's end of the socket is closed.
     Orphaned,
     /// The daemon's process has ended, and its queue pairs are destroyed.
-    Ended,
+    Gone,
+    /// The end of a lease by name has succeeded or failed.
+    Ended(Ended),
     /// These leases over RDMA are cut.
     Cut(Vec<GuardedLease>),
     /// The cut of leases over RDMA failed.
     NotCut(StepError),
 }
 
-/// Watches until the daemon is gone and all its leases have ended.
+/// Watches until the daemon is gone and all its leases have ended. `ends` returns what ends the leases of each kind, as
+/// [`Arguments::ends`] does.
 #[must_use]
-pub fn watchdog_main(arguments: &Arguments) -> ExitCode {
+pub fn watchdog_main(
+    ends: impl FnOnce(&Arc<AtomicBool>) -> anyhow::Result<Vec<KindEnd>>,
+) -> ExitCode {
     // Before another thread could receive the signals.
     let outlives = outlive_the_daemon();
     let (_until_written, dropped) = log_to_stderr();
     let outcome = outlives
         .and_then(|()| set_name(c"fb-watchdog").context("take a name"))
-        .and_then(|()| watch(arguments.node_id, &dropped));
+        .and_then(|()| watch(ends, &dropped));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -95,7 +122,10 @@ fn stay_in_memory() {
     }
 }
 
-fn watch(node_id: NodeId, dropped: &ErrorCounter) -> anyhow::Result<()> {
+fn watch(
+    ends: impl FnOnce(&Arc<AtomicBool>) -> anyhow::Result<Vec<KindEnd>>,
+    dropped: &ErrorCounter,
+) -> anyhow::Result<()> {
     raise_priority();
     let (mailbox, sender) = Mailbox::new().context("create a mailbox")?;
     let replies = ReplyWriter::default();
@@ -103,12 +133,19 @@ fn watch(node_id: NodeId, dropped: &ErrorCounter) -> anyhow::Result<()> {
     listen(sender.clone(), daemon.clone())?;
     let daemon = match daemon {
         Some(daemon) => {
-            let cutter = RdmaCutter::start(daemon.clone(), replies.clone(), sender)?;
+            let cutter = RdmaCutter::start(daemon.clone(), replies.clone(), sender.clone())?;
             Some((daemon, cutter))
         }
         None => None,
     };
-    let (mut enforcer, sweeper) = Enforcer::new(node_id, daemon, replies)?;
+    let is_orphan = Arc::default();
+    let kinds = ends(&is_orphan)?;
+    // The mailbox is there until the threads have ended.
+    let tell = move |ended| {
+        sender.notify(Event::Ended(ended));
+    };
+    let (ends, threads) = Ends::start(kinds, is_orphan, tell)?;
+    let mut enforcer = Enforcer::new(ends, daemon, replies);
     stay_in_memory();
     let mut told = 0;
     while !enforcer.is_done() {
@@ -124,7 +161,9 @@ fn watch(node_id: NodeId, dropped: &ErrorCounter) -> anyhow::Result<()> {
         }
     }
     drop(enforcer);
-    sweeper.join().ok();
+    for thread in threads {
+        thread.join().ok();
+    }
     Ok(())
 }
 
@@ -142,7 +181,7 @@ fn listen(sender: Sender<Event>, daemon: Option<Daemon>) -> anyhow::Result<()> {
         sender.notify(Event::Orphaned);
         let ended = daemon.map_or(Ok(()), |daemon| daemon.wait());
         match ended {
-            Ok(()) => drop(sender.notify(Event::Ended)),
+            Ok(()) => drop(sender.notify(Event::Gone)),
             Err(error) => tracing::error!(%error, "watchdog: the daemon's end is not seen"),
         }
     };

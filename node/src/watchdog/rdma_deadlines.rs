@@ -11,7 +11,7 @@ use fabricbios_lease::BootTime;
 use fabricbios_rdma::GuardedPair;
 use fabricbios_wire::LeaseId;
 
-use super::{block_deadlines::DAEMON_PATIENCE, message::WatchdogMessage};
+use super::{deadlines::DAEMON_PATIENCE, message::WatchdogMessage};
 
 /// Most leases in one cut: the daemon is stopped meanwhile.
 const TOGETHER: usize = 256;

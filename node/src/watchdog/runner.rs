@@ -1,6 +1,7 @@
 //! Runs the watchdog process: restarts it when it has ended, replaces it when it does not reply, sends it messages.
 
 use std::{
+    ffi::OsString,
     fs::File,
     io::{self, ErrorKind, Write},
     iter,
@@ -19,7 +20,6 @@ use std::{
 };
 
 use fabricbios_helper::{Pidfd, Program};
-use fabricbios_wire::NodeId;
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::Signal,
@@ -28,7 +28,7 @@ use nix::{
 
 use super::{
     RunnerEvent, Shared,
-    block_deadlines::BlockDeadlines,
+    deadlines::Deadlines,
     message::WatchdogMessage,
     rdma_deadlines::RdmaDeadlines,
     reply_reader::Reply,
@@ -46,12 +46,13 @@ const TOGETHER: usize = 1_024;
 /// loader reads.
 pub(super) struct Runner {
     pub(super) program: Program,
-    pub(super) node_id: NodeId,
+    /// Tells the process of each kind how to find its leases.
+    pub(super) arguments: Vec<OsString>,
     /// The lock file of the watchdogs.
     pub(super) lock: File,
     /// A log of its own: readers of the daemon's output must not wait for the watchdog's end.
     pub(super) log: File,
-    pub(super) blocks: BlockDeadlines,
+    pub(super) kinds: Vec<Deadlines>,
     pub(super) memory: RdmaDeadlines,
     pub(super) process: Option<Process>,
     pub(super) unsent: Vec<u8>,
@@ -94,9 +95,14 @@ impl Runner {
     fn take(&mut self, event: RunnerEvent) {
         match event {
             RunnerEvent::Send(message) => {
-                self.blocks.note(message);
+                self.kinds.iter_mut().for_each(|kind| kind.note(message));
                 self.memory.note(message, clock::now().boot);
                 self.send(message);
+            }
+            RunnerEvent::Ends(kind, argument) => {
+                self.kinds.push(Deadlines::new(kind));
+                self.arguments
+                    .extend([format!("--{kind}").into(), argument]);
             }
             RunnerEvent::Begin(waiting) => {
                 self.waiting = Some(waiting);
@@ -169,7 +175,8 @@ impl Runner {
             Ok(process) => {
                 self.process = Some(process);
                 self.restarts.started(Instant::now());
-                let known = self.blocks.messages().chain(self.memory.messages());
+                let known = self.kinds.iter().flat_map(Deadlines::messages);
+                let known = known.chain(self.memory.messages());
                 let messages: Vec<WatchdogMessage> =
                     known.chain([WatchdogMessage::Begin]).collect();
                 messages.into_iter().for_each(|message| self.send(message));
@@ -196,7 +203,7 @@ impl Runner {
         match self.waiting.take() {
             Some(waiting) => drop(waiting),
             None => tracing::warn!(
-                "the watchdog is replaced: {why}; until the next one watches, nothing is granted over RDMA and NVMe-oF"
+                "the watchdog is replaced: {why}; until the next one watches, no lease is granted that could outlive this daemon"
             ),
         }
     }
@@ -211,7 +218,8 @@ impl Runner {
         ours.set_nonblocking(true)?;
         let mut command = self.program.command();
         let child = command
-            .args(["watchdog", "--node-id", &self.node_id.to_string()])
+            .arg("watchdog")
+            .args(&self.arguments)
             .stdin(OwnedFd::from(its))
             .stdout(self.lock.try_clone()?)
             .stderr(self.log.try_clone()?)

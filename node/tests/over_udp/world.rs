@@ -71,7 +71,7 @@ pub(crate) fn open(settings: &Settings, node_id: NodeId, past: &Past) -> anyhow:
         settings,
         node_id,
         past,
-        watchdog: &Watchdog::new(&program(), settings.state_dir(), node_id)?,
+        watchdog: &Watchdog::new(&program(), settings.state_dir())?,
         supervisor: &Supervisor::of_threads(Vec::new()),
     })
 }
@@ -111,7 +111,7 @@ impl World {
         past: Past,
         opened: Opened,
     ) -> Self {
-        let Opened { offered, close } = opened;
+        let Opened { offered, close, .. } = opened;
         let service = Service::start(settings, fabric, past, offered.into_iter().collect());
         let service = service.expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");

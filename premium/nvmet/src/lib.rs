@@ -37,7 +37,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_contract::Revoked;
+use fabricbios_contract::{Guard, Revoked};
 use fabricbios_helper::{Handler, ReadFirst, Supervisor};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{BindingId, Proof, StepError};
@@ -47,7 +47,7 @@ use zeroize::Zeroizing;
 pub use emergency_revoker::EmergencyRevoker;
 pub use host_records::{HOST_RECORD_BYTES_MAX, HostRecords, check_host_record};
 pub use names::{belongs_to, maker_of};
-pub use path::Guard;
+pub use path::HostOwners;
 pub use probe::ask_rdma_main;
 pub use steps::STEPS;
 
@@ -124,6 +124,7 @@ pub struct Target {
     states: BindingStates,
     proofs: Proofs,
     guard: Option<Arc<dyn Guard>>,
+    owners: Option<Arc<dyn HostOwners>>,
     supervisor: Supervisor,
 }
 
@@ -157,6 +158,7 @@ impl Target {
             states: BindingStates::default(),
             proofs,
             guard: None,
+            owners: None,
             supervisor: config.supervisor,
         })
     }

@@ -2,24 +2,18 @@
 
 use std::{fmt, sync::Arc};
 
-use fabricbios_contract::{DataPath, Part, Revoked};
+use fabricbios_contract::{DataPath, Guard, Part, Revoked};
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
 use fabricbios_wire::{
-    Binding, BlockTerms, Generation, KindBinding, LeaseId, Limits, NvmeofBinding, ResourceType,
+    Binding, BlockTerms, KindBinding, LeaseId, Limits, NvmeofBinding, ResourceType,
 };
 
 use super::{Export, Target};
 
-/// Duties that the kernel does not have: it looks at no clock and knows no owner of a host. No method waits.
-pub trait Guard: fmt::Debug + Send + Sync {
-    /// Whether the watchdog is there to end access if this process cannot.
-    fn watches(&self) -> bool;
-    /// Sets the deadline of the lease; the newest one counts.
-    fn extend(&self, binding_id: BindingId, deadline: BootTime);
-    /// The end of the lease was proved.
-    fn over(&self, binding_id: BindingId);
+/// Knows the owners of hosts, which the kernel does not. It does not wait.
+pub trait HostOwners: fmt::Debug + Send + Sync {
     /// Whether the tenant may use the host that its terms name.
     ///
     /// # Errors
@@ -29,10 +23,11 @@ pub trait Guard: fmt::Debug + Send + Sync {
 }
 
 impl Target {
-    /// Sets the guard. For a target without leases.
+    /// Sets the guard, since the kernel looks at no clock, and the owners of hosts. For a target without leases.
     #[must_use]
-    pub fn guarded_by(mut self, guard: Arc<dyn Guard>) -> Self {
+    pub fn guarded_by(mut self, guard: Arc<dyn Guard>, owners: Arc<dyn HostOwners>) -> Self {
         self.guard = Some(guard);
+        self.owners = Some(owners);
         self
     }
 }
@@ -47,8 +42,10 @@ impl DataPath for Target {
             ));
         };
         if let Some(guard) = &self.guard {
-            check_watched(guard.watches(), order)?;
-            let admitted = guard.admits(order.binding_id, &order.tenant, terms);
+            guard.check(order)?;
+        }
+        if let Some(owners) = &self.owners {
+            let admitted = owners.admits(order.binding_id, &order.tenant, terms);
             admitted.map_err(|why| refused("host", why))?;
         }
         let nvmeof = self.publish(&Export {
@@ -122,59 +119,9 @@ impl DataPath for Target {
     }
 }
 
-/// Refuses a new lease while the watchdog is absent, since nobody else would end it if this process hangs. A lease
-/// that is served already goes on.
-fn check_watched(is_watched: bool, order: &BindOrder) -> Result<(), BindError> {
-    let is_new = !order.adopts && order.binding_id.generation == Generation(1);
-    if is_watched || !is_new {
-        return Ok(());
-    }
-    Err(BindError::Failed(StepError::new(
-        "reach the watchdog",
-        format_args!(
-            "{}: there is none; it is being started again",
-            order.binding_id
-        ),
-    )))
-}
-
 fn binding(nvmeof: NvmeofBinding) -> Binding {
     Binding {
         kind: KindBinding::Block(Some(Box::new(nvmeof))),
         ..Binding::plain(ResourceType::Block)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use fabricbios_lease::Placement;
-    use fabricbios_wire::{ResourceId, Transport};
-
-    use super::*;
-
-    fn order(generation: u32, adopts: bool) -> BindOrder {
-        BindOrder {
-            adopts,
-            ..BindOrder::new(
-                BindingId {
-                    lease_id: LeaseId(1),
-                    generation: Generation(generation),
-                    resource_id: ResourceId(7),
-                },
-                Placement::Amount(1 << 20),
-                Transport::NvmeTcp,
-            )
-        }
-    }
-
-    #[test]
-    fn without_a_watchdog_nothing_new_goes_over_nvmeof_and_what_is_there_goes_on() {
-        check_watched(true, &order(1, false)).unwrap();
-        let Err(BindError::Failed(error)) = check_watched(false, &order(1, false)) else {
-            panic!("nobody would end it");
-        };
-        assert_eq!(error.step, "reach the watchdog".into());
-        check_watched(false, &order(2, false)).unwrap();
-        check_watched(false, &order(1, true)).unwrap();
     }
 }

@@ -7,7 +7,7 @@ use std::{
         unix::net::UnixStream,
     },
     path::PathBuf,
-    process::{Child, Stdio},
+    process::{Child, ExitCode, Stdio},
     sync::Arc,
     time::SystemTime,
 };
@@ -28,8 +28,9 @@ use fabricbios_node::{
     past::Past,
     providers::{Continuity, Offered},
     service::Service,
+    watchdog::{Watchdog, watchdog_main},
 };
-use fabricbios_test_units::{UnitPath, UnitStore, offer};
+use fabricbios_test_units::{UnitEnd, UnitPath, UnitStore, offer};
 use fabricbios_wire::{NodeId, ResourceInventory, ResourceType, Transport};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -46,6 +47,12 @@ enum Command {
     Path(Arguments),
     /// The process that writes the journal.
     Journal(journal::Arguments),
+    /// The process that ends leases when the node cannot.
+    Watchdog {
+        /// The directory of the sockets.
+        #[arg(long)]
+        cpu: PathBuf,
+    },
 }
 
 #[derive(Args, Clone)]
@@ -65,16 +72,31 @@ struct Arguments {
     /// Run the store and the path in separate processes.
     #[arg(long)]
     apart: bool,
+    /// Let a watchdog end leases by name while the node is dead or stopped.
+    #[arg(long, conflicts_with = "apart")]
+    guarded: bool,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
+    let command = Command::parse();
+    if let Command::Watchdog { cpu } = command {
+        // It logs for itself.
+        return Ok(watchdog_main(|_| {
+            Ok(vec![(ResourceType::Cpu, Box::new(UnitEnd(cpu)))])
+        }));
+    }
     tracing_subscriber::fmt().with_writer(io::stderr).init();
-    match Command::parse() {
+    match command {
         Command::Serve(arguments) => serve(&arguments),
         Command::Store(arguments) => Ok(serve_store(other_end()?, &arguments.store()?)?),
-        Command::Path(arguments) => Ok(serve_path(other_end()?, &arguments.path()?)?),
+        Command::Path(arguments) => {
+            let path: Arc<dyn DataPath> = Arc::new(arguments.path()?);
+            Ok(serve_path(other_end()?, &path)?)
+        }
         Command::Journal(arguments) => journal::journal_main(&arguments),
-    }
+        Command::Watchdog { .. } => Ok(()),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn other_end() -> io::Result<UnixStream> {
@@ -87,8 +109,12 @@ impl Arguments {
         Ok(Arc::new(store))
     }
 
-    fn path(&self) -> io::Result<Arc<dyn DataPath>> {
-        Ok(Arc::new(UnitPath::open(&self.directory.join("sockets"))?))
+    fn sockets(&self) -> PathBuf {
+        self.directory.join("sockets")
+    }
+
+    fn path(&self) -> io::Result<UnitPath> {
+        UnitPath::open(&self.sockets())
     }
 
     /// Starts the process of the store or the path; returns it with this end of its socket.
@@ -145,6 +171,10 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         ..Settings::default()
     };
     let program = Program::of_this_process().context("copy the program that runs")?;
+    let watchdog = match arguments.guarded {
+        true => Some(Watchdog::new(&program, settings.state_dir())?),
+        false => None,
+    };
     let mut processes = Vec::new();
     let (store, path): (Arc<dyn Store>, Arc<dyn DataPath>) = if arguments.apart {
         let (child, socket) = arguments.start(&program, "store")?;
@@ -154,11 +184,17 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         processes.push(child.id());
         (Arc::new(store), Arc::new(RemotePath::new(socket)?))
     } else {
-        (arguments.store()?, arguments.path()?)
+        let mut path = arguments.path()?;
+        if let Some(watchdog) = &watchdog {
+            watchdog.ends(ResourceType::Cpu, arguments.sockets());
+            path = path.guarded_by(watchdog.guard(ResourceType::Cpu));
+        }
+        (arguments.store()?, Arc::new(path))
     };
     let past = Past::open(&program, &settings)?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
-    let offered = arguments.offered(fabric.node_id(), store, path);
+    let mut offered = arguments.offered(fabric.node_id(), store, path);
+    offered.watchdog = watchdog;
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;

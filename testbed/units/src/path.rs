@@ -18,7 +18,7 @@ use std::{
 };
 
 use fabricbios_contract::{
-    DataPath, Part, Revoked,
+    DataPath, EndByName, Guard, Part, Revoked,
     remote::{Frame, Kind, encode, write_frame},
 };
 use fabricbios_lease::{
@@ -39,6 +39,7 @@ use crate::{
 pub struct UnitPath {
     directory: PathBuf,
     leases: Mutex<Custody<Arc<Entry>>>,
+    guard: Option<Arc<dyn Guard>>,
     _lock: File,
 }
 
@@ -70,8 +71,16 @@ impl UnitPath {
         Ok(Self {
             directory: directory.to_owned(),
             leases: Mutex::default(),
+            guard: None,
             _lock: lock(directory)?,
         })
+    }
+
+    /// Tells the deadlines to the watchdog, which ends leases by name ([`UnitEnd`]).
+    #[must_use]
+    pub fn guarded_by(mut self, guard: Arc<dyn Guard>) -> Self {
+        self.guard = Some(guard);
+        self
     }
 
     fn leases(&self) -> MutexGuard<'_, Custody<Arc<Entry>>> {
@@ -179,6 +188,9 @@ fn listen(here: &UnixListener, entry: &Arc<Entry>, generation: Generation, units
 impl DataPath for UnitPath {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let binding_id = order.binding_id;
+        if let Some(guard) = &self.guard {
+            guard.check(order)?;
+        }
         let units = Units::of(part).map_err(BindError::Failed)?;
         let entry = self
             .entry(binding_id.lease_id)
@@ -220,12 +232,15 @@ impl DataPath for UnitPath {
         match self.leases().find(binding_id.lease_id) {
             Lookup::Here(entry) if !entry.state().gate.is_closed(binding_id.generation) => {
                 entry.deadline.store(deadline.0, Ordering::Release);
-                Ok(())
             }
-            Lookup::Here(_) | Lookup::Released => Err(AlreadyCut),
+            Lookup::Here(_) | Lookup::Released => return Err(AlreadyCut),
             // The lease is bound later.
-            Lookup::Unknown => Ok(()),
+            Lookup::Unknown => {}
         }
+        if let Some(guard) = &self.guard {
+            guard.extend(binding_id, deadline);
+        }
+        Ok(())
     }
 
     /// Clients only see the end of their stream.
@@ -288,6 +303,9 @@ impl DataPath for UnitPath {
                 return Err(StepError::new("connect", why));
             }
         }
+        if let Some(guard) = &self.guard {
+            guard.over(binding_id);
+        }
         Ok(proof)
     }
 
@@ -308,6 +326,18 @@ impl DataPath for UnitPath {
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         leases_in(&self.directory)
+    }
+}
+
+/// Ends leases in the watchdog's process. Clients that are connected are served by the daemon's process; once that is
+/// dead or stopped, only the name of the socket is left.
+#[derive(Debug)]
+pub struct UnitEnd(pub PathBuf);
+
+impl EndByName for UnitEnd {
+    fn end(&self, lease: LeaseId) -> Result<(), StepError> {
+        let name = of_lease(&self.0, lease);
+        unless_gone(fs::remove_file(&name)).map_err(|error| failed("unlink", &name, &error))
     }
 }
 

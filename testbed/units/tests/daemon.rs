@@ -249,6 +249,34 @@ async fn a_killed_node_goes_on_with_its_leases_and_ends_the_others_by_name() {
 }
 
 #[tokio::test]
+async fn while_the_node_is_dead_or_stopped_its_watchdog_ends_leases_at_their_deadlines() {
+    for signal in [Signal::SIGKILL, Signal::SIGSTOP] {
+        let place = Place::new();
+        let node = Daemon::start(place.at(), &["--guarded"]).await;
+        let lease = node.alloc(1, false, 2).await.unwrap();
+        let freed = node.alloc(1, false, 60).await.unwrap();
+        node.ask(Request::LeaseFree(freed)).await;
+        let pid = Pid::from_raw(node.process.id().try_into().unwrap());
+        kill(pid, signal).unwrap();
+        while place.socket(lease).exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let node = match signal {
+            Signal::SIGKILL => {
+                drop(node);
+                Daemon::start(place.at(), &["--guarded"]).await
+            }
+            _ => {
+                kill(pid, Signal::SIGCONT).unwrap();
+                node
+            }
+        };
+        node.until(|it| it.available == 4).await;
+        assert_eq!(node.phase(lease).await, LeasePhase::Expired);
+    }
+}
+
+#[tokio::test]
 async fn when_the_process_of_the_path_is_gone_no_end_is_claimed() {
     let place = Place::new();
     let node = Daemon::start(place.at(), &["--apart"]).await;

@@ -1,0 +1,96 @@
+//! The end of leases whose daemon is dead, stopped or hangs: another process, the watchdog, ends them by name.
+
+use std::fmt;
+
+use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, StepError};
+use fabricbios_wire::{Generation, LeaseId};
+
+/// Tells the watchdog the deadlines of the leases of one kind. No method waits.
+pub trait Guard: fmt::Debug + Send + Sync {
+    /// Whether the watchdog is there to end access if this process cannot.
+    fn watches(&self) -> bool;
+
+    /// Sets the deadline of the lease. The newest generation counts; within it, the last call.
+    fn extend(&self, binding_id: BindingId, deadline: BootTime);
+
+    /// The end of access was proved, for this generation and all before it.
+    fn over(&self, binding_id: BindingId);
+
+    /// Refuses a new lease while the watchdog is absent, since nobody else would end it if this process hangs. A lease
+    /// that has access already goes on.
+    ///
+    /// # Errors
+    /// The lease is new, and there is no watchdog.
+    fn check(&self, order: &BindOrder) -> Result<(), BindError> {
+        let is_new = !order.adopts && order.binding_id.generation == Generation(1);
+        if self.watches() || !is_new {
+            return Ok(());
+        }
+        Err(BindError::Failed(StepError::new(
+            "reach the watchdog",
+            format_args!(
+                "{}: there is none; it is being started again",
+                order.binding_id
+            ),
+        )))
+    }
+}
+
+/// Ends leases of one kind without the daemon, in the watchdog's process. A crate makes it from plain paths, and it
+/// finds by itself what a lease has.
+pub trait EndByName: Send {
+    /// Ends the access of a lease, as [`DataPath::revoke`](crate::DataPath::revoke) does: by its name alone, also if
+    /// the daemon is about to do the same. Idempotent: a lease that has nothing left is ended. It is bounded in time,
+    /// because the other leases of the kind wait for it.
+    ///
+    /// # Errors
+    /// A client may still have access. The call is repeated.
+    fn end(&self, lease: LeaseId) -> Result<(), StepError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_lease::Placement;
+    use fabricbios_wire::{ResourceId, Transport};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Watches(bool);
+
+    impl Guard for Watches {
+        fn watches(&self) -> bool {
+            self.0
+        }
+
+        fn extend(&self, _binding_id: BindingId, _deadline: BootTime) {}
+
+        fn over(&self, _binding_id: BindingId) {}
+    }
+
+    fn order(generation: u32, adopts: bool) -> BindOrder {
+        BindOrder {
+            adopts,
+            ..BindOrder::new(
+                BindingId {
+                    lease_id: LeaseId(1),
+                    generation: Generation(generation),
+                    resource_id: ResourceId(7),
+                },
+                Placement::Amount(1 << 20),
+                Transport::NvmeTcp,
+            )
+        }
+    }
+
+    #[test]
+    fn without_a_watchdog_no_lease_begins_and_what_is_there_goes_on() {
+        Watches(true).check(&order(1, false)).unwrap();
+        let Err(BindError::Failed(error)) = Watches(false).check(&order(1, false)) else {
+            panic!("nobody would end it");
+        };
+        assert_eq!(error.step, "reach the watchdog".into());
+        Watches(false).check(&order(2, false)).unwrap();
+        Watches(false).check(&order(1, true)).unwrap();
+    }
+}

@@ -1,0 +1,136 @@
+//! What the users of this machine do with leases of their tenants: only they can give a process or a namespace.
+
+use std::{fmt, os::fd::OwnedFd};
+
+use fabricbios_lease::StepError;
+use fabricbios_wire::LeaseId;
+use serde::{Deserialize, Serialize};
+
+/// A path whose leases are used on the node itself.
+pub trait LocalAccess: Send + Sync + 'static {
+    /// Puts what the caller gives into the lease: a process into its cores, its interface into a network namespace.
+    /// Under the same lock as bind and revoke, so that nothing enters after a cut: knows the lease, checks the caller
+    /// ([`Caller::check`]) and that the lease is open, and then moves what is given. May block, and comes from several
+    /// threads at once.
+    ///
+    /// # Errors
+    /// Nothing was moved, or it was moved back; after [`LocalRefusal::Failed`] the detail says what is left.
+    fn enter(&self, lease: LeaseId, caller: &Caller, given: Given)
+    -> Result<Entered, LocalRefusal>;
+}
+
+/// A process of this machine that asks, as the kernel tells who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its user.
+    pub uid: u32,
+    /// Its number in the daemon's PID namespace.
+    pub pid: i32,
+    /// The tenants of that user, as the operator has set them.
+    pub tenants: Vec<String>,
+    /// The user is root of this machine, and may do with any lease what its tenant may do.
+    pub is_root: bool,
+}
+
+impl Caller {
+    /// Refuses a lease of a tenant to which the caller does not belong.
+    ///
+    /// # Errors
+    /// [`LocalRefusal::NotYours`].
+    pub fn check(&self, tenant: &str) -> Result<(), LocalRefusal> {
+        if self.is_root || self.tenants.iter().any(|it| it == tenant) {
+            return Ok(());
+        }
+        Err(LocalRefusal::NotYours {
+            uid: self.uid,
+            tenant: tenant.to_owned(),
+        })
+    }
+}
+
+/// What a caller gives.
+#[derive(Debug)]
+pub enum Given {
+    /// A pidfd of the caller itself.
+    Process(OwnedFd),
+    /// A descriptor that is said to be of a network namespace; the path checks that.
+    NetworkNamespace(OwnedFd),
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Process(_) => "process",
+            Self::NetworkNamespace(_) => "network namespace",
+        })
+    }
+}
+
+/// What was given is in the lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entered {
+    /// Where, for people: a cgroup, an interface.
+    pub place: String,
+}
+
+/// Nothing has entered the lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LocalRefusal {
+    /// The path has no such lease.
+    NotFound,
+    /// The lease is of a tenant to which the caller's user does not belong.
+    NotYours {
+        /// The user.
+        uid: u32,
+        /// The tenant that has the lease.
+        tenant: String,
+    },
+    /// Leases of the kind, or this one, take nothing of that sort. What was given and why, for people.
+    Unsupported(String),
+    /// The lease is not open: not bound yet, or over. The state, for people.
+    NotActive(String),
+    /// A step failed, by the fault of the node or of what was given.
+    Failed(StepError),
+}
+
+impl fmt::Display for LocalRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound => f.write_str("this node has no such lease"),
+            Self::NotYours { uid, tenant } => write!(
+                f,
+                "the lease is of tenant {tenant}, and uid {uid} is no uid of it; the operator of the node adds it with \
+                 --tenant-uid {tenant}={uid}"
+            ),
+            Self::Unsupported(why) => f.write_str(why),
+            Self::NotActive(state) => write!(f, "the lease is not active: {state}"),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LocalRefusal {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(tenants: &[&str], is_root: bool) -> Caller {
+        Caller {
+            uid: 1000,
+            pid: 1,
+            tenants: tenants.iter().map(ToString::to_string).collect(),
+            is_root,
+        }
+    }
+
+    #[test]
+    fn a_user_reaches_the_leases_of_its_tenants_and_root_all() {
+        caller(&["blue", "red"], false).check("red").unwrap();
+        caller(&[], true).check("red").unwrap();
+        for tenants in [&[][..], &["blue", "re", "red2"]] {
+            let refused = caller(tenants, false).check("red").unwrap_err().to_string();
+            assert!(refused.ends_with("--tenant-uid red=1000"), "{refused}");
+        }
+    }
+}

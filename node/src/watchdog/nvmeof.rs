@@ -1,0 +1,78 @@
+//! The end of leases over NVMe-oF.
+
+use std::{
+    iter,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+};
+
+use anyhow::Context;
+use fabricbios_contract::EndByName;
+use fabricbios_lease::StepError;
+use fabricbios_nvmet::EmergencyRevoker;
+use fabricbios_wire::{LeaseId, NodeId};
+
+use crate::block::CONFIGFS;
+
+/// Revokes at once, and sweeps on a thread of its own, so that no cut waits for it. If another watchdog takes over
+/// before it is done, the daemon's proof sweeps. A drop waits for the sweeps.
+pub(super) struct NvmeofEnd {
+    revoker: Arc<EmergencyRevoker>,
+    is_orphan: Arc<AtomicBool>,
+    unswept: Option<mpsc::Sender<(LeaseId, Vec<u16>)>>,
+    sweeper: Option<JoinHandle<()>>,
+}
+
+impl NvmeofEnd {
+    pub(super) fn start(node_id: NodeId, is_orphan: Arc<AtomicBool>) -> anyhow::Result<Self> {
+        let revoker = Arc::new(EmergencyRevoker::new(Path::new(CONFIGFS), node_id));
+        let (unswept, sweeps) = mpsc::channel();
+        let its = Arc::clone(&revoker);
+        let thread = thread::Builder::new().name("sweep".into());
+        let sweeper = thread.spawn(move || sweep(&its, &sweeps));
+        Ok(Self {
+            revoker,
+            is_orphan,
+            unswept: Some(unswept),
+            sweeper: Some(sweeper.context("start a thread")?),
+        })
+    }
+}
+
+impl EndByName for NvmeofEnd {
+    fn end(&self, lease: LeaseId) -> Result<(), StepError> {
+        let ports = self.revoker.revoke(lease)?;
+        if ports.is_empty() {
+            return Ok(());
+        }
+        tracing::warn!(%lease, ports = ports.len(), "watchdog: cut in the daemon's stead");
+        if self.is_orphan.load(Ordering::SeqCst)
+            && let Some(unswept) = &self.unswept
+        {
+            // The sweeping thread ends after this sender only.
+            unswept.send((lease, ports)).ok();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for NvmeofEnd {
+    fn drop(&mut self) {
+        self.unswept = None;
+        self.sweeper.take().map(JoinHandle::join);
+    }
+}
+
+fn sweep(revoker: &EmergencyRevoker, unswept: &mpsc::Receiver<(LeaseId, Vec<u16>)>) {
+    while let Ok(first) = unswept.recv() {
+        let shut: Vec<_> = iter::once(first).chain(unswept.try_iter()).collect();
+        if let Err(error) = revoker.sweep(&shut) {
+            tracing::error!(%error, "watchdog: not swept; the next start of the daemon does it");
+        }
+    }
+}
