@@ -1,0 +1,1 @@
+//! SR-IOV: a lease has a virtual function of a network card.
