@@ -26,6 +26,30 @@ END_STEPS = ("freeze", "kill", "remove lease")
 SOME_STEPS = length((*GRANT_STEPS, *END_STEPS), ("cpus", "partition", "thaw", "kill"))
 
 
+def inventory(suite, node):
+    """What is told of the cores: the classes, which of them are enforced, and what is left for each."""
+    alice = node.tenant("alice")
+
+    def classes():
+        cpu = next(row for row in alice.ask("inventory")["resources"] if row["resource_type"] == "cpu")
+        return cpu["classes"], cpu
+    told, cpu = classes()
+    print(f"   {cpu}", flush=True)
+    suite.equal("inventory: the default class", "whole_core", told["default"])
+    suite.equal("inventory: what is supported here", {"best_effort", "whole_core"}, set(told["supported"]))
+    suite.equal("inventory: whole cores are enforced", "enforced", told["enforcement"].get("whole_core"))
+    suite.equal("inventory: cores on offer, and CPUs of the machine", (3, 8), (cpu["capacity"], cpu["cpu"]["threads"]))
+
+    def available():
+        left = classes()[0]["available"]
+        return left.get("whole_core"), left.get("best_effort")
+    suite.equal("inventory: left for each class", (3, 6), available())
+    with leased(alice, 1, "whole_core"):
+        suite.equal("inventory: left beside a core", (2, 4), available())
+    with leased(alice, 3, "best_effort"):
+        suite.equal("inventory: left beside three shares", (1, 3), available())
+
+
 def whole_cores(suite, node):
     """Physical cores with both siblings, of one NUMA node where that is possible, with memory of that node."""
     alice = node.tenant("alice")
@@ -221,7 +245,7 @@ def dies(suite, node):
         suite.check(f"{step}: the daemon died there", status == -signal.SIGABRT, -signal.SIGABRT, status)
         node.environment.clear()
         node.start()
-        for lease in alice.ask("lease", "list")["leases"]:
+        for lease in alice.ask("lease", "list").get("leases", []):
             if lease["state"] in ("active", "binding"):
                 alice.free(lease)
         suite.check(f"{step}: nothing is left", until(lambda: not groups(node), 15, "no control group"), "no control group", groups(node))
@@ -248,7 +272,7 @@ def main():
     """All sections on one node."""
     ready(8)
     with Suite("cpu leases") as suite, CpuNode() as node:
-        for section in (whole_cores, refusals, shares, alone, expires, restarts, foreign, dies, cycles):
+        for section in (inventory, whole_cores, refusals, shares, alone, expires, restarts, foreign, dies, cycles):
             suite.section(section, suite, node)
 
 
