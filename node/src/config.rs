@@ -12,7 +12,9 @@ use fabricbios_fallback_udp::FbbuConfig;
 use fabricbios_wire::Size;
 use serde::Deserialize;
 
-use crate::{nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen};
+use crate::{
+    nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen, vendor::VendorResource,
+};
 
 pub use choices::{CpuIsolationPolicy, GpuShareMode, Profile, RdmaStrategy};
 
@@ -100,6 +102,11 @@ pub struct Settings {
     /// [repeatable; default: nowhere].
     #[arg(long, value_name = "TRANSPORT:ADDR:PORT")]
     pub nvmet: Vec<NvmetPort>,
+
+    /// A resource of a kind of its own to list in the inventory, with a capacity in a unit of its own: NAME=CAPACITY,
+    /// such as fpga0=4. It is never leased [repeatable; default: none].
+    #[arg(long, value_name = "NAME=CAPACITY")]
+    pub advertise_vendor: Vec<VendorResource>,
 
     /// Only TENANT may name the NVMe host NQN, by that or by the host id in it [repeatable; default: who
     /// names a host first has it, as long as a lease of it lives].
@@ -257,7 +264,7 @@ impl Settings {
                     "--fbbu-half-sent-max: less than {HALF_SENT_LEAST} bytes leave no lease room for a block"
                 ))
             }
-            _ if has_double(&self.block_pool) => {
+            _ if has_double(self.block_pool.iter().map(real_path)) => {
                 refuse("--block-pool names the same path twice".into())
             }
             _ if self.block_pool.is_empty() && !self.nvmet.is_empty() => {
@@ -268,6 +275,9 @@ impl Settings {
                  memory"
                     .into(),
             ),
+            _ if has_double(self.advertise_vendor.iter().map(|it| &it.name)) => {
+                refuse("--advertise-vendor names the same resource twice".into())
+            }
             _ => Ok(()),
         }
     }
@@ -327,6 +337,7 @@ impl Settings {
                 .requests_per_tenant_max
                 .or(file.requests_per_tenant_max),
             cut_within_ms: self.cut_within_ms.or(file.cut_within_ms),
+            advertise_vendor: first_filled(self.advertise_vendor, file.advertise_vendor),
         }
     }
 
@@ -416,11 +427,14 @@ fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Size
     }
 }
 
-fn has_double(paths: &[PathBuf]) -> bool {
+fn has_double<T: Eq + std::hash::Hash>(mut all: impl Iterator<Item = T>) -> bool {
     let mut seen = std::collections::HashSet::new();
-    // Compares real paths. A path that does not exist is compared as it is written.
-    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-    !paths.iter().all(|path| seen.insert(real(path)))
+    !all.all(|one| seen.insert(one))
+}
+
+/// The path without links; if it does not exist, as it is written.
+fn real_path(path: &PathBuf) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.clone())
 }
 
 /// A list in the flags replaces the list in the file.

@@ -16,6 +16,8 @@ use std::fmt;
 
 use fabricbios_kernfs::Tree;
 
+use crate::vendor::VendorResource;
+
 pub use blocks::BlockFound;
 pub use cpu::CpuFound;
 pub use gpus::{GpuFound, GpuVendor};
@@ -57,6 +59,8 @@ pub struct Detected {
     pub gpus: Vec<GpuFound>,
     /// By device name.
     pub blocks: Vec<BlockFound>,
+    /// What the operator lists.
+    pub vendors: Vec<VendorResource>,
     /// Skipped or degraded items with the reason, for the log.
     pub warnings: Vec<String>,
 }
@@ -73,6 +77,7 @@ pub fn detect(sources: &Sources) -> Detected {
         nics: nics::detect(&sources.sys, &mut warnings),
         gpus: gpus::detect(&sources.sys, &mut warnings),
         blocks: blocks::detect(&sources.sys, &mut warnings),
+        vendors: Vec::new(),
         warnings: Vec::new(),
     };
     found.warnings = warnings.0;
