@@ -6,7 +6,7 @@ use fabricbios_helper::Supervisor;
 use fabricbios_lease::{
     AllocationMode, Dimension, Durability, FenceScope, Offer, StepError, Takes,
 };
-use fabricbios_wire::{PciFunction, ResourceId};
+use fabricbios_wire::{Enforcement, PciFunction, ResourceId};
 
 use super::{
     call::{Act, Operator},
@@ -194,6 +194,11 @@ impl Card {
             fence_scope: FenceScope::Part,
             allocation_mode: AllocationMode::Vector(vec![rate, functions]),
             read_only: false,
+            classes: None,
+            rate: Some(match self.driver.shapes {
+                true => Enforcement::Enforced,
+                false => Enforcement::BestEffort,
+            }),
         }
     }
 
