@@ -15,9 +15,16 @@ use fabricbios_fallback_udp::FbbuConfig;
 use fabricbios_wire::Size;
 use serde::Deserialize;
 
-use crate::{nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen};
+use crate::{
+    nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen, vendor::VendorResource,
+};
 
 pub use choices::{CpuIsolationPolicy, GpuShareMode, Profile, RdmaStrategy};
+
+/// Memory of the bare-metal profile (000, MEM): 8 slots of 8 KiB.
+pub const STATIC_ARENA_BYTES: u64 = 8 * SLOT_BYTES;
+/// What a lease of that memory has.
+pub const SLOT_BYTES: u64 = 8_192;
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
 #[derive(Debug, Parser)]
@@ -98,6 +105,11 @@ pub struct Settings {
     /// Block storage to offer for lease: a directory, or a raw block device [repeatable; default: none].
     #[arg(long, value_name = "PATH")]
     pub block_pool: Vec<PathBuf>,
+
+    /// A resource of a kind of its own to list in the inventory, with a capacity in a unit of its own: NAME=CAPACITY,
+    /// such as fpga0=4. It is never leased [repeatable; default: none].
+    #[arg(long, value_name = "NAME=CAPACITY")]
+    pub advertise_vendor: Vec<VendorResource>,
 
     /// Where the kernel's NVMe target serves block leases: tcp:ADDR:PORT or rdma:ADDR:PORT
     /// [repeatable; default: nowhere].
@@ -259,6 +271,9 @@ impl Settings {
                 "--advertise {ip}: nobody can dial a wildcard; give an address"
             ));
         }
+        if self.is_bare_metal() {
+            self.check_static_arena()?;
+        }
         match (self.mem_bytes, self.rdma_device.as_deref()) {
             (Some(Size(bytes)), _) if bytes == 0 || bytes % PAGE_BYTES != 0 => refuse(format!(
                 "--mem-bytes {bytes}: memory is offered in whole pages of {PAGE_BYTES} bytes"
@@ -277,8 +292,11 @@ impl Settings {
                     "--fbbu-half-sent-max: less than {HALF_SENT_LEAST} bytes leave no lease room for a block"
                 ))
             }
-            _ if has_double(&self.block_pool) => {
+            _ if has_double(self.block_pool.iter().map(real_path)) => {
                 refuse("--block-pool names the same path twice".into())
+            }
+            _ if has_double(self.advertise_vendor.iter().map(|it| &it.name)) => {
+                refuse("--advertise-vendor names the same resource twice".into())
             }
             _ if self.block_pool.is_empty() && !self.nvmet.is_empty() => {
                 refuse("--nvmet without --block-pool PATH: there is nothing to serve".into())
@@ -293,6 +311,25 @@ impl Settings {
             ),
             _ => Ok(()),
         }
+    }
+
+    /// The memory of the bare-metal profile is what it is.
+    fn check_static_arena(&self) -> Result<(), ConfigError> {
+        let is_other = |it: &Size| it.0 != STATIC_ARENA_BYTES;
+        let named = |it: &&str| !matches!(*it, "auto" | "none");
+        let what = if let Some(Size(bytes)) = self.mem_bytes.filter(is_other) {
+            format!("--mem-bytes {bytes}")
+        } else if let Some(path) = &self.mem_file {
+            format!("--mem-file {}", path.display())
+        } else if let Some(name) = self.rdma_device.as_deref().filter(named) {
+            format!("--rdma-device {name}")
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::Settings(format!(
+            "{what} with --profile bare-metal: its memory is a static arena of {STATIC_ARENA_BYTES} bytes over UDP; \
+             leave it out, or leave out the profile"
+        )))
     }
 
     fn merged(self) -> Result<Self, ConfigError> {
@@ -323,6 +360,7 @@ impl Settings {
             mem_bytes: self.mem_bytes.or(file.mem_bytes),
             mem_file: self.mem_file.or(file.mem_file),
             block_pool: first_filled(self.block_pool, file.block_pool),
+            advertise_vendor: first_filled(self.advertise_vendor, file.advertise_vendor),
             nvmet: first_filled(self.nvmet, file.nvmet),
             nvme_host: first_filled(self.nvme_host, file.nvme_host),
             force: self.force,
@@ -402,10 +440,26 @@ impl Settings {
         })
     }
 
+    /// Whether the node has the bare-metal profile.
+    #[must_use]
+    pub fn is_bare_metal(&self) -> bool {
+        self.profile == Some(Profile::BareMetal)
+    }
+
+    /// Bytes of memory on offer; `None` for none at all.
+    #[must_use]
+    pub fn mem_bytes(&self) -> Option<u64> {
+        match self.is_bare_metal() {
+            true => Some(STATIC_ARENA_BYTES),
+            false => self.mem_bytes.map(|it| it.0),
+        }
+    }
+
     /// Which RDMA device to use; `None` for none at all, `Some(None)` for the first that works.
     #[must_use]
     pub fn rdma_device(&self) -> Option<Option<String>> {
         match self.rdma_device.as_deref() {
+            _ if self.is_bare_metal() => None,
             Some("none") => None,
             None | Some("auto") => Some(None),
             Some(name) => Some(Some(name.to_owned())),
@@ -451,11 +505,14 @@ where
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
-fn has_double(paths: &[PathBuf]) -> bool {
+fn has_double<T: Eq + std::hash::Hash>(mut all: impl Iterator<Item = T>) -> bool {
     let mut seen = std::collections::HashSet::new();
-    // Compares real paths. A path that does not exist is compared as it is written.
-    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-    !paths.iter().all(|path| seen.insert(real(path)))
+    !all.all(|one| seen.insert(one))
+}
+
+/// The path without links; if it does not exist, as it is written.
+fn real_path(path: &PathBuf) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.clone())
 }
 
 /// A list in the flags replaces the list in the file.

@@ -35,5 +35,6 @@ pub mod run;
 pub mod service;
 mod state_dir;
 pub mod udp_listen;
+pub mod vendor;
 pub mod watchdog;
 pub mod workers;
