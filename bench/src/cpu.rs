@@ -103,7 +103,7 @@ fn jitter(tenant: &Node, options: &Options) -> anyhow::Result<()> {
         for _ in 0..options.neighbours {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    spin_loop()
+                    spin_loop();
                 }
             });
         }
