@@ -6,7 +6,7 @@ use fabricbios_helper::Supervisor;
 use fabricbios_lease::{
     AllocationMode, Dimension, Durability, FenceScope, Offer, StepError, Takes,
 };
-use fabricbios_wire::{PciFunction, ResourceId};
+use fabricbios_wire::{Enforcement, PciFunction, ResourceId};
 
 use super::{
     call::{Act, Operator},
@@ -114,12 +114,11 @@ impl Card {
         records.make_directory()?;
         let operator = Operator { pci, supervisor };
         links.set_up(By::Index(link.index))?;
-        let rate_bps = wait_for_link(&operator.pci, &name)?;
         let mut card = Self {
             index: link.index,
             function,
             driver,
-            rate_bps,
+            rate_bps: 0,
             total,
             functions: Vec::new(),
             operator,
@@ -129,6 +128,8 @@ impl Card {
             name,
         };
         let were_there = card.make_functions(count.unwrap_or(total))?;
+        // A card may take its link down while it makes functions.
+        card.rate_bps = wait_for_link(&card.operator.pci, &card.name)?;
         card.functions = card.usable(were_there)?;
         card.functions
             .truncate(count.map_or(usize::MAX, |it| it as usize));
@@ -157,12 +158,6 @@ impl Card {
     #[must_use]
     pub fn count(&self) -> u32 {
         u32::try_from(self.functions.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Whether a rate is enforced: measured on the wire with this driver.
-    #[must_use]
-    pub fn shapes(&self) -> bool {
-        self.driver.shapes
     }
 
     /// What the node does not enforce with this card, for people; `None`: it enforces everything.
@@ -194,6 +189,11 @@ impl Card {
             fence_scope: FenceScope::Part,
             allocation_mode: AllocationMode::Vector(vec![rate, functions]),
             read_only: false,
+            classes: None,
+            rate: Some(match self.driver.shapes {
+                true => Enforcement::Enforced,
+                false => Enforcement::BestEffort,
+            }),
         }
     }
 
@@ -330,10 +330,11 @@ fn check_count(name: &str, count: Option<u32>, total: u32) -> Result<(), StepErr
 
 /// The rate of the link, bits per second.
 fn wait_for_link(pci: &Pci, name: &str) -> Result<u64, StepError> {
-    let speed = format!("class/net/{name}/speed");
+    let [speed, carrier] = ["speed", "carrier"].map(|it| format!("class/net/{name}/{it}"));
     for _ in 0..LINK_LOOKS {
         // Megabits; -1, or no value at all, while the link is down.
-        if let Some(mbps @ 1..) = pci.number::<i64>(&speed) {
+        if let (Some(1), Some(mbps @ 1..)) = (pci.number::<u8>(&carrier), pci.number::<i64>(&speed))
+        {
             return Ok(mbps.unsigned_abs().saturating_mul(MBPS));
         }
         thread::sleep(LINK_LOOK_EVERY);
