@@ -10,8 +10,7 @@ use fabricbios_wire::{Enforcement, PciFunction, ResourceId};
 
 use super::{
     call::{Act, Operator},
-    cdi::Cdi,
-    cut::{Cutter, vfio},
+    cut::Cutter,
     drivers::{self, Driver},
     holders,
     links::Links,
@@ -23,6 +22,9 @@ use crate::netlink::{By, VfState};
 
 /// Bits per second of a megabit.
 pub(super) const MBPS: u64 = 1_000_000;
+
+/// The name of the dimension of an offer that counts virtual functions.
+pub const DIMENSION: &str = "virtual functions";
 
 /// The driver that hands a function to a process.
 pub(super) const VFIO: &str = "vfio-pci";
@@ -40,16 +42,13 @@ pub struct Places {
     pub dev: PathBuf,
     /// The directory of the node's records, which a reboot empties.
     pub records: PathBuf,
-    /// The directory where container engines look for specifications: a tmpfs such as `/run/cdi`.
-    pub cdi: PathBuf,
 }
 
 impl Places {
     pub(super) fn cutter(&self) -> Cutter {
         Cutter {
             pci: Pci::new(&self.sysfs),
-            groups: vfio(&self.dev),
-            cdi: Cdi(self.cdi.clone()),
+            groups: self.dev.join("vfio"),
         }
     }
 }
@@ -63,6 +62,8 @@ pub struct CardConfig {
     pub count: Option<u32>,
     /// The places.
     pub places: Places,
+    /// The directory where container engines look for specifications: a tmpfs such as `/run/cdi`.
+    pub cdi: String,
     /// Makes calls that may hang; it must know [`calls`](super::calls).
     pub supervisor: Supervisor,
     /// Links of the node's namespace.
@@ -84,6 +85,7 @@ pub struct Card {
     pub(super) links: Arc<dyn Links>,
     pub(super) records: Records,
     pub(super) cutter: Cutter,
+    pub(super) cdi: String,
 }
 
 impl Card {
@@ -98,6 +100,7 @@ impl Card {
             interface: name,
             count,
             places,
+            cdi,
             supervisor,
             links,
         } = config;
@@ -125,6 +128,7 @@ impl Card {
             links,
             records,
             cutter,
+            cdi,
             name,
         };
         let were_there = card.make_functions(count.unwrap_or(total))?;
@@ -175,7 +179,7 @@ impl Card {
             takes: Takes::Asked,
         };
         let functions = Dimension {
-            name: "virtual functions".to_owned(),
+            name: DIMENSION.to_owned(),
             capacity: self.count().into(),
             takes: Takes::Each(1),
         };

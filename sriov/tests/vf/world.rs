@@ -356,7 +356,6 @@ pub(crate) fn places(root: &Path) -> Places {
         sysfs: root.into(),
         dev: root.join("dev"),
         records: root.join("records"),
-        cdi: root.join("cdi"),
     }
 }
 
@@ -377,6 +376,7 @@ pub(crate) fn card(
         interface: interface.into(),
         count,
         places: places(&kernel.root),
+        cdi: kernel.root.join("cdi").to_str().unwrap().to_owned(),
         supervisor: Supervisor::of_threads(vec![handler]),
         links: kernel.clone(),
     })
