@@ -16,7 +16,8 @@ use fabricbios_wire::Size;
 use serde::Deserialize;
 
 use crate::{
-    nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen, vendor::VendorResource,
+    net::sriov::SriovPf, nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen,
+    vendor::VendorResource,
 };
 
 pub use choices::{CpuIsolationPolicy, GpuShareMode, Profile, RdmaStrategy};
@@ -176,6 +177,17 @@ pub struct Settings {
     /// [default: /sys/fs/cgroup/fabricbios-ID, with the first 8 digits of the node's id].
     #[arg(long, value_name = "PATH")]
     pub cpu_cgroup: Option<PathBuf>,
+
+    /// Network card whose virtual functions (SR-IOV) are offered for lease: all that it can have, or N of them with
+    /// IFNAME=N. They are made at the start, unless there are some already [default: none].
+    #[arg(long, value_name = "IFNAME[=N]")]
+    #[serde(default, deserialize_with = "parsed")]
+    pub sriov_pf: Option<SriovPf>,
+
+    /// Where container engines look for the devices of leases (Container Device Interface); it must be a tmpfs
+    /// [default: /run/cdi].
+    #[arg(long, value_name = "PATH")]
+    pub cdi_dir: Option<PathBuf>,
 
     /// Isolation of CPU leases that ask for none [default: whole_core; best_effort with --profile bare-metal].
     #[arg(long, value_enum)]
@@ -374,6 +386,8 @@ impl Settings {
             cpus: self.cpus.or(file.cpus),
             cpu_reserve: self.cpu_reserve.or(file.cpu_reserve),
             cpu_cgroup: self.cpu_cgroup.or(file.cpu_cgroup),
+            sriov_pf: self.sriov_pf.or(file.sriov_pf),
+            cdi_dir: self.cdi_dir.or(file.cdi_dir),
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
             connections_max: self.connections_max.or(file.connections_max),
             connections_per_source_max: (self.connections_per_source_max)

@@ -21,6 +21,7 @@ pub mod log_format;
 mod log_note;
 pub mod mailbox;
 pub mod memory;
+pub mod net;
 pub mod nvme_host;
 pub mod nvmet_port;
 pub mod past;
