@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::{nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen};
 
+pub use crate::tenant_uid::TenantUid;
 pub use choices::{CpuIsolationPolicy, GpuShareMode, RdmaStrategy};
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
@@ -145,6 +146,17 @@ pub struct Settings {
     #[arg(long, value_enum)]
     pub cpu_isolation_policy: Option<CpuIsolationPolicy>,
 
+    /// Socket at which users of this machine put a process or a network namespace into a lease (`fabricctl run`,
+    /// `fabricctl lease enter`); fabricctl looks for /run/fabricbios/local.sock. Its directory is made if it is missing
+    /// [default: none].
+    #[arg(long, value_name = "PATH")]
+    pub local_socket: Option<PathBuf>,
+
+    /// The user with this number belongs to this tenant and may enter its leases; root may enter all [repeatable:
+    /// several users of a tenant, and several tenants of a user; default: root alone].
+    #[arg(long, value_name = "NAME=UID")]
+    pub tenant_uid: Vec<TenantUid>,
+
     /// Most connections to the control plane; from half of it on, and for an address from half of its own bound
     /// on, newcomers show first that their address is theirs (QUIC Retry). Operators have an eighth more, of this and
     /// of the next [default: 4096].
@@ -250,6 +262,9 @@ impl Settings {
             _ if self.block_pool.is_empty() && !self.nvmet.is_empty() => {
                 refuse("--nvmet without --block-pool PATH: there is nothing to serve".into())
             }
+            _ if self.local_socket.is_none() && !self.tenant_uid.is_empty() => refuse(
+                "--tenant-uid without --local-socket PATH: users have no socket at which to enter leases".into(),
+            ),
             (Some(_), Some("none")) if self.fbmu_listen == Some(UdpListen::Off) => refuse(
                 "--mem-bytes with --rdma-device none and --fbmu-listen none: no transport leads to the \
                  memory"
@@ -297,6 +312,8 @@ impl Settings {
             rdma_strategy: self.rdma_strategy.or(file.rdma_strategy),
             gpu_share_mode: self.gpu_share_mode.or(file.gpu_share_mode),
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
+            local_socket: self.local_socket.or(file.local_socket),
+            tenant_uid: first_filled(self.tenant_uid, file.tenant_uid),
             connections_max: self.connections_max.or(file.connections_max),
             connections_per_source_max: (self.connections_per_source_max)
                 .or(file.connections_per_source_max),

@@ -14,6 +14,7 @@ mod common;
 mod ended;
 mod fail;
 mod identity;
+mod local;
 mod mem;
 mod named;
 mod show;

@@ -59,6 +59,7 @@ fn settings_that_make_no_sense_together_are_refused() {
         (&["--mem-bytes", "0"], "4096"),
         (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
         (&["--mem-file", "/dev/shm/arena"], "--mem-bytes"),
+        (&["--tenant-uid", "blue=1000"], "--local-socket"),
         (&["--fbbu-half-sent-max", "1KiB"], "524288"),
         (
             &[
