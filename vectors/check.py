@@ -23,6 +23,10 @@ STATUS = ["ok", "InvalidIntent", "InvalidArgs", "CapacityExceeded", "ResourceBus
           "Revoked", "Fenced", "NotPermitted", "RenewTooEarly", "Unsupported", "Malformed", "Internal",
           "Unavailable"]
 CPU = ["best_effort", "whole_core", "strict_isolated"]
+MODE = ["single_threaded", "shared_memory"]
+PARTITION = ["member", "root", "isolated"]
+HAND_OVER = ["interface", "netns", "vfio"]
+ENFORCEMENT = ["best_effort", "enforced"]
 GPU = ["shared", "session", "device", "partition"]
 TRANSPORT = ["auto", "rdma", "udp", "both", "nvme-tcp", "nvme-rdma"]
 TIER = ["hot", "warm", "cold"]
@@ -38,11 +42,13 @@ OUTCOME = ["torn_down", "fenced", "not_found"]
 CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
 KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020D), 0x0210, *range(0x0301, 0x030A), 0x0310, 0x0311,
-              *range(0x0901, 0x0908), 0x0910,
-              0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B06), *range(0x0C01, 0x0C04)}
+              *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0601, 0x0606),
+              *range(0x0901, 0x090C), 0x0910,
+              0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B09), *range(0x0C01, 0x0C04)}
 MAX_PAYLOAD = 65_536
 QUEUE_PAIRS_MAX = 8
 PROOF_STEPS_MAX = 64
+CPU_RANGES_MAX = 4_096
 NVMEOF_TRANSPORT = {1: "rdma", 3: "tcp"}
 NQN = re.compile(r"nqn\.[0-9]{4}-(0[1-9]|1[0-2])\.[A-Za-z0-9][-A-Za-z0-9._:+=@]*", re.ASCII)
 SECRET = re.compile(r"DHHC-1:0[0-3]:[A-Za-z0-9+/=]+:", re.ASCII)
@@ -184,6 +190,54 @@ def read_host_id(data):
     return uuid.UUID(bytes=data)
 
 
+def read_word(data, most):
+    need(1 <= len(data) <= most and all(0x21 <= byte <= 0x7E for byte in data), "InvalidIntent")
+    return data.decode("ascii")
+
+
+def read_interface(data):
+    name = read_word(data, 15)
+    need(name not in (".", "..") and not set(name) & set("/:"), "InvalidIntent")
+    return name
+
+
+def read_mac(data):
+    need(any(data) and not data[0] & 1, "InvalidIntent")
+    return data.hex(":")
+
+
+def read_vlan(data):
+    need(1 <= number(data) <= 4094, "InvalidIntent")
+    return number(data)
+
+
+def read_ranges(data):
+    need(len(data) % 4 == 0 and len(data) <= 4 * CPU_RANGES_MAX, "InvalidIntent")
+    words, before = [], -2
+    for at in range(0, len(data), 4):
+        first, last = number(data[at:at + 2]), number(data[at + 2:at + 4])
+        need(before + 1 < first <= last, "InvalidIntent")
+        words.append(f"{first}" if first == last else f"{first}-{last}")
+        before = last
+    return ",".join(words)
+
+
+def mapped(value, read):
+    return None if value is None else read(value)
+
+
+def read_net_terms(area):
+    return present([("mac", mapped(area.one(0x0410, 6), read_mac)), ("vlan", mapped(area.one(0x0411, 2), read_vlan)),
+                    ("hand_over", area.word(0x0412, HAND_OVER))])
+
+
+def read_execution(area):
+    mode, width, partition = area.word(0x0908, MODE), area.one(0x0909, 2), area.word(0x090A, PARTITION)
+    need((width is None or number(width)) and partition != "member", "InvalidIntent")
+    return present([("cpu_execution_mode", mode), ("cpu_execution_width", mapped(width, number)),
+                    ("cpu_partition", partition)])
+
+
 def read_flags(area):
     flags = [("read_only", area.word(0x0906, BOOL)), ("mutual_auth", area.word(0x0907, BOOL))]
     return [(key, value) for key, value in flags if value == "true"]
@@ -223,17 +277,23 @@ def read_params(area):
     name, host = area.one(0x0310), area.one(0x0311, 16)
     out += present([("host_nqn", None if name is None else read_nqn(name)),
                     ("host_id", None if host is None else read_host_id(host))])
-    intent = area.one(0x0901, 8)
-    if intent is not None:
-        need(intent[0] == 1 and intent[1] < len(TIER) and intent[2:4] == b"\0\0", "InvalidIntent")
-        out += [("kv_cache_intent.tier", TIER[intent[1]]), ("kv_cache_intent.block_bytes", number(intent[4:]))]
+    out += read_net_terms(area) + read_kv_cache(area)
     out += present([("cpu_isolation", area.word(0x0902, CPU)), ("gpu_exclusivity", area.word(0x0903, GPU))])
     out.append(("transport", area.word(0x0904, TRANSPORT) or "auto"))
     out.append(("rotate_on_renew", area.word(0x0905, BOOL) or "false"))
-    out += read_flags(area)
-    for n, value in enumerate(area.several(0x0910, 16)):
-        out += read_affinity(n, value)
-    return out
+    return out + read_flags(area) + read_execution(area) + read_affinities(area)
+
+
+def read_kv_cache(area):
+    intent = area.one(0x0901, 8)
+    if intent is None:
+        return []
+    need(intent[0] == 1 and intent[1] < len(TIER) and intent[2:4] == b"\0\0", "InvalidIntent")
+    return [("kv_cache_intent.tier", TIER[intent[1]]), ("kv_cache_intent.block_bytes", number(intent[4:]))]
+
+
+def read_affinities(area):
+    return [field for n, value in enumerate(area.several(0x0910, 16)) for field in read_affinity(n, value)]
 
 
 def present(pairs):
@@ -313,7 +373,8 @@ def read_lease(r):
         out.append((key, r.u(8)))
     area = r.area()
     need(area.must(0x0101, 16).hex() == lease_id, "InvalidIntent")
-    return out + read_binding(area) + read_echo(area) + read_end(area)
+    return (out + read_binding(area) + read_echo(area) + read_kv_cache(area) + read_affinities(area)
+            + read_end(area))
 
 
 def read_binding(area):
@@ -327,6 +388,39 @@ def read_binding(area):
         out += [(f"rdma.{key}", value) for key, value in read_rdma(area)]
     if any(0x0301 <= tag <= 0x0309 for tag, _ in area.tlvs):
         out += [(f"nvmeof.{key}", value) for key, value in read_nvmeof(area)]
+    if any(0x0401 <= tag <= 0x0408 for tag, _ in area.tlvs):
+        out += [(f"net.{key}", value) for key, value in read_net(area)]
+    if any(0x0601 <= tag <= 0x0605 for tag, _ in area.tlvs):
+        out += [(f"cpu.{key}", value) for key, value in read_cpu(area)]
+    return out
+
+
+def read_net(area):
+    function, group, cdi = area.one(0x0401, 4), area.one(0x0407, 4), area.one(0x0408)
+    out = present([("pci_function", mapped(function, pci_function)),
+                   ("interface", mapped(area.one(0x0402), read_interface))])
+    out.append(("mac", read_mac(area.must(0x0403, 6))))
+    out += present([("vlan", mapped(area.one(0x0404, 2), read_vlan))])
+    out += [("rate_bps", area.number(0x0405, 8)), ("hand_over", HAND_OVER[area.number(0x0406, 1, 2)])]
+    need(dict(out)["rate_bps"], "InvalidIntent")
+    return out + present([("vfio_group", mapped(group, number)),
+                          ("cdi_device", mapped(cdi, lambda data: read_word(data, 128)))])
+
+
+def pci_function(value):
+    return f"{number(value[:2]):04x}:{value[2]:02x}:{value[3] >> 3:02x}.{value[3] & 7}"
+
+
+def read_cpu(area):
+    cpus, nodes, quota = area.must(0x0601), area.one(0x0604), area.one(0x0605, 8)
+    need(cpus, "InvalidIntent")
+    out = [("cpus", read_ranges(cpus)), ("cgroup", read_word(area.must(0x0602), 512)),
+           ("partition", PARTITION[area.number(0x0603, 1, 2)])]
+    if nodes:
+        out.append(("memory_nodes", read_ranges(nodes)))
+    if quota is not None:
+        out += [("quota_us", number(quota[:4])), ("period_us", number(quota[4:]))]
+        need(all(value for _, value in out[-2:]), "InvalidIntent")
     return out
 
 
@@ -373,7 +467,8 @@ def read_echo(area):
     out = present([("cpu_isolation", area.word(0x0902, CPU)), ("gpu_exclusivity", area.word(0x0903, GPU)),
                    ("transport", area.word(0x0904, TRANSPORT))])
     out.append(("rotate_on_renew", area.word(0x0905, BOOL) or "false"))
-    out += read_flags(area)
+    out += read_flags(area) + read_execution(area)
+    out += present([("net_rate", area.word(0x090B, ENFORCEMENT))])
     return [(f"effective.{key}", value) for key, value in out]
 
 
@@ -427,8 +522,8 @@ def read_structured(r):
     out = [("node_id", r.take(32).hex()), ("epoch", r.u(8)), ("health", r.u(4))]
     for name, fields in LISTS.items():
         out += numbered(name, r.list(256, lambda r: [("resource_id", r.id())] + [(k, r.u(n)) for k, n in fields]))
-    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B05]
-    need(len(extensions) <= 1024, "InvalidIntent")
+    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B08]
+    need(len(extensions) <= 2048, "InvalidIntent")
     return out + extensions
 
 
@@ -444,8 +539,33 @@ def read_extension(tag, value):
     if tag == 0x0B03:
         need(1 <= len(rest) <= 17, "InvalidIntent")
         return f"classes.{resource_id}", f"{rest[:1].hex()}/{rest[1:].hex()}"
+    if tag == 0x0B06:
+        classes = by_class(rest, 1)
+        need(all(number(it) < len(ENFORCEMENT) for _, it in classes), "InvalidIntent")
+        return f"class_enforcement.{resource_id}", told(classes, lambda it: ENFORCEMENT[it])
+    if tag == 0x0B07:
+        return f"class_available.{resource_id}", told(by_class(rest, 8), str)
+    if tag == 0x0B08:
+        need(len(rest) == 8, "InvalidIntent")
+        total, free = number(rest[:4]), number(rest[4:])
+        need(free <= total, "InvalidIntent")
+        return f"virtual_functions.{resource_id}", f"{free}/{total}"
     need(len(rest) <= 8 and all(transport < len(TRANSPORT) for transport in rest), "InvalidIntent")
     return f"transports.{resource_id}", ",".join(TRANSPORT[transport] for transport in rest)
+
+
+def by_class(data, size):
+    """Pairs of a class and its value of `size` bytes; at most 16, ascending."""
+    each = size + 1
+    need(len(data) % each == 0 and len(data) <= 16 * each, "InvalidIntent")
+    pairs = [(data[at], data[at + 1:at + each]) for at in range(0, len(data), each)]
+    classes = [known for known, _ in pairs]
+    need(classes == sorted(set(classes)), "InvalidIntent")
+    return pairs
+
+
+def told(pairs, word):
+    return ",".join(f"{known:02x} {word(number(value))}" for known, value in pairs)
 
 
 def read_inventory(r):
@@ -585,22 +705,52 @@ def make_params(v):
         out += tlv(0x0310, v["host_nqn"].encode())
     if "host_id" in v:
         out += tlv(0x0311, uuid.UUID(v["host_id"]).bytes)
-    if "kv_cache_intent.tier" in v:
-        tier, block = TIER.index(v["kv_cache_intent.tier"]), v["kv_cache_intent.block_bytes"]
-        out += tlv(0x0901, bytes([1, tier, 0, 0]) + be(block, 4))
-    for key, tag, words in (("cpu_isolation", 0x0902, CPU), ("gpu_exclusivity", 0x0903, GPU)):
-        if key in v:
-            out += tlv(tag, bytes([words.index(v[key])]))
+    if "mac" in v:
+        out += tlv(0x0410, mac_bytes(v["mac"]))
+    if "vlan" in v:
+        out += tlv(0x0411, be(v["vlan"], 2))
+    out += make_word(v, "hand_over", 0x0412, HAND_OVER) + make_kv_cache(v)
+    out += make_word(v, "cpu_isolation", 0x0902, CPU) + make_word(v, "gpu_exclusivity", 0x0903, GPU)
     if v["transport"] != "auto":
         out += tlv(0x0904, bytes([TRANSPORT.index(v["transport"])]))
     if v["rotate_on_renew"] == "true":
         out += tlv(0x0905, b"\1")
-    out += make_flags(v)
+    return out + make_flags(v) + make_execution(v) + make_affinities(v)
+
+
+def make_word(v, key, tag, words):
+    return tlv(tag, bytes([words.index(v[key])])) if key in v else b""
+
+
+def make_kv_cache(v):
+    if "kv_cache_intent.tier" not in v:
+        return b""
+    tier, block = TIER.index(v["kv_cache_intent.tier"]), v["kv_cache_intent.block_bytes"]
+    return tlv(0x0901, bytes([1, tier, 0, 0]) + be(block, 4))
+
+
+def make_affinities(v):
+    out = b""
     for near in items(v, "affinity"):
         target = bytes.fromhex(near["target"])
         kind = [int(near[key]) for key in ("category", "strength", "target_type")]
         out += tlv(0x0910, bytes(kind) + be(len(target), 2) + target)
     return out
+
+
+def make_execution(v):
+    width = tlv(0x0909, be(v["cpu_execution_width"], 2)) if "cpu_execution_width" in v else b""
+    mode = make_word(v, "cpu_execution_mode", 0x0908, MODE)
+    return mode + width + make_word(v, "cpu_partition", 0x090A, PARTITION)
+
+
+def mac_bytes(value):
+    return bytes.fromhex(value.replace(":", ""))
+
+
+def ranges_bytes(value):
+    ends = [word.split("-") for word in value.split(",")]
+    return b"".join(be(end[0], 2) + be(end[-1], 2) for end in ends)
 
 
 def make_flags(v):
@@ -613,7 +763,8 @@ def make_lease(v):
     for key in ("capacity", "granted_at_unix_ms", "expires_at_unix_ms", "renewable_at_unix_ms",
                 "grace_ends_unix_ms", "remaining_ms"):
         out += be(v[key], 8)
-    return out + counted(tlv(0x0101, bytes.fromhex(v["lease_id"])) + make_binding(v) + make_echo(v) + make_end(v))
+    told_back = make_kv_cache(v) + make_echo(v) + make_affinities(v)
+    return out + counted(tlv(0x0101, bytes.fromhex(v["lease_id"])) + make_binding(v) + told_back + make_end(v))
 
 
 def make_binding(v):
@@ -624,8 +775,32 @@ def make_binding(v):
         out += tlv(0x0103, place_bytes(v["udp_endpoint"]))
     if "limits.offset" in v:
         out += tlv(0x0104, be(v["limits.offset"], 8) + be(v["limits.length"], 8))
-    rdma, nvmeof = below(v, "rdma."), below(v, "nvmeof.")
-    return out + (make_rdma(rdma) if rdma else b"") + (make_nvmeof(nvmeof) if nvmeof else b"")
+    makers = {"rdma.": make_rdma, "nvmeof.": make_nvmeof, "net.": make_net, "cpu.": make_cpu}
+    return out + b"".join(make(below(v, prefix)) for prefix, make in makers.items() if below(v, prefix))
+
+
+def make_net(v):
+    out = b""
+    if "pci_function" in v:
+        domain, bus, device, function = re.split("[:.]", v["pci_function"])
+        out += tlv(0x0401, bytes.fromhex(domain + bus) + bytes([int(device, 16) << 3 | int(function)]))
+    if "interface" in v:
+        out += tlv(0x0402, v["interface"].encode())
+    out += tlv(0x0403, mac_bytes(v["mac"]))
+    if "vlan" in v:
+        out += tlv(0x0404, be(v["vlan"], 2))
+    out += tlv(0x0405, be(v["rate_bps"], 8)) + make_word(v, "hand_over", 0x0406, HAND_OVER)
+    if "vfio_group" in v:
+        out += tlv(0x0407, be(v["vfio_group"], 4))
+    return out + (tlv(0x0408, v["cdi_device"].encode()) if "cdi_device" in v else b"")
+
+
+def make_cpu(v):
+    out = tlv(0x0601, ranges_bytes(v["cpus"])) + tlv(0x0602, v["cgroup"].encode())
+    out += make_word(v, "partition", 0x0603, PARTITION)
+    if "memory_nodes" in v:
+        out += tlv(0x0604, ranges_bytes(v["memory_nodes"]))
+    return out + (tlv(0x0605, be(v["quota_us"], 4) + be(v["period_us"], 4)) if "quota_us" in v else b"")
 
 
 def make_nvmeof(v):
@@ -653,12 +828,11 @@ def make_rdma(v):
 
 
 def make_echo(values):
-    v, out = below(values, "effective."), b""
-    for key, tag, words in (("cpu_isolation", 0x0902, CPU), ("gpu_exclusivity", 0x0903, GPU),
-                            ("transport", 0x0904, TRANSPORT)):
-        if key in v:
-            out += tlv(tag, bytes([words.index(v[key])]))
-    return out + (tlv(0x0905, b"\1") if v["rotate_on_renew"] == "true" else b"") + make_flags(v)
+    v = below(values, "effective.")
+    out = make_word(v, "cpu_isolation", 0x0902, CPU) + make_word(v, "gpu_exclusivity", 0x0903, GPU)
+    out += make_word(v, "transport", 0x0904, TRANSPORT)
+    out += (tlv(0x0905, b"\1") if v["rotate_on_renew"] == "true" else b"") + make_flags(v)
+    return out + make_execution(v) + make_word(v, "net_rate", 0x090B, ENFORCEMENT)
 
 
 def make_end(v):
@@ -700,12 +874,20 @@ def make_extension(key, value):
         "available": (0x0B02, lambda value: be(value, 8)),
         "fenced_part": (0x0B05, lambda value: be(value, 8)),
         "classes": (0x0B03, lambda value: bytes.fromhex(value.replace("/", ""))),
+        "class_enforcement": (0x0B06, lambda value: class_bytes(value, lambda word: bytes([ENFORCEMENT.index(word)]))),
+        "class_available": (0x0B07, lambda value: class_bytes(value, lambda word: be(word, 8))),
+        "virtual_functions": (0x0B08, lambda value: b"".join(be(word, 4) for word in reversed(value.split("/")))),
         "transports": (0x0B04, lambda value: bytes(TRANSPORT.index(transport) for transport in value.split(",") if transport)),
     }
     if kind not in makers:
         return b""
     tag, make = makers[kind]
     return tlv(tag, bytes.fromhex(resource_id) + make(value))
+
+
+def class_bytes(value, make):
+    pairs = [pair.split(" ") for pair in value.split(",") if pair]
+    return b"".join(bytes.fromhex(known) + make(word) for known, word in pairs)
 
 
 def make_request_payload(code, v):

@@ -40,6 +40,8 @@ impl ArenaStore {
             fence_scope: FenceScope::Whole,
             allocation_mode: AllocationMode::Stretches,
             read_only: false,
+            classes: None,
+            rate: None,
         }
     }
 

@@ -331,6 +331,8 @@ fn arena(pages: u64) -> Offer {
         fence_scope: FenceScope::Whole,
         allocation_mode: AllocationMode::Stretches,
         read_only: false,
+        classes: None,
+        rate: None,
     }
 }
 

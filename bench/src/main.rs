@@ -6,6 +6,7 @@
 
 mod bare_file;
 mod churn;
+mod cpu;
 mod daemon;
 mod ends;
 mod etcd;
@@ -48,8 +49,13 @@ enum Bench {
     FbbuNbd(fbbu::Options),
     /// Grants and rotations by window against region; needs an RDMA device
     Strategy(strategy::Options),
+    /// Grants and cuts of CPU cores, and pauses on a core of one's own against a share, beside busy neighbours; needs root
+    Cpu(cpu::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
     LeaseTable(lease_table::Options),
+    /// Read the clock all the time: the busy process of the bench `cpu`
+    #[command(hide = true)]
+    CpuProbe(cpu::ProbeArguments),
     /// Write the journal: the journal process of a node in this program
     #[command(hide = true)]
     Journal(journal::Arguments),
@@ -57,7 +63,9 @@ enum Bench {
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    print!("{}", report::Setting::of_this_run());
+    if !matches!(arguments.bench, Some(Bench::CpuProbe(_))) {
+        print!("{}", report::Setting::of_this_run());
+    }
     match arguments.bench {
         Some(bench) => bench.run(),
         None => NAMES.iter().try_for_each(|name| {
@@ -70,7 +78,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Every bench, by the name of its subcommand.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "fdatasync",
     "grant",
     "churn",
@@ -79,6 +87,7 @@ const NAMES: [&str; 8] = [
     "fbmu",
     "fbbu-nbd",
     "strategy",
+    "cpu",
 ];
 
 impl Bench {
@@ -92,6 +101,8 @@ impl Bench {
             Self::Grant(options) => grant::run(&options),
             Self::Churn(options) => churn::run(&options),
             Self::Ends(options) => ends::run(&options),
+            Self::Cpu(options) => cpu::run(&options),
+            Self::CpuProbe(arguments) => cpu::probe(&arguments),
             Self::Journal(arguments) => journal_main(&arguments),
         }
     }

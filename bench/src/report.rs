@@ -61,7 +61,7 @@ impl Spread {
     /// `None`: there was no round.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let sorted = sorted(values);
-        let at = |percent: usize| sorted[(sorted.len() - 1) * percent / 100];
+        let at = |percent| percentile(&sorted, percent);
         (!sorted.is_empty()).then(|| Self {
             rounds: sorted.len(),
             min: at(0),
@@ -99,6 +99,11 @@ pub(crate) fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted
+}
+
+/// That percentile of sorted values, at least one.
+pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    sorted[(sorted.len() - 1) * percent / 100]
 }
 
 /// The median of sorted values, at least one.

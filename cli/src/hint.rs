@@ -49,6 +49,10 @@ const ADVICE: [&str; 14] = [
 
 /// The hint to add to `message`, if any.
 pub(crate) fn hint(topic: Topic, error: LeaseError, message: &str) -> Option<&'static str> {
+    // The refusal of a bare-metal node (004 §2), which names a tag.
+    if topic == Topic::NewLease && message.contains("TLV_LEASE_CPU_ISOLATION") {
+        return Some("that is --isolation, and --execution-width for the number of threads");
+    }
     let hint = by_topic(topic, error)?;
     let said = message.contains(hint) || ADVICE.iter().any(|word| message.contains(word));
     (!said).then_some(hint)

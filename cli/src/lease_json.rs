@@ -2,13 +2,16 @@
 
 use base16ct::lower::encode_string;
 use fabricbios_wire::{
-    Binding, CpuIsolationClass, Effective, GpuExclusivityClass, LeaseEnd, LeaseInfo, LeaseStatus,
-    ProofStep, RdmaBinding, Transport,
+    Binding, CpuExecutionMode, CpuIsolationClass, CpuPartition, Effective, Enforcement,
+    GpuExclusivityClass, LeaseEnd, LeaseInfo, LeaseIntent, LeaseStatus, ProofStep, RdmaBinding,
+    Transport,
 };
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-use crate::{gid, nvmeof_json::NvmeofJson};
+use crate::{
+    cpu_json::CpuJson, gid, net_json::NetJson, nvmeof_json::NvmeofJson, values::AffinityWords,
+};
 
 #[derive(Serialize)]
 pub(crate) struct LeaseJson<'a> {
@@ -27,6 +30,8 @@ pub(crate) struct LeaseJson<'a> {
     grace_ends_unix_ms: u64,
     remaining_ms: u64,
     effective: EffectiveJson,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    intent: Option<IntentJson>,
     binding: BindingJson<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<&'a str>,
@@ -65,6 +70,30 @@ struct EffectiveJson {
     read_only: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     mutual_auth: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_execution_mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_execution_width: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_partition: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    net_rate: Option<&'static str>,
+}
+
+/// The statements of the tenant. The node keeps them and enforces none.
+#[derive(Debug, Serialize)]
+struct IntentJson {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv_cache: Option<KvCacheJson>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    affinities: Vec<AffinityWords>,
+}
+
+#[derive(Debug, Serialize)]
+struct KvCacheJson {
+    tier: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_bytes: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -79,6 +108,10 @@ struct BindingJson<'a> {
     rdma: Option<RdmaJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     nvmeof: Option<NvmeofJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu: Option<CpuJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    net: Option<NetJson<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -151,6 +184,7 @@ impl<'a> From<&'a LeaseInfo> for LeaseJson<'a> {
             grace_ends_unix_ms: info.grace_ends_unix_ms,
             remaining_ms: info.remaining_ms,
             effective: (&info.effective).into(),
+            intent: info.intent.as_deref().map(IntentJson::from),
             binding: (&info.binding).into(),
             tenant: info.tenant.as_deref(),
             end: info.end.as_deref().map(EndJson::from),
@@ -183,6 +217,22 @@ impl From<&Effective> for EffectiveJson {
             rotate_on_renew: effective.rotate_on_renew,
             read_only: effective.read_only,
             mutual_auth: effective.mutual_auth,
+            cpu_execution_mode: effective.cpu_execution_mode.map(CpuExecutionMode::name),
+            cpu_execution_width: effective.cpu_execution_width,
+            cpu_partition: effective.cpu_partition.map(CpuPartition::name),
+            net_rate: effective.net_rate.map(Enforcement::name),
+        }
+    }
+}
+
+impl From<&LeaseIntent> for IntentJson {
+    fn from(intent: &LeaseIntent) -> Self {
+        Self {
+            kv_cache: intent.kv_cache.map(|it| KvCacheJson {
+                tier: it.tier.name(),
+                block_bytes: Some(it.block_bytes).filter(|bytes| *bytes != 0),
+            }),
+            affinities: intent.affinities.iter().map(AffinityWords::from).collect(),
         }
     }
 }
@@ -202,6 +252,8 @@ impl<'a> From<&'a Binding> for BindingJson<'a> {
             }),
             rdma: binding.rdma().map(RdmaJson::from),
             nvmeof: binding.nvmeof().map(NvmeofJson::from),
+            cpu: binding.cpu().map(CpuJson::from),
+            net: binding.net().map(NetJson::from),
         }
     }
 }

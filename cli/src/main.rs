@@ -6,11 +6,13 @@
 
 mod args;
 mod commands;
+mod cpu_json;
 mod failure;
 mod gid;
 mod hint;
 mod lease_json;
 mod lease_text;
+mod net_json;
 mod nvmeof_json;
 mod output;
 mod progress;

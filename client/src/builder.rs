@@ -3,13 +3,14 @@
 use std::{marker::PhantomData, time::Duration};
 
 use fabricbios_wire::{
-    BlockTerms, HostId, KvCacheIntent, LeaseAllocRequest, LeaseTerms, Nqn, RdmaPeer, ResourceId,
-    Transport,
+    AFFINITIES_MAX, Affinity, BlockTerms, CpuExecutionMode, CpuIsolationClass, CpuPartition,
+    CpuTerms, HandOver, HostId, KvCacheIntent, LeaseAllocRequest, LeaseTerms, MacAddress, NetTerms,
+    Nqn, RdmaPeer, ResourceId, Transport, VlanId,
 };
 
 use crate::{
-    Blocks, Error, Identity, Kind, Lease, Memory, Node, Transfers, lease::Renewer,
-    patience::PATIENCE, runtime::wait,
+    Blocks, Cores, Error, Identity, Kind, Lease, Memory, NetworkFunction, Node, Storage, Transfers,
+    lease::Renewer, patience::PATIENCE, runtime::wait,
 };
 
 /// The default term of a lease.
@@ -21,7 +22,21 @@ pub type MemBuilder = Builder<Memory>;
 /// Requests a lease of block storage.
 pub type BlockBuilder = Builder<Blocks>;
 
-/// Requests a lease.
+/// Requests a lease of CPU cores.
+///
+/// ```compile_fail,E0599
+/// fabricbios_client::CpuBuilder::new().bytes(1);
+/// ```
+pub type CpuBuilder = Builder<Cores>;
+
+/// Requests a lease of a network function.
+///
+/// ```compile_fail,E0599
+/// fabricbios_client::NetBuilder::new().grace_secs(1);
+/// ```
+pub type NetBuilder = Builder<NetworkFunction>;
+
+/// Requests a lease. The builder of a kind has only the settings that leases of this kind have.
 ///
 /// By default the lease lasts 60 seconds and renews itself, and the environment names the node and the
 /// identity.
@@ -29,6 +44,7 @@ pub type BlockBuilder = Builder<Blocks>;
 #[must_use = "nothing is leased before acquire()"]
 pub struct Builder<K: Kind> {
     request: LeaseAllocRequest,
+    terms: K::Terms,
     node: NodeChoice,
     identity: Option<Identity>,
     auto_renew: bool,
@@ -55,6 +71,7 @@ impl<K: Kind> Builder<K> {
     pub fn new() -> Self {
         Self {
             request: LeaseAllocRequest::new(K::TYPE, 0, LEASE_SECS),
+            terms: K::Terms::default(),
             node: NodeChoice::Default,
             identity: None,
             auto_renew: true,
@@ -64,51 +81,28 @@ impl<K: Kind> Builder<K> {
         }
     }
 
-    /// Sets the size in bytes. Required.
-    pub fn bytes(mut self, bytes: u64) -> Self {
-        self.request.capacity = bytes;
-        self
-    }
-
     /// Sets the term, also of each renewal.
     pub fn lease_secs(mut self, secs: u32) -> Self {
         self.request.lease_secs = secs;
         self
     }
 
-    /// Sets the grace time: contents are kept for so long after the end of the term, without access.
-    pub fn grace_secs(mut self, secs: u32) -> Self {
-        self.request.grace_secs = secs;
-        self
-    }
-
-    /// Sets the arena or pool; any by default.
+    /// Sets the resource, such as an arena or a pool; any of the kind by default.
     pub fn resource(mut self, resource_id: ResourceId) -> Self {
         self.request.resource_id = Some(resource_id);
         self
     }
 
-    /// Sets the transport. `acquire` fails if the node does not have it.
-    pub fn transport(mut self, transport: Transport) -> Self {
-        self.request.transport = transport;
-        self
-    }
-
-    /// Makes each renewal change the key. For callers that read [`Lease::binding`] again after it.
-    pub fn rotate_on_renew(mut self) -> Self {
-        self.request.rotate_on_renew = true;
+    /// Adds a target that the lease should be near to, or far from. The node keeps it with the lease and does not act
+    /// on it.
+    pub fn affinity(mut self, affinity: Affinity) -> Self {
+        self.request.intent.affinities.push(affinity);
         self
     }
 
     /// Sets whether the lease renews itself until it is freed or dropped; the default is yes.
     pub fn auto_renew(mut self, yes: bool) -> Self {
         self.auto_renew = yes;
-        self
-    }
-
-    /// Sets the options of the reads and writes of the SDK.
-    pub fn transfers(mut self, transfers: Transfers) -> Self {
-        self.transfers = transfers;
         self
     }
 
@@ -150,9 +144,9 @@ impl<K: Kind> Builder<K> {
     /// # Errors
     /// See [`Error`].
     pub async fn acquire_async(self) -> Result<Lease<K>, Error> {
-        self.check()?;
         let Self {
-            request,
+            mut request,
+            terms,
             node,
             identity,
             auto_renew,
@@ -160,6 +154,8 @@ impl<K: Kind> Builder<K> {
             patience,
             kind: _,
         } = self;
+        request.terms = terms.into();
+        check::<K>(&request)?;
         let node = node_of(node, identity)?.patient(patience);
         let (lease_secs, has_peers) = (request.lease_secs, !request.terms.rdma_peers().is_empty());
         let info = node.alloc(request).await?;
@@ -171,26 +167,47 @@ impl<K: Kind> Builder<K> {
         if has_peers {
             lease.shared.set_callers_peers();
         }
-        lease.set_transfers(transfers);
+        lease.shared.set_transfers(transfers);
         Ok(lease)
     }
+}
 
-    fn check(&self) -> Result<(), Error> {
-        let usage = |message: &str| Err(Error::Usage(message.to_owned()));
-        match self.request {
-            LeaseAllocRequest { capacity: 0, .. } => usage("no size given: call bytes()"),
-            LeaseAllocRequest { lease_secs: 0, .. } => usage("a lease lasts at least 1 second"),
-            _ => Ok(()),
-        }
+impl<K: Storage> Builder<K> {
+    /// Sets the size in bytes. Required.
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.request.capacity = bytes;
+        self
+    }
+
+    /// Sets the grace time: contents are kept for so long after the end of the term, without access.
+    pub fn grace_secs(mut self, secs: u32) -> Self {
+        self.request.grace_secs = secs;
+        self
+    }
+
+    /// Sets the transport. `acquire` fails if the node does not have it.
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.request.transport = transport;
+        self
+    }
+
+    /// Makes each renewal change the key. For callers that read [`Lease::binding`] again after it.
+    pub fn rotate_on_renew(mut self) -> Self {
+        self.request.rotate_on_renew = true;
+        self
+    }
+
+    /// Sets the options of the reads and writes of the SDK.
+    pub fn transfers(mut self, transfers: Transfers) -> Self {
+        self.transfers = transfers;
+        self
     }
 }
 
 impl MemBuilder {
     /// Adds a queue pair of the caller; [`crate::MemLease::bind`] can do this later.
     pub fn rdma_peer(mut self, peer: RdmaPeer) -> Self {
-        if let LeaseTerms::Mem(terms) = &mut self.request.terms {
-            terms.rdma_peers.push(peer);
-        }
+        self.terms.rdma_peers.push(peer);
         self
     }
 
@@ -203,26 +220,117 @@ impl MemBuilder {
 
 impl BlockBuilder {
     /// Makes the lease read-only.
-    pub fn read_only(self) -> Self {
-        self.with(|terms| terms.read_only = true)
+    pub fn read_only(mut self) -> Self {
+        self.terms.read_only = true;
+        self
     }
 
     /// Sets the NVMe-oF host, and its identifier if this is not the UUID in the name. By default the node makes
     /// both for this lease.
-    pub fn host(self, name: Nqn, id: Option<HostId>) -> Self {
-        self.with(|terms| (terms.host_nqn, terms.host_id) = (Some(name), id))
+    pub fn host(mut self, name: Nqn, id: Option<HostId>) -> Self {
+        self.terms = BlockTerms {
+            host_nqn: Some(name),
+            host_id: id,
+            ..self.terms
+        };
+        self
     }
 
     /// Makes the controller authenticate itself to the host, too (NVMe-oF).
-    pub fn mutual_auth(self) -> Self {
-        self.with(|terms| terms.mutual_auth = true)
+    pub fn mutual_auth(mut self) -> Self {
+        self.terms.mutual_auth = true;
+        self
+    }
+}
+
+impl CpuBuilder {
+    /// Sets the number of cores. This or [`CpuBuilder::single_core`] is required.
+    pub fn cores(mut self, cores: u16) -> Self {
+        self.request.capacity = cores.into();
+        self
     }
 
-    fn with(mut self, change: impl FnOnce(&mut BlockTerms)) -> Self {
-        if let LeaseTerms::Block(terms) = &mut self.request.terms {
-            change(terms);
-        }
+    /// One core. For one thread that nobody disturbs, add [`CpuBuilder::isolation`] and not further cores.
+    pub fn single_core(self) -> Self {
+        self.cores(1)
+    }
+
+    /// Sets the isolation from other leases; the policy of the node by default.
+    pub fn isolation(mut self, policy: CpuIsolationClass) -> Self {
+        self.terms.isolation = Some(policy);
         self
+    }
+
+    /// States whether one thread will run, or several that share memory.
+    pub fn execution_mode(mut self, mode: CpuExecutionMode) -> Self {
+        self.terms.execution_mode = Some(mode);
+        self
+    }
+
+    /// States how many threads will run at once; 1 by default. A bare-metal node refuses any other number of cores.
+    pub fn execution_width(mut self, threads: u16) -> Self {
+        self.terms.execution_width = Some(threads);
+        self
+    }
+
+    /// Sets the cpuset partition of a lease with CPUs of its own; the node chooses by default.
+    pub fn partition(mut self, partition: CpuPartition) -> Self {
+        self.terms.partition = Some(partition);
+        self
+    }
+}
+
+impl NetBuilder {
+    /// Sets the transmit rate in megabits (10^6 bits) per second. Required.
+    pub fn mbps(mut self, megabits: u32) -> Self {
+        self.request.capacity = u64::from(megabits) * 1_000_000;
+        self
+    }
+
+    /// Sets the VLAN. By default frames are untagged.
+    ///
+    /// # Errors
+    /// [`Error::Usage`]: the id is not 1 to 4094.
+    pub fn vlan(mut self, id: u16) -> Result<Self, Error> {
+        let vlan = VlanId::try_from(id).map_err(|why| Error::Usage(format!("VLAN {id}: {why}")))?;
+        self.terms.vlan = Some(vlan);
+        Ok(self)
+    }
+
+    /// Sets the MAC address. By default the node makes one.
+    pub fn mac(mut self, mac: MacAddress) -> Self {
+        self.terms.mac = Some(mac);
+        self
+    }
+
+    /// Sets how the function is handed over on the node; as a named interface by default.
+    pub fn hand_over(mut self, hand_over: HandOver) -> Self {
+        self.terms.hand_over = Some(hand_over);
+        self
+    }
+}
+
+/// Refuses requests that no node would accept.
+fn check<K: Kind>(request: &LeaseAllocRequest) -> Result<(), Error> {
+    let usage = |message: String| Err(Error::Usage(message));
+    if request.capacity == 0 {
+        return usage(format!("no size given: call {}", K::SIZED_BY));
+    }
+    if request.lease_secs == 0 {
+        return usage("a lease lasts at least 1 second".to_owned());
+    }
+    if request.intent.affinities.len() > AFFINITIES_MAX {
+        return usage(format!("a lease has at most {AFFINITIES_MAX} affinities"));
+    }
+    match &request.terms {
+        LeaseTerms::Cpu(CpuTerms {
+            execution_width: Some(0),
+            ..
+        }) => usage("an execution width is at least 1".to_owned()),
+        LeaseTerms::Net(NetTerms { mac: Some(mac), .. }) if !mac.is_of_one_interface() => usage(
+            format!("no interface has the MAC address {mac}: it is zero or multicast"),
+        ),
+        _ => Ok(()),
     }
 }
 

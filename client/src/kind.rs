@@ -1,12 +1,15 @@
 //! The kind of a lease, as a type.
 
-use fabricbios_wire::ResourceType;
+use fabricbios_wire::{BlockTerms, CpuTerms, MemTerms, NetTerms, ResourceType};
 
-/// [`Memory`] or [`Blocks`].
+/// [`Memory`], [`Blocks`], [`Cores`] or [`NetworkFunction`].
 pub trait Kind: sealed::Sealed {
     /// The resource type on the wire.
     const TYPE: ResourceType;
 }
+
+/// A kind whose leases keep bytes: they have a transport, keys and a grace time.
+pub trait Storage: Kind {}
 
 /// Memory: bytes over RDMA or FBMU.
 #[derive(Clone, Copy, Debug)]
@@ -16,17 +19,47 @@ pub enum Memory {}
 #[derive(Clone, Copy, Debug)]
 pub enum Blocks {}
 
-impl Kind for Memory {
-    const TYPE: ResourceType = ResourceType::Mem;
+/// CPU cores, for processes that already run on the node.
+#[derive(Clone, Copy, Debug)]
+pub enum Cores {}
+
+/// A network function of the node, with a transmit rate.
+#[derive(Clone, Copy, Debug)]
+pub enum NetworkFunction {}
+
+impl Storage for Memory {}
+impl Storage for Blocks {}
+
+/// Each line: kind, resource type, terms, the call of the builder that sets the capacity.
+macro_rules! kinds {
+    ($($kind:ident $resource_type:ident $terms:ident $sized_by:literal;)*) => {$(
+        impl Kind for $kind {
+            const TYPE: ResourceType = ResourceType::$resource_type;
+        }
+
+        impl sealed::Sealed for $kind {
+            type Terms = $terms;
+            const SIZED_BY: &'static str = $sized_by;
+        }
+    )*};
 }
 
-impl Kind for Blocks {
-    const TYPE: ResourceType = ResourceType::Block;
+kinds! {
+    Memory Mem MemTerms "bytes()";
+    Blocks Block BlockTerms "bytes()";
+    Cores Cpu CpuTerms "cores()";
+    NetworkFunction Net NetTerms "mbps()";
 }
 
-mod sealed {
-    pub trait Sealed {}
+pub(crate) mod sealed {
+    use std::fmt::Debug;
 
-    impl Sealed for super::Memory {}
-    impl Sealed for super::Blocks {}
+    use fabricbios_wire::LeaseTerms;
+
+    pub trait Sealed {
+        /// The terms of a request that only this kind has.
+        type Terms: Clone + Debug + Default + Into<LeaseTerms> + Send;
+        /// The call of the builder that sets the capacity.
+        const SIZED_BY: &'static str;
+    }
 }

@@ -2,11 +2,12 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use fabricbios_wire::{Binding, LeaseId, LeaseInfo, RdmaPeer, Request, ResourceType};
+use fabricbios_wire::{Binding, Enforcement, LeaseId, LeaseInfo, RdmaPeer, Request, ResourceType};
 use tokio::task::AbortHandle;
 
 use crate::{
-    Blocks, Error, Kind, Memory, Node, renewal, runtime, runtime::wait, shared::Shared, transfer,
+    Blocks, Cores, Error, Kind, Memory, NetworkFunction, Node, Storage, renewal, runtime,
+    runtime::wait, shared::Shared, transfer,
 };
 
 /// A lease of memory.
@@ -14,6 +15,12 @@ pub type MemLease = Lease<Memory>;
 
 /// A lease of block storage.
 pub type BlockLease = Lease<Blocks>;
+
+/// A lease of CPU cores.
+pub type CpuLease = Lease<Cores>;
+
+/// A lease of a network function.
+pub type NetLease = Lease<NetworkFunction>;
 
 /// The handle of a lease. [`Lease::free`] ends the lease; a lease whose handle is dropped expires at the end of its term.
 #[derive(Debug)]
@@ -144,26 +151,6 @@ impl<K: Kind> Lease<K> {
         wait(self.renew_async())
     }
 
-    /// Makes a new key; the old one goes on working for `overlap_ms`.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub async fn rotate_async(&self, overlap_ms: u32) -> Result<LeaseInfo, Error> {
-        self.ask(Request::LeaseRotate {
-            lease_id: self.lease_id(),
-            overlap_ms,
-        })
-        .await
-    }
-
-    /// Makes a new key, blocking: the old one does not work any more when this returns.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn rotate(&self) -> Result<LeaseInfo, Error> {
-        wait(self.rotate_async(0))
-    }
-
     /// Asks the node for the state of the lease.
     ///
     /// # Errors
@@ -215,6 +202,28 @@ impl<K: Kind> Lease<K> {
     }
 }
 
+impl<K: Storage> Lease<K> {
+    /// Makes a new key; the old one goes on working for `overlap_ms`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn rotate_async(&self, overlap_ms: u32) -> Result<LeaseInfo, Error> {
+        self.ask(Request::LeaseRotate {
+            lease_id: self.lease_id(),
+            overlap_ms,
+        })
+        .await
+    }
+
+    /// Makes a new key, blocking: the old one does not work any more when this returns.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn rotate(&self) -> Result<LeaseInfo, Error> {
+        wait(self.rotate_async(0))
+    }
+}
+
 impl MemLease {
     /// Connects the lease to queue pairs of the caller, or connects it again after an access fault. From then on
     /// [`MemLease::read`] and [`MemLease::write`] do not use RDMA.
@@ -236,6 +245,13 @@ impl MemLease {
     /// See [`Error`].
     pub fn bind(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
         wait(self.bind_async(peers))
+    }
+}
+
+impl NetLease {
+    /// Whether the node proves the transmit rate. If not, it has set the rate and does not know that the device keeps it.
+    pub fn rate_is_enforced(&self) -> bool {
+        self.shared.info().effective.net_rate == Some(Enforcement::Enforced)
     }
 }
 

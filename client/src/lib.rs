@@ -42,6 +42,32 @@
 //! Block storage is asked for with [`BlockBuilder`]. [`connect_line()`] makes it a device of the kernel
 //! over NVMe-oF; [`BlockLease::read_blocks`] and its siblings go over UDP and need no device.
 //!
+//! CPU cores and network functions are asked for with [`CpuBuilder`] and [`NetBuilder`]. Both are used on the node: their
+//! leases have no reads and writes, and the binding says what the holder finds there.
+//!
+//! ```no_run
+//! use fabricbios_client::{CpuBuilder, IsolationPolicy, NetBuilder, wire::HandOver};
+//!
+//! # fn main() -> Result<(), fabricbios_client::Error> {
+//! let core = CpuBuilder::new()
+//!     .single_core()
+//!     .isolation(IsolationPolicy::WholeCore)
+//!     .lease_secs(60)
+//!     .acquire()?;
+//! println!("fabricctl run --lease {} -- COMMAND", core.lease_id());
+//!
+//! let port = NetBuilder::new()
+//!     .mbps(100)
+//!     .vlan(7)?
+//!     .hand_over(HandOver::Netns)
+//!     .acquire()?;
+//! if !port.rate_is_enforced() {
+//!     println!("this node does not prove the rate");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! The feature `rdma`, on by default, adds the transport RDMA. Its library is loaded at its first use, and a machine
 //! without the library uses UDP.
 #![forbid(unsafe_code)]
@@ -61,19 +87,22 @@ mod renewal;
 mod runtime;
 mod shared;
 mod transfer;
+mod unmet;
 
-pub use builder::{BlockBuilder, Builder, MemBuilder};
+pub use builder::{BlockBuilder, Builder, CpuBuilder, MemBuilder, NetBuilder};
 pub use connect_line::{connect_line, connect_options};
 pub use error::Error;
 pub use fabricbios_fallback_udp::{
     BlockClient, ClientError, Completion, Geometry, transfer::Operation,
 };
 pub use fabricbios_wire as wire;
+pub use fabricbios_wire::CpuIsolationClass as IsolationPolicy;
 pub use identity::Identity;
-pub use kind::{Blocks, Kind, Memory};
-pub use lease::{BlockLease, Health, Lease, MemLease};
-pub use node::{Node, unmet};
+pub use kind::{Blocks, Cores, Kind, Memory, NetworkFunction, Storage};
+pub use lease::{BlockLease, CpuLease, Health, Lease, MemLease, NetLease};
+pub use node::Node;
 pub use transfer::{DataTransport, Transfers};
+pub use unmet::unmet;
 
 /// Environment variable with the default node: `HOST`, `HOST:PORT` or `[IPV6]:PORT`.
 pub const ENV_NODE: &str = "FABRICBIOS_NODE";
@@ -83,3 +112,8 @@ pub const ENV_IDENTITY: &str = "FABRICBIOS_IDENTITY";
 pub const DEFAULT_NODE: &str = "127.0.0.1:5701";
 /// The default port of the control plane.
 pub const DEFAULT_PORT: u16 = 5701;
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+enum Readme {}

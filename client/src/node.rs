@@ -2,15 +2,13 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use fabricbios_wire::{
-    Effective, GpuExclusivityClass, LeaseAllocRequest, LeaseId, LeaseInfo, Reply, Request,
-    Transport,
-};
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, LeaseInfo, Reply, Request};
 
 use crate::{
     DEFAULT_NODE, ENV_NODE, Error, Identity,
     link::Link,
     runtime::{run, wait},
+    unmet::unmet,
 };
 
 /// A connection to the control plane of a node. Cheap to clone; clones share the connection, which is
@@ -146,11 +144,7 @@ impl Node {
     /// See [`Error`].
     pub async fn alloc(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
         let info = self.lease(Request::LeaseAlloc(request.clone())).await?;
-        let mut missing = unmet(&request, &info.effective);
-        missing.extend(unmet_host(&request, &info));
-        if info.capacity < request.capacity {
-            missing.push(format!("capacity {}", request.capacity));
-        }
+        let missing = unmet(&request, &info);
         if missing.is_empty() {
             return Ok(info);
         }
@@ -205,55 +199,4 @@ impl Node {
         }
         freed.is_ok()
     }
-}
-
-/// The constraints of a request that its lease does not enforce. An older node skips a constraint that it does not
-/// know, and then does not echo it.
-pub fn unmet(request: &LeaseAllocRequest, effective: &Effective) -> Vec<String> {
-    let mut missing = Vec::new();
-    let mut need = |met: bool, what: String| {
-        if !met {
-            missing.push(what);
-        }
-    };
-    let terms = &request.terms;
-    if let Some(class) = terms.cpu().and_then(|cpu| cpu.isolation) {
-        need(
-            effective.cpu_isolation >= Some(class),
-            format!("CPU isolation {class}"),
-        );
-    }
-    if let Some(class) = terms.gpu().and_then(|gpu| gpu.exclusivity) {
-        let met = effective
-            .gpu_exclusivity
-            .is_some_and(|got| is_as_tight(got, class));
-        need(met, format!("GPU exclusivity {class}"));
-    }
-    if request.transport != Transport::Auto {
-        let met = effective.transport == Some(request.transport);
-        need(met, format!("transport {}", request.transport));
-    }
-    if request.rotate_on_renew {
-        need(effective.rotate_on_renew, "rotate-on-renew".to_owned());
-    }
-    let block = terms.block();
-    if block.is_some_and(|block| block.read_only) {
-        need(effective.read_only, "read-only".to_owned());
-    }
-    if block.is_some_and(|block| block.mutual_auth) {
-        need(effective.mutual_auth, "mutual authentication".to_owned());
-    }
-    missing
-}
-
-/// The requested host, if the lease is for another one. The node does not echo the host as a constraint.
-fn unmet_host(request: &LeaseAllocRequest, info: &LeaseInfo) -> Option<String> {
-    let wanted = request.terms.block()?.host_nqn.as_ref()?;
-    let granted = &info.binding.nvmeof()?.host_nqn;
-    (granted != wanted).then(|| format!("host {wanted}"))
-}
-
-/// A higher class is tighter, except a partition, which is not comparable with a whole device.
-fn is_as_tight(got: GpuExclusivityClass, wanted: GpuExclusivityClass) -> bool {
-    got == wanted || (got > wanted && got != GpuExclusivityClass::PartitionExclusive)
 }

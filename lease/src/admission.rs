@@ -13,7 +13,7 @@ use crate::{
     kinds::rules,
     paths::check_transport,
     resource::Resource,
-    room::Need,
+    room::Room,
     standing::{fenced, invalid, not_allowed, not_found, unavailable},
 };
 
@@ -37,7 +37,7 @@ pub(crate) fn wanted(request: &LeaseAllocRequest) -> Wanted {
         classes: Effective {
             transport: Some(request.transport).filter(|&transport| transport != Transport::Auto),
             rotate_on_renew: request.rotate_on_renew,
-            ..rules(&request.terms).classes()
+            ..rules(&request.terms).effective()
         },
     }
 }
@@ -47,26 +47,29 @@ impl LeaseTable {
     pub(crate) fn admit(&mut self, request: &LeaseAllocRequest) -> Result<Admitted, Refusal> {
         self.check_terms(request)?;
         check_foreign(request)?;
-        rules(&request.terms).check()?;
+        rules(&request.terms).check(request.capacity, self.policy.profile)?;
+        check_grace(request)?;
         self.check_offered(request)?;
         let resource = self.choose(request)?;
         let transport = check_transport(resource, request)?;
+        let class = resource.class(request)?;
         if request.rotate_on_renew && transport.is_none() {
             let why = "rotation on renewal needs a key, and leases of this resource have none";
             return Err(invalid(why));
         }
-        let Some(placement) = resource.free.take(need(request)) else {
+        let Some(placement) = resource.free.take(resource.need(request)) else {
             let id = resource.id;
             return Err(self.no_room(id, request));
         };
-        let terms = rules(&request.terms).enforced(resource.read_only);
+        let terms = rules(&request.terms).enforced(class, resource.read_only);
         Ok(Admitted {
             resource_id: resource.id,
             placement,
             effective: Effective {
                 transport,
                 rotate_on_renew: request.rotate_on_renew,
-                ..rules(&terms).classes()
+                net_rate: resource.rate,
+                ..rules(&terms).effective()
             },
             terms,
             policy: match (request.transport, transport) {
@@ -170,17 +173,18 @@ impl LeaseTable {
     }
 
     fn best_of_kind(&self, request: &LeaseAllocRequest) -> ResourceId {
-        let need = need(request);
         let rank = |resource: &Resource| {
+            let holding = resource.need(request).holding;
+            let most = resource.free.most(holding);
             (
-                resource.usable < request.capacity,
-                !resource.fits(request),
+                resource.empty.most(holding) < request.capacity,
+                !resource.fits(request) || resource.class(request).is_err(),
                 // A read-only resource comes last for a request that did not ask for read-only.
                 resource.read_only && !rules(&request.terms).asks_read_only(),
                 resource.withheld,
                 resource.is_fenced(),
-                resource.free.most(need.shared) < request.capacity,
-                resource.free.most(need.shared),
+                most < request.capacity,
+                most,
             )
         };
         self.resources
@@ -197,10 +201,11 @@ impl LeaseTable {
             None => resource.id == chosen || resource.may_serve(request),
         };
         let fitting: Vec<&Resource> = self.resources.values().filter(fits).collect();
-        let most =
-            |of: &dyn Fn(&Resource) -> u64| fitting.iter().map(|it| of(it)).max().unwrap_or(0);
-        let shared = need(request).shared;
-        let (usable, longest) = (most(&|it| it.usable), most(&|it| it.free.most(shared)));
+        let most = |room: &dyn Fn(&Resource) -> &Room| {
+            let most = |it: &&Resource| room(it).most(it.need(request).holding);
+            fitting.iter().map(most).max().unwrap_or(0)
+        };
+        let (usable, longest) = (most(&|it| &it.empty), most(&|it| &it.free));
         let class = match request.capacity > usable {
             true => RefusalClass::Permanent,
             false => RefusalClass::Transient,
@@ -227,15 +232,19 @@ impl Resource {
     /// Whether the resource could serve the request if it had room.
     fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
         let serves = self.kind == request.resource_type() && self.fits(request);
-        serves && !self.withheld && !self.is_fenced()
+        serves && self.class(request).is_ok() && !self.withheld && !self.is_fenced()
     }
 }
 
-fn need(request: &LeaseAllocRequest) -> Need {
-    Need {
-        amount: request.capacity,
-        shared: rules(&request.terms).shares_units(),
+/// Refuses a grace time where there are no contents to keep.
+fn check_grace(request: &LeaseAllocRequest) -> Result<(), Refusal> {
+    let (kind, grace) = (request.resource_type(), request.grace_secs);
+    if grace == 0 || rules(&request.terms).keeps_contents() {
+        return Ok(());
     }
+    Err(invalid(format!(
+        "grace_secs={grace}; a lease of {kind} has no contents to keep after its term: leave the grace time out"
+    )))
 }
 
 /// Refuses terms that belong to another kind; they are never ignored.

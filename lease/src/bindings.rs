@@ -93,6 +93,7 @@ impl LeaseTable {
                 resource_id: lease.resource_id,
                 wanted,
                 effective: lease.effective,
+                intent: lease.intent.clone(),
                 policy,
             };
             self.note(note);

@@ -46,6 +46,8 @@ pub struct Policy {
     pub tenant_binds_max: usize,
     /// Kinds that were detected; a kind without an offer is refused as not offered, not as absent.
     pub detected: Vec<ResourceType>,
+    /// The rules of admission for CPU leases.
+    pub profile: Profile,
     /// Kinds without a provider in this daemon: no operator can offer them.
     pub not_built: Vec<ResourceType>,
 }
@@ -69,9 +71,20 @@ impl Default for Policy {
             tenant_requests_per_sec: 20_000,
             tenant_binds_max: 1024,
             detected: Vec::new(),
+            profile: Profile::Linux,
             not_built: Vec::new(),
         }
     }
+}
+
+/// The kind of node, for its rules of admission (004).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// A scheduler divides the time of the CPUs: a lease may have more cores than threads.
+    #[default]
+    Linux,
+    /// Nothing would use a core without a thread: a CPU lease has exactly its execution width.
+    BareMetal,
 }
 
 /// Any cut fails this many times [`Policy::cut_within`] after its order, with or without progress.

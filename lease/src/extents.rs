@@ -10,7 +10,6 @@ use crate::Extent;
 /// The free stretches of a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Extents {
-    capacity: u64,
     align: u64,
     by_offset: BTreeMap<u64, u64>,
     by_length: BTreeSet<(u64, u64)>,
@@ -21,7 +20,6 @@ impl Extents {
     /// Everything free. `align` is not 0; a tail shorter than `align` is never used.
     pub(crate) fn new(capacity: u64, align: u64) -> Self {
         let mut extents = Self {
-            capacity,
             align,
             by_offset: BTreeMap::new(),
             by_length: BTreeSet::new(),
@@ -34,11 +32,6 @@ impl Extents {
     /// The most that one lease could get: the longest free stretch.
     pub(crate) fn longest(&self) -> u64 {
         self.by_length.last().map_or(0, |&(length, _)| length)
-    }
-
-    /// The same resource with everything free.
-    pub(crate) fn all_free(&self) -> Self {
-        Self::new(self.capacity, self.align)
     }
 
     /// How much is free.

@@ -1,6 +1,6 @@
 //! The invariants of the table, by name.
 //!
-//! - **overlap**: no two leases hold the same position, and no more leases share a unit than allowed.
+//! - **overlap**: no two leases hold the same position, and no more leases share a unit or the cores than allowed.
 //! - **capacity**: the held and the free part of a resource add up to the whole.
 //! - **generations**: no order names an older binding than an order before it.
 //! - **proof**: no end is told and no part is released while a binding may be open.
@@ -102,7 +102,7 @@ impl LeaseTable {
             false => held.checked_sub(taken),
         };
         *held = sum.unwrap_or(*held);
-        let all = |it: &Resource| it.free.free().checked_add(*held) == Some(it.whole);
+        let all = |it: &Resource| it.free.free().checked_add(*held) == Some(it.empty.free());
         let adds_up = sum.is_some() && resource.is_none_or(all);
         self.holds(
             Invariant::Capacity,
@@ -237,12 +237,12 @@ impl LeaseTable {
             let sum: u64 = held.iter().map(|it| resource.free.taken_by(it)).sum();
             let free = resource.free.free();
             let counted = self.held.get(&id).copied().unwrap_or(0);
-            let adds_up = sum == counted && sum.checked_add(free) == Some(resource.whole);
+            let adds_up = sum == counted && sum.checked_add(free) == Some(resource.empty.free());
             holds(Invariant::Capacity, adds_up, &|| {
-                let whole = resource.whole;
+                let whole = resource.empty.free();
                 format!("{id}: {sum} held, {counted} counted, {free} free of {whole}")
             });
-            let disjoint = resource.free.are_apart(&held);
+            let disjoint = resource.empty.has_room_for(&held);
             holds(Invariant::Overlap, disjoint, &|| format!("{id}: {held:?}"));
         }
         let mut census = BTreeMap::new();

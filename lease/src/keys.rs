@@ -108,7 +108,7 @@ impl LeaseTable {
                 "lease {id}: the key before still works; rotate again {when}"
             )));
         }
-        if lease.effective.transport.is_none() && lease.binding.is_some() {
+        if lease.effective.transport.is_none() {
             return Err(invalid(format!(
                 "lease {id} of {} has no transport, and so no key to rotate",
                 lease.kind

@@ -4,8 +4,8 @@ use alloc::{borrow::Cow, boxed::Box, string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase, LeaseTerms,
-    PreviousKey, RdmaPeer, ResourceId, ResourceType,
+    Binding, Effective, EndCause, Generation, LeaseEnd, LeaseId, LeaseInfo, LeaseIntent,
+    LeasePhase, LeaseTerms, PreviousKey, RdmaPeer, ResourceId, ResourceType,
 };
 
 use crate::{
@@ -84,6 +84,8 @@ pub(crate) struct Lease {
     pub(crate) effective: Effective,
     /// The terms of the kind as they are enforced; absent if they are plain.
     pub(crate) terms: Option<Box<LeaseTerms>>,
+    /// See [`LeaseRecord::intent`].
+    pub(crate) intent: Option<Box<LeaseIntent>>,
     pub(crate) peers: Vec<RdmaPeer>,
     /// The peers of the binding in use, while other peers are being connected.
     pub(crate) peers_before: Option<Vec<RdmaPeer>>,
@@ -337,6 +339,7 @@ impl Lease {
             cannot_go_on: self.cannot_go_on,
             fenced_by_release: self.fenced_by_release,
             terms: self.terms.clone(),
+            intent: self.intent.clone(),
         }
     }
 

@@ -9,7 +9,8 @@ use crate::{Asked, LeaseTable, Now};
 
 impl LeaseTable {
     /// The caller's leases, or everybody's for an operator, with ids above `after`. Looks at a page
-    /// of the living and a page of the ended at most, however many there are.
+    /// of the living and a page of the ended at most, however many there are. Proofs and
+    /// intents are left out: a page of them would be long.
     pub(crate) fn list(&self, now: Now, asked: &Asked, after: LeaseId, ended: bool) -> Reply {
         let above = (Bound::Excluded(after), Bound::Unbounded);
         let page = LEASES_PER_PAGE_MAX + 1;
@@ -39,6 +40,7 @@ impl LeaseTable {
         ids.truncate(LEASES_PER_PAGE_MAX);
         let told = |id: &LeaseId| {
             let mut info = self.told(now, asked.role, false, *id)?;
+            info.intent = None;
             if let Some(end) = &mut info.end {
                 end.proof.clear();
             }

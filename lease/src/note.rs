@@ -1,10 +1,10 @@
 //! Events for the log: plain data, so that the driver decides how they are written.
 
-use alloc::string::String;
+use alloc::{boxed::Box, string::String};
 use core::{fmt, time::Duration};
 
 use fabricbios_wire::{
-    Effective, EndCause, LeaseId, LeasePhase, Refusal, ResourceId, ResourceType,
+    Effective, EndCause, LeaseId, LeaseIntent, LeasePhase, Refusal, ResourceId, ResourceType,
 };
 
 use crate::{BindingId, Invariant, Placement, Proof, State, StepError};
@@ -37,6 +37,8 @@ pub enum Note {
         wanted: Wanted,
         /// The classes that are enforced.
         effective: Effective,
+        /// What the tenant said of its use.
+        intent: Option<Box<LeaseIntent>>,
         /// The rule that decided.
         policy: &'static str,
     },

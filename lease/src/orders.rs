@@ -1,6 +1,6 @@
 //! Parts of orders and reports: plain data, so that a provider may run in another process than the table.
 
-use alloc::{string::String, sync::Arc, vec::Vec};
+use alloc::{string::String, sync::Arc};
 use core::{fmt, time::Duration};
 
 use fabricbios_wire::{
@@ -158,113 +158,6 @@ impl fmt::Display for AlreadyCut {
 }
 
 impl core::error::Error for AlreadyCut {}
-
-/// The offer of a provider, from the state of the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// The resource.
-    pub resource_id: ResourceId,
-    /// The capacity in the unit of its type.
-    pub capacity: u64,
-    /// Granularity of stretches and amounts.
-    pub align: u64,
-    /// Transports of its leases, best first. If empty, its leases have no transport, or cannot be had if their kind
-    /// needs one.
-    pub transports: Vec<Transport>,
-    /// What is left of it when the process ends.
-    pub durability: Durability,
-    /// The extent of a fence after a failed release.
-    pub fence_scope: FenceScope,
-    /// The allocation mode.
-    pub allocation_mode: AllocationMode,
-    /// The resource cannot be written: every lease of it is read-only.
-    pub read_only: bool,
-}
-
-/// What is left of a resource when the process has ended, see [`crate::LeaseTable::restore_lease`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// Nothing: its leases end with the process.
-    Nothing,
-    /// Its bytes: a new process on the same boot adopts leases over transports that it can open again, and scrubs all
-    /// parts that no lease holds at start.
-    Process,
-    /// The objects of each lease, until the machine is rebooted: on the same boot every old lease is adopted, or
-    /// ended with a cut and a release of its own; after a reboot it is over.
-    Boot,
-    /// Its bytes and the objects of each lease, also across a reboot: every old lease is adopted, or ended with a cut
-    /// and a release of its own, and keeps its part until then.
-    Machine,
-}
-
-impl Durability {
-    /// The durability of an arena: its bytes are in a file of their own or end with the process.
-    #[must_use]
-    pub fn arena(bytes_stay: bool) -> Self {
-        if bytes_stay {
-            Self::Process
-        } else {
-            Self::Nothing
-        }
-    }
-
-    /// Whether objects of single leases survive the process. If so, each lease is cut and released by itself, a
-    /// finished release is written down, and a failed one is tried again.
-    #[must_use]
-    pub fn leases_stay(self) -> bool {
-        matches!(self, Self::Boot | Self::Machine)
-    }
-}
-
-/// The extent of a fence after a failed release. A failed cut always fences the whole resource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FenceScope {
-    /// The part of the lease alone: the lease is cut, and no other part is in doubt.
-    Part,
-    /// The whole resource.
-    Whole,
-}
-
-/// How a resource is divided among leases.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AllocationMode {
-    /// In stretches that never overlap: bytes of an arena, blocks of a device.
-    Stretches,
-    /// By amount only: files of a directory.
-    Amounts,
-    /// In whole units, such as CPU cores. The capacity is how many there are.
-    Units {
-        /// Their numbers, each once.
-        numbers: Vec<u32>,
-        /// How many sharing leases may have one unit.
-        sharers: u32,
-    },
-    /// By amounts of several things at once, such as rate and virtual functions. Requests are in the first one, and
-    /// its capacity is that of the offer.
-    Vector(Vec<Dimension>),
-}
-
-/// One of several things that a device has an amount of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dimension {
-    /// The name.
-    pub name: String,
-    /// The whole amount.
-    pub capacity: u64,
-    /// How much of it a lease takes.
-    pub takes: Takes,
-}
-
-/// How much of a [`Dimension`] a lease takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takes {
-    /// The requested amount; for the first dimension.
-    Asked,
-    /// A fixed amount for each lease.
-    Each(u64),
-    /// The same share as of the first dimension, rounded up.
-    InProportion,
-}
 
 /// The health of a resource; [`crate::Report::Condition`] reports every change. It starts as good.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 use alloc::{boxed::Box, sync::Arc};
 
 use fabricbios_wire::{
-    Binding, Effective, Generation, LeaseEnd, LeaseId, LeaseInfo, LeasePhase, LeaseStatus,
-    LeaseTerms, ResourceId, ResourceType,
+    Binding, Effective, Generation, LeaseEnd, LeaseId, LeaseInfo, LeaseIntent, LeasePhase,
+    LeaseStatus, LeaseTerms, ResourceId, ResourceType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::{BootTime, Placement};
 
 /// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. Written with each of them: a serde format without field
 /// names would read one shape as another.
-pub const RECORDS_VERSION: u8 = 5;
+pub const RECORDS_VERSION: u8 = 6;
 
 /// The record of a lease: enough to adopt it, or to answer LEASE_QUERY after its end. It has no secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +53,9 @@ pub struct LeaseRecord {
     pub fenced_by_release: bool,
     /// The terms of the kind as they are enforced; absent if they are plain, and after the end.
     pub terms: Option<Box<LeaseTerms>>,
+    /// What the tenant said of its use of the lease: kept and told, not enforced. Absent if it said nothing, and after
+    /// the end.
+    pub intent: Option<Box<LeaseIntent>>,
 }
 
 impl LeaseRecord {
@@ -67,6 +70,7 @@ impl LeaseRecord {
             cannot_go_on: false,
             fenced_by_release: false,
             terms: None,
+            intent: None,
             ..self
         }
     }
@@ -91,7 +95,7 @@ impl LeaseRecord {
             grace_ends_unix_ms: 0,
             remaining_ms: 0,
             effective: self.effective,
-            intent: None,
+            intent: self.intent,
             binding: Binding::plain(self.resource_type),
             tenant: None,
             end,

@@ -136,6 +136,9 @@ impl LeaseTable {
             terms: Some(&admitted.terms)
                 .filter(|terms| !terms.is_plain())
                 .map(|terms| Box::new(terms.clone())),
+            intent: Some(&request.intent)
+                .filter(|intent| !intent.is_empty())
+                .map(|intent| Box::new(intent.clone())),
             peers: request.terms.rdma_peers().to_vec(),
             peers_before: None,
             binding: None,

@@ -2,9 +2,11 @@
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
-use fabricbios_wire::{LeaseId, ResourceId, ResourceType, Transport};
+use fabricbios_wire::{Enforcement, LeaseId, ResourceId, ResourceType, Transport};
 
-use crate::{BootTime, Durability, FenceRecord, FenceScope, Offer, Ticket, room::Room};
+use crate::{
+    BootTime, ClassOffer, Durability, FenceRecord, FenceScope, Offer, Quantity, Ticket, room::Room,
+};
 
 /// A resource in the table.
 #[derive(Clone, Debug)]
@@ -12,10 +14,6 @@ pub(crate) struct Resource {
     pub(crate) id: ResourceId,
     pub(crate) kind: ResourceType,
     pub(crate) capacity: u64,
-    /// The most that one lease can ever get.
-    pub(crate) usable: u64,
-    /// All of it, as [`crate::room::Room::taken_by`] counts.
-    pub(crate) whole: u64,
     pub(crate) transports: Vec<Transport>,
     /// See [`Offer::durability`].
     pub(crate) durability: Durability,
@@ -23,8 +21,14 @@ pub(crate) struct Resource {
     pub(crate) fence_scope: FenceScope,
     /// Whether every lease of it is read-only.
     pub(crate) read_only: bool,
+    /// See [`Offer::classes`].
+    pub(crate) classes: Option<ClassOffer>,
+    /// See [`Offer::rate`].
+    pub(crate) rate: Option<Enforcement>,
     /// See [`crate::LeaseTable::withhold`].
     pub(crate) withheld: bool,
+    /// The resource without leases.
+    pub(crate) empty: Room,
     pub(crate) free: Room,
     pub(crate) fence: Option<FenceRecord>,
     /// Fenced leases that were not proved clean since.
@@ -37,18 +41,19 @@ pub(crate) struct Resource {
 
 impl Resource {
     pub(crate) fn new(kind: ResourceType, offer: Offer) -> Self {
-        let free = Room::new(&offer);
+        let empty = Room::new(&offer);
         Self {
             id: offer.resource_id,
             kind,
             capacity: offer.capacity,
-            usable: free.most(false),
-            whole: free.free(),
-            free,
+            free: empty.clone(),
+            empty,
             transports: offer.transports,
             durability: offer.durability,
             fence_scope: offer.fence_scope,
             read_only: offer.read_only,
+            classes: offer.classes,
+            rate: offer.rate,
             withheld: false,
             fence: None,
             fenced_leases: BTreeSet::new(),
@@ -81,7 +86,7 @@ impl Resource {
 }
 
 /// The availability of an offered resource, for inventories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Availability {
     /// The resource.
     pub resource_id: ResourceId,
@@ -89,9 +94,16 @@ pub struct Availability {
     pub resource_type: ResourceType,
     /// The whole amount.
     pub capacity: u64,
-    /// The most that a lease could get now, such as the longest free stretch or the number of free units. 0 while
-    /// fenced or withheld.
+    /// The most that a lease of the default class could get now, such as the longest free stretch or the number of
+    /// free units. 0 while fenced or withheld.
     pub available: u64,
+    /// The classes that the resource knows, see [`Offer::classes`].
+    pub classes: Option<ClassOffer>,
+    /// The most that a lease of each of these classes could get now. 0 while fenced or withheld, and for a class that
+    /// is refused.
+    pub available_by_class: Vec<(u8, u64)>,
+    /// How much of each [`crate::Dimension`] is free, in the order of the offer. Also told while fenced or withheld.
+    pub free_dimensions: Vec<Quantity>,
     /// Whether the whole resource is fenced: it gets no new leases.
     pub fenced: bool,
     /// Whether only parts are fenced, those of leases whose release failed; never together with `fenced`.

@@ -323,6 +323,7 @@ impl Lease {
             cut_moved: None,
             effective: record.effective,
             terms: record.terms.clone(),
+            intent: record.intent.clone(),
             peers: Vec::new(),
             peers_before: None,
             binding: None,

@@ -4,6 +4,7 @@ use alloc::{boxed::Box, vec::Vec};
 
 use crate::{
     AllocationMode, Dimension, Offer, Placement, Quantity, Takes,
+    cores::Cores,
     extents::{Extents, rounded},
     units::Units,
 };
@@ -13,8 +14,18 @@ use crate::{
 pub(crate) struct Need {
     /// In the unit of the resource's type.
     pub(crate) amount: u64,
-    /// The lease may share its units with other sharing leases.
-    pub(crate) shared: bool,
+    pub(crate) holding: Holding,
+}
+
+/// How a lease holds its units or cores. Resources without units ignore it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holding {
+    /// No other lease has them.
+    Alone,
+    /// The same, and cores are of one NUMA node.
+    AloneInOneNode,
+    /// Other sharing leases may have them too.
+    Shared,
 }
 
 /// The free part of a resource. A part is never given to two leases. Only the table gives parts back, and only those
@@ -24,6 +35,7 @@ pub(crate) enum Room {
     Stretches(Extents),
     Amounts { align: u64, free: u64 },
     Units(Units),
+    Cores(Cores),
     Vector { align: u64, parts: Vec<Free> },
 }
 
@@ -47,6 +59,7 @@ impl Room {
             AllocationMode::Units { numbers, sharers } => {
                 Self::Units(Units::new(numbers, *sharers))
             }
+            AllocationMode::Cores { groups } => Self::Cores(Cores::new(groups)),
             AllocationMode::Vector(dimensions) => Self::Vector {
                 align,
                 parts: dimensions.iter().map(Free::new).collect(),
@@ -55,11 +68,12 @@ impl Room {
     }
 
     /// The most that one lease could get now.
-    pub(crate) fn most(&self, shared: bool) -> u64 {
+    pub(crate) fn most(&self, holding: Holding) -> u64 {
         match self {
             Self::Stretches(extents) => extents.longest(),
             Self::Amounts { free, .. } => *free,
-            Self::Units(units) => units.count(shared),
+            Self::Units(units) => units.count(holding == Holding::Shared),
+            Self::Cores(cores) => cores.most(holding),
             Self::Vector { align, parts } => {
                 let whole = parts.first().map_or(0, |first| first.of.capacity);
                 let most = parts.iter().map(|part| part.most(whole)).min();
@@ -75,16 +89,19 @@ impl Room {
             Self::Stretches(extents) => extents.free(),
             Self::Amounts { free, .. } => *free,
             Self::Units(units) => units.free(),
+            Self::Cores(cores) => cores.free(),
             Self::Vector { parts, .. } => parts.first().map_or(0, |first| first.free),
         }
     }
 
-    /// The amount that a placement takes: for a vector its first part, for units their places.
+    /// The amount that a placement takes: for a vector its first part, for units their places, for
+    /// cores their CPUs.
     pub(crate) fn taken_by(&self, placement: &Placement) -> u64 {
         match (self, placement) {
             (Self::Units(units), Placement::Units { shared: false, .. }) => {
                 placement.amount() * units.places()
             }
+            (Self::Cores(cores), placement) => cores.cpus(placement),
             _ => placement.amount(),
         }
     }
@@ -99,10 +116,11 @@ impl Room {
                 Some(Placement::Amount(amount))
             }
             Self::Units(units) => {
-                let numbers = units.take(need.amount, need.shared)?;
-                let shared = need.shared;
+                let shared = need.holding == Holding::Shared;
+                let numbers = units.take(need.amount, shared)?;
                 Some(Placement::Units { numbers, shared })
             }
+            Self::Cores(cores) => cores.take(need.amount, need.holding),
             Self::Vector { align, parts } => {
                 let amount = rounded(need.amount, *align)?;
                 let whole = parts.first()?.of.capacity;
@@ -127,6 +145,7 @@ impl Room {
             (Self::Units(units), Placement::Units { numbers, shared }) => {
                 units.take_these(numbers, *shared)
             }
+            (Self::Cores(cores), wanted) => cores.take_this(wanted),
             (Self::Vector { parts, .. }, Placement::Vector(wanted)) => take_parts(parts, wanted),
             _ => false,
         }
@@ -138,6 +157,7 @@ impl Room {
             (Self::Stretches(extents), Placement::Stretch(extent)) => extents.give_back(*extent),
             (Self::Amounts { free, .. }, Placement::Amount(amount)) => *free += amount,
             (Self::Units(units), Placement::Units { numbers, .. }) => units.give_back(numbers),
+            (Self::Cores(cores), placement) => cores.give_back(placement),
             (Self::Vector { parts, .. }, Placement::Vector(given)) => {
                 for (part, given) in parts.iter_mut().zip(given) {
                     part.free += given.amount;
@@ -162,15 +182,22 @@ impl Room {
         }
     }
 
-    /// Whether no two placements overlap.
-    pub(crate) fn are_apart(&self, held: &[&Placement]) -> bool {
-        let mut nobody = match self {
-            Self::Stretches(extents) => Self::Stretches(extents.all_free()),
-            Self::Units(units) => Self::Units(units.all_free()),
-            // Amounts have no places.
-            Self::Amounts { .. } | Self::Vector { .. } => return true,
+    /// How much of each dimension is free; empty unless it is a vector.
+    pub(crate) fn free_dimensions(&self) -> Vec<Quantity> {
+        let free = |part: &Free| Quantity {
+            name: part.of.name.clone(),
+            amount: part.free,
         };
-        held.iter().all(|it| nobody.take_this(it))
+        match self {
+            Self::Vector { parts, .. } => parts.iter().map(free).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether all these placements can be had at once. To be asked of a resource without leases.
+    pub(crate) fn has_room_for(&self, held: &[&Placement]) -> bool {
+        let mut empty = self.clone();
+        held.iter().all(|it| empty.take_this(it))
     }
 
     /// Converts a placement of an earlier run: before version 5 of the records every placement was an extent.
@@ -261,13 +288,15 @@ mod tests {
             fence_scope: FenceScope::Whole,
             allocation_mode,
             read_only: false,
+            classes: None,
+            rate: None,
         })
     }
 
     fn alone(amount: u64) -> Need {
         Need {
             amount,
-            shared: false,
+            holding: Holding::Alone,
         }
     }
 
@@ -278,12 +307,12 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(room.take(alone(1)), Some(Placement::Amount(4096)));
         }
-        assert_eq!((room.take(alone(1)), room.most(false)), (None, 0));
+        assert_eq!((room.take(alone(1)), room.most(Holding::Alone)), (None, 0));
         room.give_back(&Placement::Amount(4096));
         room.give_back(&Placement::Amount(4096));
         assert!(!room.take_this(&Placement::Amount(3 * 4096)));
         assert!(!room.take_this(&Placement::Amount(100)));
-        assert_eq!(room.most(false), 2 * 4096);
+        assert_eq!(room.most(Holding::Alone), 2 * 4096);
         assert!(room.take_this(&Placement::Amount(2 * 4096)));
     }
 
@@ -325,11 +354,14 @@ mod tests {
         assert_eq!(amounts(of_functions.take(alone(15))), [20, 1]);
         let second = of_functions.take(alone(10)).unwrap();
         assert_eq!(
-            (of_functions.most(false), of_functions.take(alone(10))),
+            (
+                of_functions.most(Holding::Alone),
+                of_functions.take(alone(10))
+            ),
             (0, None)
         );
         of_functions.give_back(&second);
-        assert_eq!(of_functions.most(false), 80);
+        assert_eq!(of_functions.most(Holding::Alone), 80);
         assert!(of_functions.take_this(&second) && !of_functions.take_this(&second));
         let mut of_rate = room(100, 10, AllocationMode::Vector(port()));
         assert_eq!(amounts(of_rate.take(alone(100))), [100, 1]);
@@ -343,9 +375,9 @@ mod tests {
         let slices = dimension("slices", 7, Takes::InProportion);
         let mut room = room(80, 1, AllocationMode::Vector(vec![memory, slices]));
         assert_eq!(amounts(room.take(alone(40))), [40, 4]);
-        assert_eq!(room.most(false), 34);
+        assert_eq!(room.most(Holding::Alone), 34);
         assert_eq!(amounts(room.take(alone(34))), [34, 3]);
-        assert_eq!((room.most(false), room.take(alone(1))), (0, None));
+        assert_eq!((room.most(Holding::Alone), room.take(alone(1))), (0, None));
         assert_eq!(room.take(alone(81)), None);
     }
 }

@@ -127,15 +127,20 @@ impl LeaseTable {
 
     /// Every offered resource.
     pub fn availability(&self) -> impl Iterator<Item = Availability> + '_ {
-        self.resources.values().map(|resource| Availability {
+        let open = |resource: &Resource| !resource.is_fenced() && !resource.withheld;
+        self.resources.values().map(move |resource| Availability {
             resource_id: resource.id,
             resource_type: resource.kind,
             capacity: resource.capacity,
-            available: if resource.is_fenced() || resource.withheld {
-                0
-            } else {
-                resource.free.most(false)
+            available: match open(resource) {
+                true => resource.most_by_default(),
+                false => 0,
             },
+            classes: resource.classes.clone(),
+            available_by_class: { resource.most_by_class() }
+                .map(|(class, most)| (class, if open(resource) { most } else { 0 }))
+                .collect(),
+            free_dimensions: resource.free.free_dimensions(),
             fenced: resource.is_fenced(),
             partly_fenced: resource.is_partly_fenced(),
             fenced_part: match resource.is_partly_fenced() {

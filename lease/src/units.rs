@@ -50,12 +50,6 @@ impl Units {
         self.used.values().map(free).sum()
     }
 
-    /// The same units, all free.
-    pub(crate) fn all_free(&self) -> Self {
-        let numbers: Vec<u32> = self.used.keys().copied().collect();
-        Self::new(&numbers, self.sharers)
-    }
-
     fn can(&self, used: Use, shared: bool) -> bool {
         match used {
             Use::SharedBy(0) => !shared || self.sharers > 0,

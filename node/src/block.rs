@@ -114,6 +114,8 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             fence_scope: FenceScope::Part,
             allocation_mode: facts.allocation_mode.clone(),
             read_only: facts.read_only,
+            classes: None,
+            rate: None,
         };
         resources.push(OfferedResource {
             offer,

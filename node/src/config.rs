@@ -3,11 +3,14 @@
 mod choices;
 
 use std::{
+    fmt,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 use clap::{Args, Parser, Subcommand};
+use fabricbios_cpu::{CpuList, Wanted};
 use fabricbios_fallback_udp::FbbuConfig;
 use fabricbios_wire::Size;
 use serde::Deserialize;
@@ -15,7 +18,7 @@ use serde::Deserialize;
 use crate::{nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen};
 
 pub use crate::tenant_uid::TenantUid;
-pub use choices::{CpuIsolationPolicy, GpuShareMode, RdmaStrategy};
+pub use choices::{CpuIsolationPolicy, GpuShareMode, Profile, RdmaStrategy};
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
 #[derive(Debug, Parser)]
@@ -59,6 +62,10 @@ pub struct Settings {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
+
+    /// Whose rules of admission apply [default: linux].
+    #[arg(long, value_enum)]
+    pub profile: Option<Profile>,
 
     /// List in the inventory what the machine has. Nothing is leasable until it is named by one of
     /// the flags below.
@@ -142,7 +149,24 @@ pub struct Settings {
     #[arg(long, value_enum)]
     pub gpu_share_mode: Option<GpuShareMode>,
 
-    /// Isolation of CPU leases that ask for none [default: whole_core].
+    /// Logical CPUs to offer for lease: `all`, or a list such as 2-7,10 of whole cores. The core of the boot CPU is never
+    /// leased. `all` leaves out CPUs that the kernel isolates since its start and, on a hybrid machine, all but the fastest
+    /// type of cores [default: none].
+    #[arg(long, value_name = "LIST")]
+    #[serde(deserialize_with = "parsed")]
+    pub cpus: Option<Wanted>,
+
+    /// Logical CPUs that are never leased, with their cores, besides that of the boot CPU.
+    #[arg(long, value_name = "LIST")]
+    #[serde(deserialize_with = "parsed")]
+    pub cpu_reserve: Option<CpuList>,
+
+    /// The cgroup in which leases of CPU cores are made; other programs must leave it alone
+    /// [default: /sys/fs/cgroup/fabricbios-ID, with the first 8 digits of the node's id].
+    #[arg(long, value_name = "PATH")]
+    pub cpu_cgroup: Option<PathBuf>,
+
+    /// Isolation of CPU leases that ask for none [default: whole_core; best_effort with --profile bare-metal].
     #[arg(long, value_enum)]
     pub cpu_isolation_policy: Option<CpuIsolationPolicy>,
 
@@ -192,6 +216,15 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE")]
     #[serde(default, deserialize_with = "size")]
     pub block_per_tenant_max: Option<Size>,
+
+    /// Most CPU cores that the leases of one tenant may hold, of every class [default: all that are on offer].
+    #[arg(long, value_name = "CORES")]
+    pub cpu_per_tenant_max: Option<u32>,
+
+    /// Highest sum of transmit rates that the leases of one tenant may hold, in megabits per second [default: all that is
+    /// on offer].
+    #[arg(long, value_name = "MBPS")]
+    pub net_per_tenant_max: Option<u32>,
 
     /// Most requests of one tenant in a second; 0 for any number. Operators have no such bound [default: 20000].
     #[arg(long, value_name = "N")]
@@ -265,6 +298,9 @@ impl Settings {
             _ if self.local_socket.is_none() && !self.tenant_uid.is_empty() => refuse(
                 "--tenant-uid without --local-socket PATH: users have no socket at which to enter leases".into(),
             ),
+            _ if self.cpus.is_none() && self.cpu_reserve.is_some() => {
+                refuse("--cpu-reserve without --cpus LIST: no CPU is leased".into())
+            }
             (Some(_), Some("none")) if self.fbmu_listen == Some(UdpListen::Off) => refuse(
                 "--mem-bytes with --rdma-device none and --fbmu-listen none: no transport leads to the \
                  memory"
@@ -295,6 +331,7 @@ impl Settings {
         Self {
             config: self.config,
             auto_detect: self.auto_detect || file.auto_detect,
+            profile: self.profile.or(file.profile),
             state_dir: self.state_dir.or(file.state_dir),
             listen: self.listen.or(file.listen),
             advertise: self.advertise.or(file.advertise),
@@ -311,6 +348,9 @@ impl Settings {
             rdma_device: self.rdma_device.or(file.rdma_device),
             rdma_strategy: self.rdma_strategy.or(file.rdma_strategy),
             gpu_share_mode: self.gpu_share_mode.or(file.gpu_share_mode),
+            cpus: self.cpus.or(file.cpus),
+            cpu_reserve: self.cpu_reserve.or(file.cpu_reserve),
+            cpu_cgroup: self.cpu_cgroup.or(file.cpu_cgroup),
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
             local_socket: self.local_socket.or(file.local_socket),
             tenant_uid: first_filled(self.tenant_uid, file.tenant_uid),
@@ -324,6 +364,8 @@ impl Settings {
             leases_per_tenant_max: self.leases_per_tenant_max.or(file.leases_per_tenant_max),
             mem_per_tenant_max: self.mem_per_tenant_max.or(file.mem_per_tenant_max),
             block_per_tenant_max: self.block_per_tenant_max.or(file.block_per_tenant_max),
+            cpu_per_tenant_max: self.cpu_per_tenant_max.or(file.cpu_per_tenant_max),
+            net_per_tenant_max: self.net_per_tenant_max.or(file.net_per_tenant_max),
             requests_per_tenant_max: self
                 .requests_per_tenant_max
                 .or(file.requests_per_tenant_max),
@@ -415,6 +457,15 @@ fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Size
         Form::Number(bytes) => Ok(Some(Size(bytes))),
         Form::Text(text) => text.parse().map(Some).map_err(serde::de::Error::custom),
     }
+}
+
+/// Reads a value from the file as a flag has it.
+fn parsed<'de, D: serde::Deserializer<'de>, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: FromStr<Err: fmt::Display>,
+{
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 fn has_double(paths: &[PathBuf]) -> bool {

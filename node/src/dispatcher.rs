@@ -293,6 +293,8 @@ mod tests {
             fence_scope: FenceScope::Part,
             allocation_mode: AllocationMode::Stretches,
             read_only: false,
+            classes: None,
+            rate: None,
         };
         let provider = Provider::new().with_path("slow", &[], Arc::new(slow));
         dispatcher.add(ResourceType::Block, &offer, Arc::new(provider));

@@ -1,7 +1,10 @@
 //! Writes the table's notes as log lines with fields.
 
 use fabricbios_lease::Note;
-use fabricbios_wire::{CpuIsolationClass, Effective, GpuExclusivityClass, LeaseError, Transport};
+use fabricbios_wire::{
+    CpuExecutionMode, CpuIsolationClass, CpuPartition, Effective, GpuExclusivityClass, LeaseError,
+    LeaseIntent, Transport,
+};
 
 use crate::refusals;
 
@@ -14,11 +17,12 @@ pub(crate) fn log(note: &Note) {
             resource_id,
             wanted,
             effective,
+            intent,
             policy,
         } => {
             tracing::info!(
                 %lease_id, %tenant, %resource_id, %wanted, requested = %classes(&wanted.classes), effective = %classes(effective),
-                %policy, "granted"
+                intent = intent.as_deref().map(|intent| tracing::field::display(stated(intent))), %policy, "granted"
             );
         }
         Note::Adopted { lease_id, state } => {
@@ -107,18 +111,35 @@ pub(crate) fn log(note: &Note) {
 
 /// The stated classes and transport, by their names on the wire.
 fn classes(stated: &Effective) -> String {
-    let cpu = stated.cpu_isolation.map(CpuIsolationClass::name);
-    let gpu = stated.gpu_exclusivity.map(GpuExclusivityClass::name);
-    let transport = stated.transport.map(Transport::name);
-    let rotation = stated.rotate_on_renew.then_some("rotate_on_renew");
-    let names: Vec<&str> = [cpu, gpu, transport, rotation]
-        .into_iter()
-        .flatten()
-        .collect();
+    let width = stated.cpu_execution_width.map(|it| format!("width {it}"));
+    let rate = stated.net_rate.map(|it| format!("rate {it}"));
+    let names = [
+        stated.cpu_isolation.map(CpuIsolationClass::name),
+        stated.cpu_execution_mode.map(CpuExecutionMode::name),
+        width.as_deref(),
+        stated.cpu_partition.map(CpuPartition::name),
+        stated.gpu_exclusivity.map(GpuExclusivityClass::name),
+        stated.transport.map(Transport::name),
+        stated.rotate_on_renew.then_some("rotate_on_renew"),
+        rate.as_deref(),
+    ];
+    let names: Vec<&str> = names.into_iter().flatten().collect();
     match names.is_empty() {
         true => "default".into(),
         false => names.join(","),
     }
+}
+
+/// What a tenant said of its use. Bytes that are no text are escaped.
+fn stated(intent: &LeaseIntent) -> String {
+    let cache = intent.kv_cache.iter();
+    let cache = cache.map(|it| format!("kv_cache {} {}", it.tier, it.block_bytes));
+    let near = intent.affinities.iter().map(|it| {
+        let (category, strength, form) = (it.category, it.strength, it.target_type);
+        let target = it.target.escape_ascii();
+        format!("affinity {category}/{strength}/{form} {target}")
+    });
+    cache.chain(near).collect::<Vec<_>>().join(",")
 }
 
 /// The rule behind a refusal.

@@ -3,13 +3,16 @@
 use anyhow::{Context, bail};
 use fabricbios_lease::{BootTime, Extent, FenceRecord, LeaseRecord, Placement, RECORDS_VERSION};
 use fabricbios_wire::{
-    BlockTerms, Effective, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, ResourceType,
+    BlockTerms, CpuIsolationClass, CpuTerms, Effective, Generation, GpuExclusivityClass, GpuTerms,
+    LeaseEnd, LeaseId, LeasePhase, LeaseTerms, MemTerms, NetTerms, ResourceId, ResourceType,
+    Transport,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Earlier versions, which are still read.
 const VERSION_3: u8 = 3;
 const VERSION_4: u8 = 4;
+const VERSION_5: u8 = 5;
 
 /// A record that can be read in its earlier versions.
 pub(crate) trait Record: DeserializeOwned {
@@ -17,31 +20,36 @@ pub(crate) trait Record: DeserializeOwned {
     type Version3: DeserializeOwned + Into<Self>;
     /// Its form in [`VERSION_4`].
     type Version4: DeserializeOwned + Into<Self>;
+    /// Its form in [`VERSION_5`].
+    type Version5: DeserializeOwned + Into<Self>;
 }
 
 impl Record for LeaseRecord {
-    type Version3 = LeaseBefore5<NoEnd>;
-    type Version4 = LeaseBefore5<Option<Box<LeaseEnd>>>;
+    type Version3 = LeaseBefore6<Extent, NoEnd, BlockTerms>;
+    type Version4 = LeaseBefore6<Extent, Option<Box<LeaseEnd>>, BlockTerms>;
+    type Version5 = LeaseBefore6<Placement, Option<Box<LeaseEnd>>, TermsBefore6>;
 }
 
 impl Record for FenceRecord {
     type Version3 = Self;
     type Version4 = Self;
+    type Version5 = Self;
 }
 
-/// A [`LeaseRecord`] before version 5: with block terms only, and with stretches as the only placement.
+/// A [`LeaseRecord`] before version 6: without an intent. Before version 5 it had block terms only, and stretches were
+/// the only placement.
 #[derive(Deserialize)]
-pub(crate) struct LeaseBefore5<End> {
+pub(crate) struct LeaseBefore6<Part, End, Terms> {
     lease_id: LeaseId,
     tenant: String,
     resource_id: ResourceId,
     resource_type: ResourceType,
     capacity: u64,
-    extent: Option<Extent>,
+    part: Option<Part>,
     generation: Generation,
     granted_at_unix_ms: u64,
     expires_at_unix_ms: u64,
-    effective: Effective,
+    effective: EffectiveBefore6,
     term_secs: u32,
     grace_secs: u32,
     deadline: BootTime,
@@ -49,7 +57,7 @@ pub(crate) struct LeaseBefore5<End> {
     end: End,
     cannot_go_on: bool,
     fenced_by_release: bool,
-    block: Option<Box<BlockTerms>>,
+    terms: Option<Box<Terms>>,
 }
 
 /// [`VERSION_3`] has no end of a lease: zero bytes of a record.
@@ -62,19 +70,74 @@ impl From<NoEnd> for Option<Box<LeaseEnd>> {
     }
 }
 
-impl<End: Into<Option<Box<LeaseEnd>>>> From<LeaseBefore5<End>> for LeaseRecord {
-    fn from(old: LeaseBefore5<End>) -> Self {
+/// An [`Effective`] before version 6.
+#[derive(Deserialize)]
+struct EffectiveBefore6 {
+    cpu_isolation: Option<CpuIsolationClass>,
+    gpu_exclusivity: Option<GpuExclusivityClass>,
+    transport: Option<Transport>,
+    rotate_on_renew: bool,
+    read_only: bool,
+    mutual_auth: bool,
+}
+
+/// [`LeaseTerms`] before version 6. No node leased CPU cores or network functions.
+#[derive(Deserialize)]
+pub(crate) enum TermsBefore6 {
+    Mem(MemTerms),
+    Block(BlockTerms),
+    Cpu(Option<CpuIsolationClass>),
+    Net,
+    Gpu(GpuTerms),
+    Other(ResourceType),
+}
+
+impl From<TermsBefore6> for LeaseTerms {
+    fn from(old: TermsBefore6) -> Self {
+        match old {
+            TermsBefore6::Mem(terms) => terms.into(),
+            TermsBefore6::Block(terms) => terms.into(),
+            TermsBefore6::Cpu(isolation) => {
+                let others = CpuTerms::default();
+                CpuTerms {
+                    isolation,
+                    ..others
+                }
+                .into()
+            }
+            TermsBefore6::Net => NetTerms::default().into(),
+            TermsBefore6::Gpu(terms) => terms.into(),
+            TermsBefore6::Other(kind) => Self::Other(kind),
+        }
+    }
+}
+
+impl<Part, End, Terms> From<LeaseBefore6<Part, End, Terms>> for LeaseRecord
+where
+    Part: Into<Placement>,
+    End: Into<Option<Box<LeaseEnd>>>,
+    Terms: Into<LeaseTerms>,
+{
+    fn from(old: LeaseBefore6<Part, End, Terms>) -> Self {
         Self {
             lease_id: old.lease_id,
             tenant: old.tenant.into(),
             resource_id: old.resource_id,
             resource_type: old.resource_type,
             capacity: old.capacity,
-            placement: old.extent.map(Placement::Stretch),
+            placement: old.part.map(Into::into),
             generation: old.generation,
             granted_at_unix_ms: old.granted_at_unix_ms,
             expires_at_unix_ms: old.expires_at_unix_ms,
-            effective: old.effective,
+            effective: Effective {
+                cpu_isolation: old.effective.cpu_isolation,
+                gpu_exclusivity: old.effective.gpu_exclusivity,
+                transport: old.effective.transport,
+                rotate_on_renew: old.effective.rotate_on_renew,
+                read_only: old.effective.read_only,
+                mutual_auth: old.effective.mutual_auth,
+                ..Effective::default()
+            },
             term_secs: old.term_secs,
             grace_secs: old.grace_secs,
             deadline: old.deadline,
@@ -82,7 +145,8 @@ impl<End: Into<Option<Box<LeaseEnd>>>> From<LeaseBefore5<End>> for LeaseRecord {
             end: old.end.into(),
             cannot_go_on: old.cannot_go_on,
             fenced_by_release: old.fenced_by_release,
-            terms: old.block.map(|terms| Box::new((*terms).into())),
+            terms: old.terms.map(|terms| Box::new((*terms).into())),
+            intent: None,
         }
     }
 }
@@ -92,13 +156,14 @@ pub(crate) fn encode(record: &impl Serialize) -> postcard::Result<Vec<u8>> {
     postcard::to_extend(record, vec![RECORDS_VERSION])
 }
 
-/// Decodes a whole record of this version or of the two before.
+/// Decodes a whole record of this version or of the three before.
 pub(crate) fn decode<T: Record>(bytes: &[u8]) -> anyhow::Result<T> {
     let Some((&version, record)) = bytes.split_first() else {
         bail!("the journal holds an empty record; {ADVICE}");
     };
     match version {
         RECORDS_VERSION => read(record),
+        VERSION_5 => read::<T::Version5>(record).map(Into::into),
         VERSION_4 => read::<T::Version4>(record).map(Into::into),
         VERSION_3 => read::<T::Version3>(record).map(Into::into),
         _ => bail!(
@@ -125,7 +190,7 @@ mod tests {
         AllocationMode, Asked, Durability, Effect, FenceScope, LeaseTable, Now, Offer, Order,
         Policy, Report, State, StepError, Ticket,
     };
-    use fabricbios_wire::{Reply, Request, Role, Transport};
+    use fabricbios_wire::{Reply, Request, Role};
 
     use super::*;
     use crate::{
@@ -209,8 +274,13 @@ mod tests {
     #[test]
     fn journals_of_versions_before_are_read() {
         let (mem, block) = (ResourceType::Mem, ResourceType::Block);
-        for version in [VERSION_3, VERSION_4] {
+        for version in [VERSION_3, VERSION_4, VERSION_5] {
             let leases = leases(&recovered(version));
+            assert!(
+                leases
+                    .iter()
+                    .all(|it| it.effective.transport == Some(Transport::Udp))
+            );
             let told: Vec<_> = { leases.iter() }
                 .map(|it| (it.resource_type, it.capacity, it.ended))
                 .collect();
@@ -241,6 +311,8 @@ mod tests {
             fence_scope: FenceScope::Part,
             allocation_mode,
             read_only: false,
+            classes: None,
+            rate: None,
         }
     }
 
@@ -295,7 +367,7 @@ mod tests {
 
     #[test]
     fn leases_of_versions_before_go_on_where_they_were() {
-        for version in [VERSION_3, VERSION_4] {
+        for version in [VERSION_3, VERSION_4, VERSION_5] {
             let (_, orders) = taken_up(version, Duration::from_secs(300), None);
             let mut binds: Vec<_> = { orders.into_iter() }
                 .filter_map(|order| match order {
@@ -325,7 +397,7 @@ mod tests {
     #[test]
     fn leases_of_versions_before_end_when_they_are_over_or_the_machine_was_rebooted() {
         let minute = Duration::from_secs(60);
-        for version in [VERSION_3, VERSION_4] {
+        for version in [VERSION_3, VERSION_4, VERSION_5] {
             let (table, orders) = taken_up(version, minute, Some("another boot"));
             let cut = |order: &Order| matches!(order, Order::Cut(..));
             assert!(orders.len() == 2 && orders.iter().all(cut), "{orders:?}");

@@ -227,6 +227,7 @@ fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Po
         lease_secs_max: settings.lease_secs_max.unwrap_or(default.lease_secs_max),
         grace_secs_max: settings.grace_secs_max.unwrap_or(default.grace_secs_max),
         cut_within: cut_within.unwrap_or(default.cut_within),
+        profile: settings.profile.unwrap_or_default().into(),
         detected: inventory.kinds(),
         not_built: leasable
             .into_iter()

@@ -79,6 +79,7 @@ def state():
     for directory in map(pathlib.Path, DIRECTORIES):
         if directory.is_dir():
             found |= {str(entry) for entry in directory.iterdir()}
+    found |= {f"control group {place}" for place in pathlib.Path("/sys/fs/cgroup").rglob("*") if place.is_dir()}
     # A device of no size is a loop or network device that nothing is behind, and waits for its next use.
     found |= {f"block device {device.name}" for device in pathlib.Path("/sys/block").iterdir() if text(device / "size") != "0"}
     # That outlives what is behind the device.

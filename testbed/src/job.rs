@@ -39,6 +39,8 @@ pub enum Prelude {
     LinkRoce,
     /// The driver of the guest's disks.
     Disk,
+    /// The drivers and names of what [`Job::add_igb`] adds.
+    Igb,
 }
 
 impl Prelude {
@@ -48,6 +50,7 @@ impl Prelude {
             Self::Link => include_str!("../boot/link.sh"),
             Self::LinkRoce => include_str!("../boot/link_roce.sh"),
             Self::Disk => "modprobe virtio_blk\n",
+            Self::Igb => include_str!("../boot/igb.sh"),
         }
     }
 }
@@ -63,6 +66,8 @@ pub struct Job {
     pub preludes: Vec<Prelude>,
     /// Additional environment of the command.
     pub environment: Vec<(String, String)>,
+    /// systemd is process 1 of the guest, and the command runs in a service.
+    pub systemd: bool,
     /// Where the command's output is shown.
     pub echo: Echo,
     /// The time after which QEMU is killed; `None` means never.
@@ -80,10 +85,17 @@ impl Job {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             preludes: Vec::new(),
             environment: Vec::new(),
+            systemd: false,
             echo: Echo::Plain,
             timeout: Some(Duration::from_secs(300)),
             vm: VmSpec::default(),
         }
+    }
+
+    /// Gives the guest a network card with virtual functions, `pf0`, and a plain interface on the same wire, `wire0`.
+    pub fn add_igb(&mut self) {
+        self.vm.add_igb();
+        self.preludes.push(Prelude::Igb);
     }
 
     /// The first file system of this job's guest.
@@ -123,6 +135,7 @@ impl Job {
             ("LAB_TERMINAL", u8::from(terminal).to_string()),
             ("LAB_ROWS", rows.to_string()),
             ("LAB_COLUMNS", columns.to_string()),
+            ("LAB_SYSTEMD", u8::from(self.systemd).to_string()),
         ];
         own.extend(rust_homes());
         let own = own.iter().map(|(name, value)| (*name, value.as_str()));

@@ -30,7 +30,7 @@ pub use disk::Disk;
 pub use guest::{Echo, Finished, Show};
 pub use job::{Job, Prelude};
 pub use lab::{Lab, Layout};
-pub use machine::{Accelerator, Nic, VmSpec};
+pub use machine::{Accelerator, Nic, Processors, VmSpec};
 pub use process::{end_with_parent, tail};
 pub use report::{Outcome, Report};
 pub use session::{Session, Turn};

@@ -1,7 +1,9 @@
 //! The description of one virtual machine, and its QEMU command line. Pure.
 
+use anyhow::{Context, Result, ensure};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// How the guest's instructions are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +12,79 @@ pub enum Accelerator {
     Kvm,
     /// QEMU's own translation: slower, but it works everywhere.
     Tcg,
+}
+
+/// The processors of a guest, in the order of its CPU numbers: the threads of a core are neighbours, then the cores of a
+/// socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Processors {
+    /// Sockets.
+    pub sockets: u32,
+    /// Cores of each socket.
+    pub cores: u32,
+    /// Threads of each core.
+    pub threads: u32,
+    /// NUMA nodes, each with the same number of CPUs and an equal part of the memory.
+    pub nodes: u32,
+}
+
+impl Processors {
+    /// One socket of so many cores without siblings.
+    #[must_use]
+    pub fn cores(cores: u32) -> Self {
+        Self {
+            sockets: 1,
+            cores,
+            threads: 1,
+            nodes: 1,
+        }
+    }
+
+    /// The same processors as so many NUMA nodes, among which they can be divided.
+    pub fn in_nodes(self, nodes: u32) -> Result<Self> {
+        let cpus = self.cpus();
+        ensure!(
+            nodes > 0 && cpus.is_multiple_of(nodes),
+            "{cpus} CPUs cannot be divided among {nodes} NUMA nodes"
+        );
+        Ok(Self { nodes, ..self })
+    }
+
+    /// The number of CPUs of the guest's kernel.
+    #[must_use]
+    pub fn cpus(&self) -> u32 {
+        self.sockets * self.cores * self.threads
+    }
+}
+
+impl FromStr for Processors {
+    type Err = anyhow::Error;
+
+    /// Reads `2x2x2`: sockets, cores of each, threads of each.
+    fn from_str(text: &str) -> Result<Self> {
+        let numbers: Option<Vec<u32>> = text
+            .split('x')
+            .map(|number| {
+                number
+                    .parse()
+                    .ok()
+                    .filter(|number| (1..=255).contains(number))
+            })
+            .collect();
+        let [sockets, cores, threads] = numbers
+            .and_then(|numbers| <[u32; 3]>::try_from(numbers).ok())
+            .with_context(|| format!("`{text}`: SOCKETSxCORESxTHREADS expected, such as 2x2x2"))?;
+        ensure!(
+            sockets * cores * threads <= 255,
+            "`{text}`: at most 255 CPUs"
+        );
+        Ok(Self {
+            sockets,
+            cores,
+            threads,
+            nodes: 1,
+        })
+    }
 }
 
 /// A network interface of the guest. The first one is `eth0` in the guest.
@@ -24,8 +99,8 @@ pub struct Nic {
 /// One virtual machine. A suite gets [`VmSpec::default`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmSpec {
-    /// Number of CPUs.
-    pub cpus: u32,
+    /// The processors.
+    pub processors: Processors,
     /// Memory in QEMU's notation, for example `4G`. The host provides memory only when the guest touches it.
     pub memory: String,
     /// CPU model; `None` is the accelerator's model with the most features.
@@ -47,7 +122,7 @@ const EMULATED: &str = "max,-erms,-fsrm,-fzrm,-fsrs,-fsrc";
 impl Default for VmSpec {
     fn default() -> Self {
         Self {
-            cpus: 2,
+            processors: Processors::cores(2),
             memory: "4G".to_owned(),
             cpu_model: None,
             devices: Vec::new(),
@@ -72,6 +147,29 @@ pub(crate) struct Files {
 }
 
 impl VmSpec {
+    /// Adds a network card with virtual functions behind an IOMMU, and a plain interface on the same wire.
+    pub(crate) fn add_igb(&mut self) {
+        // With other models the firmware puts the virtual functions' registers above 4 GiB, where QEMU's igb does not
+        // answer them.
+        self.cpu_model = Some("Skylake-Server".to_owned());
+        let devices = [
+            "-device",
+            "pcie-root-port,id=igb-port,chassis=1,slot=1",
+            "-netdev",
+            "hubport,id=igb-wire,hubid=0",
+            "-device",
+            "igb,netdev=igb-wire,bus=igb-port,mac=52:54:00:77:00:04",
+            "-device",
+            "intel-iommu,intremap=off",
+        ];
+        self.devices.extend(devices.map(str::to_owned));
+        self.kernel_arguments.push("intel_iommu=on".to_owned());
+        self.nics.push(Nic {
+            netdev: "hubport,hubid=0".to_owned(),
+            mac: "52:54:00:77:00:03".to_owned(),
+        });
+    }
+
     /// The arguments of `qemu-system-x86_64`. The command's output comes on QEMU's standard output;
     /// with `terminal`, QEMU's standard input and output are the guest's second serial line.
     pub(crate) fn command_line(
@@ -112,7 +210,30 @@ impl VmSpec {
             "-cpu",
             self.cpu_model.as_deref().unwrap_or(fullest),
         ]);
-        line.words(["-smp", &self.cpus.to_string(), "-m", &self.memory]);
+        self.processors(line);
+    }
+
+    fn processors(&self, line: &mut Line) {
+        let Processors {
+            sockets,
+            cores,
+            threads,
+            nodes,
+        } = self.processors;
+        let cpus = self.processors.cpus();
+        let shape = format!("{cpus},sockets={sockets},cores={cores},threads={threads}");
+        line.words(["-smp", &shape, "-m", &self.memory]);
+        if nodes == 1 {
+            return;
+        }
+        let (memory, each) = (bytes(&self.memory) / u64::from(nodes), cpus / nodes);
+        for node in 0..nodes {
+            let (first, last) = (node * each, (node + 1) * each - 1);
+            let backend = format!("memory-backend-ram,id=node{node},size={memory}");
+            line.words(["-object", &backend]);
+            let members = format!("node,nodeid={node},cpus={first}-{last},memdev=node{node}");
+            line.words(["-numa", &members]);
+        }
     }
 
     fn boot(&self, line: &mut Line, files: &Files) {
@@ -149,6 +270,17 @@ impl VmSpec {
             line.words(["-device", &format!("virtio-blk-pci,drive=disk{index}")]);
         }
     }
+}
+
+/// The bytes of a size in QEMU's notation, such as `4G`.
+fn bytes(size: &str) -> u64 {
+    let digits = size.trim_end_matches(['K', 'M', 'G']);
+    let shift = match &size[digits.len()..] {
+        "K" => 10,
+        "G" => 30,
+        _ => 20,
+    };
+    digits.parse::<u64>().unwrap_or_default() << shift
 }
 
 fn channels(line: &mut Line, files: &Files, terminal: bool) {
@@ -251,7 +383,7 @@ mod tests {
     #[test]
     fn the_specification_reaches_the_command_line() {
         let spec = VmSpec {
-            cpus: 8,
+            processors: Processors::cores(8),
             memory: "1G".to_owned(),
             cpu_model: Some("Skylake-Server".to_owned()),
             devices: vec!["-device".to_owned(), "intel-iommu".to_owned()],
@@ -264,7 +396,7 @@ mod tests {
         };
         let line = line(&spec, Accelerator::Kvm, false);
         for part in [
-            "-smp 8 -m 1G",
+            "-smp 8,sockets=1,cores=8,threads=1 -m 1G",
             "-accel kvm -cpu Skylake-Server",
             "-device intel-iommu",
             "loglevel=5 intel_iommu=on",
@@ -272,6 +404,27 @@ mod tests {
             "file=/d,,e -device virtio-blk-pci,drive=disk0",
         ] {
             assert!(line.contains(part), "no {part:?} in {line}");
+        }
+    }
+
+    #[test]
+    fn a_topology_names_its_nodes_with_their_cpus_and_memory() {
+        let processors: Processors = "2x2x2".parse().unwrap();
+        let spec = VmSpec {
+            processors: processors.in_nodes(2).unwrap(),
+            ..VmSpec::default()
+        };
+        let line = line(&spec, Accelerator::Tcg, false);
+        for part in [
+            "-smp 8,sockets=2,cores=2,threads=2 -m 4G",
+            "memory-backend-ram,id=node0,size=2147483648 -numa node,nodeid=0,cpus=0-3,memdev=node0",
+            "memory-backend-ram,id=node1,size=2147483648 -numa node,nodeid=1,cpus=4-7,memdev=node1",
+        ] {
+            assert!(line.contains(part), "no {part:?} in {line}");
+        }
+        assert!(processors.in_nodes(3).is_err());
+        for wrong in ["", "2", "2x2", "2x2x2x2", "0x1x1", "2xax2", "16x16x1"] {
+            assert!(wrong.parse::<Processors>().is_err(), "{wrong:?} was taken");
         }
     }
 

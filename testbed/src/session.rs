@@ -7,6 +7,7 @@
 use crate::guest::{Ending, Finished, Guest, nap};
 use crate::job::{Job, Prelude};
 use crate::lab::Lab;
+use crate::machine::VmSpec;
 use anyhow::{Context, Result, anyhow};
 use std::time::Instant;
 
@@ -18,6 +19,7 @@ const NAME: &str = "shared";
 #[derive(Debug)]
 pub struct Session {
     guest: Guest,
+    machine: VmSpec,
     commands: u32,
 }
 
@@ -39,11 +41,21 @@ impl Lab {
         job.echo = first.echo.clone();
         job.vm = first.vm.clone();
         let guest = self.booted(&job)?;
-        Ok(Session { guest, commands: 0 })
+        Ok(Session {
+            guest,
+            machine: job.vm,
+            commands: 0,
+        })
     }
 }
 
 impl Session {
+    /// Whether the guest is such a machine.
+    #[must_use]
+    pub fn is(&self, machine: &VmSpec) -> bool {
+        self.machine == *machine
+    }
+
     /// Runs the command of a job, with its environment and its time limit. Machine, preludes and echo of the job are
     /// ignored: the session's own are in use. A guest that does not answer with an exit code is an error, and ended.
     pub fn run(mut self, job: &Job) -> Result<(Self, Turn)> {

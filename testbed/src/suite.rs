@@ -1,6 +1,7 @@
 //! The suites that run in guests: their list, their needs, and the meaning of their exit codes.
 
 use crate::guest::Finished;
+use crate::machine::Processors;
 use crate::report::Outcome;
 use anyhow::{Context, Result, bail};
 use std::os::unix::fs::PermissionsExt;
@@ -35,9 +36,15 @@ pub struct Wants {
     pub boots: u32,
     /// The suite leaves things behind, on purpose or by a fault of the kernel.
     pub alone: bool,
+    /// systemd is process 1 of the guest.
+    pub systemd: bool,
+    /// The guest has a network card with virtual functions, behind an IOMMU.
+    pub igb: bool,
     /// Nothing runs beside the suite, and its guest has two processors on any host: a client continues on one of them
     /// while the node cuts its access on the other.
     pub quiet: bool,
+    /// The processors of its guests. Without them a guest has one or two, as its host has.
+    pub processors: Option<Processors>,
 }
 
 /// One program that runs in the lab.
@@ -90,7 +97,8 @@ impl Suite {
     }
 }
 
-/// Reads `# lab: one-vm`, `# lab: two-vm timeout=1200` or `# lab: one-vm disk=256M boots=2`.
+/// Reads `# lab: one-vm`, `# lab: two-vm timeout=1200` `# lab: one-vm disk=256M boots=2` or
+/// `# lab: one-vm topology=2x2x2 numa=2`.
 fn header(text: &str) -> Result<Wants> {
     let line = text
         .lines()
@@ -109,11 +117,14 @@ fn header(text: &str) -> Result<Wants> {
         disk_bytes: None,
         boots: 1,
         alone: false,
+        igb: false,
+        systemd: false,
         quiet: false,
+        processors: None,
     };
     words.try_for_each(|word| wants.read(word))?;
-    if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some()) {
-        bail!("disk= and boots= are for one-vm");
+    if machines == Machines::Two && (wants.boots > 1 || wants.disk_bytes.is_some() || wants.igb) {
+        bail!("disk=, boots= and igb are for one-vm");
     }
     Ok(wants)
 }
@@ -126,6 +137,8 @@ impl Wants {
             && self.disk_bytes.is_none()
             && self.boots == 1
             && !self.alone
+            && !self.igb
+            && !self.systemd
     }
 
     fn read(&mut self, word: &str) -> Result<()> {
@@ -138,10 +151,24 @@ impl Wants {
                 self.disk_bytes = Some(number(mebibytes)? << 20);
             }
             "alone" => self.alone = true,
+            "igb" => self.igb = true,
+            "systemd" => self.systemd = true,
             "quiet" => self.quiet = true,
+            "smp" => {
+                let cores = u8::try_from(number(value)?)?.max(1);
+                self.processors = Some(Processors::cores(cores.into()));
+            }
+            "topology" => self.processors = Some(value.parse()?),
+            "numa" => {
+                let processors = self
+                    .processors
+                    .context("numa= comes after smp= or topology=")?;
+                self.processors = Some(processors.in_nodes(u32::try_from(number(value)?)?)?);
+            }
             "boots" => self.boots = u32::try_from(number(value)?)?.max(1),
             _ => bail!(
-                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, alone or quiet expected"
+                "`{word}`: timeout=SECONDS, disk=NUMBERM, boots=NUMBER, smp=NUMBER, topology=SxCxT, numa=NUMBER, \
+                 alone, igb, systemd or quiet expected"
             ),
         }
         Ok(())
@@ -193,7 +220,10 @@ mod tests {
             disk_bytes: None,
             boots: 1,
             alone: false,
+            igb: false,
+            systemd: false,
             quiet: false,
+            processors: None,
         };
         assert_eq!(header("# lab: one-vm\n").unwrap(), plain);
         assert!(plain.shares());
@@ -206,8 +236,23 @@ mod tests {
         assert_eq!(header(text).unwrap(), two);
         let alone = header("# lab: one-vm alone\n").unwrap();
         assert!(alone.alone && !alone.shares());
+        let igb = header("# lab: one-vm igb\n").unwrap();
+        assert!(igb.igb && !igb.shares());
+        let systemd = header("# lab: one-vm systemd\n").unwrap();
+        assert!(systemd.systemd && !systemd.shares());
         let quiet = header("# lab: one-vm quiet\n").unwrap();
         assert!(quiet.quiet && quiet.shares());
+        let four = header("# lab: one-vm smp=4\n").unwrap();
+        assert_eq!(four.processors, Some(Processors::cores(4)));
+        let nodes = header("# lab: one-vm topology=2x2x2 numa=2\n").unwrap();
+        assert!(nodes.shares());
+        let expected = Processors {
+            sockets: 2,
+            cores: 2,
+            threads: 2,
+            nodes: 2,
+        };
+        assert_eq!(nodes.processors, Some(expected));
         let again = Wants {
             disk_bytes: Some(256 << 20),
             boots: 2,
@@ -223,6 +268,10 @@ mod tests {
             "# lab: one-vm disk=256\n",
             "# lab: one-vm boots=\n",
             "# lab: two-vm boots=2\n",
+            "# lab: one-vm numa=2\n",
+            "# lab: one-vm topology=2x2\n",
+            "# lab: one-vm smp=4 numa=3\n",
+            "# lab: two-vm igb\n",
         ] {
             assert!(header(wrong).is_err(), "{wrong:?} was taken");
         }

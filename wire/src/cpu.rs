@@ -179,7 +179,7 @@ pub(crate) fn read_binding(area: &TlvArea<'_>) -> Result<CpuBinding, DecodeError
             ranges => Ok(ranges),
         })?,
         cgroup: area.require(tag::CPU_CGROUP, |tlv| {
-            tlv.text(0, CPU_CGROUP_BYTES_MAX).map(String::from)
+            tlv.word(CPU_CGROUP_BYTES_MAX).map(String::from)
         })?,
         partition: area.require(tag::CPU_PARTITION, |tlv| {
             tlv.byte_of("partition", "0 to 2", CpuPartition::from_byte)
@@ -194,7 +194,7 @@ pub(crate) fn read_binding(area: &TlvArea<'_>) -> Result<CpuBinding, DecodeError
 fn read_ranges(tlv: &Tlv<'_>) -> Result<Vec<CpuRange>, DecodeError> {
     let (ranges, rest) = tlv.value.as_chunks::<4>();
     if !rest.is_empty() || ranges.len() > CPU_RANGES_MAX {
-        return Err(tlv.wrong_length("at most 256 ranges of 4 bytes".into()));
+        return Err(tlv.wrong_length("at most 4096 ranges of 4 bytes".into()));
     }
     let ranges: Vec<CpuRange> = ranges
         .iter()

@@ -19,7 +19,7 @@ pub(crate) fn read(area: &TlvArea<'_>) -> Result<Vec<InventoryExtension>, Decode
             continue;
         };
         if extensions.len() == EXTENSIONS_MAX {
-            return Err(tlv.unknown_value(0, "extensions", "at most 1024 of them", "more"));
+            return Err(tlv.unknown_value(0, "extensions", "at most 2048 of them", "more"));
         }
         extensions.push(extension);
     }
@@ -97,7 +97,8 @@ fn read_enforcement(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
             enforcement.ok_or_else(|| tlv.unknown_value(at, "enforcement", "0 or 1", byte))?;
         Ok((class, enforcement))
     });
-    let classes = classes.collect::<Result<_, _>>()?;
+    let classes = classes.collect::<Result<Vec<_>, _>>()?;
+    ascending(tlv, &classes)?;
     Ok(InventoryExtension::ClassEnforcement(resource_id, classes))
 }
 
@@ -112,8 +113,17 @@ fn read_class_available(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError
     let units = |&[class, a, b, c, d, e, f, g, h]: &[u8; 9]| {
         (class, u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     };
-    let classes = classes.iter().map(units).collect();
+    let classes: Vec<_> = classes.iter().map(units).collect();
+    ascending(tlv, &classes)?;
     Ok(InventoryExtension::ClassAvailable(resource_id, classes))
+}
+
+/// A class that came twice could be read in two ways.
+fn ascending<T>(tlv: &Tlv<'_>, classes: &[(u8, T)]) -> Result<(), DecodeError> {
+    match classes.is_sorted_by(|(one, _), (next, _)| one < next) {
+        true => Ok(()),
+        false => Err(tlv.unknown_value(ID_LEN, "classes", "each once, ascending", "others")),
+    }
 }
 
 fn read_virtual_functions(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {

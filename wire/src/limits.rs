@@ -7,7 +7,8 @@ pub const MAX_PAYLOAD: usize = 65_536;
 pub const AFFINITIES_MAX: usize = 16;
 /// Bytes of an affinity's target: ids take 16 or 32, the rest is for labels.
 pub const AFFINITY_TARGET_BYTES_MAX: usize = 255;
-/// Leases of one LEASE_LIST page: without keys and proofs each has 287 bytes at most, and all of them 36 KiB.
+/// Leases of one LEASE_LIST page: without keys, coordinates, intents and proofs each has 308 bytes at most, and
+/// all of them 39 KiB.
 pub const LEASES_PER_PAGE_MAX: usize = 128;
 /// Fences of one FENCE_LIST answer: 128 × (46 + 400) bytes fit one payload. The rest shows when
 /// some were cleared.
@@ -21,8 +22,8 @@ pub const FLAT_ENTRIES_MAX: usize = 1_800;
 /// Items of each list of a structured inventory: five full lists leave a quarter of the payload to
 /// extensions.
 pub const INVENTORY_LIST_MAX: usize = 256;
-/// TLVs of a structured inventory that are kept: four for each of 256 resources.
-pub const EXTENSIONS_MAX: usize = 1_024;
+/// TLVs of a structured inventory that are kept: eight for each of 256 resources.
+pub const EXTENSIONS_MAX: usize = 2_048;
 /// Bytes of a resource's name; kernel names are shorter than 32.
 pub const RESOURCE_NAME_BYTES_MAX: usize = 255;
 /// Class bytes of one resource: the sources define four at most.
@@ -53,8 +54,8 @@ pub const DHCHAP_SECRET_BYTES_MAX: usize = 128;
 pub const NVMEOF_CTRL_LOSS_SECS_MAX: u32 = 30;
 /// Largest queue pair number and packet sequence number: both have 24 bits in InfiniBand.
 pub const U24_MAX: u32 = 0x00FF_FFFF;
-/// Most ranges in a list of CPUs or NUMA nodes.
-pub const CPU_RANGES_MAX: usize = 256;
+/// Ranges in a list of CPUs or NUMA nodes: every second one of the 8,192 CPUs that Linux can have.
+pub const CPU_RANGES_MAX: usize = 4_096;
 /// Longest path of a cgroup, bytes.
 pub const CPU_CGROUP_BYTES_MAX: usize = 512;
 /// Longest name of a network interface, bytes (kernel, `IFNAMSIZ` less the final zero).

@@ -1,7 +1,7 @@
 //! Leases of network functions: the terms of a request (0x0410–0x0412) and the coordinates in an answer
 //! (0x0401–0x0408).
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use core::{fmt, str::FromStr};
 
 use crate::{
@@ -140,7 +140,7 @@ pub struct NetBinding {
     pub mac: MacAddress,
     /// 0x0404.
     pub vlan: Option<VlanId>,
-    /// 0x0405: bits per second.
+    /// 0x0405: bits per second, at least 1.
     pub rate_bps: u64,
     /// 0x0406.
     pub hand_over: HandOver,
@@ -190,7 +190,9 @@ impl PciFunction {
             device: u8::from_str_radix(device, 16).ok()?,
             function: u8::from_str_radix(function, 16).ok()?,
         };
-        (parsed.device < 32 && parsed.function < 8).then_some(parsed)
+        let is_a_function = parsed.device < 32 && parsed.function < 8;
+        // Numbers of another width and with a sign are not of sysfs.
+        (is_a_function && parsed.to_string() == text).then_some(parsed)
     }
 }
 
@@ -222,16 +224,14 @@ pub(crate) fn has_binding(area: &TlvArea<'_>) -> bool {
 pub(crate) fn read_binding(area: &TlvArea<'_>) -> Result<NetBinding, DecodeError> {
     Ok(NetBinding {
         pci_function: area.read(tag::NET_PCI_FUNCTION, read_pci_function)?,
-        interface: area.read(tag::NET_INTERFACE, |tlv| {
-            tlv.text(0, INTERFACE_NAME_BYTES_MAX).map(String::from)
-        })?,
+        interface: area.read(tag::NET_INTERFACE, read_interface)?,
         mac: area.require(tag::NET_MAC, read_mac)?,
         vlan: area.read(tag::NET_VLAN, read_vlan)?,
-        rate_bps: area.require(tag::NET_RATE, |tlv| tlv.fixed().map(u64::from_be_bytes))?,
+        rate_bps: area.require(tag::NET_RATE, read_rate)?,
         hand_over: area.require(tag::NET_HAND_OVER, read_hand_over)?,
         vfio_group: area.read(tag::NET_VFIO_GROUP, Tlv::u32)?,
         cdi_device: area.read(tag::NET_CDI_DEVICE, |tlv| {
-            tlv.text(0, CDI_DEVICE_BYTES_MAX).map(String::from)
+            tlv.word(CDI_DEVICE_BYTES_MAX).map(String::from)
         })?,
     })
 }
@@ -251,6 +251,24 @@ fn read_vlan(tlv: &Tlv<'_>) -> Result<VlanId, DecodeError> {
 
 fn read_hand_over(tlv: &Tlv<'_>) -> Result<HandOver, DecodeError> {
     tlv.byte_of("hand-over", "0 to 2", HandOver::from_byte)
+}
+
+/// A name that the kernel takes (`dev_valid_name`) and that is no path.
+fn read_interface(tlv: &Tlv<'_>) -> Result<String, DecodeError> {
+    match tlv.word(INTERFACE_NAME_BYTES_MAX)? {
+        name if name == "." || name == ".." || name.contains(['/', ':']) => {
+            Err(tlv.unknown_value(0, "interface", "the name of an interface", "others"))
+        }
+        name => Ok(String::from(name)),
+    }
+}
+
+/// For a driver, a rate of 0 is no limit at all.
+fn read_rate(tlv: &Tlv<'_>) -> Result<u64, DecodeError> {
+    match u64::from_be_bytes(tlv.fixed()?) {
+        0 => Err(tlv.unknown_value(0, "rate", "at least 1", 0)),
+        rate => Ok(rate),
+    }
 }
 
 fn read_pci_function(tlv: &Tlv<'_>) -> Result<PciFunction, DecodeError> {

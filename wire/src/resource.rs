@@ -217,18 +217,18 @@ pub enum InventoryExtension {
     Classes {
         /// Of which resource.
         resource_id: ResourceId,
-        /// The class of a request without a class.
+        /// The class of a request without a class; 0 if the resource has no classes.
         default: u8,
-        /// The classes that may be asked for.
+        /// The classes that may be asked for; none if the resource has no classes.
         supported: Vec<u8>,
     },
     /// 0x0B04: transports over which a lease of this resource can be used.
     Transports(ResourceId, Vec<crate::Transport>),
     /// 0x0B05: the fenced amount, if only parts of the resource are fenced.
     FencedPart(ResourceId, u64),
-    /// 0x0B06: class bytes of 0x0B03, and whether each is enforced.
+    /// 0x0B06: class bytes of 0x0B03, ascending, and whether each is enforced.
     ClassEnforcement(ResourceId, Vec<(u8, crate::Enforcement)>),
-    /// 0x0B07: units that a lease of each class could still get.
+    /// 0x0B07: class bytes of 0x0B03, ascending, and the units that a lease of each could still get.
     ClassAvailable(ResourceId, Vec<(u8, u64)>),
     /// 0x0B08: virtual functions of a network interface.
     VirtualFunctions {

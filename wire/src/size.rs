@@ -87,9 +87,26 @@ impl ResourceType {
     pub fn amount(self, amount: u64) -> String {
         match self {
             Self::Mem | Self::Block | Self::Gpu => format!("{}", Size(amount)),
-            Self::Net => format!("{} Mb/s", amount / 1_000_000),
+            Self::Net => bit_rate(amount),
+            Self::Cpu if amount == 1 => "1 core".into(),
             Self::Cpu => format!("{amount} cores"),
             _ => format!("{amount}"),
         }
+    }
+}
+
+/// Bits per second in the largest unit that gives at least 1; with one decimal, rounded down, if the number is not whole.
+fn bit_rate(bits: u64) -> String {
+    let units = [
+        (1_000_000_000, "Gbit/s"),
+        (1_000_000, "Mbit/s"),
+        (1_000, "kbit/s"),
+    ];
+    let Some((size, unit)) = units.iter().find(|(size, _)| bits >= *size) else {
+        return format!("{bits} bit/s");
+    };
+    match (bits / size, bits % size) {
+        (whole, 0) => format!("{whole} {unit}"),
+        (whole, rest) => format!("{whole}.{} {unit}", rest * 10 / size),
     }
 }

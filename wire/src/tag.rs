@@ -85,13 +85,13 @@ tags! {
     NET_MAC = 0x0403, "MAC address";
     /// `u16`, 1 to 4094.
     NET_VLAN = 0x0404, "VLAN id";
-    /// `u64`, bits per second.
+    /// `u64`, bits per second, at least 1.
     NET_RATE = 0x0405, "transmit rate";
     /// `u8`, [`crate::HandOver`].
     NET_HAND_OVER = 0x0406, "hand-over";
     /// `u32`.
     NET_VFIO_GROUP = 0x0407, "vfio group";
-    /// ASCII.
+    /// ASCII, 1 to 128 bytes.
     NET_CDI_DEVICE = 0x0408, "CDI device";
     /// `[u8; 6]`, of a request.
     NET_MAC_ASKED = 0x0410, "MAC address asked for";
@@ -101,7 +101,7 @@ tags! {
     NET_HAND_OVER_ASKED = 0x0412, "hand-over asked for";
     /// `u16, u16`: first and last of a range; again for each range, all in one value.
     CPU_CPUS = 0x0601, "logical CPUs";
-    /// UTF-8.
+    /// ASCII, 1 to 512 bytes.
     CPU_CGROUP = 0x0602, "cgroup";
     /// `u8`, [`crate::CpuPartition`].
     CPU_PARTITION = 0x0603, "cpuset partition";
@@ -149,9 +149,9 @@ tags! {
     INVENTORY_TRANSPORTS = 0x0B04, "transports";
     /// `u128, u64`; may repeat.
     INVENTORY_FENCED_PART = 0x0B05, "fenced part";
-    /// `u128`, then `u8` class and `u8` [`crate::Enforcement`] for each class; may repeat.
+    /// `u128`, then `u8` class and `u8` [`crate::Enforcement`] for each class, ascending; may repeat.
     INVENTORY_CLASS_ENFORCEMENT = 0x0B06, "enforcement of classes";
-    /// `u128`, then `u8` class and `u64` units for each class; may repeat.
+    /// `u128`, then `u8` class and `u64` units for each class, ascending; may repeat.
     INVENTORY_CLASS_AVAILABLE = 0x0B07, "available by class";
     /// `u128, u32, u32`: all, and those that are free; may repeat.
     INVENTORY_VIRTUAL_FUNCTIONS = 0x0B08, "virtual functions";

@@ -64,6 +64,15 @@ impl<'a> Tlv<'a> {
         self.text_within(skip, length)
     }
 
+    /// The value as 1 to `max` bytes of printable ASCII without spaces.
+    pub(crate) fn word(&self, max: usize) -> Result<&'a str, DecodeError> {
+        let text = self.text(0, max)?;
+        match text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true if !text.is_empty() => Ok(text),
+            _ => Err(self.unknown_value(0, "text", "printable ASCII without spaces", "others")),
+        }
+    }
+
     /// At most `length` bytes behind `skip` as text.
     pub(crate) fn text_within(&self, skip: usize, length: usize) -> Result<&'a str, DecodeError> {
         let bytes = self.value.get(skip..skip + length).unwrap_or_default();

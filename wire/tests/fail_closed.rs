@@ -46,23 +46,23 @@ fn assert_intent(params: &[u8]) {
 #[test]
 fn every_reserved_byte_of_a_one_byte_tag_is_an_invalid_intent() {
     let tags = [
-        (tag::LEASE_CPU_ISOLATION, 2),
-        (tag::LEASE_GPU_EXCLUSIVITY, 3),
-        (tag::LEASE_TRANSPORT, 5),
-        (tag::LEASE_ROTATE_ON_RENEW, 1),
-        (tag::LEASE_READ_ONLY, 1),
-        (tag::LEASE_MUTUAL_AUTH, 1),
+        (tag::LEASE_CPU_ISOLATION, 0..=2),
+        (tag::LEASE_GPU_EXCLUSIVITY, 0..=3),
+        (tag::LEASE_TRANSPORT, 0..=5),
+        (tag::LEASE_ROTATE_ON_RENEW, 0..=1),
+        (tag::LEASE_READ_ONLY, 0..=1),
+        (tag::LEASE_MUTUAL_AUTH, 0..=1),
+        (tag::LEASE_CPU_EXECUTION_MODE, 0..=1),
+        (tag::LEASE_CPU_PARTITION, 1..=2),
+        (tag::NET_HAND_OVER_ASKED, 0..=2),
     ];
-    for (tag, last_defined) in tags {
-        for byte in 0..=last_defined {
-            assert_eq!(
-                alloc_error(&tlv(tag, &[byte])),
-                None,
-                "{tag:04x} {byte:02x}"
-            );
-        }
-        for byte in last_defined + 1..=0xFF {
-            assert_intent(&tlv(tag, &[byte]));
+    for (tag, defined) in tags {
+        for byte in 0..=0xFF {
+            let params = tlv(tag, &[byte]);
+            match defined.contains(&byte) {
+                true => assert_eq!(alloc_error(&params), None, "{tag:04x} {byte:02x}"),
+                false => assert_intent(&params),
+            }
         }
     }
 }
@@ -76,6 +76,12 @@ fn every_wrong_length_of_a_known_tag_is_an_invalid_intent() {
         (tag::LEASE_ROTATE_ON_RENEW, 1),
         (tag::LEASE_READ_ONLY, 1),
         (tag::LEASE_MUTUAL_AUTH, 1),
+        (tag::LEASE_CPU_EXECUTION_MODE, 1),
+        (tag::LEASE_CPU_EXECUTION_WIDTH, 2),
+        (tag::LEASE_CPU_PARTITION, 1),
+        (tag::NET_MAC_ASKED, 6),
+        (tag::NET_VLAN_ASKED, 2),
+        (tag::NET_HAND_OVER_ASKED, 1),
         (tag::NVMEOF_HOST_IDENTIFIER, 16),
         (tag::LEASE_INTENT_KV_CACHE, 8),
         (tag::RDMA_PEER, 28),
@@ -98,6 +104,12 @@ fn a_tag_given_twice_is_an_invalid_intent_even_when_both_agree() {
         tlv(tag::LEASE_ROTATE_ON_RENEW, &[1]),
         tlv(tag::LEASE_READ_ONLY, &[1]),
         tlv(tag::LEASE_MUTUAL_AUTH, &[1]),
+        tlv(tag::LEASE_CPU_EXECUTION_MODE, &[1]),
+        tlv(tag::LEASE_CPU_EXECUTION_WIDTH, &[0, 1]),
+        tlv(tag::LEASE_CPU_PARTITION, &[1]),
+        tlv(tag::NET_MAC_ASKED, &[2, 0, 0, 0, 0, 1]),
+        tlv(tag::NET_VLAN_ASKED, &[0, 1]),
+        tlv(tag::NET_HAND_OVER_ASKED, &[1]),
         tlv(tag::NVMEOF_HOST, b"nqn.2014-08.org.example:a"),
         tlv(tag::NVMEOF_HOST_IDENTIFIER, &[1; 16]),
         tlv(tag::LEASE_INTENT_KV_CACHE, &[1, 0, 0, 0, 0, 0, 0, 0]),
@@ -208,6 +220,37 @@ fn queue_pairs_of_a_client_are_bounded_and_each_is_checked() {
     let terms = alloc(&params).unwrap().terms;
     let read: Vec<u32> = terms.rdma_peers().iter().map(|it| it.qpn).collect();
     assert_eq!(read, [5, 3, 5], "the order is kept");
+}
+
+#[test]
+fn a_mac_address_is_of_one_interface_and_a_vlan_is_one_that_frames_can_have() {
+    let mac = |mac: [u8; 6]| tlv(tag::NET_MAC_ASKED, &mac);
+    for first in 0..=0xFF {
+        let params = mac([first, 0, 0, 0, 0, 1]);
+        match first & 1 {
+            0 => assert_eq!(alloc_error(&params), None, "{first:02x}"),
+            _ => assert_intent(&params),
+        }
+    }
+    assert_intent(&mac([0; 6]));
+    let accepted: Vec<u16> = (0..=u16::MAX)
+        .filter(|id| alloc_error(&tlv(tag::NET_VLAN_ASKED, &id.to_be_bytes())).is_none())
+        .collect();
+    assert_eq!(accepted, (1..=4_094).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_execution_width_is_at_least_one() {
+    let width = |width: u16| tlv(tag::LEASE_CPU_EXECUTION_WIDTH, &width.to_be_bytes());
+    assert_intent(&width(0));
+    for threads in [1, 2, u16::MAX] {
+        let request = alloc(&width(threads)).unwrap();
+        let [LeaseTerms::Cpu(cpu)] = &request.foreign[..] else {
+            panic!("{request:?}");
+        };
+        assert_eq!(cpu.width(), threads);
+    }
+    assert_eq!(CpuTerms::default().width(), 1);
 }
 
 #[test]

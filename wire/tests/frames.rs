@@ -220,7 +220,10 @@ fn the_largest_answers_fit_a_frame() {
             rotate_on_renew: true,
             read_only: true,
             mutual_auth: true,
-            ..Effective::default()
+            cpu_execution_mode: Some(CpuExecutionMode::SharedMemory),
+            cpu_execution_width: Some(1),
+            cpu_partition: Some(CpuPartition::Root),
+            net_rate: Some(Enforcement::Enforced),
         },
         binding,
         tenant: Some("t".repeat(TENANT_BYTES_MAX)),
@@ -230,11 +233,41 @@ fn the_largest_answers_fit_a_frame() {
             by: Some("o".repeat(TENANT_BYTES_MAX)),
             proof: vec![step; PROOF_STEPS_MAX],
         })),
-        intent: None,
+        intent: Some(Box::new(LeaseIntent {
+            kv_cache: Some(KvCacheIntent {
+                tier: KvCacheTier::Hot,
+                block_bytes: 1,
+            }),
+            affinities: vec![
+                Affinity {
+                    category: 1,
+                    strength: 1,
+                    target_type: 4,
+                    target: vec![b'x'; AFFINITY_TARGET_BYTES_MAX],
+                };
+                AFFINITIES_MAX
+            ],
+        })),
     };
-    // Lists have neither keys nor proofs.
+    let every_second = || CpuRange::of((0..CPU_RANGES_MAX).map(|n| 2 * u16::try_from(n).unwrap()));
+    let cores = LeaseInfo {
+        binding: Binding {
+            kind: KindBinding::Cpu(Some(Box::new(CpuBinding {
+                cpus: every_second(),
+                cgroup: "/".repeat(CPU_CGROUP_BYTES_MAX),
+                partition: CpuPartition::Root,
+                memory_nodes: every_second(),
+                quota: None,
+            }))),
+            ..Binding::plain(ResourceType::Cpu)
+        },
+        end: None,
+        ..lease.clone()
+    };
+    // Lists have neither keys nor intents nor proofs.
     let mut listed = LeaseInfo {
         binding: Binding::plain(ResourceType::Mem),
+        intent: None,
         ..lease.clone()
     };
     listed.end.iter_mut().for_each(|end| end.proof.clear());
@@ -249,18 +282,32 @@ fn the_largest_answers_fit_a_frame() {
         leases: vec![listed; LEASES_PER_PAGE_MAX],
         next: Some(LeaseId(1)),
     };
+    let alive = LeaseInfo {
+        end: None,
+        ..lease.clone()
+    };
+    let asked = |message: MessageType| Header {
+        msg_type: message as u16,
+        ..Header::default()
+    };
+    let short = encode_answer(&asked(MessageType::Ping), &Ok(Reply::Pong(1)));
+    let frame = encode_answer(
+        &asked(MessageType::LeaseQuery),
+        &Ok(Reply::Lease(alive.clone())),
+    );
+    let grew = "a buffer that grows leaves a copy of the key behind";
+    assert_eq!(frame.capacity(), short.capacity(), "{grew}");
     for (message, reply) in [
         (MessageType::LeaseQuery, Reply::Lease(lease)),
+        (MessageType::LeaseQuery, Reply::Lease(alive)),
+        (MessageType::LeaseQuery, Reply::Lease(cores)),
         (MessageType::LeaseList, Reply::Leases(page)),
         (
             MessageType::FenceList,
             Reply::Fences(vec![fence; FENCES_MAX]),
         ),
     ] {
-        let asked = Header {
-            msg_type: message as u16,
-            ..Header::default()
-        };
+        let asked = asked(message);
         let frame = encode_answer(&asked, &Ok(reply.clone()));
         assert_eq!(decode_answer(&asked, &frame).unwrap(), Ok(reply));
     }

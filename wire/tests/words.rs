@@ -55,6 +55,12 @@ fn every_word_reads_back_and_every_number_too() {
     check(CpuIsolationClass::ALL, |v| {
         CpuIsolationClass::from_byte(v as u8)
     });
+    check(CpuExecutionMode::ALL, |v| {
+        CpuExecutionMode::from_byte(v as u8)
+    });
+    check(CpuPartition::ALL, |v| CpuPartition::from_byte(v as u8));
+    check(Enforcement::ALL, |v| Enforcement::from_byte(v as u8));
+    check(HandOver::ALL, |v| HandOver::from_byte(v as u8));
     check(GpuExclusivityClass::ALL, |v| {
         GpuExclusivityClass::from_byte(v as u8)
     });
@@ -181,4 +187,61 @@ fn sizes_are_shown_short_and_never_too_large() {
     ] {
         assert_eq!(Size(bytes).to_string(), text, "{bytes}");
     }
+}
+
+#[test]
+fn a_pci_function_is_written_as_sysfs_writes_it() {
+    let function = PciFunction::parse("0000:01:10.1").unwrap();
+    assert_eq!(
+        (function.bus, function.device, function.function),
+        (1, 0x10, 1)
+    );
+    assert_eq!(function.to_string(), "0000:01:10.1");
+    for text in [
+        "",
+        "01:10.1",
+        "0000:01:10",
+        "0000:01:20.0",
+        "0000:01:10.8",
+        "0:1:10.1",
+        "+000:+1:10.1",
+        "0000:0A:10.1",
+        "0000:01:10.1/..",
+        "10000:01:10.1",
+    ] {
+        assert_eq!(PciFunction::parse(text), None, "{text}");
+    }
+}
+
+#[test]
+fn a_mac_address_is_written_with_colons() {
+    let mac: MacAddress = "02:00:0A:ff:00:01".parse().unwrap();
+    assert_eq!(mac.to_string(), "02:00:0a:ff:00:01");
+    for text in [
+        "",
+        "02:00:00:00:00",
+        "02:00:00:00:00:01:02",
+        "2:0:0:0:0:1",
+        "02-00-00-00-00-01",
+        "02:00:00:00:00:0g",
+        "+2:00:00:00:00:01",
+        "00:00:00:00:00:00",
+        "01:00:5e:00:00:01",
+        "ff:ff:ff:ff:ff:ff",
+    ] {
+        assert_eq!(text.parse::<MacAddress>(), Err(ParseMacError), "{text}");
+    }
+}
+
+#[test]
+fn numbers_become_ranges_as_the_kernel_lists_them() {
+    let list = |numbers: &[u16]| -> Vec<String> {
+        CpuRange::of(numbers.iter().copied())
+            .iter()
+            .map(CpuRange::to_string)
+            .collect()
+    };
+    assert_eq!(list(&[]), [""; 0]);
+    assert_eq!(list(&[5, 1, 0, 3, 1, 6]), ["0-1", "3", "5-6"]);
+    assert_eq!(list(&[u16::MAX, 65_534]), ["65534-65535"]);
 }

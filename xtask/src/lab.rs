@@ -4,7 +4,7 @@ use crate::cargo::Profile;
 use anyhow::{Result, bail};
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Consent, Missing, Need};
-use fabricbios_testbed::{Accelerator, Disk, Echo, Job, Lab, Layout, Prelude, System};
+use fabricbios_testbed::{Accelerator, Disk, Echo, Job, Lab, Layout, Prelude, Processors, System};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,9 +19,22 @@ pub(crate) struct Arguments {
     /// Make the soft-RoCE device rxe0 before the command
     #[arg(long)]
     rdma: bool,
+    /// Give the guest a network card with virtual functions, pf0, behind an IOMMU, and a plain interface on the same
+    /// wire, wire0
+    #[arg(long, conflicts_with = "pair")]
+    igb: bool,
+    /// Make systemd process 1 of the guest, and run the command in a service
+    #[arg(long)]
+    systemd: bool,
     /// CPUs of the guest
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
     smp: u32,
+    /// Sockets, cores of each socket, and threads of each core of the guest, such as 2x2x2
+    #[arg(long, value_name = "SxCxT", conflicts_with = "smp")]
+    topology: Option<Processors>,
+    /// Divide the guest's CPUs and memory among so many NUMA nodes
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    numa: u32,
     /// Memory of the guest, taken from the host as it is used
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = memory)]
     mem: String,
@@ -95,7 +108,7 @@ fn memory(text: &str) -> Result<String, String> {
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     check_terminal(arguments)?;
     let lab = arguments.boot.prepare(layout, &[Need::Guest], &say)?;
-    let mut job = job(layout, arguments);
+    let mut job = job(layout, arguments)?;
     let disk = arguments
         .disk
         .map(|mebibytes| Disk::create(layout, mebibytes << 20));
@@ -132,7 +145,7 @@ fn check_terminal(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn job(layout: &Layout, arguments: &Arguments) -> Job {
+fn job(layout: &Layout, arguments: &Arguments) -> Result<Job> {
     let shell = arguments.command.is_empty();
     let mut job = Job::new("lab", &["bash", "-i"]);
     if !shell {
@@ -140,7 +153,9 @@ fn job(layout: &Layout, arguments: &Arguments) -> Job {
     }
     job.echo = if shell { Echo::Terminal } else { Echo::Plain };
     job.timeout = (!shell).then(|| Duration::from_secs(arguments.timeout));
-    job.vm.cpus = arguments.smp;
+    let processors = arguments.topology;
+    let processors = processors.unwrap_or_else(|| Processors::cores(arguments.smp));
+    job.vm.processors = processors.in_nodes(arguments.numa)?;
     job.vm.memory.clone_from(&arguments.mem);
     if arguments.rdma {
         job.preludes.push(if arguments.pair {
@@ -149,6 +164,10 @@ fn job(layout: &Layout, arguments: &Arguments) -> Job {
             Prelude::SoftRoce
         });
     }
+    job.systemd = arguments.systemd;
+    if arguments.igb {
+        job.add_igb();
+    }
     let profile = match arguments.release {
         true => Profile::Release,
         false => Profile::Debug,
@@ -156,7 +175,7 @@ fn job(layout: &Layout, arguments: &Arguments) -> Job {
     let programs = profile.programs(layout).display().to_string();
     job.environment
         .push(("FABRICBIOS_BIN".to_owned(), programs));
-    job
+    Ok(job)
 }
 
 /// A shell's view of an exit code: eight bits.

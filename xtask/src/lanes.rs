@@ -65,6 +65,11 @@ impl<G> Shared<G> {
         Ok(ended)
     }
 
+    /// The guest, if the next suite cannot use it.
+    pub(crate) fn take_unfit(&mut self, fits: impl FnOnce(&G) -> bool) -> Option<G> {
+        self.0.take_if(|guest| !fits(guest))
+    }
+
     pub(crate) fn take(&mut self) -> Option<G> {
         self.0.take()
     }
@@ -161,5 +166,8 @@ mod tests {
             .unwrap_err();
         assert_eq!(shared.turn(boot, |guest| Ok((None, guest))).unwrap(), 1);
         assert_eq!(shared.turn(boot, well).unwrap(), 2);
+        assert_eq!(shared.take_unfit(|guest| *guest == 2), None);
+        assert_eq!(shared.take_unfit(|guest| *guest == 3), Some(2));
+        assert_eq!(shared.turn(boot, well).unwrap(), 3);
     }
 }

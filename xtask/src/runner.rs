@@ -6,7 +6,9 @@ use crate::lanes::{self, Shared};
 use crate::suites::{self, Kind};
 use anyhow::{Context, Result};
 use fabricbios_testbed::requirements::Need;
-use fabricbios_testbed::{Echo, Finished, Job, Lab, Layout, Outcome, Report, Session, suite};
+use fabricbios_testbed::{
+    Echo, Finished, Job, Lab, Layout, Outcome, Processors, Report, Session, suite,
+};
 use std::io::Write;
 use std::num::NonZero;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -92,11 +94,12 @@ impl Runner<'_> {
             let outcome = job
                 .and_then(|mut job| {
                     job.echo = echo.clone();
-                    if beside {
+                    if beside && suite.kind.processors().is_none() {
                         // Processors of a guest wait for each other, and cost nearly twice as much when the host has
                         // fewer than all guests together.
                         let share = u32::try_from(self.cpus / lanes::MAX)?;
-                        job.vm.cpus = job.vm.cpus.min(share);
+                        job.vm.processors =
+                            Processors::cores(share.clamp(1, job.vm.processors.cpus()));
                     }
                     self.suite(job, suite.kind, &mut shared)
                 })
@@ -128,6 +131,9 @@ impl Runner<'_> {
             Kind::Program(_) => suite::outcome,
             Kind::Rust(_) => suite::rust_outcome,
         };
+        if let Some(other) = shared.take_unfit(|session| session.is(&job.vm)) {
+            other.close(true)?;
+        }
         shared.turn(
             || self.lab.session(&job),
             |session| turn(session, &job, judge),

@@ -3,7 +3,8 @@
 use crate::cargo::{self, Profile, Scope};
 use anyhow::Result;
 use fabricbios_testbed::suite::{self, Machines, Suite};
-use fabricbios_testbed::{Disk, Job, Lab, Layout, Outcome, Prelude};
+use fabricbios_testbed::{Disk, Job, Lab, Layout, Outcome, Prelude, Processors};
+use std::cmp::Reverse;
 use std::path::Path;
 use std::time::Duration;
 
@@ -64,15 +65,19 @@ pub(crate) enum Kind {
 }
 
 impl Suites {
-    /// Suites with their own guests come first, so that a lane with a shared guest keeps it to the end. In both groups
-    /// the longest come first, so that the lanes end at about the same time.
+    /// Suites with their own guests come first, so that a lane with a shared guest keeps it to the end. Of these
+    /// the suites with processors of their own come first, side by side, so that those with the same machine share it. In
+    /// each group the longest come first, so that the lanes end at about the same time.
     pub(crate) fn discover(layout: &Layout) -> Result<Self> {
         let programs = suite::discover(&layout.repository().join(GUEST_DIRECTORY), "suite_")?;
         let programs = programs.into_iter().map(Kind::Program);
         let rust_tests = rust_tests(layout)?.into_iter().map(Kind::Rust);
         let mut all: Vec<Kind> = programs.chain(rust_tests).collect();
         let place = |kind: &Kind| LONGEST.iter().position(|name| *name == kind.name());
-        all.sort_by_key(|kind| (kind.shares(), place(kind).unwrap_or(LONGEST.len())));
+        all.sort_by_key(|kind| {
+            let place = place(kind).unwrap_or(LONGEST.len());
+            (kind.shares(), Reverse(kind.processors()), place)
+        });
         Ok(Self(all))
     }
 
@@ -82,6 +87,9 @@ impl Suites {
             let machines = match kind {
                 Kind::Program(suite) if suite.wants.machines == Machines::Two => {
                     "in two guests, soft-RoCE on the link between them"
+                }
+                Kind::Program(suite) if suite.wants.processors.is_some() => {
+                    "in a guest with processors of its own choice"
                 }
                 kind if !kind.shares() => "in a guest of its own, with soft-RoCE",
                 _ => "in a shared guest with soft-RoCE",
@@ -109,6 +117,14 @@ impl Kind {
         match self {
             Self::Program(suite) => suite.wants.shares(),
             Self::Rust(_) => true,
+        }
+    }
+
+    /// The processors that the suite asks for.
+    pub(crate) fn processors(&self) -> Option<Processors> {
+        match self {
+            Self::Program(suite) => suite.wants.processors,
+            Self::Rust(_) => None,
         }
     }
 
@@ -180,6 +196,9 @@ fn program_job(suite: &Suite, layout: &Layout, profile: Profile) -> Job {
     let path = suite.path.display().to_string();
     let mut job = Job::new(&suite.name, &[&path]);
     job.timeout = Some(suite.wants.timeout);
+    if let Some(processors) = suite.wants.processors {
+        job.vm.processors = processors;
+    }
     let programs = profile.programs(layout).display().to_string();
     job.environment
         .push(("FABRICBIOS_BIN".to_owned(), programs));
@@ -208,6 +227,10 @@ pub(crate) fn run_alone(
         return run_pair(lab, job);
     }
     job.preludes.push(Prelude::SoftRoce);
+    job.systemd = suite.wants.systemd;
+    if suite.wants.igb {
+        job.add_igb();
+    }
     let size = suite.wants.disk_bytes;
     let disk = size.map(|bytes| Disk::create(layout, bytes)).transpose()?;
     if let Some(disk) = &disk {

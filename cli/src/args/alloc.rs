@@ -1,8 +1,11 @@
 //! `lease alloc …`: what can be asked for.
 
+use std::convert::Infallible;
+
 use clap::{Args, Subcommand};
 use fabricbios_wire::{
-    CpuIsolationClass, GpuExclusivityClass, HostId, KvCacheIntent, Nqn, RdmaPeer, Transport,
+    Affinity, CpuExecutionMode, CpuIsolationClass, CpuPartition, GpuExclusivityClass, HandOver,
+    HostId, KvCacheIntent, MacAddress, Nqn, RdmaPeer, Transport, VlanId,
 };
 
 use crate::values::{self, Named};
@@ -20,6 +23,8 @@ pub(crate) enum Alloc {
         bytes: u64,
         #[command(flatten)]
         term: Term,
+        #[command(flatten)]
+        grace: Grace,
         /// Over which transport: auto, rdma, udp, both
         #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Auto)]
         transport: Transport,
@@ -42,6 +47,8 @@ pub(crate) enum Alloc {
         bytes: u64,
         #[command(flatten)]
         term: Term,
+        #[command(flatten)]
+        grace: Grace,
         /// Over which transport: auto, nvme-tcp, nvme-rdma, udp, both
         #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Auto,
               value_parser = values::block_transport)]
@@ -55,24 +62,49 @@ pub(crate) enum Alloc {
         #[arg(long)]
         rotate_on_renew: bool,
     },
-    /// A network interface
+    /// A network function of the node, for processes and virtual machines there
     Net {
-        /// Megabits per second
+        /// Transmit rate in megabits (10^6 bits) per second
         #[arg(long, value_name = "N", value_parser = values::megabits)]
         mbps: u64,
         #[command(flatten)]
         term: Term,
+        /// VLAN id, 1 to 4094; untagged if not given
+        #[arg(long, value_name = "N", value_parser = values::vlan)]
+        vlan: Option<VlanId>,
+        /// MAC address, such as 02:00:00:00:00:01; the node makes one if not given
+        #[arg(long, value_name = "MAC")]
+        mac: Option<MacAddress>,
+        /// interface: a named interface of the node; netns: for the namespace that `fabricctl lease
+        /// enter` gives there; vfio: for a virtual machine. interface if not given
+        #[arg(long, value_name = "FORM")]
+        hand_over: Option<HandOver>,
+        #[command(flatten)]
+        no_grace: NoGrace,
     },
-    /// CPU cores
+    /// CPU cores of the node, for processes there
     Cpu {
-        /// How many
+        /// How many. For undisturbed cores ask for --isolation and not for more of them
         #[arg(long, value_name = "N", value_parser = values::count)]
-        cores: u64,
+        cores: u16,
         #[command(flatten)]
         term: Term,
-        /// best_effort, whole_core or strict_isolated
+        /// best_effort: shares CPUs; whole_core: physical cores of its own; strict_isolated: and memory
+        /// of one NUMA node. The node's policy if not given, see `fabricctl inventory`
         #[arg(long, value_name = "CLASS")]
         isolation: Option<CpuIsolationClass>,
+        /// single_threaded or shared_memory
+        #[arg(long, value_name = "MODE")]
+        execution_mode: Option<CpuExecutionMode>,
+        /// Threads that run at once, 1 if not given. A bare-metal node wants as many cores
+        #[arg(long, value_name = "N", value_parser = values::count)]
+        execution_width: Option<u16>,
+        /// root: the kernel balances load over the cores; isolated: each thread stays where it is put.
+        /// The node chooses if not given
+        #[arg(long, value_name = "PARTITION", value_parser = values::partition)]
+        partition: Option<CpuPartition>,
+        #[command(flatten)]
+        no_grace: NoGrace,
     },
     /// A GPU or part of one
     Gpu {
@@ -81,6 +113,8 @@ pub(crate) enum Alloc {
         vram: u64,
         #[command(flatten)]
         term: Term,
+        #[command(flatten)]
+        grace: Grace,
         /// shared, session, device or partition
         #[arg(long, value_name = "CLASS")]
         exclusivity: Option<GpuExclusivityClass>,
@@ -109,12 +143,29 @@ pub(crate) struct Term {
     /// For how long, in seconds
     #[arg(long, value_name = "SECS", value_parser = values::secs)]
     pub(crate) secs: u32,
-    /// For how long contents are kept after the end, without access, in seconds
-    #[arg(long, value_name = "SECS", default_value_t = 0,
-          value_parser = values::number::<0, { u32::MAX }>)]
-    pub(crate) grace_secs: u32,
     /// Of which resource, by its name or id as `fabricctl inventory` shows them; any of the kind if not
     /// given
     #[arg(long, value_name = "NAME|ID", value_parser = values::resource)]
     pub(crate) resource: Option<Named>,
+    /// What the lease should be near to or far from: required, preferred or avoid; then resource, node,
+    /// rack, tenant or data; then a name or an id. Again for each of several. The node keeps it with
+    /// the lease and does not act on it
+    #[arg(long, value_name = "STRENGTH:CATEGORY=TARGET", value_parser = values::affinity)]
+    pub(crate) affinity: Vec<Affinity>,
+}
+
+/// What leases with contents have.
+#[derive(Debug, Args)]
+pub(crate) struct Grace {
+    /// For how long contents are kept after the end, without access, in seconds
+    #[arg(long, value_name = "SECS", default_value_t = 0,
+          value_parser = values::number::<0, { u32::MAX }>)]
+    pub(crate) grace_secs: u32,
+}
+
+/// Refuses the grace time of a lease without contents, instead of a tip to use another flag.
+#[derive(Debug, Args)]
+pub(crate) struct NoGrace {
+    #[arg(long, hide = true, value_parser = values::no_grace)]
+    grace_secs: Option<Infallible>,
 }

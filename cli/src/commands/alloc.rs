@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    BlockTerms, CpuTerms, GpuTerms, LeaseAllocRequest, LeaseId, LeaseInfo, LeaseIntent, LeaseTerms,
-    MemTerms, NetTerms, Request, Transport,
+    AFFINITIES_MAX, BlockTerms, CpuTerms, GpuTerms, LeaseAllocRequest, LeaseId, LeaseInfo,
+    LeaseIntent, LeaseTerms, MemTerms, NetTerms, Request, Transport,
 };
 use serde::Serialize;
 
@@ -30,8 +30,13 @@ pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failur
     printed.map_err(|failure| failure.and_message(&give_back(node, info.lease_id)))
 }
 
-/// Refuses contradictory flags without asking the node.
+/// Refuses flags that no node would accept, without asking it.
 fn check(request: &LeaseAllocRequest) -> Result<(), Failure> {
+    if request.intent.affinities.len() > AFFINITIES_MAX {
+        return Err(Failure::usage(format!(
+            "a lease has at most {AFFINITIES_MAX} of --affinity"
+        )));
+    }
     let block = request.terms.block();
     if request.transport == Transport::Udp && block.is_some_and(BlockTerms::names_host) {
         return Err(Failure::usage(
@@ -87,65 +92,90 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
         Alloc::Mem {
             bytes,
             term,
+            grace,
             transport,
             rdma_peer,
             intent_kv_cache,
             rotate_on_renew,
-        } => LeaseAllocRequest {
-            transport,
-            rotate_on_renew,
-            intent: LeaseIntent {
-                kv_cache: intent_kv_cache,
-                ..LeaseIntent::default()
-            },
-            ..request_of(
-                node,
-                MemTerms {
-                    rdma_peers: rdma_peer,
+        } => {
+            let terms = MemTerms {
+                rdma_peers: rdma_peer,
+            };
+            let request = request_of(node, terms, bytes, term)?;
+            LeaseAllocRequest {
+                transport,
+                rotate_on_renew,
+                grace_secs: grace.grace_secs,
+                intent: LeaseIntent {
+                    kv_cache: intent_kv_cache,
+                    ..request.intent
                 },
-                bytes,
-                term,
-            )?
-        },
+                ..request
+            }
+        }
         Alloc::Block {
             bytes,
             term,
+            grace,
             transport,
             host,
             read_only,
             rotate_on_renew,
-        } => LeaseAllocRequest {
-            transport,
-            rotate_on_renew,
-            ..request_of(
-                node,
-                BlockTerms {
-                    read_only,
-                    host_nqn: host.hostnqn,
-                    host_id: host.hostid,
-                    mutual_auth: host.mutual_auth,
-                },
-                bytes,
-                term,
-            )?
-        },
-        Alloc::Net { mbps, term } => request_of(node, NetTerms::default(), mbps, term)?,
+        } => {
+            let terms = BlockTerms {
+                read_only,
+                host_nqn: host.hostnqn,
+                host_id: host.hostid,
+                mutual_auth: host.mutual_auth,
+            };
+            LeaseAllocRequest {
+                transport,
+                rotate_on_renew,
+                grace_secs: grace.grace_secs,
+                ..request_of(node, terms, bytes, term)?
+            }
+        }
+        Alloc::Net {
+            mbps,
+            term,
+            vlan,
+            mac,
+            hand_over,
+            no_grace: _,
+        } => {
+            let terms = NetTerms {
+                mac,
+                vlan,
+                hand_over,
+            };
+            request_of(node, terms, mbps, term)?
+        }
         Alloc::Cpu {
             cores,
             term,
             isolation,
+            execution_mode,
+            execution_width,
+            partition,
+            no_grace: _,
         } => {
             let terms = CpuTerms {
                 isolation,
-                ..CpuTerms::default()
+                execution_mode,
+                execution_width,
+                partition,
             };
-            request_of(node, terms, cores, term)?
+            request_of(node, terms, cores.into(), term)?
         }
         Alloc::Gpu {
             vram,
             term,
+            grace,
             exclusivity,
-        } => request_of(node, GpuTerms { exclusivity }, vram, term)?,
+        } => LeaseAllocRequest {
+            grace_secs: grace.grace_secs,
+            ..request_of(node, GpuTerms { exclusivity }, vram, term)?
+        },
     })
 }
 
@@ -162,7 +192,10 @@ fn request_of(
         .map(|named| resource::find(node, named, Some(kind)));
     Ok(LeaseAllocRequest {
         resource_id: named.transpose()?,
-        grace_secs: term.grace_secs,
+        intent: LeaseIntent {
+            affinities: term.affinity,
+            ..LeaseIntent::default()
+        },
         terms,
         ..LeaseAllocRequest::new(kind, capacity, term.secs)
     })

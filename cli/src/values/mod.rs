@@ -1,12 +1,16 @@
 //! Parsers of the values on the command line. Every error says the problem and the right form.
 
+mod affinity;
 mod kv_cache;
 mod rdma_peer;
 mod transport;
 
-use fabricbios_wire::{LeaseId, ResourceId, Size, is_tenant_name};
+use std::convert::Infallible;
+
+use fabricbios_wire::{CpuPartition, LeaseId, ResourceId, Size, VlanId, is_tenant_name};
 
 pub(crate) use self::{
+    affinity::{AffinityWords, affinity},
     kv_cache::kv_cache,
     rdma_peer::rdma_peer,
     transport::{attach_transport, block_transport, transport},
@@ -80,9 +84,27 @@ pub(crate) fn number<const MIN: u32, const MAX: u32>(text: &str) -> Result<u32, 
     u32::try_from(number).map_err(|e| format!("{e}; at most {MAX}"))
 }
 
-/// A number of things, not zero.
-pub(crate) fn count(text: &str) -> Result<u64, String> {
-    whole(text, (1, u64::MAX))
+/// A number of cores or threads, not zero.
+pub(crate) fn count(text: &str) -> Result<u16, String> {
+    let number = whole(text, (1, u16::MAX.into()))?;
+    u16::try_from(number).map_err(|e| e.to_string())
+}
+
+/// No grace time is accepted.
+pub(crate) fn no_grace(_text: &str) -> Result<Infallible, String> {
+    Err("a lease of this kind keeps no contents after its end; leave the grace time out".into())
+}
+
+/// A VLAN id.
+pub(crate) fn vlan(text: &str) -> Result<VlanId, String> {
+    let id = text.parse().ok().and_then(VlanId::new);
+    id.ok_or_else(|| "write a VLAN id from 1 to 4094; leave it out for untagged frames".into())
+}
+
+/// The partition of a lease with CPUs of its own.
+pub(crate) fn partition(text: &str) -> Result<CpuPartition, String> {
+    let partition = text.parse().ok().filter(|it| *it != CpuPartition::Member);
+    partition.ok_or_else(|| "write root or isolated".into())
 }
 
 fn whole(text: &str, (min, max): (u64, u64)) -> Result<u64, String> {

@@ -3,9 +3,10 @@
 use std::mem;
 
 use fabricbios_wire::{
-    CpuIsolationClass, Fence, Generation, GpuExclusivityClass, KvCacheIntent, KvCacheTier,
-    LeaseAllocRequest, LeaseError, LeaseInfo, LeasePhase, LeaseStatus, RefusalClass, Reply,
-    Request, ResourceType, RevokeOutcome, Transport,
+    CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuTerms, Fence, Generation,
+    GpuExclusivityClass, HandOver, KvCacheIntent, KvCacheTier, LeaseAllocRequest, LeaseError,
+    LeaseInfo, LeasePhase, LeaseStatus, NetTerms, RefusalClass, Reply, Request, ResourceType,
+    RevokeOutcome, Transport, VlanId,
 };
 use serde_json::{Value, json};
 
@@ -23,8 +24,9 @@ fn every_alloc_asks_for_what_its_flags_say() {
          --resource 0000000000000000000000000000feed --intent-kv-cache hot,block=64KiB \
          --rdma-peer qpn=0x11,gid=10.0.0.1,psn=7,mtu=1024",
         "block --bytes 1GiB --secs 10 --transport nvme-tcp",
-        "net --mbps 100 --secs 10",
-        "cpu --cores 4 --secs 10 --isolation WholeCore",
+        "net --mbps 100 --secs 10 --vlan 7 --mac 02:00:00:00:00:07 --hand-over netns",
+        "cpu --cores 4 --secs 10 --isolation WholeCore --execution-mode shared_memory \
+         --execution-width 4 --partition isolated --affinity near:rack=r12 --affinity avoid:tenant=acme",
         "gpu --vram 8GiB --secs 10 --exclusivity device",
     ];
     for line in lines {
@@ -64,14 +66,23 @@ fn every_alloc_asks_for_what_its_flags_say() {
         (block.resource_type(), block.transport),
         (ResourceType::Block, Transport::NvmeTcp)
     );
-    assert_eq!(
-        (net.resource_type(), net.capacity),
-        (ResourceType::Net, 100_000_000)
-    );
-    assert_eq!(
-        (cpu.capacity, cpu.terms.cpu().unwrap().isolation),
-        (4, Some(CpuIsolationClass::WholeCore))
-    );
+    let function = NetTerms {
+        mac: "02:00:00:00:00:07".parse().ok(),
+        vlan: VlanId::new(7),
+        hand_over: Some(HandOver::Netns),
+    };
+    assert_eq!((net.capacity, net.terms), (100_000_000, function.into()));
+    let cores = CpuTerms {
+        isolation: Some(CpuIsolationClass::WholeCore),
+        execution_mode: Some(CpuExecutionMode::SharedMemory),
+        execution_width: Some(4),
+        partition: Some(CpuPartition::Isolated),
+    };
+    assert_eq!((cpu.capacity, cpu.terms), (4, cores.into()));
+    let affinities: Vec<_> = (cpu.intent.affinities.iter())
+        .map(|it| (it.category, it.strength, &it.target[..]))
+        .collect();
+    assert_eq!(affinities, [(3, 2, &b"r12"[..]), (4, 3, &b"acme"[..])]);
     assert_eq!(
         gpu.terms.gpu().unwrap().exclusivity,
         Some(GpuExclusivityClass::DeviceExclusive)

@@ -152,6 +152,42 @@ fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
             "lease alloc cpu --cores 1 --secs 1 --isolation total",
             "whole_core",
         ),
+        ("lease alloc cpu --cores 65536 --secs 1", "65535"),
+        (
+            "lease alloc cpu --cores 1 --secs 1 --execution-mode parallel",
+            "single_threaded shared_memory",
+        ),
+        (
+            "lease alloc cpu --cores 1 --secs 1 --execution-width 0",
+            "from 1 to 65535",
+        ),
+        (
+            "lease alloc cpu --cores 1 --secs 1 --partition member",
+            "root or isolated",
+        ),
+        (
+            "lease alloc cpu --cores 1 --secs 1 --grace-secs 1",
+            "keeps no contents",
+        ),
+        ("lease alloc net --mbps 0 --secs 1", "from 1"),
+        ("lease alloc net --mbps 1 --secs 1 --vlan 0", "1 to 4094"),
+        ("lease alloc net --mbps 1 --secs 1 --vlan 4095", "1 to 4094"),
+        (
+            "lease alloc net --mbps 1 --secs 1 --mac 01:00:5e:00:00:01",
+            "not multicast",
+        ),
+        (
+            "lease alloc net --mbps 1 --secs 1 --hand-over usb",
+            "interface netns vfio",
+        ),
+        (
+            "lease alloc net --mbps 1 --secs 1 --grace-secs 1",
+            "keeps no contents",
+        ),
+        (
+            "lease alloc net --mbps 1 --secs 1 --affinity rack=r1",
+            "STRENGTH:CATEGORY=TARGET",
+        ),
         ("lease query 123", "32"),
         (
             "lease query 00000000000000000000000000000000",
@@ -185,6 +221,12 @@ fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
         let (status, object) = fails(&node, line);
         assert_eq!((status, &object["error"]), (2, &json!("usage")), "{line}");
     }
+    let many = " --affinity avoid:rack=r1".repeat(17);
+    let (status, text) = line_of(
+        &node,
+        &format!("lease alloc mem --bytes 1MiB --secs 1{many}"),
+    );
+    assert!(status == 2 && text.contains("at most 16"), "{text}");
     assert!(node.asked().is_empty());
 }
 

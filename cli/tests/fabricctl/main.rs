@@ -14,15 +14,17 @@ mod common;
 mod ended;
 mod fail;
 mod identity;
+mod inventory;
 mod local;
 mod mem;
 mod named;
+mod on_the_node;
 mod show;
 
 use std::process::{Command, Output};
 
-use common::{FakeNode, honest, lease};
-use fabricbios_wire::{Answer, Binding, LeaseInfo, Reply, Request, ResourceType};
+use common::{FakeNode, granted, lease};
+use fabricbios_wire::{Answer, Reply, Request};
 use serde_json::Value;
 
 pub(crate) const LEASE_TEXT: &str = "0123456789abcdef0123456789abcdef";
@@ -81,15 +83,7 @@ pub(crate) fn line_of(node: &FakeNode, line: &str) -> (i32, String) {
 
 pub(crate) fn granting() -> impl FnMut(&Request) -> Answer + Send + 'static {
     |request| match request {
-        Request::LeaseAlloc(alloc) => Ok(Reply::Lease(LeaseInfo {
-            capacity: alloc.capacity,
-            effective: honest(alloc),
-            binding: match alloc.resource_type() {
-                ResourceType::Mem => lease(60_000).binding,
-                other => Binding::plain(other),
-            },
-            ..lease(60_000)
-        })),
+        Request::LeaseAlloc(alloc) => Ok(Reply::Lease(granted(alloc))),
         _ => Ok(Reply::Lease(lease(60_000))),
     }
 }

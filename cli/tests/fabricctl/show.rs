@@ -1,16 +1,15 @@
 //! The output, as JSON and for people.
 
 use fabricbios_wire::{
-    Answer, Binding, CpuIsolationClass, DpKey, Effective, Endpoint, Epoch, FlatEntry,
-    GpuExclusivityClass, InventoryExtension, InventoryForm, KindBinding, LeaseId, LeaseInfo,
-    LeasePage, Limits, MemArena, NodeId, PreviousKey, RdmaBinding, RdmaQueuePair, Reply, Request,
-    ResourceInventory, ResourceType, Transport,
+    Binding, CpuIsolationClass, DpKey, Effective, Endpoint, GpuExclusivityClass, KindBinding,
+    LeaseId, LeaseInfo, LeasePage, Limits, PreviousKey, RdmaBinding, RdmaQueuePair, Reply, Request,
+    ResourceType, Transport,
 };
 use serde_json::json;
 
 use crate::{
     LEASE_TEXT, RESOURCE_TEXT,
-    common::{FakeNode, RESOURCE, lease, rdma},
+    common::{FakeNode, lease, rdma},
     granting, json_of, run, saying, text_of,
 };
 
@@ -219,112 +218,6 @@ fn help_is_help_and_what_is_not_for_people_is_not_in_it() {
     );
     assert!(text_of(&node, "--version").starts_with("fabricctl "));
     assert_eq!(run(&node, "lease").status.code(), Some(2));
-}
-
-fn inventory(request: &Request) -> Answer {
-    let entry = FlatEntry {
-        resource_id: RESOURCE,
-        resource_type: ResourceType::Mem,
-        flags: 0b101,
-        capacity: 1 << 30,
-        available: 1 << 20,
-    };
-    let odd = FlatEntry {
-        resource_type: ResourceType::Unknown(0x77),
-        flags: 0,
-        ..entry
-    };
-    match request {
-        Request::GetInventory(InventoryForm::Flat) => Ok(Reply::FlatInventory(vec![
-            entry,
-            FlatEntry {
-                resource_id: fabricbios_wire::ResourceId(1),
-                ..odd
-            },
-            // A port whose link is down.
-            FlatEntry {
-                resource_id: fabricbios_wire::ResourceId(2),
-                resource_type: ResourceType::Net,
-                capacity: 0,
-                available: 0,
-                ..odd
-            },
-        ])),
-        Request::GetInventory(InventoryForm::Structured) => {
-            Ok(Reply::Inventory(ResourceInventory {
-                node_id: NodeId([0xee; 32]),
-                epoch: Epoch(3),
-                health: 1,
-                mem_arenas: vec![MemArena {
-                    resource_id: RESOURCE,
-                    base: 0,
-                    len: 1 << 30,
-                    align: 4_096,
-                    max_read: 1 << 20,
-                    max_write: 1 << 20,
-                    health: 0,
-                }],
-                block_devs: vec![],
-                cpu_caps: vec![],
-                nics: vec![],
-                gpus: vec![],
-                extensions: vec![
-                    InventoryExtension::Name(RESOURCE, "rxe0".into()),
-                    InventoryExtension::Transports(RESOURCE, vec![Transport::Rdma]),
-                    InventoryExtension::FencedPart(RESOURCE, 16 << 20),
-                ],
-            }))
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-#[test]
-fn an_inventory_joins_both_forms() {
-    let node = FakeNode::start(inventory);
-    let expected = json!({
-        "node_id": "ee".repeat(32),
-        "epoch": 3,
-        "health": "degraded",
-        "resources": [
-            {
-                "resource_id": RESOURCE_TEXT,
-                "resource_type": "mem",
-                "name": "rxe0",
-                "health": "ok",
-                "flags": ["fenced", "unknown(0x0004)"],
-                "capacity": 1_073_741_824,
-                "available": 1_048_576,
-                "fenced_part": 16_777_216,
-                "transports": ["rdma"],
-            },
-            {
-                "resource_id": "00000000000000000000000000000001",
-                "resource_type": "unknown(0x0077)",
-                "flags": [],
-                "capacity": 1_073_741_824,
-                "available": 1_048_576,
-            },
-            {
-                "resource_id": "00000000000000000000000000000002",
-                "resource_type": "net",
-                "flags": [],
-                "capacity": 0,
-                "available": 0,
-            },
-        ],
-    });
-    assert_eq!(json_of(&node, "inventory"), expected);
-    let text = text_of(&node, "inventory");
-    assert!(
-        text.contains(RESOURCE_TEXT) && text.contains("1 GiB") && text.contains("rxe0"),
-        "{text}"
-    );
-    assert!(text.contains(", 16 MiB fenced"), "{text}");
-    assert!(
-        text.contains("unknown  ") && !text.contains("0 Mb/s"),
-        "{text}"
-    );
 }
 
 #[test]

@@ -20,7 +20,7 @@ use fabricbios_wire::{LeaseError, LeaseInfo, LeasePhase, Refusal, RefusalClass, 
 pub(crate) use blocks::Connection as BlockChannel;
 pub use transport::{DataTransport, Transfers};
 
-use crate::{Error, Kind, Lease, MemLease, runtime, runtime::wait, shared::Shared};
+use crate::{Error, Lease, MemLease, Storage, runtime, runtime::wait, shared::Shared};
 
 /// One transfer. Offsets count bytes from the start of the lease.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl MemLease {
     }
 }
 
-impl<K: Kind> Lease<K> {
+impl<K: Storage> Lease<K> {
     /// Sets the options of further transfers.
     pub fn set_transfers(&self, transfers: Transfers) {
         self.shared.set_transfers(transfers);

@@ -18,9 +18,11 @@ use std::{
 
 use fabricbios_control::{Fabric, Limits, PeerRequest, Server};
 use fabricbios_wire::{
-    Answer, Binding, Effective, Generation, IssueRequest, KindBinding, LeaseAllocRequest,
-    LeaseError, LeaseId, LeaseInfo, LeasePhase, LeaseStatus, RdmaBinding, RdmaStrategy, Refusal,
-    RefusalClass, Reply, Request, ResourceId, ResourceType, Role,
+    Answer, Binding, CpuBinding, CpuIsolationClass, CpuPartition, CpuQuota, CpuRange, CpuTerms,
+    Effective, Enforcement, Generation, HandOver, IssueRequest, KindBinding, LeaseAllocRequest,
+    LeaseError, LeaseId, LeaseInfo, LeasePhase, LeaseStatus, LeaseTerms, MacAddress, NetBinding,
+    NetTerms, PciFunction, RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply, Request,
+    ResourceId, ResourceType, Role,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -225,16 +227,78 @@ pub(crate) fn rdma() -> RdmaBinding {
     }
 }
 
+/// The lease that an honest node grants.
+pub(crate) fn granted(request: &LeaseAllocRequest) -> LeaseInfo {
+    let kind = match &request.terms {
+        LeaseTerms::Mem(_) => lease(0).binding.kind,
+        LeaseTerms::Cpu(terms) => KindBinding::Cpu(Some(Box::new(cores(terms)))),
+        LeaseTerms::Net(terms) => {
+            KindBinding::Net(Some(Box::new(function(terms, request.capacity))))
+        }
+        other => Binding::plain(other.resource_type()).kind,
+    };
+    let intent = Some(request.intent.clone()).filter(|intent| !intent.is_empty());
+    LeaseInfo {
+        capacity: request.capacity,
+        effective: honest(request),
+        binding: Binding {
+            kind,
+            ..Binding::plain(request.resource_type())
+        },
+        intent: intent.map(Box::new),
+        ..lease(60_000)
+    }
+}
+
+/// Two cores with siblings, or half of the time of two CPUs.
+pub(crate) fn cores(terms: &CpuTerms) -> CpuBinding {
+    let is_shared = terms.isolation == Some(CpuIsolationClass::BestEffort);
+    CpuBinding {
+        cpus: CpuRange::of([2, 3, 6]),
+        cgroup: "/sys/fs/cgroup/fabricbios.slice/lease-1".into(),
+        partition: match is_shared {
+            true => CpuPartition::Member,
+            false => terms.partition.unwrap_or(CpuPartition::Root),
+        },
+        memory_nodes: CpuRange::of([0]),
+        quota: is_shared.then_some(CpuQuota {
+            quota_us: 100_000,
+            period_us: 100_000,
+        }),
+    }
+}
+
+/// A virtual function, as asked for.
+pub(crate) fn function(terms: &NetTerms, rate_bps: u64) -> NetBinding {
+    let hand_over = terms.hand_over.unwrap_or_default();
+    let is_vfio = hand_over == HandOver::Vfio;
+    NetBinding {
+        pci_function: PciFunction::parse("0000:01:10.1"),
+        interface: (!is_vfio).then(|| "fb0".to_owned()),
+        mac: terms.mac.unwrap_or(MacAddress([2, 0, 0, 0, 0, 1])),
+        vlan: terms.vlan,
+        rate_bps,
+        hand_over,
+        vfio_group: is_vfio.then_some(12),
+        cdi_device: is_vfio.then(|| "fabricbios.dev/net=lease-1".to_owned()),
+    }
+}
+
 /// The echo of an honest node.
 pub(crate) fn honest(request: &LeaseAllocRequest) -> Effective {
     let block = request.terms.block().cloned().unwrap_or_default();
+    let cpu = request.terms.cpu().cloned().unwrap_or_default();
+    let is_on_the_node = matches!(request.terms, LeaseTerms::Cpu(_) | LeaseTerms::Net(_));
     Effective {
-        cpu_isolation: request.terms.cpu().and_then(|cpu| cpu.isolation),
+        cpu_isolation: cpu.isolation,
         gpu_exclusivity: request.terms.gpu().and_then(|gpu| gpu.exclusivity),
-        transport: Some(request.transport),
+        transport: (!is_on_the_node).then_some(request.transport),
         rotate_on_renew: request.rotate_on_renew,
         read_only: block.read_only,
         mutual_auth: block.mutual_auth,
-        ..Effective::default()
+        cpu_execution_mode: cpu.execution_mode,
+        cpu_execution_width: cpu.execution_width,
+        cpu_partition: cpu.partition,
+        net_rate: request.terms.net().map(|_| Enforcement::Enforced),
     }
 }

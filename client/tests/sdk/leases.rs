@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use fabricbios_client::{Error, MemBuilder};
+use fabricbios_client::{Error, MemBuilder, unmet};
 use fabricbios_wire::{
-    CpuIsolationClass, CpuTerms, Effective, Generation, GpuExclusivityClass, GpuTerms,
-    LeaseAllocRequest, LeaseError, LeaseTerms, RefusalClass, Reply, Request, Transport,
+    Generation, GpuExclusivityClass, GpuTerms, LeaseAllocRequest, LeaseError, RefusalClass, Reply,
+    Request, ResourceType, Transport,
 };
 
 use crate::{
     PEER, builder,
-    common::{FakeNode, LEASE, lease, refuse},
+    common::{FakeNode, LEASE, granted, lease, refuse},
     obliging,
 };
 
@@ -128,49 +128,15 @@ fn what_is_not_echoed_is_given_back() {
 }
 
 #[test]
-fn classes_that_are_not_enforced_are_missed() {
-    let node = FakeNode::start(obliging());
-    let lease = builder(&node).acquire().unwrap();
-    let Request::LeaseAlloc(plain) = node.asked().remove(0) else {
-        panic!()
+fn a_gpu_class_that_is_not_enforced_is_missed() {
+    let terms = GpuTerms {
+        exclusivity: Some(GpuExclusivityClass::DeviceExclusive),
     };
-    lease.free().unwrap();
-    let cpu = |class| LeaseAllocRequest {
-        terms: LeaseTerms::Cpu(CpuTerms {
-            isolation: Some(class),
-            ..CpuTerms::default()
-        }),
-        ..plain.clone()
-    };
-    let gpu = |class| LeaseAllocRequest {
-        terms: LeaseTerms::Gpu(GpuTerms {
-            exclusivity: Some(class),
-        }),
-        ..plain.clone()
-    };
-    let whole = Effective {
-        cpu_isolation: Some(CpuIsolationClass::WholeCore),
-        ..Effective::default()
-    };
-    let partition = Effective {
-        gpu_exclusivity: Some(GpuExclusivityClass::PartitionExclusive),
-        ..Effective::default()
-    };
-    let missing = fabricbios_client::unmet;
-    assert!(missing(&plain, &Effective::default()).is_empty());
-    assert!(missing(&cpu(CpuIsolationClass::BestEffort), &whole).is_empty());
-    assert_eq!(
-        missing(&cpu(CpuIsolationClass::StrictIsolated), &whole).len(),
-        1
-    );
-    assert_eq!(
-        missing(&cpu(CpuIsolationClass::WholeCore), &Effective::default()).len(),
-        1
-    );
-    assert_eq!(
-        missing(&gpu(GpuExclusivityClass::DeviceExclusive), &partition).len(),
-        1
-    );
+    let request = LeaseAllocRequest::new(ResourceType::Gpu, 1, 1).with_terms(terms);
+    let mut info = granted(&request);
+    assert!(unmet(&request, &info).is_empty());
+    info.effective.gpu_exclusivity = Some(GpuExclusivityClass::PartitionExclusive);
+    assert_eq!(unmet(&request, &info), ["GPU exclusivity device"]);
 }
 
 #[test]

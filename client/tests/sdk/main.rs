@@ -11,13 +11,14 @@ mod common;
 mod delayed;
 mod leases;
 mod nodes;
+mod on_the_node;
 mod patience;
 mod renewals;
 mod transfers;
 
-use common::{FakeNode, honest, lease};
+use common::{FakeNode, granted, lease};
 use fabricbios_client::{Identity, MemBuilder};
-use fabricbios_wire::{Answer, Effective, Generation, LeaseInfo, RdmaPeer, Reply, Request};
+use fabricbios_wire::{Answer, Generation, LeaseInfo, RdmaPeer, Reply, Request};
 
 pub(crate) const PEER: RdmaPeer = RdmaPeer {
     qpn: 5,
@@ -26,20 +27,17 @@ pub(crate) const PEER: RdmaPeer = RdmaPeer {
     path_mtu: 1_024,
 };
 
-/// Grants, echoes and repeats; each answer has a generation of its own.
+/// Grants, and repeats the grant; each answer has a generation of its own.
 pub(crate) fn obliging() -> impl FnMut(&Request) -> Answer + Send + 'static {
-    let mut generation = 0;
-    let mut effective = Effective::default();
+    let (mut generation, mut info) = (0, lease(60_000));
     move |request| {
         generation += 1;
         if let Request::LeaseAlloc(alloc) = request {
-            effective = honest(alloc);
+            info = granted(alloc);
         }
-        let info = lease(60_000);
         Ok(Reply::Lease(LeaseInfo {
             generation: Generation(generation),
-            effective,
-            ..info
+            ..info.clone()
         }))
     }
 }

@@ -9,7 +9,8 @@ use fabricbios_wire::{
 use super::*;
 use crate::{
     AllocationMode, Asked, BootTime, Durability, Effect, FenceScope, Offer, Policy, Proof, Report,
-    Ticket, room::Need,
+    Ticket,
+    room::{Holding, Need},
 };
 
 const PAGE: u64 = 4096;
@@ -46,6 +47,8 @@ impl Node {
                 fence_scope: FenceScope::Whole,
                 allocation_mode: AllocationMode::Stretches,
                 read_only: false,
+                classes: None,
+                rate: None,
             };
             table.offer(ResourceType::Mem, offer);
         }
@@ -145,7 +148,7 @@ fn a_look_at_everything_finds_each() {
             let free = &mut node.table.resources.get_mut(&ONE).unwrap().free;
             let need = Need {
                 amount: PAGE,
-                shared: false,
+                holding: Holding::Alone,
             };
             free.take(need).unwrap();
         }),

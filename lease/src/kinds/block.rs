@@ -50,7 +50,7 @@ impl Rules for BlockTerms {
         self.read_only
     }
 
-    fn classes(&self) -> Effective {
+    fn effective(&self) -> Effective {
         Effective {
             read_only: self.read_only,
             mutual_auth: self.mutual_auth,
@@ -58,7 +58,7 @@ impl Rules for BlockTerms {
         }
     }
 
-    fn enforced(&self, read_only: bool) -> LeaseTerms {
+    fn enforced(&self, _class: Option<u8>, read_only: bool) -> LeaseTerms {
         let terms = Self {
             read_only: read_only || self.read_only,
             ..self.clone()

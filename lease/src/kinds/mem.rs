@@ -6,7 +6,7 @@ use core::net::Ipv6Addr;
 use fabricbios_wire::{LeaseTerms, MemTerms, RdmaPeer, Refusal, ResourceType, Transport};
 
 use super::Rules;
-use crate::standing::invalid;
+use crate::{Profile, standing::invalid};
 
 const NO_PEERS: &str = "a queue pair was given, and it takes none";
 
@@ -17,7 +17,7 @@ impl Rules for MemTerms {
         )
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self, _capacity: u64, _profile: Profile) -> Result<(), Refusal> {
         check_peers(&self.rdma_peers)
     }
 
@@ -34,7 +34,7 @@ impl Rules for MemTerms {
         matches!(transport, Transport::Rdma | Transport::Both)
     }
 
-    fn enforced(&self, _read_only: bool) -> LeaseTerms {
+    fn enforced(&self, _class: Option<u8>, _read_only: bool) -> LeaseTerms {
         MemTerms::default().into()
     }
 }

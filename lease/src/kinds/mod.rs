@@ -11,6 +11,8 @@ use alloc::{format, string::String};
 
 use fabricbios_wire::{Effective, LeaseTerms, Refusal, ResourceType, Transport};
 
+use crate::{Profile, room::Holding};
+
 pub(crate) use mem::check_peers;
 
 /// The rules of one kind, for the terms of a request.
@@ -18,8 +20,9 @@ pub(crate) trait Rules {
     /// Why these terms cannot be had with a lease of another kind.
     fn foreign_to(&self, kind: ResourceType) -> String;
 
-    /// Refuses terms that are invalid for every resource.
-    fn check(&self) -> Result<(), Refusal> {
+    /// Refuses terms that are invalid for every resource, or not accepted under the profile. `capacity`: that of the
+    /// request.
+    fn check(&self, _capacity: u64, _profile: Profile) -> Result<(), Refusal> {
         Ok(())
     }
 
@@ -43,18 +46,39 @@ pub(crate) trait Rules {
         false
     }
 
-    /// Whether the lease may share its units with other sharing leases.
-    fn shares_units(&self) -> bool {
-        false
+    /// Whether a lease has contents that a grace time would keep. Without contents a grace time is refused.
+    fn keeps_contents(&self) -> bool {
+        true
     }
 
-    /// The classes in the terms.
-    fn classes(&self) -> Effective {
+    /// The class of isolation that the request names.
+    fn class(&self) -> Option<u8> {
+        None
+    }
+
+    /// A class of the kind, for people.
+    fn class_name(&self, class: u8) -> String {
+        format!("class {class}")
+    }
+
+    /// Refuses terms that do not fit the class of the lease.
+    fn check_class(&self, _class: u8) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// How a lease of this class holds its units or cores.
+    fn holding(&self, _class: Option<u8>) -> Holding {
+        Holding::Alone
+    }
+
+    /// The part of the echo that is in the terms.
+    fn effective(&self) -> Effective {
         Effective::default()
     }
 
-    /// The terms as they are enforced, without the data of one binding. `read_only`: the resource cannot be written.
-    fn enforced(&self, read_only: bool) -> LeaseTerms;
+    /// The terms as they are enforced, without the data of one binding. `class`: the class of the lease. `read_only`: the
+    /// resource cannot be written.
+    fn enforced(&self, class: Option<u8>, read_only: bool) -> LeaseTerms;
 }
 
 /// The rules for these terms.
@@ -75,7 +99,7 @@ impl Rules for ResourceType {
         format!("terms of {self} cannot be had for {kind}")
     }
 
-    fn enforced(&self, _read_only: bool) -> LeaseTerms {
+    fn enforced(&self, _class: Option<u8>, _read_only: bool) -> LeaseTerms {
         LeaseTerms::plain(*self)
     }
 }

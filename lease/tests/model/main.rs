@@ -131,6 +131,8 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
         fence_scope: FenceScope::Whole,
         allocation_mode: AllocationMode::Stretches,
         read_only: false,
+        classes: None,
+        rate: None,
     }
 }
 

@@ -293,6 +293,26 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         fence_scope: FenceScope::Whole,
         allocation_mode: AllocationMode::Stretches,
         read_only: false,
+        classes: None,
+        rate: None,
+    }
+}
+
+/// Classes of CPU cores: all enforced, except the one that is refused for a reason.
+pub(crate) fn classes(
+    default: CpuIsolationClass,
+    refused: Option<(CpuIsolationClass, &str)>,
+) -> ClassOffer {
+    let offered = |&class: &CpuIsolationClass| OfferedClass {
+        class: class as u8,
+        state: match refused.filter(|(it, _)| *it == class) {
+            Some((_, why)) => ClassState::Refused(why.into()),
+            None => ClassState::Enforced,
+        },
+    };
+    ClassOffer {
+        default: default as u8,
+        classes: CpuIsolationClass::ALL.iter().map(offered).collect(),
     }
 }
 
@@ -423,4 +443,40 @@ pub(crate) fn binding_over(transport: Transport, key: u8) -> Binding {
 
 pub(crate) fn failed(step: &'static str) -> StepError {
     StepError::new(step, "on purpose")
+}
+
+/// An active lease of a kind without transports, and its part.
+pub(crate) fn granted(world: &mut World, wanted: LeaseAllocRequest) -> (BindingId, Placement) {
+    let kind = wanted.resource_type();
+    let ticket = world.ask(Request::LeaseAlloc(wanted));
+    let order = world.bind_order();
+    world.report(Report::Bind(order.binding_id, Ok(Binding::plain(kind))));
+    assert_eq!(world.lease(ticket).phase, LeasePhase::Active);
+    (order.binding_id, order.placement)
+}
+
+/// Ends a lease that [`granted`] gave.
+pub(crate) fn ended(world: &mut World, binding_id: BindingId) {
+    world.free(binding_id.lease_id);
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    world.released();
+}
+
+/// The report of an order to a kind without keys, that went well or failed.
+pub(crate) fn outcome(kind: ResourceType, order: Order, well: bool) -> Report {
+    let or = |step| match well {
+        true => Ok(()),
+        false => Err(failed(step)),
+    };
+    match order {
+        Order::Bind(order) => {
+            let bound = or("bind").map(|()| Binding::plain(kind));
+            Report::Bind(order.binding_id, bound.map_err(BindError::Failed))
+        }
+        Order::Cut(binding_id, _) => Report::Cut(binding_id, or("cut").map(|()| Proof::default())),
+        Order::Release(binding_id, _) => Report::Release(binding_id, or("release")),
+        Order::Reset(id, _) => Report::Reset(id, or("reset")),
+        other => panic!("a kind without keys: {other:?}"),
+    }
 }

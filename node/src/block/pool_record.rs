@@ -36,6 +36,7 @@ pub(super) struct PoolRecord {
 impl Record for PoolRecord {
     type Version3 = Self;
     type Version4 = Self;
+    type Version5 = Self;
 }
 
 impl PoolRecord {

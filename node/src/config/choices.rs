@@ -1,6 +1,7 @@
 //! Settings that are one of a few words.
 
 use clap::ValueEnum;
+use fabricbios_wire::CpuIsolationClass;
 use serde::Deserialize;
 
 /// How RDMA access is given out.
@@ -27,6 +28,26 @@ pub enum GpuShareMode {
     Fractional,
 }
 
+/// The kind of node, for its rules of admission (004).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// A CPU lease may have more cores than threads.
+    #[default]
+    Linux,
+    /// A CPU lease has exactly as many cores as its execution width.
+    BareMetal,
+}
+
+impl From<Profile> for fabricbios_lease::Profile {
+    fn from(profile: Profile) -> Self {
+        match profile {
+            Profile::Linux => Self::Linux,
+            Profile::BareMetal => Self::BareMetal,
+        }
+    }
+}
+
 /// Isolation of CPU leases that ask for none (002).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
@@ -42,4 +63,14 @@ pub enum CpuIsolationPolicy {
     /// Whole cores that share nothing.
     #[value(aliases = ["strict_isolated", "StrictIsolated"])]
     Strict,
+}
+
+impl From<CpuIsolationPolicy> for CpuIsolationClass {
+    fn from(policy: CpuIsolationPolicy) -> Self {
+        match policy {
+            CpuIsolationPolicy::BestEffort => Self::BestEffort,
+            CpuIsolationPolicy::WholeCore => Self::WholeCore,
+            CpuIsolationPolicy::Strict => Self::StrictIsolated,
+        }
+    }
 }

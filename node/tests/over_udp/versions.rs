@@ -19,7 +19,7 @@ fn put_journal(version: u8, state: &Path) {
 /// long ago a lease ended is on record from version 4 on: those of the fixture are forgotten by now.
 #[tokio::test]
 async fn a_journal_of_a_version_before_is_opened_and_told_from() {
-    for (version, told_of) in [(3, 6), (4, 3)] {
+    for (version, told_of) in [(3, 6), (4, 3), (5, 3)] {
         let directory = tempfile::tempdir().expect("a directory");
         let settings = with_file(directory.path());
         put_journal(version, settings.state_dir());

@@ -110,6 +110,8 @@ impl FakeMemory {
             fence_scope: FenceScope::Whole,
             allocation_mode: AllocationMode::Stretches,
             read_only: false,
+            classes: None,
+            rate: None,
         }
     }
 

@@ -17,8 +17,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fabricbios_lease::{AllocationMode, Durability, FenceScope, Offer, StepError};
-use fabricbios_wire::{LeaseId, ResourceId};
+use fabricbios_lease::{
+    AllocationMode, ClassOffer, ClassState, Durability, FenceScope, Offer, OfferedClass, StepError,
+};
+use fabricbios_wire::{CpuIsolationClass, LeaseId, ResourceId};
 
 pub use client::Client;
 pub use path::{UnitEnd, UnitPath};
@@ -41,7 +43,24 @@ pub fn offer(resource_id: ResourceId, count: u32, sharers: u32) -> Offer {
             sharers,
         },
         read_only: false,
+        classes: Some(ClassOffer {
+            default: CpuIsolationClass::WholeCore as u8,
+            classes: vec![
+                class(CpuIsolationClass::BestEffort, ClassState::Enforced),
+                class(CpuIsolationClass::WholeCore, ClassState::Enforced),
+                class(
+                    CpuIsolationClass::StrictIsolated,
+                    ClassState::Refused("units have no topology".into()),
+                ),
+            ],
+        }),
+        rate: None,
     }
+}
+
+fn class(class: CpuIsolationClass, state: ClassState) -> OfferedClass {
+    let class = class as u8;
+    OfferedClass { class, state }
 }
 
 /// Locks the directory for this process. Waits until an earlier process has ended.

@@ -97,15 +97,10 @@ pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
     if let Some(id) = block.host_id {
         lines!(out, "", "host_id" = id);
     }
-    if let Some(intent) = it.intent.kv_cache {
-        let prefix = "kv_cache_intent.";
-        lines!(
-            out,
-            prefix,
-            "tier" = intent.tier,
-            "block_bytes" = intent.block_bytes
-        );
+    if let Some(net) = stated().find_map(LeaseTerms::net) {
+        net_terms(&mut out, net);
     }
+    kv_cache(&mut out, "", it.intent.kv_cache);
     if let Some(class) = stated().find_map(|it| it.cpu()?.isolation) {
         lines!(out, "", "cpu_isolation" = class);
     }
@@ -119,17 +114,62 @@ pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
         "rotate_on_renew" = it.rotate_on_renew
     );
     block_flags(&mut out, "", block.read_only, block.mutual_auth);
-    for (n, near) in it.intent.affinities.iter().enumerate() {
+    if let Some(cpu) = stated().find_map(LeaseTerms::cpu) {
+        let (mode, width) = (cpu.execution_mode, cpu.execution_width);
+        execution(&mut out, "", mode, width, cpu.partition);
+    }
+    affinities(&mut out, "", &it.intent.affinities);
+    out
+}
+
+fn net_terms(out: &mut Lines, it: &NetTerms) {
+    if let Some(mac) = it.mac {
+        lines!(out, "", "mac" = mac);
+    }
+    if let Some(vlan) = it.vlan {
+        lines!(out, "", "vlan" = vlan.get());
+    }
+    if let Some(hand_over) = it.hand_over {
+        lines!(out, "", "hand_over" = hand_over);
+    }
+}
+
+fn kv_cache(out: &mut Lines, p: &str, intent: Option<KvCacheIntent>) {
+    if let Some(it) = intent {
+        let p = format!("{p}kv_cache_intent.");
+        lines!(out, p, "tier" = it.tier, "block_bytes" = it.block_bytes);
+    }
+}
+
+fn affinities(out: &mut Lines, p: &str, affinities: &[Affinity]) {
+    for (n, near) in affinities.iter().enumerate() {
         lines!(
             out,
-            format!("affinity.{n}."),
+            format!("{p}affinity.{n}."),
             "category" = near.category,
             "strength" = near.strength,
             "target_type" = near.target_type,
             "target" = hex(&near.target),
         );
     }
-    out
+}
+
+fn execution(
+    out: &mut Lines,
+    p: &str,
+    mode: Option<CpuExecutionMode>,
+    width: Option<u16>,
+    partition: Option<CpuPartition>,
+) {
+    if let Some(mode) = mode {
+        lines!(out, p, "cpu_execution_mode" = mode);
+    }
+    if let Some(width) = width {
+        lines!(out, p, "cpu_execution_width" = width);
+    }
+    if let Some(partition) = partition {
+        lines!(out, p, "cpu_partition" = partition);
+    }
 }
 
 /// Told where they are set.
@@ -261,6 +301,10 @@ fn lease(out: &mut Lines, p: &str, it: &LeaseInfo) {
     );
     binding(out, p, &it.binding);
     effective(out, &format!("{p}effective."), &it.effective);
+    if let Some(it) = &it.intent {
+        kv_cache(out, p, it.kv_cache);
+        affinities(out, p, &it.affinities);
+    }
     if let Some(tenant) = &it.tenant {
         lines!(out, p, "tenant" = format!("{tenant:?}"));
     }
@@ -306,6 +350,59 @@ fn binding(out: &mut Lines, p: &str, it: &Binding) {
     if let Some(nvmeof) = it.nvmeof() {
         nvmeof_binding(out, &format!("{p}nvmeof."), nvmeof);
     }
+    if let Some(net) = it.net() {
+        net_binding(out, &format!("{p}net."), net);
+    }
+    if let Some(cpu) = it.cpu() {
+        cpu_binding(out, &format!("{p}cpu."), cpu);
+    }
+}
+
+fn net_binding(out: &mut Lines, p: &str, it: &NetBinding) {
+    if let Some(function) = it.pci_function {
+        lines!(out, p, "pci_function" = function);
+    }
+    if let Some(interface) = &it.interface {
+        lines!(out, p, "interface" = interface);
+    }
+    lines!(out, p, "mac" = it.mac);
+    if let Some(vlan) = it.vlan {
+        lines!(out, p, "vlan" = vlan.get());
+    }
+    lines!(out, p, "rate_bps" = it.rate_bps, "hand_over" = it.hand_over);
+    if let Some(group) = it.vfio_group {
+        lines!(out, p, "vfio_group" = group);
+    }
+    if let Some(device) = &it.cdi_device {
+        lines!(out, p, "cdi_device" = device);
+    }
+}
+
+fn cpu_binding(out: &mut Lines, p: &str, it: &CpuBinding) {
+    lines!(
+        out,
+        p,
+        "cpus" = ranges(&it.cpus),
+        "cgroup" = it.cgroup,
+        "partition" = it.partition
+    );
+    if !it.memory_nodes.is_empty() {
+        lines!(out, p, "memory_nodes" = ranges(&it.memory_nodes));
+    }
+    if let Some(quota) = it.quota {
+        lines!(
+            out,
+            p,
+            "quota_us" = quota.quota_us,
+            "period_us" = quota.period_us
+        );
+    }
+}
+
+/// As the kernel writes a list.
+fn ranges(ranges: &[CpuRange]) -> String {
+    let ranges: Vec<_> = ranges.iter().map(CpuRange::to_string).collect();
+    ranges.join(",")
 }
 
 fn nvmeof_binding(out: &mut Lines, p: &str, it: &NvmeofBinding) {
@@ -390,6 +487,11 @@ fn effective(out: &mut Lines, p: &str, it: &Effective) {
     }
     lines!(out, p, "rotate_on_renew" = it.rotate_on_renew);
     block_flags(out, p, it.read_only, it.mutual_auth);
+    let (mode, width) = (it.cpu_execution_mode, it.cpu_execution_width);
+    execution(out, p, mode, width, it.cpu_partition);
+    if let Some(rate) = it.net_rate {
+        lines!(out, p, "net_rate" = rate);
+    }
 }
 
 pub(crate) fn flat(entries: &[FlatEntry]) -> Lines {

@@ -29,6 +29,25 @@ pub(crate) fn cpu(class: CpuIsolationClass) -> CpuTerms {
     }
 }
 
+/// Everything that can be asked of CPU cores.
+pub(crate) fn cpu_terms() -> CpuTerms {
+    CpuTerms {
+        execution_mode: Some(CpuExecutionMode::SharedMemory),
+        execution_width: Some(0x0104),
+        partition: Some(CpuPartition::Isolated),
+        ..cpu(CpuIsolationClass::WholeCore)
+    }
+}
+
+/// Everything that can be asked of a network function.
+pub(crate) fn net_terms() -> NetTerms {
+    NetTerms {
+        mac: Some(MacAddress([0x02, 0x71, 0x72, 0x73, 0x74, 0x75])),
+        vlan: VlanId::new(0x0ABC),
+        hand_over: Some(HandOver::Vfio),
+    }
+}
+
 pub(crate) fn gpu(class: GpuExclusivityClass) -> GpuTerms {
     GpuTerms {
         exclusivity: Some(class),
@@ -158,20 +177,26 @@ pub(crate) fn further(count: usize) -> Vec<RdmaQueuePair> {
 pub(crate) fn full_alloc() -> LeaseAllocRequest {
     LeaseAllocRequest {
         resource_id: Some(ARENA),
-        intent: LeaseIntent {
-            kv_cache: Some(KvCacheIntent {
-                tier: KvCacheTier::Warm,
-                block_bytes: 65_536,
-            }),
-            affinities: affinities(),
-        },
+        intent: intent(),
         transport: Transport::Rdma,
         rotate_on_renew: true,
         ..alloc(ResourceType::Mem)
     }
     .with_terms(memory_of(vec![peer()]))
-    .with_terms(cpu(CpuIsolationClass::WholeCore))
+    .with_terms(block_terms())
+    .with_terms(net_terms())
+    .with_terms(cpu_terms())
     .with_terms(gpu(GpuExclusivityClass::SessionExclusive))
+}
+
+pub(crate) fn intent() -> LeaseIntent {
+    LeaseIntent {
+        kv_cache: Some(KvCacheIntent {
+            tier: KvCacheTier::Warm,
+            block_bytes: 65_536,
+        }),
+        affinities: affinities(),
+    }
 }
 
 pub(crate) fn affinities() -> Vec<Affinity> {
@@ -281,6 +306,88 @@ pub(crate) fn full_lease() -> LeaseInfo {
     }
 }
 
+/// Cores that the lease has alone.
+pub(crate) fn cpu_binding() -> CpuBinding {
+    CpuBinding {
+        cpus: CpuRange::of([2, 3]),
+        cgroup: "/fabricbios.slice/leases/10111213-1".to_owned(),
+        partition: CpuPartition::Root,
+        memory_nodes: vec![],
+        quota: None,
+    }
+}
+
+/// The same with every part; the kernel has numbered siblings apart.
+pub(crate) fn full_cpu_binding() -> CpuBinding {
+    CpuBinding {
+        cpus: CpuRange::of([2, 3, 66, 67, 0x0101]),
+        partition: CpuPartition::Isolated,
+        memory_nodes: CpuRange::of([0, 2]),
+        quota: Some(CpuQuota {
+            quota_us: 350_000,
+            period_us: 100_000,
+        }),
+        ..cpu_binding()
+    }
+}
+
+pub(crate) fn cpu_lease(binding: CpuBinding) -> LeaseInfo {
+    LeaseInfo {
+        capacity: 2,
+        effective: Effective {
+            cpu_isolation: Some(CpuIsolationClass::WholeCore),
+            cpu_execution_mode: Some(CpuExecutionMode::SharedMemory),
+            cpu_execution_width: Some(2),
+            cpu_partition: Some(CpuPartition::Root),
+            ..Effective::default()
+        },
+        ..lease(Binding {
+            kind: KindBinding::Cpu(Some(Box::new(binding))),
+            ..Binding::plain(ResourceType::Cpu)
+        })
+    }
+}
+
+/// An interface on the node.
+pub(crate) fn net_binding() -> NetBinding {
+    NetBinding {
+        pci_function: None,
+        interface: Some("fb10111213n0".to_owned()),
+        mac: MacAddress([0x02, 0x71, 0x72, 0x73, 0x74, 0x75]),
+        vlan: None,
+        rate_bps: 0x0102_0304_0506,
+        hand_over: HandOver::Interface,
+        vfio_group: None,
+        cdi_device: None,
+    }
+}
+
+/// A virtual function with every part.
+pub(crate) fn full_net_binding() -> NetBinding {
+    NetBinding {
+        pci_function: PciFunction::parse("0102:03:11.5"),
+        vlan: VlanId::new(0x0ABC),
+        hand_over: HandOver::Vfio,
+        vfio_group: Some(0x0001_0203),
+        cdi_device: Some("fabricbios.io/net=101112131415161718191a1b1c1d1e1f".to_owned()),
+        ..net_binding()
+    }
+}
+
+pub(crate) fn net_lease(binding: NetBinding, rate: Enforcement) -> LeaseInfo {
+    LeaseInfo {
+        capacity: binding.rate_bps,
+        effective: Effective {
+            net_rate: Some(rate),
+            ..Effective::default()
+        },
+        ..lease(Binding {
+            kind: KindBinding::Net(Some(Box::new(binding))),
+            ..Binding::plain(ResourceType::Net)
+        })
+    }
+}
+
 /// A lease that an operator took back, as operators are told of it.
 pub(crate) fn revoked_lease() -> LeaseInfo {
     let step = |step: &str, took_us, found: &str| ProofStep {
@@ -351,7 +458,8 @@ pub(crate) fn inventory() -> ResourceInventory {
             flags: cpu_flags::CRC32
                 | cpu_flags::ARCH_X86_64 << cpu_flags::ARCH_SHIFT
                 | 2 << cpu_flags::ISOLATION_SHIFT
-                | cpu_flags::TOPOLOGY_COMPLETE,
+                | cpu_flags::TOPOLOGY_COMPLETE
+                | cpu_flags::REJECTS_WIDE_SINGLE_THREADED,
             health: health::OK,
         }],
         nics: vec![
@@ -387,6 +495,21 @@ pub(crate) fn inventory() -> ResourceInventory {
             },
             InventoryExtension::Transports(id(1), vec![Transport::Rdma, Transport::Udp]),
             InventoryExtension::FencedPart(id(2), 0x0070_0000),
+            InventoryExtension::ClassEnforcement(
+                id(3),
+                vec![(0, Enforcement::BestEffort), (1, Enforcement::Enforced)],
+            ),
+            InventoryExtension::ClassAvailable(id(3), vec![(0, 0x0C), (1, 0x0102_0304)]),
+            InventoryExtension::Classes {
+                resource_id: id(4),
+                default: 0,
+                supported: vec![],
+            },
+            InventoryExtension::VirtualFunctions {
+                resource_id: id(4),
+                total: 0x0001_0207,
+                free: 0x0106,
+            },
         ],
     }
 }

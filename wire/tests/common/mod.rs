@@ -1,7 +1,12 @@
 //! Any request and any answer that the protocol can say, within its limits.
 
 use fabricbios_wire::*;
-use proptest::{collection::vec, option, prelude::*, sample::select};
+use proptest::{
+    collection::{btree_map, vec},
+    option,
+    prelude::*,
+    sample::select,
+};
 
 pub(crate) fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
@@ -116,48 +121,149 @@ fn affinity() -> impl Strategy<Value = Affinity> {
     })
 }
 
-fn intent() -> impl Strategy<Value = KvCacheIntent> {
+fn kv_cache() -> impl Strategy<Value = KvCacheIntent> {
     (select(KvCacheTier::ALL), any::<u32>())
         .prop_map(|(tier, block_bytes)| KvCacheIntent { tier, block_bytes })
 }
 
+fn intent() -> impl Strategy<Value = LeaseIntent> {
+    let affinities = vec(affinity(), 0..=AFFINITIES_MAX);
+    (option::of(kv_cache()), affinities).prop_map(|(kv_cache, affinities)| LeaseIntent {
+        kv_cache,
+        affinities,
+    })
+}
+
 fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
     let amounts = (1..=u64::MAX, 1..=u32::MAX, any::<u32>());
-    let classes = (
-        option::of(select(CpuIsolationClass::ALL)),
-        option::of(gpu_class()),
-    );
     let rest = (
-        vec(affinity(), 0..=AFFINITIES_MAX),
+        option::of(resource_id()),
+        intent(),
         select(Transport::ALL),
         any::<bool>(),
     );
-    let who = (
-        (resource_type(), block_terms()),
-        option::of(resource_id()),
-        option::of(intent()),
-        vec(peer(), 0..=RDMA_PEERS_MAX),
-    );
-    (amounts, classes, rest, who).prop_map(|(amounts, classes, rest, who)| {
-        let (isolation, exclusivity) = classes;
-        LeaseAllocRequest {
-            resource_id: who.1,
+    // Every other code is a kind that is not leased.
+    let kind = prop_oneof![
+        (1..=5u16).prop_map(ResourceType::from_code),
+        resource_type()
+    ];
+    let terms = vec(terms(), 0..6);
+    (amounts, kind, rest, terms).prop_map(|(amounts, kind, rest, terms)| {
+        let plain = LeaseAllocRequest {
+            resource_id: rest.0,
             grace_secs: amounts.2,
-            intent: LeaseIntent {
-                kv_cache: who.2,
-                affinities: rest.0,
-            },
-            transport: rest.1,
-            rotate_on_renew: rest.2,
-            ..LeaseAllocRequest::new(who.0.0, amounts.0, amounts.1)
-        }
-        .with_terms(CpuTerms {
+            intent: rest.1,
+            transport: rest.2,
+            rotate_on_renew: rest.3,
+            ..LeaseAllocRequest::new(kind, amounts.0, amounts.1)
+        };
+        terms.into_iter().fold(plain, LeaseAllocRequest::with_terms)
+    })
+}
+
+fn terms() -> impl Strategy<Value = LeaseTerms> {
+    prop_oneof![
+        cpu_terms().prop_map(LeaseTerms::from),
+        net_terms().prop_map(LeaseTerms::from),
+        block_terms().prop_map(LeaseTerms::from),
+        option::of(gpu_class()).prop_map(|exclusivity| GpuTerms { exclusivity }.into()),
+        vec(peer(), 0..=RDMA_PEERS_MAX).prop_map(|rdma_peers| MemTerms { rdma_peers }.into()),
+    ]
+}
+
+fn cpu_terms() -> impl Strategy<Value = CpuTerms> {
+    let class = option::of(select(CpuIsolationClass::ALL));
+    (class, execution()).prop_map(
+        |(isolation, (execution_mode, execution_width, partition))| CpuTerms {
             isolation,
-            ..CpuTerms::default()
-        })
-        .with_terms(GpuTerms { exclusivity })
-        .with_terms(MemTerms { rdma_peers: who.3 })
-        .with_terms(who.0.1)
+            execution_mode,
+            execution_width,
+            partition,
+        },
+    )
+}
+
+/// What a request can say and an answer tells back: never a member.
+fn execution()
+-> impl Strategy<Value = (Option<CpuExecutionMode>, Option<u16>, Option<CpuPartition>)> {
+    (
+        option::of(select(CpuExecutionMode::ALL)),
+        option::of(1..=u16::MAX),
+        option::of(select(vec![CpuPartition::Root, CpuPartition::Isolated])),
+    )
+}
+
+fn net_terms() -> impl Strategy<Value = NetTerms> {
+    let hand_over = option::of(select(HandOver::ALL));
+    (option::of(mac()), option::of(vlan()), hand_over).prop_map(|(mac, vlan, hand_over)| NetTerms {
+        mac,
+        vlan,
+        hand_over,
+    })
+}
+
+fn mac() -> impl Strategy<Value = MacAddress> {
+    any::<[u8; 6]>()
+        .prop_map(MacAddress)
+        .prop_filter("of one interface", |mac| mac.is_of_one_interface())
+}
+
+fn vlan() -> impl Strategy<Value = VlanId> {
+    (1..=4_094u16).prop_filter_map("in range", VlanId::new)
+}
+
+fn cpu_binding() -> impl Strategy<Value = CpuBinding> {
+    let place = (
+        vec(any::<u16>(), 1..40).prop_map(CpuRange::of),
+        "[!-~]{1,512}",
+        select(CpuPartition::ALL),
+        // Numbers that are close, so that some ranges have more than one.
+        vec(0..9u16, 0..9).prop_map(CpuRange::of),
+    );
+    let quota = (1..=u32::MAX, 1..=u32::MAX).prop_map(|(quota_us, period_us)| CpuQuota {
+        quota_us,
+        period_us,
+    });
+    (place, option::of(quota)).prop_map(|(place, quota)| CpuBinding {
+        cpus: place.0,
+        cgroup: place.1,
+        partition: place.2,
+        memory_nodes: place.3,
+        quota,
+    })
+}
+
+fn net_binding() -> impl Strategy<Value = NetBinding> {
+    let function =
+        (any::<(u16, u8)>(), 0..32u8, 0..8u8).prop_map(|((domain, bus), device, function)| {
+            PciFunction {
+                domain,
+                bus,
+                device,
+                function,
+            }
+        });
+    let place = (
+        option::of(function),
+        option::of("[a-z][!-.0-9;-~]{0,14}"),
+        mac(),
+        option::of(vlan()),
+    );
+    let how = (
+        1..=u64::MAX,
+        select(HandOver::ALL),
+        option::of(any::<u32>()),
+        option::of("[!-~]{1,128}"),
+    );
+    (place, how).prop_map(|(place, how)| NetBinding {
+        pci_function: place.0,
+        interface: place.1,
+        mac: place.2,
+        vlan: place.3,
+        rate_bps: how.0,
+        hand_over: how.1,
+        vfio_group: how.2,
+        cdi_device: how.3,
     })
 }
 
@@ -384,7 +490,24 @@ fn extension() -> impl Strategy<Value = InventoryExtension> {
             vec(select(Transport::ALL), 0..=TRANSPORTS_MAX)
         )
             .prop_map(|(id, transports)| InventoryExtension::Transports(id, transports)),
+        (resource_id(), by_class(select(Enforcement::ALL)))
+            .prop_map(|(id, classes)| InventoryExtension::ClassEnforcement(id, classes)),
+        (resource_id(), by_class(any::<u64>()))
+            .prop_map(|(id, classes)| InventoryExtension::ClassAvailable(id, classes)),
+        (resource_id(), any::<(u32, u32)>()).prop_map(|(resource_id, (a, b))| {
+            InventoryExtension::VirtualFunctions {
+                resource_id,
+                total: a.max(b),
+                free: a.min(b),
+            }
+        }),
     ]
+}
+
+fn by_class<T: std::fmt::Debug>(
+    value: impl Strategy<Value = T>,
+) -> impl Strategy<Value = Vec<(u8, T)>> {
+    btree_map(any::<u8>(), value, 0..=CLASSES_MAX).prop_map(|map| map.into_iter().collect())
 }
 
 fn queue_pair() -> impl Strategy<Value = RdmaQueuePair> {
@@ -445,6 +568,8 @@ fn kind_binding() -> impl Strategy<Value = KindBinding> {
     prop_oneof![
         option::of(rdma()).prop_map(KindBinding::Mem),
         option::of(nvmeof().prop_map(Box::new)).prop_map(KindBinding::Block),
+        option::of(cpu_binding().prop_map(Box::new)).prop_map(KindBinding::Cpu),
+        option::of(net_binding().prop_map(Box::new)).prop_map(KindBinding::Net),
         resource_type().prop_map(|kind| Binding::plain(kind).kind),
     ]
 }
@@ -456,16 +581,21 @@ fn effective() -> impl Strategy<Value = Effective> {
         option::of(gpu_class()),
         option::of(select(Transport::ALL)),
         any::<(bool, bool, bool)>(),
+        execution(),
+        option::of(select(Enforcement::ALL)),
     )
         .prop_map(
-            |(cpu_isolation, gpu_exclusivity, transport, flags)| Effective {
+            |(cpu_isolation, gpu_exclusivity, transport, flags, execution, net_rate)| Effective {
                 cpu_isolation,
                 gpu_exclusivity,
                 transport,
                 rotate_on_renew: flags.0,
                 read_only: flags.1,
                 mutual_auth: flags.2,
-                ..Effective::default()
+                cpu_execution_mode: execution.0,
+                cpu_execution_width: execution.1,
+                cpu_partition: execution.2,
+                net_rate,
             },
         )
 }
@@ -475,8 +605,9 @@ fn lease() -> impl Strategy<Value = LeaseInfo> {
     let life = (select(LeaseStatus::ALL), select(LeasePhase::ALL));
     let times = any::<(u64, u64, u64, u64, u64)>();
     let was = (option::of(text(TENANT_BYTES_MAX)), option::of(lease_end()));
-    (what, life, times, effective(), binding(), was).prop_map(
-        |(what, life, times, effective, binding, (tenant, end))| LeaseInfo {
+    let intent = intent().prop_map(|it| Some(it).filter(|it| !it.is_empty()).map(Box::new));
+    (what, life, times, effective(), binding(), was, intent).prop_map(
+        |(what, life, times, effective, binding, (tenant, end), intent)| LeaseInfo {
             lease_id: what.0,
             resource_id: what.1,
             status: life.0,
@@ -492,7 +623,7 @@ fn lease() -> impl Strategy<Value = LeaseInfo> {
             binding,
             tenant,
             end: end.map(Box::new),
-            intent: None,
+            intent,
         },
     )
 }

@@ -78,6 +78,9 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     answer(c, "lease_nvmeof", about, M::LeaseAlloc, Reply::Lease(block));
     let about = "a lease of block storage with every part: three addresses, both secrets, both transports";
     answer(c, "lease_block_full", about, M::LeaseQuery, Reply::Lease(samples::full_block_lease()));
+    cpu_leases(c);
+    net_leases(c);
+    intents(c);
     lease_lives(c);
     lease_ends(c);
     let last = LeaseId(samples::LEASE.0 + 1);
@@ -134,6 +137,70 @@ fn several_queue_pairs(c: &mut Vec<Case>) {
     }));
     let about = "a lease with as many queue pairs as it can have";
     answer(c, "lease_queue_pairs_8", about, MessageType::LeaseBind, Reply::Lease(lease));
+}
+
+#[rustfmt::skip] // One case a line.
+fn cpu_leases(c: &mut Vec<Case>) {
+    let mut add = |name: &str, about: &str, lease: LeaseInfo| {
+        answer(c, &format!("lease_cpu{name}"), about, MessageType::LeaseAlloc, Reply::Lease(lease));
+    };
+    let whole = samples::cpu_lease(samples::cpu_binding());
+    add("", "two cores that the lease has alone", whole.clone());
+    add("_full", "every coordinate of a lease of cores", samples::cpu_lease(samples::full_cpu_binding()));
+    let edges = CpuBinding { cpus: CpuRange::of([0, 2, u16::MAX]), ..samples::cpu_binding() };
+    add("_edges", "the first and the last number, and ranges of one", samples::cpu_lease(edges));
+    for class in CpuIsolationClass::ALL {
+        for mode in CpuExecutionMode::ALL {
+            let mut lease = samples::cpu_lease(samples::cpu_binding());
+            lease.effective.cpu_isolation = Some(*class);
+            lease.effective.cpu_execution_mode = Some(*mode);
+            add(&format!("_{class}_{mode}"), "the class and the mode in force", lease);
+        }
+    }
+    for partition in CpuPartition::ALL {
+        let binding = CpuBinding { partition: *partition, ..samples::cpu_binding() };
+        let mut lease = samples::cpu_lease(binding);
+        lease.effective.cpu_partition = Some(*partition).filter(|it| *it != CpuPartition::Member);
+        add(&format!("_partition_{partition}"), "a member of no partition has no echo", lease);
+    }
+    add("_without_place", "a lease that has no cores yet", LeaseInfo {
+        binding: Binding::plain(ResourceType::Cpu),
+        ..whole
+    });
+}
+
+#[rustfmt::skip] // One case a line.
+fn net_leases(c: &mut Vec<Case>) {
+    let mut add = |name: &str, about: &str, lease: LeaseInfo| {
+        answer(c, &format!("lease_net{name}"), about, MessageType::LeaseAlloc, Reply::Lease(lease));
+    };
+    let best = samples::net_lease(samples::net_binding(), Enforcement::BestEffort);
+    add("", "an interface whose rate is only asked for", best);
+    let full = samples::net_lease(samples::full_net_binding(), Enforcement::Enforced);
+    add("_full", "every coordinate of a network function", full.clone());
+    for hand_over in HandOver::ALL {
+        let binding = NetBinding { hand_over: *hand_over, ..samples::net_binding() };
+        let lease = samples::net_lease(binding, Enforcement::Enforced);
+        add(&format!("_{hand_over}"), "how the tenant gets it", lease);
+    }
+    add("_without_place", "a lease that has no function yet", LeaseInfo {
+        binding: Binding::plain(ResourceType::Net),
+        ..full
+    });
+}
+
+/// The tenant's own words, told back.
+#[rustfmt::skip] // One case a line.
+fn intents(c: &mut Vec<Case>) {
+    let with = |intent: LeaseIntent| {
+        Reply::Lease(LeaseInfo { intent: Some(Box::new(intent)), ..samples::rdma_lease() })
+    };
+    let query = MessageType::LeaseQuery;
+    answer(c, "lease_intent", "KV-cache intent and affinities", query, with(samples::intent()));
+    let kv_cache = LeaseIntent { affinities: vec![], ..samples::intent() };
+    answer(c, "lease_intent_kv_cache", "KV-cache intent alone", query, with(kv_cache));
+    let near = LeaseIntent { kv_cache: None, ..samples::intent() };
+    answer(c, "lease_intent_affinities", "affinities alone", query, with(near));
 }
 
 /// Every phase, with the status that goes with it.

@@ -102,6 +102,9 @@ pub(crate) fn bad_answers(c: &mut Vec<Case>) {
     let odd = refusal(&[&class[..], &tlv(0x0A02, &[b'x'; 1_025])].concat());
     add("refusal_text_long", "1,025 bytes", odd, InvalidIntent);
     bad_nvmeof(c);
+    bad_cpu(c);
+    bad_net(c);
+    bad_intents(c);
     bad_ends(c);
     bad_lists(c);
 }
@@ -160,6 +163,159 @@ fn bad_nvmeof(c: &mut Vec<Case>) {
         let value = tlv(0x0309, &bytes.to_be_bytes());
         block(&format!("block_bytes_{bytes}"), "no size of a block", 0x0309, &value);
     }
+}
+
+#[rustfmt::skip] // One case a line.
+fn bad_cpu(c: &mut Vec<Case>) {
+    let kind = Kind::Answer(asked(MessageType::LeaseQuery));
+    let mut cpu = |name: &str, about: &str, tag: u16, instead: &[u8]| {
+        let lease = samples::cpu_lease(samples::full_cpu_binding());
+        let bytes = damaged_lease(lease, tag, instead);
+        bad(c, &format!("bad_answer_cpu_{name}"), kind, about, bytes, LeaseError::InvalidIntent);
+    };
+    for missing in 0x0601..=0x0603 {
+        cpu(&format!("without_{missing:04x}"), "a CPU tag is missing", missing, &[]);
+    }
+    for tag in 0x0601..=0x0605 {
+        let good = match tag {
+            0x0602 => tlv(tag, b"/a"),
+            0x0603 => tlv(tag, &[1]),
+            0x0605 => tlv(tag, &[1; 8]),
+            _ => tlv(tag, &[0, 1, 0, 1]),
+        };
+        cpu(&format!("twice_{tag:04x}"), "the tag again", tag, &good.repeat(2));
+        // In the place of the last one.
+        let cut = &good[..good.len() - 1];
+        cpu(&format!("truncated_{tag:04x}"), "a length that runs out of the area", 0x090A, cut);
+    }
+    let ranges = |ranges: &[[u16; 2]]| -> Vec<u8> {
+        ranges.iter().flatten().flat_map(|it| it.to_be_bytes()).collect()
+    };
+    for (word, tag) in [("cpus", 0x0601), ("nodes", 0x0604)] {
+        let mut list = |name: &str, about: &str, value: &[u8]| {
+            cpu(&format!("{word}_{name}"), about, tag, &tlv(tag, value));
+        };
+        list("touch", "two ranges that are one", &ranges(&[[0, 1], [2, 3]]));
+        list("overlap", "a number twice", &ranges(&[[0, 2], [2, 3]]));
+        list("again", "a range twice", &ranges(&[[0, 2], [0, 2]]));
+        list("descend", "the greater range first", &ranges(&[[4, 5], [0, 1]]));
+        list("backwards", "a range that ends before it begins", &ranges(&[[3, 2]]));
+        list("after_the_last", "nothing comes after 65535", &ranges(&[[9, u16::MAX], [0, 0]]));
+        list("length_3", "3 bytes", &[0, 0, 0]);
+        list("length_6", "a range and a half", &[0, 0, 0, 0, 0, 2]);
+        let many: Vec<[u16; 2]> = (0..=4_096).map(|n| [2 * n, 2 * n]).collect();
+        list("4097", "one more range than 4,096", &ranges(&many));
+    }
+    cpu("cpus_none", "no CPU", 0x0601, &tlv(0x0601, &[]));
+    cpu("cgroup_empty", "no path", 0x0602, &tlv(0x0602, b""));
+    cpu("cgroup_513", "one byte too many", 0x0602, &tlv(0x0602, &[b'a'; 513]));
+    cpu("cgroup_newline", "two lines", 0x0602, &tlv(0x0602, b"/a\n/b"));
+    cpu("cgroup_not_ascii", "an é", 0x0602, &tlv(0x0602, "/é".as_bytes()));
+    cpu("cgroup_not_utf8", "0xff", 0x0602, &tlv(0x0602, b"/\xff"));
+    for byte in [3, 0x7F, 0xFF] {
+        let value = tlv(0x0603, &[byte]);
+        cpu(&format!("partition_{byte:02x}"), "a reserved byte fails closed", 0x0603, &value);
+    }
+    cpu("partition_length_2", "length 2", 0x0603, &tlv(0x0603, &[0, 1]));
+    let quota = |quota: u32, period: u32| {
+        tlv(0x0605, &[quota.to_be_bytes(), period.to_be_bytes()].concat())
+    };
+    cpu("quota_0", "no time at all", 0x0605, &quota(0, 100_000));
+    cpu("period_0", "no period", 0x0605, &quota(100_000, 0));
+    cpu("quota_length_7", "7 bytes", 0x0605, &tlv(0x0605, &[1; 7]));
+    cpu("quota_length_9", "9 bytes", 0x0605, &tlv(0x0605, &[1; 9]));
+    for (word, tag, byte) in [("isolation", 0x0902, 3), ("execution_mode", 0x0908, 2), ("partition", 0x090A, 3)] {
+        let value = tlv(tag, &[byte]);
+        cpu(&format!("echo_{word}_{byte:02x}"), "a reserved byte fails closed", tag, &value);
+    }
+    cpu("echo_partition_00", "what shares its CPUs has no echo", 0x090A, &tlv(0x090A, &[0]));
+    cpu("echo_width_0", "no thread", 0x0909, &tlv(0x0909, &[0, 0]));
+    cpu("echo_width_twice", "the tag again", 0x0909, &tlv(0x0909, &[0, 1]).repeat(2));
+}
+
+#[rustfmt::skip] // One case a line.
+fn bad_net(c: &mut Vec<Case>) {
+    let kind = Kind::Answer(asked(MessageType::LeaseQuery));
+    let mut net = |name: &str, about: &str, tag: u16, instead: &[u8]| {
+        let lease = samples::net_lease(samples::full_net_binding(), Enforcement::Enforced);
+        let bytes = damaged_lease(lease, tag, instead);
+        bad(c, &format!("bad_answer_net_{name}"), kind, about, bytes, LeaseError::InvalidIntent);
+    };
+    for missing in [0x0403, 0x0405, 0x0406] {
+        net(&format!("without_{missing:04x}"), "a NET tag is missing", missing, &[]);
+    }
+    for (tag, value) in [
+        (0x0401, &[0, 0, 1, 0][..]),
+        (0x0402, b"eth0"),
+        (0x0403, &[2; 6]),
+        (0x0404, &[0, 1]),
+        (0x0405, &[1; 8]),
+        (0x0406, &[1]),
+        (0x0407, &[1; 4]),
+        (0x0408, b"a/b=c"),
+    ] {
+        net(&format!("twice_{tag:04x}"), "the tag again", tag, &tlv(tag, value).repeat(2));
+        let cut = &tlv(tag, value)[..3 + value.len()];
+        net(&format!("truncated_{tag:04x}"), "a length that runs out of the area", 0x090B, cut);
+        // Texts have no one length.
+        if !matches!(tag, 0x0402 | 0x0408) {
+            let (cut, long) = (&value[..value.len() - 1], [value, &[1]].concat());
+            net(&format!("short_{tag:04x}"), "a byte is missing", tag, &tlv(tag, cut));
+            net(&format!("long_{tag:04x}"), "a byte too many", tag, &tlv(tag, &long));
+        }
+    }
+    for (name, about, text) in [
+        ("empty", "no name", &b""[..]),
+        ("16", "one byte too many", b"abcdefghijklmnop"),
+        ("path", "a path", b"../eth0"),
+        ("dot", "a folder", b"."),
+        ("dots", "a folder", b".."),
+        ("colon", "an alias", b"eth0:1"),
+        ("space", "two words", b"eth 0"),
+        ("zero_byte", "a name that C cuts", b"eth0\0"),
+        ("not_utf8", "0xff", b"eth\xff"),
+    ] {
+        net(&format!("interface_{name}"), about, 0x0402, &tlv(0x0402, text));
+    }
+    net("mac_zero", "nobody's address", 0x0403, &tlv(0x0403, &[0; 6]));
+    net("mac_multicast", "a group's address", 0x0403, &tlv(0x0403, &[1, 0, 0x5E, 0, 0, 1]));
+    for vlan in [0_u16, 4_095] {
+        let value = tlv(0x0404, &vlan.to_be_bytes());
+        net(&format!("vlan_{vlan}"), "802.1Q reserves it", 0x0404, &value);
+    }
+    net("rate_0", "0 would be no limit", 0x0405, &tlv(0x0405, &[0; 8]));
+    for byte in [3, 0x7F, 0xFF] {
+        let value = tlv(0x0406, &[byte]);
+        net(&format!("hand_over_{byte:02x}"), "a reserved byte fails closed", 0x0406, &value);
+    }
+    net("cdi_empty", "no name", 0x0408, &tlv(0x0408, b""));
+    net("cdi_129", "one byte too many", 0x0408, &tlv(0x0408, &[b'a'; 129]));
+    net("cdi_newline", "two lines", 0x0408, &tlv(0x0408, b"a/b=c\n"));
+    for byte in [2, 0x7F, 0xFF] {
+        let value = tlv(0x090B, &[byte]);
+        net(&format!("rate_echo_{byte:02x}"), "a reserved byte fails closed", 0x090B, &value);
+    }
+    net("rate_echo_length_0", "length 0", 0x090B, &tlv(0x090B, &[]));
+    net("rate_echo_twice", "the tag again", 0x090B, &tlv(0x090B, &[1]).repeat(2));
+}
+
+/// What is told back is checked as what is asked.
+#[rustfmt::skip] // One case a line.
+fn bad_intents(c: &mut Vec<Case>) {
+    let kind = Kind::Answer(asked(MessageType::LeaseQuery));
+    let lease = LeaseInfo {
+        intent: Some(Box::new(LeaseIntent { affinities: vec![], ..samples::intent() })),
+        ..samples::rdma_lease()
+    };
+    let mut add = |name: &str, about: &str, instead: &[u8]| {
+        let bytes = damaged_lease(lease.clone(), 0x0901, instead);
+        bad(c, &format!("bad_answer_intent_{name}"), kind, about, bytes, LeaseError::InvalidIntent);
+    };
+    add("kv_cache_tier_3", "tier 3", &tlv(0x0901, &[1, 3, 0, 0, 0, 0, 0, 1]));
+    add("kv_cache_twice", "the tag again", &tlv(0x0901, &[1, 0, 0, 0, 0, 0, 0, 1]).repeat(2));
+    let near = tlv(0x0910, &[1, 1, 4, 0, 1, b'x']);
+    add("affinity_17", "one more than 16", &near.repeat(17));
+    add("affinity_category_6", "category 6", &tlv(0x0910, &[6, 1, 4, 0, 1, b'x']));
 }
 
 #[rustfmt::skip] // One case a line.

@@ -26,6 +26,22 @@ pub(crate) fn bad_classes(c: &mut Vec<Case>) {
         ),
         ("read_only", 0x0906, [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF]),
         ("mutual_auth", 0x0907, [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF]),
+        (
+            "cpu_execution_mode",
+            0x0908,
+            [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF],
+        ),
+        // 0 shares its CPUs, and nobody asks for that.
+        (
+            "cpu_partition",
+            0x090A,
+            [0x00, 0x03, 0x7F, 0x80, 0xFE, 0xFF],
+        ),
+        (
+            "net_hand_over",
+            0x0412,
+            [0x03, 0x04, 0x7F, 0x80, 0xFE, 0xFF],
+        ),
     ] {
         for byte in bytes {
             let name = format!("{word}_{byte:02x}");
@@ -34,7 +50,7 @@ pub(crate) fn bad_classes(c: &mut Vec<Case>) {
         bad_tlv(c, &format!("{word}_length_0"), "length 0", tlv(tag, &[]));
         bad_tlv(c, &format!("{word}_length_2"), "length 2", tlv(tag, &[0, 0]));
         bad_tlv(c, &format!("{word}_truncated"), "no value", tlv(tag, &[0])[..4].to_vec());
-        bad_tlv(c, &format!("{word}_twice"), "the tag again", tlv(tag, &[0]).repeat(2));
+        bad_tlv(c, &format!("{word}_twice"), "the tag again", tlv(tag, &[1]).repeat(2));
     }
 }
 
@@ -101,6 +117,44 @@ pub(crate) fn bad_tlvs(c: &mut Vec<Case>) {
     let second = [peer(1, 1, 1024, 0), peer(0, 1, 1024, 0)].concat();
     bad_tlv(c, "rdma_peer_second", "the second one is queue pair 0", second);
     bad_hosts(c);
+    bad_cpu(c);
+    bad_net(c);
+}
+
+#[rustfmt::skip] // One case a line.
+fn bad_cpu(c: &mut Vec<Case>) {
+    let mut width = |name: &str, about: &str, bytes: Vec<u8>| {
+        bad_tlv(c, &format!("cpu_execution_width_{name}"), about, bytes);
+    };
+    width("0", "no thread", tlv(0x0909, &[0, 0]));
+    width("length_0", "length 0", tlv(0x0909, &[]));
+    width("length_1", "length 1", tlv(0x0909, &[1]));
+    width("length_3", "length 3", tlv(0x0909, &[0, 0, 1]));
+    width("truncated", "a byte is missing", tlv(0x0909, &[0, 1])[..5].to_vec());
+    width("twice", "the tag again", tlv(0x0909, &[0, 1]).repeat(2));
+}
+
+#[rustfmt::skip] // One case a line.
+fn bad_net(c: &mut Vec<Case>) {
+    let mut add = |name: &str, about: &str, bytes: Vec<u8>| {
+        bad_tlv(c, &format!("net_{name}"), about, bytes);
+    };
+    let mac = [2, 0, 0, 0, 0, 1];
+    add("mac_zero", "nobody's address", tlv(0x0410, &[0; 6]));
+    add("mac_broadcast", "everybody's address", tlv(0x0410, &[0xFF; 6]));
+    add("mac_multicast", "a group's address", tlv(0x0410, &[1, 0, 0x5E, 0, 0, 1]));
+    add("mac_length_5", "5 bytes", tlv(0x0410, &mac[..5]));
+    add("mac_length_7", "7 bytes", tlv(0x0410, &[2; 7]));
+    add("mac_truncated", "a byte is missing", tlv(0x0410, &mac)[..9].to_vec());
+    add("mac_twice", "the tag again", tlv(0x0410, &mac).repeat(2));
+    for vlan in [0, 4_095, 4_096, u16::MAX] {
+        let about = "802.1Q reserves 0 and 4095; more are not ids";
+        add(&format!("vlan_{vlan}"), about, tlv(0x0411, &vlan.to_be_bytes()));
+    }
+    add("vlan_length_1", "1 byte", tlv(0x0411, &[1]));
+    add("vlan_length_3", "3 bytes", tlv(0x0411, &[0, 0, 1]));
+    add("vlan_truncated", "a byte is missing", tlv(0x0411, &[0, 1])[..5].to_vec());
+    add("vlan_twice", "the tag again", tlv(0x0411, &[0, 1]).repeat(2));
 }
 
 #[rustfmt::skip] // One case a line.

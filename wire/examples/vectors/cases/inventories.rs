@@ -115,4 +115,28 @@ pub(crate) fn bad_inventories(c: &mut Vec<Case>) {
     ext("classes_17", "17 supported classes", 0x0B03, &with_id(&[0; 18]));
     ext("transport_6", "an unknown transport", 0x0B04, &with_id(&[6]));
     ext("transports_9", "nine of them", 0x0B04, &with_id(&[1; 9]));
+    ext("enforcement_2", "neither enforced nor best effort", 0x0B06, &with_id(&[0, 0, 1, 2]));
+    ext("enforcement_length", "a class and a half", 0x0B06, &with_id(&[0, 1, 1]));
+    ext("enforcement_zero_id", "a resource id of zero", 0x0B06, &[0; 18]);
+    ext("enforcement_twice", "a class twice", 0x0B06, &with_id(&[1, 0, 1, 1]));
+    ext("enforcement_descends", "the greater class first", 0x0B06, &with_id(&[1, 1, 0, 1]));
+    let many = |each: usize| -> Vec<u8> {
+        (0..17).flat_map(|class| [&[class][..], &vec![0; each]].concat()).collect()
+    };
+    ext("enforcement_17", "17 classes", 0x0B06, &with_id(&many(1)));
+    let units = [0, 0, 0, 0, 0, 0, 0, 9];
+    let one = |class: u8| [&[class][..], &units].concat();
+    ext("class_available_length", "8 bytes", 0x0B07, &with_id(&units));
+    ext("class_available_zero_id", "a resource id of zero", 0x0B07, &[0; 25]);
+    ext("class_available_twice", "a class twice", 0x0B07, &with_id(&one(1).repeat(2)));
+    let descend = [one(1), one(0)].concat();
+    ext("class_available_descends", "the greater class first", 0x0B07, &with_id(&descend));
+    ext("class_available_17", "17 classes", 0x0B07, &with_id(&many(8)));
+    let functions = |total: u32, free: u32| {
+        with_id(&[total.to_be_bytes(), free.to_be_bytes()].concat())
+    };
+    ext("functions_free", "more free than there are", 0x0B08, &functions(7, 8));
+    ext("functions_7", "7 bytes", 0x0B08, &with_id(&[0; 7]));
+    ext("functions_9", "9 bytes", 0x0B08, &with_id(&[0; 9]));
+    ext("functions_zero_id", "a resource id of zero", 0x0B08, &[0; 24]);
 }

@@ -42,6 +42,13 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
         ..samples::alloc(ResourceType::Block)
     };
     request(c, "lease_alloc_block", about, Request::LeaseAlloc(block));
+    let about = "LEASE_ALLOC of CPU cores with everything that can be asked of them";
+    let cpu = LeaseAllocRequest::new(ResourceType::Cpu, 0x0104, 60).with_terms(samples::cpu_terms());
+    request(c, "lease_alloc_cpu", about, Request::LeaseAlloc(cpu));
+    let about = "LEASE_ALLOC of a network function with everything that can be asked of it";
+    let net = LeaseAllocRequest::new(ResourceType::Net, 25_000_000_000, 60);
+    let net = net.with_terms(samples::net_terms());
+    request(c, "lease_alloc_net", about, Request::LeaseAlloc(net));
     let about = "LEASE_RENEW";
     request(c, "lease_renew", about, Request::LeaseRenew { lease_id, lease_secs: 120, });
     let about = "LEASE_RENEW that repeats the last term";

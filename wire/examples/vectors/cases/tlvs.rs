@@ -65,7 +65,48 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
     };
     params(c, "rotate_on_renew_01", "the client follows key changes", &alloc);
     block(c, &plain);
+    cpu(c, &plain);
+    net(c, &plain);
     accepted(c, &plain);
+}
+
+#[rustfmt::skip] // One case a line.
+fn cpu(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
+    let none = CpuTerms::default;
+    let mut add = |name: &str, about: &str, terms: CpuTerms| {
+        params(c, &format!("cpu_{name}"), about, &plain.clone().with_terms(terms));
+    };
+    add("all", "all that is asked of CPU cores", samples::cpu_terms());
+    for mode in CpuExecutionMode::ALL {
+        let terms = CpuTerms { execution_mode: Some(*mode), ..none() };
+        add(&format!("execution_mode_{mode}"), "001, execution mode", terms);
+    }
+    for width in [1, 0x0102, u16::MAX] {
+        let terms = CpuTerms { execution_width: Some(width), ..none() };
+        add(&format!("execution_width_{width}"), "threads that run at once", terms);
+    }
+    for partition in [CpuPartition::Root, CpuPartition::Isolated] {
+        let terms = CpuTerms { partition: Some(partition), ..none() };
+        add(&format!("partition_{partition}"), "a partition of cgroup v2", terms);
+    }
+}
+
+#[rustfmt::skip] // One case a line.
+fn net(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
+    let none = NetTerms::default;
+    let mut add = |name: &str, about: &str, terms: NetTerms| {
+        params(c, &format!("net_{name}"), about, &plain.clone().with_terms(terms));
+    };
+    add("all", "all that is asked of a network function", samples::net_terms());
+    add("mac", "a MAC address alone", NetTerms { mac: samples::net_terms().mac, ..none() });
+    for vlan in [1, 4_094] {
+        let terms = NetTerms { vlan: VlanId::new(vlan), ..none() };
+        add(&format!("vlan_{vlan}"), "the first and the last VLAN", terms);
+    }
+    for hand_over in HandOver::ALL {
+        let terms = NetTerms { hand_over: Some(*hand_over), ..none() };
+        add(&format!("hand_over_{hand_over}"), "how the tenant gets it", terms);
+    }
 }
 
 #[rustfmt::skip] // One case a line.
@@ -109,7 +150,15 @@ fn accepted(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
     ]
     .concat();
     add("unknown_skipped", "unknown tags are skipped, also when they repeat", unknown, plain);
-    let elsewhere = [tlv(0x0102, &[7]), tlv(0x0A01, &[9]), tlv(0x0102, &[])].concat();
+    let elsewhere = [
+        tlv(0x0102, &[7]),
+        tlv(0x0403, &[1; 6]),
+        tlv(0x0605, &[]),
+        tlv(0x090B, &[9]),
+        tlv(0x0A01, &[9]),
+        tlv(0x0102, &[]),
+    ]
+    .concat();
     let about = "tags that are known in other areas are skipped like unknown ones";
     add("known_elsewhere", about, elsewhere, plain);
     let cpu = samples::cpu(CpuIsolationClass::WholeCore);

@@ -1,19 +1,18 @@
 //! `inventory`: joins the flat and the structured inventory of a node by resource.
 
+mod text;
+
 use std::collections::BTreeMap;
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    BLOCK_REMOVABLE, BLOCK_RO, CpuIsolationClass, FlatEntry, GpuExclusivityClass,
-    InventoryExtension, InventoryForm, Reply, Request, ResourceId, ResourceInventory, ResourceType,
-    health, resource_flags,
+    BLOCK_REMOVABLE, BLOCK_RO, CpuCap, CpuIsolationClass, Enforcement, FlatEntry,
+    GpuExclusivityClass, InventoryExtension, InventoryForm, NIC_LINK_UP, NIC_SRIOV, NicInfo, Reply,
+    Request, ResourceId, ResourceInventory, ResourceType, cpu_flags, health, resource_flags,
 };
 use serde::Serialize;
 
-use crate::{
-    failure::Failure,
-    output::{Output, headed_table, one_line},
-};
+use crate::{failure::Failure, output::Output};
 
 #[derive(Serialize)]
 pub(super) struct InventoryJson {
@@ -44,16 +43,53 @@ pub(super) struct ResourceJson {
     transports: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     classes: Option<ClassesJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu: Option<CpuJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nic: Option<NicJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    virtual_functions: Option<VirtualFunctionsJson>,
     #[serde(skip)]
     pub(super) id: ResourceId,
     #[serde(skip)]
     pub(super) kind: ResourceType,
 }
 
+/// The classes of a resource; none are supported if leases of its kind have no classes.
 #[derive(Serialize)]
 struct ClassesJson {
-    default: String,
+    /// The class of a request without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default: Option<String>,
     supported: Vec<String>,
+    /// Whether the node enforces each class.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    enforcement: BTreeMap<String, &'static str>,
+    /// What a lease of each class could still get.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    available: BTreeMap<String, u64>,
+}
+
+#[derive(Serialize)]
+struct CpuJson {
+    threads: u16,
+    /// Absent if the node does not know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_mhz: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arch: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+struct NicJson {
+    mtu: u32,
+    link_up: bool,
+}
+
+#[derive(Serialize)]
+struct VirtualFunctionsJson {
+    total: u32,
+    free: u32,
 }
 
 /// The fields of a resource that only the structured form has.
@@ -64,13 +100,18 @@ struct Details {
     fenced_part: Option<u64>,
     /// Flags and block size of a pool.
     block: Option<(u32, u32)>,
+    cpu: Option<CpuCap>,
+    nic: Option<NicInfo>,
+    virtual_functions: Option<VirtualFunctionsJson>,
     transports: Vec<&'static str>,
     classes: Option<(u8, Vec<u8>)>,
+    enforcement: Vec<(u8, Enforcement)>,
+    class_available: Vec<(u8, u64)>,
 }
 
 pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
     let json = ask(node)?;
-    output.print(&json, || text(&json))
+    output.print(&json, || text::inventory(&json))
 }
 
 /// All resources of the node.
@@ -119,6 +160,12 @@ fn details(inventory: &ResourceInventory) -> BTreeMap<ResourceId, Details> {
     for pool in &inventory.block_devs {
         details.entry(pool.resource_id).or_default().block = Some((pool.flags, pool.block_size));
     }
+    for cpu in &inventory.cpu_caps {
+        details.entry(cpu.resource_id).or_default().cpu = Some(*cpu);
+    }
+    for nic in &inventory.nics {
+        details.entry(nic.resource_id).or_default().nic = Some(*nic);
+    }
     for (resource_id, health) in healths {
         details.entry(resource_id).or_default().health = Some(health);
     }
@@ -149,19 +196,31 @@ fn extend(details: &mut BTreeMap<ResourceId, Details>, extension: &InventoryExte
         }
         // The flat form has it too.
         InventoryExtension::Available(..) => {}
-        InventoryExtension::ClassEnforcement(..)
-        | InventoryExtension::ClassAvailable(..)
-        | InventoryExtension::VirtualFunctions { .. } => {}
+        InventoryExtension::ClassEnforcement(id, classes) => {
+            details.entry(*id).or_default().enforcement = classes.clone();
+        }
+        InventoryExtension::ClassAvailable(id, classes) => {
+            details.entry(*id).or_default().class_available = classes.clone();
+        }
+        InventoryExtension::VirtualFunctions {
+            resource_id,
+            total,
+            free,
+        } => {
+            let (total, free) = (*total, *free);
+            details.entry(*resource_id).or_default().virtual_functions =
+                Some(VirtualFunctionsJson { total, free });
+        }
     }
 }
 
 fn resource(entry: &FlatEntry, details: Details) -> ResourceJson {
     let kind = entry.resource_type;
-    let class = |byte: u8| class_word(kind, byte);
     ResourceJson {
         resource_id: entry.resource_id.to_string(),
         resource_type: kind.to_string(),
         flags: flags(entry, &details),
+        classes: classes(kind, &details),
         name: details.name,
         health: details.health.map(health_word),
         capacity: entry.capacity,
@@ -169,12 +228,43 @@ fn resource(entry: &FlatEntry, details: Details) -> ResourceJson {
         fenced_part: details.fenced_part,
         block_bytes: details.block.map(|(_, block_bytes)| block_bytes),
         transports: details.transports,
-        classes: details.classes.map(|(default, supported)| ClassesJson {
-            default: class(default),
-            supported: supported.into_iter().map(class).collect(),
+        cpu: details.cpu.map(|cpu| CpuJson {
+            threads: cpu.threads,
+            max_mhz: Some(cpu.max_mhz).filter(|mhz| *mhz != 0),
+            arch: arch(cpu.flags),
         }),
+        nic: details.nic.map(|nic| NicJson {
+            mtu: nic.mtu,
+            link_up: nic.flags & NIC_LINK_UP != 0,
+        }),
+        virtual_functions: details.virtual_functions,
         id: entry.resource_id,
         kind,
+    }
+}
+
+fn classes(kind: ResourceType, details: &Details) -> Option<ClassesJson> {
+    let word = |byte: u8| class_word(kind, byte);
+    let (default, supported) = details.classes.as_ref()?;
+    let enforcement = details.enforcement.iter();
+    let available = details.class_available.iter();
+    Some(ClassesJson {
+        default: (!supported.is_empty()).then(|| word(*default)),
+        supported: supported.iter().copied().map(word).collect(),
+        enforcement: enforcement
+            .map(|(class, it)| (word(*class), it.name()))
+            .collect(),
+        available: available
+            .map(|(class, units)| (word(*class), *units))
+            .collect(),
+    })
+}
+
+fn arch(flags: u32) -> Option<&'static str> {
+    match flags >> cpu_flags::ARCH_SHIFT & 0xff {
+        cpu_flags::ARCH_AARCH64 => Some("aarch64"),
+        cpu_flags::ARCH_X86_64 => Some("x86_64"),
+        _ => None,
     }
 }
 
@@ -187,30 +277,41 @@ fn class_word(kind: ResourceType, byte: u8) -> String {
     word.map_or_else(|| format!("unknown(0x{byte:02x})"), str::to_owned)
 }
 
-fn flags(entry: &FlatEntry, details: &Details) -> Vec<String> {
-    let mut words = flag_words(entry.flags);
-    let (block_flags, _) = details.block.unwrap_or_default();
-    for (bit, word) in [(BLOCK_RO, "read-only"), (BLOCK_REMOVABLE, "removable")] {
-        words.extend((block_flags & bit != 0).then(|| word.to_owned()));
-    }
-    words
-}
+const RESOURCE_FLAGS: [(u32, &str); 2] = [
+    (resource_flags::FENCED as u32, "fenced"),
+    (resource_flags::DEGRADED as u32, "degraded"),
+];
 
-/// The names of the flags; unknown bits are shown as a number.
-fn flag_words(flags: u16) -> Vec<String> {
-    let known = [
-        (resource_flags::FENCED, "fenced"),
-        (resource_flags::DEGRADED, "degraded"),
-    ];
-    let mut words: Vec<String> = known
-        .iter()
-        .filter(|(bit, _)| flags & bit != 0)
-        .map(|(_, word)| (*word).to_owned())
-        .collect();
-    let rest = known.iter().fold(flags, |rest, (bit, _)| rest & !bit);
+const BLOCK_FLAGS: [(u32, &str); 2] = [(BLOCK_RO, "read-only"), (BLOCK_REMOVABLE, "removable")];
+
+const CPU_FLAGS: [(u32, &str); 6] = [
+    (cpu_flags::TASKLET_HOST, "tasklet-host"),
+    (cpu_flags::NEON, "neon"),
+    (cpu_flags::CRC32, "crc32"),
+    (cpu_flags::TOPOLOGY_COMPLETE, "topology-complete"),
+    (cpu_flags::TOPOLOGY_AWARE_LEASING, "topology-aware-leasing"),
+    (
+        cpu_flags::REJECTS_WIDE_SINGLE_THREADED,
+        "rejects-wide-single-threaded",
+    ),
+];
+
+const NIC_FLAGS: [(u32, &str); 1] = [(NIC_SRIOV, "sr-iov")];
+
+/// The names of the flags; unknown ones of the flat form are shown as a number.
+fn flags(entry: &FlatEntry, details: &Details) -> Vec<String> {
+    let known = |bits: u32, names: &[(u32, &'static str)]| -> Vec<String> {
+        let set = names.iter().filter(|(bit, _)| bits & bit != 0);
+        set.map(|(_, name)| (*name).to_owned()).collect()
+    };
+    let mut words = known(entry.flags.into(), &RESOURCE_FLAGS);
+    let rest = entry.flags & !(resource_flags::FENCED | resource_flags::DEGRADED);
     if rest != 0 {
         words.push(format!("unknown(0x{rest:04x})"));
     }
+    words.extend(known(details.block.unwrap_or_default().0, &BLOCK_FLAGS));
+    words.extend(known(details.cpu.map_or(0, |cpu| cpu.flags), &CPU_FLAGS));
+    words.extend(known(details.nic.map_or(0, |nic| nic.flags), &NIC_FLAGS));
     words
 }
 
@@ -221,66 +322,4 @@ fn health_word(health: u32) -> String {
         health::FENCED => "fenced".to_owned(),
         other => format!("unknown(0x{other:x})"),
     }
-}
-
-fn text(inventory: &InventoryJson) -> String {
-    let InventoryJson {
-        node_id,
-        epoch,
-        health,
-        resources,
-    } = inventory;
-    let headings = [
-        "RESOURCE",
-        "TYPE",
-        "NAME",
-        "CAPACITY",
-        "AVAILABLE",
-        "TRANSPORTS",
-        "NOTES",
-    ];
-    let table = headed_table(headings, resources.iter().map(columns));
-    format!("node {node_id}, start {epoch}, health {health}\n{table}")
-}
-
-/// An amount of a resource; the speed of a port whose link is down is unknown.
-fn found(resource: &ResourceJson, amount: u64) -> String {
-    match resource.kind {
-        ResourceType::Net if resource.capacity == 0 => "unknown".to_owned(),
-        kind => kind.amount(amount),
-    }
-}
-
-fn columns(resource: &ResourceJson) -> Vec<String> {
-    let dash = |text: String| {
-        if text.is_empty() {
-            "-".to_owned()
-        } else {
-            text
-        }
-    };
-    let mut notes = resource.flags.clone();
-    let part = resource.fenced_part;
-    notes.extend(part.map(|part| format!("{} fenced", resource.kind.amount(part))));
-    notes.extend(
-        resource
-            .block_bytes
-            .map(|bytes| format!("blocks of {bytes} B")),
-    );
-    notes.extend(
-        resource
-            .classes
-            .as_ref()
-            .map(|classes| classes.supported.join("/")),
-    );
-    let name = resource.name.clone().unwrap_or_default();
-    vec![
-        resource.resource_id.clone(),
-        resource.resource_type.clone(),
-        dash(one_line(&name)),
-        found(resource, resource.capacity),
-        found(resource, resource.available),
-        dash(resource.transports.join(",")),
-        dash(notes.join(", ")),
-    ]
 }

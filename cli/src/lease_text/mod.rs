@@ -1,14 +1,15 @@
 //! A lease as text for people. Keys and secrets are only in the JSON.
 
+mod binding;
+
 use fabricbios_wire::{
-    Effective, LeaseEnd, LeaseId, LeaseInfo, LeasePhase, NvmeofBinding, ProofStep, RdmaBinding,
-    ResourceType,
+    Effective, Enforcement, LeaseEnd, LeaseInfo, LeaseIntent, LeasePhase, ProofStep, Size,
 };
 
 use crate::{
-    gid,
     output::{self, one_line},
     time_text,
+    values::AffinityWords,
 };
 
 /// The whole lease, with a line for each part.
@@ -50,7 +51,14 @@ fn lines(info: &LeaseInfo, last: Option<Vec<String>>) -> String {
         ));
     }
     rows.push(row("enforced", effective(&info.effective)));
-    binding(info, &mut rows);
+    if info.effective.net_rate == Some(Enforcement::BestEffort) {
+        let rate = "transmit rate: the node has set it and does not prove that the device keeps it";
+        rows.push(row("best effort", rate.to_owned()));
+    }
+    if let Some(stated) = &info.intent {
+        rows.push(row("intent", intent(stated)));
+    }
+    binding::rows(info, &mut rows);
     rows.extend(last);
     let steps = info.end.as_ref().map_or(&[][..], |end| &end.proof);
     output::table(&rows) + &proof(steps)
@@ -185,6 +193,24 @@ fn effective(effective: &Effective) -> String {
     if effective.mutual_auth {
         parts.push("mutual authentication".to_owned());
     }
+    parts.extend(
+        effective
+            .cpu_execution_mode
+            .map(|mode| format!("execution mode {mode}")),
+    );
+    parts.extend(
+        effective
+            .cpu_execution_width
+            .map(|width| format!("execution width {width}")),
+    );
+    parts.extend(
+        effective
+            .cpu_partition
+            .map(|partition| format!("cpuset partition {partition}")),
+    );
+    if effective.net_rate == Some(Enforcement::Enforced) {
+        parts.push("transmit rate".to_owned());
+    }
     if parts.is_empty() {
         "nothing beyond the term".to_owned()
     } else {
@@ -192,90 +218,15 @@ fn effective(effective: &Effective) -> String {
     }
 }
 
-fn binding(info: &LeaseInfo, rows: &mut Vec<Vec<String>>) {
-    let binding = &info.binding;
-    if let Some(limits) = binding.limits {
-        let unit = if info.resource_type() == ResourceType::Block {
-            "blocks"
-        } else {
-            "bytes"
-        };
-        rows.push(row(
-            "limits",
-            format!("{} {unit} from {}", limits.length, limits.offset),
-        ));
-    }
-    if let Some(endpoint) = binding.udp_endpoint {
-        rows.push(row(
-            "udp",
-            format!("{endpoint}; its key is shown by --json only"),
-        ));
-    }
-    if let Some(rdma) = binding.rdma() {
-        rdma_rows(rdma, rows);
-    }
-    if let Some(nvmeof) = binding.nvmeof() {
-        nvmeof_rows(info.lease_id, nvmeof, rows);
-    }
-}
-
-fn nvmeof_rows(lease_id: LeaseId, nvmeof: &NvmeofBinding, rows: &mut Vec<Vec<String>>) {
-    let mut heading = "nvme-of";
-    for address in &nvmeof.addresses {
-        let place = format!("{} at {}", address.transport, address.endpoint);
-        rows.push(row(heading, place));
-        heading = "";
-    }
-    let namespace = format!(
-        "namespace {} of {}, blocks of {} bytes",
-        nvmeof.nsid, nvmeof.subsystem, nvmeof.block_bytes
-    );
-    rows.push(row("", namespace));
-    rows.push(row("", format!("for host {}", nvmeof.host_nqn)));
-    let how = format!(
-        "`fabricctl block attach {lease_id}` as root; the nvme line with its secret is shown by --json only"
-    );
-    rows.push(row("connect", how));
-}
-
-fn rdma_rows(rdma: &RdmaBinding, rows: &mut Vec<Vec<String>>) {
-    let key = match rdma.rkey {
-        Some(rkey) => format!("rkey {rkey:#010x} at {:#x}", rdma.remote_addr),
-        None => "no key yet: give the client's queue pair with `fabricctl lease bind`".to_owned(),
-    };
-    rows.push(row("rdma", key));
-    let peer = format!(
-        "qp {} psn {} gid {} port {}",
-        rdma.qp_num,
-        rdma.psn,
-        gid::text(rdma.gid),
-        rdma.port
-    );
-    rows.push(row("", peer));
-    for pair in &rdma.further {
-        let further = format!(
-            "qp {} psn {} rkey {:#010x}",
-            pair.qp_num, pair.psn, pair.rkey
-        );
-        rows.push(row("", further));
-    }
-    let atomics = if rdma.atomics {
-        "atomics"
-    } else {
-        "no atomics"
-    };
-    let manner = format!(
-        "path mtu {}, {} reads at once, {atomics}, {}",
-        rdma.path_mtu, rdma.max_rd_atomic, rdma.strategy
-    );
-    rows.push(row("", manner));
-    if let Some(old) = rdma.previous {
-        let left = time_text::span(old.remaining_ms.into());
-        rows.push(row(
-            "",
-            format!("old rkey {:#010x} works for {left}", old.rkey),
-        ));
-    }
+fn intent(stated: &LeaseIntent) -> String {
+    let kv_cache = stated.kv_cache.map(|it| match it.block_bytes {
+        0 => format!("KV cache {}", it.tier),
+        bytes => format!("KV cache {}, blocks of {}", it.tier, Size(bytes.into())),
+    });
+    let affinity = |it| one_line(&AffinityWords::from(it).to_string());
+    let affinities = stated.affinities.iter().map(affinity);
+    let parts: Vec<String> = kv_cache.into_iter().chain(affinities).collect();
+    parts.join(", ")
 }
 
 fn row(what: &str, value: String) -> Vec<String> {

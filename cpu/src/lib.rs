@@ -1,0 +1,55 @@
+//! Leases of CPU cores: the topology of the machine, and cgroups with cpuset partitions.
+//!
+//! An exclusive lease (`whole_core`, `strict_isolated`) is a cgroup whose cpuset partition has its cores alone: no user
+//! task of anybody else runs there. A `best_effort` lease is a cgroup with a cap of CPU time on the CPUs that no
+//! exclusive lease has. [`CpuStore`] makes and removes the cgroups; [`CpuPath`] moves processes of the tenant in, and
+//! ends them.
+#![forbid(unsafe_code)]
+
+mod cgroupfs;
+mod end;
+mod enter;
+mod path;
+mod root;
+mod steps;
+mod store;
+mod topology;
+mod watch;
+
+use std::path::PathBuf;
+
+use fabricbios_wire::{CpuRange, NodeId};
+
+pub use cgroupfs::{Cgroupfs, Root};
+pub use end::CpuEnd;
+pub use path::CpuPath;
+pub use steps::STEPS;
+pub use store::{CpuConfig, CpuStore};
+pub use topology::{CoreType, CpuList, Group, NotCpus, Topology, Wanted};
+
+/// The path of a node's root cgroup, if the operator names none.
+#[must_use]
+pub fn default_root(node_id: &NodeId) -> PathBuf {
+    let id: String = node_id
+        .0
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    PathBuf::from(format!("/sys/fs/cgroup/fabricbios-{id}"))
+}
+
+/// Numbers of CPUs or nodes as the kernel writes them: `0-3,8`.
+#[must_use]
+pub fn list(numbers: &[u32]) -> String {
+    let ranges: Vec<String> = ranges(numbers).iter().map(ToString::to_string).collect();
+    ranges.join(",")
+}
+
+/// Linux knows at most 8192 CPUs and 1024 NUMA nodes.
+fn ranges(numbers: &[u32]) -> Vec<CpuRange> {
+    let small = numbers
+        .iter()
+        .filter_map(|&number| u16::try_from(number).ok());
+    CpuRange::of(small)
+}

@@ -1,0 +1,159 @@
+//! The node's root cgroup at the start.
+
+use std::{collections::BTreeSet, fs::File};
+
+use fabricbios_kernfs::parse_list;
+use fabricbios_lease::StepError;
+use nix::errno::Errno;
+
+use crate::{
+    cgroupfs::{Cgroupfs, Root, SHARED, failed, join},
+    list,
+    steps::passed,
+};
+
+/// The root cgroup of a running store.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Why there are no exclusive leases.
+    pub(crate) not_exclusive: Option<String>,
+    /// Only one process makes leases there.
+    _lock: File,
+}
+
+/// Makes the root cgroup, or takes that of an earlier run, with the controllers that leases need. `cpus`: all that
+/// are on offer or in a lease.
+///
+/// # Errors
+/// The kernel does not give what every lease needs, or another process makes leases there.
+pub(crate) fn prepare(root: &Root, cpus: &[u32]) -> Result<Prepared, StepError> {
+    let fs = root.fs();
+    let mut at = String::new();
+    for part in root.name("").split('/') {
+        enable(fs, &at, &["cpuset", "cpu"])?;
+        at = join(&at, part);
+        make(fs, "make root", &at)?;
+    }
+    let lock = lock(root)?;
+    enable(fs, &at, &["cpuset", "cpu"])?;
+    make(fs, "make shared", &root.name(SHARED))?;
+    enable(fs, &root.name(SHARED), &["cpu"])?;
+    Ok(Prepared {
+        not_exclusive: take_exclusive(root, cpus)?,
+        _lock: lock,
+    })
+}
+
+fn make(fs: &dyn Cgroupfs, step: &'static str, at: &str) -> Result<(), StepError> {
+    if !fs.exists(at).map_err(|error| failed(step, &error))? {
+        fs.mkdir(at).map_err(|error| failed(step, &error))?;
+        passed(step);
+    }
+    Ok(())
+}
+
+/// Lets the cgroups in `at` have these controllers. systemd cannot take them back from the cgroups above: the kernel
+/// refuses to drop a controller that a cgroup below hands on.
+fn enable(fs: &dyn Cgroupfs, at: &str, controllers: &[&str]) -> Result<(), StepError> {
+    const STEP: &str = "enable controllers";
+    let read = |name: &str| {
+        fs.read(&join(at, name))
+            .map_err(|error| failed(STEP, &error))
+    };
+    let has = |list: &str, name: &str| list.split_whitespace().any(|it| it == name);
+    let available = read("cgroup.controllers")?;
+    let enabled = read("cgroup.subtree_control")?;
+    for name in controllers.iter().filter(|name| !has(&enabled, name)) {
+        let place = fs.mount().join(at);
+        if !has(&available, name) {
+            let why = format_args!(
+                "{}: it has no controller `{name}` (it has: {available}): the kernel was built or started without it, \
+                 cgroup v1 has it, or the cgroup above does not hand it on",
+                place.display()
+            );
+            return Err(StepError::new(STEP, why));
+        }
+        fs.write(&join(at, "cgroup.subtree_control"), &format!("+{name}"))
+            .map_err(|error| {
+                let hint = match error.errno().map(Errno::from_raw) {
+                    Some(Errno::EBUSY) => {
+                        "; a cgroup with processes of its own hands no controller on"
+                    }
+                    Some(Errno::EACCES | Errno::EPERM | Errno::EROFS) => {
+                        "; leases of CPU cores need root"
+                    }
+                    _ => "",
+                };
+                StepError::new(STEP, format_args!("{error}{hint}")).with_errno(error.errno())
+            })?;
+        passed(STEP);
+    }
+    Ok(())
+}
+
+fn lock(root: &Root) -> Result<File, StepError> {
+    let at = root.path("");
+    let fail = |why: String| StepError::new("lock root", format_args!("{}: {why}", at.display()));
+    let lock = File::open(&at).map_err(|error| fail(error.to_string()))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(error) => Err(fail(format!(
+            "another process makes leases of CPU cores there ({error})"
+        ))),
+    }
+}
+
+/// Takes the CPUs that partitions below the root may have. Returns why that does not work here.
+fn take_exclusive(root: &Root, cpus: &[u32]) -> Result<Option<String>, StepError> {
+    const STEP: &str = "root exclusive";
+    if !root.exists(STEP, "cpuset.cpus.exclusive")? {
+        return Ok(Some(
+            "this kernel has no cpuset.cpus.exclusive, which Linux 6.7 and later have".into(),
+        ));
+    }
+    let wanted: BTreeSet<u32> = cpus.iter().copied().collect();
+    let found = root.read_list(STEP, "cpuset.cpus.exclusive")?;
+    if found.iter().copied().eq(wanted.iter().copied()) {
+        return Ok(None);
+    }
+    let wanted: Vec<u32> = wanted.into_iter().collect();
+    let written = root.write_list(STEP, "cpuset.cpus.exclusive", &wanted);
+    Ok(written.err().map(|error| match pinned(root, &wanted) {
+        Some(other) => format!("{error}; {other}: leave those CPUs out of the offer, or change it"),
+        None => error.to_string(),
+    }))
+}
+
+/// A cgroup beside the root that keeps the kernel from giving the root these CPUs.
+fn pinned(root: &Root, cpus: &[u32]) -> Option<String> {
+    let fs = root.fs();
+    let own = root.name("");
+    let (parent, _) = own.rsplit_once('/').unwrap_or(("", &own));
+    let within = |other: &[u32]| !other.is_empty() && other.iter().all(|cpu| cpus.contains(cpu));
+    let touches = |other: &[u32]| other.iter().any(|cpu| cpus.contains(cpu));
+    for name in fs.list(parent).ok()? {
+        let at = join(parent, &name);
+        let cpus_of = |file: &str| {
+            let text = fs.read(&format!("{at}/{file}")).ok()?;
+            parse_list(&text)
+        };
+        let found = [
+            (
+                "cpuset.cpus",
+                cpus_of("cpuset.cpus").filter(|it| within(it)),
+            ),
+            (
+                "cpuset.cpus.exclusive",
+                cpus_of("cpuset.cpus.exclusive").filter(|it| touches(it)),
+            ),
+        ];
+        let found = found
+            .into_iter()
+            .find_map(|(file, cpus)| Some((file, cpus?)));
+        if let Some((file, cpus)) = found.filter(|_| at != own) {
+            let at = fs.mount().join(&at);
+            return Some(format!("{}/{file} is {}", at.display(), list(&cpus)));
+        }
+    }
+    None
+}

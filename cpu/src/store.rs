@@ -1,0 +1,486 @@
+//! The store of CPU cores: a cgroup for each lease. The cgroups are the record of which lease has what.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use fabricbios_contract::{Part, Store, TellCondition};
+use fabricbios_kernfs::Tree;
+use fabricbios_lease::{
+    BindError, BindOrder, BindingId, CoreGroup, Custody, Lookup, Placement, StepError,
+};
+use fabricbios_wire::{CpuPartition, LeaseId};
+
+use crate::{
+    Group,
+    cgroupfs::{LEASE, Root, SHARED, STUCK, aside, exclusive, shared},
+    end::{described, end_processes},
+    list,
+    root::{Prepared, prepare},
+    watch::{Watch, Watched, cpus_of, heal},
+};
+
+/// Microseconds of the period of `cpu.max`.
+pub(crate) const PERIOD_US: u32 = 100_000;
+
+/// How long a release waits for a process that cannot die.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a store needs.
+#[derive(Clone, Debug)]
+pub struct CpuConfig {
+    /// The node's root cgroup.
+    pub root: Root,
+    /// The groups on offer.
+    pub groups: Vec<Group>,
+    /// `/sys`.
+    pub sys: Tree,
+    /// `/proc`.
+    pub proc: Tree,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct CpuStore {
+    config: CpuConfig,
+    prepared: Prepared,
+    /// The released leases. The lock is held while the CPUs of leases change.
+    released: Mutex<Custody<()>>,
+    watch: Watch,
+}
+
+/// What a lease gets.
+enum Share {
+    /// These cores alone.
+    Exclusive {
+        groups: Vec<Group>,
+        partition: CpuPartition,
+    },
+    /// The time of so many logical CPUs.
+    Shared { cpus: u64 },
+}
+
+impl CpuStore {
+    /// The CPUs that leases of an earlier run have. Nothing is changed.
+    ///
+    /// # Errors
+    /// A cgroup cannot be read.
+    pub fn held(root: &Root) -> Result<BTreeSet<u32>, StepError> {
+        let mut held = BTreeSet::new();
+        for prefix in [LEASE, STUCK] {
+            for (_, below) in root.of_leases("list leases", "", prefix)? {
+                held.extend(root.read_list("list leases", &format!("{below}/cpuset.cpus"))?);
+            }
+        }
+        Ok(held)
+    }
+
+    /// Takes the root cgroup, and makes it if needed.
+    ///
+    /// # Errors
+    /// The kernel does not give what every lease needs (the controllers `cpuset` and `cpu` of cgroup v2), or another
+    /// process has the root cgroup.
+    pub fn open(config: CpuConfig) -> Result<Self, StepError> {
+        let held = Self::held(&config.root)?;
+        let mut cpus = cpus_of(&config.groups);
+        cpus.extend(held);
+        let store = Self {
+            prepared: prepare(&config.root, &cpus)?,
+            watch: Watch::start(config.root.clone(), config.sys.clone())?,
+            released: Mutex::default(),
+            config,
+        };
+        store.set_shared(&BTreeSet::new())?;
+        Ok(store)
+    }
+
+    /// Why there are no exclusive leases here; `None`: there are.
+    #[must_use]
+    pub fn not_exclusive(&self) -> Option<&str> {
+        self.prepared.not_exclusive.as_deref()
+    }
+
+    /// The groups as the lease table counts them.
+    #[must_use]
+    pub fn core_groups(&self) -> Vec<CoreGroup> {
+        let group = |group: &Group| CoreGroup {
+            number: group.number,
+            cpus: u32::try_from(group.cpus.len()).unwrap_or(u32::MAX),
+            node: group.node,
+        };
+        self.config.groups.iter().map(group).collect()
+    }
+
+    /// Checks the partitions of all leases now, as the store does by itself when the kernel tells a change.
+    pub fn check_partitions(&self) {
+        self.watch.check();
+    }
+
+    fn root(&self) -> &Root {
+        &self.config.root
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Custody<()>> {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives `shared` the CPUs on offer that no lease has, without `taken` too. If none are left, no best_effort lease
+    /// is there either (the table grants none), and the file stays.
+    fn set_shared(&self, taken: &BTreeSet<u32>) -> Result<(), StepError> {
+        let held = Self::held(self.root())?;
+        let mut cpus = cpus_of(&self.config.groups);
+        cpus.retain(|cpu| !held.contains(cpu) && !taken.contains(cpu));
+        let file = format!("{SHARED}/cpuset.cpus");
+        if self.root().read_list("shared cpus", &file)? == cpus {
+            return Ok(());
+        }
+        self.root().write_list("shared cpus", &file, &cpus)
+    }
+
+    fn groups(&self, numbers: &[u32]) -> Result<Vec<Group>, StepError> {
+        let group = |number: &u32| {
+            let found = self.config.groups.iter().find(|it| it.number == *number);
+            found.cloned().ok_or_else(|| {
+                StepError::new(
+                    "find cores",
+                    format_args!("core {number} is not on offer here"),
+                )
+            })
+        };
+        numbers.iter().map(group).collect()
+    }
+
+    fn share(&self, order: &BindOrder) -> Result<Share, StepError> {
+        match &order.placement {
+            Placement::Units {
+                numbers,
+                shared: false,
+            } => {
+                let groups = self.groups(numbers)?;
+                let one = cpus_of(&groups).len() == 1;
+                let asked = order.terms.cpu().and_then(|terms| terms.partition);
+                let partition = asked.unwrap_or(match one {
+                    true => CpuPartition::Isolated,
+                    false => CpuPartition::Root,
+                });
+                Ok(Share::Exclusive { groups, partition })
+            }
+            Placement::Amount(cpus) if *cpus > 0 => Ok(Share::Shared { cpus: *cpus }),
+            other => Err(StepError::new(
+                "find cores",
+                format_args!("{other:?} is no set of cores"),
+            )),
+        }
+    }
+
+    /// Makes the cgroup of a lease.
+    fn make(&self, lease: LeaseId, share: &Share) -> Result<(), BindError> {
+        let made = match share {
+            Share::Exclusive { groups, partition } => self
+                .check_free(groups)
+                .and_then(|()| self.make_exclusive(lease, groups, *partition)),
+            Share::Shared { cpus } => self.make_shared(lease, *cpus),
+        };
+        made.map_err(|error| match self.remove(lease, None) {
+            Ok(()) => BindError::Failed(error),
+            Err(left) => BindError::Stranded(StepError {
+                detail: format!("{}; and {left}", error.detail),
+                ..error
+            }),
+        })
+    }
+
+    /// Refuses cores that changed, or that another lease has; the table should never order that.
+    fn check_free(&self, groups: &[Group]) -> Result<(), StepError> {
+        if let Some(why) = &self.prepared.not_exclusive {
+            return Err(StepError::new("check cores", why));
+        }
+        for group in groups {
+            group
+                .check(&self.config.sys)
+                .map_err(|why| StepError::new("check cores", why))?;
+        }
+        let held = Self::held(self.root())?;
+        let taken: Vec<u32> = cpus_of(groups)
+            .into_iter()
+            .filter(|cpu| held.contains(cpu))
+            .collect();
+        match taken.is_empty() {
+            true => Ok(()),
+            false => {
+                let why = format_args!("CPUs {} are those of another lease", list(&taken));
+                Err(StepError::new("check cores", why))
+            }
+        }
+    }
+
+    /// The best_effort leases leave the CPUs before the partition has them: the kernel refuses a partition of CPUs that
+    /// a cgroup beside it names.
+    fn make_exclusive(
+        &self,
+        lease: LeaseId,
+        groups: &[Group],
+        partition: CpuPartition,
+    ) -> Result<(), StepError> {
+        let (root, below, cpus) = (self.root(), exclusive(lease), cpus_of(groups));
+        self.set_shared(&cpus.iter().copied().collect())?;
+        root.mkdir("make lease", &below)?;
+        root.write_list("cpus", &format!("{below}/cpuset.cpus"), &cpus)?;
+        let mut nodes: Vec<u32> = groups.iter().map(|it| it.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        root.write_list("mems", &format!("{below}/cpuset.mems"), &nodes)?;
+        root.write_list(
+            "exclusive",
+            &format!("{below}/cpuset.cpus.exclusive"),
+            &cpus,
+        )?;
+        root.write(
+            "partition",
+            &format!("{below}/cpuset.cpus.partition"),
+            partition.name(),
+        )?;
+        self.check_exclusive(&below, &cpus, partition)
+    }
+
+    fn make_shared(&self, lease: LeaseId, cpus: u64) -> Result<(), StepError> {
+        let (root, below) = (self.root(), shared(lease));
+        if root
+            .read_list("quota", &format!("{SHARED}/cpuset.cpus"))?
+            .is_empty()
+        {
+            let why = "exclusive leases have all CPUs on offer";
+            return Err(StepError::new("quota", why));
+        }
+        root.mkdir("make lease", &below)?;
+        root.write("quota", &format!("{below}/cpu.max"), &quota(cpus))?;
+        self.check_shared(&below, cpus)
+    }
+
+    /// Checks the cgroup of a lease by what the kernel says.
+    fn check(&self, below: &str, share: &Share) -> Result<(), StepError> {
+        match share {
+            Share::Exclusive { groups, partition } => {
+                self.check_exclusive(below, &cpus_of(groups), *partition)
+            }
+            Share::Shared { cpus } => self.check_shared(below, *cpus),
+        }
+    }
+
+    /// A partition may have become invalid while no node watched it.
+    fn check_or_heal(&self, below: &str, share: &Share) -> Result<(), StepError> {
+        let checked = self.check(below, share);
+        match share {
+            Share::Exclusive { partition, .. } if checked.is_err() => {
+                heal(self.root(), below, *partition);
+                self.check(below, share)
+            }
+            _ => checked,
+        }
+    }
+
+    fn check_exclusive(
+        &self,
+        below: &str,
+        cpus: &[u32],
+        partition: CpuPartition,
+    ) -> Result<(), StepError> {
+        let root = self.root();
+        let at = root.path(below);
+        let found = root.read("partition", &format!("{below}/cpuset.cpus.partition"))?;
+        if found != partition.name() {
+            let why = format_args!(
+                "{}/cpuset.cpus.partition: wrote `{partition}`, and it reads `{found}`",
+                at.display()
+            );
+            return Err(StepError::new("partition", why));
+        }
+        let effective = root.read_list("partition", &format!("{below}/cpuset.cpus.effective"))?;
+        if effective != cpus {
+            let why = format_args!(
+                "{}/cpuset.cpus.effective: `{}` and not `{}`",
+                at.display(),
+                list(&effective),
+                list(cpus)
+            );
+            return Err(StepError::new("partition", why));
+        }
+        Ok(())
+    }
+
+    fn check_shared(&self, below: &str, cpus: u64) -> Result<(), StepError> {
+        let file = format!("{below}/cpu.max");
+        let found = self.root().read("quota", &file)?;
+        if found != quota(cpus) {
+            let at = self.root().path(&file);
+            let why = format_args!("{}: `{found}` and not `{}`", at.display(), quota(cpus));
+            return Err(StepError::new("quota", why));
+        }
+        Ok(())
+    }
+
+    /// Removes a lease's cgroup and gives its CPUs back. Its processes have ended. `cpus`: those on record.
+    fn remove(&self, lease: LeaseId, cpus: Option<Vec<u32>>) -> Result<(), StepError> {
+        let root = self.root();
+        self.watch.forget(lease);
+        let mut cpus = cpus.unwrap_or_default();
+        if let Some(below) = root.find("remove lease", lease)? {
+            if below == exclusive(lease) {
+                cpus = root.read_list("remove lease", &format!("{below}/cpuset.cpus"))?;
+                // Kernel 6.12 loses the CPUs of an invalid partition that is removed as it is.
+                root.write(
+                    "dissolve",
+                    &format!("{below}/cpuset.cpus.partition"),
+                    "member",
+                )?;
+            }
+            root.remove("remove lease", &below)?;
+        }
+        self.check_back(&cpus)?;
+        self.wait_for_stuck(lease, &cpus)?;
+        self.set_shared(&BTreeSet::new())
+    }
+
+    /// The CPUs of a lease are again those of the rest of the machine.
+    fn check_back(&self, cpus: &[u32]) -> Result<(), StepError> {
+        let online = self.config.sys.read_list("devices/system/cpu/online");
+        let online = online.map_err(|error| StepError::new("give back", error))?;
+        let effective = self
+            .root()
+            .read_list("give back", "cpuset.cpus.effective")?;
+        let missing = cpus
+            .iter()
+            .filter(|cpu| online.contains(cpu) && !effective.contains(cpu));
+        let missing: Vec<u32> = missing.copied().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let why = format!(
+            "{}/cpuset.cpus.effective: `{}`, and the lease's CPUs {} are not back",
+            self.root().path("").display(),
+            list(&effective),
+            list(&missing)
+        );
+        Err(StepError::new("give back", why))
+    }
+
+    /// Waits a moment for processes that were moved aside, which keep the CPUs of their lease from others.
+    fn wait_for_stuck(&self, lease: LeaseId, cpus: &[u32]) -> Result<(), StepError> {
+        const STEP: &str = "remove aside";
+        let (root, below) = (self.root(), aside(lease));
+        if !root.exists(STEP, &below)? {
+            return Ok(());
+        }
+        if !cpus.is_empty() {
+            // `held` finds them there.
+            root.write_list("aside cpus", &format!("{below}/cpuset.cpus"), cpus)?;
+        }
+        let until = Instant::now() + PATIENCE;
+        while root.is_populated(STEP, &below)? {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let stuck = described(&self.config.proc, &root.members(STEP, &below)?);
+                let why = format!(
+                    "{}: {stuck} was killed and does not die; it ends when what it waits for in the kernel does",
+                    root.path(&below).display()
+                );
+                return Err(StepError::new(STEP, why));
+            }
+            root.wait(STEP, &below, left)?;
+        }
+        root.remove(STEP, &below)
+    }
+}
+
+/// `cpu.max` for the time of so many CPUs.
+fn quota(cpus: u64) -> String {
+    format!("{} {PERIOD_US}", cpus.saturating_mul(PERIOD_US.into()))
+}
+
+impl Store for CpuStore {
+    /// Cores have no contents.
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
+        let lease = order.binding_id.lease_id;
+        let turn = self.turn();
+        if turn.find(lease) == Lookup::Released {
+            return Err(BindError::Cancelled);
+        }
+        let share = self.share(order).map_err(BindError::Failed)?;
+        let found = self
+            .root()
+            .find("find lease", lease)
+            .map_err(BindError::Failed)?;
+        match found {
+            Some(below) => self
+                .check_or_heal(&below, &share)
+                .map_err(BindError::Failed)?,
+            None if order.adopts => {
+                let at = self.root().path("");
+                let why = format_args!("{}: the lease has no cgroup there", at.display());
+                return Err(BindError::Failed(StepError::new("find lease", why)));
+            }
+            None => self.make(lease, &share)?,
+        }
+        if let Share::Exclusive { groups, partition } = share {
+            let below = exclusive(lease);
+            self.watch.add(
+                lease,
+                Watched {
+                    below,
+                    partition,
+                    groups,
+                },
+            );
+        }
+        Ok(Part::at(order.placement.clone()))
+    }
+
+    /// Nothing to do: after a reboot the leases have ended, even if an older journal has them.
+    fn confirm(&self, _binding_id: BindingId) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
+        let _turn = self.turn();
+        self.remove(binding_id.lease_id, None)
+    }
+
+    fn release(
+        &self,
+        binding_id: BindingId,
+        placement: Option<&Placement>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        let lease = binding_id.lease_id;
+        if self.turn().find(lease) == Lookup::Released {
+            return Ok(());
+        }
+        // A path has done so already, unless none was ever bound. The wait is without the lock.
+        if let Some(below) = self.root().find("remove lease", lease)? {
+            end_processes(self.root(), &self.config.proc, lease, &below)?;
+        }
+        progress();
+        let cpus = match placement {
+            Some(Placement::Units { numbers, .. }) => self.groups(numbers).ok(),
+            _ => None,
+        };
+        let mut turn = self.turn();
+        self.remove(lease, cpus.map(|groups| cpus_of(&groups)))?;
+        turn.release(lease);
+        Ok(())
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        self.root().leases("list leases")
+    }
+
+    fn tell_condition(&self, tell: TellCondition) {
+        self.watch.tell(tell);
+    }
+}

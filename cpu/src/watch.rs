@@ -1,0 +1,273 @@
+//! Watches the cpuset partitions of live leases.
+//!
+//! The kernel tells a change of `cpuset.cpus.partition` by POLLPRI. It does not tell that a CPU went offline, or that
+//! a sibling came online, so everything is checked once a second as well.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    os::fd::AsFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    thread,
+    time::Duration,
+};
+
+use fabricbios_contract::TellCondition;
+use fabricbios_kernfs::Tree;
+use fabricbios_lease::{Condition, StepError};
+use fabricbios_wire::{CpuPartition, LeaseId};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::{EfdFlags, EventFd},
+};
+
+use crate::{Group, cgroupfs::Root, list};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// A lease whose partition is watched.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    /// Its cgroup, below the root.
+    pub(crate) below: String,
+    pub(crate) partition: CpuPartition,
+    pub(crate) groups: Vec<Group>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    root: Root,
+    sys: Tree,
+    wake: EventFd,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("root", &self.root)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct State {
+    leases: BTreeMap<LeaseId, Watched>,
+    condition: Condition,
+    tell: Option<TellCondition>,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watch {
+    pub(crate) fn start(root: Root, sys: Tree) -> Result<Self, StepError> {
+        let fail = |why: String| StepError::new("watch partitions", why);
+        let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
+        let shared = Arc::new(Shared {
+            root,
+            sys,
+            wake: wake.map_err(|error| fail(error.to_string()))?,
+            state: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&shared);
+        let thread = thread::Builder::new().name("cpu partitions".into());
+        thread
+            .spawn(move || watch(&weak))
+            .map_err(|error| fail(error.to_string()))?;
+        Ok(Self { shared })
+    }
+
+    pub(crate) fn add(&self, lease: LeaseId, watched: Watched) {
+        self.shared.state().leases.insert(lease, watched);
+        self.wake();
+    }
+
+    pub(crate) fn forget(&self, lease: LeaseId) {
+        self.shared.state().leases.remove(&lease);
+        self.wake();
+    }
+
+    /// Checks every lease now, in this thread.
+    pub(crate) fn check(&self) {
+        check(&self.shared);
+    }
+
+    pub(crate) fn tell(&self, tell: TellCondition) {
+        let mut state = self.shared.state();
+        if state.condition != Condition::Good {
+            tell(state.condition.clone());
+        }
+        state.tell = Some(tell);
+    }
+
+    fn wake(&self) {
+        // A full counter wakes the thread as well.
+        self.shared.wake.write(1).ok();
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}
+
+fn watch(shared: &Weak<Shared>) {
+    while let Some(shared) = shared.upgrade() {
+        shared.wake.read().ok();
+        let leases = shared.state().leases.clone();
+        let open = |watched: &Watched| {
+            let file = File::open(
+                shared
+                    .root
+                    .path(&watched.below)
+                    .join("cpuset.cpus.partition"),
+            );
+            // Only changes after this read wake the poll; the check follows.
+            file.and_then(|file| std::io::read_to_string(&file).map(|_now| file))
+                .ok()
+        };
+        let files: Vec<File> = leases.values().filter_map(open).collect();
+        check(&shared);
+        let mut fds = vec![PollFd::new(shared.wake.as_fd(), PollFlags::POLLIN)];
+        fds.extend(
+            files
+                .iter()
+                .map(|file| PollFd::new(file.as_fd(), PollFlags::POLLPRI)),
+        );
+        let timeout = PollTimeout::try_from(EVERY).unwrap_or(PollTimeout::MAX);
+        let timeout = if files.is_empty() {
+            PollTimeout::NONE
+        } else {
+            timeout
+        };
+        if let Err(error) = poll(&mut fds, timeout) {
+            tracing::warn!(%error, "the partitions are not watched for a moment");
+            thread::sleep(EVERY);
+        }
+    }
+}
+
+/// Checks and heals all partitions, and tells a new condition.
+fn check(shared: &Shared) {
+    let mut state = shared.state();
+    let mut faults = Vec::new();
+    for (lease, watched) in &state.leases {
+        faults.extend(fault(shared, watched).map(|why| format!("lease {lease}: {why}")));
+    }
+    let condition = match faults.is_empty() {
+        true => Condition::Good,
+        false => Condition::Degraded(faults.join("; ")),
+    };
+    if condition != state.condition {
+        state.condition = condition.clone();
+        if let Some(tell) = &state.tell {
+            tell(condition);
+        }
+    }
+}
+
+/// What is wrong with a lease's CPUs and could not be healed.
+fn fault(shared: &Shared, watched: &Watched) -> Option<String> {
+    let root = &shared.root;
+    let found = match read(root, watched) {
+        Ok(found) => found,
+        Err(error) => return Some(error.to_string()),
+    };
+    let cpus = cpus_of(&watched.groups);
+    let is_well = |found: &Found| found.partition == watched.partition.name() && found.cpus == cpus;
+    let changed = || {
+        watched
+            .groups
+            .iter()
+            .find_map(|group| group.check(&shared.sys).err())
+    };
+    if is_well(&found) {
+        return changed();
+    }
+    let at = root.path(&watched.below);
+    if let Some(other) = overlapping(root, &watched.below, &cpus) {
+        return Some(format!(
+            "{}: cpuset.cpus.partition is `{}`, because {other}, and these CPUs are the lease's: empty that file",
+            at.display(),
+            found.partition
+        ));
+    }
+    tracing::error!(cgroup = %at.display(), partition = found.partition, cpus = list(&found.cpus), "the partition of a lease is not as it was made; healing it");
+    heal(root, &watched.below, watched.partition);
+    match read(root, watched) {
+        Ok(found) if is_well(&found) => changed(),
+        Ok(found) => Some(format!(
+            "{}: cpuset.cpus.partition is `{}` and cpuset.cpus.effective `{}`; it was made as {} of {}",
+            at.display(),
+            found.partition,
+            list(&found.cpus),
+            watched.partition,
+            list(&cpus)
+        )),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Another cgroup in the root that names the lease's CPUs. The kernel would not make the partition valid again beside it,
+/// and as long as nobody tries, it keeps the CPUs away from the rest of the machine.
+fn overlapping(root: &Root, below: &str, cpus: &[u32]) -> Option<String> {
+    for name in root.children("watch partitions", "").ok()? {
+        let file = format!("{name}/cpuset.cpus");
+        let named = root
+            .read_list("watch partitions", &file)
+            .unwrap_or_default();
+        if name != below && named.iter().any(|cpu| cpus.contains(cpu)) {
+            return Some(format!(
+                "{} is `{}`",
+                root.path(&file).display(),
+                list(&named)
+            ));
+        }
+    }
+    None
+}
+
+/// Makes the partition anew: `member` first, or kernel 6.12 loses its CPUs.
+pub(crate) fn heal(root: &Root, below: &str, partition: CpuPartition) {
+    let file = format!("{below}/cpuset.cpus.partition");
+    for value in [CpuPartition::Member, partition] {
+        if let Err(error) = root.write("partition", &file, value.name()) {
+            tracing::warn!(%error, "the partition is not healed");
+        }
+    }
+}
+
+struct Found {
+    partition: String,
+    cpus: Vec<u32>,
+}
+
+fn read(root: &Root, watched: &Watched) -> Result<Found, StepError> {
+    let below = &watched.below;
+    Ok(Found {
+        partition: root.read(
+            "watch partitions",
+            &format!("{below}/cpuset.cpus.partition"),
+        )?,
+        cpus: root.read_list(
+            "watch partitions",
+            &format!("{below}/cpuset.cpus.effective"),
+        )?,
+    })
+}
+
+pub(crate) fn cpus_of(groups: &[Group]) -> Vec<u32> {
+    let mut cpus: Vec<u32> = groups.iter().flat_map(|it| it.cpus.clone()).collect();
+    cpus.sort_unstable();
+    cpus
+}

@@ -1,0 +1,163 @@
+//! The offer of a resource: everything that the table knows of it.
+
+use alloc::{string::String, vec::Vec};
+
+use fabricbios_wire::{Enforcement, ResourceId, Transport};
+
+/// The offer of a provider, from the state of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The resource.
+    pub resource_id: ResourceId,
+    /// The capacity in the unit of its type.
+    pub capacity: u64,
+    /// Granularity of stretches and amounts.
+    pub align: u64,
+    /// Transports of its leases, best first. If empty, its leases have no transport, or cannot be had if their kind
+    /// needs one.
+    pub transports: Vec<Transport>,
+    /// What is left of it when the process ends.
+    pub durability: Durability,
+    /// The extent of a fence after a failed release.
+    pub fence_scope: FenceScope,
+    /// The allocation mode.
+    pub allocation_mode: AllocationMode,
+    /// The resource cannot be written: every lease of it is read-only.
+    pub read_only: bool,
+    /// The classes of isolation of its leases. `None`: the kind has no classes.
+    pub classes: Option<ClassOffer>,
+    /// Whether the rate of a lease is enforced. `None`: its leases have no rate.
+    pub rate: Option<Enforcement>,
+}
+
+/// The classes that a resource knows. A class is its byte on the wire: [`fabricbios_wire::CpuIsolationClass`] for CPU
+/// cores, [`fabricbios_wire::GpuExclusivityClass`] for a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassOffer {
+    /// The class of a lease whose request names none.
+    pub default: u8,
+    /// Every class that the resource knows, each once.
+    pub classes: Vec<OfferedClass>,
+}
+
+/// A class that a resource knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferedClass {
+    /// The class.
+    pub class: u8,
+    /// Whether it can be had.
+    pub state: ClassState,
+}
+
+/// Whether a class can be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClassState {
+    /// The provider enforces it.
+    Enforced,
+    /// The provider does what it can for it and proves nothing.
+    BestEffort,
+    /// No lease gets it. The text says why; the refusal contains it, after the name of the class.
+    Refused(String),
+}
+
+/// What is left of a resource when the process has ended, see [`crate::LeaseTable::restore_lease`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Nothing: its leases end with the process.
+    Nothing,
+    /// Its bytes: a new process on the same boot adopts leases over transports that it can open again, and scrubs all
+    /// parts that no lease holds at start.
+    Process,
+    /// The objects of each lease, until the machine is rebooted: on the same boot every old lease is adopted, or
+    /// ended with a cut and a release of its own; after a reboot it is over.
+    Boot,
+    /// Its bytes and the objects of each lease, also across a reboot: every old lease is adopted, or ended with a cut
+    /// and a release of its own, and keeps its part until then.
+    Machine,
+}
+
+impl Durability {
+    /// The durability of an arena: its bytes are in a file of their own or end with the process.
+    #[must_use]
+    pub fn arena(bytes_stay: bool) -> Self {
+        if bytes_stay {
+            Self::Process
+        } else {
+            Self::Nothing
+        }
+    }
+
+    /// Whether objects of single leases survive the process. If so, each lease is cut and released by itself, a
+    /// finished release is written down, and a failed one is tried again.
+    #[must_use]
+    pub fn leases_stay(self) -> bool {
+        matches!(self, Self::Boot | Self::Machine)
+    }
+}
+
+/// The extent of a fence after a failed release. A failed cut always fences the whole resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FenceScope {
+    /// The part of the lease alone: the lease is cut, and no other part is in doubt.
+    Part,
+    /// The whole resource.
+    Whole,
+}
+
+/// How a resource is divided among leases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AllocationMode {
+    /// In stretches that never overlap: bytes of an arena, blocks of a device.
+    Stretches,
+    /// By amount only: files of a directory.
+    Amounts,
+    /// In whole units, such as CPU cores. The capacity is how many there are.
+    Units {
+        /// Their numbers, each once.
+        numbers: Vec<u32>,
+        /// How many sharing leases may have one unit.
+        sharers: u32,
+    },
+    /// By amounts of several things at once, such as rate and virtual functions. Requests are in the first one, and
+    /// its capacity is that of the offer.
+    Vector(Vec<Dimension>),
+    /// In groups of CPUs that share a physical core, by class: `whole_core` and `strict_isolated` get whole groups
+    /// (`strict_isolated` of one NUMA node), `best_effort` gets time of the CPUs in groups that no exclusive lease has.
+    Cores {
+        /// The groups that can be leased. Reserved CPUs are in none.
+        groups: Vec<CoreGroup>,
+    },
+}
+
+/// A physical core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoreGroup {
+    /// Its number, see [`crate::Placement::Units`].
+    pub number: u32,
+    /// How many logical CPUs of it are online.
+    pub cpus: u32,
+    /// Its NUMA node.
+    pub node: u32,
+}
+
+/// One of several things that a device has an amount of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dimension {
+    /// The name.
+    pub name: String,
+    /// The whole amount.
+    pub capacity: u64,
+    /// How much of it a lease takes.
+    pub takes: Takes,
+}
+
+/// How much of a [`Dimension`] a lease takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// The requested amount; for the first dimension.
+    Asked,
+    /// A fixed amount for each lease.
+    Each(u64),
+    /// The same share as of the first dimension, rounded up.
+    InProportion,
+}

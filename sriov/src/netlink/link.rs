@@ -1,0 +1,362 @@
+//! Links: network interfaces of a namespace.
+
+use std::{
+    fmt,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+use fabricbios_wire::MacAddress;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{
+        InfoData, InfoKind, InfoMacVlan, InfoVeth, InfoVlan, LinkAttribute, LinkFlags, LinkInfo,
+        LinkMessage, MacVlanMode,
+    },
+};
+
+use super::{Error, Netlink};
+
+/// Which interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By<'a> {
+    /// The one with this index.
+    Index(u32),
+    /// The one with this name.
+    Name(&'a str),
+}
+
+impl fmt::Display for By<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index(index) => write!(f, "interface {index}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl From<u32> for By<'_> {
+    fn from(index: u32) -> Self {
+        Self::Index(index)
+    }
+}
+
+impl<'a> From<&'a str> for By<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl By<'_> {
+    pub(super) fn message(self) -> LinkMessage {
+        let mut message = LinkMessage::default();
+        match self {
+            Self::Index(index) => message.header.index = index,
+            Self::Name(name) => message.attributes.push(LinkAttribute::IfName(name.into())),
+        }
+        message
+    }
+}
+
+/// An interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Its index, unique in its namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// `veth`, `macvlan`, `vlan`; absent for hardware.
+    pub kind: Option<String>,
+    /// Its address; absent if it is not of six bytes.
+    pub mac: Option<MacAddress>,
+    /// Set up by an administrator.
+    pub is_up: bool,
+    /// Bytes.
+    pub mtu: u32,
+    /// The index of the interface below, or of the other end of a veth pair; in another namespace if
+    /// `parent_is_elsewhere`.
+    pub parent: Option<u32>,
+    /// `parent` is in another namespace.
+    pub parent_is_elsewhere: bool,
+    /// The note that an administrator has put on it.
+    pub alias: Option<String>,
+    /// The VLAN of a VLAN interface.
+    pub vlan: Option<u16>,
+    /// The mode of a macvlan.
+    pub macvlan_mode: Option<MacVlanMode>,
+}
+
+impl From<LinkMessage> for Link {
+    fn from(message: LinkMessage) -> Self {
+        let mut link = Self {
+            index: message.header.index,
+            is_up: message.header.flags.contains(LinkFlags::Up),
+            ..Self::default()
+        };
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name = name,
+                LinkAttribute::Address(bytes) => {
+                    link.mac = <[u8; 6]>::try_from(bytes).ok().map(MacAddress);
+                }
+                LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                LinkAttribute::Link(index) => link.parent = Some(index),
+                LinkAttribute::LinkNetNsId(_) => link.parent_is_elsewhere = true,
+                LinkAttribute::IfAlias(alias) => link.alias = Some(alias),
+                LinkAttribute::LinkInfo(infos) => link.note(infos),
+                _ => {}
+            }
+        }
+        link
+    }
+}
+
+impl Link {
+    fn note(&mut self, infos: Vec<LinkInfo>) {
+        for info in infos {
+            match info {
+                LinkInfo::Kind(kind) => self.kind = Some(kind.to_string()),
+                LinkInfo::Data(InfoData::MacVlan(data)) => {
+                    self.macvlan_mode = data.iter().find_map(|it| match it {
+                        InfoMacVlan::Mode(mode) => Some(*mode),
+                        _ => None,
+                    });
+                }
+                LinkInfo::Data(InfoData::Vlan(data)) => {
+                    self.vlan = data.iter().find_map(|it| match it {
+                        InfoVlan::Id(id) => Some(*id),
+                        _ => None,
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Netlink {
+    /// The interface; `None` if there is none.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn link<'a>(&self, by: impl Into<By<'a>>) -> Result<Option<Link>, Error> {
+        let by = by.into();
+        match self.link_message("get", by, by.message()) {
+            Ok(message) => Ok(Some(message.into())),
+            Err(error) if error.is_gone() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn link_message(
+        &self,
+        step: &'static str,
+        by: By<'_>,
+        message: LinkMessage,
+    ) -> Result<LinkMessage, Error> {
+        let message = RouteNetlinkMessage::GetLink(message);
+        let answers = self.request(step, &by, message, 0)?;
+        let found = answers.into_iter().find_map(|it| match it {
+            RouteNetlinkMessage::NewLink(message) => Some(message),
+            _ => None,
+        });
+        found.ok_or_else(|| Error::new(step, &by, "the kernel gave no answer"))
+    }
+
+    /// All interfaces of a kind, such as `macvlan`, in the namespace.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn links(&self, kind: &str) -> Result<Vec<Link>, Error> {
+        let mut message = LinkMessage::default();
+        // The kernel leaves the other kinds out of its answer.
+        message.attributes = vec![LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind.into())])];
+        let message = RouteNetlinkMessage::GetLink(message);
+        let answers = self.dump("list", &format_args!("{kind} interfaces"), &message)?;
+        let links = answers.into_iter().filter_map(|it| match it {
+            RouteNetlinkMessage::NewLink(message) => Some(Link::from(message)),
+            _ => None,
+        });
+        Ok(links
+            .filter(|it| it.kind.as_deref() == Some(kind))
+            .collect())
+    }
+
+    /// Sets an interface up or down.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn set_up<'a>(&self, by: impl Into<By<'a>>, up: bool) -> Result<(), Error> {
+        let by = by.into();
+        let mut message = by.message();
+        message.header.change_mask = LinkFlags::Up;
+        if up {
+            message.header.flags = LinkFlags::Up;
+        }
+        self.change(if up { "set up" } else { "set down" }, by, message)
+    }
+
+    /// Renames an interface.
+    ///
+    /// # Errors
+    /// The system refuses; an old kernel does so while the interface is up.
+    pub fn set_name(&self, index: u32, name: &str) -> Result<(), Error> {
+        self.set("rename", index, LinkAttribute::IfName(name.into()))
+    }
+
+    /// Sets the address of an interface.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn set_address<'a>(&self, by: impl Into<By<'a>>, mac: MacAddress) -> Result<(), Error> {
+        self.set("set address of", by, LinkAttribute::Address(mac.0.into()))
+    }
+
+    /// Puts a note on an interface, up to 255 bytes.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn set_alias<'a>(&self, by: impl Into<By<'a>>, alias: &str) -> Result<(), Error> {
+        self.set("set alias of", by, LinkAttribute::IfAlias(alias.into()))
+    }
+
+    /// Puts an interface below a bridge or bond; 0 takes it out.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn set_master<'a>(&self, by: impl Into<By<'a>>, master: u32) -> Result<(), Error> {
+        self.set("set master of", by, LinkAttribute::Controller(master))
+    }
+
+    /// Moves an interface to another network namespace, under a new name if one is given. It arrives set down.
+    ///
+    /// # Errors
+    /// The system refuses: the name is taken there (EEXIST), or the interface cannot move.
+    pub fn move_to(
+        &self,
+        index: u32,
+        namespace: BorrowedFd<'_>,
+        name: Option<&str>,
+    ) -> Result<(), Error> {
+        let mut message = By::Index(index).message();
+        let fd = LinkAttribute::NetNsFd(namespace.as_raw_fd());
+        message.attributes.push(fd);
+        let name = name.map(|it| LinkAttribute::IfName(it.into()));
+        message.attributes.extend(name);
+        self.change("move to a namespace", By::Index(index), message)
+    }
+
+    /// Deletes an interface, and the other end of a veth pair with it, wherever that is. `false`: there was none.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn delete<'a>(&self, by: impl Into<By<'a>>) -> Result<bool, Error> {
+        let by = by.into();
+        let message = RouteNetlinkMessage::DelLink(by.message());
+        match self.request("delete", &by, message, 0) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_gone() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a veth pair, both ends down.
+    ///
+    /// # Errors
+    /// The system refuses: a name is taken (EEXIST).
+    pub fn make_veth(&self, name: &str, peer: &str, peer_mac: MacAddress) -> Result<(), Error> {
+        let mut other = By::Name(peer).message();
+        let address = LinkAttribute::Address(peer_mac.0.into());
+        other.attributes.push(address);
+        let data = InfoData::Veth(InfoVeth::Peer(other));
+        self.make(name, InfoKind::Veth, Some(data), Vec::new())
+    }
+
+    /// Makes a macvlan of mode `private`, down.
+    ///
+    /// # Errors
+    /// The system refuses: the name or the address is taken on this parent (EEXIST, EADDRINUSE).
+    pub fn make_macvlan(&self, name: &str, parent: u32, mac: MacAddress) -> Result<(), Error> {
+        let data = InfoData::MacVlan(vec![InfoMacVlan::Mode(MacVlanMode::Private)]);
+        let more = vec![
+            LinkAttribute::Link(parent),
+            LinkAttribute::Address(mac.0.into()),
+        ];
+        self.make(name, InfoKind::MacVlan, Some(data), more)
+    }
+
+    /// Makes an interface for one VLAN of `parent`, down.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn make_vlan(&self, name: &str, parent: u32, vlan: u16) -> Result<(), Error> {
+        let data = InfoData::Vlan(vec![InfoVlan::Id(vlan)]);
+        let more = vec![LinkAttribute::Link(parent)];
+        self.make(name, InfoKind::Vlan, Some(data), more)
+    }
+
+    fn make(
+        &self,
+        name: &str,
+        kind: InfoKind,
+        data: Option<InfoData>,
+        more: Vec<LinkAttribute>,
+    ) -> Result<(), Error> {
+        let mut message = By::Name(name).message();
+        message.attributes.extend(more);
+        let mut info = vec![LinkInfo::Kind(kind)];
+        info.extend(data.map(LinkInfo::Data));
+        message.attributes.push(LinkAttribute::LinkInfo(info));
+        let message = RouteNetlinkMessage::NewLink(message);
+        self.request("make", &name, message, NLM_F_CREATE | NLM_F_EXCL)
+            .map(|_| ())
+    }
+
+    fn set<'a>(
+        &self,
+        step: &'static str,
+        by: impl Into<By<'a>>,
+        attribute: LinkAttribute,
+    ) -> Result<(), Error> {
+        let by = by.into();
+        let mut message = by.message();
+        message.attributes.push(attribute);
+        self.change(step, by, message)
+    }
+
+    pub(super) fn change(
+        &self,
+        step: &'static str,
+        by: By<'_>,
+        message: LinkMessage,
+    ) -> Result<(), Error> {
+        let message = RouteNetlinkMessage::SetLink(message);
+        self.request(step, &by, message, 0).map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+
+    #[test]
+    fn an_interface_is_found_by_name_and_index_and_an_absent_one_is_none() {
+        let netlink = Netlink::open().unwrap();
+        let lo = netlink.link("lo").unwrap().unwrap();
+        assert_eq!((&*lo.name, lo.kind.as_deref()), ("lo", None));
+        assert_eq!(netlink.link(lo.index).unwrap(), Some(lo));
+        assert_eq!(netlink.link("fbnone0").unwrap(), None);
+        assert_eq!(netlink.links("macvlan0").unwrap(), []);
+    }
+
+    #[test]
+    fn an_error_names_step_interface_and_errno() {
+        let netlink = Netlink::open().unwrap();
+        let error = netlink.set_up("fbnone0", true).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("set up fbnone0: "), "{text}");
+        assert!(error.errno().is_some());
+    }
+}

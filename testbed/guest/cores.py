@@ -1,0 +1,176 @@
+#!/usr/bin/python3
+"""Shared by the suites of CPU leases: a node that leases cores, leases, processes in and beside them, and what the kernel
+says of control groups and of the tasks on a CPU."""
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import time
+
+from checks import give_back, programs, skip
+from fabric import Node
+
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+TRACING = pathlib.Path("/sys/kernel/tracing")
+SWITCH = re.compile(r"\[(\d+)\].* sched_switch: prev_comm=(.*) prev_pid=(\d+) prev_prio=.* ==> next_comm=(.*) next_pid=(\d+) ")
+BUSY = ("sh", "-c", "while :; do :; done")
+# Each process forks, ends and forks again, for ever.
+FORKS = ("sh", "-c", "f() { while :; do sh -c 'exec sleep 0.1' & sh -c ':'; wait; done; }; f & f & f & f")
+
+
+def ready(cpus):
+    """Ends the suite as not run if something is missing."""
+    programs()
+    if len(numbers(read("/sys/devices/system/cpu/present"))) != cpus:
+        skip(f"{cpus} CPUs in the guest, as the header of this suite asks for")
+    for name in ("cpuset", "cpu"):
+        if name not in read(CGROUPS / "cgroup.controllers").split():
+            skip(f"controller {name} of cgroup v2")
+    if not (TRACING / "events/sched/sched_switch/enable").exists():
+        skip("tracefs with sched_switch")
+
+
+class CpuNode(Node):
+    """A node that leases the cores of this machine. It leaves no control group."""
+
+    def __init__(self, *more, cpus="all", **settings):
+        super().__init__("--cpus", cpus, *more, device="none", mem_bytes="1MiB", **settings)
+
+    @property
+    def root(self):
+        """Its control group."""
+        return next(CGROUPS.glob("fabricbios-*"))
+
+    def groups(self):
+        """The control groups of leases, and of what was left of them."""
+        return sorted(at.name for at in self.root.rglob("*-*") if at.is_dir())
+
+    def __exit__(self, *ended):
+        root = self.root
+        super().__exit__(*ended)
+        for at in (root / "shared", root):
+            at.rmdir()
+
+
+def alloc(tenant, cores, isolation=None, secs=600, *more):
+    """Leases cores."""
+    words = ["lease", "alloc", "cpu", "--cores", cores, "--secs", secs]
+    return tenant.ask(*words, *(["--isolation", isolation] if isolation else []), *more)
+
+
+@contextlib.contextmanager
+def leased(tenant, *request, **terms):
+    """A lease, given back at the end unless it has ended already."""
+    lease = alloc(tenant, *request, **terms)
+    try:
+        yield lease
+    finally:
+        give_back(tenant, lease)
+
+
+def cpus_of(lease):
+    """The logical CPUs of a lease."""
+    return numbers(lease["binding"]["cpu"]["cpus"])
+
+
+def group_of(lease):
+    """The control group of a lease."""
+    return pathlib.Path(lease["binding"]["cpu"]["cgroup"])
+
+
+def enter(lease, command, **more):
+    """Starts a program in the control group of the lease."""
+    procs = group_of(lease) / "cgroup.procs"
+    return subprocess.Popen(command, preexec_fn=lambda: procs.write_text(str(os.getpid())), **more)
+
+
+@contextlib.contextmanager
+def beside(*cpus, count=1):
+    """Busy processes outside of all leases, each on these CPUs or on any."""
+    def pin():
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+    running = [subprocess.Popen(BUSY, preexec_fn=pin) for _ in range(count)]
+    try:
+        yield running
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def members(at):
+    """The processes in a control group; none if it is gone."""
+    with contextlib.suppress(FileNotFoundError, OSError):
+        return {int(pid) for pid in read(at / "cgroup.procs").split()}
+    return set()
+
+
+def used_secs(at):
+    """The CPU time that a control group has used."""
+    return int(read(at / "cpu.stat").split()[1]) / 1e6
+
+
+class Trace:
+    """What ran on some CPUs: the kernel's trace of all switches between tasks there."""
+
+    def __init__(self, cpus):
+        self.cpus, self.kernel, self.seen = sorted(cpus), kernel_threads(), {}
+
+    def __enter__(self):
+        mask = sum(1 << cpu for cpu in self.cpus)
+        self._set(tracing_cpumask=f"{mask:x}", buffer_size_kb="8192", trace="")
+        self._set(**{"events/sched/sched_switch/enable": "1", "tracing_on": "1"})
+        return self
+
+    def __exit__(self, *_):
+        self._set(**{"tracing_on": "0", "events/sched/sched_switch/enable": "0"})
+        self.kernel |= kernel_threads()
+        lost = [cpu for cpu in self.cpus if "overrun: 0\n" not in (TRACING / f"per_cpu/cpu{cpu}/stats").read_text()]
+        if lost:
+            raise RuntimeError(f"the trace of CPUs {lost} is not complete")
+        for cpu, *tasks in SWITCH.findall((TRACING / "trace").read_text()):
+            for name, pid in zip(tasks[::2], tasks[1::2]):
+                self.seen.setdefault(int(cpu), {})[int(pid)] = name
+
+    def _set(self, **values):
+        for name, value in values.items():
+            (TRACING / name).write_text(value)
+
+    def strangers(self, own=frozenset()):
+        """Tasks that are not the kernel's own and not in `own`, each as its CPU, number and name."""
+        return [(cpu, pid, name) for cpu, tasks in sorted(self.seen.items()) for pid, name in sorted(tasks.items())
+                if pid and pid not in own and pid not in self.kernel and not name.startswith("kworker/")]
+
+
+def kernel_threads():
+    """The numbers of the kernel's own threads."""
+    found = set()
+    for at in pathlib.Path("/proc").iterdir():
+        if at.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                parent = (at / "stat").read_text().rpartition(")")[2].split()[1]
+                found |= {int(at.name)} if "2" in (parent, at.name) else set()
+    return found
+
+
+def until(holds, secs, what):
+    """The first true answer of `holds`."""
+    give_up_at = time.monotonic() + secs
+    while not (answer := holds()):
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(f"{what}: not in {secs} s")
+        time.sleep(0.01)
+    return answer
+
+
+def numbers(text):
+    """A list of the kernel, such as `0-3,8`."""
+    ranges = [part.partition("-")[::2] for part in text.strip().split(",") if part]
+    return {number for first, last in ranges for number in range(int(first), int(last or first) + 1)}
+
+
+def read(path):
+    """A file of the kernel."""
+    return pathlib.Path(path).read_text(encoding="utf-8").strip()

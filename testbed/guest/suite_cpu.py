@@ -1,0 +1,280 @@
+#!/usr/bin/python3
+# lab: one-vm topology=2x2x2 numa=2 timeout=900
+"""Leases of CPU cores on two sockets of two cores with two threads each: whole cores are alone, shares are capped, and
+nothing outlives its lease, whatever the tenant, a neighbour or the daemon does. The group of the boot CPU, 0 and 1, is
+the node's own."""
+import os
+import signal
+import subprocess
+import time
+
+from checks import LATE_LIMIT_MS, Suite, length
+from cores import BUSY, CGROUPS, FORKS, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, leased, members, numbers, read, ready
+from cores import until, used_secs
+from fabric import REFUSED, Refused
+
+CORES = ({2, 3}, {4, 5}, {6, 7})
+NODES = {0: {0, 1, 2, 3}, 1: {4, 5, 6, 7}}
+TERM_SECS = length(8, 5)
+TRACED_SECS = length(10, 4)
+CYCLES = length(500, 25)
+STOPPED_LATE_MS = 5000
+DIE_AFTER = "FABRICBIOS_DIE_AFTER"
+# Those of a grant, then those of an end.
+GRANT_STEPS = ("make lease", "cpus", "mems", "exclusive", "partition", "thaw")
+END_STEPS = ("freeze", "kill", "remove lease")
+SOME_STEPS = length((*GRANT_STEPS, *END_STEPS), ("cpus", "partition", "thaw", "kill"))
+
+
+def inventory(suite, node):
+    """What is told of the cores: the classes, which of them are enforced, and what is left for each."""
+    alice = node.tenant("alice")
+
+    def classes():
+        cpu = next(row for row in alice.ask("inventory")["resources"] if row["resource_type"] == "cpu")
+        return cpu["classes"], cpu
+    told, cpu = classes()
+    print(f"   {cpu}", flush=True)
+    suite.equal("inventory: the default class", "whole_core", told["default"])
+    suite.equal("inventory: what is supported here", {"best_effort", "whole_core"}, set(told["supported"]))
+    suite.equal("inventory: whole cores are enforced", "enforced", told["enforcement"].get("whole_core"))
+    suite.equal("inventory: cores on offer, and CPUs of the machine", (3, 8), (cpu["capacity"], cpu["cpu"]["threads"]))
+
+    def available():
+        left = classes()[0]["available"]
+        return left.get("whole_core"), left.get("best_effort")
+    suite.equal("inventory: left for each class", (3, 6), available())
+    with leased(alice, 1, "whole_core"):
+        suite.equal("inventory: left beside a core", (2, 4), available())
+    with leased(alice, 3, "best_effort"):
+        suite.equal("inventory: left beside three shares", (1, 3), available())
+
+
+def whole_cores(suite, node):
+    """Physical cores with both siblings, of one NUMA node where that is possible, with memory of that node."""
+    alice = node.tenant("alice")
+    with leased(alice, 1, "whole_core") as one, leased(alice, 2, "whole_core") as two:
+        suite.check("one core: a core with its sibling", cpus_of(one) in CORES, CORES, cpus_of(one))
+        suite.equal("two cores: those of one NUMA node", {4, 5, 6, 7}, cpus_of(two))
+        for name, lease in (("one core", one), ("two cores", two)):
+            at, cpus = group_of(lease), cpus_of(lease)
+            suite.equal(f"{name}: the kernel's CPUs", cpus, numbers(read(at / "cpuset.cpus.effective")))
+            suite.equal(f"{name}: a partition", ("root", "root"), (read(at / "cpuset.cpus.partition"), lease["binding"]["cpu"]["partition"]))
+            mems = numbers(read(at / "cpuset.mems.effective"))
+            suite.check(f"{name}: memory of its own node", all(cpus <= NODES[node] for node in mems), "the node of its CPUs", mems)
+            suite.equal(f"{name}: told what is enforced", "whole_core", lease["effective"]["cpu_isolation"])
+        suite.equal("others: no leased CPU", {0, 1}, numbers(read(CGROUPS / "cpuset.cpus.effective")))
+        suite.refused("no core is left", lambda: alloc(alice, 1, "whole_core"), REFUSED)
+    suite.equal("given back: all CPUs are everybody's again", set(range(8)), numbers(read(CGROUPS / "cpuset.cpus.effective")))
+    suite.equal("given back: no control group", [], groups(node))
+
+
+def groups(node):
+    """Those of leases."""
+    return [name for name in node.groups() if name.startswith(("lease-", "stuck-"))]
+
+
+def refusals(suite, node):
+    """What this machine cannot do is refused, and says why."""
+    alice = node.tenant("alice")
+    suite.refused("strict on a machine with SMT", lambda: alloc(alice, 1, "strict_isolated"), REFUSED, None, "SMT")
+    suite.refused("more cores than there are", lambda: alloc(alice, 4, "whole_core"), REFUSED)
+    suite.refused("more shares than there are CPUs", lambda: alloc(alice, 7, "best_effort"), REFUSED)
+    suite.equal("after refusals: no control group", [], groups(node))
+
+
+def shares(suite, node):
+    """Leases of time never get more than exclusive leases and the node leave, and the other way round."""
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    with leased(alice, 4, "best_effort"), leased(bob, 1, "whole_core") as core:
+        suite.refused("a core that shares need", lambda: alloc(bob, 1, "whole_core"), REFUSED)
+        suite.refused("a share of what cores have", lambda: alloc(bob, 1, "best_effort"), REFUSED)
+        bob.free(core)
+        with leased(bob, 2, "best_effort"):
+            suite.refused("a core, with every share leased", lambda: alloc(bob, 1, "whole_core"), REFUSED)
+    with leased(alice, 1, "best_effort") as share, leased(bob, 2, "whole_core") as cores:
+        at = group_of(share)
+        suite.equal("a share: no CPU of a core lease", set(), numbers(read(at / "cpuset.cpus.effective")) & cpus_of(cores))
+        busy = [enter(share, BUSY) for _ in range(3)]
+        before, began = used_secs(at), time.monotonic()
+        time.sleep(TRACED_SECS)
+        used = (used_secs(at) - before) / (time.monotonic() - began)
+        print(f"   three busy processes use {used:.2f} CPUs of a share of one", flush=True)
+        suite.check("a share: at most its CPU time", 0 < used < 1.15, "one CPU", used)
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def alone(suite, node):
+    """No task of others runs on the CPUs of a whole_core lease, however busy they are; a trace of all switches shows it."""
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    with beside(count=8), beside(4, 5, 6, 7) as pinned, leased(bob, 2, "best_effort") as share:
+        loud = [enter(share, BUSY) for _ in range(4)]
+        with Trace({4, 5, 6, 7}) as before:
+            time.sleep(1)
+        suite.check("before the grant neighbours run there", before.strangers(), "neighbours", before.seen)
+        with leased(alice, 1, "whole_core") as lease:
+            cpus = cpus_of(lease)
+            own = [enter(lease, BUSY) for _ in range(2)]
+            with Trace(cpus) as trace:
+                time.sleep(TRACED_SECS)
+            suite.equal("traced: each leased CPU", cpus, set(trace.seen))
+            suite.check("traced: the lease's own processes run there", {process.pid for process in own} & set().union(*trace.seen.values()),
+                        "members", trace.seen)
+            suite.equal("traced: nobody else does", [], trace.strangers({process.pid for process in own}))
+            suite.check("a neighbour cannot be pinned there", not pins(pinned[0].pid, cpus), "an error")
+        for process in own:
+            suite.equal("the end of the lease ends its process", -signal.SIGKILL, process.wait())
+        for process in loud:
+            process.kill()
+            process.wait()
+
+
+def pins(pid, cpus):
+    """Whether the kernel takes this affinity."""
+    try:
+        os.sched_setaffinity(pid, cpus)
+    except OSError:
+        return False
+    return True
+
+
+def expires(suite, node):
+    """The end of the term ends processes that fork all the time."""
+    alice = node.tenant("alice")
+    for isolation in ("whole_core", "best_effort"):
+        lease = alloc(alice, 1, isolation, TERM_SECS)
+        forking = enter(lease, FORKS)
+        ends_on_time(suite, isolation, lease)
+        suite.equal(f"{isolation}: its process is killed", -signal.SIGKILL, forking.wait())
+        suite.equal(f"{isolation}: expired", "expired", alice.wait_until(lease, "expired")["state"])
+        until(lambda at=group_of(lease): not at.exists(), 10, "the removal of the control group")
+
+
+def ends_on_time(suite, name, lease, late_limit_ms=LATE_LIMIT_MS):
+    """Its processes run until the deadline and not much longer."""
+    at = group_of(lease)
+
+    def left_ms():
+        return lease["expires_at_unix_ms"] - time.time() * 1000
+    until(lambda: left_ms() < 500, TERM_SECS + 5, "half a second before the deadline")
+    suite.check(f"{name}: half a second before the deadline it runs", members(at), "processes")
+    until(lambda: not members(at), 15, "the end of its processes")
+    late_ms = -left_ms()
+    print(f"   {name}: no process {late_ms:.0f} ms after the deadline", flush=True)
+    suite.check(f"{name}: ended at its deadline", 0 <= late_ms < late_limit_ms, f"0 to {late_limit_ms} ms", late_ms)
+
+
+def restarts(suite, node):
+    """Leases of a daemon that dies go on, and the next one adopts them; their deadlines hold without any daemon."""
+    alice = node.tenant("alice")
+    with leased(alice, 1, "whole_core") as core, leased(alice, 1, "best_effort") as share:
+        inside = {name: enter(lease, BUSY) for name, lease in (("core", core), ("share", share))}
+        short = alloc(alice, 1, "whole_core", TERM_SECS)
+        forking = enter(short, FORKS)
+        node.kill()
+        ends_on_time(suite, "no daemon", short)
+        forking.wait()
+        node.start()
+        suite.equal("no daemon: expired", "expired", alice.query(short)["state"])
+        for name, lease in (("core", core), ("share", share)):
+            suite.equal(f"adopted: {name}, its coordinates", lease["binding"], alice.query(lease)["binding"])
+            suite.equal(f"adopted: {name}, its processes", {inside[name].pid}, members(group_of(lease)))
+        stopped = alloc(alice, 1, "whole_core", TERM_SECS)
+        forking = enter(stopped, FORKS)
+        node.process.send_signal(signal.SIGSTOP)
+        ends_on_time(suite, "a stopped daemon", stopped, STOPPED_LATE_MS)
+        forking.wait()
+        node.process.send_signal(signal.SIGCONT)
+        suite.equal("a stopped daemon that goes on: expired", "expired", alice.wait_until(stopped, "expired")["state"])
+        suite.equal("others go on", [None, None], [process.poll() for process in inside.values()])
+    for process in inside.values():
+        process.wait()
+    suite.equal("after all: no control group", [], groups(node))
+
+
+def foreign(suite, node):
+    """Control groups of others that claim leased CPUs get none of them; a partition that they break is made again."""
+    alice = node.tenant("alice")
+    with leased(alice, 1, "whole_core") as lease:
+        at, cpus = group_of(lease), read(group_of(lease) / "cpuset.cpus.effective")
+
+        def is_well():
+            return (read(at / "cpuset.cpus.partition"), read(at / "cpuset.cpus.effective")) == ("root", cpus)
+        for name, parent in (("beside the node's", CGROUPS), ("in the node's", node.root)):
+            other = parent / "foreign"
+            other.mkdir()
+            try:
+                claimed = tries(other / "cpuset.cpus", cpus)
+                tries(other / "cpuset.cpus.exclusive", cpus)
+                tries(other / "cpuset.cpus.partition", "root")
+                print(f"   a group {name} claims {cpus}: {claimed}; the lease is {read(at / 'cpuset.cpus.partition')}", flush=True)
+                suite.check(f"a group {name}: the lease is or becomes whole", until(is_well, 10, "a whole partition"), "whole")
+                suite.check(f"a group {name}: it has no leased CPU", not numbers(read(other / "cpuset.cpus.effective")) & cpus_of(lease), "none")
+            finally:
+                other.rmdir()
+        (at / "cpuset.cpus.partition").write_text("member")
+        suite.check("a partition that is dissolved is made again", until(is_well, 10, "a whole partition"), "whole")
+        suite.check("it is told", node.wait_for_line("partition"), "a line of the log")
+
+
+def tries(path, value):
+    """Writes a file of the kernel; what it says."""
+    try:
+        path.write_text(value)
+    except OSError as error:
+        return error.strerror
+    return "taken"
+
+
+def dies(suite, node):
+    """Killed behind any of its own steps, the daemon leaves nothing that the next one does not adopt or remove."""
+    alice = node.tenant("alice")
+    node.stop()
+    for step in SOME_STEPS:
+        node.environment[DIE_AFTER] = step
+        node.start()
+        try:
+            lease = alloc(alice, 1, "whole_core")
+            subprocess.Popen(FORKS, preexec_fn=lambda lease=lease: (group_of(lease) / "cgroup.procs").write_text(str(os.getpid())))
+            alice.free(lease)
+        except (Refused, FileNotFoundError):
+            pass
+        status = node.process.wait(30)
+        suite.check(f"{step}: the daemon died there", status == -signal.SIGABRT, -signal.SIGABRT, status)
+        node.environment.clear()
+        node.start()
+        for lease in alice.ask("lease", "list").get("leases", []):
+            if lease["state"] in ("active", "binding"):
+                alice.free(lease)
+        suite.check(f"{step}: nothing is left", until(lambda: not groups(node), 15, "no control group"), "no control group", groups(node))
+        suite.equal(f"{step}: everybody has all CPUs", set(range(8)), numbers(read(CGROUPS / "cpuset.cpus.effective")))
+        node.stop()
+    node.start()
+
+
+def cycles(suite, node):
+    """Grants and frees with processes that fork leave no control group."""
+    alice = node.tenant("alice")
+    before = sorted(at for at in CGROUPS.rglob("*") if at.is_dir())
+    ended = []
+    for number in range(CYCLES):
+        with leased(alice, 1, ("whole_core", "best_effort")[number % 2]) as lease:
+            process = enter(lease, FORKS)
+        ended.append(process.wait())
+    suite.equal(f"{CYCLES} cycles: every process was killed", {-signal.SIGKILL}, set(ended))
+    suite.equal(f"{CYCLES} cycles: the control groups of before", before, sorted(at for at in CGROUPS.rglob("*") if at.is_dir()))
+    suite.equal(f"{CYCLES} cycles: everybody has all CPUs", set(range(8)), numbers(read(CGROUPS / "cpuset.cpus.effective")))
+
+
+def main():
+    """All sections on one node."""
+    ready(8)
+    with Suite("cpu leases") as suite, CpuNode() as node:
+        for section in (inventory, whole_cores, refusals, shares, alone, expires, restarts, foreign, dies, cycles):
+            suite.section(section, suite, node)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+#!/usr/bin/python3
+# lab: one-vm topology=1x4x2
+"""Leases of CPU cores where one sibling is offline: CPU 3. Its core is leased with the one CPU that it has. While another
+core has two threads, strict isolation is refused; with SMT off it is granted."""
+import contextlib
+import pathlib
+import signal
+
+from checks import Suite
+from cores import BUSY, CpuNode, alloc, cpus_of, enter, group_of, leased, numbers, read, ready
+from fabric import REFUSED
+
+CPUS = pathlib.Path("/sys/devices/system/cpu")
+
+
+@contextlib.contextmanager
+def offline(*cpus):
+    """These CPUs do not run."""
+    for cpu in cpus:
+        (CPUS / f"cpu{cpu}/online").write_text("0")
+    try:
+        yield
+    finally:
+        for cpu in cpus:
+            (CPUS / f"cpu{cpu}/online").write_text("1")
+
+
+def one_sibling(suite):
+    """CPU 2 alone is a core."""
+    with offline(3), CpuNode() as node:
+        alice = node.tenant("alice")
+        with leased(alice, 3, "whole_core") as all_cores:
+            suite.equal("one sibling offline: the cores", {2, 4, 5, 6, 7}, cpus_of(all_cores))
+            suite.equal("one sibling offline: the kernel's CPUs", {2, 4, 5, 6, 7}, numbers(read(group_of(all_cores) / "cpuset.cpus.effective")))
+        suite.refused("one sibling offline: other cores have two", lambda: alloc(alice, 1, "strict_isolated"), REFUSED, None, "SMT")
+        suite.refused("one sibling offline: it has no share", lambda: alloc(alice, 6, "best_effort"), REFUSED)
+
+
+def all_siblings(suite):
+    """Without SMT strict isolation is possible. A sibling that comes back is noticed."""
+    with offline(1, 3, 5, 7), CpuNode() as node:
+        alice = node.tenant("alice")
+        with leased(alice, 2, "strict_isolated") as lease:
+            suite.check("every sibling offline: strict", cpus_of(lease) < {2, 4, 6}, "two of 2, 4, 6", cpus_of(lease))
+            process = enter(lease, BUSY)
+            sibling = min(cpus_of(lease)) + 1
+            (CPUS / f"cpu{sibling}/online").write_text("1")
+            suite.check("a sibling that comes back is told", node.wait_for_line(f"cpu{sibling}", timeout_secs=20), "a line of the log")
+            (CPUS / f"cpu{sibling}/online").write_text("0")
+        suite.equal("the end of the lease ends its process", -signal.SIGKILL, process.wait())
+
+
+def main():
+    """Each on a node of its own: a node learns the topology when it starts."""
+    ready(8)
+    with Suite("cpu leases with CPUs offline") as suite:
+        for section in (one_sibling, all_siblings):
+            suite.section(section, suite)
+
+
+if __name__ == "__main__":
+    main()

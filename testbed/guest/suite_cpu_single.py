@@ -1,0 +1,39 @@
+#!/usr/bin/python3
+# lab: one-vm topology=1x2x1
+"""Leases of CPU cores on two cores without siblings: strict isolation is possible there. CPU 0 is the node's own."""
+import os
+import signal
+import time
+
+from checks import Suite
+from cores import BUSY, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, leased, numbers, read, ready
+from fabric import REFUSED
+
+
+def strict(suite, node):
+    """A lease of one CPU, with memory of its node, and nobody else there."""
+    alice = node.tenant("alice")
+    with beside(count=3), beside(1), leased(alice, 1, "strict_isolated") as lease:
+        at = group_of(lease)
+        suite.equal("strict: the CPU", {1}, cpus_of(lease))
+        suite.equal("strict: told what is enforced", "strict_isolated", lease["effective"]["cpu_isolation"])
+        suite.equal("strict: a partition without load balancing, as it has one CPU", "isolated", read(at / "cpuset.cpus.partition"))
+        suite.equal("strict: bound to its node's memory", {0}, numbers(read(at / "cpuset.mems")))
+        busy = enter(lease, BUSY)
+        with Trace({1}) as trace:
+            time.sleep(3)
+        suite.equal("strict: nobody else runs there", [], trace.strangers({busy.pid}))
+        suite.refused("no second core", lambda: alloc(alice, 1, "strict_isolated"), REFUSED)
+    suite.equal("strict: the end of the lease ends its process", -signal.SIGKILL, busy.wait())
+    suite.equal("given back: both CPUs are everybody's", {0, 1}, os.sched_getaffinity(0))
+
+
+def main():
+    """On one node."""
+    ready(2)
+    with Suite("cpu leases without SMT") as suite, CpuNode() as node:
+        suite.section(strict, suite, node)
+
+
+if __name__ == "__main__":
+    main()
