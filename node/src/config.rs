@@ -20,6 +20,7 @@ use crate::{
     vendor::VendorResource,
 };
 
+pub use crate::tenant_uid::TenantUid;
 pub use choices::{CpuIsolationPolicy, GpuShareMode, Profile, RdmaStrategy};
 
 /// Memory of the bare-metal profile (000, MEM): 8 slots of 8 KiB.
@@ -193,6 +194,17 @@ pub struct Settings {
     #[arg(long, value_enum)]
     pub cpu_isolation_policy: Option<CpuIsolationPolicy>,
 
+    /// Socket at which users of this machine put a process or a network namespace into a lease (`fabricctl run`,
+    /// `fabricctl lease enter`); fabricctl looks for /run/fabricbios/local.sock. Its directory is made if it is missing
+    /// [default: none].
+    #[arg(long, value_name = "PATH")]
+    pub local_socket: Option<PathBuf>,
+
+    /// The user with this number belongs to this tenant and may enter its leases; root may enter all [repeatable:
+    /// several users of a tenant, and several tenants of a user; default: root alone].
+    #[arg(long, value_name = "NAME=UID")]
+    pub tenant_uid: Vec<TenantUid>,
+
     /// Most connections to the control plane; from half of it on, and for an address from half of its own bound
     /// on, newcomers show first that their address is theirs (QUIC Retry). Operators have an eighth more, of this and
     /// of the next [default: 4096].
@@ -313,6 +325,9 @@ impl Settings {
             _ if self.block_pool.is_empty() && !self.nvmet.is_empty() => {
                 refuse("--nvmet without --block-pool PATH: there is nothing to serve".into())
             }
+            _ if self.local_socket.is_none() && !self.tenant_uid.is_empty() => refuse(
+                "--tenant-uid without --local-socket PATH: users have no socket at which to enter leases".into(),
+            ),
             _ if self.cpus.is_none() && self.cpu_reserve.is_some() => {
                 refuse("--cpu-reserve without --cpus LIST: no CPU is leased".into())
             }
@@ -389,6 +404,8 @@ impl Settings {
             sriov_pf: self.sriov_pf.or(file.sriov_pf),
             cdi_dir: self.cdi_dir.or(file.cdi_dir),
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
+            local_socket: self.local_socket.or(file.local_socket),
+            tenant_uid: first_filled(self.tenant_uid, file.tenant_uid),
             connections_max: self.connections_max.or(file.connections_max),
             connections_per_source_max: (self.connections_per_source_max)
                 .or(file.connections_per_source_max),
