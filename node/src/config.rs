@@ -16,9 +16,11 @@ use fabricbios_wire::Size;
 use serde::Deserialize;
 
 use crate::{
-    nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen, vendor::VendorResource,
+    net::sriov::SriovPf, nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen,
+    vendor::VendorResource,
 };
 
+pub use crate::tenant_uid::TenantUid;
 pub use choices::{CpuIsolationPolicy, GpuShareMode, Profile, RdmaStrategy};
 
 /// Memory of the bare-metal profile (000, MEM): 8 slots of 8 KiB.
@@ -177,9 +179,31 @@ pub struct Settings {
     #[arg(long, value_name = "PATH")]
     pub cpu_cgroup: Option<PathBuf>,
 
+    /// Network card whose virtual functions (SR-IOV) are offered for lease: all that it can have, or N of them with
+    /// IFNAME=N. They are made at the start, unless there are some already [default: none].
+    #[arg(long, value_name = "IFNAME[=N]")]
+    #[serde(default, deserialize_with = "parsed")]
+    pub sriov_pf: Option<SriovPf>,
+
+    /// Where container engines look for the devices of leases (Container Device Interface); it must be a tmpfs
+    /// [default: /run/cdi].
+    #[arg(long, value_name = "PATH")]
+    pub cdi_dir: Option<PathBuf>,
+
     /// Isolation of CPU leases that ask for none [default: whole_core; best_effort with --profile bare-metal].
     #[arg(long, value_enum)]
     pub cpu_isolation_policy: Option<CpuIsolationPolicy>,
+
+    /// Socket at which users of this machine put a process or a network namespace into a lease (`fabricctl run`,
+    /// `fabricctl lease enter`); fabricctl looks for /run/fabricbios/local.sock. Its directory is made if it is missing
+    /// [default: none].
+    #[arg(long, value_name = "PATH")]
+    pub local_socket: Option<PathBuf>,
+
+    /// The user with this number belongs to this tenant and may enter its leases; root may enter all [repeatable:
+    /// several users of a tenant, and several tenants of a user; default: root alone].
+    #[arg(long, value_name = "NAME=UID")]
+    pub tenant_uid: Vec<TenantUid>,
 
     /// Most connections to the control plane; from half of it on, and for an address from half of its own bound
     /// on, newcomers show first that their address is theirs (QUIC Retry). Operators have an eighth more, of this and
@@ -301,6 +325,9 @@ impl Settings {
             _ if self.block_pool.is_empty() && !self.nvmet.is_empty() => {
                 refuse("--nvmet without --block-pool PATH: there is nothing to serve".into())
             }
+            _ if self.local_socket.is_none() && !self.tenant_uid.is_empty() => refuse(
+                "--tenant-uid without --local-socket PATH: users have no socket at which to enter leases".into(),
+            ),
             _ if self.cpus.is_none() && self.cpu_reserve.is_some() => {
                 refuse("--cpu-reserve without --cpus LIST: no CPU is leased".into())
             }
@@ -374,7 +401,11 @@ impl Settings {
             cpus: self.cpus.or(file.cpus),
             cpu_reserve: self.cpu_reserve.or(file.cpu_reserve),
             cpu_cgroup: self.cpu_cgroup.or(file.cpu_cgroup),
+            sriov_pf: self.sriov_pf.or(file.sriov_pf),
+            cdi_dir: self.cdi_dir.or(file.cdi_dir),
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
+            local_socket: self.local_socket.or(file.local_socket),
+            tenant_uid: first_filled(self.tenant_uid, file.tenant_uid),
             connections_max: self.connections_max.or(file.connections_max),
             connections_per_source_max: (self.connections_per_source_max)
                 .or(file.connections_per_source_max),

@@ -72,6 +72,7 @@ fn settings_that_make_no_sense_together_are_refused() {
         ),
         (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
         (&["--mem-file", "/dev/shm/arena"], "--mem-bytes"),
+        (&["--tenant-uid", "blue=1000"], "--local-socket"),
         (&["--fbbu-half-sent-max", "1KiB"], "524288"),
         (
             &[
