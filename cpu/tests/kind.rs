@@ -537,7 +537,7 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
     let (store, told) = (&world.here.0, Arc::new(Mutex::new(Vec::new())));
     let its = told.clone();
     store.tell_condition(Box::new(move |condition| {
-        its.lock().unwrap().push(condition)
+        its.lock().unwrap().push(condition);
     }));
     world.bound(&cores(1, &[2]));
     let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.kernel;
@@ -570,7 +570,11 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
     let Err(BindError::Failed(why)) = world.provider.bind(&cores(2, &[4])) else {
         panic!("granted without its CPU");
     };
-    assert!(why.detail.contains("core 4 had CPUs 4 at the start"), "{why}");
+    assert!(
+        why.detail
+            .contains("core 4 has changed since the start of the node: cpu4 is offline now"),
+        "{why}"
+    );
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl Kernel {
         };
         match (
             own.iter().all(|cpu| above.contains(cpu)),
-            beside.map(is_named).any(|it| it),
+            beside.into_iter().any(is_named),
         ) {
             _ if wanted == "member" => wanted.to_owned(),
             (true, false) => wanted.to_owned(),
