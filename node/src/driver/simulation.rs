@@ -310,7 +310,8 @@ impl Run {
     }
 }
 
-fn run(seed: u64) {
+/// Returns how many leases were granted.
+fn run(seed: u64) -> usize {
     let mut run = Run::new(seed);
     for _ in 0..60 {
         let pause = run.below(400) * MILLISECOND;
@@ -323,18 +324,31 @@ fn run(seed: u64) {
             _ => run.client_acts(),
         }
     }
+    let granted = run.granted.len();
     run.ends();
+    granted
 }
 
 #[test]
 fn whatever_fails_and_whenever_it_dies_nobody_is_told_too_early_and_all_comes_back() {
     let only = std::env::var("FABRICBIOS_SEED").ok();
-    let seeds = match only.map(|seed| seed.parse().unwrap()) {
+    let seeds = match only.as_deref().map(|seed| seed.parse().unwrap()) {
         Some(seed) => seed..=seed,
         None => 1..=900,
     };
-    for seed in seeds {
-        let outcome = std::panic::catch_unwind(|| run(seed));
-        assert!(outcome.is_ok(), "again with FABRICBIOS_SEED={seed}");
+    for kind in seeds.clone().take(3) {
+        let (mut granted, mut runs) = (0, 0);
+        for seed in (kind..=*seeds.end()).step_by(3) {
+            let outcome = std::panic::catch_unwind(|| run(seed));
+            let Ok(leases) = outcome else {
+                panic!("again with FABRICBIOS_SEED={seed}")
+            };
+            (granted, runs) = (granted + leases, runs + 1);
+        }
+        // Else a fault of the made-up machine fences the resource at once, and nothing is tried.
+        assert!(
+            only.is_some() || granted > 5 * runs,
+            "{granted} leases in {runs} runs"
+        );
     }
 }

@@ -29,7 +29,7 @@ pub struct FunctionCall {
 pub enum Act {
     /// The function, a card, makes so many virtual functions.
     Create(u32),
-    /// The driver takes the function; its module is loaded if it is missing.
+    /// The driver takes the function, and no other may; its module is loaded if it is missing.
     Bind(String),
     /// The driver gives the function up. Its interface goes, in whichever namespace it is.
     Unbind,
@@ -73,9 +73,11 @@ impl Call for FunctionCall {
             Act::Create(count) => write(file_of(function, "sriov_numvfs"), &count.to_string()),
             Act::Bind(driver) => {
                 let place = format!("bus/pci/drivers/{driver}");
+                // A module that is loaded takes the functions that only its driver may have.
                 if !tree.exists(&place).unwrap_or(false) {
                     load_module(&driver)?;
                 }
+                write(file_of(function, "driver_override"), &driver)?;
                 write(format!("{place}/bind"), &function.to_string())
             }
             Act::Unbind => write(file_of(function, "driver/unbind"), &function.to_string()),
@@ -119,14 +121,13 @@ impl Operator {
     /// Binds this driver and no other.
     pub(super) fn bind(&self, function: PciFunction, driver: &str) -> Result<(), StepError> {
         match self.pci.driver(function)? {
-            Some(bound) if bound == driver => return Ok(()),
+            Some(bound) if bound == driver => Ok(()),
             Some(bound) => {
                 let why = format!("function {function}: it is bound to {bound}, not to {driver}");
-                return Err(StepError::new("bind driver", why));
+                Err(StepError::new("bind driver", why))
             }
-            None => self.pci.override_driver(function, Some(driver))?,
+            None => self.call("bind driver", function, Act::Bind(driver.to_owned())),
         }
-        self.call("bind driver", function, Act::Bind(driver.to_owned()))
     }
 
     /// Afterwards no driver is bound, and any may be.
@@ -139,7 +140,7 @@ impl Operator {
             }
         }
         super::steps::passed("unbind driver");
-        self.pci.override_driver(function, None)?;
+        self.pci.clear_override(function)?;
         super::steps::passed("clear driver override");
         Ok(())
     }

@@ -10,8 +10,7 @@ use fabricbios_wire::{Enforcement, PciFunction, ResourceId};
 
 use super::{
     call::{Act, Operator},
-    cdi::Cdi,
-    cut::{Cutter, vfio},
+    cut::Cutter,
     drivers::{self, Driver},
     holders,
     links::Links,
@@ -23,6 +22,9 @@ use crate::netlink::{By, VfState};
 
 /// Bits per second of a megabit.
 pub(super) const MBPS: u64 = 1_000_000;
+
+/// The name of the dimension of an offer that counts virtual functions.
+pub const DIMENSION: &str = "virtual functions";
 
 /// The driver that hands a function to a process.
 pub(super) const VFIO: &str = "vfio-pci";
@@ -40,16 +42,13 @@ pub struct Places {
     pub dev: PathBuf,
     /// The directory of the node's records, which a reboot empties.
     pub records: PathBuf,
-    /// The directory where container engines look for specifications: a tmpfs such as `/run/cdi`.
-    pub cdi: PathBuf,
 }
 
 impl Places {
     pub(super) fn cutter(&self) -> Cutter {
         Cutter {
             pci: Pci::new(&self.sysfs),
-            groups: vfio(&self.dev),
-            cdi: Cdi(self.cdi.clone()),
+            groups: self.dev.join("vfio"),
         }
     }
 }
@@ -63,6 +62,8 @@ pub struct CardConfig {
     pub count: Option<u32>,
     /// The places.
     pub places: Places,
+    /// The directory where container engines look for specifications: a tmpfs such as `/run/cdi`.
+    pub cdi: String,
     /// Makes calls that may hang; it must know [`calls`](super::calls).
     pub supervisor: Supervisor,
     /// Links of the node's namespace.
@@ -84,6 +85,7 @@ pub struct Card {
     pub(super) links: Arc<dyn Links>,
     pub(super) records: Records,
     pub(super) cutter: Cutter,
+    pub(super) cdi: String,
 }
 
 impl Card {
@@ -98,6 +100,7 @@ impl Card {
             interface: name,
             count,
             places,
+            cdi,
             supervisor,
             links,
         } = config;
@@ -114,21 +117,23 @@ impl Card {
         records.make_directory()?;
         let operator = Operator { pci, supervisor };
         links.set_up(By::Index(link.index))?;
-        let rate_bps = wait_for_link(&operator.pci, &name)?;
         let mut card = Self {
             index: link.index,
             function,
             driver,
-            rate_bps,
+            rate_bps: 0,
             total,
             functions: Vec::new(),
             operator,
             links,
             records,
             cutter,
+            cdi,
             name,
         };
         let were_there = card.make_functions(count.unwrap_or(total))?;
+        // A card may take its link down while it makes functions.
+        card.rate_bps = wait_for_link(&card.operator.pci, &card.name)?;
         card.functions = card.usable(were_there)?;
         card.functions
             .truncate(count.map_or(usize::MAX, |it| it as usize));
@@ -159,12 +164,6 @@ impl Card {
         u32::try_from(self.functions.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a rate is enforced: measured on the wire with this driver.
-    #[must_use]
-    pub fn shapes(&self) -> bool {
-        self.driver.shapes
-    }
-
     /// What the node does not enforce with this card, for people; `None`: it enforces everything.
     #[must_use]
     pub fn degraded(&self) -> Option<String> {
@@ -180,7 +179,7 @@ impl Card {
             takes: Takes::Asked,
         };
         let functions = Dimension {
-            name: "virtual functions".to_owned(),
+            name: DIMENSION.to_owned(),
             capacity: self.count().into(),
             takes: Takes::Each(1),
         };
@@ -335,10 +334,11 @@ fn check_count(name: &str, count: Option<u32>, total: u32) -> Result<(), StepErr
 
 /// The rate of the link, bits per second.
 fn wait_for_link(pci: &Pci, name: &str) -> Result<u64, StepError> {
-    let speed = format!("class/net/{name}/speed");
+    let [speed, carrier] = ["speed", "carrier"].map(|it| format!("class/net/{name}/{it}"));
     for _ in 0..LINK_LOOKS {
         // Megabits; -1, or no value at all, while the link is down.
-        if let Some(mbps @ 1..) = pci.number::<i64>(&speed) {
+        if let (Some(1), Some(mbps @ 1..)) = (pci.number::<u8>(&carrier), pci.number::<i64>(&speed))
+        {
             return Ok(mbps.unsigned_abs().saturating_mul(MBPS));
         }
         thread::sleep(LINK_LOOK_EVERY);

@@ -21,7 +21,7 @@ const KIND: &str = "fabricbios/vfio";
 
 /// The directory of specifications.
 #[derive(Clone, Debug)]
-pub(super) struct Cdi(pub(super) PathBuf);
+pub(super) struct Cdi(PathBuf);
 
 /// The name by which a container engine gets the device of a lease.
 pub(super) fn device_name(lease: LeaseId) -> String {
@@ -29,6 +29,10 @@ pub(super) fn device_name(lease: LeaseId) -> String {
 }
 
 impl Cdi {
+    pub(super) fn at(directory: &str) -> Self {
+        Self(directory.into())
+    }
+
     /// Only this user can read the file: only root's containers may have the device.
     pub(super) fn write(
         &self,

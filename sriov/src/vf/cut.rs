@@ -1,14 +1,10 @@
 //! Ends the access of a lease to its virtual function, from the record alone.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::{fmt, path::PathBuf, time::Instant};
 
 use fabricbios_contract::EndByName;
 use fabricbios_lease::{Proof, StepError};
-use fabricbios_wire::{HandOver, LeaseId};
+use fabricbios_wire::LeaseId;
 
 use super::{
     cdi::Cdi,
@@ -25,16 +21,13 @@ pub(super) struct Cutter {
     pub(super) pci: Pci,
     /// The directory of vfio groups: `/dev/vfio`.
     pub(super) groups: PathBuf,
-    pub(super) cdi: Cdi,
 }
 
 impl Cutter {
     /// The device of the group that was handed over.
     pub(super) fn group(&self, record: &Record) -> Option<PathBuf> {
-        let number = record
-            .group
-            .filter(|_| record.hand_over == HandOver::Vfio)?;
-        Some(self.groups.join(number.to_string()))
+        let vfio = record.vfio.as_ref()?;
+        Some(self.groups.join(vfio.group.to_string()))
     }
 
     pub(super) fn cut(&self, lease: LeaseId, record: &Record) -> Result<Proof, StepError> {
@@ -47,10 +40,10 @@ impl Cutter {
         };
         self.pci.stop_bus_master(record.function)?;
         done("bus master off", &record.function);
-        let Some(group) = self.group(record) else {
+        let (Some(vfio), Some(group)) = (&record.vfio, self.group(record)) else {
             return Ok(proof);
         };
-        self.cdi.remove(lease)?;
+        Cdi::at(&vfio.specs).remove(lease)?;
         done("remove CDI spec", &"");
         let ended = holders::end_holders(&group)?;
         done(
@@ -102,6 +95,15 @@ impl VfEnd {
             records: Records(places.records.clone()),
         }
     }
+
+    /// The leases on record.
+    ///
+    /// # Errors
+    /// The records cannot be read.
+    pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        let all = self.records.all()?.into_iter();
+        Ok(all.map(|(lease, _)| lease).collect())
+    }
 }
 
 impl EndByName for VfEnd {
@@ -112,8 +114,4 @@ impl EndByName for VfEnd {
             None => Ok(()),
         }
     }
-}
-
-pub(super) fn vfio(dev: &Path) -> PathBuf {
-    dev.join("vfio")
 }

@@ -20,7 +20,7 @@ mod steps;
 mod store;
 
 pub use call::{Act, FunctionCall, calls};
-pub use card::{Card, CardConfig, Places};
+pub use card::{Card, CardConfig, DIMENSION, Places};
 pub use cut::VfEnd;
 pub use links::Links;
 pub use path::VfPath;

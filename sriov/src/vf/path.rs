@@ -19,7 +19,7 @@ use fabricbios_wire::{
 
 use super::{
     card::{Card, MBPS, VFIO},
-    cdi,
+    cdi::{Cdi, device_name},
     cut::Cutter,
     record::Record,
     steps,
@@ -145,8 +145,8 @@ impl VfPath {
                 steps::passed("set interface up");
             }
             (HandOver::Vfio, _) => {
-                if let Some(group) = self.cutter().group(record) {
-                    self.cutter().cdi.write(lease, record.function, &group)?;
+                if let (Some(vfio), Some(group)) = (&record.vfio, self.cutter().group(record)) {
+                    Cdi::at(&vfio.specs).write(lease, record.function, &group)?;
                     steps::passed("write CDI spec");
                 }
             }
@@ -167,9 +167,9 @@ impl VfPath {
         let (function, expected) = (record.function, self.driver_of(record));
         let pci = &self.card.operator.pci;
         let bound = pci.driver(function)?;
-        let is_open = match record.hand_over {
-            HandOver::Vfio => self.cutter().cdi.exists(lease),
-            HandOver::Interface | HandOver::Netns => pci.is_bus_master(function)?,
+        let is_open = match &record.vfio {
+            Some(vfio) => Cdi::at(&vfio.specs).exists(lease),
+            None => pci.is_bus_master(function)?,
         };
         let wrong = if bound.as_deref() != Some(expected) {
             format!("its driver is {bound:?}, not {expected}")
@@ -407,8 +407,8 @@ fn binding(lease: LeaseId, record: &Record) -> Binding {
         vlan: record.vlan,
         rate_bps: u64::from(record.rate_mbps) * MBPS,
         hand_over: record.hand_over,
-        vfio_group: record.group,
-        cdi_device: is_vfio.then(|| cdi::device_name(lease)),
+        vfio_group: record.vfio.as_ref().map(|it| it.group),
+        cdi_device: is_vfio.then(|| device_name(lease)),
     };
     Binding {
         kind: KindBinding::Net(Some(Box::new(net))),

@@ -114,16 +114,10 @@ impl Pci {
             .map_err(|error| failed("write", &error))
     }
 
-    /// The only driver that may be bound to the function; `None`: any.
-    pub(super) fn override_driver(
-        &self,
-        function: PciFunction,
-        driver: Option<&str>,
-    ) -> Result<(), StepError> {
-        let written = self
-            .0
-            .write(file_of(function, "driver_override"), driver.unwrap_or("\n"));
-        written.map_err(|error| failed("set driver override", &error))
+    /// Any driver may be bound to the function.
+    pub(super) fn clear_override(&self, function: PciFunction) -> Result<(), StepError> {
+        let written = self.0.write(file_of(function, "driver_override"), "\n");
+        written.map_err(|error| failed("clear driver override", &error))
     }
 
     /// Whether the function may reach the machine's memory.

@@ -29,8 +29,17 @@ pub(super) struct Record {
     pub(super) vlan: Option<VlanId>,
     pub(super) rate_mbps: u32,
     pub(super) hand_over: HandOver,
-    /// The IOMMU group, if the function is handed over through vfio.
-    pub(super) group: Option<u32>,
+    /// Present if the function is handed over through vfio.
+    pub(super) vfio: Option<Vfio>,
+}
+
+/// A function that a process gets through vfio.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Vfio {
+    /// The IOMMU group.
+    pub(super) group: u32,
+    /// The directory of its specification.
+    pub(super) specs: String,
 }
 
 /// The directory.
@@ -100,7 +109,11 @@ impl Records {
     pub(super) fn all(&self) -> Result<Vec<(LeaseId, Record)>, StepError> {
         let failed = |error| failed_at("list records", &self.0, &error);
         let mut all = Vec::new();
-        for entry in fs::read_dir(&self.0).map_err(failed)? {
+        let entries = match fs::read_dir(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(all),
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
             let name = entry.map_err(failed)?.file_name();
             let lease = name.to_str().and_then(|it| it.strip_suffix(SUFFIX));
             let Some(lease) = lease.and_then(|it| it.parse().ok()) else {

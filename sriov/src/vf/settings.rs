@@ -33,43 +33,69 @@ impl From<&Record> for Settings {
 }
 
 impl Settings {
-    /// Sets everything and reads it back.
+    /// Sets what differs, and reads everything back. (A driver may refuse a rate while the link of its card is down.)
     ///
     /// # Errors
     /// The card's driver refuses a setting, or tells another value afterwards.
     pub(super) fn apply(&self, links: &dyn Links, card: u32, number: u32) -> Result<(), StepError> {
+        let (is, wanted) = (read(links, card, number)?, self.state(number));
         let settings = [
-            ("set address", VfSetting::Mac(self.mac)),
-            ("set VLAN", VfSetting::Vlan(self.vlan)),
-            ("set spoof check", VfSetting::SpoofCheck(true)),
-            ("set trust", VfSetting::Trust(false)),
-            ("set rate", VfSetting::RateMbps(self.rate_mbps)),
+            (
+                "set address",
+                is.mac == wanted.mac,
+                VfSetting::Mac(self.mac),
+            ),
+            (
+                "set VLAN",
+                is.vlan == wanted.vlan,
+                VfSetting::Vlan(self.vlan),
+            ),
+            (
+                "set spoof check",
+                is.spoof_check == wanted.spoof_check,
+                VfSetting::SpoofCheck(true),
+            ),
+            (
+                "set trust",
+                is.trust == wanted.trust,
+                VfSetting::Trust(false),
+            ),
+            (
+                "set rate",
+                is.rate_mbps == wanted.rate_mbps,
+                VfSetting::RateMbps(self.rate_mbps),
+            ),
         ];
-        for (step, setting) in settings {
+        for (step, _, setting) in settings.into_iter().filter(|(_, is_set, _)| !is_set) {
             links.set_function(card, number, setting)?;
             steps::passed(step);
         }
-        self.check(links, card, number)
+        match read(links, card, number)? {
+            found if found == wanted => Ok(()),
+            found => {
+                let why = format!("virtual function {number}: {found:?} instead of {wanted:?}");
+                Err(StepError::new("read settings back", why))
+            }
+        }
     }
 
-    /// # Errors
-    /// The card's driver tells another value.
-    pub(super) fn check(&self, links: &dyn Links, card: u32, number: u32) -> Result<(), StepError> {
-        let expected = VfState {
+    fn state(&self, number: u32) -> VfState {
+        VfState {
             number,
             mac: Some(self.mac),
             vlan: Some(self.vlan.map_or(0, |it| it.get().into())),
             rate_mbps: Some(self.rate_mbps),
             spoof_check: Some(true),
             trust: Some(false),
-        };
-        let found = links.functions(card)?;
-        match found.into_iter().find(|it| it.number == number) {
-            Some(found) if found == expected => Ok(()),
-            found => {
-                let why = format!("virtual function {number}: {found:?} instead of {expected:?}");
-                Err(StepError::new("read settings back", why))
-            }
         }
     }
+}
+
+fn read(links: &dyn Links, card: u32, number: u32) -> Result<VfState, StepError> {
+    let found = links.functions(card)?;
+    let found = found.into_iter().find(|it| it.number == number);
+    found.ok_or_else(|| {
+        let why = format!("the card has no virtual function {number} any more");
+        StepError::new("read settings", why)
+    })
 }

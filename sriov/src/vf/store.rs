@@ -10,7 +10,7 @@ use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, PciFunction};
 
 use super::{
     card::{Card, MBPS},
-    record::Record,
+    record::{Record, Vfio},
     settings::Settings,
     steps,
 };
@@ -56,8 +56,11 @@ impl VfStore {
             BindError::Failed(StepError::new("claim function", why))
         })?;
         let hand_over = terms.hand_over.unwrap_or_default();
-        let group = match hand_over {
-            HandOver::Vfio => Some(self.group_of(function)?),
+        let vfio = match hand_over {
+            HandOver::Vfio => Some(Vfio {
+                group: self.group_of(function)?,
+                specs: card.cdi.clone(),
+            }),
             HandOver::Interface | HandOver::Netns => None,
         };
         let rate_mbps = u32::try_from(order.placement.amount() / MBPS).unwrap_or(u32::MAX);
@@ -70,7 +73,7 @@ impl VfStore {
             // The card would take 0 as no limit.
             rate_mbps: rate_mbps.max(1),
             hand_over,
-            group,
+            vfio,
         };
         let written = card.records.write(order.binding_id.lease_id, &record);
         written.map_err(BindError::Failed)?;

@@ -10,7 +10,7 @@ use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, LeaseRecord, Now, Order, Placement,
     Proof, Report, StepError,
 };
-use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase, ResourceType};
+use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase};
 
 use super::{MILLISECOND, offers::Offered};
 use crate::{
@@ -257,11 +257,11 @@ impl World {
                 binding_id,
                 match self.fails(10) {
                     true => Err(BindError::Failed(failed("rotate"))),
-                    false => Ok(Binding::plain(ResourceType::Mem)),
+                    false => Ok(Binding::plain(self.offered.kind)),
                 },
             ),
             Order::RetireKey(binding_id) => {
-                Report::RetireKey(binding_id, Ok(Binding::plain(ResourceType::Mem)))
+                Report::RetireKey(binding_id, Ok(Binding::plain(self.offered.kind)))
             }
             Order::Cut(binding_id, _) => Report::Cut(
                 binding_id,
@@ -359,6 +359,6 @@ impl World {
                 "it is half made",
             )));
         }
-        Ok(Binding::plain(ResourceType::Mem))
+        Ok(Binding::plain(self.offered.kind))
     }
 }
