@@ -1,6 +1,6 @@
 //! What the users of this machine do with leases of their tenants: only they can give a process or a namespace.
 
-use std::{fmt, os::fd::OwnedFd};
+use std::{fmt, io, os::fd::OwnedFd};
 
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
@@ -55,6 +55,19 @@ pub enum Given {
     Process(OwnedFd),
     /// A descriptor that is said to be of a network namespace; the path checks that.
     NetworkNamespace(OwnedFd),
+}
+
+impl Given {
+    /// The same process or namespace, by another descriptor.
+    ///
+    /// # Errors
+    /// This process has no descriptors left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Process(it) => it.try_clone().map(Self::Process),
+            Self::NetworkNamespace(it) => it.try_clone().map(Self::NetworkNamespace),
+        }
+    }
 }
 
 impl fmt::Display for Given {

@@ -16,17 +16,32 @@ mod store;
 mod topology;
 mod watch;
 
-use fabricbios_wire::CpuRange;
+use std::path::PathBuf;
+
+use fabricbios_wire::{CpuRange, NodeId};
 
 pub use cgroupfs::{Cgroupfs, Root};
 pub use end::CpuEnd;
 pub use path::CpuPath;
 pub use steps::STEPS;
-pub use store::{CpuConfig, CpuStore, default_root};
-pub use topology::{CoreType, Group, NotCpus, Topology, Wanted};
+pub use store::{CpuConfig, CpuStore};
+pub use topology::{CoreType, CpuList, Group, NotCpus, Topology, Wanted};
+
+/// The path of a node's root cgroup, if the operator names none.
+#[must_use]
+pub fn default_root(node_id: &NodeId) -> PathBuf {
+    let id: String = node_id
+        .0
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    PathBuf::from(format!("/sys/fs/cgroup/fabricbios-{id}"))
+}
 
 /// Numbers of CPUs or nodes as the kernel writes them: `0-3,8`.
-fn list(numbers: &[u32]) -> String {
+#[must_use]
+pub fn list(numbers: &[u32]) -> String {
     let ranges: Vec<String> = ranges(numbers).iter().map(ToString::to_string).collect();
     ranges.join(",")
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    path::PathBuf,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -484,16 +483,4 @@ impl Store for CpuStore {
     fn tell_condition(&self, tell: TellCondition) {
         self.watch.tell(tell);
     }
-}
-
-/// The path of a node's root cgroup, if the operator names none.
-#[must_use]
-pub fn default_root(node_id: &fabricbios_wire::NodeId) -> PathBuf {
-    let id: String = node_id
-        .0
-        .iter()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    PathBuf::from(format!("/sys/fs/cgroup/fabricbios-{id}"))
 }

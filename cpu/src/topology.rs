@@ -100,16 +100,20 @@ impl Group {
     }
 }
 
-/// The CPUs that an operator offers: `all`, or a list such as `2-7,10`.
+/// Logical CPUs as an operator names them, such as `2-7,10`: at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuList(pub Vec<u32>);
+
+/// The CPUs that an operator offers: `all`, or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// All that can be leased.
     All,
     /// These logical CPUs.
-    These(Vec<u32>),
+    These(CpuList),
 }
 
-/// Text that is neither `all` nor a list of CPUs.
+/// Text that is no list of CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotCpus(String);
 
@@ -125,16 +129,24 @@ impl fmt::Display for NotCpus {
 
 impl std::error::Error for NotCpus {}
 
+impl FromStr for CpuList {
+    type Err = NotCpus;
+
+    fn from_str(text: &str) -> Result<Self, NotCpus> {
+        match parse_list(text) {
+            Some(cpus) if !cpus.is_empty() => Ok(Self(cpus)),
+            _ => Err(NotCpus(text.to_owned())),
+        }
+    }
+}
+
 impl FromStr for Wanted {
     type Err = NotCpus;
 
     fn from_str(text: &str) -> Result<Self, NotCpus> {
-        if text == "all" {
-            return Ok(Self::All);
-        }
-        match parse_list(text) {
-            Some(cpus) if !cpus.is_empty() => Ok(Self::These(cpus)),
-            _ => Err(NotCpus(text.to_owned())),
+        match text {
+            "all" => Ok(Self::All),
+            list => list.parse().map(Self::These),
         }
     }
 }
@@ -208,7 +220,7 @@ impl Topology {
                 let fastest = groups.iter().map(|group| group.core_type).max();
                 groups.retain(|group| Some(group.core_type) == fastest);
             }
-            Wanted::These(named) => {
+            Wanted::These(CpuList(named)) => {
                 let named: BTreeSet<u32> = named.iter().copied().collect();
                 let online: BTreeSet<u32> = self.online.iter().copied().collect();
                 refuse_any(&(&named - &online), "not online")?;

@@ -16,6 +16,7 @@ mod session;
 mod supervisor;
 
 pub use call::{Call, Caller, Failure, Handler};
+pub use line::{Line, MESSAGE_BYTES_MAX, Message};
 pub use lock::FileBytes;
 pub use pidfd::{Pidfd, set_niceness};
 pub use program::Program;

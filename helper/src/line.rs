@@ -14,17 +14,19 @@ use nix::sys::socket::{
 use crate::pidfd::is_readable_within;
 
 /// Maximum length of a message.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 16;
+pub const MESSAGE_BYTES_MAX: usize = 1 << 16;
 
-/// One end of a socket that carries messages.
+/// One end of a `SOCK_SEQPACKET` socket, which carries messages and descriptors.
 #[derive(Debug)]
-pub(crate) struct Line(OwnedFd);
+pub struct Line(OwnedFd);
 
 /// A message, and the descriptor that came with it.
 #[derive(Debug)]
-pub(crate) struct Message {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) descriptor: Option<OwnedFd>,
+pub struct Message {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The first descriptor.
+    pub descriptor: Option<OwnedFd>,
 }
 
 impl From<OwnedFd> for Line {
@@ -53,7 +55,10 @@ impl Line {
     }
 
     /// Sends a message. Blocks while the other end does not read, unless `flags` have `MSG_DONTWAIT`.
-    pub(crate) fn send(
+    ///
+    /// # Errors
+    /// The message is longer than [`MESSAGE_BYTES_MAX`], or the other end is closed.
+    pub fn send(
         &self,
         bytes: &[u8],
         descriptor: Option<BorrowedFd<'_>>,
@@ -86,7 +91,10 @@ impl Line {
     }
 
     /// The next message; `None` when the other end is closed.
-    pub(crate) fn receive(&self) -> io::Result<Option<Message>> {
+    ///
+    /// # Errors
+    /// The message is longer than [`MESSAGE_BYTES_MAX`], or the system refuses.
+    pub fn receive(&self) -> io::Result<Option<Message>> {
         // One more byte shows that a message is too long.
         let mut bytes = vec![0; MESSAGE_BYTES_MAX + 1];
         let mut space = cmsg_space!([std::os::fd::RawFd; 1]);
@@ -116,7 +124,10 @@ impl Line {
     }
 
     /// Waits until a message or the end of the line can be received. False: not within `patience` (at most some weeks).
-    pub(crate) fn is_ready_within(&self, patience: Duration) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// The system cannot wait.
+    pub fn is_ready_within(&self, patience: Duration) -> io::Result<bool> {
         is_readable_within(self.as_fd(), patience)
     }
 }

@@ -3,11 +3,14 @@
 mod choices;
 
 use std::{
+    fmt,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 use clap::{Args, Parser, Subcommand};
+use fabricbios_cpu::{CpuList, Wanted};
 use fabricbios_fallback_udp::FbbuConfig;
 use fabricbios_wire::Size;
 use serde::Deserialize;
@@ -145,7 +148,24 @@ pub struct Settings {
     #[arg(long, value_enum)]
     pub gpu_share_mode: Option<GpuShareMode>,
 
-    /// Isolation of CPU leases that ask for none [default: whole_core].
+    /// Logical CPUs to offer for lease: `all`, or a list such as 2-7,10 of whole cores. The core of the boot CPU is never
+    /// leased. `all` leaves out CPUs that the kernel isolates since its start and, on a hybrid machine, all but the fastest
+    /// type of cores [default: none].
+    #[arg(long, value_name = "LIST")]
+    #[serde(deserialize_with = "parsed")]
+    pub cpus: Option<Wanted>,
+
+    /// Logical CPUs that are never leased, with their cores, besides that of the boot CPU.
+    #[arg(long, value_name = "LIST")]
+    #[serde(deserialize_with = "parsed")]
+    pub cpu_reserve: Option<CpuList>,
+
+    /// The cgroup in which leases of CPU cores are made; other programs must leave it alone
+    /// [default: /sys/fs/cgroup/fabricbios-ID, with the first 8 digits of the node's id].
+    #[arg(long, value_name = "PATH")]
+    pub cpu_cgroup: Option<PathBuf>,
+
+    /// Isolation of CPU leases that ask for none [default: whole_core; best_effort with --profile bare-metal].
     #[arg(long, value_enum)]
     pub cpu_isolation_policy: Option<CpuIsolationPolicy>,
 
@@ -263,6 +283,9 @@ impl Settings {
             _ if self.block_pool.is_empty() && !self.nvmet.is_empty() => {
                 refuse("--nvmet without --block-pool PATH: there is nothing to serve".into())
             }
+            _ if self.cpus.is_none() && self.cpu_reserve.is_some() => {
+                refuse("--cpu-reserve without --cpus LIST: no CPU is leased".into())
+            }
             (Some(_), Some("none")) if self.fbmu_listen == Some(UdpListen::Off) => refuse(
                 "--mem-bytes with --rdma-device none and --fbmu-listen none: no transport leads to the \
                  memory"
@@ -310,6 +333,9 @@ impl Settings {
             rdma_device: self.rdma_device.or(file.rdma_device),
             rdma_strategy: self.rdma_strategy.or(file.rdma_strategy),
             gpu_share_mode: self.gpu_share_mode.or(file.gpu_share_mode),
+            cpus: self.cpus.or(file.cpus),
+            cpu_reserve: self.cpu_reserve.or(file.cpu_reserve),
+            cpu_cgroup: self.cpu_cgroup.or(file.cpu_cgroup),
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
             connections_max: self.connections_max.or(file.connections_max),
             connections_per_source_max: (self.connections_per_source_max)
@@ -414,6 +440,15 @@ fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Size
         Form::Number(bytes) => Ok(Some(Size(bytes))),
         Form::Text(text) => text.parse().map(Some).map_err(serde::de::Error::custom),
     }
+}
+
+/// Reads a value from the file as a flag has it.
+fn parsed<'de, D: serde::Deserializer<'de>, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: FromStr<Err: fmt::Display>,
+{
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 fn has_double(paths: &[PathBuf]) -> bool {

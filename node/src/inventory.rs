@@ -86,7 +86,8 @@ impl ResourceStatus {
         }
     }
 
-    fn health(&self) -> u32 {
+    /// As the health of a typed entry.
+    pub(crate) fn health(&self) -> u32 {
         self.state().0
     }
 

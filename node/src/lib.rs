@@ -6,6 +6,7 @@
 pub mod block;
 pub mod clock;
 pub mod config;
+pub mod cpu;
 mod descriptors;
 mod detached;
 pub mod detect;

@@ -12,6 +12,7 @@ use fabricbios_wire::{LeaseId, NodeId, ResourceId, ResourceType};
 use crate::{
     block, clock,
     config::Settings,
+    cpu,
     dispatcher::Dispatcher,
     inventory::{Described, Inventory},
     journal::Change,
@@ -29,6 +30,10 @@ pub const KINDS: &[Kind] = &[
     Kind {
         of: ResourceType::Block,
         open: block::open,
+    },
+    Kind {
+        of: ResourceType::Cpu,
+        open: cpu::open,
     },
 ];
 

@@ -1,6 +1,7 @@
 //! Settings that are one of a few words.
 
 use clap::ValueEnum;
+use fabricbios_wire::CpuIsolationClass;
 use serde::Deserialize;
 
 /// How RDMA access is given out.
@@ -62,4 +63,14 @@ pub enum CpuIsolationPolicy {
     /// Whole cores that share nothing.
     #[value(aliases = ["strict_isolated", "StrictIsolated"])]
     Strict,
+}
+
+impl From<CpuIsolationPolicy> for CpuIsolationClass {
+    fn from(policy: CpuIsolationPolicy) -> Self {
+        match policy {
+            CpuIsolationPolicy::BestEffort => Self::BestEffort,
+            CpuIsolationPolicy::WholeCore => Self::WholeCore,
+            CpuIsolationPolicy::Strict => Self::StrictIsolated,
+        }
+    }
 }

@@ -111,3 +111,20 @@ fn one_pool_is_named_once() {
     let ports = settings(&["--nvmet", "tcp:10.0.0.1:4420"]).with_file();
     assert!(ports.unwrap_err().to_string().contains("--block-pool"));
 }
+
+#[test]
+fn cpus_are_all_or_a_list_as_a_flag_and_in_the_file() {
+    let given = settings(&["--cpus", "2-3,6", "--cpu-reserve", "7"]);
+    let list = |cpus: &[u32]| CpuList(cpus.to_vec());
+    assert_eq!(given.cpus, Some(Wanted::These(list(&[2, 3, 6]))));
+    assert_eq!(given.cpu_reserve, Some(list(&[7])));
+    let file: Settings = toml::from_str("cpus = \"all\"").unwrap();
+    assert_eq!(file.cpus, Some(Wanted::All));
+    for text in ["", "some", "3-1", "-1"] {
+        let file = format!("cpus = \"{text}\"");
+        let refused = toml::from_str::<Settings>(&file).unwrap_err();
+        assert!(refused.message().contains("no ascending list"), "{refused}");
+    }
+    let alone = settings(&["--cpu-reserve", "7"]).with_file();
+    assert!(alone.unwrap_err().to_string().contains("--cpus"));
+}

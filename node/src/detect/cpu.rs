@@ -1,13 +1,9 @@
-//! Processors: `/sys/devices/system/cpu`, and `/proc/cpuinfo` for the rest.
+//! Processors: their topology, and `/proc/cpuinfo` for the rest.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use fabricbios_kernfs::Tree;
+use fabricbios_cpu::Topology;
 use fabricbios_wire::cpu_flags;
 
 use super::{Sources, Warnings};
-
-const CPUS: &str = "devices/system/cpu";
 
 /// The start of `/proc/cpuinfo` is enough: it is long and repeats the same for every CPU.
 const CPUINFO_BYTES: usize = 64 << 10;
@@ -15,80 +11,42 @@ const CPUINFO_BYTES: usize = 64 << 10;
 /// All processors of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuFound {
-    /// `cpu0`.
+    /// [`NAME`].
     pub name: String,
-    /// Online logical CPUs.
-    pub online: Vec<u32>,
-    /// Online siblings, one group for each physical core whose siblings are known and consistent.
-    pub core_groups: Vec<Vec<u32>>,
-    /// Every online CPU is in one group. Otherwise whole-core leases must be refused (000).
-    pub topology_complete: bool,
+    /// Cores and logical CPUs.
+    pub topology: Topology,
     /// Highest frequency, 0 if unknown.
     pub max_mhz: u32,
     /// Instruction-set and architecture bits of [`cpu_flags`].
     pub arch_flags: u32,
 }
 
+/// Name of a node's only CPU resource, detected or offered.
+pub(crate) const NAME: &str = "cpu0";
+
 pub(super) fn detect(sources: &Sources, warnings: &mut Warnings) -> Option<CpuFound> {
     let sys = &sources.sys;
-    let online = warnings.keep(
-        "cpu0",
-        "not listed",
-        sys.read_list(format!("{CPUS}/online")),
-    )?;
-    if online.is_empty() {
-        warnings.add("cpu0", "not listed", "no CPU is online");
+    let topology = warnings.keep(NAME, "not listed", Topology::read(sys))?;
+    if topology.online.is_empty() {
+        warnings.add(NAME, "not listed", "no CPU is online");
         return None;
     }
-    let core_groups = core_groups(sys, &online, warnings);
-    let topology_complete = core_groups.iter().map(Vec::len).sum::<usize>() == online.len();
+    for fault in &topology.faults {
+        warnings.add(NAME, "topology incomplete", fault);
+    }
     let cpuinfo = sources.proc.read_head("cpuinfo", CPUINFO_BYTES);
     let cpuinfo = warnings
-        .keep("cpu0", "flags unknown", cpuinfo)
+        .keep(NAME, "flags unknown", cpuinfo)
         .unwrap_or_default();
     Some(CpuFound {
-        name: "cpu0".to_owned(),
-        max_mhz: max_mhz(sys, &online)
+        name: NAME.to_owned(),
+        max_mhz: topology
+            .max_mhz(sys)
             .or_else(|| cpuinfo_mhz(&cpuinfo))
             .unwrap_or(0),
         arch_flags: arch_flags(&cpuinfo),
-        online,
-        core_groups,
-        topology_complete,
+        topology,
     })
-}
-
-/// A group counts if each of its members names the same group: otherwise a core could be leased without one of its
-/// threads.
-fn core_groups(sys: &Tree, online: &[u32], warnings: &mut Warnings) -> Vec<Vec<u32>> {
-    let online: BTreeSet<u32> = online.iter().copied().collect();
-    let mut claimed_by: BTreeMap<Vec<u32>, BTreeSet<u32>> = BTreeMap::new();
-    for &cpu in &online {
-        let siblings = sys.read_list(format!("{CPUS}/cpu{cpu}/topology/thread_siblings_list"));
-        let item = format!("cpu0 (logical CPU {cpu})");
-        if let Some(mut group) = warnings.keep(&item, "topology incomplete", siblings) {
-            group.retain(|sibling| online.contains(sibling));
-            claimed_by.entry(group).or_default().insert(cpu);
-        }
-    }
-    let (whole, torn): (Vec<_>, Vec<_>) = claimed_by
-        .into_iter()
-        .partition(|(group, members)| group.iter().eq(members));
-    for (group, members) in torn {
-        let reason = format!("CPUs {members:?} say that their core is {group:?}");
-        warnings.add("cpu0", "topology incomplete", reason);
-    }
-    whole.into_iter().map(|(group, _)| group).collect()
-}
-
-/// CPUs without a frequency driver (most virtual machines) have no such file, which is no defect.
-fn max_mhz(sys: &Tree, online: &[u32]) -> Option<u32> {
-    let max_khz = |cpu| sys.read_as::<u32>(format!("{CPUS}/cpu{cpu}/cpufreq/cpuinfo_max_freq"));
-    online
-        .iter()
-        .filter_map(|cpu| max_khz(cpu).ok())
-        .max()
-        .map(|khz| khz / 1000)
 }
 
 fn cpuinfo_mhz(cpuinfo: &str) -> Option<u32> {

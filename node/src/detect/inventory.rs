@@ -44,7 +44,9 @@ impl Detected {
             health: health_of(rows.iter().any(|row| row.degraded)),
             mem_arenas: each(&self.mem, |found| mem_arena(&node, found)),
             block_devs: each(&self.blocks, |found| block_dev(&node, found)),
-            cpu_caps: each(&self.cpus, |found| cpu_cap(&node, found)),
+            cpu_caps: each(&self.cpus, |found| {
+                found.cap(resource_id(&node, ResourceType::Cpu, &found.name))
+            }),
             nics: each(&self.nics, |found| nic_info(&node, found)),
             gpus: each(&self.gpus, |found| gpu_info(&node, found)),
             extensions: rows.iter().flat_map(Row::extensions).collect(),
@@ -73,8 +75,8 @@ impl Detected {
             row(ResourceType::Mem, &*it.name, it.bytes, false);
         }
         for it in &self.cpus {
-            let cores = it.cores().into();
-            row(ResourceType::Cpu, &it.name, cores, !it.topology_complete);
+            let (cores, complete) = (it.cores().into(), it.topology.is_complete());
+            row(ResourceType::Cpu, &it.name, cores, !complete);
         }
         for it in &self.nics {
             row(ResourceType::Net, &it.name, it.speed_bps, it.degraded);
@@ -122,16 +124,31 @@ impl Row<'_> {
 }
 
 impl CpuFound {
-    /// Physical cores. If the topology is incomplete, logical CPUs: then only `best_effort` leases are possible, which
-    /// count in those.
+    /// Physical cores; 0 if the topology is incomplete.
     #[must_use]
     pub fn cores(&self) -> u16 {
-        let cores = if self.topology_complete {
-            self.core_groups.len()
-        } else {
-            self.online.len()
+        match self.topology.is_complete() {
+            true => u16::try_from(self.topology.groups.len()).unwrap_or(u16::MAX),
+            false => 0,
+        }
+    }
+
+    /// The entry of processors that are not on offer: without a policy of leases.
+    #[must_use]
+    pub fn cap(&self, resource_id: ResourceId) -> CpuCap {
+        let is_complete = self.topology.is_complete();
+        let complete = match is_complete {
+            true => cpu_flags::TOPOLOGY_COMPLETE,
+            false => 0,
         };
-        u16::try_from(cores).unwrap_or(u16::MAX)
+        CpuCap {
+            resource_id,
+            cores: self.cores(),
+            threads: u16::try_from(self.topology.online.len()).unwrap_or(u16::MAX),
+            max_mhz: self.max_mhz,
+            flags: self.arch_flags | complete,
+            health: health_of(!is_complete),
+        }
     }
 }
 
@@ -152,22 +169,6 @@ fn mem_arena(node: &NodeId, found: &MemFound) -> MemArena {
         max_read: 0,
         max_write: 0,
         health: health::OK,
-    }
-}
-
-fn cpu_cap(node: &NodeId, found: &CpuFound) -> CpuCap {
-    let complete = if found.topology_complete {
-        cpu_flags::TOPOLOGY_COMPLETE
-    } else {
-        0
-    };
-    CpuCap {
-        resource_id: resource_id(node, ResourceType::Cpu, &found.name),
-        cores: found.cores(),
-        threads: u16::try_from(found.online.len()).unwrap_or(u16::MAX),
-        max_mhz: found.max_mhz,
-        flags: found.arch_flags | complete,
-        health: health_of(!found.topology_complete),
     }
 }
 

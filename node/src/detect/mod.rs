@@ -18,6 +18,7 @@ use fabricbios_kernfs::Tree;
 
 pub use blocks::BlockFound;
 pub use cpu::CpuFound;
+pub(crate) use cpu::NAME as CPU_NAME;
 pub use gpus::{GpuFound, GpuVendor};
 pub use inventory::resource_id;
 pub use memory::MemFound;
@@ -77,6 +78,12 @@ pub fn detect(sources: &Sources) -> Detected {
     };
     found.warnings = warnings.0;
     found
+}
+
+/// Detects the processors alone; warnings as in [`Detected`].
+pub(crate) fn detect_cpu(sources: &Sources) -> (Option<CpuFound>, Vec<String>) {
+    let mut warnings = Warnings::default();
+    (cpu::detect(sources, &mut warnings), warnings.0)
 }
 
 #[derive(Default)]

@@ -89,6 +89,11 @@ impl Machine {
     }
 }
 
+fn cores(cpu: &CpuFound) -> Vec<Vec<u32>> {
+    let groups = cpu.topology.groups.iter();
+    groups.map(|group| group.cpus.clone()).collect()
+}
+
 fn names<T>(found: &[T], name: impl Fn(&T) -> &String) -> Vec<String> {
     found.iter().map(|item| name(item).clone()).collect()
 }
@@ -105,9 +110,10 @@ fn a_usual_machine_is_found_whole_and_without_warnings() {
         }]
     );
     let cpu = &found.cpus[0];
-    assert_eq!(cpu.core_groups, [vec![0, 2], vec![1, 3]]);
-    assert_eq!((cpu.cores(), cpu.online.len(), cpu.max_mhz), (2, 4, 3700));
-    assert!(cpu.topology_complete);
+    assert_eq!(cores(cpu), [vec![0, 2], vec![1, 3]]);
+    assert_eq!((cpu.cores(), cpu.topology.online.len()), (2, 4));
+    assert_eq!(cpu.max_mhz, 3700);
+    assert!(cpu.topology.is_complete());
     let arch = cpu_flags::ARCH_X86_64 << cpu_flags::ARCH_SHIFT;
     assert_eq!(cpu.arch_flags, arch | cpu_flags::CRC32);
     let eth0 = NicFound {
@@ -176,8 +182,8 @@ fn a_hole_in_the_topology_is_told_and_not_papered_over() {
     ] {
         let found = machine.detect();
         let cpu = &found.cpus[0];
-        assert!(!cpu.topology_complete);
-        assert_eq!(cpu.core_groups, [vec![0, 2]]);
+        assert!(!cpu.topology.is_complete());
+        assert_eq!((cores(cpu), cpu.cores()), (vec![vec![0, 2]], 0));
         assert!(
             found
                 .warnings
@@ -204,8 +210,8 @@ fn offline_siblings_do_not_count() {
     let found = Machine::usual()
         .with("sys/devices/system/cpu/online = 0-2\n")
         .detect();
-    assert_eq!(found.cpus[0].core_groups, [vec![0, 2], vec![1]]);
-    assert!(found.cpus[0].topology_complete);
+    assert_eq!(cores(&found.cpus[0]), [vec![0, 2], vec![1]]);
+    assert!(found.cpus[0].topology.is_complete());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::{
     io::{self, BufRead},
+    path::PathBuf,
     process::ExitCode,
     sync::{Arc, atomic::AtomicBool},
     thread,
@@ -12,6 +13,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use fabricbios_cpu::CpuEnd;
 use fabricbios_lease::StepError;
 use fabricbios_wire::{NodeId, ResourceType};
 use nix::sys::mman::{MlockAllFlags, mlockall};
@@ -44,6 +46,9 @@ pub struct Arguments {
     /// End leases over NVMe-oF of this node
     #[arg(long)]
     block: Option<NodeId>,
+    /// End leases of CPU cores in this cgroup
+    #[arg(long)]
+    cpu: Option<PathBuf>,
 }
 
 impl Arguments {
@@ -56,6 +61,10 @@ impl Arguments {
         if let Some(node_id) = self.block {
             let end = NvmeofEnd::start(node_id, Arc::clone(is_orphan))?;
             ends.push((ResourceType::Block, Box::new(end)));
+        }
+        if let Some(path) = &self.cpu {
+            let end = CpuEnd::at(path).map_err(anyhow::Error::msg)?;
+            ends.push((ResourceType::Cpu, Box::new(end)));
         }
         Ok(ends)
     }

@@ -1,0 +1,29 @@
+//! The local socket of a node: users of the machine put a process of theirs, or a network namespace, into a lease.
+//!
+//! The socket is `SOCK_SEQPACKET`: a caller connects, sends one [`Request`] and receives one [`Reply`], each a JSON object
+//! in one message. With the request comes one descriptor: a pidfd of the caller itself, or a network namespace. The
+//! kernel says who the caller is (`SO_PEERCRED`). The node moves what was given into the lease; it starts no program
+//! for anybody. docs/decisions/0023-local-socket.md has the reasons.
+
+#[cfg(feature = "client")]
+mod client;
+mod message;
+#[cfg(feature = "server")]
+mod namespace;
+#[cfg(feature = "server")]
+mod peer;
+#[cfg(feature = "server")]
+mod server;
+
+#[cfg(feature = "client")]
+pub use client::{AskError, DEFAULT_SOCKET, ENV_SOCKET, enter, ping, run};
+pub use message::{REQUEST_BYTES_MAX, Reply, Request};
+#[cfg(feature = "server")]
+pub use server::{LocalServer, Tenants};
+
+#[cfg(any(feature = "client", feature = "server"))]
+fn seqpacket() -> nix::Result<std::os::fd::OwnedFd> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+    let flags = SockFlag::SOCK_CLOEXEC;
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+}

@@ -1,0 +1,187 @@
+//! The messages.
+
+use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of a request.
+pub const REQUEST_BYTES_MAX: usize = 512;
+
+/// What a caller asks, such as `{"ask":"run","lease_id":"00000000000000000000000000000001"}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Is the node there?
+    Ping {},
+    /// Move the caller into the lease. The descriptor is a pidfd of the caller.
+    Run {
+        /// The lease, 32 hex digits.
+        #[serde(with = "hex")]
+        lease_id: LeaseId,
+    },
+    /// Hand the lease over to a network namespace. The descriptor is of the namespace.
+    Enter {
+        /// The lease, 32 hex digits.
+        #[serde(with = "hex")]
+        lease_id: LeaseId,
+    },
+}
+
+/// What the node answers, such as `{"entered":{"place":"/sys/fs/cgroup/…"}}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Reply {
+    /// The node is there.
+    Pong {},
+    /// What was given is in the lease.
+    Entered {
+        /// Where, for people.
+        place: String,
+    },
+    /// Nothing was moved.
+    Refused {
+        /// The name of the status, as in refusals over QUIC.
+        error: String,
+        /// The class: `permanent`, `transient` or `policy`.
+        class: String,
+        /// What failed and what to do.
+        message: String,
+    },
+}
+
+impl Request {
+    /// The bytes of the message.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// It is too long, or no request; the text says what was expected.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        if bytes.len() > REQUEST_BYTES_MAX {
+            let length = bytes.len();
+            return Err(format!(
+                "a request of {length} bytes; {REQUEST_BYTES_MAX} are allowed"
+            ));
+        }
+        serde_json::from_slice(bytes).map_err(|error| format!("not a request: {error}"))
+    }
+}
+
+impl Reply {
+    /// The bytes of the message.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// It is no reply.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        serde_json::from_slice(bytes).map_err(|error| format!("not a reply: {error}"))
+    }
+
+    /// The refusal, if the node refused.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        let Self::Refused {
+            error,
+            class,
+            message,
+        } = self
+        else {
+            return None;
+        };
+        let error = error.parse().unwrap_or(LeaseError::Internal);
+        let class = class.parse().unwrap_or(RefusalClass::Permanent);
+        Some(Refusal::new(error, class, message))
+    }
+}
+
+impl From<Refusal> for Reply {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused {
+            error: refusal.error.name().into(),
+            class: refusal.class.name().into(),
+            message: refusal.message,
+        }
+    }
+}
+
+fn encode(message: &impl Serialize) -> Vec<u8> {
+    // All fields are texts, which JSON can always hold.
+    serde_json::to_vec(message).unwrap_or_default()
+}
+
+/// A lease's id as text.
+mod hex {
+    use fabricbios_wire::LeaseId;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(id: &LeaseId, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(id)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<LeaseId, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_what_the_page_says() {
+        let lease_id = LeaseId(0xAB);
+        let id = "000000000000000000000000000000ab";
+        for (request, text) in [
+            (Request::Ping {}, r#"{"ask":"ping"}"#.to_owned()),
+            (
+                Request::Run { lease_id },
+                format!(r#"{{"ask":"run","lease_id":"{id}"}}"#),
+            ),
+            (
+                Request::Enter { lease_id },
+                format!(r#"{{"ask":"enter","lease_id":"{id}"}}"#),
+            ),
+        ] {
+            assert_eq!(request.encode(), text.as_bytes());
+            assert_eq!(Request::decode(text.as_bytes()), Ok(request));
+        }
+        let refusal = Refusal::new(
+            LeaseError::NotFound,
+            RefusalClass::Permanent,
+            "no \"lease\"",
+        );
+        let reply = Reply::from(refusal.clone());
+        assert_eq!(Reply::decode(&reply.encode()), Ok(reply.clone()));
+        assert_eq!(reply.refusal(), Some(refusal));
+    }
+
+    #[test]
+    fn anything_else_is_no_request() {
+        let id = "000000000000000000000000000000ab";
+        let long = format!(r#"{{"ask":"ping"{}}}"#, " ".repeat(REQUEST_BYTES_MAX));
+        for text in [
+            "",
+            "{",
+            "[]",
+            "\0\0",
+            r#"{"ask":"exec","lease_id":"1"}"#,
+            r#"{"ask":"run"}"#,
+            r#"{"ask":"run","lease_id":"xyz"}"#,
+            r#"{"ask":"run","lease_id":171}"#,
+            &format!(r#"{{"ask":"run","lease_id":"{id}","uid":0}}"#),
+            &format!(r#"{{"ask":"run","lease_id":"{id}"}}{{"ask":"ping"}}"#),
+            &"[".repeat(REQUEST_BYTES_MAX),
+            &long,
+        ] {
+            assert!(Request::decode(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The node's end of the socket. It has threads of its own, so that nothing here holds up the node: one accepts, and each
+//! caller has one, for one request.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, Permissions},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
+use fabricbios_helper::Line;
+use fabricbios_lease::StepError;
+use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
+use nix::{
+    errno::Errno,
+    sys::socket::{
+        Backlog, MsgFlags, Shutdown, SockFlag, UnixAddr, accept4, bind, connect, listen, shutdown,
+    },
+    unistd::geteuid,
+};
+
+use crate::{Reply, Request, namespace, peer::Peer, seqpacket};
+
+/// How long a caller may take to send its request.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Most callers of one user, and of all users, at a time.
+const OF_ONE_MAX: usize = 8;
+const OF_ALL_MAX: usize = 64;
+
+/// Pause after the system refused a descriptor or a thread.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// The tenants of each user.
+pub type Tenants = BTreeMap<u32, Vec<String>>;
+
+/// The open socket. A drop closes it and removes its name; callers that are being answered are answered.
+#[derive(Debug)]
+pub struct LocalServer {
+    path: PathBuf,
+    listener: Arc<OwnedFd>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+/// What all callers share.
+struct Shared {
+    tenants: Tenants,
+    kinds: Vec<Arc<dyn LocalAccess>>,
+    /// Callers by user.
+    callers: Mutex<BTreeMap<u32, usize>>,
+}
+
+impl LocalServer {
+    /// Opens the socket at `path`, to which every user of the machine may connect. `kinds` are asked in turn for the
+    /// lease that a caller names. The directory of `path` is made if it is missing; nobody but root and the user of this
+    /// process may be able to write in it, because who can replaces the socket with one of his own.
+    ///
+    /// # Errors
+    /// The directory does not suit, something else has the path, or the system refuses.
+    pub fn open(
+        path: &Path,
+        tenants: Tenants,
+        kinds: Vec<Arc<dyn LocalAccess>>,
+    ) -> io::Result<Self> {
+        check_directory(path.parent().filter(|it| !it.as_os_str().is_empty()))?;
+        let address = UnixAddr::new(path)?;
+        remove_stale(path, &address)?;
+        let listener = seqpacket()?;
+        bind(listener.as_raw_fd(), &address)?;
+        fs::set_permissions(path, Permissions::from_mode(0o666))?;
+        listen(&listener, Backlog::new(64)?)?;
+        let shared = Arc::new(Shared {
+            tenants,
+            kinds,
+            callers: Mutex::default(),
+        });
+        let listener = Arc::new(listener);
+        let its = Arc::clone(&listener);
+        let thread = thread::Builder::new().name("local socket".into());
+        let accepting = thread.spawn(move || accept_all(&its, &shared))?;
+        Ok(Self {
+            path: path.to_owned(),
+            listener,
+            accepting: Some(accepting),
+        })
+    }
+}
+
+impl Drop for LocalServer {
+    fn drop(&mut self) {
+        // Ends the accept(2) that waits.
+        shutdown(self.listener.as_raw_fd(), Shutdown::Both).ok();
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the local socket's name stays");
+        }
+        self.accepting.take().map(JoinHandle::join);
+    }
+}
+
+fn check_directory(directory: Option<&Path>) -> io::Result<()> {
+    let invalid = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let Some(directory) = directory.filter(|it| it.is_absolute()) else {
+        return invalid("the path is not absolute".into());
+    };
+    let shown = directory.display();
+    if !directory.exists() {
+        fs::create_dir_all(directory)?;
+        // Whatever the umask says: other users look for the socket here.
+        fs::set_permissions(directory, Permissions::from_mode(0o755))?;
+    }
+    let found = fs::metadata(directory)?;
+    let (mode, owner) = (found.mode() & 0o7777, found.uid());
+    if !found.is_dir() {
+        return invalid(format!("{shown} is no directory"));
+    }
+    if owner != 0 && owner != geteuid().as_raw() {
+        return invalid(format!(
+            "the directory {shown} is of uid {owner}, who could put a socket of his own there"
+        ));
+    }
+    if mode & 0o022 != 0 {
+        return invalid(format!(
+            "the directory {shown} has mode {mode:04o}, so other users could put sockets of their own there: chmod 755 it, \
+             or choose another"
+        ));
+    }
+    Ok(())
+}
+
+/// Removes the socket that a killed node has left.
+fn remove_stale(path: &Path, address: &UnixAddr) -> io::Result<()> {
+    let in_use = |why: &str| {
+        let why = format!("{}: {why}", path.display());
+        Err(io::Error::new(io::ErrorKind::AddrInUse, why))
+    };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => return in_use("this is no socket"),
+        Ok(_) => {}
+    }
+    match connect(seqpacket()?.as_raw_fd(), address) {
+        Ok(()) => in_use("another process serves this socket"),
+        Err(Errno::ECONNREFUSED) => fs::remove_file(path),
+        Err(errno) => in_use(&format!("another process may serve this socket: {errno}")),
+    }
+}
+
+fn accept_all(listener: &OwnedFd, shared: &Arc<Shared>) {
+    loop {
+        let accepted = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC);
+        match accepted {
+            Ok(raw) => {
+                // SAFETY: accept4(2) has just made the descriptor for this process; nobody else has it.
+                let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+                begin(socket, shared);
+            }
+            // The socket was shut down.
+            Err(Errno::EINVAL) => return,
+            Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+            Err(errno) => {
+                tracing::warn!(%errno, "the local socket accepts nobody; trying again");
+                thread::sleep(AGAIN);
+            }
+        }
+    }
+}
+
+/// Serves a caller on a thread, unless there are too many.
+fn begin(socket: OwnedFd, shared: &Arc<Shared>) {
+    let line = Line::from(socket);
+    let admitted = Peer::of(&line).map_err(|error| {
+        Refusal::new(
+            LeaseError::Internal,
+            RefusalClass::Permanent,
+            format!("SO_PEERCRED: {error}"),
+        )
+    });
+    let admitted = admitted.and_then(|peer| Admitted::new(peer, shared));
+    let admitted = match admitted {
+        Ok(admitted) => admitted,
+        Err(refusal) => return answer(&line, &Reply::from(refusal)),
+    };
+    let serve = move || {
+        let reply = admitted.serve(&line);
+        answer(&line, &reply.unwrap_or_else(Reply::from));
+    };
+    // A caller whose thread is not started sees its connection closed.
+    if let Err(error) = thread::Builder::new()
+        .name("local caller".into())
+        .spawn(serve)
+    {
+        tracing::warn!(%error, "a caller of the local socket is not answered");
+        thread::sleep(AGAIN);
+    }
+}
+
+/// The socket has room for one message, so this never waits. The caller may have gone.
+fn answer(line: &Line, reply: &Reply) {
+    line.send(&reply.encode(), None, MsgFlags::MSG_DONTWAIT)
+        .ok();
+}
+
+/// A caller that is counted. A drop counts it out.
+struct Admitted {
+    peer: Peer,
+    shared: Arc<Shared>,
+}
+
+impl Admitted {
+    fn new(peer: Peer, shared: &Arc<Shared>) -> Result<Self, Refusal> {
+        let mut callers = shared.callers();
+        let (of_all, of_one) = (callers.values().sum::<usize>(), callers.get(&peer.uid));
+        let of_one = of_one.copied().unwrap_or_default();
+        if of_one >= OF_ONE_MAX || of_all >= OF_ALL_MAX {
+            return Err(Refusal::new(
+                LeaseError::Unavailable,
+                RefusalClass::Transient,
+                format!(
+                    "{of_one} callers of uid {} and {of_all} of all users are at the local socket; at most {OF_ONE_MAX} \
+                     and {OF_ALL_MAX} are answered at a time",
+                    peer.uid
+                ),
+            ));
+        }
+        callers.insert(peer.uid, of_one + 1);
+        let shared = Arc::clone(shared);
+        Ok(Self { peer, shared })
+    }
+
+    fn serve(&self, line: &Line) -> Result<Reply, Refusal> {
+        let malformed =
+            |why: String| Refusal::new(LeaseError::Malformed, RefusalClass::Permanent, why);
+        let in_time = line.is_ready_within(PATIENCE);
+        if !in_time.map_err(|error| malformed(error.to_string()))? {
+            return Err(malformed(format!("no request within {PATIENCE:?}")));
+        }
+        let message = line
+            .receive()
+            .map_err(|error| malformed(error.to_string()))?;
+        let Some(message) = message else {
+            return Err(malformed("the caller closed its end".into()));
+        };
+        let request = Request::decode(&message.bytes).map_err(malformed)?;
+        let Some((lease_id, wanted)) = wanted(request) else {
+            return Ok(Reply::Pong {});
+        };
+        let invalid =
+            |why: String| Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, why);
+        let descriptor = message
+            .descriptor
+            .ok_or_else(|| invalid("no descriptor came with the request".into()))?;
+        let given = match wanted {
+            Wanted::Process => {
+                let itself = self.peer.check_itself(line, descriptor.as_fd());
+                itself.map_err(|why| {
+                    Refusal::new(LeaseError::NotPermitted, RefusalClass::Permanent, why)
+                })?;
+                Given::Process(descriptor)
+            }
+            Wanted::NetworkNamespace => {
+                namespace::check(descriptor.as_fd(), self.peer.uid).map_err(invalid)?;
+                Given::NetworkNamespace(descriptor)
+            }
+        };
+        self.enter(lease_id, given)
+    }
+
+    fn enter(&self, lease_id: LeaseId, given: Given) -> Result<Reply, Refusal> {
+        let Peer { uid, pid } = self.peer;
+        let caller = Caller {
+            uid,
+            pid,
+            tenants: self.shared.tenants.get(&uid).cloned().unwrap_or_default(),
+            is_root: uid == 0,
+        };
+        match self.shared.enter(lease_id, &caller, &given) {
+            Ok(Entered { place }) => {
+                tracing::info!(%lease_id, uid, pid, %place, "a user of this machine entered a lease");
+                Ok(Reply::Entered { place })
+            }
+            Err(why) => {
+                // Any user can cause any number of these lines.
+                tracing::debug!(%lease_id, uid, pid, %why, "a user of this machine was refused a lease");
+                Err(of_local(&why))
+            }
+        }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut callers = self.shared.callers();
+        if let Some(count) = callers.get_mut(&self.peer.uid) {
+            *count -= 1;
+            if *count == 0 {
+                callers.remove(&self.peer.uid);
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn callers(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks each kind for the lease.
+    fn enter(
+        &self,
+        lease: LeaseId,
+        caller: &Caller,
+        given: &Given,
+    ) -> Result<Entered, LocalRefusal> {
+        for kind in &self.kinds {
+            let copy = given.try_clone().map_err(|error| {
+                LocalRefusal::Failed(StepError::new("duplicate the descriptor", error))
+            })?;
+            match kind.enter(lease, caller, copy) {
+                Err(LocalRefusal::NotFound) => {}
+                outcome => return outcome,
+            }
+        }
+        Err(LocalRefusal::NotFound)
+    }
+}
+
+/// What a request needs as its descriptor.
+enum Wanted {
+    Process,
+    NetworkNamespace,
+}
+
+fn wanted(request: Request) -> Option<(LeaseId, Wanted)> {
+    match request {
+        Request::Ping {} => None,
+        Request::Run { lease_id } => Some((lease_id, Wanted::Process)),
+        Request::Enter { lease_id } => Some((lease_id, Wanted::NetworkNamespace)),
+    }
+}
+
+fn of_local(why: &LocalRefusal) -> Refusal {
+    let (error, class) = match why {
+        LocalRefusal::NotFound => (LeaseError::NotFound, RefusalClass::Permanent),
+        LocalRefusal::NotYours { .. } => (LeaseError::NotPermitted, RefusalClass::Policy),
+        LocalRefusal::Unsupported(_) => (LeaseError::Unsupported, RefusalClass::Permanent),
+        LocalRefusal::NotActive(_) => (LeaseError::Expired, RefusalClass::Permanent),
+        LocalRefusal::Failed(_) => (LeaseError::Internal, RefusalClass::Permanent),
+    };
+    Refusal::new(error, class, why.to_string())
+}

@@ -1,0 +1,488 @@
+//! The local socket with callers of several users, as the kernel tells them. The tests that need another user run as
+//! root only.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{Read, Write},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::{fs::PermissionsExt, net::UnixStream},
+    },
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
+use fabricbios_helper::{Line, Pidfd};
+use fabricbios_lease::StepError;
+use fabricbios_local::{AskError, LocalServer, Reply, Request, Tenants, enter, ping, run};
+use fabricbios_wire::{LeaseError, LeaseId};
+use nix::{
+    libc,
+    sched::{CloneFlags, unshare},
+    sys::{
+        socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, socket},
+        wait::waitpid,
+    },
+    unistd::{ForkResult, Pid, Uid, fork, geteuid, setresuid},
+};
+use tempfile::TempDir;
+
+const BLUE: LeaseId = LeaseId(0xB);
+const FAILS: LeaseId = LeaseId(0xF);
+const OF_NOBODY: LeaseId = LeaseId(0x0);
+
+/// A user of tenant blue, and one of no tenant.
+const BLUES: u32 = 12_345;
+const STRANGER: u32 = 12_346;
+
+/// A kind with one lease, of tenant blue.
+#[derive(Default)]
+struct Blue(Mutex<Vec<(Caller, Given)>>);
+
+impl LocalAccess for Blue {
+    fn enter(
+        &self,
+        lease: LeaseId,
+        caller: &Caller,
+        given: Given,
+    ) -> Result<Entered, LocalRefusal> {
+        if lease != BLUE {
+            return Err(LocalRefusal::NotFound);
+        }
+        caller.check("blue")?;
+        let place = given.to_string();
+        self.0.lock().unwrap().push((caller.clone(), given));
+        Ok(Entered { place })
+    }
+}
+
+/// A kind whose leases are not what they were.
+struct Refuses;
+
+impl LocalAccess for Refuses {
+    fn enter(
+        &self,
+        lease: LeaseId,
+        _caller: &Caller,
+        given: Given,
+    ) -> Result<Entered, LocalRefusal> {
+        match (lease, given) {
+            (FAILS, Given::Process(_)) => Err(LocalRefusal::Failed(StepError::new(
+                "cgroup.procs",
+                "/sys/fs/cgroup/lease: no such process",
+            ))),
+            (FAILS, given) => Err(LocalRefusal::Unsupported(format!("it takes no {given}"))),
+            _ => Err(LocalRefusal::NotFound),
+        }
+    }
+}
+
+struct World {
+    directory: TempDir,
+    server: LocalServer,
+    blue: Arc<Blue>,
+}
+
+fn reachable() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
+    directory
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = reachable();
+        let blue = Arc::new(Blue::default());
+        let tenants = Tenants::from([(BLUES, vec!["red".into(), "blue".into()])]);
+        let kinds: Vec<Arc<dyn LocalAccess>> = vec![blue.clone(), Arc::new(Refuses)];
+        let path = directory.path().join("local.sock");
+        let server = LocalServer::open(&path, tenants, kinds).unwrap();
+        Self {
+            directory,
+            server,
+            blue,
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("local.sock")
+    }
+
+    fn connect(&self) -> Line {
+        connect_to(&self.path()).unwrap()
+    }
+
+    fn ask(&self, bytes: &[u8], given: Option<BorrowedFd<'_>>) -> Reply {
+        exchange(&self.connect(), bytes, given)
+    }
+
+    fn moved(&self) -> Vec<Caller> {
+        let moved = self.blue.0.lock().unwrap();
+        moved.iter().map(|(caller, _)| caller.clone()).collect()
+    }
+}
+
+fn connect_to(path: &Path) -> nix::Result<Line> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let end = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    connect(end.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(end.into())
+}
+
+fn exchange(line: &Line, bytes: &[u8], given: Option<BorrowedFd<'_>>) -> Reply {
+    line.send(bytes, given, MsgFlags::empty()).unwrap();
+    answer(line)
+}
+
+fn answer(line: &Line) -> Reply {
+    Reply::decode(&line.receive().unwrap().unwrap().bytes).unwrap()
+}
+
+fn refused(reply: &Reply) -> (LeaseError, String) {
+    let refusal = reply.refusal();
+    let refusal = refusal.unwrap_or_else(|| panic!("not refused: {reply:?}"));
+    (refusal.error, refusal.message)
+}
+
+fn itself() -> Pidfd {
+    Pidfd::open(Pid::this()).unwrap()
+}
+
+fn of(outcome: Result<String, AskError>) -> Reply {
+    match outcome {
+        Ok(place) => Reply::Entered { place },
+        Err(AskError::Refused(refusal)) => refusal.into(),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+/// Does this as another user, in another process. `None`: this user cannot do that.
+fn as_user(uid: u32, act: impl FnOnce() -> Reply) -> Option<(Pid, Reply)> {
+    if !geteuid().is_root() {
+        eprintln!("not run: it takes root");
+        return None;
+    }
+    let (mut ours, mut its) = UnixStream::pair().unwrap();
+    // SAFETY: the child makes system calls and allocates memory, which glibc allows after a fork of threads.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let uid = Uid::from_raw(uid);
+            setresuid(uid, uid, uid).unwrap();
+            let reply = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+            let bytes = reply.map(|it| it.encode()).unwrap_or_default();
+            its.write_all(&bytes).ok();
+            // SAFETY: _exit(2) takes an integer.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            drop(its);
+            let mut bytes = Vec::new();
+            ours.read_to_end(&mut bytes).unwrap();
+            waitpid(child, None).unwrap();
+            Some((child, Reply::decode(&bytes).unwrap()))
+        }
+    }
+}
+
+#[test]
+fn a_user_moves_its_own_process_into_a_lease_of_its_tenant() {
+    let world = World::new();
+    let Some((pid, reply)) = as_user(BLUES, || of(run(&world.path(), BLUE))) else {
+        return;
+    };
+    let place = "process".to_owned();
+    assert_eq!(reply, Reply::Entered { place });
+    let expected = Caller {
+        uid: BLUES,
+        pid: pid.as_raw(),
+        tenants: vec!["red".into(), "blue".into()],
+        is_root: false,
+    };
+    assert_eq!(world.moved(), [expected]);
+}
+
+#[test]
+fn root_enters_every_lease() {
+    if !geteuid().is_root() {
+        return eprintln!("not run: it takes root");
+    }
+    let world = World::new();
+    assert_eq!(run(&world.path(), BLUE).unwrap(), "process");
+    let caller = &world.moved()[0];
+    assert!(caller.is_root && caller.tenants.is_empty());
+    assert_eq!(caller.pid, Pid::this().as_raw());
+    let namespace = File::open("/proc/self/ns/net").unwrap();
+    let place = enter(&world.path(), BLUE, namespace.as_fd()).unwrap();
+    assert_eq!(place, "network namespace");
+}
+
+#[test]
+fn a_user_of_another_tenant_is_refused_and_told_why() {
+    let world = World::new();
+    let Some((_, reply)) = as_user(STRANGER, || of(run(&world.path(), BLUE))) else {
+        return;
+    };
+    let (error, message) = refused(&reply);
+    assert_eq!(error, LeaseError::NotPermitted);
+    assert!(message.ends_with("--tenant-uid blue=12346"), "{message}");
+    assert_eq!(world.moved(), []);
+}
+
+#[test]
+fn each_refusal_of_a_kind_is_told_as_what_it_is() {
+    let world = World::new();
+    let itself = itself();
+    let ask = |lease_id| {
+        let request = Request::Run { lease_id };
+        refused(&world.ask(&request.encode(), Some(itself.as_fd())))
+    };
+    assert_eq!(ask(OF_NOBODY).0, LeaseError::NotFound);
+    let (error, message) = ask(FAILS);
+    assert_eq!(error, LeaseError::Internal);
+    assert!(message.contains("/sys/fs/cgroup/lease"), "{message}");
+    if geteuid().is_root() {
+        let namespace = File::open("/proc/self/ns/net").unwrap();
+        let reply = of(enter(&world.path(), FAILS, namespace.as_fd()));
+        assert_eq!(refused(&reply).0, LeaseError::Unsupported);
+    }
+}
+
+#[test]
+fn nobody_moves_the_process_of_somebody_else() {
+    let world = World::new();
+    let request = Request::Run { lease_id: BLUE }.encode();
+    let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
+    let its = Pidfd::open(Pid::from_raw(other.id().try_into().unwrap())).unwrap();
+    let (error, message) = refused(&world.ask(&request, Some(its.as_fd())));
+    assert_eq!(error, LeaseError::NotPermitted);
+    assert!(message.contains(&other.id().to_string()), "{message}");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let (error, _) = refused(&world.ask(&request, Some(its.as_fd())));
+    assert_eq!(error, LeaseError::NotPermitted, "it has ended");
+    assert_eq!(world.moved(), []);
+}
+
+/// The process that connected has ended, and somebody else has its end of the socket.
+#[test]
+fn a_socket_that_was_passed_on_moves_nobody() {
+    let world = World::new();
+    let path = world.path();
+    let (ours, its) = UnixStream::pair().unwrap();
+    let (ours, its) = (
+        Line::from(OwnedFd::from(ours)),
+        Line::from(OwnedFd::from(its)),
+    );
+    // SAFETY: as in `as_user`.
+    let child = match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let connected: OwnedFd = connect_to(&path).unwrap().into();
+            its.send(b"s", Some(connected.as_fd()), MsgFlags::empty())
+                .unwrap();
+            // SAFETY: _exit(2) takes an integer.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => child,
+    };
+    let connected = ours.receive().unwrap().unwrap().descriptor.unwrap();
+    waitpid(child, None).unwrap();
+    let request = Request::Run { lease_id: BLUE }.encode();
+    let reply = exchange(&connected.into(), &request, Some(itself().as_fd()));
+    assert_eq!(refused(&reply).0, LeaseError::NotPermitted);
+    assert_eq!(world.moved(), []);
+}
+
+#[test]
+fn a_process_that_is_not_of_its_user_any_more_is_not_moved() {
+    let world = World::new();
+    let asked = as_user(0, || {
+        let (user, root) = (Uid::from_raw(BLUES), Uid::from_raw(0));
+        setresuid(user, user, root).unwrap();
+        let line = world.connect();
+        // As a set-user-ID program does.
+        setresuid(root, root, root).unwrap();
+        let request = Request::Run { lease_id: BLUE }.encode();
+        exchange(&line, &request, Some(itself().as_fd()))
+    });
+    let Some((_, reply)) = asked else {
+        return;
+    };
+    assert_eq!(refused(&reply).0, LeaseError::NotPermitted);
+    assert_eq!(world.moved(), []);
+}
+
+#[test]
+fn a_wrong_descriptor_is_refused() {
+    let world = World::new();
+    let (run, enter) = (
+        Request::Run { lease_id: BLUE }.encode(),
+        Request::Enter { lease_id: BLUE }.encode(),
+    );
+    let file = tempfile::tempfile().unwrap();
+    let other_namespace = File::open("/proc/self/ns/mnt").unwrap();
+    let namespace = File::open("/proc/self/ns/net").unwrap();
+    let itself = itself();
+    for (request, given, expected) in [
+        (&run, None, LeaseError::InvalidArgs),
+        (&run, Some(file.as_fd()), LeaseError::NotPermitted),
+        (&run, Some(namespace.as_fd()), LeaseError::NotPermitted),
+        (&enter, None, LeaseError::InvalidArgs),
+        (&enter, Some(file.as_fd()), LeaseError::InvalidArgs),
+        (&enter, Some(itself.as_fd()), LeaseError::InvalidArgs),
+        (
+            &enter,
+            Some(other_namespace.as_fd()),
+            LeaseError::InvalidArgs,
+        ),
+    ] {
+        let (error, message) = refused(&world.ask(request, given));
+        assert_eq!(error, expected, "{message}");
+        assert!(message.contains("descriptor"), "{message}");
+    }
+    assert_eq!(world.moved(), []);
+}
+
+#[test]
+fn a_network_namespace_is_given_by_its_owner_only() {
+    let world = World::new();
+    let give = || {
+        let namespace = File::open("/proc/self/ns/net").unwrap();
+        of(enter(&world.path(), BLUE, namespace.as_fd()))
+    };
+    let Some((_, reply)) = as_user(BLUES, give) else {
+        return;
+    };
+    let (error, message) = refused(&reply);
+    assert_eq!(error, LeaseError::InvalidArgs);
+    assert!(message.contains("is of uid 0"), "{message}");
+    let asked = as_user(BLUES, || {
+        match unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET) {
+            Ok(()) => give(),
+            Err(errno) => Reply::Entered {
+                place: format!("not run: {errno}"),
+            },
+        }
+    });
+    let place = match asked {
+        Some((_, Reply::Entered { place })) => place,
+        other => panic!("{other:?}"),
+    };
+    match place.as_str() {
+        "network namespace" => assert_eq!(world.moved().len(), 1),
+        // The system gives no user namespace to its users.
+        not_run => eprintln!("{not_run}"),
+    }
+}
+
+#[test]
+fn what_is_no_request_is_answered_and_harms_nobody() {
+    let world = World::new();
+    for bytes in [
+        &b"x"[..],
+        b"{\"ask\":",
+        b"{\"ask\":\"exec\"}",
+        &[0xFF; 64],
+        &[b'['; 60_000],
+    ] {
+        assert_eq!(refused(&world.ask(bytes, None)).0, LeaseError::Malformed);
+    }
+    ping(&world.path()).unwrap();
+}
+
+/// Those who say nothing, and those who are stopped, take the places of their own user only.
+#[test]
+fn a_user_who_says_nothing_holds_up_no_other_and_not_for_long() {
+    let world = World::new();
+    let silent: Vec<Line> = (0..8).map(|_| world.connect()).collect();
+    let (error, _) = refused(&answer(&world.connect()));
+    assert_eq!(error, LeaseError::Unavailable);
+    let asked = as_user(BLUES, || of(run(&world.path(), BLUE)));
+    assert!(asked.is_none_or(|(_, it)| matches!(it, Reply::Entered { .. })));
+    for line in &silent {
+        assert_eq!(refused(&answer(line)).0, LeaseError::Malformed);
+    }
+    until_answered(&world);
+}
+
+#[test]
+fn a_caller_that_is_stopped_is_answered_and_forgotten() {
+    let world = World::new();
+    let stopped: Vec<Line> = (0..20)
+        .map(|_| {
+            let line = world.connect();
+            // It never reads the answer.
+            let sent = line.send(&Request::Ping {}.encode(), None, MsgFlags::empty());
+            sent.unwrap();
+            line.is_ready_within(std::time::Duration::MAX).unwrap();
+            until_answered(&world);
+            line
+        })
+        .collect();
+    assert_eq!(answer(&stopped[0]), Reply::Pong {});
+}
+
+/// A caller is counted out after it was answered.
+fn until_answered(world: &World) {
+    while let Err(AskError::Refused(refusal)) = ping(&world.path()) {
+        assert_eq!(refusal.error, LeaseError::Unavailable);
+    }
+}
+
+#[test]
+fn callers_that_are_gone_are_forgotten() {
+    let world = World::new();
+    for _ in 0..100 {
+        drop(world.connect());
+    }
+    until_answered(&world);
+}
+
+#[test]
+fn the_socket_of_a_killed_node_is_replaced_and_that_of_a_live_one_is_not() {
+    let world = World::new();
+    let path = world.path();
+    let again = || LocalServer::open(&path, Tenants::new(), Vec::new());
+    let error = again().unwrap_err().to_string();
+    assert!(error.contains("another process serves"), "{error}");
+    ping(&path).unwrap();
+    drop(world.server);
+    assert!(!path.exists());
+    assert!(matches!(ping(&path), Err(AskError::Unreachable { .. })));
+    // Nobody listens to this name.
+    let stale = socket(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        SockFlag::empty(),
+        None,
+    )
+    .unwrap();
+    nix::sys::socket::bind(stale.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    drop(stale);
+    drop(again().unwrap());
+    fs::write(&path, "mine").unwrap();
+    let error = again().unwrap_err().to_string();
+    assert!(error.contains("no socket"), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"mine");
+}
+
+#[test]
+fn every_user_may_connect_and_nobody_may_replace_the_socket() {
+    let directory = reachable();
+    let open = |path: &Path| LocalServer::open(path, Tenants::new(), Vec::new());
+    let path = directory.path().join("made/local.sock");
+    let server = open(&path).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o666);
+    assert_eq!(mode(path.parent().unwrap()), 0o755);
+    drop(server);
+    for wrong in [0o777, 0o1777, 0o775] {
+        fs::set_permissions(path.parent().unwrap(), Permissions::from_mode(wrong)).unwrap();
+        let error = open(&path).unwrap_err().to_string();
+        assert!(error.contains(&format!("mode {wrong:04o}")), "{error}");
+    }
+    assert!(open(Path::new("local.sock")).is_err());
+}

@@ -1,0 +1,327 @@
+//! CPU cores on offer.
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::{anyhow, bail};
+use fabricbios_contract::{Provider, Store, stray_binding_id};
+use fabricbios_cpu::{
+    CpuConfig, CpuList, CpuPath, CpuStore, Group, Root, Topology, Wanted, default_root, list,
+};
+use fabricbios_kernfs::Tree;
+use fabricbios_lease::{
+    AllocationMode, ClassOffer, ClassState, Durability, FenceScope, Offer, OfferedClass,
+};
+use fabricbios_wire::{
+    CpuCap, CpuIsolationClass, ResourceId, ResourceInventory, ResourceType, Transport, cpu_flags,
+};
+
+use crate::{
+    config::{CpuIsolationPolicy, Profile, Settings},
+    detect::{CPU_NAME, CpuFound, Detected, Sources, detect_cpu, resource_id},
+    inventory::{Described, ResourceStatus, describe},
+    providers::{Continuity, Offered, Opened, Opening},
+};
+
+/// Opens what `--cpus` asks for.
+///
+/// # Errors
+/// The CPUs cannot be offered, or the host has no cgroup v2 with `cpuset` and `cpu`.
+pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
+    let Opening {
+        settings,
+        node_id,
+        watchdog,
+        ..
+    } = *opening;
+    let at = cgroup(settings, &node_id);
+    let Some(wanted) = &settings.cpus else {
+        tracing::info!("no CPU cores are offered for lease; --cpus LIST offers some");
+        end_all(&at)?;
+        return Ok(Opened::nothing());
+    };
+    let root = Root::at(&at).map_err(|why| anyhow!("--cpus: {why}"))?;
+    let sources = Sources::of_this_machine();
+    let (found, warnings) = detect_cpu(&sources);
+    let Some(found) = found else {
+        bail!("--cpus: {}", warnings.join("; "));
+    };
+    let groups = groups(settings, wanted, &found.topology, &root)?;
+    let cpus: Vec<u32> = groups.iter().flat_map(|it| it.cpus.clone()).collect();
+    let store = CpuStore::open(CpuConfig {
+        root: root.clone(),
+        groups,
+        sys: sources.sys,
+        proc: sources.proc.clone(),
+    })
+    .map_err(|error| anyhow!("--cpus: {error}"))?;
+    let classes = classes(settings, &found.topology, store.not_exclusive());
+    let resource_id = resource_id(&node_id, ResourceType::Cpu, CPU_NAME);
+    let cap = cap(settings, &found, resource_id, &store, &classes);
+    let offer = Offer {
+        resource_id,
+        capacity: cap.cores.into(),
+        align: 1,
+        transports: Vec::new(),
+        durability: Durability::Boot,
+        fence_scope: FenceScope::Part,
+        allocation_mode: AllocationMode::Cores {
+            groups: store.core_groups(),
+        },
+        read_only: false,
+        classes: Some(classes),
+        rate: None,
+    };
+    watchdog.ends(ResourceType::Cpu, at.clone());
+    let guard = watchdog.guard(ResourceType::Cpu);
+    let path = Arc::new(CpuPath::of(root, sources.proc, guard));
+    let provider = Provider::new()
+        .with_store(resource_id, Arc::new(store))
+        .with_path("cgroup", &[Transport::Auto], path.clone());
+    tracing::info!(cpus = list(&cpus), cgroup = %at.display(), "CPU cores are leased");
+    let described = Arc::new(OfferedCpus { cap });
+    let mut offered = Offered::new(ResourceType::Cpu, offer, described, Arc::new(provider));
+    for resource in &mut offered.resources {
+        // The cgroups are the record of which lease has what, until a reboot.
+        resource.continuity = Continuity::Known;
+    }
+    Ok(Opened {
+        offered: Some(Offered {
+            per_tenant_max: settings.cpu_per_tenant_max.map(u64::from),
+            watchdog: Some(watchdog.clone()),
+            ..offered
+        }),
+        local: Some(path),
+        ..Opened::nothing()
+    })
+}
+
+fn cgroup(settings: &Settings, node_id: &fabricbios_wire::NodeId) -> PathBuf {
+    let named = settings.cpu_cgroup.clone();
+    named.unwrap_or_else(|| default_root(node_id))
+}
+
+/// Ends the leases that an earlier run with `--cpus` has left.
+fn end_all(at: &std::path::Path) -> anyhow::Result<()> {
+    if !at.exists() {
+        return Ok(());
+    }
+    let root = Root::at(at).map_err(|why| anyhow!("{why}"))?;
+    let store = CpuStore::open(CpuConfig {
+        root,
+        groups: Vec::new(),
+        sys: Tree::new("/sys"),
+        proc: Tree::new("/proc"),
+    })?;
+    for lease in store.leases()? {
+        tracing::warn!(lease_id = %lease, "ending a lease of CPU cores, of which none are on offer any more");
+        store.release(stray_binding_id(ResourceId(0), lease), None, &|| ())?;
+    }
+    Ok(())
+}
+
+fn groups(
+    settings: &Settings,
+    wanted: &Wanted,
+    topology: &Topology,
+    root: &Root,
+) -> anyhow::Result<Vec<Group>> {
+    let reserve = match &settings.cpu_reserve {
+        Some(CpuList(cpus)) => cpus.clone(),
+        None => Vec::new(),
+    };
+    let known = |cpu: &u32| topology.online.contains(cpu) || topology.offline.contains(cpu);
+    let unknown: Vec<u32> = reserve.iter().copied().filter(|cpu| !known(cpu)).collect();
+    if !unknown.is_empty() {
+        bail!("--cpu-reserve: this machine has no CPUs {}", list(&unknown));
+    }
+    let held = CpuStore::held(root)?;
+    let groups = topology.select(wanted, &reserve, &held);
+    let groups = groups.map_err(|why| anyhow!("--cpus: {why}"))?;
+    if groups.is_empty() {
+        bail!(
+            "--cpus: nothing is left to offer: the core of the boot CPU and those of --cpu-reserve are never leased, \
+             and the others are not online or isolated"
+        );
+    }
+    Ok(groups)
+}
+
+/// The classes, and why some are refused. No class is weakened: incomplete topology leaves only best_effort.
+fn classes(settings: &Settings, topology: &Topology, not_exclusive: Option<&str>) -> ClassOffer {
+    let whole = match (profile(settings), topology.is_complete(), not_exclusive) {
+        (Profile::BareMetal, ..) => {
+            Some("a bare-metal node has no runtime that enforces it".into())
+        }
+        (_, false, _) => Some(format!(
+            "the CPU topology is incomplete: {}",
+            topology.faults.join("; ")
+        )),
+        (.., Some(why)) => Some(why.to_owned()),
+        _ => None,
+    };
+    let strict = whole.clone().or_else(|| {
+        let smt = topology.groups.iter().find(|group| group.cpus.len() > 1)?;
+        Some(format!(
+            "an online core has more than one online thread (CPUs {}); switch SMT off, and start the node again",
+            list(&smt.cpus)
+        ))
+    });
+    let class = |class: CpuIsolationClass, refused: Option<String>| OfferedClass {
+        class: class as u8,
+        state: refused.map_or(ClassState::Enforced, ClassState::Refused),
+    };
+    ClassOffer {
+        default: policy(settings) as u8,
+        classes: vec![
+            class(CpuIsolationClass::BestEffort, None),
+            class(CpuIsolationClass::WholeCore, whole),
+            class(CpuIsolationClass::StrictIsolated, strict),
+        ],
+    }
+}
+
+fn profile(settings: &Settings) -> Profile {
+    settings.profile.unwrap_or_default()
+}
+
+fn policy(settings: &Settings) -> CpuIsolationClass {
+    let policy = settings.cpu_isolation_policy;
+    let policy = policy.unwrap_or(match profile(settings) {
+        Profile::Linux => CpuIsolationPolicy::default(),
+        // The only class there.
+        Profile::BareMetal => CpuIsolationPolicy::BestEffort,
+    });
+    policy.into()
+}
+
+/// The entry of the inventory: the cores that can be leased under the policy, 0 if its class is refused.
+fn cap(
+    settings: &Settings,
+    found: &CpuFound,
+    resource_id: ResourceId,
+    store: &CpuStore,
+    classes: &ClassOffer,
+) -> CpuCap {
+    let is_enforced = |class: u8| {
+        let of_class = |it: &&OfferedClass| it.class == class;
+        let found = classes.classes.iter().find(of_class);
+        found.is_some_and(|it| it.state == ClassState::Enforced)
+    };
+    let cores = match is_enforced(classes.default) {
+        true => store.core_groups().len(),
+        false => 0,
+    };
+    let aware = match is_enforced(CpuIsolationClass::WholeCore as u8) {
+        true => cpu_flags::TOPOLOGY_AWARE_LEASING,
+        false => 0,
+    };
+    let rejects_wide = match profile(settings) {
+        Profile::BareMetal => cpu_flags::REJECTS_WIDE_SINGLE_THREADED,
+        Profile::Linux => 0,
+    };
+    let policy = (u32::from(classes.default) + 1) << cpu_flags::ISOLATION_SHIFT;
+    let detected = found.cap(resource_id);
+    CpuCap {
+        cores: u16::try_from(cores).unwrap_or(u16::MAX),
+        flags: detected.flags | aware | rejects_wide | policy,
+        ..detected
+    }
+}
+
+/// The entry in inventories.
+#[derive(Debug)]
+struct OfferedCpus {
+    cap: CpuCap,
+}
+
+impl Described for OfferedCpus {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
+        let id = self.cap.resource_id;
+        inventory.cpu_caps.retain(|cap| cap.resource_id != id);
+        inventory.cpu_caps.push(CpuCap {
+            health: self.cap.health.max(status.health()),
+            ..self.cap
+        });
+        describe(inventory, status, CPU_NAME, &[]);
+        inventory.health = inventory.health.max(self.cap.health);
+    }
+
+    /// The detected entry has the same id.
+    fn hide(&self, _detected: &mut Detected) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_cpu::CoreType;
+
+    use super::*;
+
+    fn topology(cores: &[&[u32]]) -> Topology {
+        let group = |cpus: &&[u32]| Group {
+            number: cpus[0],
+            cpus: cpus.to_vec(),
+            package: Some(0),
+            node: 0,
+            core_type: CoreType::Capacity(1024),
+        };
+        Topology {
+            online: cores.concat(),
+            groups: cores.iter().map(group).collect(),
+            ..Topology::default()
+        }
+    }
+
+    /// The text of each refusal, by class.
+    fn refusals(
+        settings: &Settings,
+        topology: &Topology,
+        not_exclusive: Option<&str>,
+    ) -> [String; 3] {
+        let offer = classes(settings, topology, not_exclusive);
+        let why = |it: &OfferedClass| match &it.state {
+            ClassState::Refused(why) => why.clone(),
+            _ => String::new(),
+        };
+        let all: Vec<String> = offer.classes.iter().map(why).collect();
+        all.try_into().unwrap()
+    }
+
+    #[test]
+    fn a_class_that_cannot_be_enforced_is_refused_with_the_reason() {
+        let linux = Settings::default();
+        let plain = topology(&[&[0], &[1]]);
+        assert_eq!(refusals(&linux, &plain, None), ["", "", ""]);
+        let smt = topology(&[&[0, 2], &[1]]);
+        let [best_effort, whole, strict] = refusals(&linux, &smt, None);
+        assert_eq!((&*best_effort, &*whole), ("", ""));
+        assert!(strict.contains("CPUs 0,2"), "{strict}");
+        let mut holed = smt.clone();
+        holed.online.push(9);
+        holed.faults.push("logical CPU 9: no file".into());
+        for (settings, topology, not_exclusive, text) in [
+            (
+                &linux,
+                &plain,
+                Some("no cpuset.cpus.exclusive"),
+                "no cpuset",
+            ),
+            (&linux, &holed, None, "logical CPU 9"),
+            (
+                &Settings {
+                    profile: Some(Profile::BareMetal),
+                    ..Settings::default()
+                },
+                &plain,
+                None,
+                "bare-metal",
+            ),
+        ] {
+            let [best_effort, whole, strict] = refusals(settings, topology, not_exclusive);
+            assert_eq!(best_effort, "");
+            assert!(
+                whole.contains(text) && strict.contains(text),
+                "{whole}, {strict}"
+            );
+        }
+    }
+}
