@@ -22,7 +22,9 @@ impl From<&Command> for Topic {
             Command::Lease(Lease::Alloc(_)) => Self::NewLease,
             Command::Lease(_) | Command::Mem(_) | Command::Block(_) => Self::Lease,
             Command::Fence(Fence::List | Fence::Clear { .. }) => Self::Fence,
-            Command::Ping | Command::Inventory | Command::Identity(_) => Self::Other,
+            Command::Ping | Command::Inventory | Command::Identity(_) | Command::Run(_) => {
+                Self::Other
+            }
         }
     }
 }

@@ -112,3 +112,8 @@ pub const ENV_IDENTITY: &str = "FABRICBIOS_IDENTITY";
 pub const DEFAULT_NODE: &str = "127.0.0.1:5701";
 /// The default port of the control plane.
 pub const DEFAULT_PORT: u16 = 5701;
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+enum Readme {}

@@ -43,6 +43,7 @@ pub use executor::Io;
 pub use invariants::{Broken, Invariant};
 pub use keys::Keys;
 pub use limit::{Rate, Sources};
+pub use replay::ReplayWindow;
 pub use room::{Room, Share};
 #[cfg(feature = "server")]
 #[doc(hidden)]

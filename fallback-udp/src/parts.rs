@@ -164,7 +164,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Room;
+    use crate::{ReplayWindow, Room};
 
     const START: Duration = Duration::from_secs(1000);
 
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn what_falls_behind_the_window_is_dropped() {
-        let (parts, mut window) = (&mut Parts::default(), Window::default());
+        let (parts, mut window) = (&mut Parts::default(), Window::new(ReplayWindow::LONGEST));
         assert_eq!(add(parts, (1, 5), part(0, 2), b"a"), Added::Waits);
         window.commit(128, [0; 8], Some(DataStatus::Ok));
         parts.keep_within(&window);

@@ -6,9 +6,30 @@
 
 use fabricbios_wire::{DATA_TAG_LEN, DataStatus};
 
-/// Requests that a session remembers.
-pub(crate) const WINDOW: u16 = 128;
-const SLOTS: usize = WINDOW as usize;
+/// How many requests a session remembers. HELLO returns the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayWindow(u16);
+
+impl ReplayWindow {
+    /// 128 requests, the default.
+    pub const LONGEST: Self = Self(128);
+    /// 64 requests, the least that the protocol allows.
+    pub const SHORTEST: Self = Self(64);
+
+    /// The number of requests.
+    #[must_use]
+    pub fn requests(self) -> u16 {
+        self.0
+    }
+}
+
+impl Default for ReplayWindow {
+    fn default() -> Self {
+        Self::LONGEST
+    }
+}
+
+const SLOTS: usize = ReplayWindow::LONGEST.0 as usize;
 
 /// The first bytes of a request's tag. They distinguish it from another request with the same nonce.
 pub(crate) type Mark = [u8; 8];
@@ -37,26 +58,27 @@ pub(crate) enum Seen {
 /// The last counters up to the highest.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
+    length: ReplayWindow,
     highest: u32,
     /// Bit `i` is the counter `highest - i`.
     used: u128,
-    /// By counter modulo [`WINDOW`]; `None`: in flight.
+    /// By counter modulo the longest window; `None`: in flight.
     statuses: [Option<DataStatus>; SLOTS],
     marks: [Mark; SLOTS],
 }
 
-impl Default for Window {
-    fn default() -> Self {
+impl Window {
+    /// Nothing is remembered.
+    pub(crate) fn new(length: ReplayWindow) -> Self {
         Self {
+            length,
             highest: 0,
             used: 0,
             statuses: [None; SLOTS],
             marks: [Mark::default(); SLOTS],
         }
     }
-}
 
-impl Window {
     /// The highest counter that was used; 0: none.
     #[must_use]
     pub(crate) fn highest(&self) -> u32 {
@@ -83,7 +105,7 @@ impl Window {
     /// Whether a counter is behind the window.
     #[must_use]
     pub(crate) fn is_behind(&self, counter: u32) -> bool {
-        self.highest.saturating_sub(counter) >= u32::from(WINDOW)
+        self.highest.saturating_sub(counter) >= u32::from(self.length.0)
     }
 
     /// Records a request. `status` is `None` while it is in flight. `false`: its counter was used, or is behind the
@@ -113,7 +135,7 @@ impl Window {
 
 fn slot(counter: u32) -> usize {
     // The remainder is below 128 on every machine.
-    (counter % u32::from(WINDOW)) as usize
+    (counter % u32::from(ReplayWindow::LONGEST.0)) as usize
 }
 
 #[cfg(test)]
@@ -129,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_request_that_comes_again_gets_its_answer() {
-        let mut window = Window::default();
+        let mut window = Window::new(ReplayWindow::LONGEST);
         assert_eq!(window.look(1, A), Seen::Fresh);
         window.commit(1, A, Some(DataStatus::Range));
         assert_eq!(window.look(1, A), Seen::Same(DataStatus::Range));
@@ -138,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_window_is_128_counters_long() {
-        let mut window = Window::default();
+        let mut window = Window::new(ReplayWindow::LONGEST);
         window.commit(1, A, Some(DataStatus::Ok));
         window.commit(128, A, Some(DataStatus::Ok));
         assert_eq!(window.look(1, A), Seen::Same(DataStatus::Ok));
@@ -150,8 +172,24 @@ mod tests {
     }
 
     #[test]
+    fn the_shortest_window_is_64_counters_long() {
+        let mut window = Window::new(ReplayWindow::SHORTEST);
+        window.commit(1, A, Some(DataStatus::Ok));
+        window.commit(64, A, Some(DataStatus::Ok));
+        assert_eq!(window.look(1, A), Seen::Same(DataStatus::Ok));
+        window.commit(65, B, Some(DataStatus::Ok));
+        assert_eq!(window.look(1, A), Seen::TooOld);
+        assert_eq!(window.look(2, A), Seen::Fresh);
+        window.commit(66, B, None);
+        window.commit(200, A, None);
+        assert_eq!(window.finish(66, B, DataStatus::Ok), Seen::TooOld);
+        assert_eq!(window.look(137, A), Seen::Fresh);
+        assert_eq!(window.look(136, A), Seen::TooOld);
+    }
+
+    #[test]
     fn what_is_under_way_has_an_answer_when_it_is_over() {
-        let mut window = Window::default();
+        let mut window = Window::new(ReplayWindow::LONGEST);
         window.commit(1, A, None);
         assert_eq!(window.look(1, A), Seen::InFlight);
         assert_eq!(window.look(1, B), Seen::Other);
@@ -162,7 +200,7 @@ mod tests {
 
     #[test]
     fn an_end_that_comes_too_late_hits_no_other_request() {
-        let mut window = Window::default();
+        let mut window = Window::new(ReplayWindow::LONGEST);
         window.commit(1, A, None);
         window.commit(129, B, None);
         window.finish(1, A, DataStatus::Io);
@@ -172,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_jump_forgets_everything_before_it() {
-        let mut window = Window::default();
+        let mut window = Window::new(ReplayWindow::LONGEST);
         for counter in 1..=128 {
             window.commit(counter, A, Some(DataStatus::Ok));
         }
@@ -188,14 +226,15 @@ mod tests {
         fn the_window_is_a_map_with_a_short_memory(
             steps in prop::collection::vec((1..1000u32, 0..3u8), 1..400),
             base in prop::sample::select(&[0, 70_000, u32::MAX - 1000][..]),
+            length in prop::sample::select(&[ReplayWindow::LONGEST, ReplayWindow::SHORTEST][..]),
         ) {
-            let mut window = Window::default();
+            let mut window = Window::new(length);
             let mut all: BTreeMap<u32, Mark> = BTreeMap::new();
             for (counter, who) in steps {
                 let (counter, mark) = (base + counter, [who; 8]);
                 let highest = all.keys().next_back().copied().unwrap_or(0);
                 let expected = match all.get(&counter) {
-                    _ if u64::from(counter) + 128 <= u64::from(highest) => Seen::TooOld,
+                    _ if u64::from(counter) + u64::from(length.requests()) <= u64::from(highest) => Seen::TooOld,
                     None => Seen::Fresh,
                     Some(used) if *used == mark => Seen::Same(DataStatus::Ok),
                     Some(_) => Seen::Other,

@@ -14,7 +14,7 @@ use crate::{
     executor::{Executor, Io, Served},
     invariants::Findings,
     limit::{Allowance, Rate},
-    replay::{Mark, Seen, WINDOW, mark},
+    replay::{Mark, ReplayWindow, Seen, mark},
     room::Reservation,
     sessions::{Hello, Session, Sessions},
     space::{Job, Space},
@@ -50,7 +50,8 @@ pub(crate) struct InFlight {
 }
 
 impl SessionState {
-    /// No sessions yet. `rate` limits the new requests, and separately the repeated READs.
+    /// No sessions yet, which will have [`ReplayWindow::LONGEST`]. `rate` limits the new requests, and separately the
+    /// repeated READs.
     #[must_use]
     pub fn new(rate: Rate) -> Self {
         let greetings = || Allowance::new(Rate::new(GREETINGS.0, GREETINGS.1));
@@ -63,6 +64,13 @@ impl SessionState {
             writes: 0,
             findings: Findings::default(),
         }
+    }
+
+    /// The same with sessions that remember so many requests. To be called before there is a session.
+    #[must_use]
+    pub fn with_window(mut self, window: ReplayWindow) -> Self {
+        self.sessions.window = window;
+        self
     }
 
     /// Handles a request; `executor` does its I/O. `remaining` is the rest of the lease's term. The payload of the
@@ -148,7 +156,7 @@ impl SessionState {
             now: request.now,
         };
         let session = self.sessions.hello(hello).ok_or(DataStatus::Busy)?;
-        let reply = hello_reply(session, remaining, space).bytes();
+        let reply = hello_reply(session, remaining, self.sessions.window, space).bytes();
         let room = reply.len().min(padding.len());
         let (head, rest) = payload[..padding.len()].split_at_mut(room);
         head.copy_from_slice(&reply[..room]);
@@ -306,7 +314,12 @@ fn status_of(served: Served) -> DataStatus {
     served.err().unwrap_or(DataStatus::Ok)
 }
 
-fn hello_reply(session: u32, remaining: Duration, space: &impl Space) -> HelloReply {
+fn hello_reply(
+    session: u32,
+    remaining: Duration,
+    window: ReplayWindow,
+    space: &impl Space,
+) -> HelloReply {
     #[allow(clippy::cast_possible_truncation, reason = "below 65536")]
     let (payload_max, datagram_max) = (DATA_PAYLOAD_MAX as u32, DATAGRAM_MAX as u32);
     HelloReply {
@@ -315,7 +328,7 @@ fn hello_reply(session: u32, remaining: Duration, space: &impl Space) -> HelloRe
         max_read: payload_max,
         max_write: payload_max,
         session,
-        window: WINDOW,
+        window: window.requests(),
         read_only: space.is_read_only(),
         remaining_ms: u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX),
         datagram_max,

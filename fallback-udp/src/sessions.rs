@@ -5,7 +5,10 @@ use core::{net::IpAddr, time::Duration};
 
 use fabricbios_wire::DataStatus;
 
-use crate::{parts::Parts, replay::Window};
+use crate::{
+    parts::Parts,
+    replay::{ReplayWindow, Window},
+};
 
 /// Most sessions that have had a request.
 const USED: usize = 16;
@@ -55,6 +58,8 @@ pub(crate) struct Sessions {
     pub(crate) used: Vec<Session>,
     /// Oldest first.
     opened: Vec<Session>,
+    /// Length of each session's window.
+    pub(crate) window: ReplayWindow,
 }
 
 impl Sessions {
@@ -71,7 +76,8 @@ impl Sessions {
         if self.opened.len() >= OPENED {
             self.opened.remove(0);
         }
-        self.opened.push(Session::new(self.last, &hello));
+        self.opened
+            .push(Session::new(self.last, &hello, self.window));
         Some(self.last)
     }
 
@@ -141,14 +147,14 @@ impl Sessions {
 }
 
 impl Session {
-    fn new(number: u32, hello: &Hello) -> Self {
+    fn new(number: u32, hello: &Hello, window: ReplayWindow) -> Self {
         Self {
             number,
             hello: hello.nonce,
             payload_mac: hello.payload_mac,
             source: hello.source,
             heard: hello.now,
-            window: Box::default(),
+            window: Box::new(Window::new(window)),
             parts: Parts::default(),
             writes: 0,
         }

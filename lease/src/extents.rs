@@ -11,6 +11,8 @@ use crate::Extent;
 #[derive(Clone, Debug)]
 pub(crate) struct Extents {
     align: u64,
+    /// The most that one lease can get.
+    most: u64,
     by_offset: BTreeMap<u64, u64>,
     by_length: BTreeSet<(u64, u64)>,
     free: u64,
@@ -18,9 +20,10 @@ pub(crate) struct Extents {
 
 impl Extents {
     /// Everything free. `align` is not 0; a tail shorter than `align` is never used.
-    pub(crate) fn new(capacity: u64, align: u64) -> Self {
+    pub(crate) fn new(capacity: u64, align: u64, most: u64) -> Self {
         let mut extents = Self {
             align,
+            most,
             by_offset: BTreeMap::new(),
             by_length: BTreeSet::new(),
             free: 0,
@@ -29,9 +32,10 @@ impl Extents {
         extents
     }
 
-    /// The most that one lease could get: the longest free stretch.
+    /// The most that one lease could get: the longest free stretch, but not more than one lease can get.
     pub(crate) fn longest(&self) -> u64 {
-        self.by_length.last().map_or(0, |&(length, _)| length)
+        let longest = self.by_length.last().map_or(0, |&(length, _)| length);
+        longest.min(self.most)
     }
 
     /// How much is free.
@@ -42,7 +46,7 @@ impl Extents {
     /// Takes the length asked for, rounded up to the alignment, from the shortest stretch that is long
     /// enough.
     pub(crate) fn take(&mut self, length: u64) -> Option<Extent> {
-        let reserved = rounded(length, self.align)?;
+        let reserved = rounded(length, self.align).filter(|it| *it <= self.most)?;
         let &(found, offset) = self.by_length.range((reserved, 0)..).next()?;
         self.remove(offset, found);
         self.insert(offset + reserved, found - reserved);
@@ -57,7 +61,7 @@ impl Extents {
     pub(crate) fn take_this(&mut self, wanted: Extent) -> bool {
         let aligned =
             wanted.offset.is_multiple_of(self.align) && wanted.length.is_multiple_of(self.align);
-        if wanted.length == 0 || !aligned {
+        if wanted.length == 0 || wanted.length > self.most || !aligned {
             return false;
         }
         let Some((&offset, &length)) = self.by_offset.range(..=wanted.offset).next_back() else {
@@ -121,7 +125,7 @@ mod tests {
 
     #[test]
     fn nothing_and_too_much_are_refused() {
-        let mut extents = Extents::new(8192, 4096);
+        let mut extents = Extents::new(8192, 4096, u64::MAX);
         assert_eq!(extents.take(0), None);
         assert_eq!(extents.take(8193), None);
         assert_eq!(extents.take(u64::MAX), None, "rounding up must not wrap");
@@ -130,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_gap_between_two_neighbours_heals() {
-        let mut extents = Extents::new(3 * 4096, 4096);
+        let mut extents = Extents::new(3 * 4096, 4096, u64::MAX);
         let taken: Vec<_> = (0..3).map(|_| extents.take(1).expect("room")).collect();
         assert_eq!(extents.longest(), 0);
         extents.give_back(taken[0]);
@@ -144,7 +148,7 @@ mod tests {
         /// Never twice the same byte, never a byte outside, and all of it back in the end.
         #[test]
         fn handed_out_stretches_are_disjoint(steps in prop::collection::vec((any::<bool>(), 1u64..40_000), 1..200)) {
-            let mut extents = Extents::new(1 << 18, 4096);
+            let mut extents = Extents::new(1 << 18, 4096, u64::MAX);
             let mut held: Vec<Extent> = Vec::new();
             for (take, n) in steps {
                 if take || held.is_empty() {

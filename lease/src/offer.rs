@@ -109,6 +109,8 @@ pub enum FenceScope {
 pub enum AllocationMode {
     /// In stretches that never overlap: bytes of an arena, blocks of a device.
     Stretches,
+    /// In stretches of one [`Offer::align`] each: the slots of a static arena. A lease has one.
+    Slots,
     /// By amount only: files of a directory.
     Amounts,
     /// In whole units, such as CPU cores. The capacity is how many there are.

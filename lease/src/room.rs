@@ -51,7 +51,8 @@ impl Room {
     pub(crate) fn new(offer: &Offer) -> Self {
         let (capacity, align) = (offer.capacity, offer.align.max(1));
         match &offer.allocation_mode {
-            AllocationMode::Stretches => Self::Stretches(Extents::new(capacity, align)),
+            AllocationMode::Stretches => Self::Stretches(Extents::new(capacity, align, u64::MAX)),
+            AllocationMode::Slots => Self::Stretches(Extents::new(capacity, align, align)),
             AllocationMode::Amounts => Self::Amounts {
                 align,
                 free: capacity - capacity % align,
@@ -326,6 +327,28 @@ mod tests {
             room(9, 1, AllocationMode::Stretches).of_record(at(0)),
             at(0)
         );
+    }
+
+    #[test]
+    fn a_slot_is_all_that_one_lease_gets() {
+        let mut room = room(3 * 8192, 8192, AllocationMode::Slots);
+        assert_eq!(room.take(alone(8193)), None);
+        assert_eq!(room.most(Holding::Alone), 8192);
+        for n in 0..3 {
+            let slot = Extent {
+                offset: n * 8192,
+                length: 8192,
+            };
+            assert_eq!(room.take(alone(1)), Some(slot.into()));
+        }
+        assert_eq!((room.take(alone(1)), room.most(Holding::Alone)), (None, 0));
+        let two = Extent {
+            offset: 0,
+            length: 2 * 8192,
+        };
+        room.give_back(&two.into());
+        assert_eq!(room.most(Holding::Alone), 8192);
+        assert!(!room.take_this(&two.into()));
     }
 
     fn dimension(name: &str, capacity: u64, takes: Takes) -> Dimension {

@@ -15,9 +15,18 @@ use fabricbios_fallback_udp::FbbuConfig;
 use fabricbios_wire::Size;
 use serde::Deserialize;
 
-use crate::{nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen};
+use crate::{
+    net::sriov::SriovPf, nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen,
+    vendor::VendorResource,
+};
 
+pub use crate::tenant_uid::TenantUid;
 pub use choices::{CpuIsolationPolicy, GpuShareMode, Profile, RdmaStrategy};
+
+/// Memory of the bare-metal profile (000, MEM): 8 slots of 8 KiB.
+pub const STATIC_ARENA_BYTES: u64 = 8 * SLOT_BYTES;
+/// What a lease of that memory has.
+pub const SLOT_BYTES: u64 = 8_192;
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
 #[derive(Debug, Parser)]
@@ -99,6 +108,11 @@ pub struct Settings {
     #[arg(long, value_name = "PATH")]
     pub block_pool: Vec<PathBuf>,
 
+    /// A resource of a kind of its own to list in the inventory, with a capacity in a unit of its own: NAME=CAPACITY,
+    /// such as fpga0=4. It is never leased [repeatable; default: none].
+    #[arg(long, value_name = "NAME=CAPACITY")]
+    pub advertise_vendor: Vec<VendorResource>,
+
     /// Where the kernel's NVMe target serves block leases: tcp:ADDR:PORT or rdma:ADDR:PORT
     /// [repeatable; default: nowhere].
     #[arg(long, value_name = "TRANSPORT:ADDR:PORT")]
@@ -165,9 +179,31 @@ pub struct Settings {
     #[arg(long, value_name = "PATH")]
     pub cpu_cgroup: Option<PathBuf>,
 
+    /// Network card whose virtual functions (SR-IOV) are offered for lease: all that it can have, or N of them with
+    /// IFNAME=N. They are made at the start, unless there are some already [default: none].
+    #[arg(long, value_name = "IFNAME[=N]")]
+    #[serde(default, deserialize_with = "parsed")]
+    pub sriov_pf: Option<SriovPf>,
+
+    /// Where container engines look for the devices of leases (Container Device Interface); it must be a tmpfs
+    /// [default: /run/cdi].
+    #[arg(long, value_name = "PATH")]
+    pub cdi_dir: Option<PathBuf>,
+
     /// Isolation of CPU leases that ask for none [default: whole_core; best_effort with --profile bare-metal].
     #[arg(long, value_enum)]
     pub cpu_isolation_policy: Option<CpuIsolationPolicy>,
+
+    /// Socket at which users of this machine put a process or a network namespace into a lease (`fabricctl run`,
+    /// `fabricctl lease enter`); fabricctl looks for /run/fabricbios/local.sock. Its directory is made if it is missing
+    /// [default: none].
+    #[arg(long, value_name = "PATH")]
+    pub local_socket: Option<PathBuf>,
+
+    /// The user with this number belongs to this tenant and may enter its leases; root may enter all [repeatable:
+    /// several users of a tenant, and several tenants of a user; default: root alone].
+    #[arg(long, value_name = "NAME=UID")]
+    pub tenant_uid: Vec<TenantUid>,
 
     /// Most connections to the control plane; from half of it on, and for an address from half of its own bound
     /// on, newcomers show first that their address is theirs (QUIC Retry). Operators have an eighth more, of this and
@@ -259,6 +295,9 @@ impl Settings {
                 "--advertise {ip}: nobody can dial a wildcard; give an address"
             ));
         }
+        if self.is_bare_metal() {
+            self.check_static_arena()?;
+        }
         match (self.mem_bytes, self.rdma_device.as_deref()) {
             (Some(Size(bytes)), _) if bytes == 0 || bytes % PAGE_BYTES != 0 => refuse(format!(
                 "--mem-bytes {bytes}: memory is offered in whole pages of {PAGE_BYTES} bytes"
@@ -277,12 +316,18 @@ impl Settings {
                     "--fbbu-half-sent-max: less than {HALF_SENT_LEAST} bytes leave no lease room for a block"
                 ))
             }
-            _ if has_double(&self.block_pool) => {
+            _ if has_double(self.block_pool.iter().map(real_path)) => {
                 refuse("--block-pool names the same path twice".into())
+            }
+            _ if has_double(self.advertise_vendor.iter().map(|it| &it.name)) => {
+                refuse("--advertise-vendor names the same resource twice".into())
             }
             _ if self.block_pool.is_empty() && !self.nvmet.is_empty() => {
                 refuse("--nvmet without --block-pool PATH: there is nothing to serve".into())
             }
+            _ if self.local_socket.is_none() && !self.tenant_uid.is_empty() => refuse(
+                "--tenant-uid without --local-socket PATH: users have no socket at which to enter leases".into(),
+            ),
             _ if self.cpus.is_none() && self.cpu_reserve.is_some() => {
                 refuse("--cpu-reserve without --cpus LIST: no CPU is leased".into())
             }
@@ -293,6 +338,25 @@ impl Settings {
             ),
             _ => Ok(()),
         }
+    }
+
+    /// The memory of the bare-metal profile is what it is.
+    fn check_static_arena(&self) -> Result<(), ConfigError> {
+        let is_other = |it: &Size| it.0 != STATIC_ARENA_BYTES;
+        let named = |it: &&str| !matches!(*it, "auto" | "none");
+        let what = if let Some(Size(bytes)) = self.mem_bytes.filter(is_other) {
+            format!("--mem-bytes {bytes}")
+        } else if let Some(path) = &self.mem_file {
+            format!("--mem-file {}", path.display())
+        } else if let Some(name) = self.rdma_device.as_deref().filter(named) {
+            format!("--rdma-device {name}")
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::Settings(format!(
+            "{what} with --profile bare-metal: its memory is a static arena of {STATIC_ARENA_BYTES} bytes over UDP; \
+             leave it out, or leave out the profile"
+        )))
     }
 
     fn merged(self) -> Result<Self, ConfigError> {
@@ -323,6 +387,7 @@ impl Settings {
             mem_bytes: self.mem_bytes.or(file.mem_bytes),
             mem_file: self.mem_file.or(file.mem_file),
             block_pool: first_filled(self.block_pool, file.block_pool),
+            advertise_vendor: first_filled(self.advertise_vendor, file.advertise_vendor),
             nvmet: first_filled(self.nvmet, file.nvmet),
             nvme_host: first_filled(self.nvme_host, file.nvme_host),
             force: self.force,
@@ -336,7 +401,11 @@ impl Settings {
             cpus: self.cpus.or(file.cpus),
             cpu_reserve: self.cpu_reserve.or(file.cpu_reserve),
             cpu_cgroup: self.cpu_cgroup.or(file.cpu_cgroup),
+            sriov_pf: self.sriov_pf.or(file.sriov_pf),
+            cdi_dir: self.cdi_dir.or(file.cdi_dir),
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
+            local_socket: self.local_socket.or(file.local_socket),
+            tenant_uid: first_filled(self.tenant_uid, file.tenant_uid),
             connections_max: self.connections_max.or(file.connections_max),
             connections_per_source_max: (self.connections_per_source_max)
                 .or(file.connections_per_source_max),
@@ -402,10 +471,26 @@ impl Settings {
         })
     }
 
+    /// Whether the node has the bare-metal profile.
+    #[must_use]
+    pub fn is_bare_metal(&self) -> bool {
+        self.profile == Some(Profile::BareMetal)
+    }
+
+    /// Bytes of memory on offer; `None` for none at all.
+    #[must_use]
+    pub fn mem_bytes(&self) -> Option<u64> {
+        match self.is_bare_metal() {
+            true => Some(STATIC_ARENA_BYTES),
+            false => self.mem_bytes.map(|it| it.0),
+        }
+    }
+
     /// Which RDMA device to use; `None` for none at all, `Some(None)` for the first that works.
     #[must_use]
     pub fn rdma_device(&self) -> Option<Option<String>> {
         match self.rdma_device.as_deref() {
+            _ if self.is_bare_metal() => None,
             Some("none") => None,
             None | Some("auto") => Some(None),
             Some(name) => Some(Some(name.to_owned())),
@@ -451,11 +536,14 @@ where
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
-fn has_double(paths: &[PathBuf]) -> bool {
+fn has_double<T: Eq + std::hash::Hash>(mut all: impl Iterator<Item = T>) -> bool {
     let mut seen = std::collections::HashSet::new();
-    // Compares real paths. A path that does not exist is compared as it is written.
-    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
-    !paths.iter().all(|path| seen.insert(real(path)))
+    !all.all(|one| seen.insert(one))
+}
+
+/// The path without links; if it does not exist, as it is written.
+fn real_path(path: &PathBuf) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.clone())
 }
 
 /// A list in the flags replaces the list in the file.

@@ -38,6 +38,7 @@ pub fn supervisor_main() -> anyhow::Result<()> {
 fn calls() -> Vec<Handler> {
     let mut calls = fabricbios_nvmet::calls();
     calls.extend(fabricbios_pool::calls());
+    calls.extend(fabricbios_sriov::vf::calls());
     calls.push(Handler::of::<ListExports>());
     calls
 }

@@ -5,15 +5,15 @@ use std::{fs, io::ErrorKind, net::Ipv6Addr, path::Path, sync::Arc};
 use anyhow::{Context, anyhow, bail};
 use fabricbios_arena::{Arena, ArenaStore, Mark, Source};
 use fabricbios_contract::Provider;
-use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
+use fabricbios_fallback_udp::{FbmuConfig, FbmuPath, ReplayWindow};
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::{Extent, Offer};
+use fabricbios_lease::{AllocationMode, Extent, Offer};
 use fabricbios_rdma::{RdmaConfig, RdmaOpened, RdmaPath, Strategy, numa_node};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, ResourceId, ResourceType, Transport};
 
 use crate::{
     clock,
-    config::{RdmaStrategy, Settings},
+    config::{RdmaStrategy, SLOT_BYTES, Settings},
     detect::{self, resource_id},
     inventory::OfferedArena,
     journal::{Change, Key},
@@ -97,12 +97,12 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         watchdog,
         ..
     } = *opening;
-    let Some(bytes) = settings.mem_bytes else {
+    let Some(bytes) = settings.mem_bytes() else {
         tracing::info!("no memory is offered for lease; --mem-bytes SIZE offers some");
         return Ok(Opened::nothing());
     };
     let resource_id = resource_id(&node_id, ResourceType::Mem, NAME);
-    let arena = Arc::new(open_arena(settings, bytes.0)?);
+    let arena = Arc::new(open_arena(settings, bytes)?);
     let paths = Paths {
         rdma: open_rdma(settings, &arena, resource_id, watchdog)?,
         udp: open_udp(settings, &arena)?,
@@ -113,7 +113,10 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         return Ok(Opened::nothing());
     }
     let store = ArenaStore::new(Arc::clone(&arena));
-    let offer = store.offer(resource_id, transports);
+    let mut offer = store.offer(resource_id, transports);
+    if settings.is_bare_metal() {
+        (offer.align, offer.allocation_mode) = (SLOT_BYTES, AllocationMode::Slots);
+    }
     let provider = paths.provider().with_store(resource_id, Arc::new(store));
     // Also for memory without a file: its leases must not go on in a file that a later run offers.
     let (is_known, mark) = claim(&arena, settings.state_dir(), past, resource_id)?;
@@ -292,7 +295,11 @@ fn open_udp(settings: &Settings, arena: &Arc<Arena>) -> anyhow::Result<Option<Ar
         format!("--fbmu-listen {listen}; choose another address, or `none` for no such transport")
     })?;
     tracing::info!(listen = %path.local_addr(), "memory is leased over UDP");
-    Ok(Some(Arc::new(path)))
+    let window = match settings.is_bare_metal() {
+        true => ReplayWindow::SHORTEST,
+        false => ReplayWindow::LONGEST,
+    };
+    Ok(Some(Arc::new(path.with_window(window))))
 }
 
 impl Paths {

@@ -16,7 +16,7 @@ use crate::{
     dispatcher::Dispatcher,
     inventory::{Described, Inventory},
     journal::Change,
-    memory,
+    memory, net,
     past::Past,
     watchdog::Watchdog,
 };
@@ -34,6 +34,10 @@ pub const KINDS: &[Kind] = &[
     Kind {
         of: ResourceType::Cpu,
         open: cpu::open,
+    },
+    Kind {
+        of: ResourceType::Net,
+        open: net::sriov::open,
     },
 ];
 

@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     config::Settings,
-    descriptors, helpers,
+    descriptors, helpers, local_socket,
     past::Past,
     program_memory,
     providers::{self, Opening},
@@ -46,9 +46,12 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         supervisor: &supervisor,
     })?;
     program_memory::lock();
-    let opened = opened.into_iter().map(|it| (it.offered, it.close));
-    let (offered, close): (Vec<_>, Vec<_>) = opened.unzip();
-    let offered = offered.into_iter().flatten().collect();
+    let (mut offered, mut local, mut close) = (Vec::new(), Vec::new(), Vec::new());
+    for kind in opened {
+        offered.extend(kind.offered);
+        local.extend(kind.local);
+        close.push(kind.close);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -56,6 +59,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         .context("start the runtime of the control plane")?;
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
+        let _local_socket = local_socket::open(&settings, local)?;
         let mut service = Service::start(&settings, &fabric, past, offered)?;
         service.settled().await;
         ready::announce(&settings, &fabric, service.local_addr());

@@ -154,10 +154,11 @@ fn prepare(
     offered: Vec<Offered>,
     driver: Sender<Input>,
 ) -> anyhow::Result<(LeaseTable, Dispatcher, Inventory)> {
-    let detected = match settings.auto_detect {
+    let mut detected = match settings.auto_detect {
         true => detect::detect(&Sources::of_this_machine()),
         false => Detected::default(),
     };
+    detected.vendors.clone_from(&settings.advertise_vendor);
     for warning in &detected.warnings {
         tracing::warn!("{warning}");
     }

@@ -466,3 +466,45 @@ async fn a_kind_that_is_not_built_is_not_the_operators_choice() {
     }
     world.stop().await;
 }
+
+#[tokio::test]
+async fn a_vendors_resource_is_listed_and_never_leased() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let settings = Settings {
+        advertise_vendor: vec!["fpga0=4".parse().expect("a resource")],
+        ..settings(directory.path())
+    };
+    let world = World::with(&settings).await;
+    let Ok(Reply::FlatInventory(entries)) = world
+        .operator
+        .call(Request::GetInventory(InventoryForm::Flat))
+        .await
+    else {
+        panic!("no inventory")
+    };
+    let is_vendor = |it: &&FlatEntry| it.resource_type == ResourceType::Vendor;
+    let listed: Vec<_> = entries.iter().filter(is_vendor).collect();
+    let [fpga] = listed[..] else {
+        panic!("{entries:?}")
+    };
+    assert_eq!((fpga.capacity, fpga.available), (4, 0));
+    let Ok(Reply::Inventory(inventory)) = world
+        .operator
+        .call(Request::GetInventory(InventoryForm::Structured))
+        .await
+    else {
+        panic!("no inventory")
+    };
+    let name = InventoryExtension::Name(fpga.resource_id, "fpga0".into());
+    assert!(inventory.extensions.contains(&name), "{inventory:?}");
+    for resource_id in [None, Some(fpga.resource_id)] {
+        let asked = LeaseAllocRequest {
+            resource_id,
+            ..LeaseAllocRequest::new(ResourceType::Vendor, 1, 60)
+        };
+        let refusal = refusal(world.operator.alloc(asked).await);
+        assert_eq!(refusal.error, LeaseError::InvalidArgs);
+        assert!(refusal.message.contains("never leased"), "{refusal}");
+    }
+    world.stop().await;
+}

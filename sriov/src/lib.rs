@@ -2,5 +2,6 @@
 //!
 //! [`netlink`] talks to the kernel about links; both kinds of parent use it.
 
+pub mod macvlan;
 pub mod netlink;
 pub mod vf;

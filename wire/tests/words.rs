@@ -245,3 +245,23 @@ fn numbers_become_ranges_as_the_kernel_lists_them() {
     assert_eq!(list(&[5, 1, 0, 3, 1, 6]), ["0-1", "3", "5-6"]);
     assert_eq!(list(&[u16::MAX, 65_534]), ["65534-65535"]);
 }
+
+#[test]
+fn amounts_are_told_in_the_unit_of_their_kind() {
+    use ResourceType::{Cpu, Mem, Net, Vendor};
+    let cases = [
+        (Cpu, 1, "1 core"),
+        (Cpu, 0, "0 cores"),
+        (Mem, 1 << 30, "1 GiB"),
+        (Net, 25_000_000_000, "25 Gbit/s"),
+        (Net, 2_590_000_000, "2.5 Gbit/s"),
+        (Net, 100_000_000, "100 Mbit/s"),
+        (Net, 1_500, "1.5 kbit/s"),
+        (Net, 999, "999 bit/s"),
+        (Net, u64::MAX, "18446744073.7 Gbit/s"),
+        (Vendor, 7, "7"),
+    ];
+    for (kind, amount, text) in cases {
+        assert_eq!(kind.amount(amount), text);
+    }
+}

@@ -1,5 +1,7 @@
 //! `lease alloc …`: what can be asked for.
 
+use std::convert::Infallible;
+
 use clap::{Args, Subcommand};
 use fabricbios_wire::{
     Affinity, CpuExecutionMode, CpuIsolationClass, CpuPartition, GpuExclusivityClass, HandOver,
@@ -77,6 +79,8 @@ pub(crate) enum Alloc {
         /// enter` gives there; vfio: for a virtual machine. interface if not given
         #[arg(long, value_name = "FORM")]
         hand_over: Option<HandOver>,
+        #[command(flatten)]
+        no_grace: NoGrace,
     },
     /// CPU cores of the node, for processes there
     Cpu {
@@ -99,6 +103,8 @@ pub(crate) enum Alloc {
         /// The node chooses if not given
         #[arg(long, value_name = "PARTITION", value_parser = values::partition)]
         partition: Option<CpuPartition>,
+        #[command(flatten)]
+        no_grace: NoGrace,
     },
     /// A GPU or part of one
     Gpu {
@@ -155,4 +161,11 @@ pub(crate) struct Grace {
     #[arg(long, value_name = "SECS", default_value_t = 0,
           value_parser = values::number::<0, { u32::MAX }>)]
     pub(crate) grace_secs: u32,
+}
+
+/// Refuses the grace time of a lease without contents, instead of a tip to use another flag.
+#[derive(Debug, Args)]
+pub(crate) struct NoGrace {
+    #[arg(long, hide = true, value_parser = values::no_grace)]
+    grace_secs: Option<Infallible>,
 }

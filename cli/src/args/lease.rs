@@ -3,7 +3,10 @@
 use clap::Subcommand;
 use fabricbios_wire::{LeaseId, RdmaPeer};
 
-use super::alloc::{Alloc, PEER};
+use super::{
+    alloc::{Alloc, PEER},
+    local::Enter,
+};
 use crate::values;
 
 #[derive(Debug, Subcommand)]
@@ -39,6 +42,8 @@ pub(crate) enum Lease {
               value_parser = values::number::<0, 60_000>)]
         overlap_ms: u32,
     },
+    /// Hand a lease over to a network namespace, on the node itself
+    Enter(Enter),
     /// How a lease is
     Query {
         /// Which lease

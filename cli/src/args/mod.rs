@@ -3,6 +3,7 @@
 mod alloc;
 mod block;
 mod lease;
+mod local;
 mod mem;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ pub(crate) use self::{
     alloc::{Alloc, Term},
     block::{AttachPlace, Block, BlockPlace, RecordedLease},
     lease::Lease,
+    local::{Enter, Run},
     mem::{Mem, Place, TransportChoice},
 };
 use crate::values::{self, Named};
@@ -71,6 +73,9 @@ pub(crate) enum Command {
     /// Use leased block storage, as a device or without one
     #[command(subcommand)]
     Block(Block),
+    /// Run a command in a lease of CPU cores, on the node itself: as you, with your environment and the command's exit
+    /// status
+    Run(Run),
     /// Resources that were taken out of service
     #[command(subcommand)]
     Fence(Fence),

@@ -4,9 +4,8 @@ use std::io::{self, Write};
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    AFFINITIES_MAX, BlockTerms, CpuExecutionMode, CpuIsolationClass, CpuTerms, GpuTerms,
-    LeaseAllocRequest, LeaseId, LeaseInfo, LeaseIntent, LeaseTerms, MemTerms, NetTerms, Request,
-    Transport,
+    AFFINITIES_MAX, BlockTerms, CpuTerms, GpuTerms, LeaseAllocRequest, LeaseId, LeaseInfo,
+    LeaseIntent, LeaseTerms, MemTerms, NetTerms, Request, Transport,
 };
 use serde::Serialize;
 
@@ -31,30 +30,20 @@ pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failur
     printed.map_err(|failure| failure.and_message(&give_back(node, info.lease_id)))
 }
 
-/// Refuses contradictory flags without asking the node.
+/// Refuses flags that no node would accept, without asking it.
 fn check(request: &LeaseAllocRequest) -> Result<(), Failure> {
-    let wrong = match &request.terms {
-        _ if request.intent.affinities.len() > AFFINITIES_MAX => {
-            "--affinity: at most 16 for a lease"
-        }
-        LeaseTerms::Block(block) if request.transport == Transport::Udp && block.names_host() => {
-            "--hostnqn, --hostid and --mutual-auth are for NVMe-oF; leave them out with --transport udp"
-        }
-        LeaseTerms::Cpu(CpuTerms {
-            isolation: Some(CpuIsolationClass::BestEffort),
-            partition: Some(_),
-            ..
-        }) => {
-            "--partition is for cores of its own: whole_core or strict_isolated; best_effort shares CPUs"
-        }
-        LeaseTerms::Cpu(CpuTerms {
-            execution_mode: Some(CpuExecutionMode::SingleThreaded),
-            execution_width: Some(2..),
-            ..
-        }) => "single_threaded has an execution width of 1; with more threads it is shared_memory",
-        _ => return Ok(()),
-    };
-    Err(Failure::usage(wrong))
+    if request.intent.affinities.len() > AFFINITIES_MAX {
+        return Err(Failure::usage(format!(
+            "a lease has at most {AFFINITIES_MAX} of --affinity"
+        )));
+    }
+    let block = request.terms.block();
+    if request.transport == Transport::Udp && block.is_some_and(BlockTerms::names_host) {
+        return Err(Failure::usage(
+            "--hostnqn, --hostid and --mutual-auth are for NVMe-oF; leave them out with --transport udp",
+        ));
+    }
+    Ok(())
 }
 
 /// A new lease.
@@ -152,6 +141,7 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
             vlan,
             mac,
             hand_over,
+            no_grace: _,
         } => {
             let terms = NetTerms {
                 mac,
@@ -167,6 +157,7 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
             execution_mode,
             execution_width,
             partition,
+            no_grace: _,
         } => {
             let terms = CpuTerms {
                 isolation,

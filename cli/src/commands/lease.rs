@@ -6,7 +6,7 @@ use fabricbios_wire::{
 };
 use serde::Serialize;
 
-use super::{alloc, watch};
+use super::{alloc, local, watch};
 use crate::{
     args::Lease,
     failure::{Exit, Failure},
@@ -22,6 +22,7 @@ pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Fai
         Lease::List { all } => return list(node, all, output),
         Lease::Revoke { id } => return revoke(node, id, output),
         Lease::Free { id } => return free(node, id, output),
+        Lease::Enter(what) => return local::enter(what, output),
         Lease::Watch { id, poll_ms } => return watch::run(node, id, poll_ms, output),
         Lease::Bind { id, rdma_peer } => (
             id,

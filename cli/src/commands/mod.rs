@@ -7,6 +7,7 @@ mod fence;
 mod identity;
 mod inventory;
 mod lease;
+mod local;
 mod mem;
 mod resource;
 mod stream;
@@ -25,7 +26,7 @@ use fabricbios_wire::{Reply, Request};
 use serde::Serialize;
 
 use crate::{
-    args::{Args, Block, Command},
+    args::{Args, Block, Command, Lease},
     failure::Failure,
     hint::Topic,
     output::Output,
@@ -43,9 +44,13 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         command,
         ..
     } = args;
-    if let Command::Block(Block::Detach(place)) = &command {
-        return block::detach(place, output);
-    }
+    // These ask this machine only, as whoever runs them.
+    let command = match command {
+        Command::Block(Block::Detach(place)) => return block::detach(&place, output),
+        Command::Run(what) => return local::run(what),
+        Command::Lease(Lease::Enter(what)) => return local::enter(what, output),
+        other => other,
+    };
     if matches!(command, Command::Block(Block::Keep(_))) {
         let held = block::hold_signals();
         held.map_err(|error| Failure::local("hold back signals", &error))?;
@@ -90,6 +95,7 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Lease(command) => lease::run(node, command, output),
         Command::Mem(command) => mem::run(node, command, output),
         Command::Block(command) => block::run(node, identity, command, output),
+        Command::Run(what) => local::run(what),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, command, output),
     }

@@ -5,6 +5,8 @@ mod kv_cache;
 mod rdma_peer;
 mod transport;
 
+use std::convert::Infallible;
+
 use fabricbios_wire::{CpuPartition, LeaseId, ResourceId, Size, VlanId, is_tenant_name};
 
 pub(crate) use self::{
@@ -86,6 +88,11 @@ pub(crate) fn number<const MIN: u32, const MAX: u32>(text: &str) -> Result<u32, 
 pub(crate) fn count(text: &str) -> Result<u16, String> {
     let number = whole(text, (1, u16::MAX.into()))?;
     u16::try_from(number).map_err(|e| e.to_string())
+}
+
+/// No grace time is accepted.
+pub(crate) fn no_grace(_text: &str) -> Result<Infallible, String> {
+    Err("a lease of this kind keeps no contents after its end; leave the grace time out".into())
 }
 
 /// A VLAN id.

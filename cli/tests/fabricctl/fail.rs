@@ -166,16 +166,8 @@ fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
             "root or isolated",
         ),
         (
-            "lease alloc cpu --cores 1 --secs 1 --isolation best_effort --partition root",
-            "whole_core or strict_isolated",
-        ),
-        (
-            "lease alloc cpu --cores 2 --secs 1 --execution-mode single_threaded --execution-width 2",
-            "shared_memory",
-        ),
-        (
             "lease alloc cpu --cores 1 --secs 1 --grace-secs 1",
-            "--grace-secs",
+            "keeps no contents",
         ),
         ("lease alloc net --mbps 0 --secs 1", "from 1"),
         ("lease alloc net --mbps 1 --secs 1 --vlan 0", "1 to 4094"),
@@ -190,7 +182,7 @@ fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
         ),
         (
             "lease alloc net --mbps 1 --secs 1 --grace-secs 1",
-            "--grace-secs",
+            "keeps no contents",
         ),
         (
             "lease alloc net --mbps 1 --secs 1 --affinity rack=r1",

@@ -15,6 +15,7 @@ mod ended;
 mod fail;
 mod identity;
 mod inventory;
+mod local;
 mod mem;
 mod named;
 mod on_the_node;

@@ -28,7 +28,6 @@ fn the_json_of_cores_is_the_contract() {
     assert_eq!(json["binding"], binding);
     let effective = json!({
         "cpu_isolation": "whole_core",
-        "transport": "auto",
         "rotate_on_renew": false,
         "cpu_execution_mode": "shared_memory",
         "cpu_execution_width": 2,

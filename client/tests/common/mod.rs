@@ -288,10 +288,11 @@ pub(crate) fn function(terms: &NetTerms, rate_bps: u64) -> NetBinding {
 pub(crate) fn honest(request: &LeaseAllocRequest) -> Effective {
     let block = request.terms.block().cloned().unwrap_or_default();
     let cpu = request.terms.cpu().cloned().unwrap_or_default();
+    let is_on_the_node = matches!(request.terms, LeaseTerms::Cpu(_) | LeaseTerms::Net(_));
     Effective {
         cpu_isolation: cpu.isolation,
         gpu_exclusivity: request.terms.gpu().and_then(|gpu| gpu.exclusivity),
-        transport: Some(request.transport),
+        transport: (!is_on_the_node).then_some(request.transport),
         rotate_on_renew: request.rotate_on_renew,
         read_only: block.read_only,
         mutual_auth: block.mutual_auth,

@@ -226,8 +226,9 @@ mod tests {
     use fabricbios_lease::BindingId;
     use fabricbios_wire::{DpKey, Generation, LeaseId, ResourceId};
 
+    use super::super::entry::SessionLimits;
     use super::*;
-    use crate::{DataKey, Keys, Rate, Room};
+    use crate::{DataKey, Keys, Room};
 
     /// One block, of storage that is called stuck after no time at all.
     fn entry(path: &std::path::Path) -> Arc<Entry<Blocks>> {
@@ -247,7 +248,7 @@ mod tests {
             resource_id: ResourceId(1),
         };
         let keys = Keys::new(DataKey::new(&DpKey([1; 32])));
-        Arc::new(Entry::new(binding_id, keys, blocks, Rate::new(1, 1)))
+        Arc::new(Entry::new(binding_id, keys, blocks, SessionLimits::few()))
     }
 
     #[test]

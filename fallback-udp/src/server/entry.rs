@@ -19,7 +19,9 @@ use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, StepError};
 use fabricbios_wire::{Binding, DataService};
 
 use super::udp_path::UdpPath;
-use crate::{AccessState, Broken, Invariant, Keys, Rate, ServedLease, SessionState, Space};
+use crate::{
+    AccessState, Broken, Invariant, Keys, Rate, ReplayWindow, ServedLease, SessionState, Space,
+};
 
 /// The memory or blocks of one binding.
 pub trait Content: Space + fmt::Debug + Send + Sync + Sized + 'static {
@@ -57,6 +59,30 @@ pub trait Content: Space + fmt::Debug + Send + Sync + Sized + 'static {
     }
 }
 
+/// The limits of each lease of a path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SessionLimits {
+    pub(super) rate: Rate,
+    pub(super) window: ReplayWindow,
+}
+
+impl SessionLimits {
+    fn sessions(self) -> SessionState {
+        SessionState::new(self.rate).with_window(self.window)
+    }
+}
+
+#[cfg(test)]
+impl SessionLimits {
+    /// For leases without requests.
+    pub(super) fn few() -> Self {
+        Self {
+            rate: Rate::new(1, 1),
+            window: ReplayWindow::LONGEST,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Entry<C> {
@@ -66,7 +92,7 @@ pub(super) struct Entry<C> {
     state: AtomicU8,
     deadline: AtomicU64,
     sessions: Mutex<SessionState>,
-    rate: Rate,
+    limits: SessionLimits,
     pub(super) content: C,
     /// The invariant that failed, until an order has reported it.
     broken: Mutex<Option<Broken>>,
@@ -74,14 +100,19 @@ pub(super) struct Entry<C> {
 
 impl<C> Entry<C> {
     /// A binding without a deadline: requests get NO_LEASE until [`Entry::extend`] sets one.
-    pub(super) fn new(binding_id: BindingId, keys: Keys, content: C, rate: Rate) -> Self {
+    pub(super) fn new(
+        binding_id: BindingId,
+        keys: Keys,
+        content: C,
+        limits: SessionLimits,
+    ) -> Self {
         Self {
             binding_id,
             keys: RwLock::new(keys),
             state: AtomicU8::new(AccessState::Live as u8),
             deadline: AtomicU64::new(0),
-            sessions: Mutex::new(SessionState::new(rate)),
-            rate,
+            sessions: Mutex::new(limits.sessions()),
+            limits,
             content,
             broken: Mutex::default(),
         }
@@ -139,7 +170,7 @@ impl<C> Entry<C> {
 impl<C: Content> Entry<C> {
     /// Drops the sessions of an ended lease and closes its storage.
     pub(super) fn close(&self) -> Result<(), StepError> {
-        *self.sessions() = SessionState::new(self.rate);
+        *self.sessions() = self.limits.sessions();
         let share = self.content.share();
         if share.is_some_and(|share| !share.adds_up(0)) {
             self.broken(Broken {
@@ -215,7 +246,7 @@ mod tests {
             resource_id: ResourceId(1),
         };
         let keys = Keys::new(DataKey::new(&DpKey([1; 32])));
-        Entry::new(binding_id, keys, (), Rate::new(1, 1))
+        Entry::new(binding_id, keys, (), SessionLimits::few())
     }
 
     #[test]

@@ -124,8 +124,9 @@ mod tests {
 
     use fabricbios_wire::{DpKey, Generation, ResourceId};
 
+    use super::super::entry::SessionLimits;
     use super::*;
-    use crate::{DataKey, Keys, Rate, ServedLease};
+    use crate::{DataKey, Keys, ServedLease};
 
     const START: Duration = Duration::from_secs(1000);
 
@@ -140,8 +141,13 @@ mod tests {
     }
 
     fn entry(lease: u128, generation: u32) -> Arc<Entry<()>> {
-        let (binding_id, rate) = (binding_id(lease, generation), Rate::new(1, 1));
-        Arc::new(Entry::new(binding_id, KEYS.clone(), (), rate))
+        let binding_id = binding_id(lease, generation);
+        Arc::new(Entry::new(
+            binding_id,
+            KEYS.clone(),
+            (),
+            SessionLimits::few(),
+        ))
     }
 
     fn over(leases: &Leases<()>, lease: u128, at: Duration) {

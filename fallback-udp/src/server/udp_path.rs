@@ -16,12 +16,12 @@ use fabricbios_wire::{Binding, DataService, DpKey, Endpoint, LeaseId, Limits, Re
 use super::{
     binding_state::{BindingCell, BindingState, Phase},
     counters::Counters,
-    entry::{Content, Entry},
+    entry::{Content, Entry, SessionLimits},
     leases::Leases,
     proof::why_unreachable,
     worker::Workers,
 };
-use crate::{AccessState, DataKey, Keys, Rate};
+use crate::{AccessState, DataKey, Keys, Rate, ReplayWindow};
 
 /// The data path of one service: [`FbmuPath`](crate::FbmuPath) or [`FbbuPath`](crate::FbbuPath).
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct UdpPath<C: Content> {
     pub(super) leases: Arc<Leases<C>>,
     custody: Mutex<Custody<Arc<BindingCell<C>>>>,
     address: SocketAddr,
-    rate: Rate,
+    limits: SessionLimits,
     pub(super) source: C::Source,
     counters: Arc<Counters>,
     workers: Workers,
@@ -49,11 +49,21 @@ impl<C: Content> UdpPath<C> {
             leases,
             custody: Mutex::default(),
             address,
-            rate: Rate::new(ops_per_second, at_once),
+            limits: SessionLimits {
+                rate: Rate::new(ops_per_second, at_once),
+                window: ReplayWindow::LONGEST,
+            },
             source,
             counters,
             workers,
         }
+    }
+
+    /// The same with sessions that remember so many requests.
+    #[must_use]
+    pub fn with_window(mut self, window: ReplayWindow) -> Self {
+        self.limits.window = window;
+        self
     }
 
     /// Address of the sockets; it may be a wildcard.
@@ -96,7 +106,7 @@ impl<C: Content> UdpPath<C> {
         let key = fresh_key(binding_id).map_err(BindError::Failed)?;
         let mut state = self.ready(cell, binding_id)?;
         let keys = Keys::new(DataKey::new(&key));
-        let entry = Arc::new(Entry::new(binding_id, keys, content, self.rate));
+        let entry = Arc::new(Entry::new(binding_id, keys, content, self.limits));
         state.gate.open(binding_id.generation)?;
         let served = self.leases.serve(Arc::clone(&entry));
         served.map_err(BindError::Stranded)?;

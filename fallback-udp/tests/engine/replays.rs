@@ -1,5 +1,8 @@
 //! The same request again, another one in its place, and old ones.
 
+use std::cell::RefCell;
+
+use fabricbios_fallback_udp::{Rate, ReplayWindow, SessionState};
 use fabricbios_wire::{DataOp, DataStatus};
 
 use crate::world::{Back, ELSEWHERE, HOME, LENGTH, World, nonce, seal};
@@ -150,4 +153,18 @@ fn an_answer_is_never_taken_for_a_request() {
         let reply = world.send_raw(&request).unwrap();
         assert_eq!(world.send_raw(&reply), None);
     }
+}
+
+#[test]
+fn a_session_with_the_shortest_window_remembers_64_requests_and_hello_says_so() {
+    let mut world = World::new();
+    let state = SessionState::new(Rate::new(1_000_000, 1_000_000));
+    world.lease.sessions = RefCell::new(state.with_window(ReplayWindow::SHORTEST));
+    let hello = world.hello();
+    assert_eq!(hello.window, 64);
+    let read = |counter| world.status(&world.read(hello.session, counter, 0, 1));
+    assert_eq!(read(100), DataStatus::Ok);
+    assert_eq!(read(37), DataStatus::Ok);
+    assert_eq!(read(36), DataStatus::TooOld);
+    assert_eq!(read(35), DataStatus::TooOld);
 }

@@ -30,7 +30,7 @@ pub(crate) fn records(world: &World) -> BTreeMap<LeaseId, LeaseRecord> {
 }
 
 /// `next` restores the records of `before`, at the same time.
-fn restart_into(before: &World, mut next: World, same_boot: bool) -> World {
+pub(crate) fn restart_into(before: &World, mut next: World, same_boot: bool) -> World {
     (next.now, next.next) = (before.now, before.next);
     next.journal.clone_from(&before.journal);
     for record in records(before).into_values() {

@@ -7,7 +7,10 @@ use fabricbios_lease::*;
 use fabricbios_wire::*;
 use proptest::prelude::*;
 
-use crate::{restart::records, support::*};
+use crate::{
+    restart::{records, restart_into},
+    support::*,
+};
 
 const NUMBERS: [u32; 5] = [1, 2, 3, 5, 8];
 const SHARERS: u32 = 2;
@@ -46,18 +49,6 @@ fn asked(count: u64, shared: bool) -> LeaseAllocRequest {
     }
 }
 
-/// An active lease, and its units.
-fn granted(world: &mut World, wanted: LeaseAllocRequest) -> (BindingId, Placement) {
-    let ticket = world.ask(Request::LeaseAlloc(wanted));
-    let order = world.bind_order();
-    world.report(Report::Bind(
-        order.binding_id,
-        Ok(Binding::plain(ResourceType::Cpu)),
-    ));
-    assert_eq!(world.lease(ticket).phase, LeasePhase::Active);
-    (order.binding_id, order.placement)
-}
-
 fn of(numbers: &[u32], shared: bool) -> Placement {
     Placement::Units {
         numbers: numbers.into(),
@@ -66,18 +57,7 @@ fn of(numbers: &[u32], shared: bool) -> Placement {
 }
 
 fn restart(before: &World, same_boot: bool) -> World {
-    let run = EarlierRun {
-        same_boot,
-        wall_clock_trusted: true,
-    };
-    let mut next = world();
-    (next.now, next.next) = (before.now, before.next);
-    next.journal.clone_from(&before.journal);
-    for record in records(before).into_values() {
-        next.table.restore_lease(next.now, record, run);
-    }
-    next.drain();
-    next
+    restart_into(before, world(), same_boot)
 }
 
 fn placed(world: &World) -> BTreeMap<LeaseId, Placement> {
@@ -361,23 +341,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn outcome(order: Order, well: bool) -> Report {
-    let or = |step| match well {
-        true => Ok(()),
-        false => Err(failed(step)),
-    };
-    match order {
-        Order::Bind(order) => {
-            let bound = or("bind").map(|()| Binding::plain(ResourceType::Cpu));
-            Report::Bind(order.binding_id, bound.map_err(BindError::Failed))
-        }
-        Order::Cut(binding_id, _) => Report::Cut(binding_id, or("cut").map(|()| Proof::default())),
-        Order::Release(binding_id, _) => Report::Release(binding_id, or("release")),
-        Order::Reset(id, _) => Report::Reset(id, or("reset")),
-        other => panic!("units have no keys: {other:?}"),
-    }
-}
-
 /// Each unit has one exclusive lease or up to the allowed number of sharing leases, the availability is the number of
 /// free units, and a lease always keeps the same units.
 fn check(world: &World, known: &mut BTreeMap<LeaseId, Placement>) {
@@ -431,7 +394,7 @@ proptest! {
                 }
                 Step::Report { well } if !world.orders.is_empty() => {
                     let order = world.orders.remove(0);
-                    world.report(outcome(order, well));
+                    world.report(outcome(ResourceType::Cpu, order, well));
                 }
                 Step::Report { .. } => {}
                 Step::Pass => world.pass_ms(4_000),

@@ -444,3 +444,39 @@ pub(crate) fn binding_over(transport: Transport, key: u8) -> Binding {
 pub(crate) fn failed(step: &'static str) -> StepError {
     StepError::new(step, "on purpose")
 }
+
+/// An active lease of a kind without transports, and its part.
+pub(crate) fn granted(world: &mut World, wanted: LeaseAllocRequest) -> (BindingId, Placement) {
+    let kind = wanted.resource_type();
+    let ticket = world.ask(Request::LeaseAlloc(wanted));
+    let order = world.bind_order();
+    world.report(Report::Bind(order.binding_id, Ok(Binding::plain(kind))));
+    assert_eq!(world.lease(ticket).phase, LeasePhase::Active);
+    (order.binding_id, order.placement)
+}
+
+/// Ends a lease that [`granted`] gave.
+pub(crate) fn ended(world: &mut World, binding_id: BindingId) {
+    world.free(binding_id.lease_id);
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    world.released();
+}
+
+/// The report of an order to a kind without keys, that went well or failed.
+pub(crate) fn outcome(kind: ResourceType, order: Order, well: bool) -> Report {
+    let or = |step| match well {
+        true => Ok(()),
+        false => Err(failed(step)),
+    };
+    match order {
+        Order::Bind(order) => {
+            let bound = or("bind").map(|()| Binding::plain(kind));
+            Report::Bind(order.binding_id, bound.map_err(BindError::Failed))
+        }
+        Order::Cut(binding_id, _) => Report::Cut(binding_id, or("cut").map(|()| Proof::default())),
+        Order::Release(binding_id, _) => Report::Release(binding_id, or("release")),
+        Order::Reset(id, _) => Report::Reset(id, or("reset")),
+        other => panic!("a kind without keys: {other:?}"),
+    }
+}

@@ -57,8 +57,22 @@ fn settings_that_make_no_sense_together_are_refused() {
         (&["--advertise", "::"][..], "wildcard"),
         (&["--mem-bytes", "5000"], "4096"),
         (&["--mem-bytes", "0"], "4096"),
+        (&["--profile", "bare-metal", "--mem-bytes", "1MiB"], "65536"),
+        (
+            &["--profile", "bare-metal", "--mem-file", "/dev/shm/a"],
+            "static arena",
+        ),
+        (
+            &["--profile", "bare-metal", "--rdma-device", "mlx5_0"],
+            "static arena",
+        ),
+        (
+            &["--advertise-vendor", "a=1", "--advertise-vendor", "a=2"],
+            "same resource twice",
+        ),
         (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
         (&["--mem-file", "/dev/shm/arena"], "--mem-bytes"),
+        (&["--tenant-uid", "blue=1000"], "--local-socket"),
         (&["--fbbu-half-sent-max", "1KiB"], "524288"),
         (
             &[

@@ -87,6 +87,9 @@ impl Detected {
         for it in &self.blocks {
             row(ResourceType::Block, &it.name, it.bytes, it.degraded);
         }
+        for it in &self.vendors {
+            row(ResourceType::Vendor, &it.name, it.capacity, false);
+        }
         rows
     }
 }

@@ -16,6 +16,8 @@ use std::fmt;
 
 use fabricbios_kernfs::Tree;
 
+use crate::vendor::VendorResource;
+
 pub use blocks::BlockFound;
 pub use cpu::CpuFound;
 pub(crate) use cpu::NAME as CPU_NAME;
@@ -58,6 +60,8 @@ pub struct Detected {
     pub gpus: Vec<GpuFound>,
     /// By device name.
     pub blocks: Vec<BlockFound>,
+    /// What the operator lists.
+    pub vendors: Vec<VendorResource>,
     /// Skipped or degraded items with the reason, for the log.
     pub warnings: Vec<String>,
 }
@@ -74,6 +78,7 @@ pub fn detect(sources: &Sources) -> Detected {
         nics: nics::detect(&sources.sys, &mut warnings),
         gpus: gpus::detect(&sources.sys, &mut warnings),
         blocks: blocks::detect(&sources.sys, &mut warnings),
+        vendors: Vec::new(),
         warnings: Vec::new(),
     };
     found.warnings = warnings.0;

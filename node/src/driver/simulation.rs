@@ -9,14 +9,13 @@
     reason = "numbers of a simulation are small"
 )]
 
+mod offers;
 mod world;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-use fabricbios_lease::{AllocationMode, Durability, FenceScope, Offer, Policy};
-use fabricbios_wire::{
-    Epoch, Generation, LeaseAllocRequest, NodeId, ResourceId, ResourceType, Transport,
-};
+use fabricbios_lease::Policy;
+use fabricbios_wire::{Epoch, Generation, NodeId, ResourceId};
 
 use super::*;
 use crate::{
@@ -24,11 +23,10 @@ use crate::{
     journal::{Key, Recovered},
     service,
 };
+use offers::Offered;
 use world::{Event, Simulated, World};
 
 const POOL: ResourceId = ResourceId(1);
-const PAGE: u64 = 4096;
-const PAGES: u64 = 16;
 const TENANTS: [&str; 3] = ["alice", "bob", "carol"];
 const BOOT: &str = "boot";
 /// No access is left so long after a deadline: a cut may take ten times its patience, and the driver some turns.
@@ -55,19 +53,7 @@ struct Run {
 
 fn table(world: &World) -> LeaseTable {
     let mut table = LeaseTable::new(Policy::default());
-    let offer = Offer {
-        resource_id: POOL,
-        capacity: PAGES * PAGE,
-        align: PAGE,
-        transports: vec![Transport::NvmeTcp],
-        durability: Durability::Machine,
-        fence_scope: FenceScope::Part,
-        allocation_mode: AllocationMode::Stretches,
-        read_only: false,
-        classes: None,
-        rate: None,
-    };
-    table.offer(ResourceType::Block, offer);
+    table.offer(world.offered.kind, world.offered.offer());
     let recovered = Recovered {
         epoch: Epoch(2),
         last_boot_id: Some(BOOT.to_owned()),
@@ -98,7 +84,7 @@ fn start(world: &Simulated) -> Driver<Simulated> {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let world = World::new(seed);
+        let world = World::new(seed, Offered::of(seed));
         let world = Simulated(Rc::new(RefCell::new(world)));
         let started_at = world.world().now;
         Self {
@@ -142,9 +128,12 @@ impl Run {
             .map(|(id, tenant)| (*id, *tenant));
         match (self.below(10), lease) {
             (0..4, _) | (_, None) => {
-                let pages = self.below(5) + 1;
                 let secs = self.below(6) as u32 + 1;
-                let request = LeaseAllocRequest::new(ResourceType::Block, pages * PAGE, secs);
+                let request = {
+                    let mut world = self.world.world();
+                    let offered = world.offered;
+                    offered.request(secs, |bound| world.below(bound))
+                };
                 self.ask(tenant, Role::Tenant, None, Request::LeaseAlloc(request));
             }
             (4 | 5, Some((id, holder))) => {
@@ -317,11 +306,12 @@ impl Run {
             .availability()
             .map(|it| it.available)
             .collect();
-        assert_eq!(free, [PAGES * PAGE], "{census:?}");
+        assert_eq!(free, [world.offered.offer().capacity], "{census:?}");
     }
 }
 
-fn run(seed: u64) {
+/// Returns how many leases were granted.
+fn run(seed: u64) -> usize {
     let mut run = Run::new(seed);
     for _ in 0..60 {
         let pause = run.below(400) * MILLISECOND;
@@ -334,18 +324,31 @@ fn run(seed: u64) {
             _ => run.client_acts(),
         }
     }
+    let granted = run.granted.len();
     run.ends();
+    granted
 }
 
 #[test]
 fn whatever_fails_and_whenever_it_dies_nobody_is_told_too_early_and_all_comes_back() {
     let only = std::env::var("FABRICBIOS_SEED").ok();
-    let seeds = match only.map(|seed| seed.parse().unwrap()) {
+    let seeds = match only.as_deref().map(|seed| seed.parse().unwrap()) {
         Some(seed) => seed..=seed,
-        None => 1..=300,
+        None => 1..=900,
     };
-    for seed in seeds {
-        let outcome = std::panic::catch_unwind(|| run(seed));
-        assert!(outcome.is_ok(), "again with FABRICBIOS_SEED={seed}");
+    for kind in seeds.clone().take(3) {
+        let (mut granted, mut runs) = (0, 0);
+        for seed in (kind..=*seeds.end()).step_by(3) {
+            let outcome = std::panic::catch_unwind(|| run(seed));
+            let Ok(leases) = outcome else {
+                panic!("again with FABRICBIOS_SEED={seed}")
+            };
+            (granted, runs) = (granted + leases, runs + 1);
+        }
+        // Else a fault of the made-up machine fences the resource at once, and nothing is tried.
+        assert!(
+            only.is_some() || granted > 5 * runs,
+            "{granted} leases in {runs} runs"
+        );
     }
 }

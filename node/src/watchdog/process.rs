@@ -34,6 +34,7 @@ use crate::{
     detached::outlive_the_daemon,
     log_format,
     mailbox::{Mailbox, Sender},
+    net::NetEnd,
     workers::raise_priority,
 };
 
@@ -49,6 +50,9 @@ pub struct Arguments {
     /// End leases of CPU cores in this cgroup
     #[arg(long)]
     cpu: Option<PathBuf>,
+    /// End leases of network functions with records in this directory
+    #[arg(long)]
+    net: Option<PathBuf>,
 }
 
 impl Arguments {
@@ -65,6 +69,9 @@ impl Arguments {
         if let Some(path) = &self.cpu {
             let end = CpuEnd::at(path).map_err(anyhow::Error::msg)?;
             ends.push((ResourceType::Cpu, Box::new(end)));
+        }
+        if let Some(records) = &self.net {
+            ends.push((ResourceType::Net, Box::new(NetEnd::new(records))));
         }
         Ok(ends)
     }

@@ -10,8 +10,8 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{
-        InfoData, InfoKind, InfoMacVlan, InfoVeth, InfoVlan, LinkAttribute, LinkFlags, LinkInfo,
-        LinkMessage, MacVlanMode,
+        AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoMacVlan, InfoVeth,
+        LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage, MacVlanMode,
     },
 };
 
@@ -80,8 +80,6 @@ pub struct Link {
     pub parent_is_elsewhere: bool,
     /// The note that an administrator has put on it.
     pub alias: Option<String>,
-    /// The VLAN of a VLAN interface.
-    pub vlan: Option<u16>,
     /// The mode of a macvlan.
     pub macvlan_mode: Option<MacVlanMode>,
 }
@@ -119,12 +117,6 @@ impl Link {
                 LinkInfo::Data(InfoData::MacVlan(data)) => {
                     self.macvlan_mode = data.iter().find_map(|it| match it {
                         InfoMacVlan::Mode(mode) => Some(*mode),
-                        _ => None,
-                    });
-                }
-                LinkInfo::Data(InfoData::Vlan(data)) => {
-                    self.vlan = data.iter().find_map(|it| match it {
-                        InfoVlan::Id(id) => Some(*id),
                         _ => None,
                     });
                 }
@@ -170,7 +162,10 @@ impl Netlink {
     pub fn links(&self, kind: &str) -> Result<Vec<Link>, Error> {
         let mut message = LinkMessage::default();
         // The kernel leaves the other kinds out of its answer.
-        message.attributes = vec![LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind.into())])];
+        message.attributes = vec![
+            LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind.into())]),
+        ];
         let message = RouteNetlinkMessage::GetLink(message);
         let answers = self.dump("list", &format_args!("{kind} interfaces"), &message)?;
         let links = answers.into_iter().filter_map(|it| match it {
@@ -260,52 +255,71 @@ impl Netlink {
         }
     }
 
-    /// Makes a veth pair, both ends down.
+    /// The node's own network stack gives the interface no IPv6 address, so it sends nothing by itself.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn set_without_addresses<'a>(&self, by: impl Into<By<'a>>) -> Result<(), Error> {
+        let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+        let spec = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])]);
+        match self.set("set address mode of", by, spec) {
+            // This kernel has no IPv6 at all.
+            Err(error) if error.errno() == Some(libc::EAFNOSUPPORT) => Ok(()),
+            set => set,
+        }
+    }
+
+    /// The interface receives the frames of every multicast group.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn set_all_multicast<'a>(&self, by: impl Into<By<'a>>) -> Result<(), Error> {
+        let by = by.into();
+        let mut message = by.message();
+        message.header.change_mask = LinkFlags::Allmulti;
+        message.header.flags = LinkFlags::Allmulti;
+        self.change("set multicast of", by, message)
+    }
+
+    /// Makes a veth pair, both ends down; `peer_mac` is the address of the second one.
     ///
     /// # Errors
     /// The system refuses: a name is taken (EEXIST).
-    pub fn make_veth(&self, name: &str, peer: &str, peer_mac: MacAddress) -> Result<(), Error> {
+    pub fn make_veth(
+        &self,
+        name: &str,
+        peer: &str,
+        peer_mac: MacAddress,
+        mtu: u32,
+    ) -> Result<(), Error> {
         let mut other = By::Name(peer).message();
         let address = LinkAttribute::Address(peer_mac.0.into());
-        other.attributes.push(address);
+        other.attributes.extend([address, LinkAttribute::Mtu(mtu)]);
         let data = InfoData::Veth(InfoVeth::Peer(other));
-        self.make(name, InfoKind::Veth, Some(data), Vec::new())
+        self.make(name, InfoKind::Veth, data, vec![LinkAttribute::Mtu(mtu)])
     }
 
     /// Makes a macvlan of mode `private`, down.
     ///
     /// # Errors
-    /// The system refuses: the name or the address is taken on this parent (EEXIST, EADDRINUSE).
+    /// The system refuses: the name is taken (EEXIST), or the parent serves a bridge (EBUSY).
     pub fn make_macvlan(&self, name: &str, parent: u32, mac: MacAddress) -> Result<(), Error> {
         let data = InfoData::MacVlan(vec![InfoMacVlan::Mode(MacVlanMode::Private)]);
-        let more = vec![
-            LinkAttribute::Link(parent),
-            LinkAttribute::Address(mac.0.into()),
-        ];
-        self.make(name, InfoKind::MacVlan, Some(data), more)
-    }
-
-    /// Makes an interface for one VLAN of `parent`, down.
-    ///
-    /// # Errors
-    /// The system refuses.
-    pub fn make_vlan(&self, name: &str, parent: u32, vlan: u16) -> Result<(), Error> {
-        let data = InfoData::Vlan(vec![InfoVlan::Id(vlan)]);
-        let more = vec![LinkAttribute::Link(parent)];
-        self.make(name, InfoKind::Vlan, Some(data), more)
+        let address = LinkAttribute::Address(mac.0.into());
+        let more = vec![LinkAttribute::Link(parent), address];
+        self.make(name, InfoKind::MacVlan, data, more)
     }
 
     fn make(
         &self,
         name: &str,
         kind: InfoKind,
-        data: Option<InfoData>,
+        data: InfoData,
         more: Vec<LinkAttribute>,
     ) -> Result<(), Error> {
         let mut message = By::Name(name).message();
         message.attributes.extend(more);
-        let mut info = vec![LinkInfo::Kind(kind)];
-        info.extend(data.map(LinkInfo::Data));
+        let info = vec![LinkInfo::Kind(kind), LinkInfo::Data(data)];
         message.attributes.push(LinkAttribute::LinkInfo(info));
         let message = RouteNetlinkMessage::NewLink(message);
         self.request("make", &name, message, NLM_F_CREATE | NLM_F_EXCL)

@@ -4,6 +4,7 @@
 
 mod link;
 mod namespace;
+mod tc;
 mod vf;
 
 use std::{
@@ -22,6 +23,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 pub use link::{By, Link};
 pub use namespace::{NotANamespace, is_own_network_namespace, require_network_namespace};
+pub use tc::{Action, Frames, Rule, Tag};
 pub use vf::{VfSetting, VfState};
 
 /// How often a dump is repeated that changes have torn.

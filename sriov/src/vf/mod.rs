@@ -1,1 +1,28 @@
 //! SR-IOV: a lease has a virtual function of a network card.
+//!
+//! [`Card`] makes the functions at the start of the node and keeps those that nobody has without driver and without
+//! settings. [`VfStore`] records which lease has which function, and sets at the card what the function may do. [`VfPath`]
+//! hands the function over: as an interface of the node, as one of a network namespace that the tenant gives, or as a
+//! device of vfio-pci. [`VfEnd`] ends access when the daemon cannot.
+
+mod call;
+mod card;
+mod cdi;
+mod cut;
+mod drivers;
+mod holders;
+mod links;
+mod path;
+mod pci;
+mod record;
+mod settings;
+mod steps;
+mod store;
+
+pub use call::{Act, FunctionCall, calls};
+pub use card::{Card, CardConfig, DIMENSION, Places};
+pub use cut::VfEnd;
+pub use links::Links;
+pub use path::VfPath;
+pub use steps::STEPS;
+pub use store::VfStore;

@@ -1,14 +1,14 @@
 //! `inventory`: joins the flat and the structured inventory of a node by resource.
 
 mod text;
+mod words;
 
 use std::collections::BTreeMap;
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    BLOCK_REMOVABLE, BLOCK_RO, CpuCap, CpuIsolationClass, Enforcement, FlatEntry,
-    GpuExclusivityClass, InventoryExtension, InventoryForm, NIC_LINK_UP, NIC_SRIOV, NicInfo, Reply,
-    Request, ResourceId, ResourceInventory, ResourceType, cpu_flags, health, resource_flags,
+    BlockDev, CpuCap, Enforcement, FlatEntry, InventoryExtension, InventoryForm, NIC_LINK_UP,
+    NicInfo, Reply, Request, ResourceId, ResourceInventory, ResourceType,
 };
 use serde::Serialize;
 
@@ -98,8 +98,7 @@ struct Details {
     name: Option<String>,
     health: Option<u32>,
     fenced_part: Option<u64>,
-    /// Flags and block size of a pool.
-    block: Option<(u32, u32)>,
+    pool: Option<BlockDev>,
     cpu: Option<CpuCap>,
     nic: Option<NicInfo>,
     virtual_functions: Option<VirtualFunctionsJson>,
@@ -125,92 +124,86 @@ pub(super) fn ask(node: &Node) -> Result<InventoryJson, Failure> {
         other => return Err(node.unexpected("a structured inventory", &other).into()),
     };
     let mut details = details(&structured);
-    let resources = entries
-        .iter()
-        .map(|entry| {
-            resource(
-                entry,
-                details.remove(&entry.resource_id).unwrap_or_default(),
-            )
-        })
-        .collect();
+    let resources = entries.iter().map(|entry| {
+        let known = details.0.remove(&entry.resource_id);
+        resource(entry, known.unwrap_or_default())
+    });
+    let resources = resources.collect();
     Ok(InventoryJson {
         node_id: structured.node_id.to_string(),
         epoch: structured.epoch.0,
-        health: health_word(structured.health),
+        health: words::health(structured.health),
         resources,
     })
 }
 
-fn details(inventory: &ResourceInventory) -> BTreeMap<ResourceId, Details> {
-    let mut details: BTreeMap<ResourceId, Details> = BTreeMap::new();
-    let healths = (inventory
-        .mem_arenas
-        .iter()
-        .map(|r| (r.resource_id, r.health)))
-    .chain(
-        inventory
-            .block_devs
-            .iter()
-            .map(|r| (r.resource_id, r.health)),
-    )
-    .chain(inventory.cpu_caps.iter().map(|r| (r.resource_id, r.health)))
-    .chain(inventory.nics.iter().map(|r| (r.resource_id, r.health)))
-    .chain(inventory.gpus.iter().map(|r| (r.resource_id, r.health)));
-    for pool in &inventory.block_devs {
-        details.entry(pool.resource_id).or_default().block = Some((pool.flags, pool.block_size));
+/// The details of each resource.
+#[derive(Default)]
+struct AllDetails(BTreeMap<ResourceId, Details>);
+
+impl AllDetails {
+    fn of(&mut self, id: ResourceId) -> &mut Details {
+        self.0.entry(id).or_default()
     }
-    for cpu in &inventory.cpu_caps {
-        details.entry(cpu.resource_id).or_default().cpu = Some(*cpu);
+
+    fn with_health(&mut self, id: ResourceId, health: u32) -> &mut Details {
+        let details = self.of(id);
+        details.health = Some(health);
+        details
     }
-    for nic in &inventory.nics {
-        details.entry(nic.resource_id).or_default().nic = Some(*nic);
-    }
-    for (resource_id, health) in healths {
-        details.entry(resource_id).or_default().health = Some(health);
-    }
-    for extension in &inventory.extensions {
-        extend(&mut details, extension);
-    }
-    details
 }
 
-fn extend(details: &mut BTreeMap<ResourceId, Details>, extension: &InventoryExtension) {
+fn details(inventory: &ResourceInventory) -> AllDetails {
+    let mut all = AllDetails::default();
+    for arena in &inventory.mem_arenas {
+        all.with_health(arena.resource_id, arena.health);
+    }
+    for pool in &inventory.block_devs {
+        all.with_health(pool.resource_id, pool.health).pool = Some(*pool);
+    }
+    for cpu in &inventory.cpu_caps {
+        all.with_health(cpu.resource_id, cpu.health).cpu = Some(*cpu);
+    }
+    for nic in &inventory.nics {
+        all.with_health(nic.resource_id, nic.health).nic = Some(*nic);
+    }
+    for gpu in &inventory.gpus {
+        all.with_health(gpu.resource_id, gpu.health);
+    }
+    for extension in &inventory.extensions {
+        extend(&mut all, extension);
+    }
+    all
+}
+
+fn extend(all: &mut AllDetails, extension: &InventoryExtension) {
     match extension {
-        InventoryExtension::Name(id, name) => {
-            details.entry(*id).or_default().name = Some(name.clone());
-        }
+        InventoryExtension::Name(id, name) => all.of(*id).name = Some(name.clone()),
         InventoryExtension::Transports(id, transports) => {
-            details.entry(*id).or_default().transports =
-                transports.iter().map(|r| r.name()).collect();
+            all.of(*id).transports = transports.iter().map(|it| it.name()).collect();
         }
         InventoryExtension::Classes {
             resource_id,
             default,
             supported,
-        } => {
-            details.entry(*resource_id).or_default().classes = Some((*default, supported.clone()));
-        }
-        InventoryExtension::FencedPart(id, units) => {
-            details.entry(*id).or_default().fenced_part = Some(*units);
-        }
-        // The flat form has it too.
-        InventoryExtension::Available(..) => {}
+        } => all.of(*resource_id).classes = Some((*default, supported.clone())),
         InventoryExtension::ClassEnforcement(id, classes) => {
-            details.entry(*id).or_default().enforcement = classes.clone();
+            all.of(*id).enforcement = classes.clone();
         }
         InventoryExtension::ClassAvailable(id, classes) => {
-            details.entry(*id).or_default().class_available = classes.clone();
+            all.of(*id).class_available = classes.clone();
         }
+        InventoryExtension::FencedPart(id, units) => all.of(*id).fenced_part = Some(*units),
         InventoryExtension::VirtualFunctions {
             resource_id,
             total,
             free,
         } => {
             let (total, free) = (*total, *free);
-            details.entry(*resource_id).or_default().virtual_functions =
-                Some(VirtualFunctionsJson { total, free });
+            all.of(*resource_id).virtual_functions = Some(VirtualFunctionsJson { total, free });
         }
+        // The flat form has it too.
+        InventoryExtension::Available(..) => {}
     }
 }
 
@@ -219,19 +212,19 @@ fn resource(entry: &FlatEntry, details: Details) -> ResourceJson {
     ResourceJson {
         resource_id: entry.resource_id.to_string(),
         resource_type: kind.to_string(),
-        flags: flags(entry, &details),
+        flags: words::flags(entry, &details),
         classes: classes(kind, &details),
         name: details.name,
-        health: details.health.map(health_word),
+        health: details.health.map(words::health),
         capacity: entry.capacity,
         available: entry.available,
         fenced_part: details.fenced_part,
-        block_bytes: details.block.map(|(_, block_bytes)| block_bytes),
+        block_bytes: details.pool.map(|pool| pool.block_size),
         transports: details.transports,
         cpu: details.cpu.map(|cpu| CpuJson {
             threads: cpu.threads,
             max_mhz: Some(cpu.max_mhz).filter(|mhz| *mhz != 0),
-            arch: arch(cpu.flags),
+            arch: words::arch(cpu.flags),
         }),
         nic: details.nic.map(|nic| NicJson {
             mtu: nic.mtu,
@@ -244,7 +237,7 @@ fn resource(entry: &FlatEntry, details: Details) -> ResourceJson {
 }
 
 fn classes(kind: ResourceType, details: &Details) -> Option<ClassesJson> {
-    let word = |byte: u8| class_word(kind, byte);
+    let word = |byte: u8| words::class(kind, byte);
     let (default, supported) = details.classes.as_ref()?;
     let enforcement = details.enforcement.iter();
     let available = details.class_available.iter();
@@ -258,68 +251,4 @@ fn classes(kind: ResourceType, details: &Details) -> Option<ClassesJson> {
             .map(|(class, units)| (word(*class), *units))
             .collect(),
     })
-}
-
-fn arch(flags: u32) -> Option<&'static str> {
-    match flags >> cpu_flags::ARCH_SHIFT & 0xff {
-        cpu_flags::ARCH_AARCH64 => Some("aarch64"),
-        cpu_flags::ARCH_X86_64 => Some("x86_64"),
-        _ => None,
-    }
-}
-
-fn class_word(kind: ResourceType, byte: u8) -> String {
-    let word = match kind {
-        ResourceType::Cpu => CpuIsolationClass::from_byte(byte).map(CpuIsolationClass::name),
-        ResourceType::Gpu => GpuExclusivityClass::from_byte(byte).map(GpuExclusivityClass::name),
-        _ => None,
-    };
-    word.map_or_else(|| format!("unknown(0x{byte:02x})"), str::to_owned)
-}
-
-const RESOURCE_FLAGS: [(u32, &str); 2] = [
-    (resource_flags::FENCED as u32, "fenced"),
-    (resource_flags::DEGRADED as u32, "degraded"),
-];
-
-const BLOCK_FLAGS: [(u32, &str); 2] = [(BLOCK_RO, "read-only"), (BLOCK_REMOVABLE, "removable")];
-
-const CPU_FLAGS: [(u32, &str); 6] = [
-    (cpu_flags::TASKLET_HOST, "tasklet-host"),
-    (cpu_flags::NEON, "neon"),
-    (cpu_flags::CRC32, "crc32"),
-    (cpu_flags::TOPOLOGY_COMPLETE, "topology-complete"),
-    (cpu_flags::TOPOLOGY_AWARE_LEASING, "topology-aware-leasing"),
-    (
-        cpu_flags::REJECTS_WIDE_SINGLE_THREADED,
-        "rejects-wide-single-threaded",
-    ),
-];
-
-const NIC_FLAGS: [(u32, &str); 1] = [(NIC_SRIOV, "sr-iov")];
-
-/// The names of the flags; unknown ones of the flat form are shown as a number.
-fn flags(entry: &FlatEntry, details: &Details) -> Vec<String> {
-    let known = |bits: u32, names: &[(u32, &'static str)]| -> Vec<String> {
-        let set = names.iter().filter(|(bit, _)| bits & bit != 0);
-        set.map(|(_, name)| (*name).to_owned()).collect()
-    };
-    let mut words = known(entry.flags.into(), &RESOURCE_FLAGS);
-    let rest = entry.flags & !(resource_flags::FENCED | resource_flags::DEGRADED);
-    if rest != 0 {
-        words.push(format!("unknown(0x{rest:04x})"));
-    }
-    words.extend(known(details.block.unwrap_or_default().0, &BLOCK_FLAGS));
-    words.extend(known(details.cpu.map_or(0, |cpu| cpu.flags), &CPU_FLAGS));
-    words.extend(known(details.nic.map_or(0, |nic| nic.flags), &NIC_FLAGS));
-    words
-}
-
-fn health_word(health: u32) -> String {
-    match health {
-        health::OK => "ok".to_owned(),
-        health::DEGRADED => "degraded".to_owned(),
-        health::FENCED => "fenced".to_owned(),
-        other => format!("unknown(0x{other:x})"),
-    }
 }

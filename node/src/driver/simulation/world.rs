@@ -7,12 +7,12 @@ use std::{
 };
 
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Extent, LeaseRecord, Now, Order, Proof,
-    Report, StepError,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, LeaseRecord, Now, Order, Placement,
+    Proof, Report, StepError,
 };
-use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase, ResourceType};
+use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase};
 
-use super::MILLISECOND;
+use super::{MILLISECOND, offers::Offered};
 use crate::{
     driver::{Environment, Input},
     fair::Owner,
@@ -42,6 +42,7 @@ pub(super) struct Access {
 
 /// The machine without the driver: what it holds outlives the process.
 pub(super) struct World {
+    pub(super) offered: Offered,
     pub(super) random: fastrand::Rng,
     pub(super) now: u64,
     pub(super) has_faults: bool,
@@ -50,8 +51,8 @@ pub(super) struct World {
     pub(super) stuck: Vec<Event>,
     pub(super) next: u64,
     pub(super) access: BTreeMap<LeaseId, Access>,
-    /// Bytes that were given out and not made clean since.
-    pub(super) used: BTreeMap<LeaseId, Extent>,
+    /// Parts that were given out and not made clean since.
+    pub(super) used: BTreeMap<LeaseId, Placement>,
     /// The newest generation of each lease that was cut.
     pub(super) cut: BTreeMap<LeaseId, Generation>,
     /// Groups that are durable together or not at all.
@@ -106,8 +107,9 @@ impl Environment for Simulated {
 }
 
 impl World {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, offered: Offered) -> Self {
         Self {
+            offered,
             random: fastrand::Rng::with_seed(seed),
             now: 1_000 * MILLISECOND,
             has_faults: true,
@@ -255,11 +257,11 @@ impl World {
                 binding_id,
                 match self.fails(10) {
                     true => Err(BindError::Failed(failed("rotate"))),
-                    false => Ok(Binding::plain(ResourceType::Mem)),
+                    false => Ok(Binding::plain(self.offered.kind)),
                 },
             ),
             Order::RetireKey(binding_id) => {
-                Report::RetireKey(binding_id, Ok(Binding::plain(ResourceType::Mem)))
+                Report::RetireKey(binding_id, Ok(Binding::plain(self.offered.kind)))
             }
             Order::Cut(binding_id, _) => Report::Cut(
                 binding_id,
@@ -272,7 +274,6 @@ impl World {
                 },
             ),
             Order::Release(binding_id, placement) => {
-                let extent = placement.extent();
                 assert!(
                     !self.access.contains_key(&binding_id.lease_id),
                     "{binding_id} is released and reachable"
@@ -287,8 +288,8 @@ impl World {
                 );
                 let used = self.used.get(&binding_id.lease_id);
                 assert!(
-                    used.is_none_or(|it| *it == extent),
-                    "{binding_id} has {used:?}, not {extent:?}"
+                    used.is_none_or(|it| *it == placement),
+                    "{binding_id} has {used:?}, not {placement:?}"
                 );
                 Report::Release(
                     binding_id,
@@ -335,7 +336,7 @@ impl World {
     }
 
     fn bind(&mut self, order: &BindOrder) -> Result<Binding, BindError> {
-        let (binding_id, extent) = (order.binding_id, order.extent());
+        let binding_id = order.binding_id;
         let was_cut = self.cut.get(&binding_id.lease_id);
         if was_cut.is_some_and(|cut| *cut >= binding_id.generation) {
             return Err(BindError::Cancelled);
@@ -343,19 +344,10 @@ impl World {
         if self.fails(10) {
             return Err(BindError::Failed(StepError::new("bind", "on purpose")));
         }
-        let others = self
-            .used
-            .iter()
-            .filter(|(id, _)| **id != binding_id.lease_id);
-        for (id, theirs) in others {
-            let apart = theirs.offset + theirs.length <= extent.offset
-                || extent.offset + extent.length <= theirs.offset;
-            assert!(
-                apart,
-                "{binding_id} is given {extent:?}, of which {id} has {theirs:?}"
-            );
-        }
-        self.used.insert(binding_id.lease_id, extent);
+        let part = order.placement.clone();
+        self.used.insert(binding_id.lease_id, part);
+        let held: Vec<&Placement> = self.used.values().collect();
+        self.offered.assert_apart(&held);
         let access = Access {
             generation: binding_id.generation,
             until: BootTime(u64::MAX),
@@ -367,6 +359,6 @@ impl World {
                 "it is half made",
             )));
         }
-        Ok(Binding::plain(ResourceType::Mem))
+        Ok(Binding::plain(self.offered.kind))
     }
 }

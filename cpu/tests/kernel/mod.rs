@@ -1,0 +1,380 @@
+//! A kernel for tests: cgroup files in a directory, with the rules of cpusets that leases rely on.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command},
+    sync::{Mutex, MutexGuard},
+};
+
+use fabricbios_cpu::{Cgroupfs, list};
+use fabricbios_kernfs::{Error, Tree, parse_list};
+use tempfile::TempDir;
+
+/// Two cores of two CPUs on node 0, two cores of one CPU on node 1.
+pub(crate) const CORES: &[(&[u32], u32)] = &[(&[0, 1], 0), (&[2, 3], 0), (&[4], 1), (&[5], 1)];
+
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    directory: TempDir,
+    files: Tree,
+    model: Mutex<Model>,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    /// Processes that a kill does not end.
+    immortal: Vec<i32>,
+    /// Writes to files with this end of their name are refused.
+    refused: Option<String>,
+    has_exclusive: bool,
+}
+
+impl Kernel {
+    pub(crate) fn new(controllers: &str, has_exclusive: bool) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = directory.path().join("cgroup");
+        fs::create_dir_all(&mount).unwrap();
+        let kernel = Self {
+            files: Tree::new(&mount),
+            model: Mutex::new(Model {
+                has_exclusive,
+                ..Model::default()
+            }),
+            directory,
+        };
+        for (name, text) in [
+            ("cgroup.controllers", controllers),
+            ("cgroup.subtree_control", ""),
+            ("cpuset.cpus.effective", "0-5"),
+        ] {
+            fs::write(mount.join(name), text).unwrap();
+        }
+        kernel.put("sys/devices/system/cpu/online", "0-5");
+        for (cpus, _) in CORES {
+            for cpu in *cpus {
+                let at = format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+                kernel.put(&at, &list(cpus));
+            }
+        }
+        for node in [0, 1] {
+            let on_it = CORES.iter().filter(|(_, on)| *on == node);
+            let cpus: Vec<u32> = on_it.flat_map(|(cpus, _)| cpus.to_vec()).collect();
+            kernel.put(
+                &format!("sys/devices/system/node/node{node}/cpulist"),
+                &list(&cpus),
+            );
+        }
+        fs::create_dir_all(kernel.directory.path().join("proc")).unwrap();
+        kernel
+    }
+
+    pub(crate) fn put(&self, path: &str, text: &str) {
+        let at = self.directory.path().join(path);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(at, text).unwrap();
+    }
+
+    pub(crate) fn tree(&self, name: &str) -> Tree {
+        Tree::new(self.directory.path().join(name))
+    }
+
+    pub(crate) fn text(&self, path: &str) -> String {
+        self.files.read(path).unwrap()
+    }
+
+    /// A process outside of every lease.
+    pub(crate) fn spawn(&self) -> Process {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let status = format!("Name:\tworker\nState:\tS (sleeping)\nTgid:\t{pid}\n");
+        self.put(&format!("proc/{pid}/status"), &status);
+        self.put(&format!("proc/{pid}/cgroup"), "0::/\n");
+        Process { child, pid }
+    }
+
+    pub(crate) fn make_immortal(&self, pid: i32) {
+        self.model().immortal.push(pid);
+    }
+
+    /// The processes that could not be killed die.
+    pub(crate) fn let_die(&self) {
+        self.model().immortal.clear();
+        for at in self.groups() {
+            let is_killed = self.files.read(format!("{at}/cgroup.kill")).unwrap() == "1";
+            if is_killed || at.contains("stuck-") {
+                self.set_members(&at, &[]);
+            }
+        }
+    }
+
+    pub(crate) fn refuse_writes(&self, end: Option<&str>) {
+        self.model().refused = end.map(str::to_owned);
+    }
+
+    fn model(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().unwrap()
+    }
+
+    /// All cgroups below the mount.
+    pub(crate) fn groups(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut open = vec![String::new()];
+        while let Some(at) = open.pop() {
+            for name in self.files.list(&at).unwrap() {
+                let child = if at.is_empty() {
+                    name
+                } else {
+                    format!("{at}/{name}")
+                };
+                if self.mount().join(&child).is_dir() {
+                    found.push(child.clone());
+                    open.push(child);
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    fn members(&self, at: &str) -> Vec<i32> {
+        let text = self.files.read(format!("{at}/cgroup.procs")).unwrap();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    fn set_members(&self, at: &str, members: &[i32]) {
+        let lines: String = members.iter().map(|pid| format!("{pid}\n")).collect();
+        fs::write(self.mount().join(at).join("cgroup.procs"), lines).unwrap();
+        let populated = u8::from(!members.is_empty());
+        let events = format!("populated {populated}\nfrozen 0\n");
+        fs::write(self.mount().join(at).join("cgroup.events"), events).unwrap();
+    }
+
+    fn cpus(&self, at: &str, file: &str) -> Vec<u32> {
+        let text = self.files.read(format!("{at}/{file}")).unwrap_or_default();
+        parse_list(&text).unwrap()
+    }
+
+    fn move_in(&self, at: &str, pid: i32) {
+        for other in self.groups() {
+            let mut members = self.members(&other);
+            members.retain(|it| *it != pid);
+            self.set_members(&other, &members);
+        }
+        if !at.is_empty() {
+            let mut members = self.members(at);
+            members.push(pid);
+            self.set_members(at, &members);
+        }
+        self.put(&format!("proc/{pid}/cgroup"), &format!("0::/{at}\n"));
+    }
+
+    fn kill(&self, at: &str) {
+        let immortal = self.model().immortal.clone();
+        let mut left = self.members(at);
+        left.retain(|pid| immortal.contains(pid));
+        self.set_members(at, &left);
+    }
+
+    /// A partition is made of CPUs that the cgroup above has exclusively and no cgroup beside it names.
+    fn partition(&self, at: &str, wanted: &str) -> String {
+        let (parent, _) = at.rsplit_once('/').unwrap();
+        let own = self.cpus(at, "cpuset.cpus.exclusive");
+        let above = self.cpus(parent, "cpuset.cpus.exclusive");
+        let beside = self.groups().into_iter().filter(|it| {
+            it != at
+                && it
+                    .rsplit_once('/')
+                    .is_some_and(|(above, _)| above == parent)
+        });
+        let is_named = |it: String| {
+            self.cpus(&it, "cpuset.cpus")
+                .iter()
+                .any(|cpu| own.contains(cpu))
+        };
+        match (
+            own.iter().all(|cpu| above.contains(cpu)),
+            beside.map(is_named).any(|it| it),
+        ) {
+            _ if wanted == "member" => wanted.to_owned(),
+            (true, false) => wanted.to_owned(),
+            (false, _) => format!("{wanted} invalid (Invalid cpu list in cpuset.cpus.exclusive)"),
+            (_, true) => format!("{wanted} invalid (Cpu list in cpuset.cpus not exclusive)"),
+        }
+    }
+
+    /// A change of `cpuset.cpus` makes the partitions beside it invalid that it overlaps.
+    fn invalidate(&self, changed: &str) {
+        let cpus = self.cpus(changed, "cpuset.cpus");
+        let (parent, _) = changed.rsplit_once('/').unwrap_or(("", changed));
+        for at in self.groups() {
+            let beside = at != changed && at.rsplit_once('/').is_some_and(|(it, _)| it == parent);
+            let text = self
+                .files
+                .read(format!("{at}/cpuset.cpus.partition"))
+                .unwrap_or_default();
+            let is_valid = text == "root" || text == "isolated";
+            let overlaps = self
+                .cpus(&at, "cpuset.cpus")
+                .iter()
+                .any(|cpu| cpus.contains(cpu));
+            if beside && is_valid && overlaps {
+                let file = self.mount().join(&at).join("cpuset.cpus.partition");
+                fs::write(file, format!("{text} invalid")).unwrap();
+            }
+        }
+    }
+
+    fn settle(&self) {
+        let groups = self.groups();
+        let is_partition = |at: &String| {
+            let text = self
+                .files
+                .read(format!("{at}/cpuset.cpus.partition"))
+                .unwrap_or_default();
+            text.starts_with("root") || text.starts_with("isolated")
+        };
+        let (partitions, plain): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_partition);
+        let taken: Vec<u32> = partitions
+            .iter()
+            .flat_map(|at| self.cpus(at, "cpuset.cpus"))
+            .collect();
+        let online = self
+            .tree("sys")
+            .read_list("devices/system/cpu/online")
+            .unwrap();
+        let left: Vec<u32> = online
+            .iter()
+            .copied()
+            .filter(|cpu| !taken.contains(cpu))
+            .collect();
+        let write = |at: &str, cpus: &[u32]| {
+            let file = self.mount().join(at).join("cpuset.cpus.effective");
+            fs::write(file, list(cpus)).unwrap();
+        };
+        write("", &left);
+        for at in &partitions {
+            let mut cpus = self.cpus(at, "cpuset.cpus");
+            cpus.retain(|cpu| online.contains(cpu));
+            write(at, &cpus);
+        }
+        for at in &plain {
+            let mut cpus = self.cpus(at, "cpuset.cpus");
+            cpus.retain(|cpu| left.contains(cpu));
+            write(at, if cpus.is_empty() { &left } else { &cpus });
+        }
+    }
+}
+
+impl Cgroupfs for Kernel {
+    fn mount(&self) -> &Path {
+        self.files.root()
+    }
+
+    fn read(&self, path: &str) -> Result<String, Error> {
+        self.files.read(path)
+    }
+
+    fn exists(&self, path: &str) -> Result<bool, Error> {
+        self.files.exists(path)
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<String>, Error> {
+        self.files.list(path)
+    }
+
+    fn write(&self, path: &str, value: &str) -> Result<(), Error> {
+        let refused = self.model().refused.clone();
+        if refused.is_some_and(|end| path.ends_with(&end)) {
+            return self.files.write(format!("{path}/refused"), value);
+        }
+        let (at, file) = path.rsplit_once('/').unwrap_or(("", path));
+        match file {
+            "cgroup.procs" => self.move_in(at, value.parse().unwrap()),
+            "cgroup.subtree_control" => {
+                let enabled = self.files.read(path)?;
+                let more = value.trim_start_matches('+');
+                self.files.write(path, format!("{enabled} {more}").trim())?;
+            }
+            "cpuset.cpus.partition" => self.files.write(path, &self.partition(at, value))?,
+            _ => self.files.write(path, value)?,
+        }
+        match file {
+            "cgroup.kill" => self.kill(at),
+            "cpuset.cpus" => self.invalidate(at),
+            _ => {}
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn mkdir(&self, path: &str) -> Result<(), Error> {
+        self.files.mkdir(path)?;
+        let (parent, _) = path.rsplit_once('/').unwrap_or(("", path));
+        let handed_on = self
+            .files
+            .read(Path::new(parent).join("cgroup.subtree_control"))?;
+        let mut files = vec![
+            ("cgroup.controllers", &*handed_on),
+            ("cgroup.subtree_control", ""),
+            ("cgroup.procs", ""),
+            ("cgroup.events", "populated 0\nfrozen 0\n"),
+            ("cgroup.freeze", "0"),
+            ("cgroup.kill", ""),
+            ("cpuset.cpus.effective", ""),
+        ];
+        if handed_on.contains("cpuset") {
+            files.extend([
+                ("cpuset.cpus", ""),
+                ("cpuset.mems", ""),
+                ("cpuset.cpus.partition", "member"),
+            ]);
+            if self.model().has_exclusive {
+                files.push(("cpuset.cpus.exclusive", ""));
+            }
+        }
+        if handed_on.split(' ').any(|it| it == "cpu") {
+            files.push(("cpu.max", "max 100000"));
+        }
+        for (name, text) in files {
+            fs::write(self.mount().join(path).join(name), text).unwrap();
+        }
+        self.settle();
+        Ok(())
+    }
+
+    fn rmdir(&self, path: &str) -> Result<(), Error> {
+        let at = self.mount().join(path);
+        let names = self.files.list(path)?;
+        let is_busy = names.iter().any(|name| at.join(name).is_dir());
+        if !is_busy && self.members(path).is_empty() {
+            names
+                .iter()
+                .for_each(|name| fs::remove_file(at.join(name)).unwrap());
+        }
+        self.files.rmdir(path)?;
+        self.settle();
+        Ok(())
+    }
+}
+
+/// A process of this machine, for its pidfd.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    pub(crate) pid: i32,
+}
+
+impl Process {
+    pub(crate) fn end(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

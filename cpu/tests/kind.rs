@@ -1,0 +1,619 @@
+//! Store and path without a node, on a kernel of the test: in this process, and again with each behind a socket.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod kernel;
+
+use std::{
+    collections::BTreeSet,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use fabricbios_contract::{
+    Caller, DataPath, EndByName, Given, Guard, LocalAccess, LocalRefusal, Provider, Store,
+    remote::{RemotePath, RemoteStore, serve_path, serve_store},
+};
+use fabricbios_cpu::{CpuConfig, CpuEnd, CpuPath, CpuStore, Root, Topology, Wanted};
+use fabricbios_lease::{
+    BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, StepError,
+};
+use fabricbios_wire::{
+    Binding, CpuBinding, CpuPartition, CpuQuota, CpuTerms, Generation, LeaseId, ResourceId,
+    Transport,
+};
+use kernel::{Kernel, Process};
+
+const CPUS: ResourceId = ResourceId(3);
+const ROOT: &str = "nodes/fb";
+const CONTROLLERS: &str = "cpuset cpu memory";
+
+/// What the watchdog was told.
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<String>>);
+
+impl Guard for Told {
+    fn watches(&self) -> bool {
+        true
+    }
+
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) {
+        let line = format!("{} until {}", binding_id.lease_id.0, deadline.0);
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn over(&self, binding_id: BindingId) {
+        self.0
+            .lock()
+            .unwrap()
+            .push(format!("{} over", binding_id.lease_id.0));
+    }
+}
+
+struct World {
+    kernel: Arc<Kernel>,
+    told: Arc<Told>,
+    /// The store and the path themselves, for what does not go over a socket.
+    here: (Arc<CpuStore>, Arc<CpuPath>),
+    store: Arc<dyn Store>,
+    path: Arc<dyn DataPath>,
+    provider: Arc<Provider>,
+}
+
+fn root(kernel: &Arc<Kernel>) -> Root {
+    Root::of(kernel.clone(), ROOT)
+}
+
+fn store(kernel: &Arc<Kernel>) -> Result<CpuStore, StepError> {
+    let topology = Topology::read(&kernel.tree("sys")).unwrap();
+    CpuStore::open(CpuConfig {
+        root: root(kernel),
+        groups: topology
+            .select(&Wanted::All, &[], &BTreeSet::new())
+            .unwrap(),
+        sys: kernel.tree("sys"),
+        proc: kernel.tree("proc"),
+    })
+}
+
+impl World {
+    fn new(apart: bool) -> Self {
+        Self::on(Arc::new(Kernel::new(CONTROLLERS, true)), apart)
+    }
+
+    /// A node that starts on this kernel.
+    fn on(kernel: Arc<Kernel>, apart: bool) -> Self {
+        let told = Arc::<Told>::default();
+        let here = (
+            Arc::new(store(&kernel).unwrap()),
+            Arc::new(CpuPath::of(
+                root(&kernel),
+                kernel.tree("proc"),
+                told.clone(),
+            )),
+        );
+        let (mut store, mut path): (Arc<dyn Store>, Arc<dyn DataPath>) =
+            (here.0.clone(), here.1.clone());
+        if apart {
+            let (near, far) = UnixStream::pair().unwrap();
+            thread::spawn(move || serve_store(far, &store));
+            store = Arc::new(RemoteStore::new(near).unwrap());
+            let (near, far) = UnixStream::pair().unwrap();
+            thread::spawn(move || serve_path(far, &path));
+            path = Arc::new(RemotePath::new(near).unwrap());
+        }
+        let provider = Provider::new().with_store(CPUS, store.clone()).with_path(
+            "cgroup",
+            &[Transport::Auto],
+            path.clone(),
+        );
+        Self {
+            kernel,
+            told,
+            here,
+            store,
+            path,
+            provider: Arc::new(provider),
+        }
+    }
+
+    fn both() -> [Self; 2] {
+        [Self::new(false), Self::new(true)]
+    }
+
+    fn text(&self, below: &str) -> String {
+        self.kernel.text(&format!("{ROOT}/{below}"))
+    }
+
+    /// A lease that its tenant can use.
+    fn bound(&self, order: &BindOrder) -> CpuBinding {
+        let binding = self.provider.bind(order).unwrap();
+        let deadline = BootTime(u64::MAX);
+        self.provider.extend(order.binding_id, deadline).unwrap();
+        cpu(&binding)
+    }
+
+    fn enter(&self, lease: u128, process: &Process, tenant: &str) -> Result<String, LocalRefusal> {
+        let caller = Caller {
+            uid: 1000,
+            pid: process.pid,
+            tenants: vec![tenant.to_owned()],
+            is_root: false,
+        };
+        let given = Given::Process(pidfd(process.pid));
+        let entered = self.here.1.enter(LeaseId(lease), &caller, given);
+        entered.map(|it| it.place)
+    }
+
+    fn cut(&self, lease: u128) -> Vec<String> {
+        let proof = self.provider.cut(binding_id(lease), Linger::None).unwrap();
+        proof.steps().iter().map(|it| it.step.clone()).collect()
+    }
+
+    fn release(&self, order: &BindOrder) -> Result<(), StepError> {
+        self.provider
+            .release(order.binding_id, order.placement.clone(), &|| ())
+    }
+}
+
+fn pidfd(pid: i32) -> OwnedFd {
+    use std::os::fd::FromRawFd;
+    // SAFETY: pidfd_open(2) takes two integers and returns a new descriptor, which nobody else has.
+    unsafe {
+        let fd = nix::libc::syscall(nix::libc::SYS_pidfd_open, pid, 0);
+        OwnedFd::from_raw_fd(i32::try_from(fd).unwrap())
+    }
+}
+
+fn cpu(binding: &Binding) -> CpuBinding {
+    binding.cpu().unwrap().clone()
+}
+
+fn listed(cpus: &CpuBinding) -> String {
+    let ranges = cpus.cpus.iter().map(ToString::to_string);
+    ranges.collect::<Vec<_>>().join(",")
+}
+
+fn binding_id(lease: u128) -> BindingId {
+    BindingId {
+        lease_id: LeaseId(lease),
+        generation: Generation(1),
+        resource_id: CPUS,
+    }
+}
+
+fn order(lease: u128, placement: Placement, terms: CpuTerms) -> BindOrder {
+    BindOrder {
+        tenant: "red".into(),
+        terms: terms.into(),
+        ..BindOrder::new(binding_id(lease), placement, Transport::Auto)
+    }
+}
+
+fn cores(lease: u128, numbers: &[u32]) -> BindOrder {
+    let placement = Placement::Units {
+        numbers: numbers.into(),
+        shared: false,
+    };
+    order(lease, placement, CpuTerms::default())
+}
+
+fn time(lease: u128, cpus: u64) -> BindOrder {
+    order(lease, Placement::Amount(cpus), CpuTerms::default())
+}
+
+fn name(lease: u128) -> String {
+    format!("lease-{}", LeaseId(lease))
+}
+
+#[test]
+fn an_exclusive_lease_is_a_partition_of_its_cores_and_their_memory_and_the_others_leave_them() {
+    for world in World::both() {
+        assert_eq!(world.text("cpuset.cpus.exclusive"), "2-5");
+        assert_eq!(world.text("shared/cpuset.cpus"), "2-5");
+        let binding = world.bound(&cores(1, &[2, 4]));
+        assert_eq!(listed(&binding), "2-4");
+        assert_eq!(binding.partition, CpuPartition::Root);
+        assert_eq!(binding.memory_nodes.len(), 1);
+        assert_eq!(binding.quota, None);
+        assert!(
+            binding.cgroup.ends_with(&format!("{ROOT}/{}", name(1))),
+            "{}",
+            binding.cgroup
+        );
+        assert_eq!(world.text("shared/cpuset.cpus"), "5");
+        assert_eq!(world.kernel.text("cpuset.cpus.effective"), "0-1,5");
+        // A lease of one CPU has nothing to balance.
+        let one = world.bound(&cores(2, &[5]));
+        assert_eq!(
+            (listed(&one), one.partition),
+            ("5".into(), CpuPartition::Isolated)
+        );
+    }
+}
+
+#[test]
+fn the_partition_is_the_one_that_was_asked_for() {
+    for (number, partition) in [(2, CpuPartition::Isolated), (4, CpuPartition::Root)] {
+        let world = World::new(false);
+        let terms = CpuTerms {
+            partition: Some(partition),
+            ..CpuTerms::default()
+        };
+        let placement = cores(1, &[number]).placement;
+        let binding = world.bound(&order(1, placement, terms));
+        assert_eq!(binding.partition, partition);
+    }
+}
+
+#[test]
+fn a_best_effort_lease_is_a_cap_on_the_cpus_that_nobody_has_alone() {
+    for world in World::both() {
+        let binding = world.bound(&time(1, 2));
+        assert_eq!(
+            (listed(&binding), binding.partition),
+            ("2-5".into(), CpuPartition::Member)
+        );
+        let quota = CpuQuota {
+            quota_us: 200_000,
+            period_us: 100_000,
+        };
+        assert_eq!(binding.quota, Some(quota));
+        let exclusive = cores(2, &[2]);
+        world.bound(&exclusive);
+        assert_eq!(world.text("shared/cpuset.cpus.effective"), "4-5");
+        world.cut(2);
+        world.release(&exclusive).unwrap();
+        assert_eq!(world.text("shared/cpuset.cpus.effective"), "2-5");
+    }
+}
+
+#[test]
+fn cores_of_another_lease_or_that_are_not_on_offer_are_refused_and_nothing_stays() {
+    for world in World::both() {
+        world.bound(&cores(1, &[2]));
+        for (numbers, text) in [
+            (&[2, 4][..], "CPUs 2-3 are those of another"),
+            (&[0], "core 0 is not on offer"),
+        ] {
+            let refused = world.provider.bind(&cores(9, numbers));
+            let Err(BindError::Failed(why)) = refused else {
+                panic!("{refused:?}")
+            };
+            assert!(why.detail.contains(text), "{why}");
+        }
+        assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
+        assert_eq!(world.text("shared/cpuset.cpus"), "4-5");
+    }
+}
+
+#[test]
+fn a_partition_that_the_kernel_calls_invalid_is_no_lease() {
+    for world in World::both() {
+        world.kernel.refuse_writes(Some("cpuset.cpus.exclusive"));
+        let Err(BindError::Failed(_)) = world.provider.bind(&cores(1, &[2])) else {
+            panic!("granted without exclusive CPUs");
+        };
+        world.kernel.refuse_writes(None);
+        // Another cgroup in the root names a CPU of the lease.
+        let other = format!("{ROOT}/other");
+        let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.kernel;
+        fs.mkdir(&other).unwrap();
+        fs.write(&format!("{other}/cpuset.cpus"), "3").unwrap();
+        let Err(BindError::Failed(why)) = world.provider.bind(&cores(1, &[2])) else {
+            panic!("granted as an invalid partition");
+        };
+        assert!(why.detail.contains("root invalid (Cpu list"), "{why}");
+        assert_eq!(world.store.leases().unwrap(), []);
+        assert_eq!(world.text("shared/cpuset.cpus"), "2-5");
+    }
+}
+
+#[test]
+fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
+    for world in World::both() {
+        let (first, second) = (world.kernel.spawn(), world.kernel.spawn());
+        let lease = cores(1, &[2]);
+        world.bound(&lease);
+        let place = world.enter(1, &first, "red").unwrap();
+        assert!(place.ends_with(&name(1)), "{place}");
+        let members = format!("{}/cgroup.procs", name(1));
+        assert_eq!(world.text(&members), first.pid.to_string());
+        let open = world.path.verify(binding_id(1), None).unwrap_err();
+        assert!(open.detail.contains(&first.pid.to_string()), "{open}");
+        assert!(
+            world.path.remove(binding_id(1), &|| ()).is_err(),
+            "removed under a tenant"
+        );
+        assert_eq!(world.cut(1), ["freeze", "kill", "read cgroup"]);
+        assert_eq!(world.text(&members), "");
+        assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "1");
+        let refused = world.enter(1, &second, "red").unwrap_err();
+        assert!(matches!(refused, LocalRefusal::NotActive(_)), "{refused}");
+        world.release(&lease).unwrap();
+        assert_eq!(world.kernel.groups(), ["nodes", ROOT, "nodes/fb/shared"]);
+        assert_eq!(world.kernel.text("cpuset.cpus.effective"), "0-5");
+        let told = world.told.0.lock().unwrap();
+        assert_eq!(*told, [format!("1 until {}", u64::MAX), "1 over".into()]);
+    }
+}
+
+#[test]
+fn what_comes_late_changes_nothing() {
+    for world in World::both() {
+        let lease = cores(1, &[2]);
+        world.bound(&lease);
+        world.cut(1);
+        world.release(&lease).unwrap();
+        world.bound(&cores(2, &[2]));
+        assert!(matches!(
+            world.provider.bind(&lease),
+            Err(BindError::Cancelled)
+        ));
+        assert!(matches!(
+            world.store.open(&lease),
+            Err(BindError::Cancelled)
+        ));
+        world
+            .store
+            .release(binding_id(1), Some(&lease.placement), &|| ())
+            .unwrap();
+        world.path.revoke(binding_id(1), Linger::None).unwrap();
+        assert!(world.path.extend(binding_id(1), BootTime(9)).is_err());
+        assert_eq!(
+            world.text(&format!("{}/cpuset.cpus.partition", name(2))),
+            "root"
+        );
+        assert_eq!(world.text(&format!("{}/cgroup.freeze", name(2))), "0");
+    }
+}
+
+#[test]
+fn a_new_binding_keeps_the_processes_and_one_after_a_cut_thaws_the_cgroup() {
+    for world in World::both() {
+        let process = world.kernel.spawn();
+        let mut lease = cores(1, &[2]);
+        world.bound(&lease);
+        world.enter(1, &process, "red").unwrap();
+        lease.binding_id.generation = Generation(2);
+        world.bound(&lease);
+        let members = format!("{}/cgroup.procs", name(1));
+        assert_eq!(world.text(&members), process.pid.to_string());
+        // A cut of the binding before finds the newer one.
+        world.path.revoke(binding_id(1), Linger::None).unwrap();
+        assert_eq!(world.text(&members), process.pid.to_string());
+        let cut = world.provider.cut(lease.binding_id, Linger::None).unwrap();
+        assert_eq!(cut.steps().len(), 3);
+        lease.binding_id.generation = Generation(3);
+        world.bound(&lease);
+        assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "0");
+        world.enter(1, &process, "red").unwrap();
+    }
+}
+
+#[test]
+fn only_the_callers_own_live_process_enters_a_lease_of_its_tenant_in_time() {
+    let world = World::new(false);
+    let (mut process, other) = (world.kernel.spawn(), world.kernel.spawn());
+    let refused = |lease, process: &Process, tenant: &str| {
+        world.enter(lease, process, tenant).unwrap_err().to_string()
+    };
+    assert!(refused(1, &process, "red").contains("no such lease"));
+    world.provider.bind(&cores(1, &[2])).unwrap();
+    assert!(
+        refused(1, &process, "red").contains("deadline"),
+        "before its deadline is known"
+    );
+    let extend = |to| world.provider.extend(binding_id(1), BootTime(to)).unwrap();
+    extend(1);
+    assert!(refused(1, &process, "red").contains("deadline"));
+    extend(u64::MAX);
+    assert!(refused(1, &process, "blue").contains("tenant red"));
+    let caller = |pid, is_root| Caller {
+        uid: 1000,
+        pid,
+        tenants: Vec::new(),
+        is_root,
+    };
+    let enter = |caller, given| world.here.1.enter(LeaseId(1), &caller, given);
+    let strange = enter(caller(other.pid, true), Given::Process(pidfd(process.pid)));
+    assert!(
+        matches!(strange, Err(LocalRefusal::Unsupported(_))),
+        "{strange:?}"
+    );
+    let no_process = std::fs::File::open("/dev/null").unwrap().into();
+    let none = enter(caller(other.pid, true), Given::Process(no_process));
+    assert!(none.unwrap_err().to_string().contains("no pidfd"));
+    let namespace = std::fs::File::open("/proc/self/ns/net").unwrap().into();
+    let none = enter(caller(other.pid, true), Given::NetworkNamespace(namespace));
+    assert!(
+        none.unwrap_err()
+            .to_string()
+            .contains("no network namespace")
+    );
+    let status = |state: &str, leader: i32| {
+        let text = format!("State:\t{state}\nTgid:\t{leader}\n");
+        world
+            .kernel
+            .put(&format!("proc/{}/status", process.pid), &text);
+    };
+    status("R (running)", 1);
+    assert!(refused(1, &process, "red").contains("is a thread"));
+    status("Z (zombie)", process.pid);
+    assert!(refused(1, &process, "red").contains("has ended"));
+    status("R (running)", process.pid);
+    // Its number could be another process's by now.
+    let ended = pidfd(process.pid);
+    process.end();
+    let late = enter(caller(process.pid, true), Given::Process(ended));
+    assert!(late.unwrap_err().to_string().contains("has ended"));
+    assert_eq!(world.text(&format!("{}/cgroup.procs", name(1))), "");
+    enter(caller(other.pid, true), Given::Process(pidfd(other.pid))).unwrap();
+}
+
+#[test]
+fn what_a_process_of_before_has_left_is_ended_by_its_name() {
+    for world in World::both() {
+        world.store.open(&cores(1, &[2])).unwrap();
+        world.store.open(&time(2, 1)).unwrap();
+        assert_eq!(world.path.leases().unwrap(), [LeaseId(1), LeaseId(2)]);
+        let left = world.provider.reconcile(&BTreeSet::new()).unwrap();
+        assert_eq!(left, []);
+        assert_eq!(world.store.leases().unwrap(), []);
+        assert_eq!(world.text("shared/cpuset.cpus"), "2-5");
+    }
+}
+
+#[test]
+fn a_lease_goes_on_after_a_restart_or_is_an_error_and_never_made_anew() {
+    for apart in [false, true] {
+        let before = World::new(apart);
+        let process = before.kernel.spawn();
+        before.bound(&cores(1, &[2]));
+        before.enter(1, &process, "red").unwrap();
+        let kernel = before.kernel.clone();
+        let refused = store(&kernel).unwrap_err();
+        assert!(refused.detail.contains("another process"), "{refused}");
+        drop(before);
+        // Nobody watched meanwhile, and the partition became invalid.
+        kernel.put(
+            &format!("cgroup/{ROOT}/{}/cpuset.cpus.partition", name(1)),
+            "root invalid",
+        );
+        let world = World::on(kernel, apart);
+        assert_eq!(world.text("shared/cpuset.cpus"), "4-5");
+        let adopts = |order| BindOrder {
+            adopts: true,
+            ..order
+        };
+        assert_eq!(listed(&world.bound(&adopts(cores(1, &[2])))), "2-3");
+        assert_eq!(
+            world.text(&format!("{}/cgroup.procs", name(1))),
+            process.pid.to_string()
+        );
+        assert_eq!(
+            world.text(&format!("{}/cpuset.cpus.partition", name(1))),
+            "root"
+        );
+        let Err(BindError::Failed(gone)) = world.provider.bind(&adopts(cores(2, &[4]))) else {
+            panic!("made anew");
+        };
+        assert!(gone.detail.contains("has no cgroup"), "{gone}");
+        assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
+    }
+}
+
+#[test]
+fn a_process_that_cannot_die_is_moved_aside_and_keeps_only_its_cores_from_others() {
+    for world in World::both() {
+        let process = world.kernel.spawn();
+        let lease = cores(1, &[2]);
+        world.bound(&lease);
+        world.enter(1, &process, "red").unwrap();
+        world.kernel.make_immortal(process.pid);
+        assert_eq!(
+            world.cut(1),
+            ["freeze", "kill", "move aside", "read cgroup"]
+        );
+        let stuck = world.release(&lease).unwrap_err();
+        let expected = format!("pid {} (worker, state S", process.pid);
+        assert!(stuck.detail.contains(&expected), "{stuck}");
+        assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
+        let taken = world.provider.bind(&cores(2, &[2]));
+        assert!(matches!(taken, Err(BindError::Failed(_))), "{taken:?}");
+        world.bound(&cores(3, &[4]));
+        assert_eq!(world.text("shared/cpuset.cpus"), "5");
+        world.kernel.let_die();
+        let leases = [(binding_id(1), lease.placement.clone())];
+        world.provider.reset(CPUS, &leases).unwrap();
+        world.bound(&cores(4, &[2]));
+    }
+}
+
+#[test]
+fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
+    let world = World::new(false);
+    let (store, told) = (&world.here.0, Arc::new(Mutex::new(Vec::new())));
+    let its = told.clone();
+    store.tell_condition(Box::new(move |condition| {
+        its.lock().unwrap().push(condition)
+    }));
+    world.bound(&cores(1, &[2]));
+    let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.kernel;
+    let other = format!("{ROOT}/other");
+    fs.mkdir(&other).unwrap();
+    fs.write(&format!("{other}/cpuset.cpus"), "0-5").unwrap();
+    store.check_partitions();
+    let last = || told.lock().unwrap().last().cloned();
+    let Some(Condition::Degraded(why)) = last() else {
+        panic!("{told:?}");
+    };
+    for text in [
+        &*name(1),
+        "root invalid",
+        "nodes/fb/other/cpuset.cpus is `0-5`",
+    ] {
+        assert!(why.contains(text), "{why}");
+    }
+    fs.write(&format!("{other}/cpuset.cpus"), "0").unwrap();
+    store.check_partitions();
+    assert_eq!(last(), Some(Condition::Good));
+    assert_eq!(
+        world.text(&format!("{}/cpuset.cpus.partition", name(1))),
+        "root"
+    );
+    // A CPU that goes offline changes no file that the kernel tells of.
+    world.kernel.put("sys/devices/system/cpu/online", "0-2,5");
+    store.check_partitions();
+    assert!(matches!(last(), Some(Condition::Degraded(_))), "{told:?}");
+    let Err(BindError::Failed(why)) = world.provider.bind(&cores(2, &[4])) else {
+        panic!("granted without its CPU");
+    };
+    assert!(why.detail.contains("core 4 had CPUs 4 at the start"), "{why}");
+}
+
+#[test]
+fn the_watchdog_ends_a_lease_by_its_name_alone() {
+    let world = World::new(false);
+    let end = CpuEnd::of(root(&world.kernel), world.kernel.tree("proc"));
+    end.end(LeaseId(1)).unwrap();
+    for (lease, at) in [
+        (cores(1, &[2]), name(1)),
+        (time(2, 1), format!("shared/{}", name(2))),
+    ] {
+        let process = world.kernel.spawn();
+        world.bound(&lease);
+        let id = lease.binding_id.lease_id;
+        world.enter(id.0, &process, "red").unwrap();
+        end.end(id).unwrap();
+        assert_eq!(world.text(&format!("{at}/cgroup.procs")), "");
+        assert_eq!(world.text(&format!("{at}/cgroup.freeze")), "1");
+    }
+}
+
+#[test]
+fn a_host_that_cannot_do_it_is_told_what_is_missing() {
+    let error = store(&Arc::new(Kernel::new("memory cpu", true))).unwrap_err();
+    assert!(error.detail.contains("no controller `cpuset`"), "{error}");
+    let old = Arc::new(Kernel::new(CONTROLLERS, false));
+    let world = World::on(old, false);
+    let why = world.here.0.not_exclusive().unwrap();
+    assert!(why.contains("Linux 6.7"), "{why}");
+    assert!(matches!(
+        world.provider.bind(&cores(1, &[2])),
+        Err(BindError::Failed(_))
+    ));
+    world.bound(&time(2, 1));
+    // Another cgroup has CPUs of the offer.
+    let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
+    drop(store(&kernel).unwrap());
+    kernel.put(&format!("cgroup/{ROOT}/cpuset.cpus.exclusive"), "");
+    let fs: &dyn fabricbios_cpu::Cgroupfs = &*kernel;
+    fs.mkdir("nodes/other").unwrap();
+    fs.write("nodes/other/cpuset.cpus", "3").unwrap();
+    kernel.refuse_writes(Some("fb/cpuset.cpus.exclusive"));
+    let store = store(&kernel).unwrap();
+    let why = store.not_exclusive().unwrap();
+    assert!(why.contains("nodes/other/cpuset.cpus is 3"), "{why}");
+}

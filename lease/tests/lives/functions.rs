@@ -1,0 +1,124 @@
+//! Leases of network functions: a rate of the link, and one of its functions each.
+
+use fabricbios_lease::*;
+use fabricbios_wire::*;
+
+use crate::support::*;
+
+const GBIT: u64 = 1_000_000_000;
+
+/// A link of 10 Gbit/s with three functions.
+fn port(rate: Enforcement) -> Offer {
+    let dimension = |name: &str, capacity, takes| Dimension {
+        name: name.into(),
+        capacity,
+        takes,
+    };
+    Offer {
+        capacity: 10 * GBIT,
+        align: 1,
+        transports: vec![],
+        durability: Durability::Boot,
+        fence_scope: FenceScope::Part,
+        allocation_mode: AllocationMode::Vector(vec![
+            dimension("rate", 10 * GBIT, Takes::Asked),
+            dimension("function", 3, Takes::Each(1)),
+        ]),
+        rate: Some(rate),
+        ..offer(ARENA, 0)
+    }
+}
+
+fn world(rate: Enforcement) -> World {
+    World::of(ResourceType::Net, Policy::default(), port(rate))
+}
+
+fn asked(bits: u64) -> LeaseAllocRequest {
+    LeaseAllocRequest::new(ResourceType::Net, bits, 10)
+}
+
+fn free(world: &World) -> Vec<u64> {
+    let told = world.table.availability().next().unwrap();
+    told.free_dimensions.iter().map(|it| it.amount).collect()
+}
+
+#[test]
+fn rates_never_add_up_to_more_than_the_link_and_each_lease_has_a_function() {
+    let mut world = world(Enforcement::Enforced);
+    let (first, _) = granted(&mut world, asked(6 * GBIT));
+    assert_eq!(
+        (free(&world), world.available()),
+        (vec![4 * GBIT, 2], 4 * GBIT)
+    );
+    let ticket = world.ask(Request::LeaseAlloc(asked(4 * GBIT + 1)));
+    let refusal = world.refusal(ticket);
+    let told = (refusal.error, refusal.class);
+    assert_eq!(
+        told,
+        (LeaseError::CapacityExceeded, RefusalClass::Transient)
+    );
+    let ticket = world.ask(Request::LeaseAlloc(asked(10 * GBIT + 1)));
+    let refusal = world.refusal(ticket);
+    assert_eq!(refusal.class, RefusalClass::Permanent);
+    for amount in ["10000000001", "4000000000", "10000000000", "Mb/s"] {
+        assert!(refusal.message.contains(amount), "{refusal}");
+    }
+    granted(&mut world, asked(1));
+    granted(&mut world, asked(1));
+    assert_eq!(
+        (free(&world), world.available()),
+        (vec![4 * GBIT - 2, 0], 0)
+    );
+    ended(&mut world, first);
+    assert_eq!(world.available(), 10 * GBIT - 2);
+}
+
+#[test]
+fn whether_the_rate_is_enforced_is_told() {
+    for rate in [Enforcement::BestEffort, Enforcement::Enforced] {
+        let mut world = world(rate);
+        let (binding_id, _) = granted(&mut world, asked(GBIT));
+        let effective = world.query(binding_id.lease_id).effective;
+        assert_eq!(effective.net_rate, Some(rate));
+    }
+}
+
+#[test]
+fn terms_that_no_function_has_are_refused() {
+    let mac = |bytes| {
+        asked(GBIT).with_terms(NetTerms {
+            mac: Some(MacAddress(bytes)),
+            ..NetTerms::default()
+        })
+    };
+    let with_grace = LeaseAllocRequest {
+        grace_secs: 1,
+        ..asked(GBIT)
+    };
+    let rotating = LeaseAllocRequest {
+        rotate_on_renew: true,
+        ..asked(GBIT)
+    };
+    let isolation = Some(CpuIsolationClass::WholeCore);
+    let isolated = asked(GBIT).with_terms(CpuTerms {
+        isolation,
+        ..CpuTerms::default()
+    });
+    let mut world = world(Enforcement::Enforced);
+    for (wanted, word) in [
+        (mac([0; 6]), "MAC address"),
+        (mac([1, 0, 0x5e, 0, 0, 1]), "MAC address"),
+        (with_grace, "no contents"),
+        (rotating, "needs a key"),
+        (isolated, "cpu isolation whole_core"),
+    ] {
+        let ticket = world.ask(Request::LeaseAlloc(wanted));
+        let refusal = world.refusal(ticket);
+        assert_eq!(refusal.error, LeaseError::InvalidArgs);
+        assert!(refusal.message.contains(word), "{refusal}");
+    }
+    let wanted = mac([2, 0, 0, 0, 0, 1]);
+    let terms = wanted.terms.clone();
+    world.ask(Request::LeaseAlloc(wanted));
+    assert_eq!(world.bind_order().terms, terms);
+}

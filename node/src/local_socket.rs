@@ -1,0 +1,36 @@
+//! `--local-socket`: users of this machine put a process or a network namespace into a lease.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use fabricbios_contract::LocalAccess;
+use fabricbios_local::{LocalServer, Tenants};
+
+use crate::config::Settings;
+
+/// Opens the socket, if the operator wants one, for these kinds.
+///
+/// # Errors
+/// The socket cannot be opened.
+pub(crate) fn open(
+    settings: &Settings,
+    kinds: Vec<Arc<dyn LocalAccess>>,
+) -> anyhow::Result<Option<LocalServer>> {
+    let Some(path) = &settings.local_socket else {
+        if !kinds.is_empty() {
+            tracing::warn!(
+                "no user of this machine can enter a lease: --local-socket PATH opens the socket for that"
+            );
+        }
+        return Ok(None);
+    };
+    let mut tenants = Tenants::new();
+    for it in &settings.tenant_uid {
+        tenants.entry(it.uid).or_default().push(it.tenant.clone());
+    }
+    let users = tenants.len();
+    let server = LocalServer::open(path, tenants, kinds)
+        .with_context(|| format!("--local-socket {}", path.display()))?;
+    tracing::info!(path = %path.display(), users, "users of this machine may enter leases of their tenants");
+    Ok(Some(server))
+}

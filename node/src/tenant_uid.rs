@@ -1,0 +1,66 @@
+//! `--tenant-uid`: which users of this machine belong to which tenant.
+
+use std::str::FromStr;
+
+use fabricbios_wire::is_tenant_name;
+
+/// A user of this machine that belongs to a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantUid {
+    pub(crate) tenant: String,
+    pub(crate) uid: u32,
+}
+
+/// Text that is not NAME=UID.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not NAME=UID, such as blue=1000: the name of a tenant, and the number of a user of this machine"
+)]
+pub struct BadTenantUid(String);
+
+impl FromStr for TenantUid {
+    type Err = BadTenantUid;
+
+    fn from_str(text: &str) -> Result<Self, BadTenantUid> {
+        let bad = || BadTenantUid(text.into());
+        let (tenant, uid) = text.split_once('=').ok_or_else(bad)?;
+        let uid: u32 = uid.parse().map_err(|_not_a_number| bad())?;
+        // chown(2) and others take the last number for no user.
+        if !is_tenant_name(tenant) || uid == u32::MAX {
+            return Err(bad());
+        }
+        let tenant = tenant.to_owned();
+        Ok(Self { tenant, uid })
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for TenantUid {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_and_the_number_of_a_user() {
+        let tenant = "blue".to_owned();
+        assert_eq!("blue=1000".parse(), Ok(TenantUid { tenant, uid: 1000 }));
+        for wrong in [
+            "",
+            "blue",
+            "blue=",
+            "=1000",
+            "Blue=1000",
+            "blue=-1",
+            "blue=4294967295",
+            "blue=anna",
+            "blue=1000=1",
+        ] {
+            assert!(wrong.parse::<TenantUid>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The memory of the bare-metal profile: a static arena in slots, and a short replay window.
+
+use std::net::UdpSocket;
+
+use fabricbios_fallback_udp::{DataKey, crc32c};
+use fabricbios_node::config::{Profile, Settings};
+use fabricbios_wire::*;
+
+use crate::world::*;
+
+const SLOT: u64 = 8_192;
+
+async fn bare_metal(directory: &std::path::Path) -> World {
+    let settings = Settings {
+        mem_bytes: None,
+        rdma_device: None,
+        profile: Some(Profile::BareMetal),
+        ..settings(directory)
+    };
+    World::start(settings).await
+}
+
+fn slot() -> LeaseAllocRequest {
+    LeaseAllocRequest::new(ResourceType::Mem, SLOT, 60)
+}
+
+#[tokio::test]
+async fn a_lease_is_one_slot_and_a_ninth_lease_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = bare_metal(directory.path()).await;
+    let flat = Request::GetInventory(InventoryForm::Flat);
+    let Ok(Reply::FlatInventory(listed)) = world.operator.call(flat).await else {
+        panic!("no inventory")
+    };
+    let of = |entry: &FlatEntry| (entry.resource_type, entry.capacity, entry.available);
+    assert_eq!(
+        listed.iter().map(of).collect::<Vec<_>>(),
+        [(ResourceType::Mem, 8 * SLOT, SLOT)]
+    );
+    let larger = LeaseAllocRequest {
+        capacity: SLOT + 1,
+        ..slot()
+    };
+    let error = world.operator.alloc(larger).await.expect_err("two slots");
+    let refusal = error.refusal().expect("a refusal");
+    assert_eq!(
+        (refusal.error, refusal.class),
+        (LeaseError::CapacityExceeded, RefusalClass::Permanent)
+    );
+    assert!(refusal.message.contains("8192"), "{refusal}");
+    let mut leases = Vec::new();
+    for _ in 0..8 {
+        let small = LeaseAllocRequest {
+            capacity: 1,
+            ..slot()
+        };
+        let info = world.operator.alloc(small).await.expect("a slot");
+        assert_eq!(info.capacity, SLOT);
+        write(&info, SLOT - 5, b"mine!").await.expect("written");
+        leases.push(info);
+    }
+    let error = world.operator.alloc(slot()).await.expect_err("a ninth");
+    let refusal = error.refusal().expect("a refusal");
+    assert_eq!(
+        (refusal.error, refusal.class),
+        (LeaseError::CapacityExceeded, RefusalClass::Transient)
+    );
+    world.lease(Request::LeaseFree(leases[3].lease_id)).await;
+    world.stop().await;
+}
+
+/// One request, without retries.
+struct Raw {
+    socket: UdpSocket,
+    key: DataKey,
+    lease: LeaseId,
+}
+
+impl Raw {
+    fn of(info: &LeaseInfo) -> Self {
+        let at = info.binding.udp_endpoint.expect("an endpoint");
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket
+            .connect(std::net::SocketAddr::from(at))
+            .expect("an address");
+        Self {
+            socket,
+            key: DataKey::new(info.binding.dp_key.as_ref().expect("a key")),
+            lease: info.lease_id,
+        }
+    }
+
+    fn send(&self, op: DataOp, nonce: u64, length: u32, payload: &[u8]) -> (u8, Vec<u8>) {
+        let header = DataHeader {
+            service: DataService::Memory,
+            op: op as u8,
+            flags: 0,
+            status: 0,
+            lease_id: self.lease,
+            nonce,
+            offset: 0,
+            length,
+            payload_crc: crc32c(payload),
+            payload_len: u32::try_from(payload.len()).expect("short"),
+            reserved: 0,
+        };
+        let tag = self.key.tag(&header, payload);
+        let frame = [&header.bytes()[..], &tag, payload].concat();
+        self.socket.send(&frame).expect("sent");
+        let mut reply = [0; 10_000];
+        let length = self.socket.recv(&mut reply).expect("a reply");
+        let frame = DataFrame::parse(&reply[..length]).expect("a frame");
+        (frame.header.status, frame.payload.to_vec())
+    }
+}
+
+#[tokio::test]
+async fn a_session_remembers_64_requests() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = bare_metal(directory.path()).await;
+    let info = world.operator.alloc(slot()).await.expect("a slot");
+    let client = Raw::of(&info);
+    let (_, hello) = client.send(DataOp::Hello, 7, 0, &[0; HELLO_LEN]);
+    let hello = HelloReply::read(&hello).expect("an answer to HELLO");
+    assert_eq!((hello.resource_len, hello.window), (SLOT, 64));
+    let read = |counter: u32| {
+        let nonce = u64::from(hello.session) << 32 | u64::from(counter);
+        DataStatus::from_byte(client.send(DataOp::Read, nonce, 1, &[]).0)
+    };
+    assert_eq!(read(100), Some(DataStatus::Ok));
+    assert_eq!(read(37), Some(DataStatus::Ok), "63 behind");
+    for counter in [36, 35] {
+        assert_eq!(read(counter), Some(DataStatus::TooOld), "{counter}");
+    }
+    world.stop().await;
+}

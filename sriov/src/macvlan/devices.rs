@@ -1,0 +1,255 @@
+//! The devices of one lease, see the module above.
+
+use std::{fmt, time::Instant};
+
+use fabricbios_lease::{Proof, StepError};
+use fabricbios_wire::{Generation, HandOver, LeaseId, MacAddress};
+use netlink_packet_route::link::MacVlanMode;
+
+use super::{kernel::Kernel, record::Record, steps};
+use crate::netlink::{Action, By, Frames, Link, Rule, Tag};
+
+/// The kinds of the devices, as the kernel names them.
+const MACVLAN: &str = "macvlan";
+const VETH: &str = "veth";
+
+/// The begin of the note on the devices of every lease.
+const NOTE: &str = "fabricbios";
+
+/// Digits of the lease's id in a name, which has at most 15 bytes.
+pub(super) const NAME_DIGITS: usize = 12;
+
+/// The names of a lease's devices.
+#[derive(Clone, Debug)]
+pub(super) struct Devices {
+    lease: LeaseId,
+    pub(super) macvlan: String,
+    pub(super) node_end: String,
+    /// The only one that a tenant ever has.
+    pub(super) tenant_end: String,
+}
+
+/// How the devices of a lease are to be.
+#[derive(Clone, Debug)]
+pub(super) struct Plan<'a> {
+    pub(super) record: &'a Record,
+    /// The index of the parent, and its MTU.
+    pub(super) parent: u32,
+    pub(super) mtu: u32,
+    pub(super) is_shaped: bool,
+}
+
+impl Plan<'_> {
+    /// Bytes per second.
+    fn rate(&self) -> Option<u64> {
+        self.is_shaped.then_some((self.record.rate_bps / 8).max(1))
+    }
+
+    /// For frames of the tenant. A tag of its own never passes, not even inside that of the lease.
+    fn sent(&self, macvlan: u32) -> [Rule; 4] {
+        let tag = self
+            .record
+            .vlan
+            .map_or(Tag::Kept, |it| Tag::Added(it.get()));
+        let out = Action::Redirect { tag, to: macvlan };
+        [
+            (Frames::Tagged, Action::Drop),
+            (Frames::TaggedTwice, Action::Drop),
+            (Frames::From(self.record.mac), out),
+            (Frames::All, Action::Drop),
+        ]
+    }
+
+    /// For frames from the wire.
+    fn received(&self, node_end: u32) -> Vec<Rule> {
+        let to = node_end;
+        match self.record.vlan {
+            Some(vlan) => vec![
+                (
+                    Frames::OfVlan(vlan.get()),
+                    Action::Redirect {
+                        tag: Tag::Removed,
+                        to,
+                    },
+                ),
+                (Frames::All, Action::Drop),
+            ],
+            None => vec![
+                (Frames::Tagged, Action::Drop),
+                (Frames::TaggedTwice, Action::Drop),
+                (Frames::All, Action::Redirect { tag: Tag::Kept, to }),
+            ],
+        }
+    }
+}
+
+impl Devices {
+    pub(super) fn of(lease: LeaseId) -> Self {
+        let id = lease.to_string();
+        let name = |letter: char| format!("fb{letter}{}", &id[..NAME_DIGITS]);
+        Self {
+            lease,
+            macvlan: name('m'),
+            node_end: name('n'),
+            tenant_end: name('t'),
+        }
+    }
+
+    /// Makes all devices, down, and reads everything back.
+    pub(super) fn make(
+        &self,
+        kernel: &dyn Kernel,
+        plan: &Plan<'_>,
+        generation: Generation,
+    ) -> Result<(), StepError> {
+        let Record { parent, mac, .. } = plan.record;
+        let note = format!("{NOTE} {} {} {parent}", self.lease, generation.0);
+        kernel.make_macvlan(&self.macvlan, plan.parent, *mac)?;
+        steps::passed("make macvlan");
+        kernel.set_alias(&self.macvlan, &note)?;
+        steps::passed("note on macvlan");
+        kernel.make_veth(&self.node_end, &self.tenant_end, *mac, plan.mtu)?;
+        steps::passed("make veth pair");
+        kernel.set_alias(&self.node_end, &note)?;
+        steps::passed("note on veth");
+        let (macvlan, node_end) = (
+            find(kernel, &self.macvlan)?.index,
+            find(kernel, &self.node_end)?.index,
+        );
+        kernel.set_rules(node_end, &plan.sent(macvlan))?;
+        steps::passed("rules for sent frames");
+        kernel.set_rules(macvlan, &plan.received(node_end))?;
+        steps::passed("rules for received frames");
+        if let Some(rate) = plan.rate() {
+            kernel.shape(macvlan, rate)?;
+            steps::passed("shape sent frames");
+            kernel.shape(node_end, rate)?;
+            steps::passed("shape received frames");
+        }
+        self.check(kernel, plan)
+    }
+
+    /// Reads back that the limits hold.
+    pub(super) fn check(&self, kernel: &dyn Kernel, plan: &Plan<'_>) -> Result<(), StepError> {
+        let macvlan = find(kernel, &self.macvlan)?;
+        let node_end = find(kernel, &self.node_end)?;
+        let is = |what, found: &dyn fmt::Debug, expected: &dyn fmt::Debug| {
+            let (found, expected) = (format!("{found:?}"), format!("{expected:?}"));
+            (found == expected).then_some(()).ok_or_else(|| {
+                let why = format!("{}: {what} is {found}, not {expected}", self.macvlan);
+                StepError::new("read back", why)
+            })
+        };
+        is("the parent", &macvlan.parent, &Some(plan.parent))?;
+        is("the address", &macvlan.mac, &Some(plan.record.mac))?;
+        let mode = Some(MacVlanMode::Private);
+        is("the mode", &macvlan.macvlan_mode, &mode)?;
+        is("the kind of the pair", &node_end.kind, &Some(VETH))?;
+        let sent: Vec<_> = plan.sent(macvlan.index).map(Some).into();
+        let received = plan.received(node_end.index).into_iter().map(Some);
+        let received: Vec<_> = received.collect();
+        is(
+            "rules for sent frames",
+            &kernel.rules(node_end.index)?,
+            &sent,
+        )?;
+        is(
+            "rules for received frames",
+            &kernel.rules(macvlan.index)?,
+            &received,
+        )?;
+        for link in [macvlan, node_end] {
+            is("the rate", &kernel.shaped(link.index)?, &plan.rate())?;
+        }
+        Ok(())
+    }
+
+    /// Opens access.
+    pub(super) fn set_up(&self, kernel: &dyn Kernel, hand_over: HandOver) -> Result<(), StepError> {
+        kernel.set_up(&self.macvlan)?;
+        steps::passed("set macvlan up");
+        kernel.set_up(&self.node_end)?;
+        steps::passed("set veth up");
+        if hand_over == HandOver::Interface {
+            kernel.set_up(&self.tenant_end)?;
+            steps::passed("set interface up");
+        }
+        Ok(())
+    }
+
+    /// Deletes the devices, from the wire on: frames stop with the macvlan. The tenant's end goes with that of the node,
+    /// wherever it is.
+    pub(super) fn delete(&self, kernel: &dyn Kernel) -> Result<Proof, StepError> {
+        let mut proof = Proof::default();
+        for (step, name, kind) in [
+            ("delete macvlan", &self.macvlan, MACVLAN),
+            ("delete veth pair", &self.node_end, VETH),
+        ] {
+            let began = Instant::now();
+            let link = kernel.link(By::Name(name))?;
+            let ours = link.filter(|it| it.kind.as_deref() == Some(kind));
+            let found = match ours {
+                Some(link) if kernel.delete(link.index)? => link.index.to_string(),
+                _ => "there was none".to_owned(),
+            };
+            steps::passed(step);
+            proof.add(step, began.elapsed(), found);
+        }
+        Ok(proof)
+    }
+
+    /// Proves that no device of the lease is there, whatever it is called now. `address`: a parent, and the address that no
+    /// macvlan of it has.
+    pub(super) fn check_gone(
+        &self,
+        kernel: &dyn Kernel,
+        address: Option<(u32, MacAddress)>,
+    ) -> Result<Proof, StepError> {
+        let mut proof = Proof::default();
+        let began = Instant::now();
+        let names = [&self.macvlan, &self.node_end, &self.tenant_end];
+        for kind in [MACVLAN, VETH] {
+            let left = kernel.links(kind)?.into_iter().find(|it| {
+                let is_named = names.contains(&&it.name);
+                let its = it.parent.zip(it.mac).filter(|_| kind == MACVLAN);
+                let has_address = its.is_some() && its == address;
+                is_named
+                    || has_address
+                    || lease_of(it).is_some_and(|(lease, _)| lease == self.lease)
+            });
+            if let Some(left) = left {
+                let why = format!("interface {} ({kind}) of lease {}", left.name, self.lease);
+                return Err(StepError::new("look for interfaces", why));
+            }
+        }
+        proof.add("look for interfaces", began.elapsed(), "none");
+        Ok(proof)
+    }
+}
+
+/// The leases with devices on this parent, of an earlier process too.
+pub(super) fn leases_on(kernel: &dyn Kernel, parent: &str) -> Result<Vec<LeaseId>, StepError> {
+    let mut leases = Vec::new();
+    for kind in [MACVLAN, VETH] {
+        let links = kernel.links(kind)?;
+        let its = links.iter().filter_map(lease_of);
+        leases.extend(its.filter(|(_, on)| *on == parent).map(|(lease, _)| lease));
+    }
+    leases.sort_unstable();
+    leases.dedup();
+    Ok(leases)
+}
+
+/// The lease and the parent in the note on a device.
+fn lease_of(link: &Link) -> Option<(LeaseId, &str)> {
+    let words: Vec<&str> = link.alias.as_deref()?.split(' ').collect();
+    match words[..] {
+        [NOTE, lease, _generation, parent] => Some((lease.parse().ok()?, parent)),
+        _ => None,
+    }
+}
+
+fn find(kernel: &dyn Kernel, name: &str) -> Result<Link, StepError> {
+    let link = kernel.link(By::Name(name))?;
+    link.ok_or_else(|| StepError::new("look for interface", format_args!("{name}: it is gone")))
+}

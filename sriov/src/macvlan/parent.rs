@@ -1,0 +1,227 @@
+//! The network card below the macvlans.
+
+use std::{path::PathBuf, sync::Arc};
+
+use fabricbios_kernfs::Tree;
+use fabricbios_lease::{
+    AllocationMode, Dimension, Durability, FenceScope, Offer, StepError, Takes,
+};
+use fabricbios_wire::{Enforcement, Generation, HandOver, LeaseId, MacAddress, ResourceId};
+
+use super::{
+    devices::{Devices, Plan},
+    kernel::Kernel,
+    record::{Record, Records},
+};
+use crate::netlink::By;
+
+/// Most leases of one parent: each has three devices.
+const SLOTS: u64 = 256;
+
+const BITS_PER_MEGABIT: u64 = 1_000_000;
+
+/// Which parent, and where its records are.
+#[derive(Clone, Debug)]
+pub struct ParentConfig {
+    /// The name of its interface.
+    pub name: String,
+    /// Offer that many megabits per second, instead of what the driver tells.
+    pub mbps: Option<u64>,
+    /// The directory of records, on a tmpfs: `/run/fabricbios-NODE/net`.
+    pub records: PathBuf,
+    /// `/sys`.
+    pub sys: Tree,
+    /// The links.
+    pub kernel: Arc<dyn Kernel>,
+}
+
+/// An open parent.
+#[derive(Debug)]
+pub struct Parent {
+    pub(super) name: String,
+    /// Its index, the same until it is removed.
+    pub(super) index: u32,
+    pub(super) mtu: u32,
+    pub(super) records: Records,
+    pub(super) kernel: Arc<dyn Kernel>,
+    sys: Tree,
+    rate_bps: u64,
+    /// Why rates are not enforced.
+    unshaped: Option<String>,
+}
+
+impl Parent {
+    /// Makes the devices of a lease and deletes them again, to see what this kernel enforces.
+    ///
+    /// # Errors
+    /// There is no such interface, its speed is unknown, or the kernel cannot hold a tenant to its address.
+    pub fn open(config: ParentConfig) -> Result<Self, StepError> {
+        let ParentConfig {
+            name,
+            mbps,
+            records,
+            sys,
+            kernel,
+        } = config;
+        let link = kernel.link(By::Name(&name))?;
+        let link = link.ok_or_else(|| {
+            StepError::new("open parent", format_args!("{name}: no such interface"))
+        })?;
+        let mut parent = Self {
+            rate_bps: rate_bps(&sys, &name, mbps)?,
+            index: link.index,
+            mtu: link.mtu,
+            records: Records::open(records)?,
+            unshaped: None,
+            name,
+            kernel,
+            sys,
+        };
+        if !link.is_up {
+            tracing::warn!(
+                parent = parent.name,
+                "the interface is down: leases of it reach nothing"
+            );
+        }
+        parent.unshaped = parent.probe()?;
+        Ok(parent)
+    }
+
+    /// The reason why rates are not enforced; `None`: they are.
+    fn probe(&self) -> Result<Option<String>, StepError> {
+        let mut lease = [0; 16];
+        let random = getrandom::fill(&mut lease);
+        random.map_err(|error| StepError::new("make a name", error))?;
+        let devices = Devices::of(LeaseId(u128::from_be_bytes(lease)));
+        let record = Record {
+            parent: self.name.clone(),
+            mac: random_mac()?,
+            vlan: None,
+            rate_bps: self.rate_bps,
+            hand_over: HandOver::Netns,
+        };
+        let attempt = |is_shaped| {
+            let plan = Plan {
+                is_shaped,
+                ..self.plan(&record)
+            };
+            let made = devices.make(&*self.kernel, &plan, Generation(1));
+            devices.delete(&*self.kernel)?;
+            Ok::<_, StepError>(made)
+        };
+        let Err(error) = attempt(true)? else {
+            return Ok(None);
+        };
+        attempt(false)??;
+        Ok(Some(format!(
+            "rates on {} are not enforced: {error}",
+            self.name
+        )))
+    }
+
+    /// For the table: the sum of rates never exceeds that of the link.
+    #[must_use]
+    pub fn offer(&self, resource_id: ResourceId) -> Offer {
+        let slots = Dimension {
+            name: "slots".into(),
+            capacity: SLOTS,
+            takes: Takes::Each(1),
+        };
+        let rate = Dimension {
+            name: "rate".into(),
+            capacity: self.rate_bps,
+            takes: Takes::Asked,
+        };
+        Offer {
+            resource_id,
+            capacity: self.rate_bps,
+            align: 1,
+            transports: Vec::new(),
+            // The devices and the records stay until a reboot.
+            durability: Durability::Boot,
+            fence_scope: FenceScope::Part,
+            allocation_mode: AllocationMode::Vector(vec![rate, slots]),
+            read_only: false,
+            classes: None,
+            rate: Some(match self.unshaped {
+                Some(_) => Enforcement::BestEffort,
+                None => Enforcement::Enforced,
+            }),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Why rates are not enforced.
+    #[must_use]
+    pub fn degraded(&self) -> Option<&str> {
+        self.unshaped.as_deref()
+    }
+
+    pub(super) fn plan<'a>(&self, record: &'a Record) -> Plan<'a> {
+        Plan {
+            record,
+            parent: self.index,
+            mtu: self.mtu,
+            is_shaped: self.unshaped.is_none(),
+        }
+    }
+
+    /// The record of a lease of this parent.
+    pub(super) fn record(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
+        let record = self.records.find(lease)?;
+        Ok(record.filter(|it| it.parent == self.name))
+    }
+
+    /// The node's interface with this address.
+    pub(super) fn interface_with(&self, mac: MacAddress) -> Result<Option<String>, StepError> {
+        let listed = self.sys.list("class/net");
+        let names = listed.map_err(|error| StepError::new("list interfaces", error))?;
+        let mac = mac.to_string();
+        // An interface that has just gone has no address.
+        let has = |name: &String| {
+            let its = self.sys.read(format!("class/net/{name}/address"));
+            its.is_ok_and(|its| its == mac)
+        };
+        Ok(names.into_iter().find(has))
+    }
+}
+
+/// What the operator offers, or what the driver tells.
+fn rate_bps(sys: &Tree, name: &str, mbps: Option<u64>) -> Result<u64, StepError> {
+    let refuse = |why: String| Err(StepError::new("open parent", why));
+    // A driver that does not know its speed says -1, or refuses the read.
+    let told = sys.read_as::<i64>(format!("class/net/{name}/speed"));
+    let told = told
+        .ok()
+        .and_then(|it| u64::try_from(it).ok())
+        .filter(|it| *it > 0);
+    let mbps = match (mbps, told) {
+        (Some(0), _) => return refuse(format!("{name}=0: offer at least 1 megabit per second")),
+        (Some(asked), Some(told)) if asked > told => {
+            return refuse(format!(
+                "{name}={asked}: the driver says {told} megabits per second"
+            ));
+        }
+        (Some(asked), _) => asked,
+        (None, Some(told)) => told,
+        (None, None) => {
+            return refuse(format!(
+                "{name}: the driver tells no speed; give the megabits per second to offer: {name}=MBPS"
+            ));
+        }
+    };
+    Ok(mbps.saturating_mul(BITS_PER_MEGABIT))
+}
+
+/// Locally administered, of one interface (IEEE 802, U/L and I/G bits).
+pub(super) fn random_mac() -> Result<MacAddress, StepError> {
+    let mut bytes = [0; 6];
+    getrandom::fill(&mut bytes).map_err(|error| StepError::new("make address", error))?;
+    bytes[0] = bytes[0] & 0b1111_1100 | 0b10;
+    Ok(MacAddress(bytes))
+}

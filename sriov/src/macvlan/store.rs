@@ -1,0 +1,173 @@
+//! Records which lease has which address, VLAN and rate.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fabricbios_contract::{Part, Store, TellCondition};
+use fabricbios_lease::{
+    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, StepError,
+};
+use fabricbios_wire::{HandOver, LeaseId, MacAddress};
+
+use super::{
+    devices::{Devices, leases_on},
+    parent::{Parent, random_mac},
+    record::Record,
+    steps,
+};
+
+/// All stores of this process choose one after the other, so that no two leases get the same address.
+static CHOICE: Mutex<()> = Mutex::new(());
+
+/// The store of one parent.
+#[derive(Debug)]
+pub struct MacvlanStore {
+    parent: Arc<Parent>,
+    /// The released leases.
+    released: Mutex<Custody<()>>,
+}
+
+impl MacvlanStore {
+    /// Of this parent.
+    #[must_use]
+    pub fn new(parent: Arc<Parent>) -> Self {
+        Self {
+            parent,
+            released: Mutex::default(),
+        }
+    }
+
+    fn released(&self) -> MutexGuard<'_, Custody<()>> {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn claim(&self, order: &BindOrder) -> Result<(), BindError> {
+        let lease = order.binding_id.lease_id;
+        let terms = order.terms.net().cloned().unwrap_or_default();
+        let refuse = |why: String| BindError::Refused(StepError::new("claim interface", why));
+        let hand_over = terms.hand_over.unwrap_or_default();
+        if hand_over == HandOver::Vfio {
+            return Err(refuse(format!(
+                "{} is offered with macvlan interfaces, which are no PCI devices: take --hand-over interface or netns, or \
+                 a resource with virtual functions",
+                self.parent.name
+            )));
+        }
+        let _one_by_one = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_taken = |mac| self.holder_of(mac).map_err(BindError::Failed);
+        let mac = match terms.mac {
+            Some(mac) if !mac.is_of_one_interface() => {
+                return Err(refuse(format!("{mac} is not the address of one interface")));
+            }
+            Some(mac) => match is_taken(mac)? {
+                Some(holder) => return Err(refuse(format!("{mac}: {holder} has it"))),
+                None => mac,
+            },
+            None => random_mac().map_err(BindError::Failed)?,
+        };
+        self.check_names(lease).map_err(BindError::Failed)?;
+        let record = Record {
+            parent: self.parent.name.clone(),
+            mac,
+            vlan: terms.vlan,
+            rate_bps: order.placement.amount(),
+            hand_over,
+        };
+        let written = self.parent.records.write(lease, &record);
+        written.map_err(BindError::Failed)?;
+        steps::passed("write record");
+        Ok(())
+    }
+
+    /// Two interfaces on one wire must not have the same address.
+    fn holder_of(&self, mac: MacAddress) -> Result<Option<String>, StepError> {
+        if self.parent.records.has_mac(mac)? {
+            return Ok(Some("another lease".to_owned()));
+        }
+        let interface = self.parent.interface_with(mac)?;
+        Ok(interface.map(|it| format!("interface {it} of the node")))
+    }
+
+    /// The names have only the begin of the lease's id.
+    fn check_names(&self, lease: LeaseId) -> Result<(), StepError> {
+        let names = Devices::of(lease);
+        let all = self.parent.records.all()?;
+        let other = all
+            .iter()
+            .find(|(other, _)| Devices::of(*other).macvlan == names.macvlan);
+        match other {
+            Some((other, _)) => Err(StepError::new(
+                "claim interface",
+                format_args!("lease {other} has the name {}", names.macvlan),
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Store for MacvlanStore {
+    /// A macvlan is new for each lease.
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
+        let lease = order.binding_id.lease_id;
+        if self.released().find(lease) == Lookup::Released {
+            return Err(BindError::Cancelled);
+        }
+        let record = self.parent.record(lease).map_err(BindError::Failed)?;
+        if record.is_none() && order.adopts {
+            let why = format!("lease {lease} has no record any more");
+            return Err(BindError::Failed(StepError::new("adopt interface", why)));
+        }
+        if record.is_none() {
+            self.claim(order)?;
+        }
+        Ok(Part::at(order.placement.clone()))
+    }
+
+    /// Nothing to do: after a reboot the leases have ended, even if an older journal has them.
+    fn confirm(&self, _binding_id: BindingId) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
+        self.parent.records.remove(binding_id.lease_id)
+    }
+
+    fn release(
+        &self,
+        binding_id: BindingId,
+        _placement: Option<&Placement>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        let lease = binding_id.lease_id;
+        if self.released().find(lease) == Lookup::Released {
+            return Ok(());
+        }
+        progress();
+        // The address is free for other leases from now on.
+        Devices::of(lease).check_gone(&*self.parent.kernel, None)?;
+        self.parent.records.remove(lease)?;
+        steps::passed("remove record");
+        self.released().release(lease);
+        Ok(())
+    }
+
+    /// Also those whose record is lost: their devices are there.
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        let all = self.parent.records.all()?.into_iter();
+        let of_parent = all.filter(|(_, it)| it.parent == self.parent.name);
+        let mut leases: Vec<LeaseId> = of_parent.map(|(lease, _)| lease).collect();
+        leases.extend(leases_on(&*self.parent.kernel, &self.parent.name)?);
+        leases.sort_unstable();
+        leases.dedup();
+        Ok(leases)
+    }
+
+    fn tell_condition(&self, tell: TellCondition) {
+        if let Some(why) = self.parent.degraded() {
+            tell(Condition::Degraded(why.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! A network card and its virtual functions, at the start of the node.
+
+use std::{path::PathBuf, sync::Arc, thread, time::Duration};
+
+use fabricbios_helper::Supervisor;
+use fabricbios_lease::{
+    AllocationMode, Dimension, Durability, FenceScope, Offer, StepError, Takes,
+};
+use fabricbios_wire::{Enforcement, PciFunction, ResourceId};
+
+use super::{
+    call::{Act, Operator},
+    cut::Cutter,
+    drivers::{self, Driver},
+    holders,
+    links::Links,
+    pci::{Pci, file_of},
+    record::Records,
+    settings::NEUTRAL,
+};
+use crate::netlink::{By, VfState};
+
+/// Bits per second of a megabit.
+pub(super) const MBPS: u64 = 1_000_000;
+
+/// The name of the dimension of an offer that counts virtual functions.
+pub const DIMENSION: &str = "virtual functions";
+
+/// The driver that hands a function to a process.
+pub(super) const VFIO: &str = "vfio-pci";
+
+/// How often the link of the card is looked at, and how long between.
+const LINK_LOOKS: u32 = 100;
+const LINK_LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Where the kernel and this node keep what belongs to virtual functions.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// `/sys`.
+    pub sysfs: PathBuf,
+    /// `/dev`.
+    pub dev: PathBuf,
+    /// The directory of the node's records, which a reboot empties.
+    pub records: PathBuf,
+}
+
+impl Places {
+    pub(super) fn cutter(&self) -> Cutter {
+        Cutter {
+            pci: Pci::new(&self.sysfs),
+            groups: self.dev.join("vfio"),
+        }
+    }
+}
+
+/// What [`Card::open`] needs.
+#[derive(Clone, Debug)]
+pub struct CardConfig {
+    /// The interface of the card.
+    pub interface: String,
+    /// How many virtual functions are offered at most; `None`: as many as there are.
+    pub count: Option<u32>,
+    /// The places.
+    pub places: Places,
+    /// The directory where container engines look for specifications: a tmpfs such as `/run/cdi`.
+    pub cdi: String,
+    /// Makes calls that may hang; it must know [`calls`](super::calls).
+    pub supervisor: Supervisor,
+    /// Links of the node's namespace.
+    pub links: Arc<dyn Links>,
+}
+
+/// A card whose virtual functions are on offer.
+#[derive(Debug)]
+pub struct Card {
+    name: String,
+    pub(super) index: u32,
+    pub(super) function: PciFunction,
+    pub(super) driver: &'static Driver,
+    rate_bps: u64,
+    total: u32,
+    /// The functions on offer, by number.
+    pub(super) functions: Vec<(u32, PciFunction)>,
+    pub(super) operator: Operator,
+    pub(super) links: Arc<dyn Links>,
+    pub(super) records: Records,
+    pub(super) cutter: Cutter,
+    pub(super) cdi: String,
+}
+
+impl Card {
+    /// Makes the virtual functions, if there are none, and cleans those that nobody has. Functions that others use stay as
+    /// they are, and are not offered. May take many seconds.
+    ///
+    /// # Errors
+    /// The interface is no card with virtual functions, or its driver is unknown; it has fewer than were asked for; its
+    /// link is down; or a function cannot be cleaned.
+    pub fn open(config: CardConfig) -> Result<Self, StepError> {
+        let CardConfig {
+            interface: name,
+            count,
+            places,
+            cdi,
+            supervisor,
+            links,
+        } = config;
+        let cutter = places.cutter();
+        let pci = cutter.pci.clone();
+        let (function, driver) = identify(&pci, &name)?;
+        let total = pci
+            .number(&file_of(function, "sriov_totalvfs"))
+            .unwrap_or(0);
+        check_count(&name, count, total)?;
+        let missing = || refused(&name, "the node's network namespace has no such interface");
+        let link = links.link(By::Name(&name))?.ok_or_else(missing)?;
+        let records = Records(places.records);
+        records.make_directory()?;
+        let operator = Operator { pci, supervisor };
+        links.set_up(By::Index(link.index))?;
+        let mut card = Self {
+            index: link.index,
+            function,
+            driver,
+            rate_bps: 0,
+            total,
+            functions: Vec::new(),
+            operator,
+            links,
+            records,
+            cutter,
+            cdi,
+            name,
+        };
+        let were_there = card.make_functions(count.unwrap_or(total))?;
+        // A card may take its link down while it makes functions.
+        card.rate_bps = wait_for_link(&card.operator.pci, &card.name)?;
+        card.functions = card.usable(were_there)?;
+        card.functions
+            .truncate(count.map_or(usize::MAX, |it| it as usize));
+        Ok(card)
+    }
+
+    /// The interface of the card.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The rate of the link, bits per second.
+    #[must_use]
+    pub fn rate_bps(&self) -> u64 {
+        self.rate_bps
+    }
+
+    /// How many virtual functions the card can have.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// How many virtual functions are on offer.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.functions.len()).unwrap_or(u32::MAX)
+    }
+
+    /// What the node does not enforce with this card, for people; `None`: it enforces everything.
+    #[must_use]
+    pub fn degraded(&self) -> Option<String> {
+        self.driver.degraded()
+    }
+
+    /// The offer to the table. A lease has a rate and one virtual function.
+    #[must_use]
+    pub fn offer(&self, resource_id: ResourceId) -> Offer {
+        let rate = Dimension {
+            name: "rate".to_owned(),
+            capacity: self.rate_bps,
+            takes: Takes::Asked,
+        };
+        let functions = Dimension {
+            name: DIMENSION.to_owned(),
+            capacity: self.count().into(),
+            takes: Takes::Each(1),
+        };
+        Offer {
+            resource_id,
+            capacity: self.rate_bps,
+            // Cards take whole megabits.
+            align: MBPS,
+            transports: Vec::new(),
+            durability: Durability::Boot,
+            fence_scope: FenceScope::Part,
+            allocation_mode: AllocationMode::Vector(vec![rate, functions]),
+            read_only: false,
+            classes: None,
+            rate: Some(match self.driver.shapes {
+                true => Enforcement::Enforced,
+                false => Enforcement::BestEffort,
+            }),
+        }
+    }
+
+    /// Whether there were functions already; then their number is not changed, because that would end all of them.
+    fn make_functions(&self, count: u32) -> Result<bool, StepError> {
+        let pci = &self.operator.pci;
+        // No driver takes a function before it has an address.
+        pci.write(&file_of(self.function, "sriov_drivers_autoprobe"), "0")?;
+        let existing: u32 = pci
+            .number(&file_of(self.function, "sriov_numvfs"))
+            .unwrap_or(0);
+        if existing > 0 {
+            tracing::info!(
+                card = self.name,
+                existing,
+                "the card has virtual functions already; their number is not changed"
+            );
+            return Ok(true);
+        }
+        tracing::info!(
+            card = self.name,
+            count,
+            "making virtual functions; this takes some seconds"
+        );
+        self.operator
+            .call("make virtual functions", self.function, Act::Create(count))?;
+        tracing::info!(card = self.name, count, "the virtual functions are made");
+        Ok(false)
+    }
+
+    /// Cleans the functions that nobody has; returns them and those of leases on record.
+    fn usable(&self, were_there: bool) -> Result<Vec<(u32, PciFunction)>, StepError> {
+        let held = self.records.all()?;
+        let states = self.links.functions(self.index)?;
+        let mut usable = Vec::new();
+        for (number, function) in self.operator.pci.functions_of(self.function)? {
+            if held.iter().any(|(_, record)| record.function == function) {
+                usable.push((number, function));
+                continue;
+            }
+            let state = states.iter().find(|it| it.number == number);
+            if let Some(why) = self.used_by_others(function, state.filter(|_| were_there))? {
+                tracing::warn!(card = self.name, %function, "not offered: {why}");
+                continue;
+            }
+            self.operator.unbind(function)?;
+            self.clean(number, function)?;
+            usable.push((number, function));
+        }
+        Ok(usable)
+    }
+
+    /// Who uses the function, for people; `None`: nobody.
+    fn used_by_others(
+        &self,
+        function: PciFunction,
+        state: Option<&VfState>,
+    ) -> Result<Option<String>, StepError> {
+        let pci = &self.operator.pci;
+        let why = match pci.driver(function)? {
+            None => None,
+            Some(driver) if driver == self.driver.function => match &*pci.interfaces(function)? {
+                [] => Some("its interface is in another network namespace".to_owned()),
+                [name] => match self.links.link(By::Name(name))? {
+                    Some(link) if !link.is_up => None,
+                    _ => Some(format!("its interface {name} is up")),
+                },
+                names => Some(format!("it has the interfaces {names:?}")),
+            },
+            Some(driver) if driver == VFIO => {
+                let group = pci.group(function)?.unwrap_or_default();
+                let device = self.cutter.groups.join(group.to_string());
+                let found = holders::holders(&device)?;
+                (!found.is_empty())
+                    .then(|| format!("processes {found:?} have {} open", device.display()))
+            }
+            Some(driver) => Some(format!("its driver is {driver}")),
+        };
+        let mac = state.and_then(|it| it.mac).filter(|it| it.0 != [0; 6]);
+        Ok(why.or_else(|| {
+            mac.map(|mac| format!("it has the address {mac}, which this node did not set"))
+        }))
+    }
+
+    /// After this the function has nothing of the lease before; it has no driver.
+    pub(super) fn clean(&self, number: u32, function: PciFunction) -> Result<(), StepError> {
+        self.operator.reset(function)?;
+        NEUTRAL.apply(&*self.links, self.index, number)
+    }
+}
+
+/// The function of the card with this interface, and its driver.
+fn identify(pci: &Pci, name: &str) -> Result<(PciFunction, &'static Driver), StepError> {
+    let refuse = |why: &str| refused(name, why);
+    if name.is_empty() || name.contains('/') || !pci.has(&format!("class/net/{name}"))? {
+        return Err(refuse("there is no such interface"));
+    }
+    let device = format!("class/net/{name}/device");
+    let address = pci.link_name(&device)?;
+    let function = address.as_deref().and_then(PciFunction::parse);
+    let function = function.ok_or_else(|| refuse("it is no PCI device"))?;
+    if pci.has(&file_of(function, "physfn"))? {
+        return Err(refuse(
+            "it is a virtual function itself; name the physical one",
+        ));
+    }
+    if pci
+        .number::<u32>(&file_of(function, "sriov_totalvfs"))
+        .unwrap_or(0)
+        == 0
+    {
+        return Err(refuse(
+            "the card or its driver has no virtual functions (sriov_totalvfs)",
+        ));
+    }
+    let bound = pci.driver(function)?.unwrap_or_default();
+    let driver = drivers::find(&bound).ok_or_else(|| {
+        let known = drivers::names();
+        refuse(&format!("its driver is {bound}; known are {known}"))
+    })?;
+    Ok((function, driver))
+}
+
+fn check_count(name: &str, count: Option<u32>, total: u32) -> Result<(), StepError> {
+    match count {
+        Some(0) => Err(refused(name, "0 virtual functions are none to lease")),
+        Some(count) if count > total => {
+            let why = format!("{count} virtual functions were asked for, and the card has {total}");
+            Err(refused(name, &why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The rate of the link, bits per second.
+fn wait_for_link(pci: &Pci, name: &str) -> Result<u64, StepError> {
+    let [speed, carrier] = ["speed", "carrier"].map(|it| format!("class/net/{name}/{it}"));
+    for _ in 0..LINK_LOOKS {
+        // Megabits; -1, or no value at all, while the link is down.
+        if let (Some(1), Some(mbps @ 1..)) = (pci.number::<u8>(&carrier), pci.number::<i64>(&speed))
+        {
+            return Ok(mbps.unsigned_abs().saturating_mul(MBPS));
+        }
+        thread::sleep(LINK_LOOK_EVERY);
+    }
+    Err(refused(
+        name,
+        "its link is down, so there is no rate to lease",
+    ))
+}
+
+fn refused(name: &str, why: &str) -> StepError {
+    StepError::new("open card", format_args!("{name}: {why}"))
+}

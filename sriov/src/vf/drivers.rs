@@ -1,0 +1,64 @@
+//! The drivers of cards whose virtual functions are leased.
+
+/// A driver of cards.
+#[derive(Debug)]
+pub(super) struct Driver {
+    /// Its name.
+    pub(super) card: &'static str,
+    /// The driver of its virtual functions.
+    pub(super) function: &'static str,
+    /// A rate that the driver accepts was measured to be the rate on the wire.
+    pub(super) shapes: bool,
+    /// Bus mastering off was seen to stop every frame of a virtual function at once, for good.
+    pub(super) is_cut_by_bus_master: bool,
+}
+
+const DRIVERS: &[Driver] = &[
+    // Measured with QEMU's card: the driver tells the rate that was set, and the card sends as fast as before.
+    known("igb", "igbvf", true),
+    known("ixgbe", "ixgbevf", false),
+    known("i40e", "iavf", false),
+    known("ice", "iavf", false),
+    known("mlx5_core", "mlx5_core", false),
+    known("bnxt_en", "bnxt_en", false),
+];
+
+const fn known(card: &'static str, function: &'static str, is_cut_by_bus_master: bool) -> Driver {
+    Driver {
+        card,
+        function,
+        // No driver was measured to shape yet.
+        shapes: false,
+        is_cut_by_bus_master,
+    }
+}
+
+pub(super) fn find(card: &str) -> Option<&'static Driver> {
+    DRIVERS.iter().find(|it| it.card == card)
+}
+
+/// For an error.
+pub(super) fn names() -> String {
+    let names: Vec<&str> = DRIVERS.iter().map(|it| it.card).collect();
+    names.join(", ")
+}
+
+impl Driver {
+    /// What the node does not enforce with this driver, for people; `None`: it enforces everything.
+    pub(super) fn degraded(&self) -> Option<String> {
+        let mut why = Vec::new();
+        if !self.shapes {
+            why.push(format!(
+                "{} takes the rate of a virtual function and was not measured to keep it: rates are best effort",
+                self.card
+            ));
+        }
+        if !self.is_cut_by_bus_master {
+            why.push(format!(
+                "with {} it was not tried that a function without bus mastering sends nothing more",
+                self.card
+            ));
+        }
+        (!why.is_empty()).then(|| why.join("; "))
+    }
+}

@@ -1,0 +1,72 @@
+//! What virtual functions need of the kernel's links; tests have a card of their own.
+
+use std::{fmt, os::fd::BorrowedFd};
+
+use fabricbios_lease::StepError;
+
+use crate::netlink::{By, Link, Netlink, VfSetting, VfState};
+
+/// Links of the node's network namespace.
+pub trait Links: fmt::Debug + Send + Sync {
+    /// The interface; `None` if there is none.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn link(&self, by: By<'_>) -> Result<Option<Link>, StepError>;
+
+    /// Sets an interface up.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn set_up(&self, by: By<'_>) -> Result<(), StepError>;
+
+    /// Renames an interface.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn rename(&self, index: u32, name: &str) -> Result<(), StepError>;
+
+    /// Moves an interface to another namespace.
+    ///
+    /// # Errors
+    /// The system refuses: the name is taken there.
+    fn move_to(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), StepError>;
+
+    /// The settings of all virtual functions of a card.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn functions(&self, card: u32) -> Result<Vec<VfState>, StepError>;
+
+    /// Sets one thing of a virtual function.
+    ///
+    /// # Errors
+    /// The card's driver refuses.
+    fn set_function(&self, card: u32, number: u32, setting: VfSetting) -> Result<(), StepError>;
+}
+
+impl Links for Netlink {
+    fn link(&self, by: By<'_>) -> Result<Option<Link>, StepError> {
+        Ok(self.link(by)?)
+    }
+
+    fn set_up(&self, by: By<'_>) -> Result<(), StepError> {
+        Ok(self.set_up(by, true)?)
+    }
+
+    fn rename(&self, index: u32, name: &str) -> Result<(), StepError> {
+        Ok(self.set_name(index, name)?)
+    }
+
+    fn move_to(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), StepError> {
+        Ok(self.move_to(index, namespace, None)?)
+    }
+
+    fn functions(&self, card: u32) -> Result<Vec<VfState>, StepError> {
+        Ok(self.vfs(card)?)
+    }
+
+    fn set_function(&self, card: u32, number: u32, setting: VfSetting) -> Result<(), StepError> {
+        Ok(self.set_vf(card, number, setting)?)
+    }
+}

@@ -1,0 +1,436 @@
+//! Hands a virtual function to its tenant, and takes it back.
+
+use std::{
+    os::fd::AsFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use fabricbios_contract::{
+    Caller, DataPath, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
+};
+use fabricbios_lease::{
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Gate, Linger, Lookup, Proof,
+    StepError,
+};
+use fabricbios_wire::{
+    Binding, Generation, HandOver, KindBinding, LeaseId, NetBinding, ResourceType,
+};
+
+use super::{
+    card::{Card, MBPS, VFIO},
+    cdi::{Cdi, device_name},
+    cut::Cutter,
+    record::Record,
+    steps,
+};
+use crate::netlink::{By, Link, require_network_namespace};
+
+/// Digits of a lease's id in the name of its interface, which has at most 15 bytes.
+const NAME_DIGITS: usize = 12;
+
+/// The path to one card's virtual functions.
+#[derive(Debug)]
+pub struct VfPath {
+    card: Arc<Card>,
+    guard: Arc<dyn Guard>,
+    leases: Mutex<Custody<Arc<Entry>>>,
+}
+
+/// One lease.
+#[derive(Debug, Default)]
+struct Entry {
+    /// Held while the function is handed over or taken back, which may take seconds. A cut does not wait for it.
+    work: Mutex<()>,
+    /// Held for a moment, and while something is given to the tenant.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    gate: Gate,
+    /// The binding that has opened.
+    open: Option<(Generation, Arc<str>)>,
+}
+
+impl Entry {
+    fn work(&self) -> MutexGuard<'_, ()> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl VfPath {
+    /// To the functions of this card. `guard` ends leases that this process cannot end.
+    #[must_use]
+    pub fn new(card: Arc<Card>, guard: Arc<dyn Guard>) -> Self {
+        Self {
+            card,
+            guard,
+            leases: Mutex::default(),
+        }
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Custody<Arc<Entry>>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entry(&self, lease: LeaseId) -> Option<Arc<Entry>> {
+        self.leases().find_or_make(lease)
+    }
+
+    fn cutter(&self) -> &Cutter {
+        &self.card.cutter
+    }
+
+    /// `None`: the lease has no function of this card.
+    fn record(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
+        let record = self.card.records.find(lease)?;
+        Ok(record.filter(|it| it.card == self.card.function))
+    }
+
+    fn driver_of(&self, record: &Record) -> &'static str {
+        match record.hand_over {
+            HandOver::Vfio => VFIO,
+            HandOver::Interface | HandOver::Netns => self.card.driver.function,
+        }
+    }
+
+    /// The function with its driver. Nobody but the node can reach it yet.
+    fn attach(&self, lease: LeaseId, record: &Record) -> Result<Option<Link>, StepError> {
+        let operator = &self.card.operator;
+        operator.bind(record.function, self.driver_of(record))?;
+        steps::passed("bind driver");
+        if record.hand_over == HandOver::Vfio {
+            return Ok(None);
+        }
+        let link = self.interface(record)?;
+        if link.mac != Some(record.mac) {
+            let why = format!(
+                "interface {} has the address {:?}, and not {}",
+                link.name, link.mac, record.mac
+            );
+            return Err(StepError::new("read address back", why));
+        }
+        let name = interface_name(lease);
+        if link.name != name {
+            self.card.links.rename(link.index, &name)?;
+        }
+        steps::passed("name interface");
+        Ok(Some(Link { name, ..link }))
+    }
+
+    /// The function's interface, in the node's namespace.
+    fn interface(&self, record: &Record) -> Result<Link, StepError> {
+        let function = record.function;
+        let names = self.card.operator.pci.interfaces(function)?;
+        let [name] = &*names else {
+            let why = format!(
+                "function {function} has the interfaces {names:?} in the node's namespace, not one"
+            );
+            return Err(StepError::new("look for interface", why));
+        };
+        let link = self.card.links.link(By::Name(name))?;
+        link.ok_or_else(|| StepError::new("look for interface", format_args!("{name}: it is gone")))
+    }
+
+    /// Gives the function to the tenant.
+    fn give(&self, lease: LeaseId, record: &Record, link: Option<&Link>) -> Result<(), StepError> {
+        match (record.hand_over, link) {
+            (HandOver::Interface, Some(link)) => {
+                self.card.links.set_up(By::Index(link.index))?;
+                steps::passed("set interface up");
+            }
+            (HandOver::Vfio, _) => {
+                if let (Some(vfio), Some(group)) = (&record.vfio, self.cutter().group(record)) {
+                    Cdi::at(&vfio.specs).write(lease, record.function, &group)?;
+                    steps::passed("write CDI spec");
+                }
+            }
+            // The tenant gives a namespace later.
+            (HandOver::Netns | HandOver::Interface, _) => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the function back: cut, without a driver.
+    fn take_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
+        self.cutter().cut(lease, record)?;
+        self.card.operator.unbind(record.function)
+    }
+
+    /// An adopted function is as the earlier process left it, unless the watchdog has cut it.
+    fn check_adopted(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
+        let (function, expected) = (record.function, self.driver_of(record));
+        let pci = &self.card.operator.pci;
+        let bound = pci.driver(function)?;
+        let is_open = match &record.vfio {
+            Some(vfio) => Cdi::at(&vfio.specs).exists(lease),
+            None => pci.is_bus_master(function)?,
+        };
+        let wrong = if bound.as_deref() != Some(expected) {
+            format!("its driver is {bound:?}, not {expected}")
+        } else if !is_open {
+            "it was cut, or never handed over".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(StepError::new(
+            "adopt function",
+            format_args!("function {function}: {wrong}"),
+        ))
+    }
+
+    fn make(&self, order: &BindOrder, entry: &Entry, record: &Record) -> Result<(), BindError> {
+        let BindingId {
+            lease_id: lease,
+            generation,
+            ..
+        } = order.binding_id;
+        let link = match order.adopts {
+            true => self.check_adopted(lease, record).map(|()| None),
+            false => self.attach(lease, record),
+        };
+        let link = link.map_err(BindError::Failed)?;
+        let mut state = entry.state();
+        state.gate.open(generation)?;
+        if !order.adopts {
+            let given = self.give(lease, record, link.as_ref());
+            given.map_err(BindError::Failed)?;
+        }
+        state.open = Some((generation, order.tenant.clone()));
+        Ok(())
+    }
+}
+
+impl DataPath for VfPath {
+    fn bind(&self, order: &BindOrder, _part: &Part) -> Result<Binding, BindError> {
+        let BindingId {
+            lease_id: lease,
+            generation,
+            ..
+        } = order.binding_id;
+        self.guard.check(order)?;
+        let record = self.record(lease).map_err(BindError::Failed)?;
+        let record = record.ok_or_else(|| {
+            let why = format!("lease {lease} has no virtual function");
+            BindError::Failed(StepError::new("bind", why))
+        })?;
+        let entry = self.entry(lease).ok_or(BindError::Cancelled)?;
+        let _work = entry.work();
+        let before = {
+            let state = entry.state();
+            if !state.gate.admits(generation) {
+                return Err(BindError::Cancelled);
+            }
+            state.gate.generation()
+        };
+        let end = |generation| {
+            let ended = self.take_back(lease, &record);
+            let mut state = entry.state();
+            state.open = None;
+            if ended.is_ok() {
+                state.gate.ended(generation);
+            }
+            ended
+        };
+        // The tenant of the binding before loses the function, and gets it anew.
+        if let Some(before) = before {
+            end(before).map_err(BindError::Stranded)?;
+        }
+        self.make(order, &entry, &record).map_err(|error| {
+            let undone = match order.adopts {
+                // Its end is a cut of its own.
+                true => Ok(()),
+                false => end(generation),
+            };
+            match (undone, before) {
+                (Err(left), _) => BindError::Stranded(left),
+                (Ok(()), Some(_)) => error.lost(),
+                (Ok(()), None) => error,
+            }
+        })?;
+        Ok(binding(lease, &record))
+    }
+
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        match self.leases().find(binding_id.lease_id) {
+            Lookup::Released => return Err(AlreadyCut),
+            Lookup::Here(entry) if entry.state().gate.is_closed(binding_id.generation) => {
+                return Err(AlreadyCut);
+            }
+            // An unknown lease is bound later.
+            Lookup::Here(_) | Lookup::Unknown => {}
+        }
+        self.guard.extend(binding_id, deadline);
+        Ok(())
+    }
+
+    /// The tenant only sees that its function is silent.
+    fn fenced(&self, _binding_id: BindingId) {}
+
+    fn extends_at_once(&self) -> bool {
+        true
+    }
+
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        Err(BindError::Refused(no_key(binding_id)))
+    }
+
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        Err(no_key(binding_id))
+    }
+
+    fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
+        let lease = binding_id.lease_id;
+        let Some(entry) = self.entry(lease) else {
+            return Ok(Revoked::proved(released()));
+        };
+        {
+            let mut state = entry.state();
+            if let Err(moved_on) = state.gate.revoke(binding_id.generation) {
+                return Ok(Revoked::proved(moved_on.into()));
+            }
+            state.open = None;
+        }
+        let Some(record) = self.record(lease)? else {
+            self.guard.over(binding_id);
+            return Ok(Revoked::proved(nothing()));
+        };
+        let steps = self.cutter().cut(lease, &record)?;
+        entry.state().gate.ended(binding_id.generation);
+        Ok(Revoked {
+            steps,
+            ..Revoked::default()
+        })
+    }
+
+    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        let lease = binding_id.lease_id;
+        let Some(entry) = self.entry(lease) else {
+            return Ok(released());
+        };
+        // A bind that is late makes the function bus master before it sees that it was cut, and undoes that.
+        let _work = entry.work();
+        if let Err(moved_on) = entry.state().gate.check_current(binding_id.generation) {
+            return Ok(moved_on.into());
+        }
+        let Some(record) = self.record(lease)? else {
+            return Ok(nothing());
+        };
+        let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
+        proof = proof.and(self.cutter().check(&record)?);
+        if let Some(group) = self.cutter().group(&record).filter(|it| it.exists()) {
+            let began = Instant::now();
+            self.card.operator.check_free(record.function, &group)?;
+            proof.add("open vfio group", began.elapsed(), "nobody has it open");
+        }
+        self.guard.over(binding_id);
+        Ok(proof)
+    }
+
+    fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
+        let lease = binding_id.lease_id;
+        let Some(entry) = self.entry(lease) else {
+            return Ok(());
+        };
+        let _work = entry.work();
+        if entry.state().open.is_some() {
+            let why = format!("{binding_id}: it was not revoked");
+            return Err(StepError::new("remove", why));
+        }
+        if let Some(record) = self.record(lease)? {
+            progress();
+            // After a restart nothing of this process has cut it.
+            self.cutter().check(&record)?;
+            self.card.operator.unbind(record.function)?;
+        }
+        entry.state().gate.remove();
+        self.leases().release(lease);
+        Ok(())
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        let all = self.card.records.all()?.into_iter();
+        let of_card = all.filter(|(_, it)| it.card == self.card.function);
+        Ok(of_card.map(|(lease, _)| lease).collect())
+    }
+}
+
+impl LocalAccess for VfPath {
+    fn enter(
+        &self,
+        lease: LeaseId,
+        caller: &Caller,
+        given: Given,
+    ) -> Result<Entered, LocalRefusal> {
+        let entry = self.leases().find(lease).here();
+        let entry = entry.ok_or(LocalRefusal::NotFound)?;
+        let state = entry.state();
+        let Some((generation, tenant)) = &state.open else {
+            return Err(LocalRefusal::NotActive("it has no binding".to_owned()));
+        };
+        caller.check(tenant)?;
+        if !state.gate.admits(*generation) {
+            return Err(LocalRefusal::NotActive("it is over".to_owned()));
+        }
+        let record = self.record(lease).map_err(LocalRefusal::Failed)?;
+        let record = record.ok_or(LocalRefusal::NotFound)?;
+        let namespace = match given {
+            Given::NetworkNamespace(namespace) if record.hand_over == HandOver::Netns => namespace,
+            other => {
+                return Err(LocalRefusal::Unsupported(format!(
+                    "the lease takes no {other}; a lease with --hand-over netns takes a network namespace"
+                )));
+            }
+        };
+        let namespace = namespace.as_fd();
+        require_network_namespace(namespace)
+            .map_err(|error| LocalRefusal::Unsupported(error.to_string()))?;
+        let link = self.interface(&record).map_err(LocalRefusal::Failed)?;
+        let moved = self.card.links.move_to(link.index, namespace);
+        moved.map_err(LocalRefusal::Failed)?;
+        steps::passed("move to namespace");
+        Ok(Entered { place: link.name })
+    }
+}
+
+fn binding(lease: LeaseId, record: &Record) -> Binding {
+    let is_vfio = record.hand_over == HandOver::Vfio;
+    let net = NetBinding {
+        pci_function: Some(record.function),
+        interface: (!is_vfio).then(|| interface_name(lease)),
+        mac: record.mac,
+        vlan: record.vlan,
+        rate_bps: u64::from(record.rate_mbps) * MBPS,
+        hand_over: record.hand_over,
+        vfio_group: record.vfio.as_ref().map(|it| it.group),
+        cdi_device: is_vfio.then(|| device_name(lease)),
+    };
+    Binding {
+        kind: KindBinding::Net(Some(Box::new(net))),
+        ..Binding::plain(ResourceType::Net)
+    }
+}
+
+fn interface_name(lease: LeaseId) -> String {
+    format!("fb{}", &lease.to_string()[..NAME_DIGITS])
+}
+
+fn released() -> Proof {
+    Proof::nothing_to_cut("the lease was removed before")
+}
+
+fn nothing() -> Proof {
+    Proof::nothing_to_cut("the lease has no virtual function")
+}
+
+fn no_key(binding_id: BindingId) -> StepError {
+    StepError::new(
+        "change key",
+        format_args!("{binding_id}: virtual functions have no key"),
+    )
+}

@@ -1,0 +1,217 @@
+//! Gives each lease a virtual function, and sets what it may do on the wire.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fabricbios_contract::{Part, Store, TellCondition};
+use fabricbios_lease::{
+    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, StepError,
+};
+use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, PciFunction};
+
+use super::{
+    card::{Card, MBPS},
+    record::{Record, Vfio},
+    settings::Settings,
+    steps,
+};
+
+/// Locally administered (IEEE 802, U/L bit), of one interface (I/G bit).
+const LOCAL: u8 = 0b10;
+const GROUP: u8 = 0b01;
+
+/// The store of one card's virtual functions.
+#[derive(Debug)]
+pub struct VfStore {
+    card: Arc<Card>,
+    /// The released leases. The lock is held while a function is chosen or given back.
+    released: Mutex<Custody<()>>,
+}
+
+impl VfStore {
+    /// Of this card.
+    #[must_use]
+    pub fn new(card: Arc<Card>) -> Self {
+        Self {
+            card,
+            released: Mutex::default(),
+        }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Custody<()>> {
+        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Chooses a function for a new lease and records it.
+    fn claim(&self, order: &BindOrder, terms: &NetTerms) -> Result<Record, BindError> {
+        let card = &self.card;
+        let held = card.records.all().map_err(BindError::Failed)?;
+        let mac = match terms.mac {
+            Some(mac) => self.check_mac(mac, &held)?,
+            None => random_mac().map_err(BindError::Failed)?,
+        };
+        let is_free = |function| !held.iter().any(|(_, it)| it.function == function);
+        let free = card.functions.iter().find(|(_, it)| is_free(*it));
+        let &(number, function) = free.ok_or_else(|| {
+            let why = format!("every virtual function of {} is leased", card.name());
+            BindError::Failed(StepError::new("claim function", why))
+        })?;
+        let hand_over = terms.hand_over.unwrap_or_default();
+        let vfio = match hand_over {
+            HandOver::Vfio => Some(Vfio {
+                group: self.group_of(function)?,
+                specs: card.cdi.clone(),
+            }),
+            HandOver::Interface | HandOver::Netns => None,
+        };
+        let rate_mbps = u32::try_from(order.placement.amount() / MBPS).unwrap_or(u32::MAX);
+        let record = Record {
+            card: card.function,
+            function,
+            number,
+            mac,
+            vlan: terms.vlan,
+            // The card would take 0 as no limit.
+            rate_mbps: rate_mbps.max(1),
+            hand_over,
+            vfio,
+        };
+        let written = card.records.write(order.binding_id.lease_id, &record);
+        written.map_err(BindError::Failed)?;
+        steps::passed("claim function");
+        Ok(record)
+    }
+
+    /// Two interfaces on one wire must not have the same address.
+    fn check_mac(
+        &self,
+        mac: MacAddress,
+        held: &[(LeaseId, Record)],
+    ) -> Result<MacAddress, BindError> {
+        let refuse = |why: String| Err(BindError::Refused(StepError::new("set address", why)));
+        if !mac.is_of_one_interface() {
+            return refuse(format!("{mac} is not the address of one interface"));
+        }
+        if held.iter().any(|(_, it)| it.mac == mac) {
+            return refuse(format!("{mac}: another lease has it"));
+        }
+        let owner = self.card.operator.pci.interface_with(mac);
+        match owner.map_err(BindError::Failed)? {
+            Some(interface) => refuse(format!("{mac}: interface {interface} of the node has it")),
+            None => Ok(mac),
+        }
+    }
+
+    /// A process that has the group has all of its devices.
+    fn group_of(&self, function: PciFunction) -> Result<u32, BindError> {
+        let pci = &self.card.operator.pci;
+        let refuse = |why: String| BindError::Refused(StepError::new("hand over to vfio", why));
+        let group = pci.group(function).map_err(BindError::Failed)?;
+        let group = group.ok_or_else(|| refuse("this machine has no IOMMU in use".to_owned()))?;
+        let members = pci.members(group).map_err(BindError::Failed)?;
+        let other = members.iter().find(|it| **it != function.to_string());
+        other.map_or(Ok(group), |other| {
+            let why = format!("IOMMU group {group} of {function} has the device {other} too");
+            Err(refuse(why))
+        })
+    }
+
+    fn give_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
+        let function = record.function;
+        if let Some(driver) = self.card.operator.pci.driver(function)? {
+            let why = format!("function {function}: {driver} is still bound to it");
+            return Err(StepError::new("give function back", why));
+        }
+        self.card.clean(record.number, function)?;
+        self.card.records.remove(lease)?;
+        steps::passed("remove record");
+        Ok(())
+    }
+
+    /// The record of a lease, if it is of this card.
+    fn record(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
+        let record = self.card.records.find(lease)?;
+        Ok(record.filter(|it| it.card == self.card.function))
+    }
+}
+
+impl Store for VfStore {
+    /// Functions are cleaned when they are given back.
+    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
+        let lease = order.binding_id.lease_id;
+        let turn = self.turn();
+        if turn.find(lease) == Lookup::Released {
+            return Err(BindError::Cancelled);
+        }
+        let part = Part::at(order.placement.clone());
+        match self.record(lease).map_err(BindError::Failed)? {
+            Some(_) => return Ok(part),
+            None if order.adopts => {
+                let why = format!("lease {lease} has no virtual function any more");
+                return Err(BindError::Failed(StepError::new("adopt function", why)));
+            }
+            None => {}
+        }
+        let terms = order.terms.net().cloned().unwrap_or_default();
+        let record = self.claim(order, &terms)?;
+        drop(turn);
+        let set = Settings::from(&record);
+        let set = set.apply(&*self.card.links, self.card.index, record.number);
+        match set {
+            Ok(()) => Ok(part),
+            Err(error) => Err(match self.give_back(lease, &record) {
+                Ok(()) => BindError::Failed(error),
+                Err(left) => BindError::Stranded(left),
+            }),
+        }
+    }
+
+    /// Nothing to do: after a reboot the leases have ended, even if an older journal has them.
+    fn confirm(&self, _binding_id: BindingId) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
+        match self.record(binding_id.lease_id)? {
+            Some(record) => self.give_back(binding_id.lease_id, &record),
+            None => Ok(()),
+        }
+    }
+
+    fn release(
+        &self,
+        binding_id: BindingId,
+        _placement: Option<&Placement>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        let lease = binding_id.lease_id;
+        if let Some(record) = self.record(lease)? {
+            progress();
+            self.give_back(lease, &record)?;
+        }
+        self.turn().release(lease);
+        Ok(())
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        let all = self.card.records.all()?.into_iter();
+        let of_card = all.filter(|(_, it)| it.card == self.card.function);
+        Ok(of_card.map(|(lease, _)| lease).collect())
+    }
+
+    fn tell_condition(&self, tell: TellCondition) {
+        if let Some(why) = self.card.degraded() {
+            tell(Condition::Degraded(why));
+        }
+    }
+}
+
+fn random_mac() -> Result<MacAddress, StepError> {
+    let mut bytes = [0; 6];
+    getrandom::fill(&mut bytes).map_err(|error| StepError::new("make address", error))?;
+    bytes[0] = bytes[0] & !GROUP | LOCAL;
+    Ok(MacAddress(bytes))
+}

@@ -1,0 +1,412 @@
+//! Virtual functions on a card of files: store and path in this process, and again with each behind a socket.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod world;
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Child, Command},
+};
+
+use fabricbios_contract::{Caller, EndByName, Given, LocalAccess, LocalRefusal};
+use fabricbios_lease::{BindError, Linger};
+use fabricbios_sriov::vf::VfEnd;
+use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, VlanId};
+use world::{CARD, FUNCTIONS, World, binding_id, card, function, kernel, net, order, places};
+
+const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x42]);
+
+fn terms(hand_over: HandOver) -> NetTerms {
+    NetTerms {
+        mac: Some(MAC),
+        vlan: VlanId::new(42),
+        hand_over: Some(hand_over),
+    }
+}
+
+fn plain() -> NetTerms {
+    NetTerms::default()
+}
+
+#[test]
+fn a_lease_has_what_it_asked_for_and_nothing_of_it_stays() {
+    for world in World::both() {
+        let net = world.bind(1, terms(HandOver::Interface));
+        assert_eq!(net.pci_function, Some(function(FUNCTIONS[0])));
+        assert_eq!(
+            (net.mac, net.vlan, net.rate_bps),
+            (MAC, VlanId::new(42), 100_000_000)
+        );
+        let name = net.interface.unwrap();
+        let links = world.kernel.links();
+        let link = links.iter().find(|it| it.name == name).unwrap();
+        assert!(link.is_up && link.mac == Some(MAC));
+        let vf = world.kernel.vf(0);
+        assert_eq!((vf.vlan, vf.rate_mbps), (Some(42), Some(100)));
+        assert_eq!((vf.spoof_check, vf.trust), (Some(true), Some(false)));
+        world.kernel.log();
+        let proof = world.cut(1).unwrap().to_string();
+        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+        assert!(proof.contains("no bus master"), "{proof}");
+        world.release(1).unwrap();
+        let steps = ["unbind", "reset", "mac", "vlan", "rate"];
+        assert_eq!(world.kernel.log(), steps);
+        assert!(world.is_neutral(0));
+        assert!(world.store.leases().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn two_leases_never_have_one_function_or_one_address() {
+    for world in World::both() {
+        let one = world.bind(1, terms(HandOver::Interface));
+        for mac in [MAC, "52:54:00:77:00:04".parse().unwrap()] {
+            let again = NetTerms {
+                mac: Some(mac),
+                ..plain()
+            };
+            let refused = world.provider.bind(&order(2, again));
+            assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
+        }
+        let two = world.bind(3, plain());
+        assert_ne!(one.pci_function, two.pci_function);
+        assert!(two.mac.is_of_one_interface() && two.mac.0[0] & 2 != 0);
+        let third = world.provider.bind(&order(4, plain()));
+        assert!(matches!(third, Err(BindError::Failed(_))), "{third:?}");
+        world.cut(1).unwrap();
+        world.release(1).unwrap();
+        let next = world.bind(5, plain());
+        assert_eq!(next.pci_function, one.pci_function);
+    }
+}
+
+#[test]
+fn whatever_fails_in_a_grant_leaves_nothing_behind() {
+    for action in ["mac", "vlan", "rate", "bind", "rename", "set up"] {
+        let world = World::here();
+        world.kernel.fails(Some(action));
+        let error = world
+            .provider
+            .bind(&order(1, terms(HandOver::Interface)))
+            .unwrap_err();
+        assert!(matches!(error, BindError::Failed(_)), "{action}: {error:?}");
+        assert!(world.is_neutral(0), "{action}");
+        assert!(world.store.leases().unwrap().is_empty(), "{action}");
+        world.kernel.fails(None);
+        world.bind(2, terms(HandOver::Interface));
+    }
+}
+
+#[test]
+fn a_setting_that_the_card_does_not_keep_is_an_error() {
+    for action in ["mac", "vlan", "rate"] {
+        let world = World::here();
+        world.kernel.ignores(Some(action));
+        let error = world.provider.bind(&order(1, terms(HandOver::Interface)));
+        let Err(BindError::Failed(why)) = error else {
+            panic!("{action}: {error:?}")
+        };
+        assert_eq!(why.step.name(), "read settings back", "{why}");
+    }
+}
+
+#[test]
+fn a_release_that_fails_keeps_the_function_and_succeeds_later() {
+    for action in ["unbind", "reset", "mac", "vlan", "rate"] {
+        let world = World::here();
+        let one = world.bind(1, terms(HandOver::Interface));
+        world.cut(1).unwrap();
+        world.kernel.fails(Some(action));
+        let error = world.release(1).unwrap_err().to_string();
+        assert!(error.contains("on purpose"), "{error}");
+        let next = world.bind(2, plain_unless_fails(&world));
+        assert_ne!(next.pci_function, one.pci_function, "{action}");
+        world.release(1).unwrap();
+        assert!(world.is_neutral(0), "{action}");
+    }
+}
+
+fn plain_unless_fails(world: &World) -> NetTerms {
+    world.kernel.fails(None);
+    plain()
+}
+
+#[test]
+fn a_cut_that_does_not_take_is_an_error() {
+    let world = World::here();
+    world.bind(1, plain());
+    let revoked = world.path.revoke(binding_id(1), Linger::None).unwrap();
+    // Somebody turns it on again.
+    world.kernel.set_bus_master(FUNCTIONS[0], true);
+    let error = world
+        .path
+        .verify(binding_id(1), Some(&revoked))
+        .unwrap_err();
+    assert!(error.detail.contains("is bus master"), "{error}");
+    assert!(
+        world.release(1).is_err(),
+        "a function that is not cut is not released"
+    );
+    world.cut(1).unwrap();
+    world.release(1).unwrap();
+}
+
+#[test]
+fn no_binding_opens_after_its_cut() {
+    for world in World::both() {
+        world.store.open(&order(1, plain())).unwrap();
+        world.cut(1).unwrap();
+        let part = world.store.open(&order(1, plain())).unwrap();
+        let late = world.path.bind(&order(1, plain()), &part);
+        assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
+        assert_eq!(world.kernel.driver(FUNCTIONS[0]), None);
+    }
+}
+
+#[test]
+fn a_late_order_never_touches_the_function_of_the_next_lease() {
+    for world in World::both() {
+        let one = world.bind(1, plain());
+        world.cut(1).unwrap();
+        world.release(1).unwrap();
+        let next = world.bind(2, plain());
+        assert_eq!(one.pci_function, next.pci_function);
+        world.cut(1).unwrap();
+        world.path.remove(binding_id(1), &|| ()).unwrap();
+        world.store.release(binding_id(1), None, &|| ()).unwrap();
+        VfEnd::new(&places(world.directory.path()))
+            .end(LeaseId(1))
+            .unwrap();
+        assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
+        assert_eq!(world.kernel.vf(0).mac, Some(next.mac));
+    }
+}
+
+fn holder_of(file: &Path) -> Child {
+    let mut holder = Command::new("sleep");
+    holder.arg("600").stdin(File::open(file).unwrap());
+    holder.spawn().unwrap()
+}
+
+#[test]
+fn a_machine_gets_the_group_and_its_process_is_killed_before_the_driver_lets_go() {
+    for world in World::both() {
+        let net = world.bind(1, terms(HandOver::Vfio));
+        assert_eq!((net.vfio_group, net.interface), (Some(8), None));
+        let device = net.cdi_device.unwrap();
+        let spec = world
+            .directory
+            .path()
+            .join(format!("cdi/fabricbios-{}.json", LeaseId(1)));
+        assert_eq!(
+            fs::metadata(&spec).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        let text = fs::read_to_string(&spec).unwrap();
+        let group = world.directory.path().join("dev/vfio/8");
+        assert!(text.contains(group.to_str().unwrap()), "{text}");
+        assert!(device.ends_with(&LeaseId(1).to_string()), "{device}");
+        let mut holder = holder_of(&group);
+        world.kernel.set_bus_master(FUNCTIONS[0], true);
+        world.kernel.log();
+        let proof = world.cut(1).unwrap().to_string();
+        assert!(proof.contains(&format!("[{}]", holder.id())), "{proof}");
+        assert!(!holder.wait().unwrap().success());
+        assert!(!spec.exists() && !world.kernel.is_bus_master(FUNCTIONS[0]));
+        world.release(1).unwrap();
+        assert_eq!(world.kernel.log()[..3], ["open group", "unbind", "reset"]);
+        assert!(world.is_neutral(0));
+    }
+}
+
+#[test]
+fn a_group_that_somebody_still_has_open_is_an_error() {
+    let world = World::here();
+    world.bind(1, terms(HandOver::Vfio));
+    world.kernel.fails(Some("open group"));
+    let error = world.cut(1).unwrap_err();
+    assert!(error.detail.contains(FUNCTIONS[0]), "{error}");
+}
+
+#[test]
+fn a_function_that_shares_its_group_is_not_handed_to_vfio() {
+    let world = World::here();
+    let members = world.directory.path().join("kernel/iommu_groups/8/devices");
+    fs::create_dir(members.join("0000:01:11.0")).unwrap();
+    let refused = world.provider.bind(&order(1, terms(HandOver::Vfio)));
+    let Err(BindError::Refused(why)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(why.detail.contains("0000:01:11.0"), "{why}");
+    fs::remove_file(world.kernel.device(FUNCTIONS[0]).join("iommu_group")).unwrap();
+    let refused = world.provider.bind(&order(1, terms(HandOver::Vfio)));
+    let Err(BindError::Refused(why)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(why.detail.contains("no IOMMU"), "{why}");
+}
+
+#[test]
+fn only_its_tenant_gives_a_namespace_and_only_until_the_cut() {
+    let world = World::here();
+    let caller = |tenant: &str| Caller {
+        uid: 1000,
+        pid: 1,
+        tenants: vec![tenant.to_owned()],
+        is_root: false,
+    };
+    let enter = |caller: &Caller, path: &str| {
+        let given = Given::NetworkNamespace(File::open(path).unwrap().into());
+        world.local.enter(LeaseId(1), caller, given)
+    };
+    let own = "/proc/self/ns/net";
+    assert_eq!(enter(&caller("blue"), own), Err(LocalRefusal::NotFound));
+    world.bind(1, terms(HandOver::Netns));
+    let refused = enter(&caller("red"), own);
+    assert!(
+        matches!(refused, Err(LocalRefusal::NotYours { .. })),
+        "{refused:?}"
+    );
+    for path in [own, "/proc/self/ns/mnt", "/dev/null"] {
+        let refused = enter(&caller("blue"), path);
+        assert!(
+            matches!(refused, Err(LocalRefusal::Unsupported(_))),
+            "{path}: {refused:?}"
+        );
+    }
+    world.cut(1).unwrap();
+    let refused = enter(&caller("blue"), own);
+    assert!(
+        matches!(refused, Err(LocalRefusal::NotActive(_))),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn an_interface_in_another_namespace_is_cut_and_released_all_the_same() {
+    for world in World::both() {
+        world.bind(1, terms(HandOver::Netns));
+        world.kernel.take_interface(FUNCTIONS[0]);
+        world.cut(1).unwrap();
+        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+        world.release(1).unwrap();
+        assert!(world.is_neutral(0));
+    }
+}
+
+#[test]
+fn the_next_start_adopts_a_lease_or_ends_it_by_its_record() {
+    let world = World::here();
+    let one = world.bind(1, terms(HandOver::Interface));
+    let two = world.bind(2, plain());
+    let World {
+        directory, kernel, ..
+    } = world;
+    kernel.log();
+    let world = World::on(directory, kernel, false);
+    assert_eq!(
+        world.kernel.log(),
+        ["set up"],
+        "leases are not touched by a start"
+    );
+    let mut leases = world.store.leases().unwrap();
+    leases.sort_unstable();
+    assert_eq!(leases, [LeaseId(1), LeaseId(2)]);
+    let mut adopted = order(1, terms(HandOver::Interface));
+    adopted.adopts = true;
+    assert_eq!(net(world.provider.bind(&adopted).unwrap()), one);
+    world.cut(2).unwrap();
+    world.release(2).unwrap();
+    assert!(world.kernel.is_bus_master(FUNCTIONS[0]) && world.is_neutral(1));
+    assert_ne!(two.mac, one.mac);
+}
+
+#[test]
+fn a_lease_that_the_watchdog_cut_is_not_adopted() {
+    for hand_over in [HandOver::Interface, HandOver::Vfio] {
+        let world = World::here();
+        world.bind(1, terms(hand_over));
+        VfEnd::new(&places(world.directory.path()))
+            .end(LeaseId(1))
+            .unwrap();
+        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+        let World {
+            directory, kernel, ..
+        } = world;
+        let world = World::on(directory, kernel, false);
+        let mut adopted = order(1, terms(hand_over));
+        adopted.adopts = true;
+        let error = world.provider.bind(&adopted).unwrap_err();
+        assert!(matches!(error, BindError::Failed(_)), "{error:?}");
+        world.cut(1).unwrap();
+        world.release(1).unwrap();
+        assert!(world.is_neutral(0));
+    }
+}
+
+#[test]
+fn functions_that_others_use_are_left_alone() {
+    let (_directory, kernel) = kernel();
+    kernel.create(2);
+    kernel.bind(FUNCTIONS[0], "igbvf");
+    kernel.take_interface(FUNCTIONS[0]);
+    kernel.bind(FUNCTIONS[1], "e1000e");
+    kernel.log();
+    let card = card(&kernel, "pf0", None).unwrap();
+    assert_eq!(card.count(), 0);
+    assert_eq!(kernel.log(), ["set up"]);
+    assert_eq!(kernel.driver(FUNCTIONS[1]).as_deref(), Some("e1000e"));
+}
+
+#[test]
+fn an_idle_function_is_cleaned_and_one_with_an_address_is_left_alone() {
+    use fabricbios_sriov::{netlink::VfSetting, vf::Links};
+    let (_directory, kernel) = kernel();
+    kernel.create(2);
+    kernel.bind(FUNCTIONS[0], "igbvf");
+    kernel.set_function(2, 0, VfSetting::Trust(true)).unwrap();
+    kernel.set_function(2, 1, VfSetting::Mac(MAC)).unwrap();
+    let card = card(&kernel, "pf0", None).unwrap();
+    assert_eq!((card.count(), card.total()), (1, 2));
+    assert_eq!(kernel.driver(FUNCTIONS[0]), None);
+    assert_eq!(kernel.vf(0).trust, Some(false));
+    assert_eq!(kernel.vf(1).mac, Some(MAC));
+}
+
+#[test]
+fn an_interface_that_is_no_such_card_is_refused_with_the_reason() {
+    let said = |interface: &str, count, expected: &str, break_it: &dyn Fn(&Path)| {
+        let (directory, kernel) = kernel();
+        break_it(directory.path());
+        let error = card(&kernel, interface, count).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    said("eth9", None, "eth9: there is no such interface", &|_| ());
+    said("../pf0", None, "no such interface", &|_| ());
+    said(
+        "pf0",
+        Some(3),
+        "3 virtual functions were asked for, and the card has 2",
+        &|_| (),
+    );
+    said("pf0", Some(0), "0 virtual functions", &|_| ());
+    let of = |root: &Path, file: &str| root.join("bus/pci/devices").join(CARD).join(file);
+    said("pf0", None, "virtual function itself", &|root| {
+        fs::write(of(root, "physfn"), "").unwrap();
+    });
+    said("pf0", None, "no virtual functions", &|root| {
+        fs::remove_file(of(root, "sriov_totalvfs")).unwrap();
+    });
+    said(
+        "pf0",
+        None,
+        "its driver is e1000e; known are igb",
+        &|root| {
+            fs::remove_file(of(root, "driver")).unwrap();
+            std::os::unix::fs::symlink("../../drivers/e1000e", of(root, "driver")).unwrap();
+        },
+    );
+}

@@ -1,0 +1,496 @@
+//! A card that is files in a directory: what its kernel would do is done by the calls' handlers.
+
+use std::{
+    fmt,
+    fs::{self, File},
+    os::{
+        fd::BorrowedFd,
+        unix::{
+            fs::{FileExt, symlink},
+            net::UnixStream,
+        },
+    },
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use fabricbios_contract::{
+    DataPath, Guard, Provider, Store,
+    remote::{RemotePath, RemoteStore, serve_path, serve_store},
+};
+use fabricbios_helper::{Failure, Handler, Supervisor};
+use fabricbios_lease::{
+    BindOrder, BindingId, BootTime, Linger, Placement, Proof, Quantity, StepError,
+};
+use fabricbios_sriov::{
+    netlink::{By, Link, VfSetting, VfState},
+    vf::{Act, Card, CardConfig, FunctionCall, Links, Places, VfPath, VfStore},
+};
+use fabricbios_wire::{
+    Binding, Generation, LeaseId, MacAddress, NetBinding, NetTerms, PciFunction, ResourceId,
+    Transport,
+};
+use tempfile::TempDir;
+
+pub(crate) const CARD: &str = "0000:01:00.0";
+pub(crate) const FUNCTIONS: [&str; 2] = ["0000:01:10.0", "0000:01:10.2"];
+pub(crate) const RESOURCE: ResourceId = ResourceId(5);
+const CARD_INDEX: u32 = 2;
+
+/// The kernel of the test.
+pub(crate) struct Kernel {
+    pub(crate) root: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    vfs: Vec<VfState>,
+    links: Vec<Link>,
+    next: u32,
+    log: Vec<String>,
+    fails: Option<String>,
+    ignores: Option<String>,
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kernel")
+    }
+}
+
+impl Kernel {
+    fn new(root: &Path) -> Self {
+        let kernel = Self {
+            root: root.into(),
+            state: Mutex::default(),
+        };
+        let device = kernel.device(CARD);
+        for directory in [
+            "bus/pci/drivers/igb",
+            "bus/pci/drivers/igbvf",
+            "bus/pci/drivers/vfio-pci",
+            "bus/pci/drivers/e1000e",
+            "class/net/pf0",
+            "dev/vfio",
+        ] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        fs::create_dir_all(&device).unwrap();
+        symlink(&device, root.join("class/net/pf0/device")).unwrap();
+        symlink("../../drivers/igb", device.join("driver")).unwrap();
+        for (file, text) in [
+            ("sriov_totalvfs", "2"),
+            ("sriov_numvfs", "0"),
+            ("sriov_drivers_autoprobe", "1"),
+        ] {
+            fs::write(device.join(file), text).unwrap();
+        }
+        fs::write(root.join("class/net/pf0/speed"), "1000").unwrap();
+        fs::write(root.join("class/net/pf0/carrier"), "1").unwrap();
+        fs::write(root.join("class/net/pf0/address"), "52:54:00:77:00:04").unwrap();
+        kernel.state.lock().unwrap().links.push(Link {
+            index: CARD_INDEX,
+            name: "pf0".into(),
+            ..Link::default()
+        });
+        kernel.state.lock().unwrap().next = 10;
+        kernel
+    }
+
+    pub(crate) fn device(&self, function: &str) -> PathBuf {
+        self.root.join("bus/pci/devices").join(function)
+    }
+
+    pub(crate) fn is_bus_master(&self, function: &str) -> bool {
+        let mut command = [0; 2];
+        let config = File::open(self.device(function).join("config")).unwrap();
+        config.read_exact_at(&mut command, 4).unwrap();
+        command[0] & 4 != 0
+    }
+
+    pub(crate) fn set_bus_master(&self, function: &str, on: bool) {
+        let config = File::options()
+            .write(true)
+            .open(self.device(function).join("config"));
+        config
+            .unwrap()
+            .write_all_at(&[if on { 7 } else { 3 }, 0], 4)
+            .unwrap();
+    }
+
+    pub(crate) fn driver(&self, function: &str) -> Option<String> {
+        let link = fs::read_link(self.device(function).join("driver")).ok()?;
+        Some(link.file_name().unwrap().to_str().unwrap().to_owned())
+    }
+
+    pub(crate) fn vf(&self, number: u32) -> VfState {
+        self.state.lock().unwrap().vfs[number as usize]
+    }
+
+    pub(crate) fn links(&self) -> Vec<Link> {
+        self.state.lock().unwrap().links.clone()
+    }
+
+    /// What happened since the last call.
+    pub(crate) fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().log)
+    }
+
+    /// The next action of this name fails; `None`: none does.
+    pub(crate) fn fails(&self, action: Option<&str>) {
+        self.state.lock().unwrap().fails = action.map(str::to_owned);
+    }
+
+    /// The card takes this setting and does not keep it.
+    pub(crate) fn ignores(&self, setting: Option<&str>) {
+        self.state.lock().unwrap().ignores = setting.map(str::to_owned);
+    }
+
+    fn act(&self, action: &str) -> Result<(), String> {
+        let mut state = self.state.lock().unwrap();
+        state.log.push(action.to_owned());
+        match state.fails.as_deref() == Some(action) {
+            true => Err(format!("{action}: on purpose")),
+            false => Ok(()),
+        }
+    }
+
+    /// The card makes functions.
+    pub(crate) fn create(&self, count: usize) {
+        for (number, function) in FUNCTIONS.iter().enumerate().take(count) {
+            let device = self.device(function);
+            let group = self
+                .root
+                .join(format!("kernel/iommu_groups/{}", 8 + number));
+            fs::create_dir_all(group.join("devices").join(function)).unwrap();
+            fs::create_dir_all(&device).unwrap();
+            fs::write(self.root.join(format!("dev/vfio/{}", 8 + number)), "").unwrap();
+            fs::write(device.join("config"), [0; 64]).unwrap();
+            fs::write(device.join("driver_override"), "(null)").unwrap();
+            symlink(group, device.join("iommu_group")).unwrap();
+            let link = self.device(CARD).join(format!("virtfn{number}"));
+            symlink(format!("../{function}"), link).unwrap();
+            self.state.lock().unwrap().vfs.push(VfState {
+                number: u32::try_from(number).unwrap(),
+                mac: Some(MacAddress([0; 6])),
+                vlan: Some(0),
+                rate_mbps: Some(0),
+                spoof_check: Some(true),
+                trust: Some(false),
+            });
+        }
+        fs::write(self.device(CARD).join("sriov_numvfs"), count.to_string()).unwrap();
+    }
+
+    pub(crate) fn bind(&self, function: &str, driver: &str) {
+        let device = self.device(function);
+        symlink(format!("../../drivers/{driver}"), device.join("driver")).unwrap();
+        if driver == "igbvf" {
+            let mut state = self.state.lock().unwrap();
+            let number = FUNCTIONS.iter().position(|it| *it == function).unwrap();
+            state.next += 1;
+            let (index, mac) = (state.next, state.vfs[number].mac);
+            let name = format!("eth{index}");
+            fs::create_dir_all(device.join("net").join(&name)).unwrap();
+            state.links.push(Link {
+                index,
+                name,
+                mac,
+                ..Link::default()
+            });
+            drop(state);
+            self.set_bus_master(function, true);
+        }
+    }
+
+    /// The function's interface goes to another namespace.
+    pub(crate) fn take_interface(&self, function: &str) {
+        let net = self.device(function).join("net");
+        let name = fs::read_dir(&net)
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .file_name();
+        let name = name.to_str().unwrap();
+        self.state
+            .lock()
+            .unwrap()
+            .links
+            .retain(|it| it.name != name);
+        fs::remove_dir_all(net).unwrap();
+    }
+
+    fn make(&self, call: FunctionCall) -> Result<(), Failure> {
+        let function = call.function.to_string();
+        let name = match &call.act {
+            Act::Create(_) => "create",
+            Act::Bind(_) => "bind",
+            Act::Unbind => "unbind",
+            Act::Reset => "reset",
+            Act::Open(_) => "open group",
+        };
+        self.act(name)?;
+        match call.act {
+            Act::Create(count) => self.create(count as usize),
+            Act::Bind(driver) => {
+                fs::write(self.device(&function).join("driver_override"), &driver).unwrap();
+                self.bind(&function, &driver);
+            }
+            Act::Unbind => {
+                let device = self.device(&function);
+                fs::remove_file(device.join("driver")).unwrap();
+                if device.join("net").exists() {
+                    self.take_interface(&function);
+                }
+                self.set_bus_master(&function, false);
+            }
+            Act::Reset => self.set_bus_master(&function, false),
+            Act::Open(_) => {}
+        }
+        Ok(())
+    }
+}
+
+fn failed(step: &'static str) -> impl Fn(String) -> StepError {
+    move |why| StepError::new(step, why)
+}
+
+impl Links for Kernel {
+    fn link(&self, by: By<'_>) -> Result<Option<Link>, StepError> {
+        let is = |link: &&Link| match by {
+            By::Index(index) => link.index == index,
+            By::Name(name) => link.name == name,
+        };
+        Ok(self.state.lock().unwrap().links.iter().find(is).cloned())
+    }
+
+    fn set_up(&self, by: By<'_>) -> Result<(), StepError> {
+        self.act("set up").map_err(failed("set up"))?;
+        let link = self.link(by)?.unwrap();
+        let mut state = self.state.lock().unwrap();
+        let its = state.links.iter_mut().find(|it| it.index == link.index);
+        its.unwrap().is_up = true;
+        Ok(())
+    }
+
+    fn rename(&self, index: u32, name: &str) -> Result<(), StepError> {
+        self.act("rename").map_err(failed("rename"))?;
+        let mut state = self.state.lock().unwrap();
+        let link = state.links.iter_mut().find(|it| it.index == index).unwrap();
+        for function in FUNCTIONS {
+            let net = self.device(function).join("net");
+            if net.join(&link.name).exists() {
+                fs::rename(net.join(&link.name), net.join(name)).unwrap();
+            }
+        }
+        link.name = name.to_owned();
+        Ok(())
+    }
+
+    fn move_to(&self, index: u32, _namespace: BorrowedFd<'_>) -> Result<(), StepError> {
+        self.act("move").map_err(failed("move"))?;
+        let link = self.link(By::Index(index))?.unwrap();
+        let has = |it: &&&str| self.device(it).join("net").join(&link.name).exists();
+        self.take_interface(FUNCTIONS.iter().find(has).unwrap());
+        Ok(())
+    }
+
+    fn functions(&self, _card: u32) -> Result<Vec<VfState>, StepError> {
+        Ok(self.state.lock().unwrap().vfs.clone())
+    }
+
+    fn set_function(&self, _card: u32, number: u32, setting: VfSetting) -> Result<(), StepError> {
+        let name = match setting {
+            VfSetting::Mac(_) => "mac",
+            VfSetting::Vlan(_) => "vlan",
+            VfSetting::RateMbps(_) => "rate",
+            VfSetting::SpoofCheck(_) => "spoof",
+            VfSetting::Trust(_) => "trust",
+        };
+        self.act(name).map_err(failed("set function"))?;
+        let mut state = self.state.lock().unwrap();
+        if state.ignores.as_deref() == Some(name) {
+            return Ok(());
+        }
+        let its = &mut state.vfs[number as usize];
+        match setting {
+            VfSetting::Mac(mac) => its.mac = Some(mac),
+            VfSetting::Vlan(vlan) => its.vlan = Some(vlan.map_or(0, |it| it.get().into())),
+            VfSetting::RateMbps(rate) => its.rate_mbps = Some(rate),
+            VfSetting::SpoofCheck(on) => its.spoof_check = Some(on),
+            VfSetting::Trust(on) => its.trust = Some(on),
+        }
+        Ok(())
+    }
+}
+
+/// A watchdog that is there.
+#[derive(Debug)]
+struct Watches;
+
+impl Guard for Watches {
+    fn watches(&self) -> bool {
+        true
+    }
+
+    fn extend(&self, _binding_id: BindingId, _deadline: BootTime) {}
+
+    fn over(&self, _binding_id: BindingId) {}
+}
+
+/// A node with one card.
+pub(crate) struct World {
+    pub(crate) directory: TempDir,
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) path: Arc<dyn DataPath>,
+    pub(crate) local: Arc<VfPath>,
+    pub(crate) provider: Arc<Provider>,
+}
+
+pub(crate) fn places(root: &Path) -> Places {
+    Places {
+        sysfs: root.into(),
+        dev: root.join("dev"),
+        records: root.join("records"),
+    }
+}
+
+pub(crate) fn kernel() -> (TempDir, Arc<Kernel>) {
+    let directory = tempfile::tempdir().unwrap();
+    let kernel = Arc::new(Kernel::new(directory.path()));
+    (directory, kernel)
+}
+
+pub(crate) fn card(
+    kernel: &Arc<Kernel>,
+    interface: &str,
+    count: Option<u32>,
+) -> Result<Card, StepError> {
+    let its = Arc::clone(kernel);
+    let handler = Handler::by(move |call: FunctionCall, _: &_| its.make(call));
+    Card::open(CardConfig {
+        interface: interface.into(),
+        count,
+        places: places(&kernel.root),
+        cdi: kernel.root.join("cdi").to_str().unwrap().to_owned(),
+        supervisor: Supervisor::of_threads(vec![handler]),
+        links: kernel.clone(),
+    })
+}
+
+impl World {
+    fn new(apart: bool) -> Self {
+        let (directory, kernel) = kernel();
+        let world = Self::on(directory, kernel, apart);
+        world.kernel.log();
+        world
+    }
+
+    /// The node starts on what is there.
+    pub(crate) fn on(directory: TempDir, kernel: Arc<Kernel>, apart: bool) -> Self {
+        let card = Arc::new(card(&kernel, "pf0", None).unwrap());
+        let local = Arc::new(VfPath::new(card.clone(), Arc::new(Watches)));
+        let mut store: Arc<dyn Store> = Arc::new(VfStore::new(card));
+        let mut path: Arc<dyn DataPath> = local.clone();
+        if apart {
+            let (here, there) = UnixStream::pair().unwrap();
+            thread::spawn(move || serve_store(there, &store));
+            store = Arc::new(RemoteStore::new(here).unwrap());
+            let (here, there) = UnixStream::pair().unwrap();
+            thread::spawn(move || serve_path(there, &path));
+            path = Arc::new(RemotePath::new(here).unwrap());
+        }
+        let provider = Provider::new()
+            .with_store(RESOURCE, store.clone())
+            .with_path("SR-IOV", &[Transport::Auto], path.clone());
+        Self {
+            directory,
+            kernel,
+            store,
+            path,
+            local,
+            provider: Arc::new(provider),
+        }
+    }
+
+    pub(crate) fn both() -> [Self; 2] {
+        [Self::new(false), Self::new(true)]
+    }
+
+    pub(crate) fn here() -> Self {
+        Self::new(false)
+    }
+
+    pub(crate) fn bind(&self, lease: u128, terms: NetTerms) -> NetBinding {
+        net(self.provider.bind(&order(lease, terms)).unwrap())
+    }
+
+    pub(crate) fn cut(&self, lease: u128) -> Result<Proof, StepError> {
+        let revoked = self.path.revoke(binding_id(lease), Linger::None)?;
+        match revoked.is_proved {
+            true => Ok(revoked.steps),
+            false => self.path.verify(binding_id(lease), Some(&revoked)),
+        }
+    }
+
+    pub(crate) fn release(&self, lease: u128) -> Result<(), StepError> {
+        self.provider
+            .release(binding_id(lease), placement(), &|| ())
+    }
+
+    pub(crate) fn is_neutral(&self, number: usize) -> bool {
+        let neutral = VfState {
+            number: u32::try_from(number).unwrap(),
+            mac: Some(MacAddress([0; 6])),
+            vlan: Some(0),
+            rate_mbps: Some(0),
+            spoof_check: Some(true),
+            trust: Some(false),
+        };
+        let function = FUNCTIONS[number];
+        let forced = fs::read_to_string(self.kernel.device(function).join("driver_override"));
+        self.kernel.vf(neutral.number) == neutral
+            && self.kernel.driver(function).is_none()
+            && !self.kernel.is_bus_master(function)
+            && matches!(forced.unwrap().trim(), "" | "(null)")
+    }
+}
+
+pub(crate) fn net(binding: Binding) -> NetBinding {
+    match binding.kind {
+        fabricbios_wire::KindBinding::Net(Some(net)) => *net,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn binding_id(lease: u128) -> BindingId {
+    BindingId {
+        lease_id: LeaseId(lease),
+        generation: Generation(1),
+        resource_id: RESOURCE,
+    }
+}
+
+pub(crate) fn placement() -> Placement {
+    let part = |name: &str, amount| Quantity {
+        name: name.to_owned(),
+        amount,
+    };
+    Placement::Vector([part("rate", 100_000_000), part("virtual functions", 1)].into())
+}
+
+pub(crate) fn order(lease: u128, terms: NetTerms) -> BindOrder {
+    BindOrder {
+        terms: terms.into(),
+        tenant: "blue".into(),
+        ..BindOrder::new(binding_id(lease), placement(), Transport::Auto)
+    }
+}
+
+pub(crate) fn function(text: &str) -> PciFunction {
+    PciFunction::parse(text).unwrap()
+}
