@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# lab: one-vm topology=2x2x2 numa=2 timeout=900
+# lab: one-vm topology=2x2x2 numa=2 timeout=1800
 """Leases of CPU cores on two sockets of two cores with two threads each: whole cores are alone, shares are capped, and
 nothing outlives its lease, whatever the tenant, a neighbour or the daemon does. The group of the boot CPU, 0 and 1, is
 the node's own."""
@@ -12,8 +12,10 @@ import time
 from checks import LATE_LIMIT_MS, Suite, length
 from cores import BUSY, CGROUPS, FORKS, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, health, leased, members, numbers, read, ready
 from cores import until, used_secs
-from fabric import REFUSED, Refused
+from fabric import REFUSED, USAGE, Refused, program
 
+SOCKET = "/run/fabricbios/local.sock"
+ALICE, BOB = 1234, 1235
 CORES = ({2, 3}, {4, 5}, {6, 7})
 NODES = {0: {0, 1, 2, 3}, 1: {4, 5, 6, 7}}
 TERM_SECS = length(8, 5)
@@ -139,6 +141,51 @@ def pins(pid, cpus):
     except OSError:
         return False
     return True
+
+
+def runs(suite, node):
+    """Users of the node run programs in leases of their tenants, as themselves; other users do not, and nobody leaves."""
+    alice = node.tenant("alice")
+    with leased(alice, 1, "whole_core") as lease:
+        said = run_as(ALICE, lease, "sh", "-c", "id -u; cat /proc/self/cgroup; echo $MARK; exit 7")
+        expected = [str(ALICE), f"0::/{group_of(lease).relative_to(CGROUPS)}", "kept"]
+        suite.equal("run: user, control group, environment and status", (7, expected), (said.returncode, said.stdout.split("\n")[:3]))
+        said = run_as(ALICE, lease, "sh", "-c", f"echo $$ > {CGROUPS}/cgroup.procs")
+        suite.check("run: it cannot leave", said.returncode and "denied" in said.stderr, "Permission denied", said)
+        for name, uid in (("another tenant's user", BOB), ("nobody's user", BOB + 1)):
+            said = run_as(uid, lease, "echo", "ran")
+            suite.equal(f"run by {name}: refused", (REFUSED, ""), (said.returncode, said.stdout))
+            suite.check(f"run by {name}: and says why", str(uid) in said.stderr and "alice" in said.stderr, "uid and tenant", said.stderr)
+        said = run_as(ALICE, lease, "no-such-program")
+        suite.check("run: a program that is not there", said.returncode, "an error", said)
+        begun = subprocess.Popen(run_words(lease, *BUSY), user=ALICE, group=ALICE)
+        until(lambda: begun.pid in members(group_of(lease)), 20, "the process in the lease")
+    suite.equal("run: the end of the lease ends it", -signal.SIGKILL, begun.wait())
+    suite.check("run: no lease any more", run_as(ALICE, lease, "true").returncode not in (0, REFUSED), "an error")
+
+
+def run_words(lease, *words):
+    """`fabricctl run`."""
+    return [program("fabricctl"), "run", "--local-socket", SOCKET, "--lease", lease["lease_id"], "--", *words]
+
+
+def run_as(uid, lease, *words):
+    """The same as that user, to its end."""
+    return subprocess.run(run_words(lease, *words), user=uid, group=uid, capture_output=True, text=True, check=False,
+                          env={"PATH": os.environ["PATH"], "MARK": "kept"})
+
+
+def bad_input(suite, node):
+    """What makes no sense is a usage error or a refusal, and the node goes on."""
+    alice = node.tenant("alice")
+    for name, words in (("no cores", ("0",)), ("a class that does not exist", ("1", "--isolation", "very")),
+                        ("a mode that does not exist", ("1", "--execution-mode", "magic")), ("no width", ("1", "--execution-width", "0")),
+                        ("a partition of another kind", ("1", "--partition", "member"))):
+        finished = alice.run("lease", "alloc", "cpu", "--secs", "60", "--cores", *words)
+        suite.equal(name, USAGE, finished.returncode)
+    with leased(alice, 1, "whole_core", 600, "--partition", "isolated") as lease:
+        suite.equal("a partition without load balancing, as asked", "isolated", read(group_of(lease) / "cpuset.cpus.partition"))
+    suite.equal("after bad input: no control group", [], groups(node))
 
 
 def expires(suite, node):
@@ -278,7 +325,7 @@ def cycles(suite, node):
     ended = []
     for number in range(CYCLES):
         with leased(alice, 1, ("whole_core", "best_effort")[number % 2]) as lease:
-            process = enter(lease, FORKS)
+            process = enter(lease, ("sh", "-c", "while :; do sleep 0.02; done"))
         ended.append(process.wait())
     suite.equal(f"{CYCLES} cycles: every process was killed", {-signal.SIGKILL}, set(ended))
     suite.equal(f"{CYCLES} cycles: the control groups of before", before, sorted(at for at in CGROUPS.rglob("*") if at.is_dir()))
@@ -288,8 +335,9 @@ def cycles(suite, node):
 def main():
     """All sections on one node."""
     ready(8)
-    with Suite("cpu leases") as suite, CpuNode() as node:
-        for section in (inventory, whole_cores, refusals, shares, alone, expires, restarts, foreign, dies, cycles):
+    users = [word for name, uid in (("alice", ALICE), ("bob", BOB)) for word in ("--tenant-uid", f"{name}={uid}")]
+    with Suite("cpu leases") as suite, CpuNode("--local-socket", SOCKET, *users) as node:
+        for section in (inventory, whole_cores, refusals, shares, alone, runs, bad_input, expires, restarts, foreign, dies, cycles):
             suite.section(section, suite, node)
 
 
