@@ -570,7 +570,10 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
     let Err(BindError::Failed(why)) = world.provider.bind(&cores(2, &[4])) else {
         panic!("granted without its CPU");
     };
-    assert!(why.detail.contains("core 4 had CPUs 4 at the start"), "{why}");
+    assert!(
+        why.detail.contains("core 4 had CPUs 4 at the start"),
+        "{why}"
+    );
 }
 
 #[test]

@@ -1,6 +1,13 @@
 //! Carries out orders by providers, in worker pools, and reports the outcomes.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use fabricbios_contract::Provider;
 use fabricbios_lease::{
@@ -23,6 +30,8 @@ pub struct Dispatcher {
     resources: HashMap<ResourceId, Resource>,
     kinds: HashMap<ResourceType, OfKind>,
     on_report: OnReport,
+    /// How many orders went to the pools.
+    orders: AtomicU64,
 }
 
 /// The pools that end and open access to leases of a kind. A call that is stuck keeps one thread; the table fences long
@@ -73,6 +82,7 @@ impl Dispatcher {
             resources: HashMap::new(),
             kinds: HashMap::new(),
             on_report,
+            orders: AtomicU64::new(0),
         }
     }
 
@@ -138,17 +148,25 @@ impl Dispatcher {
             Order::Release(..) | Order::Reset(..) => &resource.cleaning,
         };
         let (pool, reports) = (pool.clone(), self.on_report.clone());
+        let number = self.orders.fetch_add(1, Ordering::Relaxed);
         pool.run(owner.clone(), move || {
             let whose = owner.clone();
             let on_report = move |report| reports(whose.clone(), report);
-            resource.carry_out(owner, order, on_report);
+            resource.carry_out(owner, order, number, on_report);
         });
         None
     }
 }
 
 impl Resource {
-    fn carry_out(self, owner: Owner, order: Order, on_report: impl Fn(Report) + Send + 'static) {
+    /// `number`: later orders have higher numbers.
+    fn carry_out(
+        self,
+        owner: Owner,
+        order: Order,
+        number: u64,
+        on_report: impl Fn(Report) + Send + 'static,
+    ) {
         let provider = self.provider;
         match order {
             Order::Bind(order) => {
@@ -197,7 +215,7 @@ impl Resource {
                 on_report(Report::Extended(
                     id,
                     deadline,
-                    provider.extend(id, deadline),
+                    provider.extend_in_order(id, deadline, number),
                 ));
             }
             Order::Fenced(id) => provider.fenced(id),
