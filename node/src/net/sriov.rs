@@ -1,6 +1,11 @@
 //! Virtual functions of a network card on offer.
 
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
 
 use anyhow::{anyhow, bail};
 use fabricbios_contract::EndByName;
@@ -11,7 +16,7 @@ use fabricbios_sriov::{
 use fabricbios_wire::ResourceType;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
-use super::{Interface, places, records};
+use super::{Interface, interface_and_number, places, records};
 use crate::{detect::resource_id, providers::Opening};
 
 /// Where container engines look.
@@ -44,16 +49,9 @@ impl FromStr for SriovPf {
     type Err = BadSriovPf;
 
     fn from_str(text: &str) -> Result<Self, BadSriovPf> {
-        let (interface, count) = match text.split_once('=') {
-            Some((interface, count)) => (interface, Some(count.parse().map_err(|_| BadSriovPf)?)),
-            None => (text, None),
-        };
-        let is_name = !interface.is_empty() && !interface.contains('/');
-        is_name
-            .then(|| Self {
-                interface: interface.to_owned(),
-                count,
-            })
+        let parsed = interface_and_number(text);
+        parsed
+            .map(|(interface, count)| Self { interface, count })
             .ok_or(BadSriovPf)
     }
 }
@@ -122,7 +120,7 @@ fn check_tmpfs(cdi: &PathBuf) -> anyhow::Result<()> {
 
 /// Ends the access of leases that an earlier run with `--sriov-pf` has left. Their functions are cleaned when the flag is
 /// given again.
-fn end_all(records: &PathBuf) -> anyhow::Result<()> {
+fn end_all(records: &Path) -> anyhow::Result<()> {
     let end = VfEnd::new(&places(records));
     for lease in end.leases()? {
         tracing::warn!(lease_id = %lease, "ending a lease of a virtual function, of which none are on offer any more");
