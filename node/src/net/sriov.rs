@@ -1,6 +1,11 @@
 //! Virtual functions of a network card on offer.
 
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
 
 use anyhow::{anyhow, bail};
 use fabricbios_contract::EndByName;
@@ -45,7 +50,7 @@ impl FromStr for SriovPf {
 
     fn from_str(text: &str) -> Result<Self, BadSriovPf> {
         let (interface, count) = match text.split_once('=') {
-            Some((interface, count)) => (interface, Some(count.parse().map_err(|_| BadSriovPf)?)),
+            Some((interface, count)) => (interface, Some(count.parse().ok().ok_or(BadSriovPf)?)),
             None => (text, None),
         };
         let is_name = !interface.is_empty() && !interface.contains('/');
@@ -122,7 +127,7 @@ fn check_tmpfs(cdi: &PathBuf) -> anyhow::Result<()> {
 
 /// Ends the access of leases that an earlier run with `--sriov-pf` has left. Their functions are cleaned when the flag is
 /// given again.
-fn end_all(records: &PathBuf) -> anyhow::Result<()> {
+fn end_all(records: &Path) -> anyhow::Result<()> {
     let end = VfEnd::new(&places(records));
     for lease in end.leases()? {
         tracing::warn!(lease_id = %lease, "ending a lease of a virtual function, of which none are on offer any more");
