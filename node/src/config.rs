@@ -16,7 +16,10 @@ use fabricbios_wire::Size;
 use serde::Deserialize;
 
 use crate::{
-    net::sriov::SriovPf, nvme_host::NvmeHost, nvmet_port::NvmetPort, udp_listen::UdpListen,
+    net::{macvlan::MacvlanParent, sriov::SriovPf},
+    nvme_host::NvmeHost,
+    nvmet_port::NvmetPort,
+    udp_listen::UdpListen,
     vendor::VendorResource,
 };
 
@@ -179,6 +182,12 @@ pub struct Settings {
     #[arg(long, value_name = "PATH")]
     pub cpu_cgroup: Option<PathBuf>,
 
+    /// Network interface on which macvlan interfaces are offered for lease: their rates are shaped, and their tenants are
+    /// held to their addresses. MBPS: megabits per second to offer, where the driver tells no speed, or less than it tells
+    /// [repeatable; default: none].
+    #[arg(long, value_name = "IFNAME[=MBPS]")]
+    pub macvlan_parent: Vec<MacvlanParent>,
+
     /// Network card whose virtual functions (SR-IOV) are offered for lease: all that it can have, or N of them with
     /// IFNAME=N. They are made at the start, unless there are some already [default: none].
     #[arg(long, value_name = "IFNAME[=N]")]
@@ -316,7 +325,7 @@ impl Settings {
                     "--fbbu-half-sent-max: less than {HALF_SENT_LEAST} bytes leave no lease room for a block"
                 ))
             }
-            _ if has_double(self.block_pool.iter().map(real_path)) => {
+            _ if has_double(self.block_pool.iter().map(|path| real_path(path))) => {
                 refuse("--block-pool names the same path twice".into())
             }
             _ if has_double(self.advertise_vendor.iter().map(|it| &it.name)) => {
@@ -401,6 +410,7 @@ impl Settings {
             cpus: self.cpus.or(file.cpus),
             cpu_reserve: self.cpu_reserve.or(file.cpu_reserve),
             cpu_cgroup: self.cpu_cgroup.or(file.cpu_cgroup),
+            macvlan_parent: first_filled(self.macvlan_parent, file.macvlan_parent),
             sriov_pf: self.sriov_pf.or(file.sriov_pf),
             cdi_dir: self.cdi_dir.or(file.cdi_dir),
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
@@ -542,8 +552,8 @@ fn has_double<T: Eq + std::hash::Hash>(mut all: impl Iterator<Item = T>) -> bool
 }
 
 /// The path without links; if it does not exist, as it is written.
-fn real_path(path: &PathBuf) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.clone())
+fn real_path(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// A list in the flags replaces the list in the file.

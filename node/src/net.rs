@@ -1,26 +1,112 @@
-//! Network functions on offer.
+//! Network functions on offer: macvlan interfaces, and virtual functions of a card.
 
+pub mod macvlan;
+mod paths;
 pub mod sriov;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use fabricbios_contract::EndByName;
-use fabricbios_lease::StepError;
-use fabricbios_sriov::vf::{DIMENSION, Places, VfEnd};
+use anyhow::{Context, bail};
+use fabricbios_contract::{DataPath, EndByName, LocalAccess, Provider, Store};
+use fabricbios_lease::{Offer, StepError};
+use fabricbios_sriov::{
+    macvlan::MacvlanEnd,
+    netlink::Netlink,
+    vf::{DIMENSION, Places, VfEnd},
+};
 use fabricbios_wire::{
-    InventoryExtension, LeaseId, NodeId, ResourceId, ResourceInventory, ResourceType,
+    InventoryExtension, LeaseId, NicInfo, NodeId, ResourceInventory, ResourceType, Transport,
 };
 
 use crate::{
-    detect::{Detected, resource_id},
+    detect::{Detected, Sources, detect_nic},
     inventory::{Described, ResourceStatus, describe},
+    providers::{Continuity, Offered, OfferedResource, Opened, Opening},
 };
+
+use paths::NetPaths;
 
 /// Bytes of the node's id in the name of its directory.
 const ID_BYTES: usize = 4;
 
+const BITS_PER_MEGABIT: u64 = 1_000_000;
+
+/// One interface on offer.
+struct Interface {
+    name: String,
+    offer: Offer,
+    /// How many virtual functions can be leased; `None`: its leases have other interfaces.
+    functions: Option<u32>,
+    store: Arc<dyn Store>,
+    path: Arc<dyn DataPath>,
+    local: Arc<dyn LocalAccess>,
+}
+
+/// Opens what `--macvlan-parent` and `--sriov-pf` ask for.
+///
+/// # Errors
+/// An interface cannot be offered, or a lease of an earlier run cannot be ended.
+pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
+    let Opening {
+        settings,
+        node_id,
+        watchdog,
+        ..
+    } = *opening;
+    let records = records(&node_id);
+    if settings.macvlan_parent.is_empty() && settings.sriov_pf.is_none() && !records.exists() {
+        tracing::info!(
+            "no network functions are offered for lease; --macvlan-parent IFNAME or --sriov-pf IFNAME offers some"
+        );
+        return Ok(Opened::nothing());
+    }
+    let netlink = Arc::new(Netlink::open().context("reach the kernel's network links")?);
+    let mut interfaces = macvlan::open(opening, &netlink)?;
+    interfaces.extend(sriov::open(opening, &netlink)?);
+    if interfaces.is_empty() {
+        return Ok(Opened::nothing());
+    }
+    watchdog.ends(ResourceType::Net, records);
+    let mut provider = Provider::new();
+    let mut paths = NetPaths::default();
+    let mut resources: Vec<OfferedResource> = Vec::new();
+    for interface in interfaces {
+        let id = interface.offer.resource_id;
+        if resources.iter().any(|it| it.offer.resource_id == id) {
+            bail!("{}: the interface is offered twice", interface.name);
+        }
+        resources.push(OfferedResource {
+            described: Arc::new(OfferedInterface::new(&interface)),
+            offer: interface.offer,
+            // The records say which lease has what, until a reboot.
+            continuity: Continuity::Known,
+        });
+        provider = provider.with_store(id, interface.store);
+        paths.add(id, interface.path, interface.local);
+    }
+    let paths = Arc::new(paths);
+    let provider = provider.with_path("network", &[Transport::Auto], paths.clone());
+    let per_tenant_max = settings.net_per_tenant_max.map(u64::from);
+    Ok(Opened {
+        offered: Some(Offered {
+            kind: ResourceType::Net,
+            resources,
+            provider: Arc::new(provider),
+            per_tenant_max: per_tenant_max.map(|mbps| mbps * BITS_PER_MEGABIT),
+            watchdog: Some(watchdog.clone()),
+            ready: Box::new(|_| Ok(())),
+            changes: Vec::new(),
+        }),
+        local: Some(paths),
+        ..Opened::nothing()
+    })
+}
+
 /// The records of network functions; a reboot empties the directory.
-pub(crate) fn records(node_id: &NodeId) -> PathBuf {
+fn records(node_id: &NodeId) -> PathBuf {
     let id: String = node_id
         .0
         .iter()
@@ -33,21 +119,26 @@ pub(crate) fn records(node_id: &NodeId) -> PathBuf {
 /// Ends leases of network functions in the watchdog.
 #[derive(Debug)]
 pub struct NetEnd {
+    macvlans: MacvlanEnd,
     functions: VfEnd,
 }
 
 impl NetEnd {
     /// With records in this directory.
-    #[must_use]
-    pub fn new(records: &Path) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// The kernel gives no socket for its links.
+    pub fn new(records: &Path) -> Result<Self, StepError> {
+        Ok(Self {
+            macvlans: MacvlanEnd::new(Arc::new(Netlink::open()?)),
             functions: VfEnd::new(&places(records)),
-        }
+        })
     }
 }
 
 impl EndByName for NetEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
+        self.macvlans.end(lease)?;
         self.functions.end(lease)
     }
 }
@@ -60,42 +151,48 @@ fn places(records: &Path) -> Places {
     }
 }
 
-/// An interface on offer: the detected entry with the same id, with what is leased of it.
+/// An interface on offer in inventories.
 #[derive(Debug)]
 struct OfferedInterface {
-    resource_id: ResourceId,
+    info: NicInfo,
     name: String,
-    /// How many virtual functions are on offer.
-    functions: u32,
+    functions: Option<u32>,
 }
 
 impl OfferedInterface {
-    fn new(node_id: &NodeId, name: &str, functions: u32) -> Self {
+    fn new(interface: &Interface) -> Self {
+        let (found, _warnings) = detect_nic(&Sources::of_this_machine(), &interface.name);
         Self {
-            resource_id: resource_id(node_id, ResourceType::Net, name),
-            name: name.to_owned(),
-            functions,
+            info: NicInfo {
+                speed_bps: interface.offer.capacity,
+                ..found.info(interface.offer.resource_id)
+            },
+            name: interface.name.clone(),
+            functions: interface.functions,
         }
     }
 }
 
 impl Described for OfferedInterface {
     fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
-        let id = self.resource_id;
-        if let Some(nic) = inventory.nics.iter_mut().find(|it| it.resource_id == id) {
-            nic.speed_bps = status.available.capacity;
-            nic.health = nic.health.max(status.health());
-        }
+        let resource_id = self.info.resource_id;
+        inventory.nics.retain(|it| it.resource_id != resource_id);
+        inventory.nics.push(NicInfo {
+            health: self.info.health.max(status.health()),
+            ..self.info
+        });
         let mut dimensions = status.available.free_dimensions.iter();
         let free = dimensions.find(|it| it.name == DIMENSION);
         let free = free.and_then(|it| u32::try_from(it.amount).ok());
         describe(inventory, status, &self.name, &[]);
-        let functions = InventoryExtension::VirtualFunctions {
-            resource_id: id,
-            total: self.functions,
-            free: free.unwrap_or_default(),
-        };
-        inventory.extensions.push(functions);
+        let functions = self
+            .functions
+            .map(|total| InventoryExtension::VirtualFunctions {
+                resource_id,
+                total,
+                free: free.unwrap_or_default(),
+            });
+        inventory.extensions.extend(functions);
     }
 
     /// The detected entry has the same id.

@@ -37,7 +37,7 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         of: ResourceType::Net,
-        open: net::sriov::open,
+        open: net::open,
     },
 ];
 

@@ -1,6 +1,7 @@
 //! Leases of network functions, without and with SR-IOV.
 //!
-//! [`netlink`] talks to the kernel about links; both kinds of parent use it.
+//! [`netlink`] talks to the kernel about links; both kinds of parent use it. [`macvlan`] needs only a network card, [`vf`]
+//! one with virtual functions.
 
 pub mod macvlan;
 pub mod netlink;

@@ -39,7 +39,7 @@ fn groups(numbers: &[u32]) -> Placement {
 
 /// How much is available of each class.
 fn available(world: &World) -> [u64; 3] {
-    let told = world.table.availability().next().unwrap();
+    let told = world.table.availability().next().expect("the offer");
     let by_class: BTreeMap<u8, u64> = told.available_by_class.into_iter().collect();
     assert_eq!(told.available, by_class[&(WholeCore as u8)], "the default");
     [BestEffort, WholeCore, StrictIsolated].map(|class| by_class[&(class as u8)])
@@ -123,7 +123,7 @@ fn a_release_that_failed_keeps_its_cores_and_its_time_from_others() {
         world.cut_ok(cut);
         world.release_order();
         world.report(Report::Release(binding_id, Err(failed("cgroup.kill"))));
-        let told = world.table.availability().next().unwrap();
+        let told = world.table.availability().next().expect("the offer");
         assert!(told.partly_fenced && !told.fenced);
         assert_eq!((told.fenced_part, available(&world)), (2, left));
         let next = restart_into(&world, self::world(), true);
@@ -212,7 +212,7 @@ fn check(world: &World, known: &mut BTreeMap<LeaseId, Placement>) {
     }
     let open = CPUS - 2 * exclusive.len() as u64;
     assert!(shared <= open, "{shared} of {open}");
-    let told = world.table.availability().next().unwrap();
+    let told = world.table.availability().next().expect("the offer");
     if !told.fenced {
         assert_eq!(available(world)[0], open - shared);
     }

@@ -47,7 +47,9 @@ impl Detected {
             cpu_caps: each(&self.cpus, |found| {
                 found.cap(resource_id(&node, ResourceType::Cpu, &found.name))
             }),
-            nics: each(&self.nics, |found| nic_info(&node, found)),
+            nics: each(&self.nics, |found| {
+                found.info(resource_id(&node, ResourceType::Net, &found.name))
+            }),
             gpus: each(&self.gpus, |found| gpu_info(&node, found)),
             extensions: rows.iter().flat_map(Row::extensions).collect(),
         }
@@ -175,15 +177,19 @@ fn mem_arena(node: &NodeId, found: &MemFound) -> MemArena {
     }
 }
 
-fn nic_info(node: &NodeId, found: &NicFound) -> NicInfo {
-    let sriov = if found.vfs_max > 0 { NIC_SRIOV } else { 0 };
-    let link = if found.link_up { NIC_LINK_UP } else { 0 };
-    NicInfo {
-        resource_id: resource_id(node, ResourceType::Net, &found.name),
-        speed_bps: found.speed_bps,
-        mtu: found.mtu,
-        flags: sriov | link,
-        health: health_of(found.degraded),
+impl NicFound {
+    /// Its entry.
+    #[must_use]
+    pub fn info(&self, resource_id: ResourceId) -> NicInfo {
+        let sriov = if self.vfs_max > 0 { NIC_SRIOV } else { 0 };
+        let link = if self.link_up { NIC_LINK_UP } else { 0 };
+        NicInfo {
+            resource_id,
+            speed_bps: self.speed_bps,
+            mtu: self.mtu,
+            flags: sriov | link,
+            health: health_of(self.degraded),
+        }
     }
 }
 

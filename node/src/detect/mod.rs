@@ -91,6 +91,13 @@ pub(crate) fn detect_cpu(sources: &Sources) -> (Option<CpuFound>, Vec<String>) {
     (cpu::detect(sources, &mut warnings), warnings.0)
 }
 
+/// Detects one network interface alone, physical or not; warnings as in [`Detected`].
+pub(crate) fn detect_nic(sources: &Sources, name: &str) -> (NicFound, Vec<String>) {
+    let mut warnings = Warnings::default();
+    let found = nics::nic(&sources.sys, name.to_owned(), &mut warnings);
+    (found, warnings.0)
+}
+
 #[derive(Default)]
 struct Warnings(Vec<String>);
 

@@ -39,7 +39,7 @@ fn is_listed(sys: &Tree, name: &str) -> bool {
     has("device") && !has("device/physfn")
 }
 
-fn nic(sys: &Tree, name: String, warnings: &mut Warnings) -> NicFound {
+pub(super) fn nic(sys: &Tree, name: String, warnings: &mut Warnings) -> NicFound {
     let path = |file: &str| format!("class/net/{name}/{file}");
     let mtu = warnings.keep(&name, "mtu unknown", sys.read_as(path("mtu")));
     let state = warnings.keep(&name, "link state unknown", sys.read(path("operstate")));

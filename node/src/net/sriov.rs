@@ -3,16 +3,16 @@
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use anyhow::{anyhow, bail};
-use fabricbios_contract::{EndByName, Provider};
+use fabricbios_contract::EndByName;
 use fabricbios_sriov::{
     netlink::Netlink,
     vf::{Card, CardConfig, VfEnd, VfPath, VfStore},
 };
-use fabricbios_wire::{ResourceType, Transport};
+use fabricbios_wire::ResourceType;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
-use super::{OfferedInterface, places, records};
-use crate::providers::{Continuity, Offered, Opened, Opening};
+use super::{Interface, places, records};
+use crate::{detect::resource_id, providers::Opening};
 
 /// Where container engines look.
 const CDI: &str = "/run/cdi";
@@ -62,7 +62,10 @@ impl FromStr for SriovPf {
 ///
 /// # Errors
 /// The card has no virtual functions to lease, or the directory for container engines is no tmpfs.
-pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
+pub(super) fn open(
+    opening: &Opening<'_>,
+    netlink: &Arc<Netlink>,
+) -> anyhow::Result<Option<Interface>> {
     let Opening {
         settings,
         node_id,
@@ -73,7 +76,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let records = records(&node_id);
     let Some(SriovPf { interface, count }) = settings.sriov_pf.clone() else {
         end_all(&records)?;
-        return Ok(Opened::nothing());
+        return Ok(None);
     };
     let cdi = settings.cdi_dir.clone().unwrap_or_else(|| CDI.into());
     check_tmpfs(&cdi)?;
@@ -83,11 +86,9 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         places: places(&records),
         cdi: cdi.to_string_lossy().into_owned(),
         supervisor: supervisor.clone(),
-        links: Arc::new(Netlink::open()?),
+        links: netlink.clone(),
     });
     let card = Arc::new(card.map_err(|error| anyhow!("--sriov-pf: {error}"))?);
-    let described = OfferedInterface::new(&node_id, card.name(), card.count());
-    let resource_id = described.resource_id;
     tracing::info!(
         card = card.name(),
         functions = card.count(),
@@ -95,31 +96,15 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         rate_bps = card.rate_bps(),
         "virtual functions are leased"
     );
-    let offer = card.offer(resource_id);
-    watchdog.ends(ResourceType::Net, records);
-    let guard = watchdog.guard(ResourceType::Net);
-    let path = Arc::new(VfPath::new(card.clone(), guard));
-    let provider = Provider::new()
-        .with_store(resource_id, Arc::new(VfStore::new(card)))
-        .with_path("SR-IOV", &[Transport::Auto], path.clone());
-    let mut offered = Offered::new(
-        ResourceType::Net,
-        offer,
-        Arc::new(described),
-        Arc::new(provider),
-    );
-    for resource in &mut offered.resources {
-        // The records say which lease has what, until a reboot.
-        resource.continuity = Continuity::Known;
-    }
-    Ok(Opened {
-        offered: Some(Offered {
-            watchdog: Some(watchdog.clone()),
-            ..offered
-        }),
-        local: Some(path),
-        ..Opened::nothing()
-    })
+    let path = Arc::new(VfPath::new(card.clone(), watchdog.guard(ResourceType::Net)));
+    Ok(Some(Interface {
+        name: card.name().to_owned(),
+        offer: card.offer(resource_id(&node_id, ResourceType::Net, card.name())),
+        functions: Some(card.count()),
+        store: Arc::new(VfStore::new(card)),
+        path: path.clone(),
+        local: path,
+    }))
 }
 
 /// A specification must not outlive a reboot: it names a device of the machine.

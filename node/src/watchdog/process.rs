@@ -71,7 +71,7 @@ impl Arguments {
             ends.push((ResourceType::Cpu, Box::new(end)));
         }
         if let Some(records) = &self.net {
-            ends.push((ResourceType::Net, Box::new(NetEnd::new(records))));
+            ends.push((ResourceType::Net, Box::new(NetEnd::new(records)?)));
         }
         Ok(ends)
     }

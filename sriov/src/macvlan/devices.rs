@@ -3,7 +3,7 @@
 use std::{fmt, time::Instant};
 
 use fabricbios_lease::{Proof, StepError};
-use fabricbios_wire::{Generation, HandOver, LeaseId, MacAddress};
+use fabricbios_wire::{Generation, HandOver, LeaseId, MacAddress, NodeId};
 use netlink_packet_route::link::MacVlanMode;
 
 use super::{kernel::Kernel, record::Record, steps};
@@ -12,9 +12,6 @@ use crate::netlink::{Action, By, Frames, Link, Rule, Tag};
 /// The kinds of the devices, as the kernel names them.
 const MACVLAN: &str = "macvlan";
 const VETH: &str = "veth";
-
-/// The begin of the note on the devices of every lease.
-const NOTE: &str = "fabricbios";
 
 /// Digits of the lease's id in a name, which has at most 15 bytes.
 pub(super) const NAME_DIGITS: usize = 12;
@@ -33,6 +30,8 @@ pub(super) struct Devices {
 #[derive(Clone, Debug)]
 pub(super) struct Plan<'a> {
     pub(super) record: &'a Record,
+    /// See [`note_of`].
+    pub(super) note: &'a str,
     /// The index of the parent, and its MTU.
     pub(super) parent: u32,
     pub(super) mtu: u32,
@@ -103,7 +102,7 @@ impl Devices {
         generation: Generation,
     ) -> Result<(), StepError> {
         let Record { parent, mac, .. } = plan.record;
-        let note = format!("{NOTE} {} {} {parent}", self.lease, generation.0);
+        let note = format!("{} {} {} {parent}", plan.note, self.lease, generation.0);
         kernel.make_macvlan(&self.macvlan, plan.parent, *mac)?;
         steps::passed("make macvlan");
         kernel.set_alias(&self.macvlan, &note)?;
@@ -215,7 +214,7 @@ impl Devices {
                 let has_address = its.is_some() && its == address;
                 is_named
                     || has_address
-                    || lease_of(it).is_some_and(|(lease, _)| lease == self.lease)
+                    || noted(it).is_some_and(|(_, lease, _)| lease == self.lease)
             });
             if let Some(left) = left {
                 let why = format!("interface {} ({kind}) of lease {}", left.name, self.lease);
@@ -227,24 +226,33 @@ impl Devices {
     }
 }
 
-/// The leases with devices on this parent, of an earlier process too.
-pub(super) fn leases_on(kernel: &dyn Kernel, parent: &str) -> Result<Vec<LeaseId>, StepError> {
+/// The begin of the note on every device of a node.
+pub(super) fn note_of(node_id: NodeId) -> String {
+    format!("fabricbios-{}", &node_id.to_string()[..8])
+}
+
+/// The leases of a node that have devices, and the parent of each, of an earlier process too.
+pub(super) fn leases_noted(
+    kernel: &dyn Kernel,
+    note: &str,
+) -> Result<Vec<(LeaseId, String)>, StepError> {
     let mut leases = Vec::new();
     for kind in [MACVLAN, VETH] {
         let links = kernel.links(kind)?;
-        let its = links.iter().filter_map(lease_of);
-        leases.extend(its.filter(|(_, on)| *on == parent).map(|(lease, _)| lease));
+        let noted = links.iter().filter_map(noted);
+        let ours = noted.filter(|(by, ..)| *by == note);
+        leases.extend(ours.map(|(_, lease, parent)| (lease, parent.to_owned())));
     }
     leases.sort_unstable();
     leases.dedup();
     Ok(leases)
 }
 
-/// The lease and the parent in the note on a device.
-fn lease_of(link: &Link) -> Option<(LeaseId, &str)> {
+/// The node, the lease and the parent in the note on a device.
+fn noted(link: &Link) -> Option<(&str, LeaseId, &str)> {
     let words: Vec<&str> = link.alias.as_deref()?.split(' ').collect();
     match words[..] {
-        [NOTE, lease, _generation, parent] => Some((lease.parse().ok()?, parent)),
+        [by, lease, _generation, parent] => Some((by, lease.parse().ok()?, parent)),
         _ => None,
     }
 }

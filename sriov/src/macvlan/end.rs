@@ -1,12 +1,16 @@
 //! Ends macvlan leases without the daemon.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use fabricbios_contract::EndByName;
 use fabricbios_lease::StepError;
-use fabricbios_wire::LeaseId;
+use fabricbios_wire::{LeaseId, NodeId};
 
-use super::{devices::Devices, kernel::Kernel};
+use super::{
+    devices::{Devices, leases_noted, note_of},
+    kernel::Kernel,
+    record::Records,
+};
 
 /// Deletes the devices of a lease by their names, which no other lease has while the record of this one exists.
 #[derive(Debug)]
@@ -26,4 +30,29 @@ impl EndByName for MacvlanEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
         Devices::of(lease).delete(&*self.kernel).map(drop)
     }
+}
+
+/// Ends the leases that an earlier run has left on parents that are not on offer any more.
+///
+/// # Errors
+/// The records cannot be read, or a lease cannot be ended.
+pub fn end_unoffered(
+    kernel: &dyn Kernel,
+    node_id: NodeId,
+    records: PathBuf,
+    offered: &[&str],
+) -> Result<(), StepError> {
+    let records = Records::open(records)?;
+    let mut left = leases_noted(kernel, &note_of(node_id))?;
+    let recorded = records.all()?.into_iter();
+    left.extend(recorded.map(|(lease, record)| (lease, record.parent)));
+    left.retain(|(_, parent)| !offered.contains(&&**parent));
+    for (lease, parent) in left {
+        tracing::warn!(lease_id = %lease, parent, "ending a lease of an interface that is not on offer any more");
+        let devices = Devices::of(lease);
+        devices.delete(kernel)?;
+        devices.check_gone(kernel, None)?;
+        records.remove(lease)?;
+    }
+    Ok(())
 }

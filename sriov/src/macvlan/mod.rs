@@ -22,7 +22,7 @@ mod record;
 mod steps;
 mod store;
 
-pub use end::MacvlanEnd;
+pub use end::{MacvlanEnd, end_unoffered};
 pub use kernel::Kernel;
 pub use parent::{Parent, ParentConfig};
 pub use path::MacvlanPath;

@@ -6,10 +6,10 @@ use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
     AllocationMode, Dimension, Durability, FenceScope, Offer, StepError, Takes,
 };
-use fabricbios_wire::{Enforcement, Generation, HandOver, LeaseId, MacAddress, ResourceId};
+use fabricbios_wire::{Enforcement, Generation, HandOver, LeaseId, MacAddress, NodeId, ResourceId};
 
 use super::{
-    devices::{Devices, Plan},
+    devices::{Devices, Plan, leases_noted, note_of},
     kernel::Kernel,
     record::{Record, Records},
 };
@@ -25,6 +25,8 @@ const BITS_PER_MEGABIT: u64 = 1_000_000;
 pub struct ParentConfig {
     /// The name of its interface.
     pub name: String,
+    /// The node, whose devices bear its mark.
+    pub node_id: NodeId,
     /// Offer that many megabits per second, instead of what the driver tells.
     pub mbps: Option<u64>,
     /// The directory of records, on a tmpfs: `/run/fabricbios-NODE/net`.
@@ -42,6 +44,8 @@ pub struct Parent {
     /// Its index, the same until it is removed.
     pub(super) index: u32,
     pub(super) mtu: u32,
+    /// See [`note_of`].
+    note: String,
     pub(super) records: Records,
     pub(super) kernel: Arc<dyn Kernel>,
     sys: Tree,
@@ -58,6 +62,7 @@ impl Parent {
     pub fn open(config: ParentConfig) -> Result<Self, StepError> {
         let ParentConfig {
             name,
+            node_id,
             mbps,
             records,
             sys,
@@ -72,6 +77,7 @@ impl Parent {
             index: link.index,
             mtu: link.mtu,
             records: Records::open(records)?,
+            note: note_of(node_id),
             unshaped: None,
             name,
             kernel,
@@ -162,9 +168,10 @@ impl Parent {
         self.unshaped.as_deref()
     }
 
-    pub(super) fn plan<'a>(&self, record: &'a Record) -> Plan<'a> {
+    pub(super) fn plan<'a>(&'a self, record: &'a Record) -> Plan<'a> {
         Plan {
             record,
+            note: &self.note,
             parent: self.index,
             mtu: self.mtu,
             is_shaped: self.unshaped.is_none(),
@@ -175,6 +182,13 @@ impl Parent {
     pub(super) fn record(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
         let record = self.records.find(lease)?;
         Ok(record.filter(|it| it.parent == self.name))
+    }
+
+    /// The leases with devices on this parent, of an earlier process too.
+    pub(super) fn leases_with_devices(&self) -> Result<Vec<LeaseId>, StepError> {
+        let noted = leases_noted(&*self.kernel, &self.note)?.into_iter();
+        let ours = noted.filter(|(_, parent)| *parent == self.name);
+        Ok(ours.map(|(lease, _)| lease).collect())
     }
 
     /// The node's interface with this address.

@@ -16,12 +16,7 @@ use fabricbios_wire::{
     Binding, Generation, HandOver, KindBinding, LeaseId, NetBinding, ResourceType,
 };
 
-use super::{
-    devices::{Devices, leases_on},
-    parent::Parent,
-    record::Record,
-    steps,
-};
+use super::{devices::Devices, parent::Parent, record::Record, steps};
 use crate::netlink::{By, require_network_namespace};
 
 /// The path to the macvlans of one parent.
@@ -245,7 +240,7 @@ impl DataPath for MacvlanPath {
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        leases_on(&*self.parent.kernel, &self.parent.name)
+        self.parent.leases_with_devices()
     }
 }
 

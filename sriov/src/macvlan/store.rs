@@ -9,7 +9,7 @@ use fabricbios_lease::{
 use fabricbios_wire::{HandOver, LeaseId, MacAddress};
 
 use super::{
-    devices::{Devices, leases_on},
+    devices::Devices,
     parent::{Parent, random_mac},
     record::Record,
     steps,
@@ -159,7 +159,7 @@ impl Store for MacvlanStore {
         let all = self.parent.records.all()?.into_iter();
         let of_parent = all.filter(|(_, it)| it.parent == self.parent.name);
         let mut leases: Vec<LeaseId> = of_parent.map(|(lease, _)| lease).collect();
-        leases.extend(leases_on(&*self.parent.kernel, &self.parent.name)?);
+        leases.extend(self.parent.leases_with_devices()?);
         leases.sort_unstable();
         leases.dedup();
         Ok(leases)

@@ -167,6 +167,20 @@ fn no_binding_opens_after_its_cut() {
 }
 
 #[test]
+fn a_cut_does_not_wait_for_a_bind_and_the_bind_opens_nothing() {
+    let world = World::here();
+    let path = world.path.clone();
+    world.kernel.meanwhile("bind", move || {
+        path.revoke(binding_id(1), Linger::None).unwrap();
+    });
+    let late = world.provider.bind(&order(1, terms(HandOver::Interface)));
+    assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
+    assert_eq!(world.kernel.driver(FUNCTIONS[0]), None);
+    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(world.kernel.links().iter().all(|it| it.name == "pf0"));
+}
+
+#[test]
 fn a_late_order_never_touches_the_function_of_the_next_lease() {
     for world in World::both() {
         let one = world.bind(1, plain());

@@ -52,6 +52,8 @@ struct State {
     log: Vec<String>,
     fails: Option<String>,
     ignores: Option<String>,
+    /// Done before the next action of this name.
+    meanwhile: Option<(String, Box<dyn FnOnce() + Send>)>,
 }
 
 impl fmt::Debug for Kernel {
@@ -148,7 +150,20 @@ impl Kernel {
         self.state.lock().unwrap().ignores = setting.map(str::to_owned);
     }
 
+    /// Something happens while the next action of this name is done.
+    pub(crate) fn meanwhile(&self, action: &str, happens: impl FnOnce() + Send + 'static) {
+        let meanwhile = (action.to_owned(), Box::new(happens) as Box<_>);
+        self.state.lock().unwrap().meanwhile = Some(meanwhile);
+    }
+
     fn act(&self, action: &str) -> Result<(), String> {
+        let meanwhile = {
+            let mut state = self.state.lock().unwrap();
+            state.meanwhile.take_if(|(name, _)| name == action)
+        };
+        if let Some((_, happens)) = meanwhile {
+            happens();
+        }
         let mut state = self.state.lock().unwrap();
         state.log.push(action.to_owned());
         match state.fails.as_deref() == Some(action) {

@@ -1,0 +1,235 @@
+#!/usr/bin/python3
+# lab: one-vm igb timeout=900
+"""Virtual functions of a card as leases: real packets obey VLAN and address, access ends at the deadline whatever the tenant
+or the daemon does, and a function comes back as it was."""
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import tempfile
+import time
+
+import vf
+from checks import LATE_LIMIT_MS, Suite, give_back, length
+from fabric import REFUSED, USAGE
+from vf import alloc, enter, flow, namespace, net, sh, up
+
+TERM_SECS = length(15, 8)
+CYCLES = length(100, 6)
+MACS = ("02:00:00:00:00:42", "02:00:00:00:00:43")
+VF_TX = pathlib.Path(__file__).with_name("vf_tx.c")
+
+
+def inventory(suite, node):
+    """What is told of the card."""
+    rows = [row for row in node.operator.ask("inventory")["resources"] if row["resource_type"].lower() == "net" and row.get("virtual_functions")]
+    suite.equal("inventory: one card", 1, len(rows))
+    print(f"   {rows[0]}", flush=True)
+    suite.equal("inventory: its functions", {"total": 7, "free": 7}, rows[0]["virtual_functions"])
+    suite.equal("inventory: bits per second", 1_000_000_000, rows[0]["capacity"])
+    suite.check("inventory: degraded, because the card does not keep rates", "DEGRADED" in str(rows[0]).upper(), "degraded", rows[0])
+
+
+def packets(suite, node):
+    """A lease sends with its address and VLAN, and with no other."""
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    with namespace("tenant") as path:
+        one = alloc(alice, "netns", mac=MACS[0])
+        other = alloc(bob, "interface", mac=MACS[1])
+        suite.equal("binding: the address", MACS[0], net(one)["mac"])
+        suite.equal("the rate is told as best effort", "best_effort", one["effective"].get("net_rate"))
+        shown = vf.settings()[vf.number_of(one)]
+        wanted = (f"link/ether {MACS[0]}", "max_tx_rate 100Mbps", "spoof checking on", "trust off")
+        suite.check("the card tells address, rate, spoof check and trust", all(part in shown for part in wanted), wanted, shown)
+        enter(one, path)
+        up(one, "tenant")
+        with flow(one, path) as heard:
+            suite.check("frames with the leased address arrive", heard.flows())
+        for name, mac in (("a foreign address", "02:00:00:00:00:99"), ("another leased address", MACS[1])):
+            with flow(one, path, source=mac) as heard:
+                suite.check(f"no frame with {name} arrives", heard.is_silent(3))
+        with flow(other) as heard:
+            suite.check("the other lease sends with its own", heard.flows())
+        give_back(alice, one)
+        give_back(bob, other)
+    with namespace("tenant") as path:
+        tagged = alloc(alice, "netns", vlan=42)
+        enter(tagged, path)
+        up(tagged, "tenant")
+        with flow(tagged, path, vlan=42) as heard:
+            suite.check("frames of VLAN 42 arrive with its tag", heard.flows())
+        with flow(tagged, path) as heard:
+            suite.check("none arrives without", heard.is_silent(2))
+        give_back(alice, tagged)
+
+
+def expiry(suite, node):
+    """The cut comes at the deadline, under traffic, and the tenant cannot undo it."""
+    alice = node.tenant("alice")
+    with namespace("tenant") as path:
+        lease = alloc(alice, "netns", secs=TERM_SECS)
+        enter(lease, path)
+        up(lease, "tenant")
+        with flow(lease, path) as heard:
+            suite.check("expiry: frames flow", heard.flows())
+            deadline = lease["expires_at_unix_ms"] / 1e3 - time.time() + time.monotonic()
+            alice.wait_until(lease, "expired")
+            suite.check("expiry: silence", heard.is_silent(2))
+            late_ms = 1e3 * (heard.last - deadline)
+            print(f"   last frame {late_ms:+.0f} ms from the deadline", flush=True)
+            suite.check("expiry: not before the deadline, and not late", -1000 < late_ms < LATE_LIMIT_MS, "around 0", late_ms)
+    proof = node.operator.query(lease).get("end", {})
+    suite.check("expiry: the proof names the step", "bus master off" in str(proof), "bus master off", proof)
+
+
+def virtual_machine(suite, node):
+    """A process that drives the function by itself is killed, and the container engine's file is gone."""
+    with tempfile.TemporaryDirectory() as place:
+        program = f"{place}/vf_tx"
+        sh("gcc", "-O1", "-w", "-o", program, VF_TX)
+        alice = node.tenant("alice")
+        lease = alloc(alice, "vfio", secs=TERM_SECS, mac=MACS[0])
+        its = net(lease)
+        group = pathlib.Path("/sys/bus/pci/devices", its["pci_bdf"], "iommu_group").resolve().name
+        suite.equal("vfio: the group", int(group), its["vfio_group"])
+        spec = vf.CDI / f"fabricbios-{lease['lease_id']}.json"
+        suite.equal("vfio: only root reads the specification", 0o600, spec.stat().st_mode & 0o777)
+        heard = vf.Listener(MACS[0], protocol=0x88B6)
+        holder = subprocess.Popen([program, group, its["pci_bdf"], f"{place}/posted", f"{place}/done", MACS[0]], stdout=subprocess.DEVNULL)
+        suite.check("vfio: frames flow", heard.flows())
+        alice.wait_until(lease, "expired")
+        suite.check("vfio: silence", heard.is_silent(2))
+        suite.equal("vfio: its process is killed", -signal.SIGKILL, holder.wait(30))
+        suite.check("vfio: the specification is gone", not spec.exists())
+        heard.close()
+        vf.until(lambda: vf.driver(its["pci_bdf"]) is None, 30, "the release")
+
+
+def namespace_first(suite, node):
+    """A namespace that dies takes nothing with it."""
+    alice = node.tenant("alice")
+    with namespace("tenant") as path:
+        lease = alloc(alice, "netns")
+        enter(lease, path)
+        up(lease, "tenant")
+    interface = net(lease)["ifname"]
+    vf.until(lambda: os.path.exists(f"/sys/class/net/{interface}"), 30, f"{interface} in the node's namespace")
+    suite.equal("the namespace is gone and the lease is not", "active", alice.query(lease)["state"])
+    give_back(alice, lease)
+    alice.wait_until(lease, "freed")
+    vf.until(lambda: not os.path.exists(f"/sys/class/net/{interface}"), 30, "the release")
+    suite.check("nothing of it stays", not os.path.exists(f"/sys/class/net/{interface}"))
+
+
+def dead_daemon(suite, node):
+    """The watchdog cuts at the deadline, and the next start cleans."""
+    alice = node.tenant("alice")
+    with namespace("tenant") as path:
+        lease = alloc(alice, "netns", secs=TERM_SECS)
+        enter(lease, path)
+        up(lease, "tenant")
+        with flow(lease, path) as heard:
+            suite.check("dead daemon: frames flow", heard.flows())
+            node.kill()
+            suite.check("dead daemon: they flow on until the deadline", heard.flows())
+            vf.until(lambda: heard.is_silent(1), TERM_SECS + 30, "the cut")
+            suite.check("dead daemon: the function is no bus master", not vf.is_bus_master(net(lease)["pci_bdf"]))
+        node.start()
+        vf.until(lambda: vf.driver(net(lease)["pci_bdf"]) is None, 30, "the release")
+
+
+def restart(suite, node):
+    """A lease outlives the daemon: the next one adopts it."""
+    alice = node.tenant("alice")
+    with namespace("tenant") as path:
+        lease = alloc(alice, "netns", secs=120)
+        enter(lease, path)
+        up(lease, "tenant")
+        with flow(lease, path) as heard:
+            suite.check("restart: frames flow", heard.flows())
+            node.kill()
+            node.start()
+            suite.equal("restart: the lease goes on", "active", alice.wait_until(lease, "active")["state"])
+            suite.check("restart: frames flow on", heard.flows())
+            give_back(alice, lease)
+            alice.wait_until(lease, "freed")
+            suite.check("restart: silence after the end", heard.is_silent(1))
+
+
+def refusals(suite, node):
+    """What cannot be had is refused with its reason."""
+    alice = node.tenant("alice")
+    card = pathlib.Path(f"/sys/class/net/{vf.CARD}/address").read_text().strip()
+    words = lambda *more: ("lease", "alloc", "net", "--mbps", 100, "--secs", 60, *more)
+    for name, more in (("VLAN 0", ("--vlan", 0)), ("VLAN 4095", ("--vlan", 4095)), ("a multicast address", ("--mac", "01:00:5e:00:00:01"))):
+        suite.refused(name, lambda more=more: alice.ask(*words(*more)), USAGE)
+    suite.refused("a rate above the link", lambda: alloc(alice, "interface", mbps=1001), REFUSED)
+    suite.refused("the address of the card", lambda: alloc(alice, "interface", mac=card), word=card)
+    lease = alloc(alice, "interface", mac=MACS[0])
+    suite.refused("an address that is leased", lambda: alloc(alice, "interface", mac=MACS[0]), word=MACS[0])
+    suite.refused("a namespace for an interface of the node", lambda: enter(lease, "/proc/self/ns/net"))
+    give_back(alice, lease)
+    lease = alloc(alice, "netns")
+    suite.refused("a namespace of another sort", lambda: enter(lease, "/proc/self/ns/mnt"))
+    suite.refused("the node's own namespace", lambda: enter(lease, "/proc/self/ns/net"))
+    give_back(alice, lease)
+    leases = [alloc(alice, "interface") for _ in range(7)]
+    suite.refused("one more function than there are", lambda: alloc(alice, "interface"), REFUSED)
+    for lease in leases:
+        give_back(alice, lease)
+
+
+def cycles(suite, node, start):
+    """However leases come and go, every function comes back as it was."""
+    chance = random.Random(7)
+    tenants = [node.tenant(name) for name in ("alice", "bob")]
+    held = []
+    for _ in range(CYCLES):
+        tenant = chance.choice(tenants)
+        held.append((tenant, alloc(tenant, chance.choice(("interface", "netns", "vfio")), mbps=chance.randint(1, 100),
+                                   vlan=chance.choice((None, 7, 42)))))
+        if len(held) > 3:
+            give_back(*held.pop(chance.randrange(len(held))))
+    for tenant, lease in held:
+        give_back(tenant, lease)
+    same_as(suite, "cycles", start)
+
+
+def same_as(suite, name, start):
+    """Waits for releases."""
+    try:
+        vf.until(lambda: vf.state() == start, 60, "the state of the start")
+    except TimeoutError:
+        pass
+    suite.equal(f"{name}: every function is as at the start", start, vf.state())
+
+
+def bad_cards(suite):
+    """Flags that name no such card end the start with the reason."""
+    for flag, word in (("lo", "no PCI device"), ("eth9", "no such interface"), (f"{vf.CARD}=8", "the card has 7")):
+        try:
+            with vf.node(card=flag):
+                suite.check(f"--sriov-pf {flag}", False, "a refusal")
+        except RuntimeError as error:
+            suite.check(f"--sriov-pf {flag} is refused", word in str(error), word, str(error)[-400:])
+
+
+def main():
+    """All sections."""
+    vf.set_up()
+    with Suite("net_vf") as suite:
+        suite.section(bad_cards, suite)
+        with vf.node() as node:
+            start = vf.state()
+            print(f"   {start}", flush=True)
+            suite.equal("start: no function has a driver", {None}, {it[1] for it in start.values()})
+            for section in (inventory, packets, expiry, virtual_machine, namespace_first, refusals, dead_daemon, restart):
+                suite.section(section, suite, node)
+                same_as(suite, section.__name__, start)
+            suite.section(cycles, suite, node, start)
+            suite.equal("end: no record stays", [], [str(it) for it in pathlib.Path("/run").glob("fabricbios-*/net/*")])
+
+
+if __name__ == "__main__":
+    main()
