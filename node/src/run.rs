@@ -89,8 +89,8 @@ fn not_cut(leases: &[LeaseId], state_dir: &Path) -> anyhow::Error {
         _ => String::new(),
     };
     anyhow::anyhow!(
-        "{} leases were not cut: {}{more}. Over RDMA and UDP their access ends with this process; over NVMe-oF \
-         the kernel may go on serving them until their deadlines: start the daemon again with --state-dir {}, which cuts what is \
+        "{} leases were not cut: {}{more}. Over RDMA and UDP their access ends with this process; all other \
+         access may go on until their deadlines: start the daemon again with --state-dir {}, which cuts what is \
          not fenced, and then clear what `fabricctl fence list` shows with `fabricctl fence clear`",
         leases.len(),
         shown.join(", "),
