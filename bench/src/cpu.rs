@@ -12,6 +12,7 @@ use std::{
     path::Path,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
+    thread::{scope, sleep},
     time::{Duration, Instant},
 };
 
@@ -32,6 +33,8 @@ use crate::{
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 const LEASE_SECS: u32 = 600;
+/// How long a core may take to come back after a cut.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -75,9 +78,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 fn cycles(tenant: &Node, options: &Options) -> anyhow::Result<()> {
     let (mut grants, mut cuts) = (Vec::new(), Vec::new());
     for _ in 0..options.cycles {
-        let start = Instant::now();
-        let lease = grant(tenant, CpuIsolationClass::WholeCore)?;
-        grants.push(start.elapsed());
+        let (lease, took) = grant(tenant, CpuIsolationClass::WholeCore)?;
+        grants.push(took);
         let mut busy = Probe::start(&lease, None)?;
         let start = Instant::now();
         tenant.call_blocking(Request::LeaseFree(lease.lease_id))?;
@@ -99,7 +101,7 @@ fn cycles(tenant: &Node, options: &Options) -> anyhow::Result<()> {
 /// The longest time without the CPU, in each class, beside busy neighbours.
 fn jitter(tenant: &Node, options: &Options) -> anyhow::Result<()> {
     let stop = AtomicBool::new(false);
-    let pairs = std::thread::scope(|scope| {
+    let pairs = scope(|scope| {
         for _ in 0..options.neighbours {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -126,13 +128,14 @@ fn jitter(tenant: &Node, options: &Options) -> anyhow::Result<()> {
 }
 
 fn longest_pause(tenant: &Node, class: CpuIsolationClass, millis: u64) -> anyhow::Result<Duration> {
-    let lease = grant(tenant, class)?;
+    let (lease, _) = grant(tenant, class)?;
     let pause = Probe::start(&lease, Some(millis))?.longest_pause()?;
     tenant.call_blocking(Request::LeaseFree(lease.lease_id))?;
     Ok(pause)
 }
 
-fn grant(tenant: &Node, class: CpuIsolationClass) -> anyhow::Result<LeaseInfo> {
+/// A lease and the time of its grant. Cores come back a moment after a cut, so a refusal is no failure at first.
+fn grant(tenant: &Node, class: CpuIsolationClass) -> anyhow::Result<(LeaseInfo, Duration)> {
     let terms = CpuTerms {
         isolation: Some(class),
         ..CpuTerms::default()
@@ -141,7 +144,14 @@ fn grant(tenant: &Node, class: CpuIsolationClass) -> anyhow::Result<LeaseInfo> {
         terms: LeaseTerms::Cpu(terms),
         ..LeaseAllocRequest::new(ResourceType::Cpu, 1, LEASE_SECS)
     };
-    Ok(tenant.alloc_blocking(request)?)
+    let began = Instant::now();
+    loop {
+        let start = Instant::now();
+        match tenant.alloc_blocking(request.clone()) {
+            Err(_) if began.elapsed() < RELEASE_MAX => sleep(Duration::from_millis(5)),
+            granted => return Ok((granted?, start.elapsed())),
+        }
+    }
 }
 
 /// A busy process in a lease: this program again, as `cpu-probe`.
