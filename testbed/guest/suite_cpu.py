@@ -5,11 +5,13 @@ nothing outlives its lease, whatever the tenant, a neighbour or the daemon does.
 the node's own."""
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
 
-from checks import LATE_LIMIT_MS, Suite, length
+from block import loop_device, run, sh
+from checks import LATE_LIMIT_MS, Suite, length, skip
 from cores import BUSY, CGROUPS, FORKS, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, health, leased, members, numbers, read, ready
 from cores import until, used_secs
 from fabric import REFUSED, USAGE, Refused, program
@@ -20,7 +22,7 @@ CORES = ({2, 3}, {4, 5}, {6, 7})
 NODES = {0: {0, 1, 2, 3}, 1: {4, 5, 6, 7}}
 TERM_SECS = length(8, 5)
 TRACED_SECS = length(10, 4)
-CYCLES = length(500, 15)
+CYCLES = int(os.environ.get("CPU_CYCLES", length(500, 15)))
 STOPPED_LATE_MS = 5000
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
 # Those of a grant, then those of an end.
@@ -292,6 +294,36 @@ def claims(at, cpus):
 
 
 
+def stuck(suite, node):
+    """A process that cannot die, as its disk does not answer, fences the cores of its lease alone, until it can."""
+    alice = node.tenant("alice")
+    if run("modprobe", "-a", "loop", "dm-mod").returncode or not shutil.which("dmsetup"):
+        skip("dmsetup, and the modules loop and dm-mod")
+    sectors = int(sh(f"blockdev --getsz {(device := loop_device(16))}"))
+    sh(f"dmsetup create stuck --table '0 {sectors} linear {device} 0' && dmsetup mknodes && dmsetup suspend --nolockfs stuck")
+    try:
+        lease = alloc(alice, 1, "whole_core")
+        waits = enter(lease, ("dd", "if=/dev/zero", "of=/dev/mapper/stuck", "bs=4k", "count=1", "oflag=direct"), stderr=subprocess.DEVNULL)
+        until(lambda: read(f"/proc/{waits.pid}/stat").rpartition(")")[2].split()[0] == "D", 20, "state D")
+        with contextlib.suppress(Refused):
+            alice.free(lease)
+        fences = until(lambda: node.operator.ask("fence", "list")["fences"], 20, "a fence")
+        print(f"   {fences}", flush=True)
+        suite.check("stuck: the fence names the process", len(fences) == 1 and str(waits.pid) in str(fences) and "dd" in str(fences),
+                    f"{waits.pid} and dd", fences)
+        with leased(alice, 2, "whole_core") as others:
+            suite.check("stuck: other cores are leased", not cpus_of(others) & cpus_of(lease), "others", cpus_of(others))
+            suite.refused("stuck: its own are not", lambda: alloc(alice, 1, "whole_core"))
+    finally:
+        sh("dmsetup resume stuck")
+        waits.wait()
+        sh("dmsetup remove stuck")
+    until(lambda: not node.operator.ask("fence", "list")["fences"], 30, "the end of the fence")
+    with leased(alice, 3, "whole_core"):
+        suite.check("stuck: once it can die, its cores are leased again", True)
+    suite.equal("stuck: no control group is left", [], groups(node))
+
+
 def dies(suite, node):
     """Killed behind any of its own steps, the daemon leaves nothing that the next one does not adopt or remove."""
     alice = node.tenant("alice")
@@ -337,7 +369,7 @@ def main():
     ready(8)
     users = [word for name, uid in (("alice", ALICE), ("bob", BOB)) for word in ("--tenant-uid", f"{name}={uid}")]
     with Suite("cpu leases") as suite, CpuNode("--local-socket", SOCKET, *users) as node:
-        for section in (inventory, whole_cores, refusals, shares, alone, runs, bad_input, expires, restarts, foreign, dies, cycles):
+        for section in (inventory, whole_cores, refusals, shares, alone, runs, bad_input, expires, restarts, foreign, stuck, dies, cycles):
             suite.section(section, suite, node)
 
 

@@ -111,6 +111,10 @@ fn grace_rotation_and_binding_are_refused() {
         assert_eq!(refusal.error, LeaseError::InvalidArgs);
         assert!(refusal.message.contains(word), "{refusal}");
     }
+    // Also while it has no binding: waiting does not help.
+    let mut after = restart_into(&world, self::world(), true);
+    let ticket = after.rotate(binding_id.lease_id, 0);
+    assert_eq!(after.refusal(ticket).error, LeaseError::InvalidArgs);
 }
 
 #[test]

@@ -139,16 +139,11 @@ impl Operator {
                 return Err(StepError::new("unbind driver", why));
             }
         }
-        super::steps::passed("unbind driver");
-        self.pci.clear_override(function)?;
-        super::steps::passed("clear driver override");
-        Ok(())
+        self.pci.clear_override(function)
     }
 
     pub(super) fn reset(&self, function: PciFunction) -> Result<(), StepError> {
-        self.call("reset function", function, Act::Reset)?;
-        super::steps::passed("reset function");
-        Ok(())
+        self.call("reset function", function, Act::Reset)
     }
 
     /// Fails with the system's words if any process has the group open, also one that no descriptor names.

@@ -244,7 +244,8 @@ impl Card {
                 continue;
             }
             self.operator.unbind(function)?;
-            self.clean(number, function)?;
+            self.operator.reset(function)?;
+            NEUTRAL.apply(&*self.links, self.index, number)?;
             usable.push((number, function));
         }
         Ok(usable)
@@ -280,12 +281,6 @@ impl Card {
         Ok(why.or_else(|| {
             mac.map(|mac| format!("it has the address {mac}, which this node did not set"))
         }))
-    }
-
-    /// After this the function has nothing of the lease before; it has no driver.
-    pub(super) fn clean(&self, number: u32, function: PciFunction) -> Result<(), StepError> {
-        self.operator.reset(function)?;
-        NEUTRAL.apply(&*self.links, self.index, number)
     }
 }
 

@@ -46,7 +46,11 @@ pub(super) fn names() -> String {
 impl Driver {
     /// What the node does not enforce with this driver, for people; `None`: it enforces everything.
     pub(super) fn degraded(&self) -> Option<String> {
-        let mut why = Vec::new();
+        // With no driver was it seen yet. QEMU's card takes the setting and sends frames with any address.
+        let mut why = vec![format!(
+            "with {} it was not seen that the card drops frames with a foreign source address",
+            self.card
+        )];
         if !self.shapes {
             why.push(format!(
                 "{} takes the rate of a virtual function and was not measured to keep it: rates are best effort",
@@ -59,6 +63,6 @@ impl Driver {
                 self.card
             ));
         }
-        (!why.is_empty()).then(|| why.join("; "))
+        Some(why.join("; "))
     }
 }

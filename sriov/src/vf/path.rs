@@ -159,7 +159,9 @@ impl VfPath {
     /// Takes the function back: cut, without a driver.
     fn take_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
         self.cutter().cut(lease, record)?;
-        self.card.operator.unbind(record.function)
+        self.card.operator.unbind(record.function)?;
+        steps::passed("unbind driver");
+        Ok(())
     }
 
     /// An adopted function is as the earlier process left it, unless the watchdog has cut it.
@@ -347,6 +349,7 @@ impl DataPath for VfPath {
             // After a restart nothing of this process has cut it.
             self.cutter().check(&record)?;
             self.card.operator.unbind(record.function)?;
+            steps::passed("unbind driver");
         }
         entry.state().gate.remove();
         self.leases().release(lease);

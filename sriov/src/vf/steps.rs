@@ -17,7 +17,6 @@ pub const STEPS: &[&str] = &[
     "bus master off",
     "end holders",
     "unbind driver",
-    "clear driver override",
     "reset function",
     "remove record",
 ];

@@ -11,7 +11,7 @@ use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, PciFunction};
 use super::{
     card::{Card, MBPS},
     record::{Record, Vfio},
-    settings::Settings,
+    settings::{NEUTRAL, Settings},
     steps,
 };
 
@@ -121,7 +121,9 @@ impl VfStore {
             let why = format!("function {function}: {driver} is still bound to it");
             return Err(StepError::new("give function back", why));
         }
-        self.card.clean(record.number, function)?;
+        self.card.operator.reset(function)?;
+        steps::passed("reset function");
+        NEUTRAL.apply(&*self.card.links, self.card.index, record.number)?;
         self.card.records.remove(lease)?;
         steps::passed("remove record");
         Ok(())
