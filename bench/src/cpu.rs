@@ -1,6 +1,6 @@
 //! Leases of CPU cores: the times of grants and cuts, and how long a busy machine keeps a program from its core, with a
 //! core of its own against a share of the others. Needs root and control groups with cpusets:
-//! `cargo xtask lab --release --topology 1x2x1 -- target/release/fabricbios-bench cpu` has them.
+//! `cargo xtask lab --topology 1x2x1 -- target/release/fabricbios-bench cpu` has them.
 //!
 //! A guest must not have more CPUs than its host: otherwise the host's scheduler keeps the guest's CPUs waiting, whatever
 //! the guest does with them.

@@ -63,10 +63,11 @@ pub(crate) fn end_processes(
         }
         root.wait("kill", below, PATIENCE / 10)?;
     }
-    proof.add("kill", killed.elapsed(), "");
-    if !moved.is_empty() {
-        proof.add("move aside", began.elapsed(), moved.join(", "));
-    }
+    let moved = match moved.is_empty() {
+        true => String::new(),
+        false => format!("cannot die and moved aside: {}", moved.join(", ")),
+    };
+    proof.add("kill", killed.elapsed(), moved);
     Ok(proof)
 }
 

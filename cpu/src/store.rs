@@ -183,7 +183,7 @@ impl CpuStore {
                 .and_then(|()| self.make_exclusive(lease, groups, *partition)),
             Share::Shared { cpus } => self.make_shared(lease, *cpus),
         };
-        made.map_err(|error| match self.remove(lease, None) {
+        made.map_err(|error| match self.remove(lease, Vec::new()) {
             Ok(()) => BindError::Failed(error),
             Err(left) => BindError::Stranded(StepError {
                 detail: format!("{}; and {left}", error.detail),
@@ -321,25 +321,26 @@ impl CpuStore {
         Ok(())
     }
 
-    /// Removes a lease's cgroup and gives its CPUs back. Its processes have ended. `cpus`: those on record.
-    fn remove(&self, lease: LeaseId, cpus: Option<Vec<u32>>) -> Result<(), StepError> {
-        let root = self.root();
+    /// Removes a lease's cgroup and gives its CPUs back, except to leases if processes of it were moved aside. Its
+    /// processes have ended. `cpus`: those on record.
+    fn remove(&self, lease: LeaseId, cpus: Vec<u32>) -> Result<(), StepError> {
+        let (root, mut cpus) = (self.root(), cpus);
         self.watch.forget(lease);
-        let mut cpus = cpus.unwrap_or_default();
         if let Some(below) = root.find("remove lease", lease)? {
             if below == exclusive(lease) {
                 cpus = root.read_list("remove lease", &format!("{below}/cpuset.cpus"))?;
                 // Kernel 6.12 loses the CPUs of an invalid partition that is removed as it is.
-                root.write(
-                    "dissolve",
-                    &format!("{below}/cpuset.cpus.partition"),
-                    "member",
-                )?;
+                let file = format!("{below}/cpuset.cpus.partition");
+                root.write("dissolve", &file, CpuPartition::Member.name())?;
             }
             root.remove("remove lease", &below)?;
         }
         self.check_back(&cpus)?;
-        self.wait_for_stuck(lease, &cpus)?;
+        let aside = aside(lease);
+        if !cpus.is_empty() && root.exists("aside cpus", &aside)? {
+            // `held` finds them there.
+            root.write_list("aside cpus", &format!("{aside}/cpuset.cpus"), &cpus)?;
+        }
         self.set_shared(&BTreeSet::new())
     }
 
@@ -366,16 +367,12 @@ impl CpuStore {
         Err(StepError::new("give back", why))
     }
 
-    /// Waits a moment for processes that were moved aside, which keep the CPUs of their lease from others.
-    fn wait_for_stuck(&self, lease: LeaseId, cpus: &[u32]) -> Result<(), StepError> {
+    /// Waits a moment for processes that were moved aside, and removes their cgroup.
+    fn wait_for_stuck(&self, lease: LeaseId) -> Result<(), StepError> {
         const STEP: &str = "remove aside";
         let (root, below) = (self.root(), aside(lease));
         if !root.exists(STEP, &below)? {
             return Ok(());
-        }
-        if !cpus.is_empty() {
-            // `held` finds them there.
-            root.write_list("aside cpus", &format!("{below}/cpuset.cpus"), cpus)?;
         }
         let until = Instant::now() + PATIENCE;
         while root.is_populated(STEP, &below)? {
@@ -448,7 +445,7 @@ impl Store for CpuStore {
 
     fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
         let _turn = self.turn();
-        self.remove(binding_id.lease_id, None)
+        self.remove(binding_id.lease_id, Vec::new())
     }
 
     fn release(
@@ -466,12 +463,17 @@ impl Store for CpuStore {
             end_processes(self.root(), &self.config.proc, lease, &below)?;
         }
         progress();
-        let cpus = match placement {
-            Some(Placement::Units { numbers, .. }) => self.groups(numbers).ok(),
-            _ => None,
+        let groups = match placement {
+            Some(Placement::Units { numbers, .. }) => self.groups(numbers).unwrap_or_default(),
+            _ => Vec::new(),
         };
+        {
+            let _turn = self.turn();
+            self.remove(lease, cpus_of(&groups))?;
+        }
+        self.wait_for_stuck(lease)?;
         let mut turn = self.turn();
-        self.remove(lease, cpus.map(|groups| cpus_of(&groups)))?;
+        self.set_shared(&BTreeSet::new())?;
         turn.release(lease);
         Ok(())
     }

@@ -80,21 +80,22 @@ impl Group {
     /// # Errors
     /// The change, for people.
     pub fn check(&self, sys: &Tree) -> Result<(), String> {
-        let online = sys
-            .read_list(format!("{CPUS}/online"))
-            .map_err(|error| error.to_string())?;
-        for cpu in &self.cpus {
-            let now = siblings(sys, *cpu, &online.iter().copied().collect());
-            let now = now.map_err(|error| error.to_string())?;
-            if !online.contains(cpu) || now != self.cpus {
-                return Err(format!(
-                    "core {} had CPUs {} at the start of the node and has {} now: bring them back, or start the node \
-                     again",
-                    self.number,
-                    list(&self.cpus),
-                    list(&now)
-                ));
-            }
+        let read = |error: Error| error.to_string();
+        let online = sys.read_list(format!("{CPUS}/online")).map_err(read)?;
+        let online: BTreeSet<u32> = online.into_iter().collect();
+        let mut now = BTreeSet::new();
+        for cpu in self.cpus.iter().filter(|cpu| online.contains(cpu)) {
+            now.extend(siblings(sys, *cpu, &online).map_err(read)?);
+        }
+        let was: BTreeSet<u32> = self.cpus.iter().copied().collect();
+        let came = (&now - &was).into_iter().map(|cpu| (cpu, "online"));
+        let went = (&was - &now).into_iter().map(|cpu| (cpu, "offline"));
+        if let Some((cpu, what)) = came.chain(went).next() {
+            return Err(format!(
+                "core {} has changed since the start of the node: cpu{cpu} is {what} now; change it back, or start the \
+                 node again",
+                self.number
+            ));
         }
         Ok(())
     }

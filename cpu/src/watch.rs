@@ -160,9 +160,10 @@ fn watch(shared: &Weak<Shared>) {
 /// Checks and heals all partitions, and tells a new condition.
 fn check(shared: &Shared) {
     let mut state = shared.state();
+    let is_news = state.condition == Condition::Good;
     let mut faults = Vec::new();
     for (lease, watched) in &state.leases {
-        faults.extend(fault(shared, watched).map(|why| format!("lease {lease}: {why}")));
+        faults.extend(fault(shared, watched, is_news).map(|why| format!("lease {lease}: {why}")));
     }
     let condition = match faults.is_empty() {
         true => Condition::Good,
@@ -176,8 +177,8 @@ fn check(shared: &Shared) {
     }
 }
 
-/// What is wrong with a lease's CPUs and could not be healed.
-fn fault(shared: &Shared, watched: &Watched) -> Option<String> {
+/// What is wrong with a lease's CPUs and could not be healed. A first repair is logged.
+fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<String> {
     let root = &shared.root;
     let found = match read(root, watched) {
         Ok(found) => found,
@@ -202,7 +203,12 @@ fn fault(shared: &Shared, watched: &Watched) -> Option<String> {
             found.partition
         ));
     }
-    tracing::error!(cgroup = %at.display(), partition = found.partition, cpus = list(&found.cpus), "the partition of a lease is not as it was made; healing it");
+    if is_news {
+        tracing::error!(
+            cgroup = %at.display(), partition = found.partition, cpus = list(&found.cpus),
+            "the partition of a lease is not as it was made; making it again"
+        );
+    }
     heal(root, &watched.below, watched.partition);
     match read(root, watched) {
         Ok(found) if is_well(&found) => changed(),

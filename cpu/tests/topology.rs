@@ -109,11 +109,14 @@ fn a_core_that_changed_since_the_start_is_noticed() {
     let (before, after) = (machine(cores, &[3]), machine(cores, &[]));
     let group = read(&before).groups.pop().unwrap();
     assert_eq!(group.check(&Tree::new(before.path())), Ok(()));
-    let why = group.check(&Tree::new(after.path())).unwrap_err();
+    let back = group.check(&Tree::new(after.path())).unwrap_err();
     assert!(
-        why.contains("had CPUs 2 ") && why.contains("has 2-3"),
-        "{why}"
+        back.contains("core 2 has changed") && back.contains("cpu3 is online now"),
+        "{back}"
     );
+    let whole = read(&after).groups.pop().unwrap();
+    let gone = whole.check(&Tree::new(before.path())).unwrap_err();
+    assert!(gone.contains("cpu3 is offline now"), "{gone}");
 }
 
 #[test]

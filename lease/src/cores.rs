@@ -170,17 +170,14 @@ mod tests {
 
     use super::*;
 
-    fn group((number, (cpus, node)): (usize, &(u32, u32))) -> CoreGroup {
-        CoreGroup {
-            number: number as u32 * 3,
-            cpus: *cpus,
-            node: *node,
-        }
+    fn group((number, &(cpus, node)): (u32, &(u32, u32))) -> CoreGroup {
+        CoreGroup { number, cpus, node }
     }
 
     /// Groups 0, 3, 6, … with so many CPUs on such a node.
     fn cores(groups: &[(u32, u32)]) -> Cores {
-        Cores::new(&groups.iter().enumerate().map(group).collect::<Vec<_>>())
+        let groups = (0..).step_by(3).zip(groups).map(group);
+        Cores::new(&groups.collect::<Vec<_>>())
     }
 
     fn groups(numbers: &[u32]) -> Option<Placement> {
@@ -272,8 +269,8 @@ mod tests {
                 }
                 let groups: BTreeSet<u32> = exclusive.iter().copied().collect();
                 prop_assert_eq!(groups.len(), exclusive.len(), "{:?}", held);
-                let is_open = |number: &usize| !groups.contains(&(*number as u32 * 3));
-                let open: u32 = (0..all.len()).filter(is_open).map(|number| all[number].0).sum();
+                let open = (0..).step_by(3).zip(&all).filter(|(number, _)| !groups.contains(number));
+                let open: u32 = open.map(|(_, (cpus, _))| *cpus).sum();
                 prop_assert!(shared <= u64::from(open), "{} of {}", shared, open);
                 prop_assert_eq!(cores.free() + taken, whole);
             }

@@ -16,6 +16,10 @@ pub struct Ticket(pub u64);
 
 /// One thing for the driver to do, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "few live at once: the driver takes them after every step"
+)]
 pub enum Effect {
     /// Hand to the provider of the resource.
     Order {

@@ -36,7 +36,7 @@ pub struct Offer {
 pub struct ClassOffer {
     /// The class of a lease whose request names none.
     pub default: u8,
-    /// Every class that the resource knows, each once.
+    /// Every class that the resource knows, each once, ascending.
     pub classes: Vec<OfferedClass>,
 }
 

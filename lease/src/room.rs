@@ -329,6 +329,27 @@ mod tests {
         );
     }
 
+    /// What leases hold at once is checked against the resource without leases.
+    #[test]
+    fn what_two_leases_have_of_the_same_core_is_found() {
+        let group = |number| crate::CoreGroup {
+            number,
+            cpus: 2,
+            node: 0,
+        };
+        let groups = vec![group(0), group(1)];
+        let room = room(2, 1, AllocationMode::Cores { groups });
+        let core = |number: u32| Placement::Units {
+            numbers: [number].into(),
+            shared: false,
+        };
+        let time = Placement::Amount(2);
+        assert!(room.has_room_for(&[&core(1), &time]));
+        assert!(!room.has_room_for(&[&core(1), &core(1)]));
+        assert!(!room.has_room_for(&[&core(1), &time, &time]));
+        assert!(!room.has_room_for(&[&core(0), &core(1), &time]));
+    }
+
     #[test]
     fn a_slot_is_all_that_one_lease_gets() {
         let mut room = room(3 * 8192, 8192, AllocationMode::Slots);

@@ -60,7 +60,7 @@ struct Shared {
 
 impl LocalServer {
     /// Opens the socket at `path`, to which every user of the machine may connect. `kinds` are asked in turn for the
-    /// lease that a caller names. The directory of `path` is made if it is missing; nobody but root and the user of this
+    /// lease that a caller names. The directory of `path`, but none above it, is made if it is missing; nobody but root and the user of this
     /// process may be able to write in it, because who can replaces the socket with one of his own.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ fn check_directory(directory: Option<&Path>) -> io::Result<()> {
     };
     let shown = directory.display();
     if !directory.exists() {
-        fs::create_dir_all(directory)?;
+        fs::create_dir(directory)?;
         // Whatever the umask says: other users look for the socket here.
         fs::set_permissions(directory, Permissions::from_mode(0o755))?;
     }

@@ -325,7 +325,7 @@ impl Settings {
                     "--fbbu-half-sent-max: less than {HALF_SENT_LEAST} bytes leave no lease room for a block"
                 ))
             }
-            _ if has_double(self.block_pool.iter().map(real_path)) => {
+            _ if has_double(self.block_pool.iter().map(|path| real_path(path))) => {
                 refuse("--block-pool names the same path twice".into())
             }
             _ if has_double(self.advertise_vendor.iter().map(|it| &it.name)) => {
@@ -552,8 +552,8 @@ fn has_double<T: Eq + std::hash::Hash>(mut all: impl Iterator<Item = T>) -> bool
 }
 
 /// The path without links; if it does not exist, as it is written.
-fn real_path(path: &PathBuf) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.clone())
+fn real_path(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// A list in the flags replaces the list in the file.

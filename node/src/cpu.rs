@@ -56,7 +56,13 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     .map_err(|error| anyhow!("--cpus: {error}"))?;
     let classes = classes(settings, &found.topology, store.not_exclusive());
     let resource_id = resource_id(&node_id, ResourceType::Cpu, CPU_NAME);
-    let cap = cap(settings, &found, resource_id, &store, &classes);
+    let cap = cap(
+        settings,
+        &found,
+        resource_id,
+        store.core_groups().len(),
+        &classes,
+    );
     let offer = Offer {
         resource_id,
         capacity: cap.cores.into(),
@@ -114,7 +120,10 @@ fn end_all(at: &std::path::Path) -> anyhow::Result<()> {
     })?;
     for lease in store.leases()? {
         tracing::warn!(lease_id = %lease, "ending a lease of CPU cores, of which none are on offer any more");
-        store.release(stray_binding_id(ResourceId(0), lease), None, &|| ())?;
+        let id = stray_binding_id(ResourceId(0), lease);
+        if let Err(error) = store.release(id, None, &|| ()) {
+            tracing::error!(lease_id = %lease, %error, "something of it stays");
+        }
     }
     Ok(())
 }
@@ -199,7 +208,7 @@ fn cap(
     settings: &Settings,
     found: &CpuFound,
     resource_id: ResourceId,
-    store: &CpuStore,
+    groups: usize,
     classes: &ClassOffer,
 ) -> CpuCap {
     let is_enforced = |class: u8| {
@@ -208,7 +217,7 @@ fn cap(
         found.is_some_and(|it| it.state == ClassState::Enforced)
     };
     let cores = match is_enforced(classes.default) {
-        true => store.core_groups().len(),
+        true => groups,
         false => 0,
     };
     let aware = match is_enforced(CpuIsolationClass::WholeCore as u8) {
@@ -323,5 +332,49 @@ mod tests {
                 "{whole}, {strict}"
             );
         }
+    }
+
+    /// Cores and policy (class + 1), and whether topology-aware leasing and the refusal of wide leases are told.
+    fn told(settings: &Settings, topology: Topology) -> (u16, u32, bool, bool) {
+        let classes = classes(settings, &topology, None);
+        let found = CpuFound {
+            name: CPU_NAME.into(),
+            topology,
+            max_mhz: 0,
+            arch_flags: 0,
+        };
+        let cap = cap(settings, &found, ResourceId(1), 3, &classes);
+        (
+            cap.cores,
+            cap.flags >> cpu_flags::ISOLATION_SHIFT & 0b111,
+            cap.flags & cpu_flags::TOPOLOGY_AWARE_LEASING != 0,
+            cap.flags & cpu_flags::REJECTS_WIDE_SINGLE_THREADED != 0,
+        )
+    }
+
+    #[test]
+    fn the_cores_in_the_inventory_are_those_that_the_policy_can_lease() {
+        let policy = |policy| Settings {
+            cpu_isolation_policy: Some(policy),
+            ..Settings::default()
+        };
+        let smt = || topology(&[&[0, 2], &[1]]);
+        assert_eq!(told(&Settings::default(), smt()), (3, 2, true, false));
+        let strict = policy(CpuIsolationPolicy::Strict);
+        assert_eq!(told(&strict, smt()), (0, 3, true, false));
+        assert_eq!(told(&strict, topology(&[&[0], &[1]])), (3, 3, true, false));
+        let mut holed = smt();
+        holed.online.push(9);
+        assert_eq!(
+            told(&Settings::default(), holed.clone()),
+            (0, 2, false, false)
+        );
+        let best_effort = policy(CpuIsolationPolicy::BestEffort);
+        assert_eq!(told(&best_effort, holed), (3, 1, false, false));
+        let bare = Settings {
+            profile: Some(Profile::BareMetal),
+            ..Settings::default()
+        };
+        assert_eq!(told(&bare, smt()), (3, 1, false, true));
     }
 }

@@ -1,17 +1,18 @@
 //! The node's inventory: detected hardware, overlaid with the resources on offer and their free capacity.
 
+mod classes;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     sync::Arc,
 };
 
-use fabricbios_lease::{Availability, ClassState, Condition};
+use fabricbios_lease::{Availability, Condition};
 use fabricbios_pool::Facts;
 use fabricbios_wire::{
-    BLOCK_REMOVABLE, BLOCK_RO, BlockDev, Enforcement, Epoch, FlatEntry, InventoryExtension,
-    MemArena, NodeId, ResourceId, ResourceInventory, ResourceType, Transport, health,
-    resource_flags,
+    BLOCK_REMOVABLE, BLOCK_RO, BlockDev, Epoch, FlatEntry, InventoryExtension, MemArena, NodeId,
+    ResourceId, ResourceInventory, ResourceType, Transport, health, resource_flags,
 };
 
 use crate::detect::Detected;
@@ -240,42 +241,12 @@ pub fn describe(
         InventoryExtension::Available(id, status.available.available),
         InventoryExtension::Transports(id, transports.to_vec()),
     ]);
-    inventory.extensions.extend(classes(&status.available));
+    inventory
+        .extensions
+        .extend(classes::told(&status.available));
     let part = status.available.fenced_part;
     let part = (part != 0).then_some(InventoryExtension::FencedPart(id, part));
     inventory.extensions.extend(part);
-}
-
-/// The classes that can be requested, whether each is enforced, and how much of each is available. A resource without
-/// classes has an empty list.
-fn classes(of: &Availability) -> Vec<InventoryExtension> {
-    let resource_id = of.resource_id;
-    let Some(offer) = &of.classes else {
-        let (default, supported) = (0, Vec::new());
-        return vec![InventoryExtension::Classes {
-            resource_id,
-            default,
-            supported,
-        }];
-    };
-    let had = offer.classes.iter().filter_map(|it| match it.state {
-        ClassState::Enforced => Some((it.class, Enforcement::Enforced)),
-        ClassState::BestEffort => Some((it.class, Enforcement::BestEffort)),
-        ClassState::Refused(_) => None,
-    });
-    let had: Vec<(u8, Enforcement)> = had.collect();
-    let supported: Vec<u8> = had.iter().map(|(class, _)| *class).collect();
-    let mut available = of.available_by_class.clone();
-    available.retain(|(class, _)| supported.contains(class));
-    vec![
-        InventoryExtension::Classes {
-            resource_id,
-            default: offer.default,
-            supported,
-        },
-        InventoryExtension::ClassEnforcement(resource_id, had),
-        InventoryExtension::ClassAvailable(resource_id, available),
-    ]
 }
 
 fn speaks_of(extension: &InventoryExtension, id: ResourceId) -> bool {

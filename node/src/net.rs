@@ -105,6 +105,16 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     })
 }
 
+/// Reads `IFNAME` or `IFNAME=NUMBER`.
+fn interface_and_number(text: &str) -> Option<(String, Option<u32>)> {
+    let (interface, number) = match text.split_once('=') {
+        Some((interface, number)) => (interface, Some(number.parse().ok()?)),
+        None => (text, None),
+    };
+    let is_name = !interface.is_empty() && !interface.contains('/');
+    is_name.then(|| (interface.to_owned(), number))
+}
+
 /// The records of network functions; a reboot empties the directory.
 fn records(node_id: &NodeId) -> PathBuf {
     let id: String = node_id

@@ -190,7 +190,7 @@ mod tests {
         AllocationMode, Asked, Durability, Effect, FenceScope, LeaseTable, Now, Offer, Order,
         Policy, Report, State, StepError, Ticket,
     };
-    use fabricbios_wire::{Reply, Request, Role};
+    use fabricbios_wire::{Affinity, LeaseIntent, Reply, Request, Role};
 
     use super::*;
     use crate::{
@@ -213,6 +213,30 @@ mod tests {
     fn what_was_written_is_read() {
         let bytes = encode(&fence()).unwrap();
         assert_eq!(decode::<FenceRecord>(&bytes).unwrap(), fence());
+    }
+
+    #[test]
+    fn terms_and_intent_of_a_lease_are_read_as_they_were_written() {
+        let mut lease = leases(&recovered(VERSION_5)).remove(0);
+        let terms = CpuTerms {
+            isolation: Some(CpuIsolationClass::WholeCore),
+            execution_width: Some(4),
+            ..CpuTerms::default()
+        };
+        lease.terms = Some(Box::new(terms.into()));
+        let intent = LeaseIntent {
+            affinities: vec![Affinity {
+                category: 3,
+                strength: 2,
+                target_type: 4,
+                target: b"rack 7".to_vec(),
+            }],
+            ..LeaseIntent::default()
+        };
+        lease.intent = Some(Box::new(intent));
+        lease.effective.cpu_execution_width = Some(4);
+        let bytes = encode(&lease).unwrap();
+        assert_eq!(decode::<LeaseRecord>(&bytes).unwrap(), lease);
     }
 
     #[test]

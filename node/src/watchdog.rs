@@ -144,7 +144,7 @@ impl Watchdog {
     }
 
     /// The watchdog's process ends leases of this kind by name: `--KIND argument` in its command line tells it how to find
-    /// them. To be called before [`Watchdog::begin`], once.
+    /// them. To be called before [`Watchdog::begin`]; the first call for a kind counts.
     pub fn ends(&self, kind: ResourceType, argument: impl Into<OsString>) {
         self.tell(RunnerEvent::Ends(kind, argument.into()));
     }

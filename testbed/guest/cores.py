@@ -35,7 +35,7 @@ class CpuNode(Node):
     """A node that leases the cores of this machine. It leaves no control group."""
 
     def __init__(self, *more, cpus="all", **settings):
-        super().__init__("--cpus", cpus, *more, device="none", mem_bytes="1MiB", **settings)
+        super().__init__("--cpus", cpus, *more, device="none", mem_bytes="1MiB", address="127.0.0.1", **settings)
 
     @property
     def root(self):
@@ -57,6 +57,11 @@ def alloc(tenant, cores, isolation=None, secs=600, *more):
     """Leases cores."""
     words = ["lease", "alloc", "cpu", "--cores", cores, "--secs", secs]
     return tenant.ask(*words, *(["--isolation", isolation] if isolation else []), *more)
+
+
+def health(tenant):
+    """Of the CPUs."""
+    return next(row["health"] for row in tenant.ask("inventory")["resources"] if row["resource_type"] == "cpu")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import pathlib
 import signal
 
 from checks import Suite
-from cores import BUSY, CpuNode, alloc, cpus_of, enter, group_of, leased, numbers, read, ready
+from cores import BUSY, CpuNode, alloc, cpus_of, enter, group_of, health, leased, numbers, read, ready, until
 from fabric import REFUSED
 
 CPUS = pathlib.Path("/sys/devices/system/cpu")
@@ -45,8 +45,9 @@ def all_siblings(suite):
             process = enter(lease, BUSY)
             sibling = min(cpus_of(lease)) + 1
             (CPUS / f"cpu{sibling}/online").write_text("1")
-            suite.check("a sibling that comes back is told", node.wait_for_line(f"cpu{sibling}", timeout_secs=20), "a line of the log")
+            suite.check("a sibling that comes back is told", until(lambda: health(alice) == "degraded", 20, "the resource's health"), "degraded")
             (CPUS / f"cpu{sibling}/online").write_text("0")
+            suite.check("and that it is gone", until(lambda: health(alice) == "ok", 20, "the resource's health"), "ok")
         suite.equal("the end of the lease ends its process", -signal.SIGKILL, process.wait())
 
 

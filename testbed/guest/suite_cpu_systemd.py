@@ -23,7 +23,7 @@ def neighbours(suite, node):
         (UNITS / "neighbour.service").write_text(NEIGHBOUR)
         for name, line in (("daemon-reload", "systemctl daemon-reload"), ("a unit starts", "systemctl start neighbour"),
                            ("another reload", "systemctl daemon-reload"), ("it stops", "systemctl stop neighbour"),
-                           ("a scope of its own", "systemd-run --quiet --scope -p CPUWeight=500 true"),
+                           ("a scope of its own", "systemd-run --quiet --scope -p DefaultDependencies=no -p CPUWeight=500 true"),
                            ("daemon-reexec", "systemctl daemon-reexec")):
             sh(line)
             suite.equal(f"{name}: leases as before", before, state(node, core, share))
@@ -55,8 +55,8 @@ def service(suite):
     with CpuNode() as node:
         node.stop()
         words = " ".join(node.command)
-        sh("systemd-run --quiet --unit=node -p Type=notify -p KillMode=process -p Restart=on-failure -p StandardOutput=null "
-           f"-p StandardError=null {words}")
+        sh("systemd-run --quiet --unit=node -p DefaultDependencies=no -p Type=notify -p KillMode=process -p Restart=on-failure "
+           f"-p StandardOutput=null -p StandardError=null {words}")
         alice = node.tenant("alice")
         lease = alloc(alice, 1, "whole_core")
         process = enter(lease, BUSY)

@@ -1,6 +1,6 @@
 //! Leases of CPU cores: the terms of a request (0x0902, 0x0908–0x090A) and the coordinates in an answer
 //! (0x0601–0x0605). Reserved bytes fail closed, and so does a wrong length
-//! (docs/spec/cpu-isolation-wire-format.md §3).
+//! (docs/spec/cpu-isolation-wire-format.md §4).
 
 use alloc::{string::String, vec::Vec};
 use core::ops::RangeInclusive;

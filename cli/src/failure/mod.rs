@@ -78,7 +78,7 @@ impl Failure {
             .refused
             .and_then(|error| hint::hint(topic, error, &self.message));
         if let Some(hint) = hint {
-            self.message = format!("{}; {hint}", self.message);
+            self.message = format!("{}; {hint}", self.message.trim_end_matches('.'));
         }
         self
     }

@@ -47,10 +47,10 @@ pub(super) fn rows(info: &LeaseInfo, rows: &mut Vec<Vec<String>>) {
 fn cpu_rows(cpu: &CpuBinding, rows: &mut Vec<Vec<String>>) {
     rows.push(row("cpus", list(&cpu.cpus)));
     if let Some(quota) = cpu.quota {
-        let (time, period) = (quota.quota_us, quota.period_us);
+        let cpus = f64::from(quota.quota_us) / f64::from(quota.period_us);
         rows.push(row(
             "",
-            format!("{time} µs of their time in each {period} µs"),
+            format!("shared; at most the time of {cpus:.2} CPUs"),
         ));
     }
     if !cpu.memory_nodes.is_empty() {

@@ -212,7 +212,7 @@ fn effective(effective: &Effective) -> String {
         parts.push("transmit rate".to_owned());
     }
     if parts.is_empty() {
-        "nothing beyond the term".to_owned()
+        "the term".to_owned()
     } else {
         parts.join(", ")
     }

@@ -35,6 +35,8 @@ fn the_json_of_cores_is_the_contract() {
     });
     assert_eq!(json["effective"], effective);
     let shared = json_of(&node, &format!("{line} --isolation best_effort"));
+    let text = text_of(&node, &format!("{line} --isolation best_effort"));
+    assert!(text.contains("at most the time of 1.00 CPUs"), "{text}");
     let cpu = &shared["binding"]["cpu"];
     assert_eq!(cpu["partition"], "member");
     let quota = json!({ "quota_us": 100_000, "period_us": 100_000 });
@@ -181,7 +183,10 @@ fn a_bare_metal_node_that_refuses_a_width_is_answered_with_flags() {
     let (status, object) = fails(&node, "lease alloc cpu --cores 4 --secs 60");
     let message = object["message"].as_str().unwrap();
     assert_eq!(status, 3);
-    for part in [text, "--isolation", "--execution-width"] {
+    for part in [
+        "match execution width; that is --isolation",
+        "--execution-width",
+    ] {
         assert!(message.contains(part), "{message}");
     }
 }

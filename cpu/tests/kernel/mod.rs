@@ -19,6 +19,8 @@ pub(crate) struct Kernel {
     directory: TempDir,
     files: Tree,
     model: Mutex<Model>,
+    /// One call at a time, as in the kernel.
+    call: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +44,7 @@ impl Kernel {
                 ..Model::default()
             }),
             directory,
+            call: Mutex::default(),
         };
         for (name, text) in [
             ("cgroup.controllers", controllers),
@@ -194,7 +197,7 @@ impl Kernel {
         };
         match (
             own.iter().all(|cpu| above.contains(cpu)),
-            beside.map(is_named).any(|it| it),
+            beside.into_iter().any(is_named),
         ) {
             _ if wanted == "member" => wanted.to_owned(),
             (true, false) => wanted.to_owned(),
@@ -272,18 +275,22 @@ impl Cgroupfs for Kernel {
     }
 
     fn read(&self, path: &str) -> Result<String, Error> {
+        let _call = self.call.lock().unwrap();
         self.files.read(path)
     }
 
     fn exists(&self, path: &str) -> Result<bool, Error> {
+        let _call = self.call.lock().unwrap();
         self.files.exists(path)
     }
 
     fn list(&self, path: &str) -> Result<Vec<String>, Error> {
+        let _call = self.call.lock().unwrap();
         self.files.list(path)
     }
 
     fn write(&self, path: &str, value: &str) -> Result<(), Error> {
+        let _call = self.call.lock().unwrap();
         let refused = self.model().refused.clone();
         if refused.is_some_and(|end| path.ends_with(&end)) {
             return self.files.write(format!("{path}/refused"), value);
@@ -309,6 +316,7 @@ impl Cgroupfs for Kernel {
     }
 
     fn mkdir(&self, path: &str) -> Result<(), Error> {
+        let _call = self.call.lock().unwrap();
         self.files.mkdir(path)?;
         let (parent, _) = path.rsplit_once('/').unwrap_or(("", path));
         let handed_on = self
@@ -344,6 +352,7 @@ impl Cgroupfs for Kernel {
     }
 
     fn rmdir(&self, path: &str) -> Result<(), Error> {
+        let _call = self.call.lock().unwrap();
         let at = self.mount().join(path);
         let names = self.files.list(path)?;
         let is_busy = names.iter().any(|name| at.join(name).is_dir());

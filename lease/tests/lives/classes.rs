@@ -104,16 +104,16 @@ fn a_class_that_cannot_be_had_is_refused_by_its_name_with_the_reason() {
 /// One node leases two CPU resources; the tenant gets its class where it can be had.
 #[test]
 fn a_resource_that_refuses_the_class_is_left_for_another() {
-    let why = "two threads in a core";
-    let mut world = world(classes(WholeCore, Some((StrictIsolated, why))));
+    let why = "incomplete topology";
+    let mut world = world(classes(BestEffort, Some((WholeCore, why))));
     let other = Offer {
         resource_id: ResourceId(0xb),
         ..cores(classes(WholeCore, None))
     };
     world.table.offer(ResourceType::Cpu, other);
-    let (binding_id, _) = granted(&mut world, of_cpu(2, isolated(Some(StrictIsolated))));
+    let (binding_id, _) = granted(&mut world, of_cpu(2, isolated(Some(WholeCore))));
     assert_eq!(binding_id.resource_id, ResourceId(0xb));
-    let refusal = refused(&mut world, of_cpu(3, isolated(Some(StrictIsolated))));
+    let refusal = refused(&mut world, of_cpu(5, isolated(Some(WholeCore))));
     assert_eq!(refusal.class, RefusalClass::Permanent, "{refusal}");
 }
 

@@ -39,7 +39,7 @@ fn groups(numbers: &[u32]) -> Placement {
 
 /// How much is available of each class.
 fn available(world: &World) -> [u64; 3] {
-    let told = world.table.availability().next().unwrap();
+    let told = world.table.availability().next().expect("the offer");
     let by_class: BTreeMap<u8, u64> = told.available_by_class.into_iter().collect();
     assert_eq!(told.available, by_class[&(WholeCore as u8)], "the default");
     [BestEffort, WholeCore, StrictIsolated].map(|class| by_class[&(class as u8)])
@@ -111,6 +111,10 @@ fn grace_rotation_and_binding_are_refused() {
         assert_eq!(refusal.error, LeaseError::InvalidArgs);
         assert!(refusal.message.contains(word), "{refusal}");
     }
+    // Also while it has no binding: waiting does not help.
+    let mut after = restart_into(&world, self::world(), true);
+    let ticket = after.rotate(binding_id.lease_id, 0);
+    assert_eq!(after.refusal(ticket).error, LeaseError::InvalidArgs);
 }
 
 #[test]
@@ -123,7 +127,7 @@ fn a_release_that_failed_keeps_its_cores_and_its_time_from_others() {
         world.cut_ok(cut);
         world.release_order();
         world.report(Report::Release(binding_id, Err(failed("cgroup.kill"))));
-        let told = world.table.availability().next().unwrap();
+        let told = world.table.availability().next().expect("the offer");
         assert!(told.partly_fenced && !told.fenced);
         assert_eq!((told.fenced_part, available(&world)), (2, left));
         let next = restart_into(&world, self::world(), true);
@@ -212,7 +216,7 @@ fn check(world: &World, known: &mut BTreeMap<LeaseId, Placement>) {
     }
     let open = CPUS - 2 * exclusive.len() as u64;
     assert!(shared <= open, "{shared} of {open}");
-    let told = world.table.availability().next().unwrap();
+    let told = world.table.availability().next().expect("the offer");
     if !told.fenced {
         assert_eq!(available(world)[0], open - shared);
     }

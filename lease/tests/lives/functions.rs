@@ -38,7 +38,7 @@ fn asked(bits: u64) -> LeaseAllocRequest {
 }
 
 fn free(world: &World) -> Vec<u64> {
-    let told = world.table.availability().next().unwrap();
+    let told = world.table.availability().next().expect("the offer");
     told.free_dimensions.iter().map(|it| it.amount).collect()
 }
 
@@ -60,7 +60,7 @@ fn rates_never_add_up_to_more_than_the_link_and_each_lease_has_a_function() {
     let ticket = world.ask(Request::LeaseAlloc(asked(10 * GBIT + 1)));
     let refusal = world.refusal(ticket);
     assert_eq!(refusal.class, RefusalClass::Permanent);
-    for amount in ["10000000001", "4000000000", "10000000000", "Mb/s"] {
+    for amount in ["10000000001", "4000000000", "10000000000", "Gbit/s"] {
         assert!(refusal.message.contains(amount), "{refusal}");
     }
     granted(&mut world, asked(1));

@@ -74,7 +74,7 @@ fn each_has_its_code_and_class() {
         *r = r.clone().with_terms(CpuTerms {
             isolation,
             ..CpuTerms::default()
-        })
+        });
     };
     assert_eq!(refused(cpu), (InvalidArgs, Permanent));
     let exclusivity = Some(GpuExclusivityClass::Shared);

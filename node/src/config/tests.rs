@@ -142,3 +142,18 @@ fn cpus_are_all_or_a_list_as_a_flag_and_in_the_file() {
     let alone = settings(&["--cpu-reserve", "7"]).with_file();
     assert!(alone.unwrap_err().to_string().contains("--cpus"));
 }
+
+#[test]
+fn profile_and_bounds_of_a_tenant_are_read_from_flags_and_file() {
+    let default = settings(&["--auto-detect"]);
+    assert_eq!(default.profile, None);
+    let flags = ["--profile", "bare-metal", "--cpu-per-tenant-max", "4"];
+    assert_eq!(settings(&flags).profile, Some(Profile::BareMetal));
+    assert_eq!(settings(&flags).cpu_per_tenant_max, Some(4));
+    let text = "profile = \"bare-metal\"\nnet-per-tenant-max = 10000";
+    let file: Settings = toml::from_str(text).unwrap();
+    let merged = settings(&["--cpu-per-tenant-max", "4"]).over(file);
+    assert_eq!(merged.profile, Some(Profile::BareMetal));
+    let bounds = (merged.cpu_per_tenant_max, merged.net_per_tenant_max);
+    assert_eq!(bounds, (Some(4), Some(10_000)));
+}

@@ -339,6 +339,12 @@ fn nothing_that_was_only_detected_is_available() {
     );
     let whole = found.inventory(node, Epoch(3));
     assert_eq!((whole.epoch, whole.health), (Epoch(3), health::OK));
+    let policy = whole.cpu_caps[0].flags >> cpu_flags::ISOLATION_SHIFT & 0b111;
+    assert_eq!(
+        (whole.cpu_caps[0].cores, policy),
+        (2, 0),
+        "no policy is stated"
+    );
     assert_eq!(whole.nics[0].flags, NIC_SRIOV | NIC_LINK_UP);
     let nvme = resource_id(&node, ResourceType::Block, "nvme0n1");
     assert_eq!(whole.block_devs[0].resource_id, nvme);

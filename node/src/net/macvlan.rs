@@ -10,7 +10,7 @@ use fabricbios_sriov::{
 };
 use fabricbios_wire::ResourceType;
 
-use super::{Interface, records};
+use super::{Interface, interface_and_number, records};
 use crate::{detect::resource_id, providers::Opening};
 
 /// `IFNAME` or `IFNAME=MBPS`.
@@ -33,18 +33,10 @@ impl FromStr for MacvlanParent {
     type Err = BadMacvlanParent;
 
     fn from_str(text: &str) -> Result<Self, BadMacvlanParent> {
-        let bad = || BadMacvlanParent(text.to_owned());
-        let (interface, mbps) = match text.split_once('=') {
-            Some((interface, mbps)) => (interface, Some(mbps.parse().map_err(|_| bad())?)),
-            None => (text, None),
-        };
-        let is_name = !interface.is_empty() && !interface.contains('/');
-        is_name
-            .then(|| Self {
-                interface: interface.to_owned(),
-                mbps,
-            })
-            .ok_or_else(bad)
+        let parsed = interface_and_number(text);
+        parsed
+            .map(|(interface, mbps)| Self { interface, mbps })
+            .ok_or_else(|| BadMacvlanParent(text.to_owned()))
     }
 }
 

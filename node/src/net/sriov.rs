@@ -16,7 +16,7 @@ use fabricbios_sriov::{
 use fabricbios_wire::ResourceType;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
-use super::{Interface, places, records};
+use super::{Interface, interface_and_number, places, records};
 use crate::{detect::resource_id, providers::Opening};
 
 /// Where container engines look.
@@ -49,16 +49,9 @@ impl FromStr for SriovPf {
     type Err = BadSriovPf;
 
     fn from_str(text: &str) -> Result<Self, BadSriovPf> {
-        let (interface, count) = match text.split_once('=') {
-            Some((interface, count)) => (interface, Some(count.parse().ok().ok_or(BadSriovPf)?)),
-            None => (text, None),
-        };
-        let is_name = !interface.is_empty() && !interface.contains('/');
-        is_name
-            .then(|| Self {
-                interface: interface.to_owned(),
-                count,
-            })
+        let parsed = interface_and_number(text);
+        parsed
+            .map(|(interface, count)| Self { interface, count })
             .ok_or(BadSriovPf)
     }
 }

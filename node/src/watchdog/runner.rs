@@ -20,6 +20,7 @@ use std::{
 };
 
 use fabricbios_helper::{Pidfd, Program};
+use fabricbios_wire::ResourceType;
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::Signal,
@@ -101,11 +102,12 @@ impl Runner {
             }
             // Two sorts of network functions are one kind here.
             RunnerEvent::Ends(kind, _) if self.kinds.iter().any(|it| it.kind() == kind) => {}
-            RunnerEvent::Ends(kind, argument) => {
+            RunnerEvent::Ends(kind, argument) if !self.has(kind) => {
                 self.kinds.push(Deadlines::new(kind));
                 self.arguments
                     .extend([format!("--{kind}").into(), argument]);
             }
+            RunnerEvent::Ends(..) => {}
             RunnerEvent::Begin(waiting) => {
                 self.waiting = Some(waiting);
                 self.start();
@@ -134,6 +136,10 @@ impl Runner {
             Action::Kill(why) => self.gone(why),
             Action::Start => self.start(),
         }
+    }
+
+    fn has(&self, kind: ResourceType) -> bool {
+        self.kinds.iter().any(|it| it.kind() == kind)
     }
 
     fn is_there(&self, number: u64) -> bool {

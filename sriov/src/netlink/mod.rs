@@ -74,6 +74,12 @@ impl Error {
         }
     }
 
+    /// The system has refused a request with this error number.
+    #[must_use]
+    pub fn refused(step: &'static str, about: &dyn fmt::Display, errno: i32) -> Self {
+        Self::of_system(step, about, &io::Error::from_raw_os_error(errno))
+    }
+
     /// The error number of the system, if the system refused.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {

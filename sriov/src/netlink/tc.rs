@@ -4,7 +4,7 @@
 //! as `linux/pkt_sched.h` and `linux/tc_act/` have them.
 
 use fabricbios_wire::MacAddress;
-use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL, NlasIterator};
+use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NlasIterator};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{
@@ -232,7 +232,8 @@ impl Netlink {
         index: u32,
         message: RouteNetlinkMessage,
     ) -> Result<Option<TcMessage>, Error> {
-        let found = match self.request(step, &By::Index(index), message, 0) {
+        // Without the flag the kernel tells the listeners, and not who asks.
+        let found = match self.request(step, &By::Index(index), message, NLM_F_ECHO) {
             Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(None),
             found => found?,
         };
@@ -308,17 +309,21 @@ fn filter(index: u32, preference: u32, (frames, action): Rule) -> TcMessage {
     };
     let mut message = message(index, ARRIVING, TcHandle::UNSPEC);
     message.header.info = preference << 16 | u32::from(protocol.to_be());
-    let flower = |key| {
-        let actions = TcFilterFlowerOption::Actions(actions(action));
-        [key, actions].map(TcOption::Flower).to_vec()
+    let flower = |mut options: Vec<TcFilterFlowerOption>| {
+        options.push(TcFilterFlowerOption::Actions(actions(action)));
+        options.into_iter().map(TcOption::Flower).collect()
     };
     match frames {
         Frames::From(mac) => {
-            let key = flower(TcFilterFlowerOption::EthSrc(mac.0));
+            let key = flower(vec![TcFilterFlowerOption::EthSrc(mac.0)]);
             of_kind(message, "flower", key)
         }
         Frames::OfVlan(id) => {
-            let key = flower(TcFilterFlowerOption::VlanId(id));
+            // The kernel takes a VLAN only for frames that are said to have one.
+            let key = flower(vec![
+                TcFilterFlowerOption::EthType(VLAN),
+                TcFilterFlowerOption::VlanId(id),
+            ]);
             of_kind(message, "flower", key)
         }
         Frames::All | Frames::Tagged | Frames::TaggedTwice => {

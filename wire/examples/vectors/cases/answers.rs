@@ -79,6 +79,7 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     let about = "a lease of block storage with every part: three addresses, both secrets, both transports";
     answer(c, "lease_block_full", about, M::LeaseQuery, Reply::Lease(samples::full_block_lease()));
     cpu_leases(c);
+    no_memory_nodes(c);
     net_leases(c);
     intents(c);
     lease_lives(c);
@@ -169,6 +170,12 @@ fn cpu_leases(c: &mut Vec<Case>) {
     });
 }
 
+fn no_memory_nodes(c: &mut Vec<Case>) {
+    let lease = samples::cpu_lease(samples::cpu_binding());
+    let about = "an empty list of NUMA nodes says the same as none";
+    with_more(c, "cpu_no_memory_nodes", about, lease, &tlv(0x0604, &[]));
+}
+
 #[rustfmt::skip] // One case a line.
 fn net_leases(c: &mut Vec<Case>) {
     let mut add = |name: &str, about: &str, lease: LeaseInfo| {
@@ -257,25 +264,30 @@ fn lease_ends(c: &mut Vec<Case>) {
     steps_without_an_end(c);
 }
 
-/// An encoder writes no such thing.
 fn steps_without_an_end(c: &mut Vec<Case>) {
-    let asked = asked(MessageType::LeaseQuery);
-    let plain = samples::rdma_lease();
-    let whole = encode_answer(&asked, &Ok(Reply::Lease(plain.clone())));
-    let (fixed, area) = whole[HEADER_LEN..].split_at(2 + 88);
     let steps = [tlv(0x0C03, b"\0\0\0\x01\x04stepfound"), tlv(0x0C03, &[1])].concat();
-    let area = [&area[4..], &steps].concat();
+    let about = "0x0C03 without 0x0C02 is skipped, also where it is none";
+    with_more(c, "steps_without_end", about, samples::rdma_lease(), &steps);
+}
+
+/// The lease with more TLVs, which an encoder does not write and which change nothing.
+fn with_more(c: &mut Vec<Case>, name: &str, about: &str, lease: LeaseInfo, more: &[u8]) {
+    let asked = asked(MessageType::LeaseQuery);
+    let answer = Ok(Reply::Lease(lease));
+    let whole = encode_answer(&asked, &answer);
+    let (fixed, area) = whole[HEADER_LEN..].split_at(2 + 88);
+    let area = [&area[4..], more].concat();
     let length = u32::try_from(area.len()).unwrap_or(u32::MAX).to_be_bytes();
     c.push(Case {
-        name: "answer_lease_steps_without_end".to_owned(),
+        name: format!("answer_lease_{name}"),
         kind: Kind::Answer(asked),
-        about: "0x0C03 without 0x0C02 is skipped, also where it is none".to_owned(),
+        about: about.to_owned(),
         bytes: frame(
             REPLY,
             MessageType::LeaseQuery as u16,
             &[fixed, &length, &area].concat(),
         ),
-        expect: Expect::Accepted(describe::answer(&Ok(Reply::Lease(plain)))),
+        expect: Expect::Accepted(describe::answer(&answer)),
     });
 }
 

@@ -1,0 +1,249 @@
+//! A kernel of the test: it keeps links as the real one does, and refuses what the test wants.
+
+use std::{
+    collections::BTreeMap,
+    os::fd::BorrowedFd,
+    sync::{Mutex, MutexGuard},
+};
+
+use fabricbios_sriov::{
+    macvlan::Kernel,
+    netlink::{By, Error, Link, Rule},
+};
+use fabricbios_wire::MacAddress;
+use netlink_packet_route::link::MacVlanMode;
+
+/// The index of `parent0`.
+pub(crate) const PARENT: u32 = 2;
+
+#[derive(Debug, Default)]
+struct Device {
+    link: Link,
+    peer: Option<u32>,
+    is_away: bool,
+    rules: Vec<Rule>,
+    rate: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    devices: BTreeMap<u32, Device>,
+    next: u32,
+    /// The changing calls so far.
+    calls: Vec<&'static str>,
+    /// Refuse the changing call with this number.
+    refuse: Option<usize>,
+    /// Refuse every call with this name.
+    lacks: Option<&'static str>,
+    /// Forget the last rule of each set.
+    is_forgetful: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct FakeKernel(Mutex<State>);
+
+impl FakeKernel {
+    pub(crate) fn new() -> Self {
+        let link = Link {
+            index: PARENT,
+            name: "parent0".into(),
+            is_up: true,
+            mtu: 1500,
+            ..Link::default()
+        };
+        let parent = Device {
+            link,
+            ..Device::default()
+        };
+        Self(Mutex::new(State {
+            devices: BTreeMap::from([(PARENT, parent)]),
+            next: PARENT + 1,
+            ..State::default()
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// The names of all links but the parent, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let state = self.state();
+        let names = state.devices.values().map(|it| it.link.name.clone());
+        let mut names: Vec<String> = names.filter(|it| it != "parent0").collect();
+        names.sort();
+        names
+    }
+
+    /// The names of the links that are up.
+    pub(crate) fn up(&self) -> Vec<String> {
+        let state = self.state();
+        let up = state.devices.values().filter(|it| it.link.is_up);
+        up.map(|it| it.link.name.clone()).collect()
+    }
+
+    pub(crate) fn calls(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.state().calls)
+    }
+
+    pub(crate) fn refuse(&self, number: Option<usize>) {
+        let mut state = self.state();
+        state.calls.clear();
+        state.refuse = number;
+    }
+
+    pub(crate) fn lack(&self, call: Option<&'static str>) {
+        self.state().lacks = call;
+    }
+
+    pub(crate) fn set_forgetful(&self, is_forgetful: bool) {
+        self.state().is_forgetful = is_forgetful;
+    }
+
+    pub(crate) fn rename(&self, from: &str, to: &str) {
+        let mut state = self.state();
+        let device = state.devices.values_mut().find(|it| it.link.name == from);
+        device.unwrap().link.name = to.into();
+    }
+
+    /// Counts the call, and refuses it if the test wants.
+    fn begin(
+        &self,
+        call: &'static str,
+        about: &dyn std::fmt::Display,
+    ) -> Result<MutexGuard<'_, State>, Error> {
+        let mut state = self.state();
+        state.calls.push(call);
+        let number = state.calls.len();
+        match state.refuse == Some(number) || state.lacks == Some(call) {
+            true => Err(Error::refused(call, about, libc::ENOENT)),
+            false => Ok(state),
+        }
+    }
+}
+
+impl State {
+    fn add(&mut self, link: Link) -> Result<u32, Error> {
+        if self.devices.values().any(|it| it.link.name == link.name) {
+            return Err(Error::refused("make", &link.name, libc::EEXIST));
+        }
+        let index = self.next;
+        self.next += 1;
+        let link = Link { index, ..link };
+        let device = Device {
+            link,
+            ..Device::default()
+        };
+        self.devices.insert(index, device);
+        Ok(index)
+    }
+
+    fn find(&mut self, name: &str) -> Result<&mut Device, Error> {
+        let found = self.devices.values_mut().find(|it| it.link.name == name);
+        found.ok_or_else(|| Error::refused("find", &name, libc::ENODEV))
+    }
+
+    fn at(&mut self, index: u32) -> Result<&mut Device, Error> {
+        let found = self.devices.get_mut(&index);
+        found.ok_or_else(|| Error::refused("find", &index, libc::ENODEV))
+    }
+}
+
+impl Kernel for FakeKernel {
+    fn link(&self, by: By<'_>) -> Result<Option<Link>, Error> {
+        let state = self.state();
+        let is_it = |it: &&Device| match by {
+            By::Index(index) => it.link.index == index,
+            By::Name(name) => it.link.name == name,
+        };
+        let here = state.devices.values().filter(|it| !it.is_away);
+        Ok(here.clone().find(is_it).map(|it| it.link.clone()))
+    }
+
+    fn links(&self, kind: &str) -> Result<Vec<Link>, Error> {
+        let state = self.state();
+        let here = state.devices.values().filter(|it| !it.is_away);
+        let of_kind = here.filter(|it| it.link.kind.as_deref() == Some(kind));
+        Ok(of_kind.map(|it| it.link.clone()).collect())
+    }
+
+    fn make_macvlan(&self, name: &str, parent: u32, mac: MacAddress) -> Result<(), Error> {
+        let link = Link {
+            name: name.into(),
+            kind: Some("macvlan".into()),
+            mac: Some(mac),
+            parent: Some(parent),
+            macvlan_mode: Some(MacVlanMode::Private),
+            ..Link::default()
+        };
+        self.begin("make macvlan", &name)?.add(link).map(drop)
+    }
+
+    fn make_veth(&self, name: &str, peer: &str, mac: MacAddress, mtu: u32) -> Result<(), Error> {
+        let mut state = self.begin("make veth", &name)?;
+        let end = |name: &str, mac| Link {
+            name: name.into(),
+            kind: Some("veth".into()),
+            mac,
+            mtu,
+            ..Link::default()
+        };
+        let one = state.add(end(name, None))?;
+        let other = state.add(end(peer, Some(mac)))?;
+        state.at(one)?.peer = Some(other);
+        state.at(other)?.peer = Some(one);
+        Ok(())
+    }
+
+    fn set_alias(&self, name: &str, alias: &str) -> Result<(), Error> {
+        let mut state = self.begin("set alias", &name)?;
+        state.find(name)?.link.alias = Some(alias.into());
+        Ok(())
+    }
+
+    fn set_rules(&self, index: u32, rules: &[Rule]) -> Result<(), Error> {
+        let mut state = self.begin("set rules", &index)?;
+        let kept = rules.len() - usize::from(state.is_forgetful);
+        state.at(index)?.rules = rules[..kept].to_vec();
+        Ok(())
+    }
+
+    fn rules(&self, index: u32) -> Result<Vec<Option<Rule>>, Error> {
+        Ok(self
+            .state()
+            .at(index)?
+            .rules
+            .iter()
+            .copied()
+            .map(Some)
+            .collect())
+    }
+
+    fn shape(&self, index: u32, rate: u64) -> Result<(), Error> {
+        self.begin("shape", &index)?.at(index)?.rate = Some(rate);
+        Ok(())
+    }
+
+    fn shaped(&self, index: u32) -> Result<Option<u64>, Error> {
+        Ok(self.state().at(index)?.rate)
+    }
+
+    fn set_up(&self, name: &str) -> Result<(), Error> {
+        self.begin("set up", &name)?.find(name)?.link.is_up = true;
+        Ok(())
+    }
+
+    fn move_to(&self, index: u32, _namespace: BorrowedFd<'_>) -> Result<(), Error> {
+        self.begin("move", &index)?.at(index)?.is_away = true;
+        Ok(())
+    }
+
+    fn delete(&self, index: u32) -> Result<bool, Error> {
+        let mut state = self.begin("delete", &index)?;
+        let Some(gone) = state.devices.remove(&index) else {
+            return Ok(false);
+        };
+        gone.peer.map(|peer| state.devices.remove(&peer));
+        Ok(true)
+    }
+}

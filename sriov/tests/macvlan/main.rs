@@ -1,0 +1,465 @@
+//! Store and path of macvlan leases on a kernel of the test: in this process, and with each behind a socket.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod kernel;
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use fabricbios_contract::{
+    Caller, DataPath, EndByName, Given, Guard, LocalAccess, LocalRefusal, Provider, Store,
+    remote::{RemotePath, RemoteStore, serve_path, serve_store},
+};
+use fabricbios_kernfs::Tree;
+use fabricbios_lease::{
+    BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, Quantity, StepError,
+};
+use fabricbios_sriov::macvlan::{
+    Kernel, MacvlanEnd, MacvlanPath, MacvlanStore, Parent, ParentConfig, end_unoffered,
+};
+use fabricbios_wire::{
+    Enforcement, Generation, HandOver, KindBinding, LeaseId, LeaseTerms, MacAddress, NetBinding,
+    NetTerms, NodeId, ResourceId, Transport, VlanId,
+};
+use tempfile::TempDir;
+
+use kernel::FakeKernel;
+
+const NIC: ResourceId = ResourceId(3);
+const NODE: NodeId = NodeId([7; 32]);
+const OTHERS: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
+
+/// Takes every lease, and notes those that are over.
+#[derive(Debug, Default)]
+struct Watching(Mutex<Vec<BindingId>>);
+
+impl Guard for Watching {
+    fn watches(&self) -> bool {
+        true
+    }
+
+    fn extend(&self, _binding_id: BindingId, _deadline: BootTime) {}
+
+    fn over(&self, binding_id: BindingId) {
+        self.0.lock().unwrap().push(binding_id);
+    }
+}
+
+struct World {
+    directory: TempDir,
+    kernel: Arc<FakeKernel>,
+    guard: Arc<Watching>,
+    store: Arc<dyn Store>,
+    path: Arc<dyn DataPath>,
+    local: Arc<MacvlanPath>,
+    provider: Arc<Provider>,
+}
+
+/// A machine with `parent0`, whose driver tells this speed.
+fn machine(speed: &str) -> (TempDir, Arc<FakeKernel>) {
+    let directory = tempfile::tempdir().unwrap();
+    let nic = directory.path().join("sys/class/net/parent0");
+    fs::create_dir_all(&nic).unwrap();
+    fs::write(nic.join("speed"), speed).unwrap();
+    fs::write(nic.join("address"), OTHERS.to_string()).unwrap();
+    (directory, Arc::new(FakeKernel::new()))
+}
+
+fn records(directory: &TempDir) -> PathBuf {
+    directory.path().join("run")
+}
+
+fn parent(
+    directory: &TempDir,
+    kernel: &Arc<FakeKernel>,
+    mbps: Option<u64>,
+) -> Result<Arc<Parent>, StepError> {
+    let opened = Parent::open(ParentConfig {
+        name: "parent0".into(),
+        node_id: NODE,
+        mbps,
+        records: records(directory),
+        sys: Tree::new(directory.path().join("sys")),
+        kernel: kernel.clone(),
+    });
+    opened.map(Arc::new)
+}
+
+impl World {
+    fn new(apart: bool) -> Self {
+        let (directory, kernel) = machine("1000");
+        let parent = parent(&directory, &kernel, None).unwrap();
+        let guard = Arc::new(Watching::default());
+        let local = Arc::new(MacvlanPath::new(parent.clone(), guard.clone()));
+        let mut store: Arc<dyn Store> = Arc::new(MacvlanStore::new(parent));
+        let mut path: Arc<dyn DataPath> = local.clone();
+        if apart {
+            let (here, there) = UnixStream::pair().unwrap();
+            thread::spawn(move || serve_store(there, &store));
+            store = Arc::new(RemoteStore::new(here).unwrap());
+            let (here, there) = UnixStream::pair().unwrap();
+            thread::spawn(move || serve_path(there, &path));
+            path = Arc::new(RemotePath::new(here).unwrap());
+        }
+        let provider = Provider::new().with_store(NIC, store.clone()).with_path(
+            "macvlan",
+            &[Transport::Auto],
+            path.clone(),
+        );
+        kernel.calls();
+        Self {
+            directory,
+            kernel,
+            guard,
+            store,
+            path,
+            local,
+            provider: Arc::new(provider),
+        }
+    }
+
+    fn both() -> [Self; 2] {
+        [Self::new(false), Self::new(true)]
+    }
+
+    fn bound(&self, lease: u128, terms: NetTerms) -> NetBinding {
+        let bound = self.provider.bind(&order(lease, terms)).unwrap();
+        match bound.kind {
+            KindBinding::Net(Some(net)) => *net,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(&self, lease: u128, terms: NetTerms) -> String {
+        match self.provider.bind(&order(lease, terms)) {
+            Err(BindError::Refused(why)) => why.detail,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn end(&self, lease: u128) {
+        self.provider.cut(binding_id(lease), Linger::None).unwrap();
+        let released = self.provider.release(binding_id(lease), rate(), &|| ());
+        released.unwrap();
+    }
+
+    fn is_empty(&self) {
+        assert_eq!(self.kernel.names(), [""; 0]);
+        assert_eq!(fs::read_dir(records(&self.directory)).unwrap().count(), 0);
+        assert_eq!(self.store.leases().unwrap(), []);
+        assert_eq!(self.path.leases().unwrap(), []);
+    }
+}
+
+fn binding_id(lease: u128) -> BindingId {
+    BindingId {
+        // The names of devices have the first digits.
+        lease_id: LeaseId(lease << 100),
+        generation: Generation(1),
+        resource_id: NIC,
+    }
+}
+
+fn rate() -> Placement {
+    let rate = Quantity {
+        name: "rate".into(),
+        amount: 100_000_000,
+    };
+    Placement::Vector([rate].into())
+}
+
+fn order(lease: u128, terms: NetTerms) -> BindOrder {
+    BindOrder {
+        terms: LeaseTerms::Net(terms),
+        tenant: "red".into(),
+        ..BindOrder::new(binding_id(lease), rate(), Transport::Auto)
+    }
+}
+
+fn netns() -> NetTerms {
+    NetTerms {
+        hand_over: Some(HandOver::Netns),
+        ..NetTerms::default()
+    }
+}
+
+fn with_mac(mac: MacAddress) -> NetTerms {
+    NetTerms {
+        mac: Some(mac),
+        ..NetTerms::default()
+    }
+}
+
+fn root() -> Caller {
+    Caller {
+        uid: 0,
+        pid: 1,
+        tenants: Vec::new(),
+        is_root: true,
+    }
+}
+
+#[test]
+fn a_lease_has_three_devices_with_its_limits_and_the_tenant_one_of_them() {
+    for world in World::both() {
+        let net = world.bound(1, NetTerms::default());
+        let name = net.interface.unwrap();
+        let up = world.kernel.up();
+        assert_eq!(up.len(), 4, "with the parent: {up:?}");
+        assert!(up.contains(&name), "{up:?}");
+        assert!(net.mac.is_of_one_interface());
+        assert_eq!(net.rate_bps, 100_000_000);
+        let macvlan = &world.kernel.links("macvlan").unwrap()[0];
+        assert_eq!(macvlan.mac, Some(net.mac));
+        let rate = world.kernel.shaped(macvlan.index).unwrap();
+        assert_eq!(rate, Some(100_000_000 / 8));
+        world.end(1);
+        world.is_empty();
+    }
+}
+
+#[test]
+fn access_opens_last_and_for_a_namespace_only_the_node_s_devices_are_up() {
+    for world in World::both() {
+        world.bound(1, netns());
+        let calls = world.kernel.calls();
+        assert_eq!(calls[calls.len() - 2..], ["set up", "set up"]);
+        let before = &calls[..calls.len() - 2];
+        assert!(!before.contains(&"set up"), "{calls:?}");
+        assert_eq!(world.kernel.up().len(), 3, "with the parent");
+        world.end(1);
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_and_leaves_nothing() {
+    for world in World::both() {
+        let vfio = NetTerms {
+            hand_over: Some(HandOver::Vfio),
+            ..NetTerms::default()
+        };
+        assert!(world.refused(1, vfio).contains("no PCI devices"));
+        let of_node = world.refused(1, with_mac(OTHERS));
+        assert!(of_node.contains("interface parent0"), "{of_node}");
+        world.is_empty();
+        let mac = MacAddress([2, 0, 0, 0, 0, 1]);
+        world.bound(1, with_mac(mac));
+        assert!(world.refused(2, with_mac(mac)).contains("another lease"));
+        world.end(1);
+        // The address is free again.
+        world.bound(3, with_mac(mac));
+        world.end(3);
+        world.is_empty();
+    }
+}
+
+#[test]
+fn a_failure_at_any_call_leaves_nothing() {
+    for world in World::both() {
+        world.bound(1, NetTerms::default());
+        let calls = world.kernel.calls().len();
+        world.end(1);
+        for number in 1..=calls {
+            world.kernel.refuse(Some(number));
+            let lease = 10 + number as u128;
+            let failed = world.provider.bind(&order(lease, NetTerms::default()));
+            assert!(matches!(failed, Err(BindError::Failed(_))), "{failed:?}");
+            world.kernel.refuse(None);
+            world.is_empty();
+        }
+    }
+}
+
+#[test]
+fn a_limit_that_does_not_read_back_is_no_grant() {
+    for world in World::both() {
+        world.kernel.set_forgetful(true);
+        let Err(BindError::Failed(why)) = world.provider.bind(&order(1, netns())) else {
+            panic!("granted without its last rule, which drops")
+        };
+        assert!(why.detail.contains("rules for sent frames"), "{why}");
+        world.is_empty();
+    }
+}
+
+#[test]
+fn a_cut_deletes_the_macvlan_first_and_is_proved_by_what_is_left() {
+    for world in World::both() {
+        let net = world.bound(1, NetTerms::default());
+        let cut = world.provider.cut(binding_id(1), Linger::None).unwrap();
+        let steps: Vec<&str> = cut.steps().iter().map(|it| &*it.step).collect();
+        let expected = ["delete macvlan", "delete veth pair", "look for interfaces"];
+        assert_eq!(steps, expected);
+        assert_eq!(world.guard.0.lock().unwrap().as_slice(), [binding_id(1)]);
+        // Somebody has it under another name.
+        world.bound(2, NetTerms::default());
+        let macvlan = world.kernel.links("macvlan").unwrap()[0].name.clone();
+        world.kernel.rename(&macvlan, "mine");
+        let uncut = world.provider.cut(binding_id(2), Linger::None).unwrap_err();
+        assert!(uncut.detail.contains("mine"), "{uncut}");
+        drop(net);
+    }
+}
+
+#[test]
+fn late_calls_change_nothing() {
+    for world in World::both() {
+        world.path.revoke(binding_id(1), Linger::None).unwrap();
+        let late = world.provider.bind(&order(1, NetTerms::default()));
+        assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
+        assert_eq!(world.kernel.names(), [""; 0]);
+        world.bound(2, NetTerms::default());
+        let mut again = order(2, NetTerms::default());
+        again.binding_id.generation = Generation(2);
+        world.provider.bind(&again).unwrap();
+        // A cut of the binding before.
+        world.path.revoke(binding_id(2), Linger::None).unwrap();
+        assert_eq!(world.kernel.names().len(), 3);
+    }
+}
+
+#[test]
+fn what_a_dead_process_has_left_is_ended_by_name() {
+    for [left, world] in [World::both(), World::both()] {
+        // Whole, and half made: a macvlan alone.
+        left.bound(1, NetTerms::default());
+        world
+            .kernel
+            .make_macvlan("fbm000000000002", kernel::PARENT, OTHERS)
+            .unwrap();
+        let note = format!("fabricbios-07070707 {} 1 parent0", LeaseId(2 << 80));
+        world.kernel.set_alias("fbm000000000002", &note).unwrap();
+        drop(world.provider.reconcile(&BTreeSet::new()).unwrap());
+        let other = MacvlanEnd::new(left.kernel.clone());
+        other.end(binding_id(1).lease_id).unwrap();
+        other.end(binding_id(1).lease_id).unwrap();
+        assert_eq!(left.kernel.names(), [""; 0]);
+        left.bound(3, NetTerms::default());
+        end_unoffered(&*left.kernel, NODE, records(&left.directory), &["parent0"]).unwrap();
+        assert_eq!(left.kernel.names().len(), 3, "still on offer");
+        end_unoffered(&*left.kernel, NODE, records(&left.directory), &[]).unwrap();
+        left.is_empty();
+    }
+}
+
+#[test]
+fn an_adopted_lease_keeps_its_devices_and_one_without_them_fails() {
+    for world in World::both() {
+        let first = world.bound(1, NetTerms::default());
+        let parent = parent(&world.directory, &world.kernel, None).unwrap();
+        let next = MacvlanPath::new(parent, world.guard.clone());
+        let adopts = BindOrder {
+            adopts: true,
+            ..order(1, NetTerms::default())
+        };
+        let part = world.store.open(&adopts).unwrap();
+        world.kernel.calls();
+        let adopted = next.bind(&adopts, &part).unwrap();
+        assert_eq!(adopted.kind, KindBinding::Net(Some(Box::new(first))));
+        assert_eq!(world.kernel.calls(), [""; 0], "nothing was changed");
+        MacvlanEnd::new(world.kernel.clone())
+            .end(binding_id(1).lease_id)
+            .unwrap();
+        let mut again = adopts.clone();
+        again.binding_id.generation = Generation(2);
+        let gone = next.bind(&again, &part);
+        assert!(gone.is_err(), "{gone:?}");
+    }
+}
+
+#[test]
+fn only_the_tenant_gives_a_namespace_and_only_to_an_open_lease_that_takes_one() {
+    let world = World::new(false);
+    world.bound(1, netns());
+    world.bound(2, NetTerms::default());
+    let file = || Given::NetworkNamespace(File::open("/dev/null").unwrap().into());
+    let enter = |lease, caller: &Caller, given| {
+        world.local.enter(binding_id(lease).lease_id, caller, given)
+    };
+    let stranger = Caller {
+        uid: 1000,
+        tenants: vec!["blue".into()],
+        is_root: false,
+        ..root()
+    };
+    let refused = enter(1, &stranger, file());
+    assert!(
+        matches!(refused, Err(LocalRefusal::NotYours { .. })),
+        "{refused:?}"
+    );
+    let own = File::open("/proc/self/ns/net").unwrap().into();
+    for (lease, given) in [(1, file()), (1, Given::NetworkNamespace(own)), (2, file())] {
+        let refused = enter(lease, &root(), given);
+        assert!(
+            matches!(refused, Err(LocalRefusal::Unsupported(_))),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(enter(9, &root(), file()), Err(LocalRefusal::NotFound));
+    world.path.revoke(binding_id(1), Linger::None).unwrap();
+    let refused = enter(1, &root(), file());
+    assert!(
+        matches!(refused, Err(LocalRefusal::NotActive(_))),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn a_kernel_without_a_shaper_makes_rates_best_effort_and_says_so() {
+    let (directory, kernel) = machine("1000");
+    kernel.lack(Some("shape"));
+    let unshaped = parent(&directory, &kernel, None).unwrap();
+    assert_eq!(unshaped.offer(NIC).rate, Some(Enforcement::BestEffort));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = Arc::clone(&told);
+    MacvlanStore::new(unshaped).tell_condition(Box::new(move |it| tell.lock().unwrap().push(it)));
+    let told = told.lock().unwrap();
+    let [Condition::Degraded(why)] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert!(why.contains("parent0") && why.contains("shape"), "{why}");
+    kernel.lack(Some("set rules"));
+    let error = parent(&directory, &kernel, None).unwrap_err();
+    assert_eq!(error.step, "set rules".into(), "no lease without rules");
+    assert_eq!(kernel.names(), [""; 0]);
+}
+
+#[test]
+fn the_rate_on_offer_is_that_of_the_driver_or_less() {
+    for (speed, mbps, expected) in [
+        ("1000", None, Some(1_000_000_000)),
+        ("1000", Some(400), Some(400_000_000)),
+        ("-1", Some(400), Some(400_000_000)),
+        ("-1", None, None),
+        ("1000", Some(1001), None),
+        ("1000", Some(0), None),
+    ] {
+        let (directory, kernel) = machine(speed);
+        let opened = parent(&directory, &kernel, mbps);
+        let offered = opened.map(|it| it.offer(NIC).capacity);
+        assert_eq!(
+            offered.as_ref().ok(),
+            expected.as_ref(),
+            "{speed} {mbps:?}: {offered:?}"
+        );
+    }
+}
+
+#[test]
+fn a_vlan_is_told_back() {
+    let world = World::new(false);
+    let vlan = VlanId::new(42);
+    let terms = NetTerms {
+        vlan,
+        ..NetTerms::default()
+    };
+    assert_eq!(world.bound(1, terms).vlan, vlan);
+    world.end(1);
+}
