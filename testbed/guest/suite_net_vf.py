@@ -88,7 +88,7 @@ def expiry(suite, node):
             late_ms = 1e3 * (heard.last - deadline)
             print(f"   last frame {late_ms:+.0f} ms from the deadline", flush=True)
             suite.check("expiry: not before the deadline, and not late", -1000 < late_ms < LATE_LIMIT_MS, "around 0", late_ms)
-    proof = node.operator.query(lease).get("end", {})
+    proof = node.operator.query(lease).get("proof", [])
     suite.check("expiry: the proof names the step", "bus master off" in str(proof), "bus master off", proof)
 
 

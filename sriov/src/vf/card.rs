@@ -164,9 +164,9 @@ impl Card {
         u32::try_from(self.functions.len()).unwrap_or(u32::MAX)
     }
 
-    /// What the node does not enforce with this card, for people; `None`: it enforces everything.
+    /// What the node does not enforce with this card, for people.
     #[must_use]
-    pub fn degraded(&self) -> Option<String> {
+    pub fn degraded(&self) -> String {
         self.driver.degraded()
     }
 

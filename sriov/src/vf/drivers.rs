@@ -44,8 +44,8 @@ pub(super) fn names() -> String {
 }
 
 impl Driver {
-    /// What the node does not enforce with this driver, for people; `None`: it enforces everything.
-    pub(super) fn degraded(&self) -> Option<String> {
+    /// What the node does not enforce with this driver, for people.
+    pub(super) fn degraded(&self) -> String {
         // With no driver was it seen yet. QEMU's card takes the setting and sends frames with any address.
         let mut why = vec![format!(
             "with {} it was not seen that the card drops frames with a foreign source address",
@@ -63,6 +63,6 @@ impl Driver {
                 self.card
             ));
         }
-        Some(why.join("; "))
+        why.join("; ")
     }
 }

@@ -205,9 +205,7 @@ impl Store for VfStore {
     }
 
     fn tell_condition(&self, tell: TellCondition) {
-        if let Some(why) = self.card.degraded() {
-            tell(Condition::Degraded(why));
-        }
+        tell(Condition::Degraded(self.card.degraded()));
     }
 }
 
