@@ -11,7 +11,7 @@ const CPUINFO_BYTES: usize = 64 << 10;
 /// All processors of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuFound {
-    /// [`NAME`].
+    /// `cpu0`.
     pub name: String,
     /// Cores and logical CPUs.
     pub topology: Topology,
