@@ -27,7 +27,7 @@ impl<K: Storage> Builder<K> {
         self
     }
 
-    /// Makes each renewal change the key. For callers that read [`Lease::binding`] again after it.
+    /// Makes each renewal change the key. For callers that read [`crate::Lease::binding`] again after it.
     pub fn rotate_on_renew(mut self) -> Self {
         self.request.rotate_on_renew = true;
         self
