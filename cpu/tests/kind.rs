@@ -608,6 +608,12 @@ fn a_host_that_cannot_do_it_is_told_what_is_missing() {
         Err(BindError::Failed(_))
     ));
     world.bound(&time(2, 1));
+    let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
+    drop(store(&kernel).unwrap());
+    let kill = root(&kernel).path("shared/cgroup.kill");
+    std::fs::rename(&kill, kill.with_extension("none")).unwrap();
+    let error = store(&kernel).unwrap_err();
+    assert!(error.detail.contains("Linux 5.14"), "{error}");
     // Another cgroup has CPUs of the offer.
     let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
     drop(store(&kernel).unwrap());
