@@ -38,6 +38,10 @@ pub(crate) fn prepare(root: &Root, cpus: &[u32]) -> Result<Prepared, StepError> 
     enable(fs, &at, &["cpuset", "cpu"])?;
     make(fs, "make shared", &root.name(SHARED))?;
     enable(fs, &root.name(SHARED), &["cpu"])?;
+    if !root.exists("look for kill", &format!("{SHARED}/cgroup.kill"))? {
+        let why = "this kernel has no cgroup.kill, which Linux 5.14 and later have: no lease could be ended";
+        return Err(StepError::new("look for kill", why));
+    }
     Ok(Prepared {
         not_exclusive: take_exclusive(root, cpus)?,
         _lock: lock,

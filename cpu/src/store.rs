@@ -12,6 +12,7 @@ use fabricbios_lease::{
     BindError, BindOrder, BindingId, CoreGroup, Custody, Lookup, Placement, StepError,
 };
 use fabricbios_wire::{CpuPartition, LeaseId};
+use nix::errno::Errno;
 
 use crate::{
     Group,
@@ -92,8 +93,12 @@ impl CpuStore {
             released: Mutex::default(),
             config,
         };
-        store.set_shared(&BTreeSet::new())?;
-        Ok(store)
+        match store.set_shared(&BTreeSet::new()) {
+            // Exclusive leases have all CPUs on offer. The best_effort ones of an earlier run do not fit any more: the
+            // table ends them, and a release writes the file.
+            Err(error) if error.errno == Some(Errno::ENOSPC as i32) => Ok(store),
+            set => set.map(|()| store),
+        }
     }
 
     /// Why there are no exclusive leases here; `None`: there are.

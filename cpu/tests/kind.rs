@@ -505,6 +505,34 @@ fn a_lease_goes_on_after_a_restart_or_is_an_error_and_never_made_anew() {
 }
 
 #[test]
+fn a_start_with_fewer_cpus_succeeds_and_best_effort_leases_without_any_can_be_released() {
+    let before = World::new(false);
+    let mut process = before.kernel.spawn();
+    before.bound(&cores(1, &[2]));
+    before.bound(&time(2, 1));
+    before.enter(2, &process, "red").unwrap();
+    let kernel = before.kernel.clone();
+    drop(before);
+    let topology = Topology::read(&kernel.tree("sys")).unwrap();
+    let fewer = Wanted::These("2-3".parse().unwrap());
+    let store = CpuStore::open(CpuConfig {
+        root: root(&kernel),
+        groups: topology.select(&fewer, &[], &BTreeSet::new()).unwrap(),
+        sys: kernel.tree("sys"),
+        proc: kernel.tree("proc"),
+    })
+    .unwrap();
+    let shared = format!("{ROOT}/shared/cpuset.cpus");
+    assert_eq!(kernel.text(&shared), "4-5", "they are there still");
+    let order = time(2, 1);
+    let released = store.release(order.binding_id, Some(&order.placement), &|| ());
+    released.unwrap();
+    process.end();
+    assert_eq!(kernel.text(&shared).trim(), "");
+    assert_eq!(store.leases().unwrap(), [LeaseId(1)]);
+}
+
+#[test]
 fn a_process_that_cannot_die_is_moved_aside_and_keeps_only_its_cores_from_others() {
     for world in World::both() {
         let process = world.kernel.spawn();
@@ -608,6 +636,12 @@ fn a_host_that_cannot_do_it_is_told_what_is_missing() {
         Err(BindError::Failed(_))
     ));
     world.bound(&time(2, 1));
+    let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
+    drop(store(&kernel).unwrap());
+    let kill = root(&kernel).path("shared/cgroup.kill");
+    std::fs::rename(&kill, kill.with_extension("none")).unwrap();
+    let error = store(&kernel).unwrap_err();
+    assert!(error.detail.contains("Linux 5.14"), "{error}");
     // Another cgroup has CPUs of the offer.
     let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
     drop(store(&kernel).unwrap());

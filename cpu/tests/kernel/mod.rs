@@ -296,6 +296,12 @@ impl Cgroupfs for Kernel {
             return self.files.write(format!("{path}/refused"), value);
         }
         let (at, file) = path.rsplit_once('/').unwrap_or(("", path));
+        let has_members =
+            |it: &String| it.starts_with(&format!("{at}/")) && !self.members(it).is_empty();
+        if file == "cpuset.cpus" && value == "\n" && self.groups().iter().any(has_members) {
+            // ENOSPC, as the kernel says.
+            return Tree::new("/dev").write("full", value);
+        }
         match file {
             "cgroup.procs" => self.move_in(at, value.parse().unwrap()),
             "cgroup.subtree_control" => {
