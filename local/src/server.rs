@@ -128,8 +128,8 @@ fn check_directory(directory: Option<&Path>) -> io::Result<()> {
     }
     if mode & 0o022 != 0 {
         return invalid(format!(
-            "the directory {shown} has mode {mode:04o}, so other users could put sockets of their own there: chmod 755 it, \
-             or choose another"
+            "the directory {shown} has mode {mode:04o}, so other users could put sockets of their own there: choose \
+             one in which only root writes, such as /run/fabricbios"
         ));
     }
     Ok(())

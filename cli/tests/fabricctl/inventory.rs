@@ -254,12 +254,12 @@ net  enp1s0f0np0  ok
 net  eno2  ok
   id          00000000000000000000000000000005
   capacity    unknown, link down, MTU 9000
-  available   unknown
+  available   none: listed, not offered for lease
 
 block  nvme1n1  degraded
   id          00000000000000000000000000000006
   capacity    3.4 TiB, blocks of 4096 B
-  available   0 B
+  available   none: listed, not offered for lease
   transports  nvme-tcp
   flags       read-only
 ";

@@ -60,8 +60,9 @@ pub enum CpuIsolationPolicy {
     #[default]
     #[value(alias = "WholeCore")]
     WholeCore,
-    /// Whole cores that share nothing.
+    /// Whole cores of one NUMA node, on a machine without SMT: `strict_isolated` of a request.
     #[value(aliases = ["strict_isolated", "StrictIsolated"])]
+    #[serde(alias = "strict_isolated")]
     Strict,
 }
 

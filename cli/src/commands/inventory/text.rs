@@ -31,6 +31,8 @@ fn block(resource: &ResourceJson) -> String {
     row("capacity", &capacity(resource));
     let available = match &resource.classes {
         Some(classes) if !classes.supported.is_empty() => by_class(resource, classes),
+        // Every resource on offer tells its classes, if only that it has none.
+        None if resource.available == 0 => "none: listed, not offered for lease".to_owned(),
         _ => amount(resource.available),
     };
     for (index, line) in available.lines().enumerate() {
