@@ -20,7 +20,7 @@ use fabricbios_wire::{
 use super::{
     card::{Card, MBPS, VFIO},
     cdi::{Cdi, device_name},
-    cut::Cutter,
+    cut::{Cutter, ENDS_WITHIN},
     record::Record,
     steps,
 };
@@ -158,7 +158,7 @@ impl VfPath {
 
     /// Takes the function back: cut, without a driver.
     fn take_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
-        self.cutter().cut(lease, record)?;
+        self.cutter().cut(lease, record, ENDS_WITHIN)?;
         self.card.operator.unbind(record.function)?;
         steps::passed("unbind driver");
         Ok(())
@@ -302,7 +302,7 @@ impl DataPath for VfPath {
             self.guard.over(binding_id);
             return Ok(Revoked::proved(nothing()));
         };
-        let steps = self.cutter().cut(lease, &record)?;
+        let steps = self.cutter().cut(lease, &record, ENDS_WITHIN)?;
         entry.state().gate.ended(binding_id.generation);
         Ok(Revoked {
             steps,
