@@ -394,10 +394,16 @@ impl LocalAccess for VfPath {
         require_network_namespace(namespace)
             .map_err(|error| LocalRefusal::Unsupported(error.to_string()))?;
         let link = self.interface(&record).map_err(LocalRefusal::Failed)?;
+        // It may come from a namespace that has ended, with a name that the tenant chose.
+        let name = interface_name(lease);
+        if link.name != name {
+            let renamed = self.card.links.rename(link.index, &name);
+            renamed.map_err(LocalRefusal::Failed)?;
+        }
         let moved = self.card.links.move_to(link.index, namespace);
         moved.map_err(LocalRefusal::Failed)?;
         steps::passed("move to namespace");
-        Ok(Entered { place: link.name })
+        Ok(Entered { place: name })
     }
 }
 
