@@ -23,6 +23,8 @@ STEPS = ("claim function", "set address", "set VLAN", "set rate", "bind driver",
          "unbind driver", "reset function", "remove record", *VFIO_STEPS)
 SOME_STEPS = length(STEPS, ("claim function", "bind driver", "end holders", "unbind driver"))
 MACS = ("02:00:00:00:00:42", "02:00:00:00:00:43")
+# Drivers of cards that were seen to drop frames with a foreign source address. QEMU's card takes the spoof check and does not do it.
+SPOOF_VERIFIED = ()
 VF_TX = pathlib.Path(__file__).with_name("vf_tx.c")
 
 
@@ -51,13 +53,19 @@ def packets(suite, node):
         up(one, "tenant")
         with flow(one, path) as heard:
             suite.check("frames with the leased address arrive", heard.flows())
+        driver = os.path.basename(os.readlink(f"/sys/class/net/{vf.CARD}/device/driver"))
+        verified = driver in SPOOF_VERIFIED
+        if not verified:
+            suite.check(f"the node says that {driver} was not seen to drop foreign addresses",
+                        node.wait_for_line("degraded", "foreign source address"))
         for name, mac in (("a foreign address", "02:00:00:00:00:99"), ("another leased address", MACS[1])):
             with flow(one, path, source=mac) as heard:
-                # QEMU's card takes the spoof check and does not do it.
                 dropped = heard.is_silent(3)
-                print(f"   frames with {name}: {'dropped' if dropped else 'sent by the card, although its spoof check is on'}", flush=True)
-                told = node.wait_for_line("degraded", "foreign source address")
-                suite.check(f"frames with {name} are dropped, or the node says that nobody has seen it", dropped or told)
+            if verified:
+                suite.check(f"frames with {name} are dropped", dropped)
+            else:
+                sent = "dropped" if dropped else "sent by the card, although its spoof check is on"
+                print(f"skip frames with {name} are dropped: not shown on this card, they are {sent}", flush=True)
         with flow(other) as heard:
             suite.check("the other lease sends with its own", heard.flows())
         give_back(alice, one)

@@ -1,14 +1,8 @@
 //! Virtual functions of a network card on offer.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    str::FromStr,
-    sync::Arc,
-};
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
-use anyhow::{anyhow, bail};
-use fabricbios_contract::EndByName;
+use anyhow::{Context, anyhow, bail};
 use fabricbios_sriov::{
     netlink::Netlink,
     vf::{Card, CardConfig, VfEnd, VfPath, VfStore},
@@ -18,6 +12,9 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use super::{Interface, interface_and_number, places, records};
 use crate::{detect::resource_id, providers::Opening};
+
+/// In an error.
+const END: &str = "end leases of virtual functions that an earlier run has left; offer their card again with --sriov-pf, or end the process named here";
 
 /// Where container engines look.
 const CDI: &str = "/run/cdi";
@@ -72,8 +69,9 @@ pub(super) fn open(
         ..
     } = *opening;
     let records = records(&node_id);
+    let end = VfEnd::new(&places(&records));
     let Some(SriovPf { interface, count }) = settings.sriov_pf.clone() else {
-        end_all(&records)?;
+        end.end_unoffered(None).context(END)?;
         return Ok(None);
     };
     let cdi = settings.cdi_dir.clone().unwrap_or_else(|| CDI.into());
@@ -87,6 +85,7 @@ pub(super) fn open(
         links: netlink.clone(),
     });
     let card = Arc::new(card.map_err(|error| anyhow!("--sriov-pf: {error}"))?);
+    end.end_unoffered(Some(card.function())).context(END)?;
     tracing::info!(
         card = card.name(),
         functions = card.count(),
@@ -114,17 +113,6 @@ fn check_tmpfs(cdi: &PathBuf) -> anyhow::Result<()> {
             "--cdi-dir {}: it must be a tmpfs, which a reboot empties",
             cdi.display()
         );
-    }
-    Ok(())
-}
-
-/// Ends the access of leases that an earlier run with `--sriov-pf` has left. Their functions are cleaned when the flag is
-/// given again.
-fn end_all(records: &Path) -> anyhow::Result<()> {
-    let end = VfEnd::new(&places(records));
-    for lease in end.leases()? {
-        tracing::warn!(lease_id = %lease, "ending a lease of a virtual function, of which none are on offer any more");
-        end.end(lease)?;
     }
     Ok(())
 }

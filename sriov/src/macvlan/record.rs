@@ -25,6 +25,9 @@ pub(super) struct Record {
     pub(super) hand_over: HandOver,
 }
 
+/// The files of all network functions end so.
+const SUFFIXES: [&str; 2] = [SUFFIX, ".vf"];
+
 /// The part of any record in the directory that no two leases share.
 #[derive(Deserialize)]
 struct Addressed {
@@ -80,7 +83,10 @@ impl Records {
 
     /// Whether a lease of any kind in this directory has the address.
     pub(super) fn has_mac(&self, mac: MacAddress) -> Result<bool, StepError> {
-        for name in self.names()?.iter().filter(|it| !it.ends_with(".new")) {
+        for name in self.names()? {
+            if !SUFFIXES.iter().any(|it| name.ends_with(it)) {
+                continue;
+            }
             let found: Option<Addressed> = read(&self.0.join(name))?;
             if found.is_some_and(|it| it.mac == mac) {
                 return Ok(true);
@@ -113,4 +119,23 @@ fn read<T: for<'a> Deserialize<'a>>(at: &Path) -> Result<Option<T>, StepError> {
 fn failed(step: &'static str, at: &Path, error: &io::Error) -> StepError {
     let detail = format_args!("{}: {error}", at.display());
     StepError::new(step, detail).with_errno(error.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+
+    #[test]
+    fn an_address_of_any_network_function_is_found_and_other_files_are_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = Records::open(directory.path().to_owned()).unwrap();
+        fs::write(directory.path().join("notes.txt"), "no record").unwrap();
+        let mac = MacAddress([2, 0, 0, 0, 0, 1]);
+        assert!(!records.has_mac(mac).unwrap());
+        let text = serde_json::json!({ "mac": mac }).to_string();
+        fs::write(directory.path().join("1.vf"), text).unwrap();
+        assert!(records.has_mac(mac).unwrap());
+    }
 }

@@ -146,6 +146,12 @@ impl Card {
         &self.name
     }
 
+    /// The card itself.
+    #[must_use]
+    pub fn function(&self) -> PciFunction {
+        self.function
+    }
+
     /// The rate of the link, bits per second.
     #[must_use]
     pub fn rate_bps(&self) -> u64 {

@@ -1,10 +1,14 @@
 //! Ends the access of a lease to its virtual function, from the record alone.
 
-use std::{fmt, path::PathBuf, time::Instant};
+use std::{
+    fmt,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use fabricbios_contract::EndByName;
 use fabricbios_lease::{Proof, StepError};
-use fabricbios_wire::LeaseId;
+use fabricbios_wire::{LeaseId, PciFunction};
 
 use super::{
     cdi::Cdi,
@@ -13,6 +17,12 @@ use super::{
     record::{Record, Records},
     steps,
 };
+
+/// Longest wait for the end of killed holders. A virtual machine with much memory takes seconds.
+pub(super) const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// In the watchdog, which ends the other leases of this kind in the same thread and tries again.
+const ENDS_SHORTLY: Duration = Duration::from_secs(1);
 
 /// Bus mastering off stops every frame at once, whatever the tenant does with the interface. A process that has the function
 /// through vfio could turn it on again, so it is killed.
@@ -30,7 +40,12 @@ impl Cutter {
         Some(self.groups.join(vfio.group.to_string()))
     }
 
-    pub(super) fn cut(&self, lease: LeaseId, record: &Record) -> Result<Proof, StepError> {
+    pub(super) fn cut(
+        &self,
+        lease: LeaseId,
+        record: &Record,
+        patience: Duration,
+    ) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let mut began = Instant::now();
         let mut done = |step: &'static str, found: &dyn fmt::Display| {
@@ -45,12 +60,14 @@ impl Cutter {
         };
         Cdi::at(&vfio.specs).remove(lease)?;
         done("remove CDI spec", &"");
-        let ended = holders::end_holders(&group)?;
+        let ended = holders::end_holders(&group, patience);
+        // A holder may have turned it on again before it was killed, or has it still.
+        self.pci.stop_bus_master(record.function)?;
+        let ended = ended?;
         done(
             "end holders",
             &format_args!("{ended:?} of {}", group.display()),
         );
-        // A holder may have turned it on again before it was killed.
         self.pci.stop_bus_master(record.function)?;
         done("bus master off", &record.function);
         Ok(proof)
@@ -96,13 +113,20 @@ impl VfEnd {
         }
     }
 
-    /// The leases on record.
+    /// Ends the leases that an earlier run has left on cards that are not on offer any more. Their functions are cleaned
+    /// when their card is offered again.
     ///
     /// # Errors
-    /// The records cannot be read.
-    pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        let all = self.records.all()?.into_iter();
-        Ok(all.map(|(lease, _)| lease).collect())
+    /// The records cannot be read, or a lease cannot be ended.
+    pub fn end_unoffered(&self, offered: Option<PciFunction>) -> Result<(), StepError> {
+        for (lease, record) in self.records.all()? {
+            if offered == Some(record.card) {
+                continue;
+            }
+            tracing::warn!(lease_id = %lease, card = %record.card, "ending a lease of a virtual function of a card that is not on offer any more");
+            self.end(lease)?;
+        }
+        Ok(())
     }
 }
 
@@ -110,7 +134,7 @@ impl EndByName for VfEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
         // While the record is held, no other lease gets the function.
         match self.records.hold(lease)? {
-            Some(held) => self.cutter.cut(lease, &held.record).map(drop),
+            Some(held) => self.cutter.cut(lease, &held.record, ENDS_SHORTLY).map(drop),
             None => Ok(()),
         }
     }

@@ -1,9 +1,11 @@
 //! The processes that have a vfio group open, and their end.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -11,59 +13,150 @@ use fabricbios_helper::Pidfd;
 use fabricbios_lease::StepError;
 use nix::{errno::Errno, sys::signal::Signal, unistd::Pid};
 
-/// Longest wait for the end of killed holders. A virtual machine with much memory takes seconds.
-const ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// How long between two looks for a holder that keeps the group and was not found.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Kills every process that has the device open, and waits until it has ended. Returns their numbers.
+/// What the kernel calls the descriptor of a device that came from a group. It keeps the group open by itself.
+const DEVICE: &str = "anon_inode:[vfio-device]";
+
+/// Kills every process that has the group open, by its descriptor or by one of a device of it, until the kernel opens the
+/// group for somebody else. Returns their numbers.
 ///
 /// # Errors
-/// A process does not end in time: its number and what it has open.
-pub(super) fn end_holders(device: &Path) -> Result<Vec<i32>, StepError> {
-    let until = Instant::now() + ENDS_WITHIN;
+/// The group is not free after `patience`: the processes that have it, as far as they were found, and its path.
+pub(super) fn end_holders(group: &Path, patience: Duration) -> Result<Vec<i32>, StepError> {
+    end_found(group, patience, &|| find(group))
+}
+
+/// Who keeps a group.
+struct Found {
+    /// Processes that have it open.
+    pids: Vec<i32>,
+    /// The kernel opens it for nobody else.
+    is_busy: bool,
+}
+
+fn find(group: &Path) -> Result<Found, StepError> {
+    let mut pids = holders(group)?;
+    let is_busy = is_busy(group)?;
+    if is_busy && pids.is_empty() {
+        pids = processes(&|pid| has_only_device(&links(pid)))?;
+    }
+    Ok(Found { pids, is_busy })
+}
+
+fn end_found(
+    group: &Path,
+    patience: Duration,
+    find: &dyn Fn() -> Result<Found, StepError>,
+) -> Result<Vec<i32>, StepError> {
+    let until = Instant::now() + patience;
     let mut ended = Vec::new();
     // A holder may have started another one meanwhile.
     loop {
-        let found = holders(device)?;
-        if found.is_empty() {
+        let Found { pids, is_busy } = find()?;
+        if pids.is_empty() && !is_busy {
             return Ok(ended);
         }
-        for pid in found {
-            end(pid, device, until)?;
-            ended.push(pid);
+        if Instant::now() >= until {
+            return Err(still_open(group, &pids));
+        }
+        let killed = pids.iter().map(|pid| kill(*pid, group));
+        let killed = killed.collect::<Result<Vec<_>, _>>()?;
+        for (pid, process) in pids.iter().zip(killed) {
+            let Some(process) = process else { continue };
+            wait(*pid, &process, group, until)?;
+            ended.push(*pid);
+        }
+        if pids.is_empty() {
+            thread::sleep(LOOK_EVERY);
         }
     }
 }
 
-fn end(pid: i32, device: &Path, until: Instant) -> Result<(), StepError> {
-    let failed = |why: &dyn std::fmt::Display| {
-        let detail = format!("process {pid} has {} open: {why}", device.display());
-        StepError::new("end holders", detail)
+fn still_open(group: &Path, pids: &[i32]) -> StepError {
+    let who = match pids {
+        [] => {
+            "a process that was not found (it may have sent its descriptor away); find and end it"
+                .to_owned()
+        }
+        pids => format!("processes {pids:?}; they start others all the time: end them"),
     };
+    let detail = format!("{} is open in {who}", group.display());
+    StepError::new("end holders", detail)
+}
+
+fn failed(pid: i32, group: &Path, why: &dyn std::fmt::Display) -> StepError {
+    let detail = format!("process {pid} has {} open: {why}", group.display());
+    StepError::new("end holders", detail)
+}
+
+/// `None`: it has ended, or has nothing open any more.
+fn kill(pid: i32, group: &Path) -> Result<Option<Pidfd>, StepError> {
     let process = match Pidfd::open(Pid::from_raw(pid)) {
-        Err(Errno::ESRCH) => return Ok(()),
-        opened => opened.map_err(|errno| failed(&errno))?,
+        Err(Errno::ESRCH) => return Ok(None),
+        opened => opened.map_err(|errno| failed(pid, group, &errno))?,
     };
     // Between the search and pidfd_open(2) another process may have got the number.
-    if !has_open(pid, device) {
-        return Ok(());
+    if !has_open(pid, group) && !has_only_device(&links(pid)) {
+        return Ok(None);
     }
-    tracing::warn!(pid, device = %device.display(), "killing the process that holds the device of an ended lease");
+    tracing::warn!(pid, device = %group.display(), "killing the process that holds the device of an ended lease");
     match process.signal(Signal::SIGKILL) {
-        Ok(()) | Err(Errno::ESRCH) => {}
-        Err(errno) => return Err(failed(&errno)),
+        Ok(()) | Err(Errno::ESRCH) => Ok(Some(process)),
+        Err(errno) => Err(failed(pid, group, &errno)),
     }
+}
+
+fn wait(pid: i32, process: &Pidfd, group: &Path, until: Instant) -> Result<(), StepError> {
     let patience = until.saturating_duration_since(Instant::now());
     match process.ends_within(patience) {
         Ok(true) => Ok(()),
         Ok(false) => {
             let place = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-            Err(failed(&format_args!(
+            let why = format!(
                 "it does not end after SIGKILL (it waits in {})",
                 place.trim()
-            )))
+            );
+            Err(failed(pid, group, &why))
         }
-        Err(error) => Err(failed(&error)),
+        Err(error) => Err(failed(pid, group, &error)),
     }
+}
+
+/// The kernel opens a group once. A group that is not there is open in nobody.
+fn is_busy(group: &Path) -> Result<bool, StepError> {
+    match File::options().read(true).write(true).open(group) {
+        Ok(_) => Ok(false),
+        Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EBUSY) => Ok(true),
+            Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Ok(false),
+            _ => {
+                let detail = format_args!("{}: {error}", group.display());
+                Err(StepError::new("open vfio group", detail))
+            }
+        },
+    }
+}
+
+/// A process with the group of another function has its device from there.
+fn has_only_device(links: &[PathBuf]) -> bool {
+    let is_group = |link: &PathBuf| {
+        let number = link.file_name().and_then(|it| it.to_str());
+        let number = number.map(|it| it.strip_prefix("noiommu-").unwrap_or(it));
+        number.is_some_and(|it| it.parse::<u32>().is_ok())
+            && link.parent().is_some_and(|it| it.ends_with("vfio"))
+    };
+    links.iter().any(|it| it == Path::new(DEVICE)) && !links.iter().any(is_group)
+}
+
+/// What the descriptors of a process lead to. A process that has ended has none.
+fn links(pid: i32) -> Vec<PathBuf> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
+    let entries = descriptors.into_iter().flatten().flatten();
+    entries
+        .filter_map(|it| fs::read_link(it.path()).ok())
+        .collect()
 }
 
 /// The processes that have the device open.
@@ -71,13 +164,17 @@ fn end(pid: i32, device: &Path, until: Instant) -> Result<(), StepError> {
 /// # Errors
 /// /proc cannot be read.
 pub(super) fn holders(device: &Path) -> Result<Vec<i32>, StepError> {
+    processes(&|pid| has_open(pid, device))
+}
+
+fn processes(chosen: &dyn Fn(i32) -> bool) -> Result<Vec<i32>, StepError> {
     let failed =
         |error: io::Error| StepError::new("look for holders", format_args!("/proc: {error}"));
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
         let pid = name.to_str().and_then(|it| it.parse().ok());
-        found.extend(pid.filter(|pid| has_open(*pid, device)));
+        found.extend(pid.filter(|pid| chosen(*pid)));
     }
     Ok(found)
 }
@@ -116,7 +213,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
     use std::{
-        fs::File,
+        cell::Cell,
         process::{Child, Command, Stdio},
     };
 
@@ -137,7 +234,7 @@ mod tests {
         fs::write(&other, "").unwrap();
         let mut children = [holder_of(&ours), holder_of(&ours), holder_of(&other)];
         let pids = children.each_ref().map(|it| it.id().cast_signed());
-        let mut ended = end_holders(&ours).unwrap();
+        let mut ended = end_holders(&ours, Duration::from_secs(60)).unwrap();
         ended.sort_unstable();
         let mut expected = pids[..2].to_vec();
         expected.sort_unstable();
@@ -148,6 +245,40 @@ mod tests {
             // Those that were killed have ended already.
             child.kill().ok();
             child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_process_that_keeps_only_the_device_is_a_holder() {
+        let has = |names: &[&str]| {
+            let links: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
+            has_only_device(&links)
+        };
+        assert!(has(&["/dev/vfio/vfio", DEVICE]));
+        // It may close the container too.
+        assert!(has(&["/dev/null", DEVICE]));
+        assert!(!has(&["/dev/vfio/vfio", "/dev/vfio/8", DEVICE]));
+        assert!(!has(&["/dev/vfio/noiommu-8", DEVICE]));
+        assert!(!has(&["/dev/vfio/vfio"]));
+    }
+
+    #[test]
+    fn a_busy_group_is_not_over_and_its_end_has_a_bound() {
+        let group = Path::new("/dev/vfio/7");
+        for pids in [Vec::new(), vec![i32::MAX]] {
+            let looks = Cell::new(0);
+            let find = || {
+                looks.set(looks.get() + 1);
+                assert!(looks.get() < 1_000_000, "it looks for ever");
+                // A process that has ended before it is killed, again and again.
+                Ok(Found {
+                    pids: pids.clone(),
+                    is_busy: true,
+                })
+            };
+            let error = end_found(group, Duration::from_millis(1), &find).unwrap_err();
+            assert!(error.to_string().contains("/dev/vfio/7"), "{error}");
+            assert!(pids.is_empty() || error.to_string().contains(&pids[0].to_string()));
         }
     }
 }

@@ -20,7 +20,7 @@ use fabricbios_wire::{
 use super::{
     card::{Card, MBPS, VFIO},
     cdi::{Cdi, device_name},
-    cut::Cutter,
+    cut::{Cutter, ENDS_WITHIN},
     record::Record,
     steps,
 };
@@ -158,7 +158,7 @@ impl VfPath {
 
     /// Takes the function back: cut, without a driver.
     fn take_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
-        self.cutter().cut(lease, record)?;
+        self.cutter().cut(lease, record, ENDS_WITHIN)?;
         self.card.operator.unbind(record.function)?;
         steps::passed("unbind driver");
         Ok(())
@@ -302,7 +302,7 @@ impl DataPath for VfPath {
             self.guard.over(binding_id);
             return Ok(Revoked::proved(nothing()));
         };
-        let steps = self.cutter().cut(lease, &record)?;
+        let steps = self.cutter().cut(lease, &record, ENDS_WITHIN)?;
         entry.state().gate.ended(binding_id.generation);
         Ok(Revoked {
             steps,
@@ -394,10 +394,16 @@ impl LocalAccess for VfPath {
         require_network_namespace(namespace)
             .map_err(|error| LocalRefusal::Unsupported(error.to_string()))?;
         let link = self.interface(&record).map_err(LocalRefusal::Failed)?;
+        // It may come from a namespace that has ended, with a name that the tenant chose.
+        let name = interface_name(lease);
+        if link.name != name {
+            let renamed = self.card.links.rename(link.index, &name);
+            renamed.map_err(LocalRefusal::Failed)?;
+        }
         let moved = self.card.links.move_to(link.index, namespace);
         moved.map_err(LocalRefusal::Failed)?;
         steps::passed("move to namespace");
-        Ok(Entered { place: link.name })
+        Ok(Entered { place: name })
     }
 }
 

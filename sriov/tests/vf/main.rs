@@ -362,6 +362,17 @@ fn a_lease_that_the_watchdog_cut_is_not_adopted() {
 }
 
 #[test]
+fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
+    let world = World::here();
+    world.bind(1, plain());
+    let end = VfEnd::new(&places(world.directory.path()));
+    end.end_unoffered(Some(function(CARD))).unwrap();
+    assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
+    end.end_unoffered(Some(function(FUNCTIONS[1]))).unwrap();
+    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+}
+
+#[test]
 fn functions_that_others_use_are_left_alone() {
     let (_directory, kernel) = kernel();
     kernel.create(2);
