@@ -9,6 +9,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     sync::{Arc, Mutex},
     thread,
+    time::{Duration, Instant},
 };
 
 use fabricbios_contract::{
@@ -337,6 +338,42 @@ fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
         let told = world.told.0.lock().unwrap();
         assert_eq!(*told, [format!("1 until {}", u64::MAX), "1 over".into()]);
     }
+}
+
+/// A write to the kernel that does not come back holds up neither a renewal nor the end of those who are in.
+#[test]
+fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
+    let patience = Duration::from_secs(20);
+    let world = World::new(false);
+    let (inside, late) = (world.kernel.spawn(), world.kernel.spawn());
+    world.bound(&cores(1, &[2]));
+    world.enter(1, &inside, "red").unwrap();
+    let members = format!("{}/cgroup.procs", name(1));
+    let (entering, enter) = world.kernel.hold("cgroup.procs");
+    let (killing, kill) = world.kernel.hold("cgroup.kill");
+    thread::scope(|scope| {
+        // Both go on when the test gives up.
+        let (enter, kill) = (enter, kill);
+        scope.spawn(|| world.enter(1, &late, "red"));
+        entering.recv_timeout(patience).unwrap();
+        let cut = scope.spawn(|| world.cut(1));
+        killing
+            .recv_timeout(patience)
+            .expect("the cut waits for the entry");
+        let extended = world.path.extend(binding_id(1), BootTime(9));
+        assert!(extended.is_err(), "extended behind its cut");
+        drop(kill);
+        let until = Instant::now() + patience;
+        while !world.text(&members).is_empty() {
+            assert!(Instant::now() < until, "a process is left");
+            thread::yield_now();
+        }
+        drop(enter);
+        let steps = cut.join().unwrap();
+        assert_eq!(steps, ["freeze", "kill", "freeze", "kill", "read cgroup"]);
+    });
+    assert_eq!(world.text(&members), "");
+    assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "1");
 }
 
 #[test]
