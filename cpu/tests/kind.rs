@@ -21,8 +21,8 @@ use fabricbios_lease::{
     BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, StepError,
 };
 use fabricbios_wire::{
-    Binding, CpuBinding, CpuPartition, CpuQuota, CpuTerms, Generation, LeaseId, ResourceId,
-    Transport,
+    Binding, CpuBinding, CpuIsolationClass, CpuPartition, CpuQuota, CpuTerms, Generation, LeaseId,
+    ResourceId, Transport,
 };
 use kernel::{Kernel, Process};
 
@@ -611,6 +611,49 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
             .contains("core 4 has changed since the start of the node: cpu4 is offline now"),
         "{why}"
     );
+}
+
+#[test]
+fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
+    let online = "sys/devices/system/cpu/online";
+    let world = World::new(false);
+    let (store, told) = (&world.here.0, Arc::new(Mutex::new(Vec::new())));
+    let its = told.clone();
+    store.tell_condition(Box::new(move |condition| {
+        its.lock().unwrap().push(condition);
+    }));
+    let strict = |lease, numbers: &[u32]| {
+        let class = Some(CpuIsolationClass::StrictIsolated);
+        let terms = CpuTerms {
+            isolation: class,
+            ..CpuTerms::default()
+        };
+        BindOrder {
+            terms: terms.into(),
+            ..cores(lease, numbers)
+        }
+    };
+    world.kernel.put(online, "0,2,4-5");
+    world.bound(&strict(1, &[4]));
+    // The boot core, which is no lease's.
+    world.kernel.put(online, "0-2,4-5");
+    store.check_partitions();
+    let last = || told.lock().unwrap().last().cloned();
+    let Some(Condition::Degraded(why)) = last() else {
+        panic!("{told:?}");
+    };
+    let text = "the CPUs 0-1 of one core are online: take cpu1 offline";
+    let lease = LeaseId(1).to_string();
+    assert!(why.contains(&lease) && why.contains(text), "{why}");
+    let Err(BindError::Failed(why)) = world.provider.bind(&strict(2, &[5])) else {
+        panic!("granted beside a core with two threads");
+    };
+    assert!(why.detail.contains(text), "{why}");
+    assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
+    world.bound(&cores(3, &[5]));
+    world.kernel.put(online, "0,2,4-5");
+    store.check_partitions();
+    assert_eq!(last(), Some(Condition::Good));
 }
 
 #[test]
