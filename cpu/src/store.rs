@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_contract::{Part, Store, TellCondition};
+use fabricbios_contract::{Part, Store, TellCondition, stray_binding_id};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
     BindError, BindOrder, BindingId, CoreGroup, Custody, Lookup, Placement, StepError,
 };
-use fabricbios_wire::{CpuIsolationClass, CpuPartition, LeaseId};
+use fabricbios_wire::{CpuIsolationClass, CpuPartition, LeaseId, ResourceId};
 
 use crate::{
     Group,
@@ -97,6 +97,36 @@ impl CpuStore {
         };
         store.set_shared(&BTreeSet::new())?;
         Ok(store)
+    }
+
+    /// Ends all leases in a root cgroup whose CPUs are not on offer any more; `proc` is `/proc`, `sys` is `/sys`.
+    ///
+    /// # Errors
+    /// The first lease of which something stays. The others are ended.
+    pub fn end_all(root: &Root, sys: Tree, proc: Tree) -> Result<(), StepError> {
+        let leases = root.leases("list leases")?;
+        // A store without CPUs takes them from the best_effort leases, whose processes must have ended before.
+        for &lease in &leases {
+            if let Some(below) = root.find("find lease", lease)? {
+                tracing::warn!(lease_id = %lease, "ending a lease of CPU cores that are not on offer any more");
+                end_processes(root, &proc, lease, &below)?;
+            }
+        }
+        let store = Self::open(CpuConfig {
+            root: root.clone(),
+            groups: Vec::new(),
+            sys,
+            proc,
+        })?;
+        let release = |&lease: &LeaseId| {
+            let released = store.release(stray_binding_id(ResourceId(0), lease), None, &|| ());
+            released.map_err(|error| StepError {
+                detail: format!("lease {lease}: {}", error.detail),
+                ..error
+            })
+        };
+        let released: Vec<_> = leases.iter().map(release).collect();
+        released.into_iter().collect()
     }
 
     /// Why there are no exclusive leases here; `None`: there are.

@@ -657,6 +657,31 @@ fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
 }
 
 #[test]
+fn leases_in_a_root_cgroup_of_before_are_ended_with_their_processes() {
+    let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
+    let world = World::on(kernel.clone(), false);
+    let processes = [kernel.spawn(), kernel.spawn()];
+    for (lease, process) in [cores(1, &[2]), time(2, 1)].iter().zip(&processes) {
+        world.bound(lease);
+        let id = lease.binding_id.lease_id;
+        world.enter(id.0, process, "red").unwrap();
+    }
+    let end_all = || CpuStore::end_all(&root(&kernel), kernel.tree("sys"), kernel.tree("proc"));
+    let locked = end_all().unwrap_err();
+    assert!(locked.detail.contains("another process"), "{locked}");
+    drop(world);
+    end_all().unwrap();
+    assert_eq!(kernel.groups(), ["nodes", ROOT, "nodes/fb/shared"]);
+    let refused = "cgroup.kill";
+    let world = World::on(kernel.clone(), false);
+    world.bound(&cores(1, &[2]));
+    drop(world);
+    kernel.refuse_writes(Some(refused));
+    let left = end_all().unwrap_err();
+    assert!(left.detail.contains(refused), "{left}");
+}
+
+#[test]
 fn the_watchdog_ends_a_lease_by_its_name_alone() {
     let world = World::new(false);
     let end = CpuEnd::of(root(&world.kernel), world.kernel.tree("proc"));
