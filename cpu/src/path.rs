@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -35,6 +35,8 @@ pub struct CpuPath {
 #[derive(Debug, Default)]
 struct Entry {
     state: Mutex<BindingState>,
+    /// Held while the kernel lets a process in or thaws the cgroup, which may wait in the kernel.
+    admission: Mutex<()>,
     /// Nanoseconds on the boot-time clock; 0 until the first `extend` after a bind.
     deadline: AtomicU64,
 }
@@ -50,6 +52,33 @@ struct BindingState {
 impl Entry {
     fn state(&self) -> MutexGuard<'_, BindingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admission(&self) -> MutexGuard<'_, ()> {
+        self.admission
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_admitting(&self) -> bool {
+        matches!(self.admission.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Checks that the caller may enter now.
+    fn check(&self, caller: &Caller) -> Result<(), LocalRefusal> {
+        let state = self.state();
+        let generation = match state.gate.generation() {
+            Some(generation) => generation,
+            None => return Err(LocalRefusal::NotActive("it is not bound yet".into())),
+        };
+        caller.check(&state.tenant)?;
+        if !state.is_open || !state.gate.admits(generation) {
+            return Err(LocalRefusal::NotActive("it was cut".into()));
+        }
+        if now() >= self.deadline.load(Ordering::Acquire) {
+            return Err(LocalRefusal::NotActive("its deadline has passed".into()));
+        }
+        Ok(())
     }
 }
 
@@ -79,6 +108,13 @@ impl CpuPath {
 
     fn entry(&self, lease: LeaseId) -> Option<Arc<Entry>> {
         self.leases().find_or_make(lease)
+    }
+
+    fn end_processes(&self, lease: LeaseId) -> Result<Proof, StepError> {
+        match self.root.find("find lease", lease)? {
+            Some(below) => end_processes(&self.root, &self.proc, lease, &below),
+            None => Ok(Proof::nothing_to_cut("the lease has no cgroup")),
+        }
     }
 
     /// The coordinates, as the kernel has them.
@@ -111,16 +147,17 @@ impl CpuPath {
 
     /// Opens the gate, and thaws the cgroup that an earlier cut froze. Processes of an older binding that was not cut
     /// go on: a new binding of cores has no new key.
-    fn open(
-        &self,
-        state: &mut BindingState,
-        order: &BindOrder,
-        below: &str,
-    ) -> Result<(), BindError> {
+    fn open(&self, entry: &Entry, order: &BindOrder, below: &str) -> Result<(), BindError> {
         let generation = order.binding_id.generation;
-        if !state.gate.admits(generation) {
+        let _admission = entry.admission();
+        if !entry.state().gate.admits(generation) {
             return Err(BindError::Cancelled);
         }
+        let thawed = self
+            .root
+            .write("thaw", &format!("{below}/cgroup.freeze"), "0");
+        thawed.map_err(BindError::Failed)?;
+        let mut state = entry.state();
         if let Some(before) = state
             .gate
             .generation()
@@ -128,13 +165,10 @@ impl CpuPath {
         {
             state.gate.ended(before);
         }
-        let thawed = self
-            .root
-            .write("thaw", &format!("{below}/cgroup.freeze"), "0");
-        thawed.map_err(BindError::Failed)?;
         state.gate.open(generation)?;
         state.tenant = Arc::clone(&order.tenant);
         state.is_open = true;
+        entry.deadline.store(0, Ordering::Release);
         Ok(())
     }
 }
@@ -171,9 +205,7 @@ impl DataPath for CpuPath {
             BindError::Failed(StepError::new("find lease", why))
         })?;
         let coordinates = self.coordinates(&below).map_err(BindError::Failed)?;
-        let mut state = entry.state();
-        self.open(&mut state, order, &below)?;
-        entry.deadline.store(0, Ordering::Release);
+        self.open(&entry, order, &below)?;
         let mut binding = Binding::plain(order.terms.resource_type());
         binding.kind = KindBinding::Cpu(Some(Box::new(coordinates)));
         Ok(binding)
@@ -196,9 +228,9 @@ impl DataPath for CpuPath {
     /// The processes have been killed: nobody is there to tell.
     fn fenced(&self, _binding_id: BindingId) {}
 
-    /// An entry under way holds the lock of its lease during a write to the kernel.
+    /// Nothing waits for the kernel under the lock of a lease's state.
     fn extends_at_once(&self) -> bool {
-        false
+        true
     }
 
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
@@ -220,10 +252,13 @@ impl DataPath for CpuPath {
         if let Err(moved_on) = closed {
             return Ok(Revoked::proved(moved_on.into()));
         }
-        let steps = match self.root.find("find lease", lease)? {
-            Some(below) => end_processes(&self.root, &self.proc, lease, &below)?,
-            None => Proof::nothing_to_cut("the lease has no cgroup"),
-        };
+        let is_admitting = entry.is_admitting();
+        let mut steps = self.end_processes(lease)?;
+        if is_admitting {
+            // A process on its way in may arrive after the kill, and a cgroup be thawed after the freeze.
+            drop(entry.admission());
+            steps = steps.and(self.end_processes(lease)?);
+        }
         let mut state = entry.state();
         state.gate.ended(binding_id.generation);
         state.is_open = false;
@@ -294,18 +329,9 @@ impl LocalAccess for CpuPath {
             Lookup::Released => return Err(LocalRefusal::NotActive("it is over".into())),
             Lookup::Unknown => return Err(LocalRefusal::NotFound),
         };
-        let state = entry.state();
-        let generation = match state.gate.generation() {
-            Some(generation) => generation,
-            None => return Err(LocalRefusal::NotActive("it is not bound yet".into())),
-        };
-        caller.check(&state.tenant)?;
-        if !state.is_open || !state.gate.admits(generation) {
-            return Err(LocalRefusal::NotActive("it was cut".into()));
-        }
-        if now() >= entry.deadline.load(Ordering::Acquire) {
-            return Err(LocalRefusal::NotActive("its deadline has passed".into()));
-        }
+        // Held until the process is in: a cut that begins meanwhile kills again after it.
+        let _admission = entry.admission();
+        entry.check(caller)?;
         let Given::Process(process) = given else {
             let why = format!("a lease of CPU cores takes a process and no {given}");
             return Err(LocalRefusal::Unsupported(why));
@@ -315,7 +341,6 @@ impl LocalAccess for CpuPath {
             .find("enter", lease)
             .map_err(LocalRefusal::Failed)?;
         let below = below.ok_or(LocalRefusal::NotFound)?;
-        // The lock is held until the process is in.
         enter(&self.root, &self.proc, &below, caller, &process)
     }
 }

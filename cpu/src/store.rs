@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_contract::{Part, Store, TellCondition};
+use fabricbios_contract::{Part, Store, TellCondition, stray_binding_id};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
     BindError, BindOrder, BindingId, CoreGroup, Custody, Lookup, Placement, StepError,
 };
-use fabricbios_wire::{CpuPartition, LeaseId};
+use fabricbios_wire::{CpuIsolationClass, CpuPartition, LeaseId, ResourceId};
 use nix::errno::Errno;
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     end::{described, end_processes},
     list,
     root::{Prepared, prepare},
+    topology::check_single_threads,
     watch::{Watch, Watched, cpus_of, heal},
 };
 
@@ -58,6 +59,8 @@ enum Share {
     Exclusive {
         groups: Vec<Group>,
         partition: CpuPartition,
+        /// No core of the machine may have a second online CPU.
+        is_strict: bool,
     },
     /// The time of so many logical CPUs.
     Shared { cpus: u64 },
@@ -99,6 +102,36 @@ impl CpuStore {
             Err(error) if error.errno == Some(Errno::ENOSPC as i32) => Ok(store),
             set => set.map(|()| store),
         }
+    }
+
+    /// Ends all leases in a root cgroup whose CPUs are not on offer any more; `proc` is `/proc`, `sys` is `/sys`.
+    ///
+    /// # Errors
+    /// The first lease of which something stays. The others are ended.
+    pub fn end_all(root: &Root, sys: Tree, proc: Tree) -> Result<(), StepError> {
+        let leases = root.leases("list leases")?;
+        // A store without CPUs takes them from the best_effort leases, whose processes must have ended before.
+        for &lease in &leases {
+            if let Some(below) = root.find("find lease", lease)? {
+                tracing::warn!(lease_id = %lease, "ending a lease of CPU cores that are not on offer any more");
+                end_processes(root, &proc, lease, &below)?;
+            }
+        }
+        let store = Self::open(CpuConfig {
+            root: root.clone(),
+            groups: Vec::new(),
+            sys,
+            proc,
+        })?;
+        let release = |&lease: &LeaseId| {
+            let released = store.release(stray_binding_id(ResourceId(0), lease), None, &|| ());
+            released.map_err(|error| StepError {
+                detail: format!("lease {lease}: {}", error.detail),
+                ..error
+            })
+        };
+        let released: Vec<_> = leases.iter().map(release).collect();
+        released.into_iter().collect()
     }
 
     /// Why there are no exclusive leases here; `None`: there are.
@@ -165,12 +198,18 @@ impl CpuStore {
             } => {
                 let groups = self.groups(numbers)?;
                 let one = cpus_of(&groups).len() == 1;
-                let asked = order.terms.cpu().and_then(|terms| terms.partition);
+                let terms = order.terms.cpu();
+                let class = terms.and_then(|terms| terms.isolation);
+                let asked = terms.and_then(|terms| terms.partition);
                 let partition = asked.unwrap_or(match one {
                     true => CpuPartition::Isolated,
                     false => CpuPartition::Root,
                 });
-                Ok(Share::Exclusive { groups, partition })
+                Ok(Share::Exclusive {
+                    groups,
+                    partition,
+                    is_strict: class == Some(CpuIsolationClass::StrictIsolated),
+                })
             }
             Placement::Amount(cpus) if *cpus > 0 => Ok(Share::Shared { cpus: *cpus }),
             other => Err(StepError::new(
@@ -183,8 +222,12 @@ impl CpuStore {
     /// Makes the cgroup of a lease.
     fn make(&self, lease: LeaseId, share: &Share) -> Result<(), BindError> {
         let made = match share {
-            Share::Exclusive { groups, partition } => self
-                .check_free(groups)
+            Share::Exclusive {
+                groups,
+                partition,
+                is_strict,
+            } => self
+                .check_free(groups, *is_strict)
                 .and_then(|()| self.make_exclusive(lease, groups, *partition)),
             Share::Shared { cpus } => self.make_shared(lease, *cpus),
         };
@@ -198,13 +241,17 @@ impl CpuStore {
     }
 
     /// Refuses cores that changed, or that another lease has; the table should never order that.
-    fn check_free(&self, groups: &[Group]) -> Result<(), StepError> {
+    fn check_free(&self, groups: &[Group], is_strict: bool) -> Result<(), StepError> {
         if let Some(why) = &self.prepared.not_exclusive {
             return Err(StepError::new("check cores", why));
         }
         for group in groups {
             group
                 .check(&self.config.sys)
+                .map_err(|why| StepError::new("check cores", why))?;
+        }
+        if is_strict {
+            check_single_threads(&self.config.sys)
                 .map_err(|why| StepError::new("check cores", why))?;
         }
         let held = Self::held(self.root())?;
@@ -267,9 +314,9 @@ impl CpuStore {
     /// Checks the cgroup of a lease by what the kernel says.
     fn check(&self, below: &str, share: &Share) -> Result<(), StepError> {
         match share {
-            Share::Exclusive { groups, partition } => {
-                self.check_exclusive(below, &cpus_of(groups), *partition)
-            }
+            Share::Exclusive {
+                groups, partition, ..
+            } => self.check_exclusive(below, &cpus_of(groups), *partition),
             Share::Shared { cpus } => self.check_shared(below, *cpus),
         }
     }
@@ -429,7 +476,12 @@ impl Store for CpuStore {
             }
             None => self.make(lease, &share)?,
         }
-        if let Share::Exclusive { groups, partition } = share {
+        if let Share::Exclusive {
+            groups,
+            partition,
+            is_strict,
+        } = share
+        {
             let below = exclusive(lease);
             self.watch.add(
                 lease,
@@ -437,6 +489,7 @@ impl Store for CpuStore {
                     below,
                     partition,
                     groups,
+                    is_strict,
                 },
             );
         }

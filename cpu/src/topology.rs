@@ -345,6 +345,27 @@ fn groups(sys: &Tree, online: &BTreeSet<u32>, faults: &mut Vec<String>) -> Vec<G
     whole
 }
 
+/// Checks that no core of the machine has more than one online CPU, as `strict_isolated` leases need.
+///
+/// # Errors
+/// The core, for people; or what cannot be read.
+pub(crate) fn check_single_threads(sys: &Tree) -> Result<(), String> {
+    let read = |error: Error| error.to_string();
+    let online = sys.read_list(format!("{CPUS}/online")).map_err(read)?;
+    let online: BTreeSet<u32> = online.into_iter().collect();
+    for &cpu in &online {
+        let cpus = siblings(sys, cpu, &online).map_err(read)?;
+        if let Some(second) = cpus.iter().find(|it| **it != cpu) {
+            return Err(format!(
+                "strict_isolated needs cores with one online thread each, and the CPUs {} of one core are online: take \
+                 cpu{second} offline, or switch SMT off",
+                list(&cpus)
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// The online CPUs of a CPU's core.
 fn siblings(sys: &Tree, cpu: u32, online: &BTreeSet<u32>) -> Result<Vec<u32>, Error> {
     let mut cpus = sys.read_list(format!("{CPUS}/cpu{cpu}/topology/thread_siblings_list"))?;

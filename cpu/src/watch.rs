@@ -21,7 +21,7 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
 };
 
-use crate::{Group, cgroupfs::Root, list};
+use crate::{Group, cgroupfs::Root, list, topology::check_single_threads};
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -32,6 +32,8 @@ pub(crate) struct Watched {
     pub(crate) below: String,
     pub(crate) partition: CpuPartition,
     pub(crate) groups: Vec<Group>,
+    /// No core of the machine may have a second online CPU.
+    pub(crate) is_strict: bool,
 }
 
 /// See the module.
@@ -187,10 +189,12 @@ fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<String> {
     let cpus = cpus_of(&watched.groups);
     let is_well = |found: &Found| found.partition == watched.partition.name() && found.cpus == cpus;
     let changed = || {
-        watched
-            .groups
-            .iter()
-            .find_map(|group| group.check(&shared.sys).err())
+        let mut groups = watched.groups.iter();
+        let changed = groups.find_map(|group| group.check(&shared.sys).err());
+        changed.or_else(|| match watched.is_strict {
+            true => check_single_threads(&shared.sys).err(),
+            false => None,
+        })
     };
     if is_well(&found) {
         return changed();

@@ -9,6 +9,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     sync::{Arc, Mutex},
     thread,
+    time::{Duration, Instant},
 };
 
 use fabricbios_contract::{
@@ -20,8 +21,8 @@ use fabricbios_lease::{
     BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, StepError,
 };
 use fabricbios_wire::{
-    Binding, CpuBinding, CpuPartition, CpuQuota, CpuTerms, Generation, LeaseId, ResourceId,
-    Transport,
+    Binding, CpuBinding, CpuIsolationClass, CpuPartition, CpuQuota, CpuTerms, Generation, LeaseId,
+    ResourceId, Transport,
 };
 use kernel::{Kernel, Process};
 
@@ -339,6 +340,42 @@ fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
     }
 }
 
+/// A write to the kernel that does not come back holds up neither a renewal nor the end of those who are in.
+#[test]
+fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
+    let patience = Duration::from_secs(20);
+    let world = World::new(false);
+    let (inside, late) = (world.kernel.spawn(), world.kernel.spawn());
+    world.bound(&cores(1, &[2]));
+    world.enter(1, &inside, "red").unwrap();
+    let members = format!("{}/cgroup.procs", name(1));
+    let (entering, enter) = world.kernel.hold("cgroup.procs");
+    let (killing, kill) = world.kernel.hold("cgroup.kill");
+    thread::scope(|scope| {
+        // Both go on when the test gives up.
+        let (enter, kill) = (enter, kill);
+        scope.spawn(|| world.enter(1, &late, "red"));
+        entering.recv_timeout(patience).unwrap();
+        let cut = scope.spawn(|| world.cut(1));
+        killing
+            .recv_timeout(patience)
+            .expect("the cut waits for the entry");
+        let extended = world.path.extend(binding_id(1), BootTime(9));
+        assert!(extended.is_err(), "extended behind its cut");
+        drop(kill);
+        let until = Instant::now() + patience;
+        while !world.text(&members).is_empty() {
+            assert!(Instant::now() < until, "a process is left");
+            thread::yield_now();
+        }
+        drop(enter);
+        let steps = cut.join().unwrap();
+        assert_eq!(steps, ["freeze", "kill", "freeze", "kill", "read cgroup"]);
+    });
+    assert_eq!(world.text(&members), "");
+    assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "1");
+}
+
 #[test]
 fn what_comes_late_changes_nothing() {
     for world in World::both() {
@@ -602,6 +639,74 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
             .contains("core 4 has changed since the start of the node: cpu4 is offline now"),
         "{why}"
     );
+}
+
+#[test]
+fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
+    let online = "sys/devices/system/cpu/online";
+    let world = World::new(false);
+    let (store, told) = (&world.here.0, Arc::new(Mutex::new(Vec::new())));
+    let its = told.clone();
+    store.tell_condition(Box::new(move |condition| {
+        its.lock().unwrap().push(condition);
+    }));
+    let strict = |lease, numbers: &[u32]| {
+        let class = Some(CpuIsolationClass::StrictIsolated);
+        let terms = CpuTerms {
+            isolation: class,
+            ..CpuTerms::default()
+        };
+        BindOrder {
+            terms: terms.into(),
+            ..cores(lease, numbers)
+        }
+    };
+    world.kernel.put(online, "0,2,4-5");
+    world.bound(&strict(1, &[4]));
+    // The boot core, which is no lease's.
+    world.kernel.put(online, "0-2,4-5");
+    store.check_partitions();
+    let last = || told.lock().unwrap().last().cloned();
+    let Some(Condition::Degraded(why)) = last() else {
+        panic!("{told:?}");
+    };
+    let text = "the CPUs 0-1 of one core are online: take cpu1 offline";
+    let lease = LeaseId(1).to_string();
+    assert!(why.contains(&lease) && why.contains(text), "{why}");
+    let Err(BindError::Failed(why)) = world.provider.bind(&strict(2, &[5])) else {
+        panic!("granted beside a core with two threads");
+    };
+    assert!(why.detail.contains(text), "{why}");
+    assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
+    world.bound(&cores(3, &[5]));
+    world.kernel.put(online, "0,2,4-5");
+    store.check_partitions();
+    assert_eq!(last(), Some(Condition::Good));
+}
+
+#[test]
+fn leases_in_a_root_cgroup_of_before_are_ended_with_their_processes() {
+    let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
+    let world = World::on(kernel.clone(), false);
+    let processes = [kernel.spawn(), kernel.spawn()];
+    for (lease, process) in [cores(1, &[2]), time(2, 1)].iter().zip(&processes) {
+        world.bound(lease);
+        let id = lease.binding_id.lease_id;
+        world.enter(id.0, process, "red").unwrap();
+    }
+    let end_all = || CpuStore::end_all(&root(&kernel), kernel.tree("sys"), kernel.tree("proc"));
+    let locked = end_all().unwrap_err();
+    assert!(locked.detail.contains("another process"), "{locked}");
+    drop(world);
+    end_all().unwrap();
+    assert_eq!(kernel.groups(), ["nodes", ROOT, "nodes/fb/shared"]);
+    let refused = "cgroup.kill";
+    let world = World::on(kernel.clone(), false);
+    world.bound(&cores(1, &[2]));
+    drop(world);
+    kernel.refuse_writes(Some(refused));
+    let left = end_all().unwrap_err();
+    assert!(left.detail.contains(refused), "{left}");
 }
 
 #[test]

@@ -106,7 +106,11 @@ fn ask(path: &Path, request: Request, given: Option<BorrowedFd<'_>>) -> Result<R
         }
         Err(error) => return Err(AskError::Local("poll", error)),
     }
-    let received = line.receive().map_err(unreachable)?;
+    let mut received = line.receive().map_err(unreachable)?;
+    if received.is_none() {
+        // The unread request resets the connection, and the answer is behind that.
+        received = line.receive().map_err(unreachable)?;
+    }
     let Some(message) = received else {
         let closed = || io::Error::from(io::ErrorKind::ConnectionReset);
         return Err(unreachable(sent.err().unwrap_or_else(closed)));

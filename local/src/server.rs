@@ -32,9 +32,8 @@ use crate::{Reply, Request, namespace, peer::Peer, seqpacket};
 /// How long a caller may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Most callers of one user, and of all users, at a time.
+/// Most callers of one user at a time. The number of users is that of the tenants' users, and root.
 const OF_ONE_MAX: usize = 8;
-const OF_ALL_MAX: usize = 64;
 
 /// Pause after the system refused a descriptor or a thread.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -59,7 +58,8 @@ struct Shared {
 }
 
 impl LocalServer {
-    /// Opens the socket at `path`, to which every user of the machine may connect. `kinds` are asked in turn for the
+    /// Opens the socket at `path`, to which every user of the machine may connect; who is neither root nor in `tenants` is
+    /// refused at once. `kinds` are asked in turn for the
     /// lease that a caller names. The directory of `path`, but none above it, is made if it is missing; nobody but root and the user of this
     /// process may be able to write in it, because who can replaces the socket with one of his own.
     ///
@@ -217,21 +217,30 @@ struct Admitted {
 
 impl Admitted {
     fn new(peer: Peer, shared: &Arc<Shared>) -> Result<Self, Refusal> {
+        let uid = peer.uid;
+        if uid != 0 && !shared.tenants.contains_key(&uid) {
+            return Err(Refusal::new(
+                LeaseError::NotPermitted,
+                RefusalClass::Policy,
+                format!(
+                    "uid {uid} belongs to no tenant of this node; the operator lets it enter a tenant's leases with \
+                     --tenant-uid TENANT={uid}"
+                ),
+            ));
+        }
         let mut callers = shared.callers();
-        let (of_all, of_one) = (callers.values().sum::<usize>(), callers.get(&peer.uid));
-        let of_one = of_one.copied().unwrap_or_default();
-        if of_one >= OF_ONE_MAX || of_all >= OF_ALL_MAX {
+        let of_one = callers.get(&uid).copied().unwrap_or_default();
+        if of_one >= OF_ONE_MAX {
             return Err(Refusal::new(
                 LeaseError::Unavailable,
                 RefusalClass::Transient,
                 format!(
-                    "{of_one} callers of uid {} and {of_all} of all users are at the local socket; at most {OF_ONE_MAX} \
-                     and {OF_ALL_MAX} are answered at a time",
-                    peer.uid
+                    "{of_one} callers of uid {uid} are at the local socket; at most {OF_ONE_MAX} of a user are answered \
+                     at a time"
                 ),
             ));
         }
-        callers.insert(peer.uid, of_one + 1);
+        callers.insert(uid, of_one + 1);
         let shared = Arc::clone(shared);
         Ok(Self { peer, shared })
     }

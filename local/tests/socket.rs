@@ -7,24 +7,28 @@ use std::{
     fs::{self, File, Permissions},
     io::{Read, Write},
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::{fs::PermissionsExt, net::UnixStream},
     },
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, Mutex},
+    thread,
 };
 
 use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
 use fabricbios_helper::{Line, Pidfd};
 use fabricbios_lease::StepError;
 use fabricbios_local::{AskError, LocalServer, Reply, Request, Tenants, enter, ping, run};
-use fabricbios_wire::{LeaseError, LeaseId};
+use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use nix::{
     libc,
     sched::{CloneFlags, unshare},
     sys::{
-        socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, socket},
+        socket::{
+            AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect,
+            listen, socket,
+        },
         wait::waitpid,
     },
     unistd::{ForkResult, Pid, Uid, fork, geteuid, setresuid},
@@ -35,9 +39,10 @@ const BLUE: LeaseId = LeaseId(0xB);
 const FAILS: LeaseId = LeaseId(0xF);
 const OF_NOBODY: LeaseId = LeaseId(0x0);
 
-/// A user of tenant blue, and one of no tenant.
+/// A user of tenants red and blue, one of red alone, and one of no tenant.
 const BLUES: u32 = 12_345;
-const STRANGER: u32 = 12_346;
+const REDS: u32 = 12_346;
+const STRANGER: u32 = 12_347;
 
 /// A kind with one lease, of tenant blue.
 #[derive(Default)]
@@ -95,9 +100,16 @@ fn reachable() -> TempDir {
 
 impl World {
     fn new() -> Self {
+        Self::of(Tenants::from([
+            (BLUES, vec!["red".into(), "blue".into()]),
+            (REDS, vec!["red".into()]),
+            (geteuid().as_raw(), Vec::new()),
+        ]))
+    }
+
+    fn of(tenants: Tenants) -> Self {
         let directory = reachable();
         let blue = Arc::new(Blue::default());
-        let tenants = Tenants::from([(BLUES, vec!["red".into(), "blue".into()])]);
         let kinds: Vec<Arc<dyn LocalAccess>> = vec![blue.clone(), Arc::new(Refuses)];
         let path = directory.path().join("local.sock");
         let server = LocalServer::open(&path, tenants, kinds).unwrap();
@@ -223,13 +235,94 @@ fn root_enters_every_lease() {
 #[test]
 fn a_user_of_another_tenant_is_refused_and_told_why() {
     let world = World::new();
-    let Some((_, reply)) = as_user(STRANGER, || of(run(&world.path(), BLUE))) else {
+    let Some((_, reply)) = as_user(REDS, || of(run(&world.path(), BLUE))) else {
         return;
     };
     let (error, message) = refused(&reply);
     assert_eq!(error, LeaseError::NotPermitted);
     assert!(message.ends_with("--tenant-uid blue=12346"), "{message}");
     assert_eq!(world.moved(), []);
+}
+
+/// Whatever it asks, and without a word of it: no thread waits for such a caller.
+#[test]
+fn a_user_of_no_tenant_is_refused_before_it_asks() {
+    let world = World::new();
+    let silent = || {
+        let lines: Vec<Line> = (0..9).map(|_| world.connect()).collect();
+        let last = lines.iter().map(answer).next_back();
+        last.unwrap()
+    };
+    for reply in [
+        as_user(STRANGER, silent),
+        as_user(STRANGER, || {
+            of(ping(&world.path()).map(|()| "a node".into()))
+        }),
+    ] {
+        let Some((_, reply)) = reply else { return };
+        let (error, message) = refused(&reply);
+        assert_eq!(error, LeaseError::NotPermitted);
+        assert!(
+            message.contains("uid 12347 belongs to no tenant"),
+            "{message}"
+        );
+        assert!(message.ends_with("--tenant-uid TENANT=12347"), "{message}");
+    }
+}
+
+#[test]
+fn a_refusal_before_the_request_is_read_reaches_its_caller() {
+    let directory = reachable();
+    let path = directory.path().join("local.sock");
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let node = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    bind(node.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    listen(&node, Backlog::new(1).unwrap()).unwrap();
+    let refusal = Refusal::new(LeaseError::NotPermitted, RefusalClass::Policy, "no tenant");
+    let reply = thread::scope(|scope| {
+        let caller = scope.spawn(|| of(ping(&path).map(|()| "a node".into())));
+        let raw = accept4(node.as_raw_fd(), flags).unwrap();
+        // SAFETY: accept4(2) has just made the descriptor; nobody else has it.
+        let line = Line::from(unsafe { OwnedFd::from_raw_fd(raw) });
+        line.is_ready_within(std::time::Duration::MAX).unwrap();
+        let reply = Reply::from(refusal.clone()).encode();
+        line.send(&reply, None, MsgFlags::empty()).unwrap();
+        drop(line);
+        caller.join().unwrap()
+    });
+    assert_eq!(refused(&reply).1, "no tenant");
+}
+
+#[test]
+fn the_users_of_tenants_keep_no_other_out_however_many_they_are() {
+    let users = 20_000..20_010;
+    let tenants = users
+        .clone()
+        .chain([BLUES])
+        .map(|uid| (uid, vec!["blue".into()]));
+    let world = World::of(tenants.collect());
+    let mut silent = Vec::new();
+    for uid in users {
+        let (ours, its) = UnixStream::pair().unwrap();
+        let connects = || {
+            let lines: Vec<Line> = (0..8).map(|_| world.connect()).collect();
+            let copies = lines.iter().map(|line| line.as_fd().try_clone_to_owned());
+            let line = Line::from(OwnedFd::from(its));
+            for copy in copies {
+                line.send(b"x", Some(copy.unwrap().as_fd()), MsgFlags::empty())
+                    .unwrap();
+            }
+            Reply::Pong {}
+        };
+        if as_user(uid, connects).is_none() {
+            return;
+        }
+        let ours = Line::from(OwnedFd::from(ours));
+        silent.extend((0..8).map(|_| ours.receive().unwrap().unwrap().descriptor.unwrap()));
+    }
+    let (_, reply) = as_user(BLUES, || of(run(&world.path(), BLUE))).unwrap();
+    assert!(matches!(reply, Reply::Entered { .. }), "{reply:?}");
+    drop(silent);
 }
 
 #[test]

@@ -1,9 +1,19 @@
 //! CPU cores on offer.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    ffi::OsString,
+    fs::{self, OpenOptions},
+    io::{ErrorKind, Write},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::OpenOptionsExt,
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use anyhow::{anyhow, bail};
-use fabricbios_contract::{Provider, Store, stray_binding_id};
+use anyhow::{Context, anyhow, bail};
+use fabricbios_contract::Provider;
 use fabricbios_cpu::{
     CpuConfig, CpuList, CpuPath, CpuStore, Group, Root, Topology, Wanted, default_root, list,
 };
@@ -22,6 +32,9 @@ use crate::{
     providers::{Continuity, Offered, Opened, Opening},
 };
 
+/// The file in the state directory with the path of the root cgroup that the last run with `--cpus` used.
+const LAST_ROOT: &str = "cpu-cgroup";
+
 /// Opens what `--cpus` asks for.
 ///
 /// # Errors
@@ -34,12 +47,17 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         ..
     } = *opening;
     let at = cgroup(settings, &node_id);
+    let last_root = settings.state_dir().join(LAST_ROOT);
+    end_elsewhere(&last_root, &at, end_all)?;
     let Some(wanted) = &settings.cpus else {
         tracing::info!("no CPU cores are offered for lease; --cpus LIST offers some");
-        end_all(&at)?;
+        if let Err(error) = end_all(&at) {
+            tracing::error!(cgroup = %at.display(), %error, "something of earlier leases stays");
+        }
         return Ok(Opened::nothing());
     };
     let root = Root::at(&at).map_err(|why| anyhow!("--cpus: {why}"))?;
+    record(&last_root, &at)?;
     let sources = Sources::of_this_machine();
     let (found, warnings) = detect_cpu(&sources);
     let Some(found) = found else {
@@ -106,25 +124,50 @@ fn cgroup(settings: &Settings, node_id: &fabricbios_wire::NodeId) -> PathBuf {
     named.unwrap_or_else(|| default_root(node_id))
 }
 
-/// Ends the leases that an earlier run with `--cpus` has left.
-fn end_all(at: &std::path::Path) -> anyhow::Result<()> {
+/// Ends the leases in the root cgroup that the last run with `--cpus` used, unless it is the one at `at`.
+fn end_elsewhere(
+    last_root: &Path,
+    at: &Path,
+    end_all: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let last = match fs::read(last_root) {
+        Ok(last) => PathBuf::from(OsString::from_vec(last)),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| last_root.display().to_string()),
+    };
+    if last == at {
+        return Ok(());
+    }
+    end_all(&last).with_context(|| {
+        let last = last.display();
+        format!(
+            "--cpu-cgroup: the last run had its leases of CPU cores in {last}, and they cannot be ended there; start \
+             with --cpu-cgroup {last}, or end what is named below and remove {last}"
+        )
+    })
+}
+
+/// Keeps the path of the root cgroup for the next start. The cgroups do not outlive the machine, so the file need not.
+fn record(last_root: &Path, at: &Path) -> anyhow::Result<()> {
+    let new = last_root.with_extension("new");
+    let open = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new);
+    open.and_then(|mut file| file.write_all(at.as_os_str().as_bytes()))
+        .and_then(|()| fs::rename(&new, last_root))
+        .with_context(|| last_root.display().to_string())
+}
+
+/// Ends the leases that an earlier run with `--cpus` has left in this root cgroup.
+fn end_all(at: &Path) -> anyhow::Result<()> {
     if !at.exists() {
         return Ok(());
     }
     let root = Root::at(at).map_err(|why| anyhow!("{why}"))?;
-    let store = CpuStore::open(CpuConfig {
-        root,
-        groups: Vec::new(),
-        sys: Tree::new("/sys"),
-        proc: Tree::new("/proc"),
-    })?;
-    for lease in store.leases()? {
-        tracing::warn!(lease_id = %lease, "ending a lease of CPU cores, of which none are on offer any more");
-        let id = stray_binding_id(ResourceId(0), lease);
-        if let Err(error) = store.release(id, None, &|| ()) {
-            tracing::error!(lease_id = %lease, %error, "something of it stays");
-        }
-    }
+    CpuStore::end_all(&root, Tree::new("/sys"), Tree::new("/proc"))?;
     Ok(())
 }
 
@@ -293,6 +336,31 @@ mod tests {
         };
         let all: Vec<String> = offer.classes.iter().map(why).collect();
         all.try_into().unwrap()
+    }
+
+    #[test]
+    fn a_root_cgroup_that_is_not_used_any_more_has_its_leases_ended_first() {
+        let state_dir = tempfile::tempdir().unwrap();
+        let file = state_dir.path().join(LAST_ROOT);
+        let nothing = |_: &Path| -> anyhow::Result<()> { panic!("nothing is to be ended") };
+        let (old, new) = (Path::new("/cgroup/old"), Path::new("/cgroup/new"));
+        end_elsewhere(&file, old, nothing).unwrap();
+        record(&file, old).unwrap();
+        end_elsewhere(&file, old, nothing).unwrap();
+        let fails = |_: &Path| bail!("pid 7 does not die");
+        let error = format!("{:#}", end_elsewhere(&file, new, fails).unwrap_err());
+        for text in ["--cpu-cgroup /cgroup/old", "pid 7 does not die"] {
+            assert!(error.contains(text), "{error}");
+        }
+        let mut ended = Vec::new();
+        let ends = |at: &Path| {
+            ended.push(at.to_owned());
+            Ok(())
+        };
+        end_elsewhere(&file, new, ends).unwrap();
+        assert_eq!(ended, [old]);
+        record(&file, new).unwrap();
+        end_elsewhere(&file, new, nothing).unwrap();
     }
 
     #[test]

@@ -14,14 +14,16 @@ use fabricbios_local::{AskError, ping, run};
 use fabricbios_wire::{LeaseError, LeaseId};
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, geteuid},
 };
 
 fn start(at: &Path) -> Child {
+    // A user of no tenant is refused; root is not.
+    let tenant_uid = format!("blue={}", geteuid().as_raw().max(1000));
     let mut daemon = Command::new(env!("CARGO_BIN_EXE_fabricbiosd"))
         .args(["control-server", "--listen", "127.0.0.1:0", "--state-dir"])
         .arg(at.join("state"))
-        .args(["--tenant-uid", "blue=1000", "--local-socket"])
+        .args(["--tenant-uid", &tenant_uid, "--local-socket"])
         .arg(at.join("local.sock"))
         .stdout(Stdio::piped())
         .spawn()

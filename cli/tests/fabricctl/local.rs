@@ -54,7 +54,8 @@ impl World {
         fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
         let lease = Arc::new(Lease::default());
         let path = directory.path().join("local.sock");
-        let server = LocalServer::open(&path, Tenants::new(), vec![lease.clone()]).unwrap();
+        let tenants = Tenants::from([(nix::unistd::geteuid().as_raw(), Vec::new())]);
+        let server = LocalServer::open(&path, tenants, vec![lease.clone()]).unwrap();
         Self {
             directory,
             lease,

@@ -4,7 +4,10 @@ use std::{
     fs,
     path::Path,
     process::{Child, Command},
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        mpsc::{Receiver, Sender, channel},
+    },
 };
 
 use fabricbios_cpu::{Cgroupfs, list};
@@ -29,6 +32,8 @@ struct Model {
     immortal: Vec<i32>,
     /// Writes to files with this end of their name are refused.
     refused: Option<String>,
+    /// The next write to a file with this end of its name tells that it is there, and waits.
+    held: Vec<(String, Sender<()>, Receiver<()>)>,
     has_exclusive: bool,
 }
 
@@ -113,6 +118,25 @@ impl Kernel {
 
     pub(crate) fn refuse_writes(&self, end: Option<&str>) {
         self.model().refused = end.map(str::to_owned);
+    }
+
+    /// The next write to a file with this end of its name waits, as in a kernel that is busy. The receiver hears of its
+    /// arrival; the write goes on when the sender is dropped.
+    pub(crate) fn hold(&self, end: &str) -> (Receiver<()>, Sender<()>) {
+        let ((arrives, arrived), (goes_on, go_on)) = (channel(), channel());
+        self.model().held.push((end.to_owned(), arrives, go_on));
+        (arrived, goes_on)
+    }
+
+    fn wait_while_held(&self, path: &str) {
+        let mut model = self.model();
+        let Some(at) = model.held.iter().position(|(end, ..)| path.ends_with(end)) else {
+            return;
+        };
+        let (_, arrives, go_on) = model.held.remove(at);
+        drop(model);
+        arrives.send(()).ok();
+        go_on.recv().ok();
     }
 
     fn model(&self) -> MutexGuard<'_, Model> {
@@ -290,6 +314,7 @@ impl Cgroupfs for Kernel {
     }
 
     fn write(&self, path: &str, value: &str) -> Result<(), Error> {
+        self.wait_while_held(path);
         let _call = self.call.lock().unwrap();
         let refused = self.model().refused.clone();
         if refused.is_some_and(|end| path.ends_with(&end)) {
