@@ -559,6 +559,34 @@ fn a_process_that_cannot_die_is_moved_aside_and_keeps_only_its_cores_from_others
 }
 
 #[test]
+fn a_tracer_that_keeps_a_killed_process_is_killed_unless_it_is_root_and_the_process_is_not() {
+    for (users, is_killed) in [
+        ((7, 7), true),
+        ((7, 8), true),
+        ((0, 0), true),
+        ((7, 0), false),
+    ] {
+        let world = World::new(false);
+        let process = world.kernel.spawn();
+        let mut tracer = world.kernel.spawn();
+        let lease = cores(1, &[2]);
+        world.bound(&lease);
+        world.enter(1, &process, "red").unwrap();
+        world.kernel.make_immortal(process.pid);
+        world.kernel.trace(&process, &tracer, users);
+        let proof = world.provider.cut(binding_id(1), Linger::None).unwrap();
+        let named = format!("killed tracers: pid {} (gdb", tracer.pid);
+        let found = &proof.steps()[1].found;
+        assert_eq!(found.contains(&named), is_killed, "{found}");
+        let stuck = world.release(&lease).unwrap_err();
+        let named = format!("traced by pid {}", tracer.pid);
+        assert!(stuck.detail.contains(&named), "{stuck}");
+        // The cut has waited after the kill.
+        assert_eq!(tracer.has_ended(), is_killed);
+    }
+}
+
+#[test]
 fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
     let world = World::new(false);
     let (store, told) = (&world.here.0, Arc::new(Mutex::new(Vec::new())));
