@@ -96,12 +96,8 @@ impl CpuStore {
             released: Mutex::default(),
             config,
         };
-        match store.set_shared(&BTreeSet::new()) {
-            // Exclusive leases have all CPUs on offer. The best_effort ones of an earlier run do not fit any more: the
-            // table ends them, and a release writes the file.
-            Err(error) if error.errno == Some(Errno::ENOSPC as i32) => Ok(store),
-            set => set.map(|()| store),
-        }
+        store.set_shared(&BTreeSet::new())?;
+        Ok(store)
     }
 
     /// Ends all leases in a root cgroup whose CPUs are not on offer any more; `proc` is `/proc`, `sys` is `/sys`.
@@ -164,8 +160,8 @@ impl CpuStore {
         self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives `shared` the CPUs on offer that no lease has, without `taken` too. If none are left, no best_effort lease
-    /// is there either (the table grants none), and the file stays.
+    /// Gives `shared` the CPUs on offer that no lease has, without `taken` too. If none are left, the
+    /// table grants no best_effort lease and ends those of an earlier run; until then the file stays.
     fn set_shared(&self, taken: &BTreeSet<u32>) -> Result<(), StepError> {
         let held = Self::held(self.root())?;
         let mut cpus = cpus_of(&self.config.groups);
@@ -174,7 +170,11 @@ impl CpuStore {
         if self.root().read_list("shared cpus", &file)? == cpus {
             return Ok(());
         }
-        self.root().write_list("shared cpus", &file, &cpus)
+        match self.root().write_list("shared cpus", &file, &cpus) {
+            // The kernel takes not all CPUs from a cpuset that has processes.
+            Err(error) if taken.is_empty() && error.errno == Some(Errno::ENOSPC as i32) => Ok(()),
+            written => written,
+        }
     }
 
     fn groups(&self, numbers: &[u32]) -> Result<Vec<Group>, StepError> {

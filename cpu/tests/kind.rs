@@ -544,10 +544,14 @@ fn a_lease_goes_on_after_a_restart_or_is_an_error_and_never_made_anew() {
 #[test]
 fn a_start_with_fewer_cpus_succeeds_and_best_effort_leases_without_any_can_be_released() {
     let before = World::new(false);
-    let mut process = before.kernel.spawn();
     before.bound(&cores(1, &[2]));
-    before.bound(&time(2, 1));
-    before.enter(2, &process, "red").unwrap();
+    let mut processes = Vec::new();
+    for lease in [2, 3] {
+        before.bound(&time(lease, 1));
+        let process = before.kernel.spawn();
+        before.enter(lease, &process, "red").unwrap();
+        processes.push(process);
+    }
     let kernel = before.kernel.clone();
     drop(before);
     let topology = Topology::read(&kernel.tree("sys")).unwrap();
@@ -561,10 +565,11 @@ fn a_start_with_fewer_cpus_succeeds_and_best_effort_leases_without_any_can_be_re
     .unwrap();
     let shared = format!("{ROOT}/shared/cpuset.cpus");
     assert_eq!(kernel.text(&shared), "4-5", "they are there still");
-    let order = time(2, 1);
-    let released = store.release(order.binding_id, Some(&order.placement), &|| ());
-    released.unwrap();
-    process.end();
+    for lease in [2, 3] {
+        let order = time(lease, 1);
+        let released = store.release(order.binding_id, Some(&order.placement), &|| ());
+        released.unwrap();
+    }
     assert_eq!(kernel.text(&shared).trim(), "");
     assert_eq!(store.leases().unwrap(), [LeaseId(1)]);
 }
@@ -592,6 +597,34 @@ fn a_process_that_cannot_die_is_moved_aside_and_keeps_only_its_cores_from_others
         let leases = [(binding_id(1), lease.placement.clone())];
         world.provider.reset(CPUS, &leases).unwrap();
         world.bound(&cores(4, &[2]));
+    }
+}
+
+#[test]
+fn a_tracer_that_keeps_a_killed_process_is_killed_unless_it_is_root_and_the_process_is_not() {
+    for (users, is_killed) in [
+        ((7, 7), true),
+        ((7, 8), true),
+        ((0, 0), true),
+        ((7, 0), false),
+    ] {
+        let world = World::new(false);
+        let process = world.kernel.spawn();
+        let mut tracer = world.kernel.spawn();
+        let lease = cores(1, &[2]);
+        world.bound(&lease);
+        world.enter(1, &process, "red").unwrap();
+        world.kernel.make_immortal(process.pid);
+        world.kernel.trace(&process, &tracer, users);
+        let proof = world.provider.cut(binding_id(1), Linger::None).unwrap();
+        let named = format!("killed tracers: pid {} (gdb", tracer.pid);
+        let found = &proof.steps()[1].found;
+        assert_eq!(found.contains(&named), is_killed, "{found}");
+        let stuck = world.release(&lease).unwrap_err();
+        let named = format!("traced by pid {}", tracer.pid);
+        assert!(stuck.detail.contains(&named), "{stuck}");
+        // The cut has waited after the kill.
+        assert_eq!(tracer.has_ended(), is_killed);
     }
 }
 

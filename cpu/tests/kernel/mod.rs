@@ -101,6 +101,19 @@ impl Kernel {
         Process { child, pid }
     }
 
+    /// Another thread of the tracer traces the process.
+    pub(crate) fn trace(&self, process: &Process, tracer: &Process, (user, of_tracer): (u32, u32)) {
+        let (pid, thread) = (process.pid, "999999999");
+        let status = format!(
+            "Name:\tworker\nState:\tt (tracing stop)\nTracerPid:\t{thread}\nUid:\t{user}\t{user}\n"
+        );
+        self.put(&format!("proc/{pid}/task/{pid}/status"), &status);
+        let pid = tracer.pid;
+        let status = format!("Name:\tgdb\nTgid:\t{pid}\nUid:\t{of_tracer}\t{of_tracer}\n");
+        self.put(&format!("proc/{thread}/status"), &status);
+        self.put(&format!("proc/{pid}/status"), &status);
+    }
+
     pub(crate) fn make_immortal(&self, pid: i32) {
         self.model().immortal.push(pid);
     }
@@ -406,6 +419,11 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     pub(crate) fn end(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
