@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# lab: one-vm igb timeout=900
+# lab: one-vm igb smp=1 timeout=900
 """Virtual functions of a card as leases: real packets obey VLAN and address, access ends at the deadline whatever the tenant
 or the daemon does, and a function comes back as it was."""
 import os

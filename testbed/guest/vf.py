@@ -108,8 +108,10 @@ def number_of(lease):
 
 def driver(function):
     """The driver that is bound; None if there is none."""
-    link = DEVICES / function / "driver"
-    return link.resolve().name if link.exists() else None
+    try:
+        return (DEVICES / function / "driver").readlink().name
+    except FileNotFoundError:
+        return None
 
 
 def is_bus_master(function):
