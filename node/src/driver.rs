@@ -263,7 +263,8 @@ impl<E: Environment> Driver<E> {
 
     /// Treats a disk that does not answer like one that is full.
     fn check_journal(&mut self, now: BootTime) {
-        if self.submitted == self.durable {
+        // Others write to the journal too, so more may be durable than this one has submitted.
+        if self.submitted <= self.durable {
             return;
         }
         let since = *self.silent_since.get_or_insert(now);

@@ -278,6 +278,25 @@ fn a_grant_that_the_disk_does_not_answer_for_is_refused_and_leaves_nothing() {
 }
 
 #[test]
+fn a_journal_that_only_others_write_is_not_silent() {
+    let mut scene = Scene::new();
+    let change = Change {
+        key: Key::Pool(1),
+        value: None,
+    };
+    let writer = scene.driver.environment.journal.writer();
+    let submitted = writer.submit(vec![change]);
+    scene.go_on(true, |driver| driver.durable == submitted);
+    let now = clock::now().boot;
+    scene.driver.check_journal(now);
+    scene.driver.check_journal(now + JOURNAL_PATIENCE);
+    let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 60);
+    let granted = scene.ask(Request::LeaseAlloc(wanted));
+    scene.go_on(true, |driver| driver.requesters.is_empty());
+    assert_eq!(lease(granted).phase, LeasePhase::Active);
+}
+
+#[test]
 fn of_what_one_commit_made_durable_a_turn_does_some_and_tenants_take_turns() {
     let mut scene = Scene::new();
     let wanted = LeaseAllocRequest::new(ResourceType::Mem, 4096, 60);
