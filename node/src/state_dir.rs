@@ -15,6 +15,8 @@ use crate::{block::hosts, journal};
 /// Mode bits for writing by others, and for any access by others.
 const WRITES: u32 = 0o022;
 const ANYTHING: u32 = 0o077;
+/// A directory such as /tmp, in which all users have files.
+const STICKY: u32 = 0o1000;
 
 /// Files that earlier versions made readable for all users.
 const TIGHTENED: [&str; 3] = ["daemon.lock", "arena.mark", "watchdog.log"];
@@ -118,11 +120,16 @@ fn refuse(path: &Path, found: &Metadata, bits: u32, what: &str) -> anyhow::Resul
     if found.mode() & bits == 0 {
         return Ok(());
     }
+    let (at, mode) = (path.display(), found.mode() & 0o7777);
+    if mode & STICKY != 0 {
+        bail!(
+            "others can {what} {at} (mode {mode:04o}), which is for all users: name a directory of the node's own \
+             with --state-dir, such as /var/lib/fabricbios"
+        );
+    }
     bail!(
         "others can {what} {at} (mode {mode:04o}): `chmod go-rwx {at}`. Who has done so may be the node or its \
-         operator by now: where you cannot rule it out, start a new fabric on a new --state-dir",
-        at = path.display(),
-        mode = found.mode() & 0o7777
+         operator by now: where you cannot rule it out, start a new fabric on a new --state-dir"
     )
 }
 
@@ -147,6 +154,8 @@ mod tests {
             let refused = refused(directory.path());
             assert!(refused.contains("others can write"), "{refused}");
             assert!(refused.contains(&format!("(mode {mode:04o})")), "{refused}");
+            // Of /tmp that would be the end of other programs.
+            assert_eq!(refused.contains("chmod"), mode != 0o1777, "{refused}");
         }
         set(directory.path(), 0o755);
         drop(lock(directory.path()).unwrap());
