@@ -38,6 +38,7 @@ impl ArenaStore {
             transports,
             durability: Durability::arena(self.arena.backing().outlives_process),
             fence_scope: FenceScope::Whole,
+            cut_within: None,
             allocation_mode: AllocationMode::Stretches,
             read_only: false,
             classes: None,

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, os::fd::OwnedFd};
 
-use fabricbios_lease::StepError;
+use fabricbios_lease::{Lookup, StepError};
 use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
@@ -104,6 +104,20 @@ pub enum LocalRefusal {
     NotActive(String),
     /// A step failed, by the fault of the node or of what was given.
     Failed(StepError),
+}
+
+impl LocalRefusal {
+    /// What a path has of the lease.
+    ///
+    /// # Errors
+    /// The lease is over, or the path does not know it.
+    pub fn unless_here<T>(found: Lookup<T>) -> Result<T, Self> {
+        match found {
+            Lookup::Here(entry) => Ok(entry),
+            Lookup::Released => Err(Self::NotActive("it is over".to_owned())),
+            Lookup::Unknown => Err(Self::NotFound),
+        }
+    }
 }
 
 impl fmt::Display for LocalRefusal {

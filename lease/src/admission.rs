@@ -214,15 +214,23 @@ impl LeaseTable {
             Some(id) => format!("resource {id}"),
             None => format!("any {} here", request.resource_type()),
         };
+        let dimensions = self
+            .resources
+            .get(&chosen)
+            .map(|it| it.free.free_dimensions());
+        let all_leased = dimensions.unwrap_or_default();
+        let all_leased = all_leased.iter().find(|it| it.amount == 0);
+        let all_leased = all_leased.map(|it| format!("; nothing is left of its {}", it.name));
         let told = |amount| format!("{} ({amount})", request.resource_type().amount(amount));
         Refusal::new(
             LeaseError::CapacityExceeded,
             class,
             format!(
-                "asked for {}; the most that one lease can get of {place} is {} now, and {} when all of it is free",
+                "asked for {}; the most that one lease can get of {place} is {} now, and {} when all of it is free{}",
                 told(request.capacity),
                 told(longest),
-                told(usable)
+                told(usable),
+                all_leased.unwrap_or_default()
             ),
         )
     }

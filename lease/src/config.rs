@@ -15,7 +15,8 @@ pub struct Policy {
     pub grace_secs_max: u32,
     /// A cut fails if it is not proved this long after a thread began it: the published contract wants an outcome of
     /// a revoke within a second. If a provider reports [`CutMoves`](crate::Report::CutMoves), the time counts from the
-    /// last progress. In any case a cut fails ten times this long after its order.
+    /// last progress. In any case a cut fails ten times this long after its order. A resource may need longer, see
+    /// [`Offer::cut_within`](crate::Offer::cut_within).
     pub cut_within: Duration,
     /// A first bind without progress for this long is cut; for a later bind the holder is told that it is still being
     /// made. A kernel gives up on an address after a few seconds, and several binds may queue for their turn.
@@ -87,7 +88,7 @@ pub enum Profile {
     BareMetal,
 }
 
-/// Any cut fails this many times [`Policy::cut_within`] after its order, with or without progress.
+/// Any cut fails this many times its time limit after its order, with or without progress.
 pub(crate) const CUT_PATIENCES: u32 = 10;
 
 /// The longest pause before an adopted lease is bound again; the first pause is a second.

@@ -140,7 +140,7 @@ pub enum Report {
     Release(BindingId, Result<(), StepError>),
     /// Of [`Order::Reset`].
     Reset(ResourceId, Result<(), StepError>),
-    /// The health of a resource has changed. For inventories; the table ignores it.
+    /// The health of a resource has changed, for inventories; and leases may be lost.
     Condition(ResourceId, Condition),
 }
 

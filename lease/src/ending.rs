@@ -71,7 +71,7 @@ impl LeaseTable {
             }
             State::Active | State::Rebinding if overlap_is_over => {
                 lease.old_key = Some(OldKey::Retiring {
-                    by: now.boot + self.policy.cut_within * CUT_PATIENCES,
+                    by: now.boot + lease.cut_within * CUT_PATIENCES,
                 });
                 let binding_id = lease.binding_id();
                 self.order(Order::RetireKey(binding_id));
@@ -123,10 +123,10 @@ impl LeaseTable {
             return self.arm(id);
         }
         let error = match lease.cut_moved {
-            Some(_) => not_done_within(self.policy.cut_within),
+            Some(_) => not_done_within(lease.cut_within),
             None => format!(
                 "not begun within {} ms: every thread for cuts of {} is busy or stuck",
-                (self.policy.cut_within * CUT_PATIENCES).as_millis(),
+                (lease.cut_within * CUT_PATIENCES).as_millis(),
                 lease.kind
             ),
         };

@@ -15,9 +15,8 @@ use crate::{
 
 /// Fencing.
 impl LeaseTable {
-    /// Fences a lease that could not be proved clean: it keeps its part, and its resource gets no new leases. With
-    /// [`crate::FenceScope::Part`], a failed release fences only the part of the lease: the lease is cut, and no
-    /// other part is in doubt.
+    /// Fences a lease that could not be proved clean: it keeps its part. [`crate::FenceScope`] says whether the resource
+    /// gets new leases.
     pub(crate) fn fence(&mut self, now: Now, id: LeaseId, event: Event, reason: StepError) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -60,6 +59,20 @@ impl LeaseTable {
         self.fence_resource(fence);
         self.tell_fenced(id);
         self.arm(id);
+    }
+
+    /// See [`crate::Condition::Lost`].
+    pub(crate) fn lost(&mut self, now: Now, of: ResourceId, leases: &[LeaseId], why: &str) {
+        for &id in leases {
+            self.catch_up(now, id);
+            if self
+                .leases
+                .get(&id)
+                .is_some_and(|lease| lease.resource_id == of)
+            {
+                self.fence(now, id, Event::Lost, StepError::new("keep", why));
+            }
+        }
     }
 
     pub(crate) fn fence_resource(&mut self, fence: FenceRecord) {
@@ -189,7 +202,7 @@ impl LeaseTable {
         let Some(resource) = self.resources.get_mut(&id) else {
             return;
         };
-        resource.fence = None;
+        (resource.fence, resource.whole_in_doubt) = (None, false);
         resource.free.unfence();
         for lease_id in core::mem::take(&mut resource.fenced_leases) {
             let stepped = self

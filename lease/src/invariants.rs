@@ -183,6 +183,9 @@ impl LeaseTable {
                 resource_id,
                 detail,
             });
+            if let Some(resource) = self.resources.get_mut(&resource_id) {
+                resource.whole_in_doubt = true;
+            }
             if self.leases.contains_key(&lease_id) {
                 self.fence(now, lease_id, Event::Stranded, reason);
             } else {

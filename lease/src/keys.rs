@@ -167,7 +167,6 @@ impl LeaseTable {
     }
 
     pub(crate) fn rotated(&mut self, now: Now, binding_id: BindingId, binding: Binding) {
-        let by = now.boot + self.policy.cut_within * CUT_PATIENCES;
         let Some(lease) = self.waiting_for(binding_id, "rotated", &[State::Rebinding]) else {
             return;
         };
@@ -175,7 +174,9 @@ impl LeaseTable {
         let overlap = lease.overlap;
         if overlap.is_zero() {
             // The client is told when the old key is dead, not before.
-            lease.old_key = Some(OldKey::Retiring { by });
+            lease.old_key = Some(OldKey::Retiring {
+                by: now.boot + lease.cut_within * CUT_PATIENCES,
+            });
             self.order(Order::RetireKey(binding_id));
             self.arm(binding_id.lease_id);
             self.note(Note::Rotated {

@@ -78,6 +78,8 @@ pub(crate) struct Lease {
     pub(crate) since: BootTime,
     /// While cutting: the cut is ordered. Cuts of leases of an earlier run wait for their turn.
     pub(crate) cut_ordered: bool,
+    /// The time limit of its cut, and of the retirement of a key.
+    pub(crate) cut_within: Duration,
     /// While cutting: when a thread began the cut, or when another cut of the same kind of resource progressed after
     /// that.
     pub(crate) cut_moved: Option<BootTime>,
@@ -198,8 +200,8 @@ impl Lease {
             State::Active | State::Rebinding => retiring,
             State::Binding => Some(self.since + policy.bind_within),
             State::Cutting if self.cut_ordered => {
-                let at_last = self.since + policy.cut_within * CUT_PATIENCES;
-                let moved = self.cut_moved.map(|at| at + policy.cut_within);
+                let at_last = self.since + self.cut_within * CUT_PATIENCES;
+                let moved = self.cut_moved.map(|at| at + self.cut_within);
                 Some(moved.map_or(at_last, |at| at.min(at_last)))
             }
             State::Releasing if self.release_began => Some(self.since + policy.release_stall),

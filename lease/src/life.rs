@@ -15,7 +15,8 @@
 //!
 //! Not drawn: a release that ends late and verifies leads from Fenced to Ended, if it was the
 //! release that fenced; a failed cut is never cleared that way. A bind that strands something
-//! fences from every state that is still alive, because the report may come after the cut.
+//! fences from every state that is still alive, because the report may come after the cut. A lease
+//! in use that loses what it was granted is fenced too.
 //! A lease of an earlier run begins in Rebinding, Cutting, Grace or Fenced, see
 //! [`crate::LeaseTable::restore_lease`].
 
@@ -61,6 +62,8 @@ pub enum Event {
     Free,
     /// An operator or a fault took it back.
     Revoke,
+    /// What the table granted is not the lease's alone any more, see [`crate::Condition::Lost`].
+    Lost,
     /// Proven unreachable, nothing to keep.
     CutProved,
     /// Proven unreachable, contents to be kept for a grace time.
@@ -111,7 +114,8 @@ impl State {
                 S::Releasing
             }
             (S::Releasing, E::Released) | (S::Fenced, E::ReleasedLate | E::Remedied) => S::Ended,
-            (S::Cutting, E::CutFailed)
+            (S::Active | S::Rebinding, E::Lost)
+            | (S::Cutting, E::CutFailed)
             | (S::Releasing, E::ReleaseFailed)
             | (
                 S::Binding | S::Active | S::Rebinding | S::Cutting | S::Grace | S::Releasing,
@@ -130,7 +134,7 @@ impl State {
 
 impl Event {
     /// All events.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Bound,
         Self::NotBound,
         Self::Stranded,
@@ -139,6 +143,7 @@ impl Event {
         Self::Deadline,
         Self::Free,
         Self::Revoke,
+        Self::Lost,
         Self::CutProved,
         Self::CutProvedKeep,
         Self::CutFailed,

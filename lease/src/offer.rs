@@ -1,6 +1,7 @@
 //! The offer of a resource: everything that the table knows of it.
 
 use alloc::{string::String, vec::Vec};
+use core::time::Duration;
 
 use fabricbios_wire::{Enforcement, ResourceId, Transport};
 
@@ -18,8 +19,11 @@ pub struct Offer {
     pub transports: Vec<Transport>,
     /// What is left of it when the process ends.
     pub durability: Durability,
-    /// The extent of a fence after a failed release.
+    /// What a failed release or cut fences.
     pub fence_scope: FenceScope,
+    /// The time limit of its cuts, if it needs more than [`crate::Policy::cut_within`]: where access ends at once, and
+    /// the proof comes later. A longer limit of the policy counts instead.
+    pub cut_within: Option<Duration>,
     /// The allocation mode.
     pub allocation_mode: AllocationMode,
     /// The resource cannot be written: every lease of it is read-only.
@@ -95,12 +99,17 @@ impl Durability {
     }
 }
 
-/// The extent of a fence after a failed release. A failed cut always fences the whole resource.
+/// What a failed release or cut fences. Objects of a lease that is not on record, and mistakes in the table's own
+/// bookkeeping, fence the whole resource: the parts concerned are not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceScope {
-    /// The part of the lease alone: the lease is cut, and no other part is in doubt.
+    /// Every part is separate by hardware or kernel: a failed release or cut fences the part of its lease alone. Who
+    /// still has access to it reaches no other part.
+    Separate,
+    /// A failed release fences the part of its lease alone: the lease is cut, and no other part is in doubt. A failed
+    /// cut fences the whole resource.
     Part,
-    /// The whole resource.
+    /// Both fence the whole resource.
     Whole,
 }
 

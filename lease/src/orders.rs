@@ -1,6 +1,6 @@
 //! Parts of orders and reports: plain data, so that a provider may run in another process than the table.
 
-use alloc::{string::String, sync::Arc};
+use alloc::{string::String, sync::Arc, vec::Vec};
 use core::{fmt, time::Duration};
 
 use fabricbios_wire::{
@@ -167,4 +167,12 @@ pub enum Condition {
     Good,
     /// A part of the resource failed (text for people); its leases may fail.
     Degraded(String),
+    /// The same, and what these leases were granted is not theirs alone any more, and was not given back to them in
+    /// time: each that is in use ends, fenced.
+    Lost {
+        /// For people.
+        why: String,
+        /// The leases.
+        leases: Vec<LeaseId>,
+    },
 }

@@ -4,7 +4,7 @@
 use fabricbios_wire::EndCause;
 
 use crate::{
-    BindingId, BootTime, Event, LeaseTable, Note, Now, Proof, Report, State, StepError,
+    BindingId, BootTime, Condition, Event, LeaseTable, Note, Now, Proof, Report, State, StepError,
     lease::{Lease, OldKey, Outstanding},
 };
 
@@ -40,6 +40,9 @@ impl LeaseTable {
             Report::ReleaseProgress(binding_id) => self.release_moves(done, binding_id),
             Report::Release(binding_id, outcome) => self.release_reported(now, binding_id, outcome),
             Report::Reset(id, outcome) => self.reset_done(now, id, outcome),
+            Report::Condition(id, Condition::Lost { why, leases }) => {
+                self.lost(now, id, &leases, &why);
+            }
             Report::Condition(..) => {}
         }
         self.fence_broken(now);
@@ -132,14 +135,13 @@ impl LeaseTable {
 
     /// A thread has begun a cut or a retirement, which must finish in time from now on.
     fn end_began(&mut self, done: BootTime, binding_id: BindingId) {
-        let by = done + self.policy.cut_within;
         let expected = [State::Cutting, State::Active, State::Rebinding];
         let Some(lease) = self.waiting_for(binding_id, "end began", &expected) else {
             return;
         };
         match &mut lease.old_key {
             _ if lease.state == State::Cutting => lease.cut_moved = Some(done),
-            Some(OldKey::Retiring { by: old }) => *old = by,
+            Some(OldKey::Retiring { by: old }) => *old = done + lease.cut_within,
             _ => {}
         }
         self.arm(binding_id.lease_id);

@@ -131,6 +131,7 @@ impl LeaseTable {
             may_be_open: false,
             since: now.boot,
             cut_ordered: false,
+            cut_within: self.cut_within(admitted.resource_id),
             cut_moved: None,
             effective: admitted.effective,
             terms: Some(&admitted.terms)

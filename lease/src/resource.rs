@@ -1,6 +1,7 @@
 //! A resource that the operator offers: how much of it is free, whether it is fenced.
 
 use alloc::{collections::BTreeSet, vec::Vec};
+use core::time::Duration;
 
 use fabricbios_wire::{Enforcement, LeaseId, ResourceId, ResourceType, Transport};
 
@@ -19,6 +20,8 @@ pub(crate) struct Resource {
     pub(crate) durability: Durability,
     /// See [`Offer::fence_scope`].
     pub(crate) fence_scope: FenceScope,
+    /// See [`Offer::cut_within`].
+    pub(crate) cut_within: Option<Duration>,
     /// Whether every lease of it is read-only.
     pub(crate) read_only: bool,
     /// See [`Offer::classes`].
@@ -31,6 +34,9 @@ pub(crate) struct Resource {
     pub(crate) empty: Room,
     pub(crate) free: Room,
     pub(crate) fence: Option<FenceRecord>,
+    /// More is in doubt than the parts of fenced leases, see [`FenceScope`]. Not on record: a restart counts the parts
+    /// anew.
+    pub(crate) whole_in_doubt: bool,
     /// Fenced leases that were not proved clean since.
     pub(crate) fenced_leases: BTreeSet<LeaseId>,
     /// The remediation under way: the request that waits for it, if any, and its time limit.
@@ -51,11 +57,13 @@ impl Resource {
             transports: offer.transports,
             durability: offer.durability,
             fence_scope: offer.fence_scope,
+            cut_within: offer.cut_within,
             read_only: offer.read_only,
             classes: offer.classes,
             rate: offer.rate,
             withheld: false,
             fence: None,
+            whole_in_doubt: false,
             fenced_leases: BTreeSet::new(),
             resetting: None,
             fenced_again: false,
@@ -69,8 +77,13 @@ impl Resource {
 
     /// Whether only parts are fenced, each held by its lease; the other parts are leased as before.
     pub(crate) fn is_partly_fenced(&self) -> bool {
-        let by_release = self.fence.as_ref().is_some_and(|fence| fence.by_release);
-        by_release && self.fence_scope == FenceScope::Part
+        self.fence
+            .as_ref()
+            .is_some_and(|fence| match self.fence_scope {
+                FenceScope::Separate => !self.whole_in_doubt,
+                FenceScope::Part => fence.by_release,
+                FenceScope::Whole => false,
+            })
     }
 
     /// Makes this fence the current one, and returns whether it did. The first fence stands, except that a failed cut
@@ -106,7 +119,7 @@ pub struct Availability {
     pub free_dimensions: Vec<Quantity>,
     /// Whether the whole resource is fenced: it gets no new leases.
     pub fenced: bool,
-    /// Whether only parts are fenced, those of leases whose release failed; never together with `fenced`.
+    /// Whether only parts are fenced, those of fenced leases; never together with `fenced`.
     pub partly_fenced: bool,
     /// Size of the fenced parts. 0 if no part is fenced, or the whole resource.
     pub fenced_part: u64,

@@ -78,8 +78,12 @@ impl LeaseTable {
             Some(lease) if lease.state == State::Fenced => {
                 lease.fault = Some(Box::new(fence.reason.clone()));
             }
-            Some(_alive) => {}
-            None => drop(resource.fenced_leases.insert(fence.lease_id)),
+            Some(_alive) => resource.whole_in_doubt |= !fence.by_release,
+            // Nobody knows its part.
+            None => {
+                resource.fenced_leases.insert(fence.lease_id);
+                resource.whole_in_doubt |= !fence.by_release;
+            }
         }
         // A fence by a failed cut stands, also if a crash came before it was written down.
         let found_graver = resource
@@ -89,7 +93,8 @@ impl LeaseTable {
         if !(found_graver && fence.by_release) {
             resource.fence = Some(fence);
         }
-        if reverify {
+        // Orders are not carried out yet: a remediation that was ordered before finds this too.
+        if reverify && resource.resetting.is_none() {
             self.start_reset(now, id, None);
         }
     }
@@ -171,7 +176,8 @@ impl LeaseTable {
         let amount = placement.amount();
         let id = record.lease_id;
         let tenant = self.tenant_name(&record.tenant);
-        let mut lease = Lease::restored(now, record, tenant.clone(), held, placement);
+        let cut_within = self.cut_within(record.resource_id);
+        let mut lease = Lease::restored(now, record, tenant.clone(), held, placement, cut_within);
         let resource = self.resources.get(&record.resource_id);
         lease.bound_before = resource.is_some_and(|resource| resource.durability.leases_stay());
         if lease.bound_before && lease.state == State::Grace {
@@ -275,6 +281,7 @@ impl Lease {
         tenant: Arc<str>,
         held: Held,
         placement: Placement,
+        cut_within: Duration,
     ) -> Self {
         let over = |cause| Some(known_end(record).unwrap_or_else(|| ended_for(cause, now.unix_ms)));
         let ending = |cause| Some(ended_for(cause, 0));
@@ -320,6 +327,7 @@ impl Lease {
             may_be_open: false,
             since: now.boot,
             cut_ordered: false,
+            cut_within,
             cut_moved: None,
             effective: record.effective,
             terms: record.terms.clone(),

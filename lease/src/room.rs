@@ -287,6 +287,7 @@ mod tests {
             transports: vec![],
             durability: Durability::Nothing,
             fence_scope: FenceScope::Whole,
+            cut_within: None,
             allocation_mode,
             read_only: false,
             classes: None,

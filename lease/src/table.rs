@@ -9,6 +9,7 @@ use alloc::{
     sync::Arc,
     vec::Vec,
 };
+use core::time::Duration;
 
 use fabricbios_wire::{Answer, Fence, LeaseId, Request, ResourceId, ResourceType, Role};
 
@@ -123,6 +124,12 @@ impl LeaseTable {
     #[must_use]
     pub fn durability(&self, id: ResourceId) -> Option<Durability> {
         self.resources.get(&id).map(|resource| resource.durability)
+    }
+
+    /// The time limit of a cut of a lease of this resource, see [`Offer::cut_within`].
+    pub(crate) fn cut_within(&self, id: ResourceId) -> Duration {
+        let own = self.resources.get(&id).and_then(|it| it.cut_within);
+        own.unwrap_or_default().max(self.policy.cut_within)
     }
 
     /// Every offered resource.

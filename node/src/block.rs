@@ -112,6 +112,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             transports: transports.clone(),
             durability: Durability::Machine,
             fence_scope: FenceScope::Part,
+            cut_within: None,
             allocation_mode: facts.allocation_mode.clone(),
             read_only: facts.read_only,
             classes: None,

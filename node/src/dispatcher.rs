@@ -309,6 +309,7 @@ mod tests {
             transports: Vec::new(),
             durability: Durability::Machine,
             fence_scope: FenceScope::Part,
+            cut_within: None,
             allocation_mode: AllocationMode::Stretches,
             read_only: false,
             classes: None,

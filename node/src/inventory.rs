@@ -129,7 +129,7 @@ impl Inventory {
                 tracing::info!(resource_id = %id, "does well again");
                 self.degraded.remove(&id);
             }
-            Condition::Degraded(why) => {
+            Condition::Degraded(why) | Condition::Lost { why, .. } => {
                 tracing::warn!(resource_id = %id, why, "degraded");
                 self.degraded.insert(id);
             }

@@ -333,6 +333,7 @@ mod tests {
             transports: vec![Transport::Udp],
             durability,
             fence_scope: FenceScope::Part,
+            cut_within: None,
             allocation_mode,
             read_only: false,
             classes: None,

@@ -82,8 +82,8 @@ pub enum EndCause {
     NodeRestarted = 4,
     /// An old key could not be proved dead, so the lease was cut.
     KeyNotRetired = 5,
-    /// A failed binding left objects behind, a binding was not made in time, or it was already cut when its
-    /// deadline should have been extended.
+    /// A failed binding left objects behind, a binding was not made in time, it was already cut when its deadline should
+    /// have been extended, or what it gave was not the lease's alone any more.
     BindingFailed = 6,
     /// After a restart the part of the lease was gone, or belonged to another lease.
     Displaced = 7,

@@ -126,7 +126,7 @@ pub const BLOCK_REMOVABLE: u32 = 1 << 1;
 pub struct CpuCap {
     /// Which resource.
     pub resource_id: ResourceId,
-    /// Physical core groups under the current policy.
+    /// Physical core groups that can be leased under the current policy; 0 if none are on offer.
     pub cores: u16,
     /// Online logical CPUs.
     pub threads: u16,

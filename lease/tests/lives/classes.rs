@@ -19,7 +19,7 @@ pub(crate) fn cores(classes: ClassOffer) -> Offer {
         align: 1,
         transports: vec![],
         durability: Durability::Boot,
-        fence_scope: FenceScope::Part,
+        fence_scope: FenceScope::Separate,
         allocation_mode: AllocationMode::Cores {
             groups: (0..4).map(group).collect(),
         },

@@ -118,15 +118,25 @@ fn grace_rotation_and_binding_are_refused() {
 }
 
 #[test]
-fn a_release_that_failed_keeps_its_cores_and_its_time_from_others() {
-    for (class, left) in [(WholeCore, [4, 2, 2]), (BestEffort, [6, 3, 2])] {
+fn a_release_or_cut_that_failed_keeps_its_cores_and_its_time_from_others() {
+    let (alone, shares) = ((WholeCore, [4, 2, 2]), (BestEffort, [6, 3, 2]));
+    for ((class, left), is_cut) in [
+        (alone, true),
+        (alone, false),
+        (shares, true),
+        (shares, false),
+    ] {
         let mut world = world();
         let (binding_id, part) = granted(&mut world, asked(2, class));
         world.free(binding_id.lease_id);
         let cut = world.cut_order();
-        world.cut_ok(cut);
-        world.release_order();
-        world.report(Report::Release(binding_id, Err(failed("cgroup.kill"))));
+        if is_cut {
+            world.cut_ok(cut);
+            world.release_order();
+            world.report(Report::Release(binding_id, Err(failed("cgroup.kill"))));
+        } else {
+            world.report(Report::Cut(cut, Err(failed("cgroup.kill"))));
+        }
         let told = world.table.availability().next().expect("the offer");
         assert!(told.partly_fenced && !told.fenced);
         assert_eq!((told.fenced_part, available(&world)), (2, left));
@@ -137,6 +147,46 @@ fn a_release_that_failed_keeps_its_cores_and_its_time_from_others() {
         world.report(Report::Reset(ARENA, Ok(())));
         assert_eq!(available(&world), [8, 4, 2]);
     }
+}
+
+/// Somebody made the kernel give the cores of a lease to others too.
+#[test]
+fn a_lease_that_lost_its_cores_ends_fenced_and_the_others_go_on() {
+    let mut world = world();
+    let (lost, _) = granted(&mut world, asked(1, WholeCore));
+    let (other, _) = granted(&mut world, asked(1, WholeCore));
+    let (ends, _) = granted(&mut world, asked(1, BestEffort));
+    world.free(ends.lease_id);
+    world.cut_order();
+    let condition = Condition::Lost {
+        why: "root invalid".into(),
+        leases: [lost, ends].map(|it| it.lease_id).into(),
+    };
+    world.report(Report::Condition(ResourceId(9), condition.clone()));
+    assert_eq!(
+        world.phase(lost.lease_id),
+        LeasePhase::Active,
+        "another resource's"
+    );
+    world.report(Report::Condition(ARENA, condition.clone()));
+    assert_eq!(
+        world.orders,
+        [Order::Cut(lost, Linger::None)],
+        "its processes are ended"
+    );
+    assert_eq!(world.phase(lost.lease_id), LeasePhase::Fenced);
+    assert_eq!(world.phase(other.lease_id), LeasePhase::Active);
+    let fences = world.table.fences();
+    assert!(fences[0].reason.contains("root invalid"), "{fences:?}");
+    world.orders.clear();
+    world.cut_ok(ends);
+    world.released();
+    world.report(Report::Condition(ARENA, condition));
+    assert_eq!(
+        (world.table.fences(), available(&world)),
+        (fences, [4, 2, 2])
+    );
+    assert_eq!(world.table.check(), []);
 }
 
 /// Fewer CPUs are online than in the last run.
@@ -217,9 +267,8 @@ fn check(world: &World, known: &mut BTreeMap<LeaseId, Placement>) {
     let open = CPUS - 2 * exclusive.len() as u64;
     assert!(shared <= open, "{shared} of {open}");
     let told = world.table.availability().next().expect("the offer");
-    if !told.fenced {
-        assert_eq!(available(world)[0], open - shared);
-    }
+    assert!(!told.fenced, "cores are separate");
+    assert_eq!(available(world)[0], open - shared);
 }
 
 proptest! {

@@ -1,4 +1,6 @@
-//! A failed release on a resource whose leases survive the machine: the fenced part and the rest.
+//! A failed release or cut on a resource whose leases survive the machine: the fenced part and the rest.
+
+use core::time::Duration;
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -8,6 +10,14 @@ use Transport::NvmeTcp;
 
 fn world() -> World {
     World::of_blocks(block_offer())
+}
+
+/// No part of a lease can reach another.
+fn separate() -> World {
+    World::of_blocks(Offer {
+        fence_scope: FenceScope::Separate,
+        ..block_offer()
+    })
 }
 
 /// A lease that was freed, and whose release does not come back.
@@ -170,4 +180,112 @@ fn after_a_restart_parts_are_parts_and_a_failed_cut_is_all_of_it() {
         assert_eq!(state(&after), expected);
         assert_eq!(after.phase(binding_id.lease_id), LeasePhase::Fenced);
     }
+}
+
+#[test]
+fn where_parts_are_separate_a_failed_cut_leaves_the_rest_to_others() {
+    let mut world = separate();
+    let other = world.granted_blocks(NvmeTcp, 100, 0);
+    let uncut = fails_to_be_cut(&mut world);
+    assert_eq!(
+        (state(&world), fenced_pages(&world), told(&mut world)),
+        ((false, true, 14), 1, vec![uncut.lease_id])
+    );
+    let reachable = |world: &World| -> Vec<LeaseId> {
+        let uncut = world.table.uncut();
+        uncut.map(|(id, _)| id).collect()
+    };
+    assert!(
+        reachable(&world).contains(&uncut.lease_id),
+        "nothing proves its end"
+    );
+    // Others come and go, and a late release changes nothing: the lease was never cut.
+    world.granted_blocks(NvmeTcp, 100, 0);
+    world.free(other.lease_id);
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    world.released();
+    world.report(Report::Release(uncut, Ok(())));
+    assert_eq!(
+        (state(&world), told(&mut world)),
+        ((false, true, 13), vec![uncut.lease_id])
+    );
+    let after = crate::restart::restart_into(&world, separate(), true);
+    assert_eq!(
+        state(&after),
+        (false, true, 13),
+        "the next run keeps it too"
+    );
+    let cleared = world.operator(Request::FenceClear(ARENA));
+    let Order::Reset(_, leases) = world.order() else {
+        panic!("a reset");
+    };
+    assert_eq!(leases.iter().map(|it| it.0).collect::<Vec<_>>(), [uncut]);
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(world.answer(cleared), Some(&Ok(Reply::FenceCleared)));
+    assert_eq!(
+        (state(&world), told(&mut world)),
+        ((false, false, 13), vec![])
+    );
+}
+
+#[test]
+fn where_parts_are_separate_a_failed_cut_and_a_stuck_release_fence_two_parts() {
+    let mut world = separate();
+    let stuck = stuck(&mut world);
+    let uncut = fails_to_be_cut(&mut world);
+    assert_eq!(
+        (state(&world), fenced_pages(&world)),
+        ((false, true, 14), 2)
+    );
+    world.report(Report::Release(stuck, Ok(())));
+    assert_eq!(fenced_pages(&world), 1);
+    assert_eq!(told(&mut world), [uncut.lease_id]);
+}
+
+/// Nobody knows which part such objects reach.
+#[test]
+fn where_parts_are_separate_objects_of_no_lease_on_record_fence_it_all() {
+    for (is_cut, expected) in [(true, (false, true, 16)), (false, (true, false, 0))] {
+        let mut world = separate();
+        let stray = FenceRecord {
+            resource_id: ARENA,
+            resource_type: ResourceType::Block,
+            lease_id: LeaseId(99),
+            since_unix_ms: 1,
+            reason: failed("unlink"),
+            by_release: is_cut,
+        };
+        world.table.restore_fence(world.now, stray, true);
+        assert_eq!(state(&world), expected);
+        world.drain();
+        world.report(Report::Reset(ARENA, Ok(())));
+        world.orders.clear();
+        fails_to_be_cut(&mut world);
+        assert_eq!(state(&world), (false, true, 15), "cleared, and fenced anew");
+    }
+}
+
+/// One remediation looks for all of them.
+#[test]
+fn objects_of_two_leases_that_are_not_on_record_have_one_remediation_and_one_time_limit() {
+    let mut world = separate();
+    for stray in [98, 99] {
+        let stray = FenceRecord {
+            resource_id: ARENA,
+            resource_type: ResourceType::Block,
+            lease_id: LeaseId(stray),
+            since_unix_ms: 1,
+            reason: failed("unlink"),
+            by_release: false,
+        };
+        world.table.restore_fence(world.now, stray, true);
+        world.now.boot = world.now.boot + Duration::from_millis(1);
+    }
+    assert_eq!(world.table.check(), []);
+    world.drain();
+    assert!(matches!(world.order(), Order::Reset(ARENA, _)));
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(state(&world), (false, false, 16));
+    assert_eq!(world.orders.len(), 0);
 }

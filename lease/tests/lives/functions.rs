@@ -1,9 +1,11 @@
 //! Leases of network functions: a rate of the link, and one of its functions each.
 
+use std::time::Duration;
+
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 
-use crate::support::*;
+use crate::{restart::restart_into, support::*};
 
 const GBIT: u64 = 1_000_000_000;
 
@@ -19,7 +21,7 @@ fn port(rate: Enforcement) -> Offer {
         align: 1,
         transports: vec![],
         durability: Durability::Boot,
-        fence_scope: FenceScope::Part,
+        fence_scope: FenceScope::Separate,
         allocation_mode: AllocationMode::Vector(vec![
             dimension("rate", 10 * GBIT, Takes::Asked),
             dimension("function", 3, Takes::Each(1)),
@@ -68,6 +70,12 @@ fn rates_never_add_up_to_more_than_the_link_and_each_lease_has_a_function() {
     assert_eq!(
         (free(&world), world.available()),
         (vec![4 * GBIT - 2, 0], 0)
+    );
+    let ticket = world.ask(Request::LeaseAlloc(asked(1)));
+    let refusal = &world.refusal(ticket).message;
+    assert!(
+        refusal.ends_with("nothing is left of its function"),
+        "{refusal}"
     );
     ended(&mut world, first);
     assert_eq!(world.available(), 10 * GBIT - 2);
@@ -121,4 +129,40 @@ fn terms_that_no_function_has_are_refused() {
     let terms = wanted.terms.clone();
     world.ask(Request::LeaseAlloc(wanted));
     assert_eq!(world.bind_order().terms, terms);
+}
+
+/// The frames of a function stop at once; that its holder has ended is proved later.
+#[test]
+fn the_time_limit_of_a_cut_is_that_of_the_offer_if_it_is_longer_than_the_nodes() {
+    for (node_ms, limit_ms) in [(1_000, 11_000), (30_000, 30_000)] {
+        let world = || {
+            let policy = Policy {
+                cut_within: Duration::from_millis(node_ms),
+                ..Policy::default()
+            };
+            let offer = Offer {
+                cut_within: Some(Duration::from_secs(11)),
+                ..port(Enforcement::Enforced)
+            };
+            World::of(ResourceType::Net, policy, offer)
+        };
+        let (mut first, mut before) = (world(), world());
+        let (binding_id, _) = granted(&mut first, asked(GBIT));
+        let (other, _) = granted(&mut before, asked(GBIT));
+        first.free(binding_id.lease_id);
+        // The same for a lease of an earlier run.
+        let mut next = restart_into(&before, world(), true);
+        next.orders.clear();
+        next.free(other.lease_id);
+        for (mut world, id) in [(first, binding_id.lease_id), (next, other.lease_id)] {
+            world.cut_order();
+            world.pass_ms(limit_ms - 1);
+            assert_eq!(world.phase(id), LeasePhase::Active);
+            world.pass_ms(1);
+            assert_eq!(world.phase(id), LeasePhase::Fenced);
+            let fences = world.table.fences();
+            let limit = format!("no outcome within {limit_ms} ms");
+            assert!(fences[0].reason.contains(&limit), "{fences:?}");
+        }
+    }
 }

@@ -36,10 +36,16 @@ pub(crate) fn restart_into(before: &World, mut next: World, same_boot: bool) -> 
     for record in records(before).into_values() {
         next.table.restore_lease(next.now, record, run(same_boot));
     }
+    let mut fences = BTreeMap::new();
     for change in &before.journal {
-        if let Change::PutFence(fence) = change {
-            next.table.restore_fence(next.now, fence.clone(), false);
+        match change {
+            Change::PutFence(fence) => drop(fences.insert(fence.resource_id, fence)),
+            Change::RemoveFence(id) => drop(fences.remove(id)),
+            _ => {}
         }
+    }
+    for fence in fences.into_values() {
+        next.table.restore_fence(next.now, fence.clone(), false);
     }
     next.drain();
     next

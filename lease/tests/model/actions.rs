@@ -138,7 +138,7 @@ fn wish() -> impl Strategy<Value = Action> {
         3 => (Just(Transport::Both), peer()),
         2 => (Just(Transport::Both), none()),
     ];
-    let arena = prop::option::weighted(0.3, 0..7usize);
+    let arena = prop::option::weighted(0.3, 0..8usize);
     let of_what = prop_oneof![
         9 => (Just(ResourceType::Mem), transport, Just(Terms::PLAIN)),
         9 => (Just(ResourceType::Block), block_transport(), terms()),
@@ -262,7 +262,7 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         4 => (asker(), who(), peer()).prop_map(|(a, w, p)| Action::Bind(a, w, p)),
         5 => (asker(), who(), overlap).prop_map(|(a, w, o)| Action::Rotate(a, w, o)),
         2 => (boss(), who()).prop_map(|(a, w)| Action::Revoke(a, w)),
-        3 => (boss(), 0..7usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
+        3 => (boss(), 0..8usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
         (1) => prop::bool::weighted(0.2).prop_map(|drain| match drain {
             true => Action::Drain,
             false => Action::Pass(Step::Due),

@@ -372,7 +372,7 @@ fn outlives_machine(id: ResourceId, offers: &[Offer]) -> bool {
 }
 
 fn is_amount(id: ResourceId, offers: &[Offer]) -> bool {
-    of(id, offers).allocation_mode == AllocationMode::Amounts
+    of(id, offers).allocation_mode != AllocationMode::Stretches
 }
 
 /// After any loss of the journal, no bytes have two holders.

@@ -38,6 +38,9 @@ use oracle::{Keys, Limits, Oracle, Said};
 use proptest::prelude::*;
 
 const PAGE: u64 = 4096;
+/// What the vector has: pairs of pages, and functions for so many leases.
+const PAIRS: u64 = 3;
+const FUNCTIONS: u64 = 2;
 const BOOT: u64 = 1_000_000_000_000;
 const UNIX_MS: u64 = 1_700_000_000_000;
 const TENANTS: [&str; 3] = ["alice", "bob", "carol"];
@@ -67,7 +70,7 @@ struct World {
 impl World {
     /// A large arena with a tail that is no page, a smaller one over one transport only whose bytes die with
     /// the process, and one whose best transport takes no queue pair. A device of blocks, a directory of them,
-    /// and a device that cannot be written.
+    /// a device that cannot be written, and one whose leases are separate and take several things at once.
     fn new(limits: Limits) -> Self {
         let (both, udp, nvme) = (Transport::Both, Transport::Udp, Transport::NvmeTcp);
         let offers = vec![
@@ -82,6 +85,15 @@ impl World {
             Offer {
                 read_only: true,
                 ..blocks(offer(0x1f0, 3 * PAGE, &[nvme, udp]))
+            },
+            Offer {
+                allocation_mode: AllocationMode::Vector(vec![
+                    dimension("bytes", PAIRS * 2 * PAGE, Takes::Asked),
+                    dimension("pairs", PAIRS, Takes::InProportion),
+                    dimension("functions", FUNCTIONS, Takes::Each(1)),
+                ]),
+                fence_scope: FenceScope::Separate,
+                ..blocks(offer(0x200, PAIRS * 2 * PAGE, &[udp, nvme]))
             },
         ];
         Self { offers, limits }
@@ -129,6 +141,7 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
         transports: transports.to_vec(),
         durability: Durability::Nothing,
         fence_scope: FenceScope::Whole,
+        cut_within: None,
         allocation_mode: AllocationMode::Stretches,
         read_only: false,
         classes: None,
@@ -150,6 +163,14 @@ fn blocks(offer: Offer) -> Offer {
         durability: Durability::Machine,
         fence_scope: FenceScope::Part,
         ..offer
+    }
+}
+
+fn dimension(name: &str, capacity: u64, takes: Takes) -> Dimension {
+    Dimension {
+        name: name.into(),
+        capacity,
+        takes,
     }
 }
 

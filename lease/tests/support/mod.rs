@@ -291,6 +291,7 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         transports: vec![Transport::Rdma],
         durability: Durability::Nothing,
         fence_scope: FenceScope::Whole,
+        cut_within: None,
         allocation_mode: AllocationMode::Stretches,
         read_only: false,
         classes: None,

@@ -108,6 +108,7 @@ impl FakeMemory {
             transports: vec![self.transport],
             durability: Durability::arena(self.transport == Transport::Udp),
             fence_scope: FenceScope::Whole,
+            cut_within: None,
             allocation_mode: AllocationMode::Stretches,
             read_only: false,
             classes: None,

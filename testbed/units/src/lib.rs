@@ -38,6 +38,7 @@ pub fn offer(resource_id: ResourceId, count: u32, sharers: u32) -> Offer {
         durability: Durability::Boot,
         // A unit that cannot be cleaned is given to no other lease.
         fence_scope: FenceScope::Part,
+        cut_within: None,
         allocation_mode: AllocationMode::Units {
             numbers: (0..count).collect(),
             sharers,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 
-use crate::{BOOT, PAGE, UNIX_MS, actions::Asker, kind_of};
+use crate::{BOOT, FUNCTIONS, PAGE, PAIRS, UNIX_MS, actions::Asker, kind_of};
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
@@ -406,6 +406,7 @@ pub(crate) struct Arena {
     pub(crate) transports: Vec<Transport>,
     kind: ResourceType,
     durability: Durability,
+    fence_scope: FenceScope,
     allocation_mode: AllocationMode,
     read_only: bool,
     owner: Vec<Option<LeaseId>>,
@@ -419,8 +420,20 @@ pub(crate) struct Arena {
 
 impl Arena {
     pub(crate) fn longest(&self) -> u64 {
-        if self.allocation_mode == AllocationMode::Amounts {
-            return self.owner.iter().filter(|page| page.is_none()).count() as u64 * PAGE;
+        let free = self.owner.iter().filter(|page| page.is_none()).count() as u64;
+        match self.allocation_mode {
+            AllocationMode::Amounts => return free * PAGE,
+            AllocationMode::Vector(_) => {
+                let mut held: BTreeMap<LeaseId, u64> = BTreeMap::new();
+                let owned = self.owner.iter().flatten();
+                owned.for_each(|&id| *held.entry(id).or_default() += 1);
+                let pairs: u64 = held.values().map(|pages| pages.div_ceil(2)).sum();
+                return match (held.len() as u64) < FUNCTIONS {
+                    true => free.min(2 * (PAIRS - pairs)) * PAGE,
+                    false => 0,
+                };
+            }
+            _ => {}
         }
         let runs = self.owner.split(Option::is_some);
         runs.map(|run| run.len() as u64 * PAGE).max().unwrap_or(0)
@@ -430,14 +443,18 @@ impl Arena {
         if self.fenced() { 0 } else { self.longest() }
     }
 
-    /// Whether the whole resource is fenced. With objects of each lease alone, a failed release fences a part.
+    /// Whether the whole resource is fenced.
     pub(crate) fn fenced(&self) -> bool {
         self.fence.is_some() && !self.partly_fenced()
     }
 
     pub(crate) fn partly_fenced(&self) -> bool {
-        let by_release = self.fence.is_some_and(|(_, by_release)| by_release);
-        by_release && self.outlives_machine()
+        self.fence
+            .is_some_and(|(_, by_release)| match self.fence_scope {
+                FenceScope::Separate => true,
+                FenceScope::Part => by_release,
+                FenceScope::Whole => false,
+            })
     }
 
     fn outlives_machine(&self) -> bool {
@@ -494,6 +511,7 @@ impl Oracle {
             transports: offer.transports.clone(),
             kind: kind_of(offer.resource_id),
             durability: offer.durability,
+            fence_scope: offer.fence_scope,
             allocation_mode: offer.allocation_mode.clone(),
             read_only: offer.read_only,
             owner: vec![None; usize::try_from(offer.capacity / PAGE).unwrap()],
@@ -554,6 +572,16 @@ impl Oracle {
         let lease = &self.leases[at];
         match self.arenas[lease.arena].allocation_mode {
             AllocationMode::Amounts => Placement::Amount(lease.extent.length),
+            AllocationMode::Vector(_) => {
+                let bytes = lease.extent.length;
+                let taken = [bytes, (bytes / PAGE).div_ceil(2), 1];
+                let names = ["bytes", "pairs", "functions"].into_iter();
+                let quantities = names.zip(taken).map(|(name, amount)| Quantity {
+                    name: name.into(),
+                    amount,
+                });
+                Placement::Vector(quantities.collect())
+            }
             _ => lease.extent.into(),
         }
     }

@@ -40,6 +40,7 @@ impl Offered {
             transports: vec![Transport::NvmeTcp],
             durability: Durability::Machine,
             fence_scope: FenceScope::Part,
+            cut_within: None,
             allocation_mode: AllocationMode::Stretches,
             read_only: false,
             classes: None,
@@ -72,6 +73,7 @@ impl Offered {
             align: 1,
             transports: Vec::new(),
             durability: Durability::Boot,
+            fence_scope: FenceScope::Separate,
             allocation_mode,
             classes: (self.kind == ResourceType::Cpu).then(classes),
             ..blocks
