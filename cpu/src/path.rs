@@ -324,11 +324,7 @@ impl LocalAccess for CpuPath {
         caller: &Caller,
         given: Given,
     ) -> Result<Entered, LocalRefusal> {
-        let entry = match self.leases().find(lease) {
-            Lookup::Here(entry) => entry,
-            Lookup::Released => return Err(LocalRefusal::NotActive("it is over".into())),
-            Lookup::Unknown => return Err(LocalRefusal::NotFound),
-        };
+        let entry = LocalRefusal::unless_here(self.leases().find(lease))?;
         // Held until the process is in: a cut that begins meanwhile kills again after it.
         let _admission = entry.admission();
         entry.check(caller)?;

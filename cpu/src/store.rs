@@ -21,7 +21,7 @@ use crate::{
     list,
     root::{Prepared, prepare},
     topology::check_single_threads,
-    watch::{Watch, Watched, cpus_of, heal},
+    watch::{Watch, Watched, cpus_of, heal, overlapping},
 };
 
 /// Microseconds of the period of `cpu.max`.
@@ -147,9 +147,10 @@ impl CpuStore {
         self.config.groups.iter().map(group).collect()
     }
 
-    /// Checks the partitions of all leases now, as the store does by itself when the kernel tells a change.
-    pub fn check_partitions(&self) {
-        self.watch.check();
+    /// Checks the partitions of all leases, as the store does by itself when the kernel tells a change. `now`: the time
+    /// to which partitions have been invalid.
+    pub fn check_partitions(&self, now: Instant) {
+        self.watch.check(now);
     }
 
     fn root(&self) -> &Root {
@@ -323,13 +324,21 @@ impl CpuStore {
 
     /// A partition may have become invalid while no node watched it.
     fn check_or_heal(&self, below: &str, share: &Share) -> Result<(), StepError> {
-        let checked = self.check(below, share);
+        let Err(error) = self.check(below, share) else {
+            return Ok(());
+        };
         match share {
-            Share::Exclusive { partition, .. } if checked.is_err() => {
+            Share::Exclusive {
+                groups, partition, ..
+            } => {
+                if let Some(other) = overlapping(self.root(), below, &cpus_of(groups)) {
+                    let detail = format!("{}; {other}", error.detail);
+                    return Err(StepError { detail, ..error });
+                }
                 heal(self.root(), below, *partition);
                 self.check(below, share)
             }
-            _ => checked,
+            Share::Shared { .. } => Err(error),
         }
     }
 
@@ -465,22 +474,24 @@ impl Store for CpuStore {
             .root()
             .find("find lease", lease)
             .map_err(BindError::Failed)?;
-        match found {
+        let opened = match found {
             Some(below) => self
                 .check_or_heal(&below, &share)
-                .map_err(BindError::Failed)?,
+                .map_err(BindError::Failed),
             None if order.adopts => {
                 let at = self.root().path("");
                 let why = format_args!("{}: the lease has no cgroup there", at.display());
                 return Err(BindError::Failed(StepError::new("find lease", why)));
             }
-            None => self.make(lease, &share)?,
-        }
+            None => self.make(lease, &share),
+        };
         if let Share::Exclusive {
             groups,
             partition,
             is_strict,
         } = share
+            // A lease of an earlier run goes on until the watch gives it up.
+            && (opened.is_ok() || order.adopts)
         {
             let below = exclusive(lease);
             self.watch.add(
@@ -493,6 +504,7 @@ impl Store for CpuStore {
                 },
             );
         }
+        opened?;
         Ok(Part::at(order.placement.clone()))
     }
 

@@ -9,7 +9,7 @@ use std::{
     os::fd::AsFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fabricbios_contract::TellCondition;
@@ -24,6 +24,9 @@ use nix::{
 use crate::{Group, cgroupfs::Root, list, topology::check_single_threads};
 
 const EVERY: Duration = Duration::from_secs(1);
+
+/// How long a partition may be invalid before its lease is given up.
+const HEALS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A lease whose partition is watched.
 #[derive(Clone, Debug)]
@@ -60,6 +63,8 @@ impl std::fmt::Debug for Shared {
 #[derive(Default)]
 struct State {
     leases: BTreeMap<LeaseId, Watched>,
+    /// Since when partitions are invalid: others may run on the CPUs.
+    invalid: BTreeMap<LeaseId, Instant>,
     condition: Condition,
     tell: Option<TellCondition>,
 }
@@ -94,13 +99,16 @@ impl Watch {
     }
 
     pub(crate) fn forget(&self, lease: LeaseId) {
-        self.shared.state().leases.remove(&lease);
+        let mut state = self.shared.state();
+        state.leases.remove(&lease);
+        state.invalid.remove(&lease);
+        drop(state);
         self.wake();
     }
 
-    /// Checks every lease now, in this thread.
-    pub(crate) fn check(&self) {
-        check(&self.shared);
+    /// Checks every lease at this time, in this thread.
+    pub(crate) fn check(&self, now: Instant) {
+        check(&self.shared, now);
     }
 
     pub(crate) fn tell(&self, tell: TellCondition) {
@@ -139,7 +147,7 @@ fn watch(shared: &Weak<Shared>) {
                 .ok()
         };
         let files: Vec<File> = leases.values().filter_map(open).collect();
-        check(&shared);
+        check(&shared, Instant::now());
         let mut fds = vec![PollFd::new(shared.wake.as_fd(), PollFlags::POLLIN)];
         fds.extend(
             files
@@ -160,16 +168,35 @@ fn watch(shared: &Weak<Shared>) {
 }
 
 /// Checks and heals all partitions, and tells a new condition.
-fn check(shared: &Shared) {
+fn check(shared: &Shared, now: Instant) {
     let mut state = shared.state();
     let is_news = state.condition == Condition::Good;
+    let State {
+        leases, invalid, ..
+    } = &mut *state;
     let mut faults = Vec::new();
-    for (lease, watched) in &state.leases {
-        faults.extend(fault(shared, watched, is_news).map(|why| format!("lease {lease}: {why}")));
+    for (&lease, watched) in leases {
+        let fault = fault(shared, watched, is_news);
+        match &fault {
+            Some(Fault {
+                is_invalid: true, ..
+            }) => {
+                invalid.entry(lease).or_insert(now);
+            }
+            _ => {
+                invalid.remove(&lease);
+            }
+        }
+        faults.extend(fault.map(|fault| format!("lease {lease}: {}", fault.why)));
     }
-    let condition = match faults.is_empty() {
-        true => Condition::Good,
-        false => Condition::Degraded(faults.join("; ")),
+    let is_lost = |since: &Instant| now.saturating_duration_since(*since) >= HEALS_WITHIN;
+    let lost = invalid.iter().filter(|(_, since)| is_lost(since));
+    let leases: Vec<LeaseId> = lost.map(|(lease, _)| *lease).collect();
+    let why = faults.join("; ");
+    let condition = match (faults.is_empty(), leases.is_empty()) {
+        (true, _) => Condition::Good,
+        (false, true) => Condition::Degraded(why),
+        (false, false) => Condition::Lost { why, leases },
     };
     if condition != state.condition {
         state.condition = condition.clone();
@@ -179,33 +206,49 @@ fn check(shared: &Shared) {
     }
 }
 
-/// What is wrong with a lease's CPUs and could not be healed. A first repair is logged.
-fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<String> {
+/// What is wrong with a lease's CPUs and could not be healed.
+struct Fault {
+    why: String,
+    /// The partition is invalid: others may run on the CPUs.
+    is_invalid: bool,
+}
+
+/// A first repair is logged.
+fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<Fault> {
     let root = &shared.root;
+    let valid = |why: String| Fault {
+        why,
+        is_invalid: false,
+    };
     let found = match read(root, watched) {
         Ok(found) => found,
-        Err(error) => return Some(error.to_string()),
+        Err(error) => return Some(valid(error.to_string())),
     };
     let cpus = cpus_of(&watched.groups);
-    let is_well = |found: &Found| found.partition == watched.partition.name() && found.cpus == cpus;
+    let is_invalid = |found: &Found| found.partition != watched.partition.name();
+    let is_well = |found: &Found| !is_invalid(found) && found.cpus == cpus;
     let changed = || {
         let mut groups = watched.groups.iter();
         let changed = groups.find_map(|group| group.check(&shared.sys).err());
-        changed.or_else(|| match watched.is_strict {
+        let changed = changed.or_else(|| match watched.is_strict {
             true => check_single_threads(&shared.sys).err(),
             false => None,
-        })
+        });
+        changed.map(valid)
     };
     if is_well(&found) {
         return changed();
     }
     let at = root.path(&watched.below);
     if let Some(other) = overlapping(root, &watched.below, &cpus) {
-        return Some(format!(
-            "{}: cpuset.cpus.partition is `{}`, because {other}, and these CPUs are the lease's: empty that file",
-            at.display(),
-            found.partition
-        ));
+        return Some(Fault {
+            why: format!(
+                "{}: cpuset.cpus.partition is `{}`, because {other}, and these CPUs are the lease's: empty that file",
+                at.display(),
+                found.partition
+            ),
+            is_invalid: is_invalid(&found),
+        });
     }
     if is_news {
         tracing::error!(
@@ -216,21 +259,24 @@ fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<String> {
     heal(root, &watched.below, watched.partition);
     match read(root, watched) {
         Ok(found) if is_well(&found) => changed(),
-        Ok(found) => Some(format!(
-            "{}: cpuset.cpus.partition is `{}` and cpuset.cpus.effective `{}`; it was made as {} of {}",
-            at.display(),
-            found.partition,
-            list(&found.cpus),
-            watched.partition,
-            list(&cpus)
-        )),
-        Err(error) => Some(error.to_string()),
+        Ok(found) => Some(Fault {
+            why: format!(
+                "{}: cpuset.cpus.partition is `{}` and cpuset.cpus.effective `{}`; it was made as {} of {}",
+                at.display(),
+                found.partition,
+                list(&found.cpus),
+                watched.partition,
+                list(&cpus)
+            ),
+            is_invalid: is_invalid(&found),
+        }),
+        Err(error) => Some(valid(error.to_string())),
     }
 }
 
 /// Another cgroup in the root that names the lease's CPUs. The kernel would not make the partition valid again beside it,
 /// and as long as nobody tries, it keeps the CPUs away from the rest of the machine.
-fn overlapping(root: &Root, below: &str, cpus: &[u32]) -> Option<String> {
+pub(crate) fn overlapping(root: &Root, below: &str, cpus: &[u32]) -> Option<String> {
     for name in root.children("watch partitions", "").ok()? {
         let file = format!("{name}/cpuset.cpus");
         let named = root

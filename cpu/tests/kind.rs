@@ -641,7 +641,7 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
     let other = format!("{ROOT}/other");
     fs.mkdir(&other).unwrap();
     fs.write(&format!("{other}/cpuset.cpus"), "0-5").unwrap();
-    store.check_partitions();
+    store.check_partitions(Instant::now());
     let last = || told.lock().unwrap().last().cloned();
     let Some(Condition::Degraded(why)) = last() else {
         panic!("{told:?}");
@@ -654,7 +654,7 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
         assert!(why.contains(text), "{why}");
     }
     fs.write(&format!("{other}/cpuset.cpus"), "0").unwrap();
-    store.check_partitions();
+    store.check_partitions(Instant::now());
     assert_eq!(last(), Some(Condition::Good));
     assert_eq!(
         world.text(&format!("{}/cpuset.cpus.partition", name(1))),
@@ -662,7 +662,7 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
     );
     // A CPU that goes offline changes no file that the kernel tells of.
     world.kernel.put("sys/devices/system/cpu/online", "0-2,5");
-    store.check_partitions();
+    store.check_partitions(Instant::now());
     assert!(matches!(last(), Some(Condition::Degraded(_))), "{told:?}");
     let Err(BindError::Failed(why)) = world.provider.bind(&cores(2, &[4])) else {
         panic!("granted without its CPU");
@@ -672,6 +672,86 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
             .contains("core 4 has changed since the start of the node: cpu4 is offline now"),
         "{why}"
     );
+}
+
+/// The kernel does not make a partition valid again beside a cgroup that names its CPUs.
+#[test]
+fn a_lease_whose_partition_stays_invalid_is_lost() {
+    let world = World::new(false);
+    let (store, told) = (&world.here.0, Arc::new(Mutex::new(Vec::new())));
+    let its = told.clone();
+    store.tell_condition(Box::new(move |condition| {
+        its.lock().unwrap().push(condition);
+    }));
+    let lost = || {
+        let told = told.lock().unwrap();
+        told.iter().find_map(|condition| match condition {
+            Condition::Lost { why, leases } => Some((why.clone(), leases.clone())),
+            _ => None,
+        })
+    };
+    world.bound(&cores(1, &[2]));
+    world.bound(&cores(2, &[4]));
+    let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.kernel;
+    let other = format!("{ROOT}/other");
+    fs.mkdir(&other).unwrap();
+    let began = Instant::now();
+    fs.write(&format!("{other}/cpuset.cpus"), "2").unwrap();
+    store.check_partitions(Instant::now());
+    assert_eq!(lost(), None, "it may be healed");
+    store.check_partitions(began + Duration::from_secs(9));
+    assert_eq!(lost(), None, "it may be healed");
+    store.check_partitions(Instant::now() + Duration::from_secs(10));
+    let (why, leases) = lost().unwrap();
+    assert_eq!(leases, [LeaseId(1)], "no other lease is");
+    assert!(why.contains("root invalid"), "{why}");
+    // A CPU that goes offline gives nobody else anything.
+    fs.write(&format!("{other}/cpuset.cpus"), "").unwrap();
+    store.check_partitions(Instant::now());
+    told.lock().unwrap().clear();
+    world.kernel.put("sys/devices/system/cpu/online", "0-3,5");
+    for secs in [0, 10] {
+        store.check_partitions(Instant::now() + Duration::from_secs(secs));
+    }
+    assert!(
+        matches!(told.lock().unwrap().last(), Some(Condition::Degraded(_))),
+        "{told:?}"
+    );
+    assert_eq!(lost(), None);
+}
+
+/// A bind that failed leaves a lease of an earlier run active.
+#[test]
+fn a_lease_whose_partition_is_invalid_at_a_restart_is_lost_too() {
+    let before = World::new(false);
+    before.bound(&cores(1, &[2]));
+    let kernel = before.kernel.clone();
+    drop(before);
+    let fs: &dyn fabricbios_cpu::Cgroupfs = &*kernel;
+    let other = format!("{ROOT}/other");
+    fs.mkdir(&other).unwrap();
+    fs.write(&format!("{other}/cpuset.cpus"), "2").unwrap();
+    let world = World::on(kernel.clone(), false);
+    let adopts = BindOrder {
+        adopts: true,
+        ..cores(1, &[2])
+    };
+    let Err(BindError::Failed(why)) = world.provider.bind(&adopts) else {
+        panic!("others may run on its CPUs");
+    };
+    assert!(why.detail.contains("other/cpuset.cpus is `2`"), "{why}");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (store, its) = (&world.here.0, told.clone());
+    store.check_partitions(Instant::now());
+    store.tell_condition(Box::new(move |condition| {
+        its.lock().unwrap().push(condition);
+    }));
+    store.check_partitions(Instant::now() + Duration::from_secs(10));
+    let told = told.lock().unwrap();
+    let Some(Condition::Lost { leases, .. }) = told.last() else {
+        panic!("{told:?}");
+    };
+    assert_eq!(leases, &[LeaseId(1)]);
 }
 
 #[test]
@@ -698,7 +778,7 @@ fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
     world.bound(&strict(1, &[4]));
     // The boot core, which is no lease's.
     world.kernel.put(online, "0-2,4-5");
-    store.check_partitions();
+    store.check_partitions(Instant::now());
     let last = || told.lock().unwrap().last().cloned();
     let Some(Condition::Degraded(why)) = last() else {
         panic!("{told:?}");
@@ -713,7 +793,7 @@ fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
     assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
     world.bound(&cores(3, &[5]));
     world.kernel.put(online, "0,2,4-5");
-    store.check_partitions();
+    store.check_partitions(Instant::now());
     assert_eq!(last(), Some(Condition::Good));
 }
 

@@ -24,6 +24,7 @@ use fabricbios_lease::{
 use fabricbios_wire::{
     CpuCap, CpuIsolationClass, ResourceId, ResourceInventory, ResourceType, Transport, cpu_flags,
 };
+use nix::unistd::geteuid;
 
 use crate::{
     config::{CpuIsolationPolicy, Profile, Settings},
@@ -56,6 +57,9 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         }
         return Ok(Opened::nothing());
     };
+    if !geteuid().is_root() {
+        bail!("--cpus: only root can lease CPU cores");
+    }
     let root = Root::at(&at).map_err(|why| anyhow!("--cpus: {why}"))?;
     record(&last_root, &at)?;
     let sources = Sources::of_this_machine();
@@ -73,6 +77,16 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     })
     .map_err(|error| anyhow!("--cpus: {error}"))?;
     let classes = classes(settings, &found.topology, store.not_exclusive());
+    let default = classes
+        .classes
+        .iter()
+        .find(|it| it.class == classes.default);
+    if let Some(ClassState::Refused(why)) = default.map(|it| &it.state) {
+        tracing::warn!(
+            why,
+            "--cpu-isolation-policy: requests that name no class are refused"
+        );
+    }
     let resource_id = resource_id(&node_id, ResourceType::Cpu, CPU_NAME);
     let cap = cap(
         settings,
@@ -87,7 +101,10 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         align: 1,
         transports: Vec::new(),
         durability: Durability::Boot,
-        fence_scope: FenceScope::Part,
+        // A partition is exclusive whatever the cgroups beside it do. A best_effort lease that could not be cut keeps its
+        // share in the table, and its processes stay in `shared`, which loses CPUs before an exclusive lease has them.
+        fence_scope: FenceScope::Separate,
+        cut_within: None,
         allocation_mode: AllocationMode::Cores {
             groups: store.core_groups(),
         },

@@ -138,7 +138,7 @@ impl CpuFound {
         }
     }
 
-    /// The entry of processors that are not on offer: without a policy of leases.
+    /// The entry of processors that are not on offer: without a policy of leases, under which no cores can be leased.
     #[must_use]
     pub fn cap(&self, resource_id: ResourceId) -> CpuCap {
         let is_complete = self.topology.is_complete();
@@ -148,7 +148,7 @@ impl CpuFound {
         };
         CpuCap {
             resource_id,
-            cores: self.cores(),
+            cores: 0,
             threads: u16::try_from(self.topology.online.len()).unwrap_or(u16::MAX),
             max_mhz: self.max_mhz,
             flags: self.arch_flags | complete,

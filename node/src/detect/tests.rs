@@ -342,8 +342,8 @@ fn nothing_that_was_only_detected_is_available() {
     let policy = whole.cpu_caps[0].flags >> cpu_flags::ISOLATION_SHIFT & 0b111;
     assert_eq!(
         (whole.cpu_caps[0].cores, policy),
-        (2, 0),
-        "no policy is stated"
+        (0, 0),
+        "no policy is stated, and no core can be leased under it"
     );
     assert_eq!(whole.nics[0].flags, NIC_SRIOV | NIC_LINK_UP);
     let nvme = resource_id(&node, ResourceType::Block, "nvme0n1");
