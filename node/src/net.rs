@@ -5,6 +5,8 @@ mod paths;
 pub mod sriov;
 
 use std::{
+    collections::BTreeSet,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,8 +22,10 @@ use fabricbios_sriov::{
 use fabricbios_wire::{
     InventoryExtension, LeaseId, NicInfo, NodeId, ResourceInventory, ResourceType, Transport,
 };
+use nix::unistd::geteuid;
 
 use crate::{
+    config::Settings,
     detect::{Detected, Sources, detect_nic},
     inventory::{Described, ResourceStatus, describe},
     providers::{Continuity, Offered, OfferedResource, Opened, Opening},
@@ -63,6 +67,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         );
         return Ok(Opened::nothing());
     }
+    check_names(settings, &records)?;
     let netlink = Arc::new(Netlink::open().context("reach the kernel's network links")?);
     let mut interfaces = macvlan::open(opening, &netlink)?;
     interfaces.extend(sriov::open(opening, &netlink)?);
@@ -103,6 +108,32 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         local: Some(paths),
         ..Opened::nothing()
     })
+}
+
+/// A name that no interface has, or too few rights, are told before anything is ended or made. An interface with leases of an
+/// earlier run may be gone.
+fn check_names(settings: &Settings, records: &Path) -> anyhow::Result<()> {
+    let parents = settings.macvlan_parent.iter();
+    let parents = parents.map(|it| ("--macvlan-parent", &it.interface));
+    let card = settings.sriov_pf.iter();
+    let wanted = parents.chain(card.map(|it| ("--sriov-pf", &it.interface)));
+    for (option, name) in wanted.clone() {
+        if !Path::new("/sys/class/net").join(name).exists() && !records.exists() {
+            let names = fs::read_dir("/sys/class/net").into_iter().flatten();
+            let names = names.filter_map(|it| it.ok()?.file_name().into_string().ok());
+            let names = names.collect::<BTreeSet<_>>();
+            let names = names.iter().map(|it| &**it).collect::<Vec<&str>>();
+            bail!(
+                "{option} {name}: there is no such interface; there are {}",
+                names.join(", ")
+            );
+        }
+    }
+    let first = wanted.into_iter().next();
+    match first.filter(|_| !geteuid().is_root()) {
+        Some((option, name)) => bail!("{option} {name}: only root can lease network functions"),
+        None => Ok(()),
+    }
 }
 
 /// Reads `IFNAME` or `IFNAME=NUMBER`.

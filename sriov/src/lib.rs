@@ -5,4 +5,5 @@
 
 pub mod macvlan;
 pub mod netlink;
+mod records;
 pub mod vf;

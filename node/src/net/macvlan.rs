@@ -1,11 +1,11 @@
 //! Macvlan interfaces on offer.
 
-use std::{str::FromStr, sync::Arc};
+use std::{path::Path, str::FromStr, sync::Arc};
 
 use anyhow::Context;
 use fabricbios_kernfs::Tree;
 use fabricbios_sriov::{
-    macvlan::{MacvlanPath, MacvlanStore, Parent, ParentConfig, end_unoffered},
+    macvlan::{MacvlanPath, MacvlanStore, Parent, ParentConfig, end_unoffered, had_leases},
     netlink::Netlink,
 };
 use fabricbios_wire::ResourceType;
@@ -55,9 +55,6 @@ pub(super) fn open(
     let node_id = opening.node_id;
     let wanted = &opening.settings.macvlan_parent;
     let records = records(&node_id);
-    let offered: Vec<&str> = wanted.iter().map(|it| &*it.interface).collect();
-    end_unoffered(&**netlink, node_id, records.clone(), &offered)
-        .context("end macvlan leases of an earlier run")?;
     let open = |MacvlanParent { interface, mbps }: &MacvlanParent| {
         let parent = Parent::open(ParentConfig {
             name: interface.clone(),
@@ -67,20 +64,32 @@ pub(super) fn open(
             sys: Tree::new("/sys"),
             kernel: netlink.clone(),
         });
-        let parent = Arc::new(parent.context("--macvlan-parent")?);
+        let is_gone = !Path::new("/sys/class/net").join(interface).exists();
+        let parent = match parent {
+            Err(error) if is_gone && had_leases(&records, interface)? => {
+                tracing::error!(%error, "--macvlan-parent: an interface with leases of an earlier run is gone: the node starts without it");
+                return Ok(None);
+            }
+            parent => Arc::new(parent.context("--macvlan-parent")?),
+        };
         tracing::info!(parent = interface, "macvlan interfaces are leased");
         let guard = opening.watchdog.guard(ResourceType::Net);
         let path = Arc::new(MacvlanPath::new(parent.clone(), guard));
-        Ok(Interface {
+        anyhow::Ok(Some(Interface {
             name: interface.clone(),
             offer: parent.offer(resource_id(&node_id, ResourceType::Net, interface)),
             functions: None,
             store: Arc::new(MacvlanStore::new(parent)),
             path: path.clone(),
             local: path,
-        })
+        }))
     };
-    wanted.iter().map(open).collect()
+    let interfaces = wanted.iter().filter_map(|it| open(it).transpose());
+    let interfaces = interfaces.collect::<anyhow::Result<Vec<_>>>()?;
+    let offered: Vec<&str> = interfaces.iter().map(|it| &*it.name).collect();
+    end_unoffered(&**netlink, node_id, records.clone(), &offered)
+        .context("end macvlan leases of an earlier run")?;
+    Ok(interfaces)
 }
 
 #[cfg(test)]

@@ -84,7 +84,14 @@ pub(super) fn open(
         supervisor: supervisor.clone(),
         links: netlink.clone(),
     });
-    let card = Arc::new(card.map_err(|error| anyhow!("--sriov-pf: {error}"))?);
+    let card = match card {
+        Err(error) if end.all_are_gone()? => {
+            tracing::error!(%error, "--sriov-pf: the card of an earlier run's leases is gone: the node starts without it");
+            end.end_unoffered(None).context(END)?;
+            return Ok(None);
+        }
+        card => Arc::new(card.map_err(|error| anyhow!("--sriov-pf: {error}"))?),
+    };
     end.end_unoffered(Some(card.function())).context(END)?;
     tracing::info!(
         card = card.name(),

@@ -11,7 +11,8 @@ use fabricbios_wire::{Generation, LeaseId, ResourceType};
 use super::message::WatchdogMessage;
 
 /// How long after a deadline a running daemon may take for its own cut and proof. By then it has fenced a lease that it
-/// could not cut.
+/// could not cut, or still waits for the proof where that takes long ([`fabricbios_lease::Offer::cut_within`]): an end
+/// beside its own does no harm.
 pub(super) const DAEMON_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Pause before a failed end is tried again.
@@ -96,13 +97,19 @@ impl Deadlines {
         }
     }
 
-    /// Schedules another try of a failed end, unless the daemon has sent a message meanwhile. Returns the number of
-    /// failures.
-    pub(super) fn try_again(&mut self, now: BootTime, lease: LeaseId) -> Option<u32> {
+    /// Schedules another try of a failed end, unless the daemon has sent a message meanwhile. The daemon has had its
+    /// `patience`. Returns the number of failures.
+    pub(super) fn try_again(
+        &mut self,
+        now: BootTime,
+        patience: Duration,
+        lease: LeaseId,
+    ) -> Option<u32> {
         let known = self.leases.get_mut(&lease).filter(|it| it.is_ending)?;
         known.is_ending = false;
         known.failures += 1;
-        known.end = now + AGAIN;
+        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        known.end = BootTime((now + AGAIN).0.saturating_sub(patience));
         self.ends.insert((known.end, lease));
         Some(known.failures)
     }
@@ -217,10 +224,11 @@ mod tests {
     fn what_failed_is_tried_again_and_counted() {
         let mut watch = watching(&[until(A, 1, 10)]);
         assert_eq!(due(&mut watch, 10), Some(A));
-        assert_eq!(watch.try_again(at(10), A), Some(1));
-        assert_eq!(due(&mut watch, 10), None);
-        assert_eq!(watch.take_due(at(10) + AGAIN, Duration::ZERO), Some(A));
-        assert_eq!(watch.try_again(at(11), A), Some(2));
+        for (patience, failures) in [(Duration::ZERO, 1), (DAEMON_PATIENCE, 2)] {
+            assert_eq!(watch.try_again(at(10), patience, A), Some(failures));
+            assert_eq!(watch.take_due(at(10), patience), None);
+            assert_eq!(watch.take_due(at(10) + AGAIN, patience), Some(A));
+        }
     }
 
     #[test]
@@ -235,7 +243,7 @@ mod tests {
             watch.note(over(B, 1));
             for lease in [A, B] {
                 match fails {
-                    true => assert_eq!(watch.try_again(at(11), lease), None),
+                    true => assert_eq!(watch.try_again(at(11), Duration::ZERO, lease), None),
                     false => watch.ended(lease),
                 }
             }

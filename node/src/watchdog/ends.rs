@@ -133,6 +133,7 @@ impl Ends {
             lease,
             outcome,
         } = ended;
+        let patience = self.patience();
         let Some(of_kind) = self.of(kind) else {
             return;
         };
@@ -143,7 +144,7 @@ impl Ends {
                 of_kind.deadlines.ended(lease);
             }
             Err(error) => {
-                if let Some(times) = of_kind.deadlines.try_again(now, lease)
+                if let Some(times) = of_kind.deadlines.try_again(now, patience, lease)
                     && times.is_power_of_two()
                 {
                     tracing::error!(%lease, %kind, %error, times, "watchdog: not cut; trying again");

@@ -7,7 +7,7 @@ use fabricbios_wire::{Generation, HandOver, LeaseId, MacAddress, NodeId};
 use netlink_packet_route::link::MacVlanMode;
 
 use super::{kernel::Kernel, record::Record, steps};
-use crate::netlink::{Action, By, Frames, Link, Rule, Tag};
+use crate::netlink::{Action, By, Frames, Link, Rule, TAGS, Tag};
 
 /// The kinds of the devices, as the kernel names them.
 const MACVLAN: &str = "macvlan";
@@ -25,6 +25,10 @@ pub(super) struct Devices {
     /// The only one that a tenant ever has.
     pub(super) tenant_end: String,
 }
+
+/// The indexes of `fbn`, at which the tenant's frames arrive, and of `fbm`, for those from the wire. A device keeps its
+/// index whatever it is called. `None`: it is not there.
+pub(super) type Indexes = [Option<u32>; 2];
 
 /// How the devices of a lease are to be.
 #[derive(Clone, Debug)]
@@ -45,41 +49,35 @@ impl Plan<'_> {
     }
 
     /// For frames of the tenant. A tag of its own never passes, not even inside that of the lease.
-    fn sent(&self, macvlan: u32) -> [Rule; 4] {
+    fn sent(&self, macvlan: u32) -> Vec<Rule> {
         let tag = self
             .record
             .vlan
             .map_or(Tag::Kept, |it| Tag::Added(it.get()));
         let out = Action::Redirect { tag, to: macvlan };
-        [
-            (Frames::Tagged, Action::Drop),
-            (Frames::TaggedTwice, Action::Drop),
-            (Frames::From(self.record.mac), out),
-            (Frames::All, Action::Drop),
-        ]
+        let mut rules = drop_tagged();
+        rules.push((Frames::From(self.record.mac), out));
+        rules.push((Frames::All, Action::Drop));
+        rules
     }
 
     /// For frames from the wire.
     fn received(&self, node_end: u32) -> Vec<Rule> {
         let to = node_end;
-        match self.record.vlan {
-            Some(vlan) => vec![
-                (
-                    Frames::OfVlan(vlan.get()),
-                    Action::Redirect {
-                        tag: Tag::Removed,
-                        to,
-                    },
-                ),
-                (Frames::All, Action::Drop),
-            ],
-            None => vec![
-                (Frames::Tagged, Action::Drop),
-                (Frames::TaggedTwice, Action::Drop),
-                (Frames::All, Action::Redirect { tag: Tag::Kept, to }),
-            ],
-        }
+        let (mut rules, frames, tag) = match self.record.vlan {
+            Some(vlan) => (Vec::new(), Frames::OfVlan(vlan.get()), Tag::Removed),
+            None => (drop_tagged(), Frames::All, Tag::Kept),
+        };
+        rules.push((frames, Action::Redirect { tag, to }));
+        // After the cut it drops untagged frames too.
+        rules.push((Frames::All, Action::Drop));
+        rules
     }
+}
+
+fn drop_tagged() -> Vec<Rule> {
+    let tags = TAGS.into_iter().map(Frames::Tagged);
+    tags.map(|it| (it, Action::Drop)).collect()
 }
 
 impl Devices {
@@ -100,7 +98,7 @@ impl Devices {
         kernel: &dyn Kernel,
         plan: &Plan<'_>,
         generation: Generation,
-    ) -> Result<(), StepError> {
+    ) -> Result<Indexes, StepError> {
         let Record { parent, mac, .. } = plan.record;
         let note = format!("{} {} {} {parent}", plan.note, self.lease, generation.0);
         kernel.make_macvlan(&self.macvlan, plan.parent, *mac)?;
@@ -128,8 +126,8 @@ impl Devices {
         self.check(kernel, plan)
     }
 
-    /// Reads back that the limits hold.
-    pub(super) fn check(&self, kernel: &dyn Kernel, plan: &Plan<'_>) -> Result<(), StepError> {
+    /// Reads back that the limits hold. Returns the devices with rules.
+    pub(super) fn check(&self, kernel: &dyn Kernel, plan: &Plan<'_>) -> Result<Indexes, StepError> {
         let macvlan = find(kernel, &self.macvlan)?;
         let node_end = find(kernel, &self.node_end)?;
         let is = |what, found: &dyn fmt::Debug, expected: &dyn fmt::Debug| {
@@ -144,9 +142,9 @@ impl Devices {
         let mode = Some(MacVlanMode::Private);
         is("the mode", &macvlan.macvlan_mode, &mode)?;
         is("the kind of the pair", &node_end.kind, &Some(VETH))?;
-        let sent: Vec<_> = plan.sent(macvlan.index).map(Some).into();
-        let received = plan.received(node_end.index).into_iter().map(Some);
-        let received: Vec<_> = received.collect();
+        let expected = |rules: Vec<Rule>| rules.into_iter().map(Some).collect::<Vec<_>>();
+        let sent = expected(plan.sent(macvlan.index));
+        let received = expected(plan.received(node_end.index));
         is(
             "rules for sent frames",
             &kernel.rules(node_end.index)?,
@@ -157,10 +155,10 @@ impl Devices {
             &kernel.rules(macvlan.index)?,
             &received,
         )?;
-        for link in [macvlan, node_end] {
+        for link in [&macvlan, &node_end] {
             is("the rate", &kernel.shaped(link.index)?, &plan.rate())?;
         }
-        Ok(())
+        Ok([Some(node_end.index), Some(macvlan.index)])
     }
 
     /// Opens access.
@@ -174,6 +172,62 @@ impl Devices {
             steps::passed("set interface up");
         }
         Ok(())
+    }
+
+    /// The indexes of the devices with rules, by their names.
+    pub(super) fn indexes(&self, kernel: &dyn Kernel) -> Result<Indexes, StepError> {
+        let [sent, received] = [&self.node_end, &self.macvlan].map(|it| kernel.index_of(it));
+        Ok([sent?, received?])
+    }
+
+    /// Deletes the rules that pass frames, and reads back that they are gone; the rule after each drops. A tenant that is
+    /// root in its namespace cannot put them back: they are on devices of the node's namespace, and it has only `fbt`.
+    ///
+    /// Deleting a device waits for the kernel's lock of network devices (rtnl), which every user with a namespace can keep
+    /// busy. This does not.
+    pub(super) fn cut(&self, kernel: &dyn Kernel, indexes: Indexes) -> Result<Proof, StepError> {
+        let mut proof = Proof::default();
+        let rules = [
+            "delete rule for sent frames",
+            "delete rule for received frames",
+        ];
+        for (step, index) in rules.into_iter().zip(indexes) {
+            let began = Instant::now();
+            let was_there = match index {
+                Some(index) => kernel.delete_redirect(index)?,
+                None => false,
+            };
+            steps::passed(step);
+            proof.add(
+                step,
+                began.elapsed(),
+                if was_there { "gone" } else { "there was none" },
+            );
+        }
+        Ok(proof)
+    }
+
+    /// Proves that no rule passes frames.
+    pub(super) fn check_cut(
+        &self,
+        kernel: &dyn Kernel,
+        indexes: Indexes,
+    ) -> Result<Proof, StepError> {
+        let began = Instant::now();
+        for (name, index) in [&self.node_end, &self.macvlan].into_iter().zip(indexes) {
+            let gone = || format!("{name}: no interface has this name");
+            let index = index.ok_or_else(|| StepError::new("look for rules", gone()))?;
+            if kernel.redirects(index)? {
+                let why = format!(
+                    "{name} (interface {index}) passes frames of lease {}",
+                    self.lease
+                );
+                return Err(StepError::new("look for rules", why));
+            }
+        }
+        let mut proof = Proof::default();
+        proof.add("look for rules", began.elapsed(), "none passes frames");
+        Ok(proof)
     }
 
     /// Deletes the devices, from the wire on: frames stop with the macvlan. The tenant's end goes with that of the node,

@@ -1,6 +1,9 @@
 //! Ends macvlan leases without the daemon.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use fabricbios_contract::EndByName;
 use fabricbios_lease::StepError;
@@ -12,7 +15,8 @@ use super::{
     record::Records,
 };
 
-/// Deletes the devices of a lease by their names, which no other lease has while the record of this one exists.
+/// Cuts a lease by the names of its devices, which no other lease has while its record exists. The devices stay for the
+/// next start of the daemon: the deletion of one waits for the kernel, and other leases are due.
 #[derive(Debug)]
 pub struct MacvlanEnd {
     kernel: Arc<dyn Kernel>,
@@ -28,7 +32,11 @@ impl MacvlanEnd {
 
 impl EndByName for MacvlanEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
-        Devices::of(lease).delete(&*self.kernel).map(drop)
+        let (devices, kernel) = (Devices::of(lease), &*self.kernel);
+        let cut = devices
+            .indexes(kernel)
+            .and_then(|it| devices.cut(kernel, it));
+        cut.or_else(|_| devices.delete(kernel)).map(drop)
     }
 }
 
@@ -42,9 +50,9 @@ pub fn end_unoffered(
     records: PathBuf,
     offered: &[&str],
 ) -> Result<(), StepError> {
-    let records = Records::open(records)?;
+    let records = Records::at(records);
     let mut left = leases_noted(kernel, &note_of(node_id))?;
-    let recorded = records.all()?.into_iter();
+    let recorded = records.readable()?.into_iter();
     left.extend(recorded.map(|(lease, record)| (lease, record.parent)));
     left.retain(|(_, parent)| !offered.contains(&&**parent));
     for (lease, parent) in left {
@@ -55,4 +63,13 @@ pub fn end_unoffered(
         records.remove(lease)?;
     }
     Ok(())
+}
+
+/// Whether an earlier run has left leases on this parent.
+///
+/// # Errors
+/// The records cannot be read.
+pub fn had_leases(records: &Path, parent: &str) -> Result<bool, StepError> {
+    let recorded = Records::at(records).readable()?;
+    Ok(recorded.iter().any(|(_, record)| record.parent == parent))
 }

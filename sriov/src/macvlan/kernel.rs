@@ -24,6 +24,12 @@ pub trait Kernel: fmt::Debug + Send + Sync {
     fn set_alias(&self, name: &str, alias: &str) -> Result<(), Error>;
     /// See [`Netlink::set_rules`].
     fn set_rules(&self, index: u32, rules: &[Rule]) -> Result<(), Error>;
+    /// The index of the link with this name. Like the next two, it waits for no lock that a tenant can keep busy.
+    fn index_of(&self, name: &str) -> Result<Option<u32>, Error>;
+    /// See [`Netlink::delete_redirect`].
+    fn delete_redirect(&self, index: u32) -> Result<bool, Error>;
+    /// See [`Netlink::redirects`].
+    fn redirects(&self, index: u32) -> Result<bool, Error>;
     /// See [`Netlink::rules`].
     fn rules(&self, index: u32) -> Result<Vec<Option<Rule>>, Error>;
     /// See [`Netlink::shape`].
@@ -64,6 +70,18 @@ impl Kernel for Netlink {
 
     fn set_rules(&self, index: u32, rules: &[Rule]) -> Result<(), Error> {
         self.set_rules(index, rules)
+    }
+
+    fn index_of(&self, name: &str) -> Result<Option<u32>, Error> {
+        Self::index_of(name)
+    }
+
+    fn delete_redirect(&self, index: u32) -> Result<bool, Error> {
+        Self::delete_redirect(index)
+    }
+
+    fn redirects(&self, index: u32) -> Result<bool, Error> {
+        Self::redirects(index)
     }
 
     fn rules(&self, index: u32) -> Result<Vec<Option<Rule>>, Error> {

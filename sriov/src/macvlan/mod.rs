@@ -11,7 +11,8 @@
 //! reach each other on the node.
 //!
 //! The names contain the lease's id, so that each device is ended by name. [`MacvlanStore`] records what a lease has,
-//! [`MacvlanPath`] makes the devices and deletes them, [`MacvlanEnd`] deletes them when the daemon cannot.
+//! [`MacvlanPath`] makes the devices. A cut deletes the rules that pass frames; the devices go at the release, as the kernel
+//! may let their deletion wait. [`MacvlanEnd`] cuts when the daemon cannot.
 
 mod devices;
 mod end;
@@ -22,7 +23,7 @@ mod record;
 mod steps;
 mod store;
 
-pub use end::{MacvlanEnd, end_unoffered};
+pub use end::{MacvlanEnd, end_unoffered, had_leases};
 pub use kernel::Kernel;
 pub use parent::{Parent, ParentConfig};
 pub use path::MacvlanPath;

@@ -6,14 +6,14 @@ use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
     AllocationMode, Dimension, Durability, FenceScope, Offer, StepError, Takes,
 };
-use fabricbios_wire::{Enforcement, Generation, HandOver, LeaseId, MacAddress, NodeId, ResourceId};
+use fabricbios_wire::{Enforcement, Generation, HandOver, LeaseId, NodeId, ResourceId};
 
 use super::{
     devices::{Devices, Plan, leases_noted, note_of},
     kernel::Kernel,
     record::{Record, Records},
 };
-use crate::netlink::By;
+use crate::{netlink::By, records::random_mac};
 
 /// Most leases of one parent: each has three devices.
 const SLOTS: u64 = 256;
@@ -48,7 +48,7 @@ pub struct Parent {
     note: String,
     pub(super) records: Records,
     pub(super) kernel: Arc<dyn Kernel>,
-    sys: Tree,
+    pub(super) sys: Tree,
     rate_bps: u64,
     /// Why rates are not enforced.
     unshaped: Option<String>,
@@ -72,11 +72,13 @@ impl Parent {
         let link = link.ok_or_else(|| {
             StepError::new("open parent", format_args!("{name}: no such interface"))
         })?;
+        let records = Records::at(records);
+        records.make_directory()?;
         let mut parent = Self {
-            rate_bps: rate_bps(&sys, &name, mbps)?,
+            rate_bps: rate_bps(&sys, &records, &name, mbps)?,
             index: link.index,
             mtu: link.mtu,
-            records: Records::open(records)?,
+            records,
             note: note_of(node_id),
             unshaped: None,
             name,
@@ -89,16 +91,16 @@ impl Parent {
                 "the interface is down: leases of it reach nothing"
             );
         }
-        parent.unshaped = parent.probe()?;
+        parent.unshaped = parent.probe(node_id)?;
         Ok(parent)
     }
 
     /// The reason why rates are not enforced; `None`: they are.
-    fn probe(&self) -> Result<Option<String>, StepError> {
-        let mut lease = [0; 16];
-        let random = getrandom::fill(&mut lease);
-        random.map_err(|error| StepError::new("make a name", error))?;
+    fn probe(&self, node_id: NodeId) -> Result<Option<String>, StepError> {
+        // The same names at each start, so that this one deletes the devices that one which died has left without a note.
+        let lease = node_id.0.first_chunk().copied().unwrap_or_default();
         let devices = Devices::of(LeaseId(u128::from_be_bytes(lease)));
+        devices.delete(&*self.kernel)?;
         let record = Record {
             parent: self.name.clone(),
             mac: random_mac()?,
@@ -145,7 +147,8 @@ impl Parent {
             transports: Vec::new(),
             // The devices and the records stay until a reboot.
             durability: Durability::Boot,
-            fence_scope: FenceScope::Part,
+            fence_scope: FenceScope::Separate,
+            cut_within: None,
             allocation_mode: AllocationMode::Vector(vec![rate, slots]),
             read_only: false,
             classes: None,
@@ -190,23 +193,15 @@ impl Parent {
         let ours = noted.filter(|(_, parent)| *parent == self.name);
         Ok(ours.map(|(lease, _)| lease).collect())
     }
-
-    /// The node's interface with this address.
-    pub(super) fn interface_with(&self, mac: MacAddress) -> Result<Option<String>, StepError> {
-        let listed = self.sys.list("class/net");
-        let names = listed.map_err(|error| StepError::new("list interfaces", error))?;
-        let mac = mac.to_string();
-        // An interface that has just gone has no address.
-        let has = |name: &String| {
-            let its = self.sys.read(format!("class/net/{name}/address"));
-            its.is_ok_and(|its| its == mac)
-        };
-        Ok(names.into_iter().find(has))
-    }
 }
 
 /// What the operator offers, or what the driver tells.
-fn rate_bps(sys: &Tree, name: &str, mbps: Option<u64>) -> Result<u64, StepError> {
+fn rate_bps(
+    sys: &Tree,
+    records: &Records,
+    name: &str,
+    mbps: Option<u64>,
+) -> Result<u64, StepError> {
     let refuse = |why: String| Err(StepError::new("open parent", why));
     // A driver that does not know its speed says -1, or refuses the read.
     let told = sys.read_as::<i64>(format!("class/net/{name}/speed"));
@@ -214,6 +209,8 @@ fn rate_bps(sys: &Tree, name: &str, mbps: Option<u64>) -> Result<u64, StepError>
         .ok()
         .and_then(|it| u64::try_from(it).ok())
         .filter(|it| *it > 0);
+    let told = records.rate_of(name, told.map(|mbps| mbps.saturating_mul(BITS_PER_MEGABIT)))?;
+    let told = told.map(|bps| bps / BITS_PER_MEGABIT);
     let mbps = match (mbps, told) {
         (Some(0), _) => return refuse(format!("{name}=0: offer at least 1 megabit per second")),
         (Some(asked), Some(told)) if asked > told => {
@@ -230,12 +227,4 @@ fn rate_bps(sys: &Tree, name: &str, mbps: Option<u64>) -> Result<u64, StepError>
         }
     };
     Ok(mbps.saturating_mul(BITS_PER_MEGABIT))
-}
-
-/// Locally administered, of one interface (IEEE 802, U/L and I/G bits).
-pub(super) fn random_mac() -> Result<MacAddress, StepError> {
-    let mut bytes = [0; 6];
-    getrandom::fill(&mut bytes).map_err(|error| StepError::new("make address", error))?;
-    bytes[0] = bytes[0] & 0b1111_1100 | 0b10;
-    Ok(MacAddress(bytes))
 }

@@ -16,7 +16,12 @@ use fabricbios_wire::{
     Binding, Generation, HandOver, KindBinding, LeaseId, NetBinding, ResourceType,
 };
 
-use super::{devices::Devices, parent::Parent, record::Record, steps};
+use super::{
+    devices::{Devices, Indexes},
+    parent::Parent,
+    record::Record,
+    steps,
+};
 use crate::netlink::{By, require_network_namespace};
 
 /// The path to the macvlans of one parent.
@@ -30,9 +35,9 @@ pub struct MacvlanPath {
 /// One lease.
 #[derive(Debug, Default)]
 struct Entry {
-    /// Held while the devices are made or proved gone. A cut does not wait for it.
+    /// Held while the devices are made, looked at or deleted. A cut does not wait for it.
     work: Mutex<()>,
-    /// Held for a moment, and while the interface is given to the tenant.
+    /// Held for a moment, and while access opens.
     state: Mutex<State>,
 }
 
@@ -41,6 +46,8 @@ struct State {
     gate: Gate,
     /// The binding that has opened.
     open: Option<(Generation, Arc<str>)>,
+    /// The devices with rules of the last binding that opened here.
+    indexes: Option<Indexes>,
 }
 
 impl Entry {
@@ -77,9 +84,29 @@ impl MacvlanPath {
     }
 
     fn check_gone(&self, lease: LeaseId) -> Result<Proof, StepError> {
-        let record = self.parent.record(lease)?;
+        // A damaged record keeps nothing: the devices are found by their names.
+        let record = self.parent.record(lease).unwrap_or_default();
         let address = record.map(|it| (self.parent.index, it.mac));
         Devices::of(lease).check_gone(&*self.parent.kernel, address)
+    }
+
+    /// Ends access without a wait for the kernel's lock of network devices, or with one if the rules cannot be deleted.
+    fn cut(&self, lease: LeaseId, known: Option<Indexes>) -> Result<Proof, StepError> {
+        let (devices, kernel) = (Devices::of(lease), &*self.parent.kernel);
+        let indexes = known.map_or_else(|| devices.indexes(kernel), Ok);
+        let cut = indexes.and_then(|it| devices.cut(kernel, it));
+        cut.or_else(|error| {
+            tracing::warn!(lease_id = %lease, %error, "deleting the interfaces of the lease, as its rules are not gone");
+            devices.delete(kernel)
+        })
+    }
+
+    /// Proves that no frame passes: by the rules, or by the end of the interfaces if the rules do not tell.
+    fn check_cut(&self, lease: LeaseId, known: Option<Indexes>) -> Result<Proof, StepError> {
+        let (devices, kernel) = (Devices::of(lease), &*self.parent.kernel);
+        let indexes = known.map_or_else(|| devices.indexes(kernel), Ok);
+        let checked = indexes.and_then(|it| devices.check_cut(kernel, it));
+        checked.or_else(|_| Ok(devices.delete(kernel)?.and(self.check_gone(lease)?)))
     }
 
     fn make(&self, order: &BindOrder, entry: &Entry, record: &Record) -> Result<(), BindError> {
@@ -94,9 +121,10 @@ impl MacvlanPath {
             true => devices.check(kernel, &plan),
             false => devices.make(kernel, &plan, generation),
         };
-        made.map_err(BindError::Failed)?;
+        let indexes = made.map_err(BindError::Failed)?;
         let mut state = entry.state();
         state.gate.open(generation)?;
+        state.indexes = Some(indexes);
         if !order.adopts {
             let opened = devices.set_up(kernel, record.hand_over);
             opened.map_err(BindError::Failed)?;
@@ -132,6 +160,7 @@ impl DataPath for MacvlanPath {
             let ended = self.delete(lease);
             let mut state = entry.state();
             state.open = None;
+            state.indexes = None;
             if ended.is_ok() {
                 state.gate.ended(generation);
             }
@@ -172,7 +201,7 @@ impl DataPath for MacvlanPath {
     /// The tenant only sees that its interface is gone or silent.
     fn fenced(&self, _binding_id: BindingId) {}
 
-    /// The lock of the state is held while the kernel sets devices up or moves them.
+    /// The lock of the state is held while the kernel sets devices up.
     fn extends_at_once(&self) -> bool {
         false
     }
@@ -190,14 +219,15 @@ impl DataPath for MacvlanPath {
         let Some(entry) = self.entry(lease) else {
             return Ok(Revoked::proved(released()));
         };
-        {
+        let indexes = {
             let mut state = entry.state();
             if let Err(moved_on) = state.gate.revoke(binding_id.generation) {
                 return Ok(Revoked::proved(moved_on.into()));
             }
             state.open = None;
-        }
-        let steps = self.delete(lease)?;
+            state.indexes
+        };
+        let steps = self.cut(lease, indexes)?;
         entry.state().gate.ended(binding_id.generation);
         Ok(Revoked {
             steps,
@@ -212,11 +242,15 @@ impl DataPath for MacvlanPath {
         };
         // A bind that is late makes devices before it sees that it was cut, and deletes them.
         let _work = entry.work();
-        if let Err(moved_on) = entry.state().gate.check_current(binding_id.generation) {
-            return Ok(moved_on.into());
-        }
+        let indexes = {
+            let state = entry.state();
+            if let Err(moved_on) = state.gate.check_current(binding_id.generation) {
+                return Ok(moved_on.into());
+            }
+            state.indexes
+        };
         let proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
-        let proof = proof.and(self.check_gone(lease)?);
+        let proof = proof.and(self.check_cut(lease, indexes)?);
         self.guard.over(binding_id);
         Ok(proof)
     }
@@ -232,7 +266,8 @@ impl DataPath for MacvlanPath {
             return Err(StepError::new("remove", why));
         }
         progress();
-        // After a restart nothing of this process has cut it.
+        self.delete(lease)?;
+        progress();
         self.check_gone(lease)?;
         entry.state().gate.remove();
         self.leases().release(lease);
@@ -251,13 +286,13 @@ impl LocalAccess for MacvlanPath {
         caller: &Caller,
         given: Given,
     ) -> Result<Entered, LocalRefusal> {
-        let entry = self.leases().find(lease).here();
-        let entry = entry.ok_or(LocalRefusal::NotFound)?;
-        let state = entry.state();
-        let Some((_, tenant)) = &state.open else {
-            return Err(LocalRefusal::NotActive("it has no binding".to_owned()));
-        };
-        caller.check(tenant)?;
+        let entry = LocalRefusal::unless_here(self.leases().find(lease))?;
+        // Not held below: what waits for the kernel's lock of network devices would delay the cut. An interface that was cut
+        // meanwhile reaches nothing, wherever it is, and one that was deleted has an index that no other gets.
+        match &entry.state().open {
+            Some((_, tenant)) => caller.check(tenant)?,
+            None => return Err(LocalRefusal::NotActive("it has no binding".to_owned())),
+        }
         let record = self.parent.record(lease).map_err(LocalRefusal::Failed)?;
         let record = record.ok_or(LocalRefusal::NotFound)?;
         let namespace = match given {
@@ -275,7 +310,9 @@ impl LocalAccess for MacvlanPath {
         let failed = |error| LocalRefusal::Failed(StepError::from(error));
         let link = kernel.link(By::Name(&name)).map_err(failed)?;
         let link = link.ok_or_else(|| {
-            LocalRefusal::NotActive(format!("{name} was given to a network namespace before"))
+            LocalRefusal::Unsupported(format!(
+                "its interface {name} was given to a network namespace before, and is there"
+            ))
         })?;
         kernel.move_to(link.index, namespace).map_err(failed)?;
         steps::passed("move to namespace");

@@ -15,6 +15,8 @@ pub const STEPS: &[&str] = &[
     "set veth up",
     "set interface up",
     "move to namespace",
+    "delete rule for sent frames",
+    "delete rule for received frames",
     "delete macvlan",
     "delete veth pair",
     "remove record",

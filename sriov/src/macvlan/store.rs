@@ -6,17 +6,9 @@ use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
     BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, StepError,
 };
-use fabricbios_wire::{HandOver, LeaseId, MacAddress};
+use fabricbios_wire::{HandOver, LeaseId};
 
-use super::{
-    devices::Devices,
-    parent::{Parent, random_mac},
-    record::Record,
-    steps,
-};
-
-/// All stores of this process choose one after the other, so that no two leases get the same address.
-static CHOICE: Mutex<()> = Mutex::new(());
+use super::{devices::Devices, parent::Parent, record::Record, steps};
 
 /// The store of one parent.
 #[derive(Debug)]
@@ -52,55 +44,20 @@ impl MacvlanStore {
                 self.parent.name
             )));
         }
-        let _one_by_one = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_taken = |mac| self.holder_of(mac).map_err(BindError::Failed);
-        let mac = match terms.mac {
-            Some(mac) if !mac.is_of_one_interface() => {
-                return Err(refuse(format!("{mac} is not the address of one interface")));
-            }
-            Some(mac) => match is_taken(mac)? {
-                Some(holder) => return Err(refuse(format!("{mac}: {holder} has it"))),
-                None => mac,
-            },
-            None => random_mac().map_err(BindError::Failed)?,
+        let claim = |mac, others: &[(LeaseId, Record)]| {
+            check_names(lease, others).map_err(BindError::Failed)?;
+            Ok(Record {
+                parent: self.parent.name.clone(),
+                mac,
+                vlan: terms.vlan,
+                rate_bps: order.placement.amount(),
+                hand_over,
+            })
         };
-        self.check_names(lease).map_err(BindError::Failed)?;
-        let record = Record {
-            parent: self.parent.name.clone(),
-            mac,
-            vlan: terms.vlan,
-            rate_bps: order.placement.amount(),
-            hand_over,
-        };
-        let written = self.parent.records.write(lease, &record);
-        written.map_err(BindError::Failed)?;
+        let records = &self.parent.records;
+        records.claim(lease, terms.mac, &self.parent.sys, claim)?;
         steps::passed("write record");
         Ok(())
-    }
-
-    /// Two interfaces on one wire must not have the same address.
-    fn holder_of(&self, mac: MacAddress) -> Result<Option<String>, StepError> {
-        if self.parent.records.has_mac(mac)? {
-            return Ok(Some("another lease".to_owned()));
-        }
-        let interface = self.parent.interface_with(mac)?;
-        Ok(interface.map(|it| format!("interface {it} of the node")))
-    }
-
-    /// The names have only the begin of the lease's id.
-    fn check_names(&self, lease: LeaseId) -> Result<(), StepError> {
-        let names = Devices::of(lease);
-        let all = self.parent.records.all()?;
-        let other = all
-            .iter()
-            .find(|(other, _)| Devices::of(*other).macvlan == names.macvlan);
-        match other {
-            Some((other, _)) => Err(StepError::new(
-                "claim interface",
-                format_args!("lease {other} has the name {}", names.macvlan),
-            )),
-            None => Ok(()),
-        }
     }
 }
 
@@ -156,7 +113,7 @@ impl Store for MacvlanStore {
 
     /// Also those whose record is lost: their devices are there.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        let all = self.parent.records.all()?.into_iter();
+        let all = self.parent.records.readable()?.into_iter();
         let of_parent = all.filter(|(_, it)| it.parent == self.parent.name);
         let mut leases: Vec<LeaseId> = of_parent.map(|(lease, _)| lease).collect();
         leases.extend(self.parent.leases_with_devices()?);
@@ -169,5 +126,18 @@ impl Store for MacvlanStore {
         if let Some(why) = self.parent.degraded() {
             tell(Condition::Degraded(why.to_owned()));
         }
+    }
+}
+
+/// The names have only the begin of the lease's id.
+fn check_names(lease: LeaseId, others: &[(LeaseId, Record)]) -> Result<(), StepError> {
+    let names = Devices::of(lease);
+    let has_name = |other: &LeaseId| Devices::of(*other).macvlan == names.macvlan;
+    match others.iter().find(|(other, _)| has_name(other)) {
+        Some((other, _)) => Err(StepError::new(
+            "claim interface",
+            format_args!("lease {other} has the name {}", names.macvlan),
+        )),
+        None => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! Links: network interfaces of a namespace.
 
 use std::{
-    fmt,
+    fmt, fs, io,
     os::fd::{AsRawFd, BorrowedFd},
 };
 
@@ -137,6 +137,23 @@ impl Netlink {
             Ok(message) => Ok(Some(message.into())),
             Err(error) if error.is_gone() => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// The index of the interface with this name. It is read from sysfs: rtnetlink waits for the kernel's lock of network
+    /// devices (rtnl), and ioctl(2) looks for a module if there is no such interface.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn index_of(name: &str) -> Result<Option<u32>, Error> {
+        let step = "read the index of";
+        match fs::read_to_string(format!("/sys/class/net/{name}/ifindex")) {
+            Ok(text) => match text.trim().parse() {
+                Ok(index) => Ok(Some(index)),
+                Err(_) => Err(Error::new(step, &name, format_args!("`{}`", text.trim()))),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::of_system(step, &name, &error)),
         }
     }
 

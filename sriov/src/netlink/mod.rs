@@ -23,7 +23,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 pub use link::{By, Link};
 pub use namespace::{NotANamespace, is_own_network_namespace, require_network_namespace};
-pub use tc::{Action, Frames, Rule, Tag};
+pub use tc::{Action, Frames, Rule, TAGS, Tag};
 pub use vf::{VfSetting, VfState};
 
 /// How often a dump is repeated that changes have torn.

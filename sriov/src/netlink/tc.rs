@@ -10,7 +10,7 @@ use netlink_packet_route::{
     tc::{
         TcAction, TcActionAttribute, TcActionMirrorOption, TcActionOption, TcActionType,
         TcAttribute, TcFilterFlowerOption, TcFilterMatchAllOption, TcHandle, TcHeader, TcMessage,
-        TcMirror, TcMirrorActionType, TcOption,
+        TcMirror, TcMirrorActionType, TcOption, TcQdiscFqCodelOption,
     },
 };
 
@@ -20,8 +20,10 @@ use super::{By, Error, Netlink};
 const ALL: u16 = 0x0003;
 /// `ETH_P_8021Q`.
 const VLAN: u16 = 0x8100;
-/// `ETH_P_8021AD`.
-const VLAN_OF_PROVIDER: u16 = 0x88a8;
+
+/// The EtherTypes of VLAN tags: those of IEEE 802.1Q (`ETH_P_8021Q`, `ETH_P_8021AD`), and those of before that switches
+/// know too (`ETH_P_QINQ1` to `ETH_P_QINQ3`).
+pub const TAGS: [u16; 5] = [VLAN, 0x88a8, 0x9100, 0x9200, 0x9300];
 
 /// The shaper of an interface, and its only class.
 const SHAPER: TcHandle = TcHandle { major: 1, minor: 0 };
@@ -31,6 +33,13 @@ const ARRIVING: TcHandle = TcHandle {
     major: u16::MAX,
     minor: TcHandle::MIN_INGRESS,
 };
+
+/// The preference of the rule that redirects, whatever stands before it: only the interface must be known to delete it.
+const REDIRECTS: u32 = 16;
+/// The handle of its only filter.
+const REDIRECTION: TcHandle = TcHandle { major: 0, minor: 1 };
+/// `TCA_CLS_FLAGS_SKIP_HW`.
+const SKIP_HARDWARE: u32 = 1;
 
 /// `TCA_HTB_PARMS`, `TCA_HTB_INIT`, `TCA_HTB_RATE64`, `TCA_HTB_CEIL64`.
 const HTB_PARMS: u16 = 1;
@@ -45,6 +54,7 @@ const HTB_OPTION_BYTES: usize = 44;
 const ETHERNET: u8 = 1;
 /// A class sends that much at once: a segment of TCP before the card splits it.
 const BURST_BYTES: u64 = 128 << 10;
+const QUEUE_BYTES_MIN: u64 = 256 << 10;
 /// A tick of the kernel's scheduler is 64 ns (`PSCHED_SHIFT`).
 const TICK_NS: u64 = 64;
 
@@ -64,10 +74,8 @@ pub enum Frames {
     All,
     /// With this source address.
     From(MacAddress),
-    /// Tagged for any VLAN.
-    Tagged,
-    /// Tagged twice, or with the tag of a provider.
-    TaggedTwice,
+    /// Their first tag has this EtherType, see [`TAGS`].
+    Tagged(u16),
     /// Tagged for this VLAN.
     OfVlan(u16),
 }
@@ -134,6 +142,13 @@ fn options_of(message: &TcMessage) -> Option<&[TcOption]> {
     })
 }
 
+/// The rule that redirects, for a request. Without its handle: its place among the rules.
+fn redirection(index: u32, handle: TcHandle) -> TcMessage {
+    let mut rule = message(index, ARRIVING, handle);
+    rule.header.info = REDIRECTS << 16;
+    of_kind(rule, "flower", Vec::new())
+}
+
 fn words(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|it| it.to_ne_bytes()).collect()
 }
@@ -153,8 +168,10 @@ impl Netlink {
         let class = of_kind(message(index, SHAPER, CLASS), "htb", class_options(rate));
         let class = RouteNetlinkMessage::NewTrafficClass(class);
         self.add("add the class of htb to", by, class)?;
+        let limit = TcQdiscFqCodelOption::MemoryLimit(queue_bytes(rate));
         let leaf = message(index, CLASS, TcHandle::UNSPEC);
-        let leaf = RouteNetlinkMessage::NewQueueDiscipline(of_kind(leaf, "fq_codel", Vec::new()));
+        let leaf = of_kind(leaf, "fq_codel", vec![TcOption::FqCodel(limit)]);
+        let leaf = RouteNetlinkMessage::NewQueueDiscipline(leaf);
         self.add("add fq_codel to", by, leaf)
     }
 
@@ -177,7 +194,8 @@ impl Netlink {
         Ok(found.as_ref().and_then(options_of).and_then(rate_of))
     }
 
-    /// Sets the rules for frames that arrive at an interface without rules. Frames that fit none go to the node.
+    /// Sets the rules for frames that arrive at an interface without rules; one of them redirects. Frames that fit none go to
+    /// the node.
     ///
     /// # Errors
     /// The kernel lacks a classifier or an action, or refuses.
@@ -190,11 +208,62 @@ impl Netlink {
         let clsact = of_kind(message(index, TcHandle::CLSACT, base), "clsact", Vec::new());
         let clsact = RouteNetlinkMessage::NewQueueDiscipline(clsact);
         self.add("add clsact to", by, clsact)?;
-        for (preference, rule) in (1u32..).zip(rules) {
+        let before = rules
+            .iter()
+            .take_while(|(_, action)| *action == Action::Drop);
+        let first = REDIRECTS.saturating_sub(u32::try_from(before.count()).unwrap_or(u32::MAX));
+        for (preference, rule) in (first.max(1)..).zip(rules) {
             let filter = RouteNetlinkMessage::NewTrafficFilter(filter(index, preference, *rule));
             self.add("add a filter to", by, filter)?;
         }
         Ok(())
+    }
+
+    /// Deletes the rule that redirects what arrives at an interface of this thread's network namespace, and reads back
+    /// that it is gone. `false`: there was none, or no such interface.
+    ///
+    /// Nothing here waits for the kernel's lock of network devices (rtnl), which a tenant can keep busy: the kernel
+    /// deletes and gets a flower filter of a clsact without it (Linux 5.1). The socket is its own, as the other one may
+    /// wait for that lock.
+    ///
+    /// # Errors
+    /// The system refuses (also if the interface has no clsact), or the rule is still there.
+    pub fn delete_redirect(index: u32) -> Result<bool, Error> {
+        let socket = Self::open()?;
+        let step = "delete the redirection of";
+        let rule = redirection(index, TcHandle::UNSPEC);
+        let was_there =
+            socket.redirection(step, index, RouteNetlinkMessage::DelTrafficFilter(rule))?;
+        match socket.has_redirection(index)? {
+            true => Err(Error::new(step, &By::Index(index), "it is still there")),
+            false => Ok(was_there),
+        }
+    }
+
+    /// Whether what arrives at an interface is redirected. Waits as little as [`Netlink::delete_redirect`].
+    ///
+    /// # Errors
+    /// The system refuses, also if the interface has no clsact.
+    pub fn redirects(index: u32) -> Result<bool, Error> {
+        Self::open()?.has_redirection(index)
+    }
+
+    fn has_redirection(&self, index: u32) -> Result<bool, Error> {
+        let rule = RouteNetlinkMessage::GetTrafficFilter(redirection(index, REDIRECTION));
+        self.redirection("get the redirection of", index, rule)
+    }
+
+    /// False: there is no such filter, or no such interface.
+    fn redirection(
+        &self,
+        step: &'static str,
+        index: u32,
+        message: RouteNetlinkMessage,
+    ) -> Result<bool, Error> {
+        match self.request(step, &By::Index(index), message, 0) {
+            Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::ENODEV)) => Ok(false),
+            answer => answer.map(|_| true),
+        }
     }
 
     /// The rules, in their order. `None` for a rule that [`Netlink::set_rules`] does not make.
@@ -243,6 +312,12 @@ impl Netlink {
             _ => None,
         }))
     }
+}
+
+/// How much waits for the shaper: what it sends in 20 ms, and a few segments of TCP before the card splits them. These
+/// frames still leave after a cut by rules.
+fn queue_bytes(rate: u64) -> u32 {
+    u32::try_from((rate / 50).max(QUEUE_BYTES_MIN)).unwrap_or(u32::MAX)
 }
 
 /// `struct tc_htb_opt`, with ceiling = rate.
@@ -304,33 +379,33 @@ fn value_of(attribute: &DefaultNla) -> Vec<u8> {
 fn filter(index: u32, preference: u32, (frames, action): Rule) -> TcMessage {
     let protocol = match frames {
         Frames::All | Frames::From(_) => ALL,
-        Frames::Tagged | Frames::OfVlan(_) => VLAN,
-        Frames::TaggedTwice => VLAN_OF_PROVIDER,
+        Frames::OfVlan(_) => VLAN,
+        Frames::Tagged(tag) => tag,
     };
     let mut message = message(index, ARRIVING, TcHandle::UNSPEC);
     message.header.info = preference << 16 | u32::from(protocol.to_be());
-    let flower = |mut options: Vec<TcFilterFlowerOption>| {
-        options.push(TcFilterFlowerOption::Actions(actions(action)));
-        options.into_iter().map(TcOption::Flower).collect()
+    let mut key = match frames {
+        Frames::From(mac) => vec![TcFilterFlowerOption::EthSrc(mac.0)],
+        // The kernel takes a VLAN only for frames that are said to have one.
+        Frames::OfVlan(id) => vec![
+            TcFilterFlowerOption::EthType(VLAN),
+            TcFilterFlowerOption::VlanId(id),
+        ],
+        Frames::All | Frames::Tagged(_) => Vec::new(),
     };
-    match frames {
-        Frames::From(mac) => {
-            let key = flower(vec![TcFilterFlowerOption::EthSrc(mac.0)]);
-            of_kind(message, "flower", key)
-        }
-        Frames::OfVlan(id) => {
-            // The kernel takes a VLAN only for frames that are said to have one.
-            let key = flower(vec![
-                TcFilterFlowerOption::EthType(VLAN),
-                TcFilterFlowerOption::VlanId(id),
-            ]);
-            of_kind(message, "flower", key)
-        }
-        Frames::All | Frames::Tagged | Frames::TaggedTwice => {
-            let actions = TcFilterMatchAllOption::Action(actions(action));
-            of_kind(message, "matchall", vec![TcOption::MatchAll(actions)])
-        }
+    if key.is_empty() && action == Action::Drop {
+        let actions = TcFilterMatchAllOption::Action(actions(action));
+        return of_kind(message, "matchall", vec![TcOption::MatchAll(actions)]);
     }
+    // See [`Netlink::delete_redirect`].
+    if action != Action::Drop {
+        message.header.handle = REDIRECTION;
+    }
+    // The driver of a card would delete its copy of the rule under the lock.
+    key.push(TcFilterFlowerOption::Flags(SKIP_HARDWARE));
+    key.push(TcFilterFlowerOption::Actions(actions(action)));
+    let key = key.into_iter().map(TcOption::Flower).collect();
+    of_kind(message, "flower", key)
 }
 
 fn actions(action: Action) -> Vec<TcAction> {
@@ -398,8 +473,7 @@ fn rule_of(message: &TcMessage) -> Option<Rule> {
     let protocol = u16::from_be(u16::try_from(message.header.info & 0xffff).ok()?);
     let mut frames = match protocol {
         ALL => Frames::All,
-        VLAN => Frames::Tagged,
-        VLAN_OF_PROVIDER => Frames::TaggedTwice,
+        tag if TAGS.contains(&tag) => Frames::Tagged(tag),
         _ => return None,
     };
     let mut actions = None;
@@ -488,8 +562,8 @@ mod tests {
         let mac = MacAddress([2, 0, 0, 0, 0, 1]);
         let to = 7;
         let rules = [
-            (Frames::Tagged, Action::Drop),
-            (Frames::TaggedTwice, Action::Drop),
+            (Frames::Tagged(VLAN), Action::Drop),
+            (Frames::Tagged(0x9200), Action::Drop),
             (
                 Frames::From(mac),
                 Action::Redirect {
@@ -511,7 +585,11 @@ mod tests {
             let sent = filter(3, 1, rule);
             let mut bytes = vec![0; sent.buffer_len()];
             sent.emit(&mut bytes);
-            assert_eq!(rule_of(&TcMessage::parse(&bytes).unwrap()), Some(rule));
+            let read = TcMessage::parse(&bytes).unwrap();
+            assert_eq!(rule_of(&read), Some(rule));
+            // The kernel deletes a rule of another kind only with its lock of network devices.
+            let redirects = rule.1 != Action::Drop;
+            assert!(!redirects || kind_of(&read) == Some("flower"), "{rule:?}");
         }
     }
 

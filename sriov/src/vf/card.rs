@@ -10,7 +10,7 @@ use fabricbios_wire::{Enforcement, PciFunction, ResourceId};
 
 use super::{
     call::{Act, Operator},
-    cut::Cutter,
+    cut::{Cutter, ENDS_WITHIN},
     drivers::{self, Driver},
     holders,
     links::Links,
@@ -28,6 +28,9 @@ pub const DIMENSION: &str = "virtual functions";
 
 /// The driver that hands a function to a process.
 pub(super) const VFIO: &str = "vfio-pci";
+
+/// The time limit of a cut: the wait for the end of killed holders, and a second for the rest.
+const CUT_WITHIN: Duration = ENDS_WITHIN.saturating_add(Duration::from_secs(1));
 
 /// How often the link of the card is looked at, and how long between.
 const LINK_LOOKS: u32 = 100;
@@ -94,7 +97,7 @@ impl Card {
     ///
     /// # Errors
     /// The interface is no card with virtual functions, or its driver is unknown; it has fewer than were asked for; its
-    /// link is down; or a function cannot be cleaned.
+    /// link is down, and was at no start before; or a function cannot be cleaned.
     pub fn open(config: CardConfig) -> Result<Self, StepError> {
         let CardConfig {
             interface: name,
@@ -113,7 +116,7 @@ impl Card {
         check_count(&name, count, total)?;
         let missing = || refused(&name, "the node's network namespace has no such interface");
         let link = links.link(By::Name(&name))?.ok_or_else(missing)?;
-        let records = Records(places.records);
+        let records = Records::at(places.records);
         records.make_directory()?;
         let operator = Operator { pci, supervisor };
         links.set_up(By::Index(link.index))?;
@@ -133,7 +136,17 @@ impl Card {
         };
         let were_there = card.make_functions(count.unwrap_or(total))?;
         // A card may take its link down while it makes functions.
-        card.rate_bps = wait_for_link(&card.operator.pci, &card.name)?;
+        let looks = match card.records.rate_of(&card.name, None)? {
+            Some(_) if were_there => 1,
+            _ => LINK_LOOKS,
+        };
+        let told = wait_for_link(&card.operator.pci, &card.name, looks);
+        let known = card.records.rate_of(&card.name, told)?;
+        card.rate_bps = known
+            .ok_or_else(|| refused(&card.name, "its link is down, so there is no rate to lease"))?;
+        if told.is_none() {
+            tracing::warn!(card = card.name, "the link is down: leases reach nothing");
+        }
         card.functions = card.usable(were_there)?;
         card.functions
             .truncate(count.map_or(usize::MAX, |it| it as usize));
@@ -196,7 +209,8 @@ impl Card {
             align: MBPS,
             transports: Vec::new(),
             durability: Durability::Boot,
-            fence_scope: FenceScope::Part,
+            fence_scope: FenceScope::Separate,
+            cut_within: Some(CUT_WITHIN),
             allocation_mode: AllocationMode::Vector(vec![rate, functions]),
             read_only: false,
             classes: None,
@@ -236,7 +250,7 @@ impl Card {
 
     /// Cleans the functions that nobody has; returns them and those of leases on record.
     fn usable(&self, were_there: bool) -> Result<Vec<(u32, PciFunction)>, StepError> {
-        let held = self.records.all()?;
+        let held = self.records.readable()?;
         let states = self.links.functions(self.index)?;
         let mut usable = Vec::new();
         for (number, function) in self.operator.pci.functions_of(self.function)? {
@@ -333,21 +347,20 @@ fn check_count(name: &str, count: Option<u32>, total: u32) -> Result<(), StepErr
     }
 }
 
-/// The rate of the link, bits per second.
-fn wait_for_link(pci: &Pci, name: &str) -> Result<u64, StepError> {
+/// The rate of the link, bits per second; `None`: it is down.
+fn wait_for_link(pci: &Pci, name: &str, looks: u32) -> Option<u64> {
     let [speed, carrier] = ["speed", "carrier"].map(|it| format!("class/net/{name}/{it}"));
-    for _ in 0..LINK_LOOKS {
+    for look in 0..looks {
+        if look > 0 {
+            thread::sleep(LINK_LOOK_EVERY);
+        }
         // Megabits; -1, or no value at all, while the link is down.
         if let (Some(1), Some(mbps @ 1..)) = (pci.number::<u8>(&carrier), pci.number::<i64>(&speed))
         {
-            return Ok(mbps.unsigned_abs().saturating_mul(MBPS));
+            return Some(mbps.unsigned_abs().saturating_mul(MBPS));
         }
-        thread::sleep(LINK_LOOK_EVERY);
     }
-    Err(refused(
-        name,
-        "its link is down, so there is no rate to lease",
-    ))
+    None
 }
 
 fn refused(name: &str, why: &str) -> StepError {

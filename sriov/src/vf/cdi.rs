@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, OpenOptions},
-    io::{self, Write},
+    io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -11,7 +11,7 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseId, PciFunction};
 use serde_json::json;
 
-use super::pci::failed_at;
+use crate::records::{failed as failed_at, unless_gone};
 
 /// Debian's podman 4.3.1 takes no newer version.
 const VERSION: &str = "0.5.0";
@@ -80,13 +80,5 @@ impl Cdi {
 
     fn file(&self, lease: LeaseId) -> PathBuf {
         self.0.join(format!("fabricbios-{lease}.json"))
-    }
-}
-
-/// Success also if the file does not exist.
-pub(super) fn unless_gone(outcome: io::Result<()>) -> io::Result<()> {
-    match outcome {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }

@@ -21,9 +21,6 @@ use super::{
 /// Longest wait for the end of killed holders. A virtual machine with much memory takes seconds.
 pub(super) const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// In the watchdog, which ends the other leases of this kind in the same thread and tries again.
-const ENDS_SHORTLY: Duration = Duration::from_secs(1);
-
 /// Bus mastering off stops every frame at once, whatever the tenant does with the interface. A process that has the function
 /// through vfio could turn it on again, so it is killed.
 #[derive(Clone, Debug)]
@@ -40,12 +37,10 @@ impl Cutter {
         Some(self.groups.join(vfio.group.to_string()))
     }
 
-    pub(super) fn cut(
-        &self,
-        lease: LeaseId,
-        record: &Record,
-        patience: Duration,
-    ) -> Result<Proof, StepError> {
+    /// Stops every frame, and kills who could let some out again. Until its end such a process may turn bus mastering on all
+    /// the time, so only [`Cutter::prove`] tells whether it is off then. Waits for nobody: a virtual machine with much memory
+    /// takes seconds to end, and other leases are due.
+    pub(super) fn stop(&self, lease: LeaseId, record: &Record) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let mut began = Instant::now();
         let mut done = |step: &'static str, found: &dyn fmt::Display| {
@@ -53,27 +48,48 @@ impl Cutter {
             proof.add(step, began.elapsed(), found);
             began = Instant::now();
         };
-        self.pci.stop_bus_master(record.function)?;
-        done("bus master off", &record.function);
+        let stopped = self.pci.stop_bus_master(record.function);
         let (Some(vfio), Some(group)) = (&record.vfio, self.group(record)) else {
+            stopped?;
+            done("bus master off", &record.function);
             return Ok(proof);
         };
-        Cdi::at(&vfio.specs).remove(lease)?;
-        done("remove CDI spec", &"");
-        let ended = holders::end_holders(&group, patience);
-        // A holder may have turned it on again before it was killed, or has it still.
-        self.pci.stop_bus_master(record.function)?;
-        let ended = ended?;
+        let told = |stopped: Result<(), StepError>| match stopped {
+            Ok(()) => record.function.to_string(),
+            Err(error) => format!("not yet: {error}"),
+        };
+        done("bus master off", &told(stopped));
+        let removed = Cdi::at(&vfio.specs).remove(lease);
+        let killed = holders::kill_holders(&group)?;
         done(
-            "end holders",
-            &format_args!("{ended:?} of {}", group.display()),
+            "kill holders",
+            &format_args!("{killed:?} of {}", group.display()),
         );
-        self.pci.stop_bus_master(record.function)?;
-        done("bus master off", &record.function);
+        removed?;
+        done("remove CDI spec", &"");
+        // A holder may have turned it on again before it was killed.
+        let stopped = self.pci.stop_bus_master(record.function);
+        done("bus master off", &told(stopped));
         Ok(proof)
     }
 
-    /// Proves that access has ended.
+    /// Waits for the end of all holders, then proves that access has ended.
+    pub(super) fn prove(&self, record: &Record, patience: Duration) -> Result<Proof, StepError> {
+        let mut proof = Proof::default();
+        if let Some(group) = self.group(record) {
+            let began = Instant::now();
+            let ended = holders::end_holders(&group, patience);
+            // A holder may have turned it on again before it was killed, or has it still.
+            let stopped = self.pci.stop_bus_master(record.function);
+            let found = format!("{:?} of {}", ended?, group.display());
+            stopped?;
+            steps::passed("end holders");
+            proof.add("end holders", began.elapsed(), found);
+        }
+        Ok(proof.and(self.check(record)?))
+    }
+
+    /// Checks that nobody has access.
     pub(super) fn check(&self, record: &Record) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let began = Instant::now();
@@ -109,8 +125,22 @@ impl VfEnd {
     pub fn new(places: &super::Places) -> Self {
         Self {
             cutter: places.cutter(),
-            records: Records(places.records.clone()),
+            records: Records::at(&places.records),
         }
+    }
+
+    /// Whether an earlier run has left leases, and the machine has none of their functions any more: their card is gone.
+    ///
+    /// # Errors
+    /// The records or the functions cannot be read.
+    pub fn all_are_gone(&self) -> Result<bool, StepError> {
+        let left = self.records.readable()?;
+        for (_, record) in &left {
+            if !self.cutter.pci.is_gone(record.function)? {
+                return Ok(false);
+            }
+        }
+        Ok(!left.is_empty())
     }
 
     /// Ends the leases that an earlier run has left on cards that are not on offer any more. Their functions are cleaned
@@ -119,23 +149,29 @@ impl VfEnd {
     /// # Errors
     /// The records cannot be read, or a lease cannot be ended.
     pub fn end_unoffered(&self, offered: Option<PciFunction>) -> Result<(), StepError> {
-        for (lease, record) in self.records.all()? {
+        for (lease, record) in self.records.readable()? {
             if offered == Some(record.card) {
                 continue;
             }
             tracing::warn!(lease_id = %lease, card = %record.card, "ending a lease of a virtual function of a card that is not on offer any more");
-            self.end(lease)?;
+            self.end_within(lease, ENDS_WITHIN)?;
         }
         Ok(())
+    }
+
+    fn end_within(&self, lease: LeaseId, patience: Duration) -> Result<(), StepError> {
+        // While the record is held, no other lease gets the function.
+        let Some(held) = self.records.hold(lease)? else {
+            return Ok(());
+        };
+        self.cutter.stop(lease, &held.record)?;
+        self.cutter.prove(&held.record, patience).map(drop)
     }
 }
 
 impl EndByName for VfEnd {
+    /// A holder that has not ended yet is looked for by the next call.
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
-        // While the record is held, no other lease gets the function.
-        match self.records.hold(lease)? {
-            Some(held) => self.cutter.cut(lease, &held.record, ENDS_SHORTLY).map(drop),
-            None => Ok(()),
-        }
+        self.end_within(lease, Duration::ZERO)
     }
 }

@@ -5,6 +5,7 @@ use std::{
     io,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -25,7 +26,17 @@ const DEVICE: &str = "anon_inode:[vfio-device]";
 /// # Errors
 /// The group is not free after `patience`: the processes that have it, as far as they were found, and its path.
 pub(super) fn end_holders(group: &Path, patience: Duration) -> Result<Vec<i32>, StepError> {
-    end_found(group, patience, &|| find(group))
+    end_found(group, patience, &|patience| find(group, patience))
+}
+
+/// Kills the processes that have the group open now, and does not wait for their end. Returns their numbers.
+///
+/// # Errors
+/// A process cannot be killed, or /proc cannot be read.
+pub(super) fn kill_holders(group: &Path) -> Result<Vec<i32>, StepError> {
+    let pids = find(group, LOOK_EVERY)?.pids;
+    kill_all(&pids, group)?;
+    Ok(pids)
 }
 
 /// Who keeps a group.
@@ -36,33 +47,37 @@ struct Found {
     is_busy: bool,
 }
 
-fn find(group: &Path) -> Result<Found, StepError> {
+fn find(group: &Path, patience: Duration) -> Result<Found, StepError> {
     let mut pids = holders(group)?;
-    let is_busy = is_busy(group)?;
-    if is_busy && pids.is_empty() {
+    let is_busy = is_busy(group, patience)?;
+    // Not while the kernel closes the group: its last holder is known then, and other leases have devices too.
+    if is_busy == Some(true) && pids.is_empty() {
         pids = processes(&|pid| has_only_device(&links(pid)))?;
     }
-    Ok(Found { pids, is_busy })
+    Ok(Found {
+        pids,
+        is_busy: is_busy.unwrap_or(true),
+    })
 }
 
 fn end_found(
     group: &Path,
     patience: Duration,
-    find: &dyn Fn() -> Result<Found, StepError>,
+    find: &dyn Fn(Duration) -> Result<Found, StepError>,
 ) -> Result<Vec<i32>, StepError> {
     let until = Instant::now() + patience;
     let mut ended = Vec::new();
     // A holder may have started another one meanwhile.
     loop {
-        let Found { pids, is_busy } = find()?;
+        let left = until.saturating_duration_since(Instant::now());
+        let Found { pids, is_busy } = find(left.max(LOOK_EVERY))?;
         if pids.is_empty() && !is_busy {
             return Ok(ended);
         }
+        let killed = kill_all(&pids, group)?;
         if Instant::now() >= until {
             return Err(still_open(group, &pids));
         }
-        let killed = pids.iter().map(|pid| kill(*pid, group));
-        let killed = killed.collect::<Result<Vec<_>, _>>()?;
         for (pid, process) in pids.iter().zip(killed) {
             let Some(process) = process else { continue };
             wait(*pid, &process, group, until)?;
@@ -80,7 +95,9 @@ fn still_open(group: &Path, pids: &[i32]) -> StepError {
             "a process that was not found (it may have sent its descriptor away); find and end it"
                 .to_owned()
         }
-        pids => format!("processes {pids:?}; they start others all the time: end them"),
+        pids => format!(
+            "processes {pids:?}; they were killed, and have not ended or start others all the time: end them"
+        ),
     };
     let detail = format!("{} is open in {who}", group.display());
     StepError::new("end holders", detail)
@@ -89,6 +106,12 @@ fn still_open(group: &Path, pids: &[i32]) -> StepError {
 fn failed(pid: i32, group: &Path, why: &dyn std::fmt::Display) -> StepError {
     let detail = format!("process {pid} has {} open: {why}", group.display());
     StepError::new("end holders", detail)
+}
+
+fn kill_all(pids: &[i32], group: &Path) -> Result<Vec<Option<Pidfd>>, StepError> {
+    // All, also after an error.
+    let killed: Vec<_> = pids.iter().map(|pid| kill(*pid, group)).collect();
+    killed.into_iter().collect()
 }
 
 /// `None`: it has ended, or has nothing open any more.
@@ -124,13 +147,24 @@ fn wait(pid: i32, process: &Pidfd, group: &Path, until: Instant) -> Result<(), S
     }
 }
 
-/// The kernel opens a group once. A group that is not there is open in nobody.
-fn is_busy(group: &Path) -> Result<bool, StepError> {
-    match File::options().read(true).write(true).open(group) {
-        Ok(_) => Ok(false),
+/// Whether somebody has the group open, as the kernel opens it once; `None`: not known after `patience`. A group that is not there is open in nobody.
+///
+/// open(2) waits while the kernel closes what a killed process had of the group (`group_lock` in drivers/vfio/group.c), so
+/// another thread calls it.
+fn is_busy(group: &Path, patience: Duration) -> Result<Option<bool>, StepError> {
+    let (tell, told) = mpsc::channel();
+    let at = group.to_owned();
+    let open = move || tell.send(File::options().read(true).write(true).open(at).map(drop));
+    let started = thread::Builder::new().name("vfio-open".into()).spawn(open);
+    started.map_err(|error| StepError::new("open vfio group", error))?;
+    let Ok(opened) = told.recv_timeout(patience) else {
+        return Ok(None);
+    };
+    match opened {
+        Ok(()) => Ok(Some(false)),
         Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EBUSY) => Ok(true),
-            Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Ok(false),
+            Some(Errno::EBUSY) => Ok(Some(true)),
+            Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Ok(Some(false)),
             _ => {
                 let detail = format_args!("{}: {error}", group.display());
                 Err(StepError::new("open vfio group", detail))
@@ -152,11 +186,16 @@ fn has_only_device(links: &[PathBuf]) -> bool {
 
 /// What the descriptors of a process lead to. A process that has ended has none.
 fn links(pid: i32) -> Vec<PathBuf> {
-    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"));
-    let entries = descriptors.into_iter().flatten().flatten();
-    entries
-        .filter_map(|it| fs::read_link(it.path()).ok())
-        .collect()
+    let links = descriptors(pid).filter_map(|it| fs::read_link(it).ok());
+    links.collect()
+}
+
+/// Those of every thread: a thread may have its own (unshare(2)), and the first one may have ended before the others.
+fn descriptors(pid: i32) -> impl Iterator<Item = PathBuf> {
+    let entries = |at: PathBuf| fs::read_dir(at).into_iter().flatten().flatten();
+    let threads = entries(format!("/proc/{pid}/task").into());
+    let descriptors = threads.flat_map(move |it| entries(it.path().join("fd")));
+    descriptors.map(|it| it.path())
 }
 
 /// The processes that have the device open.
@@ -181,11 +220,7 @@ fn processes(chosen: &dyn Fn(i32) -> bool) -> Result<Vec<i32>, StepError> {
 
 /// A process that has ended has nothing open.
 fn has_open(pid: i32, device: &Path) -> bool {
-    let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return false;
-    };
-    let mut links = descriptors.filter_map(|it| Some(it.ok()?.path()));
-    links.any(|link| leads_to(&link, device))
+    descriptors(pid).any(|link| leads_to(&link, device))
 }
 
 /// Compares the names first: only the metadata of a device can be read without waiting for somebody.
@@ -214,6 +249,7 @@ mod tests {
 
     use std::{
         cell::Cell,
+        os::unix::process::ExitStatusExt,
         process::{Child, Command, Stdio},
     };
 
@@ -249,6 +285,46 @@ mod tests {
     }
 
     #[test]
+    fn a_process_is_a_holder_if_only_a_thread_of_it_has_the_group_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let group = directory.path().join("7");
+        fs::write(&group, "").unwrap();
+        let pid = std::process::id().cast_signed();
+        thread::scope(|scope| {
+            let (tell, told) = mpsc::channel();
+            let (stay, stays) = mpsc::channel::<()>();
+            let at = &group;
+            scope.spawn(move || {
+                // SAFETY: the call takes no pointer, and only this thread has its own table of descriptors then.
+                assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+                let open = File::open(at).unwrap();
+                tell.send(()).unwrap();
+                stays.recv().ok();
+                drop(open);
+            });
+            told.recv().unwrap();
+            assert_eq!(holders(&group).unwrap(), [pid]);
+            drop(stay);
+        });
+        assert!(holders(&group).unwrap().is_empty());
+    }
+
+    #[test]
+    fn holders_are_killed_also_without_time_to_wait_for_their_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let group = directory.path().join("7");
+        fs::write(&group, "").unwrap();
+        let mut holder = holder_of(&group);
+        let error = end_holders(&group, Duration::ZERO).unwrap_err();
+        assert!(
+            error.to_string().contains(&holder.id().to_string()),
+            "{error}"
+        );
+        assert_eq!(holder.wait().unwrap().signal(), Some(libc::SIGKILL));
+        assert!(end_holders(&group, Duration::ZERO).unwrap().is_empty());
+    }
+
+    #[test]
     fn a_process_that_keeps_only_the_device_is_a_holder() {
         let has = |names: &[&str]| {
             let links: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
@@ -267,7 +343,7 @@ mod tests {
         let group = Path::new("/dev/vfio/7");
         for pids in [Vec::new(), vec![i32::MAX]] {
             let looks = Cell::new(0);
-            let find = || {
+            let find = |_| {
                 looks.set(looks.get() + 1);
                 assert!(looks.get() < 1_000_000, "it looks for ever");
                 // A process that has ended before it is killed, again and again.

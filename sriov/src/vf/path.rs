@@ -42,7 +42,7 @@ pub struct VfPath {
 struct Entry {
     /// Held while the function is handed over or taken back, which may take seconds. A cut does not wait for it.
     work: Mutex<()>,
-    /// Held for a moment, and while something is given to the tenant.
+    /// Held for a moment, and while access opens.
     state: Mutex<State>,
 }
 
@@ -158,7 +158,8 @@ impl VfPath {
 
     /// Takes the function back: cut, without a driver.
     fn take_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
-        self.cutter().cut(lease, record, ENDS_WITHIN)?;
+        self.cutter().stop(lease, record)?;
+        self.cutter().prove(record, ENDS_WITHIN)?;
         self.card.operator.unbind(record.function)?;
         steps::passed("unbind driver");
         Ok(())
@@ -274,8 +275,9 @@ impl DataPath for VfPath {
     /// The tenant only sees that its function is silent.
     fn fenced(&self, _binding_id: BindingId) {}
 
+    /// The lock of the state is held while the kernel sets the interface up.
     fn extends_at_once(&self) -> bool {
-        true
+        false
     }
 
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
@@ -302,7 +304,7 @@ impl DataPath for VfPath {
             self.guard.over(binding_id);
             return Ok(Revoked::proved(nothing()));
         };
-        let steps = self.cutter().cut(lease, &record, ENDS_WITHIN)?;
+        let steps = self.cutter().stop(lease, &record)?;
         entry.state().gate.ended(binding_id.generation);
         Ok(Revoked {
             steps,
@@ -324,7 +326,7 @@ impl DataPath for VfPath {
             return Ok(nothing());
         };
         let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
-        proof = proof.and(self.cutter().check(&record)?);
+        proof = proof.and(self.cutter().prove(&record, ENDS_WITHIN)?);
         if let Some(group) = self.cutter().group(&record).filter(|it| it.exists()) {
             let began = Instant::now();
             self.card.operator.check_free(record.function, &group)?;
@@ -357,7 +359,7 @@ impl DataPath for VfPath {
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        let all = self.card.records.all()?.into_iter();
+        let all = self.card.records.readable()?.into_iter();
         let of_card = all.filter(|(_, it)| it.card == self.card.function);
         Ok(of_card.map(|(lease, _)| lease).collect())
     }
@@ -370,15 +372,18 @@ impl LocalAccess for VfPath {
         caller: &Caller,
         given: Given,
     ) -> Result<Entered, LocalRefusal> {
-        let entry = self.leases().find(lease).here();
-        let entry = entry.ok_or(LocalRefusal::NotFound)?;
-        let state = entry.state();
-        let Some((generation, tenant)) = &state.open else {
-            return Err(LocalRefusal::NotActive("it has no binding".to_owned()));
-        };
-        caller.check(tenant)?;
-        if !state.gate.admits(*generation) {
-            return Err(LocalRefusal::NotActive("it is over".to_owned()));
+        let entry = LocalRefusal::unless_here(self.leases().find(lease))?;
+        // The function is not released meanwhile. A cut takes the lock of the state alone, and does not wait for the kernel.
+        let _work = entry.work();
+        {
+            let state = entry.state();
+            let Some((generation, tenant)) = &state.open else {
+                return Err(LocalRefusal::NotActive("it has no binding".to_owned()));
+            };
+            caller.check(tenant)?;
+            if !state.gate.admits(*generation) {
+                return Err(LocalRefusal::NotActive("it is over".to_owned()));
+            }
         }
         let record = self.record(lease).map_err(LocalRefusal::Failed)?;
         let record = record.ok_or(LocalRefusal::NotFound)?;

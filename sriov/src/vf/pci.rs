@@ -10,7 +10,9 @@ use std::{
 
 use fabricbios_kernfs::{Error, Tree};
 use fabricbios_lease::StepError;
-use fabricbios_wire::{MacAddress, PciFunction};
+use fabricbios_wire::PciFunction;
+
+use crate::records;
 
 /// Offset of the command register in the configuration space (PCI Local Bus Specification 3.0, 6.2.2).
 const COMMAND: u64 = 4;
@@ -30,6 +32,10 @@ pub(super) fn file_of(function: PciFunction, file: &str) -> String {
 impl Pci {
     pub(super) fn new(sysfs: &Path) -> Self {
         Self(Tree::new(sysfs))
+    }
+
+    pub(super) fn tree(&self) -> &Tree {
+        &self.0
     }
 
     pub(super) fn sysfs(&self) -> &Path {
@@ -83,18 +89,6 @@ impl Pci {
         Ok(functions)
     }
 
-    /// An interface of the node's namespace that has the address.
-    pub(super) fn interface_with(&self, mac: MacAddress) -> Result<Option<String>, StepError> {
-        let names = self.0.list("class/net").map_err(looked)?;
-        let mac = mac.to_string();
-        // An interface that has just gone has no address.
-        let has = |name: &String| {
-            let its = self.0.read(format!("class/net/{name}/address"));
-            its.is_ok_and(|its| its == mac)
-        };
-        Ok(names.into_iter().find(has))
-    }
-
     pub(super) fn has(&self, path: &str) -> Result<bool, StepError> {
         self.0.exists(path).map_err(looked)
     }
@@ -120,23 +114,35 @@ impl Pci {
         written.map_err(|error| failed("clear driver override", &error))
     }
 
+    /// Whether the bus has no such function any more; then it reaches nothing.
+    pub(super) fn is_gone(&self, function: PciFunction) -> Result<bool, StepError> {
+        Ok(self.has("bus/pci/devices")? && !self.has(&file_of(function, ""))?)
+    }
+
     /// Whether the function may reach the machine's memory.
     pub(super) fn is_bus_master(&self, function: PciFunction) -> Result<bool, StepError> {
+        if self.is_gone(function)? {
+            return Ok(false);
+        }
         let path = self.config(function);
         let command = read_command(&path);
-        let command = command.map_err(|error| failed_at("read command register", &path, &error))?;
+        let command =
+            command.map_err(|error| records::failed("read command register", &path, &error))?;
         Ok(command & BUS_MASTER != 0)
     }
 
     /// Ends all access of the function to the machine's memory: no frame is sent or received any more. The command register
     /// is read back.
     pub(super) fn stop_bus_master(&self, function: PciFunction) -> Result<(), StepError> {
+        if self.is_gone(function)? {
+            return Ok(());
+        }
         let path = self.config(function);
         let stopped = read_command(&path).and_then(|command| {
             let config = OpenOptions::new().write(true).open(&path)?;
             config.write_all_at(&(command & !BUS_MASTER).to_le_bytes(), COMMAND)
         });
-        stopped.map_err(|error| failed_at("bus master off", &path, &error))?;
+        stopped.map_err(|error| records::failed("bus master off", &path, &error))?;
         if self.is_bus_master(function)? {
             let why = format!("{}: the bit is still set", path.display());
             return Err(StepError::new("bus master off", why));
@@ -170,9 +176,4 @@ fn looked(error: Error) -> StepError {
 
 fn failed(step: &'static str, error: &Error) -> StepError {
     StepError::new(step, error).with_errno(error.errno())
-}
-
-pub(super) fn failed_at(step: &'static str, path: &Path, error: &io::Error) -> StepError {
-    let detail = format_args!("{}: {error}", path.display());
-    StepError::new(step, detail).with_errno(error.raw_os_error())
 }

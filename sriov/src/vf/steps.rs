@@ -15,6 +15,7 @@ pub const STEPS: &[&str] = &[
     "move to namespace",
     "remove CDI spec",
     "bus master off",
+    "kill holders",
     "end holders",
     "unbind driver",
     "reset function",

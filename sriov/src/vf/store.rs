@@ -6,7 +6,7 @@ use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
     BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, StepError,
 };
-use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, PciFunction};
+use fabricbios_wire::{HandOver, LeaseId, NetTerms, PciFunction};
 
 use super::{
     card::{Card, MBPS},
@@ -14,10 +14,6 @@ use super::{
     settings::{NEUTRAL, Settings},
     steps,
 };
-
-/// Locally administered (IEEE 802, U/L bit), of one interface (I/G bit).
-const LOCAL: u8 = 0b10;
-const GROUP: u8 = 0b01;
 
 /// The store of one card's virtual functions.
 #[derive(Debug)]
@@ -44,61 +40,38 @@ impl VfStore {
     /// Chooses a function for a new lease and records it.
     fn claim(&self, order: &BindOrder, terms: &NetTerms) -> Result<Record, BindError> {
         let card = &self.card;
-        let held = card.records.all().map_err(BindError::Failed)?;
-        let mac = match terms.mac {
-            Some(mac) => self.check_mac(mac, &held)?,
-            None => random_mac().map_err(BindError::Failed)?,
+        let choose = |mac, held: &[(LeaseId, Record)]| {
+            let is_free = |function| !held.iter().any(|(_, it)| it.function == function);
+            let free = card.functions.iter().find(|(_, it)| is_free(*it));
+            let &(number, function) = free.ok_or_else(|| {
+                let why = format!("every virtual function of {} is leased", card.name());
+                BindError::Failed(StepError::new("claim function", why))
+            })?;
+            let hand_over = terms.hand_over.unwrap_or_default();
+            let vfio = match hand_over {
+                HandOver::Vfio => Some(Vfio {
+                    group: self.group_of(function)?,
+                    specs: card.cdi.clone(),
+                }),
+                HandOver::Interface | HandOver::Netns => None,
+            };
+            let rate_mbps = u32::try_from(order.placement.amount() / MBPS).unwrap_or(u32::MAX);
+            Ok(Record {
+                card: card.function,
+                function,
+                number,
+                mac,
+                vlan: terms.vlan,
+                // The card would take 0 as no limit.
+                rate_mbps: rate_mbps.max(1),
+                hand_over,
+                vfio,
+            })
         };
-        let is_free = |function| !held.iter().any(|(_, it)| it.function == function);
-        let free = card.functions.iter().find(|(_, it)| is_free(*it));
-        let &(number, function) = free.ok_or_else(|| {
-            let why = format!("every virtual function of {} is leased", card.name());
-            BindError::Failed(StepError::new("claim function", why))
-        })?;
-        let hand_over = terms.hand_over.unwrap_or_default();
-        let vfio = match hand_over {
-            HandOver::Vfio => Some(Vfio {
-                group: self.group_of(function)?,
-                specs: card.cdi.clone(),
-            }),
-            HandOver::Interface | HandOver::Netns => None,
-        };
-        let rate_mbps = u32::try_from(order.placement.amount() / MBPS).unwrap_or(u32::MAX);
-        let record = Record {
-            card: card.function,
-            function,
-            number,
-            mac,
-            vlan: terms.vlan,
-            // The card would take 0 as no limit.
-            rate_mbps: rate_mbps.max(1),
-            hand_over,
-            vfio,
-        };
-        let written = card.records.write(order.binding_id.lease_id, &record);
-        written.map_err(BindError::Failed)?;
+        let (lease, sysfs) = (order.binding_id.lease_id, card.operator.pci.tree());
+        let record = card.records.claim(lease, terms.mac, sysfs, choose)?;
         steps::passed("claim function");
         Ok(record)
-    }
-
-    /// Two interfaces on one wire must not have the same address.
-    fn check_mac(
-        &self,
-        mac: MacAddress,
-        held: &[(LeaseId, Record)],
-    ) -> Result<MacAddress, BindError> {
-        let refuse = |why: String| Err(BindError::Refused(StepError::new("set address", why)));
-        if !mac.is_of_one_interface() {
-            return refuse(format!("{mac} is not the address of one interface"));
-        }
-        if held.iter().any(|(_, it)| it.mac == mac) {
-            return refuse(format!("{mac}: another lease has it"));
-        }
-        let owner = self.card.operator.pci.interface_with(mac);
-        match owner.map_err(BindError::Failed)? {
-            Some(interface) => refuse(format!("{mac}: interface {interface} of the node has it")),
-            None => Ok(mac),
-        }
     }
 
     /// A process that has the group has all of its devices.
@@ -199,7 +172,7 @@ impl Store for VfStore {
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        let all = self.card.records.all()?.into_iter();
+        let all = self.card.records.readable()?.into_iter();
         let of_card = all.filter(|(_, it)| it.card == self.card.function);
         Ok(of_card.map(|(lease, _)| lease).collect())
     }
@@ -207,11 +180,4 @@ impl Store for VfStore {
     fn tell_condition(&self, tell: TellCondition) {
         tell(Condition::Degraded(self.card.degraded()));
     }
-}
-
-fn random_mac() -> Result<MacAddress, StepError> {
-    let mut bytes = [0; 6];
-    getrandom::fill(&mut bytes).map_err(|error| StepError::new("make address", error))?;
-    bytes[0] = bytes[0] & !GROUP | LOCAL;
-    Ok(MacAddress(bytes))
 }

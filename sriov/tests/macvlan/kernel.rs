@@ -2,13 +2,14 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     os::fd::BorrowedFd,
     sync::{Mutex, MutexGuard},
 };
 
 use fabricbios_sriov::{
     macvlan::Kernel,
-    netlink::{By, Error, Link, Rule},
+    netlink::{Action, By, Error, Link, Rule},
 };
 use fabricbios_wire::MacAddress;
 use netlink_packet_route::link::MacVlanMode;
@@ -25,7 +26,9 @@ struct Device {
     rate: Option<u64>,
 }
 
-#[derive(Debug, Default)]
+type Happens = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
 struct State {
     devices: BTreeMap<u32, Device>,
     next: u32,
@@ -33,14 +36,21 @@ struct State {
     calls: Vec<&'static str>,
     /// Refuse the changing call with this number.
     refuse: Option<usize>,
-    /// Refuse every call with this name.
-    lacks: Option<&'static str>,
+    /// Refuse every call with one of these names.
+    lacks: Vec<&'static str>,
     /// Forget the last rule of each set.
     is_forgetful: bool,
+    /// Done before the next call with this name.
+    meanwhile: Option<(&'static str, Happens)>,
 }
 
-#[derive(Debug)]
 pub(crate) struct FakeKernel(Mutex<State>);
+
+impl fmt::Debug for FakeKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FakeKernel").finish_non_exhaustive()
+    }
+}
 
 impl FakeKernel {
     pub(crate) fn new() -> Self {
@@ -82,6 +92,13 @@ impl FakeKernel {
         up.map(|it| it.link.name.clone()).collect()
     }
 
+    /// A rule lets frames pass.
+    pub(crate) fn redirects(&self) -> bool {
+        let state = self.state();
+        let mut rules = state.devices.values().flat_map(|it| &it.rules);
+        rules.any(|(_, action)| *action != Action::Drop)
+    }
+
     pub(crate) fn calls(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.state().calls)
     }
@@ -92,8 +109,12 @@ impl FakeKernel {
         state.refuse = number;
     }
 
-    pub(crate) fn lack(&self, call: Option<&'static str>) {
-        self.state().lacks = call;
+    pub(crate) fn lack(&self, calls: &[&'static str]) {
+        self.state().lacks = calls.to_vec();
+    }
+
+    pub(crate) fn meanwhile(&self, call: &'static str, happens: impl FnOnce() + Send + 'static) {
+        self.state().meanwhile = Some((call, Box::new(happens)));
     }
 
     pub(crate) fn set_forgetful(&self, is_forgetful: bool) {
@@ -110,12 +131,16 @@ impl FakeKernel {
     fn begin(
         &self,
         call: &'static str,
-        about: &dyn std::fmt::Display,
+        about: &dyn fmt::Display,
     ) -> Result<MutexGuard<'_, State>, Error> {
+        let happens = self.state().meanwhile.take_if(|(name, _)| *name == call);
+        if let Some((_, happens)) = happens {
+            happens();
+        }
         let mut state = self.state();
         state.calls.push(call);
         let number = state.calls.len();
-        match state.refuse == Some(number) || state.lacks == Some(call) {
+        match state.refuse == Some(number) || state.lacks.contains(&call) {
             true => Err(Error::refused(call, about, libc::ENOENT)),
             false => Ok(state),
         }
@@ -206,6 +231,27 @@ impl Kernel for FakeKernel {
         let kept = rules.len() - usize::from(state.is_forgetful);
         state.at(index)?.rules = rules[..kept].to_vec();
         Ok(())
+    }
+
+    fn index_of(&self, name: &str) -> Result<Option<u32>, Error> {
+        let found = self.state().find(name).map(|it| it.link.index);
+        Ok(found.ok())
+    }
+
+    fn redirects(&self, index: u32) -> Result<bool, Error> {
+        let mut state = self.begin("get redirect", &index)?;
+        let rules = state.at(index).map(|it| &it.rules).into_iter().flatten();
+        Ok(rules.into_iter().any(|(_, action)| *action != Action::Drop))
+    }
+
+    fn delete_redirect(&self, index: u32) -> Result<bool, Error> {
+        let mut state = self.begin("delete redirect", &index)?;
+        let Ok(device) = state.at(index) else {
+            return Ok(false);
+        };
+        let before = device.rules.len();
+        device.rules.retain(|(_, action)| *action == Action::Drop);
+        Ok(device.rules.len() < before)
     }
 
     fn rules(&self, index: u32) -> Result<Vec<Option<Rule>>, Error> {

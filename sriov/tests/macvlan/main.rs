@@ -21,8 +21,9 @@ use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
     BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, Quantity, StepError,
 };
-use fabricbios_sriov::macvlan::{
-    Kernel, MacvlanEnd, MacvlanPath, MacvlanStore, Parent, ParentConfig, end_unoffered,
+use fabricbios_sriov::{
+    macvlan::{Kernel, MacvlanEnd, MacvlanPath, MacvlanStore, Parent, ParentConfig, end_unoffered},
+    netlink::{Action, Frames, Rule},
 };
 use fabricbios_wire::{
     Enforcement, Generation, HandOver, KindBinding, LeaseId, LeaseTerms, MacAddress, NetBinding,
@@ -226,6 +227,27 @@ fn a_lease_has_three_devices_with_its_limits_and_the_tenant_one_of_them() {
 }
 
 #[test]
+fn a_tagged_frame_of_a_tenant_is_dropped_before_any_rule_passes_it() {
+    let world = World::new(false);
+    for (lease, vlan) in [(1, None), (2, VlanId::new(42))] {
+        let terms = NetTerms {
+            vlan,
+            ..NetTerms::default()
+        };
+        let its = world.bound(lease, terms).interface.unwrap();
+        let node_end = its.replace("fbt", "fbn");
+        let index = world.kernel.index_of(&node_end).unwrap().unwrap();
+        let rules = world.kernel.rules(index).unwrap();
+        let passes = |it: &Option<Rule>| it.is_some_and(|(_, action)| action != Action::Drop);
+        let first = rules.iter().position(passes).unwrap();
+        for tag in [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300] {
+            let drops = Some((Frames::Tagged(tag), Action::Drop));
+            assert!(rules[..first].contains(&drops), "{tag:#x}: {rules:?}");
+        }
+    }
+}
+
+#[test]
 fn access_opens_last_and_for_a_namespace_only_the_node_s_devices_are_up() {
     for world in World::both() {
         world.bound(1, netns());
@@ -290,21 +312,127 @@ fn a_limit_that_does_not_read_back_is_no_grant() {
 }
 
 #[test]
-fn a_cut_deletes_the_macvlan_first_and_is_proved_by_what_is_left() {
+fn a_cut_deletes_the_rules_that_pass_frames_and_the_release_deletes_the_devices() {
     for world in World::both() {
-        let net = world.bound(1, NetTerms::default());
+        world.bound(1, NetTerms::default());
+        assert!(world.kernel.redirects());
+        world.kernel.calls();
         let cut = world.provider.cut(binding_id(1), Linger::None).unwrap();
+        let calls = [
+            "delete redirect",
+            "delete redirect",
+            "get redirect",
+            "get redirect",
+        ];
+        assert_eq!(world.kernel.calls(), calls);
+        assert!(!world.kernel.redirects());
         let steps: Vec<&str> = cut.steps().iter().map(|it| &*it.step).collect();
-        let expected = ["delete macvlan", "delete veth pair", "look for interfaces"];
+        let expected = [
+            "delete rule for sent frames",
+            "delete rule for received frames",
+            "look for rules",
+        ];
         assert_eq!(steps, expected);
         assert_eq!(world.guard.0.lock().unwrap().as_slice(), [binding_id(1)]);
-        // Somebody has it under another name.
-        world.bound(2, NetTerms::default());
-        let macvlan = world.kernel.links("macvlan").unwrap()[0].name.clone();
-        world.kernel.rename(&macvlan, "mine");
-        let uncut = world.provider.cut(binding_id(2), Linger::None).unwrap_err();
+        let released = world.provider.release(binding_id(1), rate(), &|| ());
+        released.unwrap();
+        world.is_empty();
+    }
+}
+
+/// Who keeps the kernel's lock of network devices busy delays no cut, of the daemon or of the watchdog.
+#[test]
+fn a_cut_does_not_wait_for_devices_that_cannot_be_deleted() {
+    for world in World::both() {
+        for (lease, is_daemon_dead) in [(1, false), (2, true)] {
+            world.bound(lease, NetTerms::default());
+            world.kernel.lack(&["delete"]);
+            if is_daemon_dead {
+                let watchdog = MacvlanEnd::new(world.kernel.clone());
+                watchdog.end(binding_id(lease).lease_id).unwrap();
+            } else {
+                world.provider.cut(binding_id(lease), Linger::None).unwrap();
+            }
+            assert!(!world.kernel.redirects(), "lease {lease}");
+            let kept = world.provider.release(binding_id(lease), rate(), &|| ());
+            kept.unwrap_err();
+            world.kernel.lack(&[]);
+            world.end(lease);
+        }
+        world.is_empty();
+    }
+}
+
+#[test]
+fn a_rule_that_cannot_be_deleted_or_read_ends_with_its_device() {
+    for world in World::both() {
+        for (lease, call) in [(1, "delete redirect"), (2, "get redirect")] {
+            world.bound(lease, NetTerms::default());
+            world.kernel.lack(&[call]);
+            world.provider.cut(binding_id(lease), Linger::None).unwrap();
+            assert_eq!(world.kernel.names(), [""; 0], "{call}");
+            world.kernel.lack(&[]);
+            world.end(lease);
+        }
+        world.is_empty();
+    }
+}
+
+#[test]
+fn a_cut_that_failed_is_tried_again_and_opens_nothing_meanwhile() {
+    for world in World::both() {
+        world.bound(1, NetTerms::default());
+        // The rule, and then its device.
+        world.kernel.lack(&["delete redirect", "delete"]);
+        for _ in 0..2 {
+            let uncut = world.provider.cut(binding_id(1), Linger::None);
+            assert!(uncut.is_err() && world.kernel.redirects(), "{uncut:?}");
+        }
+        world.kernel.lack(&[]);
+        let late = world.provider.bind(&order(1, NetTerms::default()));
+        assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
+        world.provider.cut(binding_id(1), Linger::None).unwrap();
+        assert!(!world.kernel.redirects());
+        world.end(1);
+        world.is_empty();
+    }
+}
+
+#[test]
+fn a_cut_during_a_bind_is_proved_and_the_bind_leaves_nothing() {
+    // Before the rules are made, and after.
+    for call in ["make macvlan", "shape"] {
+        let world = World::new(false);
+        let path = world.path.clone();
+        world.kernel.meanwhile(call, move || {
+            path.revoke(binding_id(1), Linger::None).unwrap();
+        });
+        let late = world.provider.bind(&order(1, NetTerms::default()));
+        assert!(late.is_err(), "{call}: {late:?}");
+        world.path.verify(binding_id(1), None).unwrap();
+        world.is_empty();
+    }
+}
+
+#[test]
+fn a_device_with_another_name_is_cut_by_its_index_and_found_by_its_note() {
+    for world in World::both() {
+        let rename = || {
+            let macvlan = world.kernel.links("macvlan").unwrap()[0].name.clone();
+            world.kernel.rename(&macvlan, "mine");
+        };
+        world.bound(1, NetTerms::default());
+        rename();
+        // The next process has no index.
+        let parent = parent(&world.directory, &world.kernel, None).unwrap();
+        let next = MacvlanPath::new(parent, world.guard.clone());
+        next.revoke(binding_id(1), Linger::None).unwrap();
+        let uncut = next.verify(binding_id(1), None).unwrap_err();
         assert!(uncut.detail.contains("mine"), "{uncut}");
-        drop(net);
+        world.provider.cut(binding_id(1), Linger::None).unwrap();
+        assert!(!world.kernel.redirects());
+        let kept = world.provider.release(binding_id(1), rate(), &|| ());
+        assert!(kept.unwrap_err().detail.contains("mine"));
     }
 }
 
@@ -340,6 +468,8 @@ fn what_a_dead_process_has_left_is_ended_by_name() {
         let other = MacvlanEnd::new(left.kernel.clone());
         other.end(binding_id(1).lease_id).unwrap();
         other.end(binding_id(1).lease_id).unwrap();
+        assert!(!left.kernel.redirects());
+        left.end(1);
         assert_eq!(left.kernel.names(), [""; 0]);
         left.bound(3, NetTerms::default());
         end_unoffered(&*left.kernel, NODE, records(&left.directory), &["parent0"]).unwrap();
@@ -347,6 +477,31 @@ fn what_a_dead_process_has_left_is_ended_by_name() {
         end_unoffered(&*left.kernel, NODE, records(&left.directory), &[]).unwrap();
         left.is_empty();
     }
+}
+
+#[test]
+fn the_lease_of_a_damaged_record_ends_by_its_name() {
+    for world in World::both() {
+        world.bound(1, NetTerms::default());
+        let directory = records(&world.directory);
+        let record = fs::read_dir(directory).unwrap().next().unwrap().unwrap();
+        fs::write(record.path(), "{").unwrap();
+        let refused = world.provider.bind(&order(2, NetTerms::default()));
+        let name = record.file_name().into_string().unwrap();
+        assert!(format!("{refused:?}").contains(&name), "{refused:?}");
+        world.end(1);
+        world.is_empty();
+        world.bound(2, NetTerms::default());
+    }
+}
+
+#[test]
+fn a_start_while_the_driver_tells_no_speed_keeps_the_rate() {
+    let (directory, kernel) = machine("1000");
+    let told = parent(&directory, &kernel, None).unwrap().offer(NIC);
+    fs::write(directory.path().join("sys/class/net/parent0/speed"), "-1").unwrap();
+    let kept = parent(&directory, &kernel, None).unwrap().offer(NIC);
+    assert_eq!(kept.capacity, told.capacity);
 }
 
 #[test]
@@ -414,7 +569,7 @@ fn only_the_tenant_gives_a_namespace_and_only_to_an_open_lease_that_takes_one() 
 #[test]
 fn a_kernel_without_a_shaper_makes_rates_best_effort_and_says_so() {
     let (directory, kernel) = machine("1000");
-    kernel.lack(Some("shape"));
+    kernel.lack(&["shape"]);
     let unshaped = parent(&directory, &kernel, None).unwrap();
     assert_eq!(unshaped.offer(NIC).rate, Some(Enforcement::BestEffort));
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -425,10 +580,24 @@ fn a_kernel_without_a_shaper_makes_rates_best_effort_and_says_so() {
         panic!("{told:?}")
     };
     assert!(why.contains("parent0") && why.contains("shape"), "{why}");
-    kernel.lack(Some("set rules"));
+    kernel.lack(&["set rules"]);
     let error = parent(&directory, &kernel, None).unwrap_err();
     assert_eq!(error.step, "set rules".into(), "no lease without rules");
     assert_eq!(kernel.names(), [""; 0]);
+}
+
+#[test]
+fn a_start_deletes_what_one_that_died_has_left() {
+    let (directory, kernel) = machine("1000");
+    // A macvlan without its note.
+    kernel.refuse(Some(2));
+    kernel.lack(&["delete"]);
+    parent(&directory, &kernel, None).unwrap_err();
+    assert_eq!(kernel.names().len(), 1);
+    kernel.lack(&[]);
+    let opened = parent(&directory, &kernel, None).unwrap();
+    assert_eq!(kernel.names(), Vec::<String>::new());
+    assert_eq!(opened.degraded(), None);
 }
 
 #[test]

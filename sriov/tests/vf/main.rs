@@ -9,12 +9,20 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command},
+    thread,
 };
 
 use fabricbios_contract::{Caller, EndByName, Given, LocalAccess, LocalRefusal};
 use fabricbios_lease::{BindError, Linger};
 use fabricbios_sriov::vf::VfEnd;
 use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, VlanId};
+use nix::{
+    sys::{
+        ptrace,
+        wait::{WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
 use world::{CARD, FUNCTIONS, World, binding_id, card, function, kernel, net, order, places};
 
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x42]);
@@ -237,6 +245,80 @@ fn a_machine_gets_the_group_and_its_process_is_killed_before_the_driver_lets_go(
 }
 
 #[test]
+fn a_machine_that_turns_bus_mastering_on_all_the_time_is_cut() {
+    let world = World::here();
+    for lease in 1..=10 {
+        world.bind(lease, terms(HandOver::Vfio));
+        let turns_on = r#"while :; do printf '\0\0\0\0\7\0' 1<>"$0"; done"#;
+        let mut machine = Command::new("sh")
+            .args(["-c", turns_on])
+            .arg(world.kernel.device(FUNCTIONS[0]).join("config"))
+            .stdin(File::open(world.directory.path().join("dev/vfio/8")).unwrap())
+            .spawn()
+            .unwrap();
+        while !world.kernel.is_bus_master(FUNCTIONS[0]) {}
+        if lease > 5 {
+            let end = VfEnd::new(&places(world.directory.path()));
+            while end.end(LeaseId(lease)).is_err() {}
+        }
+        world.cut(lease).unwrap();
+        assert!(!machine.wait().unwrap().success());
+        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+        world.release(lease).unwrap();
+        assert!(world.is_neutral(0));
+    }
+}
+
+/// Nobody else's cut waits for it: neither in the daemon nor in the watchdog.
+#[test]
+fn a_holder_that_is_slow_to_end_delays_only_the_proof() {
+    let world = World::here();
+    world.bind(1, terms(HandOver::Vfio));
+    let mut holder = holder_of(&world.directory.path().join("dev/vfio/8"));
+    let pid = Pid::from_raw(holder.id().cast_signed());
+    // Its tracer keeps it at its exit, with all that it has open.
+    ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT).unwrap();
+    world.kernel.set_bus_master(FUNCTIONS[0], true);
+    let revoked = world.path.revoke(binding_id(1), Linger::None).unwrap();
+    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    let stopped = waitpid(pid, None).unwrap();
+    assert!(
+        matches!(stopped, WaitStatus::PtraceEvent(..)),
+        "{stopped:?}"
+    );
+    let watchdog = VfEnd::new(&places(world.directory.path()));
+    let left = watchdog.end(LeaseId(1)).unwrap_err();
+    assert!(left.detail.contains(&pid.to_string()), "{left}");
+    let path = world.path.clone();
+    let proving = thread::spawn(move || path.verify(binding_id(1), Some(&revoked)));
+    ptrace::detach(pid, None).unwrap();
+    proving.join().unwrap().unwrap();
+    watchdog.end(LeaseId(1)).unwrap();
+    assert!(!holder.wait().unwrap().success());
+}
+
+#[test]
+fn a_cut_that_failed_is_tried_again_and_opens_nothing_meanwhile() {
+    for world in World::both() {
+        world.bind(1, plain());
+        let config = world.kernel.device(FUNCTIONS[0]).join("config");
+        let away = config.with_extension("away");
+        fs::rename(&config, &away).unwrap();
+        for _ in 0..2 {
+            world.cut(1).unwrap_err();
+        }
+        fs::rename(&away, &config).unwrap();
+        assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
+        let late = world.provider.bind(&order(1, plain()));
+        assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
+        world.cut(1).unwrap();
+        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+        world.release(1).unwrap();
+        assert!(world.is_neutral(0));
+    }
+}
+
+#[test]
 fn a_group_that_somebody_still_has_open_is_an_error() {
     let world = World::here();
     world.bind(1, terms(HandOver::Vfio));
@@ -370,6 +452,74 @@ fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
     assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
     end.end_unoffered(Some(function(FUNCTIONS[1]))).unwrap();
     assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    // The card is offered again.
+    let World {
+        directory, kernel, ..
+    } = world;
+    let world = World::on(directory, kernel, false);
+    assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
+    world.cut(1).unwrap();
+    world.release(1).unwrap();
+    assert!(world.is_neutral(0));
+}
+
+#[test]
+fn a_start_while_the_link_is_down_keeps_leases_and_rate() {
+    let world = World::here();
+    world.bind(1, terms(HandOver::Interface));
+    let interface = world.kernel.root.join("class/net/pf0");
+    fs::write(interface.join("carrier"), "0").unwrap();
+    fs::write(interface.join("speed"), "-1").unwrap();
+    let opened = card(&world.kernel, "pf0", None).unwrap();
+    assert_eq!(opened.rate_bps(), 1_000_000_000);
+    let World {
+        directory, kernel, ..
+    } = world;
+    let world = World::on(directory, kernel, false);
+    let mut adopted = order(1, terms(HandOver::Interface));
+    adopted.adopts = true;
+    world.provider.bind(&adopted).unwrap();
+}
+
+#[test]
+fn leases_of_a_card_that_is_gone_are_over() {
+    let world = World::here();
+    let end = VfEnd::new(&places(world.directory.path()));
+    assert!(!end.all_are_gone().unwrap(), "there is no lease");
+    world.bind(1, terms(HandOver::Vfio));
+    assert!(!end.all_are_gone().unwrap());
+    fs::remove_dir_all(world.kernel.device(FUNCTIONS[0])).unwrap();
+    assert!(end.all_are_gone().unwrap());
+    end.end_unoffered(None).unwrap();
+}
+
+#[test]
+fn the_function_of_a_damaged_record_is_given_to_nobody() {
+    let world = World::here();
+    world.bind(1, terms(HandOver::Interface));
+    let directory = world.directory.path().join("records");
+    let record = fs::read_dir(directory).unwrap().next().unwrap().unwrap();
+    fs::write(record.path(), "{").unwrap();
+    let refused = world.provider.bind(&order(2, plain())).unwrap_err();
+    let name = record.file_name().into_string().unwrap();
+    assert!(format!("{refused:?}").contains(&name), "{refused:?}");
+    // The next start goes on with the other function.
+    let World {
+        directory, kernel, ..
+    } = world;
+    let world = World::on(directory, kernel, false);
+    assert_eq!(card(&world.kernel, "pf0", None).unwrap().count(), 1);
+    assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
+    let mut adopted = order(1, plain());
+    adopted.adopts = true;
+    let error = world.provider.bind(&adopted).unwrap_err();
+    assert!(matches!(error, BindError::Failed(_)), "{error:?}");
+    let error = world.cut(1).unwrap_err();
+    assert!(error.to_string().contains(&name), "{error}");
+    // As the error tells.
+    fs::remove_file(record.path()).unwrap();
+    world.bind(2, terms(HandOver::Interface));
+    assert_eq!(world.kernel.vf(0).mac, Some(MAC), "not touched");
 }
 
 #[test]
