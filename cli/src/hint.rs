@@ -51,7 +51,7 @@ const ADVICE: [&str; 14] = [
 pub(crate) fn hint(topic: Topic, error: LeaseError, message: &str) -> Option<&'static str> {
     // The refusal of a bare-metal node (004 §2), which names a tag.
     if topic == Topic::NewLease && message.contains("TLV_LEASE_CPU_ISOLATION") {
-        return Some("that is --isolation, and --execution-width for the number of threads");
+        return Some("ask for as many cores as --execution-width, which is 1 unless it is given");
     }
     let hint = by_topic(topic, error)?;
     let said = message.contains(hint) || ADVICE.iter().any(|word| message.contains(word));

@@ -20,14 +20,12 @@ mod time_text;
 mod usage;
 mod values;
 
-use std::process::ExitCode;
+use std::{env, process::ExitCode};
 
-use clap::Parser;
-
-use crate::{args::Args, output::Output};
+use crate::output::Output;
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match args::parse(env::args_os()) {
         Ok(args) => args,
         Err(error) => return usage::report(&error),
     };

@@ -6,9 +6,9 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Arg, ArgAction, Command, CommandFactory, error::ErrorKind};
+use clap::{Arg, ArgAction, Command, error::ErrorKind};
 
-use crate::{args::Args, failure::Failure, output::Output};
+use crate::{args, failure::Failure, output::Output};
 
 /// Prints the help if it was requested, else the problem.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
@@ -54,7 +54,7 @@ fn one_line(text: &str, command: &str) -> String {
 
 /// The command that the words name, such as `fabricctl lease alloc mem`.
 fn named_command(given: &[String]) -> String {
-    let mut root = Args::command();
+    let mut root = args::command();
     // Only this adds the global flags to the subcommands.
     root.build();
     let (mut command, mut path) = (&root, root.get_name().to_owned());
@@ -85,6 +85,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::args::Args;
 
     #[test]
     fn errors_fit_one_line() {

@@ -10,7 +10,11 @@ use std::{
 use fabricbios_helper::{Line, Pidfd};
 use fabricbios_wire::{LeaseId, Refusal};
 use nix::{
-    sys::socket::{MsgFlags, UnixAddr, connect},
+    errno::Errno,
+    sys::{
+        socket::{MsgFlags, UnixAddr, connect, setsockopt, sockopt::SendTimeout},
+        time::{TimeVal, TimeValLike},
+    },
     unistd::Pid,
 };
 
@@ -22,23 +26,30 @@ pub const DEFAULT_SOCKET: &str = "/run/fabricbios/local.sock";
 /// Names another socket.
 pub const ENV_SOCKET: &str = "FABRICBIOS_LOCAL_SOCKET";
 
-/// How long the node may take to answer. It may wait for a call of the kernel.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Seconds that the node may take to accept a caller, and then to answer. It may wait for a call of the kernel.
+const PATIENCE_SECS: u32 = 10;
 
-/// Nothing was moved, as far as is known.
+/// Why a lease was not entered.
 #[derive(Debug)]
 pub enum AskError {
-    /// No node serves this socket.
+    /// No node serves this socket. Nothing was moved.
     Unreachable {
         /// The path of the socket.
         socket: PathBuf,
         /// The error of the system.
         error: io::Error,
     },
-    /// The node has refused.
+    /// The node has refused. Nothing was moved.
     Refused(Refusal),
-    /// The node was asked and has not answered, or not understandably.
-    NoAnswer(String),
+    /// The node has the socket open and gave no answer. It may have moved what it was given.
+    Unanswered {
+        /// The path of the socket.
+        socket: PathBuf,
+        /// What the node did instead.
+        why: String,
+    },
+    /// The node's answer is none to this request. It may have moved what it was given.
+    Unexpected(String),
     /// A call of this machine failed: which, and why.
     Local(&'static str, io::Error),
 }
@@ -88,34 +99,61 @@ fn entered(reply: Reply) -> Result<String, AskError> {
 }
 
 fn ask(path: &Path, request: Request, given: Option<BorrowedFd<'_>>) -> Result<Reply, AskError> {
-    let unreachable = |error: io::Error| AskError::Unreachable {
+    let unreachable = |errno: Errno| AskError::Unreachable {
         socket: path.to_owned(),
-        error,
+        error: errno.into(),
+    };
+    let unanswered = |why: String| AskError::Unanswered {
+        socket: path.to_owned(),
+        why,
     };
     let socket = seqpacket().map_err(|errno| AskError::Local("socket", errno.into()))?;
-    let address = UnixAddr::new(path).map_err(|errno| unreachable(errno.into()))?;
-    connect(socket.as_raw_fd(), &address).map_err(|errno| unreachable(errno.into()))?;
+    // connect(2) waits while the node accepts nobody and too many callers wait already.
+    setsockopt(
+        &socket,
+        SendTimeout,
+        &TimeVal::seconds(PATIENCE_SECS.into()),
+    )
+    .map_err(|errno| AskError::Local("setsockopt(SO_SNDTIMEO)", errno.into()))?;
+    let address = UnixAddr::new(path).map_err(unreachable)?;
+    match connect(socket.as_raw_fd(), &address) {
+        Err(Errno::EAGAIN) => {
+            return Err(unanswered(format!(
+                "accepted no caller for {PATIENCE_SECS} s"
+            )));
+        }
+        connected => connected.map_err(unreachable)?,
+    }
     let line = Line::from(socket);
     // A node that refuses this caller answers and closes its end before it has read the request.
     let sent = line.send(&request.encode(), given, MsgFlags::empty());
-    match line.is_ready_within(PATIENCE) {
+    match line.is_ready_within(Duration::from_secs(PATIENCE_SECS.into())) {
         Ok(true) => {}
         Ok(false) => {
-            let why = format!("{} has not answered for {PATIENCE:?}", path.display());
-            return Err(AskError::NoAnswer(why));
+            return Err(unanswered(format!(
+                "has not answered for {PATIENCE_SECS} s"
+            )));
         }
         Err(error) => return Err(AskError::Local("poll", error)),
     }
-    let mut received = line.receive().map_err(unreachable)?;
+    let receive = || {
+        line.receive()
+            .map_err(|error| AskError::Local("recvmsg", error))
+    };
+    let mut received = receive()?;
     if received.is_none() {
         // The unread request resets the connection, and the answer is behind that.
-        received = line.receive().map_err(unreachable)?;
+        received = receive()?;
     }
     let Some(message) = received else {
-        let closed = || io::Error::from(io::ErrorKind::ConnectionReset);
-        return Err(unreachable(sent.err().unwrap_or_else(closed)));
+        let why = sent
+            .err()
+            .map_or_else(String::new, |error| format!(": {error}"));
+        return Err(unanswered(format!(
+            "closed the connection without an answer{why}"
+        )));
     };
-    let reply = Reply::decode(&message.bytes).map_err(AskError::NoAnswer)?;
+    let reply = Reply::decode(&message.bytes).map_err(AskError::Unexpected)?;
     match reply.refusal() {
         Some(refusal) => Err(AskError::Refused(refusal)),
         None => Ok(reply),
@@ -123,5 +161,5 @@ fn ask(path: &Path, request: Request, given: Option<BorrowedFd<'_>>) -> Result<R
 }
 
 fn unexpected(reply: &Reply) -> AskError {
-    AskError::NoAnswer(format!("the answer is to another request: {reply:?}"))
+    AskError::Unexpected(format!("the answer is to another request: {reply:?}"))
 }

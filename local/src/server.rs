@@ -110,27 +110,32 @@ fn check_directory(directory: Option<&Path>) -> io::Result<()> {
     let Some(directory) = directory.filter(|it| it.is_absolute()) else {
         return invalid("the path is not absolute".into());
     };
-    let shown = directory.display();
     if !directory.exists() {
         fs::create_dir(directory)?;
         // Whatever the umask says: other users look for the socket here.
         fs::set_permissions(directory, Permissions::from_mode(0o755))?;
     }
-    let found = fs::metadata(directory)?;
-    let (mode, owner) = (found.mode() & 0o7777, found.uid());
-    if !found.is_dir() {
-        return invalid(format!("{shown} is no directory"));
-    }
-    if owner != 0 && owner != geteuid().as_raw() {
-        return invalid(format!(
-            "the directory {shown} is of uid {owner}, who could put a socket of his own there"
-        ));
-    }
-    if mode & 0o022 != 0 {
-        return invalid(format!(
-            "the directory {shown} has mode {mode:04o}, so other users could put sockets of their own there: choose \
-             one in which only root writes, such as /run/fabricbios"
-        ));
+    // Who may rename a directory above can put another one in its place. A symbolic link has its own directories above.
+    let linked = fs::canonicalize(directory)?;
+    for at in directory.ancestors().chain(linked.ancestors()) {
+        let (shown, found) = (at.display(), fs::metadata(at)?);
+        let (mode, owner) = (found.mode() & 0o7777, found.uid());
+        if !found.is_dir() {
+            return invalid(format!("{shown} is no directory"));
+        }
+        if owner != 0 && owner != geteuid().as_raw() {
+            return invalid(format!(
+                "the directory {shown} is of uid {owner}, who could put a socket of his own in the place of the node's"
+            ));
+        }
+        // In a directory like /tmp nobody renames what others own.
+        let keeps = at != directory && at != linked && mode & 0o1000 != 0;
+        if mode & 0o022 != 0 && !keeps {
+            return invalid(format!(
+                "the directory {shown} has mode {mode:04o}, so other users could put a socket of their own in the place of \
+                 the node's: choose a place where only root writes, such as /run/fabricbios"
+            ));
+        }
     }
     Ok(())
 }

@@ -576,6 +576,40 @@ fn every_user_may_connect_and_nobody_may_replace_the_socket() {
         fs::set_permissions(path.parent().unwrap(), Permissions::from_mode(wrong)).unwrap();
         let error = open(&path).unwrap_err().to_string();
         assert!(error.contains(&format!("mode {wrong:04o}")), "{error}");
+        assert!(
+            error.contains("/run/fabricbios") && !error.contains("chmod"),
+            "{error}"
+        );
     }
     assert!(open(Path::new("local.sock")).is_err());
+}
+
+#[test]
+fn nobody_may_move_a_directory_above_the_socket() {
+    let root = reachable();
+    let open = |path: PathBuf| LocalServer::open(&path, Tenants::new(), Vec::new());
+    let above = root.path().join("above");
+    fs::create_dir_all(above.join("inner")).unwrap();
+    let link = root.path().join("link");
+    std::os::unix::fs::symlink(&above, &link).unwrap();
+    let mode = |mode| fs::set_permissions(&above, Permissions::from_mode(mode)).unwrap();
+    let paths = || [&above, &link].map(|at| at.join("inner/local.sock"));
+    mode(0o777);
+    for path in paths() {
+        let error = open(path).unwrap_err().to_string();
+        assert!(error.contains("has mode 0777"), "{error}");
+    }
+    // As in /tmp: what others own is not renamed there.
+    mode(0o1777);
+    for path in paths() {
+        drop(open(path).unwrap());
+    }
+    if geteuid().is_root() {
+        mode(0o755);
+        std::os::unix::fs::chown(&above, Some(BLUES), None).unwrap();
+        for path in paths() {
+            let error = open(path).unwrap_err().to_string();
+            assert!(error.contains(&format!("is of uid {BLUES}")), "{error}");
+        }
+    }
 }

@@ -307,6 +307,9 @@ impl Settings {
         if self.is_bare_metal() {
             self.check_static_arena()?;
         }
+        if let Some(flag) = self.needs_cpus().filter(|_| self.cpus.is_none()) {
+            return refuse(format!("{flag} without --cpus LIST: no CPU is leased"));
+        }
         match (self.mem_bytes, self.rdma_device.as_deref()) {
             (Some(Size(bytes)), _) if bytes == 0 || bytes % PAGE_BYTES != 0 => refuse(format!(
                 "--mem-bytes {bytes}: memory is offered in whole pages of {PAGE_BYTES} bytes"
@@ -337,9 +340,6 @@ impl Settings {
             _ if self.local_socket.is_none() && !self.tenant_uid.is_empty() => refuse(
                 "--tenant-uid without --local-socket PATH: users have no socket at which to enter leases".into(),
             ),
-            _ if self.cpus.is_none() && self.cpu_reserve.is_some() => {
-                refuse("--cpu-reserve without --cpus LIST: no CPU is leased".into())
-            }
             (Some(_), Some("none")) if self.fbmu_listen == Some(UdpListen::Off) => refuse(
                 "--mem-bytes with --rdma-device none and --fbmu-listen none: no transport leads to the \
                  memory"
@@ -347,6 +347,20 @@ impl Settings {
             ),
             _ => Ok(()),
         }
+    }
+
+    /// A flag that is given and has no effect without --cpus.
+    fn needs_cpus(&self) -> Option<&'static str> {
+        let flags = [
+            ("--cpu-reserve", self.cpu_reserve.is_some()),
+            ("--cpu-cgroup", self.cpu_cgroup.is_some()),
+            (
+                "--cpu-isolation-policy",
+                self.cpu_isolation_policy.is_some(),
+            ),
+        ];
+        let given = flags.iter().find(|(_, is_given)| *is_given);
+        given.map(|(flag, _)| *flag)
     }
 
     /// The memory of the bare-metal profile is what it is.

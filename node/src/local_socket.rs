@@ -19,7 +19,8 @@ pub(crate) fn open(
     let Some(path) = &settings.local_socket else {
         if !kinds.is_empty() {
             tracing::warn!(
-                "no user of this machine can enter a lease: --local-socket PATH opens the socket for that"
+                "leases are granted that no user of this machine can enter with `fabricctl run` or `fabricctl lease enter`: \
+                 --local-socket PATH opens the socket for that"
             );
         }
         return Ok(None);

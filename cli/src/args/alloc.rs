@@ -89,8 +89,9 @@ pub(crate) enum Alloc {
         cores: u16,
         #[command(flatten)]
         term: Term,
-        /// best_effort: shares CPUs; whole_core: physical cores of its own; strict_isolated: and memory
-        /// of one NUMA node. The node's policy if not given, see `fabricctl inventory`
+        /// best_effort: shares CPUs; whole_core: physical cores of its own; strict_isolated: the same of
+        /// one NUMA node with its memory, on a machine without SMT. The node's policy if not given, see
+        /// `fabricctl inventory`
         #[arg(long, value_name = "CLASS")]
         isolation: Option<CpuIsolationClass>,
         /// single_threaded or shared_memory

@@ -6,9 +6,11 @@ mod lease;
 mod local;
 mod mem;
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Parser, Subcommand};
+use clap::{
+    Arg, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind, parser::ValueSource,
+};
 use fabricbios_client::{DEFAULT_NODE, ENV_IDENTITY, ENV_NODE};
 use fabricbios_wire::Role;
 
@@ -36,15 +38,56 @@ Exit status:
 
 With --json a failure is one object on standard error: error, reason.class, reason.code, message.";
 
+/// Heading of the flags that say how to ask a node, in every help apart from what the command is about.
+const NODE: &str = "Node";
+
+/// What `run` and `lease enter` have no use for: they ask the node of this machine, as the user who runs them.
+const REMOTE: [&str; 3] = ["node", "identity", "patience_secs"];
+
+/// The command line. Its help lists [`REMOTE`] for the commands that have a use for it.
+pub(crate) fn command() -> clap::Command {
+    let all = Args::command();
+    let is_remote = |arg: &&Arg| REMOTE.contains(&arg.get_id().as_str());
+    let remote = all.get_arguments().filter(is_remote).cloned();
+    let hidden: Vec<Arg> = remote.map(|arg| arg.hide(true)).collect();
+    let hide = |command: clap::Command| command.args(&hidden);
+    let all = all.clone();
+    all.mut_subcommand("run", hide)
+        .mut_subcommand("lease", |lease| lease.mut_subcommand("enter", hide))
+}
+
+/// Reads the words of a command line, the first of which is the program.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Error> {
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(words)?;
+    let args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    let name = match &args.command {
+        Command::Run(_) => "run",
+        Command::Lease(Lease::Enter(_)) => "lease enter",
+        _ => return Ok(args),
+    };
+    // Settings of the environment are for all commands.
+    let is_given = |id: &&&str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let Some(id) = REMOTE.iter().find(is_given) else {
+        return Ok(args);
+    };
+    let flag = id.replace('_', "-");
+    let why = format!(
+        "--{flag}: `fabricctl {name}` works on the node only, over its --local-socket and without an identity; leave it out"
+    );
+    Err(command.error(ErrorKind::ArgumentConflict, why))
+}
+
 /// Lease hardware from a fabricBIOS node.
 #[derive(Debug, Parser)]
 #[command(name = "fabricctl", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Args {
     /// Which node: HOST, HOST:PORT or `[IPV6]:PORT`
-    #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR")]
+    #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR",
+          help_heading = NODE)]
     pub(crate) node: String,
     /// As whom: an identity file; the daemon writes the first one to STATE_DIR/admin.identity
-    #[arg(long, global = true, env = ENV_IDENTITY, value_name = "PATH")]
+    #[arg(long, global = true, env = ENV_IDENTITY, value_name = "PATH", help_heading = NODE)]
     pub(crate) identity: Option<PathBuf>,
     /// Print JSON
     #[arg(long, global = true)]
@@ -52,7 +95,7 @@ pub(crate) struct Args {
     /// For how long to ask again while the node is busy (ResourceBusy, Unavailable) or was lost, in
     /// seconds; 0: not at all
     #[arg(long, global = true, env = "FABRICBIOS_PATIENCE_SECS", value_name = "SECS",
-          default_value_t = 10, value_parser = values::number::<0, 3_600>)]
+          default_value_t = 10, value_parser = values::number::<0, 3_600>, help_heading = NODE)]
     pub(crate) patience_secs: u32,
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -25,7 +25,10 @@ pub(super) fn run(run: Run) -> Result<(), Failure> {
         socket,
         command,
     } = run;
-    fabricbios_local::run(&socket.local_socket, lease).map_err(|error| failure(lease, error))?;
+    let undone =
+        "the command was not run, though this process, which ends now, may have been in the lease";
+    fabricbios_local::run(&socket.local_socket, lease)
+        .map_err(|error| failure(lease, error, undone))?;
     let mut words = command.into_iter();
     let Some(program) = words.next() else {
         return Err(Failure::usage("no command to run"));
@@ -55,30 +58,56 @@ pub(super) fn enter(enter: Enter, output: Output) -> Result<(), Failure> {
             netns.display()
         ))
     })?;
+    let undone = "the namespace may have the interface, or get it yet: look there";
     let place = fabricbios_local::enter(&socket.local_socket, id, namespace.as_fd())
-        .map_err(|error| failure(id, error))?;
+        .map_err(|error| failure(id, error, undone))?;
     let entered = Entered {
         lease_id: id.to_string(),
         place: &place,
     };
     output.print(&entered, || {
-        format!("lease {id} is in {}", one_line(&place))
+        let namespace = netns.display();
+        format!(
+            "lease {id}: its interface {} is in {namespace}",
+            one_line(&place)
+        )
     })
 }
 
-fn failure(lease: LeaseId, error: AskError) -> Failure {
+/// `undone`: what else did not happen, if the node was asked and has not answered.
+fn failure(lease: LeaseId, error: AskError, undone: &str) -> Failure {
     use RefusalClass::{Permanent, Transient};
     let failure = match error {
         AskError::Refused(refusal) => fabricbios_client::Error::Refused(refusal).into(),
         AskError::Unreachable { socket, error } => {
+            // A daemon that was killed leaves its socket, and the next start replaces it.
+            let (class, what_to_do) = match error.kind() {
+                io::ErrorKind::ConnectionRefused => (
+                    Transient,
+                    "the one that made this socket has ended: start it again",
+                ),
+                _ => (
+                    Permanent,
+                    "this works on the node itself only, where fabricbiosd was started with --local-socket PATH: name \
+                     that path with --local-socket",
+                ),
+            };
+            let socket = socket.display();
+            let message = format!("no daemon listens at {socket}: {error}; {what_to_do}");
+            Failure::new(Exit::Unreachable, class, "Unreachable", message)
+        }
+        AskError::Unanswered { socket, why } => {
             let message = format!(
-                "{}: {error}; this works on the node itself only, where fabricbiosd has --local-socket PATH: give that \
-                 path, or run fabricctl there",
+                "the daemon at {} {why}; {undone}. The daemon is stopped or hangs: continue it (SIGCONT) or \
+                 restart it, see its log",
                 socket.display()
             );
-            Failure::new(Exit::Unreachable, Transient, "Unreachable", message)
+            Failure::new(Exit::Unreachable, Transient, "Unavailable", message)
         }
-        AskError::NoAnswer(why) => Failure::new(Exit::Other, Permanent, "Protocol", why),
+        AskError::Unexpected(why) => {
+            let message = format!("{why}; {undone}");
+            Failure::new(Exit::Other, Permanent, "Protocol", message)
+        }
         AskError::Local(what, error) => Failure::local(what, &error),
     };
     failure.at(&format!("lease {lease}"))

@@ -90,7 +90,7 @@ fn use_of(info: &LeaseInfo) -> Option<String> {
     let net = match &info.binding.kind {
         KindBinding::Cpu(Some(_)) => {
             return Some(format!(
-                "on the node, `fabricctl run --lease {lease_id} -- COMMAND`"
+                "on the node, if it has a local socket: `fabricctl run --lease {lease_id} -- COMMAND`"
             ));
         }
         KindBinding::Net(Some(net)) => net,
@@ -98,7 +98,9 @@ fn use_of(info: &LeaseInfo) -> Option<String> {
     };
     Some(match (net.hand_over, net.vfio_group, &net.cdi_device) {
         (HandOver::Netns, ..) => {
-            format!("on the node, `fabricctl lease enter {lease_id} --netns PATH`")
+            format!(
+                "on the node, if it has a local socket: `fabricctl lease enter {lease_id} --netns PATH`"
+            )
         }
         (HandOver::Interface, ..) => "on the node, by the name of the interface".to_owned(),
         (HandOver::Vfio, Some(group), None) => format!("on the node, /dev/vfio/{group}"),

@@ -235,13 +235,13 @@ cpu  cpu0  ok
 mem  mem0
   id          00000000000000000000000000000002
   capacity    64 GiB
-  available   60 GiB
+  available   60 GiB at most for one lease
   transports  rdma, udp
 
 block  /srv/leases  ok
   id          00000000000000000000000000000003
   capacity    1 TiB, blocks of 4096 B
-  available   900 GiB
+  available   900 GiB at most for one lease
   transports  nvme-rdma, nvme-tcp, udp
 
 net  enp1s0f0np0  ok

@@ -2,14 +2,21 @@
 
 use std::{
     fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
-    process::Command,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
+    process::{Command, Stdio},
     sync::{Arc, Mutex},
 };
 
 use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
 use fabricbios_local::{LocalServer, Tenants};
 use fabricbios_wire::LeaseId;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::{LEASE_TEXT, failure};
@@ -61,6 +68,11 @@ impl World {
             lease,
             _server: server,
         }
+    }
+
+    /// A path for another socket.
+    fn socket(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
     }
 
     /// Without a node and an identity: neither is needed.
@@ -142,17 +154,119 @@ fn each_failure_has_its_exit_status_and_runs_nothing() {
 #[test]
 fn without_a_socket_it_says_that_this_works_on_the_node_only() {
     let world = World::new();
-    let run = [
+    let (run, left) = (run_at("/nonexistent/socket"), world.socket("left.sock"));
+    let output = world.command(&run).output().unwrap();
+    let (status, object) = failure(&output);
+    assert_eq!((status, &object["error"]), (6, &"unreachable".into()));
+    assert_eq!(object["reason"]["class"], "permanent", "{object}");
+    let message = object["message"].as_str().unwrap();
+    for part in [
+        "no daemon listens at /nonexistent/socket",
+        "on the node itself only",
+        "--local-socket PATH",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    // What a killed daemon leaves.
+    drop(bound(&left));
+    let output = world.command(&run_at(&left)).output().unwrap();
+    let (status, object) = failure(&output);
+    assert_eq!((status, &object["error"]), (6, &"unreachable".into()));
+    assert_eq!(object["reason"]["class"], "transient", "{object}");
+    let message = object["message"].as_str().unwrap();
+    assert!(message.contains("start it again"), "{message}");
+}
+
+/// The first is in the queue of the socket, the second does not get there.
+#[test]
+fn a_daemon_that_is_stopped_is_told_after_a_while_and_nothing_runs() {
+    let world = World::new();
+    let path = world.socket("stopped.sock");
+    let stopped = bound(&path);
+    listen(&stopped, Backlog::new(0).unwrap()).unwrap();
+    let begin = || {
+        let mut command = world.command(&run_at(&path));
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    for child in [begin(), begin()] {
+        let (status, object) = failure(&child.wait_with_output().unwrap());
+        assert_eq!(
+            (status, &object["reason"]),
+            (6, &json!({ "class": "transient", "code": "Unavailable" }))
+        );
+        let message = object["message"].as_str().unwrap();
+        for part in [
+            LEASE_TEXT,
+            &path,
+            "for 10 s",
+            "was not run",
+            "may have been in",
+            "SIGCONT",
+        ] {
+            assert!(message.contains(part), "{part} in {message}");
+        }
+    }
+}
+
+#[test]
+fn what_only_a_remote_node_needs_is_refused_and_not_in_the_help() {
+    let world = World::new();
+    let run = ["run", "--lease", LEASE_TEXT, "--", "echo"];
+    let enter = ["lease", "enter", LEASE_TEXT, "--netns", "/proc/self/ns/net"];
+    let given = [
+        ("--node", "192.0.2.1"),
+        ("--identity", "/nonexistent"),
+        ("--patience-secs", "3"),
+    ];
+    for (words, name) in [(run, "fabricctl run"), (enter, "fabricctl lease enter")] {
+        for (flag, value) in given {
+            let mut before = world.command(&["--json", flag, value]);
+            let mut behind = world.command(&["--json"]);
+            let at = if words == run { 1 } else { 2 };
+            behind.args(&words[..at]).args([flag, value]);
+            for command in [before.args(words), behind.args(&words[at..])] {
+                let (status, object) = failure(&command.output().unwrap());
+                assert_eq!((status, &object["error"]), (2, &"usage".into()));
+                let message = object["message"].as_str().unwrap();
+                for part in [flag, name, "on the node only"] {
+                    assert!(message.contains(part), "{part} in {message}");
+                }
+            }
+        }
+        let words: Vec<&str> = name.split(' ').skip(1).chain(["--help"]).collect();
+        let help = world.command(&words).output().unwrap().stdout;
+        let help = String::from_utf8(help).unwrap();
+        assert!(help.contains("--local-socket"), "{help}");
+        for (flag, _) in given {
+            assert!(!help.contains(flag), "{help}");
+        }
+    }
+    // In the environment they are for all commands.
+    let mut command = world.command(&run);
+    command.env("FABRICBIOS_NODE", "192.0.2.1");
+    assert!(command.output().unwrap().status.success());
+    assert!(world.lease.0.lock().unwrap().len() == 1);
+}
+
+/// `fabricctl run --json`, at the socket of this path.
+fn run_at(path: &str) -> [&str; 8] {
+    [
         "--json",
         "run",
         "--lease",
         LEASE_TEXT,
         "--local-socket",
-        "/nonexistent/socket",
-    ];
-    let output = world.command(&run).args(["--", "echo"]).output().unwrap();
-    let (status, object) = failure(&output);
-    assert_eq!((status, &object["error"]), (6, &"unreachable".into()));
-    let message = object["message"].as_str().unwrap();
-    assert!(message.contains("on the node itself only"), "{message}");
+        path,
+        "--",
+        "echo",
+    ]
+}
+
+/// A socket at this path, which accepts nobody.
+fn bound(path: &str) -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let node = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    bind(node.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+    node
 }

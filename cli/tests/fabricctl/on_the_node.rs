@@ -101,11 +101,11 @@ fn the_text_says_how_to_use_the_lease() {
     let cases = [
         (
             "cpu --cores 2",
-            format!("`fabricctl run --lease {LEASE_TEXT} -- COMMAND`"),
+            format!("if it has a local socket: `fabricctl run --lease {LEASE_TEXT} -- COMMAND`"),
         ),
         (
             "net --mbps 1 --hand-over netns",
-            format!("`fabricctl lease enter {LEASE_TEXT} --netns PATH`"),
+            format!("if it has a local socket: `fabricctl lease enter {LEASE_TEXT} --netns PATH`"),
         ),
         ("net --mbps 1", "interface fb0".to_owned()),
         (
@@ -184,7 +184,7 @@ fn a_bare_metal_node_that_refuses_a_width_is_answered_with_flags() {
     let message = object["message"].as_str().unwrap();
     assert_eq!(status, 3);
     for part in [
-        "match execution width; that is --isolation",
+        "match execution width; ask for as many cores as --execution-width",
         "--execution-width",
     ] {
         assert!(message.contains(part), "{message}");

@@ -53,16 +53,16 @@ impl From<Profile> for fabricbios_lease::Profile {
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum CpuIsolationPolicy {
-    /// Siblings may be split.
+    /// Shares CPUs.
     #[value(alias = "BestEffort")]
     BestEffort,
-    /// Whole physical cores.
+    /// Physical cores of its own.
     #[default]
     #[value(alias = "WholeCore")]
     WholeCore,
-    /// Whole cores of one NUMA node, on a machine without SMT: `strict_isolated` of a request.
-    #[value(aliases = ["strict_isolated", "StrictIsolated"])]
-    #[serde(alias = "strict_isolated")]
+    /// The same of one NUMA node with its memory, on a machine without SMT.
+    #[value(name = "strict_isolated", aliases = ["strict", "StrictIsolated"])]
+    #[serde(rename = "strict_isolated", alias = "strict")]
     Strict,
 }
 

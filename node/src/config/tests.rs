@@ -1,3 +1,5 @@
+use clap::ValueEnum;
+
 use super::*;
 
 fn settings(args: &[&str]) -> Settings {
@@ -73,6 +75,14 @@ fn settings_that_make_no_sense_together_are_refused() {
         (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
         (&["--mem-file", "/dev/shm/arena"], "--mem-bytes"),
         (&["--tenant-uid", "blue=1000"], "--local-socket"),
+        (
+            &["--cpu-isolation-policy", "strict"],
+            "--cpu-isolation-policy without --cpus",
+        ),
+        (
+            &["--cpu-cgroup", "/sys/fs/cgroup/a"],
+            "--cpu-cgroup without --cpus",
+        ),
         (&["--fbbu-half-sent-max", "1KiB"], "524288"),
         (
             &[
@@ -103,6 +113,15 @@ fn class_names_in_both_spellings() {
         let got = settings(&["--cpu-isolation-policy", text]).cpu_isolation_policy;
         assert_eq!(got, Some(class), "{text}");
     }
+    for class in CpuIsolationPolicy::value_variants() {
+        // The word of requests and of the inventory.
+        let word = fabricbios_wire::CpuIsolationClass::from(*class).name();
+        assert_eq!(class.to_possible_value().unwrap().get_name(), word);
+        let file: Settings = toml::from_str(&format!("cpu-isolation-policy = \"{word}\"")).unwrap();
+        assert_eq!(file.cpu_isolation_policy, Some(*class));
+    }
+    let file: Settings = toml::from_str("cpu-isolation-policy = \"strict\"").unwrap();
+    assert_eq!(file.cpu_isolation_policy, Some(CpuIsolationPolicy::Strict));
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn block(resource: &ResourceJson) -> String {
         Some(classes) if !classes.supported.is_empty() => by_class(resource, classes),
         // Every resource on offer tells its classes, if only that it has none.
         None if resource.available == 0 => "none: listed, not offered for lease".to_owned(),
-        _ => amount(resource.available),
+        _ => most(resource),
     };
     for (index, line) in available.lines().enumerate() {
         row(if index == 0 { "available" } else { "" }, line);
@@ -104,6 +104,17 @@ fn found(resource: &ResourceJson, units: u64) -> String {
     match resource.kind {
         ResourceType::Net if resource.capacity == 0 => "unknown".to_owned(),
         kind => kind.amount(units),
+    }
+}
+
+/// What one more lease could get. Of memory and storage that is the longest free stretch, and more may be free in all.
+fn most(resource: &ResourceJson) -> String {
+    let amount = found(resource, resource.available);
+    match resource.kind {
+        ResourceType::Mem | ResourceType::Block if resource.available < resource.capacity => {
+            format!("{amount} at most for one lease")
+        }
+        _ => amount,
     }
 }
 
