@@ -1,193 +1,174 @@
-//! Leases of CPU cores: the times of grants and cuts, and how long a busy machine keeps a program from its core, with a
-//! core of its own against a share of the others. Needs root and control groups with cpusets:
-//! `cargo xtask lab --topology 1x2x1 -- target/release/fabricbios-bench cpu` has them.
-//!
-//! A guest must not have more CPUs than its host: otherwise the host's scheduler keeps the guest's CPUs waiting, whatever
-//! the guest does with them.
+//! Grants and cuts of CPU cores against a shell script that makes the same control groups. Needs root and control groups
+//! with cpusets: `cargo xtask lab --topology 1x2x1 -- target/release/fabricbios-bench cpu` has them. How long a program in a
+//! lease waits for its core is measured by testbed/guest/bench_cpu.py.
 
 use std::{
     fs,
-    hint::spin_loop,
-    io::{BufRead, BufReader, Read, Write, stdin},
-    path::Path,
+    io::Read,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicBool, Ordering},
-    thread::{scope, sleep},
+    thread::sleep,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, ensure};
 use clap::Args;
 use fabricbios_client::Node;
-use fabricbios_kernfs::Tree;
-use fabricbios_wire::{
-    CpuIsolationClass, CpuTerms, LeaseAllocRequest, LeaseInfo, LeaseTerms, Request, ResourceType,
-};
+use fabricbios_wire::{CpuBinding, CpuIsolationClass, CpuTerms, LeaseInfo};
 
 use crate::{
+    cycles::{Cycle, RELEASE_MAX, compare, cut, grant, script},
     daemon::Daemon,
-    pairs::interleaved_pairs,
     place::runtime,
-    report::{percentile, sorted},
 };
 
-const CGROUPS: &str = "/sys/fs/cgroup";
-const LEASE_SECS: u32 = 600;
-/// How long a core may take to come back after a cut.
-const RELEASE_MAX: Duration = Duration::from_secs(5);
+/// Beside the control groups of whole cores: the CPUs of best_effort leases.
+const SHARED: &str = "shared/cpuset.cpus";
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Grants and cuts of leases with a busy process
+    /// Pairs of rounds of each class
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..))]
-    cycles: u16,
-    /// Pairs of rounds of the comparison
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Length of a round
-    #[arg(long, default_value_t = 1000, value_name = "MILLISECONDS")]
-    round_ms: u32,
-    /// Busy threads beside the lease
-    #[arg(long, default_value_t = 4)]
-    neighbours: u16,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ProbeArguments {
-    /// How long to run; stop at a kill if absent
-    millis: Option<u64>,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let controllers = Tree::new(CGROUPS).read("cgroup.controllers");
-    let controllers = controllers.unwrap_or_default();
-    if !controllers.split(' ').any(|name| name == "cpuset") {
-        println!("not run: {CGROUPS} has no cpuset controller of cgroup v2");
-        return Ok(());
-    }
     let place = tempfile::tempdir()?;
     let runtime = runtime()?;
     let _inside = runtime.enter();
     let daemon = Daemon::start(place.path(), "--mem-bytes=1MiB --cpus=all")?;
     let tenant = daemon.tenant("bench")?;
-    cycles(&tenant, options)?;
-    jitter(&tenant, options)
+    for class in [CpuIsolationClass::BestEffort, CpuIsolationClass::WholeCore] {
+        println!("\n{class}; each cut ends a busy process");
+        let cores = Cores::of(&tenant, class)?;
+        let sides = ["lease", "shell script"];
+        compare(options.rounds, sides, || cores.leased(), || cores.by_hand())?;
+    }
+    Ok(())
 }
 
-/// Grants and cuts, one after the other. The cut ends a busy process.
-fn cycles(tenant: &Node, options: &Options) -> anyhow::Result<()> {
-    let (mut grants, mut cuts) = (Vec::new(), Vec::new());
-    for _ in 0..options.cycles {
-        let (lease, took) = grant(tenant, CpuIsolationClass::WholeCore)?;
-        grants.push(took);
-        let mut busy = Probe::start(&lease, None)?;
-        let start = Instant::now();
-        tenant.call_blocking(Request::LeaseFree(lease.lease_id))?;
-        cuts.push(start.elapsed());
+/// Leases of one core, and what they are made of.
+struct Cores<'a> {
+    tenant: &'a Node,
+    class: CpuIsolationClass,
+    /// Where the control groups are made.
+    parent: PathBuf,
+    binding: CpuBinding,
+    /// The CPUs that a whole core leaves to best_effort leases.
+    left: String,
+}
+
+impl<'a> Cores<'a> {
+    fn of(tenant: &'a Node, class: CpuIsolationClass) -> anyhow::Result<Self> {
+        let (lease, _) = core(tenant, class)?;
+        let binding = binding(&lease)?.clone();
+        let parent = Path::new(&binding.cgroup).parent();
+        let parent = parent.context("a cgroup without a parent")?.to_path_buf();
+        let left = match class {
+            CpuIsolationClass::BestEffort => String::new(),
+            _ => fs::read_to_string(parent.join(SHARED))?.trim().to_owned(),
+        };
+        let cores = Self {
+            tenant,
+            class,
+            parent,
+            binding,
+            left,
+        };
+        cut(tenant, &lease)?;
+        cores.wait_for_release(&lease)?;
+        Ok(cores)
+    }
+
+    fn leased(&self) -> anyhow::Result<Cycle> {
+        let (lease, granted) = core(self.tenant, self.class)?;
+        let mut busy = Busy::start(Path::new(&binding(&lease)?.cgroup))?;
+        let took = cut(self.tenant, &lease)?;
         busy.ensure_killed()?;
+        self.wait_for_release(&lease)?;
+        Ok((granted, took))
     }
-    for (name, times) in [("grant", grants), ("cut of a busy process", cuts)] {
-        let times = sorted(times.iter().map(|time| time.as_secs_f64() * 1e3));
-        println!(
-            "{name}: p50 {:.1} ms, p99 {:.1} ms ({} times)",
-            percentile(&times, 50),
-            percentile(&times, 99),
-            times.len()
-        );
-    }
-    Ok(())
-}
 
-/// The longest time without the CPU, in each class, beside busy neighbours.
-fn jitter(tenant: &Node, options: &Options) -> anyhow::Result<()> {
-    let stop = AtomicBool::new(false);
-    let pairs = scope(|scope| {
-        for _ in 0..options.neighbours {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    spin_loop();
-                }
-            });
+    /// Otherwise the shell script would make a partition of CPUs that are not back yet.
+    fn wait_for_release(&self, lease: &LeaseInfo) -> anyhow::Result<()> {
+        let cgroup = Path::new(&binding(lease)?.cgroup);
+        let is_shared = self.class == CpuIsolationClass::BestEffort;
+        let began = Instant::now();
+        while cgroup.exists()
+            || !is_shared && fs::read_to_string(self.parent.join(SHARED))?.trim() == self.left
+        {
+            ensure!(began.elapsed() < RELEASE_MAX, "{} stays", cgroup.display());
+            sleep(Duration::from_millis(1));
         }
-        let millis = options.round_ms.into();
-        let round = |class| longest_pause(tenant, class, millis);
-        let pairs = interleaved_pairs(
-            options.rounds.into(),
-            || round(CpuIsolationClass::WholeCore),
-            || round(CpuIsolationClass::BestEffort),
-        );
-        stop.store(true, Ordering::Relaxed);
-        pairs
-    })?;
-    println!(
-        "longest pause of a busy thread in {} ms, beside {} busy neighbours",
-        options.round_ms, options.neighbours
-    );
-    pairs.print("whole_core", "best_effort");
-    Ok(())
+        Ok(())
+    }
+
+    fn by_hand(&self) -> anyhow::Result<Cycle> {
+        let (parent, left) = (self.parent.display(), &self.left);
+        let CpuBinding { partition, .. } = self.binding;
+        let cpus: Vec<_> = self.binding.cpus.iter().map(ToString::to_string).collect();
+        let cpus = cpus.join(",");
+        let (make, remove) = match self.binding.quota {
+            Some(quota) => (
+                format!(
+                    "cd {parent}\nmkdir by-hand\necho {} {} > by-hand/cpu.max",
+                    quota.quota_us, quota.period_us
+                ),
+                format!("rmdir {parent}/by-hand"),
+            ),
+            None => (
+                format!(
+                    "cd {parent}\necho {left} > {SHARED}\nmkdir by-hand\ncd by-hand\necho {cpus} > cpuset.cpus\n\
+                     echo 0 > cpuset.mems\necho {cpus} > cpuset.cpus.exclusive\n\
+                     echo {partition} > cpuset.cpus.partition\nread found < cpuset.cpus.partition\n\
+                     [ $found = {partition} ]"
+                ),
+                format!(
+                    "cd {parent}\necho member > by-hand/cpuset.cpus.partition\nrmdir by-hand\necho {left},{cpus} > {SHARED}"
+                ),
+            ),
+        };
+        let granted = script(&make)?;
+        let mut busy = Busy::start(&self.parent.join("by-hand"))?;
+        let took = script(&format!(
+            "cd {parent}/by-hand\necho 1 > cgroup.freeze\necho 1 > cgroup.kill\n\
+             while read key is_populated < cgroup.events; [ $is_populated = 1 ]; do :; done"
+        ))?;
+        busy.ensure_killed()?;
+        script(&remove)?;
+        Ok((granted, took))
+    }
 }
 
-fn longest_pause(tenant: &Node, class: CpuIsolationClass, millis: u64) -> anyhow::Result<Duration> {
-    let (lease, _) = grant(tenant, class)?;
-    let pause = Probe::start(&lease, Some(millis))?.longest_pause()?;
-    tenant.call_blocking(Request::LeaseFree(lease.lease_id))?;
-    Ok(pause)
-}
-
-/// A lease and the time of its grant. Cores come back a moment after a cut, so a refusal is no failure at first.
-fn grant(tenant: &Node, class: CpuIsolationClass) -> anyhow::Result<(LeaseInfo, Duration)> {
+fn core(tenant: &Node, class: CpuIsolationClass) -> anyhow::Result<(LeaseInfo, Duration)> {
     let terms = CpuTerms {
         isolation: Some(class),
         ..CpuTerms::default()
     };
-    let request = LeaseAllocRequest {
-        terms: LeaseTerms::Cpu(terms),
-        ..LeaseAllocRequest::new(ResourceType::Cpu, 1, LEASE_SECS)
-    };
-    let began = Instant::now();
-    loop {
-        let start = Instant::now();
-        match tenant.alloc_blocking(request.clone()) {
-            Err(_) if began.elapsed() < RELEASE_MAX => sleep(Duration::from_millis(5)),
-            granted => return Ok((granted?, start.elapsed())),
-        }
-    }
+    grant(tenant, 1, terms)
 }
 
-/// A busy process in a lease: this program again, as `cpu-probe`.
-struct Probe(Child);
+fn binding(lease: &LeaseInfo) -> anyhow::Result<&CpuBinding> {
+    lease.binding.cpu().context("the lease has no cgroup")
+}
 
-impl Probe {
-    /// Returns when the process runs in the lease.
-    fn start(lease: &LeaseInfo, millis: Option<u64>) -> anyhow::Result<Self> {
-        let binding = lease.binding.cpu();
-        let cgroup = &binding.context("the lease has no cgroup")?.cgroup;
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .arg("cpu-probe")
-            .args(millis.map(|millis| millis.to_string()));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut probe = Self(command.spawn()?);
-        let procs = Path::new(cgroup).join("cgroup.procs");
-        fs::write(&procs, probe.0.id().to_string())
-            .with_context(|| format!("move a process to {}", procs.display()))?;
-        let mut input = probe.0.stdin.take().context("a probe without input")?;
-        input.write_all(b"\n")?;
-        let mut ready = [0];
-        let output = probe.0.stdout.as_mut();
-        output
-            .context("a probe without output")?
-            .read_exact(&mut ready)?;
-        Ok(probe)
-    }
+/// A busy process in a control group.
+struct Busy(Child);
 
-    fn longest_pause(&mut self) -> anyhow::Result<Duration> {
-        let output = self.0.stdout.take().context("a probe without output")?;
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        let nanos = line.trim().parse().context("a probe without a result")?;
-        self.0.wait()?;
-        Ok(Duration::from_nanos(nanos))
+impl Busy {
+    /// Returns when the process is there.
+    fn start(cgroup: &Path) -> anyhow::Result<Self> {
+        let script = format!(
+            "echo $$ > {}/cgroup.procs\necho\nwhile :; do :; done",
+            cgroup.display()
+        );
+        let mut command = Command::new("sh");
+        let command = command.args(["-ec", &script]).stdout(Stdio::piped());
+        let mut busy = Self(command.spawn().context("start sh")?);
+        let output = busy.0.stdout.as_mut();
+        let output = output.context("a process without output")?;
+        output.read_exact(&mut [0]).context("a busy process")?;
+        Ok(busy)
     }
 
     fn ensure_killed(&mut self) -> anyhow::Result<()> {
@@ -200,27 +181,9 @@ impl Probe {
     }
 }
 
-impl Drop for Probe {
+impl Drop for Busy {
     fn drop(&mut self) {
         drop(self.0.kill());
         drop(self.0.wait());
     }
-}
-
-/// Once told to begin, reads the clock all the time and prints the longest time between two reads, in nanoseconds.
-pub(crate) fn probe(arguments: &ProbeArguments) -> anyhow::Result<()> {
-    stdin().read_exact(&mut [0])?;
-    let mut output = std::io::stdout();
-    output.write_all(b".")?;
-    output.flush()?;
-    let start = Instant::now();
-    let end = arguments.millis.map(Duration::from_millis);
-    let (mut last, mut longest) = (start, Duration::ZERO);
-    while end.is_none_or(|end| last - start < end) {
-        let now = Instant::now();
-        longest = longest.max(now - last);
-        last = now;
-    }
-    println!("{}", longest.as_nanos());
-    Ok(())
 }

@@ -329,6 +329,7 @@ fn arena(pages: u64) -> Offer {
         transports: vec![Transport::Rdma],
         durability: Durability::Nothing,
         fence_scope: FenceScope::Whole,
+        cut_within: None,
         allocation_mode: AllocationMode::Stretches,
         read_only: false,
         classes: None,

@@ -7,6 +7,7 @@
 mod bare_file;
 mod churn;
 mod cpu;
+mod cycles;
 mod daemon;
 mod ends;
 mod etcd;
@@ -16,6 +17,7 @@ mod fdatasync;
 mod grant;
 mod heap;
 mod lease_table;
+mod net;
 mod pairs;
 mod place;
 mod report;
@@ -28,7 +30,7 @@ use fabricbios_node::journal::{self, journal_main};
 #[derive(Debug, Parser)]
 #[command(name = "fabricbios-bench", version)]
 struct Arguments {
-    /// The bench; without a name, all of them, one after the other
+    /// The bench; without a name, one after the other all that need no guest (`cpu` and `net` do)
     #[command(subcommand)]
     bench: Option<Bench>,
 }
@@ -49,13 +51,13 @@ enum Bench {
     FbbuNbd(fbbu::Options),
     /// Grants and rotations by window against region; needs an RDMA device
     Strategy(strategy::Options),
-    /// Grants and cuts of CPU cores, and pauses on a core of one's own against a share, beside busy neighbours; needs root
+    /// Grants and cuts of CPU cores of each class against a shell script that makes the same control groups; needs root
     Cpu(cpu::Options),
+    /// Grants and cuts of macvlan interfaces against a shell script that makes the same devices, and of virtual functions
+    /// against macvlan; needs root
+    Net(net::Options),
     /// Operations of the lease table with a million idle leases against one with a thousand
     LeaseTable(lease_table::Options),
-    /// Read the clock all the time: the busy process of the bench `cpu`
-    #[command(hide = true)]
-    CpuProbe(cpu::ProbeArguments),
     /// Write the journal: the journal process of a node in this program
     #[command(hide = true)]
     Journal(journal::Arguments),
@@ -63,9 +65,7 @@ enum Bench {
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    if !matches!(arguments.bench, Some(Bench::CpuProbe(_))) {
-        print!("{}", report::Setting::of_this_run());
-    }
+    print!("{}", report::Setting::of_this_run());
     match arguments.bench {
         Some(bench) => bench.run(),
         None => NAMES.iter().try_for_each(|name| {
@@ -77,8 +77,8 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Every bench, by the name of its subcommand.
-const NAMES: [&str; 9] = [
+/// The benches that need no guest, by the names of their subcommands.
+const NAMES: [&str; 8] = [
     "fdatasync",
     "grant",
     "churn",
@@ -87,7 +87,6 @@ const NAMES: [&str; 9] = [
     "fbmu",
     "fbbu-nbd",
     "strategy",
-    "cpu",
 ];
 
 impl Bench {
@@ -102,7 +101,7 @@ impl Bench {
             Self::Churn(options) => churn::run(&options),
             Self::Ends(options) => ends::run(&options),
             Self::Cpu(options) => cpu::run(&options),
-            Self::CpuProbe(arguments) => cpu::probe(&arguments),
+            Self::Net(options) => net::run(&options),
             Self::Journal(arguments) => journal_main(&arguments),
         }
     }

@@ -54,6 +54,7 @@ pub(crate) struct Spread {
     pub(crate) p10: f64,
     pub(crate) median: f64,
     pub(crate) p90: f64,
+    pub(crate) p99: f64,
     pub(crate) max: f64,
 }
 
@@ -68,6 +69,7 @@ impl Spread {
             p10: at(10),
             median: median(&sorted),
             p90: at(90),
+            p99: at(99),
             max: at(100),
         })
     }
@@ -85,11 +87,12 @@ impl fmt::Display for Spread {
             p10,
             median,
             p90,
+            p99,
             max,
         } = self;
         write!(
             f,
-            "median {median:.1} (min {min:.1}, p10 {p10:.1}, p90 {p90:.1}, max {max:.1}; "
+            "median {median:.1} (min {min:.1}, p10 {p10:.1}, p90 {p90:.1}, p99 {p99:.1}, max {max:.1}; "
         )?;
         write!(f, "{rounds} rounds)")
     }
@@ -124,11 +127,12 @@ mod tests {
             p10,
             median,
             p90,
+            p99,
             max,
         } = spread;
         assert_eq!(
-            (rounds, min, p10, median, p90, max),
-            (11, 1.0, 2.0, 6.0, 10.0, 11.0)
+            (rounds, min, p10, median, p90, p99, max),
+            (11, 1.0, 2.0, 6.0, 10.0, 10.0, 11.0)
         );
         assert_eq!(Spread::of([1.0, 2.0]).unwrap().median, 1.5);
         assert_eq!(Spread::of([]), None);
