@@ -63,10 +63,10 @@ class Fabric:
 
     def run(self, *words, as_json=True, timeout_secs=60):
         """Runs `fabricctl` and hands back how it finished."""
-        command = [program("fabricctl"), "--node", self.node, "--identity", self.identity]
-        command += ["--json"] if as_json else []
+        command = [program("fabricctl"), *(["--json"] if as_json else [])]
         # Refusals are not repeated, so that a suite sees each one.
-        environment = {**os.environ, "FABRICBIOS_PATIENCE_SECS": "0"}
+        environment = {**os.environ, "FABRICBIOS_NODE": self.node, "FABRICBIOS_IDENTITY": self.identity,
+                       "FABRICBIOS_PATIENCE_SECS": "0"}
         return subprocess.run([*command, *map(str, words)], capture_output=True, text=True,
                               timeout=timeout_secs, env=environment, check=False)
 

@@ -274,6 +274,20 @@ def foreign(suite, node):
         suite.check("and the resource is well", until(lambda: health(alice) == "ok", 10, "the resource's health"), "ok")
         (at / "cpuset.cpus.partition").write_text("member")
         suite.check("a partition that is dissolved is made again", until(is_well, 10, "a whole partition"), "whole")
+    lease = alloc(alice, 1, "whole_core")
+    inside = enter(lease, BUSY)
+    with group(other), leased(alice, 1, "whole_core") as neighbour:
+        claims(other, read(group_of(lease) / "cpuset.cpus"))
+        fence = until(lambda: node.operator.ask("fence", "list")["fences"], 30, "a fence")[0]
+        suite.check("a group that stays: the fence names it", str(other) in fence["reason"] and lease["lease_id"] in str(fence), other, fence)
+        suite.equal("a group that stays: the lease is over", "fenced", alice.query(lease)["state"])
+        suite.equal("a group that stays: its process is killed", -signal.SIGKILL, inside.wait())
+        suite.equal("a group that stays: a neighbour goes on", "active", alice.query(neighbour)["state"])
+        with leased(alice, 1, "whole_core") as third:
+            suite.check("a group that stays: other cores are leased", not cpus_of(third) & cpus_of(lease), "others", cpus_of(third))
+    node.operator.ask("fence", "clear", fence["resource_id"])
+    with leased(alice, 3, "whole_core"):
+        suite.check("a group that stayed: its cores are leased again", True)
 
 
 @contextlib.contextmanager
@@ -324,6 +338,24 @@ def stuck(suite, node):
     suite.equal("stuck: no control group is left", [], groups(node))
 
 
+def traced(suite, node):
+    """A tracer of the tenant that keeps the killed processes of its lease is killed, and costs no core."""
+    alice = node.tenant("alice")
+    lease = alloc(alice, 1, "whole_core")
+    tracee = subprocess.Popen(run_words(lease, *BUSY), user=ALICE, group=ALICE)
+    until(lambda: tracee.pid in members(group_of(lease)), 20, "the process in the lease")
+    # PTRACE_SEIZE, PTRACE_O_TRACEEXIT: a killed process waits for its tracer before it ends.
+    seize = f"import ctypes, time; print(ctypes.CDLL(None).ptrace(0x4206, {tracee.pid}, 0, 0x40), flush=True); time.sleep(600)"
+    tracer = subprocess.Popen(("python3", "-c", seize), user=ALICE, group=ALICE, stdout=subprocess.PIPE, text=True)
+    suite.equal("traced by its user: the kernel lets him", "0", tracer.stdout.readline().strip())
+    alice.free(lease)
+    suite.equal("traced by its user: process and tracer are killed", [-signal.SIGKILL] * 2, [it.wait(30) for it in (tracee, tracer)])
+    suite.equal("traced by its user: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+    with leased(alice, 3, "whole_core"):
+        suite.check("traced by its user: all cores are leased again", True)
+    suite.equal("traced by its user: no control group is left", [], groups(node))
+
+
 def dies(suite, node):
     """Killed behind any of its own steps, the daemon leaves nothing that the next one does not adopt or remove."""
     alice = node.tenant("alice")
@@ -369,7 +401,7 @@ def main():
     ready(8)
     users = [word for name, uid in (("alice", ALICE), ("bob", BOB)) for word in ("--tenant-uid", f"{name}={uid}")]
     with Suite("cpu leases") as suite, CpuNode("--local-socket", SOCKET, *users) as node:
-        for section in (inventory, whole_cores, refusals, shares, alone, runs, bad_input, expires, restarts, foreign, stuck, dies, cycles):
+        for section in (inventory, whole_cores, refusals, shares, alone, runs, bad_input, expires, restarts, foreign, stuck, traced, dies, cycles):
             suite.section(section, suite, node)
 
 

@@ -3,11 +3,14 @@
 """Leases of CPU cores on two cores without siblings: strict isolation is possible there. CPU 0 is the node's own."""
 import os
 import signal
+import subprocess
 import time
 
 from checks import Suite
-from cores import BUSY, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, leased, numbers, read, ready
-from fabric import REFUSED
+from cores import BUSY, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, leased, members, numbers, read, ready
+from fabric import REFUSED, UNREACHABLE, program
+
+SOCKET = "/run/fabricbios/local.sock"
 
 
 def strict(suite, node):
@@ -28,11 +31,29 @@ def strict(suite, node):
     suite.equal("given back: both CPUs are everybody's", {0, 1}, os.sched_getaffinity(0))
 
 
+def stopped(suite, node):
+    """`fabricctl run` under a daemon that is stopped ends, runs nothing, and leaves no process in the lease."""
+    with leased(node.tenant("alice"), 1) as lease:
+        command = [program("fabricctl"), "--json", "run", "--local-socket", SOCKET, "--lease", lease["lease_id"], "--"]
+        node.process.send_signal(signal.SIGSTOP)
+        try:
+            said = subprocess.run([*command, "echo", "it ran"], capture_output=True, text=True, timeout=30, check=False)
+        finally:
+            node.process.send_signal(signal.SIGCONT)
+        suite.equal("stopped daemon: fabricctl run ends, as unavailable", (UNREACHABLE, ""), (said.returncode, said.stdout))
+        suite.check("stopped daemon: it says which socket, and what may be", SOCKET in said.stderr and "may have been" in said.stderr,
+                    "socket and doubt", said.stderr)
+        said = subprocess.run([*command, "echo", "it ran"], capture_output=True, text=True, timeout=30, check=False)
+        suite.equal("the daemon goes on: it runs", (0, "it ran\n"), (said.returncode, said.stdout))
+        suite.equal("and nothing is left in the lease", set(), members(group_of(lease)))
+
+
 def main():
     """On one node."""
     ready(2)
-    with Suite("cpu leases without SMT") as suite, CpuNode() as node:
+    with Suite("cpu leases without SMT") as suite, CpuNode("--local-socket", SOCKET) as node:
         suite.section(strict, suite, node)
+        suite.section(stopped, suite, node)
 
 
 if __name__ == "__main__":

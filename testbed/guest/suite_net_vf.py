@@ -6,26 +6,23 @@ import os
 import pathlib
 import random
 import signal
-import subprocess
 import tempfile
-import time
 
 import vf
-from checks import LATE_LIMIT_MS, Suite, give_back, length
+import vf_ends
+from checks import Suite, give_back, length
 from fabric import REFUSED, USAGE, Refused
-from vf import alloc, enter, flow, namespace, net, sh, up
+from frames import ends_on_time
+from vf import MACS, TERM_SECS, alloc, enter, flow, namespace, net, up
 
-TERM_SECS = length(15, 8)
 CYCLES = length(100, 6)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-VFIO_STEPS = ("write CDI spec", "remove CDI spec", "end holders")
+VFIO_STEPS = ("write CDI spec", "remove CDI spec", "kill holders", "end holders")
 STEPS = ("claim function", "set address", "set VLAN", "set rate", "bind driver", "name interface", "set interface up", "bus master off",
          "unbind driver", "reset function", "remove record", *VFIO_STEPS)
 SOME_STEPS = length(STEPS, ("claim function", "bind driver", "end holders", "unbind driver"))
-MACS = ("02:00:00:00:00:42", "02:00:00:00:00:43")
 # Drivers of cards that were seen to drop frames with a foreign source address. QEMU's card takes the spoof check and does not do it.
 SPOOF_VERIFIED = ()
-VF_TX = pathlib.Path(__file__).with_name("vf_tx.c")
 
 
 def inventory(suite, node):
@@ -90,37 +87,10 @@ def expiry(suite, node):
         up(lease, "tenant")
         with flow(lease, path) as heard:
             suite.check("expiry: frames flow", heard.flows())
-            deadline = lease["expires_at_unix_ms"] / 1e3 - time.time() + time.monotonic()
+            ends_on_time(suite, "expiry", lease, heard)
             alice.wait_until(lease, "expired")
-            suite.check("expiry: silence", heard.is_silent(2))
-            late_ms = 1e3 * (heard.last - deadline)
-            print(f"   last frame {late_ms:+.0f} ms from the deadline", flush=True)
-            suite.check("expiry: not before the deadline, and not late", -1000 < late_ms < LATE_LIMIT_MS, "around 0", late_ms)
     proof = node.operator.query(lease).get("proof", [])
     suite.check("expiry: the proof names the step", "bus master off" in str(proof), "bus master off", proof)
-
-
-def virtual_machine(suite, node):
-    """A process that drives the function by itself is killed, and the container engine's file is gone."""
-    with tempfile.TemporaryDirectory() as place:
-        program = f"{place}/vf_tx"
-        sh("gcc", "-O1", "-w", "-o", program, VF_TX)
-        alice = node.tenant("alice")
-        lease = alloc(alice, "vfio", secs=TERM_SECS, mac=MACS[0])
-        its = net(lease)
-        group = pathlib.Path("/sys/bus/pci/devices", its["pci_bdf"], "iommu_group").resolve().name
-        suite.equal("vfio: the group", int(group), its["vfio_group"])
-        spec = vf.CDI / f"fabricbios-{lease['lease_id']}.json"
-        suite.equal("vfio: only root reads the specification", 0o600, spec.stat().st_mode & 0o777)
-        heard = vf.Listener(MACS[0], protocol=0x88B6)
-        holder = subprocess.Popen([program, group, its["pci_bdf"], f"{place}/posted", f"{place}/done", MACS[0]], stdout=subprocess.DEVNULL)
-        suite.check("vfio: frames flow", heard.flows())
-        alice.wait_until(lease, "expired")
-        suite.check("vfio: silence", heard.is_silent(2))
-        suite.equal("vfio: its process is killed", -signal.SIGKILL, holder.wait(30))
-        suite.check("vfio: the specification is gone", not spec.exists())
-        heard.close()
-        vf.until(lambda: vf.driver(its["pci_bdf"]) is None, 30, "the release")
 
 
 def namespace_first(suite, node):
@@ -137,23 +107,6 @@ def namespace_first(suite, node):
     alice.wait_until(lease, "freed")
     vf.until(lambda: not os.path.exists(f"/sys/class/net/{interface}"), 30, "the release")
     suite.check("nothing of it stays", not os.path.exists(f"/sys/class/net/{interface}"))
-
-
-def dead_daemon(suite, node):
-    """The watchdog cuts at the deadline, and the next start cleans."""
-    alice = node.tenant("alice")
-    with namespace("tenant") as path:
-        lease = alloc(alice, "netns", secs=TERM_SECS)
-        enter(lease, path)
-        up(lease, "tenant")
-        with flow(lease, path) as heard:
-            suite.check("dead daemon: frames flow", heard.flows())
-            node.kill()
-            suite.check("dead daemon: they flow on until the deadline", heard.flows())
-            vf.until(lambda: heard.is_silent(1), TERM_SECS + 30, "the cut")
-            suite.check("dead daemon: the function is no bus master", not vf.is_bus_master(net(lease)["pci_bdf"]))
-        node.start()
-        vf.until(lambda: vf.driver(net(lease)["pci_bdf"]) is None, 30, "the release")
 
 
 def restart(suite, node):
@@ -261,12 +214,16 @@ def main():
     vf.set_up()
     with Suite("net_vf") as suite:
         suite.section(bad_cards, suite)
-        with vf.node() as node:
+        with tempfile.TemporaryDirectory() as place, vf.node() as node:
             start = vf.state()
             print(f"   {start}", flush=True)
             suite.equal("start: no function has a driver", {None}, {it[1] for it in start.values()})
-            for section in (inventory, packets, expiry, virtual_machine, namespace_first, refusals, dead_daemon, restart):
+            for section in (inventory, packets, expiry, namespace_first, refusals, restart):
                 suite.section(section, suite, node)
+                same_as(suite, section.__name__, start)
+            vf_ends.build_driver(place)
+            for section in (vf_ends.virtual_machines, vf_ends.container, vf_ends.without_daemon, *length((vf_ends.loud_neighbour,), ())):
+                suite.section(section, suite, node, place)
                 same_as(suite, section.__name__, start)
             suite.section(dies, suite, node, start)
             suite.section(cycles, suite, node, start)

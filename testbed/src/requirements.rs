@@ -41,7 +41,7 @@ impl Need {
 }
 
 /// Debian packages, each with a program that shows its presence on a system without dpkg.
-const GUEST_PACKAGES: [(&str, Option<&str>); 18] = [
+const GUEST_PACKAGES: [(&str, Option<&str>); 20] = [
     // The lab kernel and the first file system of a guest.
     ("busybox-static", Some("busybox")),
     ("kmod", Some("depmod")),
@@ -56,11 +56,13 @@ const GUEST_PACKAGES: [(&str, Option<&str>); 18] = [
     ("iputils-ping", Some("ping")),
     ("nvme-cli", Some("nvme")),
     ("perftest", Some("ib_write_bw")),
+    ("podman", Some("podman")),
     ("procps", Some("ps")),
     ("python3", Some("python3")),
     ("python3-pyverbs", None),
     ("rdma-core", None),
     ("rdmacm-utils", Some("rping")),
+    ("rt-tests", Some("cyclictest")),
     ("util-linux", Some("setsid")),
 ];
 const BUILD_PACKAGES: [(&str, Option<&str>); 6] = [

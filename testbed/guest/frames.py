@@ -1,0 +1,240 @@
+#!/usr/bin/python3
+"""Frames on the wire, for the suites of network functions: listeners at its other end, and tenants that send. As a program
+it is the flood: frames.py NAMESPACE INTERFACE MAC sends numbered frames until its input ends, and prints their number."""
+import ctypes
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+from checks import LATE_LIMIT_MS
+
+WIRE = "wire0"
+PROTOCOL, FLOOD_PROTOCOL = 0x88B5, 0x88B7
+FLOW_SECS = 30
+CLONE_NEWNET = 0x40000000
+SOL_PACKET, PACKET_AUXDATA, SO_ATTACH_FILTER, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 263, 8, 26, 33, 35
+BURST, PAUSE_SECS = 10, 0.01
+# Of frames that nobody has read yet.
+CAPTURE_BYTES = 256 << 20
+# The watchdog gives a daemon that lives two seconds before it ends leases in its place.
+STOPPED_LATE_MS = 3000 + LATE_LIMIT_MS
+
+
+def until(find, secs, what):
+    """The first true answer of `find`."""
+    limit = time.monotonic() + secs
+    while not (found := find()):
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{what}: not within {secs} s")
+        time.sleep(0.05)
+    return found
+
+
+def raw_bytes(text):
+    """A MAC address as bytes."""
+    return bytes.fromhex(text.replace(":", ""))
+
+
+def in_namespace(path, make):
+    """Calls `make` in a thread in the namespace; sockets stay there."""
+    outcome = []
+
+    def run():
+        try:
+            with open(path) as target:
+                # os.setns came with Python 3.12.
+                if ctypes.CDLL(None, use_errno=True).setns(target.fileno(), CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), f"setns {path}")
+            outcome.append((make(), None))
+        except OSError as error:
+            outcome.append((None, error))
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    made, error = outcome[0]
+    if error:
+        raise error
+    return made
+
+
+def wire(protocol, namespace):
+    """A socket that gets the frames of one EtherType, tagged or not, with tag and time."""
+    def make():
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        # BPF: load the half-word at 12; the frame if it is the protocol, else nothing.
+        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *it) for it in (
+            (0x28, 0, 0, 12), (0x15, 0, 1, protocol), (6, 0, 0, 0x40000), (6, 0, 0, 0))))
+        made.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 4, ctypes.addressof(program)))
+        made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, CAPTURE_BYTES)
+        made.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        made.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
+        made.bind((WIRE, 3))
+        made.settimeout(0.2)
+        return made
+    return in_namespace(f"/run/netns/{namespace}", make)
+
+
+def received(made):
+    """The next frame: when it came (unix time), VLAN and bytes; None for one that was sent here."""
+    frame, extra, _, address = made.recvmsg(2048, 128)
+    tag, at = None, 0.0
+    for level, _, data in extra:
+        if level == SOL_PACKET:
+            status, tci = struct.unpack_from("I", data)[0], struct.unpack_from("H", data, 16)[0]
+            tag = tci & 0xFFF if status & 0x10 else None
+        else:
+            secs, nanos = struct.unpack("ll", data)
+            at = secs + nanos / 1e9
+    return None if address[2] == socket.PACKET_OUTGOING else (at, tag, frame)
+
+
+class Listener:
+    """Counts the frames of one source address that reach the wire's other end. `last`: the unix time of the last one."""
+
+    def __init__(self, source, vlan=None, protocol=PROTOCOL, namespace="peer"):
+        self.source, self.vlan = raw_bytes(source), vlan
+        self.count, self.last = 0, 0.0
+        self.socket = wire(protocol, namespace)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        while True:
+            try:
+                found = received(self.socket)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if found and found[1] == self.vlan and found[2][6:12] == self.source:
+                self.count, self.last = self.count + 1, found[0]
+
+    def flows(self, secs=FLOW_SECS):
+        """Whether frames come."""
+        before, limit = self.count, time.monotonic() + secs
+        while self.count - before < 5 and time.monotonic() < limit:
+            time.sleep(0.02)
+        return self.count - before >= 5
+
+    def is_silent(self, secs=1.0):
+        """Whether nothing comes for so long."""
+        before = self.count
+        time.sleep(secs)
+        return self.count == before
+
+    def close(self):
+        """Stops."""
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Sender:
+    """Sends frames from an interface, all the time, as a tenant with root in its namespace can."""
+
+    def __init__(self, path, interface, source, gap=0.005, burst=1, size=60):
+        self.open = True
+        self.frame = b"\xff" * 6 + raw_bytes(source) + struct.pack("!H", PROTOCOL) + b"y" * size
+        self.gap, self.burst = gap, burst
+        self.socket = in_namespace(path, lambda: bound(interface))
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        while self.open:
+            try:
+                for _ in range(self.burst):
+                    self.socket.send(self.frame)
+            except OSError:
+                pass  # Of an interface that is down or gone.
+            time.sleep(self.gap)
+
+    def close(self):
+        """Stops."""
+        self.open = False
+        self.thread.join()
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def bound(interface):
+    """A socket that sends from it."""
+    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    made.bind((interface, 0))
+    return made
+
+
+def ends_on_time(suite, name, lease, heard, late_limit_ms=LATE_LIMIT_MS):
+    """Its frames come until the deadline and not much longer."""
+    deadline = lease["expires_at_unix_ms"] / 1e3
+    time.sleep(max(0.0, deadline - time.time()))
+    until(lambda: heard.is_silent(2), 60, f"{name}: the end of its frames")
+    late_ms = 1e3 * (heard.last - deadline)
+    print(f"   {name}: last frame {late_ms:+.0f} ms from the deadline", flush=True)
+    suite.check(f"{name}: frames end at the deadline, not before and not late", -1000 < late_ms < late_limit_ms, "around 0 ms", late_ms)
+
+
+class Flood:
+    """A loud tenant: another process sends numbered frames from its interface. What comes is captured, and read at the end."""
+
+    def __init__(self, path, interface, source, namespace="peer"):
+        self.source, self.capture = raw_bytes(source), wire(FLOOD_PROTOCOL, namespace)
+        self.process = subprocess.Popen([sys.executable, __file__, path, interface, source], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        select.select([self.capture], [], [], FLOW_SECS)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.capture.close()
+
+    def is_whole(self, suite, name, end):
+        """It went on over the end (unix time) of a neighbour's lease: every frame that was sent has come, in its order."""
+        output, _ = self.process.communicate()
+        sent, arrivals = int(output), []
+        while not arrivals or arrivals[-1][1] < sent - 1:
+            try:
+                found = received(self.capture)
+            except TimeoutError:
+                break
+            if found and found[2][6:12] == self.source:
+                arrivals.append((found[0], struct.unpack_from("!I", found[2], 14)[0]))
+        suite.check(f"{name}: it sends before and after the end of the neighbour",
+                    arrivals and arrivals[0][0] < end < arrivals[-1][0], end, arrivals[:1] + arrivals[-1:])
+        numbers = [number for _, number in arrivals]
+        missing = sorted(set(range(sent)) - set(numbers))
+        suite.check(f"{name}: every frame that it sent has come, once and in order", numbers == list(range(sent)),
+                    f"0 to {sent - 1}", f"{len(numbers)} frames, without {missing[:20]}")
+        pause_ms = max((1e3 * (after - before) for (before, _), (after, _) in zip(arrivals, arrivals[1:])), default=0)
+        print(f"   {name}: {len(numbers)} of {sent} frames, longest pause {pause_ms:.0f} ms", flush=True)
+        suite.check(f"{name}: no long pause", pause_ms < LATE_LIMIT_MS, f"less than {LATE_LIMIT_MS} ms", pause_ms)
+
+
+def flood(path, interface, source):
+    """Sends until the standard input ends."""
+    sender, sent = in_namespace(path, lambda: bound(interface)), 0
+    head = b"\xff" * 6 + raw_bytes(source) + struct.pack("!H", FLOOD_PROTOCOL)
+    while not select.select([sys.stdin], [], [], PAUSE_SECS)[0]:
+        for _ in range(BURST):
+            sender.send(head + struct.pack("!I", sent) + bytes(500))
+            sent += 1
+    print(sent)
+
+
+if __name__ == "__main__":
+    flood(*sys.argv[1:])

@@ -1,0 +1,186 @@
+#!/usr/bin/python3
+"""Sections of suite_net_macvlan.py about the end of leases: in time and whole, whatever tenants, neighbours and the daemon do."""
+import pathlib
+import re
+import signal
+import subprocess
+import threading
+import time
+
+from checks import LATE_LIMIT_MS, length
+from fabric import Refused
+from frames import STOPPED_LATE_MS, Flood, Listener, Sender, ends_on_time, until
+from macvlan import NETNS, PARENT, SOCKET, alloc, flow, hand_over, ip, is_as_before, links, namespaces, pings, state
+
+MAC = "02:00:00:00:00:42"
+TERM_SECS = length(15, 8)
+STORM_LATE_MS = 200  # The shaper's queue of 20 ms, and an emulated processor.
+DIE_AFTER = "FABRICBIOS_DIE_AFTER"
+SOURCE = pathlib.Path(__file__).parents[2] / "sriov/src/macvlan/steps.rs"
+STEPS = re.findall(r'^    "(.*)",$', SOURCE.read_text(encoding="utf-8"), re.MULTILINE)
+# A start, which tries the kernel, passes most of them once or twice; the third time is in a lease. What a start makes has a
+# note from its second step on.
+SOME_STEPS = length([("make macvlan", 1), ("make veth pair", 1), *((step, 3) for step in STEPS)], [("delete macvlan", 3)])
+
+
+def ends(suite, node):
+    """Expiry under traffic, and a namespace that is deleted first."""
+    alice, start = node.tenant("alice"), state()
+    with namespaces("a"):
+        lease = alloc(alice, 100, "--hand-over", "netns", secs=6)
+        hand_over(node.operator, lease, "a", "10.9.0.2")
+        ping = subprocess.Popen(["ip", "netns", "exec", "a", "ping", "-i0.05", "10.9.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        node.operator.wait_until(lease, "expired")
+        is_as_before(suite, "expired under traffic", start)
+        suite.check("and no way to the wire", not pings("a", "10.9.0.1"))
+        ping.kill()
+        ping.wait()
+    with namespaces("a"):
+        lease = alloc(alice, 100, "--hand-over", "netns")
+        hand_over(node.operator, lease, "a", "10.9.0.2")
+        ip("netns", "del", "a")
+        alice.free(lease)
+        is_as_before(suite, "the namespace was deleted first", start)
+
+
+def storm(suite, node):
+    """A tenant keeps the kernel's lock of links busy at the deadline of another one, who floods the wire and asks to enter its
+    lease once more: what waits for the lock does not delay the cut."""
+    alice, start = node.tenant("alice"), state()
+    with namespaces("a", "storm"):
+        many = "".join(f"link add d{it} type dummy\n" for it in range(3000))
+        subprocess.run(["ip", "-n", "storm", "-batch", "-"], input=many, text=True, check=True)
+        lease = alloc(alice, 100, "--hand-over", "netns", "--mac", MAC, secs=8)
+        device = hand_over(node.operator, lease, "a", "10.9.0.2")
+        deadline, waited, entered = lease["expires_at_unix_ms"] / 1e3, [], []
+
+        def keep_busy():
+            time.sleep(max(0, deadline - 0.3 - time.time()))
+            ip("netns", "del", "storm")
+            time.sleep(max(0, deadline - time.time()))
+            ip("link", "show", PARENT)
+            waited.append(1e3 * (time.time() - deadline))
+
+        def enter():
+            time.sleep(max(0, deadline - 0.5 - time.time()))
+            while time.time() < deadline:
+                node.operator.run("lease", "enter", lease["lease_id"], "--netns", NETNS / "a", "--local-socket", SOCKET)
+                entered.append(1e3 * (time.time() - deadline))
+        threads = [threading.Thread(target=it) for it in (keep_busy, enter)]
+        for thread in threads:
+            thread.start()
+        with Listener(MAC, namespace="wire") as heard, Sender(NETNS / "a", device, MAC, 0.001, burst=20, size=1400):
+            ends_on_time(suite, "under a storm", lease, heard, STORM_LATE_MS)
+        for thread in threads:
+            thread.join()
+        print(f"   the lock was busy for {waited[0]:.0f} ms after the deadline", flush=True)
+        suite.check("the kernel's lock is busy at the deadline", waited[0] > 2 * STORM_LATE_MS, f"more than {2 * STORM_LATE_MS} ms", waited[0])
+        suite.check("a caller waits for it at the deadline", entered[-1] > STORM_LATE_MS, f"more than {STORM_LATE_MS} ms", entered[-1])
+        suite.equal("under a storm: the lease is expired", "expired", node.operator.wait_until(lease, "expired")["state"])
+        suite.equal("under a storm: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        alice.free(alloc(alice, 100))
+    is_as_before(suite, "after the storm", start)
+
+
+def without_daemon(suite, node):
+    """The watchdog ends access at the deadline, whether the daemon is dead or stopped, and nobody else's; later the daemon
+    tells it, and leases the same address anew."""
+    alice, start = node.tenant("alice"), state()
+    with namespaces("a", "b"):
+        long = alloc(alice, 50, "--hand-over", "netns")
+        hand_over(node.operator, long, "b", "10.9.0.3")
+        for name, late_limit_ms in (("a dead daemon", LATE_LIMIT_MS), ("a stopped daemon", STOPPED_LATE_MS)):
+            short = alloc(alice, 100, "--hand-over", "netns", "--mac", MAC, secs=TERM_SECS)
+            device = hand_over(node.operator, short, "a", "10.9.0.2")
+            with flow("a", device, MAC) as heard:
+                suite.check(f"{name}: frames flow", heard.flows())
+                if name == "a dead daemon":
+                    node.kill()
+                else:
+                    node.process.send_signal(signal.SIGSTOP)
+                suite.check(f"{name}: they flow on", heard.flows())
+                ends_on_time(suite, name, short, heard, late_limit_ms)
+            suite.check(f"{name}: no way to the wire", not pings("a", "10.9.0.1"))
+            suite.check(f"{name}: the other lease goes on", pings("b", "10.9.0.1"))
+            if name == "a dead daemon":
+                node.start()
+            else:
+                node.process.send_signal(signal.SIGCONT)
+            suite.equal(f"{name}: later it tells the end", "expired", node.operator.wait_until(short, "expired")["state"])
+            suite.equal(f"{name}: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+            suite.check(f"{name}: the other lease still goes on", pings("b", "10.9.0.1"))
+            works(suite, name, node)
+        alice.free(long)
+    is_as_before(suite, "without a daemon", start)
+
+
+def works(suite, name, node):
+    """A new lease, of an address that the earlier one had."""
+    alice = node.tenant("alice")
+    with namespaces("new"):
+        lease = until(lambda: granted(alice), 30, "a new lease")
+        device = hand_over(node.operator, lease, "new", "10.9.0.4")
+        with flow("new", device, MAC) as heard:
+            suite.check(f"{name}: a new lease with the same address sends", heard.flows())
+        alice.free(lease)
+
+
+def granted(tenant):
+    """A lease of the address; None while the release of the one before goes on."""
+    try:
+        return alloc(tenant, 100, "--hand-over", "netns", "--mac", MAC)
+    except Refused as refusal:
+        if "another lease" not in refusal.message:
+            raise
+        return None
+
+
+def loud_neighbour(suite, node):
+    """A tenant that floods the wire goes on, frame by frame, while the lease beside it is cut and cleaned."""
+    alice, bob, start = node.tenant("alice"), node.tenant("bob"), state()
+    with namespaces("a", "loud"):
+        loud = alloc(bob, 500, "--hand-over", "netns")
+        device = hand_over(node.operator, loud, "loud", "10.9.0.3")
+        with Flood(NETNS / "loud", device, loud["binding"]["net"]["mac"], "wire") as flood:
+            beside = links()
+            lease = alloc(alice, 100, "--hand-over", "netns", "--mac", MAC, secs=TERM_SECS)
+            with flow("a", hand_over(node.operator, lease, "a", "10.9.0.2"), MAC) as heard:
+                suite.check("beside a flood: frames flow", heard.flows())
+                ends_on_time(suite, "beside a flood", lease, heard)
+            node.operator.wait_until(lease, "expired")
+            until(lambda: links() == beside, 30, "the release")
+            flood.is_whole(suite, "the flood", heard.last)
+        bob.free(loud)
+    is_as_before(suite, "after the flood", start)
+
+
+def dies(suite, node):
+    """Killed behind any of its own steps, when it tries the kernel at its start and in a lease, the daemon leaves nothing
+    that the next one does not adopt or remove."""
+    alice, start = node.tenant("alice"), state()
+    node.stop()
+    for step, time in SOME_STEPS:
+        name = f"{step}, time {time}"
+        node.environment[DIE_AFTER] = f"{step}#{time}"
+        with namespaces("a"):
+            try:
+                node.start()
+                # Each passes every step once at least.
+                for _ in range(time):
+                    alice.free(alloc(alice, 100))
+                    lease = alloc(alice, 100, "--hand-over", "netns")
+                    hand_over(node.operator, lease, "a", "10.9.0.2")
+                    alice.free(lease)
+            except (Refused, RuntimeError):
+                pass  # Of a daemon that has died.
+            suite.equal(f"{name}: the daemon died there", -signal.SIGABRT, node.process.wait(30))
+            node.environment.clear()
+            node.start()
+            for lease in alice.ask("lease", "list").get("leases", []):
+                if lease["state"] in ("active", "binding"):
+                    alice.free(lease)
+            is_as_before(suite, name, start)
+        works(suite, name, node)
+        is_as_before(suite, f"{name}, after a new lease", start)
+        node.stop()
+    node.start()
