@@ -164,8 +164,13 @@ impl LeaseTable {
             end: Some(end),
             ..record.clone().over(phase)
         };
-        if is_news {
+        // Otherwise the next start on this boot would give it its part again, which another lease may have by then.
+        let would_stay = { self.resources.get(&record.resource_id) }
+            .is_some_and(|resource| resource.durability.leases_stay());
+        if is_news || (would_stay && record.placement.is_some()) {
             self.journal(Change::PutLease(ended.clone()));
+        }
+        if is_news {
             self.note(Note::Ended { lease_id, phase });
         }
         self.remember(now, Duration::from_millis(over_for_ms), phase, ended);

@@ -222,6 +222,24 @@ fn cores_that_one_tenant_holds_are_counted_in_every_class() {
     assert!(refusal.message.contains("cpu-per-tenant-max"), "{refusal}");
 }
 
+#[test]
+fn a_lease_that_ended_before_a_reboot_takes_no_cores_from_one_granted_after_it() {
+    let mut world = world();
+    let (ended_before, part) = granted(&mut world, asked(1, WholeCore));
+    // It is cut, and its release is not done, when the machine goes down.
+    world.free(ended_before.lease_id);
+    let cut = world.cut_order();
+    world.cut_ok(cut);
+    let mut rebooted = restart_into(&world, self::world(), false);
+    let (lives, its) = granted(&mut rebooted, asked(1, WholeCore));
+    assert_eq!(its, part);
+    let mut after = restart_into(&rebooted, self::world(), true);
+    assert_eq!(after.query(lives.lease_id).phase, LeasePhase::Active);
+    let holders = after.table.holders(ARENA);
+    let holders: Vec<LeaseId> = holders.map(|(binding_id, _)| binding_id.lease_id).collect();
+    assert_eq!(holders, [lives.lease_id]);
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Ask(u64, CpuIsolationClass),
