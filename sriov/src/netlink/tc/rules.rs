@@ -1,20 +1,17 @@
-//! Traffic control: what leaves an interface is shaped, and what arrives is filtered and redirected.
-//!
-//! netlink-packet-route has the messages, flower, matchall and mirred. The options of htb, gact and vlan are bytes here,
-//! as `linux/pkt_sched.h` and `linux/tc_act/` have them.
+//! Rules for what arrives at an interface: frames are dropped or redirected.
 
 use fabricbios_wire::MacAddress;
-use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NlasIterator};
+use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{
         TcAction, TcActionAttribute, TcActionMirrorOption, TcActionOption, TcActionType,
-        TcAttribute, TcFilterFlowerOption, TcFilterMatchAllOption, TcHandle, TcHeader, TcMessage,
-        TcMirror, TcMirrorActionType, TcOption, TcQdiscFqCodelOption,
+        TcFilterFlowerOption, TcFilterMatchAllOption, TcHandle, TcMessage, TcMirror,
+        TcMirrorActionType, TcOption,
     },
 };
 
-use super::{By, Error, Netlink};
+use super::{By, Error, Netlink, message, of_kind, options_of, value_of};
 
 /// `ETH_P_ALL`.
 const ALL: u16 = 0x0003;
@@ -25,9 +22,6 @@ const VLAN: u16 = 0x8100;
 /// know too (`ETH_P_QINQ1` to `ETH_P_QINQ3`).
 pub const TAGS: [u16; 5] = [VLAN, 0x88a8, 0x9100, 0x9200, 0x9300];
 
-/// The shaper of an interface, and its only class.
-const SHAPER: TcHandle = TcHandle { major: 1, minor: 0 };
-const CLASS: TcHandle = TcHandle { major: 1, minor: 1 };
 /// What arrives at an interface with a clsact.
 const ARRIVING: TcHandle = TcHandle {
     major: u16::MAX,
@@ -40,23 +34,6 @@ const REDIRECTS: u32 = 16;
 const REDIRECTION: TcHandle = TcHandle { major: 0, minor: 1 };
 /// `TCA_CLS_FLAGS_SKIP_HW`.
 const SKIP_HARDWARE: u32 = 1;
-
-/// `TCA_HTB_PARMS`, `TCA_HTB_INIT`, `TCA_HTB_RATE64`, `TCA_HTB_CEIL64`.
-const HTB_PARMS: u16 = 1;
-const HTB_INIT: u16 = 2;
-const HTB_RATE64: u16 = 6;
-const HTB_CEIL64: u16 = 7;
-/// `struct tc_htb_glob.version`.
-const HTB_VERSION: u32 = 3;
-/// Bytes of `struct tc_htb_opt`.
-const HTB_OPTION_BYTES: usize = 44;
-/// `TC_LINKLAYER_ETHERNET`: the kernel needs no rate tables.
-const ETHERNET: u8 = 1;
-/// A class sends that much at once: a segment of TCP before the card splits it.
-const BURST_BYTES: u64 = 128 << 10;
-const QUEUE_BYTES_MIN: u64 = 256 << 10;
-/// A tick of the kernel's scheduler is 64 ns (`PSCHED_SHIFT`).
-const TICK_NS: u64 = 64;
 
 /// `TCA_GACT_PARMS`, `TCA_VLAN_PARMS`.
 const PARAMETERS: u16 = 2;
@@ -108,40 +85,6 @@ pub enum Tag {
 /// A rule for frames that arrive at an interface. The first rule that fits counts.
 pub type Rule = (Frames, Action);
 
-fn message(index: u32, parent: TcHandle, handle: TcHandle) -> TcMessage {
-    let mut message = TcMessage::default();
-    message.header = TcHeader {
-        // An index is positive.
-        index: i32::try_from(index).unwrap_or(i32::MAX),
-        parent,
-        handle,
-        ..TcHeader::default()
-    };
-    message
-}
-
-fn of_kind(mut message: TcMessage, kind: &str, options: Vec<TcOption>) -> TcMessage {
-    message.attributes.push(TcAttribute::Kind(kind.into()));
-    if !options.is_empty() {
-        message.attributes.push(TcAttribute::Options(options));
-    }
-    message
-}
-
-fn kind_of(message: &TcMessage) -> Option<&str> {
-    message.attributes.iter().find_map(|it| match it {
-        TcAttribute::Kind(kind) => Some(&**kind),
-        _ => None,
-    })
-}
-
-fn options_of(message: &TcMessage) -> Option<&[TcOption]> {
-    message.attributes.iter().find_map(|it| match it {
-        TcAttribute::Options(options) => Some(&**options),
-        _ => None,
-    })
-}
-
 /// The rule that redirects, for a request. Without its handle: its place among the rules.
 fn redirection(index: u32, handle: TcHandle) -> TcMessage {
     let mut rule = message(index, ARRIVING, handle);
@@ -149,51 +92,7 @@ fn redirection(index: u32, handle: TcHandle) -> TcMessage {
     of_kind(rule, "flower", Vec::new())
 }
 
-fn words(values: &[u32]) -> Vec<u8> {
-    values.iter().flat_map(|it| it.to_ne_bytes()).collect()
-}
-
 impl Netlink {
-    /// Everything that leaves the interface obeys the rate, in bytes per second, and the flows share it (htb, fq_codel).
-    ///
-    /// # Errors
-    /// The kernel has no htb or no fq_codel, or refuses.
-    pub fn shape(&self, index: u32, rate: u64) -> Result<(), Error> {
-        let by = By::Index(index);
-        let glob = words(&[HTB_VERSION, 10, CLASS.minor.into(), 0, 0]);
-        let init = TcOption::Other(DefaultNla::new(HTB_INIT, glob));
-        let root = of_kind(message(index, TcHandle::ROOT, SHAPER), "htb", vec![init]);
-        let root = RouteNetlinkMessage::NewQueueDiscipline(root);
-        self.add("add htb to", by, root)?;
-        let class = of_kind(message(index, SHAPER, CLASS), "htb", class_options(rate));
-        let class = RouteNetlinkMessage::NewTrafficClass(class);
-        self.add("add the class of htb to", by, class)?;
-        let limit = TcQdiscFqCodelOption::MemoryLimit(queue_bytes(rate));
-        let leaf = message(index, CLASS, TcHandle::UNSPEC);
-        let leaf = of_kind(leaf, "fq_codel", vec![TcOption::FqCodel(limit)]);
-        let leaf = RouteNetlinkMessage::NewQueueDiscipline(leaf);
-        self.add("add fq_codel to", by, leaf)
-    }
-
-    /// The rate that [`Netlink::shape`] has set; `None`: the interface is not shaped.
-    ///
-    /// # Errors
-    /// The system refuses.
-    pub fn shaped(&self, index: u32) -> Result<Option<u64>, Error> {
-        for (parent, expected) in [(TcHandle::ROOT, "htb"), (CLASS, "fq_codel")] {
-            let asked = message(index, parent, TcHandle::UNSPEC);
-            let asked = RouteNetlinkMessage::GetQueueDiscipline(asked);
-            let found = self.tc("get queue of", index, asked)?;
-            if found.as_ref().and_then(kind_of) != Some(expected) {
-                return Ok(None);
-            }
-        }
-        let asked = message(index, TcHandle::UNSPEC, CLASS);
-        let asked = RouteNetlinkMessage::GetTrafficClass(asked);
-        let found = self.tc("get the class of htb of", index, asked)?;
-        Ok(found.as_ref().and_then(options_of).and_then(rate_of))
-    }
-
     /// Sets the rules for frames that arrive at an interface without rules; one of them redirects. Frames that fit none go to
     /// the node.
     ///
@@ -283,97 +182,6 @@ impl Netlink {
         found.sort_by_key(|it| it.header.info >> 16);
         Ok(found.iter().map(rule_of).collect())
     }
-
-    fn add(
-        &self,
-        step: &'static str,
-        by: By<'_>,
-        message: RouteNetlinkMessage,
-    ) -> Result<(), Error> {
-        self.request(step, &by, message, NLM_F_CREATE | NLM_F_EXCL)
-            .map(|_| ())
-    }
-
-    /// `None`: it does not exist.
-    fn tc(
-        &self,
-        step: &'static str,
-        index: u32,
-        message: RouteNetlinkMessage,
-    ) -> Result<Option<TcMessage>, Error> {
-        // Without the flag the kernel tells the listeners, and not who asks.
-        let found = match self.request(step, &By::Index(index), message, NLM_F_ECHO) {
-            Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(None),
-            found => found?,
-        };
-        Ok(found.into_iter().find_map(|it| match it {
-            RouteNetlinkMessage::NewQueueDiscipline(it)
-            | RouteNetlinkMessage::NewTrafficClass(it) => Some(it),
-            _ => None,
-        }))
-    }
-}
-
-/// How much waits for the shaper: what it sends in 20 ms, and a few segments of TCP before the card splits them. These
-/// frames still leave after a cut by rules.
-fn queue_bytes(rate: u64) -> u32 {
-    u32::try_from((rate / 50).max(QUEUE_BYTES_MIN)).unwrap_or(u32::MAX)
-}
-
-/// `struct tc_htb_opt`, with ceiling = rate.
-fn class_options(rate: u64) -> Vec<TcOption> {
-    let rate = rate.max(1);
-    let slow = u32::try_from(rate).unwrap_or(u32::MAX);
-    let mut spec = vec![0, ETHERNET, 0, 0, 0, 0, 0, 0];
-    spec.extend(slow.to_ne_bytes());
-    // Two milliseconds at least, or a fast link never gets its rate.
-    let burst = BURST_BYTES.max(rate / 500);
-    let burst_ns = u128::from(burst) * 1_000_000_000 / u128::from(rate);
-    let ticks = u32::try_from(burst_ns / u128::from(TICK_NS)).unwrap_or(u32::MAX);
-    let quantum = u32::try_from(burst).unwrap_or(u32::MAX);
-    let mut bytes = spec.repeat(2);
-    bytes.extend(words(&[ticks, ticks, quantum, 0, 0]));
-    let mut options = vec![DefaultNla::new(HTB_PARMS, bytes)];
-    if rate > u64::from(u32::MAX) {
-        let wide = rate.to_ne_bytes().to_vec();
-        options.push(DefaultNla::new(HTB_RATE64, wide.clone()));
-        options.push(DefaultNla::new(HTB_CEIL64, wide));
-    }
-    options.into_iter().map(TcOption::Other).collect()
-}
-
-/// The rate of a class whose ceiling is the rate.
-fn rate_of(options: &[TcOption]) -> Option<u64> {
-    // The crate does not know htb: its options are one attribute.
-    let [TcOption::Other(all)] = options else {
-        return None;
-    };
-    let all = value_of(all);
-    let find = |kind| {
-        let mut found = NlasIterator::new(&all[..]).filter_map(Result::ok);
-        found
-            .find(|it| it.kind() == kind)
-            .map(|it| it.value().to_vec())
-    };
-    let parms = find(HTB_PARMS).filter(|it| it.len() >= HTB_OPTION_BYTES)?;
-    let narrow = |at: usize| {
-        let bytes = parms.get(at..at + 4)?.try_into().ok()?;
-        Some(u64::from(u32::from_ne_bytes(bytes)))
-    };
-    let wide = |kind| {
-        let bytes = find(kind)?.try_into().ok()?;
-        Some(u64::from_ne_bytes(bytes))
-    };
-    let rate = wide(HTB_RATE64).or(narrow(8))?;
-    let ceiling = wide(HTB_CEIL64).or(narrow(20))?;
-    (rate == ceiling).then_some(rate)
-}
-
-fn value_of(attribute: &DefaultNla) -> Vec<u8> {
-    use netlink_packet_core::Nla;
-    let mut value = vec![0; attribute.value_len()];
-    attribute.emit_value(&mut value);
-    value
 }
 
 fn filter(index: u32, preference: u32, (frames, action): Rule) -> TcMessage {
@@ -508,9 +316,7 @@ fn action_of(actions: &[TcAction]) -> Option<Action> {
         }
         let bytes = |number| {
             options.iter().find_map(|it| match it {
-                TcActionOption::Other(it) => {
-                    (netlink_packet_core::Nla::kind(it) == number).then(|| value_of(it))
-                }
+                TcActionOption::Other(it) => (it.kind() == number).then(|| value_of(it)),
                 _ => None,
             })
         };
@@ -555,7 +361,7 @@ mod tests {
 
     use netlink_packet_core::{Emitable, Parseable};
 
-    use super::*;
+    use super::{super::kind_of, *};
 
     #[test]
     fn a_rule_is_the_same_after_its_way_through_a_message() {
@@ -590,17 +396,6 @@ mod tests {
             // The kernel deletes a rule of another kind only with its lock of network devices.
             let redirects = rule.1 != Action::Drop;
             assert!(!redirects || kind_of(&read) == Some("flower"), "{rule:?}");
-        }
-    }
-
-    #[test]
-    fn the_rate_of_a_class_is_read_back_also_above_32_bits() {
-        for rate in [1, 1_250_000, u64::from(u32::MAX), 50_000_000_000] {
-            let class = of_kind(message(3, SHAPER, CLASS), "htb", class_options(rate));
-            let mut bytes = vec![0; class.buffer_len()];
-            class.emit(&mut bytes);
-            let read = TcMessage::parse(&bytes).unwrap();
-            assert_eq!(rate_of(options_of(&read).unwrap()), Some(rate));
         }
     }
 }
