@@ -212,6 +212,16 @@ fn groups(
              and the others are not online or isolated"
         );
     }
+    if let Wanted::These(CpuList(named)) = wanted {
+        let is_offered = |cpu: &&u32| groups.iter().any(|group| group.cpus.contains(cpu));
+        let left_out: Vec<u32> = named.iter().filter(|it| !is_offered(it)).copied().collect();
+        if !left_out.is_empty() {
+            tracing::info!(
+                cpus = list(&left_out),
+                "--cpus: not offered, as the core of the boot CPU and those of --cpu-reserve are never leased"
+            );
+        }
+    }
     Ok(groups)
 }
 
