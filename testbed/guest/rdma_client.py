@@ -236,9 +236,10 @@ class Client:
 
 def _answer(client, words):
     """One order of the command's standard input."""
-    order, numbers = words[0], [int(w, 0) for w in words[1:] if order != "write" or w is words[1]]
+    order = words[0]
+    numbers = [int(word, 0) for word in (words[1:2] if order == "write" else words[1:])]
     if order == "write":
-        done = client.write(numbers[0], " ".join(words[2:]).encode())
+        done = client.write(*numbers, " ".join(words[2:]).encode())
     elif order == "read":
         done = client.read(*numbers)
     elif order == "swap":

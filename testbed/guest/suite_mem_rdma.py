@@ -4,7 +4,11 @@
 after the lease has ended, however that came about. MEM_CYCLES says how many leases are granted and freed to see
 that nothing stays behind."""
 import contextlib
+import json
 import os
+import pathlib
+import subprocess
+import sys
 
 from checks import Suite, lab_device, leased, length, rearm
 from fabric import NOT_FOUND, Node, Refused, resources
@@ -13,6 +17,7 @@ from writer import Writer
 
 LEASE_BYTES = 65536
 ARENA_BYTES = 16 << 20
+CLIENT = pathlib.Path(__file__).with_name("rdma_client.py")
 CYCLES = int(os.environ.get("MEM_CYCLES", length("30", "10")))
 # A queue pair destroyed before its window keeps the kernel for 51 s; an orderly cut takes milliseconds, and
 # an emulated processor some hundred times that.
@@ -30,6 +35,20 @@ def use(suite, node, device):
         suite.equal("write of the last byte", "success", client.write(LEASE_BYTES - 1, b"z").status)
         suite.equal("read of the last bytes", pattern[-4:-1] + b"z", client.read(LEASE_BYTES - 4, 4).data)
         suite.equal("query: state", ("active", "ACTIVE"), tuple(map(node.tenant("alice").query(lease).get, ("state", "status"))))
+
+
+def by_hand(suite, node, _device):
+    """The client as a command, as docs/rdma-client.md shows it."""
+    alice = node.tenant("alice")
+    with subprocess.Popen([sys.executable, CLIENT, "--device", "rxe0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as command:
+        lease = alice.alloc(LEASE_BYTES, 300, json.loads(command.stdout.readline())["rdma_peer"])
+        said, _ = command.communicate(f"connect {json.dumps(lease)}\nwrite 0 hello world\nread 0 11\nread x\n")
+    said = [json.loads(line) for line in said.splitlines()]
+    suite.equal("by hand: connected", [{"connected": True}], said[:1])
+    suite.equal("by hand: write, and read what was written", [("success", ""), ("success", "hello world")],
+                [(answer.get("status"), answer.get("text")) for answer in said[1:3]])
+    suite.check("by hand: a mistake is told", "error" in said[-1], "an error", said[-1])
+    alice.free(lease)
 
 
 def atomics(suite, node, device):
@@ -281,7 +300,7 @@ def killed(suite, node, _device):
     alice.free(lease)
 
 
-SECTIONS = (use, atomics, bind_later, side_by_side, several_queue_pairs, keys_of_others, out_of_bounds, rotation, ends, other_tenants,
+SECTIONS = (use, by_hand, atomics, bind_later, side_by_side, several_queue_pairs, keys_of_others, out_of_bounds, rotation, ends, other_tenants,
             cut_after_fault, zero_again, cycles, killed)
 
 
