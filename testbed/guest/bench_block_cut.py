@@ -10,7 +10,8 @@ import statistics
 import sys
 
 from block import BlockNode, alloc, attached, directory_pool, loop_device, nqn_of, ready, sh
-from nvme_host import Fio, connect, gone, until
+from checks import until
+from nvme_host import Fio, connect, gone
 from ratios import percentile
 from suite_block_stuck import fences, slice_of
 

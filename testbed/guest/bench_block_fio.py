@@ -10,7 +10,8 @@ import sys
 
 from block import MIB, RDMA, TCP, BlockNode, attached, directory_pool, loop_device, ready
 from block_by_hand import Loan, Port
-from nvme_host import device, until
+from checks import until
+from nvme_host import device
 from ratios import interleaved, report
 
 LENGTH = 32 * MIB

@@ -10,9 +10,9 @@ import subprocess
 import tempfile
 
 import nvmet_tree
-from checks import LATE_LIMIT_MS, give_back, programs, skip
+from checks import LATE_LIMIT_MS, give_back, programs, skip, until
 from fabric import ADDRESS, Node
-from nvme_host import connect, controllers, disconnect, until
+from nvme_host import connect, controllers, disconnect
 
 TCP_PORT, TCP6_PORT, RDMA_PORT, FBBU_PORT = 4420, 4421, 4422, 5703
 ADDRESS6 = "fd00:77::1"

@@ -6,8 +6,9 @@ import pathlib
 import signal
 import subprocess
 
+from checks import until
 from fabric import program
-from nvme_host import controllers, until
+from nvme_host import controllers
 
 DIRECTORY = pathlib.Path("/run/fabricbios/attach")
 

@@ -15,6 +15,8 @@ SKIPPED = 77
 FULL = bool(os.environ.get("FABRICBIOS_FULL"))
 # Allowed delay on a loaded emulated processor; on hardware it is some milliseconds.
 LATE_LIMIT_MS = 2000
+# A daemon that lives has two seconds for its own end; then the watchdog ends leases in its place.
+STOPPED_LATE_MS = 3000 + LATE_LIMIT_MS
 
 
 def length(full, short):
@@ -33,6 +35,16 @@ try:
     NO_RDMA = None
 except ImportError as absent:  # The data plane over UDP is tested without.
     ENDS, NO_RDMA = frozenset(), f"python3-pyverbs ({absent})"
+
+
+def until(condition, secs=30, what="condition"):
+    """The first true value of `condition()`; TimeoutError with `what` if there is none in time."""
+    limit = time.monotonic() + secs
+    while not (value := condition()):
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{what}: not within {secs} s")
+        time.sleep(0.05)
+    return value
 
 
 def programs():

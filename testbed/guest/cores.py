@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import subprocess
-import time
 
 from checks import give_back, programs, skip
 from fabric import Node
@@ -158,16 +157,6 @@ def kernel_threads():
                 parent = (at / "stat").read_text().rpartition(")")[2].split()[1]
                 found |= {int(at.name)} if "2" in (parent, at.name) else set()
     return found
-
-
-def until(holds, secs, what):
-    """The first true answer of `holds`."""
-    give_up_at = time.monotonic() + secs
-    while not (answer := holds()):
-        if time.monotonic() > give_up_at:
-            raise TimeoutError(f"{what}: not in {secs} s")
-        time.sleep(0.01)
-    return answer
 
 
 def numbers(text):

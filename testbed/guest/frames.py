@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from checks import LATE_LIMIT_MS
+from checks import LATE_LIMIT_MS, until
 
 WIRE = "wire0"
 PROTOCOL, FLOOD_PROTOCOL = 0x88B5, 0x88B7
@@ -20,18 +20,6 @@ SOL_PACKET, PACKET_AUXDATA, SO_ATTACH_FILTER, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 2
 BURST, PAUSE_SECS = 10, 0.01
 # Of frames that nobody has read yet.
 CAPTURE_BYTES = 256 << 20
-# The watchdog gives a daemon that lives two seconds before it ends leases in its place.
-STOPPED_LATE_MS = 3000 + LATE_LIMIT_MS
-
-
-def until(find, secs, what):
-    """The first true answer of `find`."""
-    limit = time.monotonic() + secs
-    while not (found := find()):
-        if time.monotonic() > limit:
-            raise TimeoutError(f"{what}: not within {secs} s")
-        time.sleep(0.05)
-    return found
 
 
 def raw_bytes(text):

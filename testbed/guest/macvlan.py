@@ -7,8 +7,9 @@ import os
 import pathlib
 import subprocess
 
+from checks import until
 from fabric import Node
-from frames import CLONE_NEWNET, Listener, Sender, until
+from frames import CLONE_NEWNET, Listener, Sender
 
 PARENT = "parent0"
 SOCKET = "/run/fabricbios-suite/local.sock"

@@ -7,9 +7,9 @@ import subprocess
 import threading
 import time
 
-from checks import LATE_LIMIT_MS, length
+from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, length, until
 from fabric import Refused
-from frames import STOPPED_LATE_MS, Flood, Listener, Sender, ends_on_time, until
+from frames import Flood, Listener, Sender, ends_on_time
 from macvlan import NETNS, PARENT, SOCKET, alloc, flow, hand_over, ip, is_as_before, links, namespaces, pings, state
 
 MAC = "02:00:00:00:00:42"

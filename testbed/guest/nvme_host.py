@@ -9,19 +9,11 @@ import subprocess
 import threading
 import time
 
+from checks import until
+
 SUBSYSTEMS = pathlib.Path("/sys/class/nvme-subsystem")
 CONTROLLERS = pathlib.Path("/sys/class/nvme")
 LISTENING, ESTABLISHED = "0A", "01"
-
-
-def until(condition, secs=30, what="condition"):
-    """The first true value of `condition()`; TimeoutError with `what` if there is none in time."""
-    limit = time.monotonic() + secs
-    while not (value := condition()):
-        if time.monotonic() > limit:
-            raise TimeoutError(f"{what}: not within {secs} s")
-        time.sleep(0.05)
-    return value
 
 
 def controllers(nqn):

@@ -7,13 +7,12 @@ import os
 import pathlib
 import shutil
 import socket
-import tempfile
 
 from block import MIB, BlockNode, alloc, attached, directory_pool, leased, loop_device, put, ready, resources, run, sh
 from block import traces, same_traces
-from checks import Suite
+from checks import Suite, until
 from fabric import ADDRESS, NOT_FOUND, OTHER, REFUSED, USAGE, Refused, program
-from nvme_host import LISTENING, sockets, until
+from nvme_host import LISTENING, sockets
 
 LATER = "10.77.9.1"
 NOBODY = 65534

@@ -12,11 +12,11 @@ import fbmu_frame as f
 import nvmet_tree
 from block import MIB, BlockNode, alloc, attached, directory_pool, get, leased, loop_device, pattern, put, ready
 from block import row_of, run, sh, size_of
-from checks import Suite, length, skip
+from checks import Suite, length, skip, until
 from fabric import REFUSED, UNREACHABLE
 from fbbu_client import Client
 from fbmu_suite import Strangers
-from nvme_host import connect, disconnect, gone, until, verified
+from nvme_host import connect, disconnect, gone, verified
 from suite_block_stuck import kernel_name, slice_of
 
 O_DIRECT = 0o40000

@@ -13,9 +13,9 @@ import time
 
 import nvmet_tree
 from block import MIB, RDMA, TCP, BlockNode, alloc, get, leased, nqn_of, pattern, put, ready, row_of, settled, sh
-from checks import Suite
+from checks import Suite, until
 from fbbu_client import Client
-from nvme_host import Fio, connect, device, disconnect, until, verified
+from nvme_host import Fio, connect, device, disconnect, verified
 
 STATE, POOL = "/dev/loop6", "/dev/loop7"
 STATE_BYTES = 96 * MIB

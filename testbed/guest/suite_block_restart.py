@@ -18,14 +18,12 @@ import time
 import nvmet_tree
 from block import MIB, BlockNode, alloc, attached, device_of, directory_pool, get, leased, loop_device, nqn_of, pattern, put
 from block import ready, resource_of, row_of, same_traces, settled, sh, size_of, traces
-from checks import LATE_LIMIT_MS, Suite, give_back, length
+from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, Suite, give_back, length, until
 from fabric import program
 from fbbu_client import Client
-from nvme_host import Fio, connect, device, disconnect, failed, gone, until, verified
+from nvme_host import Fio, connect, device, disconnect, failed, gone, verified
 
 TERM_SECS = length(10, 7)
-# The daemon has the first two seconds after a deadline; then the watchdog cuts.
-STOPPED_LATE_MS = 5000
 STEP_SECS = 15
 SECRET = pattern("secret")
 # Steps after which a different state is left each time.

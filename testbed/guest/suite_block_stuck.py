@@ -5,9 +5,9 @@ cannot finish, naming the device, and everybody else's grants, cuts and I/O go o
 fence goes."""
 from block import BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, on_time, ready, resource_of, row_of
 from block import settled, sh
-from checks import FULL, Suite, length
+from checks import FULL, Suite, length, until
 from fabric import Refused
-from nvme_host import Fio, Watch, connect, failed, gone, until, verified
+from nvme_host import Fio, Watch, connect, failed, gone, verified
 
 TERM_SECS = length(12, 8)
 

@@ -16,9 +16,9 @@ from block import MIB, TCP, TCP6, BlockNode, alloc, attached, device_of, directo
 from block import nqn_of, pattern, run
 from block import put, ready, row_of, same_traces, settled, sh, resources, size_of, traces
 from block_refusals import refused, strangers
-from checks import Suite, length
+from checks import Suite, length, until
 from fabric import NOT_FOUND, OTHER, REFUSED, Refused
-from nvme_host import CONTROLLERS, Fio, attempt, connect, controllers, disconnect, failed, gone, options_of, text_of, until, verified
+from nvme_host import CONTROLLERS, Fio, attempt, connect, controllers, disconnect, failed, gone, options_of, text_of, verified
 
 RENEW_SECS = length(15, 10)
 # Short, so that a block daemon queries the lease often.

@@ -11,9 +11,9 @@ import subprocess
 import time
 
 from block import loop_device, run, sh
-from checks import LATE_LIMIT_MS, Suite, length, skip
+from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, Suite, length, skip, until
 from cores import BUSY, CGROUPS, FORKS, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, health, leased, members, numbers, read, ready
-from cores import until, used_secs
+from cores import used_secs
 from fabric import REFUSED, USAGE, Refused, program
 
 SOCKET = "/run/fabricbios/local.sock"
@@ -23,7 +23,6 @@ NODES = {0: {0, 1, 2, 3}, 1: {4, 5, 6, 7}}
 TERM_SECS = length(8, 5)
 TRACED_SECS = length(10, 4)
 CYCLES = int(os.environ.get("CPU_CYCLES", length(500, 15)))
-STOPPED_LATE_MS = 5000
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
 # Those of a grant, then those of an end.
 GRANT_STEPS = ("make lease", "cpus", "mems", "exclusive", "partition", "thaw")

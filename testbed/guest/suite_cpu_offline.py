@@ -6,8 +6,8 @@ import contextlib
 import pathlib
 import signal
 
-from checks import Suite
-from cores import BUSY, CpuNode, alloc, cpus_of, enter, group_of, health, leased, numbers, read, ready, until
+from checks import Suite, until
+from cores import BUSY, CpuNode, alloc, cpus_of, enter, group_of, health, leased, numbers, read, ready
 from fabric import REFUSED
 
 CPUS = pathlib.Path("/sys/devices/system/cpu")

@@ -5,8 +5,8 @@ ask for, and kills nothing of them with the service of the daemon."""
 import pathlib
 
 from block import run, sh
-from checks import Suite, skip
-from cores import BUSY, CpuNode, alloc, cpus_of, enter, group_of, leased, members, numbers, read, ready, until
+from checks import Suite, skip, until
+from cores import BUSY, CpuNode, alloc, cpus_of, enter, group_of, leased, members, numbers, read, ready
 
 UNITS = pathlib.Path("/run/systemd/system")
 # Its CPUs are all, the leased ones too.

@@ -13,9 +13,8 @@ import subprocess
 import tempfile
 
 from block import MIB, BlockNode, alloc, directory_pool, ready, run, sh
-from checks import Suite, give_back, lab_device, leased, length, skip
+from checks import Suite, give_back, lab_device, leased, length, skip, until
 from fabric import Node, Refused, program, resources
-from nvme_host import until
 from rdma_client import ENDS, now_ms
 from writer import Writer
 

@@ -12,9 +12,9 @@ import subprocess
 import threading
 import time
 
-from checks import Suite, length, programs, skip
+from checks import Suite, length, programs, skip, until
 from fabric import REFUSED
-from frames import WIRE, until
+from frames import WIRE
 from macvlan import PARENT, SOCKET, NetNode, alloc, hand_over, inside, ip, is_as_before, namespaces, octets, pings, state
 from macvlan_ends import dies, ends, loud_neighbour, storm, without_daemon
 

@@ -13,7 +13,7 @@ import vf_ends
 from checks import Suite, give_back, length
 from fabric import REFUSED, USAGE, Refused
 from frames import ends_on_time
-from vf import MACS, TERM_SECS, alloc, enter, flow, namespace, net, up
+from vf import MACS, TERM_SECS, alloc, enter, flow, hand_over, namespace, net
 
 CYCLES = length(100, 6)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
@@ -46,8 +46,7 @@ def packets(suite, node):
         shown = vf.settings()[vf.number_of(one)]
         wanted = (f"link/ether {MACS[0]}", "max_tx_rate 100Mbps", "spoof checking on", "trust off")
         suite.check("the card tells address, rate, spoof check and trust", all(part in shown for part in wanted), wanted, shown)
-        enter(one, path)
-        up(one, "tenant")
+        hand_over(one, path)
         with flow(one, path) as heard:
             suite.check("frames with the leased address arrive", heard.flows())
         driver = os.path.basename(os.readlink(f"/sys/class/net/{vf.CARD}/device/driver"))
@@ -69,8 +68,7 @@ def packets(suite, node):
         give_back(bob, other)
     with namespace("tenant") as path:
         tagged = alloc(alice, "netns", vlan=42)
-        enter(tagged, path)
-        up(tagged, "tenant")
+        hand_over(tagged, path)
         with flow(tagged, path, vlan=42) as heard:
             suite.check("frames of VLAN 42 arrive with its tag", heard.flows())
         with flow(tagged, path) as heard:
@@ -83,8 +81,7 @@ def expiry(suite, node):
     alice = node.tenant("alice")
     with namespace("tenant") as path:
         lease = alloc(alice, "netns", secs=TERM_SECS)
-        enter(lease, path)
-        up(lease, "tenant")
+        hand_over(lease, path)
         with flow(lease, path) as heard:
             suite.check("expiry: frames flow", heard.flows())
             ends_on_time(suite, "expiry", lease, heard)
@@ -98,8 +95,7 @@ def namespace_first(suite, node):
     alice = node.tenant("alice")
     with namespace("tenant") as path:
         lease = alloc(alice, "netns")
-        enter(lease, path)
-        up(lease, "tenant")
+        hand_over(lease, path)
     interface = net(lease)["ifname"]
     vf.until(lambda: os.path.exists(f"/sys/class/net/{interface}"), 30, f"{interface} in the node's namespace")
     suite.equal("the namespace is gone and the lease is not", "active", alice.query(lease)["state"])
@@ -114,8 +110,7 @@ def restart(suite, node):
     alice = node.tenant("alice")
     with namespace("tenant") as path:
         lease = alloc(alice, "netns", secs=120)
-        enter(lease, path)
-        up(lease, "tenant")
+        hand_over(lease, path)
         with flow(lease, path) as heard:
             suite.check("restart: frames flow", heard.flows())
             node.kill()

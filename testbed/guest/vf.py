@@ -6,8 +6,9 @@ import pathlib
 import subprocess
 
 import checks
+from checks import until
 from fabric import Fabric, Node, Refused
-from frames import FLOW_SECS, WIRE, Listener, Sender, until
+from frames import FLOW_SECS, WIRE, Listener, Sender
 
 CARD = "pf0"
 PEER, WIRE_ADDRESS = "peer", "10.9.0.1"
@@ -119,8 +120,9 @@ def flow(lease, path="/proc/1/ns/net", vlan=None, source=None):
         yield listener
 
 
-def up(lease, name):
-    """Sets the tenant's interface up in its namespace, and waits for its carrier."""
-    interface = net(lease)["ifname"]
+def hand_over(lease, path):
+    """Gives its interface to a tenant's namespace, sets it up there, and waits for its carrier."""
+    enter(lease, path)
+    name, interface = pathlib.Path(path).name, net(lease)["ifname"]
     sh("ip", "-n", name, "link", "set", interface, "up")
     until(lambda: "LOWER_UP" in sh("ip", "-n", name, "link", "show", interface), FLOW_SECS, f"the carrier of {interface}")

@@ -8,9 +8,9 @@ import signal
 import subprocess
 
 import vf
-from checks import LATE_LIMIT_MS, give_back
-from frames import STOPPED_LATE_MS, Flood, Listener, ends_on_time
-from vf import MACS, TERM_SECS, alloc, enter, flow, namespace, net, sh, up
+from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, give_back
+from frames import Flood, Listener, ends_on_time
+from vf import MACS, TERM_SECS, alloc, flow, hand_over, namespace, net, sh
 
 DRIVER_PROTOCOL = 0x88B6
 # Debian's busybox is static: it needs nothing else in its container.
@@ -110,8 +110,7 @@ def without_daemon(suite, node, place):
             vm = alloc(alice, "vfio", secs=TERM_SECS + 4)
             lease = alloc(alice, "netns", secs=TERM_SECS + 4)
             its = {net(it)["pci_bdf"] for it in (vm, lease)}
-            enter(lease, path)
-            up(lease, "tenant")
+            hand_over(lease, path)
             with flow(lease, path) as heard, driven(place, vm, only_device=True) as (holder, heard_of_vm):
                 suite.check(f"{name}: frames flow", heard.flows() and heard_of_vm.flows())
                 if name == "a dead daemon":
@@ -141,12 +140,10 @@ def loud_neighbour(suite, node, _place):
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with namespace("loud") as loud_path, namespace("tenant") as path:
         loud = alloc(bob, "netns")
-        enter(loud, loud_path)
-        up(loud, "loud")
+        hand_over(loud, loud_path)
         with Flood(loud_path, net(loud)["ifname"], net(loud)["mac"]) as flood:
             lease = alloc(alice, "netns", secs=TERM_SECS)
-            enter(lease, path)
-            up(lease, "tenant")
+            hand_over(lease, path)
             with flow(lease, path) as heard:
                 suite.check("beside a flood: frames flow", heard.flows())
                 ends_on_time(suite, "beside a flood", lease, heard)
