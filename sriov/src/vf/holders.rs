@@ -147,7 +147,8 @@ fn wait(pid: i32, process: &Pidfd, group: &Path, until: Instant) -> Result<(), S
     }
 }
 
-/// Whether somebody has the group open, as the kernel opens it once; `None`: not known after `patience`. A group that is not there is open in nobody.
+/// Whether somebody has the group open, as the kernel opens it once; `None`: not known after `patience`. Nobody has one that
+/// is not there.
 ///
 /// open(2) waits while the kernel closes what a killed process had of the group (`group_lock` in drivers/vfio/group.c), so
 /// another thread calls it.
