@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the golden vectors with an independent implementation.
 
-This file was written only from docs/spec/fabricbios-wire-encoding-v0.md (data_plane.py beside it: only from
-data-plane-over-udp.md) and uses only the standard library; a client in another language needs no more. It
+This file was written only from docs/spec/fabricbios-wire-encoding-v0.md (beside it data_plane.py only from
+data-plane-over-udp.md, and gpu_session.py only from gpu-sessions.md) and uses only the standard library; a client in another language needs no more. It
 decodes every vector and compares the values with the `value` lines. If the file says that the bytes are
 canonical, it also encodes them again from those lines. Exits 1 on any difference, and if there was nothing
 to check.
@@ -18,6 +18,7 @@ import sys
 import uuid
 
 import data_plane
+import gpu_session
 
 STATUS = ["ok", "InvalidIntent", "InvalidArgs", "CapacityExceeded", "ResourceBusy", "NotFound", "Expired",
           "Revoked", "Fenced", "NotPermitted", "RenewTooEarly", "Unsupported", "Malformed", "Internal",
@@ -28,6 +29,8 @@ PARTITION = ["member", "root", "isolated"]
 HAND_OVER = ["interface", "netns", "vfio"]
 ENFORCEMENT = ["best_effort", "enforced"]
 GPU = ["shared", "session", "device", "partition"]
+GPU_MODE = ["one_shot", "session"]
+GPU_VENDOR = ["nvidia", "amd"]
 TRANSPORT = ["auto", "rdma", "udp", "both", "nvme-tcp", "nvme-rdma"]
 TIER = ["hot", "warm", "cold"]
 BOOL = ["false", "true"]
@@ -42,9 +45,9 @@ OUTCOME = ["torn_down", "fenced", "not_found"]
 CLASS = ["permanent", "transient", "policy"]
 TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 0xFF: "vendor"}
 KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020D), 0x0210, *range(0x0301, 0x030A), 0x0310, 0x0311,
-              *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0601, 0x0606),
-              *range(0x0901, 0x090C), 0x0910,
-              0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B09), *range(0x0C01, 0x0C04)}
+              *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0501, 0x0508), *range(0x0601, 0x0606),
+              *range(0x0901, 0x090E), 0x0910,
+              0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C04)}
 MAX_PAYLOAD = 65_536
 QUEUE_PAIRS_MAX = 8
 PROOF_STEPS_MAX = 64
@@ -238,6 +241,12 @@ def read_execution(area):
                     ("cpu_partition", partition)])
 
 
+def read_gpu_execution(area):
+    mode, slices = area.word(0x090C, GPU_MODE), area.one(0x090D, 2)
+    need(slices is None or number(slices), "InvalidIntent")
+    return present([("gpu_execution_mode", mode), ("gpu_compute_slices", mapped(slices, number))])
+
+
 def read_flags(area):
     flags = [("read_only", area.word(0x0906, BOOL)), ("mutual_auth", area.word(0x0907, BOOL))]
     return [(key, value) for key, value in flags if value == "true"]
@@ -281,7 +290,7 @@ def read_params(area):
     out += present([("cpu_isolation", area.word(0x0902, CPU)), ("gpu_exclusivity", area.word(0x0903, GPU))])
     out.append(("transport", area.word(0x0904, TRANSPORT) or "auto"))
     out.append(("rotate_on_renew", area.word(0x0905, BOOL) or "false"))
-    return out + read_flags(area) + read_execution(area) + read_affinities(area)
+    return out + read_flags(area) + read_execution(area) + read_gpu_execution(area) + read_affinities(area)
 
 
 def read_kv_cache(area):
@@ -390,6 +399,8 @@ def read_binding(area):
         out += [(f"nvmeof.{key}", value) for key, value in read_nvmeof(area)]
     if any(0x0401 <= tag <= 0x0408 for tag, _ in area.tlvs):
         out += [(f"net.{key}", value) for key, value in read_net(area)]
+    if any(0x0501 <= tag <= 0x0507 for tag, _ in area.tlvs):
+        out += [(f"gpu.{key}", value) for key, value in read_gpu(area)]
     if any(0x0601 <= tag <= 0x0605 for tag, _ in area.tlvs):
         out += [(f"cpu.{key}", value) for key, value in read_cpu(area)]
     return out
@@ -405,6 +416,16 @@ def read_net(area):
     need(dict(out)["rate_bps"], "InvalidIntent")
     return out + present([("vfio_group", mapped(group, number)),
                           ("cdi_device", mapped(cdi, lambda data: read_word(data, 128)))])
+
+
+def read_gpu(area):
+    place, cdi, slices = area.one(0x0504, 18), area.one(0x0505), area.one(0x0506, 2)
+    need(slices is None or number(slices), "InvalidIntent")
+    out = [("uuid", read_word(area.must(0x0501), 96)), ("vendor", GPU_VENDOR[area.number(0x0502, 1, 1)]),
+           ("vram_bytes", area.number(0x0503, 8))]
+    out += present([("session_endpoint", place and endpoint(place, "InvalidIntent")),
+                    ("cdi_device", mapped(cdi, lambda data: read_word(data, 128))), ("compute_slices", mapped(slices, number))])
+    return out + [("queue_slots", area.number(0x0507, 2))]
 
 
 def pci_function(value):
@@ -468,7 +489,7 @@ def read_echo(area):
                    ("transport", area.word(0x0904, TRANSPORT))])
     out.append(("rotate_on_renew", area.word(0x0905, BOOL) or "false"))
     out += read_flags(area) + read_execution(area)
-    out += present([("net_rate", area.word(0x090B, ENFORCEMENT))])
+    out += present([("net_rate", area.word(0x090B, ENFORCEMENT))]) + read_gpu_execution(area)
     return [(f"effective.{key}", value) for key, value in out]
 
 
@@ -522,7 +543,7 @@ def read_structured(r):
     out = [("node_id", r.take(32).hex()), ("epoch", r.u(8)), ("health", r.u(4))]
     for name, fields in LISTS.items():
         out += numbered(name, r.list(256, lambda r: [("resource_id", r.id())] + [(k, r.u(n)) for k, n in fields]))
-    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B08]
+    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B09]
     need(len(extensions) <= 2048, "InvalidIntent")
     return out + extensions
 
@@ -545,6 +566,11 @@ def read_extension(tag, value):
         return f"class_enforcement.{resource_id}", told(classes, lambda it: ENFORCEMENT[it])
     if tag == 0x0B07:
         return f"class_available.{resource_id}", told(by_class(rest, 8), str)
+    if tag == 0x0B09:
+        need(len(rest) == 10, "InvalidIntent")
+        slices, slices_free, sessions, sessions_free, queues = (number(rest[at:at + 2]) for at in range(0, 10, 2))
+        need(slices_free <= slices and sessions_free <= sessions, "InvalidIntent")
+        return f"gpu_slots.{resource_id}", f"{slices_free}/{slices} {sessions_free}/{sessions} {queues}"
     if tag == 0x0B08:
         need(len(rest) == 8, "InvalidIntent")
         total, free = number(rest[:4]), number(rest[4:])
@@ -619,15 +645,28 @@ def read_request(data):
     return out
 
 
-def read_answer(data, asked):
+def read_answer(data, asked, replies):
     flags, header, r = read_header(data)
     need(flags == 0x80 and header == asked, "Malformed")
     status = r.u(2)
     need(status < len(STATUS), "InvalidArgs")
     out = [("reply_status", status)]
-    out += REPLIES[header["msg_type"]](r) if status == 0 else read_refusal(status, r)
+    out += replies(header["msg_type"], r) if status == 0 else read_refusal(status, r)
     r.end()
     return out
+
+
+def read_gpu_request(data):
+    flags, header, r = read_header(data)
+    need(flags == 0 and header["msg_type"] in gpu_session.REQUESTS, "Unsupported")
+    out = [("msg_type", f"0x{header['msg_type']:04x}"), ("request_id", header["request_id"]), ("nonce", header["nonce"])]
+    out += gpu_session.read(gpu_session.REQUESTS[header["msg_type"]], r, need, quoted)
+    r.end()
+    return out
+
+
+def read_gpu_reply(code, r):
+    return gpu_session.read(gpu_session.REPLIES.get(code, []), r, need, quoted)
 
 
 def read_refusal(status, r):
@@ -715,7 +754,7 @@ def make_params(v):
         out += tlv(0x0904, bytes([TRANSPORT.index(v["transport"])]))
     if v["rotate_on_renew"] == "true":
         out += tlv(0x0905, b"\1")
-    return out + make_flags(v) + make_execution(v) + make_affinities(v)
+    return out + make_flags(v) + make_execution(v) + make_gpu_execution(v) + make_affinities(v)
 
 
 def make_word(v, key, tag, words):
@@ -742,6 +781,11 @@ def make_execution(v):
     width = tlv(0x0909, be(v["cpu_execution_width"], 2)) if "cpu_execution_width" in v else b""
     mode = make_word(v, "cpu_execution_mode", 0x0908, MODE)
     return mode + width + make_word(v, "cpu_partition", 0x090A, PARTITION)
+
+
+def make_gpu_execution(v):
+    slices = tlv(0x090D, be(v["gpu_compute_slices"], 2)) if "gpu_compute_slices" in v else b""
+    return make_word(v, "gpu_execution_mode", 0x090C, GPU_MODE) + slices
 
 
 def mac_bytes(value):
@@ -775,7 +819,7 @@ def make_binding(v):
         out += tlv(0x0103, place_bytes(v["udp_endpoint"]))
     if "limits.offset" in v:
         out += tlv(0x0104, be(v["limits.offset"], 8) + be(v["limits.length"], 8))
-    makers = {"rdma.": make_rdma, "nvmeof.": make_nvmeof, "net.": make_net, "cpu.": make_cpu}
+    makers = {"rdma.": make_rdma, "nvmeof.": make_nvmeof, "net.": make_net, "gpu.": make_gpu, "cpu.": make_cpu}
     return out + b"".join(make(below(v, prefix)) for prefix, make in makers.items() if below(v, prefix))
 
 
@@ -793,6 +837,17 @@ def make_net(v):
     if "vfio_group" in v:
         out += tlv(0x0407, be(v["vfio_group"], 4))
     return out + (tlv(0x0408, v["cdi_device"].encode()) if "cdi_device" in v else b"")
+
+
+def make_gpu(v):
+    out = tlv(0x0501, v["uuid"].encode()) + make_word(v, "vendor", 0x0502, GPU_VENDOR) + tlv(0x0503, be(v["vram_bytes"], 8))
+    if "session_endpoint" in v:
+        out += tlv(0x0504, place_bytes(v["session_endpoint"]))
+    if "cdi_device" in v:
+        out += tlv(0x0505, v["cdi_device"].encode())
+    if "compute_slices" in v:
+        out += tlv(0x0506, be(v["compute_slices"], 2))
+    return out + tlv(0x0507, be(v["queue_slots"], 2))
 
 
 def make_cpu(v):
@@ -832,7 +887,7 @@ def make_echo(values):
     out = make_word(v, "cpu_isolation", 0x0902, CPU) + make_word(v, "gpu_exclusivity", 0x0903, GPU)
     out += make_word(v, "transport", 0x0904, TRANSPORT)
     out += (tlv(0x0905, b"\1") if v["rotate_on_renew"] == "true" else b"") + make_flags(v)
-    return out + make_execution(v) + make_word(v, "net_rate", 0x090B, ENFORCEMENT)
+    return out + make_execution(v) + make_word(v, "net_rate", 0x090B, ENFORCEMENT) + make_gpu_execution(v)
 
 
 def make_end(v):
@@ -877,12 +932,19 @@ def make_extension(key, value):
         "class_enforcement": (0x0B06, lambda value: class_bytes(value, lambda word: bytes([ENFORCEMENT.index(word)]))),
         "class_available": (0x0B07, lambda value: class_bytes(value, lambda word: be(word, 8))),
         "virtual_functions": (0x0B08, lambda value: b"".join(be(word, 4) for word in reversed(value.split("/")))),
+        "gpu_slots": (0x0B09, slots_bytes),
         "transports": (0x0B04, lambda value: bytes(TRANSPORT.index(transport) for transport in value.split(",") if transport)),
     }
     if kind not in makers:
         return b""
     tag, make = makers[kind]
     return tlv(tag, bytes.fromhex(resource_id) + make(value))
+
+
+def slots_bytes(value):
+    slices, sessions, queues = value.split(" ")
+    words = [*reversed(slices.split("/")), *reversed(sessions.split("/")), queues]
+    return b"".join(be(word, 2) for word in words)
 
 
 def class_bytes(value, make):
@@ -909,13 +971,13 @@ def make_request_payload(code, v):
     return b"".join(makers[key](value) for key, value in v.items() if key in makers)
 
 
-def make_reply_payload(code, v):
+def make_reply_payload(v, body):
     if v["reply_status"] != "0":
         area = tlv(0x0A01, bytes([CLASS.index(v["class"])])) + tlv(0x0A02, text_bytes(v["message"]))
         if "renewable_at_unix_ms" in v:
             area += tlv(0x0A03, be(v["renewable_at_unix_ms"], 8))
         return be(v["reply_status"], 2) + counted(area)
-    return b"\0\0" + make_body(code, v)
+    return b"\0\0" + body()
 
 
 def make_body(code, v):
@@ -980,7 +1042,9 @@ def read_datagram(judge, data):
 def decode(keys, data):
     readers = {
         "request": lambda: read_request(data),
-        "answer": lambda: read_answer(data, asked_header(keys)),
+        "answer": lambda: read_answer(data, asked_header(keys), lambda code, r: REPLIES[code](r)),
+        "gpu_request": lambda: read_gpu_request(data),
+        "gpu_answer": lambda: read_answer(data, asked_header(keys), read_gpu_reply),
         "tlv": lambda: read_params(Area(data)),
         "flat": lambda: read_whole(data, read_flat),
         "structured": lambda: read_whole(data, read_structured),
@@ -992,12 +1056,18 @@ def decode(keys, data):
 
 def encode(keys, lines):
     v = dict(line.split(" = ", 1) for line in lines)
-    if keys["kind"] == "request":
+    if keys["kind"] in ("request", "gpu_request"):
         header = {key: int(v.pop(key), 0) for key in ("msg_type", "request_id", "nonce")}
-        return make_frame(0, header, make_request_payload(header["msg_type"], v))
-    if keys["kind"] == "answer":
+        code = header["msg_type"]
+        if keys["kind"] == "request":
+            return make_frame(0, header, make_request_payload(code, v))
+        return make_frame(0, header, gpu_session.make(gpu_session.REQUESTS[code], v, text_bytes))
+    if keys["kind"] in ("answer", "gpu_answer"):
         header = asked_header(keys)
-        return make_frame(0x80, header, make_reply_payload(header["msg_type"], v))
+        code = header["msg_type"]
+        bodies = {"answer": lambda: make_body(code, v),
+                  "gpu_answer": lambda: gpu_session.make(gpu_session.REPLIES.get(code, []), v, text_bytes)}
+        return make_frame(0x80, header, make_reply_payload(v, bodies[keys["kind"]]))
     makers = {"tlv": make_params, "flat": make_flat, "structured": make_structured,
               "data_request": data_plane.make, "data_reply": data_plane.make}
     return makers[keys["kind"]](v)
@@ -1030,7 +1100,8 @@ def main():
         if problem:
             wrong += 1
             print(f"{path.name}: {problem}", file=sys.stderr)
-    missing = {"request", "answer", "tlv", "flat", "structured", "data_request", "data_reply"} - counts.keys()
+    missing = {"request", "answer", "tlv", "flat", "structured", "data_request", "data_reply", "gpu_request",
+               "gpu_answer"} - counts.keys()
     if missing:
         print(f"{folder}: no vectors of kind {', '.join(sorted(missing))}", file=sys.stderr)
     print(", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())), f"checked, {wrong} wrong")

@@ -15,7 +15,7 @@ use clap::Args;
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_helper::Program;
-use fabricbios_node::{config::Settings, memory, past::Past, service::Service};
+use fabricbios_node::{config::Settings, gpu::GpuParts, memory, past::Past, service::Service};
 use fabricbios_testbed::fakes::FakeMemory;
 use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType};
 
@@ -84,6 +84,7 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
         &fabric,
         Past::open(&Program::of_this_process()?, &settings)?,
         vec![offered],
+        GpuParts::default(),
     )?;
     let identity = Identity::load(fabric.admin_identity())?;
     let node = Node::connect_blocking(&service.local_addr().to_string(), &identity)?;

@@ -20,7 +20,10 @@ impl From<&Command> for Topic {
     fn from(command: &Command) -> Self {
         match command {
             Command::Lease(Lease::Alloc(_)) => Self::NewLease,
-            Command::Lease(_) | Command::Mem(_) | Command::Block(_) => Self::Lease,
+            Command::Gpu(what) if what.is_leasing() => Self::NewLease,
+            Command::Lease(_) | Command::Mem(_) | Command::Block(_) | Command::Gpu(_) => {
+                Self::Lease
+            }
             Command::Fence(Fence::List | Fence::Clear { .. }) => Self::Fence,
             Command::Ping | Command::Inventory | Command::Identity(_) | Command::Run(_) => {
                 Self::Other

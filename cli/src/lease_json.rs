@@ -3,14 +3,15 @@
 use base16ct::lower::encode_string;
 use fabricbios_wire::{
     Binding, CpuExecutionMode, CpuIsolationClass, CpuPartition, Effective, Enforcement,
-    GpuExclusivityClass, LeaseEnd, LeaseInfo, LeaseIntent, LeaseStatus, ProofStep, RdmaBinding,
-    Transport,
+    GpuExclusivityClass, GpuExecutionMode, LeaseEnd, LeaseInfo, LeaseIntent, LeaseStatus,
+    ProofStep, RdmaBinding, Transport,
 };
 use serde::Serialize;
 use zeroize::Zeroizing;
 
 use crate::{
-    cpu_json::CpuJson, gid, net_json::NetJson, nvmeof_json::NvmeofJson, values::AffinityWords,
+    cpu_json::CpuJson, gid, gpu_json::GpuJson, net_json::NetJson, nvmeof_json::NvmeofJson,
+    values::AffinityWords,
 };
 
 #[derive(Serialize)]
@@ -64,6 +65,10 @@ struct EffectiveJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_exclusivity: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_execution_mode: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_compute_slices: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     transport: Option<&'static str>,
     rotate_on_renew: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -112,6 +117,8 @@ struct BindingJson<'a> {
     cpu: Option<CpuJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     net: Option<NetJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<GpuJson<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -213,6 +220,8 @@ impl From<&Effective> for EffectiveJson {
         Self {
             cpu_isolation: effective.cpu_isolation.map(CpuIsolationClass::name),
             gpu_exclusivity: effective.gpu_exclusivity.map(GpuExclusivityClass::name),
+            gpu_execution_mode: effective.gpu_execution_mode.map(GpuExecutionMode::name),
+            gpu_compute_slices: effective.gpu_compute_slices,
             transport: effective.transport.map(Transport::name),
             rotate_on_renew: effective.rotate_on_renew,
             read_only: effective.read_only,
@@ -254,6 +263,7 @@ impl<'a> From<&'a Binding> for BindingJson<'a> {
             nvmeof: binding.nvmeof().map(NvmeofJson::from),
             cpu: binding.cpu().map(CpuJson::from),
             net: binding.net().map(NetJson::from),
+            gpu: binding.gpu().map(GpuJson::from),
         }
     }
 }

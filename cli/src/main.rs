@@ -9,6 +9,7 @@ mod commands;
 mod cpu_json;
 mod failure;
 mod gid;
+mod gpu_json;
 mod hint;
 mod lease_json;
 mod lease_text;

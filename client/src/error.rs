@@ -75,6 +75,16 @@ pub enum Error {
         /// How the lease ended.
         why: String,
     },
+    /// The session of a GPU is over, with its memory and modules. Unless its lease is over too, another one can be opened.
+    #[error("session {session} of lease {lease_id} is over: {why}")]
+    SessionEnded {
+        /// The lease.
+        lease_id: LeaseId,
+        /// The session.
+        session: u64,
+        /// How the session ended.
+        why: String,
+    },
     /// A flush found that the machine of the node has restarted: confirmed writes since the last flush may be lost.
     /// The text says what to do; it comes once.
     #[error("{0}")]

@@ -1,8 +1,8 @@
 //! The kind of a lease, as a type.
 
-use fabricbios_wire::{BlockTerms, CpuTerms, MemTerms, NetTerms, ResourceType};
+use fabricbios_wire::{BlockTerms, CpuTerms, GpuTerms, MemTerms, NetTerms, ResourceType};
 
-/// [`Memory`], [`Blocks`], [`Cores`] or [`NetworkFunction`].
+/// [`Memory`], [`Blocks`], [`Cores`], [`NetworkFunction`] or [`Gpu`].
 pub trait Kind: sealed::Sealed {
     /// The resource type on the wire.
     const TYPE: ResourceType;
@@ -27,6 +27,10 @@ pub enum Cores {}
 #[derive(Clone, Copy, Debug)]
 pub enum NetworkFunction {}
 
+/// A GPU or part of one, for sessions.
+#[derive(Clone, Copy, Debug)]
+pub enum Gpu {}
+
 impl Storage for Memory {}
 impl Storage for Blocks {}
 
@@ -49,6 +53,7 @@ kinds! {
     Blocks Block BlockTerms "bytes()";
     Cores Cpu CpuTerms "cores()";
     NetworkFunction Net NetTerms "mbps()";
+    Gpu Gpu GpuTerms "min_vram()";
 }
 
 pub(crate) mod sealed {

@@ -6,7 +6,7 @@ use fabricbios_wire::{Binding, Enforcement, LeaseId, LeaseInfo, RdmaPeer, Reques
 use tokio::task::AbortHandle;
 
 use crate::{
-    Blocks, Cores, Error, Kind, Memory, NetworkFunction, Node, Storage, renewal, runtime,
+    Blocks, Cores, Error, Gpu, Kind, Memory, NetworkFunction, Node, Storage, renewal, runtime,
     runtime::wait, shared::Shared, transfer,
 };
 
@@ -21,6 +21,9 @@ pub type CpuLease = Lease<Cores>;
 
 /// A lease of a network function.
 pub type NetLease = Lease<NetworkFunction>;
+
+/// A lease of a GPU or of part of one; [`crate::GpuSession`] uses it.
+pub type GpuLease = Lease<Gpu>;
 
 /// The handle of a lease. [`Lease::free`] ends the lease; a lease whose handle is dropped expires at the end of its term.
 #[derive(Debug)]
@@ -175,7 +178,9 @@ impl<K: Kind> Lease<K> {
         self.stop_renewing();
         self.may_be_dropped = true;
         let node = self.shared.patient_node();
-        node.lease(Request::LeaseFree(self.lease_id())).await
+        let freed = node.lease(Request::LeaseFree(self.lease_id())).await?;
+        self.shared.set_freed();
+        Ok(freed)
     }
 
     /// Ends the lease, blocking; see [`Lease::free_async`].

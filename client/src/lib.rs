@@ -68,6 +68,33 @@
 //! # }
 //! ```
 //!
+//! A GPU is asked for with [`GpuBuilder`] and used through a [`GpuSession`], from anywhere:
+//!
+//! ```no_run
+//! use fabricbios_client::{Argument, GpuBuilder, GpuExclusivityClass, GpuSession};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let lease = GpuBuilder::new()
+//!     .min_vram(8 << 30)
+//!     .exclusivity(GpuExclusivityClass::DeviceExclusive)
+//!     .acquire()?;
+//! let session = GpuSession::new(&lease)?;
+//! let numbers = session.mem_alloc(4096)?;
+//! session.mem_write(&numbers, 0, &[1; 4096])?;
+//! let module = session.module_load(&std::fs::read("scale.ptx")?)?;
+//! let arguments = [Argument::Memory(&numbers), 2.5_f32.into(), 1024_u32.into()];
+//! session.launch(&module, "scale", [4, 1, 1], [256, 1, 1], 0, &arguments)?;
+//! session.sync()?;
+//! let mut scaled = [0; 4096];
+//! session.mem_read(&numbers, 0, &mut scaled)?;
+//! println!("{} bytes were wiped", session.close()?.bytes);
+//! lease.free()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! On the node itself [`GpuSession::local`] reaches the session without the network.
+//!
 //! The feature `rdma`, on by default, adds the transport RDMA. Its library is loaded at its first use, and a machine
 //! without the library uses UDP.
 #![forbid(unsafe_code)]
@@ -77,6 +104,7 @@ mod builder;
 mod connect_line;
 mod dial;
 mod error;
+mod gpu;
 mod identity;
 mod kind;
 mod lease;
@@ -89,17 +117,24 @@ mod shared;
 mod transfer;
 mod unmet;
 
-pub use builder::{BlockBuilder, Builder, CpuBuilder, MemBuilder, NetBuilder};
+pub use builder::{BlockBuilder, Builder, CpuBuilder, GpuBuilder, MemBuilder, NetBuilder};
 pub use connect_line::{connect_line, connect_options};
 pub use error::Error;
 pub use fabricbios_fallback_udp::{
     BlockClient, ClientError, Completion, Geometry, transfer::Operation,
 };
+pub use fabricbios_local::SharedMemory;
 pub use fabricbios_wire as wire;
-pub use fabricbios_wire::CpuIsolationClass as IsolationPolicy;
+pub use fabricbios_wire::{
+    CpuIsolationClass as IsolationPolicy, GpuExclusivityClass, GpuExecutionMode,
+};
+pub use gpu::{
+    Argument, GpuMemory, GpuModule, GpuSession, LocalOptions, MemoryHandle, Submission, Submitted,
+    Wiped,
+};
 pub use identity::Identity;
-pub use kind::{Blocks, Cores, Kind, Memory, NetworkFunction, Storage};
-pub use lease::{BlockLease, CpuLease, Health, Lease, MemLease, NetLease};
+pub use kind::{Blocks, Cores, Gpu, Kind, Memory, NetworkFunction, Storage};
+pub use lease::{BlockLease, CpuLease, GpuLease, Health, Lease, MemLease, NetLease};
 pub use node::Node;
 pub use transfer::{DataTransport, Transfers};
 pub use unmet::unmet;

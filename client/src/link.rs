@@ -14,7 +14,8 @@ use fabricbios_wire::{
     decode_answer, encode_request,
 };
 use quinn::{
-    Connection, ConnectionError, ReadError, ReadToEndError, TransportErrorCode, VarInt, WriteError,
+    Connection, ConnectionError, ReadError, ReadToEndError, RecvStream, SendStream,
+    TransportErrorCode, VarInt, WriteError,
 };
 use tokio::{sync::Mutex as AsyncMutex, time::timeout};
 
@@ -26,6 +27,8 @@ use crate::{
 
 /// How long closing may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(20);
+/// How long a stream for a session waits until the node allows one more.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
 /// The codes with which a node closes a connection whose certificate names no tenant or has expired.
 const IDENTITY_REFUSED: [VarInt; 2] = [VarInt::from_u32(3), VarInt::from_u32(4)];
 /// The code with which a node closes a connection above the limit of a tenant.
@@ -40,6 +43,14 @@ pub(crate) struct Link {
     current: AsyncMutex<Option<Connected>>,
     next_request_id: AtomicU32,
     remote: Mutex<Option<SocketAddr>>,
+}
+
+/// Both directions of a stream, and the connection that it belongs to.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) send: SendStream,
+    pub(crate) recv: RecvStream,
+    pub(crate) connection: Connection,
 }
 
 /// Why a request has no answer.
@@ -110,6 +121,31 @@ impl Link {
         patiently(patience, is_momentary, || self.connection())
             .await
             .map(drop)
+    }
+
+    /// Opens a stream for a session, over a new connection if the old one was lost.
+    pub(crate) async fn open_stream(&self) -> Result<Stream, Error> {
+        loop {
+            let (connection, fresh) = self.connection().await?;
+            match timeout(STREAM_TIMEOUT, connection.open_bi()).await {
+                Ok(Ok((send, recv))) => {
+                    return Ok(Stream {
+                        send,
+                        recv,
+                        connection,
+                    });
+                }
+                Ok(Err(error)) if fresh => return Err(self.explain(Lost::Unsent(error))),
+                Ok(Err(_)) => {}
+                Err(_) => {
+                    let node = self.node();
+                    let busy = format!(
+                        "this connection to node {node} has as many requests open as the node takes; try again later"
+                    );
+                    return Err(refused(LeaseError::ResourceBusy, busy));
+                }
+            }
+        }
     }
 
     /// Closes the connection; the next call connects again.

@@ -6,7 +6,7 @@ use fabricbios_wire::{LeaseAllocRequest, LeaseId, LeaseInfo, Reply, Request};
 
 use crate::{
     DEFAULT_NODE, ENV_NODE, Error, Identity,
-    link::Link,
+    link::{Link, Stream},
     runtime::{run, wait},
     unmet::unmet,
 };
@@ -179,6 +179,11 @@ impl Node {
     /// Closes the connection, blocking.
     pub fn close_blocking(&self) {
         wait(self.close());
+    }
+
+    /// Opens a stream for a session. On the background runtime only.
+    pub(crate) async fn open_stream(&self) -> Result<Stream, Error> {
+        self.link.open_stream().await
     }
 
     /// The error for a reply of another type than `wanted`.

@@ -42,6 +42,8 @@ struct State {
     transfers: Transfers,
     patience: Duration,
     transport: Option<DataTransport>,
+    /// The lease was given back.
+    is_freed: bool,
 }
 
 impl Shared {
@@ -54,6 +56,7 @@ impl Shared {
             transfers: Transfers::default(),
             patience: node.patience,
             transport: None,
+            is_freed: false,
         };
         Arc::new_cyclic(|me| Self {
             node: node.patient(Duration::ZERO),
@@ -69,8 +72,12 @@ impl Shared {
 
     /// Fails if the lease is known to be over, without a request.
     pub(crate) fn check_not_lost(&self) -> Result<(), Error> {
-        let lost = match &self.state().health {
-            Health::Lost(error) if error.is_over() => Some(error.to_string()),
+        let lost = match &*self.state() {
+            State { is_freed: true, .. } => Some("it was given back".to_owned()),
+            State {
+                health: Health::Lost(error),
+                ..
+            } if error.is_over() => Some(error.to_string()),
             _ => None,
         };
         let lease_id = self.lease_id;
@@ -150,6 +157,11 @@ impl Shared {
 
     pub(crate) fn set_health(&self, health: Health) {
         self.state().health = health;
+    }
+
+    /// Parts of the lease that are still there, such as sessions, fail from now on.
+    pub(crate) fn set_freed(&self) {
+        self.state().is_freed = true;
     }
 
     pub(crate) fn remaining(&self) -> Duration {

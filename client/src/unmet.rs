@@ -105,9 +105,16 @@ impl Missing {
     }
 
     fn of_gpu(&mut self, terms: &GpuTerms, info: &LeaseInfo) {
-        let effective = info.effective.gpu_exclusivity;
+        let effective = &info.effective;
         self.asked("GPU exclusivity", terms.exclusivity, |class| {
-            effective.is_some_and(|got| is_as_tight(got, class))
+            let got = effective.gpu_exclusivity;
+            got.is_some_and(|got| is_as_tight(got, class))
+        });
+        self.asked("GPU execution mode", terms.execution_mode, |mode| {
+            effective.gpu_execution_mode == Some(mode)
+        });
+        self.asked("GPU compute slices", terms.compute_slices, |slices| {
+            effective.gpu_compute_slices >= Some(slices)
         });
     }
 }

@@ -3,7 +3,7 @@
 use std::{fmt, io, os::fd::OwnedFd};
 
 use fabricbios_lease::{Lookup, StepError};
-use fabricbios_wire::LeaseId;
+use fabricbios_wire::{LeaseId, Refusal};
 use serde::{Deserialize, Serialize};
 
 /// A path whose leases are used on the node itself.
@@ -17,6 +17,25 @@ pub trait LocalAccess: Send + Sync + 'static {
     /// Nothing was moved, or it was moved back; after [`LocalRefusal::Failed`] the detail says what is left.
     fn enter(&self, lease: LeaseId, caller: &Caller, given: Given)
     -> Result<Entered, LocalRefusal>;
+
+    /// Connects the caller to the worker that serves the lease's session: a stream socket, on which the caller then opens
+    /// the session. The number `session` is the one that it will ask for; 0: the lease's, which is started if there is
+    /// none. Knows the lease and checks the caller as [`LocalAccess::enter`] does. May block, and comes from several
+    /// threads at once.
+    ///
+    /// # Errors
+    /// There is no connection. [`LocalRefusal::Unsupported`] says that no lease of this kind has sessions, and is told only
+    /// if no other kind knows what it is asked for.
+    fn session(
+        &self,
+        _lease: LeaseId,
+        _caller: &Caller,
+        _session: u64,
+    ) -> Result<OwnedFd, LocalRefusal> {
+        Err(LocalRefusal::Unsupported(
+            "only leases of a GPU have sessions".to_owned(),
+        ))
+    }
 }
 
 /// A process of this machine that asks, as the kernel tells who it is.
@@ -80,10 +99,23 @@ impl fmt::Display for Given {
 }
 
 /// What was given is in the lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entered {
     /// Where, for people: a cgroup, an interface.
     pub place: String,
+    /// Variables that programs in the lease need, such as the device that they may use.
+    pub environment: Vec<(String, String)>,
+}
+
+impl Entered {
+    /// In this place, without variables.
+    #[must_use]
+    pub fn at(place: impl Into<String>) -> Self {
+        Self {
+            place: place.into(),
+            environment: Vec::new(),
+        }
+    }
 }
 
 /// Nothing has entered the lease.
@@ -104,6 +136,26 @@ pub enum LocalRefusal {
     NotActive(String),
     /// A step failed, by the fault of the node or of what was given.
     Failed(StepError),
+    /// The session was not reached: a refusal as over the network, with the names of its status and class.
+    Session {
+        /// The name of the status.
+        error: String,
+        /// The name of the class.
+        class: String,
+        /// What failed and what to do.
+        message: String,
+    },
+}
+
+impl From<Refusal> for LocalRefusal {
+    /// The refusal of a session.
+    fn from(refusal: Refusal) -> Self {
+        Self::Session {
+            error: refusal.error.name().to_owned(),
+            class: refusal.class.name().to_owned(),
+            message: refusal.message,
+        }
+    }
 }
 
 impl LocalRefusal {
@@ -130,6 +182,7 @@ impl fmt::Display for LocalRefusal {
                  --tenant-uid {tenant}={uid}"
             ),
             Self::Unsupported(why) => f.write_str(why),
+            Self::Session { message, .. } => f.write_str(message),
             Self::NotActive(state) => write!(f, "the lease is not active: {state}"),
             Self::Failed(error) => error.fmt(f),
         }

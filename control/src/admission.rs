@@ -25,8 +25,14 @@ pub struct Limits {
     pub connections_per_source_max: usize,
     /// Connections with certificates of one tenant.
     pub connections_per_tenant_max: usize,
-    /// Requests that one connection may have open.
+    /// Requests that one connection may have open. Its streams to sessions come on top.
     pub requests_per_connection_max: u32,
+    /// Streams to sessions of GPUs.
+    pub session_streams_max: usize,
+    /// Streams to sessions of GPUs of one tenant.
+    pub session_streams_per_tenant_max: usize,
+    /// Streams whose worker is being connected, which can take as long as its start. One tenant has at most half of them.
+    pub session_openings_max: usize,
     /// From the first packet to a verified certificate.
     pub handshake_timeout: Duration,
     /// From the opening of a stream to the end of its frame.
@@ -42,6 +48,9 @@ impl Default for Limits {
             connections_per_source_max: 512,
             connections_per_tenant_max: 1_024,
             requests_per_connection_max: 128,
+            session_streams_max: 512,
+            session_streams_per_tenant_max: 128,
+            session_openings_max: 64,
             handshake_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(30),
@@ -226,7 +235,7 @@ fn with_operators(max: usize) -> usize {
     max + max.div_ceil(OPERATORS_PART)
 }
 
-fn take<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: K, max: usize) -> bool {
+pub(crate) fn take<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: K, max: usize) -> bool {
     let count = counts.get(&key).copied().unwrap_or(0);
     if count < max {
         counts.insert(key, count + 1);
@@ -235,7 +244,7 @@ fn take<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: K, max: usize) -> boo
 }
 
 /// Removes keys without connections, so that the map does not grow with every address.
-fn give_back<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+pub(crate) fn give_back<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
     match counts.get_mut(key) {
         Some(count) if *count > 1 => *count -= 1,
         _ => drop(counts.remove(key)),

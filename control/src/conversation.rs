@@ -1,9 +1,9 @@
-//! One stream: reads a request and sends the answer.
+//! One stream: reads a request and sends the answer, or leads to a session.
 
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use fabricbios_wire::{Answer, Header, LeaseError, Refusal, RefusalClass, Request, encode_answer};
@@ -15,27 +15,39 @@ use tokio::{
 
 use crate::{
     Peer, PeerRequest, Principal, close,
+    frame::{Frame, Received},
+    gpu_stream::Windows,
     server::Shared,
-    session::{Frame, Received},
 };
 
 /// How long the acknowledgement of an answer may take.
-const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// One stream of one peer.
 pub(crate) struct Conversation {
-    shared: Arc<Shared>,
-    principal: Principal,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) principal: Principal,
+    /// The end of the peer's certificate.
+    pub(crate) not_after: SystemTime,
     local_ip: Option<IpAddr>,
-    remote: SocketAddr,
+    pub(crate) remote: SocketAddr,
+    pub(crate) windows: Arc<Windows>,
 }
 
 impl Conversation {
-    pub(crate) fn new(shared: &Arc<Shared>, connection: &Connection, peer: &Peer) -> Self {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        connection: &Connection,
+        peer: &Peer,
+        windows: &Arc<Windows>,
+    ) -> Self {
         Self {
             shared: Arc::clone(shared),
             principal: peer.principal.clone(),
+            not_after: peer.not_after,
             local_ip: connection.local_ip().map(|ip| ip.to_canonical()),
             remote: connection.remote_address(),
+            windows: Arc::clone(windows),
         }
     }
 
@@ -43,12 +55,19 @@ impl Conversation {
         let Some(received) = read_frame(&mut recv, self.shared.limits.request_timeout).await else {
             return;
         };
-        // After the answer the rest of the request is not needed.
-        recv.stop(VarInt::from_u32(close::DONE)).ok();
         let remote = self.remote;
+        // After an answer the rest of the request is not needed.
+        let mut stop = || recv.stop(VarInt::from_u32(close::DONE)).ok();
         let bytes = match received {
-            Received::Request(header, request) => self.ask(header, request).await,
-            Received::Answer(bytes) => bytes,
+            Received::Session(first) => return self.session(first, send, recv).await,
+            Received::Request(header, request) => {
+                stop();
+                self.ask(header, request).await
+            }
+            Received::Answer(bytes) => {
+                stop();
+                bytes
+            }
         };
         if let Err(problem) = deliver(&mut send, &bytes).await {
             tracing::debug!(%remote, "answer not delivered: {problem}");
@@ -107,7 +126,7 @@ fn unavailable(what: &str) -> Refusal {
 async fn read_frame(recv: &mut RecvStream, limit: Duration) -> Option<Received> {
     let mut frame = Frame::default();
     match timeout(limit, read_chunks(recv, &mut frame)).await {
-        Ok(Ok(Some(refusal))) => Some(Received::Answer(refusal)),
+        Ok(Ok(Some(received))) => Some(received),
         Ok(Ok(None)) => Some(frame.end()),
         Ok(Err(_)) => None,
         Err(_) => Some(Received::Answer(frame.timed_out(limit))),
@@ -117,17 +136,17 @@ async fn read_frame(recv: &mut RecvStream, limit: Duration) -> Option<Received> 
 async fn read_chunks(
     recv: &mut RecvStream,
     frame: &mut Frame,
-) -> Result<Option<Vec<u8>>, quinn::ReadError> {
+) -> Result<Option<Received>, quinn::ReadError> {
     while let Some(chunk) = recv.read_chunk(frame.wants(), true).await? {
-        if let Some(refusal) = frame.push(&chunk.bytes) {
-            return Ok(Some(refusal));
+        if let Some(received) = frame.push(&chunk.bytes) {
+            return Ok(Some(received));
         }
     }
     Ok(None)
 }
 
 /// Waits until the peer has the answer, so that a shutdown does not overtake it.
-async fn deliver(send: &mut SendStream, bytes: &[u8]) -> Result<(), String> {
+pub(crate) async fn deliver(send: &mut SendStream, bytes: &[u8]) -> Result<(), String> {
     send.write_all(bytes).await.map_err(|e| e.to_string())?;
     send.finish().map_err(|e| e.to_string())?;
     match timeout(DELIVERY_TIMEOUT, send.stopped()).await {

@@ -1,8 +1,8 @@
 //! QUIC in front of the lease table: it authenticates peers and decodes their requests.
 //!
 //! It authenticates, limits and decodes; it never decides about a lease and never touches hardware. A valid request reaches the
-//! daemon as [`PeerRequest`] on a channel. The frames are those of
-//! `docs/spec/fabricbios-wire-encoding-v0.md`.
+//! daemon as [`PeerRequest`] on a channel. A stream to a session of a GPU is copied to the session's worker, which a
+//! [`SessionConnector`] connects. The frames are those of `docs/spec/fabricbios-wire-encoding-v0.md`.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -12,14 +12,18 @@ mod conversation;
 mod durable;
 mod endpoint;
 mod fabric;
+mod frame;
+mod gpu_stream;
 mod noise;
 mod principal;
+mod relay;
 mod server;
-mod session;
+mod session_places;
 mod tls;
 
 pub use admission::Limits;
 pub use ca::{Ca, DEFAULT_VALIDITY, NODE_DNS_NAME};
 pub use fabric::{Fabric, IdentityError, NodeKeys};
+pub use gpu_stream::{NoSessions, SessionConnector, SessionOpen};
 pub use principal::{NotAPrincipal, Peer, Principal};
 pub use server::{PeerRequest, Server, ServerError};

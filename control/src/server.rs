@@ -1,7 +1,7 @@
 //! The QUIC server: accepts connections and streams, and answers requests.
 //!
-//! A bidirectional stream has one request. A request reaches the daemon only after the certificate of the peer was
-//! verified and the frame was decoded.
+//! A bidirectional stream has one request, or leads to a session of a GPU. A request reaches the daemon only after the
+//! certificate of the peer was verified and the frame was decoded.
 
 use std::{
     io,
@@ -20,12 +20,14 @@ use tokio::{
 };
 
 use crate::{
-    Fabric, Limits, Peer, Principal,
+    Fabric, Limits, Peer, Principal, SessionConnector,
     admission::{Admission, Full, Place, Waiting},
     close,
     conversation::Conversation,
     endpoint::endpoint,
+    gpu_stream::Windows,
     noise::Noise,
+    session_places::SessionPlaces,
 };
 
 /// Limit of closing all connections.
@@ -80,10 +82,13 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     noise: Noise,
     pub(crate) requests: mpsc::Sender<PeerRequest>,
+    pub(crate) sessions: Arc<SessionPlaces>,
+    pub(crate) connector: Arc<dyn SessionConnector>,
 }
 
 impl Server {
-    /// Listens and serves until [`Server::shutdown`]. Must be called within a tokio runtime.
+    /// Listens and serves until [`Server::shutdown`]: requests go to `requests`, and streams to sessions of GPUs where
+    /// `connector` connects them. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -92,17 +97,19 @@ impl Server {
         fabric: &Fabric,
         limits: Limits,
         requests: mpsc::Sender<PeerRequest>,
+        connector: Arc<dyn SessionConnector>,
     ) -> Result<Self, ServerError> {
         let listen_error = |source| ServerError::Listen { listen, source };
         let socket = UdpSocket::bind(listen).map_err(listen_error)?;
         let endpoint = endpoint(socket, fabric, &limits)?;
         let local_addr = endpoint.local_addr().map_err(listen_error)?;
-        let admission = Admission::new(limits.clone());
         let shared = Arc::new(Shared {
-            admission,
+            admission: Admission::new(limits.clone()),
+            sessions: SessionPlaces::new(limits.clone()),
             limits,
             noise: Noise::default(),
             requests,
+            connector,
         });
         let (stop, stopping) = watch::channel(false);
         let accepting = tokio::spawn(accept(endpoint.clone(), shared, stopping));
@@ -120,16 +127,16 @@ impl Server {
     }
 
     /// Takes no more requests, answers those that were taken, and closes all connections. After `patience` the unanswered
-    /// requests are dropped.
+    /// requests are dropped, and streams to sessions, which have no end of their own, are cut.
     pub async fn shutdown(mut self, patience: Duration) {
         self.stop.send_replace(true);
-        if timeout(patience, &mut self.accepting).await.is_err() {
-            self.accepting.abort();
-        }
+        timeout(patience, &mut self.accepting).await.ok();
+        // Before the streams that are left are dropped: a connection without any would close with another code.
         self.endpoint.close(
             VarInt::from_u32(close::SHUTTING_DOWN),
             b"the node is shutting down",
         );
+        self.accepting.abort();
         if timeout(CLOSE_TIMEOUT, self.endpoint.wait_idle())
             .await
             .is_err()
@@ -259,6 +266,7 @@ async fn serve_streams(
     mut stop: watch::Receiver<bool>,
 ) {
     let mut streams = JoinSet::new();
+    let windows = Windows::of(&connection, &shared.limits);
     let (code, reason) = loop {
         tokio::select! {
             _ = stop.changed() => break (close::SHUTTING_DOWN, "the node is shutting down"),
@@ -267,7 +275,7 @@ async fn serve_streams(
                     break (close::EXPIRED, "the certificate has expired");
                 }
                 Ok((send, recv)) => {
-                    let conversation = Conversation::new(shared, &connection, &peer);
+                    let conversation = Conversation::new(shared, &connection, &peer, &windows);
                     streams.spawn(conversation.answer(send, recv));
                 }
                 Err(_) => break (close::DONE, ""),

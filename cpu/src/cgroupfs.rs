@@ -11,147 +11,30 @@
 //! The root is a plain cgroup and an exclusive lease in it a *remote* partition. On kernel 6.12 a cgroup outside of the
 //! root cannot make it invalid, whatever `cpuset.cpus` it writes.
 
-use std::{
-    fmt, fs,
-    os::fd::AsFd,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
-
-use fabricbios_kernfs::{Error, Mount, Tree, mounts, parse_list};
+use fabricbios_cgroup::{LEASE, Root};
+use fabricbios_kernfs::parse_list;
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::{list, steps::passed};
+use crate::list;
 
-/// The calls to a file system of cgroups, so that a test has a kernel of its own. Paths are relative to the mount.
-pub trait Cgroupfs: fmt::Debug + Send + Sync + 'static {
-    /// The mount.
-    fn mount(&self) -> &Path;
-
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    fn read(&self, path: &str) -> Result<String, Error>;
-
-    /// Writes a file.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    fn write(&self, path: &str, value: &str) -> Result<(), Error>;
-
-    /// Whether there is a file or a cgroup.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    fn exists(&self, path: &str) -> Result<bool, Error>;
-
-    /// The names in a cgroup.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    fn list(&self, path: &str) -> Result<Vec<String>, Error>;
-
-    /// Makes a cgroup.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    fn mkdir(&self, path: &str) -> Result<(), Error>;
-
-    /// Removes an empty cgroup.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    fn rmdir(&self, path: &str) -> Result<(), Error>;
-}
-
-impl Cgroupfs for Tree {
-    fn mount(&self) -> &Path {
-        self.root()
-    }
-
-    fn read(&self, path: &str) -> Result<String, Error> {
-        Self::read(self, path)
-    }
-
-    fn write(&self, path: &str, value: &str) -> Result<(), Error> {
-        Self::write(self, path, value)
-    }
-
-    fn exists(&self, path: &str) -> Result<bool, Error> {
-        Self::exists(self, path)
-    }
-
-    fn list(&self, path: &str) -> Result<Vec<String>, Error> {
-        Self::list(self, path)
-    }
-
-    fn mkdir(&self, path: &str) -> Result<(), Error> {
-        Self::mkdir(self, path)
-    }
-
-    fn rmdir(&self, path: &str) -> Result<(), Error> {
-        Self::rmdir(self, path)
-    }
-}
-
-/// The node's root cgroup.
-#[derive(Clone, Debug)]
-pub struct Root {
-    fs: Arc<dyn Cgroupfs>,
-    /// Relative to the mount.
-    at: String,
-}
-
-impl Root {
-    /// The cgroup at an absolute path such as `/sys/fs/cgroup/fabricbios-1a2b3c4d`, which need not exist.
-    ///
-    /// # Errors
-    /// The path is in no file system of cgroup v2: for the operator.
-    pub fn at(path: &Path) -> Result<Self, String> {
-        let (mount, at) = mount_of(path, &mounts())?;
-        Ok(Self::of(Arc::new(Tree::new(mount)), at))
-    }
-
-    /// The cgroup `at` of a file system.
-    #[must_use]
-    pub fn of(fs: Arc<dyn Cgroupfs>, at: impl Into<String>) -> Self {
-        Self { fs, at: at.into() }
-    }
-
-    /// Its absolute path, for people.
-    #[must_use]
-    pub fn path(&self, below: &str) -> PathBuf {
-        let path = self.fs.mount().join(&self.at);
-        if below.is_empty() {
-            path
-        } else {
-            path.join(below)
-        }
-    }
-
-    pub(crate) fn fs(&self) -> &dyn Cgroupfs {
-        &*self.fs
-    }
-
-    /// Relative to the mount.
-    pub(crate) fn name(&self, below: &str) -> String {
-        match below {
-            "" => self.at.clone(),
-            below => join(&self.at, below),
-        }
-    }
-
-    pub(crate) fn read(&self, step: &'static str, file: &str) -> Result<String, StepError> {
-        let read = self.fs.read(&self.name(file));
-        read.map_err(|error| failed(step, &error))
-    }
-
+/// What the root cgroup of CPU cores has beyond others.
+pub(crate) trait CpuRoot {
     /// The numbers of a list, such as `cpuset.cpus`.
-    pub(crate) fn read_list(&self, step: &'static str, file: &str) -> Result<Vec<u32>, StepError> {
+    fn read_list(&self, step: &'static str, file: &str) -> Result<Vec<u32>, StepError>;
+
+    /// Writes a list and reads it back. An empty list takes a line end: the kernel sees no write of nothing.
+    fn write_list(&self, step: &'static str, file: &str, numbers: &[u32]) -> Result<(), StepError>;
+
+    /// The lease's cgroup, below the root.
+    fn find(&self, step: &'static str, lease: LeaseId) -> Result<Option<String>, StepError>;
+
+    /// Every lease that has a cgroup.
+    fn leases(&self, step: &'static str) -> Result<Vec<LeaseId>, StepError>;
+}
+
+impl CpuRoot for Root {
+    fn read_list(&self, step: &'static str, file: &str) -> Result<Vec<u32>, StepError> {
         let text = self.read(step, file)?;
         let at = self.path(file);
         parse_list(&text).ok_or_else(|| {
@@ -159,26 +42,7 @@ impl Root {
         })
     }
 
-    /// Writes a value. This is a step of [`crate::STEPS`].
-    pub(crate) fn write(
-        &self,
-        step: &'static str,
-        file: &str,
-        value: &str,
-    ) -> Result<(), StepError> {
-        let written = self.fs.write(&self.name(file), value);
-        written.map_err(|error| failed(step, &error))?;
-        passed(step);
-        Ok(())
-    }
-
-    /// Writes a list and reads it back. An empty list takes a line end: the kernel sees no write of nothing.
-    pub(crate) fn write_list(
-        &self,
-        step: &'static str,
-        file: &str,
-        numbers: &[u32],
-    ) -> Result<(), StepError> {
+    fn write_list(&self, step: &'static str, file: &str, numbers: &[u32]) -> Result<(), StepError> {
         let text = if numbers.is_empty() {
             "\n".to_owned()
         } else {
@@ -197,102 +61,7 @@ impl Root {
         Ok(())
     }
 
-    pub(crate) fn exists(&self, step: &'static str, below: &str) -> Result<bool, StepError> {
-        let found = self.fs.exists(&self.name(below));
-        found.map_err(|error| failed(step, &error))
-    }
-
-    pub(crate) fn mkdir(&self, step: &'static str, below: &str) -> Result<(), StepError> {
-        let made = self.fs.mkdir(&self.name(below));
-        made.map_err(|error| failed(step, &error))?;
-        passed(step);
-        Ok(())
-    }
-
-    /// Removes a cgroup and the ones in it, which a lease's root user may have made.
-    pub(crate) fn remove(&self, step: &'static str, below: &str) -> Result<(), StepError> {
-        for child in self.children(step, below)? {
-            self.remove(step, &child)?;
-        }
-        let gone = self.fs.rmdir(&self.name(below));
-        gone.map_err(|error| failed(step, &error))?;
-        passed(step);
-        Ok(())
-    }
-
-    /// The cgroups in a cgroup.
-    pub(crate) fn children(
-        &self,
-        step: &'static str,
-        below: &str,
-    ) -> Result<Vec<String>, StepError> {
-        let names = self.fs.list(&self.name(below));
-        let names = names.map_err(|error| failed(step, &error))?;
-        let mut children = Vec::new();
-        for name in names {
-            let child = join(below, &name);
-            if self.exists(step, &format!("{child}/cgroup.procs"))? {
-                children.push(child);
-            }
-        }
-        Ok(children)
-    }
-
-    /// The processes of a cgroup and of those in it.
-    pub(crate) fn members(&self, step: &'static str, below: &str) -> Result<Vec<i32>, StepError> {
-        let own = self.read(step, &format!("{below}/cgroup.procs"))?;
-        let mut members: Vec<i32> = own.lines().filter_map(|line| line.parse().ok()).collect();
-        for child in self.children(step, below)? {
-            members.extend(self.members(step, &child)?);
-        }
-        Ok(members)
-    }
-
-    /// Whether the cgroup or one in it has a process.
-    pub(crate) fn is_populated(&self, step: &'static str, below: &str) -> Result<bool, StepError> {
-        let events = self.read(step, &format!("{below}/cgroup.events"))?;
-        match events
-            .lines()
-            .find_map(|line| line.strip_prefix("populated "))
-        {
-            Some("0") => Ok(false),
-            Some("1") => Ok(true),
-            _ => {
-                let at = self.path(below);
-                let why = format_args!(
-                    "{}/cgroup.events: no `populated` in `{events}`",
-                    at.display()
-                );
-                Err(StepError::new(step, why))
-            }
-        }
-    }
-
-    /// Waits until the cgroup may have changed between having processes and having none.
-    pub(crate) fn wait(
-        &self,
-        step: &'static str,
-        below: &str,
-        longest: Duration,
-    ) -> Result<(), StepError> {
-        let at = self.path(below).join("cgroup.events");
-        let error =
-            |why: &dyn fmt::Display| StepError::new(step, format_args!("{}: {why}", at.display()));
-        let events = fs::File::open(&at).map_err(|why| error(&why))?;
-        // Only a change after this read wakes the poll; the caller has read before.
-        let _now = std::io::read_to_string(&events).map_err(|why| error(&why))?;
-        let timeout = PollTimeout::try_from(longest).unwrap_or(PollTimeout::MAX);
-        let mut fds = [PollFd::new(events.as_fd(), PollFlags::POLLPRI)];
-        poll(&mut fds, timeout).map_err(|why| error(&why))?;
-        Ok(())
-    }
-
-    /// The lease's cgroup, below the root.
-    pub(crate) fn find(
-        &self,
-        step: &'static str,
-        lease: LeaseId,
-    ) -> Result<Option<String>, StepError> {
+    fn find(&self, step: &'static str, lease: LeaseId) -> Result<Option<String>, StepError> {
         for below in [exclusive(lease), shared(lease)] {
             if self.exists(step, &below)? {
                 return Ok(Some(below));
@@ -301,27 +70,7 @@ impl Root {
         Ok(None)
     }
 
-    /// The leases with a cgroup of these prefixes, and the cgroups.
-    pub(crate) fn of_leases(
-        &self,
-        step: &'static str,
-        parent: &str,
-        prefix: &str,
-    ) -> Result<Vec<(LeaseId, String)>, StepError> {
-        if !self.exists(step, parent)? {
-            return Ok(Vec::new());
-        }
-        let names = self.fs.list(&self.name(parent));
-        let names = names.map_err(|error| failed(step, &error))?;
-        let lease = |name: &String| {
-            let id = name.strip_prefix(prefix)?.parse().ok()?;
-            Some((id, join(parent, name)))
-        };
-        Ok(names.iter().filter_map(lease).collect())
-    }
-
-    /// Every lease that has a cgroup.
-    pub(crate) fn leases(&self, step: &'static str) -> Result<Vec<LeaseId>, StepError> {
+    fn leases(&self, step: &'static str) -> Result<Vec<LeaseId>, StepError> {
         let mut found = self.of_leases(step, "", LEASE)?;
         found.extend(self.of_leases(step, SHARED, LEASE)?);
         found.extend(self.of_leases(step, "", STUCK)?);
@@ -332,17 +81,8 @@ impl Root {
     }
 }
 
-pub(crate) const LEASE: &str = "lease-";
 pub(crate) const STUCK: &str = "stuck-";
 pub(crate) const SHARED: &str = "shared";
-
-/// A name below a cgroup; below the first one if that is empty.
-pub(crate) fn join(at: &str, name: &str) -> String {
-    match at {
-        "" => name.to_owned(),
-        at => format!("{at}/{name}"),
-    }
-}
 
 pub(crate) fn exclusive(lease: LeaseId) -> String {
     format!("{LEASE}{lease}")
@@ -354,66 +94,4 @@ pub(crate) fn shared(lease: LeaseId) -> String {
 
 pub(crate) fn aside(lease: LeaseId) -> String {
     format!("{STUCK}{lease}")
-}
-
-pub(crate) fn failed(step: &'static str, error: &Error) -> StepError {
-    StepError::new(step, error).with_errno(error.errno())
-}
-
-/// The mount of a path's cgroup, and the path below the mount.
-fn mount_of(path: &Path, mounts: &[Mount]) -> Result<(PathBuf, String), String> {
-    let of_cgroups = |mount: &&Mount| mount.kind == "cgroup2" && path.starts_with(&mount.place);
-    let longest = |mount: &&Mount| mount.place.as_os_str().len();
-    let Some(mount) = mounts.iter().filter(of_cgroups).max_by_key(longest) else {
-        let v1 = mounts.iter().any(|mount| mount.kind == "cgroup");
-        let why = match v1 {
-            true => {
-                "this host has cgroup v1, and leases of CPU cores need cgroup v2: boot it with \
-                     systemd.unified_cgroup_hierarchy=1"
-            }
-            false => {
-                "no file system of cgroup v2 is mounted there: mount one, or name a path in it"
-            }
-        };
-        return Err(format!("{}: {why}", path.display()));
-    };
-    let below = path.strip_prefix(&mount.place).ok().and_then(Path::to_str);
-    match below {
-        Some(below) if !below.is_empty() => Ok((mount.place.clone(), below.to_owned())),
-        _ => Err(format!(
-            "{}: name a cgroup below the mount {}",
-            path.display(),
-            mount.place.display()
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mounts(text: &str) -> Vec<Mount> {
-        fabricbios_kernfs::parse_mounts(text.as_bytes())
-    }
-
-    #[test]
-    fn a_host_without_cgroup_v2_gets_a_clear_answer() {
-        let path = Path::new("/sys/fs/cgroup/fabricbios-1");
-        let v1 = mounts("1 2 0:1 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n");
-        let why = mount_of(path, &v1).unwrap_err();
-        assert!(
-            why.contains("cgroup v1") && why.contains("unified_cgroup_hierarchy"),
-            "{why}"
-        );
-        let why = mount_of(path, &[]).unwrap_err();
-        assert!(why.contains("no file system of cgroup v2"), "{why}");
-        let v2 = mounts("1 2 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
-        let (mount, at) = mount_of(path, &v2).unwrap();
-        assert_eq!(
-            (mount.to_str(), &*at),
-            (Some("/sys/fs/cgroup"), "fabricbios-1")
-        );
-        let why = mount_of(Path::new("/sys/fs/cgroup"), &v2).unwrap_err();
-        assert!(why.contains("below the mount"), "{why}");
-    }
 }

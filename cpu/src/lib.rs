@@ -8,7 +8,6 @@
 
 mod cgroupfs;
 mod end;
-mod enter;
 mod path;
 mod root;
 mod steps;
@@ -20,8 +19,8 @@ use std::path::PathBuf;
 
 use fabricbios_wire::{CpuRange, NodeId};
 
-pub use cgroupfs::{Cgroupfs, Root};
 pub use end::CpuEnd;
+pub use fabricbios_cgroup::{Cgroupfs, Root};
 pub use path::CpuPath;
 pub use steps::STEPS;
 pub use store::{CpuConfig, CpuStore};

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabricbios_cgroup::{Root, end_processes, enter};
 use fabricbios_contract::{
     Caller, DataPath, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
 };
@@ -20,7 +21,11 @@ use fabricbios_lease::{
 use fabricbios_wire::{Binding, CpuBinding, CpuPartition, CpuQuota, KindBinding, LeaseId};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::{cgroupfs::Root, end::end_processes, enter::enter, ranges};
+use crate::{
+    STEPS,
+    cgroupfs::{CpuRoot, aside},
+    ranges,
+};
 
 /// The path to CPU cores, see the module.
 #[derive(Debug)]
@@ -95,7 +100,7 @@ impl CpuPath {
     #[must_use]
     pub fn of(root: Root, proc: Tree, guard: Arc<dyn Guard>) -> Self {
         Self {
-            root,
+            root: root.with_steps(STEPS),
             proc,
             guard,
             leases: Mutex::default(),
@@ -112,7 +117,7 @@ impl CpuPath {
 
     fn end_processes(&self, lease: LeaseId) -> Result<Proof, StepError> {
         match self.root.find("find lease", lease)? {
-            Some(below) => end_processes(&self.root, &self.proc, lease, &below),
+            Some(below) => end_processes(&self.root, &self.proc, &below, &aside(lease)),
             None => Ok(Proof::nothing_to_cut("the lease has no cgroup")),
         }
     }

@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeSet, fs::File};
 
+use fabricbios_cgroup::{Cgroupfs, Root, failed, join};
 use fabricbios_kernfs::parse_list;
 use fabricbios_lease::StepError;
 use nix::errno::Errno;
 
 use crate::{
-    cgroupfs::{Cgroupfs, Root, SHARED, failed, join},
+    cgroupfs::{CpuRoot, SHARED},
     list,
     steps::passed,
 };

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabricbios_cgroup::{LEASE, Root, described, end_processes};
 use fabricbios_contract::{Part, Store, TellCondition, stray_binding_id};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
@@ -15,9 +16,8 @@ use fabricbios_wire::{CpuIsolationClass, CpuPartition, LeaseId, ResourceId};
 use nix::errno::Errno;
 
 use crate::{
-    Group,
-    cgroupfs::{LEASE, Root, SHARED, STUCK, aside, exclusive, shared},
-    end::{described, end_processes},
+    Group, STEPS,
+    cgroupfs::{CpuRoot, SHARED, STUCK, aside, exclusive, shared},
     list,
     root::{Prepared, prepare},
     topology::check_single_threads,
@@ -87,6 +87,10 @@ impl CpuStore {
     /// The kernel does not give what every lease needs (the controllers `cpuset` and `cpu` of cgroup v2), or another
     /// process has the root cgroup.
     pub fn open(config: CpuConfig) -> Result<Self, StepError> {
+        let config = CpuConfig {
+            root: config.root.with_steps(STEPS),
+            ..config
+        };
         let held = Self::held(&config.root)?;
         let mut cpus = cpus_of(&config.groups);
         cpus.extend(held);
@@ -105,12 +109,13 @@ impl CpuStore {
     /// # Errors
     /// The first lease of which something stays. The others are ended.
     pub fn end_all(root: &Root, sys: Tree, proc: Tree) -> Result<(), StepError> {
+        let root = &root.clone().with_steps(STEPS);
         let leases = root.leases("list leases")?;
         // A store without CPUs takes them from the best_effort leases, whose processes must have ended before.
         for &lease in &leases {
             if let Some(below) = root.find("find lease", lease)? {
                 tracing::warn!(lease_id = %lease, "ending a lease of CPU cores that are not on offer any more");
-                end_processes(root, &proc, lease, &below)?;
+                end_processes(root, &proc, &below, &aside(lease))?;
             }
         }
         let store = Self::open(CpuConfig {
@@ -530,7 +535,7 @@ impl Store for CpuStore {
         }
         // A path has done so already, unless none was ever bound. The wait is without the lock.
         if let Some(below) = self.root().find("remove lease", lease)? {
-            end_processes(self.root(), &self.config.proc, lease, &below)?;
+            end_processes(self.root(), &self.config.proc, &below, &aside(lease))?;
         }
         progress();
         let groups = match placement {

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabricbios_cgroup::Root;
 use fabricbios_contract::TellCondition;
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Condition, StepError};
@@ -21,7 +22,7 @@ use nix::{
     sys::eventfd::{EfdFlags, EventFd},
 };
 
-use crate::{Group, cgroupfs::Root, list, topology::check_single_threads};
+use crate::{Group, cgroupfs::CpuRoot, list, topology::check_single_threads};
 
 const EVERY: Duration = Duration::from_secs(1);
 

@@ -48,7 +48,11 @@ impl AsFd for Line {
 }
 
 impl Line {
-    pub(crate) fn pair() -> io::Result<(Self, Self)> {
+    /// A new line.
+    ///
+    /// # Errors
+    /// This process has no descriptors left.
+    pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
         Ok((Self(one), Self(other)))

@@ -1,19 +1,15 @@
 //! Whether and where a request for a lease can be met: the operator's envelope × what is asked ×
 //! what the resource can do. Decides at once; never over-commits.
 
-use alloc::{format, vec::Vec};
+use alloc::format;
 
-use fabricbios_wire::{
-    Effective, LeaseAllocRequest, LeaseError, LeaseTerms, Refusal, RefusalClass, ResourceId,
-    Transport,
-};
+use fabricbios_wire::{Effective, LeaseAllocRequest, LeaseTerms, Refusal, ResourceId, Transport};
 
 use crate::{
     LeaseTable, Placement, Wanted,
-    kinds::rules,
+    kinds::{Grant, rules},
     paths::check_transport,
     resource::Resource,
-    room::Room,
     standing::{fenced, invalid, not_allowed, not_found, unavailable},
 };
 
@@ -44,7 +40,11 @@ pub(crate) fn wanted(request: &LeaseAllocRequest) -> Wanted {
 
 impl LeaseTable {
     /// Finds a place and takes it, or says why there is none.
-    pub(crate) fn admit(&mut self, request: &LeaseAllocRequest) -> Result<Admitted, Refusal> {
+    pub(crate) fn admit(
+        &mut self,
+        tenant: &str,
+        request: &LeaseAllocRequest,
+    ) -> Result<Admitted, Refusal> {
         self.check_terms(request)?;
         check_foreign(request)?;
         rules(&request.terms).check(request.capacity, self.policy.profile)?;
@@ -57,18 +57,25 @@ impl LeaseTable {
             let why = "rotation on renewal needs a key, and leases of this resource have none";
             return Err(invalid(why));
         }
-        let Some(placement) = resource.free.take(resource.need(request)) else {
-            let id = resource.id;
-            return Err(self.no_room(id, request));
+        let (resource_id, need) = (resource.id, resource.need(request));
+        let (read_only, net_rate) = (resource.read_only, resource.rate);
+        self.check_all_of_it(tenant, resource, request)?;
+        let resource = self.resources.get_mut(&resource_id);
+        let Some(placement) = resource.and_then(|it| it.free.take(need)) else {
+            return Err(self.no_room(resource_id, request));
         };
-        let terms = rules(&request.terms).enforced(class, resource.read_only);
+        let terms = rules(&request.terms).enforced(&Grant {
+            class,
+            read_only,
+            placement: &placement,
+        });
         Ok(Admitted {
-            resource_id: resource.id,
+            resource_id,
             placement,
             effective: Effective {
                 transport,
                 rotate_on_renew: request.rotate_on_renew,
-                net_rate: resource.rate,
+                net_rate,
                 ..rules(&terms).effective()
             },
             terms,
@@ -77,6 +84,27 @@ impl LeaseTable {
                 (Transport::Auto, _) => "capacity; transport by the resource's preference",
                 _ => "capacity; transport by request",
             },
+        })
+    }
+
+    /// Refuses a lease that gets more than it asked for, which is all of a device, and more than its tenant may hold.
+    fn check_all_of_it(
+        &self,
+        tenant: &str,
+        resource: &Resource,
+        request: &LeaseAllocRequest,
+    ) -> Result<(), Refusal> {
+        let held = resource.free.held_for(resource.need(request));
+        if held <= request.capacity {
+            return Ok(());
+        }
+        let checked = self.check_capacity(tenant, request.resource_type(), held);
+        checked.map_err(|refusal| Refusal {
+            message: format!(
+                "a lease of this class has all of resource {}: {}",
+                resource.id, refusal.message
+            ),
+            ..refusal
         })
     }
 
@@ -111,12 +139,21 @@ impl LeaseTable {
         Ok(())
     }
 
-    /// Refuses a kind that cannot be leased at all, or is not offered on this node.
+    /// Refuses a kind that cannot be leased at all or is not offered on this node, and a named resource of another kind.
     fn check_offered(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
         let kind = request.resource_type();
         if matches!(request.terms, LeaseTerms::Other(_)) {
             return Err(invalid(format!(
                 "resources of type {kind} are advertised, never leased"
+            )));
+        }
+        let named = request.resource_id.and_then(|id| self.resources.get(&id));
+        if let Some(named) = named.filter(|it| it.kind != kind) {
+            let why = rules(&request.terms).not_of(named.kind);
+            let why = why.unwrap_or("name another resource, or ask for a lease of that type");
+            return Err(invalid(format!(
+                "resource {} is of type {}, and the request is for {kind}: {why}",
+                named.id, named.kind
             )));
         }
         if self
@@ -143,16 +180,12 @@ impl LeaseTable {
 
     /// Chooses the named resource, or the tightest fit among the resources of the kind. Resources that can never meet
     /// the request come last, so that a refusal is permanent only if the request can never be met.
-    fn choose(&mut self, request: &LeaseAllocRequest) -> Result<&mut Resource, Refusal> {
+    fn choose(&self, request: &LeaseAllocRequest) -> Result<&Resource, Refusal> {
         let id = match request.resource_id {
             Some(id) => id,
             None => self.best_of_kind(request),
         };
-        let found = self
-            .resources
-            .get_mut(&id)
-            .filter(|r| r.kind == request.resource_type());
-        let Some(resource) = found else {
+        let Some(resource) = self.resources.get(&id) else {
             return Err(not_found(format!(
                 "no resource {id} of type {} is offered here",
                 request.resource_type()
@@ -174,17 +207,19 @@ impl LeaseTable {
 
     fn best_of_kind(&self, request: &LeaseAllocRequest) -> ResourceId {
         let rank = |resource: &Resource| {
-            let holding = resource.need(request).holding;
-            let most = resource.free.most(holding);
+            let need = resource.need(request);
+            let most = resource.free.most(need);
+            let has_room = most >= request.capacity;
             (
-                resource.empty.most(holding) < request.capacity,
+                resource.empty.most(need) < request.capacity,
                 !resource.fits(request) || resource.class(request).is_err(),
                 // A read-only resource comes last for a request that did not ask for read-only.
                 resource.read_only && !rules(&request.terms).asks_read_only(),
                 resource.withheld,
                 resource.is_fenced(),
-                most < request.capacity,
-                most,
+                !has_room,
+                // The tightest fit; without any, the refusal is about the resource with the most room.
+                if has_room { most } else { u64::MAX - most },
             )
         };
         self.resources
@@ -193,52 +228,11 @@ impl LeaseTable {
             .min_by_key(|resource| rank(resource))
             .map_or(ResourceId(0), |resource| resource.id)
     }
-
-    /// Refuses for lack of room, and says the most that a lease can get: of the named resource, or of any that fits.
-    fn no_room(&self, chosen: ResourceId, request: &LeaseAllocRequest) -> Refusal {
-        let fits = |resource: &&Resource| match request.resource_id {
-            Some(id) => resource.id == id,
-            None => resource.id == chosen || resource.may_serve(request),
-        };
-        let fitting: Vec<&Resource> = self.resources.values().filter(fits).collect();
-        let most = |room: &dyn Fn(&Resource) -> &Room| {
-            let most = |it: &&Resource| room(it).most(it.need(request).holding);
-            fitting.iter().map(most).max().unwrap_or(0)
-        };
-        let (usable, longest) = (most(&|it| &it.empty), most(&|it| &it.free));
-        let class = match request.capacity > usable {
-            true => RefusalClass::Permanent,
-            false => RefusalClass::Transient,
-        };
-        let place = match request.resource_id {
-            Some(id) => format!("resource {id}"),
-            None => format!("any {} here", request.resource_type()),
-        };
-        let dimensions = self
-            .resources
-            .get(&chosen)
-            .map(|it| it.free.free_dimensions());
-        let all_leased = dimensions.unwrap_or_default();
-        let all_leased = all_leased.iter().find(|it| it.amount == 0);
-        let all_leased = all_leased.map(|it| format!("; nothing is left of its {}", it.name));
-        let told = |amount| format!("{} ({amount})", request.resource_type().amount(amount));
-        Refusal::new(
-            LeaseError::CapacityExceeded,
-            class,
-            format!(
-                "asked for {}; the most that one lease can get of {place} is {} now, and {} when all of it is free{}",
-                told(request.capacity),
-                told(longest),
-                told(usable),
-                all_leased.unwrap_or_default()
-            ),
-        )
-    }
 }
 
 impl Resource {
     /// Whether the resource could serve the request if it had room.
-    fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
+    pub(crate) fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
         let serves = self.kind == request.resource_type() && self.fits(request);
         serves && self.class(request).is_ok() && !self.withheld && !self.is_fenced()
     }

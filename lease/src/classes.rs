@@ -10,7 +10,7 @@ use crate::{
     kinds::rules,
     resource::Resource,
     room::{Holding, Need},
-    standing::invalid,
+    standing::{invalid, not_allowed},
 };
 
 impl Resource {
@@ -29,30 +29,35 @@ impl Resource {
         };
         let class = asked.unwrap_or(offer.default);
         let mut classes = offer.classes.iter();
-        let why = match classes.find(|it| it.class == class).map(|it| &it.state) {
-            Some(ClassState::Enforced | ClassState::BestEffort) => {
-                rules.check_class(class)?;
-                return Ok(Some(class));
-            }
-            Some(ClassState::Refused(why)) => why,
-            None => "the resource does not know it",
-        };
         let by = match asked {
             Some(_) => "",
             None => " (this node's default)",
         };
-        let name = rules.class_name(class);
-        Err(invalid(format!(
-            "{name}{by} cannot be enforced for resource {id}: {why}"
-        )))
+        let name = format!("{}{by}", rules.class_name(class));
+        let cannot = |why| format!("{name} cannot be enforced for resource {id}: {why}");
+        match classes.find(|it| it.class == class).map(|it| &it.state) {
+            Some(ClassState::Forbidden(why)) => Err(not_allowed(format!(
+                "{name} is not allowed for resource {id}: {why}"
+            ))),
+            Some(ClassState::Implied(why)) if asked.is_some() => Err(invalid(format!(
+                "{name} cannot be named for resource {id}: {why}"
+            ))),
+            Some(ClassState::Refused(why)) => Err(invalid(cannot(&**why))),
+            None => Err(invalid(cannot("the resource does not know it"))),
+            Some(ClassState::Enforced | ClassState::BestEffort | ClassState::Implied(_)) => {
+                rules.check_class(class)?;
+                Ok(Some(class))
+            }
+        }
     }
 
     /// What a lease for this request takes.
     pub(crate) fn need(&self, request: &LeaseAllocRequest) -> Need {
-        let class = self.class(request).ok().flatten();
+        let (class, rules) = (self.class(request).ok().flatten(), rules(&request.terms));
         Need {
             amount: request.capacity,
-            holding: rules(&request.terms).holding(class),
+            holding: rules.holding(class),
+            explicit: rules.explicit(),
         }
     }
 
@@ -61,18 +66,27 @@ impl Resource {
         rules(&LeaseTerms::plain(self.kind)).holding(class)
     }
 
-    /// The most that a lease of the default class could get now.
-    pub(crate) fn most_by_default(&self) -> u64 {
-        let default = self.classes.as_ref().map(|offer| offer.default);
-        self.free.most(self.holding(default))
+    /// Whether a lease can have a class whose leases share the resource.
+    pub(crate) fn can_be_shared(&self) -> bool {
+        let mut classes = self.classes.iter().flat_map(|offer| &offer.classes);
+        classes.any(|it| it.state.can_be_had() && self.holding(Some(it.class)) == Holding::Shared)
     }
 
-    /// The most that a lease of each class could get now. 0 for a class that is refused.
+    fn most_of(&self, class: Option<u8>) -> u64 {
+        self.free.most(Need::plain(0, self.holding(class)))
+    }
+
+    /// The most that a lease of the default class could get now.
+    pub(crate) fn most_by_default(&self) -> u64 {
+        self.most_of(self.classes.as_ref().map(|offer| offer.default))
+    }
+
+    /// The most that a lease of each class could get now. 0 for a class that no lease gets.
     pub(crate) fn most_by_class(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
         let classes = self.classes.iter().flat_map(|offer| &offer.classes);
-        classes.map(|OfferedClass { class, state }| match state {
-            ClassState::Refused(_) => (*class, 0),
-            _ => (*class, self.free.most(self.holding(Some(*class)))),
+        classes.map(|OfferedClass { class, state }| match state.can_be_had() {
+            true => (*class, self.most_of(Some(*class))),
+            false => (*class, 0),
         })
     }
 }

@@ -60,8 +60,24 @@ pub enum ClassState {
     Enforced,
     /// The provider does what it can for it and proves nothing.
     BestEffort,
-    /// No lease gets it. The text says why; the refusal contains it, after the name of the class.
+    /// No lease gets it: the resource cannot enforce it. The text says why; the refusal contains it, after the name of
+    /// the class.
     Refused(String),
+    /// No lease gets it: the operator's policy forbids it. The text says what forbids it, as for `Refused`.
+    Forbidden(String),
+    /// The provider enforces it for requests that name no class. A request that names it is refused with this text.
+    Implied(String),
+}
+
+impl ClassState {
+    /// Whether some leases have the class.
+    #[must_use]
+    pub fn can_be_had(&self) -> bool {
+        match self {
+            Self::Enforced | Self::BestEffort | Self::Implied(_) => true,
+            Self::Refused(_) | Self::Forbidden(_) => false,
+        }
+    }
 }
 
 /// What is left of a resource when the process has ended, see [`crate::LeaseTable::restore_lease`].
@@ -132,6 +148,10 @@ pub enum AllocationMode {
     /// By amounts of several things at once, such as rate and virtual functions. Requests are in the first one, and
     /// its capacity is that of the offer.
     Vector(Vec<Dimension>),
+    /// The same for a device that can be had alone, such as a GPU: a lease of an exclusive class needs all of it to be
+    /// free, and takes all of every dimension, so that its capacity is that of the offer. Leases of the other classes
+    /// share the device, each with its amounts.
+    Device(Vec<Dimension>),
     /// In groups of CPUs that share a physical core, by class: `whole_core` and `strict_isolated` get whole groups
     /// (`strict_isolated` of one NUMA node), `best_effort` gets time of the CPUs in groups that no exclusive lease has.
     Cores {
@@ -151,6 +171,10 @@ pub struct CoreGroup {
     pub node: u32,
 }
 
+/// The name of the [`Dimension`] of which a request for a GPU can name an amount: the compute slices of the device. The
+/// terms of a lease tell how many it has.
+pub const COMPUTE_SLICES: &str = "compute slices";
+
 /// One of several things that a device has an amount of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dimension {
@@ -169,6 +193,6 @@ pub enum Takes {
     Asked,
     /// A fixed amount for each lease.
     Each(u64),
-    /// The same share as of the first dimension, rounded up.
+    /// The same share as of the first dimension, rounded up, unless the request names an amount.
     InProportion,
 }

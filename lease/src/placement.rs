@@ -20,7 +20,8 @@ pub enum Placement {
         /// Whether other leases may have the same units.
         shared: bool,
     },
-    /// An amount of each of several things of one device, such as a virtual function and its rate.
+    /// An amount of each of several things of one device, such as a virtual function and its rate. Of a device that the
+    /// lease has alone, all of each.
     Vector(Box<[Quantity]>),
 }
 
@@ -42,6 +43,14 @@ impl Placement {
             Self::Amount(amount) => *amount,
             Self::Units { numbers, .. } => numbers.len() as u64,
             Self::Vector(parts) => parts.first().map_or(0, |part| part.amount),
+        }
+    }
+
+    /// The amount of the dimension of this name, if it has one.
+    pub(crate) fn of_dimension(&self, name: &str) -> Option<u64> {
+        match self {
+            Self::Vector(parts) => parts.iter().find(|it| it.name == name).map(|it| it.amount),
+            _ => None,
         }
     }
 

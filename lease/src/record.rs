@@ -12,7 +12,7 @@ use crate::{BootTime, Placement};
 
 /// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. Written with each of them: a serde format without field
 /// names would read one shape as another.
-pub const RECORDS_VERSION: u8 = 6;
+pub const RECORDS_VERSION: u8 = 7;
 
 /// The record of a lease: enough to adopt it, or to answer LEASE_QUERY after its end. It has no secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -91,9 +91,10 @@ impl LeaseTable {
             return Err(busy("the fresh lease id is taken; ask again"));
         }
         self.check_leases(&asked.tenant)?;
-        self.check_capacity(&asked.tenant, request)?;
+        let kind = request.resource_type();
+        self.check_capacity(&asked.tenant, kind, request.capacity)?;
         self.check_binds(&asked.tenant)?;
-        let admitted = self.admit(request)?;
+        let admitted = self.admit(&asked.tenant, request)?;
         let lease = self.new_lease(now, asked, request, &admitted);
         let (name, order) = (lease.tenant.clone(), lease.bind_order());
         self.lives(&name, lease.id, lease.kind, lease.placement.amount());

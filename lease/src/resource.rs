@@ -113,7 +113,7 @@ pub struct Availability {
     /// The classes that the resource knows, see [`Offer::classes`].
     pub classes: Option<ClassOffer>,
     /// The most that a lease of each of these classes could get now. 0 while fenced or withheld, and for a class that
-    /// is refused.
+    /// no lease gets.
     pub available_by_class: Vec<(u8, u64)>,
     /// How much of each [`crate::Dimension`] is free, in the order of the offer. Also told while fenced or withheld.
     pub free_dimensions: Vec<Quantity>,

@@ -1,11 +1,13 @@
 //! The free part of a resource, in every allocation mode.
 
-use alloc::{boxed::Box, vec::Vec};
+use alloc::vec::Vec;
 
 use crate::{
-    AllocationMode, Dimension, Offer, Placement, Quantity, Takes,
+    AllocationMode, Offer, Placement, Quantity,
     cores::Cores,
+    device::{Device, Occupancy},
     extents::{Extents, rounded},
+    parts::{Parts, Shortage},
     units::Units,
 };
 
@@ -15,9 +17,30 @@ pub(crate) struct Need {
     /// In the unit of the resource's type.
     pub(crate) amount: u64,
     pub(crate) holding: Holding,
+    /// Resources without dimensions ignore it.
+    pub(crate) explicit: Option<Explicit>,
 }
 
-/// How a lease holds its units or cores. Resources without units ignore it.
+impl Need {
+    /// Of a lease that names no dimension.
+    pub(crate) fn plain(amount: u64, holding: Holding) -> Self {
+        Self {
+            amount,
+            holding,
+            explicit: None,
+        }
+    }
+}
+
+/// The amount of a [`crate::Dimension`] that a request names, instead of the amount that follows from its capacity. A
+/// lease that has a device alone gets all, and at least this much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Explicit {
+    pub(crate) dimension: &'static str,
+    pub(crate) amount: u64,
+}
+
+/// How a lease holds its units, its cores or its device. Resources with neither ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holding {
     /// No other lease has them.
@@ -36,14 +59,8 @@ pub(crate) enum Room {
     Amounts { align: u64, free: u64 },
     Units(Units),
     Cores(Cores),
-    Vector { align: u64, parts: Vec<Free> },
-}
-
-/// The free amount of one [`Dimension`].
-#[derive(Clone, Debug)]
-pub(crate) struct Free {
-    of: Dimension,
-    free: u64,
+    Vector(Parts),
+    Device(Device),
 }
 
 impl Room {
@@ -61,26 +78,28 @@ impl Room {
                 Self::Units(Units::new(numbers, *sharers))
             }
             AllocationMode::Cores { groups } => Self::Cores(Cores::new(groups)),
-            AllocationMode::Vector(dimensions) => Self::Vector {
-                align,
-                parts: dimensions.iter().map(Free::new).collect(),
-            },
+            AllocationMode::Vector(dimensions) => Self::Vector(Parts::new(dimensions, align)),
+            AllocationMode::Device(dimensions) => Self::Device(Device::new(dimensions, align)),
         }
     }
 
-    /// The most that one lease could get now.
-    pub(crate) fn most(&self, holding: Holding) -> u64 {
+    /// The most that one lease could get now, whatever the amount of the need.
+    pub(crate) fn most(&self, need: Need) -> u64 {
         match self {
             Self::Stretches(extents) => extents.longest(),
             Self::Amounts { free, .. } => *free,
-            Self::Units(units) => units.count(holding == Holding::Shared),
-            Self::Cores(cores) => cores.most(holding),
-            Self::Vector { align, parts } => {
-                let whole = parts.first().map_or(0, |first| first.of.capacity);
-                let most = parts.iter().map(|part| part.most(whole)).min();
-                let most = most.unwrap_or(0);
-                most - most % align
-            }
+            Self::Units(units) => units.count(need.holding == Holding::Shared),
+            Self::Cores(cores) => cores.most(need.holding),
+            Self::Vector(parts) => parts.most(need.explicit),
+            Self::Device(device) => device.most(need),
+        }
+    }
+
+    /// The amount that a lease of this need holds, before it is rounded up.
+    pub(crate) fn held_for(&self, need: Need) -> u64 {
+        match self {
+            Self::Device(device) if need.holding != Holding::Shared => device.whole(),
+            _ => need.amount,
         }
     }
 
@@ -91,12 +110,13 @@ impl Room {
             Self::Amounts { free, .. } => *free,
             Self::Units(units) => units.free(),
             Self::Cores(cores) => cores.free(),
-            Self::Vector { parts, .. } => parts.first().map_or(0, |first| first.free),
+            Self::Vector(parts) => parts.free(),
+            Self::Device(device) => device.free(),
         }
     }
 
-    /// The amount that a placement takes: for a vector its first part, for units their places, for
-    /// cores their CPUs.
+    /// The amount that a placement takes: of several dimensions the first one, for units their places, for cores their
+    /// CPUs.
     pub(crate) fn taken_by(&self, placement: &Placement) -> u64 {
         match (self, placement) {
             (Self::Units(units), Placement::Units { shared: false, .. }) => {
@@ -107,7 +127,7 @@ impl Room {
         }
     }
 
-    /// Takes what is needed, rounded up to the alignment.
+    /// Takes what is needed, rounded up to the alignment; for a lease that has a device alone, all of it.
     pub(crate) fn take(&mut self, need: Need) -> Option<Placement> {
         match self {
             Self::Stretches(extents) => extents.take(need.amount).map(Placement::Stretch),
@@ -122,13 +142,10 @@ impl Room {
                 Some(Placement::Units { numbers, shared })
             }
             Self::Cores(cores) => cores.take(need.amount, need.holding),
-            Self::Vector { align, parts } => {
-                let amount = rounded(need.amount, *align)?;
-                let whole = parts.first()?.of.capacity;
-                let wanted = parts.iter().map(|part| part.of.wanted(amount, whole));
-                let wanted: Box<[Quantity]> = wanted.collect::<Option<_>>()?;
-                take_parts(parts, &wanted).then_some(Placement::Vector(wanted))
-            }
+            Self::Vector(parts) => parts
+                .take(need.amount, need.explicit)
+                .map(Placement::Vector),
+            Self::Device(device) => device.take(need).map(Placement::Vector),
         }
     }
 
@@ -147,7 +164,8 @@ impl Room {
                 units.take_these(numbers, *shared)
             }
             (Self::Cores(cores), wanted) => cores.take_this(wanted),
-            (Self::Vector { parts, .. }, Placement::Vector(wanted)) => take_parts(parts, wanted),
+            (Self::Vector(parts), Placement::Vector(wanted)) => parts.take_these(wanted),
+            (Self::Device(device), Placement::Vector(wanted)) => device.take_these(wanted),
             _ => false,
         }
     }
@@ -159,11 +177,8 @@ impl Room {
             (Self::Amounts { free, .. }, Placement::Amount(amount)) => *free += amount,
             (Self::Units(units), Placement::Units { numbers, .. }) => units.give_back(numbers),
             (Self::Cores(cores), placement) => cores.give_back(placement),
-            (Self::Vector { parts, .. }, Placement::Vector(given)) => {
-                for (part, given) in parts.iter_mut().zip(given) {
-                    part.free += given.amount;
-                }
-            }
+            (Self::Vector(parts), Placement::Vector(given)) => parts.give_back(given),
+            (Self::Device(device), Placement::Vector(given)) => device.give_back(given),
             _ => {}
         }
     }
@@ -183,15 +198,21 @@ impl Room {
         }
     }
 
-    /// How much of each dimension is free; empty unless it is a vector.
+    /// How much of each dimension is free; empty if it has none.
     pub(crate) fn free_dimensions(&self) -> Vec<Quantity> {
-        let free = |part: &Free| Quantity {
-            name: part.of.name.clone(),
-            amount: part.free,
-        };
         match self {
-            Self::Vector { parts, .. } => parts.iter().map(free).collect(),
+            Self::Vector(parts) => parts.free_dimensions(),
+            Self::Device(device) => device.free_dimensions(),
             _ => Vec::new(),
+        }
+    }
+
+    /// Who has something of it, if one lease can have it alone; and of which dimensions less is free than a sharing
+    /// lease needs.
+    pub(crate) fn occupancy(&self, need: Need) -> Option<(Occupancy, Vec<Shortage>)> {
+        match self {
+            Self::Device(device) => Some((device.occupancy(), device.shortages(need))),
+            _ => None,
         }
     }
 
@@ -209,64 +230,6 @@ impl Room {
             }
             (_, placement) => placement,
         }
-    }
-}
-
-/// All of them or none.
-fn take_parts(parts: &mut [Free], wanted: &[Quantity]) -> bool {
-    let fits = |(part, wanted): (&Free, &Quantity)| {
-        part.of.name == wanted.name && wanted.amount <= part.free
-    };
-    if parts.len() != wanted.len() || !parts.iter().zip(wanted).all(fits) {
-        return false;
-    }
-    for (part, wanted) in parts.iter_mut().zip(wanted) {
-        part.free -= wanted.amount;
-    }
-    true
-}
-
-impl Free {
-    fn new(of: &Dimension) -> Self {
-        Self {
-            of: of.clone(),
-            free: of.capacity,
-        }
-    }
-
-    /// The amount of the first dimension, of `whole` in all, for which this dimension suffices.
-    fn most(&self, whole: u64) -> u64 {
-        match self.of.takes {
-            Takes::Asked => self.free,
-            Takes::Each(each) if each <= self.free => u64::MAX,
-            Takes::Each(_) => 0,
-            Takes::InProportion => scaled(self.free, whole, self.of.capacity, u128::div_euclid),
-        }
-    }
-}
-
-impl Dimension {
-    /// The amount that a lease takes of this dimension if it takes `amount` of the first, of `whole` in all.
-    fn wanted(&self, amount: u64, whole: u64) -> Option<Quantity> {
-        let amount = match self.takes {
-            Takes::Asked => amount,
-            Takes::Each(each) => each,
-            Takes::InProportion if amount > whole => return None,
-            Takes::InProportion => scaled(amount, self.capacity, whole, u128::div_ceil),
-        };
-        Some(Quantity {
-            name: self.name.clone(),
-            amount,
-        })
-    }
-}
-
-/// `amount` × `to` / `from`; 0 where `from` is.
-fn scaled(amount: u64, to: u64, from: u64, divide: fn(u128, u128) -> u128) -> u64 {
-    match from {
-        0 => 0,
-        _ => u64::try_from(divide(u128::from(amount) * u128::from(to), from.into()))
-            .unwrap_or(u64::MAX),
     }
 }
 
@@ -296,10 +259,11 @@ mod tests {
     }
 
     fn alone(amount: u64) -> Need {
-        Need {
-            amount,
-            holding: Holding::Alone,
-        }
+        Need::plain(amount, Holding::Alone)
+    }
+
+    fn most(room: &Room) -> u64 {
+        room.most(alone(0))
     }
 
     /// Files of a directory have no positions: the room of two files suffices for one of twice the size.
@@ -309,12 +273,12 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(room.take(alone(1)), Some(Placement::Amount(4096)));
         }
-        assert_eq!((room.take(alone(1)), room.most(Holding::Alone)), (None, 0));
+        assert_eq!((room.take(alone(1)), most(&room)), (None, 0));
         room.give_back(&Placement::Amount(4096));
         room.give_back(&Placement::Amount(4096));
         assert!(!room.take_this(&Placement::Amount(3 * 4096)));
         assert!(!room.take_this(&Placement::Amount(100)));
-        assert_eq!(room.most(Holding::Alone), 2 * 4096);
+        assert_eq!(most(&room), 2 * 4096);
         assert!(room.take_this(&Placement::Amount(2 * 4096)));
     }
 
@@ -355,7 +319,7 @@ mod tests {
     fn a_slot_is_all_that_one_lease_gets() {
         let mut room = room(3 * 8192, 8192, AllocationMode::Slots);
         assert_eq!(room.take(alone(8193)), None);
-        assert_eq!(room.most(Holding::Alone), 8192);
+        assert_eq!(most(&room), 8192);
         for n in 0..3 {
             let slot = Extent {
                 offset: n * 8192,
@@ -363,66 +327,13 @@ mod tests {
             };
             assert_eq!(room.take(alone(1)), Some(slot.into()));
         }
-        assert_eq!((room.take(alone(1)), room.most(Holding::Alone)), (None, 0));
+        assert_eq!((room.take(alone(1)), most(&room)), (None, 0));
         let two = Extent {
             offset: 0,
             length: 2 * 8192,
         };
         room.give_back(&two.into());
-        assert_eq!(room.most(Holding::Alone), 8192);
+        assert_eq!(most(&room), 8192);
         assert!(!room.take_this(&two.into()));
-    }
-
-    fn dimension(name: &str, capacity: u64, takes: Takes) -> Dimension {
-        Dimension {
-            name: name.into(),
-            capacity,
-            takes,
-        }
-    }
-
-    fn amounts(placement: Option<Placement>) -> Vec<u64> {
-        match placement {
-            Some(Placement::Vector(parts)) => parts.iter().map(|part| part.amount).collect(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// A port with two virtual functions and a rate: the dimension that is used up first is the limit.
-    #[test]
-    fn each_part_of_a_vector_bounds_it() {
-        let port = || {
-            let rate = dimension("rate", 100, Takes::Asked);
-            vec![rate, dimension("vf", 2, Takes::Each(1))]
-        };
-        let mut of_functions = room(100, 10, AllocationMode::Vector(port()));
-        assert_eq!(amounts(of_functions.take(alone(15))), [20, 1]);
-        let second = of_functions.take(alone(10)).unwrap();
-        assert_eq!(
-            (
-                of_functions.most(Holding::Alone),
-                of_functions.take(alone(10))
-            ),
-            (0, None)
-        );
-        of_functions.give_back(&second);
-        assert_eq!(of_functions.most(Holding::Alone), 80);
-        assert!(of_functions.take_this(&second) && !of_functions.take_this(&second));
-        let mut of_rate = room(100, 10, AllocationMode::Vector(port()));
-        assert_eq!(amounts(of_rate.take(alone(100))), [100, 1]);
-        assert_eq!(of_rate.take(alone(10)), None);
-    }
-
-    /// Memory of a GPU and its slices: a lease with half of the memory has half of the slices, rounded up.
-    #[test]
-    fn parts_in_proportion_round_up_for_a_lease_and_down_for_what_is_left() {
-        let memory = dimension("vram", 80, Takes::Asked);
-        let slices = dimension("slices", 7, Takes::InProportion);
-        let mut room = room(80, 1, AllocationMode::Vector(vec![memory, slices]));
-        assert_eq!(amounts(room.take(alone(40))), [40, 4]);
-        assert_eq!(room.most(Holding::Alone), 34);
-        assert_eq!(amounts(room.take(alone(34))), [34, 3]);
-        assert_eq!((room.most(Holding::Alone), room.take(alone(1))), (0, None));
-        assert_eq!(room.take(alone(81)), None);
     }
 }

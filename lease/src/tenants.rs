@@ -8,9 +8,7 @@ use alloc::{
 };
 use core::time::Duration;
 
-use fabricbios_wire::{
-    LeaseAllocRequest, LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, ResourceType, Role,
-};
+use fabricbios_wire::{LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, ResourceType, Role};
 
 use crate::{
     Change, Invariant, LeaseRecord, LeaseTable, Now,
@@ -92,9 +90,9 @@ impl LeaseTable {
     pub(crate) fn check_capacity(
         &self,
         name: &str,
-        request: &LeaseAllocRequest,
+        kind: ResourceType,
+        wanted: u64,
     ) -> Result<(), Refusal> {
-        let (kind, wanted) = (request.resource_type(), request.capacity);
         let Some(&max) = self.policy.tenant_capacity_max.get(&kind) else {
             return Ok(());
         };

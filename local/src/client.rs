@@ -2,7 +2,10 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -12,7 +15,10 @@ use fabricbios_wire::{LeaseId, Refusal};
 use nix::{
     errno::Errno,
     sys::{
-        socket::{MsgFlags, UnixAddr, connect, setsockopt, sockopt::SendTimeout},
+        socket::{
+            MsgFlags, UnixAddr, connect, setsockopt,
+            sockopt::{SendTimeout, SndBuf},
+        },
         time::{TimeVal, TimeValLike},
     },
     unistd::Pid,
@@ -29,7 +35,13 @@ pub const ENV_SOCKET: &str = "FABRICBIOS_LOCAL_SOCKET";
 /// Seconds that the node may take to accept a caller, and then to answer. It may wait for a call of the kernel.
 const PATIENCE_SECS: u32 = 10;
 
-/// Why a lease was not entered.
+/// As [`PATIENCE_SECS`], for a session: its worker may have to be started first.
+const SESSION_PATIENCE_SECS: u32 = 60;
+
+/// Bytes that may wait in the socket of a session for its worker.
+const SESSION_SOCKET_BYTES: usize = 512 << 10;
+
+/// Why a lease was not entered, or its session not reached.
 #[derive(Debug)]
 pub enum AskError {
     /// No node serves this socket. Nothing was moved.
@@ -54,32 +66,37 @@ pub enum AskError {
     Local(&'static str, io::Error),
 }
 
+/// What was given is in the lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Where, for people.
+    pub place: String,
+    /// Variables that programs in the lease need.
+    pub environment: Vec<(String, String)>,
+}
+
 /// Asks whether a node serves this socket.
 ///
 /// # Errors
 /// It does not.
 pub fn ping(socket: &Path) -> Result<(), AskError> {
-    match ask(socket, Request::Ping {}, None)? {
-        Reply::Pong {} => Ok(()),
-        other => Err(unexpected(&other)),
+    match ask(socket, Request::Ping {}, None, PATIENCE_SECS)? {
+        (Reply::Pong {}, _) => Ok(()),
+        (other, _) => Err(unexpected(&other)),
     }
 }
 
-/// Moves this process into the lease; returns the place. What this process starts is in the lease too.
+/// Moves this process into the lease; what this process starts is in the lease too.
 ///
 /// # Errors
 /// See [`AskError`].
-pub fn run(socket: &Path, lease_id: LeaseId) -> Result<String, AskError> {
+pub fn run(socket: &Path, lease_id: LeaseId) -> Result<Moved, AskError> {
     let itself = Pidfd::open(Pid::this());
     let itself = itself.map_err(|errno| AskError::Local("pidfd_open", errno.into()))?;
-    entered(ask(
-        socket,
-        Request::Run { lease_id },
-        Some(itself.as_fd()),
-    )?)
+    move_into(socket, Request::Run { lease_id }, itself.as_fd())
 }
 
-/// Hands the lease over to a network namespace; returns the place.
+/// Hands the lease over to a network namespace.
 ///
 /// # Errors
 /// See [`AskError`].
@@ -87,18 +104,44 @@ pub fn enter(
     socket: &Path,
     lease_id: LeaseId,
     namespace: BorrowedFd<'_>,
-) -> Result<String, AskError> {
-    entered(ask(socket, Request::Enter { lease_id }, Some(namespace))?)
+) -> Result<Moved, AskError> {
+    move_into(socket, Request::Enter { lease_id }, namespace)
 }
 
-fn entered(reply: Reply) -> Result<String, AskError> {
-    match reply {
-        Reply::Entered { place } => Ok(place),
-        other => Err(unexpected(&other)),
+/// Connects to the worker of a lease's session; 0 is the lease's, which is started if there is none. The caller then opens
+/// the session with its first frame.
+///
+/// # Errors
+/// See [`AskError`].
+pub fn gpu_session(socket: &Path, lease_id: LeaseId, session: u64) -> Result<UnixStream, AskError> {
+    let request = Request::GpuSession { lease_id, session };
+    match ask(socket, request, None, SESSION_PATIENCE_SECS)? {
+        (Reply::Session {}, Some(worker)) => {
+            // A small buffer is only slower.
+            setsockopt(&worker, SndBuf, &SESSION_SOCKET_BYTES).ok();
+            Ok(worker.into())
+        }
+        (Reply::Session {}, None) => Err(AskError::Unexpected(
+            "no descriptor came with the answer".into(),
+        )),
+        (other, _) => Err(unexpected(&other)),
     }
 }
 
-fn ask(path: &Path, request: Request, given: Option<BorrowedFd<'_>>) -> Result<Reply, AskError> {
+fn move_into(socket: &Path, request: Request, given: BorrowedFd<'_>) -> Result<Moved, AskError> {
+    match ask(socket, request, Some(given), PATIENCE_SECS)? {
+        (Reply::Entered { place, environment }, _) => Ok(Moved { place, environment }),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+/// The answer and the descriptor beside it.
+fn ask(
+    path: &Path,
+    request: Request,
+    given: Option<BorrowedFd<'_>>,
+    patience_secs: u32,
+) -> Result<(Reply, Option<OwnedFd>), AskError> {
     let unreachable = |errno: Errno| AskError::Unreachable {
         socket: path.to_owned(),
         error: errno.into(),
@@ -112,14 +155,14 @@ fn ask(path: &Path, request: Request, given: Option<BorrowedFd<'_>>) -> Result<R
     setsockopt(
         &socket,
         SendTimeout,
-        &TimeVal::seconds(PATIENCE_SECS.into()),
+        &TimeVal::seconds(patience_secs.into()),
     )
     .map_err(|errno| AskError::Local("setsockopt(SO_SNDTIMEO)", errno.into()))?;
     let address = UnixAddr::new(path).map_err(unreachable)?;
     match connect(socket.as_raw_fd(), &address) {
         Err(Errno::EAGAIN) => {
             return Err(unanswered(format!(
-                "accepted no caller for {PATIENCE_SECS} s"
+                "accepted no caller for {patience_secs} s"
             )));
         }
         connected => connected.map_err(unreachable)?,
@@ -127,11 +170,11 @@ fn ask(path: &Path, request: Request, given: Option<BorrowedFd<'_>>) -> Result<R
     let line = Line::from(socket);
     // A node that refuses this caller answers and closes its end before it has read the request.
     let sent = line.send(&request.encode(), given, MsgFlags::empty());
-    match line.is_ready_within(Duration::from_secs(PATIENCE_SECS.into())) {
+    match line.is_ready_within(Duration::from_secs(patience_secs.into())) {
         Ok(true) => {}
         Ok(false) => {
             return Err(unanswered(format!(
-                "has not answered for {PATIENCE_SECS} s"
+                "has not answered for {patience_secs} s"
             )));
         }
         Err(error) => return Err(AskError::Local("poll", error)),
@@ -156,7 +199,7 @@ fn ask(path: &Path, request: Request, given: Option<BorrowedFd<'_>>) -> Result<R
     let reply = Reply::decode(&message.bytes).map_err(AskError::Unexpected)?;
     match reply.refusal() {
         Some(refusal) => Err(AskError::Refused(refusal)),
-        None => Ok(reply),
+        None => Ok((reply, message.descriptor)),
     }
 }
 

@@ -1,9 +1,11 @@
-//! The local socket of a node: users of the machine put a process of theirs, or a network namespace, into a lease.
+//! The local socket of a node: users of the machine put a process of theirs, or a network namespace, into a lease, or connect to
+//! the session of a lease.
 //!
 //! The socket is `SOCK_SEQPACKET`: a caller connects, sends one [`Request`] and receives one [`Reply`], each a JSON object
-//! in one message. With the request comes one descriptor: a pidfd of the caller itself, or a network namespace. The
-//! kernel says who the caller is (`SO_PEERCRED`). The node moves what was given into the lease; it starts no program
-//! for anybody. docs/decisions/0023-local-socket.md has the reasons.
+//! in one message. With a request to enter a lease comes one descriptor: a pidfd of the caller itself, or a network namespace.
+//! The node moves what was given into the lease; it starts no program for anybody. With the answer to a request for a session
+//! comes a descriptor too: a stream socket to the session's worker. The kernel says who the caller is (`SO_PEERCRED`).
+//! docs/decisions/0023-local-socket.md has the reasons.
 
 #[cfg(feature = "client")]
 mod client;
@@ -14,12 +16,16 @@ mod namespace;
 mod peer;
 #[cfg(feature = "server")]
 mod server;
+#[cfg(feature = "client")]
+mod shared_memory;
 
 #[cfg(feature = "client")]
-pub use client::{AskError, DEFAULT_SOCKET, ENV_SOCKET, enter, ping, run};
+pub use client::{AskError, DEFAULT_SOCKET, ENV_SOCKET, Moved, enter, gpu_session, ping, run};
 pub use message::{REQUEST_BYTES_MAX, Reply, Request};
 #[cfg(feature = "server")]
 pub use server::{LocalServer, Tenants};
+#[cfg(feature = "client")]
+pub use shared_memory::SharedMemory;
 
 #[cfg(any(feature = "client", feature = "server"))]
 fn seqpacket() -> nix::Result<std::os::fd::OwnedFd> {

@@ -24,6 +24,14 @@ pub enum Request {
         #[serde(with = "hex")]
         lease_id: LeaseId,
     },
+    /// Connect the caller to the worker of the lease's session. No descriptor.
+    GpuSession {
+        /// The lease, 32 hex digits.
+        #[serde(with = "hex")]
+        lease_id: LeaseId,
+        /// The session that the caller will open; 0: the lease's, which is started if there is none.
+        session: u64,
+    },
 }
 
 /// What the node answers, such as `{"entered":{"place":"/sys/fs/cgroup/…"}}`.
@@ -36,7 +44,12 @@ pub enum Reply {
     Entered {
         /// Where, for people.
         place: String,
+        /// Variables that programs in the lease need.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        environment: Vec<(String, String)>,
     },
+    /// The descriptor beside this answer is a stream socket, whose other end has the worker of the session.
+    Session {},
     /// Nothing was moved.
     Refused {
         /// The name of the status, as in refusals over QUIC.
@@ -149,10 +162,20 @@ mod tests {
                 Request::Enter { lease_id },
                 format!(r#"{{"ask":"enter","lease_id":"{id}"}}"#),
             ),
+            (
+                Request::GpuSession {
+                    lease_id,
+                    session: u64::MAX,
+                },
+                format!(
+                    r#"{{"ask":"gpu_session","lease_id":"{id}","session":18446744073709551615}}"#
+                ),
+            ),
         ] {
             assert_eq!(request.encode(), text.as_bytes());
             assert_eq!(Request::decode(text.as_bytes()), Ok(request));
         }
+        assert_eq!(Reply::Session {}.encode(), br#"{"session":{}}"#);
         let refusal = Refusal::new(
             LeaseError::NotFound,
             RefusalClass::Permanent,
@@ -176,6 +199,8 @@ mod tests {
             r#"{"ask":"run"}"#,
             r#"{"ask":"run","lease_id":"xyz"}"#,
             r#"{"ask":"run","lease_id":171}"#,
+            &format!(r#"{{"ask":"gpu_session","lease_id":"{id}"}}"#),
+            &format!(r#"{{"ask":"gpu_session","lease_id":"{id}","session":-1}}"#),
             &format!(r#"{{"ask":"run","lease_id":"{id}","uid":0}}"#),
             &format!(r#"{{"ask":"run","lease_id":"{id}"}}{{"ask":"ping"}}"#),
             &"[".repeat(REQUEST_BYTES_MAX),

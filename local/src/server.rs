@@ -192,11 +192,12 @@ fn begin(socket: OwnedFd, shared: &Arc<Shared>) {
     let admitted = admitted.and_then(|peer| Admitted::new(peer, shared));
     let admitted = match admitted {
         Ok(admitted) => admitted,
-        Err(refusal) => return answer(&line, &Reply::from(refusal)),
+        Err(refusal) => return answer(&line, &Reply::from(refusal), None),
     };
     let serve = move || {
-        let reply = admitted.serve(&line);
-        answer(&line, &reply.unwrap_or_else(Reply::from));
+        let served = admitted.serve(&line);
+        let (reply, descriptor) = served.unwrap_or_else(|refusal| (refusal.into(), None));
+        answer(&line, &reply, descriptor);
     };
     // A caller whose thread is not started sees its connection closed.
     if let Err(error) = thread::Builder::new()
@@ -209,8 +210,9 @@ fn begin(socket: OwnedFd, shared: &Arc<Shared>) {
 }
 
 /// The socket has room for one message, so this never waits. The caller may have gone.
-fn answer(line: &Line, reply: &Reply) {
-    line.send(&reply.encode(), None, MsgFlags::MSG_DONTWAIT)
+fn answer(line: &Line, reply: &Reply, descriptor: Option<OwnedFd>) {
+    let descriptor = descriptor.as_ref().map(AsFd::as_fd);
+    line.send(&reply.encode(), descriptor, MsgFlags::MSG_DONTWAIT)
         .ok();
 }
 
@@ -250,7 +252,8 @@ impl Admitted {
         Ok(Self { peer, shared })
     }
 
-    fn serve(&self, line: &Line) -> Result<Reply, Refusal> {
+    /// The answer, and what goes with it.
+    fn serve(&self, line: &Line) -> Result<(Reply, Option<OwnedFd>), Refusal> {
         let malformed =
             |why: String| Refusal::new(LeaseError::Malformed, RefusalClass::Permanent, why);
         let in_time = line.is_ready_within(PATIENCE);
@@ -264,8 +267,11 @@ impl Admitted {
             return Err(malformed("the caller closed its end".into()));
         };
         let request = Request::decode(&message.bytes).map_err(malformed)?;
-        let Some((lease_id, wanted)) = wanted(request) else {
-            return Ok(Reply::Pong {});
+        let (lease_id, wanted) = match request {
+            Request::Ping {} => return Ok((Reply::Pong {}, None)),
+            Request::GpuSession { lease_id, session } => return self.session(lease_id, session),
+            Request::Run { lease_id } => (lease_id, Wanted::Process),
+            Request::Enter { lease_id } => (lease_id, Wanted::NetworkNamespace),
         };
         let invalid =
             |why: String| Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, why);
@@ -285,21 +291,43 @@ impl Admitted {
                 Given::NetworkNamespace(descriptor)
             }
         };
-        self.enter(lease_id, given)
+        self.enter(lease_id, given).map(|reply| (reply, None))
     }
 
-    fn enter(&self, lease_id: LeaseId, given: Given) -> Result<Reply, Refusal> {
+    fn caller(&self) -> Caller {
         let Peer { uid, pid } = self.peer;
-        let caller = Caller {
+        Caller {
             uid,
             pid,
             tenants: self.shared.tenants.get(&uid).cloned().unwrap_or_default(),
             is_root: uid == 0,
-        };
-        match self.shared.enter(lease_id, &caller, &given) {
-            Ok(Entered { place }) => {
+        }
+    }
+
+    fn session(
+        &self,
+        lease_id: LeaseId,
+        session: u64,
+    ) -> Result<(Reply, Option<OwnedFd>), Refusal> {
+        let Peer { uid, pid } = self.peer;
+        match self.shared.session(lease_id, &self.caller(), session) {
+            Ok(worker) => {
+                tracing::debug!(%lease_id, session, uid, pid, "a user of this machine is connected to a session");
+                Ok((Reply::Session {}, Some(worker)))
+            }
+            Err(why) => {
+                tracing::debug!(%lease_id, session, uid, pid, %why, "a user of this machine was refused a session");
+                Err(of_local(&why))
+            }
+        }
+    }
+
+    fn enter(&self, lease_id: LeaseId, given: Given) -> Result<Reply, Refusal> {
+        let Peer { uid, pid } = self.peer;
+        match self.shared.enter(lease_id, &self.caller(), &given) {
+            Ok(Entered { place, environment }) => {
                 tracing::info!(%lease_id, uid, pid, %place, "a user of this machine entered a lease");
-                Ok(Reply::Entered { place })
+                Ok(Reply::Entered { place, environment })
             }
             Err(why) => {
                 // Any user can cause any number of these lines.
@@ -345,6 +373,26 @@ impl Shared {
         }
         Err(LocalRefusal::NotFound)
     }
+
+    /// Asks each kind for the lease. A kind without sessions does not even know whether it has this lease.
+    fn session(
+        &self,
+        lease: LeaseId,
+        caller: &Caller,
+        session: u64,
+    ) -> Result<OwnedFd, LocalRefusal> {
+        let mut refusal = None;
+        for kind in &self.kinds {
+            match kind.session(lease, caller, session) {
+                Err(LocalRefusal::NotFound) => refusal = Some(LocalRefusal::NotFound),
+                Err(without @ LocalRefusal::Unsupported(_)) => {
+                    refusal = refusal.or(Some(without));
+                }
+                outcome => return outcome,
+            }
+        }
+        Err(refusal.unwrap_or(LocalRefusal::NotFound))
+    }
 }
 
 /// What a request needs as its descriptor.
@@ -353,16 +401,12 @@ enum Wanted {
     NetworkNamespace,
 }
 
-fn wanted(request: Request) -> Option<(LeaseId, Wanted)> {
-    match request {
-        Request::Ping {} => None,
-        Request::Run { lease_id } => Some((lease_id, Wanted::Process)),
-        Request::Enter { lease_id } => Some((lease_id, Wanted::NetworkNamespace)),
-    }
-}
-
 fn of_local(why: &LocalRefusal) -> Refusal {
     let (error, class) = match why {
+        LocalRefusal::Session { error, class, .. } => (
+            error.parse().unwrap_or(LeaseError::Internal),
+            class.parse().unwrap_or(RefusalClass::Permanent),
+        ),
         LocalRefusal::NotFound => (LeaseError::NotFound, RefusalClass::Permanent),
         LocalRefusal::NotYours { .. } => (LeaseError::NotPermitted, RefusalClass::Policy),
         LocalRefusal::Unsupported(_) => (LeaseError::Unsupported, RefusalClass::Permanent),

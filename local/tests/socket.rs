@@ -19,7 +19,10 @@ use std::{
 use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
 use fabricbios_helper::{Line, Pidfd};
 use fabricbios_lease::StepError;
-use fabricbios_local::{AskError, LocalServer, Reply, Request, Tenants, enter, ping, run};
+use fabricbios_local::{
+    AskError, LocalServer, Moved, Reply, Request, SharedMemory, Tenants, enter, gpu_session, ping,
+    run,
+};
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use nix::{
     libc,
@@ -37,6 +40,8 @@ use tempfile::TempDir;
 
 const BLUE: LeaseId = LeaseId(0xB);
 const FAILS: LeaseId = LeaseId(0xF);
+const WITH_SESSION: LeaseId = LeaseId(0x5);
+const OF_NO_QUEUE: u64 = 13;
 const OF_NOBODY: LeaseId = LeaseId(0x0);
 
 /// A user of tenants red and blue, one of red alone, and one of no tenant.
@@ -61,7 +66,39 @@ impl LocalAccess for Blue {
         caller.check("blue")?;
         let place = given.to_string();
         self.0.lock().unwrap().push((caller.clone(), given));
-        Ok(Entered { place })
+        Ok(Entered {
+            environment: vec![("GPU".to_owned(), "7".to_owned())],
+            ..Entered::at(place)
+        })
+    }
+}
+
+/// A kind with one lease, of tenant blue, and a session whose worker says which one was asked for.
+struct Sessions;
+
+impl LocalAccess for Sessions {
+    fn enter(&self, _: LeaseId, _: &Caller, _: Given) -> Result<Entered, LocalRefusal> {
+        Err(LocalRefusal::NotFound)
+    }
+
+    fn session(
+        &self,
+        lease: LeaseId,
+        caller: &Caller,
+        session: u64,
+    ) -> Result<OwnedFd, LocalRefusal> {
+        if lease != WITH_SESSION {
+            return Err(LocalRefusal::NotFound);
+        }
+        caller.check("blue")?;
+        if session == OF_NO_QUEUE {
+            let (error, class) = (LeaseError::ResourceBusy, RefusalClass::Transient);
+            return Err(Refusal::new(error, class, "no queue is free").into());
+        }
+        let (ours, its) = UnixStream::pair().unwrap();
+        let word = format!("session {session} of uid {}", caller.uid);
+        thread::spawn(move || (&ours).write_all(word.as_bytes()).unwrap());
+        Ok(its.into())
     }
 }
 
@@ -110,7 +147,8 @@ impl World {
     fn of(tenants: Tenants) -> Self {
         let directory = reachable();
         let blue = Arc::new(Blue::default());
-        let kinds: Vec<Arc<dyn LocalAccess>> = vec![blue.clone(), Arc::new(Refuses)];
+        let kinds: Vec<Arc<dyn LocalAccess>> =
+            vec![blue.clone(), Arc::new(Refuses), Arc::new(Sessions)];
         let path = directory.path().join("local.sock");
         let server = LocalServer::open(&path, tenants, kinds).unwrap();
         Self {
@@ -164,9 +202,16 @@ fn itself() -> Pidfd {
     Pidfd::open(Pid::this()).unwrap()
 }
 
-fn of(outcome: Result<String, AskError>) -> Reply {
+fn at(place: &str) -> Moved {
+    Moved {
+        place: place.to_owned(),
+        environment: Vec::new(),
+    }
+}
+
+fn of(outcome: Result<Moved, AskError>) -> Reply {
     match outcome {
-        Ok(place) => Reply::Entered { place },
+        Ok(Moved { place, environment }) => Reply::Entered { place, environment },
         Err(AskError::Refused(refusal)) => refusal.into(),
         Err(other) => panic!("{other:?}"),
     }
@@ -207,7 +252,8 @@ fn a_user_moves_its_own_process_into_a_lease_of_its_tenant() {
         return;
     };
     let place = "process".to_owned();
-    assert_eq!(reply, Reply::Entered { place });
+    let environment = vec![("GPU".to_owned(), "7".to_owned())];
+    assert_eq!(reply, Reply::Entered { place, environment });
     let expected = Caller {
         uid: BLUES,
         pid: pid.as_raw(),
@@ -223,12 +269,12 @@ fn root_enters_every_lease() {
         return eprintln!("not run: it takes root");
     }
     let world = World::new();
-    assert_eq!(run(&world.path(), BLUE).unwrap(), "process");
+    assert_eq!(run(&world.path(), BLUE).unwrap().place, "process");
     let caller = &world.moved()[0];
     assert!(caller.is_root && caller.tenants.is_empty());
     assert_eq!(caller.pid, Pid::this().as_raw());
     let namespace = File::open("/proc/self/ns/net").unwrap();
-    let place = enter(&world.path(), BLUE, namespace.as_fd()).unwrap();
+    let place = enter(&world.path(), BLUE, namespace.as_fd()).unwrap().place;
     assert_eq!(place, "network namespace");
 }
 
@@ -255,9 +301,7 @@ fn a_user_of_no_tenant_is_refused_before_it_asks() {
     };
     for reply in [
         as_user(STRANGER, silent),
-        as_user(STRANGER, || {
-            of(ping(&world.path()).map(|()| "a node".into()))
-        }),
+        as_user(STRANGER, || of(ping(&world.path()).map(|()| at("a node")))),
     ] {
         let Some((_, reply)) = reply else { return };
         let (error, message) = refused(&reply);
@@ -280,7 +324,7 @@ fn a_refusal_before_the_request_is_read_reaches_its_caller() {
     listen(&node, Backlog::new(1).unwrap()).unwrap();
     let refusal = Refusal::new(LeaseError::NotPermitted, RefusalClass::Policy, "no tenant");
     let reply = thread::scope(|scope| {
-        let caller = scope.spawn(|| of(ping(&path).map(|()| "a node".into())));
+        let caller = scope.spawn(|| of(ping(&path).map(|()| at("a node"))));
         let raw = accept4(node.as_raw_fd(), flags).unwrap();
         // SAFETY: accept4(2) has just made the descriptor; nobody else has it.
         let line = Line::from(unsafe { OwnedFd::from_raw_fd(raw) });
@@ -457,11 +501,12 @@ fn a_network_namespace_is_given_by_its_owner_only() {
             Ok(()) => give(),
             Err(errno) => Reply::Entered {
                 place: format!("not run: {errno}"),
+                environment: Vec::new(),
             },
         }
     });
     let place = match asked {
-        Some((_, Reply::Entered { place })) => place,
+        Some((_, Reply::Entered { place, .. })) => place,
         other => panic!("{other:?}"),
     };
     match place.as_str() {
@@ -612,4 +657,86 @@ fn nobody_may_move_a_directory_above_the_socket() {
             assert!(error.contains(&format!("is of uid {BLUES}")), "{error}");
         }
     }
+}
+
+fn read_all(mut from: UnixStream) -> String {
+    let mut text = String::new();
+    from.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_caller_is_connected_to_the_worker_of_a_session() {
+    let world = World::new();
+    let (path, uid) = (world.path(), geteuid().as_raw());
+    if geteuid().is_root() {
+        let worker = gpu_session(&path, WITH_SESSION, 7).unwrap();
+        assert_eq!(read_all(worker), format!("session 7 of uid {uid}"));
+    }
+    // Place has no meaning here; it carries the text to this process.
+    let asked = as_user(BLUES, || {
+        of(gpu_session(&path, WITH_SESSION, u64::MAX).map(|it| at(&read_all(it))))
+    });
+    if let Some((_, reply)) = asked {
+        let place = format!("session {} of uid {BLUES}", u64::MAX);
+        assert_eq!(reply, of(Ok(at(&place))));
+    }
+    assert_eq!(world.moved(), []);
+}
+
+#[test]
+fn each_refusal_of_a_session_is_told_as_what_it_is() {
+    let world = World::new();
+    let path = world.path();
+    let refusal = |lease, session| match gpu_session(&path, lease, session) {
+        Err(AskError::Refused(refusal)) => (refusal.error, refusal.message),
+        other => panic!("{other:?}"),
+    };
+    // The kind of the first lease has no sessions, and knows nothing of them.
+    assert_eq!(refusal(BLUE, 0).0, LeaseError::NotFound);
+    assert_eq!(refusal(OF_NOBODY, 0).0, LeaseError::NotFound);
+    if geteuid().is_root() {
+        let busy = gpu_session(&path, WITH_SESSION, OF_NO_QUEUE).unwrap_err();
+        let AskError::Refused(busy) = busy else {
+            panic!("{busy:?}")
+        };
+        let (error, class) = (LeaseError::ResourceBusy, RefusalClass::Transient);
+        assert_eq!(busy, Refusal::new(error, class, "no queue is free"));
+    }
+    if let Some((_, reply)) = as_user(REDS, || {
+        of(gpu_session(&path, WITH_SESSION, 0).map(|it| at(&read_all(it))))
+    }) {
+        let (error, message) = refused(&reply);
+        assert_eq!(error, LeaseError::NotPermitted);
+        assert!(message.ends_with("--tenant-uid blue=12346"), "{message}");
+    }
+    let without = |kinds: Vec<Arc<dyn LocalAccess>>| {
+        let other = path.with_file_name("other.sock");
+        let tenants = Tenants::from([(geteuid().as_raw(), Vec::new())]);
+        let server = LocalServer::open(&other, tenants, kinds).unwrap();
+        let asked = gpu_session(&other, BLUE, 0).unwrap_err();
+        drop(server);
+        match asked {
+            AskError::Refused(refusal) => refusal.error,
+            other => panic!("{other:?}"),
+        }
+    };
+    let blue = || Arc::new(Blue::default());
+    assert_eq!(without(vec![blue(), blue()]), LeaseError::Unsupported);
+    assert_eq!(without(Vec::new()), LeaseError::NotFound);
+}
+
+#[test]
+fn memory_goes_with_a_message_to_the_worker() {
+    let (ours, its) = UnixStream::pair().unwrap();
+    let memory = SharedMemory::new(4096).unwrap();
+    memory.send(&ours, b"share").unwrap();
+    memory.write(4000, b"later").unwrap();
+    let message = Line::from(OwnedFd::from(its)).receive().unwrap().unwrap();
+    assert_eq!(message.bytes, b"share");
+    let file = File::from(message.descriptor.unwrap());
+    let mut bytes = [0; 5];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 4000).unwrap();
+    assert_eq!(&bytes, b"later");
+    assert!(memory.send(&ours, b"gone").is_err());
 }

@@ -174,6 +174,7 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
         past,
         watchdog,
         supervisor,
+        ..
     } = *opening;
     let configfs = Path::new(CONFIGFS);
     if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {

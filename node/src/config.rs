@@ -16,6 +16,7 @@ use fabricbios_wire::Size;
 use serde::Deserialize;
 
 use crate::{
+    gpu::WantedGpus,
     net::{macvlan::MacvlanParent, sriov::SriovPf},
     nvme_host::NvmeHost,
     nvmet_port::NvmetPort,
@@ -63,6 +64,9 @@ pub enum Command {
     /// Write the journal: what the daemon has a process of its own for.
     #[command(hide = true)]
     Journal(crate::journal::Arguments),
+    /// Serve the session of one lease of a GPU, as the daemon orders over standard input.
+    #[command(hide = true)]
+    GpuWorker,
 }
 
 /// Flags, each of which may also stand in the configuration file under the same name.
@@ -161,7 +165,14 @@ pub struct Settings {
     #[arg(long, value_enum)]
     pub rdma_strategy: Option<RdmaStrategy>,
 
-    /// Whether a GPU may be shared [default: exclusive].
+    /// GPUs to offer for lease: `all`, or UUIDs as in `fabricctl inventory`, with commas between. Of a GPU that is divided
+    /// into partitions (MIG) only the partitions are offered [default: none].
+    #[arg(long, value_name = "LIST")]
+    #[serde(default, deserialize_with = "parsed")]
+    pub gpus: Option<WantedGpus>,
+
+    /// Whether a GPU may be shared. `exclusive`: one lease a GPU. `fractional`: leases that name no class share it
+    /// [default: exclusive].
     #[arg(long, value_enum)]
     pub gpu_share_mode: Option<GpuShareMode>,
 
@@ -258,6 +269,12 @@ pub struct Settings {
     /// on offer].
     #[arg(long, value_name = "MBPS")]
     pub net_per_tenant_max: Option<u32>,
+
+    /// Most GPU memory that the leases of one tenant may hold; a lease of a whole GPU holds all of its memory [default: all
+    /// that is on offer].
+    #[arg(long, value_name = "SIZE")]
+    #[serde(default, deserialize_with = "size")]
+    pub gpu_per_tenant_max: Option<Size>,
 
     /// Most requests of one tenant in a second; 0 for any number. Operators have no such bound [default: 20000].
     #[arg(long, value_name = "N")]
@@ -420,6 +437,7 @@ impl Settings {
             fbmu_ops_max: self.fbmu_ops_max.or(file.fbmu_ops_max),
             rdma_device: self.rdma_device.or(file.rdma_device),
             rdma_strategy: self.rdma_strategy.or(file.rdma_strategy),
+            gpus: self.gpus.or(file.gpus),
             gpu_share_mode: self.gpu_share_mode.or(file.gpu_share_mode),
             cpus: self.cpus.or(file.cpus),
             cpu_reserve: self.cpu_reserve.or(file.cpu_reserve),
@@ -442,6 +460,7 @@ impl Settings {
             block_per_tenant_max: self.block_per_tenant_max.or(file.block_per_tenant_max),
             cpu_per_tenant_max: self.cpu_per_tenant_max.or(file.cpu_per_tenant_max),
             net_per_tenant_max: self.net_per_tenant_max.or(file.net_per_tenant_max),
+            gpu_per_tenant_max: self.gpu_per_tenant_max.or(file.gpu_per_tenant_max),
             requests_per_tenant_max: self
                 .requests_per_tenant_max
                 .or(file.requests_per_tenant_max),

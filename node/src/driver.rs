@@ -19,7 +19,8 @@ use fabricbios_lease::{
     StepError, Ticket,
 };
 use fabricbios_wire::{
-    Answer, InventoryForm, LeaseError, LeaseId, Refusal, RefusalClass, Reply, Request, Role,
+    Answer, Endpoint, InventoryForm, LeaseError, LeaseId, Refusal, RefusalClass, Reply, Request,
+    Role,
 };
 use tokio::sync::oneshot;
 
@@ -89,6 +90,8 @@ pub struct Requester {
     pub tenant: Arc<str>,
     /// The address in endpoints where the node listens on a wildcard.
     pub reached: Option<IpAddr>,
+    /// Where the client reaches the control plane, if that is known.
+    pub control: Option<Endpoint>,
     /// Receives the answer.
     pub reply: oneshot::Sender<Answer>,
 }
@@ -521,7 +524,7 @@ impl Requester {
     fn reply(self, answer: Answer) {
         if self
             .reply
-            .send(endpoint::reachable(answer, self.reached))
+            .send(endpoint::reachable(answer, self.reached, self.control))
             .is_err()
         {
             tracing::debug!("a client went away before its answer");

@@ -2,14 +2,23 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use fabricbios_wire::{Answer, Endpoint, Reply};
+use fabricbios_wire::{Answer, Endpoint, KindBinding, Reply};
 
 /// Replaces a wildcard in an answer by `ip`, the advertised address or the one that the client reached. An endpoint
-/// without an address is left out: no client would accept the answer.
-pub(crate) fn reachable(mut answer: Answer, ip: Option<IpAddr>) -> Answer {
-    if let Ok(Reply::Lease(info)) = &mut answer
-        && let Some(bound) = info.binding.udp_endpoint
-    {
+/// without an address is left out: no client would accept the answer. Sessions of a GPU are served by the control plane,
+/// at `control`.
+pub(crate) fn reachable(
+    mut answer: Answer,
+    ip: Option<IpAddr>,
+    control: Option<Endpoint>,
+) -> Answer {
+    let Ok(Reply::Lease(info)) = &mut answer else {
+        return answer;
+    };
+    if let KindBinding::Gpu(Some(gpu)) = &mut info.binding.kind {
+        gpu.session_endpoint = control;
+    }
+    if let Some(bound) = info.binding.udp_endpoint {
         info.binding.udp_endpoint = place(bound, ip);
         if info.binding.udp_endpoint.is_none() {
             tracing::warn!(

@@ -39,6 +39,7 @@ fn calls() -> Vec<Handler> {
     let mut calls = fabricbios_nvmet::calls();
     calls.extend(fabricbios_pool::calls());
     calls.extend(fabricbios_sriov::vf::calls());
+    calls.extend(fabricbios_gpu::management::handlers());
     calls.push(Handler::of::<ListExports>());
     calls
 }

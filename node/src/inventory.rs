@@ -258,6 +258,7 @@ fn speaks_of(extension: &InventoryExtension, id: ResourceId) -> bool {
         | InventoryExtension::ClassEnforcement(of, _)
         | InventoryExtension::ClassAvailable(of, _) => *of == id,
         InventoryExtension::Classes { resource_id, .. }
-        | InventoryExtension::VirtualFunctions { resource_id, .. } => *resource_id == id,
+        | InventoryExtension::VirtualFunctions { resource_id, .. }
+        | InventoryExtension::GpuSlots { resource_id, .. } => *resource_id == id,
     }
 }

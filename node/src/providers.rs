@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use anyhow::Context;
 use fabricbios_contract::{LocalAccess, Provider};
-use fabricbios_helper::Supervisor;
+use fabricbios_helper::{Program, Supervisor};
 use fabricbios_lease::{BindingId, FenceRecord, LeaseTable, Offer, Placement, StepError};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId, ResourceType};
 
@@ -14,6 +14,7 @@ use crate::{
     config::Settings,
     cpu,
     dispatcher::Dispatcher,
+    gpu::{self, GpuParts},
     inventory::{Described, Inventory},
     journal::Change,
     memory, net,
@@ -38,6 +39,10 @@ pub const KINDS: &[Kind] = &[
     Kind {
         of: ResourceType::Net,
         open: net::open,
+    },
+    Kind {
+        of: ResourceType::Gpu,
+        open: gpu::open,
     },
 ];
 
@@ -64,6 +69,8 @@ pub struct Opening<'a> {
     pub watchdog: &'a Watchdog,
     /// Makes calls that may hang.
     pub supervisor: &'a Supervisor,
+    /// The program that runs, for processes that outlive this one.
+    pub program: &'a Program,
 }
 
 /// An open kind.
@@ -72,6 +79,8 @@ pub struct Opened {
     pub offered: Option<Offered>,
     /// What users of this machine do with the leases of the kind; `None`: nothing.
     pub local: Option<Arc<dyn LocalAccess>>,
+    /// What the node needs of GPUs besides their offer; of other kinds the default.
+    pub gpus: GpuParts,
     /// Closes devices, ports and sockets after the node has stopped.
     pub close: Box<dyn FnOnce()>,
 }
@@ -83,6 +92,7 @@ impl Opened {
         Self {
             offered: None,
             local: None,
+            gpus: GpuParts::default(),
             close: Box::new(|| ()),
         }
     }

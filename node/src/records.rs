@@ -3,9 +3,9 @@
 use anyhow::{Context, bail};
 use fabricbios_lease::{BootTime, Extent, FenceRecord, LeaseRecord, Placement, RECORDS_VERSION};
 use fabricbios_wire::{
-    BlockTerms, CpuIsolationClass, CpuTerms, Effective, Generation, GpuExclusivityClass, GpuTerms,
-    LeaseEnd, LeaseId, LeasePhase, LeaseTerms, MemTerms, NetTerms, ResourceId, ResourceType,
-    Transport,
+    BlockTerms, CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuTerms, Effective,
+    Enforcement, Generation, GpuExclusivityClass, GpuTerms, LeaseEnd, LeaseId, LeaseIntent,
+    LeasePhase, LeaseTerms, MemTerms, NetTerms, ResourceId, ResourceType, Transport,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 const VERSION_3: u8 = 3;
 const VERSION_4: u8 = 4;
 const VERSION_5: u8 = 5;
+const VERSION_6: u8 = 6;
 
 /// A record that can be read in its earlier versions.
 pub(crate) trait Record: DeserializeOwned {
@@ -22,24 +23,37 @@ pub(crate) trait Record: DeserializeOwned {
     type Version4: DeserializeOwned + Into<Self>;
     /// Its form in [`VERSION_5`].
     type Version5: DeserializeOwned + Into<Self>;
+    /// Its form in [`VERSION_6`].
+    type Version6: DeserializeOwned + Into<Self>;
 }
 
 impl Record for LeaseRecord {
-    type Version3 = LeaseBefore6<Extent, NoEnd, BlockTerms>;
+    type Version3 = LeaseBefore6<Extent, Absent, BlockTerms>;
     type Version4 = LeaseBefore6<Extent, Option<Box<LeaseEnd>>, BlockTerms>;
     type Version5 = LeaseBefore6<Placement, Option<Box<LeaseEnd>>, TermsBefore6>;
+    type Version6 = LeaseBefore7<
+        Placement,
+        Option<Box<LeaseEnd>>,
+        Effective6,
+        Terms6,
+        Option<Box<LeaseIntent>>,
+    >;
 }
 
 impl Record for FenceRecord {
     type Version3 = Self;
     type Version4 = Self;
     type Version5 = Self;
+    type Version6 = Self;
 }
 
 /// A [`LeaseRecord`] before version 6: without an intent. Before version 5 it had block terms only, and stretches were
 /// the only placement.
+type LeaseBefore6<Part, End, Terms> = LeaseBefore7<Part, End, EffectiveBefore6, Terms, Absent>;
+
+/// A [`LeaseRecord`] before version 7.
 #[derive(Deserialize)]
-pub(crate) struct LeaseBefore6<Part, End, Terms> {
+pub(crate) struct LeaseBefore7<Part, End, Classes, Terms, Intent> {
     lease_id: LeaseId,
     tenant: String,
     resource_id: ResourceId,
@@ -49,7 +63,7 @@ pub(crate) struct LeaseBefore6<Part, End, Terms> {
     generation: Generation,
     granted_at_unix_ms: u64,
     expires_at_unix_ms: u64,
-    effective: EffectiveBefore6,
+    effective: Classes,
     term_secs: u32,
     grace_secs: u32,
     deadline: BootTime,
@@ -58,27 +72,101 @@ pub(crate) struct LeaseBefore6<Part, End, Terms> {
     cannot_go_on: bool,
     fenced_by_release: bool,
     terms: Option<Box<Terms>>,
+    intent: Intent,
 }
 
-/// [`VERSION_3`] has no end of a lease: zero bytes of a record.
+/// A part that a version does not have: zero bytes of a record.
 #[derive(Deserialize)]
-pub(crate) struct NoEnd;
+pub(crate) struct Absent;
 
-impl From<NoEnd> for Option<Box<LeaseEnd>> {
-    fn from(_: NoEnd) -> Self {
+impl From<Absent> for Option<Box<LeaseEnd>> {
+    fn from(_: Absent) -> Self {
+        None
+    }
+}
+
+impl From<Absent> for Option<Box<LeaseIntent>> {
+    fn from(_: Absent) -> Self {
         None
     }
 }
 
 /// An [`Effective`] before version 6.
 #[derive(Deserialize)]
-struct EffectiveBefore6 {
+pub(crate) struct EffectiveBefore6 {
     cpu_isolation: Option<CpuIsolationClass>,
     gpu_exclusivity: Option<GpuExclusivityClass>,
     transport: Option<Transport>,
     rotate_on_renew: bool,
     read_only: bool,
     mutual_auth: bool,
+}
+
+impl From<EffectiveBefore6> for Effective {
+    fn from(old: EffectiveBefore6) -> Self {
+        Self {
+            cpu_isolation: old.cpu_isolation,
+            gpu_exclusivity: old.gpu_exclusivity,
+            transport: old.transport,
+            rotate_on_renew: old.rotate_on_renew,
+            read_only: old.read_only,
+            mutual_auth: old.mutual_auth,
+            ..Self::default()
+        }
+    }
+}
+
+/// An [`Effective`] of version 6.
+#[derive(Deserialize)]
+pub(crate) struct Effective6 {
+    before: EffectiveBefore6,
+    cpu_execution_mode: Option<CpuExecutionMode>,
+    cpu_execution_width: Option<u16>,
+    cpu_partition: Option<CpuPartition>,
+    net_rate: Option<Enforcement>,
+}
+
+impl From<Effective6> for Effective {
+    fn from(old: Effective6) -> Self {
+        Self {
+            cpu_execution_mode: old.cpu_execution_mode,
+            cpu_execution_width: old.cpu_execution_width,
+            cpu_partition: old.cpu_partition,
+            net_rate: old.net_rate,
+            ..old.before.into()
+        }
+    }
+}
+
+/// [`LeaseTerms`] of version 6. No node leased GPUs.
+#[derive(Deserialize)]
+pub(crate) enum Terms6 {
+    Mem(MemTerms),
+    Block(BlockTerms),
+    Cpu(CpuTerms),
+    Net(NetTerms),
+    Gpu(Option<GpuExclusivityClass>),
+    Other(ResourceType),
+}
+
+impl From<Terms6> for LeaseTerms {
+    fn from(old: Terms6) -> Self {
+        match old {
+            Terms6::Mem(terms) => terms.into(),
+            Terms6::Block(terms) => terms.into(),
+            Terms6::Cpu(terms) => terms.into(),
+            Terms6::Net(terms) => terms.into(),
+            Terms6::Gpu(exclusivity) => gpu_terms(exclusivity).into(),
+            Terms6::Other(kind) => Self::Other(kind),
+        }
+    }
+}
+
+fn gpu_terms(exclusivity: Option<GpuExclusivityClass>) -> GpuTerms {
+    GpuTerms {
+        exclusivity,
+        ..GpuTerms::default()
+    }
 }
 
 /// [`LeaseTerms`] before version 6. No node leased CPU cores or network functions.
@@ -88,7 +176,7 @@ pub(crate) enum TermsBefore6 {
     Block(BlockTerms),
     Cpu(Option<CpuIsolationClass>),
     Net,
-    Gpu(GpuTerms),
+    Gpu(Option<GpuExclusivityClass>),
     Other(ResourceType),
 }
 
@@ -106,19 +194,22 @@ impl From<TermsBefore6> for LeaseTerms {
                 .into()
             }
             TermsBefore6::Net => NetTerms::default().into(),
-            TermsBefore6::Gpu(terms) => terms.into(),
+            TermsBefore6::Gpu(exclusivity) => gpu_terms(exclusivity).into(),
             TermsBefore6::Other(kind) => Self::Other(kind),
         }
     }
 }
 
-impl<Part, End, Terms> From<LeaseBefore6<Part, End, Terms>> for LeaseRecord
+impl<Part, End, Classes, Terms, Intent> From<LeaseBefore7<Part, End, Classes, Terms, Intent>>
+    for LeaseRecord
 where
     Part: Into<Placement>,
     End: Into<Option<Box<LeaseEnd>>>,
+    Classes: Into<Effective>,
     Terms: Into<LeaseTerms>,
+    Intent: Into<Option<Box<LeaseIntent>>>,
 {
-    fn from(old: LeaseBefore6<Part, End, Terms>) -> Self {
+    fn from(old: LeaseBefore7<Part, End, Classes, Terms, Intent>) -> Self {
         Self {
             lease_id: old.lease_id,
             tenant: old.tenant.into(),
@@ -129,15 +220,7 @@ where
             generation: old.generation,
             granted_at_unix_ms: old.granted_at_unix_ms,
             expires_at_unix_ms: old.expires_at_unix_ms,
-            effective: Effective {
-                cpu_isolation: old.effective.cpu_isolation,
-                gpu_exclusivity: old.effective.gpu_exclusivity,
-                transport: old.effective.transport,
-                rotate_on_renew: old.effective.rotate_on_renew,
-                read_only: old.effective.read_only,
-                mutual_auth: old.effective.mutual_auth,
-                ..Effective::default()
-            },
+            effective: old.effective.into(),
             term_secs: old.term_secs,
             grace_secs: old.grace_secs,
             deadline: old.deadline,
@@ -146,7 +229,7 @@ where
             cannot_go_on: old.cannot_go_on,
             fenced_by_release: old.fenced_by_release,
             terms: old.terms.map(|terms| Box::new((*terms).into())),
-            intent: None,
+            intent: old.intent.into(),
         }
     }
 }
@@ -156,13 +239,14 @@ pub(crate) fn encode(record: &impl Serialize) -> postcard::Result<Vec<u8>> {
     postcard::to_extend(record, vec![RECORDS_VERSION])
 }
 
-/// Decodes a whole record of this version or of the three before.
+/// Decodes a whole record of this version or of the four before.
 pub(crate) fn decode<T: Record>(bytes: &[u8]) -> anyhow::Result<T> {
     let Some((&version, record)) = bytes.split_first() else {
         bail!("the journal holds an empty record; {ADVICE}");
     };
     match version {
         RECORDS_VERSION => read(record),
+        VERSION_6 => read::<T::Version6>(record).map(Into::into),
         VERSION_5 => read::<T::Version5>(record).map(Into::into),
         VERSION_4 => read::<T::Version4>(record).map(Into::into),
         VERSION_3 => read::<T::Version3>(record).map(Into::into),
@@ -190,7 +274,7 @@ mod tests {
         AllocationMode, Asked, Durability, Effect, FenceScope, LeaseTable, Now, Offer, Order,
         Policy, Report, State, StepError, Ticket,
     };
-    use fabricbios_wire::{Affinity, LeaseIntent, Reply, Request, Role};
+    use fabricbios_wire::{Affinity, Reply, Request, Role};
 
     use super::*;
     use crate::{
@@ -298,7 +382,7 @@ mod tests {
     #[test]
     fn journals_of_versions_before_are_read() {
         let (mem, block) = (ResourceType::Mem, ResourceType::Block);
-        for version in [VERSION_3, VERSION_4, VERSION_5] {
+        for version in [VERSION_3, VERSION_4, VERSION_5, VERSION_6] {
             let leases = leases(&recovered(version));
             assert!(
                 leases

@@ -58,6 +58,8 @@ impl RequestRouter {
                 requester: Requester {
                     tenant,
                     reached: self.advertise.or(peer_request.local_ip),
+                    control: Some(self.endpoint(peer_request.local_ip))
+                        .filter(|it| !it.is_wildcard()),
                     reply: peer_request.reply,
                 },
                 role: peer_request.principal.role,

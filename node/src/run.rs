@@ -11,7 +11,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     config::Settings,
-    descriptors, helpers, local_socket,
+    descriptors,
+    gpu::GpuParts,
+    helpers, local_socket,
     past::Past,
     program_memory,
     providers::{self, Opening},
@@ -44,10 +46,15 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         past: &past,
         watchdog: &watchdog,
         supervisor: &supervisor,
+        program: &program,
     })?;
     program_memory::lock();
     let (mut offered, mut local, mut close) = (Vec::new(), Vec::new(), Vec::new());
+    let mut gpus = GpuParts::default();
     for kind in opened {
+        if !kind.gpus.found.is_empty() {
+            gpus = kind.gpus;
+        }
         offered.extend(kind.offered);
         local.extend(kind.local);
         close.push(kind.close);
@@ -60,7 +67,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let _local_socket = local_socket::open(&settings, local)?;
-        let mut service = Service::start(&settings, &fabric, past, offered)?;
+        let mut service = Service::start(&settings, &fabric, past, offered, gpus)?;
         service.settled().await;
         ready::announce(&settings, &fabric, service.local_addr());
         let told_to = until_stopped(&mut signals, &mut service).await;

@@ -17,6 +17,7 @@ use crate::{
     detect::{self, Detected, Sources},
     dispatcher::Dispatcher,
     driver::{Driver, Input, Machine},
+    gpu::GpuParts,
     inventory::Inventory,
     journal::{Change, Key, Recovered},
     mailbox::Sender,
@@ -53,6 +54,7 @@ impl Service {
         fabric: &Fabric,
         past: Past,
         mut offered: Vec<Offered>,
+        gpus: GpuParts,
     ) -> anyhow::Result<Self> {
         let Past {
             mailbox,
@@ -64,9 +66,15 @@ impl Service {
         let changes = { offered.iter_mut() }.flat_map(|it| mem::take(&mut it.changes));
         let changes: Vec<Change> = changes.collect();
         let (table, dispatcher, inventory) =
-            prepare(settings, fabric, recovered, offered, driver.clone())?;
+            prepare(settings, fabric, recovered, offered, &gpus, driver.clone())?;
         let (asked, requests) = mpsc::channel(REQUESTS_QUEUED);
-        let server = Server::start(settings.listen(), fabric, limits(settings), asked)?;
+        let server = Server::start(
+            settings.listen(),
+            fabric,
+            limits(settings),
+            asked,
+            gpus.sessions,
+        )?;
         let router = RequestRouter {
             ca: fabric.ca(),
             node_id: fabric.node_id(),
@@ -152,6 +160,7 @@ fn prepare(
     fabric: &Fabric,
     recovered: Recovered,
     offered: Vec<Offered>,
+    gpus: &GpuParts,
     driver: Sender<Input>,
 ) -> anyhow::Result<(LeaseTable, Dispatcher, Inventory)> {
     let mut detected = match settings.auto_detect {
@@ -159,6 +168,9 @@ fn prepare(
         false => Detected::default(),
     };
     detected.vendors.clone_from(&settings.advertise_vendor);
+    if settings.auto_detect {
+        detected.list_gpus(&gpus.found);
+    }
     for warning in &detected.warnings {
         tracing::warn!("{warning}");
     }

@@ -10,7 +10,9 @@ use std::{
 use fabricbios_client::{Error, Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_helper::Program;
-use fabricbios_node::{clock, config::Settings, memory, past::Past, service::Service};
+use fabricbios_node::{
+    clock, config::Settings, gpu::GpuParts, memory, past::Past, service::Service,
+};
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
 use tokio::task::JoinHandle;
@@ -51,7 +53,8 @@ impl World {
         let fabric =
             Fabric::open_or_create(settings.state_dir(), SystemTime::now()).expect("a fabric");
         let past = Past::open(&program(), settings).expect("a journal");
-        let service = Service::start(settings, &fabric, past, vec![offered]).expect("a node");
+        let service = Service::start(settings, &fabric, past, vec![offered], GpuParts::default())
+            .expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let operator = connect(&service, &identity).await;
         Self {

@@ -8,8 +8,8 @@ use zeroize::Zeroize;
 
 use crate::{
     CpuBinding, CpuExecutionMode, CpuIsolationClass, CpuPartition, Enforcement, Generation,
-    GpuExclusivityClass, LeaseId, LeaseIntent, NetBinding, NvmeofBinding, ResourceId, ResourceType,
-    Transport,
+    GpuBinding, GpuExclusivityClass, GpuExecutionMode, LeaseId, LeaseIntent, NetBinding,
+    NvmeofBinding, ResourceId, ResourceType, Transport,
 };
 
 /// A lease as its holder sees it: the reply to ALLOC, RENEW, QUERY, BIND and ROTATE.
@@ -169,6 +169,10 @@ pub struct Effective {
     pub cpu_partition: Option<CpuPartition>,
     /// 0x090B: whether the leased rate is enforced.
     pub net_rate: Option<Enforcement>,
+    /// 0x090C.
+    pub gpu_execution_mode: Option<GpuExecutionMode>,
+    /// 0x090D: the compute slices that the lease has.
+    pub gpu_compute_slices: Option<u16>,
 }
 
 impl LeaseInfo {
@@ -205,6 +209,8 @@ pub enum KindBinding {
     Cpu(Option<Box<CpuBinding>>),
     /// A network function: 0x0401–0x0408.
     Net(Option<Box<NetBinding>>),
+    /// A GPU: 0x0501–0x0507.
+    Gpu(Option<Box<GpuBinding>>),
     /// A kind without coordinates of its own; never one of those above.
     Other(ResourceType),
 }
@@ -218,6 +224,7 @@ impl KindBinding {
             Self::Block(_) => ResourceType::Block,
             Self::Cpu(_) => ResourceType::Cpu,
             Self::Net(_) => ResourceType::Net,
+            Self::Gpu(_) => ResourceType::Gpu,
             Self::Other(other) => *other,
         }
     }
@@ -236,6 +243,7 @@ impl Binding {
                 ResourceType::Block => KindBinding::Block(None),
                 ResourceType::Cpu => KindBinding::Cpu(None),
                 ResourceType::Net => KindBinding::Net(None),
+                ResourceType::Gpu => KindBinding::Gpu(None),
                 other => KindBinding::Other(other),
             },
         }
@@ -292,6 +300,15 @@ impl Binding {
         }
     }
 
+    /// The coordinates of a GPU, if it has any.
+    #[must_use]
+    pub fn gpu(&self) -> Option<&GpuBinding> {
+        match &self.kind {
+            KindBinding::Gpu(gpu) => gpu.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Whether there is a key that can be changed, over any transport.
     #[must_use]
     pub fn has_key(&self) -> bool {
@@ -313,6 +330,7 @@ impl Binding {
                 }
                 (KindBinding::Cpu(one), KindBinding::Cpu(two)) => KindBinding::Cpu(one.or(two)),
                 (KindBinding::Net(one), KindBinding::Net(two)) => KindBinding::Net(one.or(two)),
+                (KindBinding::Gpu(one), KindBinding::Gpu(two)) => KindBinding::Gpu(one.or(two)),
                 (one, _) => one,
             },
         }

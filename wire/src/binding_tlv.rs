@@ -1,11 +1,11 @@
 //! The TLVs of a binding: 0x0102–0x0104 and 0x0201–0x020C; 0x0301–0x0309 are in `nvmeof`, 0x0401–0x0408 in `net`,
-//! 0x0601–0x0605 in `cpu`. When one of the RDMA tags is there, all of 0x0202–0x0208, 0x020A and 0x020B must be.
+//! 0x0501–0x0507 in `gpu`, 0x0601–0x0605 in `cpu`. When one of the RDMA tags is there, all of 0x0202–0x0208, 0x020A and 0x020B must be.
 
 use alloc::boxed::Box;
 
 use crate::{
     Binding, DecodeError, DpKey, Endpoint, KindBinding, Limits, PreviousKey, RDMA_PEERS_MAX,
-    RdmaBinding, RdmaQueuePair, RdmaStrategy, ResourceType, cpu, endpoint, net, nvmeof,
+    RdmaBinding, RdmaQueuePair, RdmaStrategy, ResourceType, cpu, endpoint, gpu, net, nvmeof,
     rdma_peer::{check_path_mtu, check_u24},
     tag,
     tlv::{Tlv, TlvArea},
@@ -31,11 +31,15 @@ pub(crate) fn read(area: &TlvArea<'_>, kind: ResourceType) -> Read<Binding> {
             let net = net::has_binding(area)
                 .then(|| net::read_binding(area).map(Box::new))
                 .transpose()?;
+            let gpu = gpu::has_binding(area)
+                .then(|| gpu::read_binding(area).map(Box::new))
+                .transpose()?;
             match Binding::plain(kind).kind {
                 KindBinding::Mem(_) => KindBinding::Mem(rdma),
                 KindBinding::Block(_) => KindBinding::Block(nvmeof),
                 KindBinding::Cpu(_) => KindBinding::Cpu(cpu),
                 KindBinding::Net(_) => KindBinding::Net(net),
+                KindBinding::Gpu(_) => KindBinding::Gpu(gpu),
                 other @ KindBinding::Other(_) => other,
             }
         },
@@ -47,7 +51,7 @@ fn has_rdma(area: &TlvArea<'_>) -> bool {
         .any(|tlv| (tag::RDMA_RKEY..=tag::RDMA_QUEUE_PAIR).contains(&tlv.tag))
 }
 
-fn read_endpoint(tlv: &Tlv<'_>) -> Read<Endpoint> {
+pub(crate) fn read_endpoint(tlv: &Tlv<'_>) -> Read<Endpoint> {
     Endpoint::from_bytes(tlv.fixed()?)
         .ok_or_else(|| tlv.unknown_value(0, "endpoint", endpoint::EXPECTED, "a wildcard"))
 }
@@ -134,6 +138,9 @@ pub(crate) fn write(w: &mut Writer, binding: &Binding) {
     }
     if let Some(net) = binding.net() {
         net::write_binding(w, net);
+    }
+    if let Some(gpu) = binding.gpu() {
+        gpu::write_binding(w, gpu);
     }
     if let Some(cpu) = binding.cpu() {
         cpu::write_binding(w, cpu);

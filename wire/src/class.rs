@@ -63,3 +63,25 @@ pub enum GpuExclusivityClass {
     /// Reserved by the specification for partition mode.
     PartitionExclusive = 3,
 }
+
+/// How a lease of a GPU is used (001 §5.2). Value of 0x090C.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum GpuExecutionMode {
+    /// Everything that a stream has made is wiped and freed at its end.
+    OneShot = 0,
+    /// Memory and modules stay until the session is closed or the lease ends.
+    Session = 1,
+}
+
+/// The maker of a GPU, whose libraries use it. Value of 0x0502.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[repr(u8)]
+pub enum GpuVendor {
+    /// NVIDIA: CUDA.
+    Nvidia = 0,
+    /// AMD: ROCm.
+    Amd = 1,
+}

@@ -1,8 +1,8 @@
 //! 0x0904 transport and 0x0905 rotate-on-renew: asked for with a lease, echoed in what is enforced.
 
 use crate::{
-    DecodeError, Effective, Enforcement, Transport, cpu, gpu_exclusivity, nvmeof, tag,
-    tlv::TlvArea, write::Writer,
+    DecodeError, Effective, Enforcement, Transport, cpu, gpu, nvmeof, tag, tlv::TlvArea,
+    write::Writer,
 };
 
 pub(crate) fn find_transport(area: &TlvArea<'_>) -> Result<Option<Transport>, DecodeError> {
@@ -26,7 +26,7 @@ pub(crate) fn write_rotate_on_renew(w: &mut Writer, rotate: bool) {
 pub(crate) fn find_effective(area: &TlvArea<'_>) -> Result<Effective, DecodeError> {
     Ok(Effective {
         cpu_isolation: cpu::find_isolation(area)?,
-        gpu_exclusivity: gpu_exclusivity::find(area)?,
+        gpu_exclusivity: gpu::find(area)?,
         transport: find_transport(area)?,
         rotate_on_renew: area.flag(tag::LEASE_ROTATE_ON_RENEW)?,
         read_only: area.flag(tag::LEASE_READ_ONLY)?,
@@ -37,12 +37,14 @@ pub(crate) fn find_effective(area: &TlvArea<'_>) -> Result<Effective, DecodeErro
         net_rate: area.read(tag::LEASE_NET_RATE, |tlv| {
             tlv.byte_of("enforcement", "0 or 1", Enforcement::from_byte)
         })?,
+        gpu_execution_mode: gpu::find_execution_mode(area)?,
+        gpu_compute_slices: gpu::find_compute_slices(area)?,
     })
 }
 
 pub(crate) fn write_effective(w: &mut Writer, effective: &Effective) {
     cpu::write_isolation(w, effective.cpu_isolation);
-    gpu_exclusivity::write(w, effective.gpu_exclusivity);
+    gpu::write(w, effective.gpu_exclusivity);
     write_transport(w, effective.transport);
     write_rotate_on_renew(w, effective.rotate_on_renew);
     nvmeof::write_classes(w, effective.read_only, effective.mutual_auth);
@@ -53,4 +55,9 @@ pub(crate) fn write_effective(w: &mut Writer, effective: &Effective) {
         effective.cpu_partition,
     );
     w.tlv_if(tag::LEASE_NET_RATE, effective.net_rate.map(|it| [it as u8]));
+    gpu::write_execution(
+        w,
+        effective.gpu_execution_mode,
+        effective.gpu_compute_slices,
+    );
 }

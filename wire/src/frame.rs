@@ -157,13 +157,13 @@ fn seal_refusal(header: Header, message: &str) -> Vec<u8> {
 }
 
 /// A writer with room for the header, so that a payload, which can hold a key, is never copied.
-fn frame_writer() -> Writer {
+pub(crate) fn frame_writer() -> Writer {
     let mut w = Writer::new();
     w.raw(&[0; HEADER_LEN]);
     w
 }
 
-fn seal(header: Header, w: Writer) -> Option<Vec<u8>> {
+pub(crate) fn seal(header: Header, w: Writer) -> Option<Vec<u8>> {
     let mut frame = w.finish(HEADER_LEN + MAX_PAYLOAD)?;
     let payload_len = u32::try_from(frame.len() - HEADER_LEN).ok()?;
     frame[..HEADER_LEN].copy_from_slice(
@@ -221,7 +221,7 @@ pub fn decode_answer(asked: &Header, frame: &[u8]) -> Result<Answer, Rejected> {
     Ok(answer)
 }
 
-fn split_frame(frame: &[u8]) -> Result<(Header, &[u8]), Rejected> {
+pub(crate) fn split_frame(frame: &[u8]) -> Result<(Header, &[u8]), Rejected> {
     let Some((head, payload)) = frame.split_first_chunk::<HEADER_LEN>() else {
         let got = error::bytes(frame.len());
         let error = wrong(DecodeFault::Malformed, 0, "header", "20 bytes", got);
@@ -258,7 +258,7 @@ fn message_type(header: &Header) -> Result<MessageType, DecodeError> {
     })
 }
 
-fn check_reply(asked: &Header, got: &Header) -> Result<(), DecodeError> {
+pub(crate) fn check_reply(asked: &Header, got: &Header) -> Result<(), DecodeError> {
     let same = |offset, field, asked: u64, got: u64| {
         if asked == got {
             return Ok(());

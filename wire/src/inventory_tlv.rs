@@ -1,4 +1,4 @@
-//! 0x0B01–0x0B08: additions to the structured inventory of the sources. Every value begins with the
+//! 0x0B01–0x0B09: additions to the structured inventory of the sources. Every value begins with the
 //! id of its resource; every tag may repeat.
 
 use alloc::{string::String, vec::Vec};
@@ -36,6 +36,7 @@ fn read_one(tlv: &Tlv<'_>) -> Result<Option<InventoryExtension>, DecodeError> {
         tag::INVENTORY_CLASS_ENFORCEMENT => read_enforcement(tlv)?,
         tag::INVENTORY_CLASS_AVAILABLE => read_class_available(tlv)?,
         tag::INVENTORY_VIRTUAL_FUNCTIONS => read_virtual_functions(tlv)?,
+        tag::INVENTORY_GPU_SLOTS => read_gpu_slots(tlv)?,
         _ => return Ok(None),
     }))
 }
@@ -147,6 +148,31 @@ fn read_virtual_functions(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeErr
     })
 }
 
+fn read_gpu_slots(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
+    let (resource_id, rest) = split_id(tlv)?;
+    let (words, []) = rest.as_chunks::<2>() else {
+        return Err(tlv.wrong_length("26 bytes".into()));
+    };
+    let &[slices, free_slices, sessions, free_sessions, queues] = words else {
+        return Err(tlv.wrong_length("26 bytes".into()));
+    };
+    let number = u16::from_be_bytes;
+    for (at, total, free) in [(2, slices, free_slices), (6, sessions, free_sessions)] {
+        if number(free) > number(total) {
+            let free = number(free);
+            return Err(tlv.unknown_value(ID_LEN + at, "free", "at most the total", free));
+        }
+    }
+    Ok(InventoryExtension::GpuSlots {
+        resource_id,
+        compute_slices: number(slices),
+        compute_slices_free: number(free_slices),
+        session_slots: number(sessions),
+        session_slots_free: number(free_sessions),
+        queue_slots: number(queues),
+    })
+}
+
 fn read_transports(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
     let (resource_id, rest) = split_id(tlv)?;
     if rest.len() > TRANSPORTS_MAX {
@@ -218,6 +244,24 @@ fn encode(extension: &InventoryExtension) -> (u16, Vec<u8>) {
             let value = u64::from(*total) << 32 | u64::from(*free);
             let value = with_id(resource_id, &value.to_be_bytes());
             (tag::INVENTORY_VIRTUAL_FUNCTIONS, value)
+        }
+        InventoryExtension::GpuSlots {
+            resource_id,
+            compute_slices,
+            compute_slices_free,
+            session_slots,
+            session_slots_free,
+            queue_slots,
+        } => {
+            let words = [
+                compute_slices,
+                compute_slices_free,
+                session_slots,
+                session_slots_free,
+                queue_slots,
+            ];
+            let value: Vec<u8> = words.iter().flat_map(|it| it.to_be_bytes()).collect();
+            (tag::INVENTORY_GPU_SLOTS, with_id(resource_id, &value))
         }
     }
 }

@@ -4,8 +4,8 @@
 use alloc::borrow::Cow;
 
 use crate::{
-    LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, affinity, constraints, cpu,
-    gpu_exclusivity, lease_intent, lease_terms, net, nvmeof, rdma_peer,
+    LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, affinity, constraints, cpu, gpu,
+    lease_intent, lease_terms, net, nvmeof, rdma_peer,
     read::{Decoded, Reader, invalid_args},
     tag,
     write::Writer,
@@ -72,14 +72,14 @@ fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
     let block = request.stated().find_map(LeaseTerms::block);
     let block = block.cloned().unwrap_or_default();
     let cpu = request.stated().find_map(LeaseTerms::cpu);
-    let gpu = request.stated().find_map(LeaseTerms::gpu);
+    let gpu_terms = request.stated().find_map(LeaseTerms::gpu);
     nvmeof::write_host(w, &block);
     if let Some(terms) = request.stated().find_map(LeaseTerms::net) {
         net::write_terms(w, terms);
     }
     lease_intent::write_kv_cache(w, request.intent.kv_cache);
     cpu::write_isolation(w, cpu.and_then(|terms| terms.isolation));
-    gpu_exclusivity::write(w, gpu.and_then(|terms| terms.exclusivity));
+    gpu::write(w, gpu_terms.and_then(|terms| terms.exclusivity));
     let transport = request.transport;
     constraints::write_transport(w, (transport != Default::default()).then_some(transport));
     constraints::write_rotate_on_renew(w, request.rotate_on_renew);
@@ -87,6 +87,9 @@ fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
     if let Some(cpu) = cpu {
         let (mode, width) = (cpu.execution_mode, cpu.execution_width);
         cpu::write_execution(w, mode, width, cpu.partition);
+    }
+    if let Some(terms) = gpu_terms {
+        gpu::write_execution(w, terms.execution_mode, terms.compute_slices);
     }
     affinity::write(w, &request.intent.affinities);
 }

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::{
     BlockTerms, CpuTerms, DecodeError, GpuTerms, LeaseAllocRequest, MemTerms, NetTerms, RdmaPeer,
-    ResourceType, cpu, gpu_exclusivity, net, nvmeof, rdma_peer, tlv::TlvArea,
+    ResourceType, cpu, gpu, net, nvmeof, rdma_peer, tlv::TlvArea,
 };
 
 /// The parameters of a lease that only its kind has. The variant is the kind.
@@ -159,7 +159,7 @@ impl LeaseAllocRequest {
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Vec<LeaseTerms>, DecodeError> {
     Ok(alloc::vec![
         cpu::find_terms(params)?.into(),
-        gpu_exclusivity::find_terms(params)?.into(),
+        gpu::find_terms(params)?.into(),
         rdma_peer::find_terms(params)?.into(),
         nvmeof::find_terms(params)?.into(),
         net::find_terms(params)?.into(),

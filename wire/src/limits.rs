@@ -60,5 +60,17 @@ pub const CPU_RANGES_MAX: usize = 4_096;
 pub const CPU_CGROUP_BYTES_MAX: usize = 512;
 /// Longest name of a network interface, bytes (kernel, `IFNAMSIZ` less the final zero).
 pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
+/// Longest UUID of a GPU, bytes: that of a MIG partition has 40, or 80 in the form of older drivers.
+pub const GPU_UUID_BYTES_MAX: usize = 96;
+/// Most bytes of one copy in a GPU session: a client splits longer ones and sends ahead.
+pub const GPU_COPY_BYTES_MAX: u32 = 4 << 20;
+/// Longest module of a GPU session, bytes.
+pub const GPU_MODULE_BYTES_MAX: u32 = 64 << 20;
+/// Longest name of a kernel, bytes.
+pub const GPU_KERNEL_BYTES_MAX: usize = 255;
+/// Most arguments of a kernel.
+pub const GPU_ARGUMENTS_MAX: usize = 256;
+/// Longest argument of a kernel, bytes: CUDA's driver takes 4 KiB for all of them.
+pub const GPU_ARGUMENT_BYTES_MAX: usize = 4_096;
 /// Longest name of a CDI device, bytes.
 pub const CDI_DEVICE_BYTES_MAX: usize = 128;

@@ -5,9 +5,9 @@ use core::{fmt, str::FromStr};
 
 use crate::{
     CpuExecutionMode, CpuIsolationClass, CpuPartition, DataOp, DataStatus, EndCause, Enforcement,
-    GpuExclusivityClass, HandOver, InventoryForm, KvCacheTier, LeaseError, LeasePhase, LeaseStatus,
-    MessageType, NvmeofTransport, RdmaStrategy, RefusalClass, ResourceType, RevokeOutcome, Role,
-    Transport,
+    GpuExclusivityClass, GpuExecutionMode, GpuVendor, HandOver, InventoryForm, KvCacheTier,
+    LeaseError, LeasePhase, LeaseStatus, MessageType, NvmeofTransport, RdmaStrategy, RefusalClass,
+    ResourceType, RevokeOutcome, Role, Transport,
 };
 
 /// The error of a text that is no known word.
@@ -114,6 +114,16 @@ words! { GpuExclusivityClass, "GPU exclusivity class", u8, from_byte:
     1 SessionExclusive "session" | "session_exclusive" | "SessionExclusive";
     2 DeviceExclusive "device" | "device_exclusive" | "DeviceExclusive";
     3 PartitionExclusive "partition" | "partition_exclusive" | "PartitionExclusive";
+}
+
+words! { GpuExecutionMode, "GPU execution mode", u8, from_byte:
+    0 OneShot "one_shot" | "OneShot";
+    1 Session "session" | "Session";
+}
+
+words! { GpuVendor, "GPU vendor", u8, from_byte:
+    0 Nvidia "nvidia";
+    1 Amd "amd";
 }
 
 words! { Transport, "transport", u8, from_byte:

@@ -20,9 +20,17 @@ pub(crate) fn read(
     message_type: impl FnOnce() -> Decoded<MessageType>,
     r: &mut Reader<'_>,
 ) -> Decoded<Answer> {
+    read_outcome(r, |r| read_reply(message_type()?, r))
+}
+
+/// `u16 status`, then what `read` reads or a refusal.
+pub(crate) fn read_outcome<T>(
+    r: &mut Reader<'_>,
+    read: impl FnOnce(&mut Reader<'_>) -> Decoded<T>,
+) -> Decoded<Result<T, Refusal>> {
     let at = r.offset();
     match r.u16("status")? {
-        SUCCESS => read_reply(message_type()?, r).map(Ok),
+        SUCCESS => read(r).map(Ok),
         code => match LeaseError::from_code(code) {
             Some(error) => read_refusal(error, r).map(Err),
             None => Err(invalid_args(at, "status", "0 to 14", error::number(code))),
@@ -139,7 +147,7 @@ pub(crate) fn write(w: &mut Writer, answer: &Answer) {
     }
 }
 
-fn write_refusal(w: &mut Writer, refusal: &Refusal) {
+pub(crate) fn write_refusal(w: &mut Writer, refusal: &Refusal) {
     w.u16(refusal.error as u16).area(|w| {
         w.tlv(tag::REFUSAL_CLASS, &[refusal.class as u8]);
         let message = cut(&refusal.message, REFUSAL_MESSAGE_BYTES_MAX);

@@ -239,4 +239,19 @@ pub enum InventoryExtension {
         /// Those that are free.
         free: u32,
     },
+    /// 0x0B09: slots of a GPU (001 §5.1).
+    GpuSlots {
+        /// Of which resource.
+        resource_id: ResourceId,
+        /// The parts into which its computing power is divided.
+        compute_slices: u16,
+        /// Those that are free.
+        compute_slices_free: u16,
+        /// Leases, each with one session, that it can have at once.
+        session_slots: u16,
+        /// Those that are free.
+        session_slots_free: u16,
+        /// Streams that a session can have at once.
+        queue_slots: u16,
+    },
 }

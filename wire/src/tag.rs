@@ -99,6 +99,20 @@ tags! {
     NET_VLAN_ASKED = 0x0411, "VLAN id asked for";
     /// `u8`, [`crate::HandOver`], of a request.
     NET_HAND_OVER_ASKED = 0x0412, "hand-over asked for";
+    /// ASCII, 1 to 96 bytes.
+    GPU_UUID = 0x0501, "UUID of the GPU";
+    /// `u8`, [`crate::GpuVendor`].
+    GPU_VENDOR = 0x0502, "vendor of the GPU";
+    /// `u64`.
+    GPU_VRAM_BYTES = 0x0503, "bytes of GPU memory";
+    /// `[u8; 16], u16`.
+    GPU_SESSION_ENDPOINT = 0x0504, "endpoint of sessions";
+    /// ASCII, 1 to 128 bytes.
+    GPU_CDI_DEVICE = 0x0505, "CDI device of the GPU";
+    /// `u16`, at least 1.
+    GPU_COMPUTE_SLICES = 0x0506, "compute slices";
+    /// `u16`.
+    GPU_QUEUE_SLOTS = 0x0507, "queue slots";
     /// `u16, u16`: first and last of a range; again for each range, all in one value.
     CPU_CPUS = 0x0601, "logical CPUs";
     /// ASCII, 1 to 512 bytes.
@@ -131,6 +145,10 @@ tags! {
     LEASE_CPU_PARTITION = 0x090A, "CPU partition";
     /// `u8`, [`crate::Enforcement`].
     LEASE_NET_RATE = 0x090B, "enforcement of the rate";
+    /// `u8`, [`crate::GpuExecutionMode`].
+    LEASE_GPU_EXECUTION_MODE = 0x090C, "GPU execution mode";
+    /// `u16`, at least 1.
+    LEASE_GPU_COMPUTE_SLICES = 0x090D, "GPU compute slices";
     /// [`crate::Affinity`]; may repeat.
     LEASE_AFFINITY = 0x0910, "affinity";
     /// `u8`, [`crate::RefusalClass`].
@@ -155,6 +173,9 @@ tags! {
     INVENTORY_CLASS_AVAILABLE = 0x0B07, "available by class";
     /// `u128, u32, u32`: all, and those that are free; may repeat.
     INVENTORY_VIRTUAL_FUNCTIONS = 0x0B08, "virtual functions";
+    /// `u128`, then five `u16`: all compute slices, the free ones, all session slots, the free ones, the queue slots of a
+    /// session; may repeat.
+    INVENTORY_GPU_SLOTS = 0x0B09, "slots of a GPU";
     /// UTF-8.
     LEASE_TENANT = 0x0C01, "tenant";
     /// `u64, u8`, UTF-8, [`crate::LeaseEnd`].

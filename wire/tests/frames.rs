@@ -224,6 +224,8 @@ fn the_largest_answers_fit_a_frame() {
             cpu_execution_width: Some(1),
             cpu_partition: Some(CpuPartition::Root),
             net_rate: Some(Enforcement::Enforced),
+            gpu_execution_mode: Some(GpuExecutionMode::Session),
+            gpu_compute_slices: Some(1),
         },
         binding,
         tenant: Some("t".repeat(TENANT_BYTES_MAX)),

@@ -37,6 +37,34 @@ proptest! {
     }
 
     #[test]
+    fn an_operation_of_a_session_comes_back_as_it_was_and_cut_is_an_error(
+        request in common::gpu_request(), id: u32, nonce: u64,
+    ) {
+        let frame = encode_gpu_request(id, nonce, &request);
+        let (header, back) = decode_gpu_request(&frame).unwrap();
+        prop_assert_eq!(&back, &request);
+        prop_assert_eq!((header.request_id, header.nonce, header.flags), (id, nonce, 0));
+        for length in (0..frame.len()).step_by(1 + frame.len() / 64) {
+            prop_assert!(decode_gpu_request(&frame[..length]).is_err());
+            prop_assert!(decode_gpu_request(&shortened(&frame, length)).is_err());
+        }
+    }
+
+    #[test]
+    fn any_bytes_of_an_operation_are_read_or_refused(code in 0x0600_u16..0x0610, payload in vec(any::<u8>(), 0..200)) {
+        let mut frame = encode_gpu_request(1, 2, &GpuRequest::Close);
+        frame[2..4].copy_from_slice(&code.to_be_bytes());
+        frame[16..20].copy_from_slice(&u32::try_from(payload.len()).unwrap().to_be_bytes());
+        frame.extend(payload);
+        if let Ok((header, request)) = decode_gpu_request(&frame) {
+            prop_assert_eq!(encode_gpu_request(header.request_id, header.nonce, &request), frame.clone());
+        }
+        let asked = Header { msg_type: code, ..asked(MessageType::Ping) };
+        frame[1] = REPLY;
+        decode_gpu_answer(&asked, &frame).ok();
+    }
+
+    #[test]
     fn a_request_cut_anywhere_is_an_error(request in common::request()) {
         let frame = encode_request(1, 2, &request);
         for length in 0..frame.len() {

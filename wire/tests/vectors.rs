@@ -119,6 +119,19 @@ impl Vector {
             "answer" => decode_answer(&self.asked, &self.bytes)
                 .map_err(status)
                 .map(|it| (describe::answer(&it), encode_answer(&self.asked, &it))),
+            "gpu_request" => decode_gpu_request(&self.bytes)
+                .map_err(status)
+                .map(|(header, it)| {
+                    let again = encode_gpu_request(header.request_id, header.nonce, &it);
+                    let lines = [describe::header(&header), describe::gpu_request(&it)].concat();
+                    (lines, again)
+                }),
+            "gpu_answer" => decode_gpu_answer(&self.asked, &self.bytes)
+                .map_err(status)
+                .map(|it| {
+                    let again = encode_gpu_answer(&self.asked, &it);
+                    (describe::gpu_answer(&it), again)
+                }),
             "tlv" => self.decode_params(),
             "flat" => decode_flat(&self.bytes)
                 .map_err(name)

@@ -104,7 +104,9 @@ impl Scope {
         run(match self {
             Self::Suites => build_programs(layout, Profile::Debug)?,
             Self::Workspace => cargo(layout, &["test", "--workspace", "--no-run", "--quiet"])?,
-        })
+        })?;
+        // Programs in the guest load them.
+        crate::stand_ins::build(layout).map(drop)
     }
 }
 

@@ -246,6 +246,7 @@ fn seed(vector: &str) -> Option<(&'static str, Vec<u8>)> {
     let target = match kind.trim() {
         "request" => "requests",
         "answer" => "answers",
+        "gpu_request" | "gpu_answer" => "gpu_sessions",
         "flat" | "structured" => "inventories",
         "data_request" | "data_reply" => "data_frames",
         _ => return None,

@@ -8,10 +8,12 @@ mod blktests;
 mod cargo;
 mod demo;
 mod fuzz;
+mod gpu_test;
 mod lab;
 mod lanes;
 mod progress;
 mod runner;
+mod stand_ins;
 mod suites;
 mod test;
 
@@ -41,10 +43,14 @@ enum Task {
     Lab(lab::Arguments),
     /// Look for inputs that break a parser, the UDP engine or the lease table
     Fuzz(fuzz::Arguments),
+    /// Lease the GPUs of this machine, or stand-ins, and check what happens
+    GpuTest(gpu_test::Arguments),
     /// Run the measurements
     Bench(bench::Arguments),
     /// Run the NVMe group of blktests, from a checkout of it, against a node in a guest
     Blktests(blktests::Arguments),
+    /// Build the stand-ins of the vendors' GPU libraries, for tests without a GPU, in target/stand-ins
+    StandIns,
     /// Show what the lab and the tests need and this host lacks; install it with --yes
     Setup(lab::SetupArguments),
 }
@@ -59,9 +65,11 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::run(&layout, &arguments),
         Task::Test(arguments) => test::run(&layout, &arguments),
         Task::Fuzz(arguments) => fuzz::run(&layout, &arguments),
+        Task::GpuTest(arguments) => gpu_test::run(&layout, &arguments),
         Task::Bench(arguments) => bench::run(&layout, &arguments),
         Task::Blktests(arguments) => blktests::run(&layout, &arguments),
         Task::Lab(arguments) => lab::run(&layout, &arguments),
+        Task::StandIns => stand_ins::command(&layout),
         Task::Setup(arguments) => lab::setup(&layout, &arguments),
     };
     result.unwrap_or_else(|error| {

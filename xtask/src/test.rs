@@ -194,6 +194,18 @@ fn steps(suites: &Suites) -> Vec<Step> {
         &[Build],
         no_std,
     ));
+    steps.push(host(
+        "gpu-features",
+        "GPU leases of each vendor alone, and of none",
+        &[Build],
+        crate::gpu_test::features,
+    ));
+    steps.push(host(
+        "gpu-test",
+        "GPU leases on stand-ins of the vendors' libraries",
+        &[Build],
+        crate::gpu_test::step,
+    ));
     steps.push(Step {
         name: "fuzz".to_owned(),
         about: "parsers and sequences of operations, coverage-guided, for some seconds",

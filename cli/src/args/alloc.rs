@@ -4,10 +4,11 @@ use std::convert::Infallible;
 
 use clap::{Args, Subcommand};
 use fabricbios_wire::{
-    Affinity, CpuExecutionMode, CpuIsolationClass, CpuPartition, GpuExclusivityClass, HandOver,
-    HostId, KvCacheIntent, MacAddress, Nqn, RdmaPeer, Transport, VlanId,
+    Affinity, CpuExecutionMode, CpuIsolationClass, CpuPartition, HandOver, HostId, KvCacheIntent,
+    MacAddress, Nqn, RdmaPeer, Transport, VlanId,
 };
 
+use super::gpu::GpuClass;
 use crate::values::{self, Named};
 
 /// The form of a queue pair.
@@ -115,10 +116,9 @@ pub(crate) enum Alloc {
         #[command(flatten)]
         term: Term,
         #[command(flatten)]
-        grace: Grace,
-        /// shared, session, device or partition
-        #[arg(long, value_name = "CLASS")]
-        exclusivity: Option<GpuExclusivityClass>,
+        class: GpuClass,
+        #[command(flatten)]
+        no_grace: NoGrace,
     },
 }
 

@@ -2,6 +2,7 @@
 
 mod alloc;
 mod block;
+mod gpu;
 mod lease;
 mod local;
 mod mem;
@@ -17,6 +18,7 @@ use fabricbios_wire::Role;
 pub(crate) use self::{
     alloc::{Alloc, Term},
     block::{AttachPlace, Block, BlockPlace, RecordedLease},
+    gpu::{Gpu, GpuClass, GpuClose, GpuCopy, GpuPlace, GpuRun},
     lease::Lease,
     local::{Enter, Run},
     mem::{Mem, Place, TransportChoice},
@@ -30,11 +32,13 @@ Exit status:
   3  refused by policy or capacity: InvalidIntent, InvalidArgs, CapacityExceeded, ResourceBusy,
      NotPermitted, RenewTooEarly, Unsupported; a grant that enforces less than was asked for;
      an identity that the node does not accept
-  4  not found or over: NotFound, Expired, Revoked, Ended; no device of it here: NotAttached
+  4  not found or over: NotFound, Expired, Revoked, Ended, SessionEnded; no device of it here:
+     NotAttached
   5  fenced: Fenced
   6  cannot reach the node: Unreachable; or it is busy or stopping: Unavailable
-  1  anything else: Malformed, Internal, UntrustedNode, Protocol, Local, WritesLost; of a device of
-     this machine: NotRoot, NotConnected, AttachedOtherwise, NotDetached, InUse, Busy
+  1  anything else: Malformed, Internal, UntrustedNode, Protocol, Local, WritesLost; bytes of a GPU
+     that came back wrong: Changed; of a device of this machine: NotRoot, NotConnected,
+     AttachedOtherwise, NotDetached, InUse, Busy
 
 With --json a failure is one object on standard error: error, reason.class, reason.code, message.";
 
@@ -116,8 +120,11 @@ pub(crate) enum Command {
     /// Use leased block storage, as a device or without one
     #[command(subcommand)]
     Block(Block),
-    /// Run a command in a lease of CPU cores, on the node itself: as you, with your environment and the command's exit
-    /// status
+    /// Use leased GPUs, from anywhere
+    #[command(subcommand)]
+    Gpu(Gpu),
+    /// Run a command in a lease of CPU cores or of a GPU, on the node itself: as you, with your environment and the
+    /// command's exit status
     Run(Run),
     /// Resources that were taken out of service
     #[command(subcommand)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::resource;
 use crate::{
-    args::{Alloc, Term},
+    args::{Alloc, GpuClass, Term},
     failure::Failure,
     lease_json::LeaseJson,
     lease_text,
@@ -79,8 +79,8 @@ fn warn_of_rounding(info: &LeaseInfo, asked: u64) {
     }
 }
 
-/// Frees a lease that could not be printed, since nobody knows its id; returns the result as text.
-fn give_back(node: &Node, lease_id: LeaseId) -> String {
+/// Frees a lease that is of no use, because nobody knows its id or what it was for has failed; returns the result as text.
+pub(super) fn give_back(node: &Node, lease_id: LeaseId) -> String {
     match node.call_blocking(Request::LeaseFree(lease_id)) {
         Ok(_) => format!("lease {lease_id} was given back"),
         Err(error) => format!("lease {lease_id} runs out by itself: {error}"),
@@ -170,13 +170,30 @@ fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
         Alloc::Gpu {
             vram,
             term,
-            grace,
-            exclusivity,
-        } => LeaseAllocRequest {
-            grace_secs: grace.grace_secs,
-            ..request_of(node, GpuTerms { exclusivity }, vram, term)?
-        },
+            class,
+            no_grace: _,
+        } => gpu_request(node, vram, term, class)?,
     })
+}
+
+/// A request for a GPU or part of one.
+pub(super) fn gpu_request(
+    node: &Node,
+    vram: u64,
+    term: Term,
+    class: GpuClass,
+) -> Result<LeaseAllocRequest, Failure> {
+    let GpuClass {
+        exclusivity,
+        execution_mode,
+        compute_slices,
+    } = class;
+    let terms = GpuTerms {
+        exclusivity,
+        execution_mode,
+        compute_slices,
+    };
+    request_of(node, terms, vram, term)
 }
 
 fn request_of(

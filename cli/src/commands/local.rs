@@ -27,13 +27,16 @@ pub(super) fn run(run: Run) -> Result<(), Failure> {
     } = run;
     let undone =
         "the command was not run, though this process, which ends now, may have been in the lease";
-    fabricbios_local::run(&socket.local_socket, lease)
+    let moved = fabricbios_local::run(&socket.local_socket, lease)
         .map_err(|error| failure(lease, error, undone))?;
     let mut words = command.into_iter();
     let Some(program) = words.next() else {
         return Err(Failure::usage("no command to run"));
     };
-    let error = Command::new(&program).args(words).exec();
+    let error = Command::new(&program)
+        .args(words)
+        .envs(moved.environment)
+        .exec();
     let name = program.to_string_lossy();
     Err(match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
@@ -59,17 +62,17 @@ pub(super) fn enter(enter: Enter, output: Output) -> Result<(), Failure> {
         ))
     })?;
     let undone = "the namespace may have the interface, or get it yet: look there";
-    let place = fabricbios_local::enter(&socket.local_socket, id, namespace.as_fd())
+    let moved = fabricbios_local::enter(&socket.local_socket, id, namespace.as_fd())
         .map_err(|error| failure(id, error, undone))?;
     let entered = Entered {
         lease_id: id.to_string(),
-        place: &place,
+        place: &moved.place,
     };
     output.print(&entered, || {
         let namespace = netns.display();
         format!(
             "lease {id}: its interface {} is in {namespace}",
-            one_line(&place)
+            one_line(&moved.place)
         )
     })
 }

@@ -4,6 +4,7 @@ mod alloc;
 mod block;
 mod block_device;
 mod fence;
+mod gpu;
 mod identity;
 mod inventory;
 mod lease;
@@ -49,6 +50,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         Command::Block(Block::Detach(place)) => return block::detach(&place, output),
         Command::Run(what) => return local::run(what),
         Command::Lease(Lease::Enter(what)) => return local::enter(what, output),
+        Command::Gpu(what) if what.is_local() => return gpu::run(None, what, output),
         other => other,
     };
     if matches!(command, Command::Block(Block::Keep(_))) {
@@ -95,6 +97,7 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Lease(command) => lease::run(node, command, output),
         Command::Mem(command) => mem::run(node, command, output),
         Command::Block(command) => block::run(node, identity, command, output),
+        Command::Gpu(command) => gpu::run(Some(node), command, output),
         Command::Run(what) => local::run(what),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, command, output),

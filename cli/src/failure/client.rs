@@ -20,6 +20,7 @@ impl From<Error> for Failure {
             Error::UntrustedNode { .. } => (Exit::Other, Permanent, "UntrustedNode"),
             Error::FailedClosed { .. } => (Exit::Refused, Permanent, "FailedClosed"),
             Error::Ended { .. } => (Exit::NotFound, Permanent, "Ended"),
+            Error::SessionEnded { .. } => (Exit::NotFound, Permanent, "SessionEnded"),
             Error::WritesLost(_) => (Exit::Other, Transient, "WritesLost"),
             Error::Protocol { .. } => (Exit::Other, Permanent, "Protocol"),
             _ => (Exit::Other, Permanent, "Local"),

@@ -1,8 +1,8 @@
 //! The coordinates of a lease as text.
 
 use fabricbios_wire::{
-    CpuBinding, HandOver, KindBinding, LeaseId, LeaseInfo, LeasePhase, NetBinding, NvmeofBinding,
-    RdmaBinding, ResourceType,
+    CpuBinding, GpuBinding, HandOver, KindBinding, LeaseId, LeaseInfo, LeasePhase, NetBinding,
+    NvmeofBinding, RdmaBinding, ResourceType, Size,
 };
 
 use super::row;
@@ -38,6 +38,9 @@ pub(super) fn rows(info: &LeaseInfo, rows: &mut Vec<Vec<String>>) {
     }
     if let Some(net) = binding.net() {
         net_rows(net, rows);
+    }
+    if let Some(gpu) = binding.gpu() {
+        gpu_rows(gpu, rows);
     }
     if info.phase == LeasePhase::Active {
         rows.extend(use_of(info).map(|how| row("use", how)));
@@ -84,13 +87,45 @@ fn net_rows(net: &NetBinding, rows: &mut Vec<Vec<String>>) {
     }
 }
 
-/// How the holder uses a lease that is used on the node.
+fn gpu_rows(gpu: &GpuBinding, rows: &mut Vec<Vec<String>>) {
+    rows.push(row(
+        "gpu",
+        format!("{}, {}", one_line(&gpu.uuid), gpu.vendor),
+    ));
+    let mut parts = vec![format!("{} of memory", Size(gpu.vram_bytes))];
+    parts.extend(
+        gpu.compute_slices
+            .map(|slices| format!("{slices} compute slices")),
+    );
+    parts.push(format!("{} queues in a session", gpu.queue_slots));
+    rows.push(row("", parts.join(", ")));
+    if let Some(endpoint) = gpu.session_endpoint {
+        rows.push(row("sessions", format!("at {endpoint}")));
+    }
+    if let Some(device) = &gpu.cdi_device {
+        rows.push(row("cdi device", one_line(device)));
+    }
+}
+
+/// How the holder uses a lease that has no bytes to read and write.
 fn use_of(info: &LeaseInfo) -> Option<String> {
     let lease_id = info.lease_id;
     let net = match &info.binding.kind {
         KindBinding::Cpu(Some(_)) => {
             return Some(format!(
                 "on the node, if it has a local socket: `fabricctl run --lease {lease_id} -- COMMAND`"
+            ));
+        }
+        // Leases that share a GPU are for sessions only.
+        KindBinding::Gpu(Some(gpu)) => {
+            let here = match gpu.cdi_device {
+                Some(_) => {
+                    format!("; or, on the node, `fabricctl run --lease {lease_id} -- COMMAND`")
+                }
+                None => String::new(),
+            };
+            return Some(format!(
+                "`fabricctl gpu run --lease {lease_id} --ptx FILE --kernel NAME …`{here}"
             ));
         }
         KindBinding::Net(Some(net)) => net,

@@ -181,6 +181,16 @@ fn effective(effective: &Effective) -> String {
     );
     parts.extend(
         effective
+            .gpu_execution_mode
+            .map(|mode| format!("gpu execution mode {mode}")),
+    );
+    parts.extend(
+        effective
+            .gpu_compute_slices
+            .map(|slices| format!("{slices} gpu compute slices")),
+    );
+    parts.extend(
+        effective
             .transport
             .map(|transport| format!("transport {transport}")),
     );

@@ -1,6 +1,7 @@
 //! Parsers of the values on the command line. Every error says the problem and the right form.
 
 mod affinity;
+mod kernel;
 mod kv_cache;
 mod rdma_peer;
 mod transport;
@@ -11,6 +12,7 @@ use fabricbios_wire::{CpuPartition, LeaseId, ResourceId, Size, VlanId, is_tenant
 
 pub(crate) use self::{
     affinity::{AffinityWords, affinity},
+    kernel::{KernelArgument, dimensions, kernel_argument},
     kv_cache::kv_cache,
     rdma_peer::rdma_peer,
     transport::{attach_transport, block_transport, transport},
@@ -84,7 +86,7 @@ pub(crate) fn number<const MIN: u32, const MAX: u32>(text: &str) -> Result<u32, 
     u32::try_from(number).map_err(|e| format!("{e}; at most {MAX}"))
 }
 
-/// A number of cores or threads, not zero.
+/// A number of cores, threads or slices, not zero.
 pub(crate) fn count(text: &str) -> Result<u16, String> {
     let number = whole(text, (1, u16::MAX.into()))?;
     u16::try_from(number).map_err(|e| e.to_string())

@@ -4,9 +4,9 @@ use std::mem;
 
 use fabricbios_wire::{
     CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuTerms, Fence, Generation,
-    GpuExclusivityClass, HandOver, KvCacheIntent, KvCacheTier, LeaseAllocRequest, LeaseError,
-    LeaseInfo, LeasePhase, LeaseStatus, NetTerms, RefusalClass, Reply, Request, ResourceType,
-    RevokeOutcome, Transport, VlanId,
+    GpuExclusivityClass, GpuExecutionMode, GpuTerms, HandOver, KvCacheIntent, KvCacheTier,
+    LeaseAllocRequest, LeaseError, LeaseInfo, LeasePhase, LeaseStatus, NetTerms, RefusalClass,
+    Reply, Request, ResourceType, RevokeOutcome, Transport, VlanId,
 };
 use serde_json::{Value, json};
 
@@ -27,7 +27,8 @@ fn every_alloc_asks_for_what_its_flags_say() {
         "net --mbps 100 --secs 10 --vlan 7 --mac 02:00:00:00:00:07 --hand-over netns",
         "cpu --cores 4 --secs 10 --isolation WholeCore --execution-mode shared_memory \
          --execution-width 4 --partition isolated --affinity near:rack=r12 --affinity avoid:tenant=acme",
-        "gpu --vram 8GiB --secs 10 --exclusivity device",
+        "gpu --vram 8GiB --secs 10 --exclusivity device_exclusive --execution-mode one_shot \
+         --compute-slices 3",
     ];
     for line in lines {
         json_of(&node, &format!("lease alloc {line}"));
@@ -83,10 +84,12 @@ fn every_alloc_asks_for_what_its_flags_say() {
         .map(|it| (it.category, it.strength, &it.target[..]))
         .collect();
     assert_eq!(affinities, [(3, 2, &b"r12"[..]), (4, 3, &b"acme"[..])]);
-    assert_eq!(
-        gpu.terms.gpu().unwrap().exclusivity,
-        Some(GpuExclusivityClass::DeviceExclusive)
-    );
+    let device = GpuTerms {
+        exclusivity: Some(GpuExclusivityClass::DeviceExclusive),
+        execution_mode: Some(GpuExecutionMode::OneShot),
+        compute_slices: Some(3),
+    };
+    assert_eq!((gpu.capacity, gpu.terms), (8 << 30, device.into()));
 }
 
 #[test]

@@ -44,8 +44,10 @@ impl LocalAccess for Lease {
             _ => {}
         }
         self.0.lock().unwrap().push(caller.pid);
-        let place = given.to_string();
-        Ok(Entered { place })
+        Ok(Entered {
+            place: given.to_string(),
+            environment: vec![("OF_THE_LEASE".to_owned(), "GPU-1".to_owned())],
+        })
     }
 }
 
@@ -88,7 +90,7 @@ impl World {
 #[test]
 fn a_command_runs_as_the_process_that_entered_the_lease() {
     let world = World::new();
-    let shell = r#"echo "$$ $GREETING $0"; exit 7"#;
+    let shell = r#"echo "$$ $GREETING $0 $OF_THE_LEASE"; exit 7"#;
     let mut command = world.command(&["run", "--lease", LEASE_TEXT, "--", "/bin/sh", "-c", shell]);
     let output = command
         .arg("its own")
@@ -98,7 +100,7 @@ fn a_command_runs_as_the_process_that_entered_the_lease() {
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     assert!(output.stderr.is_empty(), "{output:?}");
     let pids = world.lease.0.lock().unwrap();
-    let expected = format!("{} hello its own\n", pids[0]);
+    let expected = format!("{} hello its own GPU-1\n", pids[0]);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }
 

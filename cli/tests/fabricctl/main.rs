@@ -13,6 +13,8 @@ mod blocks;
 mod common;
 mod ended;
 mod fail;
+mod gpu;
+mod gpu_usage;
 mod identity;
 mod inventory;
 mod local;

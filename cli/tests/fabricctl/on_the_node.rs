@@ -199,6 +199,7 @@ fn leases_without_contents_have_no_grace_time() {
         ("block", true),
         ("cpu", false),
         ("net", false),
+        ("gpu", false),
     ] {
         let help = text_of(&node, &format!("lease alloc {kind} --help"));
         assert_eq!(help.contains("--grace-secs"), has, "{help}");

@@ -1,11 +1,12 @@
 //! The settings that only builders of some kinds have.
 
 use fabricbios_wire::{
-    BlockTerms, CpuExecutionMode, CpuIsolationClass, CpuPartition, HandOver, HostId, KvCacheIntent,
-    MacAddress, Nqn, RdmaPeer, Transport, VlanId,
+    BlockTerms, CpuExecutionMode, CpuIsolationClass, CpuPartition, GpuExclusivityClass,
+    GpuExecutionMode, HandOver, HostId, KvCacheIntent, MacAddress, Nqn, RdmaPeer, Transport,
+    VlanId,
 };
 
-use super::{BlockBuilder, Builder, CpuBuilder, MemBuilder, NetBuilder};
+use super::{BlockBuilder, Builder, CpuBuilder, GpuBuilder, MemBuilder, NetBuilder};
 use crate::{Error, Storage, Transfers};
 
 impl<K: Storage> Builder<K> {
@@ -142,6 +143,33 @@ impl NetBuilder {
     /// Sets how the function is handed over on the node; as a named interface by default.
     pub fn hand_over(mut self, hand_over: HandOver) -> Self {
         self.terms.hand_over = Some(hand_over);
+        self
+    }
+}
+
+impl GpuBuilder {
+    /// Sets the memory in bytes that the lease needs. Required. A lease of a whole GPU gets all of its memory.
+    pub fn min_vram(mut self, bytes: u64) -> Self {
+        self.request.capacity = bytes;
+        self
+    }
+
+    /// Sets with whom the GPU is shared; the policy of the node by default.
+    pub fn exclusivity(mut self, class: GpuExclusivityClass) -> Self {
+        self.terms.exclusivity = Some(class);
+        self
+    }
+
+    /// States whether memory and modules stay until the session is closed, or go with the stream that made them. They stay
+    /// by default.
+    pub fn execution_mode(mut self, mode: GpuExecutionMode) -> Self {
+        self.terms.execution_mode = Some(mode);
+        self
+    }
+
+    /// Sets the compute slices that the lease needs; by default its share of the memory decides.
+    pub fn compute_slices(mut self, slices: u16) -> Self {
+        self.terms.compute_slices = Some(slices);
         self
     }
 }

@@ -5,11 +5,12 @@ mod kinds;
 use std::{marker::PhantomData, time::Duration};
 
 use fabricbios_wire::{
-    AFFINITIES_MAX, Affinity, CpuTerms, LeaseAllocRequest, LeaseTerms, NetTerms, ResourceId,
+    AFFINITIES_MAX, Affinity, CpuTerms, GpuTerms, LeaseAllocRequest, LeaseTerms, NetTerms,
+    ResourceId,
 };
 
 use crate::{
-    Blocks, Cores, Error, Identity, Kind, Lease, Memory, NetworkFunction, Node, Transfers,
+    Blocks, Cores, Error, Gpu, Identity, Kind, Lease, Memory, NetworkFunction, Node, Transfers,
     lease::Renewer, patience::PATIENCE, runtime::wait,
 };
 
@@ -35,6 +36,13 @@ pub type CpuBuilder = Builder<Cores>;
 /// fabricbios_client::NetBuilder::new().grace_secs(1);
 /// ```
 pub type NetBuilder = Builder<NetworkFunction>;
+
+/// Requests a lease of a GPU or of part of one.
+///
+/// ```compile_fail,E0599
+/// fabricbios_client::GpuBuilder::new().grace_secs(1);
+/// ```
+pub type GpuBuilder = Builder<Gpu>;
 
 /// Requests a lease. The builder of a kind has only the settings that leases of this kind have.
 ///
@@ -189,6 +197,10 @@ fn check<K: Kind>(request: &LeaseAllocRequest) -> Result<(), Error> {
             execution_width: Some(0),
             ..
         }) => usage("an execution width is at least 1".to_owned()),
+        LeaseTerms::Gpu(GpuTerms {
+            compute_slices: Some(0),
+            ..
+        }) => usage("a lease has at least 1 compute slice".to_owned()),
         LeaseTerms::Net(NetTerms { mac: Some(mac), .. }) if !mac.is_of_one_interface() => usage(
             format!("no interface has the MAC address {mac}: it is zero or multicast"),
         ),

@@ -6,6 +6,7 @@
 )]
 #![allow(dead_code, reason = "not every test needs everything")]
 
+pub(crate) mod gpu;
 pub(crate) mod memory;
 pub(crate) mod path;
 
@@ -19,10 +20,11 @@ use std::{
 use fabricbios_control::{Fabric, Limits, PeerRequest, Server};
 use fabricbios_wire::{
     Answer, Binding, CpuBinding, CpuIsolationClass, CpuPartition, CpuQuota, CpuRange, CpuTerms,
-    Effective, Enforcement, Generation, HandOver, IssueRequest, KindBinding, LeaseAllocRequest,
-    LeaseError, LeaseId, LeaseInfo, LeasePhase, LeaseStatus, LeaseTerms, MacAddress, NetBinding,
-    NetTerms, PciFunction, RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply, Request,
-    ResourceId, ResourceType, Role,
+    Effective, Enforcement, Generation, GpuBinding, GpuExclusivityClass, GpuTerms, GpuVendor,
+    HandOver, IssueRequest, KindBinding, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo,
+    LeasePhase, LeaseStatus, LeaseTerms, MacAddress, NetBinding, NetTerms, PciFunction,
+    RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply, Request, ResourceId, ResourceType,
+    Role,
 };
 use tokio::{
     runtime::{Builder, Runtime},
@@ -41,6 +43,7 @@ pub(crate) struct FakeNode {
     limits: Limits,
     mind: Mind,
     log: Arc<Mutex<Vec<Request>>>,
+    gpu: gpu::FakeGpu,
     running: Option<(Runtime, Server)>,
 }
 
@@ -74,6 +77,7 @@ impl FakeNode {
             limits,
             mind,
             log,
+            gpu: gpu::FakeGpu::default(),
             running: None,
         };
         node.serve();
@@ -89,7 +93,8 @@ impl FakeNode {
         let (sender, receiver) = mpsc::channel(64);
         let server = {
             let _guard = runtime.enter();
-            Server::start(self.addr, &self.fabric, self.limits.clone(), sender).unwrap()
+            let gpu = Arc::new(self.gpu.clone());
+            Server::start(self.addr, &self.fabric, self.limits.clone(), sender, gpu).unwrap()
         };
         self.addr = server.local_addr();
         runtime.spawn(answer(
@@ -123,6 +128,11 @@ impl FakeNode {
 
     pub(crate) fn admin(&self) -> PathBuf {
         self.fabric.admin_identity().to_owned()
+    }
+
+    /// The workers of sessions; they outlive the node's daemon.
+    pub(crate) fn gpu(&self) -> &gpu::FakeGpu {
+        &self.gpu
     }
 
     /// The requests so far.
@@ -235,6 +245,7 @@ pub(crate) fn granted(request: &LeaseAllocRequest) -> LeaseInfo {
         LeaseTerms::Net(terms) => {
             KindBinding::Net(Some(Box::new(function(terms, request.capacity))))
         }
+        LeaseTerms::Gpu(terms) => KindBinding::Gpu(Some(Box::new(device(terms, request.capacity)))),
         other => Binding::plain(other.resource_type()).kind,
     };
     let intent = Some(request.intent.clone()).filter(|intent| !intent.is_empty());
@@ -284,15 +295,35 @@ pub(crate) fn function(terms: &NetTerms, rate_bps: u64) -> NetBinding {
     }
 }
 
+/// Part of a GPU, or all of it.
+pub(crate) fn device(terms: &GpuTerms, vram_bytes: u64) -> GpuBinding {
+    let is_alone = terms.exclusivity != Some(GpuExclusivityClass::Shared);
+    GpuBinding {
+        uuid: gpu::UUID.into(),
+        vendor: GpuVendor::Nvidia,
+        vram_bytes,
+        session_endpoint: Some(SocketAddr::from(([10, 0, 0, 1], 5701)).into()),
+        cdi_device: is_alone.then(|| "fabricbios.dev/gpu=lease-1".to_owned()),
+        compute_slices: Some(terms.compute_slices.unwrap_or(7)),
+        queue_slots: 4,
+    }
+}
+
 /// The echo of an honest node.
 pub(crate) fn honest(request: &LeaseAllocRequest) -> Effective {
     let block = request.terms.block().cloned().unwrap_or_default();
     let cpu = request.terms.cpu().cloned().unwrap_or_default();
-    let is_on_the_node = matches!(request.terms, LeaseTerms::Cpu(_) | LeaseTerms::Net(_));
+    let gpu = request.terms.gpu().cloned().unwrap_or_default();
+    let has_no_transport = matches!(
+        request.terms,
+        LeaseTerms::Cpu(_) | LeaseTerms::Net(_) | LeaseTerms::Gpu(_)
+    );
     Effective {
         cpu_isolation: cpu.isolation,
-        gpu_exclusivity: request.terms.gpu().and_then(|gpu| gpu.exclusivity),
-        transport: (!is_on_the_node).then_some(request.transport),
+        gpu_exclusivity: gpu.exclusivity,
+        gpu_execution_mode: gpu.execution_mode,
+        gpu_compute_slices: gpu.compute_slices,
+        transport: (!has_no_transport).then_some(request.transport),
         rotate_on_renew: request.rotate_on_renew,
         read_only: block.read_only,
         mutual_auth: block.mutual_auth,

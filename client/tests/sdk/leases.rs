@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use fabricbios_client::{Error, MemBuilder, unmet};
-use fabricbios_wire::{
-    Generation, GpuExclusivityClass, GpuTerms, LeaseAllocRequest, LeaseError, RefusalClass, Reply,
-    Request, ResourceType, Transport,
-};
+use fabricbios_client::{Error, MemBuilder};
+use fabricbios_wire::{Generation, LeaseError, RefusalClass, Reply, Request, Transport};
 
 use crate::{
     PEER, builder,
-    common::{FakeNode, LEASE, granted, lease, refuse},
+    common::{FakeNode, LEASE, lease, refuse},
     obliging,
 };
 
@@ -125,18 +122,6 @@ fn what_is_not_echoed_is_given_back() {
         );
         assert_eq!(node.asked()[index * 2 + 1], Request::LeaseFree(LEASE));
     }
-}
-
-#[test]
-fn a_gpu_class_that_is_not_enforced_is_missed() {
-    let terms = GpuTerms {
-        exclusivity: Some(GpuExclusivityClass::DeviceExclusive),
-    };
-    let request = LeaseAllocRequest::new(ResourceType::Gpu, 1, 1).with_terms(terms);
-    let mut info = granted(&request);
-    assert!(unmet(&request, &info).is_empty());
-    info.effective.gpu_exclusivity = Some(GpuExclusivityClass::PartitionExclusive);
-    assert_eq!(unmet(&request, &info), ["GPU exclusivity device"]);
 }
 
 #[test]

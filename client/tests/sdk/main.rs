@@ -9,6 +9,9 @@ mod blocks;
 #[path = "../common/mod.rs"]
 mod common;
 mod delayed;
+mod gpu_copies;
+mod gpu_leases;
+mod gpu_sessions;
 mod leases;
 mod nodes;
 mod on_the_node;

@@ -14,7 +14,9 @@ use std::{
 
 pub(crate) use fabricbios_wire::ALPN;
 
-use fabricbios_control::{Fabric, Limits, PeerRequest, Principal, Server, ServerError};
+use fabricbios_control::{
+    Fabric, Limits, NoSessions, PeerRequest, Principal, Server, ServerError, SessionConnector,
+};
 use fabricbios_wire::{
     Answer, HEADER_LEN, Header, IssueRequest, LeaseError, Refusal, RefusalClass, Reply, Request,
     Role, decode_answer, encode_request,
@@ -64,6 +66,7 @@ pub(crate) struct World {
     seen: Arc<Mutex<Vec<Seen>>>,
     held: Arc<tokio::sync::Mutex<mpsc::Receiver<PeerRequest>>>,
     sender: mpsc::Sender<PeerRequest>,
+    connector: Arc<dyn SessionConnector>,
     capacity: usize,
     /// The server's own, so that it can die without a goodbye.
     runtime: Option<Runtime>,
@@ -87,16 +90,35 @@ impl World {
         Self::start_on(loopback, handler, limits, queue).await
     }
 
+    /// A node whose streams to sessions are connected so.
+    pub(crate) async fn with_sessions(
+        limits: Limits,
+        connector: Arc<dyn SessionConnector>,
+    ) -> Self {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self::start_all(loopback, Handler::Refuse, limits, 256, connector).await
+    }
+
     pub(crate) async fn start_on(
         listen: SocketAddr,
         handler: Handler,
         limits: Limits,
         queue: usize,
     ) -> Self {
+        Self::start_all(listen, handler, limits, queue, Arc::new(NoSessions)).await
+    }
+
+    async fn start_all(
+        listen: SocketAddr,
+        handler: Handler,
+        limits: Limits,
+        queue: usize,
+        connector: Arc<dyn SessionConnector>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let fabric = Fabric::open_or_create(dir.path(), SystemTime::now()).unwrap();
         let (sender, receiver) = mpsc::channel(queue);
-        let (runtime, server) = serve(listen, &fabric, limits, &sender);
+        let (runtime, server) = serve(listen, &fabric, limits, &sender, &connector);
         let addr = server.local_addr();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let held = Arc::new(tokio::sync::Mutex::new(receiver));
@@ -113,6 +135,7 @@ impl World {
             seen,
             held,
             sender,
+            connector,
             capacity: queue,
             runtime,
         }
@@ -136,6 +159,11 @@ impl World {
 
     pub(crate) fn expired(&self) -> Credentials {
         self.issue("late", 60, SystemTime::now() - Duration::from_secs(86_400))
+    }
+
+    /// A certificate that is valid for two seconds more, or three.
+    pub(crate) fn expiring(&self) -> Credentials {
+        self.issue("late", 60, SystemTime::now() - Duration::from_secs(57))
     }
 
     fn issue(&self, tenant: &str, valid_secs: u32, now: SystemTime) -> Credentials {
@@ -243,7 +271,14 @@ impl World {
             drop(server);
         };
         tokio::task::spawn_blocking(dying).await.unwrap();
-        let (runtime, server) = serve(self.addr, &self.fabric, Limits::default(), &self.sender);
+        let limits = Limits::default();
+        let (runtime, server) = serve(
+            self.addr,
+            &self.fabric,
+            limits,
+            &self.sender,
+            &self.connector,
+        );
         (self.runtime, self.server) = (Some(runtime), Some(server));
     }
 
@@ -253,6 +288,7 @@ impl World {
             &self.fabric,
             Limits::default(),
             self.sender.clone(),
+            Arc::clone(&self.connector),
         )
     }
 }
@@ -262,6 +298,7 @@ fn serve(
     fabric: &Fabric,
     limits: Limits,
     asked: &mpsc::Sender<PeerRequest>,
+    connector: &Arc<dyn SessionConnector>,
 ) -> (Runtime, Server) {
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
@@ -270,7 +307,7 @@ fn serve(
         .unwrap();
     let server = {
         let _guard = runtime.enter();
-        Server::start(listen, fabric, limits, asked.clone()).unwrap()
+        Server::start(listen, fabric, limits, asked.clone(), Arc::clone(connector)).unwrap()
     };
     (runtime, server)
 }
@@ -370,6 +407,10 @@ impl Client {
         recv.read_to_end(100_000)
             .await
             .map_err(|e| format!("{e:?}"))
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     pub(crate) async fn open(&self) -> (SendStream, RecvStream) {

@@ -2,6 +2,7 @@
 
 mod common;
 mod load;
+mod sessions;
 
 use std::net::{SocketAddr, UdpSocket};
 

@@ -147,11 +147,7 @@ fn a_look_at_everything_finds_each() {
         }),
         (Invariant::Capacity, |node| {
             let free = &mut node.table.resources.get_mut(&ONE).unwrap().free;
-            let need = Need {
-                amount: PAGE,
-                holding: Holding::Alone,
-            };
-            free.take(need).unwrap();
+            free.take(Need::plain(PAGE, Holding::Alone)).unwrap();
         }),
         (Invariant::Generations, |node| {
             node.lease(1).generation = Generation(0);

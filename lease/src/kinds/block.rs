@@ -4,7 +4,7 @@ use alloc::{format, string::String};
 
 use fabricbios_wire::{BlockTerms, Effective, LeaseTerms, ResourceType, Transport};
 
-use super::Rules;
+use super::{Grant, Rules};
 
 /// The kernel's target refuses to enable a namespace on a device that cannot be written, and has no
 /// switch that makes a writable one read-only.
@@ -58,9 +58,9 @@ impl Rules for BlockTerms {
         }
     }
 
-    fn enforced(&self, _class: Option<u8>, read_only: bool) -> LeaseTerms {
+    fn enforced(&self, grant: &Grant<'_>) -> LeaseTerms {
         let terms = Self {
-            read_only: read_only || self.read_only,
+            read_only: grant.read_only || self.read_only,
             ..self.clone()
         };
         terms.into()

@@ -9,7 +9,7 @@ use fabricbios_wire::{
     CpuExecutionMode, CpuIsolationClass, CpuTerms, Effective, LeaseTerms, Refusal, ResourceType,
 };
 
-use super::Rules;
+use super::{Grant, Rules};
 use crate::{Profile, room::Holding, standing::invalid};
 
 impl Rules for CpuTerms {
@@ -99,9 +99,9 @@ impl Rules for CpuTerms {
         }
     }
 
-    fn enforced(&self, class: Option<u8>, _read_only: bool) -> LeaseTerms {
+    fn enforced(&self, grant: &Grant<'_>) -> LeaseTerms {
         let terms = Self {
-            isolation: class.and_then(CpuIsolationClass::from_byte),
+            isolation: grant.class.and_then(CpuIsolationClass::from_byte),
             ..self.clone()
         };
         terms.into()

@@ -5,8 +5,11 @@ use core::net::Ipv6Addr;
 
 use fabricbios_wire::{LeaseTerms, MemTerms, RdmaPeer, Refusal, ResourceType, Transport};
 
-use super::Rules;
+use super::{Grant, Rules};
 use crate::{Profile, standing::invalid};
+
+const NO_VRAM: &str = "memory of a GPU is not leased as MEM (RDMA into VRAM): this version of the node cannot give a \
+     network card access to it; lease it as gpu";
 
 const NO_PEERS: &str = "a queue pair was given, and it takes none";
 
@@ -15,6 +18,10 @@ impl Rules for MemTerms {
         format!(
             "a lease of {kind} takes no queue pair of the client, whatever the transport: leave it out"
         )
+    }
+
+    fn not_of(&self, kind: ResourceType) -> Option<&'static str> {
+        (kind == ResourceType::Gpu).then_some(NO_VRAM)
     }
 
     fn check(&self, _capacity: u64, _profile: Profile) -> Result<(), Refusal> {
@@ -34,7 +41,7 @@ impl Rules for MemTerms {
         matches!(transport, Transport::Rdma | Transport::Both)
     }
 
-    fn enforced(&self, _class: Option<u8>, _read_only: bool) -> LeaseTerms {
+    fn enforced(&self, _grant: &Grant<'_>) -> LeaseTerms {
         MemTerms::default().into()
     }
 }

@@ -11,14 +11,33 @@ use alloc::{format, string::String};
 
 use fabricbios_wire::{Effective, LeaseTerms, Refusal, ResourceType, Transport};
 
-use crate::{Profile, room::Holding};
+use crate::{
+    Placement, Profile,
+    room::{Explicit, Holding},
+};
 
 pub(crate) use mem::check_peers;
+
+/// What a lease was granted, for [`Rules::enforced`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant<'a> {
+    /// The class of the lease.
+    pub(crate) class: Option<u8>,
+    /// The resource cannot be written.
+    pub(crate) read_only: bool,
+    pub(crate) placement: &'a Placement,
+}
 
 /// The rules of one kind, for the terms of a request.
 pub(crate) trait Rules {
     /// Why these terms cannot be had with a lease of another kind.
     fn foreign_to(&self, kind: ResourceType) -> String;
+
+    /// Why a resource of that kind cannot be leased under these terms, if there is more to say than that its kind is
+    /// another one.
+    fn not_of(&self, _kind: ResourceType) -> Option<&'static str> {
+        None
+    }
 
     /// Refuses terms that are invalid for every resource, or not accepted under the profile. `capacity`: that of the
     /// request.
@@ -66,9 +85,14 @@ pub(crate) trait Rules {
         Ok(())
     }
 
-    /// How a lease of this class holds its units or cores.
+    /// How a lease of this class holds its units, its cores or its device.
     fn holding(&self, _class: Option<u8>) -> Holding {
         Holding::Alone
+    }
+
+    /// The amount of a dimension that the request names.
+    fn explicit(&self) -> Option<Explicit> {
+        None
     }
 
     /// The part of the echo that is in the terms.
@@ -76,9 +100,8 @@ pub(crate) trait Rules {
         Effective::default()
     }
 
-    /// The terms as they are enforced, without the data of one binding. `class`: the class of the lease. `read_only`: the
-    /// resource cannot be written.
-    fn enforced(&self, class: Option<u8>, read_only: bool) -> LeaseTerms;
+    /// The terms as they are enforced, without the data of one binding.
+    fn enforced(&self, grant: &Grant<'_>) -> LeaseTerms;
 }
 
 /// The rules for these terms.
@@ -99,7 +122,7 @@ impl Rules for ResourceType {
         format!("terms of {self} cannot be had for {kind}")
     }
 
-    fn enforced(&self, _class: Option<u8>, _read_only: bool) -> LeaseTerms {
+    fn enforced(&self, _grant: &Grant<'_>) -> LeaseTerms {
         LeaseTerms::plain(*self)
     }
 }

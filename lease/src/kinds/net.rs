@@ -4,7 +4,7 @@ use alloc::{format, string::String};
 
 use fabricbios_wire::{LeaseTerms, NetTerms, Refusal, ResourceType};
 
-use super::Rules;
+use super::{Grant, Rules};
 use crate::{Profile, standing::invalid};
 
 impl Rules for NetTerms {
@@ -25,7 +25,7 @@ impl Rules for NetTerms {
         false
     }
 
-    fn enforced(&self, _class: Option<u8>, _read_only: bool) -> LeaseTerms {
+    fn enforced(&self, _grant: &Grant<'_>) -> LeaseTerms {
         self.clone().into()
     }
 }

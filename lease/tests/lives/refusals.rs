@@ -78,7 +78,12 @@ fn each_has_its_code_and_class() {
     };
     assert_eq!(refused(cpu), (InvalidArgs, Permanent));
     let exclusivity = Some(GpuExclusivityClass::Shared);
-    let gpu = |r: &mut LeaseAllocRequest| *r = r.clone().with_terms(GpuTerms { exclusivity });
+    let gpu = |r: &mut LeaseAllocRequest| {
+        *r = r.clone().with_terms(GpuTerms {
+            exclusivity,
+            ..GpuTerms::default()
+        });
+    };
     assert_eq!(refused(gpu), (InvalidArgs, Permanent));
 }
 

@@ -1,7 +1,7 @@
 //! Actions of a random life. A lease or order is a number, reduced to the leases and orders at that time.
 
 use fabricbios_lease::EarlierRun;
-use fabricbios_wire::{ResourceType, Transport};
+use fabricbios_wire::{GpuExclusivityClass, ResourceType, Transport};
 use proptest::prelude::*;
 
 use crate::oracle::Limits;
@@ -71,12 +71,14 @@ pub(crate) struct Wish {
     pub(crate) terms: Terms,
 }
 
-/// The terms for blocks.
+/// The terms for blocks, and those for GPUs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) read_only: bool,
     pub(crate) host: bool,
     pub(crate) mutual: bool,
+    pub(crate) class: Option<GpuExclusivityClass>,
+    pub(crate) slices: Option<u16>,
 }
 
 impl Terms {
@@ -84,6 +86,8 @@ impl Terms {
         read_only: false,
         host: false,
         mutual: false,
+        class: None,
+        slices: None,
     };
 }
 
@@ -138,14 +142,22 @@ fn wish() -> impl Strategy<Value = Action> {
         3 => (Just(Transport::Both), peer()),
         2 => (Just(Transport::Both), none()),
     ];
-    let arena = prop::option::weighted(0.3, 0..8usize);
+    let arena = prop::option::weighted(0.3, 0..10usize);
     let of_what = prop_oneof![
         9 => (Just(ResourceType::Mem), transport, Just(Terms::PLAIN)),
         9 => (Just(ResourceType::Block), block_transport(), terms()),
         1 => (Just(ResourceType::Mem), block_transport(), terms()),
+        5 => (Just(ResourceType::Gpu), Just((Transport::Auto, Peer::None)), gpu_terms()),
     ];
     (0..3usize, bytes, secs, grace, of_what, any::<bool>(), arena).prop_map(
         |(tenant, bytes, secs, grace, (kind, (transport, peer), terms), rotate_on_renew, arena)| {
+            // Leases of GPUs have neither contents nor keys: most requests do without.
+            let plain = kind == ResourceType::Gpu && grace != 1;
+            let (grace, rotate_on_renew) = if plain {
+                (0, false)
+            } else {
+                (grace, rotate_on_renew)
+            };
             Action::Alloc(Wish {
                 tenant,
                 bytes,
@@ -180,6 +192,23 @@ fn terms() -> impl Strategy<Value = Terms> {
         read_only,
         host,
         mutual,
+        ..Terms::PLAIN
+    })
+}
+
+fn gpu_terms() -> impl Strategy<Value = Terms> {
+    let class = prop_oneof![
+        6 => Just(None),
+        6 => Just(Some(GpuExclusivityClass::Shared)),
+        3 => Just(Some(GpuExclusivityClass::SessionExclusive)),
+        3 => Just(Some(GpuExclusivityClass::DeviceExclusive)),
+        1 => Just(Some(GpuExclusivityClass::PartitionExclusive)),
+    ];
+    let slices = prop::option::weighted(0.5, 1..5u16);
+    (class, slices).prop_map(|(class, slices)| Terms {
+        class,
+        slices,
+        ..Terms::PLAIN
     })
 }
 
@@ -262,7 +291,7 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         4 => (asker(), who(), peer()).prop_map(|(a, w, p)| Action::Bind(a, w, p)),
         5 => (asker(), who(), overlap).prop_map(|(a, w, o)| Action::Rotate(a, w, o)),
         2 => (boss(), who()).prop_map(|(a, w)| Action::Revoke(a, w)),
-        3 => (boss(), 0..8usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
+        3 => (boss(), 0..10usize).prop_map(|(a, w)| Action::ClearFence(a, w)),
         (1) => prop::bool::weighted(0.2).prop_map(|drain| match drain {
             true => Action::Drain,
             false => Action::Pass(Step::Due),

@@ -146,6 +146,11 @@ pub(super) fn wanted(
         rdma_peers: peers(wish.peer, number),
     })
     .with_terms(block_terms(wish.terms, number))
+    .with_terms(GpuTerms {
+        exclusivity: wish.terms.class,
+        execution_mode: None,
+        compute_slices: wish.terms.slices,
+    })
 }
 
 fn block_terms(terms: Terms, number: u32) -> BlockTerms {

@@ -338,7 +338,7 @@ pub(super) fn binding(
     rkey: Option<u32>,
     number: u32,
 ) -> Binding {
-    let blocks = kind_of(binding_id.resource_id) == ResourceType::Block;
+    let kind = kind_of(binding_id.resource_id);
     let rdma = matches!(transport, Transport::Rdma | Transport::Both);
     let rdma = rdma.then_some(RdmaBinding {
         rkey,
@@ -357,12 +357,13 @@ pub(super) fn binding(
     let by_datagrams = matches!(transport, Transport::Udp | Transport::Both);
     Binding {
         dp_key: by_datagrams.then(|| oracle::dp_key(number)),
-        kind: match blocks {
-            true => {
+        kind: match kind {
+            ResourceType::Block => {
                 let nvmeof = (transport != Transport::Udp).then(|| Box::new(nvmeof(number)));
                 KindBinding::Block(nvmeof)
             }
-            false => KindBinding::Mem(rdma),
+            ResourceType::Gpu => KindBinding::Gpu(None),
+            _ => KindBinding::Mem(rdma),
         },
         ..Binding::plain(ResourceType::Mem)
     }

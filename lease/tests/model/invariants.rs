@@ -8,7 +8,7 @@ use std::{
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 
-use crate::{NOBODY, PAGE, kind_of};
+use crate::{NOBODY, PAGE, SLICES, kind_of};
 
 /// The state that a crash would leave.
 #[derive(Debug, Default)]
@@ -450,10 +450,13 @@ pub(crate) fn invariant_permanent_means_never(
             let transport = |transport: &Transport| {
                 matches!(wanted.transport, Transport::Auto) || *transport == wanted.transport
             };
-            transports.any(|it| transport(it) && goes_over(*it, offer, wanted))
+            let goes = transports.any(|it| transport(it) && goes_over(*it, offer, wanted));
+            goes || offer.transports.is_empty()
         };
+        let slices = wanted.terms.gpu().and_then(|gpu| gpu.compute_slices);
         let mut could = offers.iter().filter(named).filter(kind).filter(transport);
-        let never = !could.any(|offer| offer.capacity / PAGE >= wanted.capacity.div_ceil(PAGE));
+        let never = !could.any(|offer| offer.capacity / PAGE >= wanted.capacity.div_ceil(PAGE))
+            || slices > Some(SLICES);
         assert_eq!(
             refusal.class == RefusalClass::Permanent,
             never,

@@ -41,6 +41,10 @@ const PAGE: u64 = 4096;
 /// What the vector has: pairs of pages, and functions for so many leases.
 const PAIRS: u64 = 3;
 const FUNCTIONS: u64 = 2;
+/// What a device has: pages, compute slices, and sessions for so many leases.
+const DEVICE_PAGES: u64 = 8;
+const SLICES: u16 = 3;
+const SESSIONS: u64 = 3;
 const BOOT: u64 = 1_000_000_000_000;
 const UNIX_MS: u64 = 1_700_000_000_000;
 const TENANTS: [&str; 3] = ["alice", "bob", "carol"];
@@ -70,7 +74,8 @@ struct World {
 impl World {
     /// A large arena with a tail that is no page, a smaller one over one transport only whose bytes die with
     /// the process, and one whose best transport takes no queue pair. A device of blocks, a directory of them,
-    /// a device that cannot be written, and one whose leases are separate and take several things at once.
+    /// a device that cannot be written, and one whose leases are separate and take several things at once. A GPU that
+    /// leases share, and one that they do not.
     fn new(limits: Limits) -> Self {
         let (both, udp, nvme) = (Transport::Both, Transport::Udp, Transport::NvmeTcp);
         let offers = vec![
@@ -95,6 +100,15 @@ impl World {
                 fence_scope: FenceScope::Separate,
                 ..blocks(offer(0x200, PAIRS * 2 * PAGE, &[udp, nvme]))
             },
+            Offer {
+                fence_scope: FenceScope::Whole,
+                ..gpu(0x300, ClassState::Enforced, GpuExclusivityClass::Shared)
+            },
+            gpu(
+                0x310,
+                ClassState::Forbidden("by the operator".into()),
+                GpuExclusivityClass::DeviceExclusive,
+            ),
         ];
         Self { offers, limits }
     }
@@ -149,12 +163,35 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
     }
 }
 
-/// The numbers of blocks are the higher ones.
+/// The numbers of blocks are higher, and those of GPUs the highest.
 fn kind_of(id: ResourceId) -> ResourceType {
-    if id.0 >= 0x100 {
-        ResourceType::Block
-    } else {
-        ResourceType::Mem
+    match id.0 {
+        0x300.. => ResourceType::Gpu,
+        0x100.. => ResourceType::Block,
+        _ => ResourceType::Mem,
+    }
+}
+
+fn gpu(id: u128, shared: ClassState, default: GpuExclusivityClass) -> Offer {
+    let class = |class: GpuExclusivityClass, state| OfferedClass {
+        class: class as u8,
+        state,
+    };
+    Offer {
+        allocation_mode: AllocationMode::Device(vec![
+            dimension("vram", DEVICE_PAGES * PAGE, Takes::Asked),
+            dimension(COMPUTE_SLICES, SLICES.into(), Takes::InProportion),
+            dimension("sessions", SESSIONS, Takes::Each(1)),
+        ]),
+        classes: Some(ClassOffer {
+            default: default as u8,
+            classes: vec![
+                class(GpuExclusivityClass::Shared, shared),
+                class(GpuExclusivityClass::SessionExclusive, ClassState::Enforced),
+                class(GpuExclusivityClass::DeviceExclusive, ClassState::Enforced),
+            ],
+        }),
+        ..blocks(offer(id, DEVICE_PAGES * PAGE, &[]))
     }
 }
 

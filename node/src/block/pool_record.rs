@@ -37,6 +37,7 @@ impl Record for PoolRecord {
     type Version3 = Self;
     type Version4 = Self;
     type Version5 = Self;
+    type Version6 = Self;
 }
 
 impl PoolRecord {

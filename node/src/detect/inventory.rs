@@ -1,5 +1,6 @@
 //! Detected hardware as entries of the wire, with nothing available.
 
+use fabricbios_gpu::Health;
 use fabricbios_wire::{
     BLOCK_REMOVABLE, BLOCK_RO, BlockDev, CpuCap, Epoch, FlatEntry, GPU_CUDA, GPU_ROCM, GpuInfo,
     InventoryExtension, MemArena, NIC_LINK_UP, NIC_SRIOV, NicInfo, NodeId, ResourceId,
@@ -50,7 +51,14 @@ impl Detected {
             nics: each(&self.nics, |found| {
                 found.info(resource_id(&node, ResourceType::Net, &found.name))
             }),
-            gpus: each(&self.gpus, |found| gpu_info(&node, found)),
+            gpus: { self.gpus.iter() }
+                .map(|found| gpu_info(&node, found))
+                .chain(
+                    { self.known_gpus.iter() }.map(|known| {
+                        known.info(resource_id(&node, ResourceType::Gpu, &known.uuid))
+                    }),
+                )
+                .collect(),
             extensions: rows.iter().flat_map(Row::extensions).collect(),
         }
     }
@@ -85,6 +93,10 @@ impl Detected {
         }
         for it in &self.gpus {
             row(ResourceType::Gpu, &it.name, it.vram_bytes, false);
+        }
+        for it in &self.known_gpus {
+            let degraded = it.health != Health::Good;
+            row(ResourceType::Gpu, &it.uuid, it.vram_bytes, degraded);
         }
         for it in &self.blocks {
             row(ResourceType::Block, &it.name, it.bytes, it.degraded);

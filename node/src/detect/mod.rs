@@ -14,6 +14,7 @@ mod nics;
 
 use std::fmt;
 
+use fabricbios_gpu::Device;
 use fabricbios_kernfs::Tree;
 
 use crate::vendor::VendorResource;
@@ -58,6 +59,8 @@ pub struct Detected {
     pub nics: Vec<NicFound>,
     /// By PCI address.
     pub gpus: Vec<GpuFound>,
+    /// Those that the vendors' libraries know; none of them is in `gpus`.
+    pub known_gpus: Vec<Device>,
     /// By device name.
     pub blocks: Vec<BlockFound>,
     /// What the operator lists.
@@ -77,12 +80,22 @@ pub fn detect(sources: &Sources) -> Detected {
         cpus: cpu::detect(sources, &mut warnings).into_iter().collect(),
         nics: nics::detect(&sources.sys, &mut warnings),
         gpus: gpus::detect(&sources.sys, &mut warnings),
+        known_gpus: Vec::new(),
         blocks: blocks::detect(&sources.sys, &mut warnings),
         vendors: Vec::new(),
         warnings: Vec::new(),
     };
     found.warnings = warnings.0;
     found
+}
+
+impl Detected {
+    /// Lists GPUs as the vendors' libraries know them, in place of what the kernel says of the same devices.
+    pub(crate) fn list_gpus(&mut self, known: &[Device]) {
+        let is_known = |name: &str| known.iter().any(|it| it.pci.as_deref() == Some(name));
+        self.gpus.retain(|found| !is_known(&found.name));
+        self.known_gpus = known.to_vec();
+    }
 }
 
 /// Detects the processors alone; warnings as in [`Detected`].

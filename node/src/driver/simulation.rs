@@ -23,7 +23,7 @@ use crate::{
     journal::{Key, Recovered},
     service,
 };
-use offers::Offered;
+use offers::{Offered, SEEDS_OF_EACH_KIND};
 use world::{Event, Simulated, World};
 
 const POOL: ResourceId = ResourceId(1);
@@ -107,6 +107,7 @@ impl Run {
             requester: Requester {
                 tenant: who.into(),
                 reached: None,
+                control: None,
                 reply,
             },
             role,
@@ -336,9 +337,9 @@ fn whatever_fails_and_whenever_it_dies_nobody_is_told_too_early_and_all_comes_ba
         Some(seed) => seed..=seed,
         None => 1..=900,
     };
-    for kind in seeds.clone().take(3) {
+    for kind in seeds.clone().take(SEEDS_OF_EACH_KIND) {
         let (mut granted, mut runs) = (0, 0);
-        for seed in (kind..=*seeds.end()).step_by(3) {
+        for seed in (kind..=*seeds.end()).step_by(SEEDS_OF_EACH_KIND) {
             let outcome = std::panic::catch_unwind(|| run(seed));
             let Ok(leases) = outcome else {
                 panic!("again with FABRICBIOS_SEED={seed}")

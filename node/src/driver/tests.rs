@@ -113,6 +113,7 @@ impl Scene {
             requester: Requester {
                 tenant: tenant.into(),
                 reached: None,
+                control: None,
                 reply,
             },
             role: Role::Tenant,

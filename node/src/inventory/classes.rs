@@ -18,7 +18,7 @@ pub(super) fn told(of: &Availability) -> Vec<InventoryExtension> {
     let had = offer.classes.iter().filter_map(|it| match it.state {
         ClassState::Enforced => Some((it.class, Enforcement::Enforced)),
         ClassState::BestEffort => Some((it.class, Enforcement::BestEffort)),
-        ClassState::Refused(_) => None,
+        ClassState::Refused(_) | ClassState::Forbidden(_) | ClassState::Implied(_) => None,
     });
     let had: Vec<(u8, Enforcement)> = had.collect();
     let supported: Vec<u8> = had.iter().map(|(class, _)| *class).collect();
@@ -50,7 +50,7 @@ mod tests {
             capacity: 4,
             available: 4,
             classes,
-            available_by_class: vec![(0, 8), (1, 4), (2, 0)],
+            available_by_class: vec![(0, 8), (1, 4), (2, 0), (3, 0), (4, 4)],
             free_dimensions: vec![],
             fenced: false,
             partly_fenced: false,
@@ -68,6 +68,8 @@ mod tests {
                 class(0, ClassState::BestEffort),
                 class(1, ClassState::Enforced),
                 class(2, ClassState::Refused("two threads in a core".into())),
+                class(3, ClassState::Forbidden("cores are shared".into())),
+                class(4, ClassState::Implied("leave it out".into())),
             ],
         };
         let id = ResourceId(7);

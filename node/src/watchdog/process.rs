@@ -14,6 +14,7 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use fabricbios_cpu::CpuEnd;
+use fabricbios_gpu::GpuEnd;
 use fabricbios_lease::StepError;
 use fabricbios_wire::{NodeId, ResourceType};
 use nix::sys::mman::{MlockAllFlags, mlockall};
@@ -53,6 +54,9 @@ pub struct Arguments {
     /// End leases of network functions with records in this directory
     #[arg(long)]
     net: Option<PathBuf>,
+    /// End leases of GPUs with records in this directory
+    #[arg(long)]
+    gpu: Option<PathBuf>,
 }
 
 impl Arguments {
@@ -72,6 +76,9 @@ impl Arguments {
         }
         if let Some(records) = &self.net {
             ends.push((ResourceType::Net, Box::new(NetEnd::new(records)?)));
+        }
+        if let Some(records) = &self.gpu {
+            ends.push((ResourceType::Gpu, Box::new(GpuEnd::at(records)?)));
         }
         Ok(ends)
     }

@@ -14,6 +14,7 @@ use fabricbios_helper::{Program, Supervisor};
 use fabricbios_lease::{BindingId, Extent};
 use fabricbios_node::{
     config::Settings,
+    gpu::GpuParts,
     memory,
     past::Past,
     providers::{Opened, Opening},
@@ -73,6 +74,7 @@ pub(crate) fn open(settings: &Settings, node_id: NodeId, past: &Past) -> anyhow:
         past,
         watchdog: &Watchdog::new(&program(), settings.state_dir())?,
         supervisor: &Supervisor::of_threads(Vec::new()),
+        program: &program(),
     })
 }
 
@@ -112,7 +114,13 @@ impl World {
         opened: Opened,
     ) -> Self {
         let Opened { offered, close, .. } = opened;
-        let service = Service::start(settings, fabric, past, offered.into_iter().collect());
+        let service = Service::start(
+            settings,
+            fabric,
+            past,
+            offered.into_iter().collect(),
+            GpuParts::default(),
+        );
         let service = service.expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let address = service.local_addr().to_string();

@@ -316,7 +316,7 @@ impl LocalAccess for MacvlanPath {
         })?;
         kernel.move_to(link.index, namespace).map_err(failed)?;
         steps::passed("move to namespace");
-        Ok(Entered { place: name })
+        Ok(Entered::at(name))
     }
 }
 

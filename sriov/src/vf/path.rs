@@ -408,7 +408,7 @@ impl LocalAccess for VfPath {
         let moved = self.card.links.move_to(link.index, namespace);
         moved.map_err(LocalRefusal::Failed)?;
         steps::passed("move to namespace");
-        Ok(Entered { place: name })
+        Ok(Entered::at(name))
     }
 }
 

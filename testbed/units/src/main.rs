@@ -23,6 +23,7 @@ use fabricbios_helper::Program;
 use fabricbios_node::{
     config::Settings,
     detect::{Detected, resource_id},
+    gpu::GpuParts,
     inventory::{Described, ResourceStatus, describe},
     journal,
     past::Past,
@@ -198,7 +199,8 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
-        let mut service = Service::start(&settings, &fabric, past, vec![offered])?;
+        let mut service =
+            Service::start(&settings, &fabric, past, vec![offered], GpuParts::default())?;
         service.settled().await;
         let processes = processes.iter().map(|it| format!(" {it}"));
         println!(

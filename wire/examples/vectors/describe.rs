@@ -118,6 +118,9 @@ pub(crate) fn params(it: &LeaseAllocRequest) -> Lines {
         let (mode, width) = (cpu.execution_mode, cpu.execution_width);
         execution(&mut out, "", mode, width, cpu.partition);
     }
+    if let Some(gpu) = stated().find_map(LeaseTerms::gpu) {
+        gpu_execution(&mut out, "", gpu.execution_mode, gpu.compute_slices);
+    }
     affinities(&mut out, "", &it.intent.affinities);
     out
 }
@@ -353,6 +356,9 @@ fn binding(out: &mut Lines, p: &str, it: &Binding) {
     if let Some(net) = it.net() {
         net_binding(out, &format!("{p}net."), net);
     }
+    if let Some(gpu) = it.gpu() {
+        gpu_binding(out, &format!("{p}gpu."), gpu);
+    }
     if let Some(cpu) = it.cpu() {
         cpu_binding(out, &format!("{p}cpu."), cpu);
     }
@@ -376,6 +382,26 @@ fn net_binding(out: &mut Lines, p: &str, it: &NetBinding) {
     if let Some(device) = &it.cdi_device {
         lines!(out, p, "cdi_device" = device);
     }
+}
+
+fn gpu_binding(out: &mut Lines, p: &str, it: &GpuBinding) {
+    lines!(
+        out,
+        p,
+        "uuid" = it.uuid,
+        "vendor" = it.vendor,
+        "vram_bytes" = it.vram_bytes
+    );
+    if let Some(endpoint) = it.session_endpoint {
+        lines!(out, p, "session_endpoint" = endpoint);
+    }
+    if let Some(device) = &it.cdi_device {
+        lines!(out, p, "cdi_device" = device);
+    }
+    if let Some(slices) = it.compute_slices {
+        lines!(out, p, "compute_slices" = slices);
+    }
+    lines!(out, p, "queue_slots" = it.queue_slots);
 }
 
 fn cpu_binding(out: &mut Lines, p: &str, it: &CpuBinding) {
@@ -492,6 +518,112 @@ fn effective(out: &mut Lines, p: &str, it: &Effective) {
     if let Some(rate) = it.net_rate {
         lines!(out, p, "net_rate" = rate);
     }
+    gpu_execution(out, p, it.gpu_execution_mode, it.gpu_compute_slices);
+}
+
+fn gpu_execution(out: &mut Lines, p: &str, mode: Option<GpuExecutionMode>, slices: Option<u16>) {
+    if let Some(mode) = mode {
+        lines!(out, p, "gpu_execution_mode" = mode);
+    }
+    if let Some(slices) = slices {
+        lines!(out, p, "gpu_compute_slices" = slices);
+    }
+}
+
+pub(crate) fn gpu_request(request: &GpuRequest) -> Lines {
+    let mut out = vec![];
+    match request {
+        GpuRequest::Open { lease_id, session } => {
+            lines!(out, "", "lease_id" = lease_id, "session" = session);
+        }
+        GpuRequest::MemAlloc { bytes } => lines!(out, "", "bytes" = bytes),
+        GpuRequest::MemWrite {
+            memory,
+            offset,
+            length,
+        }
+        | GpuRequest::MemRead {
+            memory,
+            offset,
+            length,
+        } => {
+            lines!(
+                out,
+                "",
+                "memory" = memory,
+                "offset" = offset,
+                "length" = length
+            );
+        }
+        GpuRequest::ModuleLoad { length } => lines!(out, "", "length" = length),
+        GpuRequest::Launch(launch) => {
+            let kernel = format!("{:?}", launch.kernel);
+            lines!(out, "", "module" = launch.module, "kernel" = kernel);
+            for (word, three) in [("grid", launch.grid), ("block", launch.block)] {
+                let [x, y, z] = three;
+                out.push(format!("{word} = {x},{y},{z}"));
+            }
+            lines!(out, "", "shared_bytes" = launch.shared_bytes);
+            for (n, argument) in launch.arguments.iter().enumerate() {
+                out.push(format!("argument.{n} = {}", hex(argument)));
+            }
+        }
+        GpuRequest::Sync { whole_session } => lines!(out, "", "whole_session" = whole_session),
+        GpuRequest::MemFree { memory } => lines!(out, "", "memory" = memory),
+        GpuRequest::ModuleUnload { module } => lines!(out, "", "module" = module),
+        GpuRequest::Close => (),
+        GpuRequest::MemShare { length } => lines!(out, "", "length" = length),
+        GpuRequest::MemWriteShared(copy) | GpuRequest::MemReadShared(copy) => lines!(
+            out,
+            "",
+            "memory" = copy.memory,
+            "offset" = copy.offset,
+            "shared_offset" = copy.shared_offset,
+            "length" = copy.length
+        ),
+    }
+    out
+}
+
+pub(crate) fn gpu_answer(answer: &Result<GpuReply, Refusal>) -> Lines {
+    match answer {
+        Ok(it) => [vec!["reply_status = 0".to_owned()], gpu_reply(it)].concat(),
+        Err(it) => refusal(it),
+    }
+}
+
+fn gpu_reply(reply: &GpuReply) -> Lines {
+    let mut out = vec![];
+    match reply {
+        GpuReply::Opened(it) => lines!(
+            out,
+            "",
+            "session" = it.session,
+            "vram_bytes" = it.vram_bytes,
+            "vram_used" = it.vram_used,
+            "queue_slots" = it.queue_slots,
+            "device" = format!("{:?}", it.device),
+            "uuid" = format!("{:?}", it.uuid)
+        ),
+        GpuReply::Memory { memory, address } => {
+            lines!(out, "", "memory" = memory, "address" = address);
+        }
+        GpuReply::Module { module } => lines!(out, "", "module" = module),
+        GpuReply::Data { length } => lines!(out, "", "length" = length),
+        GpuReply::Closed {
+            wiped_bytes,
+            free_bytes,
+        } => {
+            lines!(
+                out,
+                "",
+                "wiped_bytes" = wiped_bytes,
+                "free_bytes" = free_bytes
+            );
+        }
+        GpuReply::Done => (),
+    }
+    out
 }
 
 pub(crate) fn flat(entries: &[FlatEntry]) -> Lines {
@@ -617,5 +749,15 @@ fn extension(it: &InventoryExtension) -> String {
             total,
             free,
         } => format!("virtual_functions.{resource_id} = {free}/{total}"),
+        InventoryExtension::GpuSlots {
+            resource_id,
+            compute_slices,
+            compute_slices_free,
+            session_slots,
+            session_slots_free,
+            queue_slots,
+        } => format!(
+            "gpu_slots.{resource_id} = {compute_slices_free}/{compute_slices} {session_slots_free}/{session_slots} {queue_slots}"
+        ),
     }
 }

@@ -51,7 +51,202 @@ pub(crate) fn net_terms() -> NetTerms {
 pub(crate) fn gpu(class: GpuExclusivityClass) -> GpuTerms {
     GpuTerms {
         exclusivity: Some(class),
+        ..GpuTerms::default()
     }
+}
+
+/// Everything that can be asked of a GPU.
+pub(crate) fn full_gpu() -> GpuTerms {
+    GpuTerms {
+        exclusivity: Some(GpuExclusivityClass::Shared),
+        execution_mode: Some(GpuExecutionMode::OneShot),
+        compute_slices: Some(0x0304),
+    }
+}
+
+/// A lease of a GPU: with every part, or with those alone that each has.
+pub(crate) fn gpu_lease(full: bool) -> LeaseInfo {
+    let uuid = "GPU-1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901".to_owned();
+    let binding = GpuBinding {
+        uuid: if full {
+            "MIG-".to_owned() + &uuid
+        } else {
+            uuid
+        },
+        vendor: if full {
+            GpuVendor::Nvidia
+        } else {
+            GpuVendor::Amd
+        },
+        vram_bytes: 0x0002_0304_0506_0708,
+        session_endpoint: full.then_some(Endpoint {
+            addr: gid(7),
+            port: 5701,
+        }),
+        cdi_device: full.then(|| "fabricbios/gpu=10111213".to_owned()),
+        compute_slices: full.then_some(0x0304),
+        queue_slots: 16,
+    };
+    LeaseInfo {
+        effective: Effective {
+            gpu_exclusivity: Some(GpuExclusivityClass::Shared),
+            gpu_execution_mode: full.then_some(GpuExecutionMode::Session),
+            gpu_compute_slices: full.then_some(0x0304),
+            ..Effective::default()
+        },
+        ..lease(Binding {
+            kind: KindBinding::Gpu(Some(Box::new(binding))),
+            ..Binding::plain(ResourceType::Gpu)
+        })
+    }
+}
+
+/// Every operation of a GPU session, by the word for it.
+pub(crate) fn gpu_requests() -> Vec<(&'static str, GpuRequest)> {
+    let (memory, module) = (0x5152_5354_0000_0001, 0x5152_5354_0000_0002);
+    let copy = GpuSharedCopy {
+        memory,
+        offset: 0x0102_0304_0506_0708,
+        shared_offset: 0x1112_1314_1516_1718,
+        length: 0x2122_2324_2526_2728,
+    };
+    let (offset, length) = (copy.offset, GPU_COPY_BYTES_MAX);
+    let launch = GpuLaunch {
+        module,
+        kernel: "vector_add".to_owned(),
+        grid: [0x0102_0304, 2, 3],
+        block: [256, 0x0506, 7],
+        shared_bytes: 0x0001_0000,
+        arguments: vec![vec![0x88; 8], vec![1], (0..=255).collect()],
+    };
+    let plain = GpuLaunch {
+        kernel: "é".to_owned(),
+        arguments: vec![],
+        ..launch.clone()
+    };
+    vec![
+        (
+            "open",
+            GpuRequest::Open {
+                lease_id: LEASE,
+                session: 0,
+            },
+        ),
+        (
+            "open_again",
+            GpuRequest::Open {
+                lease_id: LEASE,
+                session: 0x5152_5354_5556_5758,
+            },
+        ),
+        ("mem_alloc", GpuRequest::MemAlloc { bytes: u64::MAX }),
+        (
+            "mem_write",
+            GpuRequest::MemWrite {
+                memory,
+                offset,
+                length,
+            },
+        ),
+        (
+            "module_load",
+            GpuRequest::ModuleLoad {
+                length: GPU_MODULE_BYTES_MAX,
+            },
+        ),
+        ("launch", GpuRequest::Launch(launch)),
+        ("launch_plain", GpuRequest::Launch(plain)),
+        (
+            "sync",
+            GpuRequest::Sync {
+                whole_session: false,
+            },
+        ),
+        (
+            "sync_all",
+            GpuRequest::Sync {
+                whole_session: true,
+            },
+        ),
+        (
+            "mem_read",
+            GpuRequest::MemRead {
+                memory,
+                offset,
+                length: 1,
+            },
+        ),
+        ("mem_free", GpuRequest::MemFree { memory }),
+        ("module_unload", GpuRequest::ModuleUnload { module }),
+        ("close", GpuRequest::Close),
+        (
+            "mem_share",
+            GpuRequest::MemShare {
+                length: 0x0001_0203_0405_0607,
+            },
+        ),
+        ("mem_write_shared", GpuRequest::MemWriteShared(copy)),
+        ("mem_read_shared", GpuRequest::MemReadShared(copy)),
+    ]
+}
+
+/// An answer to each kind of operation.
+pub(crate) fn gpu_answers() -> Vec<(&'static str, GpuMessageType, Result<GpuReply, Refusal>)> {
+    use GpuMessageType as M;
+    let opened = GpuOpened {
+        session: 0x5152_5354_5556_5758,
+        vram_bytes: 0x0002_0304_0506_0708,
+        vram_used: 0x0001_0000,
+        queue_slots: 16,
+        device: "Stand-in GPU \u{e9}".to_owned(),
+        uuid: "GPU-1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901".to_owned(),
+    };
+    let memory = GpuReply::Memory {
+        memory: 0x5152_5354_0000_0001,
+        address: 0x0000_7f12_3456_7800,
+    };
+    let module = GpuReply::Module {
+        module: 0x5152_5354_0000_0002,
+    };
+    let closed = GpuReply::Closed {
+        wiped_bytes: 0x0001_0203_0405_0607,
+        free_bytes: 0x0001_0203_0405_0608,
+    };
+    let mut answers = vec![
+        ("open", M::SessionOpen, Ok(GpuReply::Opened(opened))),
+        ("mem_alloc", M::MemAlloc, Ok(memory)),
+        ("module_load", M::ModuleLoad, Ok(module)),
+        (
+            "mem_read",
+            M::MemRead,
+            Ok(GpuReply::Data {
+                length: GPU_COPY_BYTES_MAX,
+            }),
+        ),
+        ("close", M::SessionClose, Ok(closed)),
+        (
+            "refused",
+            M::MemAlloc,
+            Err(Refusal::new(
+                LeaseError::CapacityExceeded,
+                RefusalClass::Permanent,
+                "the lease has 1048576 bytes",
+            )),
+        ),
+    ];
+    for (word, message) in [
+        ("mem_write", M::MemWrite),
+        ("launch", M::Launch),
+        ("sync", M::Sync),
+        ("mem_free", M::MemFree),
+        ("module_unload", M::ModuleUnload),
+        ("mem_share", M::MemShare),
+        ("mem_write_shared", M::MemWriteShared),
+        ("mem_read_shared", M::MemReadShared),
+    ] {
+        answers.push((word, message, Ok(GpuReply::Done)));
+    }
+    answers
 }
 
 pub(crate) fn peer() -> RdmaPeer {
@@ -509,6 +704,14 @@ pub(crate) fn inventory() -> ResourceInventory {
                 resource_id: id(4),
                 total: 0x0001_0207,
                 free: 0x0106,
+            },
+            InventoryExtension::GpuSlots {
+                resource_id: id(5),
+                compute_slices: 0x0107,
+                compute_slices_free: 0x0103,
+                session_slots: 8,
+                session_slots_free: 5,
+                queue_slots: 16,
             },
         ],
     }

@@ -166,7 +166,7 @@ fn terms() -> impl Strategy<Value = LeaseTerms> {
         cpu_terms().prop_map(LeaseTerms::from),
         net_terms().prop_map(LeaseTerms::from),
         block_terms().prop_map(LeaseTerms::from),
-        option::of(gpu_class()).prop_map(|exclusivity| GpuTerms { exclusivity }.into()),
+        gpu_terms().prop_map(LeaseTerms::from),
         vec(peer(), 0..=RDMA_PEERS_MAX).prop_map(|rdma_peers| MemTerms { rdma_peers }.into()),
     ]
 }
@@ -501,6 +501,16 @@ fn extension() -> impl Strategy<Value = InventoryExtension> {
                 free: a.min(b),
             }
         }),
+        (resource_id(), any::<[u16; 5]>()).prop_map(|(resource_id, [a, b, c, d, queue_slots])| {
+            InventoryExtension::GpuSlots {
+                resource_id,
+                compute_slices: a.max(b),
+                compute_slices_free: a.min(b),
+                session_slots: c.max(d),
+                session_slots_free: c.min(d),
+                queue_slots,
+            }
+        }),
     ]
 }
 
@@ -564,12 +574,113 @@ fn binding() -> impl Strategy<Value = Binding> {
         })
 }
 
+fn gpu_terms() -> impl Strategy<Value = GpuTerms> {
+    (
+        option::of(gpu_class()),
+        option::of(select(GpuExecutionMode::ALL)),
+        option::of(1..=u16::MAX),
+    )
+        .prop_map(|(exclusivity, execution_mode, compute_slices)| GpuTerms {
+            exclusivity,
+            execution_mode,
+            compute_slices,
+        })
+}
+
+fn gpu_binding() -> impl Strategy<Value = GpuBinding> {
+    (
+        "[!-~]{1,96}",
+        select(GpuVendor::ALL),
+        any::<u64>(),
+        option::of(endpoint()),
+        option::of("[!-~]{1,128}"),
+        option::of(1..=u16::MAX),
+        any::<u16>(),
+    )
+        .prop_map(
+            |(
+                uuid,
+                vendor,
+                vram_bytes,
+                session_endpoint,
+                cdi_device,
+                compute_slices,
+                queue_slots,
+            )| {
+                GpuBinding {
+                    uuid,
+                    vendor,
+                    vram_bytes,
+                    session_endpoint,
+                    cdi_device,
+                    compute_slices,
+                    queue_slots,
+                }
+            },
+        )
+}
+
+/// Any operation of a GPU session.
+pub(crate) fn gpu_request() -> impl Strategy<Value = GpuRequest> {
+    let three = || any::<[u32; 3]>();
+    let launch = (
+        (any::<u64>(), "[^\0]{1,63}", three(), three(), any::<u32>()),
+        vec(vec(any::<u8>(), 1..=64), 0..=GPU_ARGUMENTS_MAX),
+    );
+    let launch = launch.prop_map(|((module, kernel, grid, block, shared_bytes), arguments)| {
+        GpuRequest::Launch(GpuLaunch {
+            module,
+            kernel,
+            grid,
+            block,
+            shared_bytes,
+            arguments,
+        })
+    });
+    let copy = || (any::<u64>(), any::<u64>(), 1..=GPU_COPY_BYTES_MAX);
+    let shared = || {
+        (any::<u64>(), any::<u64>(), any::<u64>(), 1..=u64::MAX).prop_map(
+            |(memory, offset, shared_offset, length)| GpuSharedCopy {
+                memory,
+                offset,
+                shared_offset,
+                length,
+            },
+        )
+    };
+    prop_oneof![
+        (lease_id(), any::<u64>())
+            .prop_map(|(lease_id, session)| GpuRequest::Open { lease_id, session }),
+        (1..=u64::MAX).prop_map(|bytes| GpuRequest::MemAlloc { bytes }),
+        copy().prop_map(|(memory, offset, length)| GpuRequest::MemWrite {
+            memory,
+            offset,
+            length
+        }),
+        (1..=GPU_MODULE_BYTES_MAX).prop_map(|length| GpuRequest::ModuleLoad { length }),
+        launch,
+        any::<bool>().prop_map(|whole_session| GpuRequest::Sync { whole_session }),
+        copy().prop_map(|(memory, offset, length)| GpuRequest::MemRead {
+            memory,
+            offset,
+            length
+        }),
+        any::<u64>().prop_map(|memory| GpuRequest::MemFree { memory }),
+        any::<u64>().prop_map(|module| GpuRequest::ModuleUnload { module }),
+        Just(GpuRequest::Close),
+        (1..=u64::MAX).prop_map(|length| GpuRequest::MemShare { length }),
+        shared().prop_map(GpuRequest::MemWriteShared),
+        shared().prop_map(GpuRequest::MemReadShared),
+    ]
+}
+
 fn kind_binding() -> impl Strategy<Value = KindBinding> {
     prop_oneof![
         option::of(rdma()).prop_map(KindBinding::Mem),
         option::of(nvmeof().prop_map(Box::new)).prop_map(KindBinding::Block),
         option::of(cpu_binding().prop_map(Box::new)).prop_map(KindBinding::Cpu),
         option::of(net_binding().prop_map(Box::new)).prop_map(KindBinding::Net),
+        option::of(gpu_binding().prop_map(Box::new)).prop_map(KindBinding::Gpu),
         resource_type().prop_map(|kind| Binding::plain(kind).kind),
     ]
 }
@@ -578,16 +689,18 @@ fn effective() -> impl Strategy<Value = Effective> {
     let cpu = option::of(select(CpuIsolationClass::ALL));
     (
         cpu,
-        option::of(gpu_class()),
         option::of(select(Transport::ALL)),
         any::<(bool, bool, bool)>(),
         execution(),
         option::of(select(Enforcement::ALL)),
+        gpu_terms(),
     )
         .prop_map(
-            |(cpu_isolation, gpu_exclusivity, transport, flags, execution, net_rate)| Effective {
+            |(cpu_isolation, transport, flags, execution, net_rate, gpu)| Effective {
                 cpu_isolation,
-                gpu_exclusivity,
+                gpu_exclusivity: gpu.exclusivity,
+                gpu_execution_mode: gpu.execution_mode,
+                gpu_compute_slices: gpu.compute_slices,
                 transport,
                 rotate_on_renew: flags.0,
                 read_only: flags.1,

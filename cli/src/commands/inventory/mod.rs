@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    BlockDev, CpuCap, Enforcement, FlatEntry, InventoryExtension, InventoryForm, NIC_LINK_UP,
-    NicInfo, Reply, Request, ResourceId, ResourceInventory, ResourceType,
+    BlockDev, CpuCap, Enforcement, FlatEntry, GpuInfo, InventoryExtension, InventoryForm,
+    NIC_LINK_UP, NicInfo, Reply, Request, ResourceId, ResourceInventory, ResourceType,
 };
 use serde::Serialize;
 
@@ -49,6 +49,8 @@ pub(super) struct ResourceJson {
     nic: Option<NicJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     virtual_functions: Option<VirtualFunctionsJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<GpuJson>,
     #[serde(skip)]
     pub(super) id: ResourceId,
     #[serde(skip)]
@@ -92,6 +94,28 @@ struct VirtualFunctionsJson {
     free: u32,
 }
 
+#[derive(Serialize)]
+struct GpuJson {
+    /// Absent if the node does not know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vram_bytes: Option<u64>,
+    /// CUDA cores or stream processors; absent if the node does not know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compute_units: Option<u32>,
+    #[serde(flatten)]
+    slots: Option<GpuSlotsJson>,
+}
+
+#[derive(Serialize)]
+struct GpuSlotsJson {
+    compute_slices: u16,
+    compute_slices_free: u16,
+    session_slots: u16,
+    session_slots_free: u16,
+    /// Of each session.
+    queue_slots: u16,
+}
+
 /// The fields of a resource that only the structured form has.
 #[derive(Default)]
 struct Details {
@@ -102,6 +126,8 @@ struct Details {
     cpu: Option<CpuCap>,
     nic: Option<NicInfo>,
     virtual_functions: Option<VirtualFunctionsJson>,
+    gpu: Option<GpuInfo>,
+    slots: Option<GpuSlotsJson>,
     transports: Vec<&'static str>,
     classes: Option<(u8, Vec<u8>)>,
     enforcement: Vec<(u8, Enforcement)>,
@@ -168,7 +194,7 @@ fn details(inventory: &ResourceInventory) -> AllDetails {
         all.with_health(nic.resource_id, nic.health).nic = Some(*nic);
     }
     for gpu in &inventory.gpus {
-        all.with_health(gpu.resource_id, gpu.health);
+        all.with_health(gpu.resource_id, gpu.health).gpu = Some(*gpu);
     }
     for extension in &inventory.extensions {
         extend(&mut all, extension);
@@ -202,6 +228,22 @@ fn extend(all: &mut AllDetails, extension: &InventoryExtension) {
             let (total, free) = (*total, *free);
             all.of(*resource_id).virtual_functions = Some(VirtualFunctionsJson { total, free });
         }
+        InventoryExtension::GpuSlots {
+            resource_id,
+            compute_slices,
+            compute_slices_free,
+            session_slots,
+            session_slots_free,
+            queue_slots,
+        } => {
+            all.of(*resource_id).slots = Some(GpuSlotsJson {
+                compute_slices: *compute_slices,
+                compute_slices_free: *compute_slices_free,
+                session_slots: *session_slots,
+                session_slots_free: *session_slots_free,
+                queue_slots: *queue_slots,
+            });
+        }
         // The flat form has it too.
         InventoryExtension::Available(..) => {}
     }
@@ -231,6 +273,11 @@ fn resource(entry: &FlatEntry, details: Details) -> ResourceJson {
             link_up: nic.flags & NIC_LINK_UP != 0,
         }),
         virtual_functions: details.virtual_functions,
+        gpu: details.gpu.map(|gpu| GpuJson {
+            vram_bytes: Some(gpu.vram_bytes).filter(|bytes| *bytes != 0),
+            compute_units: Some(gpu.compute_units).filter(|units| *units != 0),
+            slots: details.slots,
+        }),
         id: entry.resource_id,
         kind,
     }

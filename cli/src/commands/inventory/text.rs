@@ -48,6 +48,16 @@ fn block(resource: &ResourceJson) -> String {
             &format!("{free} of {total} virtual functions free"),
         );
     }
+    if let Some(slots) = resource.gpu.as_ref().and_then(|gpu| gpu.slots.as_ref()) {
+        let (free, all) = (slots.compute_slices_free, slots.compute_slices);
+        row("slots", &format!("{free} of {all} compute slices free"));
+        let (free, all) = (slots.session_slots_free, slots.session_slots);
+        let queues = slots.queue_slots;
+        row(
+            "",
+            &format!("{free} of {all} sessions free, {queues} queues in each"),
+        );
+    }
     if !resource.transports.is_empty() {
         row("transports", &resource.transports.join(", "));
     }
@@ -90,6 +100,9 @@ fn capacity(resource: &ResourceJson) -> String {
     if let Some(nic) = &resource.nic {
         parts.push(format!("link {}", if nic.link_up { "up" } else { "down" }));
         parts.push(format!("MTU {}", nic.mtu));
+    }
+    if let Some(units) = resource.gpu.as_ref().and_then(|gpu| gpu.compute_units) {
+        parts.push(format!("{units} compute units"));
     }
     parts.extend(
         resource

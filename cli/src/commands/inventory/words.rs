@@ -1,8 +1,8 @@
 //! The words for flags, classes and health in an inventory.
 
 use fabricbios_wire::{
-    BLOCK_REMOVABLE, BLOCK_RO, CpuIsolationClass, FlatEntry, GpuExclusivityClass, NIC_SRIOV,
-    ResourceType, cpu_flags, health, resource_flags,
+    BLOCK_REMOVABLE, BLOCK_RO, CpuIsolationClass, FlatEntry, GPU_CUDA, GPU_MIG, GPU_ROCM,
+    GpuExclusivityClass, NIC_SRIOV, ResourceType, cpu_flags, health, resource_flags,
 };
 
 use super::Details;
@@ -43,6 +43,8 @@ const CPU_FLAGS: [(u32, &str); 6] = [
     ),
 ];
 
+const GPU_FLAGS: [(u32, &str); 3] = [(GPU_CUDA, "cuda"), (GPU_ROCM, "rocm"), (GPU_MIG, "mig")];
+
 const NIC_FLAGS: [(u32, &str); 1] = [(NIC_SRIOV, "sr-iov")];
 
 /// The names of the flags; unknown ones of the flat form are shown as a number.
@@ -62,6 +64,7 @@ pub(super) fn flags(entry: &FlatEntry, details: &Details) -> Vec<String> {
     ));
     words.extend(known(details.cpu.map_or(0, |cpu| cpu.flags), &CPU_FLAGS));
     words.extend(known(details.nic.map_or(0, |nic| nic.flags), &NIC_FLAGS));
+    words.extend(known(details.gpu.map_or(0, |gpu| gpu.flags), &GPU_FLAGS));
     words
 }
 

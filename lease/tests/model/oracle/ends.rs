@@ -268,6 +268,7 @@ impl Oracle {
         let owner = &mut self.arenas[lease.arena].owner;
         let mine = owner.iter_mut().filter(|page| **page == Some(lease.id));
         mine.for_each(|page| *page = None);
+        self.arenas[lease.arena].has.remove(&lease.id);
     }
 
     pub(super) fn unfence(&mut self, arena: usize) {

@@ -1,6 +1,7 @@
 //! The lease table once more, slow and simple: a list, scanned from end to end for everything. Written from the
 //! documentation, so that it agrees with the table only where the table does what is documented.
 
+mod device;
 mod ends;
 mod reports;
 mod requests;
@@ -12,6 +13,7 @@ use fabricbios_lease::*;
 use fabricbios_wire::*;
 
 use crate::{BOOT, FUNCTIONS, PAGE, PAIRS, UNIX_MS, actions::Asker, kind_of};
+use device::Has;
 
 const MS: u64 = 1_000_000;
 const SEC: u64 = 1_000 * MS;
@@ -188,13 +190,14 @@ pub(crate) struct Held {
     generation: u32,
     /// The generation of the told binding.
     bound: Option<u32>,
+    /// `Auto`: its kind has none.
     transport: Transport,
     peers: Vec<RdmaPeer>,
     /// Peers of the binding in use while another one is being made.
     peers_before: Option<Vec<RdmaPeer>>,
     rotate_on_renew: bool,
-    /// Of blocks, as they are enforced.
-    terms: Option<BlockTerms>,
+    /// Of blocks and GPUs, as they are enforced.
+    terms: Option<LeaseTerms>,
     term_secs: u32,
     grace_ns: u64,
     deadline: u64,
@@ -301,12 +304,17 @@ impl Held {
     }
 
     pub(crate) fn effective(&self) -> Effective {
-        let terms = self.terms.clone().unwrap_or_default();
+        let terms = self.terms.as_ref();
+        let blocks = terms.and_then(LeaseTerms::block);
+        let gpu = terms.and_then(LeaseTerms::gpu);
         Effective {
-            transport: Some(self.transport),
+            transport: Some(self.transport).filter(|it| *it != Transport::Auto),
             rotate_on_renew: self.rotate_on_renew,
-            read_only: terms.read_only,
-            mutual_auth: terms.mutual_auth,
+            read_only: blocks.is_some_and(|it| it.read_only),
+            mutual_auth: blocks.is_some_and(|it| it.mutual_auth),
+            gpu_exclusivity: gpu.and_then(|it| it.exclusivity),
+            gpu_execution_mode: gpu.and_then(|it| it.execution_mode),
+            gpu_compute_slices: gpu.and_then(|it| it.compute_slices),
             ..Effective::default()
         }
     }
@@ -410,6 +418,8 @@ pub(crate) struct Arena {
     allocation_mode: AllocationMode,
     read_only: bool,
     owner: Vec<Option<LeaseId>>,
+    /// Of a GPU: what each lease has.
+    has: BTreeMap<LeaseId, Has>,
     /// The lease that the fence names, and whether only releases failed.
     fence: Option<(LeaseId, bool)>,
     /// The request for the remediation, if any, and the time limit.
@@ -422,6 +432,7 @@ impl Arena {
     pub(crate) fn longest(&self) -> u64 {
         let free = self.owner.iter().filter(|page| page.is_none()).count() as u64;
         match self.allocation_mode {
+            AllocationMode::Device(_) => return self.most_of_device(self.shares(), None) * PAGE,
             AllocationMode::Amounts => return free * PAGE,
             AllocationMode::Vector(_) => {
                 let mut held: BTreeMap<LeaseId, u64> = BTreeMap::new();
@@ -515,6 +526,7 @@ impl Oracle {
             allocation_mode: offer.allocation_mode.clone(),
             read_only: offer.read_only,
             owner: vec![None; usize::try_from(offer.capacity / PAGE).unwrap()],
+            has: BTreeMap::new(),
             fence: None,
             resetting: None,
             overtaken: false,
@@ -570,8 +582,10 @@ impl Oracle {
 
     fn placement(&self, at: usize) -> Placement {
         let lease = &self.leases[at];
-        match self.arenas[lease.arena].allocation_mode {
+        let arena = &self.arenas[lease.arena];
+        match arena.allocation_mode {
             AllocationMode::Amounts => Placement::Amount(lease.extent.length),
+            AllocationMode::Device(_) => arena.has[&lease.id].placement(),
             AllocationMode::Vector(_) => {
                 let bytes = lease.extent.length;
                 let taken = [bytes, (bytes / PAGE).div_ceil(2), 1];

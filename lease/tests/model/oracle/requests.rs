@@ -26,11 +26,22 @@ impl Oracle {
         if !wanted.foreign.is_empty() || !self.arenas.iter().any(of_kind) {
             return Err(LeaseError::InvalidArgs);
         }
+        // Partitions are no class; there is nothing to keep, and no key to rotate.
+        let gpu = wanted.terms.gpu();
+        let partition = Some(GpuExclusivityClass::PartitionExclusive);
+        let invalid =
+            |gpu: &GpuTerms| gpu.exclusivity == partition || grace > 0 || wanted.rotate_on_renew;
+        if gpu.is_some_and(invalid) {
+            return Err(LeaseError::InvalidArgs);
+        }
         let at = match wanted.resource_id {
             Some(id) => {
-                let is_it = |arena: &Arena| arena.id == id && of_kind(arena);
-                let named = self.arenas.iter().position(is_it);
-                named.ok_or(LeaseError::NotFound)?
+                let named = self.arenas.iter().position(|arena| arena.id == id);
+                let named = named.ok_or(LeaseError::NotFound)?;
+                match of_kind(&self.arenas[named]) {
+                    true => named,
+                    false => return Err(LeaseError::InvalidArgs),
+                }
             }
             None => self.tightest(wanted),
         };
@@ -39,11 +50,24 @@ impl Oracle {
             Err(LeaseError::Fenced)
         } else if self.transport(at, wanted).is_none() {
             Err(LeaseError::InvalidArgs)
-        } else if arena.longest() < wanted.capacity {
-            Err(LeaseError::CapacityExceeded)
+        } else if self.most(at, wanted) < wanted.capacity {
+            Err(match gpu {
+                Some(gpu) => arena.no_room_on_device(wanted.capacity, gpu),
+                None => LeaseError::CapacityExceeded,
+            })
         } else {
             Ok(at)
         }
+    }
+
+    /// The most that this request could get of the arena now.
+    fn most(&self, at: usize, wanted: &LeaseAllocRequest) -> u64 {
+        let arena = &self.arenas[at];
+        let Some(gpu) = wanted.terms.gpu() else {
+            return arena.longest();
+        };
+        let shared = arena.alone(gpu) == Ok(false);
+        arena.most_of_device(shared, gpu.compute_slices) * PAGE
     }
 
     /// Order: arenas that fit tightest, then looser ones, then those that cannot now, then those that never can.
@@ -59,15 +83,16 @@ impl Oracle {
         prefer(&|at| self.transport(at, wanted).is_some());
         prefer(&|at| !self.arenas[at].read_only || block_of(wanted).read_only);
         prefer(&|at| !self.arenas[at].fenced());
-        prefer(&|at| self.arenas[at].longest() >= wanted.capacity);
+        prefer(&|at| self.most(at, wanted) >= wanted.capacity);
         let tight = left.into_iter();
-        tight
-            .min_by_key(|&at| (self.arenas[at].longest(), at))
-            .unwrap()
+        tight.min_by_key(|&at| (self.most(at, wanted), at)).unwrap()
     }
 
     pub(crate) fn transport(&self, at: usize, wanted: &LeaseAllocRequest) -> Option<Transport> {
         let arena = &self.arenas[at];
+        if let Some(gpu) = wanted.terms.gpu() {
+            return arena.alone(gpu).ok().map(|_| Transport::Auto);
+        }
         let block = block_of(wanted);
         let read_only = arena.read_only || block.read_only;
         let fits = |transport: &&Transport| {
@@ -102,8 +127,11 @@ impl Oracle {
             Err(error) => return self.refuse(ticket, error),
         };
         let extent = extent.unwrap_or_else(|| panic!("there is room for {wanted:?}: {self:#?}"));
-        let pages = wanted.capacity.div_ceil(PAGE);
-        assert_eq!((extent.length, extent.offset % PAGE), (pages * PAGE, 0));
+        let has = self.arenas[arena].has_of_device(wanted);
+        let placement = has.map(Has::placement);
+        let bytes = placement.map_or(wanted.capacity.div_ceil(PAGE) * PAGE, |it| it.amount());
+        assert_eq!((extent.length, extent.offset % PAGE), (bytes, 0));
+        self.arenas[arena].has.extend(has.map(|has| (id, has)));
         for page in self.arenas[arena].pages(extent) {
             let owner = &mut self.arenas[arena].owner[page];
             assert_eq!(owner.replace(id), None, "page {page} is somebody's");
@@ -120,10 +148,14 @@ impl Oracle {
             peers: wanted.terms.rdma_peers().to_vec(),
             peers_before: None,
             rotate_on_renew: wanted.rotate_on_renew,
-            terms: wanted.terms.block().map(|block| BlockTerms {
-                read_only: block.read_only || self.arenas[arena].read_only,
-                ..block.clone()
-            }),
+            terms: match (&wanted.terms, has) {
+                (LeaseTerms::Block(block), _) => Some(LeaseTerms::Block(BlockTerms {
+                    read_only: block.read_only || self.arenas[arena].read_only,
+                    ..block.clone()
+                })),
+                (LeaseTerms::Gpu(gpu), Some(has)) => Some(has.terms(&self.arenas[arena], gpu)),
+                _ => None,
+            },
             term_secs: wanted.lease_secs,
             grace_ns: u64::from(wanted.grace_secs) * SEC,
             deadline: 0,
@@ -191,7 +223,7 @@ impl Oracle {
             transport: lease.transport,
             tenant: lease.tenant.as_str().into(),
             terms: match lease.terms.clone() {
-                Some(terms) => terms.into(),
+                Some(terms) => terms,
                 None => {
                     LeaseTerms::plain(self.arenas[lease.arena].kind).with_rdma_peers(&lease.peers)
                 }
@@ -330,6 +362,7 @@ impl Oracle {
             match lease.life {
                 Life::Clean => Err(lease.unfit()),
                 _ if overlap_ms > OVERLAP_MS_MAX => Err(LeaseError::InvalidArgs),
+                _ if lease.transport == Transport::Auto => Err(LeaseError::InvalidArgs),
                 Life::InUse if lease.old != OldKey::None => Err(LeaseError::ResourceBusy),
                 Life::InUse if lease.keys == Keys::NONE && lease.transport == Transport::Rdma => {
                     Err(LeaseError::InvalidArgs)

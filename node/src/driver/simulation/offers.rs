@@ -1,11 +1,15 @@
-//! What the simulated node leases: blocks in stretches, CPU cores by class, or functions of a network port.
+//! What the simulated node leases: blocks in stretches, CPU cores by class, functions of a network port, or a GPU that is
+//! shared or had alone.
+
+use std::collections::BTreeMap;
 
 use fabricbios_lease::{
-    AllocationMode, ClassOffer, ClassState, CoreGroup, Dimension, Durability, FenceScope, Offer,
-    OfferedClass, Placement, Takes,
+    AllocationMode, COMPUTE_SLICES, ClassOffer, ClassState, CoreGroup, Dimension, Durability,
+    FenceScope, Offer, OfferedClass, Placement, Takes,
 };
 use fabricbios_wire::{
-    CpuIsolationClass, CpuTerms, LeaseAllocRequest, LeaseTerms, ResourceType, Transport,
+    CpuIsolationClass, CpuTerms, GpuExclusivityClass, GpuTerms, LeaseAllocRequest, ResourceType,
+    Transport,
 };
 
 use super::POOL;
@@ -16,6 +20,19 @@ const CORES: u32 = 6;
 const CPUS_OF_A_CORE: u32 = 2;
 const LINK: u64 = 1_000_000_000;
 const FUNCTIONS: u64 = 7;
+const VRAM: u64 = 80;
+const SLICES: u64 = 7;
+const SESSIONS: u64 = 5;
+
+const KINDS: [ResourceType; 4] = [
+    ResourceType::Block,
+    ResourceType::Cpu,
+    ResourceType::Net,
+    ResourceType::Gpu,
+];
+
+/// How many seeds in a row have each kind once.
+pub(super) const SEEDS_OF_EACH_KIND: usize = KINDS.len();
 
 /// The only resource of the node.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +43,8 @@ pub(super) struct Offered {
 impl Offered {
     /// Each kind in turn.
     pub(super) fn of(seed: u64) -> Self {
-        let kinds = [ResourceType::Block, ResourceType::Cpu, ResourceType::Net];
         Self {
-            kind: kinds[seed as usize % kinds.len()],
+            kind: KINDS[seed as usize % KINDS.len()],
         }
     }
 
@@ -57,14 +73,16 @@ impl Offered {
                 (CORES.into(), AllocationMode::Cores { groups })
             }
             ResourceType::Net => {
-                let dimension = |name: &str, capacity, takes| Dimension {
-                    name: name.to_owned(),
-                    capacity,
-                    takes,
-                };
                 let rate = dimension("rate", LINK, Takes::Asked);
                 let functions = dimension("function", FUNCTIONS, Takes::Each(1));
                 (LINK, AllocationMode::Vector(vec![rate, functions]))
+            }
+            ResourceType::Gpu => {
+                let memory = dimension("vram", VRAM, Takes::Asked);
+                let slices = dimension(COMPUTE_SLICES, SLICES, Takes::InProportion);
+                let sessions = dimension("sessions", SESSIONS, Takes::Each(1));
+                let dimensions = vec![memory, slices, sessions];
+                (VRAM, AllocationMode::Device(dimensions))
             }
             _ => return blocks,
         };
@@ -73,9 +91,17 @@ impl Offered {
             align: 1,
             transports: Vec::new(),
             durability: Durability::Boot,
-            fence_scope: FenceScope::Separate,
+            fence_scope: match self.kind {
+                // Memory that could not be wiped may be anywhere on the device.
+                ResourceType::Gpu => FenceScope::Whole,
+                _ => FenceScope::Separate,
+            },
             allocation_mode,
-            classes: (self.kind == ResourceType::Cpu).then(classes),
+            classes: match self.kind {
+                ResourceType::Cpu => Some(classes(CpuIsolationClass::WholeCore as u8)),
+                ResourceType::Gpu => Some(classes(GpuExclusivityClass::Shared as u8)),
+                _ => None,
+            },
             ..blocks
         }
     }
@@ -86,60 +112,78 @@ impl Offered {
         let unit = match self.kind {
             ResourceType::Block => PAGE,
             ResourceType::Net => LINK / 10,
+            ResourceType::Gpu => VRAM / 10,
             _ => 1,
         };
         let request = LeaseAllocRequest::new(self.kind, amount * unit, secs);
-        if self.kind != ResourceType::Cpu {
-            return request;
-        }
-        let isolation = CpuIsolationClass::from_byte(below(4) as u8);
-        let terms = CpuTerms {
-            isolation,
-            ..CpuTerms::default()
-        };
-        LeaseAllocRequest {
-            terms: LeaseTerms::Cpu(terms),
-            ..request
+        match self.kind {
+            ResourceType::Cpu => request.with_terms(CpuTerms {
+                isolation: CpuIsolationClass::from_byte(below(4) as u8),
+                ..CpuTerms::default()
+            }),
+            // Mostly shared.
+            ResourceType::Gpu => request.with_terms(GpuTerms {
+                exclusivity: match below(6) {
+                    class @ 1..=2 => GpuExclusivityClass::from_byte(class as u8),
+                    _ => None,
+                },
+                compute_slices: Some(below(4) as u16).filter(|slices| *slices > 0),
+                ..GpuTerms::default()
+            }),
+            _ => request,
         }
     }
 
     /// Asserts that nobody has what another has, and all together no more than there is.
     pub(super) fn assert_apart(self, held: &[&Placement]) {
-        let (mut amount, mut functions, mut taken) = (0, 0, Vec::new());
+        let (mut cpus, mut taken) = (0, Vec::new());
+        let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         for placement in held {
             match placement {
                 Placement::Stretch(extent) => taken.push(extent.offset..extent.end()),
                 Placement::Units { numbers, .. } => {
                     taken.extend(numbers.iter().map(|&it| it.into()..u64::from(it) + 1));
                 }
-                Placement::Amount(cpus) => amount += cpus,
+                Placement::Amount(shared) => cpus += shared,
                 Placement::Vector(parts) => {
-                    amount += parts[0].amount;
-                    functions += parts[1].amount;
+                    let amounts = parts.iter().map(|it| (&*it.name, it.amount));
+                    amounts.for_each(|(name, amount)| *sums.entry(name).or_default() += amount);
                 }
             }
         }
         taken.sort_by_key(|range| range.start);
         let overlap = taken.windows(2).any(|two| two[0].end > two[1].start);
-        let most = match self.kind {
-            ResourceType::Cpu => {
+        let fits = match self.offer().allocation_mode {
+            AllocationMode::Cores { .. } => {
                 let exclusive = taken.len() as u64;
-                (u64::from(CORES) - exclusive) * u64::from(CPUS_OF_A_CORE)
+                cpus <= (u64::from(CORES) - exclusive) * u64::from(CPUS_OF_A_CORE)
             }
-            _ => LINK,
+            AllocationMode::Vector(dimensions) | AllocationMode::Device(dimensions) => {
+                let sum = |it: &Dimension| sums.get(&*it.name).copied().unwrap_or(0);
+                dimensions.iter().all(|it| sum(it) <= it.capacity)
+            }
+            _ => true,
         };
-        let fits = amount <= most && functions <= FUNCTIONS;
         assert!(!overlap && fits, "given out twice: {held:?}");
     }
 }
 
-fn classes() -> ClassOffer {
-    let offered = |&class: &CpuIsolationClass| OfferedClass {
-        class: class as u8,
+fn dimension(name: &str, capacity: u64, takes: Takes) -> Dimension {
+    Dimension {
+        name: name.to_owned(),
+        capacity,
+        takes,
+    }
+}
+
+/// The first three classes of either kind, all enforced.
+fn classes(default: u8) -> ClassOffer {
+    let offered = |class| OfferedClass {
+        class,
         state: ClassState::Enforced,
     };
     ClassOffer {
-        default: CpuIsolationClass::WholeCore as u8,
-        classes: CpuIsolationClass::ALL.iter().map(offered).collect(),
+        default,
+        classes: (0..3).map(offered).collect(),
     }
 }

@@ -55,6 +55,9 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
         let about = "a lease of memory over RDMA";
         answer(c, &name, about, message, Reply::Lease(samples::rdma_lease()));
     }
+    let about = "a lease of a GPU";
+    answer(c, "lease_gpu_full", about, M::LeaseQuery, Reply::Lease(samples::gpu_lease(true)));
+    answer(c, "lease_gpu", about, M::LeaseQuery, Reply::Lease(samples::gpu_lease(false)));
     let freed = LeaseInfo {
         status: LeaseStatus::Expired,
         phase: LeasePhase::Freed,

@@ -6,7 +6,7 @@ use super::*;
 use crate::samples;
 
 /// The TLVs of a good lease answer, one of them replaced or left out.
-fn damaged_lease(lease: LeaseInfo, tag: u16, instead: &[u8]) -> Vec<u8> {
+pub(super) fn damaged_lease(lease: LeaseInfo, tag: u16, instead: &[u8]) -> Vec<u8> {
     let whole = encode_answer(&asked(MessageType::LeaseQuery), &Ok(Reply::Lease(lease)));
     let area_at = HEADER_LEN + 2 + 88 + 4;
     let (fixed, area) = (&whole[HEADER_LEN..area_at - 4], &whole[area_at..]);

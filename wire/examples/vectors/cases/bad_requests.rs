@@ -27,9 +27,13 @@ pub(crate) fn bad_headers(c: &mut Vec<Case>) {
         add(&name, "an unknown flag", changed(1, flags), Unsupported);
     }
     add("flag_reply", "a reply where a request belongs", changed(1, REPLY), Unsupported);
-    for code in [0x0000, 0x0207, 0x0601, 0xFFFF] {
+    for code in [0x0000, 0x0207, 0x0600, 0xFFFF] {
         let name = format!("type_{code:04x}");
         add(&name, "an unknown message type", frame(0, code, &[]), Unsupported);
+    }
+    for code in [0x0601, 0x060D] {
+        let name = format!("session_{code:04x}");
+        add(&name, "an operation of a GPU session", frame(0, code, &[]), Unsupported);
     }
     add("length_short", "payload_len is less than what follows", changed(19, 7), Malformed);
     add("length_long", "payload_len is more than what follows", changed(19, 9), Malformed);

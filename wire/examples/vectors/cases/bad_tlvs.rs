@@ -31,6 +31,11 @@ pub(crate) fn bad_classes(c: &mut Vec<Case>) {
             0x0908,
             [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF],
         ),
+        (
+            "gpu_execution_mode",
+            0x090C,
+            [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF],
+        ),
         // 0 shares its CPUs, and nobody asks for that.
         (
             "cpu_partition",
@@ -72,6 +77,10 @@ pub(crate) fn bad_tlvs(c: &mut Vec<Case>) {
     }
     let about = "a tag that is known in other areas runs out of the params";
     bad_tlv(c, "known_elsewhere_cut", about, vec![1, 2, 0, 32, 7]);
+    bad_tlv(c, "gpu_compute_slices_0", "no slice", tlv(0x090D, &[0, 0]));
+    bad_tlv(c, "gpu_compute_slices_length_1", "length 1", tlv(0x090D, &[1]));
+    bad_tlv(c, "gpu_compute_slices_length_3", "length 3", tlv(0x090D, &[0, 1, 0]));
+    bad_tlv(c, "gpu_compute_slices_twice", "the tag again", tlv(0x090D, &[0, 1]).repeat(2));
     let kv = |value: &[u8]| tlv(0x0901, value);
     bad_tlv(c, "kv_cache_version_0", "version 0", kv(&[0, 0, 0, 0, 0, 0, 0, 1]));
     bad_tlv(c, "kv_cache_version_2", "version 2", kv(&[2, 0, 0, 0, 0, 0, 0, 1]));

@@ -132,6 +132,15 @@ pub(crate) fn bad_inventories(c: &mut Vec<Case>) {
     let descend = [one(1), one(0)].concat();
     ext("class_available_descends", "the greater class first", 0x0B07, &with_id(&descend));
     ext("class_available_17", "17 classes", 0x0B07, &with_id(&many(8)));
+    let slots = |words: [u16; 5]| {
+        let words: Vec<u8> = words.iter().flat_map(|it| it.to_be_bytes()).collect();
+        with_id(&words)
+    };
+    ext("slots_slices_free", "more free than there are", 0x0B09, &slots([7, 8, 1, 1, 16]));
+    ext("slots_sessions_free", "more free than there are", 0x0B09, &slots([7, 7, 1, 2, 16]));
+    ext("slots_9", "9 bytes", 0x0B09, &with_id(&[0; 9]));
+    ext("slots_12", "a word too many", 0x0B09, &with_id(&[0; 12]));
+    ext("slots_zero_id", "a resource id of zero", 0x0B09, &[0; 26]);
     let functions = |total: u32, free: u32| {
         with_id(&[total.to_be_bytes(), free.to_be_bytes()].concat())
     };

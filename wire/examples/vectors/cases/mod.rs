@@ -5,6 +5,7 @@ mod bad_answers;
 mod bad_requests;
 mod bad_tlvs;
 mod data_frames;
+mod gpu;
 mod inventories;
 mod requests;
 mod tlvs;
@@ -20,6 +21,10 @@ pub(crate) enum Kind {
     Request,
     /// A reply to this header.
     Answer(Header),
+    /// An operation of a GPU session.
+    GpuRequest,
+    /// The answer to an operation with this header.
+    GpuAnswer(Header),
     /// The params of a LEASE_ALLOC.
     Tlv,
     Flat,
@@ -35,6 +40,8 @@ impl Kind {
         match self {
             Self::Request => "request",
             Self::Answer(_) => "answer",
+            Self::GpuRequest => "gpu_request",
+            Self::GpuAnswer(_) => "gpu_answer",
             Self::Tlv => "tlv",
             Self::Flat => "flat",
             Self::Structured => "structured",
@@ -61,7 +68,7 @@ impl Case {
     pub(crate) fn file(&self) -> String {
         let mut out = format!("# name: {}\n# kind: {}\n", self.name, self.kind.word());
         let mut line = |key: &str, value: &str| out.push_str(&format!("# {key}: {value}\n"));
-        if let Kind::Answer(asked) = self.kind {
+        if let Kind::Answer(asked) | Kind::GpuAnswer(asked) = self.kind {
             line("asked", &describe::header(&asked).join(", "));
         }
         line("about", &self.about);
@@ -106,6 +113,9 @@ pub(crate) fn all() -> Vec<Case> {
         bad_tlvs::bad_tlvs,
         inventories::inventories,
         inventories::bad_inventories,
+        gpu::sessions,
+        gpu::bad_sessions,
+        gpu::bad_bindings,
         data_frames::requests,
         data_frames::bad_requests,
         data_frames::replies,
@@ -120,7 +130,10 @@ const REQUEST_ID: u32 = 0x0102_0304;
 const NONCE: u64 = 0x1112_1314_1516_1718;
 
 fn asked(message: MessageType) -> Header {
-    let msg_type = message as u16;
+    asked_by(message as u16)
+}
+
+fn asked_by(msg_type: u16) -> Header {
     Header {
         flags: 0,
         msg_type,

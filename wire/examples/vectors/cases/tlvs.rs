@@ -26,6 +26,16 @@ pub(crate) fn tlvs(c: &mut Vec<Case>) {
         let alloc = plain.clone().with_terms(samples::gpu(*class));
         params(c, &format!("gpu_exclusivity_{class}"), "003 §2.1", &alloc);
     }
+    let alloc = plain.clone().with_terms(samples::full_gpu());
+    params(c, "gpu_full", "everything that can be asked of a GPU", &alloc);
+    for mode in GpuExecutionMode::ALL {
+        let terms = GpuTerms {
+            execution_mode: Some(*mode),
+            ..GpuTerms::default()
+        };
+        let alloc = plain.clone().with_terms(terms);
+        params(c, &format!("gpu_execution_mode_{mode}"), "001 §5.2", &alloc);
+    }
     for tier in KvCacheTier::ALL {
         let intent = KvCacheIntent {
             tier: *tier,

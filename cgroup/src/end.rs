@@ -1,0 +1,178 @@
+//! The end of all processes of a lease, by the name of its cgroup alone.
+
+use std::time::{Duration, Instant};
+
+use fabricbios_helper::Pidfd;
+use fabricbios_kernfs::Tree;
+use fabricbios_lease::{Proof, StepError};
+use nix::{sys::signal::Signal, unistd::Pid};
+
+use crate::{enter::field, root::Root};
+
+/// Killed processes have so long until the next of them is gone; then tracers of the rest are killed, and after as long
+/// again the rest is moved aside.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Longest wait for all of them. A process leaves its cgroup even if it cannot die, so this is not reached.
+const LONGEST: Duration = Duration::from_secs(3);
+
+/// Ends a lease's processes: freezes and kills them. Nothing of them runs on when this returns, and whatever is moved
+/// into the cgroup later is frozen. A tracer that keeps a killed process (`PTRACE_O_TRACEEXIT`) is killed too if it is of
+/// the same user or not of root. A process that cannot die (state D) is moved to the cgroup `aside`.
+/// `proc` is `/proc`.
+///
+/// # Errors
+/// A process may run on.
+pub fn end_processes(
+    root: &Root,
+    proc: &Tree,
+    below: &str,
+    aside: &str,
+) -> Result<Proof, StepError> {
+    let mut proof = Proof::default();
+    let began = Instant::now();
+    root.write("freeze", &format!("{below}/cgroup.freeze"), "1")?;
+    proof.add("freeze", began.elapsed(), "");
+    let killed = Instant::now();
+    root.write("kill", &format!("{below}/cgroup.kill"), "1")?;
+    let (mut tracers, mut moved) = (Vec::new(), Vec::new());
+    let mut fewest = usize::MAX;
+    let mut since = Instant::now();
+    while root.is_populated("kill", below)? {
+        if began.elapsed() > LONGEST {
+            let left = described(proc, &root.members("kill", below)?);
+            let at = root.path(below);
+            let why = format_args!(
+                "{}: {left} cannot be killed and not moved aside",
+                at.display()
+            );
+            return Err(StepError::new("kill", why));
+        }
+        // More processes than the file shows at once: the wait goes on.
+        let members = root
+            .members("kill", below)
+            .map_or(usize::MAX, |it| it.len());
+        if members < fewest {
+            (fewest, since) = (members, Instant::now());
+        } else if since.elapsed() > PATIENCE {
+            let is_first = tracers.is_empty();
+            tracers.extend(kill_tracers(proc, &root.members("kill", below)?));
+            if !is_first || tracers.is_empty() {
+                moved.extend(move_aside(root, proc, below, aside)?);
+            }
+            since = Instant::now();
+        }
+        root.wait("kill", below, PATIENCE / 10)?;
+    }
+    let mut found = Vec::new();
+    if !tracers.is_empty() {
+        found.push(format!("killed tracers: {}", tracers.join(", ")));
+    }
+    if !moved.is_empty() {
+        let moved = moved.join(", ");
+        found.push(format!("cannot die and moved aside: {moved}"));
+    }
+    proof.add("kill", killed.elapsed(), found.join("; "));
+    Ok(proof)
+}
+
+/// Kills the tracers of processes, and describes those that it killed. A tracer of root that traces another user's
+/// process is not the tenant's: [`describe`] names it.
+fn kill_tracers(proc: &Tree, pids: &[i32]) -> Vec<String> {
+    let mut killed = Vec::new();
+    for tracee in pids.iter().flat_map(|&pid| tasks(proc, pid)) {
+        let Some(tracer) = tracer_of(proc, &tracee) else {
+            continue;
+        };
+        let Ok(process) = Pidfd::open(Pid::from_raw(tracer)) else {
+            continue;
+        };
+        let (of_tracer, of_tracee) = (user(proc, &tracer.to_string()), user(proc, &tracee));
+        let is_tenants = of_tracer.is_some_and(|it| it != 0) || of_tracer == of_tracee;
+        // The tracer still traces, so the descriptor is not of another process that has got its number.
+        if is_tenants && tracer_of(proc, &tracee) == Some(tracer) {
+            let what = describe(proc, tracer);
+            if process.signal(Signal::SIGKILL).is_ok() {
+                tracing::warn!(
+                    tracer = what,
+                    tracee,
+                    "killed a tracer that keeps a killed process of a lease"
+                );
+                killed.push(what);
+            }
+        }
+    }
+    killed
+}
+
+/// The directories of a process's threads in `/proc`.
+fn tasks(proc: &Tree, pid: i32) -> Vec<String> {
+    let threads = proc.list(format!("{pid}/task")).unwrap_or_default();
+    let each = threads.iter().map(|thread| format!("{pid}/task/{thread}"));
+    each.collect()
+}
+
+/// The process that traces a thread. The kernel names the thread that does, which `/proc` does not list.
+fn tracer_of(proc: &Tree, tracee: &str) -> Option<i32> {
+    let thread: i32 = status_field(proc, tracee, "TracerPid")?.parse().ok()?;
+    // 0: nobody.
+    let thread = Some(thread).filter(|it| *it != 0)?;
+    status_field(proc, &thread.to_string(), "Tgid")?
+        .parse()
+        .ok()
+}
+
+/// The effective user of a process or thread.
+fn user(proc: &Tree, of: &str) -> Option<u32> {
+    let users = status_field(proc, of, "Uid")?;
+    users.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn status_field(proc: &Tree, of: &str, name: &str) -> Option<String> {
+    let status = proc.read(format!("{of}/status")).ok()?;
+    field(&status, name).map(str::to_owned)
+}
+
+/// Moves what is left of a killed cgroup to a cgroup of its own, and describes it.
+fn move_aside(
+    root: &Root,
+    proc: &Tree,
+    below: &str,
+    aside: &str,
+) -> Result<Vec<String>, StepError> {
+    if !root.exists("move aside", aside)? {
+        root.mkdir("move aside", aside)?;
+    }
+    let mut moved = Vec::new();
+    for pid in root.members("move aside", below)? {
+        let what = describe(proc, pid);
+        let target = root.name(&format!("{aside}/cgroup.procs"));
+        // A process that has just died is gone by itself.
+        if root.fs().write(&target, &pid.to_string()).is_ok() {
+            tracing::error!(
+                cgroup = below,
+                process = what,
+                "it was killed and does not die; it is moved aside"
+            );
+            moved.push(what);
+        }
+    }
+    root.passed("move aside");
+    Ok(moved)
+}
+
+/// Processes by number, name and state.
+#[must_use]
+pub fn described(proc: &Tree, pids: &[i32]) -> String {
+    let each: Vec<String> = pids.iter().map(|&pid| describe(proc, pid)).collect();
+    each.join(", ")
+}
+
+fn describe(proc: &Tree, pid: i32) -> String {
+    let of = pid.to_string();
+    let field = |name: &str| status_field(proc, &of, name).unwrap_or_else(|| "?".into());
+    let (name, state) = (field("Name"), field("State"));
+    let tracer = tasks(proc, pid).iter().find_map(|it| tracer_of(proc, it));
+    let traced = tracer.map_or(String::new(), |it| format!(", traced by pid {it}"));
+    format!("pid {pid} ({name}, state {state}{traced})")
+}

@@ -1,0 +1,111 @@
+//! A process of the tenant enters a lease.
+
+use std::{
+    fs,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+};
+
+use fabricbios_contract::{Caller, Entered, LocalRefusal};
+use fabricbios_kernfs::Tree;
+use fabricbios_lease::StepError;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::root::{Root, failed};
+
+/// Moves the caller into the cgroup. The kernel takes no pidfd there, so the number of the process is written; before
+/// and after, the pidfd shows that the number was the caller's all the time.
+pub fn enter(
+    root: &Root,
+    proc: &Tree,
+    below: &str,
+    caller: &Caller,
+    process: &OwnedFd,
+) -> Result<Entered, LocalRefusal> {
+    let fail = |why: String| LocalRefusal::Failed(StepError::new("enter", why));
+    let pid = pid_of(process).map_err(fail)?;
+    if pid != caller.pid {
+        let why = format!(
+            "the pidfd is of process {pid}, and the caller is process {}",
+            caller.pid
+        );
+        return Err(LocalRefusal::Unsupported(why));
+    }
+    check_process(proc, pid)?;
+    let before = cgroup_of(proc, pid).map_err(fail)?;
+    let procs = root.name(&format!("{below}/cgroup.procs"));
+    let written = root.fs().write(&procs, &pid.to_string());
+    written.map_err(|error| LocalRefusal::Failed(failed("enter", &error)))?;
+    root.passed("enter");
+    if !is_alive(process) {
+        // The number may belong to another process by now.
+        let entered = root.members("enter", below).map_err(LocalRefusal::Failed)?;
+        if entered.contains(&pid) {
+            let back = format!("{}/cgroup.procs", before.trim_start_matches('/'));
+            let back = root
+                .fs()
+                .write(back.trim_start_matches('/'), &pid.to_string());
+            back.map_err(|error| LocalRefusal::Failed(failed("enter", &error)))?;
+        }
+        return Err(fail(format!("process {pid} ended while it was moved")));
+    }
+    let now = cgroup_of(proc, pid).map_err(fail)?;
+    let wanted = format!("/{}", root.name(below));
+    if now != wanted {
+        return Err(fail(format!(
+            "process {pid} is in {now} and not in {wanted}"
+        )));
+    }
+    Ok(Entered::at(root.path(below).display().to_string()))
+}
+
+/// The number of a live process, from its pidfd.
+fn pid_of(process: &OwnedFd) -> Result<i32, String> {
+    let at = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
+    let info = fs::read_to_string(&at).map_err(|error| format!("{at}: {error}"))?;
+    match field(&info, "Pid").and_then(|it| it.parse().ok()) {
+        None => Err("the descriptor is no pidfd".into()),
+        Some(pid) if pid > 0 && is_alive(process) => Ok(pid),
+        Some(_) => Err("the process has ended".into()),
+    }
+}
+
+/// A pidfd becomes readable when its process ends.
+fn is_alive(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO) == Ok(0)
+}
+
+fn check_process(proc: &Tree, pid: i32) -> Result<(), LocalRefusal> {
+    let status = proc.read(format!("{pid}/status"));
+    let status = status.map_err(|error| LocalRefusal::Failed(failed("enter", &error)))?;
+    let leader = field(&status, "Tgid").and_then(|it| it.parse().ok());
+    if leader != Some(pid) {
+        let why = format!("{pid} is a thread; give a pidfd of its process");
+        return Err(LocalRefusal::Unsupported(why));
+    }
+    match field(&status, "State").and_then(|it| it.chars().next()) {
+        Some('Z' | 'X') => Err(LocalRefusal::Unsupported(format!(
+            "process {pid} has ended"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The cgroup v2 of a process, from the mount on.
+fn cgroup_of(proc: &Tree, pid: i32) -> Result<String, String> {
+    let text = proc
+        .read(format!("{pid}/cgroup"))
+        .map_err(|error| error.to_string())?;
+    let own = text.lines().find_map(|line| line.strip_prefix("0::"));
+    own.map(str::to_owned)
+        .ok_or_else(|| format!("process {pid} is in no cgroup v2"))
+}
+
+/// A field of `/proc/PID/status` or of a file like it.
+pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs
+        .into_iter()
+        .find(|(key, _)| *key == name)
+        .map(|(_, value)| value.trim())
+}

@@ -1,0 +1,154 @@
+//! `gpu …`: leased GPUs.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
+
+use crate::values::{self, KernelArgument, Named};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Gpu {
+    /// Run one kernel: copy its inputs to the device, launch it, wait, and copy its outputs back
+    Run(GpuRun),
+    /// Copy random bytes to the device and back, compare them, and print the speed both ways
+    Copy(GpuCopy),
+    /// End the session of a lease, of which nothing stays: memory is wiped and freed
+    Close(GpuClose),
+}
+
+/// Whom a lease shares its GPU with, and how it is used.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct GpuClass {
+    /// shared: other leases may have parts of the same GPU; session: nobody else, and the device is wiped
+    /// when the session ends; device: nobody else; partition: no node has this yet. The node's policy if
+    /// not given, see `fabricctl inventory`
+    #[arg(long, value_name = "CLASS")]
+    pub(crate) exclusivity: Option<GpuExclusivityClass>,
+    /// session: memory and modules stay until the session is closed or the lease ends; one_shot: they go
+    /// with the connection that made them. session if not given
+    #[arg(long, value_name = "MODE")]
+    pub(crate) execution_mode: Option<GpuExecutionMode>,
+    /// Compute slices of the GPU, see `fabricctl inventory`; as its share of the memory if not given
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub(crate) compute_slices: Option<u16>,
+}
+
+/// A lease that is there, or one for this command.
+#[derive(Debug, Args)]
+pub(crate) struct GpuPlace {
+    /// In which lease
+    #[arg(long, value_name = "LEASE", value_parser = values::lease_id,
+          required_unless_present = "vram", conflicts_with = "vram")]
+    pub(crate) lease: Option<LeaseId>,
+    /// In a new lease with so much memory, which is given back in the end: bytes, or with K, M, G, T (1024
+    /// each) or KB, MB, GB, TB (1000 each)
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub(crate) vram: Option<u64>,
+    /// Term of the new lease in seconds, in which all has to be done; 60 if not given
+    #[arg(long, value_name = "SECS", value_parser = values::secs, conflicts_with = "lease")]
+    pub(crate) secs: Option<u32>,
+    /// Of which GPU the new lease is, by its name or id as `fabricctl inventory` shows them; any if not
+    /// given
+    #[arg(long, value_name = "NAME|ID", value_parser = values::resource,
+          conflicts_with = "lease")]
+    pub(crate) resource: Option<Named>,
+    #[command(flatten)]
+    pub(crate) class: GpuClass,
+    /// Reach the session at this --local-socket of the node, which is this machine, and not over the
+    /// network. With --lease it takes no identity
+    #[arg(long, value_name = "PATH")]
+    pub(crate) local_socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GpuRun {
+    #[command(flatten)]
+    pub(crate) place: GpuPlace,
+    /// The module: PTX, or a binary for this very device (cubin, code object)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ptx: PathBuf,
+    /// The kernel in it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) kernel: String,
+    /// Blocks in the grid
+    #[arg(long, value_name = "X[,Y[,Z]]", default_value = "1", value_parser = values::dimensions)]
+    pub(crate) grid: [u32; 3],
+    /// Threads in a block
+    #[arg(long, value_name = "X[,Y[,Z]]", default_value = "1", value_parser = values::dimensions)]
+    pub(crate) block: [u32; 3],
+    /// Dynamic shared memory of a block, in bytes
+    #[arg(long, value_name = "N", default_value_t = 0,
+          value_parser = values::number::<0, { u32::MAX }>)]
+    pub(crate) shared_bytes: u32,
+    /// An argument of the kernel; again for each, in their order. Numbers: u32:N, u64:N, i32:N, f32:X,
+    /// f64:X. Pointers to memory: in:FILE, a copy of the file; out:SIZE:FILE, which becomes the file;
+    /// inout:FILE:FILE2, a copy of the first, which becomes the second; zero:SIZE
+    #[arg(long = "arg", value_name = "SPEC", value_parser = values::kernel_argument,
+          allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<KernelArgument>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GpuCopy {
+    #[command(flatten)]
+    pub(crate) place: GpuPlace,
+    /// How much: bytes, or with K, M, G, T (1024 each) or KB, MB, GB, TB (1000 each)
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub(crate) bytes: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GpuClose {
+    /// Which lease
+    #[arg(long, value_name = "LEASE", value_parser = values::lease_id)]
+    pub(crate) lease: LeaseId,
+    /// Reach the session at this --local-socket of the node, which is this machine, without an identity
+    #[arg(long, value_name = "PATH")]
+    pub(crate) local_socket: Option<PathBuf>,
+}
+
+impl GpuPlace {
+    /// Refuses terms of a new lease for one that is there: nothing would be changed.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let GpuClass {
+            exclusivity,
+            execution_mode,
+            compute_slices,
+        } = self.class;
+        let given = [
+            ("--exclusivity", exclusivity.is_some()),
+            ("--execution-mode", execution_mode.is_some()),
+            ("--compute-slices", compute_slices.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) if self.lease.is_some() => Err(format!(
+                "{flag} is for a new lease, with --vram; leave it out with --lease"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Gpu {
+    /// Whether the node's local socket alone is asked, without an identity.
+    pub(crate) fn is_local(&self) -> bool {
+        let (lease, socket) = match self {
+            Self::Run(GpuRun { place, .. }) | Self::Copy(GpuCopy { place, .. }) => {
+                (place.lease, &place.local_socket)
+            }
+            Self::Close(close) => (Some(close.lease), &close.local_socket),
+        };
+        lease.is_some() && socket.is_some()
+    }
+
+    /// Whether the command asks for a lease.
+    pub(crate) fn is_leasing(&self) -> bool {
+        match self {
+            Self::Run(GpuRun { place, .. }) | Self::Copy(GpuCopy { place, .. }) => {
+                place.vram.is_some()
+            }
+            Self::Close(_) => false,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `gpu …`: commands that use the session of a lease, over the network or at the node's local socket.
+
+mod copy;
+mod run;
+
+use fabricbios_client::{GpuLease, GpuSession, Node, Wiped};
+use fabricbios_wire::{LeaseId, Size};
+use serde::Serialize;
+
+use super::alloc;
+use crate::{
+    args::{Gpu, GpuClose, GpuCopy, GpuPlace, GpuRun, Term},
+    failure::Failure,
+    output::Output,
+};
+
+/// Runs the command. `node`: none if [`Gpu::is_local`].
+pub(super) fn run(node: Option<&Node>, command: Gpu, output: Output) -> Result<(), Failure> {
+    if let Gpu::Run(GpuRun { place, .. }) | Gpu::Copy(GpuCopy { place, .. }) = &command {
+        place.check().map_err(Failure::usage)?;
+    }
+    match command {
+        Gpu::Run(what) => run::run(node, what, output),
+        Gpu::Copy(what) => copy::run(node, what, output),
+        Gpu::Close(what) => close(node, what, output),
+    }
+}
+
+#[derive(Serialize)]
+struct WipedJson {
+    bytes: u64,
+    free_bytes: u64,
+}
+
+impl From<Wiped> for WipedJson {
+    fn from(wiped: Wiped) -> Self {
+        let Wiped { bytes, free_bytes } = wiped;
+        Self { bytes, free_bytes }
+    }
+}
+
+#[derive(Serialize)]
+struct Closed {
+    lease_id: String,
+    wiped: WipedJson,
+}
+
+fn close(node: Option<&Node>, what: GpuClose, output: Output) -> Result<(), Failure> {
+    let GpuClose {
+        lease,
+        local_socket,
+    } = what;
+    let wiped = match (&local_socket, node) {
+        (Some(socket), _) => GpuSession::end_local(&lease, socket),
+        (None, Some(node)) => GpuLease::open(node, lease).and_then(|lease| GpuSession::end(&lease)),
+        (None, None) => return Err(Failure::usage("give --local-socket")),
+    };
+    let wiped = wiped.map_err(|error| Failure::from(error).at(&format!("lease {lease}")))?;
+    let json = Closed {
+        lease_id: lease.to_string(),
+        wiped: wiped.into(),
+    };
+    output.print(&json, || {
+        format!("lease {lease} has no session any more: {}", told(wiped))
+    })
+}
+
+fn told(wiped: Wiped) -> String {
+    let (bytes, of) = (Size(wiped.bytes), Size(wiped.free_bytes));
+    format!("{bytes} of {of} were wiped")
+}
+
+/// The session of a lease in which a command works.
+struct Used<'a> {
+    lease_id: LeaseId,
+    session: GpuSession,
+    /// The node, if the lease is for this command only.
+    gives_back_to: Option<&'a Node>,
+}
+
+/// What became of a session after a command.
+#[derive(Serialize)]
+struct Left {
+    /// Whether the lease was given back.
+    freed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wiped: Option<WipedJson>,
+}
+
+impl<'a> Used<'a> {
+    /// Opens the session, in a new lease if none is given.
+    fn open(node: Option<&'a Node>, place: GpuPlace) -> Result<Self, Failure> {
+        let GpuPlace {
+            lease,
+            vram,
+            secs,
+            resource,
+            class,
+            local_socket,
+        } = place;
+        let gives_back_to = node.filter(|_| vram.is_some());
+        let lease_id = match (lease, vram, node) {
+            (Some(lease), ..) => lease,
+            (None, Some(vram), Some(node)) => {
+                let term = Term {
+                    secs: secs.unwrap_or(60),
+                    resource,
+                    affinity: Vec::new(),
+                };
+                let request = alloc::gpu_request(node, vram, term, class)?;
+                node.alloc_blocking(request)?.lease_id
+            }
+            _ => return Err(Failure::usage("give --lease or --vram")),
+        };
+        let opened = match (&local_socket, node) {
+            (Some(socket), _) => GpuSession::local(&lease_id, socket),
+            (None, Some(node)) => {
+                GpuLease::open(node, lease_id).and_then(|lease| GpuSession::new(&lease))
+            }
+            (None, None) => return Err(Failure::usage("give --local-socket")),
+        };
+        match opened {
+            Ok(session) => Ok(Self {
+                lease_id,
+                session,
+                gives_back_to,
+            }),
+            Err(error) => {
+                let failure = Failure::from(error).at(&format!("lease {lease_id}"));
+                Err(match gives_back_to {
+                    Some(node) => failure.and_message(&alloc::give_back(node, lease_id)),
+                    None => failure,
+                })
+            }
+        }
+    }
+
+    /// Does `work` in the session, and then gives the lease back if it is for this command only. A lease that was there before
+    /// keeps its session.
+    fn finish<T>(
+        self,
+        work: impl FnOnce(&GpuSession) -> Result<T, Failure>,
+    ) -> Result<(T, Left), Failure> {
+        let Self {
+            lease_id,
+            session,
+            gives_back_to,
+        } = self;
+        let named = |failure: Failure| failure.at(&format!("lease {lease_id}"));
+        let worked = work(&session).map_err(named);
+        let Some(node) = gives_back_to else {
+            // What the work has used is freed before this program ends.
+            let freed = session.sync().map_err(|error| named(error.into()));
+            let done = worked?;
+            freed?;
+            let left = Left {
+                freed: false,
+                wiped: None,
+            };
+            return Ok((done, left));
+        };
+        let closed = worked.and_then(|done| {
+            let wiped = session.close().map_err(|error| named(error.into()))?;
+            Ok((done, wiped))
+        });
+        match closed {
+            Ok((done, wiped)) => {
+                free(node, lease_id)?;
+                let left = Left {
+                    freed: true,
+                    wiped: Some(wiped.into()),
+                };
+                Ok((done, left))
+            }
+            Err(failure) => Err(failure.and_message(&alloc::give_back(node, lease_id))),
+        }
+    }
+}
+
+fn free(node: &Node, lease_id: LeaseId) -> Result<(), Failure> {
+    let asked = fabricbios_wire::Request::LeaseFree(lease_id);
+    super::lease::ask(node, lease_id, asked).map(drop)
+}
+
+impl Left {
+    fn line(&self, used: LeaseId) -> String {
+        match &self.wiped {
+            Some(wiped) => {
+                let wiped = Wiped {
+                    bytes: wiped.bytes,
+                    free_bytes: wiped.free_bytes,
+                };
+                format!("lease {used} was given back: {}", told(wiped))
+            }
+            None => format!("the session goes on; `fabricctl gpu close --lease {used}` ends it"),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `gpu run`: one kernel, from files to files.
+
+use std::{
+    fs::{self, File},
+    io::{self, Seek, Write},
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use fabricbios_client::{Node, Submission};
+use fabricbios_wire::Size;
+use serde::Serialize;
+
+use super::{Left, Used};
+use crate::{
+    args::GpuRun,
+    failure::Failure,
+    output::{Output, one_line},
+    values::KernelArgument,
+};
+
+#[derive(Serialize)]
+struct Ran<'a> {
+    lease_id: String,
+    session: u64,
+    device: &'a str,
+    uuid: &'a str,
+    kernel: &'a str,
+    /// From the module to the last output.
+    took_us: u64,
+    outputs: Vec<OutputJson>,
+    #[serde(flatten)]
+    left: Left,
+}
+
+#[derive(Serialize)]
+struct OutputJson {
+    path: String,
+    bytes: u64,
+}
+
+pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(), Failure> {
+    let GpuRun {
+        place,
+        ptx,
+        kernel,
+        grid,
+        block,
+        shared_bytes,
+        arguments,
+    } = what;
+    // Files that cannot be used are found before anything is asked for.
+    let module = read(&ptx)?;
+    let inputs: Vec<Vec<u8>> = arguments.iter().map(input).collect::<Result<_, _>>()?;
+    let files: Vec<(&Path, File)> = { arguments.iter() }
+        .filter_map(output_path)
+        .map(|path| Ok((path, open(path)?)))
+        .collect::<Result<_, Failure>>()?;
+    let mut submission = Submission::new(&module, &kernel)
+        .grid(grid)
+        .block(block)
+        .shared_bytes(shared_bytes);
+    for (argument, contents) in arguments.iter().zip(&inputs) {
+        submission = match argument {
+            KernelArgument::U32(number) => submission.value(*number),
+            KernelArgument::U64(number) => submission.value(*number),
+            KernelArgument::I32(number) => submission.value(*number),
+            KernelArgument::F32(number) => submission.value(*number),
+            KernelArgument::F64(number) => submission.value(*number),
+            KernelArgument::Input(_) => submission.input(contents),
+            KernelArgument::Output(bytes, _) => submission.output(*bytes),
+            KernelArgument::InOut(..) => submission.in_out(contents),
+            KernelArgument::Zero(bytes) => submission.zeroed(*bytes),
+        };
+    }
+    let used = Used::open(node, place)?;
+    let (lease_id, info) = (used.lease_id, used.session.info().clone());
+    let ((outputs, took), left) = used.finish(|session| {
+        let begun = Instant::now();
+        let outputs = submission.run(session)?;
+        let took = begun.elapsed();
+        let mut written = Vec::new();
+        for ((path, file), contents) in files.into_iter().zip(&outputs) {
+            written.push(write(path, file, contents)?);
+        }
+        Ok((written, took))
+    })?;
+    let json = Ran {
+        lease_id: lease_id.to_string(),
+        session: info.session,
+        device: &info.device,
+        uuid: &info.uuid,
+        kernel: &kernel,
+        took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+        outputs,
+        left,
+    };
+    output.print(&json, || text(&json))
+}
+
+fn text(ran: &Ran<'_>) -> String {
+    let mut lines = vec![format!(
+        "{} ran on {} ({}), session {} of lease {}, in {:.1} ms with its copies",
+        one_line(ran.kernel),
+        one_line(ran.device),
+        one_line(ran.uuid),
+        ran.session,
+        ran.lease_id,
+        ran.took_us as f64 / 1e3
+    )];
+    let output = |it: &OutputJson| format!("{} is in {}", Size(it.bytes), it.path);
+    lines.extend(ran.outputs.iter().map(output));
+    if let Ok(lease_id) = ran.lease_id.parse() {
+        lines.push(ran.left.line(lease_id));
+    }
+    lines.join("\n")
+}
+
+/// The contents of the memory of an argument; nothing if it has none.
+fn input(argument: &KernelArgument) -> Result<Vec<u8>, Failure> {
+    let (KernelArgument::Input(path) | KernelArgument::InOut(path, _)) = argument else {
+        return Ok(Vec::new());
+    };
+    read(path)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    match fs::read(path) {
+        Ok(bytes) if bytes.is_empty() => Err(Failure::usage(format!(
+            "{}: the file is empty",
+            path.display()
+        ))),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(unusable(path, "read", &error)),
+    }
+}
+
+fn output_path(argument: &KernelArgument) -> Option<&Path> {
+    match argument {
+        KernelArgument::Output(_, path) | KernelArgument::InOut(_, path) => Some(path),
+        _ => None,
+    }
+}
+
+/// Opens an output; what is in the file stays until the kernel has run.
+fn open(path: &Path) -> Result<File, Failure> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false);
+    let opened = options.open(path);
+    opened.map_err(|error| unusable(path, "write", &error))
+}
+
+fn unusable(path: &Path, what: &str, error: &io::Error) -> Failure {
+    Failure::usage(format!("{}: cannot {what} it: {error}", path.display()))
+}
+
+fn write(path: &Path, mut file: File, contents: &[u8]) -> Result<OutputJson, Failure> {
+    let written = file
+        .set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| file.write_all(contents));
+    let shown: PathBuf = path.into();
+    let path = shown.display().to_string();
+    written.map_err(|error| Failure::local(&format!("write {path}"), &error))?;
+    let bytes = contents.len() as u64;
+    Ok(OutputJson { path, bytes })
+}

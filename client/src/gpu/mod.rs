@@ -1,0 +1,252 @@
+//! Sessions of a GPU: memory, modules and kernels of a lease.
+
+mod copy;
+mod launch;
+mod memory;
+mod opening;
+mod queue;
+mod session;
+mod stream;
+mod submit;
+mod transfers;
+
+use std::sync::Arc;
+
+use fabricbios_local::SharedMemory;
+use fabricbios_wire::{GPU_MODULE_BYTES_MAX, GpuOpened, GpuReply, GpuRequest};
+
+use self::queue::Queue;
+pub use self::{
+    launch::Argument,
+    memory::{GpuMemory, GpuModule, MemoryHandle},
+    opening::LocalOptions,
+    submit::{Submission, Submitted},
+};
+use crate::{Error, runtime::wait};
+
+/// A session of a lease of a GPU. Operations on one `GpuSession` are done in their order; [`GpuSession::queue`] makes another
+/// one of the same session, whose operations do not wait for these.
+///
+/// A session goes on when its handles are dropped, and when the connection or the daemon of the node is lost, until it is closed
+/// or the lease ends (a lease with the execution mode `one_shot`: until its stream is closed). After the end of the lease every
+/// call fails.
+#[derive(Debug)]
+pub struct GpuSession {
+    queue: Arc<Queue>,
+}
+
+/// The end of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wiped {
+    /// Bytes of the device that were overwritten with zeros.
+    pub bytes: u64,
+    /// Bytes that the session could have had.
+    pub free_bytes: u64,
+}
+
+impl Wiped {
+    fn of(reply: &GpuReply) -> Result<Self, Error> {
+        match *reply {
+            GpuReply::Closed {
+                wiped_bytes: bytes,
+                free_bytes,
+            } => Ok(Self { bytes, free_bytes }),
+            ref other => Err(unexpected("the end of the session", other)),
+        }
+    }
+}
+
+impl GpuSession {
+    /// The number of the session, for [`GpuSession::attach`].
+    pub fn id(&self) -> u64 {
+        self.info().session
+    }
+
+    /// What the worker said of session and device when this handle was made.
+    pub fn info(&self) -> &GpuOpened {
+        &self.queue.session.info
+    }
+
+    /// The memory that is shared with the worker: none of a session at a remote node. [`GpuSession::mem_write`] and
+    /// [`GpuSession::mem_read`] overwrite it.
+    pub fn shared_memory(&self) -> Option<&SharedMemory> {
+        self.queue.shared.as_deref()
+    }
+
+    /// Allocates memory of the device, blocking.
+    ///
+    /// # Errors
+    /// CapacityExceeded: the lease or, for now, the device has no more. Else see [`Error`].
+    pub fn mem_alloc(&self, bytes: u64) -> Result<GpuMemory, Error> {
+        wait(self.mem_alloc_async(bytes))
+    }
+
+    /// Allocates memory of the device; see [`GpuSession::mem_alloc`].
+    ///
+    /// # Errors
+    /// See [`GpuSession::mem_alloc`].
+    pub async fn mem_alloc_async(&self, bytes: u64) -> Result<GpuMemory, Error> {
+        if bytes == 0 {
+            return Err(Error::Usage("memory has at least 1 byte".to_owned()));
+        }
+        match self.queue.ask(&GpuRequest::MemAlloc { bytes }).await? {
+            GpuReply::Memory { memory, address } => Ok(self.memory(MemoryHandle {
+                session: self.id(),
+                memory,
+                address,
+                bytes,
+            })),
+            other => Err(unexpected("memory", &other)),
+        }
+    }
+
+    /// A handle of memory that was [kept](GpuMemory::keep). Dropping the handle frees the memory.
+    pub fn memory(&self, handle: MemoryHandle) -> GpuMemory {
+        GpuMemory::new(&self.queue, handle)
+    }
+
+    /// Loads a module, blocking: PTX, or a binary for this very device.
+    ///
+    /// # Errors
+    /// InvalidArgs: the vendor's library does not accept it; the text has its reason. Else see [`Error`].
+    pub fn module_load(&self, module: &[u8]) -> Result<GpuModule, Error> {
+        wait(self.module_load_async(module))
+    }
+
+    /// Loads a module; see [`GpuSession::module_load`].
+    ///
+    /// # Errors
+    /// See [`GpuSession::module_load`].
+    pub async fn module_load_async(&self, module: &[u8]) -> Result<GpuModule, Error> {
+        let length = u32::try_from(module.len()).unwrap_or(u32::MAX);
+        if !(1..=GPU_MODULE_BYTES_MAX).contains(&length) {
+            return Err(Error::Usage(format!(
+                "a module has 1 to {GPU_MODULE_BYTES_MAX} bytes, and this one {}",
+                module.len()
+            )));
+        }
+        let mut held = self.queue.hold().await?;
+        let request = GpuRequest::ModuleLoad { length };
+        let answered = held.stream.ask(&request, module).await;
+        match held.done(answered).await? {
+            GpuReply::Module { module } => Ok(GpuModule::new(&self.queue, module)),
+            other => Err(unexpected("a module", &other)),
+        }
+    }
+
+    /// Queues a kernel, blocking until it is queued. [`GpuSession::sync`] waits for its end and tells its failure. Operations
+    /// on this queue that follow see what the kernel has written.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn launch(
+        &self,
+        module: &GpuModule,
+        kernel: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        arguments: &[Argument<'_>],
+    ) -> Result<(), Error> {
+        wait(self.launch_async(module, kernel, grid, block, shared_bytes, arguments))
+    }
+
+    /// Queues a kernel; see [`GpuSession::launch`].
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn launch_async(
+        &self,
+        module: &GpuModule,
+        kernel: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        arguments: &[Argument<'_>],
+    ) -> Result<(), Error> {
+        let shape = (grid, block, shared_bytes);
+        let launch = launch::launch(&self.queue, module, kernel, shape, arguments)?;
+        done(&self.queue.ask(&GpuRequest::Launch(launch)).await?)
+    }
+
+    /// Waits for the kernels of this queue, blocking.
+    ///
+    /// # Errors
+    /// A kernel has failed, and the session is over with it. Else see [`Error`].
+    pub fn sync(&self) -> Result<(), Error> {
+        wait(self.sync_async())
+    }
+
+    /// Waits for the kernels of this queue; see [`GpuSession::sync`].
+    ///
+    /// # Errors
+    /// See [`GpuSession::sync`].
+    pub async fn sync_async(&self) -> Result<(), Error> {
+        self.wait_for(false).await
+    }
+
+    /// Waits for the kernels of all queues of the session, blocking.
+    ///
+    /// # Errors
+    /// See [`GpuSession::sync`].
+    pub fn sync_all(&self) -> Result<(), Error> {
+        wait(self.sync_all_async())
+    }
+
+    /// Waits for the kernels of all queues of the session.
+    ///
+    /// # Errors
+    /// See [`GpuSession::sync`].
+    pub async fn sync_all_async(&self) -> Result<(), Error> {
+        self.wait_for(true).await
+    }
+
+    /// Kernels that this queue has launched over an earlier stream are only found by waiting for all.
+    async fn wait_for(&self, all: bool) -> Result<(), Error> {
+        let mut may_repeat = true;
+        loop {
+            let mut held = self.queue.hold().await?;
+            let whole_session = all || self.queue.is_reopened();
+            let answered = held
+                .stream
+                .ask(&GpuRequest::Sync { whole_session }, &[])
+                .await;
+            match held.done(answered).await {
+                Err(error) if may_repeat && error.may_have_happened() => may_repeat = false,
+                outcome => return done(&outcome?),
+            }
+        }
+    }
+
+    /// Ends the session with all its queues, blocking: memory is wiped and freed, modules are unloaded.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn close(self) -> Result<Wiped, Error> {
+        wait(self.close_async())
+    }
+
+    /// Ends the session with all its queues; see [`GpuSession::close`].
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn close_async(self) -> Result<Wiped, Error> {
+        let wiped = Wiped::of(&self.queue.ask(&GpuRequest::Close).await?)?;
+        self.queue.session.end("it was closed".to_owned());
+        Ok(wiped)
+    }
+}
+
+fn done(reply: &GpuReply) -> Result<(), Error> {
+    match reply {
+        GpuReply::Done => Ok(()),
+        other => Err(unexpected("nothing", other)),
+    }
+}
+
+fn unexpected(wanted: &str, got: &GpuReply) -> Error {
+    Error::Protocol {
+        node: "of this session".to_owned(),
+        why: format!("expected {wanted}, got {got:?}"),
+    }
+}

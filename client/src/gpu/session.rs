@@ -1,0 +1,257 @@
+//! What all streams and handles of a session have in common: where it is reached, and whether it is over.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
+
+use fabricbios_local::{AskError, SharedMemory, gpu_session};
+use fabricbios_wire::{GpuOpened, GpuReply, GpuRequest, LeaseError, LeaseId, Request};
+
+use super::{
+    Wiped,
+    stream::{Broken, Failed, Stream},
+};
+use crate::{
+    Error,
+    patience::{PATIENCE, is_momentary, patiently},
+    runtime,
+    shared::Shared,
+    transfer,
+};
+
+/// Where the streams of a session are opened.
+#[derive(Debug)]
+pub(super) enum Origin {
+    /// At the node, over the connection of the lease.
+    Lease(Arc<Shared>),
+    /// At the local socket of the node.
+    Socket { lease_id: LeaseId, path: PathBuf },
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) origin: Arc<Origin>,
+    pub(super) info: GpuOpened,
+    /// How it ended, if that is known.
+    over: OnceLock<String>,
+}
+
+impl Session {
+    pub(super) fn new(origin: Arc<Origin>, info: GpuOpened) -> Arc<Self> {
+        let over = OnceLock::new();
+        Arc::new(Self { origin, info, over })
+    }
+
+    /// Fails if the session or its lease is known to be over.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if let Some(why) = self.over.get() {
+            return Err(self.ended(why.clone()));
+        }
+        match &*self.origin {
+            Origin::Lease(lease) => lease.check_not_lost(),
+            Origin::Socket { .. } => Ok(()),
+        }
+    }
+
+    /// Nothing is sent to the session from now on.
+    pub(super) fn end(&self, why: String) {
+        // The first end is the one that counts.
+        self.over.set(why).ok();
+    }
+
+    /// Opens another stream of this very session.
+    pub(super) async fn open(&self, shared: Option<Arc<SharedMemory>>) -> Result<Stream, Error> {
+        match open(&self.origin, self.info.session, shared).await {
+            Ok((stream, _)) => Ok(stream),
+            Err(Error::Refused(refusal)) if refusal.error == LeaseError::NotFound => {
+                self.end(refusal.message.clone());
+                Err(self.ended(refusal.message))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The error for a stream that broke. A worker ends with its lease, so the node is asked about that.
+    pub(super) async fn explain(&self, broken: Broken) -> Error {
+        let why = match broken {
+            Broken::Ended(why) => why,
+            other => return self.origin.error(other),
+        };
+        let Origin::Lease(lease) = &*self.origin else {
+            return self.ended(why);
+        };
+        let (node, query) = (lease.patient_node(), Request::LeaseQuery(lease.lease_id));
+        match node.lease(query).await {
+            Ok(info) => transfer::end_error(&info).unwrap_or_else(|| self.ended(why)),
+            Err(error) if error.is_over() => error,
+            Err(_unknown) => self.ended(why),
+        }
+    }
+
+    fn ended(&self, why: String) -> Error {
+        Error::SessionEnded {
+            lease_id: self.origin.lease_id(),
+            session: self.info.session,
+            why,
+        }
+    }
+}
+
+/// Opens a stream and with it the session; 0: the session of the lease. A worker that does not take `shared` gets all bytes
+/// through the stream.
+pub(super) async fn open(
+    origin: &Arc<Origin>,
+    session: u64,
+    shared: Option<Arc<SharedMemory>>,
+) -> Result<(Stream, GpuOpened), Error> {
+    let origin = Arc::clone(origin);
+    runtime::run(async move {
+        let (mut stream, info) = origin.open(session).await?;
+        if let Some(memory) = shared {
+            let length = memory.bytes() as u64;
+            let request = GpuRequest::MemShare { length };
+            match stream.ask_sharing(&request, &memory).await {
+                Ok(_) => stream.shared = Some(memory),
+                Err(Failed::Refused(refusal)) => {
+                    tracing::warn!(lease_id = %origin.lease_id(), "copies go through the socket: {refusal}");
+                }
+                Err(Failed::Broken(broken)) => return Err(origin.error(broken)),
+            }
+        }
+        Ok((stream, info))
+    })
+    .await
+}
+
+/// Closes a session; 0: that of the lease.
+pub(super) async fn close(origin: Origin, session: u64) -> Result<Wiped, Error> {
+    runtime::run(async move { origin.close(session).await }).await
+}
+
+impl Origin {
+    pub(super) fn lease_id(&self) -> LeaseId {
+        match self {
+            Self::Lease(lease) => lease.lease_id,
+            Self::Socket { lease_id, .. } => *lease_id,
+        }
+    }
+
+    /// On the background runtime.
+    async fn open(&self, session: u64) -> Result<(Stream, GpuOpened), Error> {
+        self.patiently(|| async move {
+            let mut stream = self.connect(session).await?;
+            let info = self.begin(&mut stream, session).await?;
+            Ok((stream, info))
+        })
+        .await
+    }
+
+    /// Closes the session, also if no stream of it is left: then a worker that refuses to open one still takes this.
+    async fn close(&self, session: u64) -> Result<Wiped, Error> {
+        let mut stream = self.patiently(|| self.connect(session)).await?;
+        let begun = self.begin(&mut stream, session).await;
+        let is_full = |error: &Error| {
+            let refusal = error.refusal();
+            refusal.is_some_and(|refusal| refusal.error == LeaseError::ResourceBusy)
+        };
+        let refused = match begun {
+            Err(error) if !is_full(&error) => return Err(error),
+            begun => begun.err(),
+        };
+        match (stream.ask(&GpuRequest::Close, &[]).await, refused) {
+            (Ok(reply), _) => Wiped::of(&reply),
+            (Err(_), Some(error)) => Err(error),
+            (Err(Failed::Refused(refusal)), None) => Err(Error::Refused(refusal)),
+            (Err(Failed::Broken(broken)), None) => Err(self.error(broken)),
+        }
+    }
+
+    /// Asks again while the node or the worker is busy for a moment, or while a node that was there before may be starting
+    /// again.
+    async fn patiently<T, F>(&self, ask: impl FnMut() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        match self {
+            Self::Lease(lease) => {
+                lease.check_not_lost()?;
+                let node = lease.patient_node();
+                let comes_back = |error: &Error| {
+                    matches!(error, Error::Unreachable { .. }) && node.remote().is_some()
+                };
+                let may_repeat = |error: &Error| is_momentary(error) || comes_back(error);
+                patiently(node.patience, may_repeat, ask).await
+            }
+            Self::Socket { .. } => patiently(PATIENCE, is_momentary, ask).await,
+        }
+    }
+
+    async fn connect(&self, session: u64) -> Result<Stream, Error> {
+        match self {
+            Self::Lease(lease) => Stream::over_quic(lease.node.open_stream().await?),
+            Self::Socket { lease_id, path } => {
+                let (lease_id, path) = (*lease_id, path.clone());
+                let connected = runtime::blocking(move || {
+                    gpu_session(&path, lease_id, session).map_err(of_socket)
+                });
+                Stream::over_socket(connected.await?)
+            }
+        }
+    }
+
+    /// Sends the first frame.
+    async fn begin(&self, stream: &mut Stream, session: u64) -> Result<GpuOpened, Error> {
+        let lease_id = self.lease_id();
+        let open = GpuRequest::Open { lease_id, session };
+        let why = match stream.ask(&open, &[]).await {
+            Ok(GpuReply::Opened(info)) if session == 0 || session == info.session => {
+                return Ok(info);
+            }
+            Ok(other) => Broken::Protocol(format!("session {session} was opened as {other:?}")),
+            Err(Failed::Refused(refusal)) => return Err(Error::Refused(refusal)),
+            Err(Failed::Broken(broken)) => broken,
+        };
+        Err(self.error(why))
+    }
+
+    fn error(&self, broken: Broken) -> Error {
+        let node = match self {
+            Self::Lease(lease) => lease.node.address().to_owned(),
+            Self::Socket { path, .. } => path.display().to_string(),
+        };
+        match broken {
+            Broken::Ended(why) | Broken::Lost(why) => Error::Unreachable {
+                node,
+                why,
+                may_have_happened: true,
+            },
+            Broken::Protocol(why) => Error::Protocol { node, why },
+        }
+    }
+}
+
+fn of_socket(error: AskError) -> Error {
+    match error {
+        AskError::Refused(refusal) => Error::Refused(refusal),
+        AskError::Unreachable { socket, error } => Error::Unreachable {
+            node: socket.display().to_string(),
+            why: format!("no daemon listens there: {error}; name the node's --local-socket"),
+            may_have_happened: false,
+        },
+        AskError::Unanswered { socket, why } => Error::Unreachable {
+            node: socket.display().to_string(),
+            why: format!("the daemon {why}"),
+            may_have_happened: true,
+        },
+        AskError::Unexpected(why) => Error::Protocol {
+            node: "at the local socket".to_owned(),
+            why,
+        },
+        AskError::Local(what, error) => Error::Local {
+            what,
+            why: error.to_string(),
+        },
+    }
+}

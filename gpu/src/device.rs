@@ -1,0 +1,102 @@
+//! A GPU, or a partition of one.
+
+use std::path::PathBuf;
+
+use fabricbios_wire::{GPU_CUDA, GPU_MIG, GPU_ROCM, GpuInfo, GpuVendor, ResourceId, health};
+use serde::{Deserialize, Serialize};
+
+/// Compute slices of a whole device: as many as MIG divides one into.
+pub const WHOLE_SLICES: u16 = 7;
+
+/// A GPU, or a MIG partition of one, as the vendor's library tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// The vendor's UUID: `GPU-…` or `MIG-…`.
+    pub uuid: String,
+    /// The maker.
+    pub vendor: GpuVendor,
+    /// The name of the model.
+    pub name: String,
+    /// PCI address, such as `0000:01:00.0`; of a partition that of its device.
+    pub pci: Option<String>,
+    /// All memory, bytes.
+    pub vram_bytes: u64,
+    /// CUDA cores or stream processors; 0 if unknown.
+    pub compute_units: u32,
+    /// The parts into which leases divide its computing power.
+    pub compute_slices: u16,
+    /// Of a partition: the UUID of its device.
+    pub partition_of: Option<String>,
+    /// It is divided into partitions (MIG), and only these can be leased.
+    pub has_partitions: bool,
+    /// The device nodes that a program needs to use it, and it alone.
+    pub nodes: Vec<Node>,
+    /// The value of CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES that shows this device alone.
+    pub visible: String,
+    /// As the vendor's library tells.
+    pub health: Health,
+}
+
+/// A character device node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Such as `/dev/nvidia0`.
+    pub path: PathBuf,
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// The health of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Health {
+    /// Nothing is known against it.
+    #[default]
+    Good,
+    /// It works with a fault, for people.
+    Degraded(String),
+    /// It cannot be used until it was reset or replaced; why, for people.
+    Failed(String),
+}
+
+impl Health {
+    /// As inventories tell it.
+    #[must_use]
+    pub fn code(&self) -> u32 {
+        match self {
+            Self::Good => health::OK,
+            Self::Degraded(_) => health::DEGRADED,
+            Self::Failed(_) => health::FENCED,
+        }
+    }
+}
+
+impl Device {
+    /// The variable that shows programs this device alone, with its value.
+    #[must_use]
+    pub fn environment(&self) -> (&'static str, &str) {
+        let variable = match self.vendor {
+            GpuVendor::Nvidia => "CUDA_VISIBLE_DEVICES",
+            GpuVendor::Amd => "ROCR_VISIBLE_DEVICES",
+        };
+        (variable, &self.visible)
+    }
+
+    /// The entry of inventories.
+    #[must_use]
+    pub fn info(&self, resource_id: ResourceId) -> GpuInfo {
+        let vendor = match self.vendor {
+            GpuVendor::Nvidia => GPU_CUDA,
+            GpuVendor::Amd => GPU_ROCM,
+        };
+        let is_partition = self.partition_of.is_some() || self.has_partitions;
+        GpuInfo {
+            resource_id,
+            vram_bytes: self.vram_bytes,
+            compute_units: self.compute_units,
+            flags: vendor | if is_partition { GPU_MIG } else { 0 },
+            health: self.health.code(),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Memory that a client shares with the session, mapped here and known to the driver.
+
+use std::{ffi::c_void, num::NonZeroUsize, os::fd::BorrowedFd, ptr::NonNull};
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::{context::Context, error::DriverError};
+
+/// A mapped file of memory. The client changes it at any time, so the process makes no reference to its bytes.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    context: Context,
+    base: NonNull<c_void>,
+    length: usize,
+    is_registered: bool,
+}
+
+impl Shared {
+    /// Maps the first `length` bytes of a file whose length cannot shrink, and pins them if the driver can.
+    pub(crate) fn map(
+        context: &Context,
+        file: BorrowedFd<'_>,
+        length: u64,
+    ) -> Result<Self, DriverError> {
+        let failed = |text: String| DriverError::own(context.vendor(), "mmap", text);
+        let size = usize::try_from(length).ok().and_then(NonZeroUsize::new);
+        let size = size.ok_or_else(|| failed(format!("{length} bytes cannot be mapped")))?;
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: the kernel chooses the place, so nothing that is mapped changes.
+        let base = unsafe { mmap(None, size, access, MapFlags::MAP_SHARED, file, 0) };
+        let base =
+            base.map_err(|errno| failed(format!("{length} bytes of the shared memory: {errno}")))?;
+        let mut shared = Self {
+            context: context.clone(),
+            base,
+            length: size.get(),
+            is_registered: false,
+        };
+        // SAFETY: the range is the mapping, which stays until it is unregistered.
+        match unsafe {
+            context
+                .api()?
+                .register_host(base.as_ptr(), shared.length, 0)
+        } {
+            Ok(()) => shared.is_registered = true,
+            Err(error) if error.is_lost() => return Err(error),
+            // Copies of memory that is not pinned are slower, and work.
+            Err(error) => tracing::info!(%error, length, "shared memory is used without pinning"),
+        }
+        Ok(shared)
+    }
+
+    /// A part of it. None: it has no such part.
+    pub(super) fn part(&self, offset: u64, length: u64) -> Option<(NonNull<c_void>, usize)> {
+        let end = offset.checked_add(length)?;
+        let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
+        // SAFETY: the part is within the mapping.
+        (end <= self.length()).then(|| (unsafe { self.base.byte_add(offset) }, length))
+    }
+
+    /// Its length, bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.length as u64
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.is_registered {
+            let api = self.context.api();
+            // SAFETY: it was registered, and no copy is under way: they end before their calls return.
+            let ended = api.and_then(|api| unsafe { api.unregister_host(self.base.as_ptr()) });
+            // If the context is lost, the driver may still use the pages: they stay until the process ends.
+            if ended.is_err() {
+                return;
+            }
+        }
+        // SAFETY: the mapping is this value's own, and nobody uses it any more.
+        unsafe { munmap(self.base, self.length) }.ok();
+    }
+}

@@ -1,0 +1,95 @@
+//! Wiping the free memory of a device.
+
+use serde::{Deserialize, Serialize};
+
+use super::{api::Address, context::Context, error::DriverError, stream::Stream};
+
+/// The largest piece: progress is reported after each.
+const PIECE_BYTES_MAX: u64 = 1 << 30;
+/// The smallest piece. Drivers take memory from the device in larger parts, so less is not worth a call.
+const PIECE_BYTES_MIN: u64 = 64 << 10;
+/// So many bytes at the start, in the middle and at the end of each piece are read back.
+const SAMPLE_BYTES: u64 = 4 << 10;
+
+/// What was wiped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wiped {
+    /// Bytes that were overwritten with zeroes.
+    pub bytes: u64,
+    /// Bytes that were free before.
+    pub free_bytes: u64,
+}
+
+/// Overwrites all free memory of the context's device with zeroes: takes all of it, in pieces that become smaller, fills
+/// them, reads a sample of each, and frees them. `progress` gets the bytes that were wiped so far and the bytes to wipe.
+///
+/// # Errors
+/// The driver refuses something else than memory, or memory is not zero after it was filled.
+pub fn wipe_free(
+    context: &Context,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Wiped, DriverError> {
+    let free_bytes = context.memory()?.free;
+    let staging = usize::try_from(SAMPLE_BYTES).unwrap_or(usize::MAX);
+    let mut stream = Stream::new(context, staging)?;
+    let mut pieces = Vec::new();
+    let filled = fill(context, &mut stream, free_bytes, &mut pieces, progress);
+    let freed: Result<(), _> = pieces.iter().try_for_each(|(at, _)| context.free(*at));
+    filled?;
+    freed?;
+    let bytes = pieces.iter().map(|(_, bytes)| bytes).sum();
+    Ok(Wiped { bytes, free_bytes })
+}
+
+fn fill(
+    context: &Context,
+    stream: &mut Stream,
+    free_bytes: u64,
+    pieces: &mut Vec<(Address, u64)>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), DriverError> {
+    let mut size = PIECE_BYTES_MAX;
+    let mut wiped = 0;
+    // Others may free memory meanwhile: that was not free before, and is theirs to wipe.
+    while size >= PIECE_BYTES_MIN && wiped < free_bytes {
+        match context.allocate(size) {
+            Ok(at) => pieces.push((at, size)),
+            Err(error) if error.is_out_of_memory() => {
+                size /= 2;
+                continue;
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some((at, _)) = pieces.last() {
+            stream.zero(*at, size)?;
+            check(context, stream, *at, size)?;
+        }
+        wiped += size;
+        progress(wiped, free_bytes);
+    }
+    Ok(())
+}
+
+/// Reads samples of a piece.
+fn check(
+    context: &Context,
+    stream: &mut Stream,
+    at: Address,
+    size: u64,
+) -> Result<(), DriverError> {
+    let length = usize::try_from(SAMPLE_BYTES).unwrap_or(usize::MAX);
+    for offset in [0, size / 2, size - SAMPLE_BYTES] {
+        stream.begin_fetch(at + offset, length)?;
+        let sample = stream.fetched(length)?;
+        if let Some(wrong) = sample.iter().position(|byte| *byte != 0) {
+            let text = format!(
+                "byte {} of a piece of {size} bytes is 0x{:02x} after it was filled with zeroes: the device's memory is \
+                 defective",
+                offset + wrong as u64,
+                sample[wrong]
+            );
+            return Err(DriverError::own(context.vendor(), "wipe", text));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Who has the nodes of a device open.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+};
+
+use nix::sys::stat::makedev;
+
+use crate::{Node, process::Process};
+
+/// The processes that have one of the nodes open, or mapped. Those that end meanwhile are left out.
+pub(crate) fn holders(nodes: &[Node]) -> Vec<Process> {
+    let devices: BTreeSet<u64> = nodes
+        .iter()
+        .map(|node| makedev(node.major.into(), node.minor.into()))
+        .collect();
+    if devices.is_empty() {
+        return Vec::new();
+    }
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let holding = pids.filter(|pid| has_open(*pid, &devices) || has_mapped(*pid, nodes));
+    holding.filter_map(Process::of).collect()
+}
+
+fn has_open(pid: i32, devices: &BTreeSet<u64>) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
+    let mut files = descriptors.filter_map(|entry| fs::metadata(entry.ok()?.path()).ok());
+    files.any(|file| file.file_type().is_char_device() && devices.contains(&file.rdev()))
+}
+
+/// A mapping stays after its descriptor was closed.
+fn has_mapped(pid: i32, nodes: &[Node]) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let is_node = |line: &str| {
+        let path = line.split_whitespace().nth(5);
+        path.is_some_and(|path| nodes.iter().any(|node| node.path.as_os_str() == path))
+    };
+    maps.lines().any(is_node)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, process::id};
+
+    use super::*;
+
+    #[test]
+    fn who_opens_a_node_is_found_and_who_closes_it_is_not() {
+        // Nobody else here reads the kernel's list of misc devices through this number.
+        let node = Node {
+            path: "/dev/full".into(),
+            major: 1,
+            minor: 7,
+        };
+        let own = i32::try_from(id()).unwrap();
+        let is_found = || holders(std::slice::from_ref(&node)).iter().any(|it| it.pid == own);
+        let open = File::open(&node.path).unwrap();
+        assert!(is_found());
+        drop(open);
+        assert!(!is_found());
+        assert_eq!(holders(&[]), []);
+    }
+}

@@ -1,0 +1,147 @@
+//! Discovery by HIP.
+
+use std::env;
+
+use fabricbios_wire::GpuVendor;
+
+use super::{
+    hip::{Hip, Ordinal},
+    kfd, sysfs,
+};
+use crate::{
+    Device, Libraries, Node, WHOLE_SLICES,
+    management::{Probed, Roots, is_absent, nodes::node},
+};
+
+/// They hide devices, or give them other numbers.
+const HIDING: [&str; 4] = [
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+];
+
+/// Finds all devices.
+pub(in crate::management) fn probe(libraries: &Libraries, roots: &Roots, probed: &mut Probed) {
+    for name in HIDING.iter().filter(|name| env::var_os(name).is_some()) {
+        // SAFETY: a helper process has one thread before a vendor's library is loaded, so nobody else reads the environment.
+        unsafe { env::remove_var(name) };
+    }
+    let hip = match load(libraries, probed) {
+        Ok(Some(hip)) => hip,
+        Ok(None) => return,
+        Err(why) => {
+            let warning = format!("AMD's devices cannot be looked for: {why}");
+            return probed.warnings.push(warning);
+        }
+    };
+    match hip.devices() {
+        Ok(Some(ordinals)) => {
+            for (index, ordinal) in ordinals.into_iter().enumerate() {
+                let found = device(&hip, index, ordinal, roots, &mut probed.warnings);
+                // Parts of one device, of which only all together have a name.
+                if probed.devices.iter().any(|it| it.uuid == found.uuid) {
+                    let warning =
+                        format!("{}: a second device of this UUID is left out", found.uuid);
+                    probed.warnings.push(warning);
+                } else {
+                    probed.devices.push(found);
+                }
+            }
+        }
+        Ok(None) => probed.notes.push("HIP finds no device".into()),
+        Err(why) => {
+            let warning = format!("HIP cannot count its devices: {why}");
+            probed.warnings.push(warning);
+        }
+    }
+}
+
+/// Loads HIP, if it is there.
+fn load(libraries: &Libraries, probed: &mut Probed) -> Result<Option<Hip>, String> {
+    for library in &libraries.hip {
+        match Hip::load(library) {
+            Ok(hip) => return Ok(Some(hip)),
+            Err(why) if is_absent(library, &why) => {}
+            Err(why) => return Err(format!("{}: {why}", library.display())),
+        }
+    }
+    let note = format!("HIP is not installed: there is none of {:?}", libraries.hip);
+    probed.notes.push(note);
+    Ok(None)
+}
+
+fn device(
+    hip: &Hip,
+    index: usize,
+    ordinal: Ordinal,
+    roots: &Roots,
+    warnings: &mut Vec<String>,
+) -> Device {
+    let mut told = Vec::new();
+    let pci = keep(&mut told, hip.pci(ordinal));
+    let uuid = keep(&mut told, hip.uuid(ordinal)).flatten();
+    // HIP's own number is the only other name for it.
+    let visible = uuid.clone().unwrap_or_else(|| index.to_string());
+    let uuid = uuid.unwrap_or_else(|| match &pci {
+        Some(pci) => format!("GPU-{pci}"),
+        None => format!("GPU-{index}"),
+    });
+    let name = keep(&mut told, hip.name(ordinal)).filter(|name| !name.is_empty());
+    let vram_bytes = keep(&mut told, hip.memory(ordinal)).unwrap_or(0);
+    let place = pci.as_deref().unwrap_or_default();
+    let nodes = kfd::nodes(&roots.sys, place);
+    let counted = nodes
+        .iter()
+        .map(|it| it.stream_processors)
+        .fold(0, u32::saturating_add);
+    let compute_units = match counted {
+        0 => keep(&mut told, hip.compute_units(ordinal))
+            .unwrap_or(0)
+            .saturating_mul(kfd::STREAM_PROCESSORS),
+        counted => counted,
+    };
+    let (nodes, missing) = device_nodes(roots, place);
+    warnings.extend(told.into_iter().map(|why| format!("{uuid}: {why}")));
+    if !missing.is_empty() {
+        let missing = missing.join("; ");
+        warnings.push(format!(
+            "{uuid}: programs on this machine cannot use it: {missing}"
+        ));
+    }
+    Device {
+        vendor: GpuVendor::Amd,
+        name: name.unwrap_or_else(|| "AMD GPU".into()),
+        health: sysfs::health(&roots.sys, place),
+        uuid,
+        pci,
+        vram_bytes,
+        compute_units,
+        compute_slices: WHOLE_SLICES,
+        partition_of: None,
+        has_partitions: false,
+        nodes,
+        visible,
+    }
+}
+
+fn keep<T>(told: &mut Vec<String>, value: Result<T, String>) -> Option<T> {
+    value.map_err(|why| told.push(why)).ok()
+}
+
+/// The nodes of a device that exist, and what is wrong with the others.
+fn device_nodes(roots: &Roots, pci: &str) -> (Vec<Node>, Vec<String>) {
+    let (mut nodes, mut missing) = (Vec::new(), Vec::new());
+    let render = sysfs::render_nodes(&roots.sys, pci);
+    if render.is_empty() {
+        missing.push("it has no render node".into());
+    }
+    let names = render.iter().map(|name| format!("dri/{name}"));
+    for name in names.chain(["kfd".to_owned()]) {
+        match node(&roots.dev.join(name)) {
+            Ok(node) => nodes.push(node),
+            Err(why) => missing.push(why),
+        }
+    }
+    (nodes, missing)
+}

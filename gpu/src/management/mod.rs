@@ -1,0 +1,135 @@
+//! Calls of the vendors' management libraries: discovery, account, scrub, reset and health.
+//!
+//! These libraries may hang or crash, so helper processes load them, never the daemon. What the kernel itself tells (sysfs, proc)
+//! is read there too.
+#![cfg_attr(
+    not(all(feature = "gpu-cuda", feature = "gpu-hip")),
+    allow(
+        dead_code,
+        reason = "the half of a vendor that is left out uses the rest"
+    )
+)]
+
+mod account;
+#[cfg(feature = "gpu-hip")]
+mod amd;
+mod health_watch;
+#[cfg(not(all(feature = "gpu-cuda", feature = "gpu-hip")))]
+mod left_out;
+mod nodes;
+#[cfg(feature = "gpu-cuda")]
+mod nvidia;
+mod probe;
+mod reset;
+mod scrub;
+mod watch;
+
+use std::path::{Path, PathBuf};
+
+use fabricbios_helper::Handler;
+use fabricbios_kernfs::Tree;
+#[cfg(not(feature = "gpu-hip"))]
+use left_out as amd;
+#[cfg(not(feature = "gpu-cuda"))]
+use left_out as nvidia;
+
+use crate::Health;
+
+pub use account::{Account, Accounted, Process};
+pub use health_watch::{HealthWatch, Tell};
+pub use probe::{Probe, Probed, discover};
+pub use reset::Reset;
+pub use scrub::Scrub;
+pub use watch::Watch;
+
+/// The handlers of all calls of this module, for the supervisor of helper processes.
+#[must_use]
+pub fn handlers() -> Vec<Handler> {
+    vec![
+        Handler::of::<Probe>(),
+        Handler::of::<Account>(),
+        Handler::of::<Scrub>(),
+        Handler::of::<Reset>(),
+        Handler::of::<Watch>(),
+    ]
+}
+
+/// Where the kernel's files are.
+#[derive(Debug)]
+struct Roots {
+    dev: PathBuf,
+    proc: Tree,
+    sys: Tree,
+}
+
+impl Roots {
+    /// Those of this machine.
+    fn real() -> Self {
+        Self {
+            dev: "/dev".into(),
+            proc: Tree::new("/proc"),
+            sys: Tree::new("/sys"),
+        }
+    }
+}
+
+/// Whether a library is not there, by the error of dlopen(3). One that is there and lacks another library is.
+fn is_absent(library: &Path, error: &str) -> bool {
+    let absent = format!(
+        "{}: cannot open shared object file: No such file",
+        library.display()
+    );
+    error.contains(&absent)
+}
+
+/// All that is known of a device, as one: the worst, with the texts of all that are as bad.
+fn worst(all: impl IntoIterator<Item = Health>) -> Health {
+    let (mut degraded, mut failed) = (Vec::new(), Vec::new());
+    for health in all {
+        match health {
+            Health::Good => {}
+            Health::Degraded(why) => degraded.push(why),
+            Health::Failed(why) => failed.push(why),
+        }
+    }
+    for whys in [&mut degraded, &mut failed] {
+        whys.dedup();
+    }
+    match (failed.is_empty(), degraded.is_empty()) {
+        (false, _) => Health::Failed(failed.join("; ")),
+        (true, false) => Health::Degraded(degraded.join("; ")),
+        (true, true) => Health::Good,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_health_counts() {
+        let degraded = |why: &str| Health::Degraded(why.into());
+        let failed = |why: &str| Health::Failed(why.into());
+        assert_eq!(worst([]), Health::Good);
+        assert_eq!(worst([Health::Good, Health::Good]), Health::Good);
+        assert_eq!(
+            worst([degraded("a"), Health::Good, degraded("b")]),
+            degraded("a; b")
+        );
+        assert_eq!(
+            worst([degraded("a"), failed("b"), degraded("c")]),
+            failed("b")
+        );
+        assert_eq!(worst([failed("b"), failed("b")]), failed("b"));
+    }
+
+    #[test]
+    fn a_library_that_lacks_another_one_is_there() {
+        let library = Path::new("libamdhip64.so.5");
+        let absent =
+            |of: &str| format!("{of}: cannot open shared object file: No such file or directory");
+        assert!(is_absent(library, &absent("libamdhip64.so.5")));
+        assert!(!is_absent(library, &absent("libhsa-runtime64.so.1")));
+        assert!(!is_absent(library, "libamdhip64.so.5: invalid ELF header"));
+    }
+}

@@ -1,0 +1,149 @@
+//! What each lease has: a file for each lease, in a directory that a reboot empties. The next daemon and the watchdog find
+//! there what a lease has.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use fabricbios_lease::StepError;
+use fabricbios_wire::LeaseId;
+use serde::{Deserialize, Serialize};
+
+use crate::process::Process;
+
+/// The files of records end so.
+const SUFFIX: &str = ".gpu";
+
+/// What a lease has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The device or partition.
+    pub(crate) uuid: String,
+    /// No other lease has any of the device.
+    pub(crate) is_exclusive: bool,
+    /// The most bytes that its session can allocate.
+    pub(crate) vram_bytes: u64,
+    /// Everything that a stream makes is wiped at its end.
+    pub(crate) one_shot: bool,
+    /// The device is wiped when the session is closed.
+    pub(crate) scrub_at_close: bool,
+    /// The device before the grant.
+    pub(crate) baseline: Baseline,
+    /// The worker that was started last.
+    pub(crate) worker: Option<Worker>,
+    /// A worker has ended without wiping its memory.
+    pub(crate) is_dirty: bool,
+    /// The lease is over, and the device may not be clean yet.
+    pub(crate) is_over: bool,
+}
+
+/// A device before a grant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Baseline {
+    /// Bytes of memory that were free.
+    pub(crate) free_bytes: u64,
+    /// Those who had the device's nodes open.
+    pub(crate) holders: Vec<Process>,
+    /// Those whom the vendor's library listed.
+    pub(crate) listed: Vec<u32>,
+}
+
+/// A worker process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Worker {
+    pub(crate) process: Process,
+    /// The number of its session.
+    pub(crate) session: u64,
+}
+
+/// The records of all leases.
+#[derive(Clone, Debug)]
+pub(crate) struct Records(PathBuf);
+
+impl Records {
+    pub(crate) fn at(directory: impl Into<PathBuf>) -> Self {
+        Self(directory.into())
+    }
+
+    /// Only root may reach the sockets of workers.
+    pub(crate) fn make_directory(&self) -> Result<(), StepError> {
+        use std::os::unix::fs::DirBuilderExt;
+        let mut make = fs::DirBuilder::new();
+        let made = make.recursive(true).mode(0o700).create(&self.0);
+        made.map_err(|error| failed("make directory of records", &self.0, &error))
+    }
+
+    pub(crate) fn find(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
+        let at = self.file(lease, SUFFIX);
+        let text = match fs::read(&at) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|error| failed("read record", &at, &error))?,
+        };
+        let record = serde_json::from_slice(&text);
+        record
+            .map(Some)
+            .map_err(|error| failed("read record", &at, &error.into()))
+    }
+
+    pub(crate) fn write(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
+        let (at, new) = (self.file(lease, SUFFIX), self.file(lease, ".new"));
+        let text = serde_json::to_vec(record).map_err(io::Error::from);
+        let written = text
+            .and_then(|text| fs::write(&new, text))
+            .and_then(|()| fs::rename(&new, &at));
+        written.map_err(|error| failed("write record", &at, &error))
+    }
+
+    /// Removes everything of a lease, the record last.
+    pub(crate) fn remove(&self, lease: LeaseId) -> Result<(), StepError> {
+        for at in [
+            self.socket(lease),
+            self.closed(lease),
+            self.file(lease, ".new"),
+            self.file(lease, SUFFIX),
+        ] {
+            remove_file("remove record", &at)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        let entries = match fs::read_dir(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|error| failed("list records", &self.0, &error))?,
+        };
+        let names = entries.map(|entry| Ok(entry?.file_name()));
+        let names: io::Result<Vec<_>> = names.collect();
+        let names = names.map_err(|error| failed("list records", &self.0, &error))?;
+        let lease = |name: &std::ffi::OsString| name.to_str()?.strip_suffix(SUFFIX)?.parse().ok();
+        Ok(names.iter().filter_map(lease).collect())
+    }
+
+    /// The socket of a lease's worker.
+    pub(crate) fn socket(&self, lease: LeaseId) -> PathBuf {
+        self.file(lease, ".sock")
+    }
+
+    /// The file in which a worker says that it has wiped its memory before it ended.
+    pub(crate) fn closed(&self, lease: LeaseId) -> PathBuf {
+        self.file(lease, ".closed")
+    }
+
+    fn file(&self, lease: LeaseId, suffix: &str) -> PathBuf {
+        self.0.join(format!("{lease}{suffix}"))
+    }
+}
+
+/// Success also if there is none.
+pub(crate) fn remove_file(step: &'static str, at: &Path) -> Result<(), StepError> {
+    match fs::remove_file(at) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(step, at, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// The error of a call on a file as that of a step.
+pub(crate) fn failed(step: &'static str, at: &Path, error: &io::Error) -> StepError {
+    StepError::new(step, format_args!("{}: {error}", at.display())).with_errno(error.raw_os_error())
+}

@@ -1,0 +1,272 @@
+//! The worker processes of sessions, from the daemon's side: their start, connections to them, and their end.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::{UnixListener, UnixStream},
+    },
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use fabricbios_helper::{Line, Program};
+use fabricbios_lease::StepError;
+use fabricbios_wire::{
+    GpuRequest, HEADER_LEN, Header, LeaseError, LeaseId, MAX_PAYLOAD, Refusal, RefusalClass,
+    decode_gpu_answer, encode_gpu_request,
+};
+use nix::sys::{socket::MsgFlags, stat::stat};
+
+use crate::{
+    Device, Libraries,
+    process::Process,
+    record::{Record, Records, Worker, failed, remove_file},
+    steps::passed,
+    worker::WorkerOrder,
+};
+
+/// The subcommand of the program that runs [`crate::worker::worker_main`].
+const SUBCOMMAND: &str = "gpu-worker";
+
+/// Opening a context takes some seconds if the driver is not in use yet.
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+
+/// The driver tears the context of a killed worker down before the process has ended.
+pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(8);
+
+/// Users of workers, which no account of the machine has: 2^30 from here on.
+const FIRST_UID: u32 = 0x4000_0000;
+
+/// Starts workers and finds those that run.
+#[derive(Clone, Debug)]
+pub(crate) struct Sessions {
+    pub(crate) program: Program,
+    pub(crate) libraries: Libraries,
+    pub(crate) records: Records,
+}
+
+/// What a worker answers to its order: what this machine does not let it do for its isolation, or why it does not serve.
+type Started = Result<Vec<String>, String>;
+
+impl Sessions {
+    /// Connects to the worker of a lease. With session 0 a worker is started if none runs; else it has to be the one of that
+    /// session. `enter` puts a new worker into the lease's cgroup. To be called under the lease's lock.
+    pub(crate) fn connect(
+        &self,
+        lease: LeaseId,
+        device: &Device,
+        record: &mut Record,
+        session: u64,
+        enter: impl FnOnce(i32) -> Result<(), StepError>,
+    ) -> Result<UnixStream, Refusal> {
+        if let Some(worker) = record.worker {
+            if session != 0 && session != worker.session {
+                let why = format!(
+                    "session {session} is over: lease {lease} has session {}; open it with session 0",
+                    worker.session
+                );
+                return Err(Refusal::new(
+                    LeaseError::NotFound,
+                    RefusalClass::Permanent,
+                    why,
+                ));
+            }
+            if worker.process.is_there()
+                && let Ok(stream) = UnixStream::connect(self.records.socket(lease))
+            {
+                return Ok(stream);
+            }
+        }
+        if session != 0 {
+            let why =
+                format!("session {session} is over; lease {lease} opens a new one with session 0");
+            return Err(Refusal::new(
+                LeaseError::NotFound,
+                RefusalClass::Permanent,
+                why,
+            ));
+        }
+        let internal = |error: StepError| {
+            let why = format!("lease {lease}: no session can be opened: {error}");
+            Refusal::new(LeaseError::Internal, RefusalClass::Transient, why)
+        };
+        self.note_end(lease, record).map_err(internal)?;
+        self.start(lease, device, record, enter).map_err(internal)?;
+        UnixStream::connect(self.records.socket(lease)).map_err(|error| {
+            internal(failed(
+                "connect to worker",
+                &self.records.socket(lease),
+                &error,
+            ))
+        })
+    }
+
+    /// Notes whether the last worker, if it has ended, has wiped its memory.
+    pub(crate) fn note_end(&self, lease: LeaseId, record: &mut Record) -> Result<(), StepError> {
+        let Some(worker) = record.worker.filter(|it| !it.process.is_there()) else {
+            return Ok(());
+        };
+        let closed = fs::read_to_string(self.records.closed(lease)).unwrap_or_default();
+        record.is_dirty |= closed.trim() != worker.session.to_string();
+        record.worker = None;
+        self.records.write(lease, record)
+    }
+
+    fn start(
+        &self,
+        lease: LeaseId,
+        device: &Device,
+        record: &mut Record,
+        enter: impl FnOnce(i32) -> Result<(), StepError>,
+    ) -> Result<(), StepError> {
+        let socket = self.records.socket(lease);
+        remove_file("start worker", &socket)?;
+        let on_file = |error: io::Error| failed("start worker", &socket, &error);
+        let listener = UnixListener::bind(&socket).map_err(on_file)?;
+        let closed = File::create(self.records.closed(lease)).map_err(on_file)?;
+        let fail = |why: String| StepError::new("start worker", why);
+        let (line, its) = Line::pair().map_err(|error| fail(error.to_string()))?;
+        let mut command: Command = self.program.command();
+        let mut child = command
+            .arg(SUBCOMMAND)
+            .stdin(OwnedFd::from(its))
+            .stdout(closed)
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| fail(error.to_string()))?;
+        let pid = i32::try_from(child.id()).map_err(|error| fail(error.to_string()))?;
+        let process = Process::of(pid);
+        thread::spawn(move || child.wait());
+        let process = process.ok_or_else(|| fail(format!("worker {pid} ended at once")))?;
+        let session = random_session().map_err(|error| fail(error.to_string()))?;
+        record.worker = Some(Worker { process, session });
+        // Before it can have any of the tenant's bytes.
+        self.records.write(lease, record)?;
+        let begun = enter(pid).and_then(|()| {
+            let order = WorkerOrder {
+                lease_id: lease,
+                session,
+                device: device.clone(),
+                libraries: self.libraries.clone(),
+                vram_bytes: record.vram_bytes,
+                one_shot: record.one_shot,
+                scrub_at_close: record.scrub_at_close,
+                uid: FIRST_UID | u32::try_from(lease.0 & 0x3fff_ffff).unwrap_or_default(),
+                gids: groups(device),
+            };
+            order_worker(&line, &order, &listener).map_err(fail)
+        });
+        let lacks = begun.inspect_err(|_| {
+            // It has not served, so it has nothing of the tenant's.
+            process.kill("start worker", ENDS_WITHIN).ok();
+            record.worker = None;
+            self.records.write(lease, record).ok();
+        })?;
+        for lack in lacks {
+            tracing::warn!(lease_id = %lease, lack, "this machine does not allow a part of a worker's isolation");
+        }
+        tracing::info!(lease_id = %lease, pid, session, "a session begins");
+        passed("start worker");
+        Ok(())
+    }
+
+    /// Asks the worker to wipe its memory and to end, and waits for that. False: it has not within `patience`.
+    pub(crate) fn close(&self, lease: LeaseId, record: &Record, patience: Duration) -> bool {
+        let Some(worker) = record.worker.filter(|it| it.process.is_there()) else {
+            return true;
+        };
+        let closed = ask_to_close(&self.records, lease, patience);
+        match &closed {
+            Ok(()) => passed("close worker"),
+            Err(error) => {
+                tracing::debug!(lease_id = %lease, session = worker.session, %error, "not closed");
+            }
+        }
+        closed.is_ok()
+    }
+}
+
+/// Sends the order with the socket to serve, and waits for the answer.
+fn order_worker(
+    line: &Line,
+    order: &WorkerOrder,
+    listener: &UnixListener,
+) -> Result<Vec<String>, String> {
+    let text = |error: io::Error| error.to_string();
+    let bytes = postcard::to_allocvec(order).map_err(|error| error.to_string())?;
+    line.send(&bytes, Some(listener.as_fd()), MsgFlags::MSG_DONTWAIT)
+        .map_err(text)?;
+    if !line.is_ready_within(STARTS_WITHIN).map_err(text)? {
+        return Err(format!(
+            "it does not serve after {} s",
+            STARTS_WITHIN.as_secs()
+        ));
+    }
+    let message = line.receive().map_err(text)?;
+    let message = message.ok_or("it ended before it served")?;
+    let started: Started =
+        postcard::from_bytes(&message.bytes).map_err(|error| error.to_string())?;
+    started
+}
+
+fn ask_to_close(records: &Records, lease: LeaseId, patience: Duration) -> io::Result<()> {
+    let mut stream = UnixStream::connect(records.socket(lease))?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let requests = [
+        GpuRequest::Open {
+            lease_id: lease,
+            session: 0,
+        },
+        GpuRequest::Close,
+    ];
+    for (id, request) in (1..).zip(&requests) {
+        let frame = encode_gpu_request(id, 0, request);
+        stream.write_all(&frame)?;
+        let mut asked = [0; HEADER_LEN];
+        asked.copy_from_slice(&frame[..HEADER_LEN]);
+        let asked = Header::parse(&asked)
+            .map_err(|rejected| io::Error::other(rejected.refusal().message))?;
+        let answer = read_frame(&mut stream)?;
+        decode_gpu_answer(&asked, &answer)
+            .map_err(|rejected| io::Error::other(rejected.refusal().message))?
+            .map_err(|refusal| io::Error::other(refusal.message))?;
+    }
+    Ok(())
+}
+
+fn read_frame(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; HEADER_LEN];
+    stream.read_exact(&mut frame)?;
+    let mut header = [0; HEADER_LEN];
+    header.copy_from_slice(&frame);
+    let header =
+        Header::parse(&header).map_err(|rejected| io::Error::other(rejected.refusal().message))?;
+    let length = usize::try_from(header.payload_len).unwrap_or(MAX_PAYLOAD);
+    frame.resize(HEADER_LEN + length, 0);
+    stream.read_exact(&mut frame[HEADER_LEN..])?;
+    Ok(frame)
+}
+
+/// The groups that may open the device's nodes.
+fn groups(device: &Device) -> Vec<u32> {
+    let nodes = device.nodes.iter();
+    let mut groups: Vec<u32> = nodes
+        .filter_map(|node| stat(&node.path).ok())
+        .map(|it| it.st_gid)
+        .collect();
+    groups.retain(|gid| *gid != 0);
+    groups.sort_unstable();
+    groups.dedup();
+    groups
+}
+
+/// A number that no earlier session of the lease has, and no client guesses.
+fn random_session() -> Result<u64, getrandom::Error> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes).max(1))
+}

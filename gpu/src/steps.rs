@@ -1,0 +1,29 @@
+//! The names of all steps. A test lets the daemon die after each, to see how the next daemon goes on.
+
+/// All steps that change something: of a grant, of a session, of a cut, of a release; in their order.
+pub const STEPS: &[&str] = &[
+    "make root",
+    "make record",
+    "make lease",
+    "device controller",
+    "write cdi",
+    "thaw",
+    "start worker",
+    "enter",
+    "close worker",
+    "kill worker",
+    "freeze",
+    "kill",
+    "move aside",
+    "deny devices",
+    "reset device",
+    "scrub",
+    "remove lease",
+    "remove aside",
+    "remove record",
+];
+
+/// Test hook: the step is done.
+pub(crate) fn passed(step: &'static str) {
+    fabricbios_kernfs::step_passed(STEPS, step);
+}

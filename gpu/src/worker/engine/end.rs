@@ -1,0 +1,131 @@
+//! The end of a session: closed, or lost.
+
+use std::sync::RwLockReadGuard;
+
+use fabricbios_wire::{GpuReply, Refusal};
+
+use super::{Engine, Memory, State};
+use crate::{
+    driver::{DriverError, Stream, wipe_free},
+    worker::refusal::{exceeded, internal, invalid, lost, not_found},
+};
+
+impl Engine {
+    /// Fails if no operation is possible any more.
+    pub(in crate::worker) fn check_open(&self) -> Result<(), Refusal> {
+        self.open().map(drop)
+    }
+
+    /// Whether the context is lost.
+    pub(in crate::worker) fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    /// Ends the session: wipes and frees everything.
+    pub(in crate::worker) fn close(&self, stream: &mut Stream) -> Result<GpuReply, Refusal> {
+        // A second one is refused while the first one wipes.
+        self.check_open()?;
+        let _taking = self.taking();
+        let (memories, modules) = {
+            let mut state = self.write();
+            if let Some(refusal) = self.over_in(&state) {
+                return Err(refusal);
+            }
+            // Nothing is queued from now on.
+            state.is_closed = true;
+            (
+                std::mem::take(&mut state.memories),
+                std::mem::take(&mut state.modules),
+            )
+        };
+        let wiped = self.wipe(stream, memories.into_values().collect());
+        drop(modules);
+        let closed = wiped.and_then(|wiped_bytes| {
+            if !self.order.scrub_at_close {
+                let free_bytes = self.order.vram_bytes;
+                return Ok(GpuReply::Closed {
+                    wiped_bytes,
+                    free_bytes,
+                });
+            }
+            let wiped = wipe_free(&self.context, &mut |_, _| {})?;
+            Ok(GpuReply::Closed {
+                wiped_bytes: wiped.bytes,
+                free_bytes: wiped.free_bytes,
+            })
+        });
+        closed.map_err(|error| {
+            let refusal = self.failed(&error, internal);
+            // What could not be wiped ends the session like a lost context.
+            self.lost.set(error.to_string()).ok();
+            refusal
+        })
+    }
+
+    pub(super) fn wipe(
+        &self,
+        stream: &mut Stream,
+        memories: Vec<Memory>,
+    ) -> Result<u64, DriverError> {
+        self.context.synchronize()?;
+        for memory in &memories {
+            stream.zero(memory.address, memory.bytes)?;
+        }
+        stream.synchronize()?;
+        memories
+            .iter()
+            .try_for_each(|memory| self.context.free(memory.address))?;
+        Ok(memories.iter().map(|memory| memory.bytes).sum())
+    }
+
+    /// What a failed call of the driver means. `refused` makes the refusal if it is neither memory nor the context.
+    pub(in crate::worker) fn failed(
+        &self,
+        error: &DriverError,
+        refused: impl Fn(String) -> Refusal,
+    ) -> Refusal {
+        if error.is_out_of_memory() {
+            return exceeded(true, format!("device {}: {error}", self.order.device.uuid));
+        }
+        if !error.is_lost() {
+            return refused(format!("device {}: {error}", self.order.device.uuid));
+        }
+        let fault = if error.is_kernel_fault() {
+            format!("a kernel of it failed: {error}")
+        } else {
+            format!("device {} is lost: {error}", self.order.device.uuid)
+        };
+        let is_first = self.lost.set(fault.clone()).is_ok();
+        let why = format!(
+            "session {} is over: {fault}; open a new one",
+            self.order.session
+        );
+        if is_first && error.is_kernel_fault() {
+            invalid(why)
+        } else {
+            lost(why)
+        }
+    }
+
+    pub(super) fn over_in(&self, state: &State) -> Option<Refusal> {
+        let session = self.order.session;
+        match self.lost.get() {
+            Some(why) => Some(lost(format!(
+                "session {session} is over: {why}; open a new one"
+            ))),
+            None if state.is_closed => Some(not_found(format!(
+                "session {session} was closed; open a new one"
+            ))),
+            None => None,
+        }
+    }
+
+    /// The state of a session that is not over.
+    pub(super) fn open(&self) -> Result<RwLockReadGuard<'_, State>, Refusal> {
+        let state = self.read();
+        match self.over_in(&state) {
+            Some(refusal) => Err(refusal),
+            None => Ok(state),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Buffers.
+
+use fabricbios_wire::{GpuReply, GpuSharedCopy, Refusal};
+
+use super::{Engine, Memory, State, number_of, unknown};
+use crate::{
+    driver::{DriverError, Stream},
+    worker::refusal::{exceeded, internal, invalid},
+};
+
+impl Engine {
+    pub(in crate::worker) fn allocate(&self, bytes: u64) -> Result<GpuReply, Refusal> {
+        // A session that is closed answers at once, also while it is being wiped.
+        drop(self.open()?);
+        let _taking = self.taking();
+        let (used, cap) = {
+            let state = self.open()?;
+            state.check_count()?;
+            (state.used(), self.order.vram_bytes)
+        };
+        if used.checked_add(bytes).is_none_or(|all| all > cap) {
+            let why = format!(
+                "bytes is {bytes}; lease {} has {cap} bytes of memory, and {used} of them are in use",
+                self.order.lease_id
+            );
+            return Err(exceeded(bytes <= cap, why));
+        }
+        let address = self
+            .context
+            .allocate(bytes)
+            .map_err(|error| self.failed(&error, internal))?;
+        let mut state = self.write();
+        state.buffer_bytes += bytes;
+        let number = state.number();
+        state.memories.insert(number, Memory { address, bytes });
+        let memory = self.handle(number);
+        Ok(GpuReply::Memory { memory, address })
+    }
+
+    /// Wipes and frees memory.
+    pub(in crate::worker) fn free(
+        &self,
+        stream: &mut Stream,
+        handle: u64,
+    ) -> Result<GpuReply, Refusal> {
+        self.memory(&*self.open()?, handle)?;
+        self.synchronize()?;
+        let _taking = self.taking();
+        let mut state = self.write();
+        // Another queue may have freed it, or closed the session.
+        let memory = match self.over_in(&state) {
+            Some(refusal) => return Err(refusal),
+            None => self.memory(&state, handle)?,
+        };
+        let wiped = self.context.synchronize().and_then(|()| {
+            stream.zero(memory.address, memory.bytes)?;
+            stream.synchronize()?;
+            self.context.free(memory.address)
+        });
+        wiped.map_err(|error| self.failed(&error, internal))?;
+        state.memories.remove(&number_of(handle));
+        state.buffer_bytes -= memory.bytes;
+        Ok(GpuReply::Done)
+    }
+
+    /// Queues work with a part of a buffer: `queue` gets its address.
+    pub(in crate::worker) fn copy(
+        &self,
+        (handle, offset, length): (u64, u64, u64),
+        queue: impl FnOnce(u64) -> Result<(), DriverError>,
+    ) -> Result<(), Refusal> {
+        let state = self.open()?;
+        let memory = self.memory(&state, handle)?;
+        if offset
+            .checked_add(length)
+            .is_none_or(|end| end > memory.bytes)
+        {
+            let why = format!(
+                "offset {offset} and length {length} are past the end of memory {handle:#x}, which has {} bytes",
+                memory.bytes
+            );
+            return Err(invalid(why));
+        }
+        queue(memory.address + offset).map_err(|error| self.failed(&error, internal))
+    }
+
+    /// Checks a part of the memory that a stream shares.
+    pub(in crate::worker) fn check_shared(
+        &self,
+        stream: &Stream,
+        copy: &GpuSharedCopy,
+    ) -> Result<(), Refusal> {
+        let (offset, length, has) = (copy.shared_offset, copy.length, stream.shared_bytes());
+        if offset.checked_add(length).is_some_and(|end| end <= has) {
+            return Ok(());
+        }
+        let why = format!(
+            "shared_offset {offset} and length {length} are past the end of the shared memory, which has {has} bytes"
+        );
+        Err(invalid(why))
+    }
+
+    pub(super) fn memory(&self, state: &State, handle: u64) -> Result<Memory, Refusal> {
+        let number = self.number_in("memory", handle)?;
+        state
+            .memories
+            .get(&number)
+            .copied()
+            .ok_or_else(|| unknown("memory", handle))
+    }
+}

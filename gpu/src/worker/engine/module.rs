@@ -1,0 +1,93 @@
+//! Modules and launches.
+
+use std::sync::Arc;
+
+use fabricbios_wire::{GpuReply, Refusal};
+
+use super::{Engine, unknown};
+use crate::{
+    driver::DriverError,
+    worker::{
+        image,
+        modules::{Loaded, load},
+        refusal::{exceeded, invalid},
+    },
+};
+
+/// Most bytes of all loaded modules, as they were sent.
+const IMAGE_BYTES_MAX: u64 = 1 << 30;
+
+impl Engine {
+    /// Checks that a module of so many bytes may be sent.
+    pub(in crate::worker) fn check_image(&self, length: u32) -> Result<(), Refusal> {
+        let state = self.open()?;
+        state.check_count()?;
+        let loaded = state.image_bytes;
+        if loaded + u64::from(length) > IMAGE_BYTES_MAX {
+            let why = format!(
+                "length is {length}; modules may have {IMAGE_BYTES_MAX} bytes, and {loaded} are loaded"
+            );
+            return Err(exceeded(true, why));
+        }
+        Ok(())
+    }
+
+    pub(in crate::worker) fn load(&self, bytes: Vec<u8>) -> Result<GpuReply, Refusal> {
+        image::check(self.order.device.vendor, &bytes).map_err(invalid)?;
+        let _taking = self.taking();
+        drop(self.open()?);
+        let loaded = load(&self.context, bytes).map_err(|error| self.failed(&error, invalid))?;
+        let mut state = self.write();
+        state.check_count()?;
+        let taken = loaded.device_bytes;
+        state.module_bytes += taken;
+        if taken > 0 && state.used() > self.order.vram_bytes {
+            state.module_bytes -= taken;
+            let why = format!(
+                "the module takes {taken} bytes of the device; lease {} has {} bytes of memory, and {} of them are in use",
+                self.order.lease_id,
+                self.order.vram_bytes,
+                state.used()
+            );
+            return Err(exceeded(true, why));
+        }
+        state.image_bytes += loaded.image_bytes;
+        let number = state.number();
+        state.modules.insert(number, Arc::new(loaded));
+        let module = self.handle(number);
+        Ok(GpuReply::Module { module })
+    }
+
+    pub(in crate::worker) fn unload(&self, handle: u64) -> Result<GpuReply, Refusal> {
+        self.module(handle)?;
+        self.synchronize()?;
+        let _taking = self.taking();
+        let mut state = self.write();
+        // Kernels of it may have been queued meanwhile.
+        self.synchronize()?;
+        let number = self.number_in("module", handle)?;
+        let loaded = state
+            .modules
+            .remove(&number)
+            .ok_or_else(|| unknown("module", handle))?;
+        state.image_bytes -= loaded.image_bytes;
+        state.module_bytes -= loaded.device_bytes;
+        Ok(GpuReply::Done)
+    }
+
+    pub(in crate::worker) fn module(&self, handle: u64) -> Result<Arc<Loaded>, Refusal> {
+        let state = self.open()?;
+        let found = state.modules.get(&self.number_in("module", handle)?);
+        found.cloned().ok_or_else(|| unknown("module", handle))
+    }
+
+    /// Queues work that uses no handle.
+    pub(in crate::worker) fn launch(
+        &self,
+        queue: impl FnOnce() -> Result<(), DriverError>,
+        refused: impl Fn(String) -> Refusal,
+    ) -> Result<(), Refusal> {
+        let _state = self.open()?;
+        queue().map_err(|error| self.failed(&error, refused))
+    }
+}

@@ -1,0 +1,158 @@
+//! The filter of system calls.
+
+use std::collections::BTreeMap;
+
+use nix::libc::{self, c_long};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter_all_threads,
+};
+
+/// Calls that fail with `EPERM`.
+pub(super) const DENIED: &[c_long] = &[
+    // Programs and processes. A thread is made with `clone`, see `rules`.
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    libc::SYS_tkill,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    // Networks. The listening socket is there, and accepts.
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    // Files of others.
+    libc::SYS_open_by_handle_at,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_mount_setattr,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    // Parts of the kernel that had many faults.
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    // The machine.
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+];
+
+/// The type of a socket without its flags.
+const SOCKET_TYPE: u64 = 0xf;
+
+/// Installs the filter in all threads of the process. A process whose calls are of another architecture (32 bits) is killed.
+pub(super) fn install() -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("the filter of system calls: {error}");
+    let rules = rules().map_err(|error| failed(&error))?;
+    // The C library then makes threads with `clone`, whose flags a filter can see.
+    let not_there = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    for (rules, errno) in [(rules, libc::EPERM), (not_there, libc::ENOSYS)] {
+        let program = compile(rules, errno).map_err(|error| failed(&error))?;
+        apply_filter_all_threads(&program).map_err(|error| failed(&error))?;
+    }
+    #[cfg(target_arch = "x86_64")]
+    apply_filter_all_threads(&deny_x32()).map_err(|error| failed(&error))?;
+    Ok(())
+}
+
+fn compile(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    errno: i32,
+) -> Result<BpfProgram, seccompiler::BackendError> {
+    let denied = SeccompAction::Errno(errno.cast_unsigned());
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    SeccompFilter::new(rules, SeccompAction::Allow, denied, arch)?.try_into()
+}
+
+fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
+    use SeccompCmpOp::{MaskedEq, Ne};
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        DENIED.iter().map(|call| (*call, Vec::new())).collect();
+    let mut deny_if = |call, conditions: &[(u8, SeccompCmpOp, u64)]| {
+        let of_call = rules.entry(call).or_default();
+        for (argument, operator, value) in conditions {
+            // The pointer of `sendto` is the only argument of 64 bits.
+            let length = if *argument == 4 {
+                SeccompCmpArgLen::Qword
+            } else {
+                SeccompCmpArgLen::Dword
+            };
+            let condition = SeccompCondition::new(*argument, length, operator.clone(), *value)?;
+            of_call.push(SeccompRule::new(vec![condition])?);
+        }
+        Ok::<_, seccompiler::BackendError>(())
+    };
+    let flag = |flag: i32| u64::from(flag.cast_unsigned());
+    let no_stream = [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET]
+        .map(|kind| (1, MaskedEq(SOCKET_TYPE), flag(kind)));
+    // A socket that cannot be connected is good for nothing but datagrams, so those cannot be made.
+    deny_if(libc::SYS_socket, &[(0, Ne, flag(libc::AF_UNIX))])?;
+    deny_if(libc::SYS_socket, &no_stream)?;
+    deny_if(libc::SYS_sendto, &[(4, Ne, 0)])?;
+    // Threads only.
+    let thread = flag(libc::CLONE_THREAD);
+    deny_if(libc::SYS_clone, &[(0, MaskedEq(thread), 0)])?;
+    // Signals to itself only.
+    let own = u64::from(std::process::id());
+    for call in [
+        libc::SYS_kill,
+        libc::SYS_tgkill,
+        libc::SYS_rt_sigqueueinfo,
+        libc::SYS_rt_tgsigqueueinfo,
+    ] {
+        deny_if(call, &[(0, Ne, own)])?;
+    }
+    Ok(rules)
+}
+
+/// Denies the calls of the x32 interface, whose numbers have this bit: the other filters do not know them.
+#[cfg(target_arch = "x86_64")]
+fn deny_x32() -> BpfProgram {
+    use seccompiler::sock_filter;
+    const X32_BIT: u32 = 0x4000_0000;
+    let step = |code: u32, (jt, jf), k| sock_filter {
+        code: u16::try_from(code).unwrap_or_default(),
+        jt,
+        jf,
+        k,
+    };
+    vec![
+        // The number of the call is at the start of what a filter sees.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0),
+        step(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, (0, 1), X32_BIT),
+        step(
+            libc::BPF_RET | libc::BPF_K,
+            (0, 0),
+            libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned(),
+        ),
+        step(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW),
+    ]
+}

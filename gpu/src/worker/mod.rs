@@ -1,0 +1,87 @@
+//! The process of a session. It holds the one context of a lease, and serves the tenant's streams: the daemon passes their bytes
+//! on and does not look at them. So a module or a kernel that breaks the vendor's driver breaks this process only.
+//!
+//! The worker reads its order ([`WorkerOrder`]) and a listening socket from standard input, opens the context, gives up all
+//! rights ([`sandbox`]), answers, and serves. It outlives the daemon, whose successor finds the socket again. It ends with the
+//! session, and has then written the session's number to standard output if everything of the tenant's was wiped.
+
+mod connection;
+mod engine;
+mod filter;
+mod image;
+mod launch;
+mod modules;
+mod order;
+mod queue;
+mod refusal;
+mod sandbox;
+mod server;
+mod share;
+
+use std::{
+    io::stdin,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixListener,
+    },
+    process::ExitCode,
+    sync::Arc,
+};
+
+use fabricbios_helper::Line;
+use nix::sys::socket::MsgFlags;
+
+pub use order::WorkerOrder;
+
+use self::{engine::Engine, server::Server};
+use crate::driver::Context;
+
+/// Serves the session that the order on standard input describes, until it ends. The process must have one thread, and have
+/// loaded nothing of the vendor's. The answer to the order is a `Result<Vec<String>, String>`: the parts of the isolation that
+/// this machine does not allow, or why the worker does not serve.
+///
+/// Exit status 0: the session was closed and everything wiped. 3: its context was lost, or something could not be wiped. 1: it
+/// did not begin.
+#[must_use]
+pub fn worker_main() -> ExitCode {
+    // There is nobody to tell if this fails: the caller sees that the line is closed.
+    let Ok(line) = stdin().as_fd().try_clone_to_owned().map(Line::from) else {
+        return ExitCode::FAILURE;
+    };
+    let started = start(&line);
+    let answer = started
+        .as_ref()
+        .map(|(_, _, lacks)| lacks)
+        .map_err(Clone::clone);
+    let sent = postcard::to_allocvec(&answer)
+        .map_err(std::io::Error::other)
+        .and_then(|bytes| line.send(&bytes, None, MsgFlags::empty()));
+    match started {
+        Ok((server, listener, _)) if sent.is_ok() => server.serve(&listener),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+type Started = (Arc<Server>, UnixListener, Vec<String>);
+
+fn start(line: &Line) -> Result<Started, String> {
+    let message = line
+        .receive()
+        .map_err(|error| format!("receive the order: {error}"))?;
+    let message = message.ok_or("no order came")?;
+    let order: WorkerOrder = postcard::from_bytes(&message.bytes)
+        .map_err(|error| format!("the order cannot be read: {error}"))?;
+    let listener: OwnedFd = message.descriptor.ok_or("no socket came with the order")?;
+    let mut lacks = sandbox::separate();
+    let device = &order.device;
+    let context = Context::open(
+        &order.libraries,
+        device.vendor,
+        &device.visible,
+        &device.uuid,
+    )
+    .map_err(|error| format!("device {}: no context can be opened: {error}", device.uuid))?;
+    lacks.extend(sandbox::close(order.uid, &order.gids)?);
+    let server = Arc::new(Server::new(Engine::new(order, context)));
+    Ok((server, UnixListener::from(listener), lacks))
+}

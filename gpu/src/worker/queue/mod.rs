@@ -1,0 +1,220 @@
+//! One stream: a queue of the session, whose operations are done and answered in their order.
+
+mod data;
+
+use std::{io, os::unix::net::UnixStream, time::Duration};
+
+use fabricbios_wire::{GPU_COPY_BYTES_MAX, GpuLaunch, GpuReply, GpuRequest, LeaseError, Refusal};
+
+use super::{
+    connection::{Connection, Operation},
+    launch::{check_arguments, check_shape},
+    refusal::{internal, invalid, not_found},
+    server::Server,
+};
+use crate::driver::{Arguments, DriverError, Shape, Stream};
+
+/// How long a client may take to open the session on a new stream.
+const OPENS_WITHIN: Duration = Duration::from_secs(10);
+/// Staging memory of a stream that may only close the session.
+const CLOSING_BYTES: usize = 4 << 10;
+
+/// An answer, unless the stream is broken.
+type Answered = io::Result<Result<GpuReply, Refusal>>;
+
+struct Queue<'a> {
+    server: &'a Server,
+    connection: &'a mut Connection,
+    stream: &'a mut Stream,
+    arguments: Arguments,
+}
+
+/// Serves a stream until the client ends it.
+pub(super) fn serve(server: &Server, socket: UnixStream) -> io::Result<()> {
+    let mut connection = Connection::new(socket);
+    connection.set_patience(Some(OPENS_WITHIN))?;
+    let Some(start) = connection.next()? else {
+        return Ok(());
+    };
+    let running = server.running();
+    let Operation {
+        header, request, ..
+    } = match connection.operation(start)? {
+        Ok(operation) => operation,
+        Err(rejected) => return connection.reject(&rejected),
+    };
+    let slot = match server.admit(&request) {
+        Ok(slot) => slot,
+        Err(refusal) => {
+            let is_full = refusal.error == LeaseError::ResourceBusy;
+            connection.answer(&header, &Err(refusal), &[])?;
+            drop(running);
+            return if is_full {
+                serve_close(server, &mut connection)
+            } else {
+                Ok(())
+            };
+        }
+    };
+    let staging = usize::try_from(GPU_COPY_BYTES_MAX).unwrap_or(usize::MAX);
+    let mut stream = match Stream::new(&server.engine.context, staging) {
+        Ok(stream) => stream,
+        Err(error) => {
+            let refusal = server.engine.failed(&error, internal);
+            connection.answer(&header, &Err(refusal), &[])?;
+            return Ok(());
+        }
+    };
+    connection.answer(&header, &Ok(server.opened()), &[])?;
+    connection.set_patience(None)?;
+    drop(running);
+    let mut queue = Queue {
+        server,
+        connection: &mut connection,
+        stream: &mut stream,
+        arguments: Arguments::new(),
+    };
+    let served = queue.serve();
+    if server.engine.order.one_shot {
+        let _running = server.running();
+        // Refused if the node has closed it before.
+        close(server, &mut stream).ok();
+    }
+    drop(stream);
+    drop(slot);
+    served
+}
+
+/// All queues are in use: the session can still be closed.
+fn serve_close(server: &Server, connection: &mut Connection) -> io::Result<()> {
+    let Some(start) = connection.next()? else {
+        return Ok(());
+    };
+    let _running = server.running();
+    let Operation {
+        header, request, ..
+    } = match connection.operation(start)? {
+        Ok(operation) => operation,
+        Err(rejected) => return connection.reject(&rejected),
+    };
+    if request != GpuRequest::Close {
+        let why = "this stream was refused: it can only close the session";
+        return connection.answer(&header, &Err(invalid(why)), &[]);
+    }
+    let answer = match Stream::new(&server.engine.context, CLOSING_BYTES) {
+        Ok(mut stream) => close(server, &mut stream),
+        Err(error) => Err(server.engine.failed(&error, internal)),
+    };
+    connection.answer(&header, &answer, &[])
+}
+
+/// Closes the session, and notes that before anybody hears of it.
+fn close(server: &Server, stream: &mut Stream) -> Result<GpuReply, Refusal> {
+    let closed = server.engine.close(stream)?;
+    server.note_wiped();
+    Ok(closed)
+}
+
+impl Queue<'_> {
+    fn serve(&mut self) -> io::Result<()> {
+        while let Some(start) = self.connection.next()? {
+            let running = self.server.running();
+            let answered = match self.connection.operation(start)? {
+                Ok(operation) => self.operate(operation),
+                Err(rejected) => return self.connection.reject(&rejected),
+            };
+            drop(running);
+            self.server.leave_if_over();
+            answered?;
+        }
+        Ok(())
+    }
+
+    fn operate(&mut self, operation: Operation) -> io::Result<()> {
+        let Operation {
+            header,
+            request,
+            descriptor,
+        } = operation;
+        let engine = &self.server.engine;
+        let answer = match request {
+            GpuRequest::Open { .. } => Err(invalid("this stream has opened its session already")),
+            GpuRequest::MemAlloc { bytes } => engine.allocate(bytes),
+            GpuRequest::MemWrite {
+                memory,
+                offset,
+                length,
+            } => self.write(memory, offset, length)?,
+            GpuRequest::ModuleLoad { length } => self.load(length)?,
+            GpuRequest::Launch(launch) => self.launch(&launch),
+            GpuRequest::Sync {
+                whole_session: true,
+            } => engine.synchronize().map(|()| GpuReply::Done),
+            GpuRequest::Sync {
+                whole_session: false,
+            } => self.synchronize(),
+            GpuRequest::MemRead {
+                memory,
+                offset,
+                length,
+            } => {
+                return self.read(&header, memory, offset, length);
+            }
+            GpuRequest::MemFree { memory } => engine.free(self.stream, memory),
+            GpuRequest::ModuleUnload { module } => engine.unload(module),
+            GpuRequest::Close => close(self.server, self.stream),
+            GpuRequest::MemShare { length } => self.share(descriptor, length),
+            GpuRequest::MemWriteShared(copy) => self.copy_shared(&copy, Stream::send_shared),
+            GpuRequest::MemReadShared(copy) => self.copy_shared(&copy, Stream::fetch_shared),
+        };
+        self.connection.answer(&header, &answer, &[])
+    }
+
+    fn failed(&self, error: &DriverError) -> Refusal {
+        self.server.engine.failed(error, internal)
+    }
+
+    fn synchronize(&mut self) -> Result<GpuReply, Refusal> {
+        let done = self.stream.synchronize();
+        done.map(|()| GpuReply::Done)
+            .map_err(|error| self.failed(&error))
+    }
+
+    fn launch(&mut self, launch: &GpuLaunch) -> Result<GpuReply, Refusal> {
+        let engine = &self.server.engine;
+        let loaded = engine.module(launch.module)?;
+        check_shape(engine.order.device.vendor, launch).map_err(invalid)?;
+        let name = &launch.kernel;
+        let kernel = loaded.kernel(name).map_err(|error| {
+            if error.is_not_found() {
+                let why = format!(
+                    "module {:#x} has no kernel {name:?}: {error}",
+                    launch.module
+                );
+                return not_found(why);
+            }
+            engine.failed(&error, internal)
+        })?;
+        check_arguments(launch, kernel.parameters.as_deref()).map_err(invalid)?;
+        self.arguments.set(&launch.arguments);
+        let shape = Shape {
+            grid: launch.grid,
+            block: launch.block,
+            shared_bytes: launch.shared_bytes,
+        };
+        let queue = || self.stream.launch(&kernel, shape, &mut self.arguments);
+        let refused = |why: String| {
+            let GpuLaunch {
+                grid,
+                block,
+                shared_bytes,
+                ..
+            } = launch;
+            invalid(format!(
+                "kernel {name:?}, grid {grid:?}, block {block:?}, shared_bytes {shared_bytes}: {why}"
+            ))
+        };
+        engine.launch(queue, refused)?;
+        Ok(GpuReply::Done)
+    }
+}

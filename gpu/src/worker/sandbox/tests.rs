@@ -1,0 +1,255 @@
+//! A child process shuts itself in and tries everything that it must not be able to do.
+
+use std::{
+    collections::BTreeSet,
+    env, fs, io,
+    net::{TcpListener, UdpSocket},
+    os::{
+        fd::AsRawFd,
+        unix::net::{UnixDatagram, UnixListener, UnixStream},
+    },
+    process::Command,
+    ptr,
+    sync::mpsc,
+    thread,
+};
+
+use nix::{
+    errno::Errno,
+    libc::{self, c_long},
+    sys::{
+        prctl::get_dumpable,
+        resource::{Resource, getrlimit},
+        signal::{Signal, kill},
+    },
+    unistd::{Pid, geteuid, getgid, getgroups, getpid, getppid, getuid},
+};
+
+use super::{super::filter::DENIED, close, separate};
+
+const MARK: &str = "FABRICBIOS_TEST_SANDBOX";
+const UID: u32 = 0x4000_0001;
+
+/// Runs the child's part of a test in a process of its own.
+fn in_a_child(test: &str) {
+    let ended = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "--include-ignored", "--nocapture"])
+        .arg(format!("worker::sandbox::tests::{test}"))
+        .env(MARK, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(
+        said.contains("1 passed"),
+        "{said}\n{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+}
+
+fn is_child() -> bool {
+    env::var_os(MARK).is_some()
+}
+
+#[test]
+fn a_worker_is_shut_in() {
+    in_a_child("shut_in");
+}
+
+#[test]
+fn a_worker_has_another_user_and_no_capabilities() {
+    in_a_child("another_user");
+}
+
+/// The result of a system call.
+fn call(number: c_long, arguments: [usize; 5]) -> Result<c_long, Errno> {
+    let [a, b, c, d, e] = arguments;
+    // SAFETY: none of the calls in this file that could harm the process does anything: they are denied, or their
+    // arguments are not valid.
+    Errno::result(unsafe { libc::syscall(number, a, b, c, d, e) })
+}
+
+fn number(of: i32) -> usize {
+    of.cast_unsigned() as usize
+}
+
+#[test]
+#[ignore = "a process of another test"]
+fn shut_in() {
+    if !is_child() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(place.path().join("socket")).unwrap();
+    let _client = UnixStream::connect(place.path().join("socket")).unwrap();
+    // As the same user: what fails now does not fail for lack of rights to others' processes.
+    close(geteuid().as_raw(), &[]).unwrap();
+
+    let denied = Err(Errno::EPERM);
+    for denied_call in DENIED {
+        assert_eq!(
+            call(*denied_call, [0; 5]),
+            denied,
+            "system call {denied_call}"
+        );
+    }
+    let domains = [
+        libc::AF_INET,
+        libc::AF_INET6,
+        libc::AF_NETLINK,
+        libc::AF_PACKET,
+        libc::AF_VSOCK,
+    ];
+    for domain in domains {
+        let made = call(
+            libc::SYS_socket,
+            [number(domain), number(libc::SOCK_STREAM), 0, 0, 0],
+        );
+        assert_eq!(made, denied, "sockets of family {domain}");
+    }
+    for kind in [libc::SOCK_DGRAM, libc::SOCK_SEQPACKET, libc::SOCK_RAW] {
+        let flags = number(kind | libc::SOCK_CLOEXEC);
+        let made = call(libc::SYS_socket, [number(libc::AF_UNIX), flags, 0, 0, 0]);
+        assert_eq!(made, denied, "sockets of type {kind}");
+    }
+    let is_denied = |error: io::Error| assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    is_denied(TcpListener::bind("127.0.0.1:0").unwrap_err());
+    is_denied(UdpSocket::bind("127.0.0.1:0").unwrap_err());
+    is_denied(UnixStream::connect(place.path().join("socket")).unwrap_err());
+    is_denied(UnixDatagram::unbound().unwrap_err());
+    is_denied(Command::new("/bin/true").spawn().unwrap_err());
+
+    let to_somebody = call(libc::SYS_sendto, [0, 0, 0, 0, 1]);
+    assert_eq!(to_somebody, denied);
+
+    // Processes: `clone3` is not there, and `clone` makes threads only.
+    assert_eq!(call(libc::SYS_clone3, [0; 5]), Err(Errno::ENOSYS));
+    assert_eq!(
+        call(libc::SYS_clone, [number(libc::SIGCHLD), 0, 0, 0, 0]),
+        denied
+    );
+    let (parent, own) = (getppid(), getpid());
+    assert_eq!(kill(parent, None), Err(Errno::EPERM));
+    assert_eq!(kill(Pid::from_raw(0), None), Err(Errno::EPERM));
+    assert_eq!(kill(Pid::from_raw(-1), None), Err(Errno::EPERM));
+    assert_eq!(kill(own, None), Ok(()));
+    assert_eq!(kill(own, Signal::SIGURG), Ok(()));
+    let others = [number(parent.as_raw()), number(parent.as_raw()), 0, 0, 0];
+    for signal in [
+        libc::SYS_tgkill,
+        libc::SYS_rt_sigqueueinfo,
+        libc::SYS_rt_tgsigqueueinfo,
+    ] {
+        assert_eq!(call(signal, others), denied, "system call {signal}");
+    }
+    // Calls of other interfaces of the kernel are denied or fatal; x32 is the one with the same numbers.
+    #[cfg(target_arch = "x86_64")]
+    assert_eq!(call(0x4000_0000 | libc::SYS_getpid, [0; 5]), denied);
+
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    for set in ["CapPrm", "CapEff", "CapInh"] {
+        let none = format!("{set}:\t0000000000000000");
+        assert!(status.contains(&none), "{set}: {status}");
+    }
+
+    // What a worker does goes on.
+    let (stream, _) = listener.accept().unwrap();
+    let (one, other) = UnixStream::pair().unwrap();
+    // SAFETY: the buffer has a byte.
+    let sent = unsafe {
+        libc::sendto(
+            one.as_raw_fd(),
+            [1_u8].as_ptr().cast(),
+            1,
+            0,
+            ptr::null(),
+            0,
+        )
+    };
+    assert_eq!(sent, 1);
+    drop((stream, other));
+    assert_eq!(thread::spawn(|| 5).join().unwrap(), 5);
+    assert!(!get_dumpable().unwrap());
+    assert_eq!(getrlimit(Resource::RLIMIT_CORE), Ok((0, 0)));
+}
+
+/// A field of each thread's status.
+fn of_all_threads(field: &str) -> BTreeSet<String> {
+    let threads = fs::read_dir("/proc/self/task").unwrap();
+    let statuses = threads.map(|it| fs::read_to_string(it.unwrap().path().join("status")).unwrap());
+    statuses
+        .map(|status| {
+            let mut lines = status.lines().filter_map(|line| line.split_once(":\t"));
+            lines
+                .find(|(key, _)| *key == field)
+                .unwrap()
+                .1
+                .trim()
+                .to_owned()
+        })
+        .collect()
+}
+
+#[test]
+#[ignore = "a process of another test"]
+fn another_user() {
+    if !is_child() {
+        return;
+    }
+    let is_root = geteuid().is_root();
+    let before = fs::read_link("/proc/self/ns/net").unwrap();
+    let lacks = separate();
+    // A thread such as drivers have.
+    let (end, waits) = mpsc::channel::<()>();
+    let (begin, begun) = mpsc::channel();
+    let driver = thread::spawn(move || {
+        begin
+            .send(fs::read_link("/proc/thread-self/ns/net").unwrap())
+            .unwrap();
+        waits.recv().unwrap_err();
+        // The filter is this thread's too.
+        call(libc::SYS_execve, [0; 5])
+    });
+    let network = begun.recv().unwrap();
+    assert_eq!(
+        network == before,
+        lacks.iter().any(|lack| lack.contains("network namespace"))
+    );
+    let lacks = close(UID, &[UID + 1, UID + 2]).unwrap();
+    assert_eq!(
+        of_all_threads("NoNewPrivs"),
+        BTreeSet::from(["1".to_owned()])
+    );
+    assert_eq!(of_all_threads("Seccomp"), BTreeSet::from(["2".to_owned()]));
+    let none = BTreeSet::from(["0000000000000000".to_owned()]);
+    for set in ["CapPrm", "CapEff", "CapAmb"] {
+        assert_eq!(of_all_threads(set), none, "{set}");
+    }
+    if is_root {
+        assert_eq!(lacks, [""; 0]);
+        assert_eq!((getuid().as_raw(), getgid().as_raw()), (UID, UID));
+        let groups: BTreeSet<u32> = getgroups()
+            .unwrap()
+            .into_iter()
+            .map(nix::unistd::Gid::as_raw)
+            .collect();
+        assert_eq!(groups, BTreeSet::from([UID + 1, UID + 2]));
+        assert_eq!(
+            of_all_threads("Uid"),
+            BTreeSet::from([[UID; 4].map(|it| it.to_string()).join("\t")])
+        );
+        // Of this thread, which starts those of the queues.
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+        for set in ["CapBnd:\t0000000000000000", "CapInh:\t0000000000000000"] {
+            assert!(status.contains(set), "{set}: {status}");
+        }
+    } else {
+        assert!(
+            lacks
+                .iter()
+                .any(|lack| lack.contains("not started by root")),
+            "{lacks:?}"
+        );
+    }
+    drop(end);
+    assert_eq!(driver.join().unwrap(), Err(Errno::EPERM));
+}

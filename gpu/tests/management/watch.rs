@@ -1,0 +1,111 @@
+//! The health watch.
+
+use std::{
+    sync::{
+        Arc,
+        mpsc::{Receiver, channel},
+    },
+    time::Duration,
+};
+
+use fabricbios_gpu::{Device, Health, management::HealthWatch};
+use stand_in_device::{Identity, Knob, Vendor};
+
+use crate::lab::{Lab, PATIENCE};
+
+/// After so long a library hangs, in these tests.
+const SILENCE: Duration = Duration::from_secs(3);
+
+type Told = (String, Health);
+
+fn watch(lab: &Lab, devices: Vec<Device>) -> (HealthWatch, Receiver<Told>) {
+    let (tell, told) = channel();
+    let tell = move |uuid: &str, health: &Health| {
+        // The test may be over.
+        tell.send((uuid.to_owned(), health.clone())).ok();
+    };
+    let (supervisor, libraries) = (lab.supervisor.clone(), lab.libraries.clone());
+    let watch =
+        HealthWatch::start_with(supervisor, libraries, devices, Arc::new(tell), SILENCE).unwrap();
+    (watch, told)
+}
+
+/// Waits until the health is told that is meant. A slow machine may tell of others before.
+fn wait_for(told: &Receiver<Told>, uuid: &str, is_meant: impl Fn(&Health) -> bool) -> Health {
+    loop {
+        let (of, health) = told.recv_timeout(PATIENCE).unwrap();
+        if of == uuid && is_meant(&health) {
+            return health;
+        }
+    }
+}
+
+#[test]
+fn errors_are_told_when_they_happen() {
+    let lab = Lab::new();
+    let devices = lab.discover().devices;
+    let uuid = devices[0].uuid.clone();
+    // The first look, after which errors are waited for, tells this.
+    lab.directory.set(Knob::Ecc, "2").unwrap();
+    let (watch, told) = watch(&lab, devices);
+    wait_for(
+        &told,
+        &uuid,
+        |it| matches!(it, Health::Degraded(why) if why.starts_with("2 ")),
+    );
+    lab.directory.set(Knob::Xid, "94").unwrap();
+    let health = wait_for(
+        &told,
+        &uuid,
+        |it| matches!(it, Health::Degraded(why) if why.contains("XID")),
+    );
+    let Health::Degraded(why) = health else {
+        unreachable!()
+    };
+    assert!(
+        why.starts_with("XID 94: ") && why.contains("; 2 memory errors"),
+        "{why}"
+    );
+    lab.directory.set(Knob::Xid, "79").unwrap();
+    let failed = "XID 79: it has fallen off the bus: restart the machine";
+    wait_for(&told, &uuid, |it| *it == Health::Failed(failed.into()));
+    drop(watch);
+}
+
+#[test]
+fn an_error_of_a_device_is_one_of_its_partitions() {
+    let lab = Lab::new();
+    lab.directory.set(Knob::Mig, "2").unwrap();
+    let devices = lab.discover().devices;
+    lab.directory.set(Knob::Ecc, "1").unwrap();
+    let (_watch, told) = watch(&lab, devices);
+    let uuid = Identity::partition(1).uuid();
+    wait_for(&told, &uuid, |it| matches!(it, Health::Degraded(_)));
+    lab.directory.set(Knob::Xid, "95").unwrap();
+    wait_for(
+        &told,
+        &uuid,
+        |it| matches!(it, Health::Failed(why) if why.starts_with("XID 95")),
+    );
+}
+
+#[test]
+fn a_library_that_hangs_is_told_and_asked_again() {
+    let lab = Lab::new();
+    let devices = vec![lab.device(Vendor::Nvidia)];
+    let uuid = devices[0].uuid.clone();
+    let (watch, told) = watch(&lab, devices);
+    lab.directory.set(Knob::HangNvml, "1").unwrap();
+    let silent = |it: &Health| {
+        matches!(it, Health::Degraded(why) if why.starts_with("NVML does not answer: ")
+            && why.contains("no progress for 3000 ms"))
+    };
+    wait_for(&told, &uuid, silent);
+    lab.directory.clear(Knob::HangNvml).unwrap();
+    wait_for(&told, &uuid, |it| *it == Health::Good);
+    // Nothing is told after the end. The threads end when the library hangs for certain.
+    lab.directory.set(Knob::HangNvml, "1").unwrap();
+    drop(watch);
+    let left: Vec<Told> = told.iter().collect();
+    assert_eq!(left, []);
+}

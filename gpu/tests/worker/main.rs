@@ -1,0 +1,35 @@
+//! The worker of a session, as a process, with the stand-ins of the vendors' libraries.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a test that cannot go on has failed; its numbers are small"
+)]
+
+mod client;
+mod end;
+mod kernels;
+mod refusals;
+mod shared;
+mod streams;
+mod worker;
+
+use std::env;
+
+use fabricbios_wire::GpuVendor;
+
+/// Both vendors; of those for which the crate was built.
+fn vendors() -> Vec<GpuVendor> {
+    let nvidia = cfg!(feature = "gpu-cuda").then_some(GpuVendor::Nvidia);
+    let amd = cfg!(feature = "gpu-hip").then_some(GpuVendor::Amd);
+    nvidia.into_iter().chain(amd).collect()
+}
+
+/// The worker's part of the tests; does nothing when it is run as a test.
+#[test]
+#[ignore = "a process of the other tests"]
+fn worker_process() {
+    if env::var_os(worker::MARK).is_some() {
+        worker::be_one();
+    }
+}

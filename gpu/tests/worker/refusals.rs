@@ -1,0 +1,267 @@
+//! Requests that are refused, after which the stream goes on.
+
+use fabricbios_wire::{GpuRequest, GpuVendor, LeaseError, RefusalClass};
+
+use crate::{
+    client::{Answer, launch, refused, write},
+    vendors,
+    worker::{FILL, Lab, SESSION, SPIN, VRAM, Worker, libraries},
+};
+
+fn invalid(answer: &Answer, says: &[&str]) {
+    refused(
+        answer,
+        LeaseError::InvalidArgs,
+        RefusalClass::Permanent,
+        says,
+    );
+}
+
+fn unknown(answer: &Answer, says: &[&str]) {
+    refused(answer, LeaseError::NotFound, RefusalClass::Permanent, says);
+}
+
+#[test]
+fn handles_of_others_are_refused() {
+    for vendor in vendors() {
+        let lab = Lab::new(vendor);
+        let worker = lab.worker();
+        let mut client = worker.open();
+        let (memory, _) = client.allocate(4096);
+        let module = client.load(&lab.module(FILL));
+        assert_eq!(memory >> 32, SESSION & 0xffff_ffff);
+        // Of another session, never made, of the other kind.
+        let foreign = memory ^ (1 << 40);
+        let session = SESSION.to_string();
+        for (handle, says) in [
+            (foreign, "of another session"),
+            (memory + 100, "does not exist"),
+            (module, "does not exist"),
+        ] {
+            let shown = format!("{handle:#x}");
+            let says = [says, shown.as_str()];
+            unknown(&client.ask(&GpuRequest::MemFree { memory: handle }), &says);
+            let read = GpuRequest::MemRead {
+                memory: handle,
+                offset: 0,
+                length: 1,
+            };
+            unknown(&client.ask(&read), &says);
+            unknown(&client.ask_with(&write(handle, 0, 9), &[0; 9]), &says);
+        }
+        unknown(
+            &client.ask(&GpuRequest::MemFree { memory: foreign }),
+            &[session.as_str()],
+        );
+        for handle in [module ^ (1 << 40), module + 100, memory] {
+            unknown(
+                &client.ask(&GpuRequest::ModuleUnload { module: handle }),
+                &[],
+            );
+            unknown(
+                &client.ask(&GpuRequest::Launch(launch(handle, "fill", (1, 1), &[]))),
+                &[],
+            );
+        }
+        assert_eq!(client.read(memory, 0, 1), [0]);
+    }
+}
+
+#[test]
+fn the_cap_holds() {
+    for vendor in vendors() {
+        let lab = Lab::new(vendor);
+        let worker = lab.worker();
+        let (mut client, mut other) = (worker.open(), worker.open());
+        let (memory, _) = client.allocate(VRAM - 4096);
+        other.allocate(4096);
+        let cap = VRAM.to_string();
+        let more = |answer: &Answer, class| {
+            refused(answer, LeaseError::CapacityExceeded, class, &[cap.as_str()]);
+        };
+        more(
+            &client.ask(&GpuRequest::MemAlloc { bytes: 1 }),
+            RefusalClass::Transient,
+        );
+        more(
+            &client.ask(&GpuRequest::MemAlloc { bytes: VRAM + 1 }),
+            RefusalClass::Permanent,
+        );
+        more(
+            &client.ask(&GpuRequest::MemAlloc { bytes: u64::MAX }),
+            RefusalClass::Permanent,
+        );
+        client.done(&GpuRequest::MemFree { memory }, &[]);
+        client.allocate(VRAM - 4096);
+        // A lease that has more than the device has at the moment.
+        let mut order = lab.order();
+        order.vram_bytes = 1 << 40;
+        let worker = lab.start(&order);
+        let answer = worker.open().ask(&GpuRequest::MemAlloc { bytes: 1 << 39 });
+        let says = ["memory", order.device.uuid.as_str()];
+        refused(
+            &answer,
+            LeaseError::CapacityExceeded,
+            RefusalClass::Transient,
+            &says,
+        );
+    }
+}
+
+#[test]
+fn copies_stay_within_their_buffer() {
+    for vendor in vendors() {
+        let lab = Lab::new(vendor);
+        let worker = lab.worker();
+        let mut client = worker.open();
+        let (memory, _) = client.allocate(4096);
+        client.write(memory, 4095, &[7]);
+        for (offset, length) in [
+            (0, 4097),
+            (4096, 1),
+            (4095, 2),
+            (u64::MAX, 1),
+            (u64::MAX - 1, 4),
+        ] {
+            let offset_says = format!("offset {offset}");
+            let says = ["4096 bytes", offset_says.as_str()];
+            let read = GpuRequest::MemRead {
+                memory,
+                offset,
+                length,
+            };
+            invalid(&client.ask(&read), &says);
+            let data = vec![1; length.try_into().unwrap()];
+            invalid(
+                &client.ask_with(&write(memory, offset, data.len()), &data),
+                &says,
+            );
+        }
+        let mut expected = vec![0; 4096];
+        expected[4095] = 7;
+        assert_eq!(client.read(memory, 0, 4096), expected);
+    }
+}
+
+#[test]
+fn what_is_no_module_is_refused() {
+    for vendor in vendors() {
+        let lab = Lab::new(vendor);
+        let worker = lab.worker();
+        let mut client = worker.open();
+        for bytes in [&b"hello"[..], b"\0", b"// .version 7.0", &[0xff; 70_000]] {
+            invalid(&client.try_load(bytes), &["is not", "begins with"]);
+        }
+        let other = match vendor {
+            GpuVendor::Nvidia => b"__CLANG_OFFLOAD_BUNDLE__".to_vec(),
+            GpuVendor::Amd => FILL.into(),
+        };
+        invalid(&client.try_load(&other), &["is not"]);
+        // The driver looks further.
+        let broken = match vendor {
+            GpuVendor::Nvidia => b".version 7.0\n.entry fill(".to_vec(),
+            GpuVendor::Amd => b"\x7fELF, and no more".to_vec(),
+        };
+        let uuid = lab.order().device.uuid;
+        invalid(
+            &client.try_load(&broken),
+            &[uuid.as_str(), "ModuleLoadData"],
+        );
+        client.load(&lab.module(FILL));
+    }
+}
+
+#[test]
+fn launches_that_cannot_be_are_refused() {
+    for vendor in vendors() {
+        let lab = Lab::new(vendor);
+        let worker = lab.worker();
+        let mut client = worker.open();
+        let (memory, address) = client.allocate(4096);
+        let module = client.load(&lab.module(FILL));
+        let address = address.to_le_bytes();
+        let arguments: [&[u8]; 3] = [&address, &[1; 4], &1024_u32.to_le_bytes()];
+        let good = launch(module, "fill", (1, 1), &arguments);
+        let with = |change: &dyn Fn(&mut fabricbios_wire::GpuLaunch)| {
+            let mut launch = good.clone();
+            change(&mut launch);
+            GpuRequest::Launch(launch)
+        };
+        let missing = client.ask(&with(&|it| it.kernel = "fil".into()));
+        unknown(&missing, &["\"fil\"", "500"]);
+        invalid(
+            &client.ask(&with(&|it| it.grid[1] = 65_536)),
+            &["grid.y is 65536"],
+        );
+        invalid(&client.ask(&with(&|it| it.grid[0] = 0)), &["grid.x is 0"]);
+        invalid(
+            &client.ask(&with(&|it| it.block = [32, 33, 1])),
+            &["1056 threads"],
+        );
+        // Only the driver knows how much shared memory the device has.
+        let shared = client.ask(&with(&|it| it.shared_bytes = 1 << 30));
+        invalid(&shared, &["shared_bytes 1073741824", "\"fill\""]);
+        if vendor == GpuVendor::Nvidia {
+            // HIP cannot tell what a kernel takes.
+            let few = client.ask(&with(&|it| drop(it.arguments.pop())));
+            invalid(&few, &["takes 3 arguments, and 2 were given"]);
+            let many = client.ask(&with(&|it| it.arguments.push(vec![0])));
+            invalid(&many, &["takes 3 arguments, and 4 were given"]);
+            let short = client.ask(&with(&|it| it.arguments[0].truncate(4)));
+            invalid(&short, &["argument 0", "has 8 bytes, and 4 were given"]);
+        }
+        client.sync();
+        assert_eq!(client.read(memory, 0, 4096), [0; 4096]);
+        client.done(&with(&|it| it.block[0] = 1024), &[]);
+        assert_eq!(client.read(memory, 0, 4096), [1; 4096]);
+    }
+}
+
+#[test]
+fn arguments_that_are_missing_are_zero() {
+    // Only HIP cannot tell how many there are.
+    for vendor in vendors().into_iter().filter(|it| *it == GpuVendor::Amd) {
+        let lab = Lab::new(vendor);
+        let worker = lab.worker();
+        let mut client = worker.open();
+        let module = client.load(&lab.module(SPIN));
+        // For no cycles.
+        client.done(
+            &GpuRequest::Launch(launch(module, "spin", (1, 1), &[])),
+            &[],
+        );
+        client.sync();
+    }
+}
+
+#[test]
+fn a_worker_that_cannot_begin_says_why() {
+    for vendor in vendors() {
+        let lab = Lab::new(vendor);
+        let mut order = lab.order();
+        order.libraries.cuda = vec!["/nowhere/libcuda.so.1".into()];
+        order.libraries.hip.clone_from(&order.libraries.cuda);
+        let (worker, answer) = Worker::start(&lab, &order);
+        let why = answer.unwrap_err();
+        assert!(why.contains("/nowhere/libcuda.so.1"), "{why}");
+        assert_eq!(worker.ended(), Some(1));
+        order.libraries = libraries();
+        order.device.uuid = "GPU-00000000-0000-0000-0000-000000000000".into();
+        let (worker, answer) = Worker::start(&lab, &order);
+        let why = answer.unwrap_err();
+        assert!(why.contains("no visible device is GPU-0000"), "{why}");
+        assert_eq!(worker.ended(), Some(1));
+    }
+}
+
+#[test]
+fn a_vendor_that_is_not_built_in_is_named() {
+    let all = [GpuVendor::Nvidia, GpuVendor::Amd];
+    for vendor in all.into_iter().filter(|it| !vendors().contains(it)) {
+        let lab = Lab::new(vendor);
+        let (worker, answer) = Worker::start(&lab, &lab.order());
+        let why = answer.unwrap_err();
+        assert!(why.contains("built without the feature gpu-"), "{why}");
+        assert_eq!(worker.ended(), Some(1));
+    }
+}

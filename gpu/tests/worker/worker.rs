@@ -1,0 +1,286 @@
+//! A worker process with its device.
+
+use std::{
+    env,
+    fs::{self, File},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            fs::PermissionsExt,
+            net::{UnixListener, UnixStream},
+            process::ExitStatusExt,
+        },
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitCode, Stdio, exit},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use fabricbios_gpu::{
+    Device, Health, Libraries,
+    worker::{WorkerOrder, worker_main},
+};
+use fabricbios_helper::Line;
+use fabricbios_wire::{GpuReply, GpuRequest, GpuVendor, LeaseId};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        socket::MsgFlags,
+    },
+    unistd::{Pid, dup2_stdout},
+};
+use stand_in_device::{Directory, Identity, Knob, Module, VARIABLE, Vendor};
+use tempfile::TempDir;
+
+use crate::{client::Client, vendors};
+
+/// The file that gets the number of a session that was wiped.
+pub(crate) const MARK: &str = "FABRICBIOS_TEST_WORKER";
+
+pub(crate) const LEASE: LeaseId = LeaseId(0x1234_5678_9abc_def0_1234_5678_9abc_def0);
+pub(crate) const SESSION: u64 = 0x0102_0304_8506_0708;
+/// Memory of the device.
+pub(crate) const DEVICE_BYTES: u64 = 32 << 20;
+const PAGE: usize = 4096;
+/// The cap of a session.
+pub(crate) const VRAM: u64 = 16 << 20;
+/// No user of the machine.
+const UID: u32 = 0x4000_0001;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) const FILL: &str = include_str!("../../../testbed/stand-ins/ptx/fill.ptx");
+pub(crate) const VECTOR_ADD: &str = include_str!("../../../testbed/stand-ins/ptx/vector_add.ptx");
+pub(crate) const MATMUL: &str = include_str!("../../../testbed/stand-ins/ptx/matmul_tiled.ptx");
+pub(crate) const SPIN: &str = include_str!("../../../testbed/stand-ins/ptx/spin.ptx");
+pub(crate) const FAULT: &str = include_str!("../../../testbed/stand-ins/ptx/fault.ptx");
+
+/// A device of the stand-ins, of one test.
+#[derive(Clone, Debug)]
+pub(crate) struct Lab {
+    pub(crate) vendor: GpuVendor,
+    pub(crate) directory: Directory,
+    _place: Arc<TempDir>,
+}
+
+impl Lab {
+    pub(crate) fn new(vendor: GpuVendor) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let directory = Directory::at(place.path().join("state")).unwrap();
+        directory
+            .set(Knob::Memory, &DEVICE_BYTES.to_string())
+            .unwrap();
+        Self {
+            vendor,
+            directory,
+            _place: Arc::new(place),
+        }
+    }
+
+    /// Of one vendor, for tests of what both have in common. None: the crate was built for none.
+    pub(crate) fn any() -> Option<Self> {
+        vendors().first().map(|vendor| Self::new(*vendor))
+    }
+
+    fn side(&self) -> Vendor {
+        match self.vendor {
+            GpuVendor::Nvidia => Vendor::Nvidia,
+            GpuVendor::Amd => Vendor::Amd,
+        }
+    }
+
+    /// The bytes of the device's memory.
+    fn memory(&self) -> Vec<u8> {
+        self.directory.memory_of(self.side()).unwrap()
+    }
+
+    /// Whether some of the device's memory has this pattern, which is not all zeroes.
+    pub(crate) fn has(&self, pattern: &[u8]) -> bool {
+        let memory = self.memory();
+        let used = (0..memory.len())
+            .step_by(PAGE)
+            .filter(|at| memory[*at..][..PAGE] != [0; PAGE]);
+        used.into_iter().any(|at| {
+            let end = memory.len().min(at + PAGE + pattern.len());
+            memory[at.saturating_sub(pattern.len())..end]
+                .windows(pattern.len())
+                .any(|it| it == pattern)
+        })
+    }
+
+    /// Whether all of the device's memory is zero.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.memory()
+            .chunks_exact(PAGE)
+            .all(|page| page == [0; PAGE])
+    }
+
+    /// A module of the kernels of a PTX text.
+    pub(crate) fn module(&self, text: &str) -> Vec<u8> {
+        match self.vendor {
+            GpuVendor::Nvidia => text.into(),
+            GpuVendor::Amd => Module::code_object(text),
+        }
+    }
+
+    pub(crate) fn order(&self) -> WorkerOrder {
+        let identity = Identity::whole(self.side());
+        WorkerOrder {
+            lease_id: LEASE,
+            session: SESSION,
+            device: Device {
+                uuid: identity.uuid(),
+                vendor: self.vendor,
+                name: identity.name(),
+                pci: None,
+                vram_bytes: DEVICE_BYTES,
+                compute_units: 1,
+                compute_slices: 7,
+                partition_of: None,
+                has_partitions: false,
+                nodes: Vec::new(),
+                visible: identity.uuid(),
+                health: Health::Good,
+            },
+            libraries: libraries(),
+            vram_bytes: VRAM,
+            one_shot: false,
+            scrub_at_close: false,
+            uid: UID,
+            gids: vec![UID + 1],
+        }
+    }
+
+    pub(crate) fn start(&self, order: &WorkerOrder) -> Worker {
+        let (worker, answer) = Worker::start(self, order);
+        answer.unwrap();
+        worker
+    }
+
+    /// A worker as the lab's plain order says.
+    pub(crate) fn worker(&self) -> Worker {
+        self.start(&self.order())
+    }
+}
+
+/// The stand-ins are beside this program.
+pub(crate) fn libraries() -> Libraries {
+    let beside = |name: &str| vec![env::current_exe().unwrap().with_file_name(name)];
+    Libraries {
+        nvml: Vec::new(),
+        cuda: beside("libstand_in_cuda.so"),
+        hip: beside("libstand_in_hip.so"),
+    }
+}
+
+/// A worker process. It is killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    child: Mutex<Child>,
+    place: TempDir,
+    pub(crate) pid: Pid,
+}
+
+impl Worker {
+    /// Starts a worker; what it answers to its order comes beside it.
+    pub(crate) fn start(lab: &Lab, order: &WorkerOrder) -> (Self, Result<Vec<String>, String>) {
+        let place = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(socket(place.path())).unwrap();
+        let (line, its) = Line::pair().unwrap();
+        let child = Command::new(env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "worker_process",
+                "--include-ignored",
+                "--nocapture",
+            ])
+            .env(MARK, mark(place.path()))
+            .env(VARIABLE, lab.directory.path())
+            .stdin(OwnedFd::from(its))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let order = postcard::to_allocvec(order).unwrap();
+        line.send(&order, Some(listener.as_fd()), MsgFlags::empty())
+            .unwrap();
+        assert!(
+            line.is_ready_within(PATIENCE).unwrap(),
+            "the worker does not answer"
+        );
+        let message = line
+            .receive()
+            .unwrap()
+            .expect("the worker ended without an answer");
+        let pid = Pid::from_raw(child.id().try_into().unwrap());
+        let worker = Self {
+            child: Mutex::new(child),
+            place,
+            pid,
+        };
+        (worker, postcard::from_bytes(&message.bytes).unwrap())
+    }
+
+    pub(crate) fn connect(&self) -> Client {
+        Client::new(UnixStream::connect(socket(self.place.path())).unwrap())
+    }
+
+    /// A stream that has opened the session.
+    pub(crate) fn open(&self) -> Client {
+        let mut client = self.connect();
+        let opened = client.ask(&GpuRequest::Open {
+            lease_id: LEASE,
+            session: 0,
+        });
+        assert!(matches!(opened, Ok(GpuReply::Opened(_))), "{opened:?}");
+        client
+    }
+
+    /// Waits for the end of the process; returns its exit status, None if a signal ended it.
+    pub(crate) fn ended(&self) -> Option<i32> {
+        let status = self.child.lock().unwrap().wait().unwrap();
+        assert!(
+            status.core_dumped() || status.code().is_some() || status.signal() == Some(9),
+            "{status}"
+        );
+        status.code()
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.child.lock().unwrap().try_wait().unwrap().is_none()
+    }
+
+    /// The session that it says to have wiped.
+    pub(crate) fn wiped(&self) -> String {
+        fs::read_to_string(mark(self.place.path())).unwrap()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let mut child = self.child.lock().unwrap();
+        if child.try_wait().unwrap().is_none() {
+            kill(self.pid, Signal::SIGKILL).unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+fn socket(place: &Path) -> PathBuf {
+    place.join("socket")
+}
+
+fn mark(place: &Path) -> PathBuf {
+    place.join("wiped")
+}
+
+/// The worker's part.
+pub(crate) fn be_one() {
+    let mark = File::create(env::var_os(MARK).unwrap()).unwrap();
+    dup2_stdout(mark).unwrap();
+    let code = worker_main();
+    exit(i32::from(
+        format!("{code:?}") != format!("{:?}", ExitCode::SUCCESS),
+    ));
+}

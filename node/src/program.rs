@@ -1,0 +1,90 @@
+//! The program `fabricbiosd`: its subcommands. Other programs that contain the daemon call [`main`] too.
+
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+use clap::Parser;
+use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    config::{Cli, Command, Settings},
+    helpers, journal, log_format, run, watchdog,
+};
+
+/// Most log lines in the queue to standard error, some seconds of a busy node; further lines are dropped.
+const LINES_WAITING_MAX: usize = 16_384;
+
+/// Interval of the check for dropped log lines.
+const DROPS_TOLD_EVERY: Duration = Duration::from_secs(5);
+
+/// Runs the subcommand in the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::ControlServer(settings) => control_server(*settings),
+        Command::Supervisor => {
+            helpers::supervisor_main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
+        Command::AskRdma => fabricbios_nvmet::ask_rdma_main(),
+        Command::Watchdog(arguments) => {
+            watchdog::watchdog_main(|is_orphan| arguments.ends(is_orphan))
+        }
+        Command::Journal(arguments) => {
+            journal::journal_main(&arguments).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
+        Command::GpuWorker => fabricbios_gpu::worker::worker_main(),
+    }
+}
+
+fn control_server(settings: Settings) -> ExitCode {
+    let _until_written = log_to_stderr();
+    if let Err(errno) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!(%errno, "tenants' bytes and keys may end up in a core dump");
+    }
+    match run::control_server(settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Logs through a queue, so that a stalled reader of the log does not stall a cut.
+fn log_to_stderr() -> WorkerGuard {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let (writer, dropped, guard) = log_format::stderr(LINES_WAITING_MAX);
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .fmt_fields(log_format::fields())
+        .with_writer(writer)
+        .init();
+    let tell = thread::Builder::new().name("log drops".into());
+    if let Err(error) = tell.spawn(move || tell_drops(&dropped)) {
+        tracing::error!(%error, "cannot start a thread: lines of the log that are dropped are not told");
+    }
+    guard
+}
+
+/// Logs the number of dropped lines whenever it has grown. This line can be dropped too; then a later one has the
+/// larger number. The proof of a cut is not lost with its log line: LEASE_QUERY tells it.
+fn tell_drops(dropped: &ErrorCounter) {
+    let mut told = 0;
+    loop {
+        thread::sleep(DROPS_TOLD_EVERY);
+        let dropped = dropped.dropped_lines();
+        if dropped > told {
+            told = dropped;
+            tracing::error!(
+                dropped,
+                "lines of the log were dropped since the start: it is not read as fast as it is written"
+            );
+        }
+    }
+}

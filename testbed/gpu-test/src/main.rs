@@ -1,0 +1,52 @@
+//! The test of GPU leases on the GPUs of this machine: `gpu-test`. It contains the daemon, so this one file is all that a machine
+//! needs. It changes no setting of a device and resets nothing. With the stand-ins of the vendors' libraries on
+//! LD_LIBRARY_PATH it runs the same scenarios on them, and says so.
+
+mod bare;
+mod node;
+mod report;
+mod scenarios;
+mod speed;
+
+use std::{env, process::ExitCode};
+
+use clap::Parser;
+
+use crate::report::Report;
+
+/// Tests GPU leases on the GPUs of this machine.
+#[derive(Debug, Parser)]
+#[command(name = "gpu-test", version)]
+struct Arguments {
+    /// Run only these scenarios
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    only: Vec<String>,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+    /// Bytes of each measured copy, MiB
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    copy_mib: u64,
+    /// Rounds of each measurement
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    rounds: usize,
+}
+
+fn main() -> ExitCode {
+    // The daemon starts copies of this program, and their first argument is a subcommand of the daemon.
+    let is_daemon = env::args()
+        .nth(1)
+        .is_some_and(|first| node::SUBCOMMANDS.contains(&&*first));
+    if is_daemon {
+        return fabricbios_node::program::main();
+    }
+    if env::args().nth(1).as_deref() == Some(bare::SUBCOMMAND) {
+        return bare::main();
+    }
+    let arguments = Arguments::parse();
+    let mut report = Report::default();
+    if let Err(error) = scenarios::run(&arguments, &mut report) {
+        report.failed("run to the end", &format!("{error:#}"));
+    }
+    report.print(arguments.json)
+}

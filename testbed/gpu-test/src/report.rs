@@ -1,0 +1,109 @@
+//! The results.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+/// What was checked and measured.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Report {
+    /// The devices, as the vendor's library names them.
+    pub(crate) devices: Vec<String>,
+    checks: Vec<Check>,
+    figures: Vec<Figure>,
+    /// What this machine does not allow, so that a lower rung was reached.
+    limits: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    name: String,
+    passed: bool,
+    detail: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Figure {
+    name: String,
+    unit: &'static str,
+    median: f64,
+    least: f64,
+    most: f64,
+    rounds: usize,
+}
+
+impl Report {
+    /// Records a check and prints it at once. Returns whether it holds.
+    pub(crate) fn check(&mut self, name: &str, holds: bool, detail: impl ToString) -> bool {
+        let detail = detail.to_string();
+        match holds {
+            true => eprintln!("ok {name}{}", in_brackets(&detail)),
+            false => eprintln!("FAILED {name}: {detail}"),
+        }
+        self.checks.push(Check {
+            name: name.to_owned(),
+            passed: holds,
+            detail,
+        });
+        holds
+    }
+
+    pub(crate) fn failed(&mut self, name: &str, why: &str) {
+        self.check(name, false, why);
+    }
+
+    /// Something that this machine does not allow.
+    pub(crate) fn limit(&mut self, what: impl ToString) {
+        let what = what.to_string();
+        eprintln!("   not on this machine: {what}");
+        self.limits.push(what);
+    }
+
+    /// Records a measurement by its rounds.
+    pub(crate) fn figure(&mut self, name: &str, unit: &'static str, mut rounds: Vec<f64>) {
+        rounds.sort_by(f64::total_cmp);
+        let (Some(&least), Some(&most)) = (rounds.first(), rounds.last()) else {
+            return;
+        };
+        let median = rounds[rounds.len() / 2];
+        eprintln!(
+            "   {name}: {median:.3} {unit} ({least:.3}–{most:.3}, {} rounds)",
+            rounds.len()
+        );
+        self.figures.push(Figure {
+            name: name.to_owned(),
+            unit,
+            median,
+            least,
+            most,
+            rounds: rounds.len(),
+        });
+    }
+
+    /// Prints the summary. A run without a check is a failure.
+    pub(crate) fn print(&self, as_json: bool) -> ExitCode {
+        if as_json {
+            match serde_json::to_string_pretty(self) {
+                Ok(text) => println!("{text}"),
+                Err(error) => eprintln!("the report cannot be printed: {error}"),
+            }
+        }
+        let failed = self.checks.iter().filter(|it| !it.passed).count();
+        eprintln!(
+            "gpu-test: {} ok, {failed} failed, on {}",
+            self.checks.len() - failed,
+            self.devices.join(", ")
+        );
+        match failed == 0 && !self.checks.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        }
+    }
+}
+
+fn in_brackets(detail: &str) -> String {
+    match detail.is_empty() {
+        true => String::new(),
+        false => format!(" ({detail})"),
+    }
+}

@@ -1,0 +1,433 @@
+//! The scenarios, each with leases of its own.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use fabricbios_client::{
+    Argument, Error, GpuBuilder, GpuLease, GpuSession, Node,
+    wire::{
+        GPU_CUDA, GpuExclusivityClass, InventoryForm, LeasePhase, Reply, Request, ResourceInventory,
+    },
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{Arguments, node::Daemon, report::Report, speed};
+
+/// PTX of the kernels; the stand-ins know them by name.
+const VECTOR_ADD: &[u8] = include_bytes!("../../stand-ins/ptx/vector_add.ptx");
+const MATMUL: &[u8] = include_bytes!("../../stand-ins/ptx/matmul_tiled.ptx");
+pub(crate) const SPIN: &[u8] = include_bytes!("../../stand-ins/ptx/spin.ptx");
+
+/// Edge of a tile of the matrix product, threads.
+const TILE: u32 = 16;
+
+/// For a device to be wiped, and for a slow machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+type Scenario = fn(&Arguments, &mut Daemon, &mut Report) -> Result<()>;
+
+const SCENARIOS: [(&str, Scenario); 8] = [
+    ("discovery", discovery),
+    ("vector_add", vector_add),
+    ("matrix", matrix),
+    ("two_tenants", two_tenants),
+    ("reconnect", reconnect),
+    ("expiry_in_a_launch", expiry_in_a_launch),
+    ("worker_that_stops", worker_that_stops),
+    ("speed", speed::measure),
+];
+
+/// Runs the scenarios that are asked for.
+pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<()> {
+    let mut daemon = Daemon::start("exclusive")?;
+    for (name, scenario) in SCENARIOS {
+        let is_wanted = arguments.only.is_empty() || arguments.only.iter().any(|it| it == name);
+        if !is_wanted {
+            continue;
+        }
+        eprintln!("== {name}");
+        if let Err(error) = scenario(arguments, &mut daemon, report) {
+            report.failed(name, &format!("{error:#}"));
+        }
+    }
+    for line in daemon
+        .log()
+        .lines()
+        .filter(|line| line.contains("does not allow"))
+    {
+        report.limit(line);
+    }
+    daemon.signal(Signal::SIGTERM)?;
+    let ended_well = daemon.wait()?;
+    report.check("the daemon ends with nothing left", ended_well, "");
+    Ok(())
+}
+
+/// Leases the first GPU that takes PTX. After a lease it is wiped first, which takes its time.
+pub(crate) fn lease(node: &Node, secs: u32) -> Result<GpuLease> {
+    let gpus = inventory(node)?.gpus;
+    let gpu = gpus.iter().find(|gpu| gpu.flags & GPU_CUDA != 0);
+    let gpu = gpu.context("no GPU of NVIDIA, and the kernels of this test are PTX")?;
+    let ask = || {
+        GpuBuilder::new()
+            .on(node)
+            .resource(gpu.resource_id)
+            .min_vram(1 << 20)
+            .exclusivity(GpuExclusivityClass::DeviceExclusive)
+            .lease_secs(secs)
+            .auto_renew(false)
+            .acquire()
+    };
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match ask() {
+            Ok(lease) => return Ok(lease),
+            Err(error) if Instant::now() > until => return Err(error.into()),
+            Err(_) => thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+pub(crate) fn inventory(node: &Node) -> Result<ResourceInventory> {
+    match node.call_blocking(Request::GetInventory(InventoryForm::Structured))? {
+        Reply::Inventory(inventory) => Ok(inventory),
+        other => anyhow::bail!("no inventory: {other:?}"),
+    }
+}
+
+fn discovery(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
+    let node = daemon.operator()?;
+    let inventory = inventory(&node)?;
+    let has_memory = inventory
+        .gpus
+        .iter()
+        .all(|gpu| gpu.vram_bytes > 0 && gpu.compute_units > 0);
+    report.check(
+        "GPUs are listed with memory and compute units",
+        !inventory.gpus.is_empty() && has_memory,
+        format!("{:?}", inventory.gpus),
+    );
+    let lease = lease(&node, 60)?;
+    let session = GpuSession::new(&lease)?;
+    report.devices.push(session.info().device.clone());
+    report.check("a session opens", session.id() != 0, &session.info().device);
+    session.close()?;
+    lease.free()?;
+    Ok(())
+}
+
+/// Numbers that are not all alike, and whose sums are exact.
+fn numbers(count: u32, seed: u32) -> Vec<f32> {
+    let value = |at: u32| {
+        f32::from((at.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 24).to_le_bytes()[0])
+    };
+    (0..count).map(value).collect()
+}
+
+fn bytes_of(numbers: &[f32]) -> Vec<u8> {
+    numbers
+        .iter()
+        .flat_map(|number| number.to_le_bytes())
+        .collect()
+}
+
+fn numbers_of(bytes: &[u8]) -> Vec<f32> {
+    let (words, _) = bytes.as_chunks::<4>();
+    words.iter().map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+fn vector_add(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
+    const COUNT: u32 = 1_000_003;
+    let lease = lease(&daemon.tenant("blue")?, 60)?;
+    let session = GpuSession::new(&lease)?;
+    let (a, b) = (numbers(COUNT, 1), numbers(COUNT, 2));
+    let length = u64::from(COUNT) * 4;
+    let [first, second, sum] = [
+        session.mem_alloc(length)?,
+        session.mem_alloc(length)?,
+        session.mem_alloc(length)?,
+    ];
+    session.mem_write(&first, 0, &bytes_of(&a))?;
+    session.mem_write(&second, 0, &bytes_of(&b))?;
+    let module = session.module_load(VECTOR_ADD)?;
+    let arguments = [
+        Argument::Memory(&first),
+        Argument::Memory(&second),
+        Argument::Memory(&sum),
+        Argument::from(COUNT),
+    ];
+    session.launch(
+        &module,
+        "vector_add",
+        [COUNT.div_ceil(256), 1, 1],
+        [256, 1, 1],
+        0,
+        &arguments,
+    )?;
+    session.sync()?;
+    let mut got = vec![0; usize::try_from(length)?];
+    session.mem_read(&sum, 0, &mut got)?;
+    let expected: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+    report.check(
+        "vector add: as on the CPU",
+        numbers_of(&got) == expected,
+        format!("{COUNT} numbers"),
+    );
+    lease.free()?;
+    Ok(())
+}
+
+fn matrix(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
+    const EDGE: u32 = 128;
+    let lease = lease(&daemon.tenant("blue")?, 60)?;
+    let session = GpuSession::new(&lease)?;
+    let edge = EDGE as usize;
+    let (a, b) = (numbers(EDGE * EDGE, 3), numbers(EDGE * EDGE, 4));
+    let length = u64::from(EDGE) * u64::from(EDGE) * 4;
+    let [left, right, product] = [
+        session.mem_alloc(length)?,
+        session.mem_alloc(length)?,
+        session.mem_alloc(length)?,
+    ];
+    session.mem_write(&left, 0, &bytes_of(&a))?;
+    session.mem_write(&right, 0, &bytes_of(&b))?;
+    let module = session.module_load(MATMUL)?;
+    let arguments = [
+        Argument::Memory(&left),
+        Argument::Memory(&right),
+        Argument::Memory(&product),
+        Argument::from(EDGE),
+    ];
+    let grid = [EDGE / TILE, EDGE / TILE, 1];
+    session.launch(
+        &module,
+        "matmul_tiled",
+        grid,
+        [TILE, TILE, 1],
+        0,
+        &arguments,
+    )?;
+    session.sync()?;
+    let mut got = vec![0; usize::try_from(length)?];
+    session.mem_read(&product, 0, &mut got)?;
+    let got = numbers_of(&got);
+    // Whole numbers below 2^24 are exact in any order of the sums.
+    let wrong = (0..edge * edge).find(|at| {
+        let (row, column) = (at / edge, at % edge);
+        let sum: f32 = (0..edge)
+            .map(|k| a[row * edge + k] * b[k * edge + column])
+            .sum();
+        got[*at] != sum
+    });
+    report.check(
+        "tiled matrix product: as on the CPU",
+        wrong.is_none(),
+        format!("{EDGE} × {EDGE}, first difference {wrong:?}"),
+    );
+    lease.free()?;
+    Ok(())
+}
+
+/// The second tenant reads all memory that it can get, and finds nothing of the first one's.
+fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
+    const PATTERN: [u8; 8] = *b"tenant1!";
+    const PIECE: u64 = 32 << 20;
+    let first = lease(&daemon.tenant("blue")?, 120)?;
+    let session = GpuSession::new(&first)?;
+    let piece = PIECE.min(session.info().vram_bytes / 4);
+    let pattern: Vec<u8> = PATTERN
+        .iter()
+        .copied()
+        .cycle()
+        .take(usize::try_from(piece)?)
+        .collect();
+    let mut filled = 0;
+    let mut pieces = Vec::new();
+    while filled < (2 << 30) {
+        let Ok(memory) = session.mem_alloc(piece) else {
+            break;
+        };
+        session.mem_write(&memory, 0, &pattern)?;
+        filled += piece;
+        pieces.push(memory);
+    }
+    let module = session.module_load(SPIN)?;
+    session.launch(
+        &module,
+        "spin",
+        [1; 3],
+        [1; 3],
+        0,
+        &[Argument::from(u64::MAX)],
+    )?;
+    let waits = daemon.tenant("red")?;
+    let refused = GpuBuilder::new()
+        .on(&waits)
+        .resource(first.info().resource_id)
+        .min_vram(1)
+        .patience(Duration::ZERO)
+        .acquire();
+    let is_capacity = matches!(&refused, Err(Error::Refused(refusal)) if refusal.error.name() == "CapacityExceeded");
+    report.check(
+        "a second tenant on a held device: CapacityExceeded",
+        is_capacity,
+        format!("{refused:?}"),
+    );
+    // The worker is killed in the middle of a kernel, so it wipes nothing itself.
+    let began = Instant::now();
+    first.free()?;
+    let second = lease(&daemon.tenant("red")?, 120)?;
+    report.figure(
+        "revoke to device free",
+        "s",
+        vec![began.elapsed().as_secs_f64()],
+    );
+    let session = GpuSession::new(&second)?;
+    let (mut searched, mut found) = (0, 0_usize);
+    let mut pieces = Vec::new();
+    let mut bytes = vec![0; usize::try_from(piece)?];
+    while let Ok(memory) = session.mem_alloc(piece) {
+        session.mem_read(&memory, 0, &mut bytes)?;
+        searched += piece;
+        found += bytes
+            .windows(PATTERN.len())
+            .filter(|it| *it == PATTERN)
+            .count();
+        pieces.push(memory);
+        if searched >= (8 << 30) {
+            break;
+        }
+    }
+    report.check(
+        "the next tenant finds nothing of the first one's bytes",
+        found == 0 && searched >= filled,
+        format!("{filled} bytes filled, {searched} searched, {found} found"),
+    );
+    let told = daemon
+        .log()
+        .lines()
+        .rev()
+        .find(|line| line.contains("scrubbed"))
+        .map(str::to_owned);
+    report.check(
+        "the scrubbed share is told",
+        told.is_some(),
+        told.unwrap_or_default(),
+    );
+    second.free()?;
+    Ok(())
+}
+
+fn reconnect(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
+    let lease = lease(&daemon.tenant("blue")?, 60)?;
+    let session = GpuSession::new(&lease)?;
+    let memory = session.mem_alloc(4096)?;
+    session.mem_write(&memory, 0, b"still here")?;
+    let (id, handle) = (session.id(), memory.keep());
+    // Another connection of the same tenant; the first one is left open.
+    let again = GpuLease::open(&daemon.tenant("blue")?, lease.lease_id())?;
+    let attached = GpuSession::attach(&again, id)?;
+    let mut bytes = [0; 10];
+    attached.mem_read(&attached.memory(handle), 0, &mut bytes)?;
+    report.check(
+        "a session goes on over another connection",
+        bytes == *b"still here",
+        "",
+    );
+    let stranger = GpuLease::open(&daemon.tenant("red")?, lease.lease_id());
+    report.check("and is not another tenant's", stranger.is_err(), "");
+    lease.free()?;
+    Ok(())
+}
+
+fn expiry_in_a_launch(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
+    let tenant = daemon.tenant("blue")?;
+    let short = lease(&tenant, 3)?;
+    let session = GpuSession::new(&short)?;
+    let module = session.module_load(SPIN)?;
+    session.launch(
+        &module,
+        "spin",
+        [1; 3],
+        [1; 3],
+        0,
+        &[Argument::from(u64::MAX)],
+    )?;
+    let until = Instant::now() + short.remaining();
+    let synced = session.sync();
+    let late = Instant::now().saturating_duration_since(until);
+    report.check(
+        "expiry in the middle of a launch ends the session",
+        synced.is_err(),
+        format!("{synced:?}"),
+    );
+    report.figure(
+        "session ends after the deadline",
+        "ms",
+        vec![late.as_secs_f64() * 1e3],
+    );
+    let id = short.lease_id();
+    let phase = until_some(|| {
+        let info = tenant.lease_blocking(Request::LeaseQuery(id)).ok()?;
+        Some(info.phase).filter(|phase| *phase == LeasePhase::Expired)
+    });
+    report.check("the lease is expired, and not fenced", phase.is_some(), "");
+    let next = lease(&tenant, 60);
+    let why = format!("{:?}", next.as_ref().err());
+    report.check("the device is leased again", next.is_ok(), why);
+    next?.free()?;
+    Ok(())
+}
+
+/// A stopped worker ends like any other.
+fn worker_that_stops(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
+    let tenant = daemon.tenant("blue")?;
+    let held = lease(&tenant, 60)?;
+    let session = GpuSession::new(&held)?;
+    let worker = workers()
+        .into_iter()
+        .next()
+        .context("no worker is to be seen")?;
+    kill(worker, Signal::SIGSTOP)?;
+    held.free()?;
+    report.check(
+        "a stopped worker is gone when the end of the lease is told",
+        !workers().contains(&worker),
+        worker,
+    );
+    drop(session);
+    let next = lease(&tenant, 60);
+    let why = format!("{:?}", next.as_ref().err());
+    report.check("the device is leased again", next.is_ok(), why);
+    next?.free()?;
+    Ok(())
+}
+
+/// The worker processes on this machine.
+fn workers() -> Vec<Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_worker = |pid: &i32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).nth(1) == Some(b"gpu-worker")
+    };
+    pids.filter(is_worker).map(Pid::from_raw).collect()
+}
+
+/// The first value within the patience for slow machines.
+fn until_some<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match look() {
+            Some(found) => return Some(found),
+            None if Instant::now() > until => return None,
+            None => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+#!/usr/bin/python3
+"""Shared by the suites of GPU leases: a node whose GPUs are stand-ins, their knobs, leases and programs in them."""
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+from checks import give_back, programs, skip, until
+from fabric import Node, program
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+STAND_INS = REPOSITORY / "target/stand-ins"
+PTX = REPOSITORY / "testbed/stand-ins/ptx"
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+SOCKET = "/run/fabricbios/local.sock"
+# Device numbers of the nodes that stand for the GPU's: kmsg can be opened and read, so a refusal is the device controller's.
+GPU_NODES = {"nvidia240": (1, 11), "nvidiactl": (1, 11), "nvidia-uvm": (1, 11)}
+OTHER_NODE = (10, 237)  # loop-control, for a device of nobody's.
+
+
+def ready():
+    """Ends the suite as not run if something is missing."""
+    programs()
+    for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libamdhip64.so.6"):
+        if not (STAND_INS / name).exists():
+            skip(f"{STAND_INS / name}: `cargo xtask stand-ins` makes it")
+
+
+class GpuNode(Node):
+    """A node with one NVIDIA and one AMD device, which are stand-ins with a directory of their own."""
+
+    def __init__(self, *more, mode="exclusive", knobs=None, **settings):
+        self.stand_ins = pathlib.Path(tempfile.mkdtemp(prefix="stand-ins-"))
+        self.stand_ins.chmod(0o1777)
+        for name, value in (knobs or {}).items():
+            self.knob(name, value)
+        for name, (major, minor) in GPU_NODES.items():
+            with contextlib.suppress(FileExistsError):
+                os.mknod(f"/dev/{name}", 0o20666, os.makedev(major, minor))
+            os.chmod(f"/dev/{name}", 0o666)
+        os.environ["LD_LIBRARY_PATH"] = str(STAND_INS)
+        os.environ["FABRICBIOS_STAND_IN_DIR"] = str(self.stand_ins)
+        os.environ["PATH"] = f"{STAND_INS / 'bin'}:{os.environ['PATH']}"
+        super().__init__("--gpus", "all", "--gpu-share-mode", mode, "--local-socket", SOCKET, *more, device="none", mem_bytes="1MiB",
+                         address="127.0.0.1", **settings)
+
+    def knob(self, name, value=None):
+        """Sets a knob of the stand-ins; without a value it is switched off."""
+        at = self.stand_ins / name
+        at.write_text("" if value is None else f"{value}\n")
+
+    def __exit__(self, *ended):
+        super().__exit__(*ended)
+        shutil.rmtree(self.stand_ins, ignore_errors=True)
+
+    @property
+    def root(self):
+        """The control group of its leases."""
+        return next(CGROUPS.glob("fabricbios-gpu-*"), None)
+
+
+def gpus(tenant):
+    """The GPUs in the inventory, by vendor."""
+    rows = [row for row in tenant.ask("inventory")["resources"] if row["resource_type"] == "gpu"]
+    return {("amd" if "AMD" in row["name"] else "nvidia"): row for row in rows}
+
+
+def alloc(tenant, vram="1MiB", secs=600, *more, resource=None):
+    """Leases a part of a GPU."""
+    words = ["lease", "alloc", "gpu", "--vram", vram, "--secs", secs]
+    return tenant.ask(*words, *(["--resource", resource] if resource else []), *more)
+
+
+@contextlib.contextmanager
+def leased(tenant, *request, **terms):
+    """A lease, given back at the end unless it has ended already."""
+    lease = alloc(tenant, *request, **terms)
+    try:
+        yield lease
+    finally:
+        give_back(tenant, lease)
+
+
+def kernel(tenant, lease, name, *arguments, grid="1", block="1", remote=True):
+    """Runs a kernel of the stand-ins' PTX in a session of the lease."""
+    words = ["gpu", "run", "--lease", lease["lease_id"], "--ptx", PTX / f"{name}.ptx", "--kernel", name, "--grid", grid, "--block", block]
+    words += [word for argument in arguments for word in ("--arg", argument)]
+    return tenant.ask(*words, *([] if remote else ["--local-socket", SOCKET]))
+
+
+def workers():
+    """The worker processes."""
+    found = set()
+    for at in pathlib.Path("/proc").iterdir():
+        if at.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (at / "cmdline").read_bytes().split(b"\0")
+                found |= {int(at.name)} if b"gpu-worker" in words[1:2] else set()
+    return found
+
+
+def run_in(tenant, lease, *command, **more):
+    """Starts a program on this machine in a lease, as `fabricctl run` does."""
+    words = [program("fabricctl"), "run", "--lease", lease["lease_id"], "--local-socket", SOCKET, "--", *map(str, command)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **more)
+
+
+def device_bytes(node, vendor="nvidia"):
+    """All memory of a stand-in."""
+    at = next(path for path in node.stand_ins.iterdir() if path.name.startswith(vendor) and path.suffix == ".device-memory")
+    return at.read_bytes()
+
+
+def gone(pids, secs=30):
+    """Waits until these processes have ended."""
+    return until(lambda: not any(pathlib.Path(f"/proc/{pid}/exe").exists() for pid in pids), secs, f"the end of {pids}")

@@ -1,0 +1,229 @@
+//! Contexts: a process's memory and streams on a device.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI32, Ordering},
+    },
+};
+
+use crate::{
+    Device, HostMemory, Identity, Knob, Share, Status, Usage,
+    knob::LOOK,
+    lock,
+    mapping::Mapping,
+    stream::{Mark, Stream},
+};
+
+/// Address of the first byte of every device.
+pub(crate) const BASE: u64 = 0x7f00_0000_0000;
+/// The number of the default stream.
+pub(crate) const DEFAULT_STREAM: usize = 0;
+
+#[derive(Debug, Clone, Copy)]
+struct Allocation {
+    bytes: u64,
+    record: usize,
+}
+
+/// A context.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) identity: Identity,
+    device: Arc<Device>,
+    record: usize,
+    share: Share,
+    memory: Arc<Mapping>,
+    allocations: Mutex<BTreeMap<u64, Allocation>>,
+    streams: Mutex<BTreeMap<usize, Arc<Stream>>>,
+    /// The first error of a kernel; 0 if there was none.
+    error: AtomicI32,
+}
+
+impl Context {
+    pub(crate) fn new(device: Arc<Device>, identity: Identity) -> Result<Self, Status> {
+        let opened = device
+            .open_context(&identity)
+            .map_err(|error| said(&error))?;
+        let opened = opened.ok_or(Status::OUT_OF_MEMORY)?;
+        let default = Stream::start(true).map_err(|error| said(&error))?;
+        Ok(Self {
+            identity,
+            device,
+            record: opened.record,
+            share: opened.share,
+            memory: opened.memory,
+            allocations: Mutex::default(),
+            streams: Mutex::new(BTreeMap::from([(DEFAULT_STREAM, default)])),
+            error: AtomicI32::new(0),
+        })
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Nothing but the context's end works after a kernel's error.
+    pub(crate) fn check(&self) -> Result<(), Status> {
+        match self.error.load(Ordering::Acquire) {
+            0 => Ok(()),
+            error => Err(Status(error)),
+        }
+    }
+
+    pub(crate) fn usage(&self) -> Result<Usage, Status> {
+        self.device
+            .usage(&self.identity)
+            .map_err(|error| said(&error))
+    }
+
+    pub(crate) fn allocate(&self, bytes: u64) -> Result<u64, Status> {
+        if bytes == 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let taken = self
+            .device
+            .allocate(self.share, self.identity.partition, bytes);
+        let taken = taken.map_err(|error| said(&error))?;
+        let (record, offset) = taken.ok_or(Status::OUT_OF_MEMORY)?;
+        lock(&self.allocations).insert(offset, Allocation { bytes, record });
+        Ok(BASE + offset)
+    }
+
+    /// Waits for all work, as the vendors' drivers do, and gives memory back.
+    pub(crate) fn free(&self, address: u64) -> Result<(), Status> {
+        let offset = address.checked_sub(BASE).ok_or(Status::INVALID_VALUE)?;
+        if !lock(&self.allocations).contains_key(&offset) {
+            return Err(Status::INVALID_VALUE);
+        }
+        self.synchronize()?;
+        let allocation = lock(&self.allocations).remove(&offset);
+        let allocation = allocation.ok_or(Status::INVALID_VALUE)?;
+        let locked = self.device.lock().map_err(|error| said(&error))?;
+        locked.remove(allocation.record);
+        Ok(())
+    }
+
+    /// The place of a range of device memory. An allocation of the context contains all of it.
+    pub(crate) fn offset(&self, address: u64, length: usize) -> Option<u64> {
+        let offset = address.checked_sub(BASE)?;
+        let allocations = lock(&self.allocations);
+        let (start, allocation) = allocations.range(..=offset).next_back()?;
+        let end = offset.checked_add(length as u64)?;
+        (end <= start + allocation.bytes).then_some(offset)
+    }
+
+    pub(crate) fn add_stream(&self, id: usize, is_blocking: bool) -> Result<(), Status> {
+        let stream = Stream::start(is_blocking).map_err(|error| said(&error))?;
+        lock(&self.streams).insert(id, stream);
+        Ok(())
+    }
+
+    pub(crate) fn remove_stream(&self, id: usize) -> Result<(), Status> {
+        let removed = lock(&self.streams).remove(&id);
+        removed.ok_or(Status::INVALID_HANDLE)?.close();
+        Ok(())
+    }
+
+    /// Gives work to a stream. The default stream waits for the others, and they for it, unless they were made not to.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        stream: usize,
+        work: impl FnOnce(&Self) -> Result<(), Status> + Send + 'static,
+    ) -> Result<Mark, Status> {
+        let streams = lock(&self.streams);
+        let chosen = streams.get(&stream).ok_or(Status::INVALID_HANDLE)?;
+        let waits_for = |id: usize, other: &Stream| {
+            id != stream
+                && other.is_blocking
+                && chosen.is_blocking
+                && (id == DEFAULT_STREAM || stream == DEFAULT_STREAM)
+        };
+        let others = streams.iter().filter(|(id, other)| waits_for(**id, other));
+        let after = others.map(|(_, other)| other.mark()).collect();
+        let context = Arc::clone(self);
+        chosen.submit(after, move || {
+            let done = context.check().and_then(|()| work(&context));
+            if let Err(Status(error)) = done {
+                let first = (Ordering::AcqRel, Ordering::Acquire);
+                context
+                    .error
+                    .compare_exchange(0, error, first.0, first.1)
+                    .ok();
+            }
+        });
+        Ok(chosen.mark())
+    }
+
+    pub(crate) fn copy_in(&self, offset: u64, from: HostMemory, length: usize) {
+        self.memory.copy_in(offset, from, length);
+    }
+
+    pub(crate) fn copy_out(&self, offset: u64, to: HostMemory, length: usize) {
+        self.memory.copy_out(offset, to, length);
+    }
+
+    pub(crate) fn fill(&self, offset: u64, length: usize, byte: u8) {
+        self.memory.fill(offset, length, byte);
+    }
+
+    /// Bytes that a kernel reads.
+    pub(crate) fn read(&self, address: u64, length: usize) -> Result<Vec<u8>, Status> {
+        let offset = self
+            .offset(address, length)
+            .ok_or(Status::ILLEGAL_ADDRESS)?;
+        Ok(self.memory.read(offset, length))
+    }
+
+    /// Bytes that a kernel writes.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Status> {
+        let offset = self
+            .offset(address, bytes.len())
+            .ok_or(Status::ILLEGAL_ADDRESS)?;
+        self.memory.write(offset, bytes);
+        Ok(())
+    }
+
+    pub(crate) fn mark(&self, stream: usize) -> Result<Mark, Status> {
+        let streams = lock(&self.streams);
+        let stream = streams.get(&stream).ok_or(Status::INVALID_HANDLE)?;
+        Ok(stream.mark())
+    }
+
+    /// Waits until a stream has come to a mark. A device that goes away ends the wait.
+    pub(crate) fn wait(&self, mark: &Mark) -> Result<(), Status> {
+        while !mark.wait_for(LOOK) {
+            if self.device.knobs().is_set(Knob::Gone) {
+                return Err(Status::DEVICE_UNAVAILABLE);
+            }
+        }
+        self.check()
+    }
+
+    /// Waits for all streams.
+    pub(crate) fn synchronize(&self) -> Result<(), Status> {
+        let marks: Vec<Mark> = lock(&self.streams).values().map(Stream::mark).collect();
+        marks.iter().try_for_each(|mark| self.wait(mark))
+    }
+
+    /// Ends the context: waits for its work and gives all of its memory back.
+    pub(crate) fn end(&self) -> Result<(), Status> {
+        self.device.knobs().hang(Knob::HangTeardown);
+        // A kernel's error ends with the context.
+        self.synchronize().ok();
+        lock(&self.streams).values().for_each(|it| it.close());
+        let locked = self.device.lock().map_err(|error| said(&error))?;
+        for allocation in std::mem::take(&mut *lock(&self.allocations)).values() {
+            locked.remove(allocation.record);
+        }
+        locked.remove(self.record);
+        Ok(())
+    }
+}
+
+/// The result for an error of the state directory. The text goes to the standard error output, where tests show it.
+pub(crate) fn said(error: &std::io::Error) -> Status {
+    eprintln!("stand-in of a GPU library: {error}");
+    Status::OPERATING_SYSTEM
+}

@@ -1,0 +1,114 @@
+//! The state directory: knobs, and each device's memory and table.
+
+use std::{
+    env, fs,
+    fs::File,
+    io,
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use crate::{Knob, Vendor};
+
+/// The environment variable that names the state directory.
+pub const VARIABLE: &str = "FABRICBIOS_STAND_IN_DIR";
+
+/// The state directory of the stand-ins. All processes that use the same one share its devices.
+#[derive(Debug, Clone)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// The directory that the environment names, or the user's own one in `/tmp`.
+    ///
+    /// # Errors
+    /// It is not there and cannot be made.
+    pub fn from_environment() -> io::Result<Self> {
+        let user = nix::unistd::geteuid();
+        let named = env::var_os(VARIABLE).filter(|it| !it.is_empty());
+        let path = named.map_or_else(
+            || PathBuf::from(format!("/tmp/fabricbios-stand-ins-{user}")),
+            PathBuf::from,
+        );
+        Self::at(path)
+    }
+
+    /// This directory. It is made if it is not there; everybody may use it, for a worker process can be another user.
+    ///
+    /// # Errors
+    /// It is not there and cannot be made.
+    pub fn at(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        if !path.is_dir() {
+            fs::create_dir_all(&path).map_err(|error| named(&path, &error))?;
+            // Of another process, if that made it a moment ago.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).ok();
+        }
+        Ok(Self { path })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sets a knob.
+    ///
+    /// # Errors
+    /// Its file cannot be written.
+    pub fn set(&self, knob: Knob, text: &str) -> io::Result<()> {
+        // Not shortened first: nobody reads it empty in between.
+        let file = self.open(knob.name())?;
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.set_len(text.len() as u64)
+    }
+
+    /// Switches a knob off.
+    ///
+    /// # Errors
+    /// Its file cannot be written.
+    pub fn clear(&self, knob: Knob) -> io::Result<()> {
+        self.set(knob, "")
+    }
+
+    /// The bytes of a device's memory, whoever has them.
+    ///
+    /// # Errors
+    /// Nobody has used the device yet, or its file cannot be read.
+    pub fn memory_of(&self, vendor: Vendor) -> io::Result<Vec<u8>> {
+        let path = self.path.join(vendor.memory_file());
+        fs::read(&path).map_err(|error| named(&path, &error))
+    }
+
+    /// Opens a file for reading and writing. It is made if it is not there, for everybody.
+    ///
+    /// # Errors
+    /// The file cannot be opened or made.
+    pub(crate) fn open(&self, name: &str) -> io::Result<File> {
+        let path = self.path.join(name);
+        let mut options = File::options();
+        options.read(true).write(true);
+        // The second time: another process has made it meanwhile.
+        for _ in 0..2 {
+            match options.open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                opened => return opened.map_err(|error| named(&path, &error)),
+            }
+            match options.clone().create_new(true).open(&path) {
+                Ok(file) => {
+                    file.set_permissions(fs::Permissions::from_mode(0o666))?;
+                    return Ok(file);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(named(&path, &error)),
+            }
+        }
+        options.open(&path).map_err(|error| named(&path, &error))
+    }
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,357 @@
+//! What the CUDA driver API and HIP have in common: one process's contexts, streams, modules and pinned memory.
+//!
+//! Whatever C callers name with a pointer (a context, a stream, a module, a function) is a number here. One that is
+//! unknown is refused.
+
+mod memory;
+mod work;
+
+use std::{
+    alloc::Layout,
+    cell::Cell,
+    collections::BTreeMap,
+    sync::{Arc, Mutex, Once, OnceLock},
+};
+
+use crate::{
+    Device, Entry, Identity, Knob, Module, Status, Usage, Vendor,
+    context::{Context, said},
+    launch, lock,
+};
+
+thread_local! {
+    /// The number of the thread's context; 0 if it has none.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Something that a device can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attribute {
+    /// Threads of a block.
+    Threads,
+    /// Threads of a block in a dimension.
+    Block(usize),
+    /// Blocks in a dimension.
+    Blocks(usize),
+    /// Shared memory of a block in bytes.
+    Shared,
+    /// Threads of a warp.
+    Warp,
+    /// Multiprocessors.
+    Multiprocessors,
+    /// Domain of the PCI bus.
+    PciDomain,
+    /// Number of the PCI bus.
+    PciBus,
+    /// Number on the PCI bus.
+    PciDevice,
+    /// Major number of the compute capability.
+    Major,
+    /// Minor number of the compute capability.
+    Minor,
+}
+
+#[derive(Debug, Clone)]
+struct Opened {
+    device: Arc<Device>,
+    visible: Vec<Identity>,
+}
+
+/// Pinned memory of the process.
+#[derive(Debug, Clone, Copy)]
+struct Pinned {
+    length: usize,
+    /// Of memory that the driver has allocated.
+    layout: Option<Layout>,
+}
+
+#[derive(Debug)]
+struct Objects {
+    numbers: usize,
+    contexts: BTreeMap<usize, Arc<Context>>,
+    /// Of each device: its primary context and how often that is held.
+    primary: BTreeMap<i32, (usize, u32)>,
+    /// With their contexts.
+    streams: BTreeMap<usize, usize>,
+    modules: BTreeMap<usize, (usize, Arc<Module>)>,
+    /// With their modules.
+    functions: BTreeMap<usize, (usize, Arc<Entry>)>,
+    pinned: BTreeMap<usize, Pinned>,
+}
+
+impl Objects {
+    fn number(&mut self) -> usize {
+        // Like the addresses of pointers, and above the small numbers that have a meaning of their own.
+        self.numbers += 0x10;
+        0x10000 + self.numbers
+    }
+}
+
+/// The driver of one vendor in this process.
+#[derive(Debug)]
+pub struct Driver {
+    vendor: Vendor,
+    opened: OnceLock<Opened>,
+    /// Held while a primary context is made, which is made once.
+    making: Mutex<()>,
+    objects: Mutex<Objects>,
+}
+
+impl Driver {
+    /// A driver that is not initialised.
+    #[must_use]
+    pub const fn new(vendor: Vendor) -> Self {
+        Self {
+            vendor,
+            opened: OnceLock::new(),
+            making: Mutex::new(()),
+            objects: Mutex::new(Objects {
+                numbers: 0,
+                contexts: BTreeMap::new(),
+                primary: BTreeMap::new(),
+                streams: BTreeMap::new(),
+                modules: BTreeMap::new(),
+                functions: BTreeMap::new(),
+                pinned: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// Opens the state directory and reads the environment, the first time.
+    ///
+    /// # Errors
+    /// No device is visible, it is gone or needs a reset, or the state directory cannot be used.
+    pub fn init(&self) -> Result<(), Status> {
+        if self.opened.get().is_none() {
+            let device = Device::open(self.vendor).map_err(|error| said(&error))?;
+            let mut visible = Identity::visible(self.vendor, device.partitions());
+            if !self.vendor.is_present(device.knobs()) {
+                visible.clear();
+            }
+            if visible.is_empty() {
+                return Err(Status::NO_DEVICE);
+            }
+            let device = Arc::new(device);
+            // Another thread may have been first.
+            self.opened.get_or_init(|| Opened { device, visible });
+        }
+        self.ready().map(drop)
+    }
+
+    fn ready(&self) -> Result<&Opened, Status> {
+        let opened = self.opened.get().ok_or(Status::NOT_INITIALIZED)?;
+        if opened.device.knobs().is_set(Knob::Gone) {
+            return Err(Status::DEVICE_UNAVAILABLE);
+        }
+        if opened.device.knobs().is_set(Knob::ResetRequired) {
+            return Err(Status::SYSTEM_NOT_READY);
+        }
+        Ok(opened)
+    }
+
+    /// How many devices are visible.
+    ///
+    /// # Errors
+    /// As [`Driver::init`].
+    pub fn count(&self) -> Result<usize, Status> {
+        Ok(self.ready()?.visible.len())
+    }
+
+    /// The name of a device.
+    ///
+    /// # Errors
+    /// There is none of that number.
+    pub fn identity(&self, number: i32) -> Result<Identity, Status> {
+        let visible = &self.ready()?.visible;
+        let number = usize::try_from(number).ok().and_then(|it| visible.get(it));
+        number.cloned().ok_or(Status::INVALID_DEVICE)
+    }
+
+    /// Memory of a device.
+    ///
+    /// # Errors
+    /// There is none of that number, or the state directory cannot be used.
+    pub fn memory(&self, number: i32) -> Result<Usage, Status> {
+        let identity = self.identity(number)?;
+        self.ready()?
+            .device
+            .usage(&identity)
+            .map_err(|error| said(&error))
+    }
+
+    /// An attribute of a device.
+    ///
+    /// # Errors
+    /// There is none of that number.
+    pub fn attribute(&self, number: i32, attribute: Attribute) -> Result<i32, Status> {
+        let identity = self.identity(number)?;
+        let (domain, bus, device) = identity.pci();
+        let value = match attribute {
+            Attribute::Threads => launch::THREADS_MAX,
+            Attribute::Block(dimension) => launch::BLOCK_MAX[dimension],
+            Attribute::Blocks(dimension) => launch::BLOCKS_MAX[dimension],
+            Attribute::Shared => launch::SHARED_MAX,
+            Attribute::Warp => 32,
+            Attribute::Multiprocessors => {
+                self.ready()?.device.slices(&identity) * Identity::MULTIPROCESSORS_OF_A_SLICE
+            }
+            Attribute::PciDomain => domain,
+            Attribute::PciBus => bus,
+            Attribute::PciDevice => device,
+            Attribute::Major => 9,
+            Attribute::Minor => 0,
+        };
+        Ok(i32::try_from(value).unwrap_or(i32::MAX))
+    }
+
+    /// Makes a context of a device, current for the thread. Returns its number.
+    ///
+    /// # Errors
+    /// There is no device of that number, or the state directory cannot be used.
+    pub fn create_context(&self, number: i32) -> Result<usize, Status> {
+        let id = self.new_context(number)?;
+        CURRENT.set(id);
+        Ok(id)
+    }
+
+    fn new_context(&self, number: i32) -> Result<usize, Status> {
+        let identity = self.identity(number)?;
+        let device = Arc::clone(&self.ready()?.device);
+        hang_at_exit(&device);
+        let context = Arc::new(Context::new(device, identity)?);
+        let mut objects = lock(&self.objects);
+        let id = objects.number();
+        objects.contexts.insert(id, context);
+        Ok(id)
+    }
+
+    /// Ends a context with all that belongs to it.
+    ///
+    /// # Errors
+    /// There is none of that number, or the state directory cannot be used.
+    pub fn destroy_context(&self, id: usize) -> Result<(), Status> {
+        self.ready()?;
+        let mut objects = lock(&self.objects);
+        let context = objects
+            .contexts
+            .remove(&id)
+            .ok_or(Status::INVALID_CONTEXT)?;
+        objects.streams.retain(|_, of| *of != id);
+        let mut modules = std::mem::take(&mut objects.modules);
+        modules.retain(|_, (of, _)| *of != id);
+        objects
+            .functions
+            .retain(|_, (of, _)| modules.contains_key(of));
+        objects.modules = modules;
+        objects.primary.retain(|_, (of, _)| *of != id);
+        drop(objects);
+        if CURRENT.get() == id {
+            CURRENT.set(0);
+        }
+        context.end()
+    }
+
+    /// Holds the primary context of a device, which is made if there is none. Returns its number.
+    ///
+    /// # Errors
+    /// As [`Driver::create_context`].
+    pub fn retain_primary(&self, number: i32) -> Result<usize, Status> {
+        let id = self.primary(number)?;
+        if let Some((_, held)) = lock(&self.objects).primary.get_mut(&number) {
+            *held += 1;
+        }
+        Ok(id)
+    }
+
+    /// The number of a device's primary context, which is made if there is none.
+    ///
+    /// # Errors
+    /// As [`Driver::create_context`].
+    pub fn primary(&self, number: i32) -> Result<usize, Status> {
+        let _turn = lock(&self.making);
+        self.ready()?;
+        if let Some((id, _)) = lock(&self.objects).primary.get(&number) {
+            return Ok(*id);
+        }
+        let id = self.new_context(number)?;
+        lock(&self.objects).primary.insert(number, (id, 0));
+        Ok(id)
+    }
+
+    /// Gives up a hold of the primary context, which ends with the last one.
+    ///
+    /// # Errors
+    /// There is none, or the state directory cannot be used.
+    pub fn release_primary(&self, number: i32) -> Result<(), Status> {
+        self.identity(number)?;
+        let mut objects = lock(&self.objects);
+        let (id, held) = objects
+            .primary
+            .get_mut(&number)
+            .ok_or(Status::INVALID_CONTEXT)?;
+        *held -= 1;
+        let last = (*held == 0).then_some(*id);
+        drop(objects);
+        last.map_or(Ok(()), |id| self.destroy_context(id))
+    }
+
+    /// Ends the primary context of a device, if there is one, whoever holds it.
+    ///
+    /// # Errors
+    /// There is no device of that number, or the state directory cannot be used.
+    pub fn reset_primary(&self, number: i32) -> Result<(), Status> {
+        self.identity(number)?;
+        let id = lock(&self.objects).primary.get(&number).map(|(id, _)| *id);
+        id.map_or(Ok(()), |id| self.destroy_context(id))
+    }
+
+    /// Makes a context current for the thread; 0 for none.
+    ///
+    /// # Errors
+    /// There is none of that number.
+    pub fn set_current(&self, id: usize) -> Result<(), Status> {
+        self.ready()?;
+        if id != 0 && !lock(&self.objects).contexts.contains_key(&id) {
+            return Err(Status::INVALID_CONTEXT);
+        }
+        CURRENT.set(id);
+        Ok(())
+    }
+
+    /// The number of the thread's context; 0 if it has none.
+    ///
+    /// # Errors
+    /// The driver is not initialised, or the device is gone.
+    pub fn current_number(&self) -> Result<usize, Status> {
+        self.ready()?;
+        Ok(CURRENT.get())
+    }
+
+    fn current(&self) -> Result<Arc<Context>, Status> {
+        self.ready()?;
+        let objects = lock(&self.objects);
+        let context = objects.contexts.get(&CURRENT.get());
+        let context = context.cloned().ok_or(Status::INVALID_CONTEXT)?;
+        context.check()?;
+        Ok(context)
+    }
+}
+
+/// The device whose knob the exit handler reads.
+static AT_EXIT: OnceLock<Arc<Device>> = OnceLock::new();
+
+extern "C" fn at_exit() {
+    if let Some(device) = AT_EXIT.get() {
+        device.knobs().hang(Knob::HangTeardown);
+    }
+}
+
+/// The end of the process takes as long as the knob says.
+fn hang_at_exit(device: &Arc<Device>) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        AT_EXIT.get_or_init(|| Arc::clone(device));
+        // SAFETY: the handler is a function of a library that stays mapped until the process ends.
+        unsafe { nix::libc::atexit(at_exit) };
+    });
+}

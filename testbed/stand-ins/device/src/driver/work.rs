@@ -1,0 +1,141 @@
+//! Streams, modules and launches.
+
+use std::sync::Arc;
+
+use super::{CURRENT, Driver};
+use crate::{
+    Entry, Grid, HostMemory, Module, Status, Vendor, Words, context::DEFAULT_STREAM, launch, lock,
+};
+
+impl Driver {
+    /// Makes a stream; returns its number.
+    ///
+    /// # Errors
+    /// No thread can be started for it.
+    pub fn create_stream(&self, is_blocking: bool) -> Result<usize, Status> {
+        let context = self.current()?;
+        let id = lock(&self.objects).number();
+        context.add_stream(id, is_blocking)?;
+        lock(&self.objects).streams.insert(id, CURRENT.get());
+        Ok(id)
+    }
+
+    /// Ends a stream when its work is done.
+    ///
+    /// # Errors
+    /// There is none of that number.
+    pub fn destroy_stream(&self, id: usize) -> Result<(), Status> {
+        self.ready()?;
+        let mut objects = lock(&self.objects);
+        let of = objects.streams.remove(&id).ok_or(Status::INVALID_HANDLE)?;
+        let context = objects.contexts.get(&of).cloned();
+        drop(objects);
+        context.ok_or(Status::INVALID_CONTEXT)?.remove_stream(id)
+    }
+
+    /// Waits for all work of a stream.
+    ///
+    /// # Errors
+    /// There is none of that number, or a kernel failed.
+    pub fn synchronize_stream(&self, id: usize) -> Result<(), Status> {
+        let context = self.current()?;
+        let mark = context.mark(self.stream_of(id)?)?;
+        context.wait(&mark)
+    }
+
+    /// Whether all work of a stream is done.
+    ///
+    /// # Errors
+    /// It is not ([`Status::NOT_READY`]), there is none of that number, or a kernel failed.
+    pub fn query_stream(&self, id: usize) -> Result<(), Status> {
+        let context = self.current()?;
+        if context.mark(self.stream_of(id)?)?.is_reached() {
+            context.check()
+        } else {
+            Err(Status::NOT_READY)
+        }
+    }
+
+    /// 0, 1 and 2 are names of the default stream.
+    pub(super) fn stream_of(&self, id: usize) -> Result<usize, Status> {
+        match id {
+            0..=2 => Ok(DEFAULT_STREAM),
+            _ if lock(&self.objects).streams.contains_key(&id) => Ok(id),
+            _ => Err(Status::INVALID_HANDLE),
+        }
+    }
+
+    /// Loads a module; returns its number.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn load_module(&self, image: HostMemory) -> Result<usize, Status> {
+        self.current()?;
+        let module = match self.vendor {
+            Vendor::Nvidia => Module::from_ptx(image),
+            Vendor::Amd => Module::from_code_object(image),
+        }?;
+        let mut objects = lock(&self.objects);
+        let id = objects.number();
+        let of = (CURRENT.get(), Arc::new(module));
+        objects.modules.insert(id, of);
+        Ok(id)
+    }
+
+    /// Unloads a module.
+    ///
+    /// # Errors
+    /// There is none of that number.
+    pub fn unload_module(&self, id: usize) -> Result<(), Status> {
+        self.current()?;
+        let mut objects = lock(&self.objects);
+        objects.modules.remove(&id).ok_or(Status::INVALID_HANDLE)?;
+        objects.functions.retain(|_, (of, _)| *of != id);
+        Ok(())
+    }
+
+    /// Finds a kernel of a module; returns its number.
+    ///
+    /// # Errors
+    /// There is no such module or kernel.
+    pub fn function(&self, module: usize, name: &str) -> Result<usize, Status> {
+        self.current()?;
+        let mut objects = lock(&self.objects);
+        let (_, loaded) = objects.modules.get(&module).ok_or(Status::INVALID_HANDLE)?;
+        let entry = loaded.entries.iter().find(|it| it.name == name);
+        let entry = Arc::new(entry.ok_or(Status::NOT_FOUND)?.clone());
+        let id = objects.number();
+        objects.functions.insert(id, (module, entry));
+        Ok(id)
+    }
+
+    /// What a kernel's number stands for.
+    ///
+    /// # Errors
+    /// There is none of that number.
+    pub fn entry(&self, function: usize) -> Result<Arc<Entry>, Status> {
+        self.ready()?;
+        let objects = lock(&self.objects);
+        let found = objects.functions.get(&function);
+        let (_, entry) = found.ok_or(Status::INVALID_HANDLE)?;
+        Ok(Arc::clone(entry))
+    }
+
+    /// Gives a kernel to a stream.
+    ///
+    /// # Errors
+    /// The kernel or stream is unknown, or the kernel does not take this grid or these arguments.
+    pub fn launch(
+        &self,
+        function: usize,
+        grid: Grid,
+        stream: usize,
+        (parameters, extra): (&Words, &Words),
+    ) -> Result<(), Status> {
+        let context = self.current()?;
+        let kernel = launch::kernel(&*self.entry(function)?, grid, parameters, extra)?;
+        let stream = self.stream_of(stream)?;
+        context.submit(stream, move |context| kernel.run(context))?;
+        Ok(())
+    }
+}

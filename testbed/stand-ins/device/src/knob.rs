@@ -1,0 +1,226 @@
+//! Faults and settings: small files in the state directory.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::{FileExt, MetadataExt},
+    sync::Mutex,
+    time::Duration,
+};
+
+use crate::{Directory, lock};
+
+/// What can be set. Each is a file of the state directory; an empty file, or `0`, is off. `README.md` says more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Knob {
+    /// Names of the vendors whose libraries find no device: `nvidia`, `amd`.
+    Absent,
+    /// Bytes of each device's memory. A change takes effect when no process has the device open.
+    Memory,
+    /// The number of a process that NVML lists, and optionally the bytes that it is said to use.
+    Busy,
+    /// Bytes that are in use by nobody, of a device or of each partition.
+    Foreign,
+    /// The NVIDIA device is in MIG mode, with so many partitions (1 to 7).
+    Mig,
+    /// The critical XID error that NVML reports once for each change.
+    Xid,
+    /// Uncorrected ECC errors.
+    Ecc,
+    /// The device needs a reset.
+    ResetRequired,
+    /// The memory of processes that end does not come back.
+    Lost,
+    /// The device has fallen off the bus.
+    Gone,
+    /// Calls of NVML do not return.
+    HangNvml,
+    /// The end of a context, and of a process that has one, does not return.
+    HangTeardown,
+    /// Kernels do not end.
+    HangLaunch,
+    /// So many bytes at the end are said to be free and cannot be allocated.
+    ShortScrub,
+}
+
+impl Knob {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::Absent,
+        Self::Memory,
+        Self::Busy,
+        Self::Foreign,
+        Self::Mig,
+        Self::Xid,
+        Self::Ecc,
+        Self::ResetRequired,
+        Self::Lost,
+        Self::Gone,
+        Self::HangNvml,
+        Self::HangTeardown,
+        Self::HangLaunch,
+        Self::ShortScrub,
+    ];
+
+    /// The name of its file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Memory => "memory",
+            Self::Busy => "busy",
+            Self::Foreign => "foreign",
+            Self::Mig => "mig",
+            Self::Xid => "xid",
+            Self::Ecc => "ecc",
+            Self::ResetRequired => "reset-required",
+            Self::Lost => "lost",
+            Self::Gone => "gone",
+            Self::HangNvml => "hang-nvml",
+            Self::HangTeardown => "hang-teardown",
+            Self::HangLaunch => "hang-launch",
+            Self::ShortScrub => "short-scrub",
+        }
+    }
+}
+
+/// How often a call that hangs, or waits for a change, looks again.
+pub(crate) const LOOK: Duration = Duration::from_millis(10);
+
+/// A knob's text and when it was written: equal as long as nobody wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The text.
+    pub text: String,
+    written: (i64, i64),
+}
+
+/// The open files of all knobs. They stay open, so a process that has given up the right to open files still reads
+/// them.
+#[derive(Debug)]
+pub struct Knobs {
+    directory: Directory,
+    files: Vec<Mutex<File>>,
+}
+
+impl Knobs {
+    /// Opens the files. Those that are not there are made, empty.
+    ///
+    /// # Errors
+    /// A file cannot be opened or made.
+    pub fn open(directory: &Directory) -> io::Result<Self> {
+        let files = Knob::ALL.iter();
+        let files = files.map(|knob| directory.open(knob.name()).map(Mutex::new));
+        Ok(Self {
+            directory: directory.clone(),
+            files: files.collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// The text of a knob without the white space around it, and when it was written.
+    #[must_use]
+    pub fn change(&self, knob: Knob) -> Change {
+        let place = Knob::ALL.iter().position(|it| *it == knob);
+        let Some(file) = place.and_then(|place| self.files.get(place)) else {
+            return Change {
+                text: String::new(),
+                written: (0, 0),
+            };
+        };
+        let mut file = lock(file);
+        // Removed, or replaced by another file of the name.
+        if file.metadata().is_ok_and(|it| it.nlink() == 0)
+            && let Ok(now) = self.directory.open(knob.name())
+        {
+            *file = now;
+        }
+        let mut bytes = [0; 64];
+        let length = file.read_at(&mut bytes, 0).unwrap_or(0);
+        let text = String::from_utf8_lossy(&bytes[..length]);
+        let written = file.metadata();
+        Change {
+            text: text.trim().to_owned(),
+            written: written.map_or((0, 0), |it| (it.mtime(), it.mtime_nsec())),
+        }
+    }
+
+    /// The text of a knob.
+    #[must_use]
+    pub fn text(&self, knob: Knob) -> String {
+        self.change(knob).text
+    }
+
+    /// Whether a knob is on.
+    #[must_use]
+    pub fn is_set(&self, knob: Knob) -> bool {
+        !matches!(self.text(knob).as_str(), "" | "0")
+    }
+
+    /// The first number of a knob; 0 if there is none.
+    #[must_use]
+    pub fn number(&self, knob: Knob) -> u64 {
+        let text = self.text(knob);
+        let first = text.split_whitespace().next();
+        first.and_then(|it| it.parse().ok()).unwrap_or(0)
+    }
+
+    /// Returns when the knob is off.
+    pub fn hang(&self, knob: Knob) {
+        while self.is_set(knob) {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knobs_are_read_at_each_use() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::at(place.path()).unwrap();
+        let knobs = Knobs::open(&directory).unwrap();
+        for knob in Knob::ALL {
+            assert!(!knobs.is_set(knob), "{knob:?}");
+            assert!(place.path().join(knob.name()).exists(), "{knob:?}");
+        }
+        directory.set(Knob::Xid, "79\n").unwrap();
+        assert!(knobs.is_set(Knob::Xid));
+        assert_eq!(knobs.number(Knob::Xid), 79);
+        directory.set(Knob::Busy, "4711 4096").unwrap();
+        assert_eq!(knobs.number(Knob::Busy), 4711);
+        directory.set(Knob::Xid, "0").unwrap();
+        assert!(!knobs.is_set(Knob::Xid));
+    }
+
+    #[test]
+    fn a_knob_may_be_removed_and_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::at(place.path()).unwrap();
+        let knobs = Knobs::open(&directory).unwrap();
+        directory.set(Knob::Gone, "1").unwrap();
+        std::fs::remove_file(place.path().join("gone")).unwrap();
+        assert!(!knobs.is_set(Knob::Gone));
+        std::fs::write(place.path().join("new"), "1").unwrap();
+        std::fs::rename(place.path().join("new"), place.path().join("gone")).unwrap();
+        assert!(knobs.is_set(Knob::Gone));
+    }
+
+    #[test]
+    fn writing_the_same_again_is_a_change() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::at(place.path()).unwrap();
+        let knobs = Knobs::open(&directory).unwrap();
+        directory.set(Knob::Xid, "79").unwrap();
+        let first = knobs.change(Knob::Xid);
+        assert_eq!(first, knobs.change(Knob::Xid));
+        let file = File::options()
+            .write(true)
+            .open(place.path().join("xid"))
+            .unwrap();
+        let later = std::time::SystemTime::now() + Duration::from_secs(1);
+        file.set_modified(later).unwrap();
+        assert_ne!(first, knobs.change(Knob::Xid));
+    }
+}

@@ -1,0 +1,157 @@
+//! The size of a launch and its arguments, as C callers give them.
+
+use crate::{Entry, HostMemory, Status, Words, kernel::Kernel};
+
+/// Most threads of a block, in all and in each dimension.
+pub(crate) const THREADS_MAX: u32 = 1024;
+pub(crate) const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
+/// Most blocks in each dimension.
+pub(crate) const BLOCKS_MAX: [u32; 3] = [i32::MAX.cast_unsigned(), 65535, 65535];
+/// Shared memory of a block in bytes.
+pub(crate) const SHARED_MAX: u32 = 48 << 10;
+
+/// Names of the entries of a launch's `extra` row.
+const BUFFER_POINTER: usize = 1;
+const BUFFER_SIZE: usize = 2;
+
+/// The size of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks in each dimension.
+    pub blocks: [u32; 3],
+    /// Threads of a block in each dimension.
+    pub block: [u32; 3],
+    /// Shared memory of a block in bytes.
+    pub shared: u32,
+}
+
+impl Grid {
+    /// Whether the device can execute it.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        let within = |sizes: [u32; 3], limits: [u32; 3]| {
+            let mut each = sizes.iter().zip(limits);
+            each.all(|(size, limit)| (1..=limit).contains(size))
+        };
+        let threads: u128 = self.block.iter().copied().map(u128::from).product();
+        within(self.blocks, BLOCKS_MAX)
+            && within(self.block, BLOCK_MAX)
+            && threads <= u128::from(THREADS_MAX)
+            && self.shared <= SHARED_MAX
+    }
+}
+
+/// A kernel that is ready to be given to a stream. Its arguments are copied.
+pub(crate) fn kernel(
+    entry: &Entry,
+    grid: Grid,
+    parameters: &Words,
+    extra: &Words,
+) -> Result<Kernel, Status> {
+    let takes = entry.block.is_none_or(|block| block == grid.block);
+    if !takes || !grid.is_possible() {
+        return Err(Status::INVALID_VALUE);
+    }
+    let arguments = if entry.parameters.is_empty() {
+        Vec::new()
+    } else if extra.is_null() {
+        from_pointers(entry, parameters)?
+    } else {
+        from_buffer(entry, extra)?
+    };
+    Ok(Kernel {
+        name: entry.name.clone(),
+        arguments,
+        grid,
+    })
+}
+
+fn from_pointers(entry: &Entry, row: &Words) -> Result<Vec<Vec<u8>>, Status> {
+    let each = entry.parameters.iter().enumerate();
+    each.map(|(index, parameter)| Ok(row.get(index)?.get(parameter.size)?))
+        .collect()
+}
+
+/// The row has names with what they name behind them, until another name.
+fn from_buffer(entry: &Entry, row: &Words) -> Result<Vec<Vec<u8>>, Status> {
+    let (mut buffer, mut size) = (HostMemory::at(std::ptr::null_mut()), 0);
+    for index in [0, 2] {
+        match row.get(index)?.address() {
+            BUFFER_POINTER => buffer = row.get(index + 1)?,
+            BUFFER_SIZE => {
+                let bytes = row.get(index + 1)?.get(size_of::<usize>())?;
+                size = bytes.try_into().map_or(0, usize::from_ne_bytes);
+            }
+            _ => break,
+        }
+    }
+    let needed = entry.parameters.iter().map(|it| it.offset + it.size).max();
+    if needed.unwrap_or(0) > size {
+        return Err(Status::INVALID_VALUE);
+    }
+    let all = buffer.get(size)?;
+    let each = entry.parameters.iter();
+    Ok(each
+        .map(|it| all[it.offset..][..it.size].to_vec())
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_grids_are_impossible() {
+        let usual = Grid {
+            blocks: [4, 4, 1],
+            block: [16, 16, 1],
+            shared: 0,
+        };
+        assert!(usual.is_possible());
+        let absurd = [
+            Grid {
+                blocks: [0, 1, 1],
+                ..usual
+            },
+            Grid {
+                blocks: [u32::MAX, 1, 1],
+                ..usual
+            },
+            Grid {
+                blocks: [1, 65536, 1],
+                ..usual
+            },
+            Grid {
+                blocks: [1, 1, 65536],
+                ..usual
+            },
+            Grid {
+                block: [1, 0, 1],
+                ..usual
+            },
+            Grid {
+                block: [1025, 1, 1],
+                ..usual
+            },
+            Grid {
+                block: [32, 33, 1],
+                ..usual
+            },
+            Grid {
+                block: [1, 1, 65],
+                ..usual
+            },
+            Grid {
+                block: [u32::MAX; 3],
+                ..usual
+            },
+            Grid {
+                shared: SHARED_MAX + 1,
+                ..usual
+            },
+        ];
+        for grid in absurd {
+            assert!(!grid.is_possible(), "{grid:?}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Streams: queues of work, each done by a thread of its own, in order.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use crate::lock;
+
+/// A piece of work.
+type Work = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Work>,
+    submitted: u64,
+    done: u64,
+    is_closed: bool,
+}
+
+/// A queue of work.
+pub(crate) struct Stream {
+    /// Whether it waits for the default stream and the default stream for it.
+    pub(crate) is_blocking: bool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.debug_struct("Stream").finish_non_exhaustive()
+    }
+}
+
+/// A place in a stream: after all the work that it had been given.
+#[derive(Debug, Clone)]
+pub(crate) struct Mark {
+    stream: Arc<Stream>,
+    submitted: u64,
+}
+
+impl Stream {
+    pub(crate) fn start(is_blocking: bool) -> io::Result<Arc<Self>> {
+        let stream = Arc::new(Self {
+            is_blocking,
+            state: Mutex::new(State::default()),
+            changed: Condvar::new(),
+        });
+        let of_thread = Arc::clone(&stream);
+        let name = "stand-in stream".to_owned();
+        thread::Builder::new()
+            .name(name)
+            .spawn(move || of_thread.serve())?;
+        Ok(stream)
+    }
+
+    fn serve(&self) {
+        loop {
+            let mut state = lock(&self.state);
+            let work = loop {
+                if let Some(work) = state.queue.pop_front() {
+                    break work;
+                }
+                if state.is_closed {
+                    return;
+                }
+                let woken = self.changed.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+            };
+            drop(state);
+            work();
+            lock(&self.state).done += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Adds work that begins when the marks are reached.
+    pub(crate) fn submit(&self, after: Vec<Mark>, work: impl FnOnce() + Send + 'static) {
+        let mut state = lock(&self.state);
+        state.submitted += 1;
+        state.queue.push_back(Box::new(move || {
+            after.iter().for_each(Mark::wait);
+            work();
+        }));
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn mark(self: &Arc<Self>) -> Mark {
+        Mark {
+            stream: Arc::clone(self),
+            submitted: lock(&self.state).submitted,
+        }
+    }
+
+    /// Its thread ends when all work is done.
+    pub(crate) fn close(&self) {
+        lock(&self.state).is_closed = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Mark {
+    pub(crate) fn is_reached(&self) -> bool {
+        lock(&self.stream.state).done >= self.submitted
+    }
+
+    pub(crate) fn wait(&self) {
+        while !self.wait_for(Duration::from_secs(3600)) {}
+    }
+
+    /// Waits no longer than `patience`. False if it was not reached.
+    pub(crate) fn wait_for(&self, patience: Duration) -> bool {
+        let state = lock(&self.stream.state);
+        let is_behind = |state: &mut State| state.done < self.submitted;
+        let waited = self
+            .stream
+            .changed
+            .wait_timeout_while(state, patience, is_behind);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.done >= self.submitted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn work_is_done_in_order_and_after_its_marks() {
+        let first = Stream::start(true).unwrap();
+        let second = Stream::start(true).unwrap();
+        let (open, gate) = mpsc::channel::<()>();
+        let (say, said) = mpsc::channel();
+        for (number, gate) in [(1, Some(gate)), (2, None)] {
+            let say = say.clone();
+            first.submit(Vec::new(), move || {
+                gate.map(|it| it.recv());
+                say.send(number).unwrap();
+            });
+        }
+        second.submit(vec![first.mark()], move || say.send(3).unwrap());
+        let end = second.mark();
+        assert!(!end.is_reached());
+        assert!(!end.wait_for(Duration::ZERO));
+        open.send(()).unwrap();
+        end.wait();
+        assert!(end.is_reached());
+        assert_eq!(said.iter().collect::<Vec<i32>>(), [1, 2, 3]);
+    }
+}

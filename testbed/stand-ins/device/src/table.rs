@@ -1,0 +1,345 @@
+//! The table of a device: which process has a context, and who has which part of the memory.
+//!
+//! It is a mapped file of words. Processes take turns with a lock of the file, which ends with its holder. A record
+//! counts when its first word is there, which is written last: a process that is killed at any point leaves the table
+//! whole.
+
+use std::{
+    fs::File,
+    io,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{Directory, Knob, Knobs, Owner, Vendor, lock, mapping::Mapping};
+
+/// Unit of memory.
+pub(crate) const PAGE: u64 = 4096;
+/// Memory of a device unless the knob says otherwise.
+const MEMORY: u64 = 64 << 20;
+/// Most memory of a device.
+const MEMORY_MAX: u64 = 1 << 40;
+
+/// First word of the table.
+const MAGIC: u64 = u64::from_le_bytes(*b"FBSTAND1");
+/// Places of words of the table.
+const AT_MAGIC: usize = 0;
+const AT_MEMORY: usize = 1;
+/// So many records were in use at once.
+const AT_USED: usize = 2;
+const AT_RECORDS: usize = 8;
+const WORDS_OF_RECORD: usize = 4;
+const RECORDS: usize = 16384;
+/// A record of a process that has no partition.
+const NO_PARTITION: u64 = 0xFF;
+
+/// What a record is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A context of a process.
+    Context = 1,
+    /// A part of the memory.
+    Allocation = 2,
+    /// A part of the memory that no process has any more and that did not come back.
+    Lost = 3,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) kind: Kind,
+    pub(crate) owner: Owner,
+    pub(crate) partition: Option<u32>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The table of one device, open in this process.
+#[derive(Debug)]
+pub(crate) struct Table {
+    file: File,
+    memory: File,
+    words: Mapping,
+    me: Owner,
+    /// The lock of the file is the process's: its threads take turns with this one.
+    turn: Mutex<()>,
+}
+
+impl Table {
+    pub(crate) fn open(directory: &Directory, vendor: Vendor) -> io::Result<Self> {
+        let file = directory.open(vendor.table_file())?;
+        let memory = directory.open(vendor.memory_file())?;
+        let length = ((AT_RECORDS + RECORDS * WORDS_OF_RECORD) * size_of::<u64>()) as u64;
+        if file.metadata()?.len() < length {
+            file.set_len(length)?;
+        }
+        Ok(Self {
+            words: Mapping::of(&file, length)?,
+            file,
+            memory,
+            me: Owner::me()?,
+            turn: Mutex::new(()),
+        })
+    }
+
+    pub(crate) fn me(&self) -> Owner {
+        self.me
+    }
+
+    /// The table for this thread alone. What dead processes had comes back, or is lost if the knob says so. The memory
+    /// gets the size that the knob asks for if nobody has any of it.
+    pub(crate) fn lock(&self, knobs: &Knobs) -> io::Result<Locked<'_>> {
+        let turn = lock(&self.turn);
+        while let Err(error) = self.file.lock() {
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        let locked = Locked {
+            table: self,
+            _turn: turn,
+        };
+        if locked.word(AT_MAGIC).load(Ordering::Acquire) != MAGIC {
+            locked.word(AT_USED).store(0, Ordering::Relaxed);
+            locked.word(AT_MEMORY).store(0, Ordering::Relaxed);
+            locked.word(AT_MAGIC).store(MAGIC, Ordering::Release);
+        }
+        locked.bury_the_dead(knobs.is_set(Knob::Lost));
+        locked.resize(knobs.number(Knob::Memory))?;
+        Ok(locked)
+    }
+}
+
+/// The table, while no other thread or process uses it.
+#[derive(Debug)]
+pub(crate) struct Locked<'a> {
+    table: &'a Table,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // It fails only for a descriptor that is none.
+        self.table.file.unlock().ok();
+    }
+}
+
+impl Locked<'_> {
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.table.words.words()[at]
+    }
+
+    fn field(&self, index: usize, field: usize) -> &AtomicU64 {
+        self.word(AT_RECORDS + index * WORDS_OF_RECORD + field)
+    }
+
+    fn used(&self) -> usize {
+        let used = self.word(AT_USED).load(Ordering::Relaxed);
+        usize::try_from(used).unwrap_or(RECORDS).min(RECORDS)
+    }
+
+    fn record(&self, index: usize) -> Option<Record> {
+        let first = self.field(index, 0).load(Ordering::Acquire);
+        let kind = match first & 0xFF {
+            1 => Kind::Context,
+            2 => Kind::Allocation,
+            3 => Kind::Lost,
+            _ => return None,
+        };
+        let partition = (first >> 8) & 0xFF;
+        let pid = u32::try_from(first >> 32).unwrap_or_default();
+        let start = self.field(index, 1).load(Ordering::Relaxed);
+        Some(Record {
+            kind,
+            owner: Owner { pid, start },
+            partition: (partition != NO_PARTITION)
+                .then(|| u32::try_from(partition).ok())
+                .flatten(),
+            offset: self.field(index, 2).load(Ordering::Relaxed),
+            bytes: self.field(index, 3).load(Ordering::Relaxed),
+        })
+    }
+
+    /// The device's memory in bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.word(AT_MEMORY).load(Ordering::Relaxed)
+    }
+
+    /// Maps the memory. Its size stays while this process has a record.
+    pub(crate) fn map_memory(&self) -> io::Result<Mapping> {
+        Mapping::of(&self.table.memory, self.memory_bytes())
+    }
+
+    /// All records, with their places.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (usize, Record)> + '_ {
+        (0..self.used()).filter_map(|index| Some((index, self.record(index)?)))
+    }
+
+    /// Adds a record; returns its place. None if the table is full.
+    pub(crate) fn insert(&self, record: Record) -> Option<usize> {
+        let used = self.used();
+        let free = (0..used).find(|&index| self.record(index).is_none());
+        let index = free.or_else(|| (used < RECORDS).then_some(used))?;
+        if index == used {
+            // Not a record yet, so nobody misses anything if this process is killed here.
+            self.field(index, 0).store(0, Ordering::Relaxed);
+            self.word(AT_USED).store(used as u64 + 1, Ordering::Relaxed);
+        }
+        self.field(index, 1)
+            .store(record.owner.start, Ordering::Relaxed);
+        self.field(index, 2).store(record.offset, Ordering::Relaxed);
+        self.field(index, 3).store(record.bytes, Ordering::Relaxed);
+        let partition = record.partition.map_or(NO_PARTITION, u64::from);
+        let first = record.kind as u64 | partition << 8 | u64::from(record.owner.pid) << 32;
+        self.field(index, 0).store(first, Ordering::Release);
+        Some(index)
+    }
+
+    pub(crate) fn remove(&self, index: usize) {
+        self.field(index, 0).store(0, Ordering::Release);
+    }
+
+    /// Removes all records and the bytes of the memory. Nobody may have a record.
+    pub(crate) fn wipe(&self) -> io::Result<()> {
+        (0..self.used()).for_each(|index| self.remove(index));
+        self.word(AT_USED).store(0, Ordering::Relaxed);
+        self.table.memory.set_len(0)?;
+        self.table.memory.set_len(self.memory_bytes())
+    }
+
+    fn bury_the_dead(&self, is_lost: bool) {
+        let mut known: Vec<(Owner, bool)> = vec![(self.table.me, true)];
+        for (index, record) in self.records() {
+            if record.kind == Kind::Lost {
+                continue;
+            }
+            let owner = record.owner;
+            let found = known.iter().find(|(it, _)| *it == owner);
+            let is_alive = found.map(|(_, is_alive)| *is_alive).unwrap_or_else(|| {
+                known.push((owner, owner.is_alive()));
+                known.last().is_some_and(|(_, is_alive)| *is_alive)
+            });
+            match (is_alive, record.kind) {
+                (true, _) => {}
+                (false, Kind::Allocation) if is_lost => {
+                    let first = self.field(index, 0);
+                    let lost = first.load(Ordering::Relaxed) & !0xFF | Kind::Lost as u64;
+                    first.store(lost, Ordering::Release);
+                }
+                (false, _) => self.remove(index),
+            }
+        }
+    }
+
+    fn resize(&self, wanted: u64) -> io::Result<()> {
+        let wanted = if wanted == 0 { MEMORY } else { wanted };
+        let wanted = wanted.clamp(PAGE, MEMORY_MAX).next_multiple_of(PAGE);
+        if self.memory_bytes() != wanted && self.records().next().is_none() {
+            self.table.memory.set_len(wanted)?;
+            self.word(AT_MEMORY).store(wanted, Ordering::Relaxed);
+        } else if self.table.memory.metadata()?.len() < self.memory_bytes() {
+            // Somebody removed the file.
+            self.table.memory.set_len(self.memory_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> (tempfile::TempDir, Knobs, Table) {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::at(place.path()).unwrap();
+        let knobs = Knobs::open(&directory).unwrap();
+        let table = Table::open(&directory, Vendor::Nvidia).unwrap();
+        (place, knobs, table)
+    }
+
+    fn of(owner: Owner, offset: u64) -> Record {
+        Record {
+            kind: Kind::Allocation,
+            owner,
+            partition: Some(3),
+            offset,
+            bytes: PAGE,
+        }
+    }
+
+    const DEAD: Owner = Owner {
+        pid: 1 << 22,
+        start: 1,
+    };
+
+    #[test]
+    fn records_come_back_as_they_were_written() {
+        let (_place, knobs, table) = table();
+        let locked = table.lock(&knobs).unwrap();
+        let first = of(table.me(), 0);
+        let second = Record {
+            kind: Kind::Context,
+            partition: None,
+            ..of(table.me(), PAGE)
+        };
+        assert_eq!(locked.insert(first), Some(0));
+        assert_eq!(locked.insert(second), Some(1));
+        drop(locked);
+        let locked = table.lock(&knobs).unwrap();
+        let all: Vec<_> = locked.records().collect();
+        assert_eq!(all, [(0, first), (1, second)]);
+        locked.remove(0);
+        assert_eq!(locked.insert(second), Some(0), "a free place is used again");
+    }
+
+    #[test]
+    fn the_memory_of_a_dead_process_comes_back() {
+        let (_place, knobs, table) = table();
+        table.lock(&knobs).unwrap().insert(of(DEAD, 0)).unwrap();
+        assert_eq!(table.lock(&knobs).unwrap().records().count(), 0);
+    }
+
+    #[test]
+    fn lost_memory_stays_lost_when_the_knob_is_off_again() {
+        let (place, knobs, table) = table();
+        let directory = Directory::at(place.path()).unwrap();
+        table.lock(&knobs).unwrap().insert(of(DEAD, 0)).unwrap();
+        directory.set(Knob::Lost, "1").unwrap();
+        drop(table.lock(&knobs).unwrap());
+        directory.clear(Knob::Lost).unwrap();
+        let locked = table.lock(&knobs).unwrap();
+        let all: Vec<_> = locked.records().map(|(_, it)| it.kind).collect();
+        assert_eq!(all, [Kind::Lost]);
+    }
+
+    #[test]
+    fn a_record_without_its_first_word_is_none() {
+        // A process killed in the middle of `insert`.
+        let (_place, knobs, table) = table();
+        let locked = table.lock(&knobs).unwrap();
+        locked.word(AT_USED).store(1, Ordering::Relaxed);
+        locked.field(0, 1).store(7, Ordering::Relaxed);
+        assert_eq!(locked.records().count(), 0);
+        assert_eq!(locked.insert(of(table.me(), 0)), Some(0));
+    }
+
+    #[test]
+    fn the_size_changes_when_nobody_has_memory() {
+        let (place, knobs, table) = table();
+        let directory = Directory::at(place.path()).unwrap();
+        let locked = table.lock(&knobs).unwrap();
+        assert_eq!(locked.memory_bytes(), MEMORY);
+        let index = locked.insert(of(table.me(), 0)).unwrap();
+        drop(locked);
+        directory.set(Knob::Memory, "8388609").unwrap();
+        let locked = table.lock(&knobs).unwrap();
+        assert_eq!(locked.memory_bytes(), MEMORY);
+        locked.remove(index);
+        drop(locked);
+        let locked = table.lock(&knobs).unwrap();
+        assert_eq!(locked.memory_bytes(), (8 << 20) + PAGE);
+        let file = place.path().join(Vendor::Nvidia.memory_file());
+        assert_eq!(file.metadata().unwrap().len(), (8 << 20) + PAGE);
+    }
+}

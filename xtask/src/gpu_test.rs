@@ -1,0 +1,92 @@
+//! `cargo xtask gpu-test`: leases of the GPUs of this machine, or of stand-ins.
+
+use crate::cargo::{self, cargo, program};
+use crate::lab::{BootArguments, say};
+use crate::stand_ins;
+use anyhow::Result;
+use clap::Args;
+use fabricbios_testbed::requirements::{self, Need};
+use fabricbios_testbed::{Layout, Outcome};
+use std::process::{Command, ExitCode};
+
+/// The arguments of `cargo xtask gpu-test`.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// On stand-ins of the vendors' libraries: no GPU is needed
+    #[arg(long)]
+    stand_ins: bool,
+    /// Build the program and print its path: it runs alone on another machine
+    #[arg(long, conflicts_with = "stand_ins")]
+    build: bool,
+    #[command(flatten)]
+    boot: BootArguments,
+    /// Arguments of the program, see its --help
+    #[arg(last = true)]
+    more: Vec<String>,
+}
+
+pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
+    requirements::ensure(layout, &[Need::Build], arguments.boot.consent(), &say)?;
+    cargo::run(cargo(
+        layout,
+        &["build", "--release", "-p", "fabricbios-gpu-test"],
+    )?)?;
+    let built = layout.target().join("release/gpu-test");
+    if arguments.build {
+        println!("{}", built.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut command = program(layout, &built.to_string_lossy(), &[]);
+    command.args(&arguments.more);
+    match arguments.stand_ins {
+        true => run_on_stand_ins(layout, command)?,
+        false => cargo::run(command)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The step of `cargo xtask test`: on stand-ins, without measurements.
+pub(crate) fn step(layout: &Layout) -> Result<Outcome> {
+    cargo::run(cargo(layout, &["build", "-p", "fabricbios-gpu-test"])?)?;
+    let built = layout.target().join("debug/gpu-test");
+    let arguments = ["--rounds", "1", "--copy-mib", "8"];
+    let command = program(layout, &built.to_string_lossy(), &arguments);
+    run_on_stand_ins(layout, command).map(|()| Outcome::Passed)
+}
+
+/// The step of `cargo xtask test`: each half of the vendors alone, and none.
+pub(crate) fn features(layout: &Layout) -> Result<Outcome> {
+    for features in ["", "gpu-cuda", "gpu-hip"] {
+        let arguments = [
+            "clippy",
+            "--quiet",
+            "-p",
+            "fabricbios-gpu",
+            "--no-default-features",
+            "--features",
+            features,
+            "--",
+            "-D",
+            "warnings",
+        ];
+        cargo::run(cargo(layout, &arguments)?)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Runs the command with the stand-ins in the place of the vendors' libraries, and devices of its own.
+fn run_on_stand_ins(layout: &Layout, mut command: Command) -> Result<()> {
+    let directory = stand_ins::build(layout)?;
+    let state = std::env::temp_dir().join(format!("stand-ins-{}", std::process::id()));
+    let path = std::env::var("PATH").unwrap_or_default();
+    command
+        .env("LD_LIBRARY_PATH", &directory)
+        .env(
+            "PATH",
+            format!("{}:{path}", directory.join("bin").display()),
+        )
+        .env("FABRICBIOS_STAND_IN_DIR", &state);
+    let ran = cargo::run(command);
+    std::fs::remove_dir_all(state).ok();
+    ran
+}
