@@ -33,7 +33,7 @@ impl From<&Command> for Topic {
 }
 
 /// Words that show that a message has advice.
-const ADVICE: [&str; 14] = [
+const ADVICE: [&str; 15] = [
     "a renewal opens",
     "again",
     "ask for ",
@@ -42,6 +42,7 @@ const ADVICE: [&str; 14] = [
     "elsewhere",
     "first",
     "give the ",
+    "has no kernel",
     "inventory",
     "later",
     "LEASE_BIND",

@@ -22,8 +22,8 @@ use crate::{
     steps::passed,
 };
 
-/// A vendor's library that says nothing for so long hangs.
-const SILENCE: Duration = Duration::from_secs(10);
+/// A vendor's library that says nothing for so long hangs. Opening a context takes seconds, without a word.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// Cgroups of processes that cannot die begin so.
 const STUCK: &str = "stuck-";

@@ -272,7 +272,7 @@ impl DataPath for GpuPath {
             session_endpoint: None,
             cdi_device: has_programs.then(|| cdi::device_name(lease)),
             compute_slices: order.terms.gpu().and_then(|terms| terms.compute_slices),
-            queue_slots: QUEUE_SLOTS,
+            queue_slots: if record.one_shot { 1 } else { QUEUE_SLOTS },
         };
         Ok(Binding {
             kind: KindBinding::Gpu(Some(Box::new(gpu))),
@@ -449,9 +449,7 @@ impl LocalAccess for GpuPath {
         let connected = self.connect_checked(lease, session, |tenant| caller.check(tenant));
         connected.map(OwnedFd::from).map_err(|error| match error {
             NotConnected::Lease(refusal) => refusal,
-            NotConnected::Worker(refusal) => {
-                LocalRefusal::Failed(StepError::new("open session", refusal.message))
-            }
+            NotConnected::Worker(refusal) => refusal.into(),
         })
     }
 }

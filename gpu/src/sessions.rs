@@ -231,9 +231,15 @@ fn ask_to_close(records: &Records, lease: LeaseId, patience: Duration) -> io::Re
         let asked = Header::parse(&asked)
             .map_err(|rejected| io::Error::other(rejected.refusal().message))?;
         let answer = read_frame(&mut stream)?;
-        decode_gpu_answer(&asked, &answer)
-            .map_err(|rejected| io::Error::other(rejected.refusal().message))?
-            .map_err(|refusal| io::Error::other(refusal.message))?;
+        let answer = decode_gpu_answer(&asked, &answer)
+            .map_err(|rejected| io::Error::other(rejected.refusal().message))?;
+        match answer {
+            // A stream that finds all queues in use can still close the session.
+            Err(refusal) if id == 1 && refusal.error == LeaseError::ResourceBusy => {}
+            answer => {
+                answer.map_err(|refusal| io::Error::other(refusal.message))?;
+            }
+        }
     }
     Ok(())
 }

@@ -193,6 +193,9 @@ fn probe(opening: &Opening<'_>) -> Vec<Device> {
     for warning in probed.warnings {
         tracing::warn!("{warning}");
     }
+    for note in probed.notes {
+        tracing::debug!("{note}");
+    }
     probed.devices
 }
 

@@ -17,7 +17,6 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 SOCKET = "/run/fabricbios/local.sock"
 # Device numbers of the nodes that stand for the GPU's: kmsg can be opened and read, so a refusal is the device controller's.
 GPU_NODES = {"nvidia240": (1, 11), "nvidiactl": (1, 11), "nvidia-uvm": (1, 11)}
-OTHER_NODE = (10, 237)  # loop-control, for a device of nobody's.
 
 
 def ready():
@@ -83,11 +82,23 @@ def leased(tenant, *request, **terms):
         give_back(tenant, lease)
 
 
-def kernel(tenant, lease, name, *arguments, grid="1", block="1", remote=True):
+def kernel(tenant, lease, name, *arguments, grid="1", block="1"):
     """Runs a kernel of the stand-ins' PTX in a session of the lease."""
-    words = ["gpu", "run", "--lease", lease["lease_id"], "--ptx", PTX / f"{name}.ptx", "--kernel", name, "--grid", grid, "--block", block]
-    words += [word for argument in arguments for word in ("--arg", argument)]
-    return tenant.ask(*words, *([] if remote else ["--local-socket", SOCKET]))
+    words = [word for argument in arguments for word in ("--arg", argument)]
+    return tenant.ask("gpu", "run", "--lease", lease["lease_id"], "--ptx", PTX / f"{name}.ptx", "--kernel", name, "--grid", grid,
+                      "--block", block, *words)
+
+
+@contextlib.contextmanager
+def program_of(tenant, *words):
+    """`fabricctl` in the background, killed at the end if it still runs."""
+    command = [program("fabricctl"), "--node", tenant.node, "--identity", tenant.identity, *map(str, words)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def workers():

@@ -4,8 +4,8 @@
 use alloc::{borrow::Cow, format, vec::Vec};
 
 use crate::{
-    Answer, DecodeError, DecodeFault, LeaseError, MAX_PAYLOAD, MessageType, Refusal, RefusalClass,
-    Rejected, Request, error, read::Reader, reply, request, write::Writer,
+    Answer, DecodeError, DecodeFault, GpuMessageType, LeaseError, MAX_PAYLOAD, MessageType,
+    Refusal, RefusalClass, Rejected, Request, error, read::Reader, reply, request, write::Writer,
 };
 
 /// Bytes of a header.
@@ -248,13 +248,13 @@ pub(crate) fn split_frame(frame: &[u8]) -> Result<(Header, &[u8]), Rejected> {
 fn message_type(header: &Header) -> Result<MessageType, DecodeError> {
     MessageType::from_code(header.msg_type).ok_or_else(|| {
         let got = Cow::Owned(format!("0x{:04x}", header.msg_type));
-        wrong(
-            DecodeFault::Unsupported,
-            2,
-            "msg_type",
-            "a message of version 0",
-            got,
-        )
+        let expected = match GpuMessageType::from_code(header.msg_type) {
+            None => "a message of version 0",
+            Some(_) => {
+                "a message of version 0 (operations of a GPU session go on a stream that begins with GPU_SESSION_OPEN)"
+            }
+        };
+        wrong(DecodeFault::Unsupported, 2, "msg_type", expected, got)
     })
 }
 

@@ -54,6 +54,7 @@ fn every_reserved_byte_of_a_one_byte_tag_is_an_invalid_intent() {
         (tag::LEASE_MUTUAL_AUTH, 0..=1),
         (tag::LEASE_CPU_EXECUTION_MODE, 0..=1),
         (tag::LEASE_CPU_PARTITION, 1..=2),
+        (tag::LEASE_GPU_EXECUTION_MODE, 0..=1),
         (tag::NET_HAND_OVER_ASKED, 0..=2),
     ];
     for (tag, defined) in tags {
@@ -79,6 +80,8 @@ fn every_wrong_length_of_a_known_tag_is_an_invalid_intent() {
         (tag::LEASE_CPU_EXECUTION_MODE, 1),
         (tag::LEASE_CPU_EXECUTION_WIDTH, 2),
         (tag::LEASE_CPU_PARTITION, 1),
+        (tag::LEASE_GPU_EXECUTION_MODE, 1),
+        (tag::LEASE_GPU_COMPUTE_SLICES, 2),
         (tag::NET_MAC_ASKED, 6),
         (tag::NET_VLAN_ASKED, 2),
         (tag::NET_HAND_OVER_ASKED, 1),
@@ -107,6 +110,8 @@ fn a_tag_given_twice_is_an_invalid_intent_even_when_both_agree() {
         tlv(tag::LEASE_CPU_EXECUTION_MODE, &[1]),
         tlv(tag::LEASE_CPU_EXECUTION_WIDTH, &[0, 1]),
         tlv(tag::LEASE_CPU_PARTITION, &[1]),
+        tlv(tag::LEASE_GPU_EXECUTION_MODE, &[1]),
+        tlv(tag::LEASE_GPU_COMPUTE_SLICES, &[0, 1]),
         tlv(tag::NET_MAC_ASKED, &[2, 0, 0, 0, 0, 1]),
         tlv(tag::NET_VLAN_ASKED, &[0, 1]),
         tlv(tag::NET_HAND_OVER_ASKED, &[1]),
@@ -116,6 +121,15 @@ fn a_tag_given_twice_is_an_invalid_intent_even_when_both_agree() {
     ] {
         assert_eq!(alloc_error(&one), None);
         assert_intent(&[&one[..], &tlv(0x7777, b"between"), &one].concat());
+    }
+}
+
+#[test]
+fn no_compute_slice_is_an_invalid_intent() {
+    let slices = |number: u16| tlv(tag::LEASE_GPU_COMPUTE_SLICES, &number.to_be_bytes());
+    assert_intent(&slices(0));
+    for number in [1, u16::MAX] {
+        assert_eq!(alloc_error(&slices(number)), None);
     }
 }
 

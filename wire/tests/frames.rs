@@ -26,6 +26,23 @@ fn versions_flags_and_types_that_are_not_spoken_are_unsupported() {
 }
 
 #[test]
+fn an_operation_of_a_session_is_no_message_and_the_refusal_says_where_it_goes() {
+    let mut frame = encode_request(1, 2, &Request::Ping(3));
+    for code in 0x0600..=0x060E_u16 {
+        frame[2..4].copy_from_slice(&code.to_be_bytes());
+        let refusal = decode_request(&frame).unwrap_err().refusal();
+        assert_eq!(refusal.error, LeaseError::Unsupported, "{code:04x}");
+        let is_one = (0x0601..=0x060D).contains(&code);
+        assert_eq!(
+            refusal.message.contains("GPU_SESSION_OPEN"),
+            is_one,
+            "{refusal}"
+        );
+        assert_eq!(GpuMessageType::from_code(code).is_some(), is_one);
+    }
+}
+
+#[test]
 fn a_length_above_the_limit_is_refused_before_anything_is_read() {
     let mut header = Header {
         msg_type: 1,

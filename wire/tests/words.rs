@@ -64,6 +64,10 @@ fn every_word_reads_back_and_every_number_too() {
     check(GpuExclusivityClass::ALL, |v| {
         GpuExclusivityClass::from_byte(v as u8)
     });
+    check(GpuExecutionMode::ALL, |v| {
+        GpuExecutionMode::from_byte(v as u8)
+    });
+    check(GpuVendor::ALL, |v| GpuVendor::from_byte(v as u8));
     check(Transport::ALL, |v| Transport::from_byte(v as u8));
     check(LeaseStatus::ALL, |v| LeaseStatus::from_byte(v as u8));
     check(LeasePhase::ALL, |v| LeasePhase::from_byte(v as u8));

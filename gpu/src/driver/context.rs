@@ -211,17 +211,14 @@ fn find_device(api: &Api, visible: &str, uuid: &str) -> Result<c_int, DriverErro
     Err(DriverError::own(api.vendor, "find device", text))
 }
 
-/// The digits of a UUID. AMD's are text.
+/// The digits of a UUID. AMD's are text, and another text, or zeroes, where a device has no UUID.
 fn text_of(vendor: GpuVendor, bytes: &[u8; 16]) -> Option<String> {
-    if *bytes == [0; 16] {
-        return None;
-    }
-    Some(match vendor {
+    let digits: String = match vendor {
         GpuVendor::Nvidia => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
-        GpuVendor::Amd => String::from_utf8_lossy(bytes)
-            .trim_end_matches('\0')
-            .to_owned(),
-    })
+        GpuVendor::Amd => String::from_utf8_lossy(bytes).into_owned(),
+    };
+    let is_number = digits.bytes().all(|it| it.is_ascii_hexdigit());
+    (is_number && digits.bytes().any(|it| it != b'0')).then_some(digits)
 }
 
 /// Whether these are the digits of the UUID, which has a kind before them and hyphens between.

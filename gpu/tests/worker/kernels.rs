@@ -183,49 +183,29 @@ fn all_queues_hear_of_a_lost_device() {
     for vendor in vendors() {
         let lab = Lab::new(vendor);
         let worker = lab.worker();
-        let (mut one, mut other) = (worker.open(), worker.open());
-        let (memory, _) = one.allocate(4096);
-        let module = one.load(&lab.module(FILL));
+        let mut clients = [worker.open(), worker.open()];
         lab.directory.set(Knob::HangLaunch, "1").unwrap();
-        let (_, address) = other.allocate(4096);
-        let arguments: [&[u8]; 3] = [&address.to_le_bytes(), &[0; 4], &[0; 4]];
-        other.done(
-            &GpuRequest::Launch(launch(module, "fill", (1, 1), &arguments)),
-            &[],
-        );
-        let waits = other.send(
-            &GpuRequest::Sync {
-                whole_session: false,
-            },
-            &[],
-        );
-        other.taken();
+        let sync = GpuRequest::Sync {
+            whole_session: false,
+        };
+        let waiting = clients.each_mut().map(|client| {
+            let (_, address) = client.allocate(4096);
+            let module = client.load(&lab.module(FILL));
+            let arguments: [&[u8]; 3] = [&address.to_le_bytes(), &[0; 4], &[0; 4]];
+            let launch = launch(module, "fill", (1, 1), &arguments);
+            client.done(&GpuRequest::Launch(launch), &[]);
+            let asked = client.send(&sync, &[]);
+            client.taken();
+            asked
+        });
         lab.directory.set(Knob::Gone, "1").unwrap();
-        let asked = one.send(
-            &GpuRequest::MemRead {
-                memory,
-                offset: 0,
-                length: 1,
-            },
-            &[],
-        );
-        lab.directory.clear(Knob::HangLaunch).unwrap();
         let uuid = lab.order().device.uuid;
         let says = ["is lost", uuid.as_str()];
-        refused(
-            &one.answer(&asked),
-            LeaseError::Unavailable,
-            RefusalClass::Permanent,
-            &says,
-        );
-        // The kernel ended, or its end was not seen any more.
-        if let Err(refusal) = other.answer(&waits) {
-            refused(
-                &Err(refusal),
-                LeaseError::Unavailable,
-                RefusalClass::Permanent,
-                &says,
-            );
+        for (client, asked) in clients.iter_mut().zip(waiting) {
+            let answer = client.answer(&asked);
+            let (error, class) = (LeaseError::Unavailable, RefusalClass::Permanent);
+            refused(&answer, error, class, &says);
+            client.ended();
         }
         assert_eq!(worker.ended(), Some(3));
     }
