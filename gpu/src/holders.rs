@@ -58,7 +58,11 @@ mod tests {
             minor: 7,
         };
         let own = i32::try_from(id()).unwrap();
-        let is_found = || holders(std::slice::from_ref(&node)).iter().any(|it| it.pid == own);
+        let is_found = || {
+            holders(std::slice::from_ref(&node))
+                .iter()
+                .any(|it| it.pid == own)
+        };
         let open = File::open(&node.path).unwrap();
         assert!(is_found());
         drop(open);

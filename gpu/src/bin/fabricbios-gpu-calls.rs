@@ -1,6 +1,14 @@
-//! The supervisor of helper processes for the calls of this crate, as a program for tests; the daemon starts itself with
-//! another argument.
+//! The supervisor of helper processes for the calls of this crate, and the worker of a session, as a program for tests; the
+//! daemon starts itself with another argument.
 
-fn main() -> std::io::Result<()> {
-    fabricbios_helper::supervise(&fabricbios_gpu::management::handlers())
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("gpu-worker") {
+        return fabricbios_gpu::worker::worker_main();
+    }
+    match fabricbios_helper::supervise(&fabricbios_gpu::management::handlers()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
 }
