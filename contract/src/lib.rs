@@ -8,6 +8,7 @@
 //! Everything that goes through [`Store`] and [`DataPath`] is plain data with, at most, a descriptor beside it. So each
 //! may live in a process of its own: [`remote`] has both ends of a socket between them.
 
+mod cdi;
 mod guard;
 mod local;
 mod path;
@@ -15,6 +16,7 @@ mod provider;
 pub mod remote;
 mod store;
 
+pub use cdi::Cdi;
 pub use guard::{EndByName, Guard};
 pub use local::{Caller, Entered, Given, LocalAccess, LocalRefusal};
 pub use path::{DataPath, Revoked};

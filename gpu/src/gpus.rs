@@ -14,7 +14,7 @@ use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::LeaseId;
 
 use crate::{
-    Device, Libraries, STEPS,
+    Device, Libraries, STEPS, containers,
     device_filter::allow_only,
     end::ROOT,
     record::{Record, Records, failed},
@@ -153,23 +153,36 @@ pub(crate) fn end(
     record: &Record,
 ) -> Result<Proof, StepError> {
     let mut proof = Proof::default();
-    let began = Instant::now();
-    let Some(root) = root else {
-        kill_worker(record)?;
-        proof.add("kill worker", began.elapsed(), "");
-        return Ok(proof);
-    };
+    let mut began = Instant::now();
+    // A container that is started from now on does not get the device. If the file stays, the lease is ended nevertheless.
+    let removed = record.cdi().remove(lease);
+    passed("remove CDI spec");
     let below = below(lease);
-    if root.exists("find lease", &below)? {
+    if let Some(root) = root
+        && root.exists("find lease", &below)?
+    {
         // What is moved into the cgroup from now on finds no device.
         allow_only("deny devices", &root.path(&below), &[])?;
         passed("deny devices");
         proof.add("deny devices", began.elapsed(), "");
         // A worker in the cgroup is killed with the others, and its end is waited for here.
         proof = proof.and(end_processes(root, proc, &below, &aside(lease))?);
+        began = Instant::now();
     }
-    // It is not in the cgroup if it died before it was moved there.
+    // It is in no cgroup if there are none here, or if it died before it was moved.
     kill_worker(record)?;
+    proof.add("kill worker", began.elapsed(), "");
+    if !record.nodes.is_empty() {
+        let began = Instant::now();
+        let killed = containers::kill(lease, &record.nodes, ENDS_WITHIN)?;
+        passed("kill containers");
+        proof.add(
+            "kill containers",
+            began.elapsed(),
+            format_args!("{killed} processes"),
+        );
+    }
+    removed?;
     Ok(proof)
 }
 

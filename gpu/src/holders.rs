@@ -1,7 +1,6 @@
 //! Who has the nodes of a device open.
 
 use std::{
-    collections::BTreeSet,
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
 };
@@ -12,25 +11,30 @@ use crate::{Node, process::Process};
 
 /// The processes that have one of the nodes open, or mapped. Those that end meanwhile are left out.
 pub(crate) fn holders(nodes: &[Node]) -> Vec<Process> {
-    let devices: BTreeSet<u64> = nodes
-        .iter()
-        .map(|node| makedev(node.major.into(), node.minor.into()))
-        .collect();
-    if devices.is_empty() {
-        return Vec::new();
-    }
-    let entries = fs::read_dir("/proc").into_iter().flatten();
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let holding = pids.filter(|pid| has_open(*pid, &devices) || has_mapped(*pid, nodes));
+    let holding = pids().filter(|pid| holds(*pid, nodes));
     holding.filter_map(Process::of).collect()
 }
 
-fn has_open(pid: i32, devices: &BTreeSet<u64>) -> bool {
+/// The numbers of all processes.
+pub(crate) fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Whether the process has one of the nodes open, or mapped.
+pub(crate) fn holds(pid: i32, nodes: &[Node]) -> bool {
+    !nodes.is_empty() && (has_open(pid, nodes) || has_mapped(pid, nodes))
+}
+
+fn has_open(pid: i32, nodes: &[Node]) -> bool {
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
         .flatten();
     let mut files = descriptors.filter_map(|entry| fs::metadata(entry.ok()?.path()).ok());
-    files.any(|file| file.file_type().is_char_device() && devices.contains(&file.rdev()))
+    let is_node = |device| {
+        { nodes.iter() }.any(|node| makedev(node.major.into(), node.minor.into()) == device)
+    };
+    files.any(|file| file.file_type().is_char_device() && is_node(file.rdev()))
 }
 
 /// A mapping stays after its descriptor was closed.

@@ -5,7 +5,7 @@
 //! their cgroup opens its nodes alone. [`GpuStore`] knows the device before each grant and wipes it after the lease;
 //! [`GpuPath`] connects clients and ends everything. The vendors' libraries are loaded in workers and helper processes only.
 
-mod cdi;
+mod containers;
 mod device;
 mod device_filter;
 mod driver;

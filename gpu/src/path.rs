@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     os::{fd::OwnedFd, unix::net::UnixStream},
+    path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicU64, Ordering},
@@ -23,7 +24,7 @@ use fabricbios_wire::{
 };
 use nix::time::{ClockId, clock_gettime};
 
-use crate::{Device, Gpus, QUEUE_SLOTS, cdi, gpus::below, record::Record, steps::passed};
+use crate::{Device, Gpus, QUEUE_SLOTS, containers, gpus::below, record::Record, steps::passed};
 
 /// A worker of a shared lease is asked to wipe its memory and to end; after so long it is killed.
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
@@ -257,11 +258,14 @@ impl DataPath for GpuPath {
             LocalRefusal::Failed(error) => BindError::Failed(error),
             other => BindError::Failed(StepError::new("find lease", other)),
         })?;
-        // A program of a container engine needs the nodes, and a lease that nobody shares.
-        let has_programs = record.is_exclusive && !device.nodes.is_empty();
+        let has_programs = !record.nodes.is_empty();
         if has_programs {
-            cdi::write(&self.gpus.cdi, lease, device).map_err(BindError::Failed)?;
-            passed("write cdi");
+            let (variable, value) = device.environment();
+            let environment = [format!("{variable}={value}"), containers::mark(lease)];
+            let nodes: Vec<&Path> = record.nodes.iter().map(|it| &*it.path).collect();
+            let written = record.cdi().write(lease, &environment, &nodes);
+            written.map_err(BindError::Failed)?;
+            passed("write CDI spec");
         }
         self.open(&entry, order)?;
         let gpu = GpuBinding {
@@ -270,7 +274,7 @@ impl DataPath for GpuPath {
             vram_bytes: record.vram_bytes,
             // The control plane, which the node knows.
             session_endpoint: None,
-            cdi_device: has_programs.then(|| cdi::device_name(lease)),
+            cdi_device: has_programs.then(|| record.cdi().device_name(lease)),
             compute_slices: order.terms.gpu().and_then(|terms| terms.compute_slices),
             queue_slots: if record.one_shot { 1 } else { QUEUE_SLOTS },
         };
@@ -371,6 +375,13 @@ impl DataPath for GpuPath {
                 return Err(StepError::new("verify", why));
             }
         }
+        if let [container, ..] = containers::of(lease, &record.nodes)[..] {
+            let why = format!(
+                "a container's process, {}, has the device",
+                container.describe()
+            );
+            return Err(StepError::new("verify", why));
+        }
         proof.add(
             "look for processes",
             began.elapsed(),
@@ -392,7 +403,6 @@ impl DataPath for GpuPath {
         }
         state.gate.remove();
         drop(state);
-        cdi::remove(&self.gpus.cdi, lease)?;
         self.leases().release(lease);
         Ok(())
     }

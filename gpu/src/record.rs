@@ -6,11 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fabricbios_contract::Cdi;
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
-use crate::process::Process;
+use crate::{Node, process::Process};
 
 /// The files of records end so.
 const SUFFIX: &str = ".gpu";
@@ -22,6 +23,10 @@ pub(crate) struct Record {
     pub(crate) uuid: String,
     /// No other lease has any of the device.
     pub(crate) is_exclusive: bool,
+    /// The device's nodes, if the lease may have programs on this node.
+    pub(crate) nodes: Vec<Node>,
+    /// The directory of its CDI specification.
+    pub(crate) cdi: PathBuf,
     /// The most bytes that its session can allocate.
     pub(crate) vram_bytes: u64,
     /// Everything that a stream makes is wiped at its end.
@@ -36,6 +41,13 @@ pub(crate) struct Record {
     pub(crate) is_dirty: bool,
     /// The lease is over, and the device may not be clean yet.
     pub(crate) is_over: bool,
+}
+
+impl Record {
+    /// What container engines get.
+    pub(crate) fn cdi(&self) -> Cdi {
+        Cdi::at(&self.cdi, "gpu")
+    }
 }
 
 /// A device before a grant.

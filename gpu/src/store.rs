@@ -14,7 +14,7 @@ use fabricbios_lease::{
 use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
 
 use crate::{
-    Device, Gpus, Health, cdi,
+    Device, Gpus, Health,
     holders::holders,
     management::{Account, Accounted, Reset, Scrub},
     process::Process,
@@ -128,6 +128,12 @@ impl GpuStore {
         let record = Record {
             uuid: self.device.uuid.clone(),
             is_exclusive: !is_shared,
+            // Nothing keeps a program to a part of the memory.
+            nodes: match is_shared {
+                true => Vec::new(),
+                false => self.device.nodes.clone(),
+            },
+            cdi: self.gpus.cdi.clone(),
             vram_bytes: order.placement.amount(),
             one_shot: terms.execution_mode == Some(GpuExecutionMode::OneShot),
             scrub_at_close: terms.exclusivity == Some(GpuExclusivityClass::SessionExclusive),
@@ -158,12 +164,12 @@ impl GpuStore {
         Ok(others)
     }
 
-    /// Proves that nothing of the lease is left on the device, and wipes the device.
+    /// Proves that nothing of the lease is left on the device, and wipes the device. Where that fails again, it resets the
+    /// device first.
     fn clean(&self, lease: LeaseId, record: &Record, progress: &dyn Fn()) -> Result<(), StepError> {
         let mut resets = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_holders(record)?;
-        let back = self.wait_for_memory(record, progress);
-        if let Err(error) = back {
+        if let Err(error) = self.wipe(lease, record, progress) {
             match resets.get(&lease) {
                 // What the first release lacks may come back by itself.
                 None => {
@@ -175,8 +181,15 @@ impl GpuStore {
             }
             resets.insert(lease, Some(Instant::now()));
             self.reset(lease, &error, progress)?;
-            self.wait_for_memory(record, progress)?;
+            self.wipe(lease, record, progress)?;
         }
+        resets.remove(&lease);
+        Ok(())
+    }
+
+    /// Waits for the memory, and overwrites it.
+    fn wipe(&self, lease: LeaseId, record: &Record, progress: &dyn Fn()) -> Result<(), StepError> {
+        self.wait_for_memory(record, progress)?;
         let call = Scrub {
             device: self.device.clone(),
             libraries: self.gpus.sessions.libraries.clone(),
@@ -200,7 +213,6 @@ impl GpuStore {
             free,
             "scrubbed {percent:.2} % of the memory that was free before the lease"
         );
-        resets.remove(&lease);
         Ok(())
     }
 
@@ -410,7 +422,6 @@ impl Store for GpuStore {
                 self.clean(lease, first.unwrap_or(&record), progress)?;
             }
             progress();
-            cdi::remove(&self.gpus.cdi, lease)?;
             self.gpus.remove_cgroup(lease)?;
             self.gpus.records.remove(lease)?;
             passed("remove record");

@@ -36,7 +36,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use stand_in_device::Vendor;
+use stand_in_device::{Knob, Vendor};
 
 use lab::{Lab, MEMORY, MIB};
 
@@ -312,6 +312,25 @@ fn a_shared_lease_with_all_queues_in_use_is_wiped() {
         .collect();
     world.cut(&one);
     world.release(&one).unwrap();
+    assert!(!world.has_pattern());
+}
+
+#[test]
+fn a_device_that_cannot_be_wiped_is_reset_by_the_next_release() {
+    let world = World::new(false);
+    let lease = whole(1);
+    world.bound(&lease);
+    let _leaves = world.filled(LeaseId(1));
+    world.cut(&lease);
+    let knobs = &world.lab.directory;
+    knobs.set(Knob::ShortScrub, &MEMORY.to_string()).unwrap();
+    let knob = knobs.path().join("short-scrub");
+    let reset = format!("rm {}", knob.display());
+    world.lab.script("nvidia-smi", &reset);
+    let why = world.release(&lease).unwrap_err();
+    assert!(why.detail.contains("could be wiped"), "{why}");
+    assert!(knob.exists());
+    world.release(&lease).unwrap();
     assert!(!world.has_pattern());
 }
 

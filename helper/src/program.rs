@@ -16,6 +16,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 /// Shown by `ps`, and by `/proc/PID/exe` as `/memfd:fabricbiosd`.
 const NAME: &str = "fabricbiosd";
 
+/// So often the seals are tried again.
+const SEAL_AGAIN: u32 = 60;
+
 /// A sealed copy of an executable file: a process that is started from it later runs this version, even if the file was
 /// replaced or its disk does not answer.
 #[derive(Clone, Debug)]
@@ -61,7 +64,15 @@ impl Program {
             | SealFlag::F_SEAL_GROW
             | SealFlag::F_SEAL_WRITE
             | SealFlag::F_SEAL_SEAL;
-        fcntl(&copy, FcntlArg::F_ADD_SEALS(seals))?;
+        // The kernel refuses after 150 ms while it itself still uses a page of the file, which it may under load.
+        let mut sealed = fcntl(&copy, FcntlArg::F_ADD_SEALS(seals));
+        for _ in 0..SEAL_AGAIN {
+            if sealed != Err(Errno::EBUSY) {
+                break;
+            }
+            sealed = fcntl(&copy, FcntlArg::F_ADD_SEALS(seals));
+        }
+        sealed?;
         Ok(Self(Arc::new(copy)))
     }
 

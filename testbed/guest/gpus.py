@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Shared by the suites of GPU leases: a node whose GPUs are stand-ins, their knobs, leases and programs in them."""
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -17,6 +18,8 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 SOCKET = "/run/fabricbios/local.sock"
 # Device numbers of the nodes that stand for the GPU's: kmsg can be opened and read, so a refusal is the device controller's.
 GPU_NODES = {"nvidia240": (1, 11), "nvidiactl": (1, 11), "nvidia-uvm": (1, 11)}
+SHARED, SESSION, DEVICE = (["--exclusivity", name] for name in ("shared", "session", "device"))
+PATTERN = b"a tenant was here"
 
 
 def ready():
@@ -127,3 +130,39 @@ def device_bytes(node, vendor="nvidia"):
 def gone(pids, secs=30):
     """Waits until these processes have ended."""
     return until(lambda: not any(pathlib.Path(f"/proc/{pid}/exe").exists() for pid in pids), secs, f"the end of {pids}")
+
+
+@contextlib.contextmanager
+def filled(node, tenant, lease, size=16 << 10):
+    """A pattern in memory of the device, three times, until its worker ends: the input of a kernel that does not end."""
+    source = pathlib.Path("/tmp/pattern")
+    source.write_bytes(PATTERN * (size // len(PATTERN)))
+    node.knob("hang-launch", 1)
+    arguments = [word for _ in range(3) for word in ("--arg", f"in:{source}")]
+    words = ["gpu", "run", "--lease", lease["lease_id"], "--ptx", PTX / "vector_add.ptx", "--kernel", "vector_add", *arguments,
+             "--arg", "u32:1"]
+    with program_of(tenant, *words) as client:
+        until(lambda: PATTERN in device_bytes(node), 60, "the pattern in the device")
+        try:
+            yield client
+        finally:
+            node.knob("hang-launch")
+
+
+def copied(tenant, lease, size="1MiB", *words):
+    """Bytes that `gpu copy` has copied there and back, and found unchanged."""
+    return tenant.ask("gpu", "copy", "--lease", lease["lease_id"], "--bytes", size, *words)["bytes"]
+
+
+def leases_again(tenant, resource, secs=600):
+    """A lease of the resource, or None while it cannot be had."""
+    finished = tenant.run("lease", "alloc", "gpu", "--vram", "1MiB", "--secs", secs, "--resource", resource)
+    return json.loads(finished.stdout) if finished.returncode == 0 else None
+
+
+def cleared(node, resource):
+    """Whether the fence is gone; clears it."""
+    if not any(it["resource_id"] == resource for it in node.operator.ask("fence", "list")["fences"]):
+        return True
+    node.operator.run("fence", "clear", resource)
+    return False

@@ -68,6 +68,10 @@ impl Fixture {
     pub(crate) fn close(self) {
         drop(self.backend);
         self.serving.join().unwrap().unwrap();
+        // The thread of a call ends after its answer.
+        while Arc::strong_count(&self.udp) > 1 {
+            thread::yield_now();
+        }
         Arc::into_inner(self.udp).unwrap().close();
     }
 

@@ -11,7 +11,6 @@ use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::{LeaseId, PciFunction};
 
 use super::{
-    cdi::Cdi,
     holders,
     pci::Pci,
     record::{Record, Records},
@@ -59,7 +58,7 @@ impl Cutter {
             Err(error) => format!("not yet: {error}"),
         };
         done("bus master off", &told(stopped));
-        let removed = Cdi::at(&vfio.specs).remove(lease);
+        let removed = vfio.cdi().remove(lease);
         let killed = holders::kill_holders(&group)?;
         done(
             "kill holders",

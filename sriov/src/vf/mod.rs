@@ -7,7 +7,6 @@
 
 mod call;
 mod card;
-mod cdi;
 mod cut;
 mod drivers;
 mod holders;

@@ -2,6 +2,7 @@
 
 use std::{
     os::fd::AsFd,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
@@ -19,7 +20,6 @@ use fabricbios_wire::{
 
 use super::{
     card::{Card, MBPS, VFIO},
-    cdi::{Cdi, device_name},
     cut::{Cutter, ENDS_WITHIN},
     record::Record,
     steps,
@@ -146,7 +146,9 @@ impl VfPath {
             }
             (HandOver::Vfio, _) => {
                 if let (Some(vfio), Some(group)) = (&record.vfio, self.cutter().group(record)) {
-                    Cdi::at(&vfio.specs).write(lease, record.function, &group)?;
+                    let environment = [format!("FABRICBIOS_PCI_FUNCTION={}", record.function)];
+                    let nodes = [Path::new("/dev/vfio/vfio"), &group];
+                    vfio.cdi().write(lease, &environment, &nodes)?;
                     steps::passed("write CDI spec");
                 }
             }
@@ -171,7 +173,7 @@ impl VfPath {
         let pci = &self.card.operator.pci;
         let bound = pci.driver(function)?;
         let is_open = match &record.vfio {
-            Some(vfio) => Cdi::at(&vfio.specs).exists(lease),
+            Some(vfio) => vfio.cdi().exists(lease),
             None => pci.is_bus_master(function)?,
         };
         let wrong = if bound.as_deref() != Some(expected) {
@@ -422,7 +424,7 @@ fn binding(lease: LeaseId, record: &Record) -> Binding {
         rate_bps: u64::from(record.rate_mbps) * MBPS,
         hand_over: record.hand_over,
         vfio_group: record.vfio.as_ref().map(|it| it.group),
-        cdi_device: is_vfio.then(|| device_name(lease)),
+        cdi_device: record.vfio.as_ref().map(|it| it.cdi().device_name(lease)),
     };
     Binding {
         kind: KindBinding::Net(Some(Box::new(net))),

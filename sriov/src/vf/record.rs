@@ -1,5 +1,6 @@
 //! Which lease has which virtual function.
 
+use fabricbios_contract::Cdi;
 use fabricbios_wire::{HandOver, MacAddress, PciFunction, VlanId};
 use serde::{Deserialize, Serialize};
 
@@ -35,4 +36,10 @@ pub(super) struct Vfio {
     pub(super) group: u32,
     /// The directory of its specification.
     pub(super) specs: String,
+}
+
+impl Vfio {
+    pub(super) fn cdi(&self) -> Cdi {
+        Cdi::at(&self.specs, "vfio")
+    }
 }

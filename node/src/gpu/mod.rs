@@ -1,72 +1,31 @@
 //! GPUs on offer.
 
-use std::{fmt, fs, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+mod offer;
+mod wanted;
+
+pub use wanted::WantedGpus;
+
+use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{anyhow, bail};
 use fabricbios_contract::{Provider, stray_binding_id};
 use fabricbios_control::{NoSessions, Principal, SessionConnector, SessionOpen};
 use fabricbios_gpu::{
-    Device, GpuConfig, GpuPath, GpuStore, Gpus, Health, Libraries, QUEUE_SLOTS,
+    Device, GpuConfig, GpuPath, GpuStore, Gpus, Health, Libraries,
     management::{HealthWatch, discover},
 };
 use fabricbios_kernfs::mounts;
-use fabricbios_lease::{
-    AllocationMode, COMPUTE_SLICES, ClassOffer, ClassState, Dimension, Durability, FenceScope,
-    Offer, OfferedClass, Takes,
-};
-use fabricbios_wire::{
-    GpuExclusivityClass, InventoryExtension, NodeId, Refusal, ResourceId, ResourceInventory,
-    ResourceType, Size, Transport,
-};
+use fabricbios_wire::{NodeId, Refusal, ResourceId, ResourceType, Size, Transport};
 use nix::unistd::geteuid;
 
-use crate::{
-    config::{GpuShareMode, Settings},
-    detect::{Detected, resource_id},
-    inventory::{Described, ResourceStatus, describe},
-    providers::{Continuity, Offered, OfferedResource, Opened, Opening},
-};
-
-/// Of what a GPU has an amount, besides [`COMPUTE_SLICES`].
-const VRAM: &str = "vram";
-const SESSIONS: &str = "sessions";
-
-/// Leases of a shared GPU at once. Each session has a context, for which the driver takes some hundred megabytes.
-const SESSION_SLOTS: u16 = 8;
+use self::offer::{OfferedGpu, offer, session_slots};
+use crate::providers::{Continuity, Offered, OfferedResource, Opened, Opening};
 
 /// A vendor's library that says nothing for so long hangs.
 const PROBE_SILENCE: Duration = Duration::from_secs(20);
 
-/// The proof of a cut waits until the driver has torn the context of a killed worker down, which takes long if it has much
-/// memory. Access ends at once.
-const CUT_WITHIN: Duration = Duration::from_secs(10);
-
 /// Bytes of the node's id in names.
 const ID_BYTES: usize = 4;
-
-/// GPUs that `--gpus` names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WantedGpus {
-    /// All that work.
-    All,
-    /// Those with these UUIDs.
-    These(Vec<String>),
-}
-
-impl FromStr for WantedGpus {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "all" {
-            return Ok(Self::All);
-        }
-        let uuids: Vec<String> = text.split(',').map(|it| it.trim().to_owned()).collect();
-        match uuids.iter().all(|it| !it.is_empty()) {
-            true => Ok(Self::These(uuids)),
-            false => Err("`all`, or UUIDs with commas between".into()),
-        }
-    }
-}
 
 /// What the node needs of the GPUs besides their offer.
 #[derive(Clone)]
@@ -124,7 +83,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     if !geteuid().is_root() {
         bail!("--gpus: only root can lease GPUs");
     }
-    let devices = chosen(wanted, &found)?;
+    let devices = wanted.of(&found)?;
     let gpus = Arc::new(gpus(opening)?);
     watchdog.ends(ResourceType::Gpu, records);
     let guard = watchdog.guard(ResourceType::Gpu);
@@ -199,38 +158,6 @@ fn probe(opening: &Opening<'_>) -> Vec<Device> {
     probed.devices
 }
 
-/// The devices on offer: of a divided one only its partitions.
-fn chosen(wanted: &WantedGpus, found: &[Device]) -> anyhow::Result<Vec<Device>> {
-    let known = || {
-        let uuids: Vec<&str> = found.iter().map(|it| &*it.uuid).collect();
-        match uuids.is_empty() {
-            true => "the vendors' libraries know none".to_owned(),
-            false => format!("there are {}", uuids.join(", ")),
-        }
-    };
-    let devices: Vec<Device> = match wanted {
-        WantedGpus::All => found
-            .iter()
-            .filter(|it| !it.has_partitions)
-            .cloned()
-            .collect(),
-        WantedGpus::These(uuids) => {
-            let find = |uuid: &String| match found.iter().find(|it| it.uuid == *uuid) {
-                None => Err(anyhow!("--gpus {uuid}: there is no such GPU; {}", known())),
-                Some(device) if device.has_partitions => Err(anyhow!(
-                    "--gpus {uuid}: this GPU is divided into partitions: name those"
-                )),
-                Some(device) => Ok(device.clone()),
-            };
-            uuids.iter().map(find).collect::<anyhow::Result<_>>()?
-        }
-    };
-    if devices.is_empty() {
-        tracing::warn!("--gpus: nothing is offered: {}", known());
-    }
-    Ok(devices)
-}
-
 fn gpus(opening: &Opening<'_>) -> anyhow::Result<Gpus> {
     let node = digits(&opening.node_id);
     let mount = mounts().into_iter().find(|mount| mount.kind == "cgroup2");
@@ -275,80 +202,6 @@ fn end_all(opening: &Opening<'_>, found: &[Device]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn session_slots(settings: &Settings) -> u16 {
-    match settings.gpu_share_mode.unwrap_or_default() {
-        GpuShareMode::Exclusive => 1,
-        GpuShareMode::Fractional => SESSION_SLOTS,
-    }
-}
-
-fn offer(settings: &Settings, node_id: &NodeId, device: &Device) -> Offer {
-    let dimension = |name: &str, capacity: u64, takes| Dimension {
-        name: name.to_owned(),
-        capacity,
-        takes,
-    };
-    Offer {
-        resource_id: resource_id(node_id, ResourceType::Gpu, &device.uuid),
-        capacity: device.vram_bytes,
-        align: 1,
-        transports: Vec::new(),
-        durability: Durability::Boot,
-        // Memory that was not wiped may be given to any lease of the device.
-        fence_scope: FenceScope::Whole,
-        cut_within: Some(CUT_WITHIN),
-        allocation_mode: AllocationMode::Device(vec![
-            dimension(VRAM, device.vram_bytes, Takes::Asked),
-            dimension(
-                COMPUTE_SLICES,
-                device.compute_slices.into(),
-                Takes::InProportion,
-            ),
-            dimension(SESSIONS, session_slots(settings).into(), Takes::Each(1)),
-        ]),
-        read_only: false,
-        classes: Some(classes(settings, device)),
-        rate: None,
-    }
-}
-
-/// The classes under the operator's policy, which is an envelope (003 §4).
-fn classes(settings: &Settings, device: &Device) -> ClassOffer {
-    let mode = settings.gpu_share_mode.unwrap_or_default();
-    let class = |class: GpuExclusivityClass, state| OfferedClass {
-        class: class as u8,
-        state,
-    };
-    let default = match mode {
-        GpuShareMode::Exclusive => GpuExclusivityClass::DeviceExclusive,
-        GpuShareMode::Fractional => GpuExclusivityClass::Shared,
-    };
-    ClassOffer {
-        default: default as u8,
-        classes: vec![
-            class(
-                GpuExclusivityClass::Shared,
-                match mode {
-                    GpuShareMode::Exclusive => {
-                        ClassState::Forbidden("the node's gpu-share-mode is exclusive".into())
-                    }
-                    GpuShareMode::Fractional => ClassState::Enforced,
-                },
-            ),
-            class(GpuExclusivityClass::SessionExclusive, ClassState::Enforced),
-            class(
-                GpuExclusivityClass::DeviceExclusive,
-                match &device.partition_of {
-                    None => ClassState::Enforced,
-                    Some(parent) => ClassState::Implied(format!(
-                        "it is a partition of {parent}, and a lease of it cannot have that whole device: leave the class out"
-                    )),
-                },
-            ),
-        ],
-    }
-}
-
 /// Tells the stores what the vendors' libraries tell of the devices' health.
 fn watch(
     opening: &Opening<'_>,
@@ -386,49 +239,5 @@ impl SessionConnector for Sessions {
     ) -> Result<std::os::unix::net::UnixStream, Refusal> {
         self.0
             .connect(open.lease_id, &principal.tenant, open.session)
-    }
-}
-
-/// A GPU on offer in inventories.
-#[derive(Debug)]
-struct OfferedGpu {
-    store: Arc<GpuStore>,
-    device: Device,
-    resource_id: ResourceId,
-    sessions: u16,
-}
-
-impl Described for OfferedGpu {
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
-        let id = self.resource_id;
-        let mut info = self.device.info(id);
-        info.health = self.store.health().code().max(status.health());
-        inventory.gpus.retain(|it| it.resource_id != id);
-        inventory.gpus.push(info);
-        inventory.health = inventory.health.max(info.health);
-        let dimensions = status.available.free_dimensions.clone();
-        let free = |name: &str| {
-            let found = dimensions.iter().find(|it| it.name == name);
-            found
-                .and_then(|it| u16::try_from(it.amount).ok())
-                .unwrap_or(0)
-        };
-        let name = format!("{} {}", self.device.name, self.device.uuid);
-        describe(inventory, status, &name, &[]);
-        inventory.extensions.push(InventoryExtension::GpuSlots {
-            resource_id: id,
-            compute_slices: self.device.compute_slices,
-            compute_slices_free: free(COMPUTE_SLICES),
-            session_slots: self.sessions,
-            session_slots_free: free(SESSIONS),
-            queue_slots: QUEUE_SLOTS,
-        });
-    }
-
-    /// The kernel lists the device by its address; the entry by its UUID has the same id.
-    fn hide(&self, detected: &mut Detected) {
-        detected
-            .gpus
-            .retain(|it| Some(&it.name) != self.device.pci.as_ref());
     }
 }

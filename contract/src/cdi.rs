@@ -1,0 +1,110 @@
+//! Specifications for container engines (Container Device Interface): a file names the device nodes of a lease.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use fabricbios_lease::StepError;
+use fabricbios_wire::LeaseId;
+use serde_json::json;
+
+/// Debian's podman 4.3.1 takes no newer version.
+const VERSION: &str = "0.5.0";
+
+/// The specifications of one class of devices, such as `gpu`, in a directory.
+#[derive(Clone, Debug)]
+pub struct Cdi {
+    directory: PathBuf,
+    class: &'static str,
+}
+
+impl Cdi {
+    /// In a tmpfs where container engines look for them, such as `/run/cdi`.
+    #[must_use]
+    pub fn at(directory: impl Into<PathBuf>, class: &'static str) -> Self {
+        Self {
+            directory: directory.into(),
+            class,
+        }
+    }
+
+    /// The name by which a container engine gets the devices of a lease, such as `fabricbios/gpu=…`.
+    #[must_use]
+    pub fn device_name(&self, lease: LeaseId) -> String {
+        format!("{}={lease}", self.kind())
+    }
+
+    /// Gives containers these device nodes and variables (`NAME=VALUE`). Only this user can read the file: only root's
+    /// containers may have the devices.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(
+        &self,
+        lease: LeaseId,
+        environment: &[String],
+        nodes: &[&Path],
+    ) -> Result<(), StepError> {
+        let nodes: Vec<_> = nodes.iter().map(|path| json!({"path": path})).collect();
+        let spec = json!({
+            "cdiVersion": VERSION,
+            "kind": self.kind(),
+            "devices": [{
+                "name": lease.to_string(),
+                "containerEdits": {"env": environment, "deviceNodes": nodes},
+            }],
+        });
+        let at = self.file(lease);
+        // Engines read no file of this name.
+        let new = at.with_extension("new");
+        let written = fs::create_dir_all(&self.directory)
+            .and_then(|()| unless_gone(fs::remove_file(&new)))
+            .and_then(|()| {
+                let mut options = OpenOptions::new();
+                options.write(true).create_new(true).mode(0o600);
+                options.open(&new)?.write_all(spec.to_string().as_bytes())?;
+                fs::rename(&new, &at)
+            });
+        written.map_err(|error| failed("write CDI spec", &at, &error))
+    }
+
+    /// Whether container engines find the lease.
+    #[must_use]
+    pub fn exists(&self, lease: LeaseId) -> bool {
+        self.file(lease).exists()
+    }
+
+    /// No container that is started later has the devices. Success also if there is no file.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn remove(&self, lease: LeaseId) -> Result<(), StepError> {
+        let at = self.file(lease);
+        let removed = [at.with_extension("new"), at.clone()]
+            .iter()
+            .try_for_each(|it| unless_gone(fs::remove_file(it)));
+        removed.map_err(|error| failed("remove CDI spec", &at, &error))
+    }
+
+    fn kind(&self) -> String {
+        format!("fabricbios/{}", self.class)
+    }
+
+    fn file(&self, lease: LeaseId) -> PathBuf {
+        self.directory.join(format!("fabricbios-{lease}.json"))
+    }
+}
+
+fn unless_gone(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn failed(step: &'static str, at: &Path, error: &io::Error) -> StepError {
+    StepError::new(step, format_args!("{}: {error}", at.display())).with_errno(error.raw_os_error())
+}

@@ -1,0 +1,186 @@
+#!/usr/bin/python3
+# lab: one-vm
+"""Ends of GPU leases on stand-ins of the vendors' libraries, with the real kernel's control groups and device controller: nothing
+is left, whoever dies or stops meanwhile."""
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from checks import STOPPED_LATE_MS, Suite, length, until
+from fabric import Refused
+from gpus import (DEVICE, PATTERN, SHARED, GpuNode, alloc, cleared, copied, device_bytes, filled, gone, gpus, leased,
+                  leases_again, ready, run_in, workers)
+
+# Steps of a grant, of the use of a lease, and of an end.
+GRANT_STEPS = ("make record", "make lease", "device controller", "write cdi")
+USE_STEPS = ("start worker", "enter")
+END_STEPS = ("close worker", "kill worker", "freeze", "kill", "deny devices", "scrub", "remove lease", "remove record")
+SOME_STEPS = length((*GRANT_STEPS, *USE_STEPS, *END_STEPS), ("start worker", "deny devices"))
+
+
+def scrub(suite):
+    """No byte of a tenant is left, also if its worker was killed in the middle of a kernel."""
+    with GpuNode() as node:
+        alice = node.tenant("alice")
+        nvidia = gpus(node.operator)["nvidia"]["resource_id"]
+        lease = alloc(alice, "1MiB", 600, resource=nvidia)
+        with filled(node, alice, lease) as client:
+            alice.free(lease)
+            suite.equal("free, in the middle of a kernel: no worker is left", set(), workers())
+            _, said = client.communicate(timeout=60)
+            suite.check("the client is told", client.returncode != 0 and said, "an error", (client.returncode, said))
+        again = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+        suite.check("before it is leased again its bytes are gone", PATTERN not in device_bytes(node), "no pattern")
+        line = node.wait_for_line("scrubbed", lease["lease_id"])
+        suite.check("the share is told", line and "%" in line, "a percentage", line)
+        alice.free(again)
+        for knob in ("short-scrub", "lost"):
+            lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+            with filled(node, alice, lease, 16 << 20):
+                node.knob(knob, 8 << 20)
+                alice.free(lease)
+            fence = until(lambda: next(iter(node.operator.ask("fence", "list")["fences"]), None), 90, f"a fence for {knob}")
+            suite.check(f"{knob}: FENCED with the reason", fence["resource_id"] == nvidia, nvidia, fence)
+            print(f"   {knob}: {fence['reason']}", flush=True)
+            suite.refused(f"{knob}: no new lease", lambda: alloc(alice, "1MiB", 60, resource=nvidia), 5)
+            node.knob(knob)
+            until(lambda: cleared(node, nvidia), 120, f"{knob}: the fence is cleared")
+            suite.check(f"{knob}: cleared, and the bytes are gone", PATTERN not in device_bytes(node), "no pattern")
+
+
+def local_programs(suite):
+    """Programs on the node: their device alone can be opened, and they end with the lease."""
+    with GpuNode() as node:
+        operator = node.operator
+        alice = node.tenant("alice")
+        nvidia = gpus(operator)["nvidia"]["resource_id"]
+        lease = alloc(alice, "1MiB", 600, resource=nvidia)
+        script = ("import os\n"
+                  "def opens(path):\n"
+                  "    try:\n        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)); return 'opens'\n"
+                  "    except OSError as error:\n        return error.strerror\n"
+                  "print({path: opens(path) for path in ('/dev/nvidia240', '/dev/null', '/dev/urandom', '/dev/port')})\n"
+                  "print(os.environ.get('CUDA_VISIBLE_DEVICES'))\n")
+        done, said = finish(run_in(alice, lease, "python3", "-c", script))
+        opened = eval(said.splitlines()[0]) if done == 0 else {}  # The program printed a dict of texts.
+        suite.equal("its device can be opened", "opens", opened.get("/dev/nvidia240"))
+        suite.equal("and what every program needs", ["opens", "opens"], [opened.get("/dev/null"), opened.get("/dev/urandom")])
+        pathlib.Path("/dev/port").open("rb").close()  # Outside of the lease it can be opened.
+        suite.equal("and no other device", "Operation not permitted", opened.get("/dev/port"))
+        suite.equal("the environment names the device", lease["binding"]["gpu"]["uuid"], said.splitlines()[1])
+        spec = pathlib.Path(f"/run/cdi/fabricbios-{lease['lease_id']}.json")
+        suite.check("a CDI specification names it", "/dev/nvidia240" in spec.read_text(), "the node", spec.read_text())
+        process = run_in(alice, lease, "sh", "-c", "sleep 1000 & echo $! $$; exec sleep 1000")
+        pids = [int(word) for word in process.stdout.readline().split()]
+        alice.free(lease)
+        suite.check("the end of the lease ends its programs", gone(pids), "their end")
+        suite.check("and removes the specification", not spec.exists(), "no file")
+        process.wait()
+        held = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+        stranger = subprocess.Popen(["sleep", "1000"], stdin=open("/dev/nvidia240", "rb"))
+        alice.free(held)
+        fence = until(lambda: next(iter(operator.ask("fence", "list")["fences"]), None), 60, "a fence")
+        suite.check("a stranger that holds the device: FENCED, and named", str(stranger.pid) in fence["reason"], stranger.pid, fence["reason"])
+        stranger.kill()
+        stranger.wait()
+        until(lambda: cleared(node, nvidia), 60, "the fence is cleared when the stranger is gone")
+        suite.check("and free again when it is gone", True)
+    with GpuNode(mode="fractional") as node:
+        alice = node.tenant("alice")
+        with leased(alice, "1MiB", 600, *SHARED) as lease:
+            status, said = finish(run_in(alice, lease, "true"))
+            suite.check("a shared lease takes no local program", status != 0 and "exclusive" in said, "a refusal", (status, said))
+
+
+def finish(process):
+    """Exit status and all output of a program."""
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out or err
+
+
+def daemon_ends(suite):
+    """The deadline holds with the daemon stopped or dead; what is not over goes on in the next daemon."""
+    with GpuNode() as node:
+        alice = node.tenant("alice")
+        found = gpus(node.operator)
+        for name, number in (("stopped", signal.SIGSTOP), ("dead", signal.SIGKILL)):
+            long = until(lambda: leases_again(alice, found["amd"]["resource_id"]), 60, "the device of the long lease")
+            copied(alice, long)
+            keeps = workers()
+            short = until(lambda: leases_again(alice, found["nvidia"]["resource_id"], 6), 60, "the device of the short lease")
+            copied(alice, short)
+            program_pid = int(run_in(alice, short, "sh", "-c", "echo $$; exec sleep 1000").stdout.readline())
+            ends = (workers() - keeps) | {program_pid}
+            os.kill(node.process.pid, number)
+            late_ms = STOPPED_LATE_MS + max(0, short["expires_at_unix_ms"] - time.time() * 1000)
+            suite.check(f"{name}: worker and program end without the daemon", gone(ends, late_ms / 1000), "their end")
+            if number == signal.SIGSTOP:
+                os.kill(node.process.pid, signal.SIGCONT)
+            else:
+                node.kill()
+                node.start()
+            suite.equal(f"{name}: the lease is expired", "expired", alice.wait_until(short, "expired", "fenced")["state"])
+            suite.equal(f"{name}: the longer lease goes on", "active", alice.query(long)["state"])
+            suite.equal(f"{name}: with its session", keeps, workers())
+            suite.equal(f"{name}: which works", 1 << 20, copied(alice, long))
+            alice.free(long)
+
+
+def dies(suite):
+    """Killed behind any of its own steps, the daemon leaves nothing that the next one does not adopt or end."""
+    with GpuNode(mode="fractional") as node:
+        alice = node.tenant("alice")
+        nvidia = gpus(node.operator)["nvidia"]["resource_id"]
+        node.stop()
+        for step in SOME_STEPS:
+            node.environment["FABRICBIOS_DIE_AFTER"] = step
+            node.start()
+            with contextlib.suppress(Refused):
+                live(node, alice, nvidia, step)
+            status = node.process.wait(60)
+            suite.check(f"{step}: the daemon died there", status == -signal.SIGABRT, -signal.SIGABRT, status)
+            node.environment.clear()
+            node.start()
+            for lease in alice.ask("lease", "list").get("leases", []):
+                if lease["state"] in ("active", "binding"):
+                    alice.free(lease)
+            again = until(lambda: leases_again(alice, nvidia), 120, f"{step}: the device free again")
+            suite.equal(f"{step}: no worker is left", set(), workers())
+            suite.check(f"{step}: no byte is left", PATTERN not in device_bytes(node), "no pattern")
+            alice.free(again)
+            until(lambda: not any(it.is_dir() for it in node.root.iterdir()), 60, f"{step}: no control group of a lease")
+            node.stop()
+        node.start()
+
+
+def live(node, tenant, resource, step):
+    """The life of a lease that comes to the step."""
+    shared = step == "close worker"
+    lease = alloc(tenant, "1MiB", 600, *(SHARED if shared else DEVICE), resource=resource)
+    if step in USE_STEPS:
+        copied(tenant, lease)
+    else:
+        with filled(node, tenant, lease) as client:
+            if shared:
+                node.knob("hang-launch")
+                client.wait(60)
+            else:
+                run_in(tenant, lease, "sh", "-c", "echo in; exec sleep 1000").stdout.readline()
+            tenant.free(lease)
+    if step == "enter":
+        run_in(tenant, lease, "sleep", "1000").wait(60)
+
+
+def main():
+    """All of it."""
+    ready()
+    with Suite("suite_gpu_ends") as suite:
+        for section in (scrub, local_programs, daemon_ends, dies):
+            suite.section(section, suite)
+
+
+if __name__ == "__main__":
+    main()
