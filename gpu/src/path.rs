@@ -4,25 +4,20 @@ use std::{
     collections::BTreeMap,
     os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::enter;
+use fabricbios_cgroup::{Bindings, enter};
 use fabricbios_contract::{
     Caller, DataPath, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
 };
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Gate, Linger, Lookup, Proof,
-    StepError,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
 use fabricbios_wire::{
     Binding, GpuBinding, KindBinding, LeaseError, LeaseId, Refusal, RefusalClass, ResourceType,
 };
-use nix::time::{ClockId, clock_gettime};
 
 use crate::{Device, Gpus, QUEUE_SLOTS, containers, gpus::below, record::Record, steps::passed};
 
@@ -36,61 +31,7 @@ pub struct GpuPath {
     /// By UUID.
     devices: BTreeMap<String, Device>,
     guard: Arc<dyn Guard>,
-    leases: Mutex<Custody<Arc<Entry>>>,
-}
-
-/// One lease.
-#[derive(Debug, Default)]
-struct Entry {
-    state: Mutex<BindingState>,
-    /// Held while a worker is started, or a process is let in.
-    admission: Mutex<()>,
-    /// Nanoseconds on the boot-time clock; 0 until the first `extend` after a bind.
-    deadline: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct BindingState {
-    gate: Gate,
-    tenant: Arc<str>,
-    /// Bound, and no cut has been proved since.
-    is_open: bool,
-}
-
-impl Entry {
-    fn state(&self) -> MutexGuard<'_, BindingState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn admission(&self) -> MutexGuard<'_, ()> {
-        self.admission
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_admitting(&self) -> bool {
-        matches!(self.admission.try_lock(), Err(TryLockError::WouldBlock))
-    }
-
-    /// Checks that the lease is in use, and that `check` takes its tenant.
-    fn check(
-        &self,
-        check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
-    ) -> Result<(), LocalRefusal> {
-        let state = self.state();
-        let generation = match state.gate.generation() {
-            Some(generation) => generation,
-            None => return Err(LocalRefusal::NotActive("it is not bound yet".into())),
-        };
-        check(&state.tenant)?;
-        if !state.is_open || !state.gate.admits(generation) {
-            return Err(LocalRefusal::NotActive("it was cut".into()));
-        }
-        if now() >= self.deadline.load(Ordering::Acquire) {
-            return Err(LocalRefusal::NotActive("its deadline has passed".into()));
-        }
-        Ok(())
-    }
+    bindings: Bindings,
 }
 
 impl GpuPath {
@@ -102,7 +43,7 @@ impl GpuPath {
             gpus,
             devices: devices.into_iter().map(by_uuid).collect(),
             guard,
-            leases: Mutex::default(),
+            bindings: Bindings::default(),
         }
     }
 
@@ -149,11 +90,9 @@ impl GpuPath {
         session: u64,
         check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
     ) -> Result<UnixStream, NotConnected> {
-        let found = self.leases().find(lease);
-        let entry = LocalRefusal::unless_here(found).map_err(NotConnected::Lease)?;
-        // Held until the worker serves: a cut that begins meanwhile kills again after it.
-        let _admission = entry.admission();
-        entry.check(check).map_err(NotConnected::Lease)?;
+        let entry = self.bindings.in_use(lease).map_err(NotConnected::Lease)?;
+        // Held until the worker serves.
+        let _admission = entry.admit(check).map_err(NotConnected::Lease)?;
         let (mut record, device) = self.of(lease).map_err(NotConnected::Lease)?;
         let into_cgroup = |pid: i32| match &self.gpus.root {
             Some(root) => {
@@ -167,14 +106,6 @@ impl GpuPath {
         sessions
             .connect(lease, device, &mut record, session, into_cgroup)
             .map_err(NotConnected::Worker)
-    }
-
-    fn leases(&self) -> MutexGuard<'_, Custody<Arc<Entry>>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn entry(&self, lease: LeaseId) -> Option<Arc<Entry>> {
-        self.leases().find_or_make(lease)
     }
 
     /// The record of a lease that is bound, and its device.
@@ -205,33 +136,6 @@ impl GpuPath {
             None => Ok(nothing()),
         }
     }
-
-    /// Opens the gate, and thaws the cgroup that an earlier cut froze.
-    fn open(&self, entry: &Entry, order: &BindOrder) -> Result<(), BindError> {
-        let (lease, generation) = (order.binding_id.lease_id, order.binding_id.generation);
-        let _admission = entry.admission();
-        if !entry.state().gate.admits(generation) {
-            return Err(BindError::Cancelled);
-        }
-        if let Some(root) = &self.gpus.root {
-            let thawed = root.write("thaw", &format!("{}/cgroup.freeze", below(lease)), "0");
-            thawed.map_err(BindError::Failed)?;
-        }
-        let mut state = entry.state();
-        // A session goes on in a new binding: it has no key that could leak.
-        if let Some(before) = state
-            .gate
-            .generation()
-            .filter(|it| !state.gate.is_revoked(*it))
-        {
-            state.gate.ended(before);
-        }
-        state.gate.open(generation)?;
-        state.tenant = Arc::clone(&order.tenant);
-        state.is_open = true;
-        entry.deadline.store(0, Ordering::Release);
-        Ok(())
-    }
 }
 
 /// Why there is no connection to a worker.
@@ -240,19 +144,10 @@ enum NotConnected {
     Worker(Refusal),
 }
 
-/// The time on the clock of deadlines.
-fn now() -> u64 {
-    // The call fails only if the kernel does not have the clock; then every lease counts as ended.
-    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from);
-    now.map_or(u64::MAX, |it| {
-        u64::try_from(it.as_nanos()).unwrap_or(u64::MAX)
-    })
-}
-
 impl DataPath for GpuPath {
     fn bind(&self, order: &BindOrder, _part: &Part) -> Result<Binding, BindError> {
         let lease = order.binding_id.lease_id;
-        let entry = self.entry(lease).ok_or(BindError::Cancelled)?;
+        let entry = self.bindings.entry(lease).ok_or(BindError::Cancelled)?;
         self.guard.check(order)?;
         let (record, device) = self.of(lease).map_err(|error| match error {
             LocalRefusal::Failed(error) => BindError::Failed(error),
@@ -267,7 +162,12 @@ impl DataPath for GpuPath {
             written.map_err(BindError::Failed)?;
             passed("write CDI spec");
         }
-        self.open(&entry, order)?;
+        // An earlier cut froze the cgroup.
+        let thaw = || match &self.gpus.root {
+            Some(root) => root.write("thaw", &format!("{}/cgroup.freeze", below(lease)), "0"),
+            None => Ok(()),
+        };
+        entry.open(order, thaw)?;
         let gpu = GpuBinding {
             uuid: device.uuid.clone(),
             vendor: device.vendor,
@@ -285,15 +185,7 @@ impl DataPath for GpuPath {
     }
 
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
-        match self.leases().find(binding_id.lease_id) {
-            Lookup::Here(entry) if entry.state().gate.is_closed(binding_id.generation) => {
-                return Err(AlreadyCut);
-            }
-            Lookup::Here(entry) => entry.deadline.store(deadline.0, Ordering::Release),
-            Lookup::Released => return Err(AlreadyCut),
-            // The lease is bound later.
-            Lookup::Unknown => {}
-        }
+        self.bindings.extend(binding_id, deadline)?;
         self.guard.extend(binding_id, deadline);
         Ok(())
     }
@@ -316,39 +208,15 @@ impl DataPath for GpuPath {
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
         let lease = binding_id.lease_id;
-        let Some(entry) = self.entry(lease) else {
-            return Ok(Revoked::proved(released()));
-        };
-        // Nothing connects or enters from here on; what did before is ended below.
-        let closed = entry.state().gate.revoke(binding_id.generation);
-        if let Err(moved_on) = closed {
-            return Ok(Revoked::proved(moved_on.into()));
-        }
-        let is_admitting = entry.is_admitting();
-        let mut steps = self.end(lease)?;
-        if is_admitting {
-            // A worker or a process on its way in may arrive after the kill.
-            drop(entry.admission());
-            steps = steps.and(self.end(lease)?);
-        }
-        let mut state = entry.state();
-        state.gate.ended(binding_id.generation);
-        state.is_open = false;
-        Ok(Revoked {
-            steps,
-            ..Revoked::default()
-        })
+        self.bindings.revoke(binding_id, || self.end(lease))
     }
 
     /// Reads what the kernel says. The cgroup stays frozen, and no device can be opened there.
     fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         let lease = binding_id.lease_id;
         let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
-        let Some(entry) = self.entry(lease) else {
-            return Ok(released());
-        };
-        if let Err(moved_on) = entry.state().gate.check_current(binding_id.generation) {
-            return Ok(moved_on.into());
+        if let Err(proof) = self.bindings.check_current(binding_id) {
+            return Ok(proof);
         }
         let Some(record) = self.gpus.records.find(lease)? else {
             return Ok(nothing());
@@ -392,19 +260,7 @@ impl DataPath for GpuPath {
     }
 
     fn remove(&self, binding_id: BindingId, _progress: &dyn Fn()) -> Result<(), StepError> {
-        let lease = binding_id.lease_id;
-        let Some(entry) = self.entry(lease) else {
-            return Ok(());
-        };
-        let mut state = entry.state();
-        if state.is_open {
-            let why = format_args!("{binding_id}: it was not revoked");
-            return Err(StepError::new("remove", why));
-        }
-        state.gate.remove();
-        drop(state);
-        self.leases().release(lease);
-        Ok(())
+        self.bindings.remove(binding_id)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
@@ -419,10 +275,9 @@ impl LocalAccess for GpuPath {
         caller: &Caller,
         given: Given,
     ) -> Result<Entered, LocalRefusal> {
-        let entry = LocalRefusal::unless_here(self.leases().find(lease))?;
-        // Held until the process is in: a cut that begins meanwhile kills again after it.
-        let _admission = entry.admission();
-        entry.check(|tenant| caller.check(tenant))?;
+        let entry = self.bindings.in_use(lease)?;
+        // Held until the process is in.
+        let _admission = entry.admit(|tenant| caller.check(tenant))?;
         let Given::Process(process) = given else {
             let why = format!("a lease of a GPU takes a process and no {given}");
             return Err(LocalRefusal::Unsupported(why));
@@ -462,10 +317,6 @@ impl LocalAccess for GpuPath {
             NotConnected::Worker(refusal) => refusal.into(),
         })
     }
-}
-
-fn released() -> Proof {
-    Proof::nothing_to_cut("the lease was removed before")
 }
 
 fn nothing() -> Proof {

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# lab: one-vm
+# lab: one-vm timeout=900
 """Leases of GPUs on stand-ins of the vendors' libraries: what is found, admission in both modes, sessions."""
 import os
 import pathlib

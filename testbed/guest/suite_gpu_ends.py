@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# lab: one-vm
+# lab: one-vm timeout=900
 """Ends of GPU leases on stand-ins of the vendors' libraries, with the real kernel's control groups and device controller: nothing
 is left, whoever dies or stops meanwhile."""
 import contextlib
@@ -7,17 +7,20 @@ import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 import time
 
+import podman
 from checks import STOPPED_LATE_MS, Suite, length, until
 from fabric import Refused
 from gpus import (DEVICE, PATTERN, SHARED, GpuNode, alloc, cleared, copied, device_bytes, filled, gone, gpus, leased,
                   leases_again, ready, run_in, workers)
 
 # Steps of a grant, of the use of a lease, and of an end.
-GRANT_STEPS = ("make record", "make lease", "device controller", "write cdi")
+GRANT_STEPS = ("make record", "make lease", "device controller", "write CDI spec")
 USE_STEPS = ("start worker", "enter")
-END_STEPS = ("close worker", "kill worker", "freeze", "kill", "deny devices", "scrub", "remove lease", "remove record")
+END_STEPS = ("close worker", "remove CDI spec", "deny devices", "freeze", "kill", "kill worker", "kill containers", "scrub",
+             "remove lease", "remove record")
 SOME_STEPS = length((*GRANT_STEPS, *USE_STEPS, *END_STEPS), ("start worker", "deny devices"))
 
 
@@ -93,6 +96,34 @@ def local_programs(suite):
         with leased(alice, "1MiB", 600, *SHARED) as lease:
             status, said = finish(run_in(alice, lease, "true"))
             suite.check("a shared lease takes no local program", status != 0 and "exclusive" in said, "a refusal", (status, said))
+
+
+def containers(suite):
+    """Stock podman gives a container the device of a lease by its name, until the lease ends, also without the daemon."""
+    with GpuNode() as node, tempfile.TemporaryDirectory() as place:
+        alice = node.tenant("alice")
+        nvidia = gpus(node.operator)["nvidia"]["resource_id"]
+        script = f"echo $CUDA_VISIBLE_DEVICES; exec 3</dev/nvidia240 && echo open; {podman.BUSYBOX} sleep 600"
+        for name, secs in (("daemon", 600), ("watchdog", 8)):
+            lease = until(lambda secs=secs: leases_again(alice, nvidia, secs), 60, "the device free again")
+            gpu = lease["binding"]["gpu"]
+            command = podman.container(place, gpu["cdi_device"], script, "--cap-add=SYSLOG")  # For the kernel's log, which stands for the GPU.
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+                said = [running.stdout.readline().strip() for _ in range(2)]
+                if not suite.equal(f"{name}: the container has the device", [gpu["uuid"], "open"], said):
+                    running.kill()
+                    print(running.stderr.read(), flush=True)
+                if name == "daemon":
+                    alice.free(lease)
+                else:
+                    node.kill()
+                suite.equal(f"{name}: the end of the lease ends it", 128 + signal.SIGKILL, running.wait(60))
+            refused = subprocess.run(command, capture_output=True, text=True, check=False)
+            suite.check(f"{name}: and no other one has it", refused.returncode and not refused.stdout, "a refusal", refused)
+        node.start()
+        suite.equal("the lease is expired", "expired", alice.wait_until(lease, "expired", "fenced")["state"])
+        until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
 
 
 def finish(process):
@@ -178,7 +209,7 @@ def main():
     """All of it."""
     ready()
     with Suite("suite_gpu_ends") as suite:
-        for section in (scrub, local_programs, daemon_ends, dies):
+        for section in (scrub, local_programs, containers, daemon_ends, dies):
             suite.section(section, suite)
 
 

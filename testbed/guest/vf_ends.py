@@ -3,18 +3,16 @@
 import contextlib
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 
+import podman
 import vf
 from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, give_back
 from frames import Flood, Listener, ends_on_time
 from vf import MACS, TERM_SECS, alloc, flow, hand_over, namespace, net, sh
 
 DRIVER_PROTOCOL = 0x88B6
-# Debian's busybox is static: it needs nothing else in its container.
-BUSYBOX = "/bin/busybox"
 
 
 def build_driver(place):
@@ -76,16 +74,10 @@ def container(suite, node, place):
     alice, bob = node.tenant("alice"), node.tenant("bob")
     lease, other = alloc(alice, "vfio"), alloc(bob, "vfio")
     name, group = net(lease)["cdi_device"], net(lease)["vfio_group"]
-    root = pathlib.Path(place, "root")
-    for directory in ("bin", "dev", "etc", "proc", "run", "sys", "tmp"):
-        (root / directory).mkdir(parents=True)
-    shutil.copy(BUSYBOX, root / "bin")
-    script = f"""{BUSYBOX} ls /dev/vfio; echo end; echo $FABRICBIOS_PCI_FUNCTION
-exec 3<>/dev/vfio/{group} && echo open; exec {BUSYBOX} sleep 600"""
-    podman = ["podman", "--cgroup-manager=cgroupfs", "--storage-driver=vfs", "--events-backend=file", f"--root={place}/storage",
-              f"--runroot={place}/run", "run", "--rm", "--network=none", "--log-driver=none", f"--device={name}", "--rootfs", root,
-              BUSYBOX, "sh", "-c", script]
-    with subprocess.Popen(podman, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    script = f"""{podman.BUSYBOX} ls /dev/vfio; echo end; echo $FABRICBIOS_PCI_FUNCTION
+exec 3<>/dev/vfio/{group} && echo open; exec {podman.BUSYBOX} sleep 600"""
+    command = podman.container(place, name, script)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         said = [running.stdout.readline().strip() for _ in range(5)]
         expected = [*sorted((str(group), "vfio")), "end", net(lease)["pci_bdf"], "open"]
         if not suite.equal("podman: its devices are those of the lease, and it can open the group", expected, said):
@@ -95,7 +87,7 @@ exec 3<>/dev/vfio/{group} && echo open; exec {BUSYBOX} sleep 600"""
         give_back(alice, lease)
         suite.equal("podman: the end of the lease ends the container", 128 + signal.SIGKILL, running.wait(60))
     suite.check("podman: the specification is gone, the neighbour's is there", not specification(lease).exists() and specification(other).exists())
-    refused = subprocess.run(podman, capture_output=True, text=True, check=False)
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
     suite.check("podman: it refuses the name then", refused.returncode and name in refused.stderr and not refused.stdout, name, refused)
     give_back(bob, other)
     suite.equal("podman: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])

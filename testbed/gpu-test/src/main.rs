@@ -3,6 +3,7 @@
 //! LD_LIBRARY_PATH it runs the same scenarios on them, and says so.
 
 mod bare;
+mod kernels;
 mod node;
 mod report;
 mod scenarios;
