@@ -119,6 +119,15 @@ impl World {
         }
     }
 
+    /// The node ends, and lets go of the root cgroup: threads behind a socket take a moment.
+    fn end(self) {
+        let store = Arc::downgrade(&self.here.0);
+        drop(self);
+        while store.strong_count() > 0 {
+            thread::yield_now();
+        }
+    }
+
     fn both() -> [Self; 2] {
         [Self::new(false), Self::new(true)]
     }
@@ -512,7 +521,7 @@ fn a_lease_goes_on_after_a_restart_or_is_an_error_and_never_made_anew() {
         let kernel = before.kernel.clone();
         let refused = store(&kernel).unwrap_err();
         assert!(refused.detail.contains("another process"), "{refused}");
-        drop(before);
+        before.end();
         // Nobody watched meanwhile, and the partition became invalid.
         kernel.put(
             &format!("cgroup/{ROOT}/{}/cpuset.cpus.partition", name(1)),

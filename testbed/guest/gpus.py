@@ -54,8 +54,11 @@ class GpuNode(Node):
         at.write_text("" if value is None else f"{value}\n")
 
     def __exit__(self, *ended):
+        root = self.root
         super().__exit__(*ended)
         shutil.rmtree(self.stand_ins, ignore_errors=True)
+        if root:
+            root.rmdir()
 
     @property
     def root(self):

@@ -1,4 +1,5 @@
 """Containers of stock podman that get a device by its name."""
+import contextlib
 import pathlib
 import shutil
 
@@ -15,3 +16,11 @@ def container(place, device, script, *more):
     return ["podman", "--cgroup-manager=cgroupfs", "--storage-driver=vfs", "--events-backend=file", f"--root={place}/storage",
             f"--runroot={place}/run", "run", "--rm", "--network=none", "--log-driver=none", f"--device={device}", *more,
             "--rootfs", root, BUSYBOX, "sh", "-c", script]
+
+
+def clean():
+    """Removes what podman leaves on a machine when its containers have ended."""
+    pathlib.Path("/dev/shm/libpod_lock").unlink(missing_ok=True)
+    for name in ("conmon", ""):
+        with contextlib.suppress(FileNotFoundError):
+            pathlib.Path("/sys/fs/cgroup/libpod_parent", name).rmdir()

@@ -124,6 +124,7 @@ def containers(suite):
         suite.equal("the lease is expired", "expired", alice.wait_until(lease, "expired", "fenced")["state"])
         until(lambda: leases_again(alice, nvidia), 60, "the device free again")
         suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+    podman.clean()
 
 
 def finish(process):

@@ -2,7 +2,7 @@
 //! on and does not look at them. So a module or a kernel that breaks the vendor's driver breaks this process only.
 //!
 //! The worker reads its order ([`WorkerOrder`]) and a listening socket from standard input, opens the context, gives up all
-//! rights ([`sandbox`]), answers, and serves. It outlives the daemon, whose successor finds the socket again. It ends with the
+//! rights, answers, and serves. It outlives the daemon, whose successor finds the socket again. It ends with the
 //! session, and has then written the session's number to standard output if everything of the tenant's was wiped.
 
 mod connection;
