@@ -29,24 +29,28 @@ pub trait DataPath: Send + Sync + 'static {
     /// The binding is already cut here: the lease cannot go on.
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut>;
 
-    /// The end of the lease is not proved: the path may tell clients that still ask.
-    fn fenced(&self, binding_id: BindingId);
+    /// The end of the lease is not proved: the path may tell clients that still ask. Without this method, nobody is told.
+    fn fenced(&self, _binding_id: BindingId) {}
 
     /// True: [`DataPath::extend`] and [`DataPath::fenced`] never block, so the driver itself may call them.
     fn extends_at_once(&self) -> bool;
 
     /// Gives the binding a new key beside the old one, which works until [`DataPath::retire_key`]. Over NVMe-oF the old
-    /// key opens no new connection from now on; live connections go on.
+    /// key opens no new connection from now on; live connections go on. A path without this method has no keys.
     ///
     /// # Errors
     /// After `Refused` and `Failed` the old key is unchanged.
-    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError>;
+    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
+        Err(BindError::Refused(no_key(binding_id)))
+    }
 
     /// Retires the key from before the last rotation. When this returns, the old key is proved dead.
     ///
     /// # Errors
     /// The old key may still work.
-    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError>;
+    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
+        Err(no_key(binding_id))
+    }
 
     /// Ends access, by the lease's name alone: also for a lease that another process has bound, or that this process
     /// does not know. Idempotent.
@@ -97,4 +101,9 @@ impl Revoked {
             found: Vec::new(),
         }
     }
+}
+
+fn no_key(binding_id: BindingId) -> StepError {
+    let why = format_args!("{binding_id}: leases of this kind have no key");
+    StepError::new("change key", why)
 }

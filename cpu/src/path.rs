@@ -123,20 +123,9 @@ impl DataPath for CpuPath {
         Ok(())
     }
 
-    /// The processes have been killed: nobody is there to tell.
-    fn fenced(&self, _binding_id: BindingId) {}
-
     /// Nothing waits for the kernel under the lock of a lease's state.
     fn extends_at_once(&self) -> bool {
         true
-    }
-
-    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
-        Err(BindError::Refused(no_key(binding_id)))
-    }
-
-    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
-        Err(no_key(binding_id))
     }
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
@@ -201,9 +190,4 @@ impl LocalAccess for CpuPath {
         let below = below.ok_or(LocalRefusal::NotFound)?;
         enter(&self.root, &self.proc, &below, caller, &process)
     }
-}
-
-fn no_key(binding_id: BindingId) -> StepError {
-    let why = format_args!("{binding_id}: a lease of CPU cores has no key");
-    StepError::new("change key", why)
 }

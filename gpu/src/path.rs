@@ -190,20 +190,9 @@ impl DataPath for GpuPath {
         Ok(())
     }
 
-    /// The worker has been killed: nobody is there to tell.
-    fn fenced(&self, _binding_id: BindingId) {}
-
     /// Nothing waits for the kernel under the lock of a lease's state.
     fn extends_at_once(&self) -> bool {
         true
-    }
-
-    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
-        Err(BindError::Refused(no_key(binding_id)))
-    }
-
-    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
-        Err(no_key(binding_id))
     }
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
@@ -321,9 +310,4 @@ impl LocalAccess for GpuPath {
 
 fn nothing() -> Proof {
     Proof::nothing_to_cut("the lease has nothing on a GPU")
-}
-
-fn no_key(binding_id: BindingId) -> StepError {
-    let why = format_args!("{binding_id}: a lease of a GPU has no key");
-    StepError::new("change key", why)
 }

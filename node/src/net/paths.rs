@@ -49,23 +49,8 @@ impl DataPath for NetPaths {
         path.extend(binding_id, deadline)
     }
 
-    fn fenced(&self, binding_id: BindingId) {
-        if let Ok(path) = self.of(binding_id) {
-            path.fenced(binding_id);
-        }
-    }
-
     fn extends_at_once(&self) -> bool {
         self.paths.values().all(|it| it.extends_at_once())
-    }
-
-    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
-        let path = self.of(binding_id).map_err(BindError::Failed)?;
-        path.rotate(binding_id)
-    }
-
-    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
-        self.of(binding_id)?.retire_key(binding_id)
     }
 
     fn revoke(&self, binding_id: BindingId, linger: Linger) -> Result<Revoked, StepError> {

@@ -198,20 +198,9 @@ impl DataPath for MacvlanPath {
         Ok(())
     }
 
-    /// The tenant only sees that its interface is gone or silent.
-    fn fenced(&self, _binding_id: BindingId) {}
-
     /// The lock of the state is held while the kernel sets devices up.
     fn extends_at_once(&self) -> bool {
         false
-    }
-
-    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
-        Err(BindError::Refused(no_key(binding_id)))
-    }
-
-    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
-        Err(no_key(binding_id))
     }
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
@@ -339,11 +328,4 @@ fn binding(lease: LeaseId, record: &Record) -> Binding {
 
 fn released() -> Proof {
     Proof::nothing_to_cut("the lease was removed before")
-}
-
-fn no_key(binding_id: BindingId) -> StepError {
-    StepError::new(
-        "change key",
-        format_args!("{binding_id}: macvlans have no key"),
-    )
 }

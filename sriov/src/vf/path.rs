@@ -274,20 +274,9 @@ impl DataPath for VfPath {
         Ok(())
     }
 
-    /// The tenant only sees that its function is silent.
-    fn fenced(&self, _binding_id: BindingId) {}
-
     /// The lock of the state is held while the kernel sets the interface up.
     fn extends_at_once(&self) -> bool {
         false
-    }
-
-    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
-        Err(BindError::Refused(no_key(binding_id)))
-    }
-
-    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
-        Err(no_key(binding_id))
     }
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
@@ -442,11 +431,4 @@ fn released() -> Proof {
 
 fn nothing() -> Proof {
     Proof::nothing_to_cut("the lease has no virtual function")
-}
-
-fn no_key(binding_id: BindingId) -> StepError {
-    StepError::new(
-        "change key",
-        format_args!("{binding_id}: virtual functions have no key"),
-    )
 }

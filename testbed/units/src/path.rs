@@ -243,19 +243,8 @@ impl DataPath for UnitPath {
         Ok(())
     }
 
-    /// Clients only see the end of their stream.
-    fn fenced(&self, _binding_id: BindingId) {}
-
     fn extends_at_once(&self) -> bool {
         true
-    }
-
-    fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
-        Err(BindError::Refused(no_key(binding_id)))
-    }
-
-    fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
-        Err(no_key(binding_id))
     }
 
     fn revoke(&self, binding_id: BindingId, _farewell: Linger) -> Result<Revoked, StepError> {
@@ -344,11 +333,4 @@ impl EndByName for UnitEnd {
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     matches!(error.kind(), NotFound | ConnectionRefused)
-}
-
-fn no_key(binding_id: BindingId) -> StepError {
-    StepError::new(
-        "change key",
-        format_args!("{binding_id}: units have no key"),
-    )
 }
