@@ -6,40 +6,44 @@ use std::{fs, time::Duration};
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 
-use crate::{
-    Node,
-    holders::{holds, pids},
-    process::Process,
-};
+use crate::{holders::pids, process::Process};
 
 /// So often the processes are looked for again: one may have started another one meanwhile.
 const ROUNDS: u32 = 16;
 
+const VARIABLE: &str = "FABRICBIOS_GPU_LEASE=";
+
 /// The variable, with the value for the lease.
 pub(crate) fn mark(lease: LeaseId) -> String {
-    format!("FABRICBIOS_GPU_LEASE={lease}")
+    format!("{VARIABLE}{lease}")
 }
 
-/// The processes with the variable that have one of the nodes open, or mapped. One that overwrites its own variables is not
-/// found here; as a holder it fences the device.
-pub(crate) fn of(lease: LeaseId, nodes: &[Node]) -> Vec<Process> {
+/// The processes with the variable. They may have the device open or open it later: the container's own device controller lets
+/// them. One that overwrites its own variables is not found here; as a holder it fences the device.
+pub(crate) fn of(lease: LeaseId) -> Vec<Process> {
     let mark = mark(lease);
-    let is_marked = |pid: &i32| {
-        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        { variables.split(|byte| *byte == 0) }.any(|it| it == mark.as_bytes())
-    };
-    let found = pids().filter(is_marked).filter(|pid| holds(*pid, nodes));
-    found.filter_map(Process::of).collect()
+    let is_marked = |pid: &i32| has_variable(*pid, |it| it == mark.as_bytes());
+    pids().filter(is_marked).filter_map(Process::of).collect()
+}
+
+/// Whether the process is in a container of some lease.
+pub(crate) fn is_in_one(process: Process) -> bool {
+    has_variable(process.pid, |it| it.starts_with(VARIABLE.as_bytes()))
+}
+
+fn has_variable(pid: i32, is_it: impl Fn(&[u8]) -> bool) -> bool {
+    let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    variables.split(|byte| *byte == 0).any(is_it)
 }
 
 /// Kills them, until there is none. Returns how many there were.
 ///
 /// # Errors
 /// One has not ended within `patience`, or they start others all the time.
-pub(crate) fn kill(lease: LeaseId, nodes: &[Node], patience: Duration) -> Result<usize, StepError> {
+pub(crate) fn kill(lease: LeaseId, patience: Duration) -> Result<usize, StepError> {
     let mut killed = 0;
     for _ in 0..ROUNDS {
-        let found = of(lease, nodes);
+        let found = of(lease);
         if found.is_empty() {
             return Ok(killed);
         }
@@ -50,44 +54,42 @@ pub(crate) fn kill(lease: LeaseId, nodes: &[Node], patience: Duration) -> Result
     }
     Err(StepError::new(
         "kill containers",
-        "the processes of a container that has the device start others all the time: end the container",
+        "the processes of a container of the lease start others all the time: end the container",
     ))
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
-        fs::File,
-        process::{Child, Command, Stdio},
+        process::{Child, Command, id},
+        thread,
     };
 
     use super::*;
 
-    /// A process that has the device open.
-    fn holder(lease: u128) -> Child {
+    /// A process of a container of the lease.
+    fn process(lease: u128) -> Child {
         let mark = mark(LeaseId(lease));
         let (name, value) = mark.split_once('=').unwrap();
         let mut command = Command::new("sleep");
-        command.arg("1000").env(name, value);
-        command.stdin(Stdio::from(File::open("/dev/full").unwrap()));
-        command.spawn().unwrap()
+        command.arg("1000").env(name, value).spawn().unwrap()
     }
 
     #[test]
     fn the_processes_of_this_leases_containers_are_killed() {
-        let nodes = [Node {
-            path: "/dev/full".into(),
-            major: 1,
-            minor: 7,
-        }];
-        let (mut one, mut two, mut other) = (holder(0xc1), holder(0xc1), holder(0xc2));
-        assert_eq!(kill(LeaseId(0xc1), &[], Duration::ZERO).unwrap(), 0);
-        assert_eq!(
-            kill(LeaseId(0xc1), &nodes, Duration::from_secs(60)).unwrap(),
-            2
-        );
-        assert_eq!(of(LeaseId(0xc1), &nodes), []);
-        assert_eq!(of(LeaseId(0xc2), &nodes).len(), 1);
+        let [lease, another] = [1, 2].map(|it| u128::from(id()) << 64 | it);
+        let (mut one, mut two, mut other) = (process(lease), process(lease), process(another));
+        for child in [&one, &two, &other] {
+            let process = Process::of(i32::try_from(child.id()).unwrap()).unwrap();
+            // The kernel sets the variables when it has almost started the program.
+            while !is_in_one(process) {
+                thread::yield_now();
+            }
+        }
+        let killed = kill(LeaseId(lease), Duration::from_secs(60)).unwrap();
+        assert_eq!(killed, 2);
+        assert_eq!(of(LeaseId(lease)), []);
+        assert_eq!(of(LeaseId(another)).len(), 1);
         for child in [&mut one, &mut two, &mut other] {
             child.kill().unwrap();
             child.wait().unwrap();

@@ -29,7 +29,7 @@ pub struct Device {
     pub partition_of: Option<String>,
     /// It is divided into partitions (MIG), and only these can be leased.
     pub has_partitions: bool,
-    /// The device nodes that a program needs to use it, and it alone.
+    /// The device nodes that a program needs to use it, and no other device.
     pub nodes: Vec<Node>,
     /// The value of CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES that shows this device alone.
     pub visible: String,
@@ -46,6 +46,9 @@ pub struct Node {
     pub major: u32,
     /// Minor number.
     pub minor: u32,
+    /// Programs that use other devices open it too, such as `/dev/nvidiactl`.
+    #[serde(default)]
+    pub is_shared: bool,
 }
 
 /// The health of a device.
@@ -81,6 +84,12 @@ impl Device {
             GpuVendor::Amd => "ROCR_VISIBLE_DEVICES",
         };
         (variable, &self.visible)
+    }
+
+    /// The nodes that only those open who use this device.
+    pub(crate) fn own_nodes(&self) -> Vec<Node> {
+        let own = self.nodes.iter().filter(|it| !it.is_shared);
+        own.cloned().collect()
     }
 
     /// The entry of inventories.

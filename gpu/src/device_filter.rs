@@ -184,6 +184,7 @@ mod tests {
             path: path.into(),
             major,
             minor,
+            is_shared: false,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use fabricbios_cgroup::Root;
@@ -18,6 +19,9 @@ use crate::{
 
 /// The file in the directory of the records that names the root cgroup.
 pub(crate) const ROOT: &str = "cgroup";
+
+/// So long a process that was killed is waited for: other leases wait too, and the end is tried again.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Ends leases of GPUs in the watchdog: kills workers and all processes in the leases' cgroups.
 #[derive(Debug)]
@@ -46,7 +50,10 @@ impl GpuEnd {
 impl EndByName for GpuEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
         match self.records.find(lease)? {
-            Some(record) => end(self.root.as_ref(), &self.proc, lease, &record).map(drop),
+            Some(record) => {
+                let ended = end(self.root.as_ref(), &self.proc, lease, &record, PATIENCE);
+                ended.map(drop)
+            }
             None => Ok(()),
         }
     }

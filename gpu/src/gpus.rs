@@ -120,7 +120,7 @@ impl Gpus {
 
     /// Ends the worker of a lease and all other processes, and lets nothing open the device any more.
     pub(crate) fn end(&self, lease: LeaseId, record: &Record) -> Result<Proof, StepError> {
-        end(self.root.as_ref(), &self.proc, lease, record)
+        end(self.root.as_ref(), &self.proc, lease, record, ENDS_WITHIN)
     }
 
     /// Removes the cgroup of a lease, and that of processes that could not die, if these have ended.
@@ -145,12 +145,13 @@ impl Gpus {
     }
 }
 
-/// See [`Gpus::end`]; also without the daemon.
+/// See [`Gpus::end`]; also without the daemon. Waits for each process that was killed, at most for `patience`.
 pub(crate) fn end(
     root: Option<&Root>,
     proc: &Tree,
     lease: LeaseId,
     record: &Record,
+    patience: Duration,
 ) -> Result<Proof, StepError> {
     let mut proof = Proof::default();
     let mut began = Instant::now();
@@ -170,11 +171,14 @@ pub(crate) fn end(
         began = Instant::now();
     }
     // It is in no cgroup if there are none here, or if it died before it was moved.
-    kill_worker(record)?;
+    if let Some(worker) = record.worker {
+        worker.process.kill("kill worker", patience)?;
+        passed("kill worker");
+    }
     proof.add("kill worker", began.elapsed(), "");
     if !record.nodes.is_empty() {
         let began = Instant::now();
-        let killed = containers::kill(lease, &record.nodes, ENDS_WITHIN)?;
+        let killed = containers::kill(lease, patience)?;
         passed("kill containers");
         proof.add(
             "kill containers",
@@ -198,13 +202,4 @@ fn aside(lease: LeaseId) -> String {
 pub(crate) fn root_at(path: &Path) -> Result<Root, StepError> {
     let root = Root::at(path).map_err(|why| StepError::new("make root", why))?;
     Ok(root.with_steps(STEPS))
-}
-
-/// Kills the worker, if it runs.
-fn kill_worker(record: &Record) -> Result<(), StepError> {
-    if let Some(worker) = record.worker {
-        worker.process.kill("kill worker", ENDS_WITHIN)?;
-        passed("kill worker");
-    }
-    Ok(())
 }

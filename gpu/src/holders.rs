@@ -2,17 +2,44 @@
 
 use std::{
     fs,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::unix::{
+        fs::{FileTypeExt, MetadataExt},
+        process::parent_id,
+    },
 };
 
+use fabricbios_helper::{Call, Caller, Failure};
 use nix::sys::stat::makedev;
+use serde::{Deserialize, Serialize};
 
 use crate::{Node, process::Process};
 
-/// The processes that have one of the nodes open, or mapped. Those that end meanwhile are left out.
-pub(crate) fn holders(nodes: &[Node]) -> Vec<Process> {
+/// Looks for the processes that have one of the nodes open, or mapped. Those that end meanwhile are left out, and the helper
+/// processes of this node. It asks for every open file of the machine, and the file system of one of them may not answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Holders(pub(crate) Vec<Node>);
+
+impl Call for Holders {
+    const NAME: &'static str = "gpu-holders";
+    type Answer = Vec<Process>;
+
+    fn make(self, _caller: &Caller) -> Result<Vec<Process>, Failure> {
+        let mut holders = holders(&self.0);
+        // All helper processes are children of the supervisor.
+        holders.retain(|it| parent(it.pid) != Some(parent_id()));
+        Ok(holders)
+    }
+}
+
+fn holders(nodes: &[Node]) -> Vec<Process> {
     let holding = pids().filter(|pid| holds(*pid, nodes));
     holding.filter_map(Process::of).collect()
+}
+
+fn parent(pid: i32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// The numbers of all processes.
@@ -22,7 +49,7 @@ pub(crate) fn pids() -> impl Iterator<Item = i32> {
 }
 
 /// Whether the process has one of the nodes open, or mapped.
-pub(crate) fn holds(pid: i32, nodes: &[Node]) -> bool {
+fn holds(pid: i32, nodes: &[Node]) -> bool {
     !nodes.is_empty() && (has_open(pid, nodes) || has_mapped(pid, nodes))
 }
 
@@ -60,6 +87,7 @@ mod tests {
             path: "/dev/full".into(),
             major: 1,
             minor: 7,
+            is_shared: false,
         };
         let own = i32::try_from(id()).unwrap();
         let is_found = || {

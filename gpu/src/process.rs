@@ -18,16 +18,13 @@ pub(crate) struct Process {
 impl Process {
     /// The process that has the number now.
     pub(crate) fn of(pid: i32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in brackets, may contain anything.
-        let (_, rest) = stat.rsplit_once(')')?;
-        let start = rest.split_whitespace().nth(19)?.parse().ok()?;
+        let (start, _) = stat(pid)?;
         Some(Self { pid, start })
     }
 
-    /// Whether it still runs, or has not given back what it had.
+    /// Whether it still runs, or has not given back what it had. The files of one that was not waited for are closed.
     pub(crate) fn is_there(self) -> bool {
-        Self::of(self.pid) == Some(self) && !is_zombie(self.pid)
+        stat(self.pid).is_some_and(|(start, is_zombie)| start == self.start && !is_zombie)
     }
 
     /// For people.
@@ -71,11 +68,15 @@ impl Process {
     }
 }
 
-/// A process that has ended and was not waited for. Its files are closed.
-fn is_zombie(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
-    state.is_some_and(|rest| rest.starts_with(['Z', 'X']))
+/// The start of the process with this number, and whether it has ended and was not waited for.
+fn stat(pid: i32) -> Option<(u64, bool)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may contain anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?;
+    let start = fields.nth(18)?.parse().ok()?;
+    Some((start, matches!(state, "Z" | "X")))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Node, process::Process};
+use crate::{Node, management, process::Process};
 
 /// The files of records end so.
 const SUFFIX: &str = ".gpu";
@@ -58,7 +58,25 @@ pub(crate) struct Baseline {
     /// Those who had the device's nodes open.
     pub(crate) holders: Vec<Process>,
     /// Those whom the vendor's library listed.
-    pub(crate) listed: Vec<u32>,
+    pub(crate) listed: Vec<Listed>,
+}
+
+/// A process that the vendor's library lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Listed {
+    pub(crate) pid: u32,
+    /// `None`: there is none with this number.
+    pub(crate) process: Option<Process>,
+}
+
+impl Listed {
+    pub(crate) fn of(listed: &management::Process) -> Self {
+        let process = i32::try_from(listed.pid).ok().and_then(Process::of);
+        Self {
+            pid: listed.pid,
+            process,
+        }
+    }
 }
 
 /// A worker process.

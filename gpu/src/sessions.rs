@@ -3,11 +3,14 @@
 use std::{
     fs::{self, File},
     io::{self, Read, Write},
+    net::Shutdown,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
+    path::Path,
     process::{Command, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::Duration,
 };
@@ -18,7 +21,10 @@ use fabricbios_wire::{
     GpuRequest, HEADER_LEN, Header, LeaseError, LeaseId, MAX_PAYLOAD, Refusal, RefusalClass,
     decode_gpu_answer, encode_gpu_request,
 };
-use nix::sys::{socket::MsgFlags, stat::stat};
+use nix::sys::{
+    socket::{self, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr},
+    stat::stat,
+};
 
 use crate::{
     Device, Libraries,
@@ -74,10 +80,19 @@ impl Sessions {
                     why,
                 ));
             }
-            if worker.process.is_there()
-                && let Ok(stream) = UnixStream::connect(self.records.socket(lease))
-            {
-                return Ok(stream);
+            if worker.process.is_there() {
+                match dial(&self.records.socket(lease)) {
+                    Ok(stream) => return Ok(stream),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        let why = format!(
+                            "the worker of lease {lease} has more connections waiting than it takes"
+                        );
+                        let busy = LeaseError::ResourceBusy;
+                        return Err(Refusal::new(busy, RefusalClass::Transient, why));
+                    }
+                    // It ends.
+                    Err(_) => {}
+                }
             }
         }
         if session != 0 {
@@ -95,7 +110,7 @@ impl Sessions {
         };
         self.note_end(lease, record).map_err(internal)?;
         self.start(lease, device, record, enter).map_err(internal)?;
-        UnixStream::connect(self.records.socket(lease)).map_err(|error| {
+        dial(&self.records.socket(lease)).map_err(|error| {
             internal(failed(
                 "connect to worker",
                 &self.records.socket(lease),
@@ -106,13 +121,22 @@ impl Sessions {
 
     /// Notes whether the last worker, if it has ended, has wiped its memory.
     pub(crate) fn note_end(&self, lease: LeaseId, record: &mut Record) -> Result<(), StepError> {
-        let Some(worker) = record.worker.filter(|it| !it.process.is_there()) else {
+        if record.worker.is_none_or(|it| it.process.is_there()) {
             return Ok(());
-        };
-        let closed = fs::read_to_string(self.records.closed(lease)).unwrap_or_default();
-        record.is_dirty |= closed.trim() != worker.session.to_string();
+        }
+        record.is_dirty = self.is_dirty(lease, record);
         record.worker = None;
         self.records.write(lease, record)
+    }
+
+    /// Whether a worker of the lease has ended without wiping its memory.
+    pub(crate) fn is_dirty(&self, lease: LeaseId, record: &Record) -> bool {
+        let has_closed = |session: u64| {
+            let closed = fs::read_to_string(self.records.closed(lease)).unwrap_or_default();
+            closed.trim() == session.to_string()
+        };
+        let ended = record.worker.filter(|it| !it.process.is_there());
+        record.is_dirty || ended.is_some_and(|it| !has_closed(it.session))
     }
 
     fn start(
@@ -212,10 +236,26 @@ fn order_worker(
     started
 }
 
+/// Connects to a worker. One that accepts nobody is not waited for.
+fn dial(socket: &Path) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let descriptor = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    socket::connect(descriptor.as_raw_fd(), &UnixAddr::new(socket)?)?;
+    let stream = UnixStream::from(descriptor);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 fn ask_to_close(records: &Records, lease: LeaseId, patience: Duration) -> io::Result<()> {
-    let mut stream = UnixStream::connect(records.socket(lease))?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+    let mut stream = dial(&records.socket(lease))?;
+    // A worker that answers byte by byte gets no more time than one that does not answer.
+    let (_asking, asked) = mpsc::channel::<()>();
+    let line = stream.try_clone()?;
+    thread::spawn(move || {
+        if asked.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            line.shutdown(Shutdown::Both).ok();
+        }
+    });
     let requests = [
         GpuRequest::Open {
             lease_id: lease,

@@ -22,7 +22,7 @@ use fabricbios_contract::{
     DataPath, EndByName, Guard, Provider, Store,
     remote::{RemotePath, RemoteStore, serve_path, serve_store},
 };
-use fabricbios_gpu::{Device, GpuConfig, GpuEnd, GpuPath, GpuStore, Gpus};
+use fabricbios_gpu::{Device, GpuConfig, GpuEnd, GpuPath, GpuStore, Gpus, Node};
 use fabricbios_helper::Program;
 use fabricbios_lease::{
     BindError, BindOrder, BindingId, BootTime, Linger, Placement, Proof, StepError,
@@ -74,12 +74,19 @@ struct World {
 
 impl World {
     fn new(apart: bool) -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        Self::on(Lab::new(), turn, apart)
+        Self::on(Lab::new(), Self::turn(), apart)
+    }
+
+    fn turn() -> MutexGuard<'static, ()> {
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn on(lab: Lab, turn: MutexGuard<'static, ()>, apart: bool) -> Self {
         let device = lab.device(Vendor::Nvidia);
+        Self::of(device, lab, turn, apart)
+    }
+
+    fn of(device: Device, lab: Lab, turn: MutexGuard<'static, ()>, apart: bool) -> Self {
         let program = env!("CARGO_BIN_EXE_fabricbios-gpu-calls").as_ref();
         let config = GpuConfig {
             records: lab.place.path().join("records"),
@@ -342,7 +349,7 @@ fn a_worker_that_was_killed_keeps_the_device_until_all_of_it_is_wiped() {
         world.bound(&two);
         let _leaves = world.filled(LeaseId(1));
         let mut stays = world.session(LeaseId(2)).unwrap();
-        stop_workers(&world, LeaseId(1));
+        signal_worker(&world, LeaseId(1), Signal::SIGSTOP);
         world.cut(&one);
         let why = world.release(&one).unwrap_err();
         assert!(why.detail.contains("had to be killed"), "{why}");
@@ -356,8 +363,67 @@ fn a_worker_that_was_killed_keeps_the_device_until_all_of_it_is_wiped() {
     }
 }
 
-/// SIGSTOP for the worker of a lease.
-fn stop_workers(world: &World, lease: LeaseId) {
+/// The session of one lease dies beside a neighbour's, before anybody has ended the lease.
+#[test]
+fn the_memory_of_a_session_that_died_is_read_by_nobody() {
+    for world in World::both() {
+        let [one, two] = [part(1), part(2)];
+        world.bound(&one);
+        world.bound(&two);
+        let mut died = world.filled(LeaseId(1));
+        let mut stays = world.session(LeaseId(2)).unwrap();
+        let worker = signal_worker(&world, LeaseId(1), Signal::SIGKILL);
+        assert!(died.is_over());
+        // The path waits for its child.
+        while kill(worker, None).is_ok() {
+            thread::yield_now();
+        }
+        assert!(world.has_pattern());
+        let Err(BindError::Failed(why)) = world.provider.bind(&part(3)) else {
+            panic!("a device with bytes of a tenant was leased");
+        };
+        assert!(why.detail.contains("without wiping"), "{why}");
+        // The stand-in gives the lowest address that is free; the look at the device for the third lease has freed it.
+        stays
+            .ask(&GpuRequest::MemAlloc { bytes: 4 * MIB }, &[])
+            .unwrap();
+        assert!(!world.has_pattern());
+        for lease in [&one, &two] {
+            world.cut(lease);
+        }
+        world.release(&two).unwrap();
+        world.release(&one).unwrap();
+    }
+}
+
+/// `/dev/full` is the device's node: alone, or as one that programs on other devices open too.
+#[test]
+fn only_a_holder_of_the_device_itself_fences_it() {
+    for is_shared in [true, false] {
+        let lab = Lab::new();
+        let full = Node {
+            path: "/dev/full".into(),
+            major: 1,
+            minor: 7,
+            is_shared,
+        };
+        let device = Device {
+            nodes: vec![full],
+            ..lab.device(Vendor::Nvidia)
+        };
+        let world = World::of(device, lab, World::turn(), false);
+        let lease = whole(1);
+        world.bound(&lease);
+        let other = fs::File::open("/dev/full").unwrap();
+        world.cut(&lease);
+        let released = world.release(&lease);
+        assert_eq!(released.is_ok(), is_shared, "{released:?}");
+        drop(other);
+        world.release(&lease).unwrap();
+    }
+}
+
+fn signal_worker(world: &World, lease: LeaseId, signal: Signal) -> Pid {
     let record = world
         .lab
         .place
@@ -366,7 +432,9 @@ fn stop_workers(world: &World, lease: LeaseId) {
         .join(format!("{lease}.gpu"));
     let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
     let pid = record["worker"]["process"]["pid"].as_i64().unwrap();
-    kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGSTOP).unwrap();
+    let worker = Pid::from_raw(pid.try_into().unwrap());
+    kill(worker, signal).unwrap();
+    worker
 }
 
 #[test]

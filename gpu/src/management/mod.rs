@@ -33,7 +33,7 @@ use left_out as amd;
 #[cfg(not(feature = "gpu-cuda"))]
 use left_out as nvidia;
 
-use crate::Health;
+use crate::{Health, holders::Holders};
 
 pub use account::{Account, Accounted, Process};
 pub use health_watch::{HealthWatch, Tell};
@@ -51,6 +51,7 @@ pub fn handlers() -> Vec<Handler> {
         Handler::of::<Scrub>(),
         Handler::of::<Reset>(),
         Handler::of::<Watch>(),
+        Handler::of::<Holders>(),
     ]
 }
 

@@ -1,7 +1,6 @@
 //! The end of a lease on its device: nobody holds it, its memory is back, and all of it is wiped.
 
 use std::{
-    fs,
     sync::PoisonError,
     thread,
     time::{Duration, Instant},
@@ -13,10 +12,9 @@ use fabricbios_wire::LeaseId;
 use super::GpuStore;
 use crate::{
     Health,
-    holders::holders,
     management::{Accounted, Reset, Scrub},
     process::Process,
-    record::Record,
+    record::{Listed, Record},
     steps::passed,
 };
 
@@ -95,13 +93,8 @@ impl GpuStore {
 
     /// Who has the device open now and had not before the grant.
     fn check_holders(&self, record: &Record) -> Result<(), StepError> {
-        let own = self.gpus.supervisor.pid();
-        let is_strange = |holder: &Process| {
-            let of_the_node = parent(holder.pid).is_some_and(|it| Some(it) == own);
-            !of_the_node && !record.baseline.holders.contains(holder)
-        };
-        let mut strange = holders(&self.device.nodes);
-        strange.retain(is_strange);
+        let mut strange = self.holders()?;
+        strange.retain(|holder| !record.baseline.holders.contains(holder));
         // Workers of other leases have it open too.
         if !record.is_exclusive {
             strange.retain(|holder| !self.is_in_a_lease(*holder));
@@ -137,9 +130,9 @@ impl GpuStore {
             if let Health::Failed(why) = &account.health {
                 return Err(StepError::new("look at device", why));
             }
-            let strange: Vec<u32> = { account.processes.iter() }
-                .map(|it| it.pid)
-                .filter(|pid| !record.baseline.listed.contains(pid))
+            let listed = account.processes.iter().map(Listed::of);
+            let strange: Vec<Listed> = listed
+                .filter(|it| !record.baseline.listed.contains(it))
                 .collect();
             if strange.is_empty() && account.free_bytes >= wanted {
                 return Ok(());
@@ -155,12 +148,11 @@ impl GpuStore {
         }
     }
 
-    fn not_back(&self, record: &Record, account: &Accounted, strange: &[u32]) -> StepError {
+    fn not_back(&self, record: &Record, account: &Accounted, strange: &[Listed]) -> StepError {
         let uuid = &self.device.uuid;
-        let each = strange.iter().map(|pid| {
-            let found = i32::try_from(*pid).ok().and_then(Process::of);
-            found.map_or_else(
-                || format!("pid {pid}, which is not there any more"),
+        let each = strange.iter().map(|it| {
+            it.process.map_or_else(
+                || format!("pid {}, which is not there any more", it.pid),
                 Process::describe,
             )
         });
@@ -207,10 +199,4 @@ impl GpuStore {
         passed("reset device");
         Ok(())
     }
-}
-
-fn parent(pid: i32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(1)?.parse().ok()
 }

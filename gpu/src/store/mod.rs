@@ -15,10 +15,11 @@ use fabricbios_lease::{
 use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
 
 use crate::{
-    Device, Gpus, Health,
-    holders::holders,
+    Device, Gpus, Health, containers,
+    holders::Holders,
     management::{Account, Accounted},
-    record::{Baseline, Record},
+    process::Process,
+    record::{Baseline, Listed, Record},
     steps::passed,
 };
 
@@ -108,6 +109,16 @@ impl GpuStore {
             return Err(StepError::new("check device", why));
         }
         let account = self.account("look at device")?;
+        self.check_others(lease)?;
+        let holders = self.holders()?;
+        if let Some(holder) = holders.iter().find(|it| containers::is_in_one(**it)) {
+            let why = format!(
+                "{}: {}, in a container of a lease that is over, has the device open: end it",
+                self.device.uuid,
+                holder.describe()
+            );
+            return Err(StepError::new("look for holders", why));
+        }
         let terms = order.terms.gpu().cloned().unwrap_or_default();
         let is_shared = terms.exclusivity == Some(GpuExclusivityClass::Shared);
         let record = Record {
@@ -124,8 +135,8 @@ impl GpuStore {
             scrub_at_close: terms.exclusivity == Some(GpuExclusivityClass::SessionExclusive),
             baseline: Baseline {
                 free_bytes: account.free_bytes,
-                holders: holders(&self.device.nodes),
-                listed: account.processes.iter().map(|it| it.pid).collect(),
+                holders,
+                listed: account.processes.iter().map(Listed::of).collect(),
             },
             worker: None,
             is_dirty: false,
@@ -134,6 +145,29 @@ impl GpuStore {
         self.gpus.records.write(lease, &record)?;
         passed("make record");
         self.gpus.make_cgroup(lease, &self.device)
+    }
+
+    /// Who has the device open.
+    fn holders(&self) -> Result<Vec<Process>, StepError> {
+        let call = Holders(self.device.own_nodes());
+        self.gpus.call("look for holders", &call, &|| ())
+    }
+
+    /// Checks that no lease of the device has left bytes there that nobody has wiped.
+    fn check_others(&self, lease: LeaseId) -> Result<(), StepError> {
+        let others = self.others(lease)?;
+        let mut unwiped = others
+            .iter()
+            .filter(|(other, record)| self.gpus.sessions.is_dirty(*other, record));
+        if unwiped.next().is_none() {
+            return Ok(());
+        }
+        let why = format!(
+            "{}: a session of another lease has ended without wiping its memory; the device is wiped when that lease is over, and \
+             has no new leases until then",
+            self.device.uuid
+        );
+        Err(StepError::new("check device", why))
     }
 
     /// The other leases of the device.

@@ -116,6 +116,8 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError>
     // A socket that cannot be connected is good for nothing but datagrams, so those cannot be made.
     deny_if(libc::SYS_socket, &[(0, Ne, flag(libc::AF_UNIX))])?;
     deny_if(libc::SYS_socket, &no_stream)?;
+    // `sendmsg` names a receiver too, in memory that a filter cannot read.
+    deny_if(libc::SYS_socketpair, &no_stream)?;
     deny_if(libc::SYS_sendto, &[(4, Ne, 0)])?;
     // Threads only.
     let thread = flag(libc::CLONE_THREAD);

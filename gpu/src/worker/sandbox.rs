@@ -1,7 +1,7 @@
 //! The isolation of a worker. What a tenant sends is parsed by the vendor's driver (its compiler for one), so a worker is
 //! prepared for being taken over: it then has one device, its streams, and nothing to reach anybody else with.
 
-use std::ptr;
+use std::{fs, ptr};
 
 use nix::{
     errno::Errno,
@@ -16,6 +16,8 @@ use nix::{
 
 use super::filter;
 
+/// The drivers of both vendors have some ten threads, and each queue of a session has one.
+const THREADS_MAX: u64 = 512;
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 /// The kernel's numbers of capabilities are below this.
@@ -46,7 +48,17 @@ pub(super) fn close(uid: u32, gids: &[u32]) -> Result<Vec<String>, String> {
         "core dumps",
         setrlimit(Resource::RLIMIT_CORE, 0, 0),
     );
+    note(
+        &mut lacks,
+        "the first process to be killed when the machine has no memory left",
+        first_to_be_killed(),
+    );
     if geteuid().is_root() {
+        note(
+            &mut lacks,
+            "a limit for threads",
+            setrlimit(Resource::RLIMIT_NPROC, THREADS_MAX, THREADS_MAX),
+        );
         note(
             &mut lacks,
             "the bounding set of capabilities",
@@ -69,6 +81,12 @@ pub(super) fn close(uid: u32, gids: &[u32]) -> Result<Vec<String>, String> {
     set_no_new_privs().map_err(|errno| format!("no_new_privs: {errno}"))?;
     filter::install()?;
     Ok(lacks)
+}
+
+/// A tenant's module may make the vendor's compiler take any amount of the machine's memory.
+fn first_to_be_killed() -> Result<(), Errno> {
+    let written = fs::write("/proc/self/oom_score_adj", "1000");
+    written.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()))
 }
 
 fn note(lacks: &mut Vec<String>, what: &str, done: Result<(), Errno>) {

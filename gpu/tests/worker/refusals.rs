@@ -73,8 +73,9 @@ fn the_cap_holds() {
         let lab = Lab::new(vendor);
         let worker = lab.worker();
         let (mut client, mut other) = (worker.open(), worker.open());
-        let (memory, _) = client.allocate(VRAM - 4096);
-        other.allocate(4096);
+        // Large buffers take units of 2 MiB.
+        let (memory, _) = client.allocate(VRAM - (3 << 20));
+        other.allocate((1 << 20) + 1);
         let cap = VRAM.to_string();
         let more = |answer: &Answer, class| {
             refused(answer, LeaseError::CapacityExceeded, class, &[cap.as_str()]);
@@ -92,7 +93,7 @@ fn the_cap_holds() {
             RefusalClass::Permanent,
         );
         client.done(&GpuRequest::MemFree { memory }, &[]);
-        client.allocate(VRAM - 4096);
+        client.allocate(VRAM - (3 << 20));
         // A lease that has more than the device has at the moment.
         let mut order = lab.order();
         order.vram_bytes = 1 << 40;

@@ -136,9 +136,9 @@ fn device_nodes(roots: &Roots, pci: &str) -> (Vec<Node>, Vec<String>) {
     if render.is_empty() {
         missing.push("it has no render node".into());
     }
-    let names = render.iter().map(|name| format!("dri/{name}"));
-    for name in names.chain(["kfd".to_owned()]) {
-        match node(&roots.dev.join(name)) {
+    let names = render.iter().map(|name| (format!("dri/{name}"), false));
+    for (name, is_shared) in names.chain([("kfd".to_owned(), true)]) {
+        match node(&roots.dev.join(name), is_shared) {
             Ok(node) => nodes.push(node),
             Err(why) => missing.push(why),
         }

@@ -111,17 +111,17 @@ impl Search<'_> {
 
     /// The nodes that exist.
     fn nodes(&mut self, device: &Device, minor: Option<u32>) -> Vec<Node> {
-        let of_device = minor.map(|minor| format!("nvidia{minor}"));
-        let shared = ["nvidiactl".to_owned(), "nvidia-uvm".to_owned()];
+        let of_device = minor.map(|minor| (format!("nvidia{minor}"), false));
+        let shared = ["nvidiactl", "nvidia-uvm"].map(|name| (name.to_owned(), true));
         let names = of_device.into_iter().chain(shared);
-        let paths = names.map(|name| self.roots.dev.join(name)).collect();
-        self.existing(device, paths)
+        let paths = names.map(|(name, is_shared)| (self.roots.dev.join(name), is_shared));
+        self.existing(device, paths.collect())
     }
 
-    fn existing(&mut self, device: &Device, paths: Vec<PathBuf>) -> Vec<Node> {
+    fn existing(&mut self, device: &Device, paths: Vec<(PathBuf, bool)>) -> Vec<Node> {
         let (mut nodes, mut missing) = (Vec::new(), Vec::new());
-        for path in paths {
-            match node(&path) {
+        for (path, is_shared) in paths {
+            match node(&path, is_shared) {
                 Ok(node) => nodes.push(node),
                 Err(why) => missing.push(why),
             }
@@ -186,7 +186,12 @@ impl Search<'_> {
             health: health::of(self.nvml, handle),
         };
         let capabilities = self.capabilities(&partition, handle, minor);
-        let nodes = device.nodes.iter().cloned().chain(capabilities).collect();
+        // The other partitions have those of the device too.
+        let of_device = device.nodes.iter().map(|it| Node {
+            is_shared: true,
+            ..it.clone()
+        });
+        let nodes = of_device.chain(capabilities).collect();
         self.probed.devices.push(Device { nodes, ..partition });
     }
 
@@ -216,7 +221,7 @@ impl Search<'_> {
                 Ok(text) => match capability_minor(&text) {
                     Some(number) => {
                         let name = format!("nvidia-caps/nvidia-cap{number}");
-                        paths.push(self.roots.dev.join(name));
+                        paths.push((self.roots.dev.join(name), false));
                     }
                     None => self.warn(&partition.uuid, "no DeviceFileMinor in", file),
                 },

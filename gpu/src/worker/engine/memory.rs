@@ -8,8 +8,19 @@ use crate::{
     worker::refusal::{exceeded, internal, invalid},
 };
 
+/// What a buffer takes of a device: drivers give memory in units.
+fn taken(bytes: u64) -> u64 {
+    let unit = if bytes > 1 << 20 { 2 << 20 } else { 512 };
+    bytes.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
+}
+
 impl Engine {
-    pub(in crate::worker) fn allocate(&self, bytes: u64) -> Result<GpuReply, Refusal> {
+    /// Allocates memory, and fills it with zeroes: it may be from another tenant whose worker died.
+    pub(in crate::worker) fn allocate(
+        &self,
+        stream: &mut Stream,
+        bytes: u64,
+    ) -> Result<GpuReply, Refusal> {
         // A session that is closed answers at once, also while it is being wiped.
         drop(self.open()?);
         let _taking = self.taking();
@@ -18,19 +29,25 @@ impl Engine {
             state.check_count()?;
             (state.used(), self.order.vram_bytes)
         };
-        if used.checked_add(bytes).is_none_or(|all| all > cap) {
+        let takes = taken(bytes);
+        if used.checked_add(takes).is_none_or(|all| all > cap) {
             let why = format!(
-                "bytes is {bytes}; lease {} has {cap} bytes of memory, and {used} of them are in use",
+                "bytes is {bytes}, which take {takes} of the device; lease {} has {cap} bytes of memory, and {used} of them are in use",
                 self.order.lease_id
             );
-            return Err(exceeded(bytes <= cap, why));
+            return Err(exceeded(takes <= cap, why));
         }
-        let address = self
-            .context
-            .allocate(bytes)
-            .map_err(|error| self.failed(&error, internal))?;
+        let failed = |error: DriverError| self.failed(&error, internal);
+        let address = self.context.allocate(bytes).map_err(failed)?;
+        let zeroed = stream
+            .zero(address, bytes)
+            .and_then(|()| stream.synchronize());
+        if let Err(error) = zeroed {
+            self.context.free(address).ok();
+            return Err(failed(error));
+        }
         let mut state = self.write();
-        state.buffer_bytes += bytes;
+        state.buffer_bytes += takes;
         let number = state.number();
         state.memories.insert(number, Memory { address, bytes });
         let memory = self.handle(number);
@@ -59,7 +76,7 @@ impl Engine {
         });
         wiped.map_err(|error| self.failed(&error, internal))?;
         state.memories.remove(&number_of(handle));
-        state.buffer_bytes -= memory.bytes;
+        state.buffer_bytes -= taken(memory.bytes);
         Ok(GpuReply::Done)
     }
 

@@ -35,7 +35,8 @@ impl Engine {
     pub(in crate::worker) fn load(&self, bytes: Vec<u8>) -> Result<GpuReply, Refusal> {
         image::check(self.order.device.vendor, &bytes).map_err(invalid)?;
         let _taking = self.taking();
-        drop(self.open()?);
+        // Several queues may have been let send one.
+        self.check_image(u32::try_from(bytes.len()).unwrap_or(u32::MAX))?;
         let loaded = load(&self.context, bytes).map_err(|error| self.failed(&error, invalid))?;
         let mut state = self.write();
         state.check_count()?;

@@ -139,7 +139,7 @@ impl Queue<'_> {
         let engine = &self.server.engine;
         let answer = match request {
             GpuRequest::Open { .. } => Err(invalid("this stream has opened its session already")),
-            GpuRequest::MemAlloc { bytes } => engine.allocate(bytes),
+            GpuRequest::MemAlloc { bytes } => engine.allocate(self.stream, bytes),
             GpuRequest::MemWrite {
                 memory,
                 offset,

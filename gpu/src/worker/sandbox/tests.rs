@@ -110,6 +110,11 @@ fn shut_in() {
         let flags = number(kind | libc::SOCK_CLOEXEC);
         let made = call(libc::SYS_socket, [number(libc::AF_UNIX), flags, 0, 0, 0]);
         assert_eq!(made, denied, "sockets of type {kind}");
+        let made = call(
+            libc::SYS_socketpair,
+            [number(libc::AF_UNIX), flags, 0, 0, 0],
+        );
+        assert_eq!(made, denied, "pairs of sockets of type {kind}");
     }
     let is_denied = |error: io::Error| assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     is_denied(TcpListener::bind("127.0.0.1:0").unwrap_err());
