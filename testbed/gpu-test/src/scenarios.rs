@@ -272,11 +272,12 @@ fn expiry_in_a_launch(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -
 fn worker_that_stops(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
     let tenant = daemon.tenant("blue")?;
     let held = lease(&tenant, 60)?;
+    // Another node may run on this machine.
+    let others = workers();
     let session = GpuSession::new(&held)?;
-    let worker = workers()
-        .into_iter()
-        .next()
-        .context("no worker is to be seen")?;
+    let mut workers_now = workers().into_iter();
+    let worker = workers_now.find(|it| !others.contains(it));
+    let worker = worker.context("no worker is to be seen")?;
     kill(worker, Signal::SIGSTOP)?;
     held.free()?;
     report.check(
