@@ -8,6 +8,7 @@ use crate::{
     LeaseTable,
     device::Occupancy,
     kinds::rules,
+    life::State,
     parts::Shortage,
     resource::Resource,
     room::{Holding, Room},
@@ -33,7 +34,7 @@ impl LeaseTable {
             .filter(|_| !never)
             .and_then(|it| it.occupied(request))
         {
-            return refusal;
+            return self.being_released(refusal, chosen);
         }
         let place = match request.resource_id {
             Some(id) => format!("resource {id}"),
@@ -67,6 +68,28 @@ impl LeaseTable {
                 message,
             ),
             false => exhausted(message),
+        }
+    }
+}
+
+impl LeaseTable {
+    /// The refusal for want of room on a device, which may have more when a lease that is over is released.
+    fn being_released(&self, refusal: Refusal, of: Option<&Resource>) -> Refusal {
+        // A lease that was over in an earlier run is cut once more first.
+        let leaves =
+            |it: &(State, bool)| matches!(it, (State::Releasing, _) | (State::Cutting, true));
+        let mut census = self.census.iter();
+        let some_leave = census.any(|(state, count)| leaves(state) && *count > 0);
+        let Some(of) = of.filter(|_| some_leave) else {
+            return refusal;
+        };
+        let mut leases = self.leases.values();
+        match leases.any(|it| it.resource_id == of.id && leaves(&(it.state, it.told_over))) {
+            true => busy(format!(
+                "resource {} is being cleaned after a lease that is over: ask again when that is done",
+                of.id
+            )),
+            false => refusal,
         }
     }
 }

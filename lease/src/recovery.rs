@@ -39,6 +39,8 @@ pub(crate) enum Held {
         phase: LeasePhase,
         /// Whether the earlier run told the end already.
         told: bool,
+        /// When its term ended, or now.
+        ended_at: BootTime,
     },
 }
 
@@ -46,7 +48,9 @@ impl Held {
     /// The phase of a lease whose part cannot be had any more.
     pub(crate) fn displaced(self) -> LeasePhase {
         match self {
-            Self::Ends { phase, told: true } => phase,
+            Self::Ends {
+                phase, told: true, ..
+            } => phase,
             Self::Fenced => LeasePhase::Fenced,
             _ => LeasePhase::Revoked,
         }
@@ -79,7 +83,12 @@ impl LeaseTable {
                 RecoveryDecision::Holds(Held::Fenced, placement)
             }
             (Some(phase), Some(placement)) if stays => {
-                RecoveryDecision::Holds(Held::Ends { phase, told: true }, placement)
+                let held = Held::Ends {
+                    phase,
+                    told: true,
+                    ended_at: now.boot,
+                };
+                RecoveryDecision::Holds(held, placement)
             }
             (Some(phase), _) => RecoveryDecision::Over(phase),
             (None, None) => RecoveryDecision::Over(LeasePhase::Revoked),
@@ -99,20 +108,27 @@ fn of_the_living(
     term: Option<Term>,
     placement: Placement,
 ) -> RecoveryDecision {
-    let phase = match term {
+    let (phase, ended_at) = match term {
         Some(Term::Left(left)) => {
             return RecoveryDecision::Holds(Held::Lives(now.boot + left), placement);
         }
-        Some(Term::OverSince(over)) if over < secs(record.grace_secs) => {
-            let over = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
-            let ended_at = BootTime(now.boot.0.saturating_sub(over));
-            return RecoveryDecision::Holds(Held::Kept(ended_at), placement);
+        Some(Term::OverSince(over)) => {
+            let nanos = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
+            let ended_at = BootTime(now.boot.0.saturating_sub(nanos));
+            if over < secs(record.grace_secs) {
+                return RecoveryDecision::Holds(Held::Kept(ended_at), placement);
+            }
+            (LeasePhase::Expired, ended_at)
         }
-        Some(_) => LeasePhase::Expired,
-        None => LeasePhase::Revoked,
+        None => (LeasePhase::Revoked, now.boot),
+    };
+    let held = Held::Ends {
+        phase,
+        told: false,
+        ended_at,
     };
     match stays {
-        true => RecoveryDecision::Holds(Held::Ends { phase, told: false }, placement),
+        true => RecoveryDecision::Holds(held, placement),
         false => RecoveryDecision::Over(phase),
     }
 }

@@ -298,9 +298,14 @@ impl Lease {
             ),
             Held::Lives(deadline) => (State::Rebinding, deadline, None),
             Held::Kept(ended_at) => (State::Grace, ended_at, ending(EndCause::Expired)),
-            Held::Ends { phase, told: true } => (State::Cutting, now.boot, over(cause_of(phase))),
-            Held::Ends { phase, told: false } => {
-                (State::Cutting, now.boot, ending(cause_of(phase)))
+            Held::Ends {
+                phase,
+                told,
+                ended_at,
+            } => {
+                let cause = cause_of(phase);
+                let end = if told { over(cause) } else { ending(cause) };
+                (State::Cutting, ended_at, end)
             }
         };
         let revoked = matches!(

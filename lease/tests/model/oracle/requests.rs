@@ -52,7 +52,13 @@ impl Oracle {
             Err(LeaseError::InvalidArgs)
         } else if self.most(at, wanted) < wanted.capacity {
             Err(match gpu {
-                Some(gpu) => arena.no_room_on_device(wanted.capacity, gpu),
+                Some(gpu) => {
+                    let mut its = self.leases.iter().filter(|lease| lease.arena == at);
+                    let is_being_cleaned = its.any(|it| {
+                        it.is_over() && matches!(it.life, Life::Scrubbed | Life::BeingCut)
+                    });
+                    arena.no_room_on_device(wanted.capacity, gpu, is_being_cleaned)
+                }
                 None => LeaseError::CapacityExceeded,
             })
         } else {

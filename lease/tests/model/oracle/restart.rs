@@ -47,7 +47,7 @@ impl Oracle {
             (Life::Fenced, _) => {}
             (Life::Scrubbed | Life::BeingCut, _) if machine && lease.is_over() => {
                 lease.told_over = true;
-                self.cut_once_more(at, None);
+                self.cut_once_more(at, None, now);
             }
             (Life::Scrubbed | Life::Clean, _) => {
                 let over_ms = unix_ms.saturating_sub(lease.ended_ms);
@@ -68,8 +68,11 @@ impl Oracle {
                     self.being_cut(at);
                 }
             }
-            (_, Some(_)) if machine => self.cut_once_more(at, Some(LeasePhase::Expired)),
-            (_, None) if machine => self.cut_once_more(at, Some(LeasePhase::Revoked)),
+            (_, Some(left)) if machine => {
+                let ended = now.saturating_sub(u64::try_from(-left).unwrap());
+                self.cut_once_more(at, Some(LeasePhase::Expired), ended);
+            }
+            (_, None) if machine => self.cut_once_more(at, Some(LeasePhase::Revoked), now),
             (_, Some(_)) => self.end_with_the_process(at, LeasePhase::Expired),
             (_, None) => self.end_with_the_process(at, LeasePhase::Revoked),
         }
@@ -92,11 +95,11 @@ impl Oracle {
         adopted.then_some(span(self.boot, lease.deadline))
     }
 
-    /// The lease is over; `phase`: its end, if that was not told before.
-    fn cut_once_more(&mut self, at: usize, phase: Option<LeasePhase>) {
+    /// The lease is over since `ended`; `phase`: its end, if that was not told before.
+    fn cut_once_more(&mut self, at: usize, phase: Option<LeasePhase>, ended: u64) {
         let lease = &mut self.leases[at];
         lease.ending = phase.unwrap_or(lease.ending);
-        (lease.deadline, lease.grace_ns) = (self.boot, 0);
+        (lease.deadline, lease.grace_ns) = (ended, 0);
         if lease.ending == LeasePhase::Revoked {
             lease.revoked_at_a_restart = true;
         }
