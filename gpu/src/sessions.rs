@@ -163,7 +163,14 @@ impl Sessions {
             .map_err(|error| fail(error.to_string()))?;
         let pid = i32::try_from(child.id()).map_err(|error| fail(error.to_string()))?;
         let process = Process::of(pid);
-        thread::spawn(move || child.wait());
+        thread::spawn(move || {
+            let how = match child.wait() {
+                Ok(status) if status.success() => "it was closed".to_owned(),
+                Ok(status) => format!("not in order: {status}"),
+                Err(error) => error.to_string(),
+            };
+            tracing::info!(lease_id = %lease, pid, "a session has ended: {how}");
+        });
         let process = process.ok_or_else(|| fail(format!("worker {pid} ended at once")))?;
         let session = random_session().map_err(|error| fail(error.to_string()))?;
         record.worker = Some(Worker { process, session });

@@ -36,6 +36,13 @@ impl LeaseTable {
         {
             return self.being_released(refusal, chosen);
         }
+        let explicit = rules(&request.terms).explicit();
+        let explicit = explicit.map(|it| {
+            let dimensions = chosen.map(|of| of.empty.free_dimensions());
+            let mut dimensions = dimensions.into_iter().flatten();
+            let all = dimensions.find(|of| of.name == it.dimension);
+            (it, all.map_or(0, |all| all.amount))
+        });
         let place = match request.resource_id {
             Some(id) => format!("resource {id}"),
             None => format!("any {} here", request.resource_type()),
@@ -45,14 +52,15 @@ impl LeaseTable {
         let all_leased = all_leased.iter().find(|it| it.amount == 0);
         let all_leased = all_leased.map(|it| format!("; nothing is left of its {}", it.name));
         let told = |amount| amount_told(request, amount);
-        let explicit = rules(&request.terms).explicit();
-        let explicit = explicit.map(|it| {
-            let dimensions = chosen.map(|of| of.empty.free_dimensions());
-            let mut dimensions = dimensions.into_iter().flatten();
-            let all = dimensions.find(|of| of.name == it.dimension);
-            let all = all.map_or(0, |all| all.amount);
-            format!(" with {} of {all} {}", it.amount, it.dimension)
-        });
+        if let Some((it, all)) = explicit.as_ref().filter(|(it, all)| it.amount > *all) {
+            let why = format!(
+                "asked for {} {}; {place} has {all}",
+                it.amount, it.dimension
+            );
+            return Refusal::new(LeaseError::CapacityExceeded, RefusalClass::Permanent, why);
+        }
+        let explicit =
+            explicit.map(|(it, all)| format!(" with {} of {all} {}", it.amount, it.dimension));
         let message = format!(
             "asked for {}{}; the most that one lease can get of {place} is {} now, and {} when all of it is free{}",
             told(request.capacity),
@@ -114,9 +122,16 @@ impl Resource {
             )),
             _ => exhausted(format!(
                 "asked for {}, and too little is left of resource {id}: {}; try again when one of its leases is over, or \
-                 ask for less",
+                 ask for less{}",
                 amount_told(request, request.capacity),
-                shortages_told(request, &shortages)
+                shortages_told(request, &shortages),
+                // What the request did not name follows from its capacity.
+                match (need.explicit, &shortages[..]) {
+                    (None, [one]) if !one.is_first => {
+                        format!(": of its {}, a lease can name its number", one.name)
+                    }
+                    _ => String::new(),
+                }
             )),
         };
         Some(refusal)

@@ -153,7 +153,7 @@ fn policy_of(error: LeaseError) -> &'static str {
         LeaseError::RenewTooEarly => "renewal window, last 20 % of the term",
         LeaseError::Expired | LeaseError::Revoked => "the lease is over",
         LeaseError::Fenced => "nothing is granted on a fenced resource",
-        LeaseError::ResourceBusy => "one change of a lease at a time",
+        LeaseError::ResourceBusy => "in use at the moment",
         _ => "node state",
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
 
 use crate::values::{self, KernelArgument, Named};
@@ -20,9 +20,9 @@ pub(crate) enum Gpu {
 /// Whom a lease shares its GPU with, and how it is used.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct GpuClass {
-    /// shared: other leases may have parts of the same GPU; session: nobody else, and the device is wiped
-    /// when the session ends; device: nobody else; partition: no node has this yet. The node's policy if
-    /// not given, see `fabricctl inventory`
+    /// shared: other leases may have parts of the same GPU; device: nobody else; session: nobody else, and
+    /// the device is wiped after each session too, not only after the lease; partition: refused, MIG
+    /// partitions are resources of their own. The node's policy if not given, see `fabricctl inventory`
     #[arg(long, value_name = "CLASS")]
     pub(crate) exclusivity: Option<GpuExclusivityClass>,
     /// session: memory and modules stay until the session is closed or the lease ends; one_shot: they go
@@ -36,10 +36,10 @@ pub(crate) struct GpuClass {
 
 /// A lease that is there, or one for this command.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("where").args(["lease", "vram"]).required(true)))]
 pub(crate) struct GpuPlace {
     /// In which lease
-    #[arg(long, value_name = "LEASE", value_parser = values::lease_id,
-          required_unless_present = "vram", conflicts_with = "vram")]
+    #[arg(long, value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) lease: Option<LeaseId>,
     /// In a new lease with so much memory, which is given back in the end: bytes, or with K, M, G, T (1024
     /// each) or KB, MB, GB, TB (1000 each)
@@ -65,7 +65,7 @@ pub(crate) struct GpuPlace {
 pub(crate) struct GpuRun {
     #[command(flatten)]
     pub(crate) place: GpuPlace,
-    /// The module: PTX, or a binary for this very device (cubin, code object)
+    /// The module: PTX or a cubin for a GPU of NVIDIA, a code object for one of AMD
     #[arg(long, value_name = "FILE")]
     pub(crate) ptx: PathBuf,
     /// The kernel in it

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use fabricbios_client::Node;
 use fabricbios_wire::{
     AFFINITIES_MAX, BlockTerms, CpuTerms, GpuTerms, LeaseAllocRequest, LeaseId, LeaseInfo,
-    LeaseIntent, LeaseTerms, MemTerms, NetTerms, Request, Transport,
+    LeaseIntent, LeaseTerms, MemTerms, NetTerms, Request, ResourceType, Transport,
 };
 use serde::Serialize;
 
@@ -68,8 +68,12 @@ impl<'a> Granted<'a> {
 /// Warns that the node has rounded the capacity up. The JSON has both numbers.
 fn warn_of_rounding(info: &LeaseInfo, asked: u64) {
     if info.capacity != asked {
+        let why = match info.resource_type() {
+            ResourceType::Gpu => "a lease of its class has the whole GPU",
+            _ => "this node gives out whole pieces only",
+        };
         let told = format!(
-            "fabricctl: asked for {} ({asked}), granted {} ({}): this node gives out whole pieces only",
+            "fabricctl: asked for {} ({asked}), granted {} ({}): {why}",
             info.resource_type().amount(asked),
             info.resource_type().amount(info.capacity),
             info.capacity

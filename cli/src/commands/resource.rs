@@ -12,7 +12,8 @@ use crate::{
 /// At most so many names are listed in an error.
 const LISTED: usize = 16;
 
-/// The resource with this name, of this kind if one is given. The name must be unique.
+/// The resource with this name, of this kind if one is given. Of a name of several words one will do, such as a GPU's UUID. It
+/// must be the only one.
 pub(super) fn find(
     node: &Node,
     named: Named,
@@ -24,10 +25,11 @@ pub(super) fn find(
     };
     let mut there = inventory::ask(node)?.resources;
     there.retain(|it| it.name.is_some() && kind.is_none_or(|kind| it.kind == kind));
-    let found: Vec<_> = there
-        .iter()
-        .filter(|it| it.name.as_ref() == Some(&name))
-        .collect();
+    let is_it = |it: &&ResourceJson| {
+        let its = it.name.as_deref().unwrap_or_default();
+        its == name || its.split_whitespace().any(|word| word == name)
+    };
+    let found: Vec<_> = there.iter().filter(is_it).collect();
     let kind = kind.map_or_else(String::new, |kind| format!("{kind} "));
     match found[..] {
         [one] => Ok(one.id),
@@ -55,7 +57,7 @@ pub(super) fn find(
 fn list(resources: &[&ResourceJson]) -> String {
     let one = |it: &&ResourceJson| {
         let name = it.name.as_deref().unwrap_or_default();
-        format!("{name} ({} {})", it.kind, it.id)
+        format!("{name:?} ({} {})", it.kind, it.id)
     };
     let named: Vec<String> = resources.iter().take(LISTED).map(one).collect();
     match resources.len().checked_sub(LISTED) {

@@ -3,6 +3,7 @@
 use std::{
     path::PathBuf,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use fabricbios_local::{AskError, SharedMemory, gpu_session};
@@ -19,6 +20,10 @@ use crate::{
     shared::Shared,
     transfer,
 };
+
+/// So often a node is asked whether a lease is over.
+const LOOKS: u32 = 5;
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Where the streams of a session are opened.
 #[derive(Debug)]
@@ -75,18 +80,13 @@ impl Session {
 
     /// The error for a stream that broke. A worker ends with its lease, so the node is asked about that.
     pub(super) async fn explain(&self, broken: Broken) -> Error {
-        let why = match broken {
-            Broken::Ended(why) => why,
-            other => return self.origin.error(other),
-        };
-        let Origin::Lease(lease) = &*self.origin else {
-            return self.ended(why);
-        };
-        let (node, query) = (lease.patient_node(), Request::LeaseQuery(lease.lease_id));
-        match node.lease(query).await {
-            Ok(info) => transfer::end_error(&info).unwrap_or_else(|| self.ended(why)),
-            Err(error) if error.is_over() => error,
-            Err(_unknown) => self.ended(why),
+        match broken {
+            Broken::Ended(why) => {
+                let (origin, session) = (Arc::clone(&self.origin), self.info.session);
+                let ended = async move { Ok(origin.ended(session, why).await) };
+                runtime::run(ended).await.unwrap_or_else(|error| error)
+            }
+            other => self.origin.error(other),
         }
     }
 
@@ -156,15 +156,42 @@ impl Origin {
             let refusal = error.refusal();
             refusal.is_some_and(|refusal| refusal.error == LeaseError::ResourceBusy)
         };
-        let refused = match begun {
+        match begun {
             Err(error) if !is_full(&error) => return Err(error),
-            begun => begun.err(),
-        };
-        match (stream.ask(&GpuRequest::Close, &[]).await, refused) {
+            _ => {}
+        }
+        match (stream.ask(&GpuRequest::Close, &[]).await, begun) {
             (Ok(reply), _) => Wiped::of(&reply),
-            (Err(_), Some(error)) => Err(error),
-            (Err(Failed::Refused(refusal)), None) => Err(Error::Refused(refusal)),
-            (Err(Failed::Broken(broken)), None) => Err(self.error(broken)),
+            (Err(Failed::Refused(refusal)), _) => Err(Error::Refused(refusal)),
+            // The node itself has refused, and closed the stream.
+            (Err(Failed::Broken(_)), Err(error)) => Err(error),
+            (Err(Failed::Broken(Broken::Ended(why))), Ok(info)) => {
+                Err(self.ended(info.session, why).await)
+            }
+            (Err(Failed::Broken(broken)), Ok(_)) => Err(self.error(broken)),
+        }
+    }
+
+    /// The error for a session whose worker is gone. It ends with its lease, so the node is asked about that; a moment
+    /// later again, as a worker is killed before the node calls the lease over.
+    async fn ended(&self, session: u64, why: String) -> Error {
+        if let Self::Lease(lease) = self {
+            let (node, query) = (lease.patient_node(), Request::LeaseQuery(lease.lease_id));
+            for _ in 0..LOOKS {
+                match node.lease(query.clone()).await {
+                    Ok(info) => match transfer::end_error(&info) {
+                        Some(error) => return error,
+                        None => tokio::time::sleep(LOOK).await,
+                    },
+                    Err(error) if error.is_over() => return error,
+                    Err(_unknown) => break,
+                }
+            }
+        }
+        Error::SessionEnded {
+            lease_id: self.lease_id(),
+            session,
+            why,
         }
     }
 

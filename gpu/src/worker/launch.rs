@@ -55,7 +55,8 @@ pub(super) fn check_arguments(
     match pairs.find(|(_, (argument, bytes))| argument.len() != **bytes) {
         None => Ok(()),
         Some((index, (argument, bytes))) => Err(format!(
-            "argument {index} of kernel {kernel:?} has {bytes} bytes, and {} were given",
+            "argument {} of {given} of kernel {kernel:?} has {bytes} bytes, and {} were given",
+            index + 1,
             argument.len()
         )),
     }

@@ -7,7 +7,7 @@ use stand_in_device::Knob;
 use crate::{
     client::{launch, refused},
     vendors,
-    worker::{DEVICE_BYTES, FILL, LEASE, Lab, SESSION, VRAM},
+    worker::{DEVICE_BYTES, FILL, LEASE, Lab, SESSION, SPIN, VRAM},
 };
 
 const SECRET: &[u8] = b"a secret of the tenant's";
@@ -55,6 +55,38 @@ fn a_closed_session_leaves_nothing() {
         one.ended();
         assert_eq!(worker.ended(), Some(0));
         assert_eq!(worker.wiped(), format!("{SESSION}\n"));
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_end_holds_no_close_up() {
+    for vendor in vendors() {
+        let lab = Lab::new(vendor);
+        let worker = lab.worker();
+        let (mut spins, mut other) = (worker.open(), worker.open());
+        spins.allocate(4096);
+        let module = spins.load(&lab.module(SPIN));
+        let for_ever = u64::MAX.to_le_bytes();
+        spins.done(
+            &GpuRequest::Launch(launch(module, "spin", (1, 1), &[&for_ever])),
+            &[],
+        );
+        spins.send(
+            &GpuRequest::Sync {
+                whole_session: true,
+            },
+            &[],
+        );
+        let closed = other.ask(&GpuRequest::Close);
+        let says = ["a kernel has not ended 5 s after the close"];
+        refused(
+            &closed,
+            LeaseError::Unavailable,
+            RefusalClass::Permanent,
+            &says,
+        );
+        assert_eq!(worker.ended(), Some(3));
+        assert_eq!(worker.wiped(), "");
     }
 }
 

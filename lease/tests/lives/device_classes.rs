@@ -293,8 +293,12 @@ fn what_no_lease_can_ever_have_is_refused_for_ever() {
         for holds in [Holds::Nothing, Holds::Some] {
             for (gib, slices, word) in [
                 (81, None, "81 GiB"),
-                (1, Some(8), "8 of 7 compute slices"),
-                (u64::MAX / GIB, Some(u16::MAX), "of 7 compute slices"),
+                (1, Some(8), "8 compute slices; any gpu here has 7"),
+                (
+                    u64::MAX / GIB,
+                    Some(u16::MAX),
+                    " compute slices; any gpu here has 7",
+                ),
             ] {
                 let mut world = holding(WHOLE, mode, holds);
                 let refusal = refused(&mut world, asked(gib, slices, class));

@@ -100,7 +100,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             resource_id = %id,
             uuid = device.uuid,
             memory = %Size(device.vram_bytes),
-            "{} is leased",
+            "{} is on offer",
             device.name
         );
         resources.push(OfferedResource {

@@ -23,7 +23,8 @@ const PART_BYTES: usize = 64 << 20;
 #[derive(Serialize)]
 struct Copied<'a> {
     lease_id: String,
-    session: u64,
+    /// As text: it has more bits than the numbers of many readers of JSON.
+    session: String,
     device: &'a str,
     uuid: &'a str,
     bytes: u64,
@@ -48,7 +49,7 @@ pub(super) fn run(node: Option<&Node>, what: GpuCopy, output: Output) -> Result<
     let ((wrote, read), left) = used.finish(|session| copy(session, bytes, output))?;
     let json = Copied {
         lease_id: lease_id.to_string(),
-        session: info.session,
+        session: info.session.to_string(),
         device: &info.device,
         uuid: &info.uuid,
         bytes,

@@ -66,8 +66,12 @@ fn close(node: Option<&Node>, what: GpuClose, output: Output) -> Result<(), Fail
 }
 
 fn told(wiped: Wiped) -> String {
-    let (bytes, of) = (Size(wiped.bytes), Size(wiped.free_bytes));
-    format!("{bytes} of {of} were wiped")
+    let Wiped { bytes, free_bytes } = wiped;
+    match bytes {
+        0 => "no buffer of it was left".to_owned(),
+        _ if bytes == free_bytes => format!("all {} were wiped", Size(bytes)),
+        _ => format!("what was left in its buffers, {}, was wiped", Size(bytes)),
+    }
 }
 
 /// The session of a lease in which a command works.
@@ -83,6 +87,8 @@ struct Used<'a> {
 struct Left {
     /// Whether the lease was given back.
     freed: bool,
+    #[serde(skip)]
+    one_shot: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     wiped: Option<WipedJson>,
 }
@@ -147,6 +153,7 @@ impl<'a> Used<'a> {
             gives_back_to,
         } = self;
         let named = |failure: Failure| failure.at(&format!("lease {lease_id}"));
+        let one_shot = session.info().queue_slots == 1;
         let worked = work(&session).map_err(named);
         let Some(node) = gives_back_to else {
             // What the work has used is freed before this program ends.
@@ -155,6 +162,7 @@ impl<'a> Used<'a> {
             freed?;
             let left = Left {
                 freed: false,
+                one_shot,
                 wiped: None,
             };
             return Ok((done, left));
@@ -168,6 +176,7 @@ impl<'a> Used<'a> {
                 free(node, lease_id)?;
                 let left = Left {
                     freed: true,
+                    one_shot,
                     wiped: Some(wiped.into()),
                 };
                 Ok((done, left))
@@ -192,7 +201,10 @@ impl Left {
                 };
                 format!("lease {used} was given back: {}", told(wiped))
             }
-            None => format!("the session goes on; `fabricctl gpu close --lease {used}` ends it"),
+            None if self.one_shot => format!("the session of lease {used} has ended: one_shot"),
+            None => format!(
+                "the session stays for the next command; `fabricctl gpu close --lease {used}` ends it"
+            ),
         }
     }
 }

@@ -22,7 +22,8 @@ use crate::{
 #[derive(Serialize)]
 struct Ran<'a> {
     lease_id: String,
-    session: u64,
+    /// As text: it has more bits than the numbers of many readers of JSON.
+    session: String,
     device: &'a str,
     uuid: &'a str,
     kernel: &'a str,
@@ -77,7 +78,11 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
     let (lease_id, info) = (used.lease_id, used.session.info().clone());
     let ((outputs, took), left) = used.finish(|session| {
         let begun = Instant::now();
-        let outputs = submission.run(session)?;
+        let outputs = submission.run(session);
+        let outputs = outputs.map_err(|error| {
+            let at = format!("--ptx {} --kernel {kernel}", ptx.display());
+            Failure::from(error).at(&at)
+        })?;
         let took = begun.elapsed();
         let mut written = Vec::new();
         for ((path, file), contents) in files.into_iter().zip(&outputs) {
@@ -87,7 +92,7 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
     })?;
     let json = Ran {
         lease_id: lease_id.to_string(),
-        session: info.session,
+        session: info.session.to_string(),
         device: &info.device,
         uuid: &info.uuid,
         kernel: &kernel,

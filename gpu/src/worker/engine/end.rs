@@ -1,6 +1,6 @@
 //! The end of a session: closed, or lost.
 
-use std::sync::RwLockReadGuard;
+use std::{sync::RwLockReadGuard, time::Duration};
 
 use fabricbios_wire::{GpuReply, Refusal};
 
@@ -21,8 +21,25 @@ impl Engine {
         self.lost.get().is_some()
     }
 
-    /// Ends the session: wipes and frees everything.
-    pub(in crate::worker) fn close(&self, stream: &mut Stream) -> Result<GpuReply, Refusal> {
+    /// Ends the session although its kernels do not: the process ends, and wipes nothing.
+    pub(in crate::worker) fn abandon(&self, after: Duration) -> Refusal {
+        let secs = after.as_secs();
+        let why = format!(
+            "a kernel has not ended {secs} s after the close, and ends with the session's process"
+        );
+        self.lost.set(why.clone()).ok();
+        lost(format!(
+            "session {} is over: {why}; its memory is wiped when the lease is over",
+            self.order.session
+        ))
+    }
+
+    /// Ends the session: wipes and frees everything. `idle` is called when all kernels have ended.
+    pub(in crate::worker) fn close(
+        &self,
+        stream: &mut Stream,
+        idle: impl FnOnce(),
+    ) -> Result<GpuReply, Refusal> {
         // A second one is refused while the first one wipes.
         self.check_open()?;
         let _taking = self.taking();
@@ -38,7 +55,10 @@ impl Engine {
                 std::mem::take(&mut state.modules),
             )
         };
-        let wiped = self.wipe(stream, memories.into_values().collect());
+        let synchronized = self.context.synchronize();
+        idle();
+        let memories = memories.into_values().collect();
+        let wiped = synchronized.and_then(|()| self.wipe(stream, memories));
         drop(modules);
         let closed = wiped.and_then(|wiped_bytes| {
             if !self.order.scrub_at_close {
@@ -67,7 +87,6 @@ impl Engine {
         stream: &mut Stream,
         memories: Vec<Memory>,
     ) -> Result<u64, DriverError> {
-        self.context.synchronize()?;
         for memory in &memories {
             stream.zero(memory.address, memory.bytes)?;
         }

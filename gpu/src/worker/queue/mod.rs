@@ -2,7 +2,13 @@
 
 mod data;
 
-use std::{io, os::unix::net::UnixStream, time::Duration};
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
 
 use fabricbios_wire::{GPU_COPY_BYTES_MAX, GpuLaunch, GpuReply, GpuRequest, LeaseError, Refusal};
 
@@ -16,21 +22,23 @@ use crate::driver::{Arguments, DriverError, Shape, Stream};
 
 /// How long a client may take to open the session on a new stream.
 const OPENS_WITHIN: Duration = Duration::from_secs(10);
-/// Staging memory of a stream that may only close the session.
+/// Staging memory of the stream that wipes a session.
 const CLOSING_BYTES: usize = 4 << 10;
+/// Kernels that still run when the session is closed have so long to end.
+const KERNELS_END_WITHIN: Duration = Duration::from_secs(5);
 
 /// An answer, unless the stream is broken.
 type Answered = io::Result<Result<GpuReply, Refusal>>;
 
 struct Queue<'a> {
-    server: &'a Server,
+    server: &'a Arc<Server>,
     connection: &'a mut Connection,
     stream: &'a mut Stream,
     arguments: Arguments,
 }
 
 /// Serves a stream until the client ends it.
-pub(super) fn serve(server: &Server, socket: UnixStream) -> io::Result<()> {
+pub(super) fn serve(server: &Arc<Server>, socket: UnixStream) -> io::Result<()> {
     let mut connection = Connection::new(socket);
     connection.set_patience(Some(OPENS_WITHIN))?;
     let Some(start) = connection.next()? else {
@@ -78,7 +86,7 @@ pub(super) fn serve(server: &Server, socket: UnixStream) -> io::Result<()> {
     if server.engine.order.one_shot {
         let _running = server.running();
         // Refused if the node has closed it before.
-        close(server, &mut stream).ok();
+        close(server).ok();
     }
     drop(stream);
     drop(slot);
@@ -86,7 +94,7 @@ pub(super) fn serve(server: &Server, socket: UnixStream) -> io::Result<()> {
 }
 
 /// All queues are in use: the session can still be closed.
-fn serve_close(server: &Server, connection: &mut Connection) -> io::Result<()> {
+fn serve_close(server: &Arc<Server>, connection: &mut Connection) -> io::Result<()> {
     let Some(start) = connection.next()? else {
         return Ok(());
     };
@@ -101,18 +109,33 @@ fn serve_close(server: &Server, connection: &mut Connection) -> io::Result<()> {
         let why = "this stream was refused: it can only close the session";
         return connection.answer(&header, &Err(invalid(why)), &[]);
     }
-    let answer = match Stream::new(&server.engine.context, CLOSING_BYTES) {
-        Ok(mut stream) => close(server, &mut stream),
-        Err(error) => Err(server.engine.failed(&error, internal)),
-    };
-    connection.answer(&header, &answer, &[])
+    connection.answer(&header, &close(server), &[])
 }
 
-/// Closes the session, and notes that before anybody hears of it.
-fn close(server: &Server, stream: &mut Stream) -> Result<GpuReply, Refusal> {
-    let closed = server.engine.close(stream)?;
-    server.note_wiped();
-    Ok(closed)
+/// Closes the session, and notes that before anybody hears of it. Kernels that do not end are ended with the process: no driver
+/// can end one alone.
+fn close(server: &Arc<Server>) -> Result<GpuReply, Refusal> {
+    let (tell, told) = mpsc::channel();
+    let closing = Arc::clone(server);
+    let close = move || {
+        let engine = &closing.engine;
+        let idle = || drop(tell.send(None));
+        let closed = Stream::new(&engine.context, CLOSING_BYTES)
+            .map_err(|error| engine.failed(&error, internal))
+            .and_then(|mut stream| engine.close(&mut stream, idle));
+        if closed.is_ok() {
+            closing.note_wiped();
+        }
+        tell.send(Some(closed)).ok();
+    };
+    let thread = thread::Builder::new().name("close".into()).spawn(close);
+    thread.map_err(|error| internal(format!("no thread to close the session: {error}")))?;
+    let closed = match told.recv_timeout(KERNELS_END_WITHIN) {
+        Ok(None) => told.recv().ok().flatten(),
+        Ok(closed) => closed,
+        Err(_) => None,
+    };
+    closed.unwrap_or_else(|| Err(server.engine.abandon(KERNELS_END_WITHIN)))
 }
 
 impl Queue<'_> {
@@ -162,7 +185,7 @@ impl Queue<'_> {
             }
             GpuRequest::MemFree { memory } => engine.free(self.stream, memory),
             GpuRequest::ModuleUnload { module } => engine.unload(module),
-            GpuRequest::Close => close(self.server, self.stream),
+            GpuRequest::Close => close(self.server),
             GpuRequest::MemShare { length } => self.share(descriptor, length),
             GpuRequest::MemWriteShared(copy) => self.copy_shared(&copy, Stream::send_shared),
             GpuRequest::MemReadShared(copy) => self.copy_shared(&copy, Stream::fetch_shared),
