@@ -166,7 +166,7 @@ impl Sessions {
         thread::spawn(move || {
             let how = match child.wait() {
                 Ok(status) if status.success() => "it was closed".to_owned(),
-                Ok(status) => format!("not in order: {status}"),
+                Ok(status) => format!("without wiping its memory, {status}"),
                 Err(error) => error.to_string(),
             };
             tracing::info!(lease_id = %lease, pid, "a session has ended: {how}");

@@ -74,9 +74,11 @@ impl Failure {
 
     /// Adds a hint what to do next, unless the refusal has one.
     pub(crate) fn with_hint(mut self, topic: Topic) -> Self {
-        let hint = self
-            .refused
-            .and_then(|error| hint::hint(topic, error, &self.message));
+        let is_over = self.class == RefusalClass::Permanent;
+        let refused = self.refused;
+        // What is unavailable for good is not there at the next try either.
+        let refused = refused.filter(|error| !(is_over && *error == LeaseError::Unavailable));
+        let hint = refused.and_then(|error| hint::hint(topic, error, &self.message));
         if let Some(hint) = hint {
             self.message = format!("{}; {hint}", self.message.trim_end_matches('.'));
         }
