@@ -1,30 +1,23 @@
 //! The worker processes of sessions, from the daemon's side: their start, connections to them, and their end.
 
+mod ask;
+
 use std::{
     fs::{self, File},
-    io::{self, Read, Write},
-    net::Shutdown,
+    io,
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
     },
-    path::Path,
     process::{Command, Stdio},
-    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::Duration,
 };
 
 use fabricbios_helper::{Line, Program};
 use fabricbios_lease::StepError;
-use fabricbios_wire::{
-    GpuRequest, HEADER_LEN, Header, LeaseError, LeaseId, MAX_PAYLOAD, Refusal, RefusalClass,
-    decode_gpu_answer, encode_gpu_request,
-};
-use nix::sys::{
-    socket::{self, AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr},
-    stat::stat,
-};
+use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
+use nix::sys::{socket::MsgFlags, stat::stat};
 
 use crate::{
     Device, Libraries,
@@ -33,6 +26,7 @@ use crate::{
     steps::passed,
     worker::WorkerOrder,
 };
+use ask::{ask_to_close, dial};
 
 /// The subcommand of the program that runs [`crate::worker::worker_main`].
 const SUBCOMMAND: &str = "gpu-worker";
@@ -209,7 +203,7 @@ impl Sessions {
         let Some(worker) = record.worker.filter(|it| it.process.is_there()) else {
             return true;
         };
-        let closed = ask_to_close(&self.records, lease, patience);
+        let closed = ask_to_close(&self.records.socket(lease), lease, patience);
         match &closed {
             Ok(()) => passed("close worker"),
             Err(error) => {
@@ -241,67 +235,6 @@ fn order_worker(
     let started: Started =
         postcard::from_bytes(&message.bytes).map_err(|error| error.to_string())?;
     started
-}
-
-/// Connects to a worker. One that accepts nobody is not waited for.
-fn dial(socket: &Path) -> io::Result<UnixStream> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let descriptor = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    socket::connect(descriptor.as_raw_fd(), &UnixAddr::new(socket)?)?;
-    let stream = UnixStream::from(descriptor);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
-}
-
-fn ask_to_close(records: &Records, lease: LeaseId, patience: Duration) -> io::Result<()> {
-    let mut stream = dial(&records.socket(lease))?;
-    // A worker that answers byte by byte gets no more time than one that does not answer.
-    let (_asking, asked) = mpsc::channel::<()>();
-    let line = stream.try_clone()?;
-    thread::spawn(move || {
-        if asked.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-            line.shutdown(Shutdown::Both).ok();
-        }
-    });
-    let requests = [
-        GpuRequest::Open {
-            lease_id: lease,
-            session: 0,
-        },
-        GpuRequest::Close,
-    ];
-    for (id, request) in (1..).zip(&requests) {
-        let frame = encode_gpu_request(id, 0, request);
-        stream.write_all(&frame)?;
-        let mut asked = [0; HEADER_LEN];
-        asked.copy_from_slice(&frame[..HEADER_LEN]);
-        let asked = Header::parse(&asked)
-            .map_err(|rejected| io::Error::other(rejected.refusal().message))?;
-        let answer = read_frame(&mut stream)?;
-        let answer = decode_gpu_answer(&asked, &answer)
-            .map_err(|rejected| io::Error::other(rejected.refusal().message))?;
-        match answer {
-            // A stream that finds all queues in use can still close the session.
-            Err(refusal) if id == 1 && refusal.error == LeaseError::ResourceBusy => {}
-            answer => {
-                answer.map_err(|refusal| io::Error::other(refusal.message))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn read_frame(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
-    let mut frame = vec![0; HEADER_LEN];
-    stream.read_exact(&mut frame)?;
-    let mut header = [0; HEADER_LEN];
-    header.copy_from_slice(&frame);
-    let header =
-        Header::parse(&header).map_err(|rejected| io::Error::other(rejected.refusal().message))?;
-    let length = usize::try_from(header.payload_len).unwrap_or(MAX_PAYLOAD);
-    frame.resize(HEADER_LEN + length, 0);
-    stream.read_exact(&mut frame[HEADER_LEN..])?;
-    Ok(frame)
 }
 
 /// The groups that may open the device's nodes.
