@@ -133,6 +133,10 @@ calls! {
     device_uuid(uuid: *mut [u8; 16], device: c_int) = "cuDeviceGetUuid_v2", "hipDeviceGetUuid";
     /// Offset and size of a kernel's parameter (CUDA 12.4).
     parameter(function: Handle, index: usize, offset: *mut usize, bytes: *mut usize) = "cuFuncGetParamInfo", "";
+    /// An attribute of a kernel.
+    function_attribute(value: *mut c_int, attribute: c_int, function: Handle) = "cuFuncGetAttribute", "hipFuncGetAttribute";
+    /// An attribute of a device.
+    device_attribute(value: *mut c_int, attribute: c_int, device: c_int) = "cuDeviceGetAttribute", "hipDeviceGetAttribute";
     /// Sets an attribute of a kernel.
     set_attribute(function: Handle, attribute: c_int, value: c_int) = "cuFuncSetAttribute", "";
     /// Loads a module, with options for the compiler.

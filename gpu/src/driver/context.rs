@@ -18,6 +18,11 @@ use super::{
 };
 use crate::libraries::Libraries;
 
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT` and `…_MAX_THREADS_PER_MULTIPROCESSOR`.
+const CUDA_RESIDENT: [c_int; 2] = [16, 39];
+/// `hipDeviceAttributeMultiprocessorCount` and `…MaxThreadsPerMultiProcessor`.
+const HIP_RESIDENT: [c_int; 2] = [63, 57];
+
 /// Numbers of the contexts of this process.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
@@ -110,6 +115,29 @@ impl Context {
         unsafe { self.api()?.memory_info(&mut free, &mut total) }?;
         let (free, total) = (free as u64, total as u64);
         Ok(MemoryInfo { free, total })
+    }
+
+    /// Threads that the whole device can run at once; 0 if the driver cannot tell.
+    pub(crate) fn resident_threads(&self) -> u64 {
+        let attributes = match self.vendor() {
+            GpuVendor::Nvidia => CUDA_RESIDENT,
+            GpuVendor::Amd => HIP_RESIDENT,
+        };
+        let value = |attribute| {
+            let mut value = 0;
+            // SAFETY: `value` has room for the result.
+            let asked = unsafe {
+                self.api()
+                    .ok()?
+                    .device_attribute(&mut value, attribute, self.0.device)
+            };
+            asked?.ok()?;
+            u64::try_from(value).ok()
+        };
+        attributes
+            .map(|it| value(it).unwrap_or(0))
+            .into_iter()
+            .product()
     }
 
     /// Allocates memory, which has the bytes of whoever had it before. Returns its address on the device.

@@ -17,6 +17,8 @@ const LOG_BYTES: usize = 8 << 10;
 const LOG_OPTIONS: [u32; 2] = [5, 6];
 /// No kernel has more parameters.
 const PARAMETERS_MAX: usize = 32 << 10;
+/// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES` and `HIP_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
+const LOCAL_SIZE: i32 = 3;
 /// The error for a parameter that a kernel does not have (`CUDA_ERROR_INVALID_VALUE`).
 const INVALID_VALUE: i32 = 1;
 
@@ -45,6 +47,8 @@ pub(crate) struct Kernel {
     handle: Handle,
     /// Bytes of each parameter, if the driver can tell.
     pub(crate) parameters: Option<Vec<usize>>,
+    /// Bytes of the variables of each of its threads that are in the memory of the device; 0 if the driver cannot tell.
+    pub(crate) local_bytes: u64,
 }
 
 impl Module {
@@ -100,10 +104,15 @@ impl Module {
                 Some(Err(_)) | None => parameters = None,
             }
         }
+        let mut local = 0;
+        // SAFETY: the kernel is of a loaded module, and `local` has room for the result.
+        let asked = unsafe { api.function_attribute(&mut local, LOCAL_SIZE, handle) };
+        let is_told = matches!(asked, Some(Ok(())));
         Ok(Kernel {
             _module: Arc::clone(self),
             handle,
             parameters,
+            local_bytes: u64::try_from(local).ok().filter(|_| is_told).unwrap_or(0),
         })
     }
 }

@@ -118,7 +118,7 @@ mod tests {
             (&[8, 4, 4], "takes 3"),
             (
                 &[8, 8],
-                "argument 1 of kernel \"k\" has 8 bytes, and 4 were given",
+                "argument 2 of 2 of kernel \"k\" has 8 bytes, and 4 were given",
             ),
         ] {
             let refused = check(parameters).unwrap_err();

@@ -1,6 +1,6 @@
 //! Requests that are refused, after which the stream goes on.
 
-use fabricbios_wire::{GpuRequest, GpuVendor, LeaseError, RefusalClass};
+use fabricbios_wire::{GpuReply, GpuRequest, GpuVendor, LeaseError, RefusalClass};
 
 use crate::{
     client::{Answer, launch, refused, write},
@@ -109,6 +109,35 @@ fn the_cap_holds() {
     }
 }
 
+/// The stand-ins' devices have 14 multiprocessors of 2,048 threads.
+#[test]
+fn variables_of_kernels_are_memory_of_the_lease() {
+    let module = |bytes: u32| {
+        format!(
+            ".version 7.0\n.target sm_70\n.entry large {{ .local .align 8 .b8 x[{bytes}]; ret; }}\n"
+        )
+    };
+    for vendor in vendors() {
+        let lab = Lab::new(vendor);
+        let worker = lab.worker();
+        let mut client = worker.open();
+        let mut launches = |bytes: u32| {
+            let module = client.load(&lab.module(&module(bytes)));
+            client.ask(&GpuRequest::Launch(launch(module, "large", (1, 1), &[])))
+        };
+        let takes = 3072 * 14 * 2048;
+        let says = ["4096 bytes of variables", &format!("{takes} bytes")];
+        let (exceeded, permanent) = (LeaseError::CapacityExceeded, RefusalClass::Permanent);
+        refused(&launches(4096), exceeded, permanent, &says);
+        assert_eq!(launches(1024 + 256), Ok(GpuReply::Done));
+        // As much again is there for buffers, and no more.
+        let taken = 256 * 14 * 2048;
+        client.allocate(VRAM - taken - (2 << 20));
+        let more = client.ask(&GpuRequest::MemAlloc { bytes: 4 << 20 });
+        refused(&more, exceeded, RefusalClass::Transient, &[]);
+    }
+}
+
 #[test]
 fn copies_stay_within_their_buffer() {
     for vendor in vendors() {
@@ -209,7 +238,7 @@ fn launches_that_cannot_be_are_refused() {
             let many = client.ask(&with(&|it| it.arguments.push(vec![0])));
             invalid(&many, &["takes 3 arguments, and 4 were given"]);
             let short = client.ask(&with(&|it| it.arguments[0].truncate(4)));
-            invalid(&short, &["argument 0", "has 8 bytes, and 4 were given"]);
+            invalid(&short, &["argument 1 of 3", "has 8 bytes, and 4 were given"]);
         }
         client.sync();
         assert_eq!(client.read(memory, 0, 4096), [0; 4096]);

@@ -25,6 +25,9 @@ const HANDLES_MAX: usize = 65_536;
 /// What modules take of the device counts as the session's as far as it is more than this, as much as a context takes anyway.
 const MODULE_BYTES_FREE: u64 = 64 << 20;
 
+/// Variables of a thread of so many bytes are in the memory that every context takes: the stack of CUDA's default.
+const LOCAL_BYTES_FREE: u64 = 1 << 10;
+
 /// The session. Queues are its threads.
 ///
 /// Work of the device (`Stream`) is queued under the read lock of the state, and nobody waits for the device with this lock.
@@ -51,6 +54,8 @@ struct State {
     buffer_bytes: u64,
     image_bytes: u64,
     module_bytes: u64,
+    /// What the driver has taken for the variables of kernels: as much as the largest needs, if all threads of the device run it.
+    local_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +68,8 @@ impl State {
     /// What counts as used.
     fn used(&self) -> u64 {
         let of_modules = self.module_bytes.saturating_sub(MODULE_BYTES_FREE);
-        self.buffer_bytes.saturating_add(of_modules)
+        let of_kernels = self.local_bytes.saturating_add(of_modules);
+        self.buffer_bytes.saturating_add(of_kernels)
     }
 
     fn check_count(&self) -> Result<(), Refusal> {

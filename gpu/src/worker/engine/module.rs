@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use fabricbios_wire::{GpuReply, Refusal};
 
-use super::{Engine, unknown};
+use super::{Engine, LOCAL_BYTES_FREE, unknown};
 use crate::{
-    driver::DriverError,
+    driver::{DriverError, Kernel},
     worker::{
         image,
         modules::{Loaded, load},
@@ -80,6 +80,29 @@ impl Engine {
         let state = self.open()?;
         let found = state.modules.get(&self.number_in("module", handle)?);
         found.cloned().ok_or_else(|| unknown("module", handle))
+    }
+
+    /// Counts what the driver takes for the variables of a kernel at its first launch.
+    pub(in crate::worker) fn count_local(&self, kernel: &Kernel) -> Result<(), Refusal> {
+        let each = kernel.local_bytes.saturating_sub(LOCAL_BYTES_FREE);
+        let takes = each.saturating_mul(self.context.resident_threads());
+        if takes <= self.open()?.local_bytes {
+            return Ok(());
+        }
+        let _taking = self.taking();
+        let mut state = self.write();
+        let cap = self.order.vram_bytes;
+        let others = state.used().saturating_sub(state.local_bytes);
+        if others.saturating_add(takes) > cap {
+            let why = format!(
+                "each thread of the kernel has {} bytes of variables, for which the driver takes {takes} bytes of the device; \
+                 lease {} has {cap} bytes of memory, and {others} of them are in use",
+                kernel.local_bytes, self.order.lease_id
+            );
+            return Err(exceeded(takes <= cap, why));
+        }
+        state.local_bytes = state.local_bytes.max(takes);
+        Ok(())
     }
 
     /// Queues work that uses no handle.

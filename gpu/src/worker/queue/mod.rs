@@ -219,6 +219,7 @@ impl Queue<'_> {
             engine.failed(&error, internal)
         })?;
         check_arguments(launch, kernel.parameters.as_deref()).map_err(invalid)?;
+        engine.count_local(&kernel)?;
         self.arguments.set(&launch.arguments);
         let shape = Shape {
             grid: launch.grid,

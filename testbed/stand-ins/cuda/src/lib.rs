@@ -98,6 +98,7 @@ extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: 
         8 => Attribute::Shared,
         10 => Attribute::Warp,
         16 => Attribute::Multiprocessors,
+        39 => Attribute::ResidentThreads,
         33 => Attribute::PciBus,
         34 => Attribute::PciDevice,
         50 => Attribute::PciDomain,

@@ -65,8 +65,9 @@ extern "C" fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: 
         let threads: u32 = entry.block.map_or(1024, |block| block.iter().product());
         let found = match attribute {
             0 => c_int::try_from(threads).unwrap_or(c_int::MAX),
-            // Shared, constant and local bytes: the stand-in has none.
-            1..=3 => 0,
+            // Shared and constant bytes: the stand-in has none.
+            1 | 2 => 0,
+            3 => c_int::try_from(entry.local_bytes).unwrap_or(c_int::MAX),
             // Registers; PTX and binary version, times ten.
             4 => 32,
             5 => 70,

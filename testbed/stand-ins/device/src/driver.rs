@@ -39,6 +39,8 @@ pub enum Attribute {
     Warp,
     /// Multiprocessors.
     Multiprocessors,
+    /// Threads that one multiprocessor can have at once.
+    ResidentThreads,
     /// Domain of the PCI bus.
     PciDomain,
     /// Number of the PCI bus.
@@ -195,6 +197,7 @@ impl Driver {
             Attribute::Multiprocessors => {
                 self.ready()?.device.slices(&identity) * Identity::MULTIPROCESSORS_OF_A_SLICE
             }
+            Attribute::ResidentThreads => launch::RESIDENT_MAX,
             Attribute::PciDomain => domain,
             Attribute::PciBus => bus,
             Attribute::PciDevice => device,

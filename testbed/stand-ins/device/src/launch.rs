@@ -2,6 +2,8 @@
 
 use crate::{Entry, HostMemory, Status, Words, kernel::Kernel};
 
+/// Most threads of a multiprocessor at once.
+pub(crate) const RESIDENT_MAX: u32 = 2048;
 /// Most threads of a block, in all and in each dimension.
 pub(crate) const THREADS_MAX: u32 = 1024;
 pub(crate) const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];

@@ -26,6 +26,8 @@ pub struct Entry {
     pub parameters: Vec<Parameter>,
     /// The only block size that it takes (`.reqntid`).
     pub block: Option<[u32; 3]>,
+    /// Bytes of the variables (`.local`) of each thread.
+    pub local_bytes: usize,
 }
 
 /// A loaded module.
@@ -175,7 +177,20 @@ fn entry(tokens: &[String]) -> Option<Entry> {
         name: name.clone(),
         parameters,
         block,
+        local_bytes: local_bytes(&rest[body..]),
     })
+}
+
+/// Bytes of the variables of a body: `.local .align 8 .b8 NAME[4096];`.
+fn local_bytes(tokens: &[String]) -> usize {
+    let end = tokens.iter().position(|it| it == ".entry");
+    let statements = tokens[..end.unwrap_or(tokens.len())].split(|it| matches!(&**it, ";" | "{"));
+    let locals = statements.filter(|it| it.first().is_some_and(|first| first == ".local"));
+    let bytes = |statement: &[String]| {
+        let at = statement.iter().position(|it| it == "[")?;
+        statement.get(at + 1)?.parse::<usize>().ok()
+    };
+    locals.filter_map(bytes).sum()
 }
 
 /// Size and alignment of a parameter, in bytes.
@@ -221,7 +236,7 @@ mod tests {
 
     const PTX: &str = "// .entry none()\n.version 7.0 .target sm_70 .address_size 64\n/* .entry none2() {} */\n\
          .visible .entry one(.param .u64 a, .param .u32 b,\n .param .u64 .ptr .global .align 4 c,\n\
-         .param .align 16 .b8 d[20])\n.reqntid 16, 16, 1\n{ ret; }\n.entry two { ret; }\n.entry three() { ret; }";
+         .param .align 16 .b8 d[20])\n.reqntid 16, 16, 1\n{ ret; }\n.entry two { .local .align 8 .b8 x[4096]; ret; }\n.entry three() { ret; }";
 
     #[test]
     fn entries_have_their_parameters() {
@@ -238,6 +253,8 @@ mod tests {
         assert_eq!(one.block, Some([16, 16, 1]));
         assert_eq!(module.entries[1].parameters, []);
         assert_eq!(module.entries[1].block, None);
+        let local: Vec<_> = module.entries.iter().map(|it| it.local_bytes).collect();
+        assert_eq!(local, [0, 4096, 0]);
     }
 
     #[test]

@@ -128,6 +128,7 @@ extern "C" fn hipDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device:
         30 => Attribute::Blocks(1),
         31 => Attribute::Blocks(2),
         56 => Attribute::Threads,
+        57 => Attribute::ResidentThreads,
         61 => Attribute::Minor,
         63 => Attribute::Multiprocessors,
         67 => Attribute::PciBus,
@@ -274,6 +275,14 @@ extern "C" fn hipModuleGetFunction(function: Out<Handle>, module: Handle, name: 
     let name = ready().and_then(|()| Ok(name.get()?));
     let found = name.and_then(|name| DRIVER.function(module, &name));
     code(found.and_then(|it| Ok(function.put(it)?)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hipFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Handle) -> Code {
+    code(DRIVER.entry(function).and_then(|entry| match attribute {
+        3 => Ok(value.put(c_int::try_from(entry.local_bytes).unwrap_or(c_int::MAX))?),
+        _ => Err(Status::INVALID_VALUE),
+    }))
 }
 
 #[unsafe(no_mangle)]
