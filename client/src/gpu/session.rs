@@ -22,8 +22,8 @@ use crate::{
 };
 
 /// So often a node is asked whether a lease is over.
-const LOOKS: u32 = 5;
-const LOOK: Duration = Duration::from_millis(100);
+const LOOKS: u32 = 25;
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Where the streams of a session are opened.
 #[derive(Debug)]
