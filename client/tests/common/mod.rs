@@ -35,6 +35,8 @@ pub(crate) const LEASE: LeaseId = LeaseId(0x0123_4567_89ab_cdef_0123_4567_89ab_c
 pub(crate) const RESOURCE: ResourceId = ResourceId(0xfeed);
 
 type Mind = Arc<Mutex<dyn FnMut(&Request) -> Answer + Send>>;
+/// Where the next request is announced that stays unanswered.
+type Silence = Arc<Mutex<Option<std::sync::mpsc::Sender<()>>>>;
 
 pub(crate) struct FakeNode {
     dir: tempfile::TempDir,
@@ -43,6 +45,7 @@ pub(crate) struct FakeNode {
     limits: Limits,
     mind: Mind,
     log: Arc<Mutex<Vec<Request>>>,
+    silence: Silence,
     gpu: gpu::FakeGpu,
     running: Option<(Runtime, Server)>,
 }
@@ -77,6 +80,7 @@ impl FakeNode {
             limits,
             mind,
             log,
+            silence: Silence::default(),
             gpu: gpu::FakeGpu::default(),
             running: None,
         };
@@ -101,8 +105,16 @@ impl FakeNode {
             receiver,
             Arc::clone(&self.mind),
             Arc::clone(&self.log),
+            Arc::clone(&self.silence),
         ));
         self.running = Some((runtime, server));
+    }
+
+    /// Leaves the next request unanswered; the receiver is told when it has arrived.
+    pub(crate) fn ignore_next(&self) -> std::sync::mpsc::Receiver<()> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        *self.silence.lock().unwrap() = Some(sender);
+        receiver
     }
 
     /// Dies without a goodbye.
@@ -180,9 +192,16 @@ async fn answer(
     mut receiver: mpsc::Receiver<PeerRequest>,
     mind: Mind,
     log: Arc<Mutex<Vec<Request>>>,
+    silence: Silence,
 ) {
+    let mut unanswered = Vec::new();
     while let Some(PeerRequest { request, reply, .. }) = receiver.recv().await {
         log.lock().unwrap().push(request.clone());
+        if let Some(arrived) = silence.lock().unwrap().take() {
+            unanswered.push(reply);
+            arrived.send(()).ok();
+            continue;
+        }
         let answer = (mind.lock().unwrap())(&request);
         reply.send(answer).ok();
     }

@@ -238,7 +238,10 @@ fn launches_that_cannot_be_are_refused() {
             let many = client.ask(&with(&|it| it.arguments.push(vec![0])));
             invalid(&many, &["takes 3 arguments, and 4 were given"]);
             let short = client.ask(&with(&|it| it.arguments[0].truncate(4)));
-            invalid(&short, &["argument 1 of 3", "has 8 bytes, and 4 were given"]);
+            invalid(
+                &short,
+                &["argument 1 of 3", "has 8 bytes, and 4 were given"],
+            );
         }
         client.sync();
         assert_eq!(client.read(memory, 0, 4096), [0; 4096]);
