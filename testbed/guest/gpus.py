@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 
 from checks import give_back, programs, skip, until
-from fabric import Node, program
+from fabric import Node, Refused, program
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 STAND_INS = REPOSITORY / "target/stand-ins"
@@ -80,8 +80,15 @@ def alloc(tenant, vram="1MiB", secs=600, *more, resource=None):
 
 @contextlib.contextmanager
 def leased(tenant, *request, **terms):
-    """A lease, given back at the end unless it has ended already."""
-    lease = alloc(tenant, *request, **terms)
+    """A lease, as soon as the device is clean; given back at the end unless it has ended already."""
+    def clean():
+        try:
+            return alloc(tenant, *request, **terms)
+        except Refused as refusal:
+            if "is being cleaned" not in refusal.message:
+                raise
+            return None
+    lease = until(clean, 60, "a device that is clean")
     try:
         yield lease
     finally:

@@ -9,7 +9,7 @@ from checks import FULL, Suite, length, until
 from fabric import Refused
 from nvme_host import Fio, Watch, connect, failed, gone, verified
 
-TERM_SECS = length(12, 8)
+TERM_SECS = length(15, 12)
 
 
 def slice_of(lease):

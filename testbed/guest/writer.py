@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""A client that writes without pause until its access ends: the live traffic that the suites cut. Two
-batches are always with the device, so that a write is under way at any moment.
+"""A client that writes until its access ends: the live traffic that the suites cut. In full length without pause: two
+batches are always with the device, so that a write is under way at any moment. Otherwise with pauses of five milliseconds,
+for the suites that run on the same processors.
 
 `keep_writing` does it in this process; `Writer` does it in a process of its own, which is this file run
 as a program: it prints its `--rdma-peer`, and for each line of standard input (`OFFSET LEASE_JSON`) it
@@ -11,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 from pyverbs import enums as e
 from pyverbs.wr import SGE, SendWR
@@ -18,6 +20,7 @@ from pyverbs.wr import SGE, SendWR
 from rdma_client import QUEUE_DEPTH, Client, Device, now_ms, status_name
 
 WORD = 8
+PAUSE_SECS = 0 if os.environ.get("FABRICBIOS_FULL") else 0.005
 
 
 def _batch(client, slot, offset):
@@ -75,6 +78,7 @@ def keep_writing(client, offset=0, on_first=None):
     while not report:
         if stream.posted - stream.done <= QUEUE_DEPTH:
             stream.post()
+        time.sleep(PAUSE_SECS)
         before = stream.done
         report = stream.take(client.completions(QUEUE_DEPTH))
         if on_first and not before and stream.done:

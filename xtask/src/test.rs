@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Need};
 use fabricbios_testbed::{Layout, Outcome, Report};
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -271,7 +272,11 @@ fn advisories(layout: &Layout) -> Result<Outcome> {
 }
 
 fn nextest(layout: &Layout) -> Result<Outcome> {
-    passed(cargo(layout, &["nextest", "run", "--workspace"])?)
+    // Half of the time of the tests is waiting, for deadlines and for processes.
+    let threads = 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = threads.to_string();
+    let words = ["nextest", "run", "--workspace", "--test-threads", &threads];
+    passed(cargo(layout, &words)?)
 }
 
 fn doctest(layout: &Layout) -> Result<Outcome> {
