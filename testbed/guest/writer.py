@@ -1,11 +1,10 @@
 #!/usr/bin/python3
-"""A client that writes until its access ends: the live traffic that the suites cut. In full length without pause: two
-batches are always with the device, so that a write is under way at any moment. Otherwise with pauses of five milliseconds,
-for the suites that run on the same processors.
+"""A client that writes without pause until its access ends: the live traffic that the suites cut. Two
+batches are always with the device, so that a write is under way at any moment.
 
-`keep_writing` does it in this process; `Writer` does it in a process of its own, which is this file run
-as a program: it prints its `--rdma-peer`, and for each line of standard input (`OFFSET LEASE_JSON`) it
-connects with it, writes until the end and prints the report.
+`keep_writing` does it in this process; `Writer` does it in a process of its own, outside of full length
+with short pauses. That process is this file run as a program: it prints its `--rdma-peer`, and for each
+line of standard input (`OFFSET LEASE_JSON`) it connects with it, writes until the end and prints the report.
 """
 import argparse
 import json
@@ -17,10 +16,12 @@ import time
 from pyverbs import enums as e
 from pyverbs.wr import SGE, SendWR
 
+from checks import length
 from rdma_client import QUEUE_DEPTH, Client, Device, now_ms, status_name
 
 WORD = 8
-PAUSE_SECS = 0 if os.environ.get("FABRICBIOS_FULL") else 0.005
+# Other suites run on the same processors.
+PAUSE_SECS = length(0, 0.005)
 
 
 def _batch(client, slot, offset):
@@ -70,7 +71,7 @@ class _Stream:
                 "failed_at_ms": at_ms, "failed_posted_at_ms": posted_at_ms}
 
 
-def keep_writing(client, offset=0, on_first=None):
+def keep_writing(client, offset=0, on_first=None, pause_secs=0):
     """Writes 1, 2, 3 … (8 bytes, big-endian) at `offset` until a write fails. The queue pair is in the
     error state afterwards; the flushed rest is taken from the completion queue."""
     stream, report = _Stream(client, offset), None
@@ -78,7 +79,7 @@ def keep_writing(client, offset=0, on_first=None):
     while not report:
         if stream.posted - stream.done <= QUEUE_DEPTH:
             stream.post()
-        time.sleep(PAUSE_SECS)
+        time.sleep(pause_secs)
         before = stream.done
         report = stream.take(client.completions(QUEUE_DEPTH))
         if on_first and not before and stream.done:
@@ -142,7 +143,7 @@ def main():
     for line in sys.stdin:
         offset, lease = line.split(None, 1)
         client.connect(json.loads(lease))
-        report = keep_writing(client, int(offset), lambda: _say({"writing": True}))
+        report = keep_writing(client, int(offset), lambda: _say({"writing": True}), PAUSE_SECS)
         client.fresh()
         _say({**report, "rdma_peer": client.peer})
 

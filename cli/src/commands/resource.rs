@@ -12,8 +12,8 @@ use crate::{
 /// At most so many names are listed in an error.
 const LISTED: usize = 16;
 
-/// The resource with this name, of this kind if one is given. Of a name of several words one will do, such as a GPU's UUID. It
-/// must be the only one.
+/// The resource with this name, of this kind if one is given. Of a name of several words one will do, such as a GPU's
+/// UUID. It must be the only one.
 pub(super) fn find(
     node: &Node,
     named: Named,
