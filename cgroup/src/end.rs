@@ -13,21 +13,23 @@ use crate::{enter::field, root::Root};
 /// again the rest is moved aside.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// Longest wait for all of them. A process leaves its cgroup even if it cannot die, so this is not reached.
-const LONGEST: Duration = Duration::from_secs(3);
+/// `PF_EXITING` of the kernel's `include/linux/sched.h`, in field 9 of `/proc/PID/stat`.
+const PF_EXITING: u64 = 0x4;
 
 /// Ends a lease's processes: freezes and kills them. Nothing of them runs on when this returns, and whatever is moved
 /// into the cgroup later is frozen. A tracer that keeps a killed process (`PTRACE_O_TRACEEXIT`) is killed too if it is of
-/// the same user or not of root. A process that cannot die (state D) is moved to the cgroup `aside`.
-/// `proc` is `/proc`.
+/// the same user or not of root. A process that cannot die (state D) is moved to the cgroup `aside`. One that is exiting
+/// cannot be moved (`cgroup_migrate_add_task` of the kernel) and runs nothing more, but still has its memory and files: it
+/// is waited for. `proc` is `/proc`; `patience` is the longest wait for all of them.
 ///
 /// # Errors
-/// A process may run on.
+/// A process may run on, or has not given back what it had after `patience`.
 pub fn end_processes(
     root: &Root,
     proc: &Tree,
     below: &str,
     aside: &str,
+    patience: Duration,
 ) -> Result<Proof, StepError> {
     let mut proof = Proof::default();
     let began = Instant::now();
@@ -39,12 +41,13 @@ pub fn end_processes(
     let mut fewest = usize::MAX;
     let mut since = Instant::now();
     while root.is_populated("kill", below)? {
-        if began.elapsed() > LONGEST {
+        if killed.elapsed() > patience {
             let left = described(proc, &root.members("kill", below)?);
             let at = root.path(below);
             let why = format_args!(
-                "{}: {left} cannot be killed and not moved aside",
-                at.display()
+                "{}: {left} was killed and has not ended within {} ms",
+                at.display(),
+                patience.as_millis()
             );
             return Err(StepError::new("kill", why));
         }
@@ -55,10 +58,12 @@ pub fn end_processes(
         if members < fewest {
             (fewest, since) = (members, Instant::now());
         } else if since.elapsed() > PATIENCE {
+            let mut alive = root.members("kill", below)?;
+            alive.retain(|&pid| !is_exiting(proc, pid));
             let is_first = tracers.is_empty();
-            tracers.extend(kill_tracers(proc, &root.members("kill", below)?));
-            if !is_first || tracers.is_empty() {
-                moved.extend(move_aside(root, proc, below, aside)?);
+            tracers.extend(kill_tracers(proc, &alive));
+            if !alive.is_empty() && (!is_first || tracers.is_empty()) {
+                moved.extend(move_aside(root, proc, &alive, below, aside)?);
             }
             since = Instant::now();
         }
@@ -133,10 +138,25 @@ fn status_field(proc: &Tree, of: &str, name: &str) -> Option<String> {
     field(&status, name).map(str::to_owned)
 }
 
-/// Moves what is left of a killed cgroup to a cgroup of its own, and describes it.
+/// Whether all threads of a process are in the kernel's end of them.
+fn is_exiting(proc: &Tree, pid: i32) -> bool {
+    let flags = |task: &String| -> Option<u64> {
+        let stat = proc.read(format!("{task}/stat")).ok()?;
+        // The name, in brackets, may contain anything.
+        let (_, rest) = stat.rsplit_once(')')?;
+        rest.split_whitespace().nth(6)?.parse().ok()
+    };
+    let mut threads = tasks(proc, pid);
+    // A thread whose file is gone has ended.
+    threads.retain(|it| flags(it).is_some_and(|flags| flags & PF_EXITING == 0));
+    threads.is_empty()
+}
+
+/// Moves processes that a kill does not end to a cgroup of their own, and describes them.
 fn move_aside(
     root: &Root,
     proc: &Tree,
+    pids: &[i32],
     below: &str,
     aside: &str,
 ) -> Result<Vec<String>, StepError> {
@@ -144,11 +164,12 @@ fn move_aside(
         root.mkdir("move aside", aside)?;
     }
     let mut moved = Vec::new();
-    for pid in root.members("move aside", below)? {
+    let target = root.name(&format!("{aside}/cgroup.procs"));
+    for &pid in pids {
         let what = describe(proc, pid);
-        let target = root.name(&format!("{aside}/cgroup.procs"));
-        // A process that has just died is gone by itself.
-        if root.fs().write(&target, &pid.to_string()).is_ok() {
+        // A process that has just died is gone by itself; the write does not move one that has begun to.
+        let written = root.fs().write(&target, &pid.to_string());
+        if written.is_ok() && root.members("move aside", aside)?.contains(&pid) {
             tracing::error!(
                 cgroup = below,
                 process = what,

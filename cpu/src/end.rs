@@ -9,7 +9,7 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 
 use crate::{
-    STEPS,
+    ENDS_WITHIN, STEPS,
     cgroupfs::{CpuRoot, aside},
 };
 
@@ -40,7 +40,9 @@ impl CpuEnd {
 impl EndByName for CpuEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
         match self.root.find("find lease", lease)? {
-            Some(below) => end_processes(&self.root, &self.proc, &below, &aside(lease)).map(drop),
+            Some(below) => {
+                end_processes(&self.root, &self.proc, &below, &aside(lease), ENDS_WITHIN).map(drop)
+            }
             None => Ok(()),
         }
     }

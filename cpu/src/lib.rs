@@ -15,7 +15,7 @@ mod store;
 mod topology;
 mod watch;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use fabricbios_wire::{CpuRange, NodeId};
 
@@ -25,6 +25,9 @@ pub use path::CpuPath;
 pub use steps::STEPS;
 pub use store::{CpuConfig, CpuStore};
 pub use topology::{CoreType, CpuList, Group, NotCpus, Topology, Wanted};
+
+/// Longest wait for the end of a lease's processes, after which its cores are fenced.
+const ENDS_WITHIN: Duration = Duration::from_secs(3);
 
 /// The path of a node's root cgroup, if the operator names none.
 #[must_use]

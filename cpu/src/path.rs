@@ -13,7 +13,7 @@ use fabricbios_lease::{
 use fabricbios_wire::{Binding, CpuBinding, CpuPartition, CpuQuota, KindBinding, LeaseId};
 
 use crate::{
-    STEPS,
+    ENDS_WITHIN, STEPS,
     cgroupfs::{CpuRoot, aside},
     ranges,
 };
@@ -49,7 +49,9 @@ impl CpuPath {
 
     fn end_processes(&self, lease: LeaseId) -> Result<Proof, StepError> {
         match self.root.find("find lease", lease)? {
-            Some(below) => end_processes(&self.root, &self.proc, &below, &aside(lease)),
+            Some(below) => {
+                end_processes(&self.root, &self.proc, &below, &aside(lease), ENDS_WITHIN)
+            }
             None => Ok(Proof::nothing_to_cut("the lease has no cgroup")),
         }
     }

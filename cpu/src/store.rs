@@ -16,7 +16,7 @@ use fabricbios_wire::{CpuIsolationClass, CpuPartition, LeaseId, ResourceId};
 use nix::errno::Errno;
 
 use crate::{
-    Group, STEPS,
+    ENDS_WITHIN, Group, STEPS,
     cgroupfs::{CpuRoot, SHARED, STUCK, aside, exclusive, shared},
     list,
     root::{Prepared, prepare},
@@ -115,7 +115,7 @@ impl CpuStore {
         for &lease in &leases {
             if let Some(below) = root.find("find lease", lease)? {
                 tracing::warn!(lease_id = %lease, "ending a lease of CPU cores that are not on offer any more");
-                end_processes(root, &proc, &below, &aside(lease))?;
+                end_processes(root, &proc, &below, &aside(lease), ENDS_WITHIN)?;
             }
         }
         let store = Self::open(CpuConfig {
@@ -535,7 +535,13 @@ impl Store for CpuStore {
         }
         // A path has done so already, unless none was ever bound. The wait is without the lock.
         if let Some(below) = self.root().find("remove lease", lease)? {
-            end_processes(self.root(), &self.config.proc, &below, &aside(lease))?;
+            end_processes(
+                self.root(),
+                &self.config.proc,
+                &below,
+                &aside(lease),
+                ENDS_WITHIN,
+            )?;
         }
         progress();
         let groups = match placement {

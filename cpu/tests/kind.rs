@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabricbios_cgroup::end_processes;
 use fabricbios_contract::{
     Caller, DataPath, EndByName, Given, Guard, LocalAccess, LocalRefusal, Provider, Store,
     remote::{RemotePath, RemoteStore, serve_path, serve_store},
@@ -607,6 +608,29 @@ fn a_process_that_cannot_die_is_moved_aside_and_keeps_only_its_cores_from_others
         world.provider.reset(CPUS, &leases).unwrap();
         world.bound(&cores(4, &[2]));
     }
+}
+
+#[test]
+fn a_process_that_is_exiting_is_waited_for_and_not_moved() {
+    let world = World::new(false);
+    let process = world.kernel.spawn();
+    world.bound(&cores(1, &[2]));
+    world.enter(1, &process, "red").unwrap();
+    world.kernel.make_exiting(process.pid);
+    let root = root(&world.kernel).with_steps(fabricbios_cpu::STEPS);
+    let proc = world.kernel.tree("proc");
+    let below = name(1);
+    let end = |patience| end_processes(&root, &proc, &below, "stuck", patience);
+    // Longer than killed processes have until they are looked at.
+    let error = end(Duration::from_secs(1)).unwrap_err();
+    let expected = format!("pid {} (worker", process.pid);
+    assert!(
+        error.detail.contains(&expected) && error.detail.contains("not ended within 1000 ms"),
+        "{error}"
+    );
+    assert!(!root.exists("look", "stuck").unwrap());
+    world.kernel.let_die();
+    end(Duration::ZERO).unwrap();
 }
 
 #[test]

@@ -167,7 +167,7 @@ pub(crate) fn end(
         passed("deny devices");
         proof.add("deny devices", began.elapsed(), "");
         // A worker in the cgroup is killed with the others, and its end is waited for here.
-        proof = proof.and(end_processes(root, proc, &below, &aside(lease))?);
+        proof = proof.and(end_processes(root, proc, &below, &aside(lease), patience)?);
         began = Instant::now();
     }
     // It is in no cgroup if there are none here, or if it died before it was moved.

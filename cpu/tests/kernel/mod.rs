@@ -30,6 +30,8 @@ pub(crate) struct Kernel {
 struct Model {
     /// Processes that a kill does not end.
     immortal: Vec<i32>,
+    /// Processes that a write to `cgroup.procs` does not move, although it succeeds.
+    exiting: Vec<i32>,
     /// Writes to files with this end of their name are refused.
     refused: Option<String>,
     /// The next write to a file with this end of its name tells that it is there, and waits.
@@ -98,6 +100,7 @@ impl Kernel {
         let status = format!("Name:\tworker\nState:\tS (sleeping)\nTgid:\t{pid}\n");
         self.put(&format!("proc/{pid}/status"), &status);
         self.put(&format!("proc/{pid}/cgroup"), "0::/\n");
+        self.put_flags(pid, 0);
         Process { child, pid }
     }
 
@@ -116,6 +119,18 @@ impl Kernel {
 
     pub(crate) fn make_immortal(&self, pid: i32) {
         self.model().immortal.push(pid);
+    }
+
+    /// The process is in the kernel's end of it: a kill does not end it, and nothing moves it.
+    pub(crate) fn make_exiting(&self, pid: i32) {
+        self.make_immortal(pid);
+        self.model().exiting.push(pid);
+        self.put_flags(pid, 4);
+    }
+
+    fn put_flags(&self, pid: i32, flags: u32) {
+        let stat = format!("{pid} (a) b) S 1 1 1 0 -1 {flags} 0 0\n");
+        self.put(&format!("proc/{pid}/task/{pid}/stat"), &stat);
     }
 
     /// The processes that could not be killed die.
@@ -196,6 +211,9 @@ impl Kernel {
     }
 
     fn move_in(&self, at: &str, pid: i32) {
+        if self.model().exiting.contains(&pid) {
+            return;
+        }
         for other in self.groups() {
             let mut members = self.members(&other);
             members.retain(|it| *it != pid);
