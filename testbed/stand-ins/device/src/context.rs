@@ -48,7 +48,7 @@ impl Context {
             .map_err(|error| said(&error))?;
         let opened = opened.ok_or(Status::OUT_OF_MEMORY)?;
         let default = Stream::start(true).map_err(|error| said(&error))?;
-        Ok(Self {
+        let context = Self {
             identity,
             device,
             record: opened.record,
@@ -57,7 +57,15 @@ impl Context {
             allocations: Mutex::default(),
             streams: Mutex::new(BTreeMap::from([(DEFAULT_STREAM, default)])),
             error: AtomicI32::new(0),
-        })
+        };
+        let own = context.device.knobs().number(Knob::Context);
+        if own > 0
+            && let Err(status) = context.allocate(own)
+        {
+            context.end()?;
+            return Err(status);
+        }
+        Ok(context)
     }
 
     pub(crate) fn device(&self) -> &Device {

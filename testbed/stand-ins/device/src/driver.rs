@@ -3,6 +3,7 @@
 //! Whatever C callers name with a pointer (a context, a stream, a module, a function) is a number here. One that is
 //! unknown is refused.
 
+mod contexts;
 mod memory;
 mod work;
 
@@ -16,7 +17,7 @@ use std::{
 use crate::{
     Device, Entry, Identity, Knob, Module, Status, Usage, Vendor,
     context::{Context, said},
-    launch, lock,
+    launch,
 };
 
 thread_local! {
@@ -205,138 +206,6 @@ impl Driver {
             Attribute::Minor => 0,
         };
         Ok(i32::try_from(value).unwrap_or(i32::MAX))
-    }
-
-    /// Makes a context of a device, current for the thread. Returns its number.
-    ///
-    /// # Errors
-    /// There is no device of that number, or the state directory cannot be used.
-    pub fn create_context(&self, number: i32) -> Result<usize, Status> {
-        let id = self.new_context(number)?;
-        CURRENT.set(id);
-        Ok(id)
-    }
-
-    fn new_context(&self, number: i32) -> Result<usize, Status> {
-        let identity = self.identity(number)?;
-        let device = Arc::clone(&self.ready()?.device);
-        hang_at_exit(&device);
-        let context = Arc::new(Context::new(device, identity)?);
-        let mut objects = lock(&self.objects);
-        let id = objects.number();
-        objects.contexts.insert(id, context);
-        Ok(id)
-    }
-
-    /// Ends a context with all that belongs to it.
-    ///
-    /// # Errors
-    /// There is none of that number, or the state directory cannot be used.
-    pub fn destroy_context(&self, id: usize) -> Result<(), Status> {
-        self.ready()?;
-        let mut objects = lock(&self.objects);
-        let context = objects
-            .contexts
-            .remove(&id)
-            .ok_or(Status::INVALID_CONTEXT)?;
-        objects.streams.retain(|_, of| *of != id);
-        let mut modules = std::mem::take(&mut objects.modules);
-        modules.retain(|_, (of, _)| *of != id);
-        objects
-            .functions
-            .retain(|_, (of, _)| modules.contains_key(of));
-        objects.modules = modules;
-        objects.primary.retain(|_, (of, _)| *of != id);
-        drop(objects);
-        if CURRENT.get() == id {
-            CURRENT.set(0);
-        }
-        context.end()
-    }
-
-    /// Holds the primary context of a device, which is made if there is none. Returns its number.
-    ///
-    /// # Errors
-    /// As [`Driver::create_context`].
-    pub fn retain_primary(&self, number: i32) -> Result<usize, Status> {
-        let id = self.primary(number)?;
-        if let Some((_, held)) = lock(&self.objects).primary.get_mut(&number) {
-            *held += 1;
-        }
-        Ok(id)
-    }
-
-    /// The number of a device's primary context, which is made if there is none.
-    ///
-    /// # Errors
-    /// As [`Driver::create_context`].
-    pub fn primary(&self, number: i32) -> Result<usize, Status> {
-        let _turn = lock(&self.making);
-        self.ready()?;
-        if let Some((id, _)) = lock(&self.objects).primary.get(&number) {
-            return Ok(*id);
-        }
-        let id = self.new_context(number)?;
-        lock(&self.objects).primary.insert(number, (id, 0));
-        Ok(id)
-    }
-
-    /// Gives up a hold of the primary context, which ends with the last one.
-    ///
-    /// # Errors
-    /// There is none, or the state directory cannot be used.
-    pub fn release_primary(&self, number: i32) -> Result<(), Status> {
-        self.identity(number)?;
-        let mut objects = lock(&self.objects);
-        let (id, held) = objects
-            .primary
-            .get_mut(&number)
-            .ok_or(Status::INVALID_CONTEXT)?;
-        *held -= 1;
-        let last = (*held == 0).then_some(*id);
-        drop(objects);
-        last.map_or(Ok(()), |id| self.destroy_context(id))
-    }
-
-    /// Ends the primary context of a device, if there is one, whoever holds it.
-    ///
-    /// # Errors
-    /// There is no device of that number, or the state directory cannot be used.
-    pub fn reset_primary(&self, number: i32) -> Result<(), Status> {
-        self.identity(number)?;
-        let id = lock(&self.objects).primary.get(&number).map(|(id, _)| *id);
-        id.map_or(Ok(()), |id| self.destroy_context(id))
-    }
-
-    /// Makes a context current for the thread; 0 for none.
-    ///
-    /// # Errors
-    /// There is none of that number.
-    pub fn set_current(&self, id: usize) -> Result<(), Status> {
-        self.ready()?;
-        if id != 0 && !lock(&self.objects).contexts.contains_key(&id) {
-            return Err(Status::INVALID_CONTEXT);
-        }
-        CURRENT.set(id);
-        Ok(())
-    }
-
-    /// The number of the thread's context; 0 if it has none.
-    ///
-    /// # Errors
-    /// The driver is not initialised, or the device is gone.
-    pub fn current_number(&self) -> Result<usize, Status> {
-        self.ready()?;
-        Ok(CURRENT.get())
-    }
-
-    fn current(&self) -> Result<Arc<Context>, Status> {
-        self.ready()?;
-        let objects = lock(&self.objects);
-        let context = objects.contexts.get(&CURRENT.get());
-        let context = context.cloned().ok_or(Status::INVALID_CONTEXT)?;
-        context.check()?;
-        Ok(context)
     }
 }
 

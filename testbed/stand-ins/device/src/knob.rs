@@ -41,11 +41,15 @@ pub enum Knob {
     HangLaunch,
     /// So many bytes at the end are said to be free and cannot be allocated.
     ShortScrub,
+    /// Bytes of a device's memory that a context takes.
+    Context,
+    /// Bytes that NVML counts as a device's and that the driver keeps.
+    Reserved,
 }
 
 impl Knob {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Absent,
         Self::Memory,
         Self::Busy,
@@ -60,6 +64,8 @@ impl Knob {
         Self::HangTeardown,
         Self::HangLaunch,
         Self::ShortScrub,
+        Self::Context,
+        Self::Reserved,
     ];
 
     /// The name of its file.
@@ -80,6 +86,8 @@ impl Knob {
             Self::HangTeardown => "hang-teardown",
             Self::HangLaunch => "hang-launch",
             Self::ShortScrub => "short-scrub",
+            Self::Context => "context",
+            Self::Reserved => "reserved",
         }
     }
 }
@@ -109,8 +117,14 @@ impl Knobs {
     /// # Errors
     /// A file cannot be opened or made.
     pub fn open(directory: &Directory) -> io::Result<Self> {
-        let files = Knob::ALL.iter();
-        let files = files.map(|knob| directory.open(knob.name()).map(Mutex::new));
+        let files = Knob::ALL.iter().map(|knob| {
+            // Somebody may have made it who lets others only read it.
+            let read_only = |_| File::open(directory.path().join(knob.name()));
+            directory
+                .open(knob.name())
+                .or_else(read_only)
+                .map(Mutex::new)
+        });
         Ok(Self {
             directory: directory.clone(),
             files: files.collect::<io::Result<_>>()?,

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
 #[expect(dead_code, reason = "other tests use the rest")]
-#[path = "../../shell.rs"]
+#[path = "../../shell/mod.rs"]
 mod shell;
 
 use std::process::Command;

@@ -1,17 +1,13 @@
-//! The calls but those about events.
+//! The library, its devices, and who uses them.
 
-use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::ffi::{c_int, c_uint};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlDeviceAttributes_t, nvmlEccCounterType_t, nvmlEnableState_enum_NVML_FEATURE_DISABLED,
-    nvmlEnableState_enum_NVML_FEATURE_ENABLED, nvmlEnableState_t, nvmlMemory_t, nvmlMemory_v2_t,
-    nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvmlMemoryErrorType_t,
-    nvmlPciInfo_t, nvmlProcessInfo_t,
+    nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_t,
     nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as VERSION_MISMATCH,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
-    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
-    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND, nvmlReturn_t,
 };
 use stand_in_device::{Identity, Knob, Out, OutText, Process, Text, Usage, Vendor};
 
@@ -165,14 +161,15 @@ extern "C" fn nvmlDeviceGetMemoryInfo_v2(
     memory: Out<nvmlMemory_v2_t>,
 ) -> nvmlReturn_t {
     code(usage(device).and_then(|Usage { total, free }| {
+        let reserved = library::device()?.knobs().number(Knob::Reserved);
         let version = memory.get()?.version;
         if usize::try_from(version) != Ok(MEMORY_V2) {
             return Err(Failure(VERSION_MISMATCH));
         }
         Ok(memory.put(nvmlMemory_v2_t {
             version,
-            total,
-            reserved: 0,
+            total: total + reserved,
+            reserved,
             free,
             used: total - free,
         })?)
@@ -229,146 +226,4 @@ fn put_processes(
         computeInstanceId: it.partition.map_or(NOT_OF_A_PARTITION, |_| 0),
     });
     Ok(infos.put_all(&each.collect::<Vec<_>>())?)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMigMode(
-    device: Handle,
-    current: Out<c_uint>,
-    pending: Out<c_uint>,
-) -> nvmlReturn_t {
-    code(handle::whole(device).and_then(|(device, _)| {
-        let mode = c_uint::from(device.partitions() > 0);
-        current.put(mode)?;
-        Ok(pending.put(mode)?)
-    }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<c_uint>) -> nvmlReturn_t {
-    code(handle::whole(device).and_then(|_| Ok(count.put(Identity::PARTITIONS_MAX)?)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
-    device: Handle,
-    index: c_uint,
-    partition: Out<Handle>,
-) -> nvmlReturn_t {
-    code(handle::whole(device).and_then(|(device, _)| {
-        if index >= device.partitions() {
-            return Err(Failure(NOT_FOUND));
-        }
-        Ok(partition.put(handle::of(&Identity::partition(index)))?)
-    }))
-}
-
-/// The partition of a handle.
-fn partition(handle: Handle) -> Result<c_uint, Failure> {
-    let (_, identity) = handle::find(handle)?;
-    identity.partition.ok_or(Failure(INVALID_ARGUMENT))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
-    of: Handle,
-    device: Out<Handle>,
-) -> nvmlReturn_t {
-    let whole = handle::of(&Identity::whole(Vendor::Nvidia));
-    code(partition(of).and_then(|_| Ok(device.put(whole)?)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_mig: Out<c_uint>) -> nvmlReturn_t {
-    code(handle::find(device).and_then(|(_, identity)| {
-        let is_partition = identity.partition.is_some();
-        Ok(is_mig.put(c_uint::from(is_partition))?)
-    }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetGpuInstanceId(device: Handle, id: Out<c_uint>) -> nvmlReturn_t {
-    code(partition(device).and_then(|it| Ok(id.put(it)?)))
-}
-
-/// Each partition has one compute instance.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetComputeInstanceId(device: Handle, id: Out<c_uint>) -> nvmlReturn_t {
-    code(partition(device).and_then(|_| Ok(id.put(0)?)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetAttributes_v2(
-    device: Handle,
-    attributes: Out<nvmlDeviceAttributes_t>,
-) -> nvmlReturn_t {
-    code(handle::working(device).and_then(|(device, identity)| {
-        if identity.partition.is_none() {
-            return Err(Failure(NOT_SUPPORTED));
-        }
-        let slices = device.slices(&identity);
-        Ok(attributes.put(nvmlDeviceAttributes_t {
-            multiprocessorCount: slices * Identity::MULTIPROCESSORS_OF_A_SLICE,
-            sharedCopyEngineCount: 1,
-            sharedDecoderCount: 0,
-            sharedEncoderCount: 0,
-            sharedJpegCount: 0,
-            sharedOfaCount: 0,
-            gpuInstanceSliceCount: slices,
-            computeInstanceSliceCount: slices,
-            memorySizeMB: device.usage(&identity)?.total >> 20,
-        })?)
-    }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetTotalEccErrors(
-    device: Handle,
-    kind: nvmlMemoryErrorType_t,
-    _counter: nvmlEccCounterType_t,
-    count: Out<c_ulonglong>,
-) -> nvmlReturn_t {
-    code(handle::working(device).and_then(|(device, _)| {
-        let is_uncorrected = kind == nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
-        Ok(count.put(match is_uncorrected {
-            true => device.knobs().number(Knob::Ecc),
-            false => 0,
-        })?)
-    }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetEccMode(
-    device: Handle,
-    current: Out<nvmlEnableState_t>,
-    pending: Out<nvmlEnableState_t>,
-) -> nvmlReturn_t {
-    code(handle::working(device).and_then(|_| {
-        current.put(nvmlEnableState_enum_NVML_FEATURE_ENABLED)?;
-        Ok(pending.put(nvmlEnableState_enum_NVML_FEATURE_ENABLED)?)
-    }))
-}
-
-/// The stand-in remaps nothing.
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetRemappedRows(
-    device: Handle,
-    corrected: Out<c_uint>,
-    uncorrected: Out<c_uint>,
-    is_pending: Out<c_uint>,
-    has_failed: Out<c_uint>,
-) -> nvmlReturn_t {
-    code(handle::working(device).and_then(|_| {
-        let all = [corrected, uncorrected, is_pending, has_failed];
-        Ok(all.iter().try_for_each(|it| it.put(0))?)
-    }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetRetiredPagesPendingStatus(
-    device: Handle,
-    is_pending: Out<nvmlEnableState_t>,
-) -> nvmlReturn_t {
-    let none = nvmlEnableState_enum_NVML_FEATURE_DISABLED;
-    code(handle::working(device).and_then(|_| Ok(is_pending.put(none)?)))
 }

@@ -7,4 +7,6 @@ mod calls;
 mod errors;
 mod events;
 mod handle;
+mod health;
 mod library;
+mod partitions;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
-#[path = "../../../shell.rs"]
+#[path = "../../../shell/mod.rs"]
 mod shell;
 
 mod devices;
