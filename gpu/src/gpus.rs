@@ -14,9 +14,10 @@ use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::LeaseId;
 
 use crate::{
-    Device, Libraries, STEPS, containers,
+    Device, Libraries, STEPS, Wiped, containers,
     device_filter::allow_only,
     end::ROOT,
+    management::Scrub,
     record::{Record, Records, failed},
     sessions::{ENDS_WITHIN, Sessions},
     steps::passed,
@@ -33,7 +34,7 @@ const STUCK: &str = "stuck-";
 pub struct GpuConfig {
     /// The directory of the records, which a reboot empties.
     pub records: PathBuf,
-    /// The root cgroup of the leases. `None`: this machine has no cgroup v2, and there are no programs on the node in leases.
+    /// The root cgroup of the leases. `None`: no cgroup v2 is mounted.
     pub cgroup: Option<PathBuf>,
     /// The directory of CDI specifications.
     pub cdi: PathBuf,
@@ -49,6 +50,7 @@ pub struct GpuConfig {
 #[derive(Debug)]
 pub struct Gpus {
     pub(crate) records: Records,
+    /// `None`: this machine allows no control groups for leases, so there are no programs on the node in leases.
     pub(crate) root: Option<Root>,
     pub(crate) cdi: PathBuf,
     pub(crate) proc: Tree,
@@ -60,21 +62,36 @@ impl Gpus {
     /// Makes the directory of the records and the root cgroup.
     ///
     /// # Errors
-    /// One of them cannot be made.
+    /// The directory cannot be made, or the root cgroup of an earlier run cannot be used any more.
     pub fn open(config: GpuConfig) -> Result<Self, StepError> {
         let directory = config.records;
         let records = Records::at(&directory);
         records.make_directory()?;
-        let root = config.cgroup.as_deref().map(root_at).transpose()?;
-        if let Some(root) = &root {
-            // The root needs no controller: freezer, kill and device controller are in every cgroup.
-            if !root.exists("make root", "")? {
-                root.mkdir("make root", "")?;
+        let named = directory.join(ROOT);
+        let tried = match &config.cgroup {
+            Some(path) => try_cgroup(path).map(|()| path),
+            None => Err(StepError::new("make root", "no cgroup v2 is mounted")),
+        };
+        let root = match tried {
+            Ok(path) => {
+                // The root needs no controller: freezer, kill and device controller are in every cgroup.
+                let written = fs::write(&named, path.as_os_str().as_bytes());
+                written.map_err(|error| failed("make root", &named, &error))?;
+                let root = root_at(path)?;
+                passed("make root");
+                Some(root)
             }
-            let (at, path) = (directory.join(ROOT), root.path(""));
-            let named = fs::write(&at, path.as_os_str().as_bytes());
-            named.map_err(|error| failed("make root", &at, &error))?;
-        }
+            // Leases may have programs there.
+            Err(error) if named.exists() => return Err(error),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "this machine does not allow control groups for leases of GPUs: they have sessions, whose workers can open \
+                     other devices, and no programs on the node"
+                );
+                None
+            }
+        };
         Ok(Self {
             sessions: Sessions {
                 program: config.program,
@@ -97,13 +114,17 @@ impl Gpus {
         progress: &dyn Fn(),
     ) -> Result<C::Answer, StepError> {
         let answer = self.supervisor.call(call, SILENCE, &|_| progress());
-        answer.map_err(|error| match error {
-            CallError::Failed(failure) => {
-                let errno = failure.errno;
-                StepError::new(step, failure).with_errno(errno)
-            }
-            other => StepError::new(step, other),
-        })
+        answer.map_err(|error| not_done(step, error))
+    }
+
+    /// Wipes the free memory of a device.
+    pub(crate) fn scrub(&self, device: &Device, progress: &dyn Fn()) -> Result<Wiped, StepError> {
+        let scrub = Scrub {
+            device: device.clone(),
+            libraries: self.sessions.libraries.clone(),
+        };
+        let wiped = scrub.twice(&self.supervisor, SILENCE, &|_| progress());
+        wiped.map_err(|error| not_done("scrub", error))
     }
 
     /// Makes the cgroup of a lease, in which this device alone can be opened.
@@ -142,6 +163,30 @@ impl Gpus {
             root.remove("remove aside", &aside)?;
         }
         Ok(())
+    }
+}
+
+/// Tries what leases need of this root cgroup, in a cgroup below it that is removed again. The root may be left.
+/// Else, why this machine cannot limit leases by control groups.
+fn try_cgroup(root: &Path) -> Result<(), StepError> {
+    let probe = root.join("probe");
+    fs::create_dir_all(&probe).map_err(|error| failed("make root", &probe, &error))?;
+    let tried = ["cgroup.freeze", "cgroup.kill"]
+        .iter()
+        .try_for_each(|name| fs::metadata(probe.join(name)).map(drop))
+        .map_err(|error| failed("make root", &probe, &error))
+        .and_then(|()| allow_only("device controller", &probe, &[]));
+    let removed = fs::remove_dir(&probe).map_err(|error| failed("make root", &probe, &error));
+    tried.and(removed)
+}
+
+fn not_done(step: &'static str, error: CallError) -> StepError {
+    match error {
+        CallError::Failed(failure) => {
+            let errno = failure.errno;
+            StepError::new(step, failure).with_errno(errno)
+        }
+        other => StepError::new(step, other),
     }
 }
 
@@ -202,4 +247,19 @@ fn aside(lease: LeaseId) -> String {
 pub(crate) fn root_at(path: &Path) -> Result<Root, StepError> {
     let root = Root::at(path).map_err(|why| StepError::new("make root", why))?;
     Ok(root.with_steps(STEPS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_without_the_kernels_files_is_no_cgroup() {
+        let place = tempfile::tempdir().unwrap();
+        let error = try_cgroup(place.path()).unwrap_err();
+        assert!(error.detail.contains("probe"), "{error}");
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        let in_proc = try_cgroup(Path::new("/proc/self")).unwrap_err();
+        assert!(in_proc.detail.contains("/proc/self/probe"), "{in_proc}");
+    }
 }

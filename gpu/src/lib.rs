@@ -23,7 +23,9 @@ mod store;
 pub mod worker;
 
 pub use device::{Device, Health, Node, WHOLE_SLICES};
-pub use driver::{Bare, Context, DriverError, MemoryInfo, Wiped, bare, wipe_free};
+pub use driver::{
+    Bare, Context, DriverError, Leftover, MemoryInfo, Wiped, bare, leave, search, wipe_free,
+};
 pub use end::GpuEnd;
 pub use gpus::{GpuConfig, Gpus};
 pub use libraries::Libraries;

@@ -279,7 +279,7 @@ impl LocalAccess for GpuPath {
             "nothing keeps a program on the node to its part of a shared GPU's memory: lease it in an exclusive class \
              (--exclusivity session or device), or use a session (fabricctl gpu run)"
         } else if root.is_none() {
-            "this node has no cgroup v2, without which nothing ends the programs of a lease: use a session (fabricctl gpu run)"
+            "this node has no cgroup v2 with a device controller, without which nothing ends the programs of a lease: use a session (fabricctl gpu run)"
         } else if device.nodes.is_empty() {
             "this node knows no device nodes of the GPU: use a session (fabricctl gpu run)"
         } else {

@@ -21,6 +21,8 @@ pub struct Bare {
     pub read: Vec<Duration>,
     /// A kernel, from its launch until it is done.
     pub launch: Vec<Duration>,
+    /// The driver could pin shared memory. Copies are slower if not.
+    pub is_pinned: bool,
 }
 
 /// Times copies of `bytes` bytes and launches of a kernel without arguments in `module`. The process must be as for
@@ -42,7 +44,9 @@ pub fn bare(
     let length = i64::try_from(bytes).map_err(|_too_long| failed(nix::Error::EFBIG))?;
     ftruncate(&file, length).map_err(failed)?;
     let mut stream = Stream::new(&context, 1)?;
-    stream.share(Shared::map(&context, file.as_fd(), bytes)?)?;
+    let shared = Shared::map(&context, file.as_fd(), bytes)?;
+    let is_pinned = shared.is_pinned();
+    stream.share(shared)?;
     let address = context.allocate(bytes)?;
     let module = Arc::new(Module::load(&context, &Image::of(module.to_vec()))?);
     let kernel = module.kernel(kernel)?;
@@ -53,7 +57,10 @@ pub fn bare(
         block: [1; 3],
         shared_bytes: 0,
     };
-    let mut bare = Bare::default();
+    let mut bare = Bare {
+        is_pinned,
+        ..Bare::default()
+    };
     // The first round warms up.
     for round in 0..=rounds {
         let began = Instant::now();

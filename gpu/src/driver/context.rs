@@ -55,6 +55,58 @@ pub struct MemoryInfo {
     pub total: u64,
 }
 
+/// A vendor's library that is loaded and has opened nothing yet.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    api: Api,
+    visible: String,
+}
+
+impl Driver {
+    /// Loads the library. The process must be as for [`Context::open`].
+    ///
+    /// # Errors
+    /// The library cannot be loaded.
+    pub(crate) fn load(
+        libraries: &Libraries,
+        vendor: GpuVendor,
+        visible: &str,
+    ) -> Result<Self, DriverError> {
+        environment::prepare(vendor, visible);
+        Ok(Self {
+            api: Api::load(libraries, vendor)?,
+            visible: visible.to_owned(),
+        })
+    }
+
+    /// Opens a context of the device with this UUID. The process may have given up rights since the library was loaded.
+    ///
+    /// # Errors
+    /// As [`Context::open`].
+    pub(crate) fn open(self, uuid: &str) -> Result<Context, DriverError> {
+        let Self { api, visible } = self;
+        // SAFETY: no flags are defined.
+        unsafe { api.init(0) }?;
+        let device = find_device(&api, &visible, uuid)?;
+        let mut handle = 0;
+        if api.vendor == GpuVendor::Nvidia {
+            // SAFETY: `handle` has room for the result.
+            unsafe { api.retain_context(&mut handle, device) }?;
+        }
+        let context = Context(Arc::new(Inner {
+            name: name_of(&api, device)?,
+            api,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            device,
+            handle,
+            is_released: AtomicBool::new(false),
+        }));
+        // HIP makes its context at the first call that needs it.
+        context.memory()?;
+        Ok(context)
+    }
+}
+
 impl Context {
     /// Loads the vendor's library and opens a context of the device with this UUID. `visible` is the value of
     /// `CUDA_VISIBLE_DEVICES` or `ROCR_VISIBLE_DEVICES`.
@@ -70,27 +122,7 @@ impl Context {
         visible: &str,
         uuid: &str,
     ) -> Result<Self, DriverError> {
-        environment::prepare(vendor, visible);
-        let api = Api::load(libraries, vendor)?;
-        // SAFETY: no flags are defined.
-        unsafe { api.init(0) }?;
-        let device = find_device(&api, visible, uuid)?;
-        let mut handle = 0;
-        if vendor == GpuVendor::Nvidia {
-            // SAFETY: `handle` has room for the result.
-            unsafe { api.retain_context(&mut handle, device) }?;
-        }
-        let context = Self(Arc::new(Inner {
-            name: name_of(&api, device)?,
-            api,
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            device,
-            handle,
-            is_released: AtomicBool::new(false),
-        }));
-        // HIP makes its context at the first call that needs it.
-        context.memory()?;
-        Ok(context)
+        Driver::load(libraries, vendor, visible)?.open(uuid)
     }
 
     /// Whose driver this is.

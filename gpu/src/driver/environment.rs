@@ -16,8 +16,10 @@ pub(super) fn prepare(vendor: GpuVendor, visible: &str) {
                 ("CUDA_CACHE_DISABLE", "1"),
                 // A module takes its memory when it is loaded, and not later in the middle of a launch.
                 ("CUDA_MODULE_LOADING", "EAGER"),
+                // No server of the machine has the context instead of this process.
+                ("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent"),
             ],
-            &[],
+            &["CUDA_INJECTION64_PATH", "CUDA_LAUNCH_BLOCKING"],
         ),
         GpuVendor::Amd => (
             &[("ROCR_VISIBLE_DEVICES", visible), ("AMD_COMGR_CACHE", "0")],

@@ -48,10 +48,11 @@ impl DriverError {
         self.code == NOT_FOUND
     }
 
-    /// A kernel did something that ended its context: an illegal address or instruction, a failed assertion, a time limit.
+    /// A kernel did something that ended its context: an illegal address or instruction, a failed assertion, a time limit, memory that it
+    /// kept.
     #[must_use]
     pub fn is_kernel_fault(&self) -> bool {
-        matches!(self.code, 700 | 702 | 710 | 714..=719)
+        matches!(self.code, 700 | 702 | 710 | 714..=719 | 721)
     }
 
     /// The context or the device is lost: no later call on this context can succeed.
@@ -60,6 +61,8 @@ impl DriverError {
         let is_lost = match self.code {
             // The driver is shutting down; the device is unavailable, not there, or needs a reset.
             4 | 46 | 100 | 802 => true,
+            // The server of several processes (MPS) has ended this one; a device of another machine has failed.
+            810 | 911 => true,
             // The context is invalid or destroyed.
             201 | 709 => true,
             // Memory or link errors that cannot be corrected.

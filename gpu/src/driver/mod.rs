@@ -10,6 +10,7 @@ mod bare;
 mod context;
 mod environment;
 mod error;
+mod leftover;
 mod module;
 mod shared;
 mod stream;
@@ -17,8 +18,10 @@ mod wipe;
 
 pub(crate) use arguments::Arguments;
 pub use bare::{Bare, bare};
+pub(crate) use context::Driver;
 pub use context::{Context, MemoryInfo};
 pub use error::DriverError;
+pub use leftover::{Leftover, leave, search};
 pub(crate) use module::{Image, Kernel, Module};
 pub(crate) use shared::Shared;
 pub(crate) use stream::{Shape, Stream};

@@ -12,7 +12,7 @@ pub(crate) struct Shared {
     context: Context,
     base: NonNull<c_void>,
     length: usize,
-    is_registered: bool,
+    is_pinned: bool,
 }
 
 impl Shared {
@@ -34,7 +34,7 @@ impl Shared {
             context: context.clone(),
             base,
             length: size.get(),
-            is_registered: false,
+            is_pinned: false,
         };
         // SAFETY: the range is the mapping, which stays until it is unregistered.
         match unsafe {
@@ -42,7 +42,7 @@ impl Shared {
                 .api()?
                 .register_host(base.as_ptr(), shared.length, 0)
         } {
-            Ok(()) => shared.is_registered = true,
+            Ok(()) => shared.is_pinned = true,
             Err(error) if error.is_lost() => return Err(error),
             // Copies of memory that is not pinned are slower, and work.
             Err(error) => tracing::info!(%error, length, "shared memory is used without pinning"),
@@ -58,6 +58,11 @@ impl Shared {
         (end <= self.length()).then(|| (unsafe { self.base.byte_add(offset) }, length))
     }
 
+    /// Whether the driver has pinned it.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.is_pinned
+    }
+
     /// Its length, bytes.
     pub(crate) fn length(&self) -> u64 {
         self.length as u64
@@ -66,7 +71,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.is_registered {
+        if self.is_pinned {
             let api = self.context.api();
             // SAFETY: it was registered, and no copy is under way: they end before their calls return.
             let ended = api.and_then(|api| unsafe { api.unregister_host(self.base.as_ptr()) });

@@ -29,45 +29,48 @@ pub fn wipe_free(
     context: &Context,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Wiped, DriverError> {
-    let free_bytes = context.memory()?.free;
     let staging = usize::try_from(SAMPLE_BYTES).unwrap_or(usize::MAX);
     let mut stream = Stream::new(context, staging)?;
-    let mut pieces = Vec::new();
-    let filled = fill(context, &mut stream, free_bytes, &mut pieces, progress);
-    let freed: Result<(), _> = pieces.iter().try_for_each(|(at, _)| context.free(*at));
-    filled?;
-    freed?;
-    let bytes = pieces.iter().map(|(_, bytes)| bytes).sum();
-    Ok(Wiped { bytes, free_bytes })
-}
-
-fn fill(
-    context: &Context,
-    stream: &mut Stream,
-    free_bytes: u64,
-    pieces: &mut Vec<(Address, u64)>,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<(), DriverError> {
-    let mut size = PIECE_BYTES_MAX;
+    let free_bytes = context.memory()?.free;
     let mut wiped = 0;
-    // Others may free memory meanwhile: that was not free before, and is theirs to wipe.
-    while size >= PIECE_BYTES_MIN && wiped < free_bytes {
-        match context.allocate(size) {
-            Ok(at) => pieces.push((at, size)),
-            Err(error) if error.is_out_of_memory() => {
-                size /= 2;
-                continue;
-            }
-            Err(error) => return Err(error),
-        }
-        if let Some((at, _)) = pieces.last() {
-            stream.zero(*at, size)?;
-            check(context, stream, *at, size)?;
-        }
+    take_all(context, PIECE_BYTES_MIN, |at, size| {
+        stream.zero(at, size)?;
+        check(context, &mut stream, at, size)?;
         wiped += size;
         progress(wiped, free_bytes);
+        Ok(())
+    })
+}
+
+/// Takes all free memory of the device, in pieces that become smaller, down to `smallest` bytes; calls `each` with the address
+/// and the bytes of each piece, and frees them all.
+///
+/// # Errors
+/// The driver refuses something else than memory, or `each` fails.
+pub(super) fn take_all(
+    context: &Context,
+    smallest: u64,
+    mut each: impl FnMut(Address, u64) -> Result<(), DriverError>,
+) -> Result<Wiped, DriverError> {
+    let free_bytes = context.memory()?.free;
+    let (mut pieces, mut bytes) = (Vec::new(), 0);
+    let mut size = PIECE_BYTES_MAX;
+    let mut taken = Ok(());
+    // Others may free memory meanwhile: that was not free before, and is theirs to wipe.
+    while taken.is_ok() && size >= smallest && bytes < free_bytes {
+        match context.allocate(size) {
+            Ok(at) => {
+                pieces.push(at);
+                bytes += size;
+                taken = each(at, size);
+            }
+            Err(error) if error.is_out_of_memory() => size /= 2,
+            Err(error) => taken = Err(error),
+        }
     }
-    Ok(())
+    let freed = pieces.iter().try_for_each(|at| context.free(*at));
+    taken.and(freed)?;
+    Ok(Wiped { bytes, free_bytes })
 }
 
 /// Reads samples of a piece.

@@ -49,6 +49,8 @@ pub fn handlers() -> Vec<Handler> {
         Handler::of::<Probe>(),
         Handler::of::<Account>(),
         Handler::of::<Scrub>(),
+        Handler::of::<scrub::OpenContext>(),
+        Handler::of::<scrub::CloseContext>(),
         Handler::of::<Reset>(),
         Handler::of::<Watch>(),
         Handler::of::<Holders>(),

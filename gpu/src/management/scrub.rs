@@ -1,11 +1,17 @@
 //! Wiping the free memory of a device.
 
-use fabricbios_helper::{Call, Caller, Failure};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use fabricbios_helper::{Call, CallError, Caller, Failure, Supervisor};
 use serde::{Deserialize, Serialize};
 
 use crate::{Context, Device, Libraries, Wiped, wipe_free};
 
-/// Overwrites all free memory of a device or partition with zeroes.
+/// Overwrites all free memory of a device or partition with zeroes, but what the context of this process takes. The context
+/// stays open until [`CloseContext`] or the end of the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scrub {
     /// The device or partition.
@@ -14,13 +20,57 @@ pub struct Scrub {
     pub libraries: Libraries,
 }
 
-impl Call for Scrub {
-    const NAME: &'static str = "gpu-scrub";
-    type Answer = Wiped;
+/// Opens the context for [`Scrub`]. The answer is the free memory beside it, bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct OpenContext(Scrub);
 
-    fn make(self, caller: &Caller) -> Result<Wiped, Failure> {
+/// Closes the context.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct CloseContext;
+
+/// The context of this process, which makes one call at a time.
+static CONTEXT: Mutex<Option<Context>> = Mutex::new(None);
+
+impl Scrub {
+    /// Makes the call in two processes, of which the second wipes what the context of the first one took. Contexts take some
+    /// hundred MiB, more than 1 % of most devices. `silence_max` and `progress` are those of [`Supervisor::call`].
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn twice(
+        &self,
+        supervisor: &Supervisor,
+        silence_max: Duration,
+        progress: &dyn Fn(&str),
+    ) -> Result<Wiped, CallError> {
+        let mut one = supervisor.session()?;
+        let first = one.ask(self, silence_max, progress)?;
+        let mut other = supervisor.session()?;
+        // Its context gets memory that the first process has wiped.
+        let beside = other.ask(&OpenContext(self.clone()), silence_max, progress)?;
+        one.ask(&CloseContext, silence_max, progress)?;
+        let second = other.ask(self, silence_max, progress)?;
+        other.ask(&CloseContext, silence_max, progress)?;
+        let context = first.free_bytes.saturating_sub(beside);
+        // If the first process left some out, the second one's context may be there.
+        let left_out = first.free_bytes.saturating_sub(first.bytes);
+        Ok(Wiped {
+            bytes: second.bytes + context.saturating_sub(left_out),
+            free_bytes: second.free_bytes + context,
+        })
+    }
+
+    fn failed(&self, error: impl std::fmt::Display) -> Failure {
+        Failure::from(format!("{}: {error}", self.device.uuid))
+    }
+
+    /// The context of this process.
+    fn context(&self, caller: &Caller) -> Result<Context, Failure> {
+        let mut held = held();
+        if let Some(context) = &*held {
+            return Ok(context.clone());
+        }
         let device = &self.device;
-        let failed = |error| Failure::from(format!("{}: {error}", device.uuid));
         caller.progress("opening a context")?;
         let context = Context::open(
             &self.libraries,
@@ -28,17 +78,51 @@ impl Call for Scrub {
             &device.visible,
             &device.uuid,
         );
-        let context = context.map_err(failed)?;
+        let context = context.map_err(|error| self.failed(error))?;
         caller.progress("the context is open")?;
+        Ok(held.insert(context).clone())
+    }
+}
+
+fn held() -> MutexGuard<'static, Option<Context>> {
+    CONTEXT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Call for Scrub {
+    const NAME: &'static str = "gpu-scrub";
+    type Answer = Wiped;
+
+    fn make(self, caller: &Caller) -> Result<Wiped, Failure> {
+        let context = self.context(caller)?;
         let mut heard = Ok(());
         let wiped = wipe_free(&context, &mut |wiped, free| {
             if heard.is_ok() {
                 heard = caller.progress(format!("{wiped} of {free} bytes are wiped"));
             }
         });
-        let wiped = wiped.map_err(failed)?;
+        let wiped = wiped.map_err(|error| self.failed(error))?;
         heard?;
-        context.release().map_err(failed)?;
         Ok(wiped)
+    }
+}
+
+impl Call for OpenContext {
+    const NAME: &'static str = "gpu-open";
+    type Answer = u64;
+
+    fn make(self, caller: &Caller) -> Result<u64, Failure> {
+        let context = self.0.context(caller)?;
+        let memory = context.memory().map_err(|error| self.0.failed(error))?;
+        Ok(memory.free)
+    }
+}
+
+impl Call for CloseContext {
+    const NAME: &'static str = "gpu-close";
+    type Answer = ();
+
+    fn make(self, _caller: &Caller) -> Result<(), Failure> {
+        let closed = held().take().map_or(Ok(()), |context| context.release());
+        closed.map_err(|error| Failure::from(error.to_string()))
     }
 }

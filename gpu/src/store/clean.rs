@@ -12,7 +12,7 @@ use fabricbios_wire::LeaseId;
 use super::GpuStore;
 use crate::{
     Health,
-    management::{Accounted, Reset, Scrub},
+    management::{Accounted, Reset},
     process::Process,
     record::{Listed, Record},
     steps::passed,
@@ -65,11 +65,7 @@ impl GpuStore {
     /// Waits for the memory, and overwrites it.
     fn wipe(&self, lease: LeaseId, record: &Record, progress: &dyn Fn()) -> Result<(), StepError> {
         self.wait_for_memory(record, progress)?;
-        let call = Scrub {
-            device: self.device.clone(),
-            libraries: self.gpus.sessions.libraries.clone(),
-        };
-        let wiped = self.gpus.call("scrub", &call, progress)?;
+        let wiped = self.gpus.scrub(&self.device, progress)?;
         passed("scrub");
         let free = record.baseline.free_bytes;
         let percent = wiped.bytes as f64 * 100.0 / free.max(1) as f64;

@@ -1,9 +1,10 @@
 //! The process of a session. It holds the one context of a lease, and serves the tenant's streams: the daemon passes their bytes
 //! on and does not look at them. So a module or a kernel that breaks the vendor's driver breaks this process only.
 //!
-//! The worker reads its order ([`WorkerOrder`]) and a listening socket from standard input, opens the context, gives up all
-//! rights, answers, and serves. It outlives the daemon, whose successor finds the socket again. It ends with the
-//! session, and has then written the session's number to standard output if everything of the tenant's was wiped.
+//! The worker reads its order ([`WorkerOrder`]) and a listening socket from standard input, becomes another user, opens the
+//! context, gives up all other rights, answers, and serves. It outlives the daemon, whose successor finds the socket again. It
+//! ends with the session, and has then written the session's number to what was its standard output, if everything of the
+//! tenant's was wiped.
 
 mod connection;
 mod engine;
@@ -19,7 +20,8 @@ mod server;
 mod share;
 
 use std::{
-    io::stdin,
+    fs::File,
+    io::{stdin, stdout},
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixListener,
@@ -29,12 +31,12 @@ use std::{
 };
 
 use fabricbios_helper::Line;
-use nix::sys::socket::MsgFlags;
+use nix::{sys::socket::MsgFlags, unistd::dup2_stdout};
 
 pub use order::WorkerOrder;
 
 use self::{engine::Engine, server::Server};
-use crate::driver::Context;
+use crate::driver::Driver;
 
 /// Serves the session that the order on standard input describes, until it ends. The process must have one thread, and have
 /// loaded nothing of the vendor's. The answer to the order is a `Result<Vec<String>, String>`: the parts of the isolation that
@@ -48,7 +50,7 @@ pub fn worker_main() -> ExitCode {
     let Ok(line) = stdin().as_fd().try_clone_to_owned().map(Line::from) else {
         return ExitCode::FAILURE;
     };
-    let started = start(&line);
+    let started = take_stdout().and_then(|mark| start(&line, mark));
     let answer = started
         .as_ref()
         .map(|(_, _, lacks)| lacks)
@@ -62,9 +64,18 @@ pub fn worker_main() -> ExitCode {
     }
 }
 
+/// The file that was standard output. The driver writes there what kernels print, so from now on it leads nowhere.
+fn take_stdout() -> Result<File, String> {
+    let taken = stdout().as_fd().try_clone_to_owned().and_then(|mark| {
+        dup2_stdout(File::options().write(true).open("/dev/null")?)?;
+        Ok(File::from(mark))
+    });
+    taken.map_err(|error| format!("standard output: {error}"))
+}
+
 type Started = (Arc<Server>, UnixListener, Vec<String>);
 
-fn start(line: &Line) -> Result<Started, String> {
+fn start(line: &Line, mark: File) -> Result<Started, String> {
     let message = line
         .receive()
         .map_err(|error| format!("receive the order: {error}"))?;
@@ -74,14 +85,13 @@ fn start(line: &Line) -> Result<Started, String> {
     let listener: OwnedFd = message.descriptor.ok_or("no socket came with the order")?;
     let mut lacks = sandbox::separate();
     let device = &order.device;
-    let context = Context::open(
-        &order.libraries,
-        device.vendor,
-        &device.visible,
-        &device.uuid,
-    )
-    .map_err(|error| format!("device {}: no context can be opened: {error}", device.uuid))?;
-    lacks.extend(sandbox::close(order.uid, &order.gids)?);
-    let server = Arc::new(Server::new(Engine::new(order, context)));
+    let failed = |error| format!("device {}: no context can be opened: {error}", device.uuid);
+    // It may lie where the worker's user cannot read it.
+    let driver = Driver::load(&order.libraries, device.vendor, &device.visible).map_err(failed)?;
+    // The driver gives a context the rights of the process that opens it: root's may have privileged channels.
+    lacks.extend(sandbox::become_user(order.uid, &order.gids));
+    let context = driver.open(&device.uuid).map_err(failed)?;
+    sandbox::close()?;
+    let server = Arc::new(Server::new(Engine::new(order, context), mark));
     Ok((server, UnixListener::from(listener), lacks))
 }

@@ -36,12 +36,9 @@ pub(super) fn separate() -> Vec<String> {
     lacks
 }
 
-/// Gives up everything but what the process has open: it is another user without capabilities, and the system calls that
-/// reach other processes, programs or networks fail, in all threads. Returns what this machine does not allow.
-///
-/// # Errors
-/// The filter of system calls cannot be installed.
-pub(super) fn close(uid: u32, gids: &[u32]) -> Result<Vec<String>, String> {
+/// The process is another user from now on, without capabilities. Before the context is opened. Returns what this machine does
+/// not allow.
+pub(super) fn become_user(uid: u32, gids: &[u32]) -> Vec<String> {
     let mut lacks = Vec::new();
     note(
         &mut lacks,
@@ -64,7 +61,7 @@ pub(super) fn close(uid: u32, gids: &[u32]) -> Result<Vec<String>, String> {
             "the bounding set of capabilities",
             drop_bounding_set(),
         );
-        become_user(&mut lacks, uid, gids);
+        set_user(&mut lacks, uid, gids);
     } else {
         lacks.push("no user of its own: it was not started by root".into());
     }
@@ -72,15 +69,21 @@ pub(super) fn close(uid: u32, gids: &[u32]) -> Result<Vec<String>, String> {
         lacks.push("no user of its own: its order says root".into());
     }
     note(&mut lacks, "capabilities", drop_capabilities());
-    // After the change of the user, which sets it anew.
-    note(
-        &mut lacks,
-        "its memory can be read by other processes",
-        set_dumpable(false),
-    );
+    // The change of the user has hidden the process's own /proc from it, and drivers read there.
+    note(&mut lacks, "its own /proc", set_dumpable(true));
+    lacks
+}
+
+/// Gives up everything but what the process has open: the system calls that reach other processes, programs or networks fail,
+/// in all threads.
+///
+/// # Errors
+/// A part of this cannot be done.
+pub(super) fn close() -> Result<(), String> {
+    set_dumpable(false)
+        .map_err(|errno| format!("its memory can be read by other processes: {errno}"))?;
     set_no_new_privs().map_err(|errno| format!("no_new_privs: {errno}"))?;
-    filter::install()?;
-    Ok(lacks)
+    filter::install()
 }
 
 /// A tenant's module may make the vendor's compiler take any amount of the machine's memory.
@@ -96,7 +99,7 @@ fn note(lacks: &mut Vec<String>, what: &str, done: Result<(), Errno>) {
 }
 
 /// For all threads: the C library passes it on.
-fn become_user(lacks: &mut Vec<String>, uid: u32, gids: &[u32]) {
+fn set_user(lacks: &mut Vec<String>, uid: u32, gids: &[u32]) {
     let groups: Vec<Gid> = gids.iter().copied().map(Gid::from_raw).collect();
     note(lacks, "no groups of its own", setgroups(&groups));
     let group = Gid::from_raw(uid);

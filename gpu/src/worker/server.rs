@@ -1,6 +1,7 @@
 //! Streams of clients, each served by a thread.
 
 use std::{
+    fs::File,
     io::{self, Write},
     os::unix::net::{UnixListener, UnixStream},
     sync::{
@@ -36,6 +37,8 @@ pub(super) struct Server {
     pub(super) engine: Engine,
     traffic: Mutex<Traffic>,
     changed: Condvar,
+    /// Gets the number of a session that was wiped.
+    mark: File,
     /// Everything of the session was wiped.
     is_wiped: AtomicBool,
 }
@@ -58,9 +61,10 @@ pub(super) struct Running<'a>(&'a Server);
 pub(super) struct Slot<'a>(&'a Server);
 
 impl Server {
-    pub(super) fn new(engine: Engine) -> Self {
+    pub(super) fn new(engine: Engine, mark: File) -> Self {
         Self {
             engine,
+            mark,
             traffic: Mutex::default(),
             changed: Condvar::new(),
             is_wiped: AtomicBool::new(false),
@@ -163,12 +167,11 @@ impl Server {
         Running(self)
     }
 
-    /// Notes that everything of the session was wiped: standard output gets the session's number, and the process ends when
-    /// this operation is answered.
+    /// Notes that everything of the session was wiped: the mark gets the session's number, and the process ends when this
+    /// operation is answered.
     pub(super) fn note_wiped(&self) {
-        let mut out = io::stdout();
-        let written = writeln!(out, "{}", self.engine.order.session);
-        if let Err(error) = written.and_then(|()| out.flush()) {
+        let written = writeln!(&self.mark, "{}", self.engine.order.session);
+        if let Err(error) = written {
             tracing::warn!(%error, "nobody learns that the session was wiped");
         }
         self.is_wiped.store(true, Ordering::Release);

@@ -44,6 +44,8 @@ impl Lab {
     pub(crate) fn with(variables: &[(&str, &str)]) -> Self {
         let _guard = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
         let place = tempfile::tempdir().unwrap();
+        // Workers are other users.
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let directory = Directory::at(place.path().join("devices")).unwrap();
         fs::create_dir(place.path().join("bin")).unwrap();
         let path = env::var_os("PATH").unwrap_or_default();

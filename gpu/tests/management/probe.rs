@@ -10,7 +10,7 @@ use fabricbios_helper::{Call, Handler, Supervisor};
 use fabricbios_wire::{GPU_CUDA, GPU_MIG, GPU_ROCM, GpuVendor, ResourceId, health};
 use stand_in_device::{Identity, Knob, Vendor};
 
-use crate::lab::{Lab, MEMORY, PATIENCE, stand_ins};
+use crate::lab::{Lab, MEMORY, MIB, PATIENCE, stand_ins};
 
 fn uuids(devices: &[Device]) -> Vec<&str> {
     devices.iter().map(|it| &*it.uuid).collect()
@@ -19,6 +19,12 @@ fn uuids(devices: &[Device]) -> Vec<&str> {
 #[test]
 fn a_device_of_each_vendor_is_found() {
     let lab = Lab::new();
+    let asked = lab.place.path().join("asked");
+    lab.script(
+        "nvidia-modprobe",
+        &format!("echo \"$@\" > {}", asked.display()),
+    );
+    lab.directory.set(Knob::Reserved, &MIB.to_string()).unwrap();
     let probed = lab.discover();
     let [nvidia, amd] = &probed.devices[..] else {
         panic!("{probed:?}");
@@ -33,30 +39,23 @@ fn a_device_of_each_vendor_is_found() {
         compute_slices: WHOLE_SLICES,
         partition_of: None,
         has_partitions: false,
-        // A machine may have the shared ones.
-        nodes: nvidia.nodes.clone(),
+        // Programs cannot use a device of which only the shared nodes are there.
+        nodes: Vec::new(),
         visible: "GPU-57a4d1f1-0000-4000-8000-000000000001".into(),
         health: Health::Good,
     };
     assert_eq!(*nvidia, expected);
-    assert!(
-        nvidia
-            .nodes
-            .iter()
-            .all(|it| !it.path.ends_with("nvidia240")),
-        "{nvidia:?}"
-    );
     let expected = Device {
         uuid: "GPU-57a4d1f1b0000002".into(),
         vendor: GpuVendor::Amd,
         name: "Stand-in AMD GPU".into(),
         pci: Some("f1b0:f2:00.0".into()),
         compute_units: 7 * Identity::MULTIPROCESSORS_OF_A_SLICE * 64,
-        nodes: amd.nodes.clone(),
         visible: "GPU-57a4d1f1b0000002".into(),
         ..expected
     };
     assert_eq!(*amd, expected);
+    assert_eq!(fs::read_to_string(asked).unwrap(), "-u -c 240\n");
     // The emulated devices have no nodes.
     for (device, missing) in [(nvidia, "/dev/nvidia240"), (amd, "it has no render node")] {
         let of_device = |it: &&String| it.starts_with(&device.uuid) && it.contains(missing);

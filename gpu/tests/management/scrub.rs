@@ -40,15 +40,43 @@ fn all_free_memory_is_wiped() {
 }
 
 #[test]
+fn the_memory_of_the_wiping_context_is_wiped_too() {
+    let lab = Lab::new();
+    lab.directory
+        .set(Knob::Context, &(6 * MIB).to_string())
+        .unwrap();
+    for (vendor, _) in VENDORS {
+        let scrub = scrub(&lab, vendor);
+        // Makes the memory.
+        lab.call(&scrub).unwrap();
+        let memory = lab.directory.path().join(vendor.memory_file());
+        fs::write(&memory, vec![7; usize::try_from(MEMORY).unwrap()]).unwrap();
+        let wiped = scrub.twice(&lab.supervisor, PATIENCE, &|_| ()).unwrap();
+        let expected = Wiped {
+            bytes: MEMORY,
+            free_bytes: MEMORY,
+        };
+        assert_eq!(wiped, expected);
+        let memory = lab.directory.memory_of(vendor).unwrap();
+        assert!(memory.iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
 fn memory_that_cannot_be_taken_is_not_called_wiped() {
     let lab = Lab::new();
     let scrub = scrub(&lab, Vendor::Nvidia);
     lab.directory
         .set(Knob::ShortScrub, &(4 * MIB).to_string())
         .unwrap();
-    let wiped = lab.call(&scrub).unwrap();
-    assert_eq!(wiped.free_bytes, MEMORY);
-    assert_eq!(wiped.bytes, MEMORY - 4 * MIB);
+    for wiped in [
+        lab.call(&scrub),
+        scrub.twice(&lab.supervisor, PATIENCE, &|_| ()),
+    ] {
+        let wiped = wiped.unwrap();
+        assert_eq!(wiped.free_bytes, MEMORY);
+        assert_eq!(wiped.bytes, MEMORY - 4 * MIB);
+    }
 }
 
 #[test]

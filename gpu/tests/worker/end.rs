@@ -1,5 +1,7 @@
 //! Nothing of a tenant's stays on the device.
 
+use std::{fs, path::Path};
+
 use fabricbios_wire::{GpuReply, GpuRequest, LeaseError, RefusalClass};
 use nix::sys::signal::{Signal, kill};
 use stand_in_device::Knob;
@@ -56,6 +58,14 @@ fn a_closed_session_leaves_nothing() {
         assert_eq!(worker.ended(), Some(0));
         assert_eq!(worker.wiped(), format!("{SESSION}\n"));
     }
+}
+
+#[test]
+fn what_a_kernel_prints_does_not_say_that_the_session_was_wiped() {
+    let Some(lab) = Lab::any() else { return };
+    let worker = lab.worker();
+    let prints_to = fs::read_link(format!("/proc/{}/fd/1", worker.pid)).unwrap();
+    assert_eq!(prints_to, Path::new("/dev/null"));
 }
 
 #[test]

@@ -161,11 +161,6 @@ fn probe(opening: &Opening<'_>) -> Vec<Device> {
 fn gpus(opening: &Opening<'_>) -> anyhow::Result<Gpus> {
     let node = digits(&opening.node_id);
     let mount = mounts().into_iter().find(|mount| mount.kind == "cgroup2");
-    if mount.is_none() {
-        tracing::warn!(
-            "this machine does not allow control groups of version 2: leases of GPUs have sessions, and no programs of the node"
-        );
-    }
     let config = GpuConfig {
         records: records(&opening.node_id),
         cgroup: mount.map(|mount| mount.place.join(format!("fabricbios-gpu-{node}"))),

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Device, Libraries, Node, WHOLE_SLICES,
-    management::{Probed, Roots, is_absent, nodes::node},
+    management::{Probed, Roots, is_absent, nodes::nodes},
 };
 
 /// They hide devices, or give them other numbers.
@@ -101,14 +101,11 @@ fn device(
             .saturating_mul(kfd::STREAM_PROCESSORS),
         counted => counted,
     };
-    let (nodes, missing) = device_nodes(roots, place);
+    let nodes = device_nodes(roots, place).unwrap_or_else(|why| {
+        told.push(format!("programs on this machine cannot use it: {why}"));
+        Vec::new()
+    });
     warnings.extend(told.into_iter().map(|why| format!("{uuid}: {why}")));
-    if !missing.is_empty() {
-        let missing = missing.join("; ");
-        warnings.push(format!(
-            "{uuid}: programs on this machine cannot use it: {missing}"
-        ));
-    }
     Device {
         vendor: GpuVendor::Amd,
         name: name.unwrap_or_else(|| "AMD GPU".into()),
@@ -129,19 +126,15 @@ fn keep<T>(told: &mut Vec<String>, value: Result<T, String>) -> Option<T> {
     value.map_err(|why| told.push(why)).ok()
 }
 
-/// The nodes of a device that exist, and what is wrong with the others.
-fn device_nodes(roots: &Roots, pci: &str) -> (Vec<Node>, Vec<String>) {
-    let (mut nodes, mut missing) = (Vec::new(), Vec::new());
+fn device_nodes(roots: &Roots, pci: &str) -> Result<Vec<Node>, String> {
     let render = sysfs::render_nodes(&roots.sys, pci);
     if render.is_empty() {
-        missing.push("it has no render node".into());
+        return Err("it has no render node".into());
     }
     let names = render.iter().map(|name| (format!("dri/{name}"), false));
-    for (name, is_shared) in names.chain([("kfd".to_owned(), true)]) {
-        match node(&roots.dev.join(name), is_shared) {
-            Ok(node) => nodes.push(node),
-            Err(why) => missing.push(why),
-        }
-    }
-    (nodes, missing)
+    let paths = names.chain([("kfd".to_owned(), true)]);
+    let paths: Vec<_> = paths
+        .map(|(name, is_shared)| (roots.dev.join(name), is_shared))
+        .collect();
+    nodes(&paths)
 }

@@ -1,18 +1,19 @@
 //! Discovery by NVML.
 
-use std::{ffi::c_uint, path::PathBuf};
+use std::{ffi::c_uint, path::PathBuf, process::Command};
 
 use fabricbios_wire::GpuVendor;
 use nvml_wrapper::{
     Device as Handle, Nvml,
     error::{NvmlError, nvml_sym, nvml_try},
+    struct_wrappers::device::MemoryInfo,
 };
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
 use super::{NotOpened, health, open};
 use crate::{
     Device, Libraries, Node, WHOLE_SLICES,
-    management::{Probed, Roots, nodes::node},
+    management::{Probed, Roots, nodes::nodes},
 };
 
 /// Finds all devices and their partitions.
@@ -93,7 +94,7 @@ impl Search<'_> {
             vendor: GpuVendor::Nvidia,
             name: name.unwrap_or_else(|| "NVIDIA GPU".into()),
             pci,
-            vram_bytes: memory.map_or(0, |it| it.total),
+            vram_bytes: memory.map_or(0, |it| usable(&it)),
             compute_units: cores.unwrap_or(0),
             compute_slices: WHOLE_SLICES,
             partition_of: None,
@@ -109,28 +110,35 @@ impl Search<'_> {
         }
     }
 
-    /// The nodes that exist.
+    /// The nodes of the device. The program that makes them is the vendor's, and the driver runs it too.
     fn nodes(&mut self, device: &Device, minor: Option<u32>) -> Vec<Node> {
-        let of_device = minor.map(|minor| (format!("nvidia{minor}"), false));
-        let shared = ["nvidiactl", "nvidia-uvm"].map(|name| (name.to_owned(), true));
-        let names = of_device.into_iter().chain(shared);
-        let paths = names.map(|(name, is_shared)| (self.roots.dev.join(name), is_shared));
-        self.existing(device, paths.collect())
+        let Some(minor) = minor else {
+            return Vec::new();
+        };
+        let names = [
+            format!("nvidia{minor}"),
+            "nvidiactl".into(),
+            "nvidia-uvm".into(),
+        ];
+        let paths = names.map(|name| {
+            let is_shared = name != format!("nvidia{minor}");
+            (self.roots.dev.join(name), is_shared)
+        });
+        if nodes(&paths).is_err() {
+            let minor = minor.to_string();
+            let mut make = Command::new("nvidia-modprobe");
+            // What is still missing then is told.
+            make.args(["-u", "-c", &minor]).output().ok();
+        }
+        self.existing(device, &paths)
     }
 
-    fn existing(&mut self, device: &Device, paths: Vec<(PathBuf, bool)>) -> Vec<Node> {
-        let (mut nodes, mut missing) = (Vec::new(), Vec::new());
-        for (path, is_shared) in paths {
-            match node(&path, is_shared) {
-                Ok(node) => nodes.push(node),
-                Err(why) => missing.push(why),
-            }
-        }
-        if !missing.is_empty() {
+    fn existing(&mut self, device: &Device, paths: &[(PathBuf, bool)]) -> Vec<Node> {
+        nodes(paths).unwrap_or_else(|why| {
             let what = "programs on this machine cannot use it (nvidia-modprobe -u makes the nodes of devices)";
-            self.warn(&device.uuid, what, missing.join("; "));
-        }
-        nodes
+            self.warn(&device.uuid, what, why);
+            Vec::new()
+        })
     }
 
     fn add_partitions(&mut self, device: &Device, handle: &Handle<'_>, minor: Option<u32>) {
@@ -175,7 +183,7 @@ impl Search<'_> {
             name: name.unwrap_or_else(|| device.name.clone()),
             pci: device.pci.clone(),
             vram_bytes: match memory {
-                Some(memory) => memory.total,
+                Some(memory) => usable(&memory),
                 None => attributes.map_or(0, |it| it.memory_size_mb << 20),
             },
             compute_units: multiprocessors.saturating_mul(cores_each(whole)),
@@ -191,7 +199,10 @@ impl Search<'_> {
             is_shared: true,
             ..it.clone()
         });
-        let nodes = of_device.chain(capabilities).collect();
+        let nodes = match &capabilities[..] {
+            [] => Vec::new(),
+            _ => of_device.chain(capabilities).collect(),
+        };
         self.probed.devices.push(Device { nodes, ..partition });
     }
 
@@ -228,7 +239,11 @@ impl Search<'_> {
                 Err(error) => self.warn(&partition.uuid, "only root can use it", error),
             }
         }
-        self.existing(partition, paths)
+        // Of both instances, or no program can use them.
+        if paths.len() < 2 {
+            return Vec::new();
+        }
+        self.existing(partition, &paths)
     }
 
     fn gpu_instance(&self, handle: &Handle<'_>) -> Result<u32, NvmlError> {
@@ -256,6 +271,11 @@ fn cores_each(whole: &Handle<'_>) -> u32 {
         Ok(capability) if (capability.major, capability.minor) == (8, 0) => 64,
         _ => 128,
     }
+}
+
+/// What programs can have of a device's memory. The driver keeps the rest.
+fn usable(memory: &MemoryInfo) -> u64 {
+    memory.total.saturating_sub(memory.reserved)
 }
 
 /// The minor number in a file of `/proc/driver/nvidia/capabilities`.

@@ -139,9 +139,11 @@ fn of_action(action: u64) -> Health {
     match action {
         0 => Health::Good,
         1 => failed("it needs a reset"),
-        2 => failed("the machine needs a restart"),
+        2 | 7 => failed("the machine needs a restart"),
         3 => degraded("programs that use it with other devices have to end"),
         4 => degraded("it works with less; end its programs, then reset it"),
+        5 => degraded("its memory domain with other machines has to be set up again"),
+        6 => failed("its place on the PCI bus needs a reset"),
         other => degraded(&format!(
             "recovery action {other}, which this program does not know"
         )),
@@ -180,7 +182,10 @@ mod tests {
             Health::Failed("the driver says: it needs a reset".into())
         );
         assert!(matches!(of_action(2), Health::Failed(_)));
-        for action in [3, 4, 5] {
+        for action in [6, 7] {
+            assert!(matches!(of_action(action), Health::Failed(_)), "{action}");
+        }
+        for action in [3, 4, 5, 8] {
             assert!(matches!(of_action(action), Health::Degraded(_)), "{action}");
         }
     }

@@ -1,0 +1,244 @@
+//! A store and a path on stand-ins, and a tenant of theirs.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use fabricbios_contract::{
+    DataPath, Guard, Provider, Store,
+    remote::{RemotePath, RemoteStore, serve_path, serve_store},
+};
+use fabricbios_gpu::{Device, GpuConfig, GpuPath, GpuStore, Gpus};
+use fabricbios_helper::Program;
+use fabricbios_lease::{BindOrder, BindingId, BootTime, Linger, Placement, Proof, StepError};
+use fabricbios_wire::{
+    Generation, GpuBinding, GpuExclusivityClass, GpuReply, GpuRequest, GpuTerms, HEADER_LEN,
+    Header, LeaseId, Refusal, ResourceId, Transport, decode_gpu_answer, encode_gpu_request,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use stand_in_device::Vendor;
+
+use crate::lab::{Lab, MEMORY, MIB};
+
+const GPU: ResourceId = ResourceId(5);
+const FOR_EVER: BootTime = BootTime(u64::MAX);
+const PATTERN: [u8; 4096] = [0xa7; 4096];
+
+/// A watchdog that is there.
+#[derive(Debug)]
+struct Watches;
+
+impl Guard for Watches {
+    fn watches(&self) -> bool {
+        true
+    }
+
+    fn extend(&self, _binding_id: BindingId, _deadline: BootTime) {}
+
+    fn over(&self, _binding_id: BindingId) {}
+}
+
+/// Workers have the environment of this process, and that names one state directory of the stand-ins.
+static TURN: Mutex<()> = Mutex::new(());
+
+pub(crate) struct World {
+    pub(crate) lab: Lab,
+    /// Held until the test is over.
+    pub(crate) turn: MutexGuard<'static, ()>,
+    pub(crate) device: Device,
+    /// The path itself, for what does not go over a socket.
+    pub(crate) here: Arc<GpuPath>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) provider: Provider,
+}
+
+impl World {
+    pub(crate) fn new(apart: bool) -> Self {
+        Self::on(Lab::new(), Self::turn(), apart)
+    }
+
+    pub(crate) fn turn() -> MutexGuard<'static, ()> {
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn on(lab: Lab, turn: MutexGuard<'static, ()>, apart: bool) -> Self {
+        let device = lab.device(Vendor::Nvidia);
+        Self::of(device, lab, turn, apart)
+    }
+
+    pub(crate) fn of(device: Device, lab: Lab, turn: MutexGuard<'static, ()>, apart: bool) -> Self {
+        let program = env!("CARGO_BIN_EXE_fabricbios-gpu-calls").as_ref();
+        let config = GpuConfig {
+            records: lab.place.path().join("records"),
+            cgroup: None,
+            cdi: lab.place.path().join("cdi"),
+            supervisor: lab.supervisor.clone(),
+            program: Program::copy_of(program).unwrap(),
+            libraries: lab.libraries.clone(),
+        };
+        let gpus = Arc::new(Gpus::open(config).unwrap());
+        let here = GpuPath::new(gpus.clone(), vec![device.clone()], Arc::new(Watches));
+        let here = Arc::new(here);
+        let mut store: Arc<dyn Store> = Arc::new(GpuStore::new(gpus, device.clone()));
+        let mut path: Arc<dyn DataPath> = here.clone();
+        if apart {
+            let (near, far) = UnixStream::pair().unwrap();
+            thread::spawn(move || serve_store(far, &store));
+            store = Arc::new(RemoteStore::new(near).unwrap());
+            let (near, far) = UnixStream::pair().unwrap();
+            thread::spawn(move || serve_path(far, &path));
+            path = Arc::new(RemotePath::new(near).unwrap());
+        }
+        let transports = [Transport::Auto];
+        let provider =
+            Provider::new()
+                .with_store(GPU, store.clone())
+                .with_path("gpu", &transports, path);
+        Self {
+            lab,
+            turn,
+            device,
+            here,
+            store,
+            provider,
+        }
+    }
+
+    pub(crate) fn both() -> impl Iterator<Item = Self> {
+        [false, true].into_iter().map(Self::new)
+    }
+
+    /// A lease that its tenant can use.
+    pub(crate) fn bound(&self, order: &BindOrder) -> GpuBinding {
+        let binding = self.provider.bind(order).unwrap();
+        self.provider.extend(order.binding_id, FOR_EVER).unwrap();
+        binding.gpu().unwrap().clone()
+    }
+
+    pub(crate) fn cut(&self, order: &BindOrder) -> Proof {
+        self.provider.cut(order.binding_id, Linger::None).unwrap()
+    }
+
+    pub(crate) fn release(&self, order: &BindOrder) -> Result<(), StepError> {
+        let placement = order.placement.clone();
+        self.provider.release(order.binding_id, placement, &|| ())
+    }
+
+    /// Leaves the pattern in memory of the lease's session.
+    pub(crate) fn filled(&self, lease: LeaseId) -> Session {
+        let mut session = self.session(lease).unwrap();
+        let Ok(GpuReply::Memory { memory, .. }) =
+            session.ask(&GpuRequest::MemAlloc { bytes: MIB }, &[])
+        else {
+            panic!("no memory")
+        };
+        let length = u32::try_from(PATTERN.len()).unwrap();
+        let write = GpuRequest::MemWrite {
+            memory,
+            offset: 0,
+            length,
+        };
+        session.ask(&write, &PATTERN).unwrap();
+        assert!(self.has_pattern());
+        session
+    }
+
+    pub(crate) fn session(&self, lease: LeaseId) -> Result<Session, Refusal> {
+        let stream = self.here.connect(lease, "red", 0)?;
+        let mut session = Session { stream, number: 0 };
+        match session.ask(
+            &GpuRequest::Open {
+                lease_id: lease,
+                session: 0,
+            },
+            &[],
+        )? {
+            GpuReply::Opened(opened) => session.number = opened.session,
+            other => panic!("{other:?}"),
+        }
+        Ok(session)
+    }
+
+    fn memory(&self) -> Vec<u8> {
+        self.lab.directory.memory_of(Vendor::Nvidia).unwrap()
+    }
+
+    pub(crate) fn has_pattern(&self) -> bool {
+        self.memory().chunks(PATTERN.len()).any(|it| it == PATTERN)
+    }
+}
+
+pub(crate) struct Session {
+    stream: UnixStream,
+    pub(crate) number: u64,
+}
+
+impl Session {
+    pub(crate) fn ask(&mut self, request: &GpuRequest, data: &[u8]) -> Result<GpuReply, Refusal> {
+        let frame = encode_gpu_request(1, 0, request);
+        self.stream.write_all(&frame).unwrap();
+        self.stream.write_all(data).unwrap();
+        let mut answer = vec![0; HEADER_LEN];
+        self.stream.read_exact(&mut answer).unwrap();
+        let length = header(&answer).payload_len.try_into().unwrap();
+        let mut payload = vec![0; length];
+        self.stream.read_exact(&mut payload).unwrap();
+        answer.extend(payload);
+        decode_gpu_answer(&header(&frame), &answer).unwrap()
+    }
+
+    /// Whether the worker has ended.
+    pub(crate) fn is_over(&mut self) -> bool {
+        !matches!(self.stream.read(&mut [0]), Ok(1..))
+    }
+}
+
+fn header(frame: &[u8]) -> Header {
+    Header::parse(frame[..HEADER_LEN].try_into().unwrap()).unwrap()
+}
+
+fn order(lease: u128, vram_bytes: u64, exclusivity: GpuExclusivityClass) -> BindOrder {
+    let binding_id = BindingId {
+        lease_id: LeaseId(lease),
+        generation: Generation(1),
+        resource_id: GPU,
+    };
+    let terms = GpuTerms {
+        exclusivity: Some(exclusivity),
+        ..GpuTerms::default()
+    };
+    BindOrder {
+        tenant: "red".into(),
+        terms: terms.into(),
+        ..BindOrder::new(binding_id, Placement::Amount(vram_bytes), Transport::Auto)
+    }
+}
+
+pub(crate) fn whole(lease: u128) -> BindOrder {
+    order(lease, MEMORY, GpuExclusivityClass::DeviceExclusive)
+}
+
+pub(crate) fn part(lease: u128) -> BindOrder {
+    order(lease, 8 * MIB, GpuExclusivityClass::Shared)
+}
+
+pub(crate) fn signal_worker(world: &World, lease: LeaseId, signal: Signal) -> Pid {
+    let record = world
+        .lab
+        .place
+        .path()
+        .join("records")
+        .join(format!("{lease}.gpu"));
+    let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+    let pid = record["worker"]["process"]["pid"].as_i64().unwrap();
+    let worker = Pid::from_raw(pid.try_into().unwrap());
+    kill(worker, signal).unwrap();
+    worker
+}
