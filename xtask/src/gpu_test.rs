@@ -33,7 +33,14 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     )?)?;
     let built = layout.target().join("release/gpu-test");
     if arguments.build {
-        println!("{}", built.display());
+        // Without the symbols for debuggers it is a sixth as large.
+        let small = built.with_file_name("gpu-test-stripped");
+        let mut strip = Command::new("strip");
+        cargo::run({
+            strip.arg("-o").arg(&small).arg(&built);
+            strip
+        })?;
+        println!("{}", small.display());
         return Ok(ExitCode::SUCCESS);
     }
     let mut command = program(layout, &built.to_string_lossy(), &[]);

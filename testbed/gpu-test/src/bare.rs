@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use fabricbios_client::wire::{GpuBinding, GpuVendor};
-use fabricbios_gpu::{Device, Health, Libraries, WHOLE_SLICES, bare};
-use serde::{Deserialize, Serialize};
+use fabricbios_gpu::{Device, Health, Libraries, WHOLE_SLICES, bare, leave as leave_behind};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::scenarios::SPIN;
+use crate::{scenarios::SPIN, tenants::PATTERN};
 
 /// The subcommand that runs [`main`].
 pub(crate) const SUBCOMMAND: &str = "bare";
@@ -23,24 +23,40 @@ pub(crate) struct Times {
     pub(crate) write: Vec<Duration>,
     pub(crate) read: Vec<Duration>,
     pub(crate) launch: Vec<Duration>,
+    /// The driver could pin shared memory.
+    pub(crate) is_pinned: bool,
 }
 
 /// Measures the bare driver with the device of a lease.
 pub(crate) fn measure(of: &GpuBinding, bytes: u64, rounds: usize) -> Result<Times> {
+    ask(of, &["measure", &bytes.to_string(), &rounds.to_string()])
+}
+
+/// A plain process fills memory of the device with a pattern, and ends. Returns its bytes.
+pub(crate) fn leave(of: &GpuBinding) -> Result<u64> {
+    ask(of, &["leave"])
+}
+
+/// Another plain process looks for the pattern in all memory that it can have: its bytes, its looks, and those that saw the
+/// pattern.
+pub(crate) fn search(of: &GpuBinding) -> Result<(u64, u64, u64)> {
+    ask(of, &["search"])
+}
+
+/// Runs this program with the subcommand, the device and these words.
+fn ask<A: DeserializeOwned>(of: &GpuBinding, words: &[&str]) -> Result<A> {
     let output = Command::new(env::current_exe()?)
-        .arg(SUBCOMMAND)
-        .args([of.vendor.name(), &of.uuid])
-        .arg(bytes.to_string())
-        .arg(rounds.to_string())
+        .args([SUBCOMMAND, of.vendor.name(), &of.uuid])
+        .args(words)
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {
-        bail!("the bare driver could not be measured");
+        bail!("{words:?} by the bare driver: {}", output.status);
     }
-    serde_json::from_slice(&output.stdout).context("times of the bare driver")
+    serde_json::from_slice(&output.stdout).context("the answer of the bare driver")
 }
 
-/// Runs in the process: the arguments are those of [`measure`].
+/// Runs in the process: the arguments are those of [`ask`].
 pub(crate) fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,8 +69,8 @@ pub(crate) fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let words: Vec<String> = env::args().skip(2).collect();
-    let [vendor, uuid, bytes, rounds] = &words[..] else {
-        bail!("vendor, UUID, bytes and rounds");
+    let [vendor, uuid, what @ ..] = &words[..] else {
+        bail!("vendor and UUID");
     };
     let device = Device {
         uuid: uuid.clone(),
@@ -70,19 +86,25 @@ fn run() -> Result<()> {
         visible: uuid.clone(),
         health: Health::Good,
     };
-    let (bytes, rounds) = (bytes.parse()?, rounds.parse()?);
-    let times = bare(
-        &Libraries::default(),
-        &device,
-        bytes,
-        rounds,
-        (SPIN, "spin"),
-    )?;
-    let times = Times {
-        write: times.write,
-        read: times.read,
-        launch: times.launch,
+    let libraries = Libraries::default();
+    let what: Vec<&str> = what.iter().map(String::as_str).collect();
+    let text = match what[..] {
+        ["measure", bytes, rounds] => {
+            let (bytes, rounds) = (bytes.parse()?, rounds.parse()?);
+            let times = bare(&libraries, &device, bytes, rounds, (SPIN, "spin"))?;
+            serde_json::to_vec(&Times {
+                write: times.write,
+                read: times.read,
+                launch: times.launch,
+                is_pinned: times.is_pinned,
+            })?
+        }
+        ["leave"] => serde_json::to_vec(&leave_behind(&libraries, &device, PATTERN)?)?,
+        ["search"] => {
+            let seen = fabricbios_gpu::search(&libraries, &device, PATTERN)?;
+            serde_json::to_vec(&(seen.bytes, seen.looks, seen.found))?
+        }
+        _ => bail!("measure BYTES ROUNDS, leave or search"),
     };
-    let text = serde_json::to_vec(&times)?;
     Ok(io::stdout().write_all(&text)?)
 }

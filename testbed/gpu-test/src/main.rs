@@ -8,6 +8,7 @@ mod node;
 mod report;
 mod scenarios;
 mod speed;
+mod tenants;
 
 use std::{env, process::ExitCode};
 

@@ -32,17 +32,20 @@ pub(crate) struct Daemon {
     child: Child,
     directory: TempDir,
     address: String,
+    /// The first digits of the node's id.
+    digits: String,
 }
 
 impl Daemon {
     /// Starts it and waits until it is ready.
     pub(crate) fn start(share_mode: &str) -> Result<Self> {
         let directory = TempDir::new()?;
-        let (child, address) = spawn(directory.path(), share_mode)?;
+        let (child, address, digits) = spawn(directory.path(), share_mode)?;
         Ok(Self {
             child,
             directory,
             address,
+            digits,
         })
     }
 
@@ -113,10 +116,16 @@ impl Drop for Daemon {
         self.signal(Signal::SIGCONT).ok();
         self.signal(Signal::SIGTERM).ok();
         self.child.wait().ok();
+        // The node has no leases any more, and does not come back. Its records name the cgroup.
+        let records = PathBuf::from(format!("/run/fabricbios-{}", self.digits));
+        if let Ok(cgroup) = fs::read_to_string(records.join("gpu/cgroup")) {
+            fs::remove_dir(cgroup).ok();
+        }
+        fs::remove_dir_all(records).ok();
     }
 }
 
-fn spawn(directory: &Path, share_mode: &str) -> Result<(Child, String)> {
+fn spawn(directory: &Path, share_mode: &str) -> Result<(Child, String, String)> {
     let log = fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -135,11 +144,11 @@ fn spawn(directory: &Path, share_mode: &str) -> Result<(Child, String)> {
     let mut lines = BufReader::new(output).lines();
     let ready = lines.find_map(|line| {
         let line = line.ok()?;
-        let at = line.strip_prefix("READY")?.split("listen=").nth(1)?;
-        Some(at.split_whitespace().next()?.to_owned())
+        let (node, address) = line.strip_prefix("READY node=")?.split_once(" listen=")?;
+        Some((address.to_owned(), node.get(..8)?.to_owned()))
     });
     match ready {
-        Some(address) => Ok((child, address)),
+        Some((address, digits)) => Ok((child, address, digits)),
         None => {
             child.wait()?;
             let log = fs::read_to_string(directory.join("log")).unwrap_or_default();

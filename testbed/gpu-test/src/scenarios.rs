@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use fabricbios_client::{
-    Argument, Error, GpuBuilder, GpuLease, GpuSession, Node,
+    Argument, GpuBuilder, GpuLease, GpuSession, Node,
     wire::{
         GPU_CUDA, GpuExclusivityClass, InventoryForm, LeasePhase, Reply, Request, ResourceInventory,
     },
@@ -17,7 +17,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{Arguments, kernels, node::Daemon, report::Report, speed};
+use crate::{Arguments, kernels, node::Daemon, report::Report, speed, tenants};
 
 /// PTX of a kernel that takes as many cycles as its argument says.
 pub(crate) const SPIN: &[u8] = include_bytes!("../../stand-ins/ptx/spin.ptx");
@@ -31,8 +31,8 @@ const SCENARIOS: [(&str, Scenario); 8] = [
     ("discovery", discovery),
     ("vector_add", kernels::vector_add),
     ("matrix", kernels::matrix),
-    ("two_tenants", two_tenants),
-    ("reconnect", reconnect),
+    ("two_tenants", tenants::two_tenants),
+    ("reconnect", tenants::reconnect),
     ("expiry_in_a_launch", expiry_in_a_launch),
     ("worker_that_stops", worker_that_stops),
     ("speed", speed::measure),
@@ -117,121 +117,10 @@ fn discovery(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// The second tenant reads all memory that it can get, and finds nothing of the first one's.
-fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
-    const PATTERN: [u8; 8] = *b"tenant1!";
-    const PIECE: u64 = 32 << 20;
-    let first = lease(&daemon.tenant("blue")?, 120)?;
-    let session = GpuSession::new(&first)?;
-    let piece = PIECE.min(session.info().vram_bytes / 4);
-    let pattern: Vec<u8> = PATTERN
-        .iter()
-        .copied()
-        .cycle()
-        .take(usize::try_from(piece)?)
-        .collect();
-    let mut filled = 0;
-    let mut pieces = Vec::new();
-    while filled < (2 << 30) {
-        let Ok(memory) = session.mem_alloc(piece) else {
-            break;
-        };
-        session.mem_write(&memory, 0, &pattern)?;
-        filled += piece;
-        pieces.push(memory);
-    }
-    let module = session.module_load(SPIN)?;
-    session.launch(
-        &module,
-        "spin",
-        [1; 3],
-        [1; 3],
-        0,
-        &[Argument::from(u64::MAX)],
-    )?;
-    let waits = daemon.tenant("red")?;
-    let refused = GpuBuilder::new()
-        .on(&waits)
-        .resource(first.info().resource_id)
-        .min_vram(1)
-        .patience(Duration::ZERO)
-        .acquire();
-    let is_capacity = matches!(&refused, Err(Error::Refused(refusal)) if refusal.error.name() == "CapacityExceeded");
-    report.check(
-        "a second tenant on a held device: CapacityExceeded",
-        is_capacity,
-        format!("{refused:?}"),
-    );
-    // The worker is killed in the middle of a kernel, so it wipes nothing itself.
-    let began = Instant::now();
-    first.free()?;
-    let second = lease(&daemon.tenant("red")?, 120)?;
-    report.figure(
-        "revoke to device free",
-        "s",
-        vec![began.elapsed().as_secs_f64()],
-    );
-    let session = GpuSession::new(&second)?;
-    let (mut searched, mut found) = (0, 0_usize);
-    let mut pieces = Vec::new();
-    let mut bytes = vec![0; usize::try_from(piece)?];
-    while let Ok(memory) = session.mem_alloc(piece) {
-        session.mem_read(&memory, 0, &mut bytes)?;
-        searched += piece;
-        found += bytes
-            .windows(PATTERN.len())
-            .filter(|it| *it == PATTERN)
-            .count();
-        pieces.push(memory);
-        if searched >= (8 << 30) {
-            break;
-        }
-    }
-    report.check(
-        "the next tenant finds nothing of the first one's bytes",
-        found == 0 && searched >= filled,
-        format!("{filled} bytes filled, {searched} searched, {found} found"),
-    );
-    let told = daemon
-        .log()
-        .lines()
-        .rev()
-        .find(|line| line.contains("scrubbed"))
-        .map(str::to_owned);
-    report.check(
-        "the scrubbed share is told",
-        told.is_some(),
-        told.unwrap_or_default(),
-    );
-    second.free()?;
-    Ok(())
-}
-
-fn reconnect(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
-    let lease = lease(&daemon.tenant("blue")?, 60)?;
-    let session = GpuSession::new(&lease)?;
-    let memory = session.mem_alloc(4096)?;
-    session.mem_write(&memory, 0, b"still here")?;
-    let (id, handle) = (session.id(), memory.keep());
-    // Another connection of the same tenant; the first one is left open.
-    let again = GpuLease::open(&daemon.tenant("blue")?, lease.lease_id())?;
-    let attached = GpuSession::attach(&again, id)?;
-    let mut bytes = [0; 10];
-    attached.mem_read(&attached.memory(handle), 0, &mut bytes)?;
-    report.check(
-        "a session goes on over another connection",
-        bytes == *b"still here",
-        "",
-    );
-    let stranger = GpuLease::open(&daemon.tenant("red")?, lease.lease_id());
-    report.check("and is not another tenant's", stranger.is_err(), "");
-    lease.free()?;
-    Ok(())
-}
-
 fn expiry_in_a_launch(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
     let tenant = daemon.tenant("blue")?;
-    let short = lease(&tenant, 3)?;
+    // For a worker that starts, opens the device and compiles.
+    let short = lease(&tenant, 10)?;
     let session = GpuSession::new(&short)?;
     let module = session.module_load(SPIN)?;
     session.launch(

@@ -38,6 +38,7 @@ pub(crate) fn measure(
     let idle = lease(&tenant, 600)?;
     let bare = bare::measure(device, bytes, rounds)?;
     idle.free()?;
+    report.check("the driver pins memory that is shared", bare.is_pinned, "");
     let ratio = |of: &[Duration], to: &[Duration]| -> Vec<f64> {
         let peer = median(to).as_secs_f64();
         of.iter().map(|it| peer / it.as_secs_f64()).collect()

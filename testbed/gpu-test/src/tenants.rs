@@ -1,0 +1,171 @@
+//! Tenants one after the other, and one beside another.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use fabricbios_client::{Argument, Error, GpuBuilder, GpuLease, GpuSession};
+
+use crate::{
+    Arguments, bare,
+    node::Daemon,
+    report::Report,
+    scenarios::{SPIN, lease},
+};
+
+/// What a tenant leaves on the device.
+pub(crate) const PATTERN: [u8; 8] = *b"tenant1!";
+
+/// About a second of a GPU; the stand-ins take them for nanoseconds.
+const SPIN_CYCLES: u64 = 1_500_000_000;
+
+/// The second tenant reads all memory that it can get, and finds nothing of the first one's.
+pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
+    const PIECE: u64 = 32 << 20;
+    let first = lease(&daemon.tenant("blue")?, 120)?;
+    let session = GpuSession::new(&first)?;
+    let piece = PIECE.min(session.info().vram_bytes / 4);
+    let pattern: Vec<u8> = PATTERN
+        .iter()
+        .copied()
+        .cycle()
+        .take(usize::try_from(piece)?)
+        .collect();
+    let mut filled = 0;
+    let mut pieces = Vec::new();
+    while filled < (2 << 30) {
+        let Ok(memory) = session.mem_alloc(piece) else {
+            break;
+        };
+        session.mem_write(&memory, 0, &pattern)?;
+        filled += piece;
+        pieces.push(memory);
+    }
+    let module = session.module_load(SPIN)?;
+    session.launch(
+        &module,
+        "spin",
+        [1; 3],
+        [1; 3],
+        0,
+        &[Argument::from(u64::MAX)],
+    )?;
+    let waits = daemon.tenant("red")?;
+    let refused = GpuBuilder::new()
+        .on(&waits)
+        .resource(first.info().resource_id)
+        .min_vram(1)
+        .patience(Duration::ZERO)
+        .acquire();
+    let is_capacity = matches!(&refused, Err(Error::Refused(refusal)) if refusal.error.name() == "CapacityExceeded");
+    report.check(
+        "a second tenant on a held device: CapacityExceeded",
+        is_capacity,
+        format!("{refused:?}"),
+    );
+    // The worker is killed in the middle of a kernel, so it wipes nothing itself.
+    let began = Instant::now();
+    first.free()?;
+    let second = lease(&daemon.tenant("red")?, 120)?;
+    report.figure(
+        "revoke to device free",
+        "s",
+        vec![began.elapsed().as_secs_f64()],
+    );
+    leftovers(&second, report)?;
+    let session = GpuSession::new(&second)?;
+    let (mut searched, mut found) = (0, 0_usize);
+    let mut pieces = Vec::new();
+    let mut bytes = vec![0; usize::try_from(piece)?];
+    while let Ok(memory) = session.mem_alloc(piece) {
+        session.mem_read(&memory, 0, &mut bytes)?;
+        searched += piece;
+        found += bytes
+            .windows(PATTERN.len())
+            .filter(|it| *it == PATTERN)
+            .count();
+        pieces.push(memory);
+        if searched >= (8 << 30) {
+            break;
+        }
+    }
+    report.check(
+        "the next tenant finds nothing of the first one's bytes",
+        found == 0 && searched >= filled,
+        format!("{filled} bytes filled, {searched} searched, {found} found"),
+    );
+    let told = daemon
+        .log()
+        .lines()
+        .rev()
+        .find(|line| line.contains("scrubbed"))
+        .map(str::to_owned);
+    report.check(
+        "the scrubbed share is told",
+        told.is_some(),
+        told.unwrap_or_default(),
+    );
+    second.free()?;
+    Ok(())
+}
+
+/// Plain processes see the memory as it is, where workers fill all that they give with zeroes. Nobody else uses the device.
+fn leftovers(lease: &GpuLease, report: &mut Report) -> Result<()> {
+    let binding = lease.binding();
+    let device = binding.gpu().context("the binding of a GPU")?;
+    let (bytes, looks, found) = bare::search(device)?;
+    report.check(
+        "a plain process finds nothing of the first tenant's bytes",
+        found == 0 && looks > 0,
+        format!("{bytes} bytes taken, {looks} looks, {found} saw them"),
+    );
+    let left = bare::leave(device)?;
+    let (_, _, found) = bare::search(device)?;
+    let what = format!("{left} bytes left by a plain process, {found} looks saw them");
+    match found {
+        0 => report.limit(format!(
+            "the driver itself clears memory between processes ({what}), so it is not seen here that the scrub does"
+        )),
+        _ => {
+            report.check("without a lease it would have", true, what);
+        }
+    }
+    Ok(())
+}
+
+/// A session is the tenant's, over any connection.
+pub(crate) fn reconnect(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
+    let lease = lease(&daemon.tenant("blue")?, 60)?;
+    let session = GpuSession::new(&lease)?;
+    let memory = session.mem_alloc(4096)?;
+    session.mem_write(&memory, 0, b"still here")?;
+    let (id, handle) = (session.id(), memory.keep());
+    // Another connection of the same tenant; the first one is left open.
+    let again = GpuLease::open(&daemon.tenant("blue")?, lease.lease_id())?;
+    let attached = GpuSession::attach(&again, id)?;
+    let mut bytes = [0; 10];
+    attached.mem_read(&attached.memory(handle), 0, &mut bytes)?;
+    report.check(
+        "a session goes on over another connection",
+        bytes == *b"still here",
+        "",
+    );
+    let stranger = GpuLease::open(&daemon.tenant("red")?, lease.lease_id());
+    report.check("and is not another tenant's", stranger.is_err(), "");
+    // CUDA may wait for kernels before it gives a new stream its memory.
+    let module = attached.module_load(SPIN)?;
+    let cycles = [Argument::from(SPIN_CYCLES)];
+    attached.launch(&module, "spin", [1; 3], [1; 3], 0, &cycles)?;
+    let began = Instant::now();
+    GpuSession::attach(&again, id)?;
+    let took = began.elapsed();
+    report.figure(
+        "attach beside a kernel",
+        "ms",
+        vec![took.as_secs_f64() * 1e3],
+    );
+    attached.sync()?;
+    let ran = began.elapsed();
+    report.figure("which ran for", "ms", vec![ran.as_secs_f64() * 1e3]);
+    lease.free()?;
+    Ok(())
+}
