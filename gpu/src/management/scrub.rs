@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Context, Device, Libraries, Wiped, wipe_free};
 
 /// Overwrites all free memory of a device or partition with zeroes, but what the context of this process takes. The context
-/// stays open until [`CloseContext`] or the end of the process.
+/// stays open until the end of the process, or until [`Scrub::twice`] closes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scrub {
     /// The device or partition.
