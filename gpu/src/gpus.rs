@@ -198,40 +198,54 @@ pub(crate) fn end(
     record: &Record,
     patience: Duration,
 ) -> Result<Proof, StepError> {
-    let mut proof = Proof::default();
-    let mut began = Instant::now();
     // A container that is started from now on does not get the device. If the file stays, the lease is ended nevertheless.
     let removed = record.cdi().remove(lease);
     passed("remove CDI spec");
+    // What cannot be ended in one place holds up no other.
+    let in_cgroup = root.map_or(Ok(Proof::default()), |root| {
+        end_cgroup(root, proc, lease, patience)
+    });
+    let began = Instant::now();
+    // It is in no cgroup if there are none here, or if it died before it was moved.
+    let worker = record.worker.map_or(Ok(()), |worker| {
+        worker.process.kill("kill worker", patience)
+    });
+    passed("kill worker");
+    let worker_took = began.elapsed();
+    let containers = match &record.nodes[..] {
+        [] => Ok(None),
+        _ => containers::kill(lease, patience).map(Some),
+    };
+    let mut proof = in_cgroup?;
+    worker?;
+    proof.add("kill worker", worker_took, "");
+    if let Some(killed) = containers? {
+        passed("kill containers");
+        let took = began.elapsed() - worker_took;
+        proof.add("kill containers", took, format_args!("{killed} processes"));
+    }
+    removed?;
+    Ok(proof)
+}
+
+/// Ends what is in the cgroup of a lease, if there is one.
+fn end_cgroup(
+    root: &Root,
+    proc: &Tree,
+    lease: LeaseId,
+    patience: Duration,
+) -> Result<Proof, StepError> {
+    let mut proof = Proof::default();
+    let began = Instant::now();
     let below = below(lease);
-    if let Some(root) = root
-        && root.exists("find lease", &below)?
-    {
+    if root.exists("find lease", &below)? {
         // What is moved into the cgroup from now on finds no device.
         allow_only("deny devices", &root.path(&below), &[])?;
         passed("deny devices");
         proof.add("deny devices", began.elapsed(), "");
         // A worker in the cgroup is killed with the others, and its end is waited for here.
         proof = proof.and(end_processes(root, proc, &below, &aside(lease), patience)?);
-        began = Instant::now();
     }
-    // It is in no cgroup if there are none here, or if it died before it was moved.
-    if let Some(worker) = record.worker {
-        worker.process.kill("kill worker", patience)?;
-        passed("kill worker");
-    }
-    proof.add("kill worker", began.elapsed(), "");
-    if !record.nodes.is_empty() {
-        let began = Instant::now();
-        let killed = containers::kill(lease, patience)?;
-        passed("kill containers");
-        proof.add(
-            "kill containers",
-            began.elapsed(),
-            format_args!("{killed} processes"),
-        );
-    }
-    removed?;
     Ok(proof)
 }
 
@@ -251,7 +265,10 @@ pub(crate) fn root_at(path: &Path) -> Result<Root, StepError> {
 
 #[cfg(test)]
 mod tests {
+    use std::{process::Command, sync::Arc, thread};
+
     use super::*;
+    use crate::{Node, record::Baseline};
 
     #[test]
     fn a_directory_without_the_kernels_files_is_no_cgroup() {
@@ -261,5 +278,45 @@ mod tests {
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
         let in_proc = try_cgroup(Path::new("/proc/self")).unwrap_err();
         assert!(in_proc.detail.contains("/proc/self/probe"), "{in_proc}");
+    }
+
+    #[test]
+    fn what_cannot_be_ended_in_the_cgroup_holds_up_no_container() {
+        let lease = LeaseId(u128::from(std::process::id()) << 64 | 3);
+        let place = tempfile::tempdir().unwrap();
+        // No cgroup, so its devices cannot be denied.
+        fs::create_dir_all(place.path().join("root").join(below(lease))).unwrap();
+        let root = Root::of(Arc::new(Tree::new(place.path())), "root");
+        let mark = containers::mark(lease);
+        let (name, value) = mark.split_once('=').unwrap();
+        let mut container = Command::new("sleep");
+        let mut container = container.arg("1000").env(name, value).spawn().unwrap();
+        while containers::of(lease).is_empty() {
+            thread::yield_now();
+        }
+        let record = Record {
+            uuid: String::new(),
+            is_exclusive: true,
+            nodes: vec![Node {
+                path: "/dev/null".into(),
+                major: 1,
+                minor: 3,
+                is_shared: false,
+            }],
+            cdi: place.path().into(),
+            vram_bytes: 0,
+            one_shot: false,
+            scrub_at_close: false,
+            baseline: Baseline::default(),
+            worker: None,
+            is_dirty: false,
+            is_over: false,
+        };
+        let patience = Duration::from_secs(60);
+        let error = end(Some(&root), &Tree::new("/proc"), lease, &record, patience).unwrap_err();
+        assert_eq!(error.step, "deny devices".into());
+        assert!(containers::of(lease).is_empty());
+        container.kill().unwrap();
+        container.wait().unwrap();
     }
 }

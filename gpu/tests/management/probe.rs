@@ -22,7 +22,7 @@ fn a_device_of_each_vendor_is_found() {
     let asked = lab.place.path().join("asked");
     lab.script(
         "nvidia-modprobe",
-        &format!("echo \"$@\" > {}", asked.display()),
+        &format!("echo \"$@\" >> {}", asked.display()),
     );
     lab.directory.set(Knob::Reserved, &MIB.to_string()).unwrap();
     let probed = lab.discover();
@@ -55,7 +55,7 @@ fn a_device_of_each_vendor_is_found() {
         ..expected
     };
     assert_eq!(*amd, expected);
-    assert_eq!(fs::read_to_string(asked).unwrap(), "-u -c 240\n");
+    assert_eq!(fs::read_to_string(asked).unwrap(), "-c 240\n-u -c 0\n");
     // The emulated devices have no nodes.
     for (device, missing) in [(nvidia, "/dev/nvidia240"), (amd, "it has no render node")] {
         let of_device = |it: &&String| it.starts_with(&device.uuid) && it.contains(missing);

@@ -126,16 +126,18 @@ impl Search<'_> {
         });
         if nodes(&paths).is_err() {
             let minor = minor.to_string();
-            let mut make = Command::new("nvidia-modprobe");
-            // What is still missing then is told.
-            make.args(["-u", "-c", &minor]).output().ok();
+            // With -u, the number is that of nvidia-uvm, whose node it replaces. What is still missing then is told.
+            for arguments in [&["-c", &minor][..], &["-u", "-c", "0"]] {
+                let mut make = Command::new("nvidia-modprobe");
+                make.args(arguments).output().ok();
+            }
         }
         self.existing(device, &paths)
     }
 
     fn existing(&mut self, device: &Device, paths: &[(PathBuf, bool)]) -> Vec<Node> {
         nodes(paths).unwrap_or_else(|why| {
-            let what = "programs on this machine cannot use it (nvidia-modprobe -u makes the nodes of devices)";
+            let what = "programs on this machine cannot use it (nvidia-modprobe -c MINOR makes the nodes of a device, nvidia-modprobe -u -c 0 those of nvidia-uvm)";
             self.warn(&device.uuid, what, why);
             Vec::new()
         })
@@ -199,9 +201,10 @@ impl Search<'_> {
             is_shared: true,
             ..it.clone()
         });
-        let nodes = match &capabilities[..] {
-            [] => Vec::new(),
-            _ => of_device.chain(capabilities).collect(),
+        let nodes = if device.nodes.is_empty() || capabilities.is_empty() {
+            Vec::new()
+        } else {
+            of_device.chain(capabilities).collect()
         };
         self.probed.devices.push(Device { nodes, ..partition });
     }
