@@ -1,6 +1,9 @@
 //! Tenants one after the other, and one beside another.
 
-use std::time::{Duration, Instant};
+use std::{
+    env,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use fabricbios_client::{Argument, Error, GpuBuilder, GpuLease, GpuSession};
@@ -122,11 +125,11 @@ fn leftovers(lease: &GpuLease, report: &mut Report) -> Result<()> {
     let (_, _, found) = bare::search(device)?;
     let what = format!("{left} bytes left by a plain process, {found} looks saw them");
     match found {
-        0 => report.limit(format!(
+        0 if env::var_os("FABRICBIOS_STAND_IN_DIR").is_none() => report.limit(format!(
             "the driver itself clears memory between processes ({what}), so it is not seen here that the scrub does"
         )),
         _ => {
-            report.check("without a lease it would have", true, what);
+            report.check("without a lease it would have", found > 0, what);
         }
     }
     Ok(())
