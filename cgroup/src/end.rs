@@ -20,7 +20,7 @@ const PF_EXITING: u64 = 0x4;
 /// into the cgroup later is frozen. A tracer that keeps a killed process (`PTRACE_O_TRACEEXIT`) is killed too if it is of
 /// the same user or not of root. A process that cannot die (state D) is moved to the cgroup `aside`. One that is exiting
 /// cannot be moved (`cgroup_migrate_add_task` of the kernel) and runs nothing more, but still has its memory and files: it
-/// is waited for. `proc` is `/proc`; `patience` is the longest wait for all of them.
+/// is waited for. `proc` is `/proc`; `patience` is the longest wait for all of them. Without `aside` nothing is moved.
 ///
 /// # Errors
 /// A process may run on, or has not given back what it had after `patience`.
@@ -28,15 +28,14 @@ pub fn end_processes(
     root: &Root,
     proc: &Tree,
     below: &str,
-    aside: &str,
+    aside: Option<&str>,
     patience: Duration,
 ) -> Result<Proof, StepError> {
     let mut proof = Proof::default();
     let began = Instant::now();
-    root.write("freeze", &format!("{below}/cgroup.freeze"), "1")?;
+    freeze_and_kill(root, below)?;
     proof.add("freeze", began.elapsed(), "");
     let killed = Instant::now();
-    root.write("kill", &format!("{below}/cgroup.kill"), "1")?;
     let (mut tracers, mut moved) = (Vec::new(), Vec::new());
     let mut fewest = usize::MAX;
     let mut since = Instant::now();
@@ -62,7 +61,10 @@ pub fn end_processes(
             alive.retain(|&pid| !is_exiting(proc, pid));
             let is_first = tracers.is_empty();
             tracers.extend(kill_tracers(proc, &alive));
-            if !alive.is_empty() && (!is_first || tracers.is_empty()) {
+            if let Some(aside) = aside
+                && !alive.is_empty()
+                && (!is_first || tracers.is_empty())
+            {
                 moved.extend(move_aside(root, proc, &alive, below, aside)?);
             }
             since = Instant::now();
@@ -79,6 +81,12 @@ pub fn end_processes(
     }
     proof.add("kill", killed.elapsed(), found.join("; "));
     Ok(proof)
+}
+
+/// From now on nothing of the cgroup runs on, and all of it has a SIGKILL. Waits for nobody's end.
+pub(crate) fn freeze_and_kill(root: &Root, below: &str) -> Result<(), StepError> {
+    root.write("freeze", &format!("{below}/cgroup.freeze"), "1")?;
+    root.write("kill", &format!("{below}/cgroup.kill"), "1")
 }
 
 /// Kills the tracers of processes, and describes those that it killed. A tracer of root that traces another user's

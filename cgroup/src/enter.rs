@@ -92,7 +92,7 @@ fn check_process(proc: &Tree, pid: i32) -> Result<(), LocalRefusal> {
 }
 
 /// The cgroup v2 of a process, from the mount on.
-fn cgroup_of(proc: &Tree, pid: i32) -> Result<String, String> {
+pub(crate) fn cgroup_of(proc: &Tree, pid: i32) -> Result<String, String> {
     let text = proc
         .read(format!("{pid}/cgroup"))
         .map_err(|error| error.to_string())?;

@@ -1,12 +1,20 @@
 //! Cgroups of leases (cgroup v2): processes of tenants enter them, and end with them.
-#![forbid(unsafe_code)]
 
 mod bindings;
+mod containers;
+mod devices;
 mod end;
 mod enter;
+pub mod holders;
+mod hook;
+mod process;
 mod root;
 
 pub use bindings::{Bindings, Entry};
+pub use containers::Containers;
+pub use devices::{DeviceNumber, allow_only};
 pub use end::{described, end_processes};
 pub use enter::enter;
+pub use hook::{HOOK, hook, hook_main};
+pub use process::Process;
 pub use root::{Cgroupfs, LEASE, Root, failed, join};

@@ -14,6 +14,21 @@ use serde_json::json;
 /// Debian's podman 4.3.1 takes no newer version.
 const VERSION: &str = "0.5.0";
 
+/// So long an engine waits for the hook of a specification, in seconds.
+const HOOK_WITHIN_SECS: u32 = 20;
+
+/// What containers get of a lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Edits<'a> {
+    /// Variables (`NAME=VALUE`).
+    pub environment: &'a [String],
+    /// Device nodes of the host, and the mode that each has in the container. They belong to the container's root.
+    pub nodes: &'a [(&'a Path, u32)],
+    /// A program of the host and its arguments. The engine runs it before the container's program (`createRuntime`), and starts
+    /// nothing if it fails.
+    pub hook: &'a [String],
+}
+
 /// The specifications of one class of devices, such as `gpu`, in a directory.
 #[derive(Clone, Debug)]
 pub struct Cdi {
@@ -37,24 +52,30 @@ impl Cdi {
         format!("{}={lease}", self.kind())
     }
 
-    /// Gives containers these device nodes and variables (`NAME=VALUE`). Only this user can read the file: only root's
-    /// containers may have the devices.
+    /// Gives containers of the lease this. Only this user can read the file: only root's containers may have the devices.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write(
-        &self,
-        lease: LeaseId,
-        environment: &[String],
-        nodes: &[&Path],
-    ) -> Result<(), StepError> {
-        let nodes: Vec<_> = nodes.iter().map(|path| json!({"path": path})).collect();
+    pub fn write(&self, lease: LeaseId, edits: &Edits<'_>) -> Result<(), StepError> {
+        let Edits {
+            environment,
+            nodes,
+            hook,
+        } = *edits;
+        let node = |(path, mode): &(&Path, u32)| json!({"path": path, "uid": 0, "gid": 0, "fileMode": mode});
+        let nodes: Vec<_> = nodes.iter().map(node).collect();
+        let hook = json!({
+            "hookName": "createRuntime",
+            "path": hook.first(),
+            "args": hook,
+            "timeout": HOOK_WITHIN_SECS,
+        });
         let spec = json!({
             "cdiVersion": VERSION,
             "kind": self.kind(),
             "devices": [{
                 "name": lease.to_string(),
-                "containerEdits": {"env": environment, "deviceNodes": nodes},
+                "containerEdits": {"env": environment, "deviceNodes": nodes, "hooks": [hook]},
             }],
         });
         let at = self.file(lease);

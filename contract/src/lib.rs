@@ -16,7 +16,7 @@ mod provider;
 pub mod remote;
 mod store;
 
-pub use cdi::Cdi;
+pub use cdi::{Cdi, Edits};
 pub use guard::{EndByName, Guard};
 pub use local::{Caller, Entered, Given, LocalAccess, LocalRefusal};
 pub use path::{DataPath, Revoked};

@@ -40,9 +40,14 @@ impl CpuEnd {
 impl EndByName for CpuEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
         match self.root.find("find lease", lease)? {
-            Some(below) => {
-                end_processes(&self.root, &self.proc, &below, &aside(lease), ENDS_WITHIN).map(drop)
-            }
+            Some(below) => end_processes(
+                &self.root,
+                &self.proc,
+                &below,
+                Some(&aside(lease)),
+                ENDS_WITHIN,
+            )
+            .map(drop),
             None => Ok(()),
         }
     }

@@ -49,9 +49,13 @@ impl CpuPath {
 
     fn end_processes(&self, lease: LeaseId) -> Result<Proof, StepError> {
         match self.root.find("find lease", lease)? {
-            Some(below) => {
-                end_processes(&self.root, &self.proc, &below, &aside(lease), ENDS_WITHIN)
-            }
+            Some(below) => end_processes(
+                &self.root,
+                &self.proc,
+                &below,
+                Some(&aside(lease)),
+                ENDS_WITHIN,
+            ),
             None => Ok(Proof::nothing_to_cut("the lease has no cgroup")),
         }
     }

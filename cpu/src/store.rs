@@ -115,7 +115,7 @@ impl CpuStore {
         for &lease in &leases {
             if let Some(below) = root.find("find lease", lease)? {
                 tracing::warn!(lease_id = %lease, "ending a lease of CPU cores that are not on offer any more");
-                end_processes(root, &proc, &below, &aside(lease), ENDS_WITHIN)?;
+                end_processes(root, &proc, &below, Some(&aside(lease)), ENDS_WITHIN)?;
             }
         }
         let store = Self::open(CpuConfig {
@@ -539,7 +539,7 @@ impl Store for CpuStore {
                 self.root(),
                 &self.config.proc,
                 &below,
-                &aside(lease),
+                Some(&aside(lease)),
                 ENDS_WITHIN,
             )?;
         }

@@ -620,7 +620,7 @@ fn a_process_that_is_exiting_is_waited_for_and_not_moved() {
     let root = root(&world.kernel).with_steps(fabricbios_cpu::STEPS);
     let proc = world.kernel.tree("proc");
     let below = name(1);
-    let end = |patience| end_processes(&root, &proc, &below, "stuck", patience);
+    let end = |patience| end_processes(&root, &proc, &below, Some("stuck"), patience);
     // Longer than killed processes have until they are looked at.
     let error = end(Duration::from_secs(1)).unwrap_err();
     let expected = format!("pid {} (worker", process.pid);

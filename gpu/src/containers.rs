@@ -3,10 +3,11 @@
 
 use std::{fs, time::Duration};
 
+use fabricbios_cgroup::Process;
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 
-use crate::{holders::pids, process::Process};
+use crate::holders::pids;
 
 /// So often the processes are looked for again: one may have started another one meanwhile.
 const ROUNDS: u32 = 16;

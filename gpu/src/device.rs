@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use fabricbios_cgroup::DeviceNumber;
 use fabricbios_wire::{GPU_CUDA, GPU_MIG, GPU_ROCM, GpuInfo, GpuVendor, ResourceId, health};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,14 @@ pub struct Node {
     /// Programs that use other devices open it too, such as `/dev/nvidiactl`.
     #[serde(default)]
     pub is_shared: bool,
+}
+
+impl Node {
+    /// Its major and its minor number.
+    #[must_use]
+    pub fn number(&self) -> DeviceNumber {
+        (self.major, self.minor)
+    }
 }
 
 /// The health of a device.

@@ -7,15 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::{Root, end_processes};
+use fabricbios_cgroup::{Root, allow_only, end_processes};
 use fabricbios_helper::{Call, CallError, Program, Supervisor};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::LeaseId;
 
 use crate::{
-    Device, Libraries, STEPS, Wiped, containers,
-    device_filter::allow_only,
+    Device, Libraries, Node, STEPS, Wiped, containers,
     end::ROOT,
     management::Scrub,
     record::{Record, Records, failed},
@@ -38,6 +37,8 @@ pub struct GpuConfig {
     pub cgroup: Option<PathBuf>,
     /// The directory of CDI specifications.
     pub cdi: PathBuf,
+    /// The program of this node, in a file that container engines can execute: their hook.
+    pub hook: PathBuf,
     /// Makes calls that may hang.
     pub supervisor: Supervisor,
     /// The program of workers.
@@ -53,6 +54,7 @@ pub struct Gpus {
     /// `None`: this machine allows no control groups for leases, so there are no programs on the node in leases.
     pub(crate) root: Option<Root>,
     pub(crate) cdi: PathBuf,
+    hook: PathBuf,
     pub(crate) proc: Tree,
     pub(crate) supervisor: Supervisor,
     pub(crate) sessions: Sessions,
@@ -101,9 +103,15 @@ impl Gpus {
             records,
             root,
             cdi: config.cdi,
+            hook: config.hook,
             proc: Tree::new("/proc"),
             supervisor: config.supervisor,
         })
+    }
+
+    /// The command line of the hook that registers containers of a lease.
+    pub(crate) fn hook(&self, lease: LeaseId) -> Vec<String> {
+        fabricbios_cgroup::hook(&self.hook, self.records.directory(), lease)
     }
 
     /// Makes a call of a vendor's library in a helper process.
@@ -134,7 +142,8 @@ impl Gpus {
         };
         let below = below(lease);
         root.mkdir("make lease", &below)?;
-        allow_only("device controller", &root.path(&below), &device.nodes)?;
+        let devices: Vec<_> = device.nodes.iter().map(Node::number).collect();
+        allow_only("device controller", &root.path(&below), &devices)?;
         passed("device controller");
         Ok(())
     }
@@ -244,7 +253,13 @@ fn end_cgroup(
         passed("deny devices");
         proof.add("deny devices", began.elapsed(), "");
         // A worker in the cgroup is killed with the others, and its end is waited for here.
-        proof = proof.and(end_processes(root, proc, &below, &aside(lease), patience)?);
+        proof = proof.and(end_processes(
+            root,
+            proc,
+            &below,
+            Some(&aside(lease)),
+            patience,
+        )?);
     }
     Ok(proof)
 }
@@ -268,7 +283,7 @@ mod tests {
     use std::{process::Command, sync::Arc, thread};
 
     use super::*;
-    use crate::{Node, record::Baseline};
+    use crate::record::Baseline;
 
     #[test]
     fn a_directory_without_the_kernels_files_is_no_cgroup() {

@@ -8,11 +8,12 @@ use std::{
     },
 };
 
+use fabricbios_cgroup::Process;
 use fabricbios_helper::{Call, Caller, Failure};
 use nix::sys::stat::makedev;
 use serde::{Deserialize, Serialize};
 
-use crate::{Node, process::Process};
+use crate::Node;
 
 /// Looks for the processes that have one of the nodes open, or mapped. Those that end meanwhile are left out, and the helper
 /// processes of this node. It asks for every open file of the machine, and the file system of one of them may not answer.

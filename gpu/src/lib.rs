@@ -7,7 +7,6 @@
 
 mod containers;
 mod device;
-mod device_filter;
 mod driver;
 mod end;
 mod gpus;
@@ -15,7 +14,6 @@ mod holders;
 mod libraries;
 pub mod management;
 mod path;
-mod process;
 mod record;
 mod sessions;
 mod steps;

@@ -10,7 +10,7 @@ use std::{
 
 use fabricbios_cgroup::{Bindings, enter};
 use fabricbios_contract::{
-    Caller, DataPath, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
+    Caller, DataPath, Edits, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
 };
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
@@ -23,6 +23,9 @@ use crate::{Device, Gpus, QUEUE_SLOTS, containers, gpus::below, record::Record, 
 
 /// A worker of a shared lease is asked to wipe its memory and to end; after so long it is killed.
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
+
+/// In a container every user may use the device, as on machines where the vendor's driver makes the nodes.
+const NODE_MODE: u32 = 0o666;
 
 /// The path to the GPUs of a node.
 #[derive(Debug)]
@@ -157,8 +160,14 @@ impl DataPath for GpuPath {
         if has_programs {
             let (variable, value) = device.environment();
             let environment = [format!("{variable}={value}"), containers::mark(lease)];
-            let nodes: Vec<&Path> = record.nodes.iter().map(|it| &*it.path).collect();
-            let written = record.cdi().write(lease, &environment, &nodes);
+            let nodes = record.nodes.iter().map(|it| (&*it.path, NODE_MODE));
+            let nodes: Vec<(&Path, u32)> = nodes.collect();
+            let edits = Edits {
+                environment: &environment,
+                nodes: &nodes,
+                hook: &self.gpus.hook(lease),
+            };
+            let written = record.cdi().write(lease, &edits);
             written.map_err(BindError::Failed)?;
             passed("write CDI spec");
         }

@@ -6,12 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fabricbios_cgroup::Process;
 use fabricbios_contract::Cdi;
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Node, management, process::Process};
+use crate::{Node, management};
 
 /// The files of records end so.
 const SUFFIX: &str = ".gpu";
@@ -94,6 +95,10 @@ pub(crate) struct Records(PathBuf);
 impl Records {
     pub(crate) fn at(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.0
     }
 
     /// Only root may reach the sockets of workers.

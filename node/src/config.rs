@@ -12,7 +12,7 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use fabricbios_cpu::{CpuList, Wanted};
 use fabricbios_fallback_udp::FbbuConfig;
-use fabricbios_wire::Size;
+use fabricbios_wire::{LeaseId, Size};
 use serde::Deserialize;
 
 use crate::{
@@ -67,6 +67,20 @@ pub enum Command {
     /// Serve the session of one lease of a GPU, as the daemon orders over standard input.
     #[command(hide = true)]
     GpuWorker,
+    /// Register a container with the lease whose device it gets: container engines run this before they start it.
+    #[command(hide = true)]
+    CdiHook(CdiHook),
+}
+
+/// Arguments of the hook of container engines.
+#[derive(Args, Clone, Debug)]
+pub struct CdiHook {
+    /// The directory of the records of the lease's kind
+    #[arg(long)]
+    pub records: PathBuf,
+    /// The lease
+    #[arg(long)]
+    pub lease: LeaseId,
 }
 
 /// Flags, each of which may also stand in the configuration file under the same name.

@@ -12,7 +12,7 @@ use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    config::{Cli, Command, Settings},
+    config::{CdiHook, Cli, Command, Settings},
     helpers, journal, log_format, run, watchdog,
 };
 
@@ -38,6 +38,15 @@ pub fn main() -> ExitCode {
             journal::journal_main(&arguments).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
         Command::GpuWorker => fabricbios_gpu::worker::worker_main(),
+        Command::CdiHook(CdiHook { records, lease }) => {
+            match fabricbios_cgroup::hook_main(&records, lease) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(why) => {
+                    eprintln!("fabricbiosd {}: {why}", fabricbios_cgroup::HOOK);
+                    ExitCode::FAILURE
+                }
+            }
+        }
     }
 }
 

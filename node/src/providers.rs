@@ -1,7 +1,7 @@
 //! The kinds of resource that this daemon leases: each has a folder and a line in [`KINDS`]. docs/adding-a-kind.md
 //! explains how to add one.
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{collections::BTreeSet, env, fmt, path::PathBuf, sync::Arc};
 
 use anyhow::Context;
 use fabricbios_contract::{LocalAccess, Provider};
@@ -71,6 +71,14 @@ pub struct Opening<'a> {
     pub supervisor: &'a Supervisor,
     /// The program that runs, for processes that outlive this one.
     pub program: &'a Program,
+}
+
+/// The file of this program, which container engines run. A newer version may have taken its place later.
+///
+/// # Errors
+/// The file is not known.
+pub(crate) fn own_program() -> anyhow::Result<PathBuf> {
+    env::current_exe().context("find the file of this program")
 }
 
 /// An open kind.

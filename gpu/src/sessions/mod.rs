@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_cgroup::Process;
 use fabricbios_helper::{Line, Program};
 use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
@@ -21,7 +22,6 @@ use nix::sys::{socket::MsgFlags, stat::stat};
 
 use crate::{
     Device, Libraries,
-    process::Process,
     record::{Record, Records, Worker, failed, remove_file},
     steps::passed,
     worker::WorkerOrder,

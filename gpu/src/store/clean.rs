@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabricbios_cgroup::Process;
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 
@@ -13,7 +14,6 @@ use super::GpuStore;
 use crate::{
     Health,
     management::{Accounted, Reset},
-    process::Process,
     record::{Listed, Record},
     steps::passed,
 };

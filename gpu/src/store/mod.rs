@@ -8,6 +8,7 @@ use std::{
     time::Instant,
 };
 
+use fabricbios_cgroup::Process;
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
     BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, StepError,
@@ -18,7 +19,6 @@ use crate::{
     Device, Gpus, Health, containers,
     holders::Holders,
     management::{Account, Accounted},
-    process::Process,
     record::{Baseline, Listed, Record},
     steps::passed,
 };

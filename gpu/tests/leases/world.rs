@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     os::unix::net::UnixStream,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
 };
@@ -74,11 +75,12 @@ impl World {
     }
 
     pub(crate) fn of(device: Device, lab: Lab, turn: MutexGuard<'static, ()>, apart: bool) -> Self {
-        let program = env!("CARGO_BIN_EXE_fabricbios-gpu-calls").as_ref();
+        let program: &Path = env!("CARGO_BIN_EXE_fabricbios-gpu-calls").as_ref();
         let config = GpuConfig {
             records: lab.place.path().join("records"),
             cgroup: None,
             cdi: lab.place.path().join("cdi"),
+            hook: program.to_owned(),
             supervisor: lab.supervisor.clone(),
             program: Program::copy_of(program).unwrap(),
             libraries: lab.libraries.clone(),

@@ -19,7 +19,7 @@ use fabricbios_wire::{NodeId, Refusal, ResourceId, ResourceType, Size, Transport
 use nix::unistd::geteuid;
 
 use self::offer::{OfferedGpu, offer, session_slots};
-use crate::providers::{Continuity, Offered, OfferedResource, Opened, Opening};
+use crate::providers::{Continuity, Offered, OfferedResource, Opened, Opening, own_program};
 
 /// A vendor's library that says nothing for so long hangs.
 const PROBE_SILENCE: Duration = Duration::from_secs(20);
@@ -165,6 +165,7 @@ fn gpus(opening: &Opening<'_>) -> anyhow::Result<Gpus> {
         records: records(&opening.node_id),
         cgroup: mount.map(|mount| mount.place.join(format!("fabricbios-gpu-{node}"))),
         cdi: { opening.settings.cdi_dir.clone() }.unwrap_or_else(|| PathBuf::from("/run/cdi")),
+        hook: own_program()?,
         supervisor: opening.supervisor.clone(),
         program: opening.program.clone(),
         libraries: Libraries::default(),

@@ -11,7 +11,10 @@ use fabricbios_wire::ResourceType;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use super::{Interface, interface_and_number, places, records};
-use crate::{detect::resource_id, providers::Opening};
+use crate::{
+    detect::resource_id,
+    providers::{Opening, own_program},
+};
 
 /// In an error.
 const END: &str = "end leases of virtual functions that an earlier run has left; offer their card again with --sriov-pf, or end the process named here";
@@ -81,6 +84,7 @@ pub(super) fn open(
         count,
         places: places(&records),
         cdi: cdi.to_string_lossy().into_owned(),
+        hook: own_program()?,
         supervisor: supervisor.clone(),
         links: netlink.clone(),
     });

@@ -6,7 +6,7 @@ use fabricbios_helper::Supervisor;
 use fabricbios_lease::{
     AllocationMode, Dimension, Durability, FenceScope, Offer, StepError, Takes,
 };
-use fabricbios_wire::{Enforcement, PciFunction, ResourceId};
+use fabricbios_wire::{Enforcement, LeaseId, PciFunction, ResourceId};
 
 use super::{
     call::{Act, Operator},
@@ -67,6 +67,8 @@ pub struct CardConfig {
     pub places: Places,
     /// The directory where container engines look for specifications: a tmpfs such as `/run/cdi`.
     pub cdi: String,
+    /// The program of this node, in a file that container engines can execute: their hook.
+    pub hook: PathBuf,
     /// Makes calls that may hang; it must know [`calls`](super::calls).
     pub supervisor: Supervisor,
     /// Links of the node's namespace.
@@ -89,6 +91,8 @@ pub struct Card {
     pub(super) records: Records,
     pub(super) cutter: Cutter,
     pub(super) cdi: String,
+    hook: PathBuf,
+    records_directory: PathBuf,
 }
 
 impl Card {
@@ -104,6 +108,7 @@ impl Card {
             count,
             places,
             cdi,
+            hook,
             supervisor,
             links,
         } = config;
@@ -116,7 +121,7 @@ impl Card {
         check_count(&name, count, total)?;
         let missing = || refused(&name, "the node's network namespace has no such interface");
         let link = links.link(By::Name(&name))?.ok_or_else(missing)?;
-        let records = Records::at(places.records);
+        let records = Records::at(&places.records);
         records.make_directory()?;
         let operator = Operator { pci, supervisor };
         links.set_up(By::Index(link.index))?;
@@ -132,6 +137,8 @@ impl Card {
             records,
             cutter,
             cdi,
+            hook,
+            records_directory: places.records,
             name,
         };
         let were_there = card.make_functions(count.unwrap_or(total))?;
@@ -181,6 +188,11 @@ impl Card {
     #[must_use]
     pub fn count(&self) -> u32 {
         u32::try_from(self.functions.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The command line of the hook that registers containers of a lease.
+    pub(super) fn hook(&self, lease: LeaseId) -> Vec<String> {
+        fabricbios_cgroup::hook(&self.hook, &self.records_directory, lease)
     }
 
     /// What the node does not enforce with this card, for people.

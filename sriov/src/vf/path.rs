@@ -8,7 +8,7 @@ use std::{
 };
 
 use fabricbios_contract::{
-    Caller, DataPath, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
+    Caller, DataPath, Edits, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
 };
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Gate, Linger, Lookup, Proof,
@@ -147,8 +147,12 @@ impl VfPath {
             (HandOver::Vfio, _) => {
                 if let (Some(vfio), Some(group)) = (&record.vfio, self.cutter().group(record)) {
                     let environment = [format!("FABRICBIOS_PCI_FUNCTION={}", record.function)];
-                    let nodes = [Path::new("/dev/vfio/vfio"), &group];
-                    vfio.cdi().write(lease, &environment, &nodes)?;
+                    let edits = Edits {
+                        environment: &environment,
+                        nodes: &[(Path::new("/dev/vfio/vfio"), 0o666), (&group, 0o600)],
+                        hook: &self.card.hook(lease),
+                    };
+                    vfio.cdi().write(lease, &edits)?;
                     steps::passed("write CDI spec");
                 }
             }

@@ -392,6 +392,7 @@ pub(crate) fn card(
         count,
         places: places(&kernel.root),
         cdi: kernel.root.join("cdi").to_str().unwrap().to_owned(),
+        hook: "/usr/sbin/fabricbiosd".into(),
         supervisor: Supervisor::of_threads(vec![handler]),
         links: kernel.clone(),
     })

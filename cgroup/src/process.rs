@@ -9,26 +9,45 @@ use serde::{Deserialize, Serialize};
 
 /// A process of this boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Process {
-    pub(crate) pid: i32,
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
     /// Ticks since the boot (`/proc/PID/stat`, field 22).
     start: u64,
 }
 
 impl Process {
     /// The process that has the number now.
-    pub(crate) fn of(pid: i32) -> Option<Self> {
-        let (start, _) = stat(pid)?;
-        Some(Self { pid, start })
+    #[must_use]
+    pub fn of(pid: i32) -> Option<Self> {
+        Some(Self {
+            pid,
+            start: start_of(pid)?,
+        })
     }
 
-    /// Whether it still runs, or has not given back what it had. The files of one that was not waited for are closed.
-    pub(crate) fn is_there(self) -> bool {
-        stat(self.pid).is_some_and(|(start, is_zombie)| start == self.start && !is_zombie)
+    /// Whether any thread of it still runs, or has not given back what it had. The state in /proc is that of the first thread,
+    /// which may end before the others.
+    #[must_use]
+    pub fn is_there(self) -> bool {
+        match Pidfd::open(Pid::from_raw(self.pid)) {
+            Err(Errno::ESRCH) => false,
+            // What is not known to have ended is there.
+            Err(_) => true,
+            Ok(process) => {
+                self.is(&process) && !matches!(process.ends_within(Duration::ZERO), Ok(true))
+            }
+        }
+    }
+
+    /// Whether the descriptor is of this process, and not of the next one with this number.
+    fn is(self, _opened: &Pidfd) -> bool {
+        start_of(self.pid) == Some(self.start)
     }
 
     /// For people.
-    pub(crate) fn describe(self) -> String {
+    #[must_use]
+    pub fn describe(self) -> String {
         let field = |name: &str| {
             let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -43,14 +62,14 @@ impl Process {
     ///
     /// # Errors
     /// It has not ended after `patience`.
-    pub(crate) fn kill(self, step: &'static str, patience: Duration) -> Result<(), StepError> {
+    pub fn kill(self, step: &'static str, patience: Duration) -> Result<(), StepError> {
         let fail = |why: String| StepError::new(step, format!("{}: {why}", self.describe()));
         let process = match Pidfd::open(Pid::from_raw(self.pid)) {
             Err(Errno::ESRCH) => return Ok(()),
             opened => opened.map_err(|errno| fail(errno.to_string()))?,
         };
         // The descriptor may be of the next process with this number.
-        if !self.is_there() {
+        if !self.is(&process) {
             return Ok(());
         }
         match process.signal(Signal::SIGKILL) {
@@ -68,20 +87,31 @@ impl Process {
     }
 }
 
-/// The start of the process with this number, and whether it has ended and was not waited for.
-fn stat(pid: i32) -> Option<(u64, bool)> {
+/// When the process with this number began.
+fn start_of(pid: i32) -> Option<u64> {
+    field_of_stat(pid, 22)
+}
+
+/// The process that started this one.
+pub(crate) fn parent_of(pid: i32) -> Option<i32> {
+    field_of_stat(pid, 4).and_then(|it| i32::try_from(it).ok())
+}
+
+/// A field of `/proc/PID/stat` behind the name, by its number in proc_pid_stat(5).
+fn field_of_stat(pid: i32, number: usize) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may contain anything.
+    // The name, in brackets, may contain anything. The state, field 3, is behind it.
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?;
-    let start = fields.nth(18)?.parse().ok()?;
-    Some((start, matches!(state, "Z" | "X")))
+    rest.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, id};
+    use std::{
+        io::{BufRead, BufReader},
+        process::{Command, Stdio, id},
+        thread,
+    };
 
     use super::*;
 
@@ -102,5 +132,30 @@ mod tests {
         assert!(!process.is_there());
         child.wait().unwrap();
         process.kill("kill", Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_there_until_the_last_one_has() {
+        // The first thread ends and another one waits for the end of the input.
+        let script = "import ctypes, sys, threading\n\
+                      threading.Thread(target=sys.stdin.read).start()\n\
+                      print(flush=True)\n\
+                      ctypes.CDLL(None).syscall(60, 0)\n";
+        let mut child = Command::new("python3");
+        let child = child.arg("-c").arg(script);
+        let child = child.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        let process = Process::of(i32::try_from(child.id()).unwrap()).unwrap();
+        let is_zombie = || process.describe().contains("zombie");
+        while !is_zombie() {
+            thread::yield_now();
+        }
+        assert!(process.is_there());
+        process.kill("kill", Duration::from_secs(60)).unwrap();
+        assert!(!process.is_there());
+        child.wait().unwrap();
     }
 }

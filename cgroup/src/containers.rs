@@ -1,0 +1,385 @@
+//! The containers that a container engine has given a device of a lease. Each is registered by a hook that the engine runs
+//! before it starts the container's program, and ends with the lease: its control group is frozen and killed.
+//!
+//! A lease has a directory of files, one for each control group. The file [`OPEN`] among them says that the lease takes
+//! containers. The hook writes its file first and looks for `open` afterwards; a cut removes `open` first and reads the files
+//! afterwards. So one of the two sees the other, and nobody waits for a lock.
+
+use std::{
+    fs, io,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use fabricbios_kernfs::{Tree, mounts};
+use fabricbios_lease::{Proof, StepError};
+use fabricbios_wire::LeaseId;
+
+use crate::{
+    devices::allow_only,
+    end::{end_processes, freeze_and_kill},
+    enter::cgroup_of,
+    process::parent_of,
+    root::{LEASE, Root},
+};
+
+/// The directory of a lease ends so.
+const SUFFIX: &str = ".containers";
+
+/// The lease takes containers. The file names the namespaces in which the daemon sees processes and control groups.
+const OPEN: &str = "open";
+
+/// A container has one process when its hook runs. The engine's own helpers may be beside it for a moment.
+const MEMBERS_MAX: usize = 64;
+
+/// The containers of one lease.
+#[derive(Clone, Debug)]
+pub struct Containers {
+    directory: PathBuf,
+    steps: &'static [&'static str],
+}
+
+/// A control group that is registered.
+struct Registered {
+    /// The inode of its directory, which the kernel gives to no other control group of this boot.
+    id: u64,
+    root: Root,
+    /// Its name in `root`.
+    below: String,
+    file: PathBuf,
+}
+
+impl Containers {
+    /// Of a lease, in the directory of the records of its kind, which has these steps.
+    #[must_use]
+    pub fn of(records: &Path, lease: LeaseId, steps: &'static [&'static str]) -> Self {
+        Self {
+            directory: records.join(format!("{lease}{SUFFIX}")),
+            steps,
+        }
+    }
+
+    fn passed(&self, step: &'static str) {
+        fabricbios_kernfs::step_passed(self.steps, step);
+    }
+
+    /// Lets containers register from now on.
+    ///
+    /// # Errors
+    /// The directory or the file cannot be made.
+    pub fn open(&self) -> Result<(), StepError> {
+        const STEP: &str = "take containers";
+        let mut make = fs::DirBuilder::new();
+        let made = make.recursive(true).mode(0o700).create(&self.directory);
+        made.map_err(|error| failed(STEP, &self.directory, &error))?;
+        let new = self.directory.join("open.new");
+        let written = namespaces().and_then(|text| {
+            fs::write(&new, text)?;
+            fs::rename(&new, self.directory.join(OPEN))
+        });
+        written.map_err(|error| failed(STEP, &new, &error))?;
+        self.passed(STEP);
+        Ok(())
+    }
+
+    /// Registers the container of this process: its first one, which waits until the engine lets it go on. Called by the hook.
+    ///
+    /// # Errors
+    /// For the engine's user: the container must not be started.
+    pub fn register(&self, pid: i32) -> Result<(), String> {
+        let over = || {
+            "the lease is over, or this node has never had it: lease the device again".to_owned()
+        };
+        let shown = self.directory.display();
+        let open = self.directory.join(OPEN);
+        let read = fs::read_to_string(&open).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => over(),
+            _ => format!("{}: {error}", open.display()),
+        })?;
+        let own = namespaces().map_err(|error| error.to_string())?;
+        if read != own {
+            return Err(format!(
+                "the container engine runs in other namespaces ({own}) than the daemon ({read}): start the container from the node itself"
+            ));
+        }
+        let tree = Tree::new("/proc");
+        let name = cgroup_of(&tree, pid)?;
+        let mount = mount()?;
+        let at = mount.join(name.trim_start_matches('/'));
+        check_place(&name, &at, pid)?;
+        let id = inode(&at).map_err(|error| format!("{}: {error}", at.display()))?;
+        self.check_others(&name)?;
+        self.forget_ended();
+        let new = self.directory.join(format!("{id}.new"));
+        let file = self.directory.join(id.to_string());
+        let written = fs::write(&new, &name).and_then(|()| fs::rename(&new, &file));
+        written.map_err(|error| format!("{shown}: {error}"))?;
+        self.passed("register container");
+        // The container may have been moved meanwhile.
+        let moved = cgroup_of(&tree, pid)? != name;
+        if moved || !open.exists() {
+            fs::remove_file(&file).ok();
+            return Err(if moved {
+                format!("process {pid} was moved out of {name} meanwhile")
+            } else {
+                over()
+            });
+        }
+        Ok(())
+    }
+
+    /// Control groups of another lease's containers, in it or around it, would end this container with that lease.
+    fn check_others(&self, name: &str) -> Result<(), String> {
+        let records = self.directory.parent().and_then(Path::parent);
+        let kinds = records.into_iter().flat_map(directories);
+        for other in kinds.flat_map(|it| directories(&it)) {
+            let is_lease = other.to_string_lossy().ends_with(SUFFIX);
+            if !is_lease || other == self.directory {
+                continue;
+            }
+            let others = Self {
+                directory: other,
+                steps: &[],
+            };
+            for registered in others.registered().map_err(|error| error.to_string())? {
+                let its = format!("/{}", registered.root.name(&registered.below));
+                if is_within(name, &its) || is_within(&its, name) {
+                    return Err(format!(
+                        "the container's control group {name} belongs to another lease's container ({its}): give a container the devices of one lease"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A lease may have had many containers that have ended.
+    fn forget_ended(&self) {
+        for (id, name, file) in self.files().unwrap_or_default() {
+            let at = mount().map(|mount| mount.join(name.trim_start_matches('/')));
+            if at.is_ok_and(|at| inode(&at).ok() != Some(id)) {
+                fs::remove_file(file).ok();
+            }
+        }
+    }
+
+    /// Every file: the number and the name of a control group.
+    fn files(&self) -> io::Result<Vec<(u64, String, PathBuf)>> {
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut files = Vec::new();
+        for entry in entries {
+            let file = entry?.path();
+            let id = file.file_name().and_then(|it| it.to_str()?.parse().ok());
+            let Some(id) = id else { continue };
+            match fs::read_to_string(&file) {
+                Ok(name) => files.push((id, name, file)),
+                // A hook has removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(files)
+    }
+
+    /// The control groups that are still there.
+    fn registered(&self) -> io::Result<Vec<Registered>> {
+        let files = self.files()?;
+        if files.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mount = mount().map_err(io::Error::other)?;
+        let mut all = Vec::new();
+        for (id, name, file) in files {
+            let (above, below) = name.rsplit_once('/').unwrap_or(("", &name));
+            match inode(&mount.join(name.trim_start_matches('/'))) {
+                Ok(found) if found == id => {}
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                // It has ended, and its name may be another container's.
+                _ => continue,
+            }
+            let tree = Arc::new(Tree::new(&mount));
+            all.push(Registered {
+                id,
+                root: Root::of(tree, above.trim_start_matches('/')).with_steps(self.steps),
+                below: below.to_owned(),
+                file,
+            });
+        }
+        Ok(all)
+    }
+
+    /// Takes no container any more, and ends those that are registered: freezes and kills all of them, then waits for
+    /// their ends, at most for `patience` in all. What is started in their control groups later opens no device.
+    ///
+    /// # Errors
+    /// A process of a container may run on.
+    pub fn end(&self, proc: &Tree, patience: Duration) -> Result<Proof, StepError> {
+        const STEP: &str = "end containers";
+        let began = Instant::now();
+        let on_directory = |error: io::Error| failed(STEP, &self.directory, &error);
+        match fs::remove_file(self.directory.join(OPEN)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(on_directory(error));
+            }
+            _ => {}
+        }
+        self.passed("take no containers");
+        let all = self.registered().map_err(on_directory)?;
+        if all.is_empty() {
+            return Ok(Proof::default());
+        }
+        // What cannot be ended in one place holds up no other.
+        let frozen: Vec<_> = all
+            .iter()
+            .map(|it| freeze_and_kill(&it.root, &it.below))
+            .collect();
+        let mut proof = Proof::default();
+        let mut found = Vec::new();
+        let mut outcome = Ok(());
+        for (container, frozen) in all.iter().zip(frozen) {
+            let at = container.root.path(&container.below);
+            // Its own device controller let it open the device.
+            let denied = allow_only("deny devices", &at, &[]);
+            let left = patience.saturating_sub(began.elapsed());
+            let ended = frozen
+                .and_then(|()| end_processes(&container.root, proc, &container.below, None, left));
+            if let Err(error) = ended {
+                // The engine removes an empty control group.
+                if inode(&at).ok() == Some(container.id) {
+                    outcome = outcome.and(Err(error));
+                    continue;
+                }
+            }
+            found.push(match denied {
+                Ok(()) => at.display().to_string(),
+                Err(error) => format!(
+                    "{} (its permission was not withdrawn: {error})",
+                    at.display()
+                ),
+            });
+            fs::remove_file(&container.file).ok();
+        }
+        outcome?;
+        self.passed(STEP);
+        proof.add(STEP, began.elapsed(), found.join(", "));
+        Ok(proof)
+    }
+
+    /// Checks that no container is registered and none can be.
+    ///
+    /// # Errors
+    /// One is, or the files cannot be read.
+    pub fn check_ended(&self, step: &'static str) -> Result<(), StepError> {
+        let on_directory = |error: io::Error| failed(step, &self.directory, &error);
+        let left = self.registered().map_err(on_directory)?;
+        if self.directory.join(OPEN).exists() || !left.is_empty() {
+            let names = left
+                .iter()
+                .map(|it| it.root.path(&it.below).display().to_string());
+            let names: Vec<String> = names.collect();
+            let why = format!(
+                "containers of the lease are there or can be started: {}",
+                names.join(", ")
+            );
+            return Err(StepError::new(step, why));
+        }
+        Ok(())
+    }
+
+    /// Forgets the lease. To be called after [`Containers::end`].
+    ///
+    /// # Errors
+    /// The directory cannot be removed.
+    pub fn remove(&self) -> Result<(), StepError> {
+        match fs::remove_dir_all(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("forget containers", &self.directory, &error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Refuses a control group that is not the container's alone.
+fn check_place(name: &str, at: &Path, pid: i32) -> Result<(), String> {
+    let refuse = |why: String| Err(format!("the container's control group is {name}: {why}"));
+    if !name.starts_with('/') || name == "/" || name.split('/').any(|part| part == "..") {
+        return refuse(
+            "the container has none of its own; start it with control groups (podman --cgroups=enabled)".into(),
+        );
+    }
+    if name.split('/').any(|part| part.starts_with(LEASE)) {
+        return refuse("it is in that of a lease; start the container outside of leases".into());
+    }
+    let mut members = Vec::new();
+    members_of(at, &mut members).map_err(|error| format!("{}: {error}", at.display()))?;
+    if members.len() > MEMBERS_MAX {
+        return refuse(format!("it has {} processes already", members.len()));
+    }
+    let is_its = |member: &i32| {
+        let mut at = Some(*member);
+        // Up to the container's first process; a process of the node is reached from 1 or 0.
+        while let Some(it) = at.filter(|it| *it > 1) {
+            if it == pid {
+                return true;
+            }
+            at = parent_of(it);
+        }
+        false
+    };
+    match members.iter().find(|it| !is_its(it)) {
+        Some(other) => refuse(format!(
+            "it has process {other} too, which is not the container's; give the container a control group of its own"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The processes of a control group and of those in it, not many more than [`MEMBERS_MAX`].
+fn members_of(at: &Path, members: &mut Vec<i32>) -> io::Result<()> {
+    let text = fs::read_to_string(at.join("cgroup.procs"))?;
+    members.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+    for child in directories(at) {
+        if members.len() > MEMBERS_MAX {
+            return Ok(());
+        }
+        members_of(&child, members)?;
+    }
+    Ok(())
+}
+
+fn directories(at: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(at).into_iter().flatten().flatten();
+    let directories = entries.filter(|it| it.file_type().is_ok_and(|it| it.is_dir()));
+    directories.map(|it| it.path())
+}
+
+fn is_within(name: &str, other: &str) -> bool {
+    Path::new(name).starts_with(other)
+}
+
+fn inode(at: &Path) -> io::Result<u64> {
+    fs::metadata(at).map(|it| it.ino())
+}
+
+/// Where cgroup v2 is mounted.
+fn mount() -> Result<PathBuf, String> {
+    let mount = mounts().into_iter().find(|it| it.kind == "cgroup2");
+    let mount = mount.map(|it| it.place);
+    mount.ok_or_else(|| "no file system of cgroup v2 is mounted".to_owned())
+}
+
+/// The namespaces in which this process sees numbers of processes and names of control groups.
+fn namespaces() -> io::Result<String> {
+    let [pid, cgroup] = ["pid", "cgroup"].map(|it| fs::read_link(format!("/proc/self/ns/{it}")));
+    Ok(format!("{} {}", pid?.display(), cgroup?.display()))
+}
+
+fn failed(step: &'static str, at: &Path, error: &io::Error) -> StepError {
+    StepError::new(step, format_args!("{}: {error}", at.display())).with_errno(error.raw_os_error())
+}

@@ -1,0 +1,208 @@
+//! Who has a file open: the tables of open files of all processes, each looked at once.
+//!
+//! Any user can make this long, with processes, threads and open files. So it is a helper process's work, with a time limit,
+//! and nothing that ends access waits for it. Tables with few files come first: who fills one delays nobody's but his own.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use nix::libc;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+
+use crate::{devices::DeviceNumber, process::parent_of};
+
+/// `KCMP_FILES` of include/uapi/linux/kcmp.h.
+const FILES: libc::c_int = 2;
+
+/// A table of open files. Threads share one, unless one of them has left it (unshare(2), `CLONE_FILES`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// The process.
+    pub pid: i32,
+    thread: i32,
+    /// How many files it has; 0 before Linux 6.2, which does not tell.
+    files: u64,
+}
+
+/// Something that a process has open.
+#[derive(Clone, Debug)]
+pub struct OpenFile {
+    /// The link in /proc.
+    at: PathBuf,
+    /// What the link says: a path as the process sees it, or `socket:[…]`, `anon_inode:…`.
+    pub name: PathBuf,
+}
+
+/// All tables of all processes, those with the fewest files first.
+#[must_use]
+pub fn tables() -> Vec<Table> {
+    let mut tables: Vec<Table> = pids().flat_map(tables_of).collect();
+    tables.sort_by_key(|it| it.files);
+    tables
+}
+
+/// The numbers of all processes.
+fn pids() -> impl Iterator<Item = i32> {
+    numbers("/proc".into())
+}
+
+fn numbers(directory: PathBuf) -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// The tables of one process. One that has ended has none; its first thread may have ended before the others.
+#[must_use]
+pub fn tables_of(pid: i32) -> Vec<Table> {
+    let mut tables: Vec<Table> = Vec::new();
+    for thread in numbers(format!("/proc/{pid}/task").into()) {
+        if tables.iter().any(|it| shares_files(it.thread, thread)) {
+            continue;
+        }
+        let at = format!("/proc/{pid}/task/{thread}/fd");
+        if let Ok(found) = fs::metadata(at) {
+            tables.push(Table {
+                pid,
+                thread,
+                files: found.len(),
+            });
+        }
+    }
+    tables
+}
+
+/// A kernel without kcmp(2) does not tell; then each thread counts.
+fn shares_files(one: i32, other: i32) -> bool {
+    // SAFETY: kcmp(2) takes five integers.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, FILES, 0, 0) == 0 }
+}
+
+impl Table {
+    /// What is open there now.
+    pub fn files(self) -> impl Iterator<Item = OpenFile> {
+        links(format!("/proc/{}/task/{}/fd", self.pid, self.thread))
+    }
+
+    /// Files that its process has mapped; a mapping stays when its descriptor is closed.
+    pub fn mapped(self) -> impl Iterator<Item = OpenFile> {
+        links(format!("/proc/{}/map_files", self.pid))
+    }
+}
+
+fn links(directory: String) -> impl Iterator<Item = OpenFile> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    entries.filter_map(|entry| {
+        let at = entry.ok()?.path();
+        let name = fs::read_link(&at).ok()?;
+        Some(OpenFile { at, name })
+    })
+}
+
+impl OpenFile {
+    /// Whether it is one of these devices, under whatever name. No file system is asked for news of the file, since one may not
+    /// answer.
+    #[must_use]
+    pub fn is_one_of(&self, devices: &[DeviceNumber]) -> bool {
+        // Sockets, pipes and the like.
+        if !self.name.is_absolute() {
+            return false;
+        }
+        let found = statx(CWD, &self.at, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+        found.is_ok_and(|it| {
+            FileType::from_raw_mode(it.stx_mode.into()) == FileType::CharacterDevice
+                && devices.contains(&(it.stx_rdev_major, it.stx_rdev_minor))
+        })
+    }
+}
+
+/// The number of the character device at a path.
+#[must_use]
+pub fn device_at(path: &Path) -> Option<DeviceNumber> {
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE).ok()?;
+    let is_device = FileType::from_raw_mode(found.stx_mode.into()) == FileType::CharacterDevice;
+    is_device.then_some((found.stx_rdev_major, found.stx_rdev_minor))
+}
+
+/// Whether a process is one of these, or was started by one of them, or by one that they started.
+#[must_use]
+pub fn is_of(pid: i32, owners: &[i32]) -> bool {
+    let mut at = Some(pid);
+    // Of a process that ends meanwhile, the parent may be unknown, or another process's child by then.
+    for _ in 0..PARENTS_MAX {
+        match at {
+            Some(pid) if owners.contains(&pid) => return true,
+            Some(pid) if pid > 1 => at = parent_of(pid),
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// So far up is_of looks. The node's own processes are three deep.
+const PARENTS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, process::id, sync::mpsc, thread};
+
+    use super::*;
+
+    const FULL: [DeviceNumber; 1] = [(1, 7)];
+
+    fn own() -> i32 {
+        i32::try_from(id()).unwrap()
+    }
+
+    fn has_full_open() -> bool {
+        let mut files = tables_of(own()).into_iter().flat_map(Table::files);
+        files.any(|it| it.is_one_of(&FULL))
+    }
+
+    #[test]
+    fn who_opens_a_device_is_found_and_who_closes_it_is_not() {
+        assert_eq!(device_at(Path::new("/dev/full")), Some(FULL[0]));
+        let open = File::open("/dev/full").unwrap();
+        assert!(has_full_open());
+        assert!(tables().iter().any(|it| it.pid == own()));
+        drop(open);
+        assert!(!has_full_open());
+    }
+
+    #[test]
+    fn threads_that_share_a_table_are_looked_at_once() {
+        let (stay, stays) = mpsc::channel::<()>();
+        let stays = std::sync::Mutex::new(stays);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| stays.lock().unwrap().recv().ok());
+            }
+            assert_eq!(tables_of(own()).len(), 1);
+            let (tell, told) = mpsc::channel();
+            let (leave, leaves) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                // SAFETY: the call takes no pointer, and only this thread has its own table of descriptors then.
+                assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+                let open = File::open("/dev/full").unwrap();
+                tell.send(()).unwrap();
+                leaves.recv().ok();
+                drop(open);
+            });
+            told.recv().unwrap();
+            assert_eq!(tables_of(own()).len(), 2);
+            assert!(has_full_open());
+            drop((leave, stay));
+        });
+    }
+
+    #[test]
+    fn the_processes_of_an_owner_are_its_children_and_theirs() {
+        let parent = std::os::unix::process::parent_id();
+        let parent = i32::try_from(parent).unwrap();
+        assert!(is_of(own(), &[own()]));
+        assert!(is_of(own(), &[parent]));
+        assert!(!is_of(parent, &[own()]));
+        assert!(!is_of(own(), &[]));
+    }
+}
