@@ -52,7 +52,8 @@ struct Registered {
 }
 
 impl Containers {
-    /// Of a lease, in the directory of the records of its kind, which has these steps.
+    /// Of a lease, in the directory of the records of its kind. `steps` are those of the kind, with "take containers", "take no
+    /// containers", "freeze", "kill" and "end containers" among them.
     #[must_use]
     pub fn of(records: &Path, lease: LeaseId, steps: &'static [&'static str]) -> Self {
         Self {
@@ -116,7 +117,6 @@ impl Containers {
         let file = self.directory.join(id.to_string());
         let written = fs::write(&new, &name).and_then(|()| fs::rename(&new, &file));
         written.map_err(|error| format!("{shown}: {error}"))?;
-        self.passed("register container");
         // The container may have been moved meanwhile.
         let moved = cgroup_of(&tree, pid)? != name;
         if moved || !open.exists() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The directory of the programs that run in guests.
 pub(crate) const GUEST_DIRECTORY: &str = "testbed/guest";
 /// Rust tests that need the lab: package, directory, and prefix of the file names.
-const RUST_TESTS: [RustTests; 3] = [
+const RUST_TESTS: [RustTests; 4] = [
     RustTests {
         package: "fabricbios-rdma",
         directory: "premium/rdma/tests",
@@ -26,6 +26,11 @@ const RUST_TESTS: [RustTests; 3] = [
         package: "fabricbios-pool",
         directory: "pool/tests",
         prefix: "pool_device",
+    },
+    RustTests {
+        package: "fabricbios-cgroup",
+        directory: "cgroup/tests",
+        prefix: "cgroup_lab",
     },
 ];
 /// Suites that take more than 80 s in a guest with one processor, the longest first.
