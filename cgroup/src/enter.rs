@@ -1,11 +1,9 @@
 //! A process of the tenant enters a lease.
 
-use std::{
-    fs,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
-};
+use std::os::fd::{AsFd, OwnedFd};
 
 use fabricbios_contract::{Caller, Entered, LocalRefusal};
+use fabricbios_helper::Pidfd;
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -60,9 +58,7 @@ pub fn enter(
 
 /// The number of a live process, from its pidfd.
 fn pid_of(process: &OwnedFd) -> Result<i32, String> {
-    let at = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
-    let info = fs::read_to_string(&at).map_err(|error| format!("{at}: {error}"))?;
-    match field(&info, "Pid").and_then(|it| it.parse().ok()) {
+    match Pidfd::number_of(process.as_fd()).map_err(|error| error.to_string())? {
         None => Err("the descriptor is no pidfd".into()),
         Some(pid) if pid > 0 && is_alive(process) => Ok(pid),
         Some(_) => Err("the process has ended".into()),

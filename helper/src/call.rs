@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::line::Line;
+use crate::line::{Line, Message};
 use crate::lock::FileBytes;
 
 /// A call that may hang. Both sides are the same program, so the messages need no version.
@@ -113,8 +113,11 @@ impl Caller {
     /// Makes calls until the line is closed.
     pub(crate) fn serve(&self, handlers: &[Handler]) -> io::Result<()> {
         while let Some(message) = self.line.receive()? {
+            let Message { bytes, descriptor } = message;
+            // No call takes one.
+            drop(descriptor);
             let (name, call) =
-                postcard::take_from_bytes::<&str>(&message.bytes).map_err(io::Error::other)?;
+                postcard::take_from_bytes::<&str>(&bytes).map_err(io::Error::other)?;
             match handlers.iter().find(|it| it.name == name) {
                 Some(handler) => {
                     let shown = std::ffi::CString::new(format!("fb-{name}"))?;

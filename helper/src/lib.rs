@@ -12,6 +12,7 @@ mod lock;
 mod pidfd;
 mod program;
 mod read;
+mod receive;
 mod session;
 mod supervisor;
 
@@ -21,6 +22,7 @@ pub use lock::FileBytes;
 pub use pidfd::{Pidfd, set_niceness};
 pub use program::Program;
 pub use read::ReadFirst;
+pub use receive::{Received, receive};
 pub use session::{CallError, Session};
 pub use supervisor::{Supervisor, supervise};
 

@@ -1,17 +1,17 @@
 //! Messages between a caller and the process that makes its calls.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use nix::cmsg_space;
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
-    sendmsg, socketpair,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
 };
 
 use crate::pidfd::is_readable_within;
+use crate::receive::{Received, receive};
 
 /// Maximum length of a message.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 16;
@@ -25,7 +25,7 @@ pub struct Line(OwnedFd);
 pub struct Message {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The first descriptor.
+    /// The descriptor.
     pub descriptor: Option<OwnedFd>,
 }
 
@@ -97,34 +97,28 @@ impl Line {
     /// The next message; `None` when the other end is closed.
     ///
     /// # Errors
-    /// The message is longer than [`MESSAGE_BYTES_MAX`], or the system refuses.
+    /// `InvalidData`: the message is longer than [`MESSAGE_BYTES_MAX`], or came with several descriptors. Else those of
+    /// recvmsg(2).
     pub fn receive(&self) -> io::Result<Option<Message>> {
+        let invalid = |why: String| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         // One more byte shows that a message is too long.
         let mut bytes = vec![0; MESSAGE_BYTES_MAX + 1];
-        let mut space = cmsg_space!([std::os::fd::RawFd; 1]);
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let end = self.0.as_raw_fd();
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let (length, descriptor) = loop {
-            match recvmsg::<()>(end, &mut parts, Some(&mut space), flags) {
-                Ok(message) => break (message.bytes, first_descriptor(message.cmsgs()?)),
-                Err(Errno::EINTR) => {}
-                // The other end was closed with unread messages.
-                Err(Errno::ECONNRESET) => return Ok(None),
-                Err(errno) => return Err(errno.into()),
-            }
+        let Received { length, descriptor } = match receive(&self.0, &mut bytes) {
+            // The other end was closed with unread messages.
+            Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => return Ok(None),
+            received => received?,
         };
         if length == 0 {
             return Ok(None);
         }
         if length > MESSAGE_BYTES_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "a message is too long",
-            ));
+            return invalid("a message is too long".into());
         }
         bytes.truncate(length);
-        Ok(Some(Message { bytes, descriptor }))
+        match descriptor {
+            Ok(descriptor) => Ok(Some(Message { bytes, descriptor })),
+            Err(why) => invalid(why),
+        }
     }
 
     /// Waits until a message or the end of the line can be received. False: not within `patience` (at most some weeks).
@@ -134,17 +128,4 @@ impl Line {
     pub fn is_ready_within(&self, patience: Duration) -> io::Result<bool> {
         is_readable_within(self.as_fd(), patience)
     }
-}
-
-/// The first descriptor. `cmsg_space!` rounds up, so there is room for a second one, which is closed.
-fn first_descriptor(messages: impl Iterator<Item = ControlMessageOwned>) -> Option<OwnedFd> {
-    let all = messages.flat_map(|message| match message {
-        ControlMessageOwned::ScmRights(descriptors) => descriptors,
-        _ => Vec::new(),
-    });
-    // SAFETY: the kernel has just made these descriptors for this process, and nobody else knows them.
-    let mut all = all.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) });
-    let first = all.next();
-    all.for_each(drop);
-    first
 }

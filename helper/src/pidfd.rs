@@ -1,6 +1,7 @@
 //! Descriptors of processes: pidfd_open(2) and what belongs to it, and setpriority(2). nix has neither.
 
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -8,7 +9,15 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{FsType, fstatfs};
 use nix::unistd::Pid;
+
+/// `PID_FS_MAGIC` of include/uapi/linux/magic.h: since Linux 6.9 each process has an inode of its own there.
+const PIDFS: FsType = FsType(0x5049_4446);
+
+/// Longest fdinfo of a pidfd that is read. Without locks it has some 200 bytes.
+const FDINFO_BYTES_MAX: u64 = 4096;
 
 /// Refers to one process, even if another process has its number later.
 #[derive(Debug)]
@@ -69,6 +78,54 @@ impl Pidfd {
         let process = self.0.as_raw_fd();
         // SAFETY: pidfd_getfd(2) takes three integers.
         owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process, number, 0) })
+    }
+
+    /// The number of the process in this PID namespace: -1 if it has ended, 0 if it is in another one. `None`: the descriptor,
+    /// which may be somebody else's, is no pidfd.
+    ///
+    /// From proc_pid_fdinfo(5), which lists the locks of a file first, and a peer may have made millions. So nothing but a
+    /// pidfd's is read, and of that only the begin.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn number_of(descriptor: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+        let number = descriptor.as_raw_fd();
+        let named =
+            |path: &str, error: io::Error| io::Error::new(error.kind(), format!("{path}: {error}"));
+        let path = format!("/proc/self/fd/{number}");
+        let target = fs::read_link(&path).map_err(|error| named(&path, error))?;
+        if target.as_os_str() != "anon_inode:[pidfd]" {
+            return Ok(None);
+        }
+        let (path, mut text) = (format!("/proc/self/fdinfo/{number}"), String::new());
+        File::open(&path)
+            .and_then(|file| file.take(FDINFO_BYTES_MAX).read_to_string(&mut text))
+            .map_err(|error| named(&path, error))?;
+        // A line without an end may lack digits.
+        let whole = |line: &'_ str| {
+            line.strip_prefix("Pid:")?
+                .strip_suffix('\n')?
+                .trim()
+                .parse()
+                .ok()
+        };
+        Ok(text.split_inclusive('\n').find_map(whole))
+    }
+
+    /// Whether the other descriptor, which may be somebody else's, is a pidfd of the same process.
+    ///
+    /// # Errors
+    /// As of [`Pidfd::number_of`].
+    pub fn is_same(&self, other: BorrowedFd<'_>) -> io::Result<bool> {
+        if fstatfs(&self.0)?.filesystem_type() != PIDFS {
+            let number = Self::number_of(self.as_fd())?;
+            return Ok(number.is_some_and(|it| it > 0) && number == Self::number_of(other)?);
+        }
+        if fstatfs(other)?.filesystem_type() != PIDFS {
+            return Ok(false);
+        }
+        let (own, its) = (fstat(&self.0)?, fstat(other)?);
+        Ok((own.st_dev, own.st_ino) == (its.st_dev, its.st_ino))
     }
 
     /// Waits until the process, with all of its threads, has ended. False: it has not, after so long.

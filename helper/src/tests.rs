@@ -1,14 +1,12 @@
 //! Calls that are made by threads; those of processes are in `node/tests/helpers.rs`.
 
+mod descriptors;
+
 use std::cell::RefCell;
-use std::io::IoSlice;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde::{Deserialize, Serialize};
 
 use crate::{Call, CallError, Caller, Failure, Handler, ReadFirst, Supervisor};
@@ -127,22 +125,4 @@ fn a_message_that_is_too_long_is_refused_on_either_side() {
         .call(&count(&[&long]), PATIENCE, &|_| ())
         .unwrap_err();
     assert!(error.to_string().contains("65536 are allowed"), "{error}");
-}
-
-#[test]
-fn a_descriptor_too_many_is_closed() {
-    let (ours, its) = crate::line::Line::pair().unwrap();
-    let (reader, writer) = std::io::pipe().unwrap();
-    let both = [writer.as_raw_fd(); 2];
-    let rights = [ControlMessage::ScmRights(&both)];
-    let (end, bytes) = (its.as_fd().as_raw_fd(), [IoSlice::new(b"x")]);
-    sendmsg::<()>(end, &bytes, &rights, MsgFlags::empty(), None).unwrap();
-    drop(writer);
-    let message = ours.receive().unwrap().unwrap();
-    assert!(message.descriptor.is_some());
-    drop(message);
-    let mut ends = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
-    poll(&mut ends, PollTimeout::ZERO).unwrap();
-    let hung_up = PollFlags::POLLHUP;
-    assert_eq!(ends[0].revents(), Some(hung_up), "a writer is still open");
 }

@@ -8,8 +8,10 @@ use nix::{
     sys::statfs::{NSFS_MAGIC, fstatfs},
 };
 
+use crate::peer::Peer;
+
 /// Most kinds of file answer an ioctl(2) in their own way, so it is asked of files of nsfs only.
-pub(crate) fn check(given: BorrowedFd<'_>, uid: u32) -> Result<(), String> {
+pub(crate) fn check(given: BorrowedFd<'_>, caller: &Peer) -> Result<(), String> {
     let system = fstatfs(given).map_err(|errno| format!("the descriptor: {errno}"))?;
     let is_network = system.filesystem_type() == NSFS_MAGIC
         && ask(given, NS_GET_NSTYPE, 0) == Ok(libc::CLONE_NEWNET);
@@ -17,12 +19,14 @@ pub(crate) fn check(given: BorrowedFd<'_>, uid: u32) -> Result<(), String> {
         return Err("the descriptor is no network namespace".into());
     }
     let owner = owner(given).map_err(|errno| format!("the owner of the namespace: {errno}"))?;
-    // The owner of its user namespace has all capabilities in it; root of the machine has them everywhere.
-    if uid == 0 || owner == uid {
+    // The owner of its user namespace has all capabilities in it; root of the machine has them everywhere. The machine's own
+    // user namespace is of uid 0, and root of a container has no capabilities in it for that.
+    let uid = caller.uid;
+    if caller.is_root || owner == uid && uid != 0 {
         return Ok(());
     }
     Err(format!(
-        "the network namespace is of uid {owner}, and the caller is uid {uid}: who owns it, or root, enters it"
+        "the network namespace is of uid {owner}, and the caller is uid {uid}: who owns it, or root of this node, enters it"
     ))
 }
 

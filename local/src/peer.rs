@@ -3,83 +3,110 @@
 use std::{
     fs, io,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::MetadataExt,
     },
+    time::Duration,
 };
 
+use fabricbios_helper::Pidfd;
 use nix::{
     errno::Errno,
     sys::socket::{
         getsockopt,
         sockopt::{PeerCredentials, PeerPidfd},
     },
+    unistd::Pid,
 };
 
 /// The process that has connected.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
     /// Its number in this PID namespace; 0: it has none.
     pub(crate) pid: i32,
+    /// It is root of this node: uid 0, and in the namespaces of this process.
+    pub(crate) is_root: bool,
+    /// The process. `None`: it has ended.
+    process: Option<Pidfd>,
 }
 
 impl Peer {
     pub(crate) fn of(socket: impl AsFd) -> io::Result<Self> {
         let credentials = getsockopt(&socket, PeerCredentials)?;
+        let (uid, pid) = (credentials.uid(), credentials.pid());
+        let process = process(socket, pid)?;
+        let is_root = uid == 0
+            && process
+                .as_ref()
+                .is_some_and(|it| is_in_own_namespaces(it, pid));
         Ok(Self {
-            uid: credentials.uid(),
-            pid: credentials.pid(),
+            uid,
+            pid,
+            is_root,
+            process,
         })
     }
 
-    /// Checks that a descriptor is a pidfd of the caller, so that nobody moves the process of somebody else. The error
-    /// says what it is instead.
+    /// Checks that a descriptor is a pidfd of the caller, so that nobody moves the process of somebody else, and gives
+    /// another pidfd of it, of which nobody else has the file. The error says what the descriptor is instead.
     ///
-    /// The process that connected may have ended, and another process may have its number since. The kernel tells by a
-    /// pidfd of its own whether it has (`SO_PEERPIDFD`, Linux 6.5). Without that, and for a caller that runs a set-user-ID
-    /// program meanwhile, the user of the process is looked at too.
-    pub(crate) fn check_itself(
-        self,
-        socket: impl AsFd,
-        given: BorrowedFd<'_>,
-    ) -> Result<(), String> {
-        let Self { uid, pid } = self;
-        let Some(named) = pid_of(given).map_err(|error| error.to_string())? else {
-            return Err("the descriptor is no pidfd".into());
-        };
-        if named <= 0 || named != pid {
+    /// Without `SO_PEERPIDFD` the process that connected may have ended, and another process may have its number since. So,
+    /// and for a caller that runs a set-user-ID program meanwhile, the user of the process is looked at too.
+    pub(crate) fn check_itself(&self, given: BorrowedFd<'_>) -> Result<OwnedFd, String> {
+        let Self { uid, pid, .. } = self;
+        let process = self.process.as_ref().ok_or("the caller has ended")?;
+        if !process.is_same(given).map_err(|error| error.to_string())? {
             return Err(format!(
-                "the pidfd is of process {named}, and the caller is process {pid}: a process is moved into a lease at \
-                 its own request only"
+                "the descriptor is no pidfd of the caller, process {pid}: a process is moved into a lease at its own request \
+                 only"
             ));
-        }
-        let of_caller = match getsockopt(&socket, PeerPidfd) {
-            Ok(kernels) => pid_of(kernels.as_fd()).map_err(|error| error.to_string())?,
-            Err(Errno::ENOPROTOOPT) => Some(pid),
-            Err(errno) => return Err(format!("the caller has ended (SO_PEERPIDFD: {errno})")),
-        };
-        if of_caller != Some(pid) {
-            return Err("the caller has ended".into());
         }
         let path = format!("/proc/{pid}");
         let owner = fs::metadata(&path).map_err(|error| format!("{path}: {error}"))?;
-        if owner.uid() != uid {
+        if owner.uid() != *uid {
             return Err(format!(
                 "{path} is of uid {}, and the caller connected as uid {uid}",
                 owner.uid()
             ));
         }
-        Ok(())
+        if !lives(process) {
+            return Err("the caller has ended".into());
+        }
+        let own = process.as_fd().try_clone_to_owned();
+        own.map_err(|error| format!("duplicate a pidfd: {error}"))
     }
 }
 
-/// The number of the process of a pidfd, from proc_pid_fdinfo(5): -1 if it has ended, 0 if it is in another PID
-/// namespace. `None`: it is another descriptor.
-fn pid_of(descriptor: BorrowedFd<'_>) -> io::Result<Option<i32>> {
-    let path = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
-    let text = fs::read_to_string(&path)
-        .map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))?;
-    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"));
-    Ok(pid.and_then(|pid| pid.trim().parse().ok()))
+/// The process that has connected, if it still lives: as the kernel keeps it (`SO_PEERPIDFD`, Linux 6.5), else that which has
+/// its number now.
+fn process(socket: impl AsFd, pid: i32) -> io::Result<Option<Pidfd>> {
+    if pid <= 0 {
+        return Ok(None);
+    }
+    let found = match getsockopt(&socket, PeerPidfd) {
+        Err(Errno::ENOPROTOOPT) => Pidfd::open(Pid::from_raw(pid)),
+        kept => kept.map(Pidfd::from),
+    };
+    match found {
+        Ok(process) => Ok(lives(&process).then_some(process)),
+        Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => found.map(Some).map_err(Into::into),
+        Err(_) => Ok(None),
+    }
+}
+
+fn lives(process: &Pidfd) -> bool {
+    matches!(process.ends_within(Duration::ZERO), Ok(false))
+}
+
+/// Whether the process has the user, PID and mount namespaces of this one. Root of a container has other ones. What cannot be
+/// read is another one.
+fn is_in_own_namespaces(process: &Pidfd, pid: i32) -> bool {
+    let is_same = |name| {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{name}")).ok();
+        let own = of("self");
+        own.is_some() && own == of(&pid.to_string())
+    };
+    // While the process lives no other one has its number.
+    ["user", "pid", "mnt"].into_iter().all(is_same) && lives(process)
 }

@@ -2,7 +2,7 @@
 //! caller has one, for one request.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, Permissions},
     io,
     os::{
@@ -16,7 +16,7 @@ use std::{
 };
 
 use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
-use fabricbios_helper::Line;
+use fabricbios_helper::{Line, Message};
 use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use nix::{
@@ -35,11 +35,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Most callers of one user at a time. The number of users is that of the tenants' users, and root.
 const OF_ONE_MAX: usize = 8;
 
+/// Number of leases whose first entry is remembered.
+const FIRST_ENTRIES_MAX: usize = 1 << 16;
+
 /// Pause after the system refused a descriptor or a thread.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// The tenants of each user.
 pub type Tenants = BTreeMap<u32, Vec<String>>;
+
+/// A user, and whether it is root of this node: uid 0 of a container takes no place of root.
+type User = (u32, bool);
 
 /// The open socket. A drop closes it and removes its name; callers that are being answered are answered.
 #[derive(Debug)]
@@ -53,8 +59,9 @@ pub struct LocalServer {
 struct Shared {
     tenants: Tenants,
     kinds: Vec<Arc<dyn LocalAccess>>,
-    /// Callers by user.
-    callers: Mutex<BTreeMap<u32, usize>>,
+    callers: Mutex<BTreeMap<User, usize>>,
+    /// Leases that somebody has entered.
+    entered: Mutex<BTreeSet<LeaseId>>,
 }
 
 impl LocalServer {
@@ -81,6 +88,7 @@ impl LocalServer {
             tenants,
             kinds,
             callers: Mutex::default(),
+            entered: Mutex::default(),
         });
         let listener = Arc::new(listener);
         let its = Arc::clone(&listener);
@@ -186,7 +194,7 @@ fn begin(socket: OwnedFd, shared: &Arc<Shared>) {
         Refusal::new(
             LeaseError::Internal,
             RefusalClass::Permanent,
-            format!("SO_PEERCRED: {error}"),
+            format!("the process that has connected: {error}"),
         )
     });
     let admitted = admitted.and_then(|peer| Admitted::new(peer, shared));
@@ -198,6 +206,8 @@ fn begin(socket: OwnedFd, shared: &Arc<Shared>) {
         let served = admitted.serve(&line);
         let (reply, descriptor) = served.unwrap_or_else(|refusal| (refusal.into(), None));
         answer(&line, &reply, descriptor);
+        // The caller sees the end of its connection when nothing is left of it.
+        drop((admitted, line));
     };
     // A caller whose thread is not started sees its connection closed.
     if let Err(error) = thread::Builder::new()
@@ -225,18 +235,25 @@ struct Admitted {
 impl Admitted {
     fn new(peer: Peer, shared: &Arc<Shared>) -> Result<Self, Refusal> {
         let uid = peer.uid;
-        if uid != 0 && !shared.tenants.contains_key(&uid) {
+        if !peer.is_root && !shared.tenants.contains_key(&uid) {
+            let who = match uid {
+                0 => {
+                    "uid 0 in another user, PID or mount namespace is not root of this node, and uid 0"
+                }
+                _ => &format!("uid {uid}"),
+            };
             return Err(Refusal::new(
                 LeaseError::NotPermitted,
                 RefusalClass::Policy,
                 format!(
-                    "uid {uid} belongs to no tenant of this node; the operator lets it enter a tenant's leases with \
+                    "{who} belongs to no tenant of this node; the operator lets it enter a tenant's leases with \
                      --tenant-uid TENANT={uid}"
                 ),
             ));
         }
+        let user = (uid, peer.is_root);
         let mut callers = shared.callers();
-        let of_one = callers.get(&uid).copied().unwrap_or_default();
+        let of_one = callers.get(&user).copied().unwrap_or_default();
         if of_one >= OF_ONE_MAX {
             return Err(Refusal::new(
                 LeaseError::Unavailable,
@@ -247,7 +264,7 @@ impl Admitted {
                 ),
             ));
         }
-        callers.insert(uid, of_one + 1);
+        callers.insert(user, of_one + 1);
         let shared = Arc::clone(shared);
         Ok(Self { peer, shared })
     }
@@ -266,28 +283,31 @@ impl Admitted {
         let Some(message) = message else {
             return Err(malformed("the caller closed its end".into()));
         };
-        let request = Request::decode(&message.bytes).map_err(malformed)?;
+        let Message { bytes, descriptor } = message;
+        let request = Request::decode(&bytes).map_err(malformed)?;
         let (lease_id, wanted) = match request {
             Request::Ping {} => return Ok((Reply::Pong {}, None)),
-            Request::GpuSession { lease_id, session } => return self.session(lease_id, session),
+            Request::GpuSession { lease_id, session } => {
+                // A worker may have to be started first.
+                drop(descriptor);
+                return self.session(lease_id, session);
+            }
             Request::Run { lease_id } => (lease_id, Wanted::Process),
             Request::Enter { lease_id } => (lease_id, Wanted::NetworkNamespace),
         };
         let invalid =
             |why: String| Refusal::new(LeaseError::InvalidArgs, RefusalClass::Permanent, why);
-        let descriptor = message
-            .descriptor
-            .ok_or_else(|| invalid("no descriptor came with the request".into()))?;
+        let descriptor =
+            descriptor.ok_or_else(|| invalid("no descriptor came with the request".into()))?;
         let given = match wanted {
             Wanted::Process => {
-                let itself = self.peer.check_itself(line, descriptor.as_fd());
-                itself.map_err(|why| {
+                let itself = self.peer.check_itself(descriptor.as_fd());
+                Given::Process(itself.map_err(|why| {
                     Refusal::new(LeaseError::NotPermitted, RefusalClass::Permanent, why)
-                })?;
-                Given::Process(descriptor)
+                })?)
             }
             Wanted::NetworkNamespace => {
-                namespace::check(descriptor.as_fd(), self.peer.uid).map_err(invalid)?;
+                namespace::check(descriptor.as_fd(), &self.peer).map_err(invalid)?;
                 Given::NetworkNamespace(descriptor)
             }
         };
@@ -295,12 +315,14 @@ impl Admitted {
     }
 
     fn caller(&self) -> Caller {
-        let Peer { uid, pid } = self.peer;
+        let Peer {
+            uid, pid, is_root, ..
+        } = self.peer;
         Caller {
             uid,
             pid,
             tenants: self.shared.tenants.get(&uid).cloned().unwrap_or_default(),
-            is_root: uid == 0,
+            is_root,
         }
     }
 
@@ -309,7 +331,7 @@ impl Admitted {
         lease_id: LeaseId,
         session: u64,
     ) -> Result<(Reply, Option<OwnedFd>), Refusal> {
-        let Peer { uid, pid } = self.peer;
+        let Peer { uid, pid, .. } = self.peer;
         match self.shared.session(lease_id, &self.caller(), session) {
             Ok(worker) => {
                 tracing::debug!(%lease_id, session, uid, pid, "a user of this machine is connected to a session");
@@ -323,10 +345,15 @@ impl Admitted {
     }
 
     fn enter(&self, lease_id: LeaseId, given: Given) -> Result<Reply, Refusal> {
-        let Peer { uid, pid } = self.peer;
+        let Peer { uid, pid, .. } = self.peer;
         match self.shared.enter(lease_id, &self.caller(), &given) {
             Ok(Entered { place, environment }) => {
-                tracing::info!(%lease_id, uid, pid, %place, "a user of this machine entered a lease");
+                // A user can cause any number of entries, but one first entry of each lease.
+                if self.shared.is_first(lease_id) {
+                    tracing::info!(%lease_id, uid, pid, %place, "a user of this machine entered a lease");
+                } else {
+                    tracing::debug!(%lease_id, uid, pid, %place, "a user of this machine entered a lease again");
+                }
                 Ok(Reply::Entered { place, environment })
             }
             Err(why) => {
@@ -340,19 +367,29 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
+        let user: User = (self.peer.uid, self.peer.is_root);
         let mut callers = self.shared.callers();
-        if let Some(count) = callers.get_mut(&self.peer.uid) {
+        if let Some(count) = callers.get_mut(&user) {
             *count -= 1;
             if *count == 0 {
-                callers.remove(&self.peer.uid);
+                callers.remove(&user);
             }
         }
     }
 }
 
 impl Shared {
-    fn callers(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
+    fn callers(&self) -> MutexGuard<'_, BTreeMap<User, usize>> {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is the first entry of the lease, unless very many other leases were entered since.
+    fn is_first(&self, lease: LeaseId) -> bool {
+        let mut entered = self.entered.lock().unwrap_or_else(PoisonError::into_inner);
+        if entered.len() == FIRST_ENTRIES_MAX {
+            entered.clear();
+        }
+        entered.insert(lease)
     }
 
     /// Asks each kind for the lease.

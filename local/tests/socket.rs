@@ -5,7 +5,7 @@
 
 use std::{
     fs::{self, File, Permissions},
-    io::{Read, Write},
+    io::{IoSlice, PipeReader, Read, Write, pipe},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::{fs::PermissionsExt, net::UnixStream},
@@ -26,11 +26,12 @@ use fabricbios_local::{
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use nix::{
     libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CloneFlags, unshare},
     sys::{
         socket::{
-            AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect,
-            listen, socket,
+            AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr,
+            accept4, bind, connect, listen, sendmsg, socket,
         },
         wait::waitpid,
     },
@@ -396,7 +397,8 @@ fn nobody_moves_the_process_of_somebody_else() {
     let its = Pidfd::open(Pid::from_raw(other.id().try_into().unwrap())).unwrap();
     let (error, message) = refused(&world.ask(&request, Some(its.as_fd())));
     assert_eq!(error, LeaseError::NotPermitted);
-    assert!(message.contains(&other.id().to_string()), "{message}");
+    let own = format!("process {}", Pid::this());
+    assert!(message.contains(&own), "{message}");
     other.kill().unwrap();
     other.wait().unwrap();
     let (error, _) = refused(&world.ask(&request, Some(its.as_fd())));
@@ -739,4 +741,192 @@ fn memory_goes_with_a_message_to_the_worker() {
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 4000).unwrap();
     assert_eq!(&bytes, b"later");
     assert!(memory.send(&ours, b"gone").is_err());
+}
+
+/// Sends so many descriptors beside a request, and waits until the node has closed the connection.
+fn send_many(world: &World, bytes: &[u8], count: usize) -> Reply {
+    let line = world.connect();
+    let null = File::open("/dev/null").unwrap();
+    let copies = vec![null.as_raw_fd(); count];
+    let rights = [ControlMessage::ScmRights(&copies)];
+    let (end, parts) = (line.as_fd().as_raw_fd(), [IoSlice::new(bytes)]);
+    sendmsg::<()>(end, &parts, &rights, MsgFlags::empty(), None).unwrap();
+    let reply = answer(&line);
+    assert!(line.receive().unwrap().is_none(), "the end");
+    reply
+}
+
+fn open_files() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn ten_thousand_connections_with_descriptors_leave_none_open() {
+    let world = World::new();
+    let session = Request::GpuSession {
+        lease_id: OF_NOBODY,
+        session: 0,
+    };
+    let (ping, session) = (Request::Ping {}.encode(), session.encode());
+    let run = Request::Run { lease_id: BLUE }.encode();
+    let before = open_files();
+    for _ in 0..2_000 {
+        assert_eq!(send_many(&world, &ping, 1), Reply::Pong {});
+        for (bytes, count, expected) in [
+            (&ping[..], 3, LeaseError::Malformed),
+            (&session[..], 1, LeaseError::NotFound),
+            (&run[..], 2, LeaseError::Malformed),
+            (b"x", 253, LeaseError::Malformed),
+        ] {
+            let (error, message) = refused(&send_many(&world, bytes, count));
+            assert_eq!(error, expected, "{message}");
+            assert!(
+                count == 1 || message.contains("descriptors beside"),
+                "{message}"
+            );
+        }
+    }
+    assert_eq!(open_files(), before);
+}
+
+/// Says whether the other end of a pipe is closed.
+struct Looks(PipeReader);
+
+impl LocalAccess for Looks {
+    fn enter(&self, _: LeaseId, _: &Caller, _: Given) -> Result<Entered, LocalRefusal> {
+        Err(LocalRefusal::NotFound)
+    }
+
+    fn session(&self, _: LeaseId, _: &Caller, _: u64) -> Result<OwnedFd, LocalRefusal> {
+        let mut ends = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        let is_closed = poll(&mut ends, PollTimeout::from(60_000_u16)).unwrap() == 1;
+        Err(LocalRefusal::NotActive(format!("closed: {is_closed}")))
+    }
+}
+
+#[test]
+fn a_descriptor_that_nobody_asked_for_is_closed_before_a_session_is_looked_for() {
+    let directory = reachable();
+    let (reader, writer) = pipe().unwrap();
+    let path = directory.path().join("local.sock");
+    let tenants = Tenants::from([(geteuid().as_raw(), Vec::new())]);
+    let server = LocalServer::open(&path, tenants, vec![Arc::new(Looks(reader))]).unwrap();
+    let line = connect_to(&path).unwrap();
+    let request = Request::GpuSession {
+        lease_id: BLUE,
+        session: 0,
+    };
+    let sent = line.send(&request.encode(), Some(writer.as_fd()), MsgFlags::empty());
+    sent.unwrap();
+    drop(writer);
+    let (_, message) = refused(&answer(&line));
+    assert!(message.contains("closed: true"), "{message}");
+    drop(server);
+}
+
+/// As root of a container: uid 0 in a namespace of its own.
+fn as_root_in(flag: CloneFlags, act: impl FnOnce() -> Reply) -> Option<Reply> {
+    let within = || {
+        if let Err(errno) = unshare(flag) {
+            return Reply::Entered {
+                place: format!("not run: unshare({flag:?}): {errno}"),
+                environment: Vec::new(),
+            };
+        }
+        if flag == CloneFlags::CLONE_NEWUSER {
+            fs::write("/proc/self/uid_map", "0 0 1").unwrap();
+        }
+        // The PID namespace is that of children.
+        as_user(0, act).unwrap().1
+    };
+    match as_user(0, within)?.1 {
+        Reply::Entered { place, .. } if place.starts_with("not run") => {
+            eprintln!("{place}");
+            None
+        }
+        reply => Some(reply),
+    }
+}
+
+const NAMESPACES: [CloneFlags; 3] = [
+    CloneFlags::CLONE_NEWNS,
+    CloneFlags::CLONE_NEWPID,
+    CloneFlags::CLONE_NEWUSER,
+];
+
+#[test]
+fn root_of_a_container_is_not_root_of_the_node() {
+    let world = World::of(Tenants::from([(BLUES, vec!["blue".into()])]));
+    let (path, uid) = (world.path(), 0);
+    for flag in NAMESPACES {
+        let enters = || of(run(&path, BLUE));
+        let opens = || of(gpu_session(&path, WITH_SESSION, 0).map(|it| at(&read_all(it))));
+        for ask in [&enters as &dyn Fn() -> Reply, &opens] {
+            let Some(reply) = as_root_in(flag, ask) else {
+                continue;
+            };
+            let (error, message) = refused(&reply);
+            assert_eq!(error, LeaseError::NotPermitted);
+            assert!(message.contains("is not root of this node"), "{message}");
+            assert!(
+                message.ends_with(&format!("--tenant-uid TENANT={uid}")),
+                "{message}"
+            );
+        }
+    }
+    assert_eq!(world.moved(), []);
+}
+
+#[test]
+fn root_of_a_container_has_the_tenants_of_uid_0_and_gives_no_namespace_of_the_machine() {
+    let world = World::of(Tenants::from([(0, vec!["blue".into()])]));
+    let path = world.path();
+    let Some(reply) = as_root_in(CloneFlags::CLONE_NEWNS, || of(run(&path, BLUE))) else {
+        return;
+    };
+    assert!(matches!(reply, Reply::Entered { .. }), "{reply:?}");
+    let moved = world.moved();
+    assert!(!moved[0].is_root, "{moved:?}");
+    assert_eq!(moved[0].tenants, ["blue"]);
+    let give = || {
+        let namespace = File::open("/proc/self/ns/net").unwrap();
+        of(enter(&path, BLUE, namespace.as_fd()))
+    };
+    let (error, message) = refused(&as_root_in(CloneFlags::CLONE_NEWNS, give).unwrap());
+    assert_eq!(error, LeaseError::InvalidArgs);
+    assert!(message.contains("root of this node"), "{message}");
+    let red = World::of(Tenants::from([(0, vec!["red".into()])]));
+    let reply = as_root_in(CloneFlags::CLONE_NEWNS, || of(run(&red.path(), BLUE)));
+    let (error, message) = refused(&reply.unwrap());
+    assert_eq!(error, LeaseError::NotPermitted);
+    assert!(message.ends_with("--tenant-uid blue=0"), "{message}");
+    assert_eq!(red.moved(), []);
+}
+
+#[test]
+fn root_of_a_container_takes_no_place_of_root() {
+    let world = World::of(Tenants::from([(0, vec!["blue".into()])]));
+    let (ours, its) = Line::pair().unwrap();
+    let connects = || {
+        for _ in 0..8 {
+            let line = OwnedFd::from(world.connect());
+            its.send(b"x", Some(line.as_fd()), MsgFlags::empty())
+                .unwrap();
+        }
+        let (error, _) = refused(&answer(&world.connect()));
+        assert_eq!(error, LeaseError::Unavailable);
+        // It lives until this process has its connections.
+        its.receive().unwrap();
+        Reply::Pong {}
+    };
+    if as_root_in(CloneFlags::CLONE_NEWNS, || Reply::Pong {}).is_none() {
+        return;
+    }
+    thread::scope(|scope| {
+        let container = scope.spawn(|| as_root_in(CloneFlags::CLONE_NEWNS, connects));
+        let _silent: Vec<_> = (0..8).map(|_| ours.receive().unwrap().unwrap()).collect();
+        ping(&world.path()).unwrap();
+        ours.send(b"x", None, MsgFlags::empty()).unwrap();
+        assert_eq!(container.join().unwrap(), Some(Reply::Pong {}));
+    });
 }

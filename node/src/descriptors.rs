@@ -1,7 +1,7 @@
-//! Limits the use of file descriptors by grants. A lease of blocks over UDP keeps one open, and ends of leases need
-//! some for a moment, for the kernel's objects and for helper processes.
+//! Limits the use of file descriptors by grants and by streams to sessions of GPUs. A lease of blocks over UDP keeps one open,
+//! and so does such a stream; ends of leases need some for a moment, for the kernel's objects and for helper processes.
 //!
-//! The kernel counts the open descriptors. Connections of the control plane use none.
+//! The kernel counts the open descriptors. Other connections of the control plane use none.
 
 use std::{
     fs, io,
@@ -10,19 +10,20 @@ use std::{
 
 use anyhow::{Context, anyhow};
 use fabricbios_lease::StepError;
+use fabricbios_wire::{LeaseError, Refusal, RefusalClass};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Reserved for cuts, proofs, releases and the journal: 64 cuts at once, 16 releases at once in each of two pools, each
 /// with a process and its pipes, and half of that again.
 const KEPT: u64 = 384;
 
-/// Most descriptors of one grant: its file, a helper process and its pipes.
+/// Most descriptors of one grant, or of a stream to a session: its file, a process and its pipes.
 const OF_A_GRANT: u64 = 16;
 
-/// Number of bindings that are being made.
+/// Number of bindings and streams that are being made.
 static GRANTING: AtomicU64 = AtomicU64::new(0);
 
-/// Counts as one binding until dropped.
+/// Counts as one binding or stream until dropped.
 #[derive(Debug)]
 pub(crate) struct Granting(());
 
@@ -51,13 +52,25 @@ pub(crate) fn for_a_grant() -> Result<Granting, StepError> {
     check(used, limit(), granting).map(|()| guard)
 }
 
+/// Call before a stream is connected to the worker of a session, which may have to be started. `Err`: the remaining
+/// descriptors are reserved for ends of leases.
+pub(crate) fn for_a_stream() -> Result<Granting, Refusal> {
+    for_a_grant().map_err(|error| {
+        Refusal::new(
+            LeaseError::Unavailable,
+            RefusalClass::Transient,
+            error.to_string(),
+        )
+    })
+}
+
 fn check(used: u64, limit: u64, granting: u64) -> Result<(), StepError> {
     if used + granting * OF_A_GRANT + KEPT <= limit {
         return Ok(());
     }
     Err(refused(format_args!(
-        "{used} of {limit} file descriptors are in use, {granting} bindings that are being made may need {OF_A_GRANT} each, \
-         and {KEPT} are kept for the ends of leases: start the daemon with a higher hard limit (LimitNOFILE= of \
+        "{used} of {limit} file descriptors are in use, {granting} bindings and streams to sessions that are being made may need \
+         {OF_A_GRANT} each, and {KEPT} are kept for the ends of leases: start the daemon with a higher hard limit (LimitNOFILE= of \
          systemd, ulimit -Hn of a shell)"
     )))
 }
@@ -108,5 +121,27 @@ mod tests {
         );
         check(600, 1024, 2).unwrap();
         check(609, 1024, 2).unwrap_err();
+    }
+
+    #[test]
+    fn a_stream_to_a_session_takes_none_of_what_ends_of_leases_need() {
+        let before = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let room = |more: u64| {
+            let limit = used().unwrap() + OF_A_GRANT + KEPT + more;
+            setrlimit(Resource::RLIMIT_NOFILE, limit, before.1).unwrap();
+        };
+        room(8);
+        drop(for_a_stream().unwrap());
+        let taken: Vec<File> = (0..9).map(|_| File::open("/dev/null").unwrap()).collect();
+        let refusal = for_a_stream().unwrap_err();
+        let told = (refusal.error, refusal.class);
+        assert_eq!(told, (LeaseError::Unavailable, RefusalClass::Transient));
+        assert!(
+            refusal.message.contains("are kept for the ends of leases"),
+            "{refusal}"
+        );
+        drop(taken);
+        drop(for_a_stream().unwrap());
+        setrlimit(Resource::RLIMIT_NOFILE, before.0, before.1).unwrap();
     }
 }

@@ -5,14 +5,15 @@
 //! ```
 
 use std::{
-    io::{self, IoSlice, IoSliceMut, Read, Write},
+    io::{self, IoSlice, Read, Write},
     os::{
-        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+        fd::{AsRawFd, OwnedFd},
         unix::net::UnixStream,
     },
 };
 
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use fabricbios_helper::{Received, receive};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use zeroize::Zeroizing;
 
 /// The version of both ends. An end closes the socket on another version.
@@ -20,9 +21,6 @@ pub const VERSION: u8 = 2;
 
 /// Longest frame without its length field. A list of a million leases fits.
 pub const FRAME_BYTES_MAX: u32 = 32 << 20;
-
-/// `SCM_MAX_FD` of include/net/scm.h: more descriptors do not fit into one message.
-const DESCRIPTORS_MAX: usize = 253;
 
 const LENGTH: usize = 4;
 /// Version, kind, call.
@@ -101,10 +99,11 @@ pub fn write_frame(mut socket: &UnixStream, frame: &Frame) -> io::Result<()> {
 /// The stream ends within a frame, the bytes are no frame of this version, or several descriptors are beside them.
 pub fn read_frame(socket: &UnixStream) -> io::Result<Option<Frame>> {
     let mut head = [0; LENGTH + HEAD];
-    let (mut got, descriptor) = receive(socket, &mut head)?;
-    if got == 0 {
+    let Received { length, descriptor } = receive(socket, &mut head)?;
+    if length == 0 {
         return Ok(None);
     }
+    let (mut got, descriptor) = (length, descriptor.map_err(invalid)?);
     while got < head.len() {
         let more = (&mut &*socket).read(&mut head[got..])?;
         if more == 0 {
@@ -154,39 +153,6 @@ fn read_body(socket: &UnixStream, length: u32) -> io::Result<Zeroizing<Vec<u8>>>
         left -= some;
     }
     Ok(body)
-}
-
-fn receive(socket: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    // The kernel closes descriptors for which there is no room, but nix loses those that did fit then.
-    let mut space = nix::cmsg_space!([i32; DESCRIPTORS_MAX]);
-    let mut slices = [IoSliceMut::new(into)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let received = loop {
-        match recvmsg::<UnixAddr>(
-            socket.as_fd().as_raw_fd(),
-            &mut slices,
-            Some(&mut space),
-            flags,
-        ) {
-            Err(nix::errno::Errno::EINTR) => {}
-            received => break received?,
-        }
-    };
-    let mut descriptors = Vec::new();
-    for message in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(numbers) = message {
-            // SAFETY: the kernel has just made these descriptors for this process; nobody else has them.
-            descriptors.extend(
-                numbers
-                    .iter()
-                    .map(|it| unsafe { OwnedFd::from_raw_fd(*it) }),
-            );
-        }
-    }
-    if descriptors.len() > 1 {
-        return Err(invalid(format!("{} descriptors", descriptors.len())));
-    }
-    Ok((received.bytes, descriptors.pop()))
 }
 
 pub(super) fn invalid(why: String) -> io::Error {

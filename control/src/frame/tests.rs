@@ -127,6 +127,27 @@ fn other_versions_flags_and_messages_are_unsupported() {
 }
 
 #[test]
+fn other_flags_of_the_first_frame_of_a_session_are_unsupported() {
+    for (code, flags) in (0x0601..=0x060D_u16).flat_map(|code| (1..=u8::MAX).map(move |it| (code, it))) {
+        let mut bytes = open(0);
+        bytes[1] = flags;
+        bytes[2..4].copy_from_slice(&code.to_be_bytes());
+        let asked = Header {
+            msg_type: code,
+            ..header(&open(0))
+        };
+        for step in [1, HEADER_LEN, bytes.len()] {
+            let refusal = refusal(receive(&bytes, step), &asked);
+            assert_eq!(
+                refusal.error,
+                LeaseError::Unsupported,
+                "{code:#x}, flags {flags:#x}: {refusal}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_peer_that_is_late_is_told_so() {
     let bytes = query();
     let mut frame = Frame::default();

@@ -1,22 +1,15 @@
 //! A stream of a client: frames with the data behind them.
 
 use std::{
-    io::{self, IoSliceMut, Read, Write},
-    os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
-        unix::net::UnixStream,
-    },
+    io::{self, Read, Write},
+    os::{fd::OwnedFd, unix::net::UnixStream},
     time::Duration,
 };
 
+use fabricbios_helper::{Received, receive};
 use fabricbios_wire::{
-    GpuReply, GpuRequest, HEADER_LEN, Header, MAX_PAYLOAD, Refusal, Rejected, decode_gpu_request,
-    encode_gpu_answer,
-};
-use nix::{
-    cmsg_space,
-    errno::Errno,
-    sys::socket::{ControlMessageOwned, MsgFlags, recvmsg},
+    DecodeError, DecodeFault, GpuMessageType, GpuReply, GpuRequest, HEADER_LEN, Header,
+    MAX_PAYLOAD, Refusal, Rejected, decode_gpu_request, encode_gpu_answer,
 };
 
 /// Data that nobody wants is read in parts of this size.
@@ -33,7 +26,7 @@ pub(super) struct Connection {
 pub(super) struct Operation {
     pub(super) header: Header,
     pub(super) request: GpuRequest,
-    /// The first descriptor that came with the frame.
+    /// The descriptor that came with the frame, if the request takes one.
     pub(super) descriptor: Option<OwnedFd>,
 }
 
@@ -52,7 +45,7 @@ impl Connection {
         let mut start = Start {
             bytes: [0; HEADER_LEN],
             length: 0,
-            descriptor: None,
+            descriptor: Ok(None),
         };
         self.receive(&mut start)?;
         Ok((start.length > 0).then_some(start))
@@ -74,6 +67,11 @@ impl Connection {
             Ok(header) => header,
             Err(rejected) => return Ok(Err(rejected)),
         };
+        let takes_one = header.msg_type == GpuMessageType::MemShare as u16;
+        let descriptor = match start.descriptor {
+            Ok(descriptor) => descriptor.filter(|_| takes_one),
+            Err(got) => return Ok(Err(with_descriptors(header, got))),
+        };
         // A parsed header has at most the largest payload.
         let payload = usize::try_from(header.payload_len).unwrap_or(MAX_PAYLOAD);
         let mut frame = start.bytes.to_vec();
@@ -83,29 +81,23 @@ impl Connection {
             decode_gpu_request(&frame).map(|(header, request)| Operation {
                 header,
                 request,
-                descriptor: start.descriptor,
+                descriptor,
             }),
         )
     }
 
     /// Reads a part of a header, and what came beside it.
     fn receive(&self, start: &mut Start) -> io::Result<()> {
-        let mut space = cmsg_space!([RawFd; 1]);
-        let mut parts = [IoSliceMut::new(&mut start.bytes[start.length..])];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        loop {
-            match recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut space), flags) {
-                Ok(message) => {
-                    for descriptor in descriptors(message.cmsgs()?) {
-                        start.descriptor.get_or_insert(descriptor);
-                    }
-                    start.length += message.bytes;
-                    return Ok(());
-                }
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
+        let Received { length, descriptor } =
+            receive(&self.socket, &mut start.bytes[start.length..])?;
+        start.length += length;
+        if !matches!(descriptor, Ok(None)) {
+            start.descriptor = match &start.descriptor {
+                Ok(None) => descriptor,
+                _ => Err("some beside several parts of the header".into()),
+            };
         }
+        Ok(())
     }
 
     /// Reads so much data.
@@ -148,16 +140,20 @@ impl Connection {
 pub(super) struct Start {
     bytes: [u8; HEADER_LEN],
     length: usize,
-    descriptor: Option<OwnedFd>,
+    /// As in [`Received`].
+    descriptor: Result<Option<OwnedFd>, String>,
 }
 
-/// All descriptors of a message: those that are not wanted are closed.
-fn descriptors(messages: impl Iterator<Item = ControlMessageOwned>) -> Vec<OwnedFd> {
-    let all = messages.flat_map(|message| match message {
-        ControlMessageOwned::ScmRights(descriptors) => descriptors,
-        _ => Vec::new(),
-    });
-    // SAFETY: the kernel has just made these descriptors for this process, and nobody else knows them.
-    all.map(|raw| unsafe { OwnedFd::from_raw_fd(raw) })
-        .collect()
+fn with_descriptors(header: Header, got: String) -> Rejected {
+    Rejected {
+        header: Some(header),
+        error: DecodeError {
+            fault: DecodeFault::Malformed,
+            offset: 0,
+            tag: None,
+            field: "descriptors",
+            expected: "one at most".into(),
+            got: got.into(),
+        },
+    }
 }

@@ -46,9 +46,19 @@ impl Client {
 
     /// Sends a request with a descriptor beside it.
     pub(crate) fn send_with(&mut self, request: &GpuRequest, descriptor: BorrowedFd<'_>) -> Header {
+        self.send_with_many(request, descriptor, 1)
+    }
+
+    /// Sends a request with so many copies of a descriptor beside it.
+    pub(crate) fn send_with_many(
+        &mut self,
+        request: &GpuRequest,
+        descriptor: BorrowedFd<'_>,
+        count: usize,
+    ) -> Header {
         self.id += 1;
         let frame = encode_gpu_request(self.id, 7, request);
-        let raw = [descriptor.as_raw_fd()];
+        let raw = vec![descriptor.as_raw_fd(); count];
         let rights = [ControlMessage::ScmRights(&raw)];
         let parts = [IoSlice::new(&frame)];
         let socket = self.socket.as_raw_fd();

@@ -233,6 +233,7 @@ impl SessionConnector for Sessions {
         principal: &Principal,
         open: SessionOpen,
     ) -> Result<std::os::unix::net::UnixStream, Refusal> {
+        let _connecting = descriptors::for_a_stream()?;
         self.0
             .connect(open.lease_id, &principal.tenant, open.session)
     }

@@ -1,0 +1,65 @@
+//! Receives from a socket whose other end may send descriptors.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg as receive_message,
+};
+
+/// `SCM_MAX_FD` of include/net/scm.h: more descriptors do not fit into one message.
+const DESCRIPTORS_MAX: usize = 253;
+
+/// What one recvmsg(2) has received.
+#[derive(Debug)]
+pub struct Received {
+    /// Number of bytes; 0 at the end of the stream.
+    pub length: usize,
+    /// The descriptor beside the bytes. `Err`: there were several, or not all of them could be received; they are closed,
+    /// and the text says what came, for a refusal.
+    pub descriptor: Result<Option<OwnedFd>, String>,
+}
+
+/// Receives bytes and at most one descriptor. Every other descriptor that the peer has sent is closed, also if this process
+/// has no room for all of them.
+///
+/// # Errors
+/// Those of recvmsg(2), but for `EINTR`; then nothing was received.
+pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(into)];
+    let received = loop {
+        match receive_message(
+            socket.as_fd(),
+            &mut parts,
+            &mut beside,
+            RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    let messages = beside.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let mut descriptors: Vec<OwnedFd> = messages.flatten().collect();
+    let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+    let descriptor = match descriptors.len() {
+        had_room if is_cut => Err(format!(
+            "descriptors beside a message, of which this process had room for {had_room}; at most one belongs there"
+        )),
+        0 | 1 => Ok(descriptors.pop()),
+        count => Err(format!(
+            "{count} descriptors beside a message; at most one belongs there"
+        )),
+    };
+    Ok(Received {
+        length: received.bytes,
+        descriptor,
+    })
+}
