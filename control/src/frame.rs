@@ -55,9 +55,11 @@ impl Frame {
         let header = self.header.as_ref()?;
         match of_session(header) {
             None => self.check_length(header),
-            Some(GpuMessageType::SessionOpen) if self.bytes.len() < length(header) => None,
-            Some(GpuMessageType::SessionOpen) => Some(self.first_of_session()),
-            Some(_) => Some(open_first(header)),
+            Some(it) if it != GpuMessageType::SessionOpen && header.flags == 0 => {
+                Some(open_first(header))
+            }
+            Some(_) if self.bytes.len() < length(header) => None,
+            Some(_) => Some(self.first_of_session()),
         }
     }
 

@@ -5,6 +5,7 @@ is left, whoever dies or stops meanwhile."""
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -12,8 +13,8 @@ import time
 
 import podman
 from checks import STOPPED_LATE_MS, Suite, length, until
-from fabric import Refused
-from gpus import (DEVICE, PATTERN, SHARED, GpuNode, alloc, cleared, copied, device_bytes, filled, gone, gpus, leased,
+from fabric import Refused, program
+from gpus import (DEVICE, PATTERN, SHARED, SOCKET, GpuNode, alloc, cleared, copied, device_bytes, filled, gone, gpus, leased,
                   leases_again, ready, run_in, workers)
 
 # Steps of a grant, of the use of a lease, and of an end.
@@ -127,6 +128,27 @@ def containers(suite):
     podman.clean()
 
 
+def container_root(suite):
+    """Root of a container without capabilities, which has the local socket, reaches no lease: it is not root of the node."""
+    with GpuNode() as node, tempfile.TemporaryDirectory() as place:
+        alice = node.tenant("alice")
+        lease = alloc(alice, "1MiB", 600, resource=gpus(node.operator)["nvidia"]["resource_id"])
+        where = ["--lease", lease["lease_id"], "--local-socket", SOCKET]
+        asked = {"its session": ["gpu", "copy", "--bytes", "4096", *where], "its entry": ["run", *where, "--", "/bin/busybox", "true"]}
+        mounts = [f"--volume={path}:{path}:ro" for path in ("/usr", "/lib", "/lib64", str(pathlib.Path(SOCKET).parent))]
+        for name, words in asked.items():
+            script = f"exec /bin/fabricctl {' '.join(words)}"
+            command = podman.container(place, "/dev/null", script, "--cap-drop=ALL", *mounts)
+            shutil.copy(program("fabricctl"), pathlib.Path(place, "root/bin/fabricctl"))
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            said = done.stdout + done.stderr
+            suite.check(f"root of a container is refused {name}", done.returncode == 3 and "is not root of this node" in said, "exit 3", (done.returncode, said))
+            itself = subprocess.run([program("fabricctl"), *words], capture_output=True, text=True, check=False)
+            suite.equal(f"root of the node gets {name}", (0, ""), (itself.returncode, itself.stderr if itself.returncode else ""))
+        alice.free(lease)
+    podman.clean()
+
+
 def finish(process):
     """Exit status and all output of a program."""
     out, err = process.communicate(timeout=60)
@@ -210,7 +232,7 @@ def main():
     """All of it."""
     ready()
     with Suite("suite_gpu_ends") as suite:
-        for section in (scrub, local_programs, containers, daemon_ends, dies):
+        for section in (scrub, local_programs, containers, container_root, daemon_ends, dies):
             suite.section(section, suite)
 
 

@@ -128,7 +128,9 @@ fn other_versions_flags_and_messages_are_unsupported() {
 
 #[test]
 fn other_flags_of_the_first_frame_of_a_session_are_unsupported() {
-    for (code, flags) in (0x0601..=0x060D_u16).flat_map(|code| (1..=u8::MAX).map(move |it| (code, it))) {
+    for (code, flags) in
+        (0x0601..=0x060D_u16).flat_map(|code| (1..=u8::MAX).map(move |it| (code, it)))
+    {
         let mut bytes = open(0);
         bytes[1] = flags;
         bytes[2..4].copy_from_slice(&code.to_be_bytes());

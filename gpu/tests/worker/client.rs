@@ -58,13 +58,17 @@ impl Client {
     ) -> Header {
         self.id += 1;
         let frame = encode_gpu_request(self.id, 7, request);
+        self.send_bytes_with(&frame, descriptor, count);
+        header(&frame)
+    }
+
+    pub(crate) fn send_bytes_with(&self, bytes: &[u8], descriptor: BorrowedFd<'_>, count: usize) {
         let raw = vec![descriptor.as_raw_fd(); count];
         let rights = [ControlMessage::ScmRights(&raw)];
-        let parts = [IoSlice::new(&frame)];
+        let parts = [IoSlice::new(bytes)];
         let socket = self.socket.as_raw_fd();
         let sent = sendmsg::<()>(socket, &parts, &rights, MsgFlags::MSG_NOSIGNAL, None);
-        assert_eq!(sent, Ok(frame.len()));
-        header(&frame)
+        assert_eq!(sent, Ok(bytes.len()));
     }
 
     /// The answer to a request.

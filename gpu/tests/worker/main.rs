@@ -7,6 +7,7 @@
 )]
 
 mod client;
+mod descriptors;
 mod end;
 mod kernels;
 mod refusals;

@@ -19,7 +19,10 @@ use fabricbios_wire::{NodeId, Refusal, ResourceId, ResourceType, Size, Transport
 use nix::unistd::geteuid;
 
 use self::offer::{OfferedGpu, offer, session_slots};
-use crate::providers::{Continuity, Offered, OfferedResource, Opened, Opening, own_program};
+use crate::{
+    descriptors,
+    providers::{Continuity, Offered, OfferedResource, Opened, Opening, own_program},
+};
 
 /// A vendor's library that says nothing for so long hangs.
 const PROBE_SILENCE: Duration = Duration::from_secs(20);
