@@ -13,7 +13,7 @@ use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Gate, Lookup, MovedOn, Proof,
     StepError,
 };
-use fabricbios_wire::LeaseId;
+use fabricbios_wire::{Generation, LeaseId};
 use nix::time::{ClockId, clock_gettime};
 
 /// The bindings of all leases of a path.
@@ -180,27 +180,54 @@ impl Entry {
         Ok(())
     }
 
-    /// Lets somebody in, whose tenant passes `check`. The cut waits for whoever holds the guard, and then kills again.
+    /// Lets somebody in, whose tenant passes `check`. The cut waits for whoever holds the admission, and then kills again.
     ///
     /// # Errors
     /// Those of `check`; the lease is not in use.
     pub fn admit(
         &self,
         check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
-    ) -> Result<MutexGuard<'_, ()>, LocalRefusal> {
-        let admission = self.admission();
+    ) -> Result<Admission<'_>, LocalRefusal> {
+        let guard = self.admission();
         let state = self.state();
         let Some(generation) = state.gate.generation() else {
             return Err(LocalRefusal::NotActive("it is not bound yet".into()));
         };
         check(&state.tenant)?;
-        if !state.is_open || !state.gate.admits(generation) {
+        drop(state);
+        let admission = Admission {
+            entry: self,
+            generation,
+            _guard: guard,
+        };
+        admission.check()?;
+        Ok(admission)
+    }
+}
+
+/// Somebody enters. The binding stays the same meanwhile, and its cut, which may begin, waits for the end of this.
+#[derive(Debug)]
+pub struct Admission<'a> {
+    entry: &'a Entry,
+    generation: Generation,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl Admission<'_> {
+    /// Whether the lease is still in use. To be asked by whoever has entered, before a wait: the cut that has begun meanwhile may
+    /// have killed everything before, and waits for this admission now.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check(&self) -> Result<(), LocalRefusal> {
+        let state = self.entry.state();
+        if !state.is_open || !state.gate.admits(self.generation) {
             return Err(LocalRefusal::NotActive("it was cut".into()));
         }
-        if now() >= self.deadline.load(Ordering::Acquire) {
+        if now() >= self.entry.deadline.load(Ordering::Acquire) {
             return Err(LocalRefusal::NotActive("its deadline has passed".into()));
         }
-        Ok(admission)
+        Ok(())
     }
 }
 
@@ -215,4 +242,64 @@ fn now() -> u64 {
     now.map_or(u64::MAX, |it| {
         u64::try_from(it.as_nanos()).unwrap_or(u64::MAX)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, sync::mpsc, thread};
+
+    use fabricbios_lease::Placement;
+    use fabricbios_wire::{ResourceId, Transport};
+
+    use super::*;
+
+    fn bound() -> (Bindings, Arc<Entry>, BindingId) {
+        let bindings = Bindings::default();
+        let binding_id = BindingId {
+            lease_id: LeaseId(1),
+            generation: Generation(1),
+            resource_id: ResourceId(5),
+        };
+        let order = BindOrder::new(binding_id, Placement::Amount(1), Transport::Auto);
+        let entry = bindings.entry(LeaseId(1)).unwrap();
+        entry.open(&order, || Ok(())).unwrap();
+        bindings.extend(binding_id, BootTime(u64::MAX)).unwrap();
+        (bindings, entry, binding_id)
+    }
+
+    #[test]
+    fn who_enters_while_a_cut_runs_learns_of_it_and_the_cut_kills_again() {
+        let (bindings, entry, binding_id) = bound();
+        let admission = entry.admit(|_| Ok(())).unwrap();
+        admission.check().unwrap();
+        let (killed, kills) = mpsc::channel();
+        thread::scope(|scope| {
+            let bindings = &bindings;
+            let cut = scope.spawn(move || {
+                let times = Cell::new(0);
+                let end = || {
+                    times.set(times.get() + 1);
+                    killed.send(()).unwrap();
+                    Ok(Proof::default())
+                };
+                bindings.revoke(binding_id, end).unwrap();
+                times.get()
+            });
+            kills.recv().unwrap();
+            let refused = admission.check().unwrap_err();
+            assert!(matches!(refused, LocalRefusal::NotActive(_)), "{refused}");
+            drop(admission);
+            assert_eq!(cut.join().unwrap(), 2);
+        });
+        assert!(entry.admit(|_| Ok(())).is_err());
+    }
+
+    #[test]
+    fn a_deadline_that_passes_ends_an_admission() {
+        let (bindings, entry, binding_id) = bound();
+        let admission = entry.admit(|_| Ok(())).unwrap();
+        bindings.extend(binding_id, BootTime(1)).unwrap();
+        let refused = admission.check().unwrap_err();
+        assert!(refused.to_string().contains("deadline"), "{refused}");
+    }
 }

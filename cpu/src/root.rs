@@ -2,15 +2,13 @@
 
 use std::{collections::BTreeSet, fs::File};
 
-use fabricbios_cgroup::{Cgroupfs, Root, failed, join};
+use fabricbios_cgroup::{Root, join};
 use fabricbios_kernfs::parse_list;
 use fabricbios_lease::StepError;
-use nix::errno::Errno;
 
 use crate::{
     cgroupfs::{CpuRoot, SHARED},
     list,
-    steps::passed,
 };
 
 /// The root cgroup of a running store.
@@ -28,17 +26,11 @@ pub(crate) struct Prepared {
 /// # Errors
 /// The kernel does not give what every lease needs, or another process makes leases there.
 pub(crate) fn prepare(root: &Root, cpus: &[u32]) -> Result<Prepared, StepError> {
-    let fs = root.fs();
-    let mut at = String::new();
-    for part in root.name("").split('/') {
-        enable(fs, &at, &["cpuset", "cpu"])?;
-        at = join(&at, part);
-        make(fs, "make root", &at)?;
-    }
+    root.make(&["cpuset", "cpu"])?;
     let lock = lock(root)?;
-    enable(fs, &at, &["cpuset", "cpu"])?;
-    make(fs, "make shared", &root.name(SHARED))?;
-    enable(fs, &root.name(SHARED), &["cpu"])?;
+    root.enable("", &["cpuset", "cpu"])?;
+    root.make_below("make shared", SHARED)?;
+    root.enable(SHARED, &["cpu"])?;
     if !root.exists("look for kill", &format!("{SHARED}/cgroup.kill"))? {
         let why = "this kernel has no cgroup.kill, which Linux 5.14 and later have: no lease could be ended";
         return Err(StepError::new("look for kill", why));
@@ -47,53 +39,6 @@ pub(crate) fn prepare(root: &Root, cpus: &[u32]) -> Result<Prepared, StepError> 
         not_exclusive: take_exclusive(root, cpus)?,
         _lock: lock,
     })
-}
-
-fn make(fs: &dyn Cgroupfs, step: &'static str, at: &str) -> Result<(), StepError> {
-    if !fs.exists(at).map_err(|error| failed(step, &error))? {
-        fs.mkdir(at).map_err(|error| failed(step, &error))?;
-        passed(step);
-    }
-    Ok(())
-}
-
-/// Lets the cgroups in `at` have these controllers. systemd cannot take them back from the cgroups above: the kernel
-/// refuses to drop a controller that a cgroup below hands on.
-fn enable(fs: &dyn Cgroupfs, at: &str, controllers: &[&str]) -> Result<(), StepError> {
-    const STEP: &str = "enable controllers";
-    let read = |name: &str| {
-        fs.read(&join(at, name))
-            .map_err(|error| failed(STEP, &error))
-    };
-    let has = |list: &str, name: &str| list.split_whitespace().any(|it| it == name);
-    let available = read("cgroup.controllers")?;
-    let enabled = read("cgroup.subtree_control")?;
-    for name in controllers.iter().filter(|name| !has(&enabled, name)) {
-        let place = fs.mount().join(at);
-        if !has(&available, name) {
-            let why = format_args!(
-                "{}: it has no controller `{name}` (it has: {available}): the kernel was built or started without it, \
-                 cgroup v1 has it, or the cgroup above does not hand it on",
-                place.display()
-            );
-            return Err(StepError::new(STEP, why));
-        }
-        fs.write(&join(at, "cgroup.subtree_control"), &format!("+{name}"))
-            .map_err(|error| {
-                let hint = match error.errno().map(Errno::from_raw) {
-                    Some(Errno::EBUSY) => {
-                        "; a cgroup with processes of its own hands no controller on"
-                    }
-                    Some(Errno::EACCES | Errno::EPERM | Errno::EROFS) => {
-                        "; leases of CPU cores need root"
-                    }
-                    _ => "",
-                };
-                StepError::new(STEP, format_args!("{error}{hint}")).with_errno(error.errno())
-            })?;
-        passed(STEP);
-    }
-    Ok(())
 }
 
 fn lock(root: &Root) -> Result<File, StepError> {

@@ -23,8 +23,3 @@ pub const STEPS: &[&str] = &[
     "aside cpus",
     "remove aside",
 ];
-
-/// Test hook: the step is done.
-pub(crate) fn passed(step: &'static str) {
-    fabricbios_kernfs::step_passed(STEPS, step);
-}

@@ -1,0 +1,87 @@
+//! Controllers (cpuset, memory and the like) of the cgroups of leases.
+
+use fabricbios_lease::StepError;
+use nix::errno::Errno;
+
+use crate::root::{Root, failed, join};
+
+impl Root {
+    /// Makes the root cgroup unless it is there, and gives it these controllers, from the top of the mount on. Those that its own
+    /// cgroups get are a matter of [`Root::enable`].
+    ///
+    /// # Errors
+    /// The kernel refuses, or a controller is not there.
+    pub fn make(&self, controllers: &[&str]) -> Result<(), StepError> {
+        let own = self.name("");
+        let mut at = String::new();
+        for part in own.split('/') {
+            self.enable_at(&at, controllers)?;
+            at = join(&at, part);
+            self.make_at("make root", &at)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a cgroup unless it is there. This is a step of the kind.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn make_below(&self, step: &'static str, below: &str) -> Result<(), StepError> {
+        self.make_at(step, &self.name(below))
+    }
+
+    fn make_at(&self, step: &'static str, at: &str) -> Result<(), StepError> {
+        let fs = self.fs();
+        if !fs.exists(at).map_err(|error| failed(step, &error))? {
+            fs.mkdir(at).map_err(|error| failed(step, &error))?;
+            self.passed(step);
+        }
+        Ok(())
+    }
+
+    /// Gives the cgroups in `below` these controllers. This is a step of the kind.
+    ///
+    /// # Errors
+    /// The kernel refuses, or a controller is not there.
+    pub fn enable(&self, below: &str, controllers: &[&str]) -> Result<(), StepError> {
+        self.enable_at(&self.name(below), controllers)
+    }
+
+    /// systemd cannot take controllers back from the cgroups above: the kernel refuses to drop a controller that a cgroup below
+    /// hands on.
+    fn enable_at(&self, at: &str, controllers: &[&str]) -> Result<(), StepError> {
+        const STEP: &str = "enable controllers";
+        let fs = self.fs();
+        let read = |name: &str| {
+            fs.read(&join(at, name))
+                .map_err(|error| failed(STEP, &error))
+        };
+        let has = |list: &str, name: &str| list.split_whitespace().any(|it| it == name);
+        let available = read("cgroup.controllers")?;
+        let enabled = read("cgroup.subtree_control")?;
+        for name in controllers.iter().filter(|name| !has(&enabled, name)) {
+            let place = fs.mount().join(at);
+            if !has(&available, name) {
+                let why = format_args!(
+                    "{}: it has no controller `{name}` (it has: {available}): the kernel was built or started without it, \
+                     cgroup v1 has it, or the cgroup above does not hand it on",
+                    place.display()
+                );
+                return Err(StepError::new(STEP, why));
+            }
+            fs.write(&join(at, "cgroup.subtree_control"), &format!("+{name}"))
+                .map_err(|error| {
+                    let hint = match error.errno().map(Errno::from_raw) {
+                        Some(Errno::EBUSY) => {
+                            "; a cgroup with processes of its own hands no controller on"
+                        }
+                        Some(Errno::EACCES | Errno::EPERM | Errno::EROFS) => "; this needs root",
+                        _ => "",
+                    };
+                    StepError::new(STEP, format_args!("{error}{hint}")).with_errno(error.errno())
+                })?;
+            self.passed(STEP);
+        }
+        Ok(())
+    }
+}
