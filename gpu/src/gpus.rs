@@ -16,6 +16,7 @@ use fabricbios_wire::LeaseId;
 use crate::{
     Device, Libraries, Node, STEPS, Wiped, containers,
     end::ROOT,
+    limits::Limits,
     management::Scrub,
     record::{Record, Records, failed},
     sessions::{ENDS_WITHIN, Sessions},
@@ -35,6 +36,8 @@ pub struct GpuConfig {
     pub records: PathBuf,
     /// The root cgroup of the leases. `None`: no cgroup v2 is mounted.
     pub cgroup: Option<PathBuf>,
+    /// The most memory that the worker of a lease, and the lease's programs on the node, can have together: bytes.
+    pub worker_memory_max: u64,
     /// The directory of CDI specifications.
     pub cdi: PathBuf,
     /// The program of this node, in a file that container engines can execute: their hook.
@@ -53,6 +56,8 @@ pub struct Gpus {
     pub(crate) records: Records,
     /// `None`: this machine allows no control groups for leases, so there are no programs on the node in leases.
     pub(crate) root: Option<Root>,
+    /// What the control group of a lease is kept to. `None`: this machine allows no such limits.
+    limits: Option<Limits>,
     pub(crate) cdi: PathBuf,
     hook: PathBuf,
     pub(crate) proc: Tree,
@@ -76,7 +81,7 @@ impl Gpus {
         };
         let root = match tried {
             Ok(path) => {
-                // The root needs no controller: freezer, kill and device controller are in every cgroup.
+                // Freezer, kill and device controller are in every cgroup; the limits need more.
                 let written = fs::write(&named, path.as_os_str().as_bytes());
                 written.map_err(|error| failed("make root", &named, &error))?;
                 let root = root_at(path)?;
@@ -94,7 +99,12 @@ impl Gpus {
                 None
             }
         };
+        let limits = Limits {
+            memory_bytes: config.worker_memory_max,
+        };
+        let limits = root.as_ref().and_then(|root| limits.if_allowed(root));
         Ok(Self {
+            limits,
             sessions: Sessions {
                 program: config.program,
                 libraries: config.libraries,
@@ -142,6 +152,9 @@ impl Gpus {
         };
         let below = below(lease);
         root.mkdir("make lease", &below)?;
+        if let Some(limits) = &self.limits {
+            limits.set(root, &below)?;
+        }
         let devices: Vec<_> = device.nodes.iter().map(Node::number).collect();
         allow_only("device controller", &root.path(&below), &devices)?;
         passed("device controller");

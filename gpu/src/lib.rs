@@ -12,6 +12,7 @@ mod end;
 mod gpus;
 mod holders;
 mod libraries;
+mod limits;
 pub mod management;
 mod path;
 mod record;

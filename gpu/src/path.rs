@@ -95,20 +95,23 @@ impl GpuPath {
     ) -> Result<UnixStream, NotConnected> {
         let entry = self.bindings.in_use(lease).map_err(NotConnected::Lease)?;
         // Held until the worker serves.
-        let _admission = entry.admit(check).map_err(NotConnected::Lease)?;
+        let admission = entry.admit(check).map_err(NotConnected::Lease)?;
         let (mut record, device) = self.of(lease).map_err(NotConnected::Lease)?;
-        let into_cgroup = |pid: i32| match &self.gpus.root {
-            Some(root) => {
+        let into_cgroup = |pid: i32| {
+            if let Some(root) = &self.gpus.root {
                 let procs = root.name(&format!("{}/cgroup.procs", below(lease)));
                 let moved = root.fs().write(&procs, &pid.to_string());
-                moved.map_err(|error| fabricbios_cgroup::failed("start worker", &error))
+                moved.map_err(|error| fabricbios_cgroup::failed("start worker", &error))?;
             }
-            None => Ok(()),
+            let is_over = admission.check();
+            is_over.map_err(|refusal| StepError::new("start worker", refusal))
         };
         let sessions = &self.gpus.sessions;
-        sessions
-            .connect(lease, device, &mut record, session, into_cgroup)
-            .map_err(NotConnected::Worker)
+        let connected = sessions.connect(lease, device, &mut record, session, into_cgroup);
+        connected.map_err(|refusal| match admission.check() {
+            Ok(()) => NotConnected::Worker(refusal),
+            Err(over) => NotConnected::Lease(over),
+        })
     }
 
     /// The record of a lease that is bound, and its device.

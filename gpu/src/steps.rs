@@ -3,8 +3,10 @@
 /// All steps that change something: of a grant, of a session, of a cut, of a release; in their order.
 pub const STEPS: &[&str] = &[
     "make root",
+    "enable controllers",
     "make record",
     "make lease",
+    "limit lease",
     "device controller",
     "write CDI spec",
     "thaw",

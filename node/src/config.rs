@@ -190,6 +190,12 @@ pub struct Settings {
     #[arg(long, value_enum)]
     pub gpu_share_mode: Option<GpuShareMode>,
 
+    /// Most memory of this machine that the worker of a GPU lease takes, together with the lease's programs on the node
+    /// [default: 4GiB].
+    #[arg(long, value_name = "SIZE")]
+    #[serde(default, deserialize_with = "size")]
+    pub gpu_worker_memory_max: Option<Size>,
+
     /// Logical CPUs to offer for lease: `all`, or a list such as 2-7,10 of whole cores. The core of the boot CPU is never
     /// leased. `all` leaves out CPUs that the kernel isolates since its start and, on a hybrid machine, all but the fastest
     /// type of cores [default: none].
@@ -453,6 +459,7 @@ impl Settings {
             rdma_strategy: self.rdma_strategy.or(file.rdma_strategy),
             gpus: self.gpus.or(file.gpus),
             gpu_share_mode: self.gpu_share_mode.or(file.gpu_share_mode),
+            gpu_worker_memory_max: self.gpu_worker_memory_max.or(file.gpu_worker_memory_max),
             cpus: self.cpus.or(file.cpus),
             cpu_reserve: self.cpu_reserve.or(file.cpu_reserve),
             cpu_cgroup: self.cpu_cgroup.or(file.cpu_cgroup),

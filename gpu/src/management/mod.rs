@@ -33,7 +33,7 @@ use left_out as amd;
 #[cfg(not(feature = "gpu-cuda"))]
 use left_out as nvidia;
 
-use crate::{Health, holders::Holders};
+use crate::{Health, holders::Holders, worker::Trial};
 
 pub use account::{Account, Accounted, Process};
 pub use health_watch::{HealthWatch, Tell};
@@ -54,6 +54,7 @@ pub fn handlers() -> Vec<Handler> {
         Handler::of::<Reset>(),
         Handler::of::<Watch>(),
         Handler::of::<Holders>(),
+        Handler::of::<Trial>(),
     ]
 }
 

@@ -3,8 +3,9 @@
 mod ask;
 
 use std::{
-    fs::{self, File},
-    io,
+    env,
+    fs::File,
+    io::{self, Read},
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::{UnixListener, UnixStream},
@@ -24,7 +25,7 @@ use crate::{
     Device, Libraries,
     record::{Record, Records, Worker, failed, remove_file},
     steps::passed,
-    worker::WorkerOrder,
+    worker::{LIBRARY_PATH, STAND_INS, WorkerOrder},
 };
 use ask::{ask_to_close, dial};
 
@@ -37,8 +38,14 @@ const STARTS_WITHIN: Duration = Duration::from_secs(30);
 /// The driver tears the context of a killed worker down before the process has ended.
 pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(8);
 
+/// Of the daemon's environment a worker gets these, which its libraries read.
+const ENVIRONMENT: [&str; 3] = [LIBRARY_PATH, "HSA_OVERRIDE_GFX_VERSION", STAND_INS];
+
+/// A worker can write anything, and any amount, where it says that it has closed its session: so much is read.
+const CLOSED_BYTES: u64 = 32;
+
 /// Users of workers, which no account of the machine has: 2^30 from here on.
-const FIRST_UID: u32 = 0x4000_0000;
+pub(crate) const FIRST_UID: u32 = 0x4000_0000;
 
 /// Starts workers and finds those that run.
 #[derive(Clone, Debug)]
@@ -53,7 +60,9 @@ type Started = Result<Vec<String>, String>;
 
 impl Sessions {
     /// Connects to the worker of a lease. With session 0 a worker is started if none runs; else it has to be the one of that
-    /// session. `enter` puts a new worker into the lease's cgroup. To be called under the lease's lock.
+    /// session. `enter` puts a new worker into the lease's cgroup, and fails if the lease is over by then: a cut that has begun
+    /// before kills it no more. One that begins later does, and so ends the wait for its answer. To be called under the lease's
+    /// lock.
     pub(crate) fn connect(
         &self,
         lease: LeaseId,
@@ -126,8 +135,10 @@ impl Sessions {
     /// Whether a worker of the lease has ended without wiping its memory.
     pub(crate) fn is_dirty(&self, lease: LeaseId, record: &Record) -> bool {
         let has_closed = |session: u64| {
-            let closed = fs::read_to_string(self.records.closed(lease)).unwrap_or_default();
-            closed.trim() == session.to_string()
+            let mut closed = String::new();
+            let file = File::open(self.records.closed(lease));
+            let read = file.and_then(|it| it.take(CLOSED_BYTES).read_to_string(&mut closed));
+            read.is_ok() && closed.trim() == session.to_string()
         };
         let ended = record.worker.filter(|it| !it.process.is_there());
         record.is_dirty || ended.is_some_and(|it| !has_closed(it.session))
@@ -148,8 +159,12 @@ impl Sessions {
         let fail = |why: String| StepError::new("start worker", why);
         let (line, its) = Line::pair().map_err(|error| fail(error.to_string()))?;
         let mut command: Command = self.program.command();
+        let variables = ENVIRONMENT.map(|name| Some((name, env::var_os(name)?)));
         let mut child = command
             .arg(SUBCOMMAND)
+            .env_clear()
+            .envs(variables.into_iter().flatten())
+            .current_dir("/")
             .stdin(OwnedFd::from(its))
             .stdout(closed)
             .stderr(Stdio::null())
@@ -185,10 +200,11 @@ impl Sessions {
             order_worker(&line, &order, &listener).map_err(fail)
         });
         let lacks = begun.inspect_err(|_| {
-            // It has not served, so it has nothing of the tenant's.
-            process.kill("start worker", ENDS_WITHIN).ok();
-            record.worker = None;
-            self.records.write(lease, record).ok();
+            // It has not served, so it has nothing of the tenant's. One that does not die stays in the record.
+            if process.kill("start worker", ENDS_WITHIN).is_ok() {
+                record.worker = None;
+                self.records.write(lease, record).ok();
+            }
         })?;
         for lack in lacks {
             tracing::warn!(lease_id = %lease, lack, "this machine does not allow a part of a worker's isolation");

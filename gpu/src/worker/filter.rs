@@ -8,6 +8,11 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
+/// Numbers that all architectures share and the C library's headers may lack.
+const SYS_FCHMODAT2: c_long = 452;
+const SYS_SETXATTRAT: c_long = 463;
+const SYS_REMOVEXATTRAT: c_long = 466;
+
 /// Calls that fail with `EPERM`.
 pub(super) const DENIED: &[c_long] = &[
     // Programs and processes. A thread is made with `clone`, see `rules`.
@@ -44,6 +49,29 @@ pub(super) const DENIED: &[c_long] = &[
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_fspick,
+    // Whose a file is, and what it gives to those who run it.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    SYS_FCHMODAT2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mknod,
+    libc::SYS_mknodat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    SYS_SETXATTRAT,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    SYS_REMOVEXATTRAT,
     // Parts of the kernel that had many faults.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -65,6 +93,9 @@ pub(super) const DENIED: &[c_long] = &[
     libc::SYS_swapoff,
 ];
 
+/// Bits of a mode: a program in a file with one of them runs as the file's user or group.
+const SET_ID: [u64; 2] = [0o4000, 0o2000];
+
 /// The type of a socket without its flags.
 const SOCKET_TYPE: u64 = 0xf;
 
@@ -72,8 +103,9 @@ const SOCKET_TYPE: u64 = 0xf;
 pub(super) fn install() -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("the filter of system calls: {error}");
     let rules = rules().map_err(|error| failed(&error))?;
-    // The C library then makes threads with `clone`, whose flags a filter can see.
-    let not_there = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    // The C library then makes threads with `clone` and opens files with `openat`, whose arguments a filter can see.
+    let not_there = [libc::SYS_clone3, libc::SYS_openat2].map(|call| (call, Vec::new()));
+    let not_there = BTreeMap::from(not_there);
     for (rules, errno) in [(rules, libc::EPERM), (not_there, libc::ENOSYS)] {
         let program = compile(rules, errno).map_err(|error| failed(&error))?;
         apply_filter_all_threads(&program).map_err(|error| failed(&error))?;
@@ -93,7 +125,7 @@ fn compile(
 }
 
 fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
-    use SeccompCmpOp::{MaskedEq, Ne};
+    use SeccompCmpOp::{Eq, MaskedEq, Ne};
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         DENIED.iter().map(|call| (*call, Vec::new())).collect();
     let mut deny_if = |call, conditions: &[(u8, SeccompCmpOp, u64)]| {
@@ -119,6 +151,24 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError>
     // `sendmsg` names a receiver too, in memory that a filter cannot read.
     deny_if(libc::SYS_socketpair, &no_stream)?;
     deny_if(libc::SYS_sendto, &[(4, Ne, 0)])?;
+    // Files that are made so. The argument is the mode.
+    for (call, argument) in [
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_open, 2),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_creat, 1),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_mkdir, 1),
+        (libc::SYS_openat, 3),
+        (libc::SYS_mkdirat, 2),
+    ] {
+        let bits = SET_ID.map(|bit| (argument, MaskedEq(bit), bit));
+        deny_if(call, &bits)?;
+    }
+    // Input of a terminal, as if it were typed.
+    for request in [libc::TIOCSTI, libc::TIOCLINUX] {
+        deny_if(libc::SYS_ioctl, &[(1, Eq, request)])?;
+    }
     // Threads only.
     let thread = flag(libc::CLONE_THREAD);
     deny_if(libc::SYS_clone, &[(0, MaskedEq(thread), 0)])?;

@@ -1,13 +1,14 @@
 //! The process of a session. It holds the one context of a lease, and serves the tenant's streams: the daemon passes their bytes
 //! on and does not look at them. So a module or a kernel that breaks the vendor's driver breaks this process only.
 //!
-//! The worker reads its order ([`WorkerOrder`]) and a listening socket from standard input, becomes another user, opens the
-//! context, gives up all other rights, answers, and serves. It outlives the daemon, whose successor finds the socket again. It
+//! The worker reads its order ([`WorkerOrder`]) and a listening socket from standard input, shuts itself off from the machine's
+//! files, becomes another user, opens the context, gives up all other rights, answers, and serves. It outlives the daemon, whose successor finds the socket again. It
 //! ends with the session, and has then written the session's number to what was its standard output, if everything of the
 //! tenant's was wiped.
 
 mod connection;
 mod engine;
+mod files;
 mod filter;
 mod image;
 mod launch;
@@ -18,6 +19,7 @@ mod refusal;
 mod sandbox;
 mod server;
 mod share;
+mod trial;
 
 use std::{
     fs::File,
@@ -33,9 +35,12 @@ use std::{
 use fabricbios_helper::Line;
 use nix::{sys::socket::MsgFlags, unistd::dup2_stdout};
 
+pub(crate) use files::{LIBRARY_PATH, STAND_INS};
 pub use order::WorkerOrder;
+pub(crate) use sandbox::THREADS_MAX;
+pub use trial::Trial;
 
-use self::{engine::Engine, server::Server};
+use self::{engine::Engine, files::Files, server::Server};
 use crate::driver::Driver;
 
 /// Serves the session that the order on standard input describes, until it ends. The process must have one thread, and have
@@ -46,11 +51,14 @@ use crate::driver::Driver;
 /// did not begin.
 #[must_use]
 pub fn worker_main() -> ExitCode {
+    let left = sandbox::leave_daemon();
     // There is nobody to tell if this fails: the caller sees that the line is closed.
     let Ok(line) = stdin().as_fd().try_clone_to_owned().map(Line::from) else {
         return ExitCode::FAILURE;
     };
-    let started = take_stdout().and_then(|mark| start(&line, mark));
+    let started = left
+        .and_then(|()| take_stdout())
+        .and_then(|mark| start(&line, mark));
     let answer = started
         .as_ref()
         .map(|(_, _, lacks)| lacks)
@@ -85,11 +93,12 @@ fn start(line: &Line, mark: File) -> Result<Started, String> {
     let listener: OwnedFd = message.descriptor.ok_or("no socket came with the order")?;
     let mut lacks = sandbox::separate();
     let device = &order.device;
+    Files::of(&order.libraries, &device.nodes).shut_in()?;
     let failed = |error| format!("device {}: no context can be opened: {error}", device.uuid);
     // It may lie where the worker's user cannot read it.
     let driver = Driver::load(&order.libraries, device.vendor, &device.visible).map_err(failed)?;
     // The driver gives a context the rights of the process that opens it: root's may have privileged channels.
-    lacks.extend(sandbox::become_user(order.uid, &order.gids));
+    lacks.extend(sandbox::become_user(order.uid, &order.gids)?);
     let context = driver.open(&device.uuid).map_err(failed)?;
     sandbox::close()?;
     let server = Arc::new(Server::new(Engine::new(order, context), mark));

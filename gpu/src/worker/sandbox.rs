@@ -1,7 +1,7 @@
 //! The isolation of a worker. What a tenant sends is parsed by the vendor's driver (its compiler for one), so a worker is
 //! prepared for being taken over: it then has one device, its streams, and nothing to reach anybody else with.
 
-use std::{fs, ptr};
+use std::ptr;
 
 use nix::{
     errno::Errno,
@@ -10,18 +10,34 @@ use nix::{
     sys::{
         prctl::{set_dumpable, set_no_new_privs},
         resource::{Resource, setrlimit},
+        signal::{SigHandler, Signal, signal},
+        stat::{Mode, umask},
     },
-    unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid},
+    unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid, setsid},
 };
 
 use super::filter;
 
-/// The drivers of both vendors have some ten threads, and each queue of a session has one.
-const THREADS_MAX: u64 = 512;
+/// Processes and threads of a lease. The drivers of both vendors have some ten threads, and each queue of a session has one.
+pub(crate) const THREADS_MAX: u64 = 512;
+/// No file grows beyond this, whoever made it. Libraries' files in memory are smaller.
+const FILE_BYTES_MAX: u64 = 64 << 20;
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 /// The kernel's numbers of capabilities are below this.
 const CAPABILITIES_END: libc::c_ulong = 64;
+
+/// Leaves the daemon's terminal, and closes its descriptors but for the standard ones. Before anything is opened.
+///
+/// # Errors
+/// For people: the system refuses.
+pub(super) fn leave_daemon() -> Result<(), String> {
+    setsid().map_err(|errno| format!("no session of its own: {errno}"))?;
+    // SAFETY: the caller has nothing open beside the standard descriptors, and no library of others is loaded yet.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+    let closed = Errno::result(closed).map(drop);
+    closed.map_err(|errno| format!("the daemon's descriptors cannot be closed: {errno}"))
+}
 
 /// Leaves the network and the System V memory of the machine. Before the driver is loaded: its threads inherit this.
 /// Returns what this machine does not allow.
@@ -38,40 +54,27 @@ pub(super) fn separate() -> Vec<String> {
 
 /// The process is another user from now on, without capabilities. Before the context is opened. Returns what this machine does
 /// not allow.
-pub(super) fn become_user(uid: u32, gids: &[u32]) -> Vec<String> {
+///
+/// # Errors
+/// For people: it cannot become that user.
+pub(super) fn become_user(uid: u32, gids: &[u32]) -> Result<Vec<String>, String> {
     let mut lacks = Vec::new();
+    for (what, limit, most) in [
+        ("a limit for core dumps", Resource::RLIMIT_CORE, 0),
+        ("a limit for threads", Resource::RLIMIT_NPROC, THREADS_MAX),
+    ] {
+        note(&mut lacks, what, setrlimit(limit, most, most));
+    }
     note(
         &mut lacks,
-        "core dumps",
-        setrlimit(Resource::RLIMIT_CORE, 0, 0),
+        "the bounding set of capabilities",
+        drop_bounding_set(),
     );
-    note(
-        &mut lacks,
-        "the first process to be killed when the machine has no memory left",
-        first_to_be_killed(),
-    );
-    if geteuid().is_root() {
-        note(
-            &mut lacks,
-            "a limit for threads",
-            setrlimit(Resource::RLIMIT_NPROC, THREADS_MAX, THREADS_MAX),
-        );
-        note(
-            &mut lacks,
-            "the bounding set of capabilities",
-            drop_bounding_set(),
-        );
-        set_user(&mut lacks, uid, gids);
-    } else {
-        lacks.push("no user of its own: it was not started by root".into());
-    }
-    if uid == 0 {
-        lacks.push("no user of its own: its order says root".into());
-    }
-    note(&mut lacks, "capabilities", drop_capabilities());
+    set_user(uid, gids).map_err(|why| format!("no user of its own: {why}"))?;
+    drop_capabilities().map_err(|errno| format!("its capabilities stay: {errno}"))?;
     // The change of the user has hidden the process's own /proc from it, and drivers read there.
     note(&mut lacks, "its own /proc", set_dumpable(true));
-    lacks
+    Ok(lacks)
 }
 
 /// Gives up everything but what the process has open: the system calls that reach other processes, programs or networks fail,
@@ -80,16 +83,16 @@ pub(super) fn become_user(uid: u32, gids: &[u32]) -> Vec<String> {
 /// # Errors
 /// A part of this cannot be done.
 pub(super) fn close() -> Result<(), String> {
+    // A file that would grow too large is refused to the driver, and does not end it.
+    // SAFETY: `SigIgn` runs no code.
+    unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }
+        .and_then(|_| setrlimit(Resource::RLIMIT_FSIZE, FILE_BYTES_MAX, FILE_BYTES_MAX))
+        .map_err(|errno| format!("a limit for files: {errno}"))?;
+    umask(Mode::from_bits_truncate(0o077));
     set_dumpable(false)
         .map_err(|errno| format!("its memory can be read by other processes: {errno}"))?;
     set_no_new_privs().map_err(|errno| format!("no_new_privs: {errno}"))?;
     filter::install()
-}
-
-/// A tenant's module may make the vendor's compiler take any amount of the machine's memory.
-fn first_to_be_killed() -> Result<(), Errno> {
-    let written = fs::write("/proc/self/oom_score_adj", "1000");
-    written.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()))
 }
 
 fn note(lacks: &mut Vec<String>, what: &str, done: Result<(), Errno>) {
@@ -99,13 +102,19 @@ fn note(lacks: &mut Vec<String>, what: &str, done: Result<(), Errno>) {
 }
 
 /// For all threads: the C library passes it on.
-fn set_user(lacks: &mut Vec<String>, uid: u32, gids: &[u32]) {
+fn set_user(uid: u32, gids: &[u32]) -> Result<(), String> {
+    if !geteuid().is_root() {
+        return Err("it was not started by root".into());
+    }
+    if uid == 0 {
+        return Err("its order says root".into());
+    }
     let groups: Vec<Gid> = gids.iter().copied().map(Gid::from_raw).collect();
-    note(lacks, "no groups of its own", setgroups(&groups));
-    let group = Gid::from_raw(uid);
-    note(lacks, "no group of its own", setresgid(group, group, group));
-    let user = Uid::from_raw(uid);
-    note(lacks, "no user of its own", setresuid(user, user, user));
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
+    setgroups(&groups)
+        .and_then(|()| setresgid(group, group, group))
+        .and_then(|()| setresuid(user, user, user))
+        .map_err(|errno| format!("user and group {uid}: {errno}"))
 }
 
 fn drop_bounding_set() -> Result<(), Errno> {
@@ -138,4 +147,4 @@ fn drop_capabilities() -> Result<(), Errno> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

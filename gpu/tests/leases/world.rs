@@ -79,6 +79,7 @@ impl World {
         let config = GpuConfig {
             records: lab.place.path().join("records"),
             cgroup: None,
+            worker_memory_max: 1 << 30,
             cdi: lab.place.path().join("cdi"),
             hook: program.to_owned(),
             supervisor: lab.supervisor.clone(),

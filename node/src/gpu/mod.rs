@@ -5,7 +5,7 @@ mod wanted;
 
 pub use wanted::WantedGpus;
 
-use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, fs, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{anyhow, bail};
 use fabricbios_contract::{Provider, stray_binding_id};
@@ -13,6 +13,7 @@ use fabricbios_control::{NoSessions, Principal, SessionConnector, SessionOpen};
 use fabricbios_gpu::{
     Device, GpuConfig, GpuPath, GpuStore, Gpus, Health, Libraries,
     management::{HealthWatch, discover},
+    worker::Trial,
 };
 use fabricbios_kernfs::mounts;
 use fabricbios_wire::{NodeId, Refusal, ResourceId, ResourceType, Size, Transport};
@@ -20,12 +21,18 @@ use nix::unistd::geteuid;
 
 use self::offer::{OfferedGpu, offer, session_slots};
 use crate::{
+    config::Settings,
     descriptors,
     providers::{Continuity, Offered, OfferedResource, Opened, Opening, own_program},
 };
 
 /// A vendor's library that says nothing for so long hangs.
 const PROBE_SILENCE: Duration = Duration::from_secs(20);
+
+/// Memory of a lease's worker and programs: contexts of real drivers and their compilers take some hundred megabytes.
+const WORKER_MEMORY_MAX: Size = Size(4 << 30);
+/// Less than this no context lives with, and no machine has more.
+const WORKER_MEMORY: RangeInclusive<Size> = Size(64 << 20)..=Size(1 << 50);
 
 /// Bytes of the node's id in names.
 const ID_BYTES: usize = 4;
@@ -83,9 +90,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             ..Opened::nothing()
         });
     };
-    if !geteuid().is_root() {
-        bail!("--gpus: only root can lease GPUs");
-    }
+    try_worker(opening)?;
     let devices = wanted.of(&found)?;
     let gpus = Arc::new(gpus(opening)?);
     watchdog.ends(ResourceType::Gpu, records);
@@ -138,6 +143,42 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     })
 }
 
+/// Shuts a helper process in as workers of sessions are.
+///
+/// # Errors
+/// No worker would serve on this machine.
+fn try_worker(opening: &Opening<'_>) -> anyhow::Result<()> {
+    if !geteuid().is_root() {
+        bail!("--gpus: only root can lease GPUs: workers of sessions have users of their own");
+    }
+    let trial = Trial {
+        libraries: Libraries::default(),
+    };
+    let tried = opening.supervisor.call(&trial, PROBE_SILENCE, &|_| ());
+    let lacks = tried.map_err(|error| {
+        anyhow!(
+            "--gpus: this machine cannot shut workers of sessions in, so it leases no GPUs: {error}"
+        )
+    })?;
+    for lack in lacks {
+        tracing::warn!(
+            lack,
+            "this machine does not allow a part of the isolation of workers"
+        );
+    }
+    Ok(())
+}
+
+/// The memory of a lease's worker and programs.
+fn worker_memory_max(settings: &Settings) -> anyhow::Result<u64> {
+    let set = settings.gpu_worker_memory_max.unwrap_or(WORKER_MEMORY_MAX);
+    if !WORKER_MEMORY.contains(&set) {
+        let (least, most) = (WORKER_MEMORY.start(), WORKER_MEMORY.end());
+        bail!("--gpu-worker-memory-max {set}: {least} to {most} are possible");
+    }
+    Ok(set.0)
+}
+
 /// The records of leases of GPUs; a reboot empties the directory.
 fn records(node_id: &NodeId) -> PathBuf {
     PathBuf::from(format!("/run/fabricbios-{}/gpu", digits(node_id)))
@@ -167,6 +208,7 @@ fn gpus(opening: &Opening<'_>) -> anyhow::Result<Gpus> {
     let config = GpuConfig {
         records: records(&opening.node_id),
         cgroup: mount.map(|mount| mount.place.join(format!("fabricbios-gpu-{node}"))),
+        worker_memory_max: worker_memory_max(opening.settings)?,
         cdi: { opening.settings.cdi_dir.clone() }.unwrap_or_else(|| PathBuf::from("/run/cdi")),
         hook: own_program()?,
         supervisor: opening.supervisor.clone(),

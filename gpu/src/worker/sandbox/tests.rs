@@ -8,6 +8,7 @@ use std::{
         fd::AsRawFd,
         unix::net::{UnixDatagram, UnixListener, UnixStream},
     },
+    path::{Path, PathBuf},
     process::Command,
     ptr,
     sync::mpsc,
@@ -25,17 +26,17 @@ use nix::{
     unistd::{Pid, geteuid, getgid, getgroups, getpid, getppid, getuid},
 };
 
-use super::{super::filter::DENIED, become_user, close, separate};
+use super::{super::filter::DENIED, become_user, close, drop_capabilities, separate};
 
 const MARK: &str = "FABRICBIOS_TEST_SANDBOX";
 const UID: u32 = 0x4000_0001;
 
-/// Runs the child's part of a test in a process of its own.
-fn in_a_child(test: &str) {
+/// Runs the child's part of a test in a process of its own. `place`: a directory for it.
+pub(in crate::worker) fn in_a_child(test: &str, place: &Path) {
     let ended = Command::new(env::current_exe().unwrap())
         .args(["--exact", "--include-ignored", "--nocapture"])
-        .arg(format!("worker::sandbox::tests::{test}"))
-        .env(MARK, "1")
+        .arg(format!("worker::{test}"))
+        .env(MARK, place)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ended.stdout);
@@ -46,18 +47,20 @@ fn in_a_child(test: &str) {
     );
 }
 
-fn is_child() -> bool {
-    env::var_os(MARK).is_some()
+/// The directory for the child's part; `None`: this is no child.
+pub(in crate::worker) fn place_of_child() -> Option<PathBuf> {
+    env::var_os(MARK).map(PathBuf::from)
 }
 
 #[test]
 fn a_worker_is_shut_in() {
-    in_a_child("shut_in");
+    let place = tempfile::tempdir().unwrap();
+    in_a_child("sandbox::tests::shut_in", place.path());
 }
 
 #[test]
 fn a_worker_has_another_user_and_no_capabilities() {
-    in_a_child("another_user");
+    in_a_child("sandbox::tests::another_user", Path::new("/"));
 }
 
 /// The result of a system call.
@@ -75,14 +78,13 @@ fn number(of: i32) -> usize {
 #[test]
 #[ignore = "a process of another test"]
 fn shut_in() {
-    if !is_child() {
+    let Some(place) = place_of_child() else {
         return;
-    }
-    let place = tempfile::tempdir().unwrap();
-    let listener = UnixListener::bind(place.path().join("socket")).unwrap();
-    let _client = UnixStream::connect(place.path().join("socket")).unwrap();
+    };
+    let listener = UnixListener::bind(place.join("socket")).unwrap();
+    let _client = UnixStream::connect(place.join("socket")).unwrap();
     // As the same user: what fails now does not fail for lack of rights to others' processes.
-    become_user(geteuid().as_raw(), &[]);
+    drop_capabilities().unwrap();
     close().unwrap();
 
     let denied = Err(Errno::EPERM);
@@ -120,9 +122,28 @@ fn shut_in() {
     let is_denied = |error: io::Error| assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     is_denied(TcpListener::bind("127.0.0.1:0").unwrap_err());
     is_denied(UdpSocket::bind("127.0.0.1:0").unwrap_err());
-    is_denied(UnixStream::connect(place.path().join("socket")).unwrap_err());
+    is_denied(UnixStream::connect(place.join("socket")).unwrap_err());
     is_denied(UnixDatagram::unbound().unwrap_err());
     is_denied(Command::new("/bin/true").spawn().unwrap_err());
+
+    // Files that give their group or user to whoever runs them, and input for a terminal.
+    for mode in [0o4755, 0o2755] {
+        let at = c"/tmp".as_ptr() as usize;
+        let made = call(libc::SYS_mkdirat, [0, at, mode, 0, 0]);
+        assert_eq!(made, denied, "a directory of mode {mode:o}");
+        let flags = number(libc::O_CREAT | libc::O_WRONLY);
+        let made = call(libc::SYS_openat, [0, at, flags, mode, 0]);
+        assert_eq!(made, denied, "a file of mode {mode:o}");
+    }
+    assert_eq!(call(libc::SYS_openat2, [0; 5]), Err(Errno::ENOSYS));
+    for request in [libc::TIOCSTI, libc::TIOCLINUX] {
+        let request = usize::try_from(request).unwrap();
+        assert_eq!(call(libc::SYS_ioctl, [0, request, 0, 0, 0]), denied);
+    }
+    let grows = tempfile::tempfile().unwrap();
+    grows.set_len(1 << 20).unwrap();
+    let too_large = grows.set_len(1 << 40).unwrap_err();
+    assert_eq!(too_large.kind(), io::ErrorKind::FileTooLarge);
 
     let to_somebody = call(libc::SYS_sendto, [0, 0, 0, 0, 1]);
     assert_eq!(to_somebody, denied);
@@ -175,7 +196,6 @@ fn shut_in() {
     drop((stream, other));
     assert_eq!(thread::spawn(|| 5).join().unwrap(), 5);
     assert!(!get_dumpable().unwrap());
-    assert_eq!(getrlimit(Resource::RLIMIT_CORE), Ok((0, 0)));
 }
 
 /// A field of each thread's status.
@@ -198,7 +218,7 @@ fn of_all_threads(field: &str) -> BTreeSet<String> {
 #[test]
 #[ignore = "a process of another test"]
 fn another_user() {
-    if !is_child() {
+    if place_of_child().is_none() {
         return;
     }
     let is_root = geteuid().is_root();
@@ -220,7 +240,16 @@ fn another_user() {
         network == before,
         lacks.iter().any(|lack| lack.contains("network namespace"))
     );
-    let lacks = become_user(UID, &[UID + 1, UID + 2]);
+    let became = become_user(UID, &[UID + 1, UID + 2]);
+    if !is_root {
+        drop(end);
+        driver.join().unwrap().unwrap_err();
+        let why = became.unwrap_err();
+        assert!(why.contains("not started by root"), "{why}");
+        return;
+    }
+    assert_eq!(became, Ok(Vec::new()));
+    assert_eq!(getrlimit(Resource::RLIMIT_CORE), Ok((0, 0)));
     // Its own files are its own: drivers read them when they open a device.
     fs::read("/proc/self/maps").unwrap();
     close().unwrap();
@@ -233,31 +262,21 @@ fn another_user() {
     for set in ["CapPrm", "CapEff", "CapAmb"] {
         assert_eq!(of_all_threads(set), none, "{set}");
     }
-    if is_root {
-        assert_eq!(lacks, [""; 0]);
-        assert_eq!((getuid().as_raw(), getgid().as_raw()), (UID, UID));
-        let groups: BTreeSet<u32> = getgroups()
-            .unwrap()
-            .into_iter()
-            .map(nix::unistd::Gid::as_raw)
-            .collect();
-        assert_eq!(groups, BTreeSet::from([UID + 1, UID + 2]));
-        assert_eq!(
-            of_all_threads("Uid"),
-            BTreeSet::from([[UID; 4].map(|it| it.to_string()).join("\t")])
-        );
-        // Of this thread, which starts those of the queues.
-        let status = fs::read_to_string("/proc/thread-self/status").unwrap();
-        for set in ["CapBnd:\t0000000000000000", "CapInh:\t0000000000000000"] {
-            assert!(status.contains(set), "{set}: {status}");
-        }
-    } else {
-        assert!(
-            lacks
-                .iter()
-                .any(|lack| lack.contains("not started by root")),
-            "{lacks:?}"
-        );
+    assert_eq!((getuid().as_raw(), getgid().as_raw()), (UID, UID));
+    let groups: BTreeSet<u32> = getgroups()
+        .unwrap()
+        .into_iter()
+        .map(nix::unistd::Gid::as_raw)
+        .collect();
+    assert_eq!(groups, BTreeSet::from([UID + 1, UID + 2]));
+    assert_eq!(
+        of_all_threads("Uid"),
+        BTreeSet::from([[UID; 4].map(|it| it.to_string()).join("\t")])
+    );
+    // Of this thread, which starts those of the queues.
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    for set in ["CapBnd:\t0000000000000000", "CapInh:\t0000000000000000"] {
+        assert!(status.contains(set), "{set}: {status}");
     }
     drop(end);
     assert_eq!(driver.join().unwrap(), Err(Errno::EPERM));
