@@ -109,8 +109,11 @@ impl GpuPath {
         let sessions = &self.gpus.sessions;
         let connected = sessions.connect(lease, device, &mut record, session, into_cgroup);
         connected.map_err(|refusal| match admission.check() {
-            Ok(()) => NotConnected::Worker(refusal),
-            Err(over) => NotConnected::Lease(over),
+            Err(LocalRefusal::NotActive(state)) => {
+                let why = format!("{state}; {}", refusal.message);
+                NotConnected::Lease(LocalRefusal::NotActive(why))
+            }
+            _ => NotConnected::Worker(refusal),
         })
     }
 

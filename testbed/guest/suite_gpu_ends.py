@@ -15,7 +15,7 @@ import podman
 from checks import STOPPED_LATE_MS, Suite, length, until
 from fabric import Refused, program
 from gpus import (DEVICE, PATTERN, SHARED, SOCKET, GpuNode, alloc, cleared, copied, device_bytes, filled, gone, gpus, leased,
-                  leases_again, ready, run_in, workers)
+                  leases_again, program_of, ready, run_in, workers)
 
 # Steps of a grant, of the use of a lease, and of an end.
 GRANT_STEPS = ("make record", "make lease", "device controller", "write CDI spec")
@@ -228,11 +228,55 @@ def live(node, tenant, resource, step):
         run_in(tenant, lease, "sleep", "1000").wait(60)
 
 
+def raced(suite):
+    """A session that is asked for in the moment in which its lease ends holds up no cut."""
+    with GpuNode() as node:
+        alice = node.tenant("alice")
+        nvidia = gpus(node.operator)["nvidia"]["resource_id"]
+        trials = length(60, 12)
+        for trial in range(trials):
+            lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+            with program_of(alice, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "4KiB"):
+                time.sleep(trial % 12 / 4000)  # The session is asked for before the end, or behind it.
+                alice.free(lease)
+        suite.equal(f"{trials} times: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("and no worker is left", set(), workers())
+        alice.free(until(lambda: leases_again(alice, nvidia), 60, "the device free again"))
+
+
+def memory(suite):
+    """A worker that takes more memory of the node than its lease may is killed, alone."""
+    with GpuNode("--gpu-worker-memory-max", "64MiB", mode="fractional", knobs={"memory": 192 << 20}) as node:
+        alice, bob, operator = node.tenant("alice"), node.tenant("bob"), node.operator
+        nvidia = gpus(operator)["nvidia"]["resource_id"]
+        with leased(bob, "16MiB", 600, resource=nvidia) as neighbour:
+            copied(bob, neighbour)
+            keeps = workers()
+            adjusted = {pathlib.Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in (*keeps, node.process.pid)}
+            suite.equal("the kernel prefers no worker when it ends processes for lack of memory", 1, len(adjusted))
+            lease = alloc(alice, "128MiB", 600, resource=nvidia)
+            group = node.root / f"lease-{lease['lease_id']}"
+            limits = [(group / name).read_text().strip() for name in ("memory.max", "memory.oom.group", "pids.max")]
+            suite.equal("limits of the lease", [str(64 << 20), "1", "512"], limits)
+            # The memory of a stand-in is memory of the node.
+            suite.refused("a worker that takes more ends", lambda: copied(alice, lease, "96MiB"), None)
+            events = dict(line.split() for line in (group / "memory.events").read_text().splitlines())
+            suite.check("for lack of the lease's memory", int(events["oom_kill"]), "oom_kill", events)
+            suite.equal("its neighbour's worker stays", keeps, workers())
+            suite.equal("and works", 1 << 20, copied(bob, neighbour))
+            alice.free(lease)
+            suite.equal("the lease's end takes nothing from it", 1 << 20, copied(bob, neighbour))
+        until(lambda: not operator.ask("fence", "list")["fences"], 120, "the end of the fence")
+        alice.free(until(lambda: leases_again(alice, nvidia), 60, "the device free again"))
+        until(lambda: not any(it.is_dir() for it in node.root.iterdir()), 60, "no control group of a lease")
+        suite.check("it is leased again, and nothing of the lease is left", True)
+
+
 def main():
     """All of it."""
     ready()
     with Suite("suite_gpu_ends") as suite:
-        for section in (scrub, local_programs, containers, container_root, daemon_ends, dies):
+        for section in (scrub, local_programs, containers, container_root, daemon_ends, raced, memory, dies):
             suite.section(section, suite)
 
 

@@ -160,7 +160,7 @@ impl Sessions {
         let (line, its) = Line::pair().map_err(|error| fail(error.to_string()))?;
         let mut command: Command = self.program.command();
         let variables = ENVIRONMENT.map(|name| Some((name, env::var_os(name)?)));
-        let mut child = command
+        let spawned = command
             .arg(SUBCOMMAND)
             .env_clear()
             .envs(variables.into_iter().flatten())
@@ -168,8 +168,10 @@ impl Sessions {
             .stdin(OwnedFd::from(its))
             .stdout(closed)
             .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| fail(error.to_string()))?;
+            .spawn();
+        let mut child = spawned.map_err(|error| fail(error.to_string()))?;
+        // It has the worker's end of the line, which then closes when the worker ends.
+        drop(command);
         let pid = i32::try_from(child.id()).map_err(|error| fail(error.to_string()))?;
         let process = Process::of(pid);
         thread::spawn(move || {

@@ -11,13 +11,28 @@
 mod lab;
 mod world;
 
-use std::{fs, thread};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::Write,
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    path::Path,
+    thread,
+};
 
 use fabricbios_contract::EndByName;
 use fabricbios_gpu::{Device, GpuEnd, Node};
 use fabricbios_lease::{BindError, BindOrder, BootTime};
 use fabricbios_wire::{GpuRequest, LeaseError, LeaseId};
-use nix::sys::signal::{Signal, kill};
+use nix::{
+    fcntl::{FcntlArg, FdFlag, fcntl},
+    libc,
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::mkfifo,
+};
 use stand_in_device::{Knob, Vendor};
 
 use lab::{Lab, MEMORY, MIB};
@@ -175,6 +190,111 @@ fn the_memory_of_a_session_that_died_is_read_by_nobody() {
         world.release(&two).unwrap();
         world.release(&one).unwrap();
     }
+}
+
+/// The worker writes into the file that says whether it has closed its session: here it never stops.
+#[test]
+fn of_what_a_worker_says_at_its_end_a_little_is_read() {
+    let world = World::new(false);
+    let lease = part(1);
+    world.bound(&lease);
+    let mut died = world.filled(LeaseId(1));
+    let worker = signal_worker(&world, LeaseId(1), Signal::SIGKILL);
+    assert!(died.is_over());
+    while kill(worker, None).is_ok() {
+        thread::yield_now();
+    }
+    let closed = world.lab.place.path().join("records");
+    let closed = closed.join(format!("{}.closed", LeaseId(1)));
+    fs::remove_file(&closed).unwrap();
+    mkfifo(&closed, Mode::S_IRWXU).unwrap();
+    let mut endless = fs::File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&closed)
+        .unwrap();
+    while endless.write(b"123456789\n").is_ok() {}
+    let Err(BindError::Failed(why)) = world.provider.bind(&part(2)) else {
+        panic!("a device with bytes of a tenant was leased");
+    };
+    assert!(why.detail.contains("without wiping"), "{why}");
+    world.cut(&lease);
+    world.release(&lease).unwrap();
+}
+
+/// The worker's library is a pipe, so it waits for as long as nobody writes there. It is stopped too, as in a frozen cgroup.
+#[test]
+fn a_cut_in_the_middle_of_a_workers_start_waits_for_nobody() {
+    let mut lab = Lab::new();
+    let [works] = &lab.libraries.cuda[..] else {
+        panic!("one library");
+    };
+    let works = works.clone();
+    let library = lab.place.path().join("libcuda.so");
+    mkfifo(&library, Mode::S_IRWXU).unwrap();
+    lab.libraries.cuda = vec![library.clone()];
+    let world = World::on(lab, World::turn(), false);
+    let lease = whole(1);
+    world.bound(&lease);
+    let here = world.here.clone();
+    let opening = thread::spawn(move || here.connect(LeaseId(1), "red", 0));
+    // Returns when the worker has opened the other end.
+    let says_nothing = fs::File::options().write(true).open(&library).unwrap();
+    let worker = signal_worker(&world, LeaseId(1), Signal::SIGSTOP);
+    world.cut(&lease);
+    let refused = opening.join().unwrap().unwrap_err();
+    assert_eq!(refused.error, LeaseError::Expired, "{refused:?}");
+    // And not: it does not serve after 30 s.
+    assert!(
+        refused.message.contains("it ended before it served"),
+        "{refused:?}"
+    );
+    while kill(worker, None).is_ok() {
+        thread::yield_now();
+    }
+    drop(says_nothing);
+    fs::remove_file(&library).unwrap();
+    fs::copy(works, &library).unwrap();
+    world.release(&lease).unwrap();
+    let next = whole(2);
+    world.bound(&next);
+    world.session(LeaseId(2)).unwrap();
+    world.cut(&next);
+    world.release(&next).unwrap();
+}
+
+#[test]
+fn a_worker_has_no_descriptor_variable_or_terminal_of_the_daemons() {
+    let world = World::new(false);
+    let of_daemon = fs::File::open("/dev/full").unwrap();
+    // A program that is started would inherit it.
+    fcntl(of_daemon.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
+    let lease = whole(1);
+    world.bound(&lease);
+    world.session(LeaseId(1)).unwrap();
+    let worker = signal_worker(&world, LeaseId(1), Signal::SIGCONT);
+    let of_worker = |name: &str| Path::new("/proc").join(worker.to_string()).join(name);
+    for entry in fs::read_dir(of_worker("fd")).unwrap() {
+        let file = fs::read_link(entry.unwrap().path()).unwrap();
+        assert_ne!(file, Path::new("/dev/full"));
+    }
+    let environment = String::from_utf8(fs::read(of_worker("environ")).unwrap()).unwrap();
+    let names = environment.split_terminator('\0');
+    let names: BTreeSet<&str> = names.filter_map(|it| Some(it.split_once('=')?.0)).collect();
+    let known = [
+        "FABRICBIOS_STAND_IN_DIR",
+        "HSA_OVERRIDE_GFX_VERSION",
+        "LD_LIBRARY_PATH",
+    ];
+    assert!(names.is_subset(&known.into()), "{names:?}");
+    let stat = fs::read_to_string(of_worker("stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let session = fields.split_whitespace().nth(3).unwrap();
+    assert_eq!(session, worker.to_string());
+    drop(of_daemon);
+    world.cut(&lease);
+    world.release(&lease).unwrap();
 }
 
 /// `/dev/full` is the device's node: alone, or as one that programs on other devices open too.
