@@ -56,8 +56,8 @@ pub struct Gpus {
     pub(crate) records: Records,
     /// `None`: this machine allows no control groups for leases, so there are no programs on the node in leases.
     pub(crate) root: Option<Root>,
-    /// What the control group of a lease is kept to. `None`: this machine allows no such limits.
-    limits: Option<Limits>,
+    /// What the control group of a lease is kept to, as far as this machine allows it.
+    limits: Limits,
     pub(crate) cdi: PathBuf,
     hook: PathBuf,
     pub(crate) proc: Tree,
@@ -99,12 +99,13 @@ impl Gpus {
                 None
             }
         };
-        let limits = Limits {
-            memory_bytes: config.worker_memory_max,
-        };
-        let limits = root.as_ref().and_then(|root| limits.if_allowed(root));
+        if let Some(root) = &root {
+            Limits::enable(root);
+        }
         Ok(Self {
-            limits,
+            limits: Limits {
+                memory_bytes: config.worker_memory_max,
+            },
             sessions: Sessions {
                 program: config.program,
                 libraries: config.libraries,
@@ -152,9 +153,7 @@ impl Gpus {
         };
         let below = below(lease);
         root.mkdir("make lease", &below)?;
-        if let Some(limits) = &self.limits {
-            limits.set(root, &below)?;
-        }
+        self.limits.set(root, &below)?;
         let devices: Vec<_> = device.nodes.iter().map(Node::number).collect();
         allow_only("device controller", &root.path(&below), &devices)?;
         passed("device controller");

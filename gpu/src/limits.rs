@@ -14,19 +14,17 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// `None`, with a line in the log: this machine does not let control groups below the root have such limits.
-    pub(crate) fn if_allowed(self, root: &Root) -> Option<Self> {
-        const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-        let enabled = root.make(&CONTROLLERS);
-        match enabled.and_then(|()| root.enable("", &CONTROLLERS)) {
-            Ok(()) => Some(self),
-            Err(error) => {
+    /// Gives the control groups below the root the controllers. A machine that does not allow one lacks its limits: the log says so.
+    pub(crate) fn enable(root: &Root) {
+        for controller in ["memory", "pids"] {
+            let made = root.make(&[controller]);
+            if let Err(error) = made.and_then(|()| root.enable("", &[controller])) {
                 tracing::warn!(
                     %error,
-                    "this machine does not allow limits of memory and processes for leases of GPUs: a tenant's modules can make its \
-                     worker take any amount of the node's memory"
+                    controller,
+                    "this machine does not allow all limits for leases of GPUs: what a tenant sends can make its worker take any \
+                     amount of the node's memory, or of its processes"
                 );
-                None
             }
         }
     }
@@ -43,7 +41,7 @@ impl Limits {
             ("pids.max", THREADS_MAX),
         ] {
             let file = format!("{below}/{file}");
-            // A kernel without swap has no limit for it.
+            // It is missing with its controller; a kernel without swap has no limit for that.
             if root.exists(STEP, &file)? {
                 root.write(STEP, &file, &value.to_string())?;
             }

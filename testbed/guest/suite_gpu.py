@@ -4,6 +4,7 @@
 import os
 import pathlib
 import signal
+import subprocess
 
 from checks import Suite, until
 from gpus import (DEVICE, PATTERN, PTX, SESSION, SHARED, SOCKET, GpuNode, alloc, copied, device_bytes, filled, gpus, kernel,
@@ -129,11 +130,21 @@ def health(suite):
         suite.check("a double-bit error (XID 48) is told", row["health"] in ("degraded", "fenced"), "not ok", row["health"])
 
 
+def users(suite):
+    """A node that cannot give the workers of sessions users of their own offers no GPUs."""
+    with GpuNode() as node:
+        node.stop()
+        command = ["setpriv", "--bounding-set", "-setuid", "--inh-caps", "-setuid", *node.command]
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        suite.check("without the right to change users the node refuses --gpus", refused.returncode and "no user of its own" in refused.stderr,
+                    "no user of its own", (refused.returncode, refused.stderr[-400:]))
+
+
 def main():
     """All of it."""
     ready()
     with Suite("suite_gpu") as suite:
-        for section in (discovery, exclusive, sessions, fractional, partitions, health):
+        for section in (discovery, exclusive, sessions, fractional, partitions, health, users):
             suite.section(section, suite)
 
 

@@ -239,6 +239,11 @@ def raced(suite):
             with program_of(alice, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "4KiB"):
                 time.sleep(trial % 12 / 4000)  # The session is asked for before the end, or behind it.
                 alice.free(lease)
+        for trial in range(length(8, 2)):
+            lease = until(lambda: leases_again(alice, nvidia, 3), 60, "the device free again")
+            time.sleep(max(0, lease["expires_at_unix_ms"] / 1000 - time.time() - 0.15 + trial / 50))
+            with program_of(alice, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "4KiB"):
+                suite.equal("at the deadline: expired", "expired", alice.wait_until(lease, "expired", "fenced")["state"])
         suite.equal(f"{trials} times: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
         suite.equal("and no worker is left", set(), workers())
         alice.free(until(lambda: leases_again(alice, nvidia), 60, "the device free again"))

@@ -22,7 +22,7 @@ use fabricbios_wire::{
 };
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, geteuid},
 };
 use stand_in_device::Vendor;
 
@@ -75,6 +75,11 @@ impl World {
     }
 
     pub(crate) fn of(device: Device, lab: Lab, turn: MutexGuard<'static, ()>, apart: bool) -> Self {
+        let is_root = geteuid().is_root();
+        assert!(
+            is_root,
+            "a worker has a user of its own: only root runs this test"
+        );
         let program: &Path = env!("CARGO_BIN_EXE_fabricbios-gpu-calls").as_ref();
         let config = GpuConfig {
             records: lab.place.path().join("records"),

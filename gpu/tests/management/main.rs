@@ -8,4 +8,5 @@ mod lab;
 mod probe;
 mod reset;
 mod scrub;
+mod trial;
 mod watch;

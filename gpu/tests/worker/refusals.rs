@@ -3,7 +3,6 @@
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use fabricbios_wire::{GpuReply, GpuRequest, GpuVendor, LeaseError, RefusalClass};
-use nix::unistd::geteuid;
 
 use crate::{
     client::{Answer, launch, refused, write},
@@ -287,15 +286,26 @@ fn a_worker_that_cannot_begin_says_why() {
         let why = answer.unwrap_err();
         assert!(why.contains("no visible device is GPU-0000"), "{why}");
         assert_eq!(worker.ended(), Some(1));
-        if geteuid().is_root() {
-            // The device is opened by the worker's user, and not by root.
-            let only_root = fs::Permissions::from_mode(0o700);
-            fs::set_permissions(lab.directory.path(), only_root).unwrap();
-            let (worker, answer) = Worker::start(&lab, &lab.order());
-            let why = answer.unwrap_err();
-            assert!(why.contains("no context can be opened"), "{why}");
-            assert_eq!(worker.ended(), Some(1));
-        }
+        // The device is opened by the worker's user, and not by root.
+        let only_root = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(lab.directory.path(), only_root).unwrap();
+        let (worker, answer) = Worker::start(&lab, &lab.order());
+        let why = answer.unwrap_err();
+        assert!(why.contains("no context can be opened"), "{why}");
+        assert_eq!(worker.ended(), Some(1));
+    }
+}
+
+#[test]
+fn a_worker_without_a_user_of_its_own_does_not_serve() {
+    for vendor in vendors() {
+        let lab = Lab::new(vendor);
+        let mut order = lab.order();
+        order.uid = 0;
+        let (worker, answer) = Worker::start(&lab, &order);
+        let why = answer.unwrap_err();
+        assert!(why.contains("no user of its own"), "{why}");
+        assert_eq!(worker.ended(), Some(1));
     }
 }
 

@@ -283,3 +283,27 @@ impl SessionConnector for Sessions {
             .connect(open.lease_id, &principal.tenant, open.session)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_worker_has_a_default_and_bounds() {
+        let with = |set: Option<Size>| {
+            worker_memory_max(&Settings {
+                gpu_worker_memory_max: set,
+                ..Settings::default()
+            })
+        };
+        assert_eq!(with(None).unwrap(), 4 << 30);
+        assert_eq!(with(Some(Size(64 << 20))).unwrap(), 64 << 20);
+        for wrong in [0, (64 << 20) - 1, u64::MAX] {
+            let why = with(Some(Size(wrong))).unwrap_err().to_string();
+            assert!(
+                why.contains("--gpu-worker-memory-max") && why.contains("64 MiB"),
+                "{why}"
+            );
+        }
+    }
+}
