@@ -43,6 +43,7 @@ impl ArenaStore {
             read_only: false,
             classes: None,
             rate: None,
+            needs_vlan: None,
         }
     }
 

@@ -334,6 +334,7 @@ fn arena(pages: u64) -> Offer {
         read_only: false,
         classes: None,
         rate: None,
+        needs_vlan: None,
     }
 }
 

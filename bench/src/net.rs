@@ -5,7 +5,7 @@
 use anyhow::Context;
 use clap::Args;
 use fabricbios_client::Node;
-use fabricbios_wire::NetTerms;
+use fabricbios_wire::{NetTerms, VlanId};
 
 use crate::{
     cycles::{Cycle, compare, cut, grant, script},
@@ -15,6 +15,9 @@ use crate::{
 
 /// Bits per second of each lease.
 const RATE_BPS: u64 = 100_000_000;
+
+/// The VLAN of the virtual functions: most cards give no untagged lease.
+const VLAN: u16 = 7;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -34,34 +37,38 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let _inside = runtime.enter();
     let parent = &options.macvlan_parent;
     let place = tempfile::tempdir()?;
-    let arguments = format!("--mem-bytes=1MiB --macvlan-parent={parent}=1000");
+    let arguments = format!("--mem-bytes=1MiB --macvlan-parent={parent}=1000 --net-vlan=bench=0");
     let daemon = Daemon::start(place.path(), &arguments)?;
     let macvlans = daemon.tenant("bench")?;
     println!("\nmacvlan");
     compare(
         options.rounds,
         ["lease", "shell script"],
-        || leased(&macvlans),
+        || leased(&macvlans, None),
         || by_hand(parent),
     )?;
     let Some(card) = &options.sriov_pf else {
         return Ok(());
     };
     let place = tempfile::tempdir()?;
-    let arguments = format!("--mem-bytes=1MiB --sriov-pf={card}");
+    let arguments = format!("--mem-bytes=1MiB --sriov-pf={card} --net-vlan=bench={VLAN}");
     let daemon = Daemon::start(place.path(), &arguments)?;
     let functions = daemon.tenant("bench")?;
     println!("\nvirtual function");
     compare(
         options.rounds,
         ["virtual function", "macvlan"],
-        || leased(&functions),
-        || leased(&macvlans),
+        || leased(&functions, VlanId::new(VLAN)),
+        || leased(&macvlans, None),
     )
 }
 
-fn leased(tenant: &Node) -> anyhow::Result<Cycle> {
-    let (lease, granted) = grant(tenant, RATE_BPS, NetTerms::default())?;
+fn leased(tenant: &Node, vlan: Option<VlanId>) -> anyhow::Result<Cycle> {
+    let terms = NetTerms {
+        vlan,
+        ..NetTerms::default()
+    };
+    let (lease, granted) = grant(tenant, RATE_BPS, terms)?;
     lease.binding.net().context("the lease has no interface")?;
     Ok((granted, cut(tenant, &lease)?))
 }

@@ -8,6 +8,7 @@ use fabricbios_wire::{Effective, LeaseAllocRequest, LeaseTerms, Refusal, Resourc
 use crate::{
     LeaseTable, Placement, Wanted,
     kinds::{Grant, rules},
+    lease::Lease,
     paths::check_transport,
     resource::Resource,
     standing::{fenced, invalid, not_allowed, not_found, unavailable},
@@ -50,9 +51,11 @@ impl LeaseTable {
         rules(&request.terms).check(request.capacity, self.policy.profile)?;
         check_grace(request)?;
         self.check_offered(request)?;
+        rules(&request.terms).check_tenant(tenant, &self.policy)?;
         let resource = self.choose(request)?;
         let transport = check_transport(resource, request)?;
         let class = resource.class(request)?;
+        resource.check_vlan(&request.terms)?;
         if request.rotate_on_renew && transport.is_none() {
             let why = "rotation on renewal needs a key, and leases of this resource have none";
             return Err(invalid(why));
@@ -139,6 +142,14 @@ impl LeaseTable {
         Ok(())
     }
 
+    /// Checks the terms of a lease, which may be of an earlier run, against the operator's settings of this one.
+    pub(crate) fn check_still_allowed(&self, lease: &Lease) -> Result<(), Refusal> {
+        let terms = lease.terms();
+        rules(&terms).check_tenant(&lease.tenant, &self.policy)?;
+        let resource = self.resources.get(&lease.resource_id);
+        resource.map_or(Ok(()), |it| it.check_vlan(&terms))
+    }
+
     /// Refuses a kind that cannot be leased at all or is not offered on this node, and a named resource of another kind.
     fn check_offered(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
         let kind = request.resource_type();
@@ -212,7 +223,7 @@ impl LeaseTable {
             let has_room = most >= request.capacity;
             (
                 resource.empty.most(need) < request.capacity,
-                !resource.fits(request) || resource.class(request).is_err(),
+                !resource.suits(request),
                 // A read-only resource comes last for a request that did not ask for read-only.
                 resource.read_only && !rules(&request.terms).asks_read_only(),
                 resource.withheld,
@@ -233,8 +244,24 @@ impl LeaseTable {
 impl Resource {
     /// Whether the resource could serve the request if it had room.
     pub(crate) fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
-        let serves = self.kind == request.resource_type() && self.fits(request);
-        serves && self.class(request).is_ok() && !self.withheld && !self.is_fenced()
+        let serves = self.kind == request.resource_type() && self.suits(request);
+        serves && !self.withheld && !self.is_fenced()
+    }
+
+    /// Whether transport, class and VLAN of the request can be had.
+    fn suits(&self, request: &LeaseAllocRequest) -> bool {
+        self.fits(request) && self.class(request).is_ok() && self.check_vlan(&request.terms).is_ok()
+    }
+
+    /// Refuses an untagged lease where its tenant could tag frames itself.
+    pub(crate) fn check_vlan(&self, terms: &LeaseTerms) -> Result<(), Refusal> {
+        match &self.needs_vlan {
+            Some(why) if rules(terms).is_untagged() => Err(invalid(format!(
+                "resource {} gives no untagged lease: {why}; ask for a VLAN",
+                self.id
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -5,6 +5,8 @@ use core::time::Duration;
 
 use fabricbios_wire::ResourceType;
 
+use crate::NetworkRights;
+
 /// The limits of the operator and the time limits of the node.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -45,6 +47,8 @@ pub struct Policy {
     /// Maximum of binds and rotations of one tenant that wait or are under way. They take turns with those of other
     /// tenants, see [`Effect::Order`](crate::Effect::Order).
     pub tenant_binds_max: usize,
+    /// Which VLANs and addresses tenants may have.
+    pub network: NetworkRights,
     /// Kinds that were detected; a kind without an offer is refused as not offered, not as absent.
     pub detected: Vec<ResourceType>,
     /// The rules of admission for CPU leases.
@@ -71,6 +75,7 @@ impl Default for Policy {
             tenant_capacity_max: BTreeMap::new(),
             tenant_requests_per_sec: 20_000,
             tenant_binds_max: 1024,
+            network: NetworkRights::default(),
             detected: Vec::new(),
             profile: Profile::Linux,
             not_built: Vec::new(),

@@ -32,6 +32,9 @@ pub struct Offer {
     pub classes: Option<ClassOffer>,
     /// Whether the rate of a lease is enforced. `None`: its leases have no rate.
     pub rate: Option<Enforcement>,
+    /// Why each of its leases needs a VLAN: a tenant without one could send frames with a tag of its choice. `None`: a
+    /// lease may be untagged, or the kind has no VLANs.
+    pub needs_vlan: Option<String>,
 }
 
 /// The classes that a resource knows. A class is its byte on the wire: [`fabricbios_wire::CpuIsolationClass`] for CPU

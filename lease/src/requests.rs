@@ -186,6 +186,7 @@ impl LeaseTable {
             });
         }
         self.check_term(secs)?;
+        self.check_still_allowed(lease)?;
         // No rotation while the old key still works: the key is new already.
         let rotates = lease.effective.rotate_on_renew && lease.has_key() && lease.old_key.is_none();
         if lease.state == State::Grace || rotates {

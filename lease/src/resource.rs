@@ -1,6 +1,6 @@
 //! A resource that the operator offers: how much of it is free, whether it is fenced.
 
-use alloc::{collections::BTreeSet, vec::Vec};
+use alloc::{collections::BTreeSet, string::String, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{Enforcement, LeaseId, ResourceId, ResourceType, Transport};
@@ -28,6 +28,8 @@ pub(crate) struct Resource {
     pub(crate) classes: Option<ClassOffer>,
     /// See [`Offer::rate`].
     pub(crate) rate: Option<Enforcement>,
+    /// See [`Offer::needs_vlan`].
+    pub(crate) needs_vlan: Option<String>,
     /// See [`crate::LeaseTable::withhold`].
     pub(crate) withheld: bool,
     /// The resource without leases.
@@ -61,6 +63,7 @@ impl Resource {
             read_only: offer.read_only,
             classes: offer.classes,
             rate: offer.rate,
+            needs_vlan: offer.needs_vlan,
             withheld: false,
             fence: None,
             whole_in_doubt: false,

@@ -255,6 +255,7 @@ mod tests {
             read_only: false,
             classes: None,
             rate: None,
+            needs_vlan: None,
         })
     }
 

@@ -117,6 +117,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             read_only: facts.read_only,
             classes: None,
             rate: None,
+            needs_vlan: None,
         };
         resources.push(OfferedResource {
             offer,

@@ -17,7 +17,11 @@ use serde::Deserialize;
 
 use crate::{
     gpu::WantedGpus,
-    net::{macvlan::MacvlanParent, sriov::SriovPf},
+    net::{
+        macvlan::MacvlanParent,
+        rights::{self, NetMac, NetVlan},
+        sriov::SriovPf,
+    },
     nvme_host::NvmeHost,
     nvmet_port::NvmetPort,
     udp_listen::UdpListen,
@@ -225,6 +229,20 @@ pub struct Settings {
     #[serde(default, deserialize_with = "parsed")]
     pub sriov_pf: Option<SriovPf>,
 
+    /// The VLANs that TENANT may have: numbers and ranges such as 0,100-199, where 0 is the untagged network. What is not
+    /// listed is refused; two tenants share a VLAN if it is listed for both [repeatable: several tenants; default: no
+    /// tenant has any].
+    #[arg(long, value_name = "TENANT=LIST")]
+    #[serde(deserialize_with = "parsed_list")]
+    pub net_vlan: Vec<NetVlan>,
+
+    /// MAC addresses, with commas between them, that of all tenants only TENANT may ask for, and others with such an
+    /// entry; all other addresses that a tenant asks for must be locally administered [repeatable: several tenants;
+    /// default: none].
+    #[arg(long, value_name = "TENANT=LIST")]
+    #[serde(deserialize_with = "parsed_list")]
+    pub net_mac: Vec<NetMac>,
+
     /// Where container engines look for the devices of leases (Container Device Interface); it must be a tmpfs
     /// [default: /run/cdi].
     #[arg(long, value_name = "PATH")]
@@ -344,6 +362,7 @@ impl Settings {
         if self.is_bare_metal() {
             self.check_static_arena()?;
         }
+        rights::check(self).map_err(ConfigError::Settings)?;
         if let Some(flag) = self.needs_cpus().filter(|_| self.cpus.is_none()) {
             return refuse(format!("{flag} without --cpus LIST: no CPU is leased"));
         }
@@ -465,6 +484,8 @@ impl Settings {
             cpu_cgroup: self.cpu_cgroup.or(file.cpu_cgroup),
             macvlan_parent: first_filled(self.macvlan_parent, file.macvlan_parent),
             sriov_pf: self.sriov_pf.or(file.sriov_pf),
+            net_vlan: first_filled(self.net_vlan, file.net_vlan),
+            net_mac: first_filled(self.net_mac, file.net_mac),
             cdi_dir: self.cdi_dir.or(file.cdi_dir),
             cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
             local_socket: self.local_socket.or(file.local_socket),
@@ -598,6 +619,18 @@ where
 {
     let text = String::deserialize(deserializer)?;
     text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+/// Reads a list from the file, each entry as a flag has it.
+fn parsed_list<'de, D: serde::Deserializer<'de>, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: FromStr<Err: fmt::Display>,
+{
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let parsed = texts.iter().map(|text| text.parse());
+    parsed
+        .map(|it| it.map_err(serde::de::Error::custom))
+        .collect()
 }
 
 fn has_double<T: Eq + std::hash::Hash>(mut all: impl Iterator<Item = T>) -> bool {

@@ -111,6 +111,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         read_only: false,
         classes: Some(classes),
         rate: None,
+        needs_vlan: None,
     };
     watchdog.ends(ResourceType::Cpu, at.clone());
     let guard = watchdog.guard(ResourceType::Cpu);

@@ -314,6 +314,7 @@ mod tests {
             read_only: false,
             classes: None,
             rate: None,
+            needs_vlan: None,
         };
         let provider = Provider::new().with_path("slow", &[], Arc::new(slow));
         dispatcher.add(ResourceType::Block, &offer, Arc::new(provider));

@@ -2,6 +2,7 @@
 
 pub mod macvlan;
 mod paths;
+pub mod rights;
 pub mod sriov;
 
 use std::{
@@ -75,6 +76,12 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         return Ok(Opened::nothing());
     }
     watchdog.ends(ResourceType::Net, records);
+    if settings.net_vlan.is_empty() {
+        tracing::warn!(
+            "every lease of a network function is refused: --net-vlan TENANT=LIST, such as blue=0,100-199, says which \
+             tenant may have which VLANs"
+        );
+    }
     let mut provider = Provider::new();
     let mut paths = NetPaths::default();
     let mut resources: Vec<OfferedResource> = Vec::new();

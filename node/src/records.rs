@@ -422,6 +422,7 @@ mod tests {
             read_only: false,
             classes: None,
             rate: None,
+            needs_vlan: None,
         }
     }
 

@@ -21,6 +21,7 @@ use crate::{
     inventory::Inventory,
     journal::{Change, Key, Recovered},
     mailbox::Sender,
+    net,
     past::Past,
     providers::{self, KINDS, Offered},
     records,
@@ -241,6 +242,7 @@ fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Po
         grace_secs_max: settings.grace_secs_max.unwrap_or(default.grace_secs_max),
         cut_within: cut_within.unwrap_or(default.cut_within),
         profile: settings.profile.unwrap_or_default().into(),
+        network: net::rights::rights(settings),
         detected: inventory.kinds(),
         not_built: leasable
             .into_iter()

@@ -141,22 +141,22 @@ class Suite:
         self.check(f"{name}: no error before the deadline", failed_ms >= 0, "0 ms or later", failed_ms)
         self.check(f"{name}: cut on time", last_ms < LATE_LIMIT_MS, f"last success before {LATE_LIMIT_MS} ms", last_ms)
 
-    def refused(self, name, call, status=None, code=None, word=""):
+    def refused(self, name, call, status=None, code=None, word="", of_class=None):
         """`call` is refused, with a JSON error object of the contract, this exit status and this code;
-        `code` may be several. The message has this word."""
+        `code` may be several. The message has this word, and the refusal is of this class."""
         try:
             got = call()
         except Refused as refusal:
-            return self._is_refusal(name, refusal, status, code, word)
+            return self._is_refusal(name, refusal, status, code, word, of_class)
         return self.check(name, False, "a refusal", got)
 
-    def _is_refusal(self, name, refusal, status, code, word):
+    def _is_refusal(self, name, refusal, status, code, word, of_class):
         codes = (code,) if isinstance(code, str) else code
         complete = bool(refusal.error and refusal.message and refusal.code) and refusal.reason_class in (
             "permanent", "transient", "policy")
         holds = (complete and "\n" not in refusal.message and word in refusal.message and status in (None, refusal.status)
-                 and (codes is None or refusal.code in codes))
-        wanted = f"exit {status if status is not None else 'other than 0'}, reason {codes or 'any'}, a complete error object{word and f' with {word!r}'}"
+                 and (codes is None or refusal.code in codes) and of_class in (None, refusal.reason_class))
+        wanted = f"exit {status if status is not None else 'other than 0'}, reason {codes or 'any'}, class {of_class or 'any'}, a complete error object{word and f' with {word!r}'}"
         return self.check(name, holds, wanted, f"exit {refusal.status}, stderr {refusal.stderr!r}")
 
     def section(self, run, *arguments):

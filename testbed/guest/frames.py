@@ -2,6 +2,7 @@
 """Frames on the wire, for the suites of network functions: listeners at its other end, and tenants that send. As a program
 it is the flood: frames.py NAMESPACE INTERFACE MAC sends numbered frames until its input ends, and prints their number."""
 import ctypes
+import secrets
 import select
 import socket
 import struct
@@ -16,6 +17,7 @@ WIRE = "wire0"
 PROTOCOL, FLOOD_PROTOCOL = 0x88B5, 0x88B7
 FLOW_SECS = 30
 CLONE_NEWNET = 0x40000000
+ALL_PROTOCOLS = 3
 SOL_PACKET, PACKET_AUXDATA, SO_ATTACH_FILTER, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 263, 8, 26, 33, 35
 BURST, PAUSE_SECS = 10, 0.01
 # Of frames that nobody has read yet.
@@ -60,7 +62,7 @@ def wire(protocol, namespace):
         made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, CAPTURE_BYTES)
         made.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         made.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
-        made.bind((WIRE, 3))
+        made.bind((WIRE, ALL_PROTOCOLS))
         made.settimeout(0.2)
         return made
     return in_namespace(f"/run/netns/{namespace}", make)
@@ -78,6 +80,52 @@ def received(made):
             secs, nanos = struct.unpack("ll", data)
             at = secs + nanos / 1e9
     return None if address[2] == socket.PACKET_OUTGOING else (at, tag, frame)
+
+
+class Wire:
+    """The far end: sees all frames."""
+
+    def __init__(self, namespace):
+        def make():
+            made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS))
+            made.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
+            made.bind((WIRE, ALL_PROTOCOLS))
+            made.settimeout(10)
+            return made
+        self.socket = in_namespace(f"/run/netns/{namespace}", make)
+
+    def vlans(self, path, interface, source, frames):
+        """For each of the frames, which are sent from the interface, the VLAN of its outer tag as it arrives, 0 for none; None
+        if it does not arrive. A frame is a source address and what stands behind it. A good one with the address `source`
+        follows, so nothing waits for what does not come."""
+        marks = [secrets.token_bytes(16) for _ in range(len(frames) + 1)]
+        with in_namespace(path, lambda: bound(interface)) as sender:
+            for (address, head), mark in zip([*frames, (source, b"")], marks):
+                sender.send(b"\xff" * 6 + raw_bytes(address) + head + struct.pack("!H", PROTOCOL) + mark + bytes(46))
+        seen = {}
+        while marks[-1] not in seen:
+            found = received(self.socket)
+            for mark in marks:
+                if found and mark in found[2]:
+                    seen[mark] = found[1] or 0
+        return [seen.get(mark) for mark in marks[:-1]]
+
+    def close(self):
+        """Stops."""
+        self.socket.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def tagged(source, vlan):
+    """Frames for `Wire.vlans` with a tag of that VLAN, of each EtherType of tags, and with two."""
+    tag = struct.pack("!HH", 0x8100, vlan)
+    return {**{f"a tag of EtherType {it:#x}": (source, struct.pack("!HH", it, vlan)) for it in (0x8100, 0x88A8, 0x9100, 0x9200, 0x9300)},
+            "two tags": (source, struct.pack("!HH", 0x88A8, vlan) + tag)}
 
 
 class Listener:

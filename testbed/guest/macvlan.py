@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 
+import net_rights
 from checks import until
 from fabric import Node
 from frames import CLONE_NEWNET, Listener, Sender
@@ -42,15 +43,12 @@ def links():
     return sorted(os.listdir("/sys/class/net"))
 
 
-def octets(mac):
-    return bytes.fromhex(mac.replace(":", ""))
-
-
 class NetNode(Node):
     """A node that leases macvlans of the parent."""
 
     def __init__(self):
-        super().__init__("--macvlan-parent", f"{PARENT}=1000", "--local-socket", SOCKET, device="none", mem_bytes="1MiB", address="127.0.0.1")
+        super().__init__("--macvlan-parent", f"{PARENT}=1000", "--local-socket", SOCKET, *net_rights.FLAGS, device="none", mem_bytes="1MiB",
+                         address="127.0.0.1")
 
 
 def alloc(tenant, mbps, *more, secs=300):

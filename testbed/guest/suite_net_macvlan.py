@@ -5,48 +5,20 @@ frames that are not theirs do not pass, their rate holds, and every end leaves t
 import contextlib
 import pathlib
 import random
-import secrets
 import socket
-import struct
 import subprocess
 import threading
 import time
 
+import net_rights
 from checks import Suite, length, programs, skip, until
 from fabric import REFUSED
-from frames import WIRE
-from macvlan import PARENT, SOCKET, NetNode, alloc, hand_over, inside, ip, is_as_before, namespaces, octets, pings, state
+from frames import WIRE, Wire, tagged
+from macvlan import NETNS, PARENT, SOCKET, NetNode, alloc, hand_over, inside, ip, is_as_before, namespaces, pings, state
 from macvlan_ends import dies, ends, loud_neighbour, storm, without_daemon
 
-PROBE = 0x88B5
 SO_PRIORITY = 12
 SHAPER = 0x10000  # The handle of htb: a frame with this priority would pass it unshaped.
-
-
-class Wire:
-    """The far end: sees all frames."""
-
-    def __init__(self):
-        with inside("wire"):
-            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-            self.socket.bind((WIRE, 3))
-        self.socket.settimeout(10)
-
-    def passes(self, ns, device, mac, frames):
-        """Which of the frames arrive. A good frame follows, so nothing waits for what does not come."""
-        marks = [secrets.token_bytes(16) for _ in frames]
-        last = secrets.token_bytes(16)
-        with inside(ns):
-            sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-            sender.bind((device, 0))
-        with sender:
-            for (source, head), mark in zip(frames, marks):
-                sender.send(b"\xff" * 6 + octets(source) + head + struct.pack("!H", PROBE) + mark + bytes(46))
-            sender.send(b"\xff" * 6 + octets(mac) + struct.pack("!H", PROBE) + last + bytes(46))
-        seen = b""
-        while last not in seen:
-            seen += self.socket.recv(2048)
-        return [mark in seen for mark in marks]
 
 
 def rate(from_ns, to_ns, address, port, secs=4, priority=0):
@@ -81,8 +53,7 @@ def rate(from_ns, to_ns, address, port, secs=4, priority=0):
 def limits(suite, node):
     """What a tenant can and cannot do."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
-    wire = Wire()
-    with namespaces("a", "b"):
+    with namespaces("a", "b"), Wire("wire") as wire:
         one, two = alloc(alice, 100, "--hand-over", "netns"), alloc(bob, 20, "--hand-over", "netns")
         macs = [it["binding"]["net"]["mac"] for it in (one, two)]
         suite.equal("the rate is enforced, as the grant says", "enforced", one["effective"].get("net_rate"))
@@ -90,22 +61,19 @@ def limits(suite, node):
         hand_over(node.operator, two, "b", "10.9.0.3")
         suite.check("a tenant reaches the wire", pings("a", "10.9.0.1"))
         suite.check("another too", pings("b", "10.9.0.1"))
-        tag = struct.pack("!HH", 0x8100, 7)
         frames = {"a foreign address": ("02:00:00:00:00:77", b""), "the address of another lease": (macs[1], b""),
-                  "a tag of its own": (macs[0], tag), "two tags": (macs[0], struct.pack("!HH", 0x88A8, 7) + tag),
-                  **{f"a tag of EtherType {it:#x}": (macs[0], struct.pack("!HH", it, 7)) for it in (0x9100, 0x9200, 0x9300)},
-                  "its own address": (macs[0], b"")}
-        passed = wire.passes("a", device, macs[0], list(frames.values()))
-        for name, passes in zip(frames, passed):
+                  **tagged(macs[0], 7), "its own address": (macs[0], b"")}
+        arrived = wire.vlans(NETNS / "a", device, macs[0], list(frames.values()))
+        for name, vlan in zip(frames, arrived):
             its = name == "its own address"
-            suite.equal(f"a frame with {name} {'passes' if its else 'does not pass'}", its, passes)
+            suite.equal(f"a frame with {name} {'passes, untagged' if its else 'does not pass'}", 0 if its else None, vlan)
         for number in (1, 2):
             ip("link", "add", f"x{number}", "link", device, "type", "macvlan", "mode", "private", ns="a")
             ip("link", "set", f"x{number}", "up", ns="a")
             ip("addr", "add", f"10.9.0.6{number}/24", "dev", f"x{number}", ns="a")
-        own = octets(ip("-br", "link", "show", "x1", ns="a").split()[2])
-        of_macvlan = wire.passes("a", device, macs[0], [(":".join(f"{it:02x}" for it in own), b"")])
-        suite.equal("a frame with the address of a macvlan of the tenant does not pass", [False], of_macvlan)
+        own = ip("-br", "link", "show", "x1", ns="a").split()[2]
+        of_macvlan = wire.vlans(NETNS / "a", device, macs[0], [(own, b"")])
+        suite.equal("a frame with the address of a macvlan of the tenant does not pass", [None], of_macvlan)
         for number in (1, 2):
             ip("link", "del", f"x{number}", ns="a")
         for name, ends, address, limit in (("sent, 100", ("a", "wire"), "10.9.0.1", 100), ("received, 100", ("wire", "a"), "10.9.0.2", 100),
@@ -120,7 +88,6 @@ def limits(suite, node):
         until(lambda: device not in ip("-br", "link", ns="a"), 60, "the end of the freed interface")
         suite.check("the neighbour goes on", pings("b", "10.9.0.1"))
         bob.free(two)
-    wire.socket.close()
 
 
 def vlan(suite, node):
@@ -129,11 +96,16 @@ def vlan(suite, node):
     ip("link", "add", "wire42", "link", WIRE, "type", "vlan", "id", "42", ns="wire")
     ip("addr", "add", "10.42.0.1/24", "dev", "wire42", ns="wire")
     ip("link", "set", "wire42", "up", ns="wire")
-    with namespaces("a"):
+    with namespaces("a"), Wire("wire") as wire:
         lease = alloc(alice, 100, "--hand-over", "netns", "--vlan", 42, "--mac", "02:00:00:00:42:01")
         device = hand_over(node.operator, lease, "a", "10.42.0.2")
         suite.equal("the address that was asked for", "02:00:00:00:42:01", lease["binding"]["net"]["mac"])
         suite.check("VLAN 42 is reached", pings("a", "10.42.0.1"))
+        mac = lease["binding"]["net"]["mac"]
+        frames = {**tagged(mac, 7), "no tag": (mac, b"")}
+        for name, arrived in zip(frames, wire.vlans(NETNS / "a", device, mac, list(frames.values()))):
+            its = name == "no tag"
+            suite.equal(f"in VLAN 42, a frame with {name} {'gets its tag' if its else 'does not pass'}", 42 if its else None, arrived)
         ip("addr", "add", "10.9.0.5/24", "dev", device, ns="a")
         suite.check("what is untagged is not", not pings("a", "10.9.0.1"))
         alice.free(lease)
@@ -157,6 +129,14 @@ def refusals(suite, node):
         own = ("lease", "enter", lease["lease_id"], "--netns", path, "--local-socket", SOCKET)
         suite.check(f"{path} is no namespace of a tenant", node.operator.run(*own).returncode != 0)
     alice.free(lease)
+
+
+def rights(suite, node):
+    """See net_rights.py."""
+    def leased(tenant, vlan=None, mac=None):
+        words = [*(["--vlan", vlan] if vlan else []), *(["--mac", mac] if mac else [])]
+        return alloc(tenant, 10, *words)
+    net_rights.rights(suite, node, leased)
 
 
 def parent_mac():
@@ -189,7 +169,7 @@ def main():
         ip("addr", "add", "10.9.0.1/24", "dev", WIRE, ns="wire")
         ip("link", "set", WIRE, "up", ns="wire")
         with Suite("macvlan leases") as suite, NetNode() as node:
-            for section in (limits, vlan, refusals, ends, storm, without_daemon, loud_neighbour, dies, cycles):
+            for section in (limits, vlan, refusals, rights, ends, storm, without_daemon, loud_neighbour, dies, cycles):
                 suite.section(section, suite, node)
 
 

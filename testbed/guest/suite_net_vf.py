@@ -8,11 +8,12 @@ import random
 import signal
 import tempfile
 
+import net_rights
 import vf
 import vf_ends
 from checks import Suite, give_back, length
 from fabric import REFUSED, USAGE, Refused
-from frames import ends_on_time
+from frames import Wire, ends_on_time, tagged
 from vf import MACS, TERM_SECS, alloc, enter, flow, hand_over, namespace, net
 
 CYCLES = length(100, 6)
@@ -67,13 +68,43 @@ def packets(suite, node):
         give_back(alice, one)
         give_back(bob, other)
     with namespace("tenant") as path:
-        tagged = alloc(alice, "netns", vlan=42)
-        hand_over(tagged, path)
-        with flow(tagged, path, vlan=42) as heard:
+        in_vlan = alloc(alice, "netns", vlan=42)
+        hand_over(in_vlan, path)
+        with flow(in_vlan, path) as heard:
             suite.check("frames of VLAN 42 arrive with its tag", heard.flows())
-        with flow(tagged, path) as heard:
+        with flow(in_vlan, path, vlan=None) as heard:
             suite.check("none arrives without", heard.is_silent(2))
-        give_back(alice, tagged)
+        give_back(alice, in_vlan)
+
+
+def tags(suite, node):
+    """Whatever tags a tenant puts on its frames, they leave in the VLAN of its lease. A function without a VLAN sends them as they
+    are, so nobody gets one."""
+    alice = node.tenant("alice")
+    driver = os.path.basename(os.readlink(f"/sys/class/net/{vf.CARD}/device/driver"))
+    suite.refused("an untagged lease", lambda: alloc(alice, "netns", vlan=None), REFUSED, word=f"with {driver} it was not seen", of_class="permanent")
+    with namespace("tenant") as path, Wire(vf.PEER) as wire:
+        lease = alloc(alice, "netns", vlan=42)
+        hand_over(lease, path)
+        its = net(lease)
+        frames = {**tagged(its["mac"], 7), "no tag": (its["mac"], b"")}
+
+        def arrived():
+            return dict(zip(frames, wire.vlans(path, its["ifname"], its["mac"], list(frames.values()))))
+        sent = arrived()
+        suite.equal("a frame without a tag leaves in VLAN 42", 42, sent["no tag"])
+        suite.equal("frames with a tag leave in VLAN 42 or not at all", set(), set(sent.values()) - {42, None})
+        # As a lease without a VLAN would be.
+        vf.sh("ip", "link", "set", vf.CARD, "vf", vf.number_of(lease), "vlan", 0)
+        sent = arrived()
+        print(f"   a function without a VLAN sends: {sent}", flush=True)
+        suite.check(f"without a VLAN, {driver} sends frames with a tag of the tenant's", 7 in sent.values(), 7, sent)
+        give_back(alice, lease)
+
+
+def rights(suite, node):
+    """See net_rights.py."""
+    net_rights.rights(suite, node, lambda tenant, **more: alloc(tenant, "interface", **more))
 
 
 def expiry(suite, node):
@@ -177,7 +208,7 @@ def cycles(suite, node, start):
     for _ in range(CYCLES):
         tenant = chance.choice(tenants)
         held.append((tenant, alloc(tenant, chance.choice(("interface", "netns", "vfio")), mbps=chance.randint(1, 100),
-                                   vlan=chance.choice((None, 7, 42)))))
+                                   vlan=7 if tenant is tenants[1] else chance.choice((7, 42)))))
         if len(held) > 3:
             give_back(*held.pop(chance.randrange(len(held))))
     for tenant, lease in held:
@@ -213,7 +244,7 @@ def main():
             start = vf.state()
             print(f"   {start}", flush=True)
             suite.equal("start: no function has a driver", {None}, {it[1] for it in start.values()})
-            for section in (inventory, packets, expiry, namespace_first, refusals, restart):
+            for section in (inventory, packets, tags, rights, expiry, namespace_first, refusals, restart):
                 suite.section(section, suite, node)
                 same_as(suite, section.__name__, start)
             vf_ends.build_driver(place)

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 
 import checks
+import net_rights
 from checks import until
 from fabric import Fabric, Node, Refused
 from frames import FLOW_SECS, WIRE, Listener, Sender
@@ -16,6 +17,9 @@ SOCKET = "/run/fabricbios/local.sock"
 DEVICES = pathlib.Path("/sys/bus/pci/devices")
 CDI = pathlib.Path("/run/cdi")
 MACS = ("02:00:00:00:00:42", "02:00:00:00:00:43")
+VLAN = 7
+# As `vlan`: that of the lease.
+ITS_OWN = object()
 TERM_SECS = checks.length(15, 8)
 
 
@@ -52,11 +56,11 @@ def namespace(name):
 
 def node(*more, card=CARD, **named):
     """A node that leases the card's functions."""
-    return Node("--sriov-pf", card, "--local-socket", SOCKET, *more, mem_bytes="1MiB", **named)
+    return Node("--sriov-pf", card, "--local-socket", SOCKET, *net_rights.FLAGS, *more, mem_bytes="1MiB", **named)
 
 
-def alloc(tenant, hand_over, secs=60, mbps=100, mac=None, vlan=None):
-    """A lease; the tenant's words."""
+def alloc(tenant, hand_over, secs=60, mbps=100, mac=None, vlan=VLAN):
+    """A lease; the tenant's words. With igb each needs a VLAN."""
     words = ["lease", "alloc", "net", "--mbps", mbps, "--secs", secs, "--hand-over", hand_over]
     words += ["--mac", mac] if mac else []
     words += ["--vlan", vlan] if vlan else []
@@ -113,9 +117,9 @@ def state():
 
 
 @contextlib.contextmanager
-def flow(lease, path="/proc/1/ns/net", vlan=None, source=None):
+def flow(lease, path="/proc/1/ns/net", vlan=ITS_OWN, source=None):
     """Frames of the lease on the wire: the listener, which has heard some, unless `source` is not the lease's."""
-    source = source or net(lease)["mac"]
+    source, vlan = source or net(lease)["mac"], net(lease).get("vlan") if vlan is ITS_OWN else vlan
     with Listener(source, vlan) as listener, Sender(path, net(lease)["ifname"], source):
         yield listener
 

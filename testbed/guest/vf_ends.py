@@ -26,7 +26,7 @@ def driven(place, lease, only_device=False):
     its = net(lease)
     words = [f"{place}/vf_tx", its["vfio_group"], its["pci_bdf"], f"{place}/posted", f"{place}/done", its["mac"]]
     environment = {**os.environ, **({"ONLY_DEVICE": "1"} if only_device else {})}
-    with Listener(its["mac"], protocol=DRIVER_PROTOCOL) as heard:
+    with Listener(its["mac"], its["vlan"], protocol=DRIVER_PROTOCOL) as heard:
         holder = subprocess.Popen([*map(str, words)], stdout=subprocess.DEVNULL, env=environment)
         try:
             yield holder, heard

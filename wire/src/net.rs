@@ -35,6 +35,12 @@ impl MacAddress {
     pub fn is_of_one_interface(self) -> bool {
         self.0 != [0; 6] && self.0[0] & 1 == 0
     }
+
+    /// Whether no manufacturer gave the address out (IEEE 802, U/L bit).
+    #[must_use]
+    pub fn is_locally_administered(self) -> bool {
+        self.0[0] & 2 != 0
+    }
 }
 
 impl fmt::Display for MacAddress {

@@ -50,6 +50,7 @@ impl Node {
                 read_only: false,
                 classes: None,
                 rate: None,
+                needs_vlan: None,
             };
             table.offer(ResourceType::Mem, offer);
         }

@@ -12,7 +12,7 @@ use alloc::{format, string::String};
 use fabricbios_wire::{Effective, LeaseTerms, Refusal, ResourceType, Transport};
 
 use crate::{
-    Placement, Profile,
+    Placement, Policy, Profile,
     room::{Explicit, Holding},
 };
 
@@ -43,6 +43,16 @@ pub(crate) trait Rules {
     /// request.
     fn check(&self, _capacity: u64, _profile: Profile) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    /// Refuses terms that the operator does not allow this tenant, also at a renewal.
+    fn check_tenant(&self, _tenant: &str, _policy: &Policy) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    /// Whether a lease sends frames without a tag.
+    fn is_untagged(&self) -> bool {
+        false
     }
 
     /// Whether a lease needs a transport.

@@ -5,7 +5,7 @@ use alloc::{format, string::String};
 use fabricbios_wire::{LeaseTerms, NetTerms, Refusal, ResourceType};
 
 use super::{Grant, Rules};
-use crate::{Profile, standing::invalid};
+use crate::{Policy, Profile, standing::invalid};
 
 impl Rules for NetTerms {
     fn foreign_to(&self, kind: ResourceType) -> String {
@@ -19,6 +19,18 @@ impl Rules for NetTerms {
             ))),
             None => Ok(()),
         }
+    }
+
+    fn check_tenant(&self, tenant: &str, policy: &Policy) -> Result<(), Refusal> {
+        policy.network.check_vlan(tenant, self.vlan)?;
+        let checked = self
+            .mac
+            .map(|mac| policy.network.check_address(tenant, mac));
+        checked.unwrap_or(Ok(()))
+    }
+
+    fn is_untagged(&self) -> bool {
+        self.vlan.is_none()
     }
 
     fn keeps_contents(&self) -> bool {

@@ -160,6 +160,7 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
         read_only: false,
         classes: None,
         rate: None,
+        needs_vlan: None,
     }
 }
 

@@ -296,6 +296,7 @@ pub(crate) fn offer(id: ResourceId, capacity: u64) -> Offer {
         read_only: false,
         classes: None,
         rate: None,
+        needs_vlan: None,
     }
 }
 

@@ -76,6 +76,27 @@ fn settings_that_make_no_sense_together_are_refused() {
         (&["--mem-file", "/dev/shm/arena"], "--mem-bytes"),
         (&["--tenant-uid", "blue=1000"], "--local-socket"),
         (
+            &["--net-vlan", "blue=0"],
+            "--net-vlan without --macvlan-parent",
+        ),
+        (
+            &["--net-mac", "blue=02:00:00:00:00:01"],
+            "--net-mac without --macvlan-parent",
+        ),
+        (
+            &[
+                "--sriov-pf",
+                "eth0",
+                "--net-vlan",
+                "blue=0",
+                "--net-vlan",
+                "red=0",
+                "--net-vlan",
+                "blue=7",
+            ],
+            "--net-vlan names tenant blue twice",
+        ),
+        (
             &["--cpu-isolation-policy", "strict"],
             "--cpu-isolation-policy without --cpus",
         ),
@@ -175,4 +196,38 @@ fn profile_and_bounds_of_a_tenant_are_read_from_flags_and_file() {
     assert_eq!(merged.profile, Some(Profile::BareMetal));
     let bounds = (merged.cpu_per_tenant_max, merged.net_per_tenant_max);
     assert_eq!(bounds, (Some(4), Some(10_000)));
+}
+
+#[test]
+fn vlans_and_addresses_of_tenants_are_read_alike_from_flags_and_file() {
+    let (vlans, macs) = (["blue=0,100-199", "red=7"], ["blue=00:1b:21:00:00:01"]);
+    let file = format!("net-vlan = {vlans:?}\nnet-mac = {macs:?}");
+    let file: Settings = toml::from_str(&file).unwrap();
+    let flags = vlans.iter().flat_map(|it| ["--net-vlan", *it]);
+    let flags = flags.chain(macs.iter().flat_map(|it| ["--net-mac", *it]));
+    let flags = settings(&flags.collect::<Vec<_>>());
+    assert_eq!(file.net_vlan, flags.net_vlan);
+    assert_eq!(file.net_mac, flags.net_mac);
+    let merged = settings(&["--net-vlan", "red=8"]).over(file);
+    assert_eq!(merged.net_vlan, ["red=8".parse().unwrap()]);
+    assert_eq!(merged.net_mac, flags.net_mac);
+}
+
+#[test]
+fn a_bad_list_of_vlans_in_the_file_is_refused_with_line_setting_value_and_an_example() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.toml");
+    let text = "macvlan-parent = [\"eth0\"]\nnet-vlan = [\"blue=7-3\"]";
+    std::fs::write(&path, text).unwrap();
+    let error = settings(&["--config", path.to_str().unwrap()]).with_file();
+    let error = error.unwrap_err().to_string();
+    for word in [
+        "line 2",
+        "net-vlan",
+        "blue=7-3",
+        "ends before",
+        "such as blue=0,100-199",
+    ] {
+        assert!(error.contains(word), "{error}");
+    }
 }

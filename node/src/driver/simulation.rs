@@ -14,7 +14,7 @@ mod world;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-use fabricbios_lease::Policy;
+use fabricbios_lease::{NetworkRights, Policy};
 use fabricbios_wire::{Epoch, Generation, NodeId, ResourceId};
 
 use super::*;
@@ -52,7 +52,14 @@ struct Run {
 }
 
 fn table(world: &World) -> LeaseTable {
-    let mut table = LeaseTable::new(Policy::default());
+    let untagged = |tenant: &str| (tenant.to_owned(), "0".parse().expect("a list"));
+    let mut table = LeaseTable::new(Policy {
+        network: NetworkRights {
+            vlans: TENANTS.map(untagged).into(),
+            ..NetworkRights::default()
+        },
+        ..Policy::default()
+    });
     table.offer(world.offered.kind, world.offered.offer());
     let recovered = Recovered {
         epoch: Epoch(2),

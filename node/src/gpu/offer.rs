@@ -64,6 +64,7 @@ pub(super) fn offer(settings: &Settings, node_id: &NodeId, device: &Device) -> O
         read_only: false,
         classes: Some(classes(settings, device)),
         rate: None,
+        needs_vlan: None,
     }
 }
 

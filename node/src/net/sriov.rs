@@ -104,10 +104,14 @@ pub(super) fn open(
         rate_bps = card.rate_bps(),
         "virtual functions are leased"
     );
+    let offer = card.offer(resource_id(&node_id, ResourceType::Net, card.name()));
+    if let Some(why) = &offer.needs_vlan {
+        tracing::warn!(card = card.name(), "untagged leases are refused: {why}");
+    }
     let path = Arc::new(VfPath::new(card.clone(), watchdog.guard(ResourceType::Net)));
     Ok(Some(Interface {
         name: card.name().to_owned(),
-        offer: card.offer(resource_id(&node_id, ResourceType::Net, card.name())),
+        offer,
         functions: Some(card.count()),
         store: Arc::new(VfStore::new(card)),
         path: path.clone(),

@@ -156,6 +156,8 @@ impl Parent {
                 Some(_) => Enforcement::BestEffort,
                 None => Enforcement::Enforced,
             }),
+            // The rules drop every tag of a tenant.
+            needs_vlan: None,
         }
     }
 

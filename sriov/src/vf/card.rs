@@ -230,6 +230,7 @@ impl Card {
                 true => Enforcement::Enforced,
                 false => Enforcement::BestEffort,
             }),
+            needs_vlan: self.driver.needs_vlan(),
         }
     }
 

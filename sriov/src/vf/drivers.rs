@@ -9,6 +9,8 @@ pub(super) struct Driver {
     pub(super) function: &'static str,
     /// A rate that the driver accepts was measured to be the rate on the wire.
     pub(super) shapes: bool,
+    /// The card was seen to drop frames that a tenant without a VLAN had tagged itself.
+    pub(super) drops_tags: bool,
     /// Bus mastering off was seen to stop every frame of a virtual function at once, for good.
     pub(super) is_cut_by_bus_master: bool,
 }
@@ -29,6 +31,8 @@ const fn known(card: &'static str, function: &'static str, is_cut_by_bus_master:
         function,
         // No driver was measured to shape yet.
         shapes: false,
+        // QEMU's card sends them, with any tag.
+        drops_tags: false,
         is_cut_by_bus_master,
     }
 }
@@ -44,6 +48,15 @@ pub(super) fn names() -> String {
 }
 
 impl Driver {
+    /// Why each lease needs a VLAN, for people. `None`: a lease may be untagged.
+    pub(super) fn needs_vlan(&self) -> Option<String> {
+        let why = format!(
+            "with {} it was not seen that the card drops frames that a tenant has tagged itself",
+            self.card
+        );
+        (!self.drops_tags).then_some(why)
+    }
+
     /// What the node does not enforce with this driver, for people.
     pub(super) fn degraded(&self) -> String {
         // With no driver was it seen yet. QEMU's card takes the setting and sends frames with any address.

@@ -113,6 +113,7 @@ impl FakeMemory {
             read_only: false,
             classes: None,
             rate: None,
+            needs_vlan: None,
         }
     }
 

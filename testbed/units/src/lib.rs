@@ -56,6 +56,7 @@ pub fn offer(resource_id: ResourceId, count: u32, sharers: u32) -> Offer {
             ],
         }),
         rate: None,
+        needs_vlan: None,
     }
 }
 

@@ -61,6 +61,7 @@ impl Offered {
             read_only: false,
             classes: None,
             rate: None,
+            needs_vlan: None,
         };
         let (capacity, allocation_mode) = match self.kind {
             ResourceType::Cpu => {
