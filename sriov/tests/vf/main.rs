@@ -23,7 +23,9 @@ use nix::{
     },
     unistd::Pid,
 };
-use world::{CARD, FUNCTIONS, World, binding_id, card, function, kernel, net, order, places};
+use world::{
+    CARD, FUNCTIONS, RESOURCE, World, binding_id, card, function, kernel, net, order, places,
+};
 
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x42]);
 
@@ -520,6 +522,15 @@ fn the_function_of_a_damaged_record_is_given_to_nobody() {
     fs::remove_file(record.path()).unwrap();
     world.bind(2, terms(HandOver::Interface));
     assert_eq!(world.kernel.vf(0).mac, Some(MAC), "not touched");
+}
+
+/// The table refuses leases without one.
+#[test]
+fn a_card_that_was_not_seen_to_drop_tags_of_tenants_needs_a_vlan() {
+    let (_directory, kernel) = kernel();
+    let offer = card(&kernel, "pf0", None).unwrap().offer(RESOURCE);
+    let why = offer.needs_vlan.unwrap();
+    assert!(why.contains("igb") && why.contains("tagged"), "{why}");
 }
 
 #[test]
