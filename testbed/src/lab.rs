@@ -65,10 +65,16 @@ impl Layout {
         self.target.join("tools")
     }
 
-    /// One directory per failed run.
+    /// One directory per failed run, and one per suite that ran twice.
     #[must_use]
     pub fn logs(&self) -> PathBuf {
         self.lab().join("logs")
+    }
+
+    /// A new directory in [`Layout::logs`]. It is removed when 30 newer ones are there.
+    pub fn keep(&self, name: &str) -> Result<PathBuf> {
+        let directory = RunDirectory::create(&self.logs(), name)?;
+        Ok(directory.path().to_owned())
     }
 
     pub(crate) fn lab(&self) -> PathBuf {

@@ -3,6 +3,9 @@
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
+/// So many flaky suites in one run fail it.
+const FLAKY_TOO_MANY: usize = 3;
+
 /// How one step or suite ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -12,6 +15,22 @@ pub enum Outcome {
     Skipped(String),
     /// It ran and failed, or could not be started.
     Failed(String),
+    /// It ran and failed for this reason, then ran once more and passed.
+    Flaky(String),
+}
+
+impl Outcome {
+    /// The outcome of a suite that failed because of `first` and ran once more with the outcome `second`.
+    #[must_use]
+    pub fn of_two_runs(first: &str, second: Self) -> Self {
+        match second {
+            Self::Passed | Self::Flaky(_) => Self::Flaky(first.to_owned()),
+            Self::Failed(why) => Self::Failed(format!("{why}\nin the first run: {first}")),
+            Self::Skipped(why) => {
+                Self::Failed(format!("{first}\nskipped in the second run: {why}"))
+            }
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -39,12 +58,20 @@ impl Report {
         });
     }
 
-    /// The reason why this run has failed, if it has. A run in which no step ran has failed. With
-    /// `must_run`, a run with a skip has failed too, unless the step has `may_skip`.
+    /// The reason why this run has failed, if it has. A run in which no step ran has failed, and so has one with three
+    /// flaky suites. With `must_run`, a run with a skip has failed too, unless the step has `may_skip`.
     pub fn verdict(&self, must_run: bool) -> Result<(), String> {
         let failed = self.names(|row| matches!(row.outcome, Outcome::Failed(_)));
         if !failed.is_empty() {
             return Err(format!("failed: {}", failed.join(" ")));
+        }
+        let flaky = self.flaky();
+        if flaky.len() >= FLAKY_TOO_MANY {
+            return Err(format!(
+                "flaky, {} in one run, {FLAKY_TOO_MANY} are too many: {}",
+                flaky.len(),
+                flaky.join(" ")
+            ));
         }
         let minded = |row: &Row| matches!(row.outcome, Outcome::Skipped(_)) && !row.may_skip;
         let skipped = self.names(minded);
@@ -54,22 +81,38 @@ impl Report {
                 skipped.join(" ")
             ));
         }
-        if self.names(|row| row.outcome == Outcome::Passed).is_empty() {
+        if flaky.is_empty() && self.names(|row| row.outcome == Outcome::Passed).is_empty() {
             return Err("nothing ran".to_owned());
         }
         Ok(())
     }
 
-    /// `N passed, N failed, N skipped`.
+    /// `N passed, N failed, N skipped`, on a line of its own. If there are flaky suites, a line before it has their
+    /// number and their names; they count as passed, or as failed where they are too many.
     #[must_use]
     pub fn summary(&self) -> String {
         let count = |keep: fn(&Outcome) -> bool| self.names(|row| keep(&row.outcome)).len();
-        format!(
-            "{} passed, {} failed, {} skipped",
+        let (mut passed, mut failed) = (
             count(|outcome| *outcome == Outcome::Passed),
             count(|outcome| matches!(outcome, Outcome::Failed(_))),
-            count(|outcome| matches!(outcome, Outcome::Skipped(_))),
-        )
+        );
+        let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_)));
+        let flaky = self.flaky();
+        if flaky.len() >= FLAKY_TOO_MANY {
+            failed += flaky.len();
+        } else {
+            passed += flaky.len();
+        }
+        let totals = format!("{passed} passed, {failed} failed, {skipped} skipped");
+        if flaky.is_empty() {
+            return totals;
+        }
+        let names = flaky.join(" ");
+        format!("{} flaky: {names}\n{totals}", flaky.len())
+    }
+
+    fn flaky(&self) -> Vec<&str> {
+        self.names(|row| matches!(row.outcome, Outcome::Flaky(_)))
     }
 
     fn names(&self, keep: impl Fn(&Row) -> bool) -> Vec<&str> {
@@ -94,6 +137,7 @@ impl fmt::Display for Report {
                 Outcome::Passed => ("ran", ""),
                 Outcome::Skipped(why) => ("skipped", why.as_str()),
                 Outcome::Failed(why) => ("FAILED", why.as_str()),
+                Outcome::Flaky(why) => ("flaky", why.as_str()),
             };
             let mut line = format!(
                 "{:width$}  {word:8}{:>7.1} s",
@@ -163,5 +207,37 @@ mod tests {
         let table = "step0  ran         1.5 s\nstep1  skipped     1.5 s  missing device\n";
         assert_eq!(report.to_string(), table);
         assert_eq!(report.summary(), "1 passed, 0 failed, 1 skipped");
+    }
+    fn flaky(count: usize) -> Report {
+        let failed_first = Outcome::of_two_runs("exit code 1", Outcome::Passed);
+        report(&vec![(failed_first, false); count])
+    }
+
+    #[test]
+    fn two_flaky_suites_pass_and_are_named_and_three_fail_the_run() {
+        let two = flaky(2);
+        assert_eq!(two.verdict(true), Ok(()));
+        let summary = "2 flaky: step0 step1\n2 passed, 0 failed, 0 skipped";
+        assert_eq!(two.summary(), summary);
+        assert!(two.to_string().contains("flaky       1.5 s  exit code 1\n"));
+        let three = flaky(3);
+        let why = three.verdict(false).unwrap_err();
+        assert!(why.ends_with("too many: step0 step1 step2"), "{why}");
+        let summary = "3 flaky: step0 step1 step2\n0 passed, 3 failed, 0 skipped";
+        assert_eq!(three.summary(), summary);
+    }
+
+    #[test]
+    fn a_second_run_that_does_not_pass_is_a_failure_with_both_reasons() {
+        let failed = Outcome::Failed("exit code 2".to_owned());
+        for second in [failed, skipped()] {
+            let (Outcome::Failed(other) | Outcome::Skipped(other)) = second.clone() else {
+                unreachable!()
+            };
+            let Outcome::Failed(why) = Outcome::of_two_runs("exit code 1", second) else {
+                panic!("it did not pass")
+            };
+            assert!(why.contains("exit code 1") && why.contains(&other), "{why}");
+        }
     }
 }

@@ -7,6 +7,9 @@ use std::sync::{Mutex, PoisonError};
 /// The most suites that run at the same time: each spends half of its time waiting for leases to end.
 pub(crate) const MAX: usize = 2;
 
+/// No more work is done once more after so much of it has failed twice: its cause is not chance.
+const FAILED_TWICE_MAX: usize = 3;
+
 /// Calls `lane` once for each lane, on its own thread, with an iterator over the lane's work and with a flag that tells
 /// whether other lanes run beside it. Each item of `work` is done once, in its order; `quiet` items are done by one
 /// more lane after all others have ended. If a lane stops early, the others do the remaining work. Returns an error if
@@ -41,6 +44,15 @@ fn all<W: Send>(
         });
         ended.fold(Ok(()), Result::and)
     })
+}
+
+/// Calls `again` for each failed work, one after the other, with a flag whether it is to be done once more; `again` returns
+/// whether it failed.
+pub(crate) fn once_more<W>(failed: Vec<W>, mut again: impl FnMut(W, bool) -> bool) {
+    let mut twice = 0;
+    for work in failed {
+        twice += usize::from(again(work, twice < FAILED_TWICE_MAX));
+    }
 }
 
 /// The guest that the suites of one lane share, as long as no suite fails.
@@ -151,6 +163,23 @@ mod tests {
         begun.sort_unstable();
         assert_eq!(begun, work);
         assert_eq!(ended.unwrap_err().to_string(), "cannot tidy up");
+    }
+
+    #[test]
+    fn failed_work_is_done_once_more_until_three_have_failed_twice() {
+        let seen = |fails: fn(u32) -> bool| {
+            let mut seen = Vec::new();
+            once_more((1..=6).collect(), |work, runs| {
+                seen.push((work, runs));
+                fails(work)
+            });
+            seen
+        };
+        let all: Vec<(u32, bool)> = (1..=6).map(|work| (work, true)).collect();
+        assert_eq!(seen(|_| false), all);
+        assert_eq!(seen(|work| work == 1 || work > 4), all);
+        let first: Vec<(u32, bool)> = (1..=6).map(|work| (work, work <= 3)).collect();
+        assert_eq!(seen(|_| true), first);
     }
 
     #[test]

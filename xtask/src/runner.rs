@@ -1,4 +1,5 @@
-//! Runs lab suites, two at a time, and shows the output of each as a whole.
+//! Runs lab suites, two at a time, and shows the output of each as a whole. A suite that fails runs once more, alone, in a
+//! fresh guest, after all others have ended.
 
 use crate::cargo::Scope;
 use crate::lab::{BootArguments, say};
@@ -11,8 +12,8 @@ use fabricbios_testbed::{
 };
 use std::io::Write;
 use std::num::NonZero;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A suite to run.
 pub(crate) struct Chosen<'a> {
@@ -30,6 +31,62 @@ struct Runner<'a> {
     /// Processors of this host.
     cpus: usize,
     report: Mutex<&'a mut Report>,
+    failed: Mutex<Vec<Failed<'a>>>,
+}
+
+/// A suite that has failed once.
+struct Failed<'a> {
+    job: Job,
+    suite: Chosen<'a>,
+    why: String,
+    run: Run,
+}
+
+/// One run of a suite.
+struct Run {
+    output: Vec<u8>,
+    took: Duration,
+}
+
+/// The guest and the output of suites that run one after the other.
+struct Lane {
+    /// Other lanes run beside this one.
+    beside: bool,
+    echo: Echo,
+    /// The output of the running suite so far.
+    output: Arc<Mutex<Vec<u8>>>,
+    shared: Shared<Session>,
+}
+
+impl Lane {
+    /// With other lanes `beside` this one, the output of a suite is shown when it has ended, else as it comes.
+    fn new(beside: bool) -> Self {
+        let output = Arc::new(Mutex::new(Vec::new()));
+        let collected = Arc::clone(&output);
+        let echo = Echo::Call(Arc::new(move |bytes| {
+            lock(&collected).extend_from_slice(bytes);
+            if !beside {
+                let mut out = std::io::stdout().lock();
+                // A terminal that is gone must not stop the suite.
+                drop(out.write_all(bytes).and_then(|()| out.flush()));
+            }
+        }));
+        Self {
+            beside,
+            echo,
+            output,
+            shared: Shared::none(),
+        }
+    }
+
+    fn close(mut self) -> Result<()> {
+        let session = self.shared.take();
+        session.map_or(Ok(()), |session| session.close(true))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs all suites. Programs are built before the first suite begins: a compiler beside it would disturb its times.
@@ -55,71 +112,138 @@ pub(crate) fn run(
         layout,
         cpus,
         report: Mutex::new(report),
+        failed: Mutex::default(),
     };
-    lanes::run(
+    let ended = lanes::run(
         cpus,
         with_job.collect(),
         |(_, suite)| suite.kind.quiet(),
         |suites, beside| runner.lane(suites, beside),
-    )
+    );
+    let failed = std::mem::take(&mut *lock(&runner.failed));
+    lanes::once_more(failed, |failed, runs| runner.once_more(&failed, runs));
+    ended
 }
 
-impl Runner<'_> {
-    /// Runs one suite after the other. With other lanes `beside` this one, the output of a suite is shown when it has
-    /// ended.
+impl<'a> Runner<'a> {
+    /// Runs one suite after the other, with other lanes `beside` this one or without. Those that fail are left for a
+    /// second run.
     fn lane(
         &self,
-        suites: &mut dyn Iterator<Item = (Result<Job>, Chosen<'_>)>,
+        suites: &mut dyn Iterator<Item = (Result<Job>, Chosen<'a>)>,
         beside: bool,
     ) -> Result<()> {
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let echo = if beside {
-            let said = Arc::clone(&said);
-            Echo::Call(Arc::new(move |bytes| {
-                let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
-                said.extend_from_slice(bytes);
-            }))
-        } else {
-            Echo::Plain
-        };
-        let mut shared = Shared::none();
+        let mut lane = Lane::new(beside);
         for (job, suite) in suites {
-            let Chosen { name, about, .. } = suite;
-            if beside {
-                println!("== {name} begins");
-            } else {
-                println!("\n== {name}: {about}");
+            let name = suite.name;
+            match job {
+                Ok(job) => match self.attempt(&job, &suite, &mut lane)? {
+                    (Outcome::Failed(why), run) => lock(&self.failed).push(Failed {
+                        job,
+                        suite,
+                        why,
+                        run,
+                    }),
+                    (outcome, run) => self.record(name, outcome, run.took),
+                },
+                Err(error) => {
+                    println!("\n== {name}: {}\n{name}: {error:#}", suite.about);
+                    let failed = Outcome::Failed(format!("{error:#}"));
+                    self.record(name, failed, Duration::ZERO);
+                }
             }
-            let start = Instant::now();
-            let outcome = job
-                .and_then(|mut job| {
-                    job.echo = echo.clone();
-                    if beside && suite.kind.processors().is_none() {
-                        // Processors of a guest wait for each other, and cost nearly twice as much when the host has
-                        // fewer than all guests together.
-                        let share = u32::try_from(self.cpus / lanes::MAX)?;
-                        job.vm.processors =
-                            Processors::cores(share.clamp(1, job.vm.processors.cpus()));
-                    }
-                    self.suite(job, suite.kind, &mut shared)
-                })
-                .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
-            let said = std::mem::take(&mut *said.lock().unwrap_or_else(PoisonError::into_inner));
-            let mut out = std::io::stdout().lock();
-            if beside {
-                writeln!(out, "\n== {name}: {about}")?;
-                out.write_all(&said)?;
-            }
-            if let Outcome::Failed(why) | Outcome::Skipped(why) = &outcome {
-                writeln!(out, "{name}: {why}")?;
-            }
-            let took = start.elapsed();
-            writeln!(out, "== {name} ended after {:.1} s", took.as_secs_f64())?;
-            drop(out);
-            let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-            report.record(name, outcome, took, false);
         }
-        shared.take().map_or(Ok(()), |session| session.close(true))
+        lane.close()
+    }
+
+    fn record(&self, name: &str, outcome: Outcome, took: Duration) {
+        lock(&self.report).record(name, outcome, took, false);
+    }
+
+    /// Runs a suite and shows its output and its failure.
+    fn attempt(&self, job: &Job, suite: &Chosen<'_>, lane: &mut Lane) -> Result<(Outcome, Run)> {
+        let Chosen { name, about, .. } = suite;
+        if lane.beside {
+            println!("== {name} begins");
+        } else {
+            println!("\n== {name}: {about}");
+        }
+        let start = Instant::now();
+        let outcome = self
+            .guest(job, suite, lane)
+            .unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+        let output = std::mem::take(&mut *lock(&lane.output));
+        let mut out = std::io::stdout().lock();
+        if lane.beside {
+            writeln!(out, "\n== {name}: {about}")?;
+            out.write_all(&output)?;
+        }
+        if let Outcome::Failed(why) | Outcome::Skipped(why) = &outcome {
+            writeln!(out, "{name}: {why}")?;
+        }
+        let took = start.elapsed();
+        writeln!(out, "== {name} ended after {:.1} s", took.as_secs_f64())?;
+        Ok((outcome, Run { output, took }))
+    }
+
+    fn guest(&self, job: &Job, suite: &Chosen<'_>, lane: &mut Lane) -> Result<Outcome> {
+        let mut job = job.clone();
+        job.echo = lane.echo.clone();
+        if lane.beside && suite.kind.processors().is_none() {
+            // Processors of a guest wait for each other, and cost nearly twice as much when the host has
+            // fewer than all guests together.
+            let share = u32::try_from(self.cpus / lanes::MAX)?;
+            job.vm.processors = Processors::cores(share.clamp(1, job.vm.processors.cpus()));
+        }
+        self.suite(job, suite.kind, &mut lane.shared)
+    }
+
+    /// Runs a failed suite once more, alone, or only records why it failed. Returns whether it has failed for good.
+    fn once_more(&self, failed: &Failed<'_>, runs: bool) -> bool {
+        let Failed {
+            suite, why, run, ..
+        } = failed;
+        let (outcome, took) = if runs {
+            println!(
+                "\n== {} runs once more, alone, in a fresh guest",
+                suite.name
+            );
+            let start = Instant::now();
+            let second = self.second(failed);
+            let second = second.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+            (
+                Outcome::of_two_runs(why, second),
+                run.took + start.elapsed(),
+            )
+        } else {
+            println!(
+                "\n== {} is not run once more: too many have failed twice",
+                suite.name
+            );
+            (Outcome::Failed(why.clone()), run.took)
+        };
+        let for_good = matches!(outcome, Outcome::Failed(_));
+        self.record(suite.name, outcome, took);
+        for_good
+    }
+
+    fn second(&self, first: &Failed<'_>) -> Result<Outcome> {
+        let Failed {
+            job, suite, why, ..
+        } = first;
+        let mut lane = Lane::new(false);
+        let (outcome, run) = self.attempt(job, suite, &mut lane)?;
+        let directory = self.layout.keep(&format!("{}-twice", suite.name))?;
+        std::fs::write(directory.join("first.log"), &first.run.output)?;
+        std::fs::write(directory.join("first-failure.txt"), why)?;
+        std::fs::write(directory.join("second.log"), &run.output)?;
+        println!(
+            "{}: the outputs of both runs are in {}",
+            suite.name,
+            directory.display()
+        );
+        lane.close()?;
+        Ok(outcome)
     }
 
     /// Runs the suite in its own guests or in that of its lane.
