@@ -153,6 +153,12 @@ fn steps(suites: &Suites) -> Vec<Step> {
         host("fmt", "formatting", &[], fmt),
         host("clippy", "lints, warnings are errors", &[Build], clippy),
         host(
+            "python",
+            "Python programs use no name that is not there",
+            &[Python],
+            python,
+        ),
+        host(
             "deny",
             "licences, bans and sources of dependencies",
             &[Deny],
@@ -295,6 +301,18 @@ fn no_std(layout: &Layout) -> Result<Outcome> {
         .current_dir(layout.repository().join("testbed/no-std"))
         .env("CARGO_TARGET_DIR", layout.target().join("no-std"));
     passed(command)
+}
+
+fn python(layout: &Layout) -> Result<Outcome> {
+    let words = [
+        "testbed/names.py",
+        "testbed",
+        "testbed/blktests",
+        "testbed/boot",
+        "testbed/guest",
+        "vectors",
+    ];
+    passed(program(layout, "python3", &words))
 }
 
 fn vectors(layout: &Layout) -> Result<Outcome> {
