@@ -1,5 +1,5 @@
-//! The local socket with callers of several users, as the kernel tells them. The tests that need another user run as
-//! root only.
+//! The local socket with callers of several users, as the kernel tells them. The tests in which processes have
+//! several users need root: they run in the lab (`cargo xtask test --only lab:socket`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -218,12 +218,9 @@ fn of(outcome: Result<Moved, AskError>) -> Reply {
     }
 }
 
-/// Does this as another user, in another process. `None`: this user cannot do that.
-fn as_user(uid: u32, act: impl FnOnce() -> Reply) -> Option<(Pid, Reply)> {
-    if !geteuid().is_root() {
-        eprintln!("not run: it takes root");
-        return None;
-    }
+/// Does this as another user, in another process. Needs root.
+fn as_user(uid: u32, act: impl FnOnce() -> Reply) -> (Pid, Reply) {
+    assert!(geteuid().is_root(), "this test needs root");
     let (mut ours, mut its) = UnixStream::pair().unwrap();
     // SAFETY: the child makes system calls and allocates memory, which glibc allows after a fork of threads.
     match unsafe { fork() }.unwrap() {
@@ -241,17 +238,16 @@ fn as_user(uid: u32, act: impl FnOnce() -> Reply) -> Option<(Pid, Reply)> {
             let mut bytes = Vec::new();
             ours.read_to_end(&mut bytes).unwrap();
             waitpid(child, None).unwrap();
-            Some((child, Reply::decode(&bytes).unwrap()))
+            (child, Reply::decode(&bytes).unwrap())
         }
     }
 }
 
 #[test]
+#[ignore = "needs the lab: root"]
 fn a_user_moves_its_own_process_into_a_lease_of_its_tenant() {
     let world = World::new();
-    let Some((pid, reply)) = as_user(BLUES, || of(run(&world.path(), BLUE))) else {
-        return;
-    };
+    let (pid, reply) = as_user(BLUES, || of(run(&world.path(), BLUE)));
     let place = "process".to_owned();
     let environment = vec![("GPU".to_owned(), "7".to_owned())];
     assert_eq!(reply, Reply::Entered { place, environment });
@@ -265,10 +261,8 @@ fn a_user_moves_its_own_process_into_a_lease_of_its_tenant() {
 }
 
 #[test]
+#[ignore = "needs the lab: root"]
 fn root_enters_every_lease() {
-    if !geteuid().is_root() {
-        return eprintln!("not run: it takes root");
-    }
     let world = World::new();
     assert_eq!(run(&world.path(), BLUE).unwrap().place, "process");
     let caller = &world.moved()[0];
@@ -280,11 +274,10 @@ fn root_enters_every_lease() {
 }
 
 #[test]
+#[ignore = "needs the lab: root"]
 fn a_user_of_another_tenant_is_refused_and_told_why() {
     let world = World::new();
-    let Some((_, reply)) = as_user(REDS, || of(run(&world.path(), BLUE))) else {
-        return;
-    };
+    let (_, reply) = as_user(REDS, || of(run(&world.path(), BLUE)));
     let (error, message) = refused(&reply);
     assert_eq!(error, LeaseError::NotPermitted);
     assert!(message.ends_with("--tenant-uid blue=12346"), "{message}");
@@ -293,6 +286,7 @@ fn a_user_of_another_tenant_is_refused_and_told_why() {
 
 /// Whatever it asks, and without a word of it: no thread waits for such a caller.
 #[test]
+#[ignore = "needs the lab: root"]
 fn a_user_of_no_tenant_is_refused_before_it_asks() {
     let world = World::new();
     let silent = || {
@@ -304,8 +298,7 @@ fn a_user_of_no_tenant_is_refused_before_it_asks() {
         as_user(STRANGER, silent),
         as_user(STRANGER, || of(ping(&world.path()).map(|()| at("a node")))),
     ] {
-        let Some((_, reply)) = reply else { return };
-        let (error, message) = refused(&reply);
+        let (error, message) = refused(&reply.1);
         assert_eq!(error, LeaseError::NotPermitted);
         assert!(
             message.contains("uid 12347 belongs to no tenant"),
@@ -339,6 +332,7 @@ fn a_refusal_before_the_request_is_read_reaches_its_caller() {
 }
 
 #[test]
+#[ignore = "needs the lab: root"]
 fn the_users_of_tenants_keep_no_other_out_however_many_they_are() {
     let users = 20_000..20_010;
     let tenants = users
@@ -359,18 +353,17 @@ fn the_users_of_tenants_keep_no_other_out_however_many_they_are() {
             }
             Reply::Pong {}
         };
-        if as_user(uid, connects).is_none() {
-            return;
-        }
+        as_user(uid, connects);
         let ours = Line::from(OwnedFd::from(ours));
         silent.extend((0..8).map(|_| ours.receive().unwrap().unwrap().descriptor.unwrap()));
     }
-    let (_, reply) = as_user(BLUES, || of(run(&world.path(), BLUE))).unwrap();
+    let (_, reply) = as_user(BLUES, || of(run(&world.path(), BLUE)));
     assert!(matches!(reply, Reply::Entered { .. }), "{reply:?}");
     drop(silent);
 }
 
 #[test]
+#[ignore = "needs the lab: root"]
 fn each_refusal_of_a_kind_is_told_as_what_it_is() {
     let world = World::new();
     let itself = itself();
@@ -382,11 +375,9 @@ fn each_refusal_of_a_kind_is_told_as_what_it_is() {
     let (error, message) = ask(FAILS);
     assert_eq!(error, LeaseError::Internal);
     assert!(message.contains("/sys/fs/cgroup/lease"), "{message}");
-    if geteuid().is_root() {
-        let namespace = File::open("/proc/self/ns/net").unwrap();
-        let reply = of(enter(&world.path(), FAILS, namespace.as_fd()));
-        assert_eq!(refused(&reply).0, LeaseError::Unsupported);
-    }
+    let namespace = File::open("/proc/self/ns/net").unwrap();
+    let reply = of(enter(&world.path(), FAILS, namespace.as_fd()));
+    assert_eq!(refused(&reply).0, LeaseError::Unsupported);
 }
 
 #[test]
@@ -436,9 +427,10 @@ fn a_socket_that_was_passed_on_moves_nobody() {
 }
 
 #[test]
+#[ignore = "needs the lab: root"]
 fn a_process_that_is_not_of_its_user_any_more_is_not_moved() {
     let world = World::new();
-    let asked = as_user(0, || {
+    let (_, reply) = as_user(0, || {
         let (user, root) = (Uid::from_raw(BLUES), Uid::from_raw(0));
         setresuid(user, user, root).unwrap();
         let line = world.connect();
@@ -447,9 +439,6 @@ fn a_process_that_is_not_of_its_user_any_more_is_not_moved() {
         let request = Request::Run { lease_id: BLUE }.encode();
         exchange(&line, &request, Some(itself().as_fd()))
     });
-    let Some((_, reply)) = asked else {
-        return;
-    };
     assert_eq!(refused(&reply).0, LeaseError::NotPermitted);
     assert_eq!(world.moved(), []);
 }
@@ -486,36 +475,26 @@ fn a_wrong_descriptor_is_refused() {
 }
 
 #[test]
+#[ignore = "needs the lab: root"]
 fn a_network_namespace_is_given_by_its_owner_only() {
     let world = World::new();
     let give = || {
         let namespace = File::open("/proc/self/ns/net").unwrap();
         of(enter(&world.path(), BLUE, namespace.as_fd()))
     };
-    let Some((_, reply)) = as_user(BLUES, give) else {
-        return;
-    };
+    let (_, reply) = as_user(BLUES, give);
     let (error, message) = refused(&reply);
     assert_eq!(error, LeaseError::InvalidArgs);
     assert!(message.contains("is of uid 0"), "{message}");
-    let asked = as_user(BLUES, || {
-        match unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET) {
-            Ok(()) => give(),
-            Err(errno) => Reply::Entered {
-                place: format!("not run: {errno}"),
-                environment: Vec::new(),
-            },
-        }
+    let (_, reply) = as_user(BLUES, || {
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET).unwrap();
+        give()
     });
-    let place = match asked {
-        Some((_, Reply::Entered { place, .. })) => place,
-        other => panic!("{other:?}"),
-    };
-    match place.as_str() {
-        "network namespace" => assert_eq!(world.moved().len(), 1),
-        // The system gives no user namespace to its users.
-        not_run => eprintln!("{not_run}"),
-    }
+    assert!(
+        matches!(&reply, Reply::Entered { place, .. } if place == "network namespace"),
+        "{reply:?}"
+    );
+    assert_eq!(world.moved().len(), 1);
 }
 
 #[test]
@@ -535,13 +514,14 @@ fn what_is_no_request_is_answered_and_harms_nobody() {
 
 /// Those who say nothing, and those who are stopped, take the places of their own user only.
 #[test]
+#[ignore = "needs the lab: root"]
 fn a_user_who_says_nothing_holds_up_no_other_and_not_for_long() {
     let world = World::new();
     let silent: Vec<Line> = (0..8).map(|_| world.connect()).collect();
     let (error, _) = refused(&answer(&world.connect()));
     assert_eq!(error, LeaseError::Unavailable);
-    let asked = as_user(BLUES, || of(run(&world.path(), BLUE)));
-    assert!(asked.is_none_or(|(_, it)| matches!(it, Reply::Entered { .. })));
+    let (_, reply) = as_user(BLUES, || of(run(&world.path(), BLUE)));
+    assert!(matches!(reply, Reply::Entered { .. }), "{reply:?}");
     for line in &silent {
         assert_eq!(refused(&answer(line)).0, LeaseError::Malformed);
     }
@@ -632,6 +612,7 @@ fn every_user_may_connect_and_nobody_may_replace_the_socket() {
 }
 
 #[test]
+#[ignore = "needs the lab: root"]
 fn nobody_may_move_a_directory_above_the_socket() {
     let root = reachable();
     let open = |path: PathBuf| LocalServer::open(&path, Tenants::new(), Vec::new());
@@ -651,13 +632,11 @@ fn nobody_may_move_a_directory_above_the_socket() {
     for path in paths() {
         drop(open(path).unwrap());
     }
-    if geteuid().is_root() {
-        mode(0o755);
-        std::os::unix::fs::chown(&above, Some(BLUES), None).unwrap();
-        for path in paths() {
-            let error = open(path).unwrap_err().to_string();
-            assert!(error.contains(&format!("is of uid {BLUES}")), "{error}");
-        }
+    mode(0o755);
+    std::os::unix::fs::chown(&above, Some(BLUES), None).unwrap();
+    for path in paths() {
+        let error = open(path).unwrap_err().to_string();
+        assert!(error.contains(&format!("is of uid {BLUES}")), "{error}");
     }
 }
 
@@ -668,25 +647,23 @@ fn read_all(mut from: UnixStream) -> String {
 }
 
 #[test]
+#[ignore = "needs the lab: root"]
 fn a_caller_is_connected_to_the_worker_of_a_session() {
     let world = World::new();
-    let (path, uid) = (world.path(), geteuid().as_raw());
-    if geteuid().is_root() {
-        let worker = gpu_session(&path, WITH_SESSION, 7).unwrap();
-        assert_eq!(read_all(worker), format!("session 7 of uid {uid}"));
-    }
+    let path = world.path();
+    let worker = gpu_session(&path, WITH_SESSION, 7).unwrap();
+    assert_eq!(read_all(worker), "session 7 of uid 0");
     // Place has no meaning here; it carries the text to this process.
-    let asked = as_user(BLUES, || {
+    let (_, reply) = as_user(BLUES, || {
         of(gpu_session(&path, WITH_SESSION, u64::MAX).map(|it| at(&read_all(it))))
     });
-    if let Some((_, reply)) = asked {
-        let place = format!("session {} of uid {BLUES}", u64::MAX);
-        assert_eq!(reply, of(Ok(at(&place))));
-    }
+    let place = format!("session {} of uid {BLUES}", u64::MAX);
+    assert_eq!(reply, of(Ok(at(&place))));
     assert_eq!(world.moved(), []);
 }
 
 #[test]
+#[ignore = "needs the lab: root"]
 fn each_refusal_of_a_session_is_told_as_what_it_is() {
     let world = World::new();
     let path = world.path();
@@ -697,21 +674,18 @@ fn each_refusal_of_a_session_is_told_as_what_it_is() {
     // The kind of the first lease has no sessions, and knows nothing of them.
     assert_eq!(refusal(BLUE, 0).0, LeaseError::NotFound);
     assert_eq!(refusal(OF_NOBODY, 0).0, LeaseError::NotFound);
-    if geteuid().is_root() {
-        let busy = gpu_session(&path, WITH_SESSION, OF_NO_QUEUE).unwrap_err();
-        let AskError::Refused(busy) = busy else {
-            panic!("{busy:?}")
-        };
-        let (error, class) = (LeaseError::ResourceBusy, RefusalClass::Transient);
-        assert_eq!(busy, Refusal::new(error, class, "no queue is free"));
-    }
-    if let Some((_, reply)) = as_user(REDS, || {
+    let busy = gpu_session(&path, WITH_SESSION, OF_NO_QUEUE).unwrap_err();
+    let AskError::Refused(busy) = busy else {
+        panic!("{busy:?}")
+    };
+    let (error, class) = (LeaseError::ResourceBusy, RefusalClass::Transient);
+    assert_eq!(busy, Refusal::new(error, class, "no queue is free"));
+    let (_, reply) = as_user(REDS, || {
         of(gpu_session(&path, WITH_SESSION, 0).map(|it| at(&read_all(it))))
-    }) {
-        let (error, message) = refused(&reply);
-        assert_eq!(error, LeaseError::NotPermitted);
-        assert!(message.ends_with("--tenant-uid blue=12346"), "{message}");
-    }
+    });
+    let (error, message) = refused(&reply);
+    assert_eq!(error, LeaseError::NotPermitted);
+    assert!(message.ends_with("--tenant-uid blue=12346"), "{message}");
     let without = |kinds: Vec<Arc<dyn LocalAccess>>| {
         let other = path.with_file_name("other.sock");
         let tenants = Tenants::from([(geteuid().as_raw(), Vec::new())]);

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The directory of the programs that run in guests.
 pub(crate) const GUEST_DIRECTORY: &str = "testbed/guest";
 /// Rust tests that need the lab: package, directory, and prefix of the file names.
-const RUST_TESTS: [RustTests; 4] = [
+const RUST_TESTS: [RustTests; 5] = [
     RustTests {
         package: "fabricbios-rdma",
         directory: "premium/rdma/tests",
@@ -31,6 +31,11 @@ const RUST_TESTS: [RustTests; 4] = [
         package: "fabricbios-cgroup",
         directory: "cgroup/tests",
         prefix: "cgroup_lab",
+    },
+    RustTests {
+        package: "fabricbios-local",
+        directory: "local/tests",
+        prefix: "socket",
     },
 ];
 /// Suites that take more than 80 s in a guest with one processor, the longest first.
