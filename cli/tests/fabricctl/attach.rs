@@ -5,7 +5,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::Path,
-    process::{Command, Output},
+    process::Command,
     thread,
 };
 
@@ -16,7 +16,7 @@ use fabricbios_wire::{
 use serde_json::{Value, json};
 
 use crate::{
-    LEASE_TEXT,
+    LEASE_TEXT, as_root,
     block::{address, binding, block_lease},
     command,
     common::{FakeNode, lease},
@@ -33,16 +33,6 @@ fn block(node: &FakeNode, what: &str) -> Command {
             dir.display()
         ),
     )
-}
-
-/// Its outcome; `None` where nobody but root would have one, and that was said.
-fn as_root(mut command: Command) -> Option<Output> {
-    let output = command.output().unwrap();
-    if nix::unistd::geteuid().is_root() {
-        return Some(output);
-    }
-    assert_eq!(failure(&output).1["reason"]["code"], "NotRoot");
-    None
 }
 
 /// A lease whose node does not listen where it says.
@@ -100,9 +90,7 @@ fn what_is_not_attached_is_not_found_and_no_node_is_asked() {
     for _ in 0..2 {
         let mut detach = block(&node, "detach");
         detach.env_remove("FABRICBIOS_IDENTITY");
-        let Some(output) = as_root(detach) else {
-            return;
-        };
+        let output = as_root(detach, &[]);
         let (status, object) = failure(&output);
         assert_eq!(
             (status, &object["reason"]["code"]),
@@ -148,9 +136,7 @@ fn what_can_be_no_device_is_told_before_anything_is_tried() {
             assert_eq!(failure(&attach.output().unwrap()).0, 2);
             continue;
         }
-        let Some(output) = as_root(attach) else {
-            continue;
-        };
+        let output = as_root(attach, &[]);
         let (status, object) = failure(&output);
         assert_eq!(status, expected, "{object}");
         assert!(
@@ -164,9 +150,7 @@ fn what_can_be_no_device_is_told_before_anything_is_tried() {
 #[test]
 fn a_connection_that_fails_says_why_and_leaves_a_log_without_secrets() {
     let node = saying(Ok(Reply::Lease(unreachable())));
-    let Some(output) = as_root(block(&node, "attach")) else {
-        return;
-    };
+    let output = as_root(block(&node, "attach"), &[]);
     let (status, object) = failure(&output);
     assert_eq!(
         (status, &object["reason"]["code"]),
@@ -181,7 +165,7 @@ fn a_connection_that_fails_says_why_and_leaves_a_log_without_secrets() {
     let mode = fs::metadata(&dir).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     // A device that was never attached: attach can be repeated, and detach says that it is not attached.
-    let (status, _) = failure(&block(&node, "detach").output().unwrap());
+    let (status, _) = failure(&as_root(block(&node, "detach"), &[]));
     assert_eq!(status, 4, "{:?}", names(&dir));
 }
 
@@ -201,22 +185,20 @@ fn a_lease_that_is_attached_already_is_no_error() {
             word
         })
     });
-    let Some(attached) = as_root(block(&node, "attach")) else {
-        return;
-    };
+    let attached = as_root(block(&node, "attach"), &[]);
     let told: Value = serde_json::from_slice(&attached.stdout).unwrap();
     assert_eq!(
         (&told["device"], &told["already"]),
         (&json!("/dev/nvme7n1"), &json!(true))
     );
     assert_eq!(node.asked(), []);
-    let (status, object) = failure(&block(&node, "detach").output().unwrap());
+    let (status, object) = failure(&as_root(block(&node, "detach"), &[]));
     assert_eq!(status, 1);
     assert!(
         object["message"].as_str().unwrap().contains("mounted"),
         "{object}"
     );
-    let detached = block(&node, "detach").output().unwrap();
+    let detached = as_root(block(&node, "detach"), &[]);
     let told: Value = serde_json::from_slice(&detached.stdout).unwrap();
     assert_eq!(told["device"], "/dev/nvme7n1");
     assert_eq!(
@@ -245,9 +227,7 @@ fn a_lease_that_is_attached_over_another_transport_says_over_which_and_how_to_ch
     for transport in ["auto", "udp"] {
         let mut same = block(&node, "attach");
         same.args(["--transport", transport]);
-        let Some(output) = as_root(same) else {
-            return;
-        };
+        let output = as_root(same, &[]);
         let told: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(
             (&told["already"], &told["transport"]),
@@ -256,7 +236,7 @@ fn a_lease_that_is_attached_over_another_transport_says_over_which_and_how_to_ch
     }
     let mut other = block(&node, "attach");
     other.args(["--transport", "nvme-tcp"]);
-    let (status, object) = failure(&other.output().unwrap());
+    let (status, object) = failure(&as_root(other, &[]));
     assert_eq!(
         (status, &object["reason"]["code"]),
         (1, &json!("AttachedOtherwise"))
@@ -290,9 +270,7 @@ fn wrong_arguments_say_which_and_what_would_be_right() {
             ["--attach-dir", "/proc/nothing"],
         ),
     ] {
-        let Some(output) = as_root(command(&node, &format!("--json {line}"))) else {
-            return;
-        };
+        let output = as_root(command(&node, &format!("--json {line}")), &[]);
         let (status, object) = failure(&output);
         assert_eq!(status, 2, "{object}");
         for word in words {

@@ -42,6 +42,20 @@ pub(crate) fn command(node: &FakeNode, line: &str) -> Command {
     command
 }
 
+/// Runs a command that was made by [`command`] as root: where this is not root, as that of new namespaces of these sorts.
+pub(crate) fn as_root(mut command: Command, namespaces: &[&str]) -> Output {
+    if !nix::unistd::geteuid().is_root() {
+        let mut inside = Command::new("unshare");
+        inside.args(["--user", "--map-root-user"]).args(namespaces);
+        inside.arg(command.get_program()).args(command.get_args());
+        let variables = command.get_envs();
+        let variables = variables.filter_map(|(name, value)| Some((name, value?)));
+        inside.env_clear().envs(variables);
+        command = inside;
+    }
+    command.output().unwrap()
+}
+
 pub(crate) fn run(node: &FakeNode, line: &str) -> Output {
     command(node, line).output().unwrap()
 }
