@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::DirBuilderExt,
     path::Path,
     process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use fabricbios_client::{Error, Identity, Node};
@@ -143,7 +144,12 @@ async fn grants_stop_before_descriptors_run_out_and_every_lease_ends_properly() 
     let fences = node.call(Request::FenceList).await.expect("an answer");
     assert_eq!(fences, Reply::Fences(Vec::new()));
     // Descriptors come back with the releases, which are not waited for.
-    while alloc(node.clone()).await.is_err() {
+    let (begin, patience) = (Instant::now(), Duration::from_secs(60));
+    while let Err(error) = alloc(node.clone()).await {
+        assert!(
+            begin.elapsed() < patience,
+            "no grant within {patience:?}: {error}"
+        );
         tokio::task::yield_now().await;
     }
 }

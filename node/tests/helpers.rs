@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fabricbios_client::{Error, Identity, Node};
@@ -71,9 +71,29 @@ fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
+/// Waits for what must come; fails with the name of it after a minute.
+fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = it() {
+            return found;
+        }
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{what}: not within {PATIENCE:?}"
+        );
+        thread::yield_now();
+    }
+}
+
+fn wait_for_the_end_of(pid: u32) {
+    let what = format!("the end of process {pid}");
+    wait_for(&what, || (!exists(pid)).then_some(()));
+}
+
 /// Until there is one that satisfies it.
 fn child_of(parent: u32, is_meant: impl Fn(&str) -> bool) -> Pid {
-    loop {
+    wait_for(&format!("a child of process {parent}"), || {
         for entry in fs::read_dir("/proc").unwrap() {
             let pid = entry.unwrap().file_name();
             let Some(pid) = pid.to_str().and_then(|pid| pid.parse().ok()) else {
@@ -88,11 +108,11 @@ fn child_of(parent: u32, is_meant: impl Fn(&str) -> bool) -> Pid {
             let mut fields = rest.split(' ');
             let is_alive = fields.next() != Some("Z");
             if is_alive && is_meant(name) && fields.next() == Some(&parent.to_string()) {
-                return Pid::from_raw(pid);
+                return Some(Pid::from_raw(pid));
             }
         }
-        thread::yield_now();
-    }
+        None
+    })
 }
 
 #[test]
@@ -114,9 +134,7 @@ fn a_call_that_hangs_holds_up_no_other_and_leaves_nothing() {
     let CallError::Stuck { pid, .. } = scene.read("hangs", BRIEF).unwrap_err() else {
         panic!("it waits for a writer");
     };
-    while exists(pid) {
-        thread::yield_now();
-    }
+    wait_for_the_end_of(pid);
 }
 
 #[test]
@@ -146,9 +164,7 @@ fn a_supervisor_that_dies_takes_its_calls_along_and_the_next_call_works() {
             assert_ne!(scene.pid(), first);
             let lost = hangs.join().unwrap().unwrap_err();
             assert!(matches!(lost, CallError::Lost { .. }), "{lost}");
-            while exists(process.as_raw().unsigned_abs()) {
-                thread::yield_now();
-            }
+            wait_for_the_end_of(process.as_raw().unsigned_abs());
         });
     }
 }
@@ -237,9 +253,10 @@ impl Daemon {
             .unwrap();
         assert_eq!(freed.phase, LeasePhase::Freed);
         let volume = format!("pool/{}.volume", lease.lease_id);
-        while self.directory.path().join(&volume).exists() {
-            thread::yield_now();
-        }
+        let volume = self.directory.path().join(volume);
+        wait_for("the removal of the volume", || {
+            (!volume.exists()).then_some(())
+        });
     }
 
     fn child(&self, name: &str) -> Pid {

@@ -13,6 +13,7 @@ use std::{
     path::Path,
     process::{Child, Command},
     thread,
+    time::{Duration, Instant},
 };
 
 use fabricbios_helper::Program;
@@ -159,9 +160,24 @@ fn kept(directory: &Path) -> Watchdog {
     watchdog
 }
 
+/// Waits for what must come; fails with the name of it after a minute.
+fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
+    let (begin, patience) = (Instant::now(), Duration::from_secs(60));
+    loop {
+        if let Some(found) = it() {
+            return found;
+        }
+        assert!(
+            begin.elapsed() < patience,
+            "{what}: not within {patience:?}"
+        );
+        thread::yield_now();
+    }
+}
+
 fn holder(directory: &Path) -> Pid {
     let file = OpenOptions::new().append(true).open(lock(directory));
-    loop {
+    wait_for("a process that holds the lock", || {
         let mut lock = libc::flock {
             l_type: libc::F_WRLCK.try_into().unwrap(),
             l_whence: libc::SEEK_SET.try_into().unwrap(),
@@ -170,23 +186,18 @@ fn holder(directory: &Path) -> Pid {
             l_pid: 0,
         };
         fcntl(file.as_ref().unwrap(), FcntlArg::F_GETLK(&mut lock)).unwrap();
-        if i32::from(lock.l_type) != libc::F_UNLCK {
-            return Pid::from_raw(lock.l_pid);
-        }
-        thread::yield_now();
-    }
+        (i32::from(lock.l_type) != libc::F_UNLCK).then(|| Pid::from_raw(lock.l_pid))
+    })
 }
 
 /// Ends the one that is there; returns when another one is.
 fn replaced_after(watchdog: &Watchdog, directory: &Path, signal: Signal) {
     let before = holder(directory);
     kill(before, signal).unwrap();
-    while watchdog.watches() {
-        thread::yield_now();
-    }
-    while !watchdog.watches() {
-        thread::yield_now();
-    }
+    wait_for("the loss of the watchdog", || {
+        (!watchdog.watches()).then_some(())
+    });
+    wait_for("another watchdog", || watchdog.watches().then_some(()));
     assert_ne!(holder(directory), before);
 }
 

@@ -65,12 +65,12 @@ fn what_will_not_change_by_itself_is_asked_once() {
 #[test]
 fn patience_has_an_end_and_the_error_says_how_long_it_was() {
     let node = refusing(LeaseError::ResourceBusy, RefusalClass::Transient);
-    let some = builder(&node).patience(Duration::from_millis(200));
+    let some = builder(&node).patience(Duration::from_secs(2));
     let refused = some.acquire().unwrap_err();
     assert_eq!(code(&refused), LeaseError::ResourceBusy);
     let asked = node.asked().len();
     assert!(asked > 2, "asked {asked} times");
-    let told = format!("no (asked {asked} times in 0.");
+    let told = format!("no (asked {asked} times in ");
     assert!(refused.to_string().starts_with(&told), "{refused}");
     let none = builder(&node).patience(Duration::ZERO);
     let refused = none.acquire().unwrap_err();

@@ -13,7 +13,7 @@ use crate::{
 #[tokio::test]
 async fn a_silent_stream_is_given_up_and_the_others_go_on() {
     let limits = Limits {
-        request_timeout: Duration::from_millis(100),
+        request_timeout: Duration::from_secs(1),
         ..Limits::default()
     };
     let world = World::start_with(Handler::Refuse, limits, 64).await;

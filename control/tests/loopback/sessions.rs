@@ -432,7 +432,7 @@ async fn a_shutdown_cuts_streams_to_sessions_after_its_patience() {
     .await;
     let client = world.connect(&world.tenant("blue")).await;
     let (mut send, mut recv) = open_echo(&client).await;
-    let stopping = world.shutdown(Duration::from_millis(200));
+    let stopping = world.shutdown(Duration::from_secs(2));
     // Until then it is served.
     send.write_all(b"still").await.unwrap();
     let mut back = [0; 5];

@@ -31,7 +31,7 @@ pub(crate) const LEASE_BYTES: u64 = 64 << 10;
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
 
 /// How long a client waits where no answer is what is expected.
-pub(crate) const SILENCE: Duration = Duration::from_millis(300);
+const SILENCE: Duration = Duration::from_millis(300);
 
 /// A running node and its operator.
 pub(crate) struct World {
@@ -218,11 +218,15 @@ pub(crate) async fn client<T: Send + 'static>(
     info: &LeaseInfo,
     work: impl FnOnce(&mut MemoryClient) -> Result<T, ClientError> + Send + 'static,
 ) -> Result<T, ClientError> {
+    client_with(ClientOptions::default(), info, work).await
+}
+
+async fn client_with<T: Send + 'static>(
+    options: ClientOptions,
+    info: &LeaseInfo,
+    work: impl FnOnce(&mut MemoryClient) -> Result<T, ClientError> + Send + 'static,
+) -> Result<T, ClientError> {
     let coordinates = coordinates(info);
-    let options = ClientOptions {
-        give_up: SILENCE,
-        ..ClientOptions::default()
-    };
     let working = tokio::task::spawn_blocking(move || {
         let mut client = MemoryClient::connect(coordinates, options)?;
         work(&mut client)
@@ -252,6 +256,15 @@ pub(crate) fn is_over<T: std::fmt::Debug>(outcome: &Result<T, ClientError>) -> b
     matches!(outcome, Err(ClientError::NoLease { .. }))
 }
 
-pub(crate) fn is_silent<T: std::fmt::Debug>(outcome: &Result<T, ClientError>) -> bool {
-    matches!(outcome, Err(ClientError::Unreachable { .. }))
+/// Fails if the node answers a client with these coordinates.
+pub(crate) async fn no_answer_to(info: &LeaseInfo) {
+    let options = ClientOptions {
+        give_up: SILENCE,
+        ..ClientOptions::default()
+    };
+    let outcome = client_with(options, info, |_| Ok(())).await;
+    assert!(
+        matches!(outcome, Err(ClientError::Unreachable { .. })),
+        "{outcome:?}"
+    );
 }

@@ -77,11 +77,8 @@ fn a_cut_after_a_tenants_fault_does_not_stall() {
     let proof = lab.cut(binding_id(2, 1));
     let faulted = started.elapsed();
     println!("healthy {healthy:?}, after a fault {faulted:?}: {proof}");
-    // The stall that this test excludes takes about ten thousand times as long as a healthy cut.
-    assert!(
-        faulted < healthy.max(Duration::from_millis(1)) * 500,
-        "{faulted:?}: {proof}"
-    );
+    // The stall that this test excludes takes 50 s.
+    assert!(faulted < Duration::from_secs(20), "{faulted:?}: {proof}");
     lab.backend
         .release(binding_id(1, 1), pages(0, 1), &|| ())
         .unwrap();
