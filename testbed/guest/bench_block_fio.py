@@ -53,7 +53,7 @@ def both(tenant, kind, pools, port):
     loan = Loan(kind, pools[1], port, LENGTH)
     try:
         loan.connect()
-        own = until(lambda: device(loan.nqn), 30, "the device by hand")
+        own = until(lambda: device(loan.nqn), 60, "the device by hand")
         with attached(tenant, LENGTH, pool=pools[0], transport=f"nvme-{port.trtype}") as (_, path):
             yield path, own
     finally:

@@ -45,7 +45,7 @@ def kill(lease):
     """Sends SIGKILL to the daemon and waits until it is gone."""
     pid = record(lease)["keeper_pid"]
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not pathlib.Path(f"/proc/{pid}/exe").exists(), 30, "the end of the block daemon")
+    until(lambda: not pathlib.Path(f"/proc/{pid}/exe").exists(), 60, "the end of the block daemon")
 
 
 def words(tenant, lease):

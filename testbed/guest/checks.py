@@ -37,7 +37,7 @@ except ImportError as absent:  # The data plane over UDP is tested without.
     ENDS, NO_RDMA = frozenset(), f"python3-pyverbs ({absent})"
 
 
-def until(condition, secs=30, what="condition"):
+def until(condition, secs=60, what="condition"):
     """The first true value of `condition()`; TimeoutError with `what` if there is none in time."""
     limit = time.monotonic() + secs
     while True:

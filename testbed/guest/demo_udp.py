@@ -97,13 +97,13 @@ def expire(story, tenant, lease, client):
     story.must(last_ms - deadline_ms < TOLERANCE_MS, f"last success  {last_ms - deadline_ms:+9.1f} ms from the deadline, after {writes} writes")
     story.must(0 <= failed_ms - deadline_ms < TOLERANCE_MS, f"first refusal {failed_ms - deadline_ms:+9.1f} ms from the deadline: {status}")
     story.must(status == "NO_LEASE", "under a right tag: it is the node that says so")
-    answer = tenant.wait_until(lease, "expired", timeout_secs=5)
+    answer = tenant.wait_until(lease, "expired")
     story.must(answer["status"] == "EXPIRED", f"LEASE_QUERY: {answer['status']}")
 
 
 def stop(story, node, lease):
     """The log of the node, and the end."""
-    cut = node.wait_for_line(lease["lease_id"], "cut", timeout_secs=2)
+    cut = node.wait_for_line(lease["lease_id"], "cut")
     if cut:
         story.shows(f"the node's log: {cut[cut.index('cut'):]}")
     story.step("SIGTERM: the node drains and ends")

@@ -163,7 +163,7 @@ class Node:
         if pipe is self.process.stdout:
             ready.set()
 
-    def wait_for_line(self, *parts, timeout_secs=10):
+    def wait_for_line(self, *parts, timeout_secs=60):
         """The first line of its output that contains all `parts`, or None."""
         def find():
             return next((line for line in self.lines if all(part in line for part in parts)), None)

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 """Frames on the wire, for the suites of network functions: listeners at its other end, and tenants that send. As a program
 it is the flood: frames.py NAMESPACE INTERFACE MAC sends numbered frames until its input ends, and prints their number."""
+import collections
 import ctypes
+import os
 import secrets
 import select
 import socket
@@ -14,12 +16,14 @@ import time
 from checks import LATE_LIMIT_MS, until
 
 WIRE = "wire0"
+BROADCAST = b"\xff" * 6
 PROTOCOL, FLOOD_PROTOCOL = 0x88B5, 0x88B7
 FLOW_SECS = 30
 CLONE_NEWNET = 0x40000000
 ALL_PROTOCOLS = 3
 SOL_PACKET, PACKET_AUXDATA, SO_ATTACH_FILTER, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 263, 8, 26, 33, 35
 BURST, PAUSE_SECS = 10, 0.01
+MARK, MARK_BYTES, TRIES = b"mark", 8, 50
 # Of frames that nobody has read yet.
 CAPTURE_BYTES = 256 << 20
 
@@ -129,11 +133,12 @@ def tagged(source, vlan):
 
 
 class Listener:
-    """Counts the frames of one source address that reach the wire's other end. `last`: the unix time of the last one."""
+    """Counts the frames of one source address that reach the wire's other end, by their VLAN. `last`: the unix time of the
+    last one of the expected VLAN."""
 
     def __init__(self, source, vlan=None, protocol=PROTOCOL, namespace="peer"):
         self.source, self.vlan = raw_bytes(source), vlan
-        self.count, self.last = 0, 0.0
+        self.counts, self.last, self.marks = collections.Counter(), 0.0, set()
         self.socket = wire(protocol, namespace)
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -145,8 +150,19 @@ class Listener:
                 continue
             except OSError:
                 return
-            if found and found[1] == self.vlan and found[2][6:12] == self.source:
-                self.count, self.last = self.count + 1, found[0]
+            if not found:
+                continue
+            at, vlan, frame = found
+            if frame[14:].startswith(MARK):
+                self.marks.add(frame[14 + len(MARK):][:MARK_BYTES])
+            elif frame[6:12] == self.source:
+                self.counts[vlan] += 1
+                self.last = at if vlan == self.vlan else self.last
+
+    @property
+    def count(self):
+        """Frames of the expected VLAN."""
+        return self.counts[self.vlan]
 
     def flows(self, secs=FLOW_SECS):
         """Whether frames come."""
@@ -161,6 +177,24 @@ class Listener:
         time.sleep(secs)
         return self.count == before
 
+    def hears_nothing_of(self, sender, marker):
+        """Whether none of the frames comes that the sender sends between two markers. `marker` sends one, from the frame's
+        bytes after its source address, over a way that keeps the order; whatever was sent before it comes before it."""
+        self.hears(marker)
+        before, tries = self.counts.total(), sender.tries
+        until(lambda: sender.tries >= tries + TRIES, FLOW_SECS, f"{TRIES} frames of the sender")
+        self.hears(marker)
+        return self.counts.total() == before
+
+    def hears(self, marker):
+        """Waits until a new marker has come, which is sent again and again."""
+        number = os.urandom(MARK_BYTES)
+
+        def heard():
+            marker(struct.pack("!H", PROTOCOL) + MARK + number + bytes(40))
+            return number in self.marks
+        until(heard, FLOW_SECS, "a marker on the wire")
+
     def close(self):
         """Stops."""
         self.socket.close()
@@ -173,11 +207,11 @@ class Listener:
 
 
 class Sender:
-    """Sends frames from an interface, all the time, as a tenant with root in its namespace can."""
+    """Sends frames from an interface, all the time, as a tenant with root in its namespace can. `tries`: how many."""
 
     def __init__(self, path, interface, source, gap=0.005, burst=1, size=60):
-        self.open = True
-        self.frame = b"\xff" * 6 + raw_bytes(source) + struct.pack("!H", PROTOCOL) + b"y" * size
+        self.open, self.tries = True, 0
+        self.frame = BROADCAST + raw_bytes(source) + struct.pack("!H", PROTOCOL) + b"y" * size
         self.gap, self.burst = gap, burst
         self.socket = in_namespace(path, lambda: bound(interface))
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -190,7 +224,12 @@ class Sender:
                     self.socket.send(self.frame)
             except OSError:
                 pass  # Of an interface that is down or gone.
+            self.tries += self.burst
             time.sleep(self.gap)
+
+    def mark(self, source):
+        """Sends markers between its frames, with this source address."""
+        return lambda rest: self.socket.send(BROADCAST + raw_bytes(source) + rest)
 
     def close(self):
         """Stops."""
@@ -264,7 +303,7 @@ class Flood:
 def flood(path, interface, source):
     """Sends until the standard input ends."""
     sender, sent = in_namespace(path, lambda: bound(interface)), 0
-    head = b"\xff" * 6 + raw_bytes(source) + struct.pack("!H", FLOOD_PROTOCOL)
+    head = BROADCAST + raw_bytes(source) + struct.pack("!H", FLOOD_PROTOCOL)
     while not select.select([sys.stdin], [], [], PAUSE_SECS)[0]:
         for _ in range(BURST):
             sender.send(head + struct.pack("!I", sent) + bytes(500))

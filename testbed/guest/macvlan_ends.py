@@ -50,7 +50,7 @@ def storm(suite, node):
     with namespaces("a", "storm"):
         many = "".join(f"link add d{it} type dummy\n" for it in range(3000))
         subprocess.run(["ip", "-n", "storm", "-batch", "-"], input=many, text=True, check=True)
-        lease = alloc(alice, 100, "--hand-over", "netns", "--mac", MAC, secs=8)
+        lease = alloc(alice, 100, "--hand-over", "netns", "--mac", MAC, secs=TERM_SECS + 4)
         device = hand_over(node.operator, lease, "a", "10.9.0.2")
         deadline, waited, entered = lease["expires_at_unix_ms"] / 1e3, [], []
 
@@ -63,7 +63,7 @@ def storm(suite, node):
 
         def enter():
             time.sleep(max(0, deadline - 0.5 - time.time()))
-            while time.time() < deadline:
+            while not entered or time.time() < deadline:
                 node.operator.run("lease", "enter", lease["lease_id"], "--netns", NETNS / "a", "--local-socket", SOCKET)
                 entered.append(1e3 * (time.time() - deadline))
         threads = [threading.Thread(target=it) for it in (keep_busy, enter)]
@@ -118,7 +118,7 @@ def works(suite, name, node):
     """A new lease, of an address that the earlier one had."""
     alice = node.tenant("alice")
     with namespaces("new"):
-        lease = until(lambda: granted(alice), 30, "a new lease")
+        lease = until(lambda: granted(alice), 60, "a new lease")
         device = hand_over(node.operator, lease, "new", "10.9.0.4")
         with flow("new", device, MAC) as heard:
             suite.check(f"{name}: a new lease with the same address sends", heard.flows())
@@ -148,7 +148,7 @@ def loud_neighbour(suite, node):
                 suite.check("beside a flood: frames flow", heard.flows())
                 ends_on_time(suite, "beside a flood", lease, heard)
             node.operator.wait_until(lease, "expired")
-            until(lambda: links() == beside, 30, "the release")
+            until(lambda: links() == beside, 60, "the release")
             flood.is_whole(suite, "the flood", heard.last)
         bob.free(loud)
     is_as_before(suite, "after the flood", start)
@@ -173,7 +173,7 @@ def dies(suite, node):
                     alice.free(lease)
             except (Refused, RuntimeError):
                 pass  # Of a daemon that has died.
-            suite.equal(f"{name}: the daemon died there", -signal.SIGABRT, node.process.wait(30))
+            suite.equal(f"{name}: the daemon died there", -signal.SIGABRT, node.process.wait(60))
             node.environment.clear()
             node.start()
             for lease in alice.ask("lease", "list").get("leases", []):

@@ -53,7 +53,7 @@ def connect(lease, secs=60):
 def disconnect(nqn):
     """Ends this host's connections to the subsystem."""
     subprocess.run(["nvme", "disconnect", "--nqn", nqn], capture_output=True, check=False, timeout=60)
-    until(lambda: not controllers(nqn), 30, "no controller after nvme disconnect")
+    until(lambda: not controllers(nqn), 60, "no controller after nvme disconnect")
 
 
 def gone(nqn, secs=60):

@@ -20,7 +20,7 @@ from writer import Writer
 ARENA_BYTES = 16 << 20
 NOWHERE = "10.77.0.250"
 STRANGE_GIDS = 32
-SCRUB_SECS = 30
+SCRUB_SECS = 60
 PEER = "qpn=17,gid=::ffff:10.77.0.1,psn=1"
 LOST = f"qpn=17,gid=::ffff:{NOWHERE},psn=1"
 

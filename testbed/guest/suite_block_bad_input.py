@@ -129,7 +129,7 @@ def ports(suite):
         alice = node.tenant("alice")
         suite.refused("an address that is not there yet", lambda: alloc(alice, 512 * 8), None)
         sh(f"ip address add {LATER}/32 dev lo")
-        until(lambda: sockets(4420, LISTENING), 30, "the port")
+        until(lambda: sockets(4420, LISTENING), 60, "the port")
         with attached(alice, MIB) as (_, path):
             suite.check("once it is there, the port is", path, "a device")
         sh(f"ip address del {LATER}/32 dev lo")

@@ -30,7 +30,7 @@ def removable_disk():
     for words in (("sd_mod",), ("scsi_debug", "removable=1", "dev_size_mb=64")):
         if run("modprobe", *words).returncode:
             skip(f"kernel module {words[0]}")
-    name = until(lambda: [place.name for place in pathlib.Path("/sys/block").glob("sd*")], 30, "a SCSI disk")[0]
+    name = until(lambda: [place.name for place in pathlib.Path("/sys/block").glob("sd*")], 60, "a SCSI disk")[0]
     return f"/dev/{name}"
 
 
@@ -133,7 +133,7 @@ def vanished(suite, node, pools):
     """A disk that is pulled out."""
     disk, good = pools["removable device"][0], pools["device, 512"][0]
     pathlib.Path(f"/sys/block/{pathlib.Path(disk).name}/device/delete").write_text("1", encoding="ascii")
-    flags = until(lambda: "degraded" in row_of(node.operator, disk)["flags"], 30, f"{disk} degraded")
+    flags = until(lambda: "degraded" in row_of(node.operator, disk)["flags"], 60, f"{disk} degraded")
     suite.equal("pulled out: the inventory says so, of it alone", (True, []), (flags, row_of(node.operator, good)["flags"]))
     refused(suite, node.tenant("alice"), disk)
     with attached(node.tenant("bob"), MIB, pool=good) as (_, path):
@@ -182,7 +182,7 @@ def refused(suite, tenant, pool):
 
 def degraded(suite, node, name, pool, good):
     """The inventory says so of this pool and of no other, and the other goes on."""
-    flags = until(lambda: row_of(node.operator, pool)["flags"], 30, f"{pool} degraded")
+    flags = until(lambda: row_of(node.operator, pool)["flags"], 60, f"{pool} degraded")
     suite.equal(f"{name}: the inventory's flags of it, and of its neighbour", (["degraded"], []), (flags, row_of(node.operator, good)["flags"]))
     with attached(node.tenant("bob"), MIB, pool=good) as (_, path):
         suite.equal(f"{name}: another pool grants, and its bytes are right", 0, verified(path, size="256K")["error"])

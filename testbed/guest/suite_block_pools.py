@@ -130,7 +130,8 @@ def away(suite):
         suite.equal("away: its lease goes on", "active", alice.query(lease)["state"])
         with attached(alice, MIB, pool=place) as (_, path):
             suite.check("away: another pool grants", path, "a device")
-        suite.check("away: one that runs out is fenced, and not given out", alice.wait_until(short, "fenced", "expired")["state"])
+        suite.equal("away: one that runs out is fenced", "fenced", alice.wait_until(short, "fenced", "expired")["state"])
+        suite.equal("away: its pool has nothing to give out", 0, row_of(node.operator, link)["available"])
         node.kill()
         os.symlink(device, link)
         node.start()

@@ -121,12 +121,9 @@ def wedged(suite, node, pools):
 
 def _ends_on_time(suite, name, lease, job, late_limit_ms=LATE_LIMIT_MS):
     """Not before its deadline, and then soon."""
-    def left():
-        return lease["expires_at_unix_ms"] / 1000 - time.time()
-    until(lambda: left() < 0.5, TERM_SECS + 5, "half a second before the deadline")
-    suite.equal(f"{name}: half a second before the deadline it is linked", 1, nvmet_tree.listed(nqn_of(lease)))
-    until(lambda: not nvmet_tree.listed(nqn_of(lease)), 10, "the end of the lease")
-    late_ms = -left() * 1000
+    until(lambda: not nvmet_tree.listed(nqn_of(lease)), TERM_SECS + 60, "the end of the lease")
+    # After it was seen: a slow suite takes no end for an early one.
+    late_ms = time.time() * 1000 - lease["expires_at_unix_ms"]
     print(f"   {name}: unlinked {late_ms:.0f} ms after the deadline", flush=True)
     suite.check(f"{name}: cut at its deadline", 0 <= late_ms < late_limit_ms, f"0 to {late_limit_ms} ms", late_ms)
     report = job.report()
@@ -213,7 +210,7 @@ def _die(suite, node, pool, title, step):
             node.process.wait(STEP_SECS)
         life.end()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        node.process.wait(5)
+        node.process.wait(60)
     died = node.process.poll() == -signal.SIGABRT
     node.environment = {}
     node.kill()
@@ -262,7 +259,7 @@ def main():
     foreign = nvmet_tree.Foreign(loop_device(16))
     with Suite("block across restarts") as suite, BlockNode(*pools.values()) as node:
         subprocess.run(["sh", "-c", foreign.line], check=True)
-        witness = Fio(until(lambda: device(foreign.nqn), 30, "the foreign device"), size="1M", iodepth=1).started()
+        witness = Fio(until(lambda: device(foreign.nqn), 60, "the foreign device"), size="1M", iodepth=1).started()
         theirs = nvmet_tree.below(nvmet_tree.snapshot(), foreign.nqn)
         for section in (adopts, adopts_over_udp, adopts_both, expired_meanwhile, wedged, dies):
             suite.section(section, suite, node, pools)
@@ -272,7 +269,7 @@ def main():
         disconnect(foreign.nqn)
         foreign.remove()
         suite.equal("SIGTERM", 0, node.stop())
-        suite.check("no watchdog is left", until(lambda: not watchdogs(), 10, "the watchdog's end"), "none")
+        suite.check("no watchdog is left", until(lambda: not watchdogs(), 60, "the watchdog's end"), "none")
 
 
 if __name__ == "__main__":

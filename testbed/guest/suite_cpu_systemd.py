@@ -66,7 +66,7 @@ def service(suite):
         suite.equal("its process goes on", None, process.poll())
         suite.equal("it is in the lease", {process.pid}, members(group_of(lease)))
         sh("systemctl stop node")
-        suite.check("systemctl stop ends the lease", until(lambda: process.poll() is not None, 20, "its end"), "its end")
+        suite.check("systemctl stop ends the lease", until(lambda: process.poll() is not None, 60, "its end"), "its end")
         suite.check("and removes it", not group_of(lease).exists(), "no control group")
 
 

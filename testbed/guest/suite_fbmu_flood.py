@@ -17,8 +17,8 @@ from fbmu_frame import Frame
 from fbmu_suite import ELSEWHERE, PATTERN, leased, other_addresses, unchanged
 
 READS, READ_BYTES = length(200, 100), 64
-# Not a speed limit: the noise runs on the same emulated processors, and reads must stay usable.
-LONGEST_LIMIT_MS = 5000
+# Not a speed limit: the noise runs on the same emulated processors. A read whose datagrams are lost three times takes 7 s.
+LONGEST_LIMIT_MS = 15_000
 
 
 def noise(client):

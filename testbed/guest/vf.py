@@ -117,10 +117,10 @@ def state():
 
 
 @contextlib.contextmanager
-def flow(lease, path="/proc/1/ns/net", vlan=ITS_OWN, source=None):
-    """Frames of the lease on the wire: the listener, which has heard some, unless `source` is not the lease's."""
-    source, vlan = source or net(lease)["mac"], net(lease).get("vlan") if vlan is ITS_OWN else vlan
-    with Listener(source, vlan) as listener, Sender(path, net(lease)["ifname"], source):
+def flow(lease, path="/proc/1/ns/net"):
+    """Frames of the lease on the wire, in its VLAN: their listener."""
+    source = net(lease)["mac"]
+    with Listener(source, net(lease).get("vlan")) as listener, Sender(path, net(lease)["ifname"], source):
         yield listener
 
 

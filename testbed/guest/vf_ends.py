@@ -44,7 +44,7 @@ def is_over(suite, name, node, *leases):
     """They have expired, nothing is fenced, and their functions are clean."""
     for lease in leases:
         node.operator.wait_until(lease, "expired")
-        vf.until(lambda lease=lease: vf.driver(net(lease)["pci_bdf"]) is None, 30, "the release")
+        vf.until(lambda lease=lease: vf.driver(net(lease)["pci_bdf"]) is None, 60, "the release")
     suite.equal(f"{name}: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
 
 
@@ -64,7 +64,7 @@ def virtual_machines(suite, node, place):
             suite.check(f"{name}: frames flow", heard.flows())
         for name, lease, holder, heard in named:
             ends_on_time(suite, name, lease, heard)
-            suite.equal(f"{name}: its process is killed", -signal.SIGKILL, holder.wait(30))
+            suite.equal(f"{name}: its process is killed", -signal.SIGKILL, holder.wait(60))
             suite.check(f"{name}: the specification is gone", not specification(lease).exists())
         is_over(suite, "vfio", node, *leases)
 
@@ -112,7 +112,7 @@ def without_daemon(suite, node, place):
                 suite.check(f"{name}: they flow on", heard.flows() and heard_of_vm.flows())
                 ends_on_time(suite, f"{name}, vfio", vm, heard_of_vm, late_limit_ms)
                 ends_on_time(suite, name, lease, heard, late_limit_ms)
-                suite.equal(f"{name}: the process with the function is killed", -signal.SIGKILL, holder.wait(30))
+                suite.equal(f"{name}: the process with the function is killed", -signal.SIGKILL, holder.wait(60))
                 suite.equal(f"{name}: no function is bus master", [], [it for it in its if vf.is_bus_master(it)])
                 if name == "a dead daemon":
                     node.start()
