@@ -67,39 +67,8 @@ impl Archive {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
-    use std::process::{Command, Stdio};
 
-    /// busybox reads the format as the kernel does, and can be run in this test.
-    #[test]
-    fn another_program_reads_the_archive_back() {
-        if Command::new("busybox").arg("true").status().is_err() {
-            eprintln!("skipped: missing busybox");
-            return;
-        }
-        let mut archive = Archive::default();
-        archive.directory("bin");
-        archive.file("bin/odd", b"12345");
-        archive.link("bin/sh", "odd");
-        let place = tempfile::tempdir().unwrap();
-        let mut cpio = Command::new("busybox")
-            .args(["cpio", "-i", "-d"])
-            .current_dir(&place)
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        cpio.stdin
-            .take()
-            .unwrap()
-            .write_all(&archive.finish())
-            .unwrap();
-        assert!(cpio.wait().unwrap().success());
-        assert_eq!(
-            std::fs::read(place.path().join("bin/sh")).unwrap(),
-            b"12345"
-        );
-    }
-
+    // That the kernel reads the archive is shown by every boot of a guest.
     #[test]
     fn entries_are_aligned_to_four_bytes() {
         let mut archive = Archive::default();

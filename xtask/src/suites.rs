@@ -166,9 +166,9 @@ impl RustTest {
         let binary = cargo::test_binary(layout, scope, of.package, name)?
             .display()
             .to_string();
-        // Includes ignored tests: these need the lab. One at a time, because they share the devices
-        // of the guest.
-        let mut job = Job::new(name, &[&binary, "--include-ignored", "--test-threads=1"]);
+        // The ignored tests are those that need the lab; the others run on the host. One at a time, because they share the
+        // devices of the guest.
+        let mut job = Job::new(name, &[&binary, "--ignored", "--test-threads=1"]);
         job.timeout = Some(RUST_TIMEOUT);
         job.environment
             .push(("FABRICBIOS_LAB".to_owned(), "1".to_owned()));
