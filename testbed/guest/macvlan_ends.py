@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Sections of suite_net_macvlan.py about the end of leases: in time and whole, whatever tenants, neighbours and the daemon do."""
+import itertools
 import pathlib
 import re
 import signal
@@ -14,6 +15,7 @@ from macvlan import NETNS, PARENT, SOCKET, alloc, flow, hand_over, ip, is_as_bef
 
 MAC = "02:00:00:00:00:42"
 TERM_SECS = length(15, 8)
+STORM_SECS = 5
 BUSY_MS = 400  # Many times the 20 ms that the shaper keeps.
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
 SOURCE = pathlib.Path(__file__).parents[2] / "sriov/src/macvlan/steps.rs"
@@ -48,8 +50,11 @@ def storm(suite, node):
     lease once more: what waits for the lock does not delay the cut."""
     alice, start = node.tenant("alice"), state()
     with namespaces("a", "storm"):
-        many = "".join(f"link add d{it} type dummy\n" for it in range(3000))
-        subprocess.run(["ip", "-n", "storm", "-batch", "-"], input=many, text=True, check=True)
+        # As many as can be made in so long: on a fast machine their end must last long too.
+        numbers, begun = iter(range(100_000)), time.monotonic()
+        while time.monotonic() < begun + STORM_SECS:
+            many = "".join(f"link add d{it} type dummy\n" for it in itertools.islice(numbers, 500))
+            subprocess.run(["ip", "-n", "storm", "-batch", "-"], input=many, text=True, check=True)
         lease = alloc(alice, 100, "--hand-over", "netns", "--mac", MAC, secs=TERM_SECS + 4)
         device = hand_over(node.operator, lease, "a", "10.9.0.2")
         deadline, waited, entered = lease["expires_at_unix_ms"] / 1e3, [], []
