@@ -18,8 +18,6 @@ DEVICES = pathlib.Path("/sys/bus/pci/devices")
 CDI = pathlib.Path("/run/cdi")
 MACS = ("02:00:00:00:00:42", "02:00:00:00:00:43")
 VLAN = 7
-# As `vlan`: that of the lease.
-ITS_OWN = object()
 TERM_SECS = checks.length(15, 8)
 
 
