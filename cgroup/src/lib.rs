@@ -2,8 +2,8 @@
 
 mod bindings;
 mod containers;
-mod devices;
 mod controllers;
+mod devices;
 mod end;
 mod enter;
 pub mod holders;
@@ -11,9 +11,9 @@ mod hook;
 mod process;
 mod root;
 
+pub use bindings::{Admission, Bindings, Entry};
 pub use containers::Containers;
 pub use devices::{DeviceNumber, allow_only};
-pub use bindings::{Admission, Bindings, Entry};
 pub use end::{described, end_processes};
 pub use enter::enter;
 pub use hook::{HOOK, hook, hook_main};

@@ -34,7 +34,7 @@ impl Sent {
     }
 
     /// Waits until nobody has the write end.
-    fn is_closed(self) {
+    fn closes(self) {
         let Self(reader, writer) = self;
         drop(writer);
         let mut ends = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
@@ -64,7 +64,7 @@ fn a_frame_with_several_descriptors_is_malformed() {
                 let asked = client.send_with_many(&request, sent.1.as_fd(), count);
                 let answer = client.answer(&asked);
                 malformed(&mut client, &answer);
-                sent.is_closed();
+                sent.closes();
             }
         }
     }
@@ -83,7 +83,7 @@ fn descriptors_beside_parts_of_a_header_are_as_many_beside_one() {
         }
         let answer = client.answer(&header(&frame));
         malformed(&mut client, &answer);
-        sent.is_closed();
+        sent.closes();
     }
 }
 
@@ -97,18 +97,18 @@ fn a_descriptor_that_an_operation_does_not_take_is_closed_before_it_is_done() {
             let mut client = worker.connect();
             let sent = Sent::new();
             let asked = client.send_with(&OPEN, sent.1.as_fd());
-            sent.is_closed();
+            sent.closes();
             assert!(client.answer(&asked).is_ok());
             let sent = Sent::new();
             let asked = client.send_with(&SYNC, sent.1.as_fd());
-            sent.is_closed();
+            sent.closes();
             assert_eq!(client.answer(&asked), Ok(GpuReply::Done));
         }
         let (memory, _) = client.allocate(4096);
         let sent = Sent::new();
         let asked = client.send_with(&write(memory, 0, 4096), sent.1.as_fd());
         // While the worker waits for the data.
-        sent.is_closed();
+        sent.closes();
         std::io::Write::write_all(&mut client.socket, &[5; 4096]).unwrap();
         assert_eq!(client.answer(&asked), Ok(GpuReply::Done));
         assert_eq!(client.read(memory, 0, 4096), [5; 4096]);
