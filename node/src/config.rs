@@ -236,9 +236,8 @@ pub struct Settings {
     #[serde(deserialize_with = "parsed_list")]
     pub net_vlan: Vec<NetVlan>,
 
-    /// MAC addresses, with commas between them, that of all tenants only TENANT may ask for, and others with such an
-    /// entry; all other addresses that a tenant asks for must be locally administered [repeatable: several tenants;
-    /// default: none].
+    /// MAC addresses, with commas between them, that TENANT may ask for, and no tenant without such an entry. Any other
+    /// address that a tenant asks for must be locally administered [repeatable: several tenants; default: none].
     #[arg(long, value_name = "TENANT=LIST")]
     #[serde(deserialize_with = "parsed_list")]
     pub net_mac: Vec<NetMac>,
