@@ -884,8 +884,9 @@ fn root_of_a_container_takes_no_place_of_root() {
     thread::scope(|scope| {
         let container = scope.spawn(|| as_root_in(CloneFlags::CLONE_NEWNS, connects));
         let _silent: Vec<_> = (0..8).map(|_| ours.receive().unwrap().unwrap()).collect();
-        ping(&world.path()).unwrap();
+        let pinged = ping(&world.path());
         ours.send(b"x", None, MsgFlags::empty()).unwrap();
+        pinged.unwrap();
         assert_eq!(container.join().unwrap(), Reply::Pong {});
     });
 }
