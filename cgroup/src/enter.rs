@@ -38,7 +38,8 @@ pub fn enter(
         // The number may belong to another process by now.
         let entered = root.members("enter", below).map_err(LocalRefusal::Failed)?;
         if entered.contains(&pid) {
-            let back = format!("{}/cgroup.procs", before.trim_start_matches('/'));
+            let back = place_of_another(proc, pid, caller, before);
+            let back = format!("{}/cgroup.procs", back.trim_start_matches('/'));
             let back = root
                 .fs()
                 .write(back.trim_start_matches('/'), &pid.to_string());
@@ -54,6 +55,18 @@ pub fn enter(
         )));
     }
     Ok(Entered::at(root.path(below).display().to_string()))
+}
+
+/// Where a process belongs that has just got the number of the caller. It began in the control group of the process that
+/// started it. One of the caller's user belongs where the caller was: that may be a trick to get out.
+fn place_of_another(proc: &Tree, pid: i32, caller: &Caller, before: String) -> String {
+    let status = proc.read(format!("{pid}/status")).unwrap_or_default();
+    let user = field(&status, "Uid").and_then(|it| it.split_whitespace().next()?.parse().ok());
+    if user == Some(caller.uid) {
+        return before;
+    }
+    let parent = field(&status, "PPid").and_then(|it| it.parse().ok());
+    { parent.and_then(|it| cgroup_of(proc, it).ok()) }.unwrap_or(before)
 }
 
 /// The number of a live process, from its pidfd.
@@ -104,4 +117,39 @@ pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
         .into_iter()
         .find(|(key, _)| *key == name)
         .map(|(_, value)| value.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn who_got_the_callers_number_goes_where_it_began() {
+        let place = tempfile::tempdir().unwrap();
+        let proc = Tree::new(place.path());
+        let write = |name: &str, text: &str| {
+            let at = place.path().join(name);
+            fs::create_dir_all(at.parent().unwrap()).unwrap();
+            fs::write(at, text).unwrap();
+        };
+        write("50/cgroup", "0::/system.slice/cron.service\n");
+        let caller = Caller {
+            uid: 1000,
+            pid: 77,
+            tenants: Vec::new(),
+            is_root: false,
+        };
+        let place_of = |status: &str| {
+            write("77/status", status);
+            place_of_another(&proc, 77, &caller, "/user.slice".into())
+        };
+        let stranger = place_of("Name:\tcron\nPPid:\t50\nUid:\t0\t0\t0\t0\n");
+        assert_eq!(stranger, "/system.slice/cron.service");
+        let own = place_of("PPid:\t50\nUid:\t1000\t1000\t1000\t1000\n");
+        assert_eq!(own, "/user.slice");
+        let orphan = place_of("PPid:\t51\nUid:\t0\t0\t0\t0\n");
+        assert_eq!(orphan, "/user.slice");
+    }
 }

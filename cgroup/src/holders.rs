@@ -4,7 +4,8 @@
 //! and nothing that ends access waits for it. Tables with few files come first: who fills one delays nobody's but his own.
 
 use std::{
-    fs,
+    fs::{self, File},
+    io::Read,
     path::{Path, PathBuf},
 };
 
@@ -15,6 +16,9 @@ use crate::{devices::DeviceNumber, process::parent_of};
 
 /// `KCMP_FILES` of include/uapi/linux/kcmp.h.
 const FILES: libc::c_int = 2;
+
+/// Of what the kernel tells of a socket or a ring, so much is read.
+const TOLD_BYTES_MAX: u64 = 256 << 10;
 
 /// A table of open files. Threads share one, unless one of them has left it (unshare(2), `CLONE_FILES`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +119,29 @@ impl OpenFile {
                 && devices.contains(&(it.stx_rdev_major, it.stx_rdev_minor))
         })
     }
+
+    /// Whether it is a socket or a ring (io_uring) with files on their way: sent and not received, or registered. They are in
+    /// nobody's table.
+    #[must_use]
+    pub fn carries_files(&self) -> bool {
+        let name = self.name.to_string_lossy();
+        if !name.starts_with("socket:") && name != "anon_inode:[io_uring]" {
+            return false;
+        }
+        let mut told = String::new();
+        let at = self.at.to_string_lossy().replace("/fd/", "/fdinfo/");
+        let read = File::open(at).and_then(|it| it.take(TOLD_BYTES_MAX).read_to_string(&mut told));
+        let count = |line: &str| {
+            let count = ["scm_fds:", "UserFiles:"]
+                .iter()
+                .find_map(|it| line.strip_prefix(it))?;
+            count.trim().parse::<u64>().ok()
+        };
+        // Who makes the text so long that the count is cut off has one to hide.
+        read.is_ok_and(|length| {
+            told.lines().filter_map(count).any(|it| it > 0) || length as u64 == TOLD_BYTES_MAX
+        })
+    }
 }
 
 /// The number of the character device at a path.
@@ -145,7 +172,7 @@ const PARENTS_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, process::id, sync::mpsc, thread};
+    use std::{process::id, sync::mpsc, thread};
 
     use super::*;
 

@@ -51,7 +51,8 @@ impl EndByName for GpuEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
         match self.records.find(lease)? {
             Some(record) => {
-                let ended = end(self.root.as_ref(), &self.proc, lease, &record, PATIENCE);
+                let (root, records) = (self.root.as_ref(), &self.records);
+                let ended = end(root, &self.proc, records, lease, &record, PATIENCE);
                 ended.map(drop)
             }
             None => Ok(()),

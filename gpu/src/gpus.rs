@@ -1,6 +1,7 @@
 //! What the stores and the path of all devices share: records, cgroups, helper processes.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -14,12 +15,13 @@ use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::LeaseId;
 
 use crate::{
-    Device, Libraries, Node, STEPS, Wiped, containers,
+    Device, Libraries, Node, STEPS, Wiped,
     end::ROOT,
     limits::Limits,
     management::Scrub,
+    owned,
     record::{Record, Records, failed},
-    sessions::{ENDS_WITHIN, Sessions},
+    sessions::{ENDS_WITHIN, Sessions, user_of},
     steps::passed,
 };
 
@@ -40,6 +42,8 @@ pub struct GpuConfig {
     pub worker_memory_max: u64,
     /// The directory of CDI specifications.
     pub cdi: PathBuf,
+    /// The users of this machine that belong to each tenant.
+    pub tenants: BTreeMap<String, BTreeSet<u32>>,
     /// The program of this node, in a file that container engines can execute: their hook.
     pub hook: PathBuf,
     /// Makes calls that may hang.
@@ -59,6 +63,7 @@ pub struct Gpus {
     /// What the control group of a lease is kept to, as far as this machine allows it.
     limits: Limits,
     pub(crate) cdi: PathBuf,
+    tenants: BTreeMap<String, BTreeSet<u32>>,
     hook: PathBuf,
     pub(crate) proc: Tree,
     pub(crate) supervisor: Supervisor,
@@ -114,10 +119,30 @@ impl Gpus {
             records,
             root,
             cdi: config.cdi,
+            tenants: config.tenants,
             hook: config.hook,
             proc: Tree::new("/proc"),
             supervisor: config.supervisor,
         })
+    }
+
+    /// Those who may open the device for a lease: its worker's user, and those of the tenant if it may have programs on this
+    /// node. Root may anyway.
+    pub(crate) fn users(&self, lease: LeaseId, tenant: &str, has_programs: bool) -> BTreeSet<u32> {
+        let of_tenant = { self.tenants.get(tenant) }.filter(|_| has_programs);
+        let of_tenant = of_tenant.into_iter().flatten().copied();
+        let mut users: BTreeSet<u32> = of_tenant.chain([user_of(lease)]).collect();
+        users.remove(&0);
+        users
+    }
+
+    /// Puts back what the nodes of these devices were before this node or an earlier run of it took them.
+    pub fn give_nodes_back(&self, is_kept: impl Fn(&str) -> bool) {
+        for uuid in owned::taken(&self.records).iter().filter(|it| !is_kept(it)) {
+            if let Err(error) = owned::give_back(&self.records, uuid) {
+                tracing::error!(%error, uuid, "the device's nodes stay root's");
+            }
+        }
     }
 
     /// The command line of the hook that registers containers of a lease.
@@ -162,7 +187,8 @@ impl Gpus {
 
     /// Ends the worker of a lease and all other processes, and lets nothing open the device any more.
     pub(crate) fn end(&self, lease: LeaseId, record: &Record) -> Result<Proof, StepError> {
-        end(self.root.as_ref(), &self.proc, lease, record, ENDS_WITHIN)
+        let (root, proc) = (self.root.as_ref(), &self.proc);
+        end(root, proc, &self.records, lease, record, ENDS_WITHIN)
     }
 
     /// Removes the cgroup of a lease, and that of processes that could not die, if these have ended.
@@ -215,6 +241,7 @@ fn not_done(step: &'static str, error: CallError) -> StepError {
 pub(crate) fn end(
     root: Option<&Root>,
     proc: &Tree,
+    records: &Records,
     lease: LeaseId,
     record: &Record,
     patience: Duration,
@@ -223,6 +250,11 @@ pub(crate) fn end(
     let removed = record.cdi().remove(lease);
     passed("remove CDI spec");
     // What cannot be ended in one place holds up no other.
+    let closed = owned::withdraw(&record.owned, &record.users);
+    passed("close nodes");
+    let containers = records.containers(lease);
+    // Nothing of them runs on; those that do not end at once are waited for below.
+    let stopped = containers.end(proc, Duration::ZERO);
     let in_cgroup = root.map_or(Ok(Proof::default()), |root| {
         end_cgroup(root, proc, lease, patience)
     });
@@ -233,18 +265,12 @@ pub(crate) fn end(
     });
     passed("kill worker");
     let worker_took = began.elapsed();
-    let containers = match &record.nodes[..] {
-        [] => Ok(None),
-        _ => containers::kill(lease, patience).map(Some),
-    };
+    let ended = stopped.or_else(|_| containers.end(proc, patience));
     let mut proof = in_cgroup?;
     worker?;
     proof.add("kill worker", worker_took, "");
-    if let Some(killed) = containers? {
-        passed("kill containers");
-        let took = began.elapsed() - worker_took;
-        proof.add("kill containers", took, format_args!("{killed} processes"));
-    }
+    let proof = proof.and(ended?);
+    closed?;
     removed?;
     Ok(proof)
 }
@@ -292,10 +318,7 @@ pub(crate) fn root_at(path: &Path) -> Result<Root, StepError> {
 
 #[cfg(test)]
 mod tests {
-    use std::{process::Command, sync::Arc, thread};
-
     use super::*;
-    use crate::record::Baseline;
 
     #[test]
     fn a_directory_without_the_kernels_files_is_no_cgroup() {
@@ -305,45 +328,5 @@ mod tests {
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
         let in_proc = try_cgroup(Path::new("/proc/self")).unwrap_err();
         assert!(in_proc.detail.contains("/proc/self/probe"), "{in_proc}");
-    }
-
-    #[test]
-    fn what_cannot_be_ended_in_the_cgroup_holds_up_no_container() {
-        let lease = LeaseId(u128::from(std::process::id()) << 64 | 3);
-        let place = tempfile::tempdir().unwrap();
-        // No cgroup, so its devices cannot be denied.
-        fs::create_dir_all(place.path().join("root").join(below(lease))).unwrap();
-        let root = Root::of(Arc::new(Tree::new(place.path())), "root");
-        let mark = containers::mark(lease);
-        let (name, value) = mark.split_once('=').unwrap();
-        let mut container = Command::new("sleep");
-        let mut container = container.arg("1000").env(name, value).spawn().unwrap();
-        while containers::of(lease).is_empty() {
-            thread::yield_now();
-        }
-        let record = Record {
-            uuid: String::new(),
-            is_exclusive: true,
-            nodes: vec![Node {
-                path: "/dev/null".into(),
-                major: 1,
-                minor: 3,
-                is_shared: false,
-            }],
-            cdi: place.path().into(),
-            vram_bytes: 0,
-            one_shot: false,
-            scrub_at_close: false,
-            baseline: Baseline::default(),
-            worker: None,
-            is_dirty: false,
-            is_over: false,
-        };
-        let patience = Duration::from_secs(60);
-        let error = end(Some(&root), &Tree::new("/proc"), lease, &record, patience).unwrap_err();
-        assert_eq!(error.step, "deny devices".into());
-        assert!(containers::of(lease).is_empty());
-        container.kill().unwrap();
-        container.wait().unwrap();
     }
 }

@@ -5,7 +5,7 @@
 //! their cgroup opens its nodes alone. [`GpuStore`] knows the device before each grant and wipes it after the lease;
 //! [`GpuPath`] connects clients and ends everything. The vendors' libraries are loaded in workers and helper processes only.
 
-mod containers;
+mod acl;
 mod device;
 mod driver;
 mod end;
@@ -14,6 +14,7 @@ mod holders;
 mod libraries;
 mod limits;
 pub mod management;
+mod owned;
 mod path;
 mod record;
 mod sessions;

@@ -19,7 +19,7 @@ use fabricbios_wire::{
     Binding, GpuBinding, KindBinding, LeaseError, LeaseId, Refusal, RefusalClass, ResourceType,
 };
 
-use crate::{Device, Gpus, QUEUE_SLOTS, containers, gpus::below, record::Record, steps::passed};
+use crate::{Device, Gpus, QUEUE_SLOTS, gpus::below, owned, record::Record, steps::passed};
 
 /// A worker of a shared lease is asked to wipe its memory and to end; after so long it is killed.
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
@@ -134,6 +134,27 @@ impl GpuPath {
         }
     }
 
+    /// Lets container engines have the device.
+    fn admit_containers(
+        &self,
+        lease: LeaseId,
+        record: &Record,
+        device: &Device,
+    ) -> Result<(), StepError> {
+        self.gpus.records.containers(lease).open()?;
+        let (variable, value) = device.environment();
+        let nodes = record.nodes.iter().map(|it| (&*it.path, NODE_MODE));
+        let nodes: Vec<(&Path, u32)> = nodes.collect();
+        let edits = Edits {
+            environment: &[format!("{variable}={value}")],
+            nodes: &nodes,
+            hook: &self.gpus.hook(lease),
+        };
+        record.cdi().write(lease, &edits)?;
+        passed("write CDI spec");
+        Ok(())
+    }
+
     fn end(&self, lease: LeaseId) -> Result<Proof, StepError> {
         match self.gpus.records.find(lease)? {
             Some(record) => {
@@ -163,26 +184,20 @@ impl DataPath for GpuPath {
             other => BindError::Failed(StepError::new("find lease", other)),
         })?;
         let has_programs = !record.nodes.is_empty();
-        if has_programs {
-            let (variable, value) = device.environment();
-            let environment = [format!("{variable}={value}"), containers::mark(lease)];
-            let nodes = record.nodes.iter().map(|it| (&*it.path, NODE_MODE));
-            let nodes: Vec<(&Path, u32)> = nodes.collect();
-            let edits = Edits {
-                environment: &environment,
-                nodes: &nodes,
-                hook: &self.gpus.hook(lease),
-            };
-            let written = record.cdi().write(lease, &edits);
-            written.map_err(BindError::Failed)?;
-            passed("write CDI spec");
-        }
-        // An earlier cut froze the cgroup.
-        let thaw = || match &self.gpus.root {
-            Some(root) => root.write("thaw", &format!("{}/cgroup.freeze", below(lease)), "0"),
-            None => Ok(()),
+        // A cut that comes meanwhile ends all of it again.
+        let admit = || {
+            if has_programs {
+                self.admit_containers(lease, &record, device)?;
+            }
+            owned::admit(&record.owned, &record.users)?;
+            passed("open nodes");
+            // An earlier cut froze the cgroup.
+            match &self.gpus.root {
+                Some(root) => root.write("thaw", &format!("{}/cgroup.freeze", below(lease)), "0"),
+                None => Ok(()),
+            }
         };
-        entry.open(order, thaw)?;
+        entry.open(order, admit)?;
         let gpu = GpuBinding {
             uuid: device.uuid.clone(),
             vendor: device.vendor,
@@ -247,15 +262,8 @@ impl DataPath for GpuPath {
                 return Err(StepError::new("verify", why));
             }
         }
-        if !record.nodes.is_empty()
-            && let [container, ..] = containers::of(lease)[..]
-        {
-            let why = format!(
-                "a process of a container, {}, is there",
-                container.describe()
-            );
-            return Err(StepError::new("verify", why));
-        }
+        self.gpus.records.containers(lease).check_ended("verify")?;
+        owned::check_withdrawn(&record.owned, &record.users)?;
         proof.add(
             "look for processes",
             began.elapsed(),

@@ -2,20 +2,24 @@
 //! there what a lease has.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
 
-use fabricbios_cgroup::Process;
+use fabricbios_cgroup::{Containers, Process};
 use fabricbios_contract::Cdi;
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Node, management};
+use crate::{Node, STEPS, management};
 
 /// The files of records end so.
 const SUFFIX: &str = ".gpu";
+
+/// The files of devices that are not wiped end so.
+const UNWIPED: &str = ".unwiped";
 
 /// What a lease has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +30,12 @@ pub(crate) struct Record {
     pub(crate) is_exclusive: bool,
     /// The device's nodes, if the lease may have programs on this node.
     pub(crate) nodes: Vec<Node>,
+    /// The device's own nodes, if only those may open them who have a lease.
+    #[serde(default)]
+    pub(crate) owned: Vec<Node>,
+    /// Those who may open them: the worker's user, and in an exclusive class those of the tenant.
+    #[serde(default)]
+    pub(crate) users: BTreeSet<u32>,
     /// The directory of its CDI specification.
     pub(crate) cdi: PathBuf,
     /// The most bytes that its session can allocate.
@@ -110,28 +120,21 @@ impl Records {
     }
 
     pub(crate) fn find(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
-        let at = self.file(lease, SUFFIX);
-        let text = match fs::read(&at) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|error| failed("read record", &at, &error))?,
-        };
-        let record = serde_json::from_slice(&text);
-        record
-            .map(Some)
-            .map_err(|error| failed("read record", &at, &error.into()))
+        read(&self.file(lease, SUFFIX))
     }
 
     pub(crate) fn write(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
-        let (at, new) = (self.file(lease, SUFFIX), self.file(lease, ".new"));
-        let text = serde_json::to_vec(record).map_err(io::Error::from);
-        let written = text
-            .and_then(|text| fs::write(&new, text))
-            .and_then(|()| fs::rename(&new, &at));
-        written.map_err(|error| failed("write record", &at, &error))
+        write(&self.file(lease, SUFFIX), &self.file(lease, ".new"), record)
+    }
+
+    /// The containers of a lease.
+    pub(crate) fn containers(&self, lease: LeaseId) -> Containers {
+        Containers::of(&self.0, lease, STEPS)
     }
 
     /// Removes everything of a lease, the record last.
     pub(crate) fn remove(&self, lease: LeaseId) -> Result<(), StepError> {
+        self.containers(lease).remove()?;
         for at in [
             self.socket(lease),
             self.closed(lease),
@@ -165,9 +168,51 @@ impl Records {
         self.file(lease, ".closed")
     }
 
+    /// A file of the device with this UUID.
+    pub(crate) fn of_device(&self, uuid: &str, suffix: &str) -> PathBuf {
+        self.0
+            .join(format!("{}{suffix}", uuid.replace(['/', '\0'], "_")))
+    }
+
+    /// The device as it was before its leases, if one of them has left bytes there that are not wiped.
+    pub(crate) fn unwiped(&self, uuid: &str) -> Result<Option<Baseline>, StepError> {
+        read(&self.of_device(uuid, UNWIPED))
+    }
+
+    pub(crate) fn set_unwiped(&self, uuid: &str, baseline: &Baseline) -> Result<(), StepError> {
+        let new = self.of_device(uuid, ".new");
+        write(&self.of_device(uuid, UNWIPED), &new, baseline)
+    }
+
+    /// All of the device was wiped.
+    pub(crate) fn set_wiped(&self, uuid: &str) -> Result<(), StepError> {
+        remove_file("remove record", &self.of_device(uuid, UNWIPED))
+    }
+
     fn file(&self, lease: LeaseId, suffix: &str) -> PathBuf {
         self.0.join(format!("{lease}{suffix}"))
     }
+}
+
+/// What a file says. `None`: there is no file.
+pub(crate) fn read<T: DeserializeOwned>(at: &Path) -> Result<Option<T>, StepError> {
+    let text = match fs::read(at) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(|error| failed("read record", at, &error))?,
+    };
+    let value = serde_json::from_slice(&text);
+    value
+        .map(Some)
+        .map_err(|error| failed("read record", at, &error.into()))
+}
+
+/// Writes a file, all or nothing of it.
+pub(crate) fn write<T: Serialize>(at: &Path, new: &Path, value: &T) -> Result<(), StepError> {
+    let text = serde_json::to_vec(value).map_err(io::Error::from);
+    let written = text
+        .and_then(|text| fs::write(new, text))
+        .and_then(|()| fs::rename(new, at));
+    written.map_err(|error| failed("write record", at, &error))
 }
 
 /// Success also if there is none.

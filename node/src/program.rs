@@ -1,7 +1,7 @@
 //! The program `fabricbiosd`: its subcommands. Other programs that contain the daemon call [`main`] too.
 
 use std::{
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
     process::ExitCode,
     thread,
     time::Duration,
@@ -42,7 +42,9 @@ pub fn main() -> ExitCode {
             match fabricbios_cgroup::hook_main(&records, lease) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(why) => {
-                    eprintln!("fabricbiosd {}: {why}", fabricbios_cgroup::HOOK);
+                    // The engine may have closed the other end.
+                    let hook = fabricbios_cgroup::HOOK;
+                    writeln!(io::stderr(), "fabricbiosd {hook}: {why}").ok();
                     ExitCode::FAILURE
                 }
             }

@@ -16,8 +16,14 @@ STAND_INS = REPOSITORY / "target/stand-ins"
 PTX = REPOSITORY / "testbed/stand-ins/ptx"
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 SOCKET = "/run/fabricbios/local.sock"
-# Device numbers of the nodes that stand for the GPU's: kmsg can be opened and read, so a refusal is the device controller's.
-GPU_NODES = {"nvidia240": (1, 11), "nvidiactl": (1, 11), "nvidia-uvm": (1, 11)}
+# The nodes of the GPUs are here, where no machine has any, with what the kernel tells of them.
+ROOT = pathlib.Path("/dev/gpu-root")
+NODE = ROOT / "dev/nvidia240"
+# kmsg can be opened and read, so a refusal is of the node's mode or of a device controller. No driver has the others.
+KMSG = (1, 11)
+GPU_NODES = {"nvidia240": KMSG, "nvidiactl": KMSG, "nvidia-uvm": KMSG, "kfd": (1, 12), "dri/renderD240": (1, 13)}
+PARTITIONS_MAX = 7
+OWNED, NOT_OWNED = "ModifyDeviceFiles: 0", "ModifyDeviceFiles: 1"
 SHARED, SESSION, DEVICE = (["--exclusivity", name] for name in ("shared", "session", "device"))
 PATTERN = b"a tenant was here"
 
@@ -30,18 +36,45 @@ def ready():
             skip(f"{STAND_INS / name}: `cargo xtask stand-ins` makes it")
 
 
+def machine(parameters):
+    """Makes what drivers make: nodes that everybody may open, and files of the kernel."""
+    shutil.rmtree(ROOT, ignore_errors=True)
+    files = {"proc/driver/nvidia/params": parameters, "sys/bus/pci/devices/f1b0:f2:00.0/drm/renderD240/dev": "1:13"}
+    nodes = dict(GPU_NODES)
+    for number in range(PARTITIONS_MAX):
+        of_gpu = f"proc/driver/nvidia/capabilities/gpu240/mig/gi{number}"
+        for place, cap in ((of_gpu, 10 + 2 * number), (f"{of_gpu}/ci0", 11 + 2 * number)):
+            files[f"{place}/access"] = f"DeviceFileMinor: {cap}"
+            nodes[f"nvidia-caps/nvidia-cap{cap}"] = (1, 100 + cap)
+    for name, text in files.items():
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / name).write_text(text + "\n")
+    for name, (major, minor) in nodes.items():
+        at = ROOT / "dev" / name
+        at.parent.mkdir(parents=True, exist_ok=True)
+        os.mknod(at, 0o20666, os.makedev(major, minor))
+        at.chmod(0o666)
+    pathlib.Path("/proc/sys/kernel/dmesg_restrict").write_text("0")
+
+
+def opens(uid, path=NODE):
+    """Whether a user of this machine can open the node: `opens`, or the kernel's word."""
+    program = ("import os, sys\ntry:\n    os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK)\n    print('opens')\n"
+               "except OSError as error:\n    print(error.strerror)\n")
+    return subprocess.run(["python3", "-c", program, str(path)], user=uid, group=uid, extra_groups=[], capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
 class GpuNode(Node):
     """A node with one NVIDIA and one AMD device, which are stand-ins with a directory of their own."""
 
-    def __init__(self, *more, mode="exclusive", knobs=None, **settings):
+    def __init__(self, *more, mode="exclusive", knobs=None, parameters=OWNED, **settings):
         self.stand_ins = pathlib.Path(tempfile.mkdtemp(prefix="stand-ins-"))
         self.stand_ins.chmod(0o1777)
         for name, value in (knobs or {}).items():
             self.knob(name, value)
-        for name, (major, minor) in GPU_NODES.items():
-            with contextlib.suppress(FileExistsError):
-                os.mknod(f"/dev/{name}", 0o20666, os.makedev(major, minor))
-            os.chmod(f"/dev/{name}", 0o666)
+        machine(parameters)
+        os.environ["FABRICBIOS_GPU_ROOT"] = str(ROOT)
         os.environ["LD_LIBRARY_PATH"] = str(STAND_INS)
         os.environ["FABRICBIOS_STAND_IN_DIR"] = str(self.stand_ins)
         os.environ["PATH"] = f"{STAND_INS / 'bin'}:{os.environ['PATH']}"

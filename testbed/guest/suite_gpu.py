@@ -7,8 +7,9 @@ import signal
 import subprocess
 
 from checks import Suite, until
-from gpus import (DEVICE, PATTERN, PTX, SESSION, SHARED, SOCKET, GpuNode, alloc, copied, device_bytes, filled, gpus, kernel,
-                  leased, leases_again, ready, workers)
+from fabric import Refused
+from gpus import (DEVICE, NODE, NOT_OWNED, PATTERN, PTX, SESSION, SHARED, SOCKET, GpuNode, alloc, copied, device_bytes, filled,
+                  gpus, kernel, leased, leases_again, machine, opens, ready, workers)
 
 
 def discovery(suite):
@@ -100,13 +101,73 @@ def fractional(suite):
             for pid in before:
                 os.kill(pid, signal.SIGSTOP)  # It cannot be asked to wipe.
             bob.free(victim)
-        fence = until(lambda: next(iter(operator.ask("fence", "list")["fences"]), None), 60, "a fence")
-        suite.check("a worker had to be killed: no new leases", "killed" in fence["reason"], "killed", fence["reason"])
-        suite.equal("its neighbour goes on", 1 << 20, copied(alice, neighbour))
-        alice.free(neighbour)
-        until(lambda: not operator.ask("fence", "list")["fences"], 120, "the end of the fence")
-        suite.check("drained and wiped: leased again, without the bytes", PATTERN not in device_bytes(node), "no pattern")
-        alice.free(until(lambda: leases_again(alice, nvidia), 60, "a lease"))
+        suite.equal("a worker had to be killed: its neighbour goes on", 1 << 20, copied(alice, neighbour))
+        later = until(lambda: leases_again(bob, nvidia), 60, "another lease beside it")
+        suite.equal("and others come", 1 << 20, copied(bob, later))
+        suite.equal("nothing is fenced", [], operator.ask("fence", "list")["fences"])
+        for tenant, lease in ((alice, neighbour), (bob, later)):
+            tenant.free(lease)
+        with leased(alice, "1MiB", 60, *DEVICE, resource=nvidia):
+            suite.check("an exclusive lease finds none of the bytes", PATTERN not in device_bytes(node), "no pattern")
+
+
+def nodes(suite):
+    """Only users of a lease can open the device's node, for its term; where others can, leases are shared."""
+    stranger, tenants, others = 65534, 4001, 4002
+    refused = "Permission denied"
+    users = ("--tenant-uid", f"alice={tenants}", "--tenant-uid", f"bob={others}")
+    machine(NOT_OWNED)
+    suite.equal("before the node everybody can open it", "opens", opens(stranger))
+    with GpuNode(*users) as node:
+        alice, bob = node.tenant("alice"), node.tenant("bob")
+        nvidia = gpus(node.operator)["nvidia"]["resource_id"]
+
+        def told():
+            return [opens(uid) for uid in (stranger, tenants, others)]
+        suite.equal("free: nobody can", [refused] * 3, told())
+        with leased(alice, resource=nvidia):
+            suite.equal("leased: a user of the tenant can", [refused, "opens", refused], told())
+            node.kill()
+            suite.equal("also while the daemon is dead", [refused, "opens", refused], told())
+            node.start()
+            suite.equal("and under the next one", [refused, "opens", refused], told())
+        suite.equal("over: nobody can", [refused] * 3, told())
+        with leased(bob, resource=nvidia):
+            suite.equal("another's lease: that tenant's", [refused, refused, "opens"], told())
+            for path in ("dev/nvidiactl", "dev/nvidia-uvm", "dev/kfd"):
+                suite.equal(f"{path} is for all devices", 0o666, (NODE.parents[1] / path).stat().st_mode & 0o777)
+        NODE.chmod(0o666)
+        got = until(lambda: refusal(alice, nvidia), 60, "a refusal")
+        suite.check("a node that others can open: no lease", "0666" in got.message, "its mode", got)
+        suite.equal("and degraded", "degraded", gpus(node.operator)["nvidia"]["health"])
+        NODE.chmod(0o600)
+        alice.free(until(lambda: leases_again(alice, nvidia), 60, "a lease when they cannot"))
+        suite.equal("and well again", "ok", gpus(node.operator)["nvidia"]["health"])
+        node.stop()
+        suite.equal("stopped: as it was", "opens", opens(stranger))
+    with GpuNode(mode="fractional", parameters=NOT_OWNED) as node:
+        alice = node.tenant("alice")
+        row = gpus(node.operator)["nvidia"]
+        nvidia = row["resource_id"]
+        suite.check("the inventory says why not", "ModifyDeviceFiles" in row["name"], "the parameter", row["name"])
+        suite.equal("and has one class", ["shared"], row["classes"]["supported"])
+        suite.check("the log too", node.wait_for_line("shared leases only", "ModifyDeviceFiles"), "a line")
+        suite.equal("it is left alone", "opens", opens(stranger))
+        for words in (DEVICE, SESSION):
+            suite.refused("not kept from others: not exclusive", lambda words=words: alloc(alice, "1MiB", 60, *words, resource=nvidia),
+                          3, "InvalidArgs", "ModifyDeviceFiles")
+        with NODE.open("rb"), leased(alice, "1MiB", 60, resource=nvidia) as lease:
+            suite.equal("shared, beside whoever has it open", 1 << 20, copied(alice, lease))
+        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+
+
+def refusal(tenant, resource):
+    """The refusal of a lease, or None while the device is being cleaned."""
+    try:
+        tenant.free(alloc(tenant, resource=resource))
+    except Refused as refused:
+        return None if "is being cleaned" in refused.message else refused
+    return None
 
 
 def partitions(suite):
@@ -154,7 +215,7 @@ def main():
     """All of it."""
     ready()
     with Suite("suite_gpu") as suite:
-        for section in (discovery, exclusive, sessions, fractional, partitions, not_for_its_user, health, users):
+        for section in (discovery, exclusive, sessions, fractional, nodes, partitions, not_for_its_user, health, users):
             suite.section(section, suite)
 
 

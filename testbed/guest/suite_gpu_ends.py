@@ -14,14 +14,14 @@ import time
 import podman
 from checks import STOPPED_LATE_MS, Suite, length, until
 from fabric import Refused, program
-from gpus import (DEVICE, PATTERN, SHARED, SOCKET, GpuNode, alloc, cleared, copied, device_bytes, filled, gone, gpus, leased,
+from gpus import (DEVICE, NODE, PATTERN, SHARED, SOCKET, GpuNode, alloc, cleared, copied, device_bytes, filled, gone, gpus, leased,
                   leases_again, program_of, ready, run_in, workers)
 
 # Steps of a grant, of the use of a lease, and of an end.
-GRANT_STEPS = ("make record", "make lease", "device controller", "write CDI spec")
+GRANT_STEPS = ("make record", "make lease", "device controller", "take containers", "write CDI spec", "open nodes")
 USE_STEPS = ("start worker", "enter")
-END_STEPS = ("close worker", "remove CDI spec", "deny devices", "freeze", "kill", "kill worker", "kill containers", "scrub",
-             "remove lease", "remove record")
+END_STEPS = ("close worker", "remove CDI spec", "close nodes", "take no containers", "deny devices", "freeze", "kill", "kill worker",
+             "scrub", "remove lease", "remove record")
 SOME_STEPS = length((*GRANT_STEPS, *USE_STEPS, *END_STEPS), ("start worker", "deny devices"))
 
 
@@ -66,17 +66,17 @@ def local_programs(suite):
                   "def opens(path):\n"
                   "    try:\n        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)); return 'opens'\n"
                   "    except OSError as error:\n        return error.strerror\n"
-                  "print({path: opens(path) for path in ('/dev/nvidia240', '/dev/null', '/dev/urandom', '/dev/port')})\n"
+                  "print({path: opens(path) for path in ('/dev/gpu-root/dev/nvidia240', '/dev/null', '/dev/urandom', '/dev/port')})\n"
                   "print(os.environ.get('CUDA_VISIBLE_DEVICES'))\n")
         done, said = finish(run_in(alice, lease, "python3", "-c", script))
         opened = eval(said.splitlines()[0]) if done == 0 else {}  # The program printed a dict of texts.
-        suite.equal("its device can be opened", "opens", opened.get("/dev/nvidia240"))
+        suite.equal("its device can be opened", "opens", opened.get(str(NODE)))
         suite.equal("and what every program needs", ["opens", "opens"], [opened.get("/dev/null"), opened.get("/dev/urandom")])
         pathlib.Path("/dev/port").open("rb").close()  # Outside of the lease it can be opened.
         suite.equal("and no other device", "Operation not permitted", opened.get("/dev/port"))
         suite.equal("the environment names the device", lease["binding"]["gpu"]["uuid"], said.splitlines()[1])
         spec = pathlib.Path(f"/run/cdi/fabricbios-{lease['lease_id']}.json")
-        suite.check("a CDI specification names it", "/dev/nvidia240" in spec.read_text(), "the node", spec.read_text())
+        suite.check("a CDI specification names it", str(NODE) in spec.read_text(), "the node", spec.read_text())
         process = run_in(alice, lease, "sh", "-c", "sleep 1000 & echo $! $$; exec sleep 1000")
         pids = [int(word) for word in process.stdout.readline().split()]
         alice.free(lease)
@@ -84,10 +84,10 @@ def local_programs(suite):
         suite.check("and removes the specification", not spec.exists(), "no file")
         process.wait()
         held = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
-        stranger = subprocess.Popen(["sleep", "1000"], stdin=open("/dev/nvidia240", "rb"))
+        stranger = subprocess.Popen(["sleep", "1000"], stdin=NODE.open("rb"))
         alice.free(held)
         fence = until(lambda: next(iter(operator.ask("fence", "list")["fences"]), None), 60, "a fence")
-        suite.check("a stranger that holds the device: FENCED, and named", str(stranger.pid) in fence["reason"], stranger.pid, fence["reason"])
+        suite.check("a process of root that holds the device: FENCED, and named", str(stranger.pid) in fence["reason"], stranger.pid, fence["reason"])
         stranger.kill()
         stranger.wait()
         until(lambda: cleared(node, nvidia), 60, "the fence is cleared when the stranger is gone")
@@ -104,11 +104,11 @@ def containers(suite):
     with GpuNode() as node, tempfile.TemporaryDirectory() as place:
         alice = node.tenant("alice")
         nvidia = gpus(node.operator)["nvidia"]["resource_id"]
-        script = f"echo $CUDA_VISIBLE_DEVICES; exec 3</dev/nvidia240 && echo open; {podman.BUSYBOX} sleep 600"
+        script = f"echo $CUDA_VISIBLE_DEVICES; exec 3<{NODE} && echo open; {podman.BUSYBOX} sleep 600"
         for name, secs in (("daemon", 600), ("watchdog", 8)):
             lease = until(lambda secs=secs: leases_again(alice, nvidia, secs), 60, "the device free again")
             gpu = lease["binding"]["gpu"]
-            command = podman.container(place, gpu["cdi_device"], script, "--cap-add=SYSLOG")  # For the kernel's log, which stands for the GPU.
+            command = podman.container(place, gpu["cdi_device"], script)
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
                 said = [running.stdout.readline().strip() for _ in range(2)]
                 if not suite.equal(f"{name}: the container has the device", [gpu["uuid"], "open"], said):
@@ -147,6 +147,63 @@ def container_root(suite):
             suite.equal(f"root of the node gets {name}", (0, ""), (itself.returncode, itself.stderr if itself.returncode else ""))
         alice.free(lease)
     podman.clean()
+
+
+def keepers(suite):
+    """Programs that had the device have it no more, whatever they do to keep it: in a container, entered, or elsewhere as the
+    tenant's user."""
+    uid = 4001
+    with GpuNode("--tenant-uid", f"alice={uid}") as node, tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        alice = node.tenant("alice")
+        nvidia = gpus(node.operator)["nvidia"]["resource_id"]
+        keeper = pathlib.Path(place, "keeper.py")
+        shutil.copy(pathlib.Path(__file__).with_name("gpu_keeper.py"), keeper)
+        keeper.chmod(0o644)
+        # Nothing of a lease, but what some leases' containers have in their environment.
+        stranger = subprocess.Popen(["sleep", "1000"], user=65534, group=65534, env={"FABRICBIOS_GPU_LEASE": "1"})
+        for how in ("closed", "first-thread", "chain", "own-table", "in-flight"):
+            for where in ("container", "entered", "user"):
+                if (where, how) == ("user", "closed"):
+                    continue  # It lives, and cannot open the device: suite_gpu, nodes.
+                lease = until(lambda: leases_again(alice, nvidia), 60, f"{where}, {how}: the device free")
+                words = ["python3", str(keeper), how, str(NODE)]
+                pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+                if where == "container":
+                    inside = f"exec /usr/bin/python3 /mnt/keeper.py {how} {NODE}"
+                    words = podman.with_python(place, lease["binding"]["gpu"]["cdi_device"], inside)
+                if where == "entered":
+                    process = run_in(alice, lease, *words, user=uid, group=uid, extra_groups=[])
+                else:
+                    user = {"user": uid, "group": uid, "extra_groups": []} if where == "user" else {}
+                    process = subprocess.Popen(words, **pipes, **user)
+                said = process.stdout.readline().strip()
+                if not suite.equal(f"{where}, {how}: it has the device", "has it", said):
+                    process.kill()
+                    print(process.stderr.read(), flush=True)
+                alice.free(lease)
+                again = until(lambda: leases_again(alice, nvidia), 60, f"{where}, {how}: the device free again")
+                if (where, how) == ("user", "chain"):
+                    process.kill()  # The first process has never had the device.
+                    process.wait()
+                suite.equal(f"{where}, {how}: nothing of it is left", [], running(keeper.name))
+                alice.free(again)
+                process.wait(60)
+                process.stdout.close()
+        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("a stranger with a lease's variable lives", None, stranger.poll())
+        stranger.kill()
+        stranger.wait()
+    podman.clean()
+
+
+def running(name):
+    """The command lines of live processes that have this word."""
+    found = []
+    for at in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [line] if name in (line := at.read_text()) else []
+    return found
 
 
 def finish(process):
@@ -281,7 +338,7 @@ def main():
     """All of it."""
     ready()
     with Suite("suite_gpu_ends") as suite:
-        for section in (scrub, local_programs, containers, container_root, daemon_ends, raced, memory, dies):
+        for section in (scrub, local_programs, containers, container_root, keepers, daemon_ends, raced, memory, dies):
             suite.section(section, suite)
 
 

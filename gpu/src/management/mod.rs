@@ -24,7 +24,10 @@ mod reset;
 mod scrub;
 mod watch;
 
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use fabricbios_helper::Handler;
 use fabricbios_kernfs::Tree;
@@ -33,7 +36,11 @@ use left_out as amd;
 #[cfg(not(feature = "gpu-cuda"))]
 use left_out as nvidia;
 
-use crate::{Health, holders::Holders, worker::Trial};
+use crate::{
+    Health,
+    holders::{EndUser, Holders},
+    worker::Trial,
+};
 
 pub use account::{Account, Accounted, Process};
 pub use health_watch::{HealthWatch, Tell};
@@ -55,24 +62,32 @@ pub fn handlers() -> Vec<Handler> {
         Handler::of::<Watch>(),
         Handler::of::<Holders>(),
         Handler::of::<Trial>(),
+        Handler::of::<EndUser>(),
     ]
 }
 
+/// Test hook: dev, proc and sys of GPUs are in this directory.
+const ROOT: &str = "FABRICBIOS_GPU_ROOT";
+
 /// Where the kernel's files are.
 #[derive(Debug)]
-struct Roots {
+pub(crate) struct Roots {
     dev: PathBuf,
-    proc: Tree,
+    pub(crate) proc: Tree,
     sys: Tree,
 }
 
 impl Roots {
     /// Those of this machine.
-    fn real() -> Self {
+    pub(crate) fn real() -> Self {
+        Self::at(&env::var_os(ROOT).map_or_else(|| "/".into(), PathBuf::from))
+    }
+
+    pub(crate) fn at(root: &Path) -> Self {
         Self {
-            dev: "/dev".into(),
-            proc: Tree::new("/proc"),
-            sys: Tree::new("/sys"),
+            dev: root.join("dev"),
+            proc: Tree::new(root.join("proc")),
+            sys: Tree::new(root.join("sys")),
         }
     }
 }
@@ -87,7 +102,7 @@ fn is_absent(library: &Path, error: &str) -> bool {
 }
 
 /// All that is known of a device, as one: the worst, with the texts of all that are as bad.
-fn worst(all: impl IntoIterator<Item = Health>) -> Health {
+pub(crate) fn worst(all: impl IntoIterator<Item = Health>) -> Health {
     let (mut degraded, mut failed) = (Vec::new(), Vec::new());
     for health in all {
         match health {

@@ -196,7 +196,7 @@ impl Sessions {
                 vram_bytes: record.vram_bytes,
                 one_shot: record.one_shot,
                 scrub_at_close: record.scrub_at_close,
-                uid: FIRST_UID | u32::try_from(lease.0 & 0x3fff_ffff).unwrap_or_default(),
+                uid: user_of(lease),
                 gids: groups(device),
             };
             order_worker(&line, &order, &listener).map_err(fail)
@@ -253,6 +253,11 @@ fn order_worker(
     let started: Started =
         postcard::from_bytes(&message.bytes).map_err(|error| error.to_string())?;
     started
+}
+
+/// The user of a lease's worker.
+pub(crate) fn user_of(lease: LeaseId) -> u32 {
+    FIRST_UID | u32::try_from(lease.0 & 0x3fff_ffff).unwrap_or_default()
 }
 
 /// The groups that may open the device's nodes.

@@ -1,7 +1,6 @@
 //! The end of a lease on its device: nobody holds it, its memory is back, and all of it is wiped.
 
 use std::{
-    sync::PoisonError,
     thread,
     time::{Duration, Instant},
 };
@@ -10,7 +9,7 @@ use fabricbios_cgroup::Process;
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 
-use super::GpuStore;
+use super::{GpuStore, LOOK, Resets};
 use crate::{
     Health,
     management::{Accounted, Reset},
@@ -20,9 +19,6 @@ use crate::{
 
 /// Memory that is not back after so long without any coming back is lost.
 const PATIENCE: Duration = Duration::from_secs(8);
-
-/// Pause between two looks.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// The driver itself takes and gives back some memory between two looks: pages of its own, of 2 MiB each.
 const TOLERANCE_BYTES: u64 = 32 << 20;
@@ -40,10 +36,10 @@ impl GpuStore {
         &self,
         lease: LeaseId,
         record: &Record,
+        resets: &mut Resets,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
-        let mut resets = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_holders(record)?;
+        self.end_holders(record, progress)?;
         if let Err(error) = self.wipe(lease, record, progress) {
             match resets.get(&lease) {
                 // What the first release lacks may come back by itself.
@@ -59,7 +55,46 @@ impl GpuStore {
             self.wipe(lease, record, progress)?;
         }
         resets.remove(&lease);
-        Ok(())
+        self.gpus.records.set_wiped(&self.device.uuid)
+    }
+
+    /// The end of a lease beside others. A worker that had to be killed leaves bytes of its tenant on the device; no neighbour
+    /// can read them, as new memory is zeroes. A wipe takes all memory that is free, so it waits until the last lease is over.
+    pub(super) fn end_shared(
+        &self,
+        lease: LeaseId,
+        record: &Record,
+        resets: &mut Resets,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        let unwiped = self.gpus.records.unwiped(&self.device.uuid)?;
+        if !record.is_dirty && unwiped.is_none() {
+            return Ok(());
+        }
+        let mut records = self.records()?;
+        records.retain(|(other, _)| *other != lease);
+        let using = records.iter().filter(|(_, it)| !it.is_over).count();
+        // The first lease found the most memory free.
+        let all = records.into_iter().map(|(_, it)| it.baseline);
+        let all = all.chain([record.baseline.clone()]).chain(unwiped);
+        let baseline = all.max_by_key(|it| it.free_bytes).unwrap_or_default();
+        self.gpus
+            .records
+            .set_unwiped(&self.device.uuid, &baseline)?;
+        if using > 0 {
+            tracing::warn!(
+                lease_id = %lease,
+                device = self.device.uuid,
+                using,
+                "the lease's memory is not wiped, as its worker had to be killed: all of the device is when the leases beside it are over"
+            );
+            return Ok(());
+        }
+        let record = Record {
+            baseline,
+            ..record.clone()
+        };
+        self.clean(lease, &record, resets, progress)
     }
 
     /// Waits for the memory, and overwrites it.
@@ -85,36 +120,6 @@ impl GpuStore {
             "scrubbed {percent:.2} % of the memory that was free before the lease"
         );
         Ok(())
-    }
-
-    /// Who has the device open now and had not before the grant.
-    fn check_holders(&self, record: &Record) -> Result<(), StepError> {
-        let mut strange = self.holders()?;
-        strange.retain(|holder| !record.baseline.holders.contains(holder));
-        // Workers of other leases have it open too.
-        if !record.is_exclusive {
-            strange.retain(|holder| !self.is_in_a_lease(*holder));
-        }
-        match &strange[..] {
-            [] => Ok(()),
-            strange => {
-                let each: Vec<String> = strange.iter().map(|it| it.describe()).collect();
-                let why = format!(
-                    "{}: {} has the device open, and had not before the lease: end it",
-                    self.device.uuid,
-                    each.join(", ")
-                );
-                Err(StepError::new("look for holders", why))
-            }
-        }
-    }
-
-    fn is_in_a_lease(&self, holder: Process) -> bool {
-        let leases = self.gpus.records.leases().unwrap_or_default();
-        let mut records = leases
-            .into_iter()
-            .filter_map(|it| self.gpus.records.find(it).ok()?);
-        records.any(|it| it.worker.is_some_and(|worker| worker.process == holder))
     }
 
     /// Waits until the vendor lists no process of the lease and the memory is back. Memory that comes back is progress.

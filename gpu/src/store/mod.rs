@@ -1,11 +1,13 @@
 //! The store of one device: it knows the device before each grant, and wipes it before the next one.
 
 mod clean;
+mod strangers;
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    thread,
+    time::{Duration, Instant},
 };
 
 use fabricbios_cgroup::Process;
@@ -16,12 +18,15 @@ use fabricbios_lease::{
 use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
 
 use crate::{
-    Device, Gpus, Health, containers,
-    holders::Holders,
-    management::{Account, Accounted},
+    Device, Gpus, Health,
+    management::{Account, Accounted, worst},
+    owned,
     record::{Baseline, Listed, Record},
     steps::passed,
 };
+
+/// Pause between two looks.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The store of a device or partition.
 #[derive(Debug)]
@@ -29,14 +34,36 @@ pub struct GpuStore {
     gpus: Arc<Gpus>,
     device: Device,
     state: Mutex<State>,
-    /// One release at a time looks at the memory of the device. Of leases whose memory did not come back: the last reset.
-    work: Mutex<BTreeMap<LeaseId, Option<Instant>>>,
+    /// One release or grant at a time looks at the memory of the device: a wipe takes all that is free.
+    work: Mutex<Resets>,
 }
+
+/// Of leases whose memory did not come back: the last reset.
+type Resets = BTreeMap<LeaseId, Option<Instant>>;
 
 struct State {
     released: Custody<()>,
+    /// As the vendor's library tells.
     health: Health,
+    /// Of the device's nodes.
+    nodes: Health,
+    /// Nobody but leases' users may open the device's own nodes.
+    is_owned: bool,
+    /// Of leases that are about to be granted: those who have the device open.
+    before: BTreeMap<LeaseId, Vec<Process>>,
     tell: Option<TellCondition>,
+}
+
+impl State {
+    fn health(&self) -> Health {
+        worst([self.health.clone(), self.nodes.clone()])
+    }
+
+    fn changed(&self) {
+        if let Some(tell) = &self.tell {
+            tell(condition(&self.health()));
+        }
+    }
 }
 
 impl std::fmt::Debug for State {
@@ -58,6 +85,9 @@ impl GpuStore {
             state: Mutex::new(State {
                 released: Custody::default(),
                 health,
+                nodes: Health::Good,
+                is_owned: false,
+                before: BTreeMap::new(),
                 tell: None,
             }),
             work: Mutex::default(),
@@ -73,15 +103,70 @@ impl GpuStore {
     /// The health as it is now.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.state().health.clone()
+        self.state().health()
     }
 
     /// The health has changed.
     pub fn set_health(&self, health: Health) {
         let mut state = self.state();
         state.health = health;
-        if let Some(tell) = &state.tell {
-            tell(condition(&state.health));
+        state.changed();
+    }
+
+    /// Keeps the device's own nodes from all who have no lease. Users of leases that go on stay. To be called once, at the
+    /// start.
+    ///
+    /// # Errors
+    /// For people: why it cannot. Then anybody may use the device beside a lease, so that an exclusive class would be a lie.
+    pub fn take_nodes(&self) -> Result<(), String> {
+        let mut users = BTreeSet::new();
+        for (_, record) in self.records().map_err(|error| error.to_string())? {
+            users.extend(record.users);
+        }
+        let taken = owned::take(&self.gpus.records, &self.device, &users);
+        self.state().is_owned = taken.is_ok();
+        taken
+    }
+
+    /// The nodes are read back at each grant and each end.
+    fn check_nodes(&self) -> Result<(), StepError> {
+        if !self.state().is_owned {
+            return Ok(());
+        }
+        let mut users = BTreeSet::new();
+        for (_, record) in self.records()? {
+            users.extend(record.users);
+        }
+        let checked = owned::check(&self.device.own_nodes(), &users);
+        let health = checked
+            .clone()
+            .map_or_else(Health::Degraded, |()| Health::Good);
+        let mut state = self.state();
+        if state.nodes != health {
+            state.nodes = health;
+            state.changed();
+        }
+        drop(state);
+        checked.map_err(|why| {
+            let why = format!(
+                "{}: {why}: end those who have the device open, and restart the node",
+                self.device.uuid
+            );
+            StepError::new("check nodes", why)
+        })
+    }
+
+    /// Waits for others that look at the memory of the device.
+    fn work(&self, progress: &dyn Fn()) -> MutexGuard<'_, Resets> {
+        loop {
+            match self.work.try_lock() {
+                Ok(work) => return work,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    progress();
+                    thread::sleep(LOOK);
+                }
+            }
         }
     }
 
@@ -108,80 +193,63 @@ impl GpuStore {
             let why = format_args!("{}: {why}", self.device.uuid);
             return Err(StepError::new("check device", why));
         }
+        let record = self.record(order)?;
+        self.gpus.records.write(lease, &record)?;
+        passed("make record");
+        self.gpus.make_cgroup(lease, &self.device)
+    }
+
+    /// What a lease for this order has.
+    fn record(&self, order: &BindOrder) -> Result<Record, StepError> {
+        let lease = order.binding_id.lease_id;
         let account = self.account("look at device")?;
-        self.check_others(lease)?;
-        let holders = self.holders()?;
-        if let Some(holder) = holders.iter().find(|it| containers::is_in_one(**it)) {
-            let why = format!(
-                "{}: {}, in a container of a lease that is over, has the device open: end it",
-                self.device.uuid,
-                holder.describe()
-            );
-            return Err(StepError::new("look for holders", why));
-        }
         let terms = order.terms.gpu().cloned().unwrap_or_default();
-        let is_shared = terms.exclusivity == Some(GpuExclusivityClass::Shared);
-        let record = Record {
+        let is_shared = is_shared(order);
+        // Nothing keeps a program to a part of the memory, and without a cgroup nothing ends it.
+        let has_programs = !is_shared && self.gpus.root.is_some();
+        let mut state = self.state();
+        Ok(Record {
             uuid: self.device.uuid.clone(),
             is_exclusive: !is_shared,
-            // Nothing keeps a program to a part of the memory.
-            nodes: match is_shared {
-                true => Vec::new(),
-                false => self.device.nodes.clone(),
+            nodes: match has_programs {
+                true => self.device.nodes.clone(),
+                false => Vec::new(),
             },
+            owned: match state.is_owned {
+                true => self.device.own_nodes(),
+                false => Vec::new(),
+            },
+            users: self.gpus.users(lease, &order.tenant, has_programs),
             cdi: self.gpus.cdi.clone(),
             vram_bytes: order.placement.amount(),
             one_shot: terms.execution_mode == Some(GpuExecutionMode::OneShot),
             scrub_at_close: terms.exclusivity == Some(GpuExclusivityClass::SessionExclusive),
             baseline: Baseline {
                 free_bytes: account.free_bytes,
-                holders,
+                holders: state.before.remove(&lease).unwrap_or_default(),
                 listed: account.processes.iter().map(Listed::of).collect(),
             },
             worker: None,
             is_dirty: false,
             is_over: false,
-        };
-        self.gpus.records.write(lease, &record)?;
-        passed("make record");
-        self.gpus.make_cgroup(lease, &self.device)
+        })
     }
 
-    /// Who has the device open.
-    fn holders(&self) -> Result<Vec<Process>, StepError> {
-        let call = Holders(self.device.own_nodes());
-        self.gpus.call("look for holders", &call, &|| ())
-    }
-
-    /// Checks that no lease of the device has left bytes there that nobody has wiped.
-    fn check_others(&self, lease: LeaseId) -> Result<(), StepError> {
-        let others = self.others(lease)?;
-        let mut unwiped = others
-            .iter()
-            .filter(|(other, record)| self.gpus.sessions.is_dirty(*other, record));
-        if unwiped.next().is_none() {
-            return Ok(());
-        }
-        let why = format!(
-            "{}: a session of another lease has ended without wiping its memory; the device is wiped when that lease is over, and \
-             has no new leases until then",
-            self.device.uuid
-        );
-        Err(StepError::new("check device", why))
-    }
-
-    /// The other leases of the device.
-    fn others(&self, lease: LeaseId) -> Result<Vec<(LeaseId, Record)>, StepError> {
-        let mut others = Vec::new();
-        for other in self.gpus.records.leases()? {
-            if other != lease
-                && let Some(record) = self.record_of(other)?
-            {
-                others.push((other, record));
+    /// The leases of the device.
+    fn records(&self) -> Result<Vec<(LeaseId, Record)>, StepError> {
+        let mut records = Vec::new();
+        for lease in self.gpus.records.leases()? {
+            if let Some(record) = self.record_of(lease)? {
+                records.push((lease, record));
             }
         }
-        Ok(others)
+        Ok(records)
     }
+}
+
+fn is_shared(order: &BindOrder) -> bool {
+    let class = order.terms.gpu().and_then(|it| it.exclusivity);
+    class == Some(GpuExclusivityClass::Shared)
 }
 
 fn condition(health: &Health) -> Condition {
@@ -192,8 +260,25 @@ fn condition(health: &Health) -> Condition {
 }
 
 impl Store for GpuStore {
-    /// The device was wiped when it was given back.
-    fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
+    /// The device was wiped when it was given back, unless its last lease had left bytes of an earlier one there.
+    fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
+        let lease = order.binding_id.lease_id;
+        if order.adopts || self.record_of(lease)?.is_some() {
+            return Ok(());
+        }
+        self.check_nodes()?;
+        let holders = self.holders_before(order, progress)?;
+        let mut work = self.work(progress);
+        if !is_shared(order)
+            && let Some(baseline) = self.gpus.records.unwiped(&self.device.uuid)?
+        {
+            let record = Record {
+                baseline,
+                ..self.record(order)?
+            };
+            self.clean(lease, &record, &mut work, progress)?;
+        }
+        self.state().before.insert(lease, holders);
         Ok(())
     }
 
@@ -212,6 +297,8 @@ impl Store for GpuStore {
             }
             None => {}
         }
+        // No wipe begins before the lease has its record.
+        let _work = self.work(&|| ());
         match self.make(order) {
             Ok(()) => Ok(part),
             Err(error) => Err(match self.forget(order.binding_id, &order.placement) {
@@ -228,6 +315,7 @@ impl Store for GpuStore {
 
     fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
         let lease = binding_id.lease_id;
+        self.state().before.remove(&lease);
         self.gpus.remove_cgroup(lease)?;
         self.gpus.records.remove(lease)
     }
@@ -249,47 +337,35 @@ impl Store for GpuStore {
             record.is_over = true;
             self.gpus.records.write(lease, &record)?;
             progress();
-            if record.is_exclusive {
-                self.clean(lease, &record, progress)?;
-            } else if record.is_dirty {
-                let others = self.others(lease)?;
-                let using = others.iter().filter(|(_, it)| !it.is_over).count();
-                if using > 0 {
-                    let why = format!(
-                        "{}: its worker had to be killed, so its memory is not wiped; {using} other leases use the device, and it \
-                         is wiped when they are over",
-                        self.device.uuid
-                    );
-                    return Err(StepError::new("scrub", why));
-                }
-                // The first lease found the most memory free.
-                let all = others.iter().map(|(_, it)| it).chain([&record]);
-                let first = all.max_by_key(|it| it.baseline.free_bytes);
-                self.clean(lease, first.unwrap_or(&record), progress)?;
+            // What is wrong with the nodes is told; the holders show whether somebody used that.
+            self.check_nodes().ok();
+            let mut work = self.work(progress);
+            match record.is_exclusive {
+                true => self.clean(lease, &record, &mut work, progress)?,
+                false => self.end_shared(lease, &record, &mut work, progress)?,
             }
+            drop(work);
             progress();
             self.gpus.remove_cgroup(lease)?;
             self.gpus.records.remove(lease)?;
             passed("remove record");
         }
-        self.state().released.release(lease);
+        let mut state = self.state();
+        state.before.remove(&lease);
+        state.released.release(lease);
         Ok(())
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        let mut leases = Vec::new();
-        for lease in self.gpus.records.leases()? {
-            if self.record_of(lease)?.is_some() {
-                leases.push(lease);
-            }
-        }
-        Ok(leases)
+        let records = self.records()?;
+        Ok(records.into_iter().map(|(lease, _)| lease).collect())
     }
 
     fn tell_condition(&self, tell: TellCondition) {
         let mut state = self.state();
-        if state.health != Health::Good {
-            tell(condition(&state.health));
+        let health = state.health();
+        if health != Health::Good {
+            tell(condition(&health));
         }
         state.tell = Some(tell);
     }

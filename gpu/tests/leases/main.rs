@@ -15,8 +15,15 @@ use std::{
     collections::BTreeSet,
     fs,
     io::Write,
-    os::{fd::AsFd, unix::fs::OpenOptionsExt},
-    path::Path,
+    os::{
+        fd::AsFd,
+        unix::{
+            fs::{MetadataExt, OpenOptionsExt},
+            process::{CommandExt, ExitStatusExt},
+        },
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command},
     thread,
 };
 
@@ -25,11 +32,12 @@ use fabricbios_gpu::{Device, GpuEnd, Node};
 use fabricbios_lease::{BindError, BindOrder, BootTime};
 use fabricbios_wire::{GpuRequest, LeaseError, LeaseId};
 use nix::{
-    fcntl::{FcntlArg, FdFlag, fcntl},
+    fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
     libc,
+    pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt},
     sys::{
         signal::{Signal, kill},
-        stat::Mode,
+        stat::{Mode, major, minor},
     },
     unistd::mkfifo,
 };
@@ -137,8 +145,9 @@ fn a_device_that_cannot_be_wiped_is_reset_by_the_next_release() {
     assert!(!world.has_pattern());
 }
 
+/// A worker that had to be killed costs its neighbours nothing: the device is leased on, and wiped behind the last of them.
 #[test]
-fn a_worker_that_was_killed_keeps_the_device_until_all_of_it_is_wiped() {
+fn a_worker_that_was_killed_leaves_a_shared_device_open() {
     for world in World::both() {
         let [one, two] = [part(1), part(2)];
         world.bound(&one);
@@ -147,16 +156,58 @@ fn a_worker_that_was_killed_keeps_the_device_until_all_of_it_is_wiped() {
         let mut stays = world.session(LeaseId(2)).unwrap();
         signal_worker(&world, LeaseId(1), Signal::SIGSTOP);
         world.cut(&one);
-        let why = world.release(&one).unwrap_err();
-        assert!(why.detail.contains("had to be killed"), "{why}");
+        world.release(&one).unwrap();
+        assert!(world.has_pattern());
         stays
             .ask(&GpuRequest::MemAlloc { bytes: MIB }, &[])
             .unwrap();
+        // A lease that comes later is a neighbour too.
+        let three = part(3);
+        world.bound(&three);
         world.cut(&two);
         world.release(&two).unwrap();
-        world.release(&one).unwrap();
+        let mut comes = world.session(LeaseId(3)).unwrap();
+        comes
+            .ask(&GpuRequest::MemAlloc { bytes: 8 * MIB }, &[])
+            .unwrap();
+        world.cut(&three);
+        world.release(&three).unwrap();
         assert!(!world.has_pattern());
+        world.bound(&whole(4));
     }
+}
+
+/// The daemon may die between the end of the last lease and the wipe.
+#[test]
+fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
+    let world = World::new(false);
+    let [one, two] = [part(1), part(2)];
+    world.bound(&one);
+    let neighbour = part(5);
+    world.bound(&neighbour);
+    let _leaves = world.filled(LeaseId(1));
+    signal_worker(&world, LeaseId(1), Signal::SIGSTOP);
+    world.cut(&one);
+    world.release(&one).unwrap();
+    let placement = neighbour.placement.clone();
+    world.cut(&neighbour);
+    world
+        .store
+        .forget(neighbour.binding_id, &placement)
+        .unwrap();
+    assert!(world.has_pattern());
+    let knobs = &world.lab.directory;
+    knobs.set(Knob::ShortScrub, &MEMORY.to_string()).unwrap();
+    let error = world.store.prepare(&whole(3), &|| ()).unwrap_err();
+    assert!(error.detail.contains("could be wiped"), "{error}");
+    // A shared lease reads nothing of it.
+    world.bound(&two);
+    knobs.set(Knob::ShortScrub, "0").unwrap();
+    world.cut(&two);
+    world.release(&two).unwrap();
+    assert!(!world.has_pattern());
+    world.store.prepare(&whole(3), &|| ()).unwrap();
+    world.bound(&whole(3));
 }
 
 /// The session of one lease dies beside a neighbour's, before anybody has ended the lease.
@@ -167,7 +218,6 @@ fn the_memory_of_a_session_that_died_is_read_by_nobody() {
         world.bound(&one);
         world.bound(&two);
         let mut died = world.filled(LeaseId(1));
-        let mut stays = world.session(LeaseId(2)).unwrap();
         let worker = signal_worker(&world, LeaseId(1), Signal::SIGKILL);
         assert!(died.is_over());
         // The path waits for its child.
@@ -175,20 +225,18 @@ fn the_memory_of_a_session_that_died_is_read_by_nobody() {
             thread::yield_now();
         }
         assert!(world.has_pattern());
-        let Err(BindError::Failed(why)) = world.provider.bind(&part(3)) else {
-            panic!("a device with bytes of a tenant was leased");
-        };
-        assert!(why.detail.contains("without wiping"), "{why}");
         // The stand-in gives the lowest address that is free; the look at the device for the third lease has freed it.
-        stays
+        let three = part(3);
+        world.bound(&three);
+        let mut comes = world.session(LeaseId(3)).unwrap();
+        comes
             .ask(&GpuRequest::MemAlloc { bytes: 4 * MIB }, &[])
             .unwrap();
         assert!(!world.has_pattern());
-        for lease in [&one, &two] {
+        for lease in [&one, &two, &three] {
             world.cut(lease);
+            world.release(lease).unwrap();
         }
-        world.release(&two).unwrap();
-        world.release(&one).unwrap();
     }
 }
 
@@ -297,30 +345,90 @@ fn a_worker_has_no_descriptor_variable_or_terminal_of_the_daemons() {
     world.release(&lease).unwrap();
 }
 
-/// `/dev/full` is the device's node: alone, or as one that programs on other devices open too.
-#[test]
-fn only_a_holder_of_the_device_itself_fences_it() {
-    for is_shared in [true, false] {
+/// A terminal that nobody else has stands for the device's node: alone, or as one that programs on other devices open too.
+struct Terminal {
+    _master: PtyMaster,
+    path: PathBuf,
+}
+
+impl Terminal {
+    fn new() -> Self {
+        let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let path = ptsname_r(&master).unwrap().into();
+        Self {
+            _master: master,
+            path,
+        }
+    }
+
+    fn world(&self, is_shared: bool) -> World {
         let lab = Lab::new();
-        let full = Node {
-            path: "/dev/full".into(),
-            major: 1,
-            minor: 7,
+        let number = fs::metadata(&self.path).unwrap().rdev();
+        let node = Node {
+            path: self.path.clone(),
+            major: u32::try_from(major(number)).unwrap(),
+            minor: u32::try_from(minor(number)).unwrap(),
             is_shared,
         };
         let device = Device {
-            nodes: vec![full],
+            nodes: vec![node],
             ..lab.device(Vendor::Nvidia)
         };
-        let world = World::of(device, lab, World::turn(), false);
+        World::of(device, lab, World::turn(), false)
+    }
+
+    fn open(&self) -> fs::File {
+        let mut options = fs::OpenOptions::new();
+        let options = options.read(true).custom_flags(OFlag::O_NOCTTY.bits());
+        options.open(&self.path).unwrap()
+    }
+
+    /// A process of another user that has it open.
+    fn holder(&self, uid: u32) -> Child {
+        let mut command = Command::new("sleep");
+        let command = command.arg("1000").stdin(self.open());
+        command.uid(uid).gid(uid).spawn().unwrap()
+    }
+}
+
+/// Processes of root are not killed.
+#[test]
+fn only_a_holder_of_the_device_itself_fences_it() {
+    for is_shared in [true, false] {
+        let terminal = Terminal::new();
+        let world = terminal.world(is_shared);
         let lease = whole(1);
-        world.bound(&lease);
-        let other = fs::File::open("/dev/full").unwrap();
+        world.prepared(&lease).unwrap();
+        let other = terminal.open();
         world.cut(&lease);
         let released = world.release(&lease);
         assert_eq!(released.is_ok(), is_shared, "{released:?}");
         drop(other);
         world.release(&lease).unwrap();
+    }
+}
+
+#[test]
+fn a_user_who_has_the_device_open_gets_no_lease_beside_him_and_is_killed_after_one() {
+    let terminal = Terminal::new();
+    let world = terminal.world(false);
+    let lease = whole(1);
+    let mut before = terminal.holder(4721);
+    let refused = world.prepared(&lease).unwrap_err();
+    let named = format!("pid {} ", before.id());
+    assert!(refused.contains(&named), "{refused}");
+    assert!(refused.contains("user 4721"), "{refused}");
+    before.kill().unwrap();
+    before.wait().unwrap();
+    world.prepared(&lease).unwrap();
+    let (mut one, mut two) = (terminal.holder(4721), terminal.holder(4722));
+    world.cut(&lease);
+    world.release(&lease).unwrap();
+    for killed in [&mut one, &mut two] {
+        let ended = killed.wait().unwrap();
+        assert_eq!(ended.signal(), Some(Signal::SIGKILL as i32));
     }
 }
 

@@ -86,6 +86,7 @@ impl World {
             cgroup: None,
             worker_memory_max: 1 << 30,
             cdi: lab.place.path().join("cdi"),
+            tenants: [("red".to_owned(), [0x5000_0001].into())].into(),
             hook: program.to_owned(),
             supervisor: lab.supervisor.clone(),
             program: Program::copy_of(program).unwrap(),
@@ -128,6 +129,13 @@ impl World {
         let binding = self.provider.bind(order).unwrap();
         self.provider.extend(order.binding_id, FOR_EVER).unwrap();
         binding.gpu().unwrap().clone()
+    }
+
+    /// The same, with the looks before it.
+    pub(crate) fn prepared(&self, order: &BindOrder) -> Result<GpuBinding, String> {
+        let prepared = self.store.prepare(order, &|| ());
+        prepared.map_err(|error| error.to_string())?;
+        Ok(self.bound(order))
     }
 
     pub(crate) fn cut(&self, order: &BindOrder) -> Proof {

@@ -5,7 +5,14 @@ mod wanted;
 
 pub use wanted::WantedGpus;
 
-use std::{fmt, fs, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs,
+    ops::RangeInclusive,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{anyhow, bail};
 use fabricbios_contract::{Provider, stray_binding_id};
@@ -93,6 +100,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     try_worker(opening)?;
     let devices = wanted.of(&found)?;
     let gpus = Arc::new(gpus(opening)?);
+    gpus.give_nodes_back(|uuid| devices.iter().any(|it| it.uuid == uuid));
     watchdog.ends(ResourceType::Gpu, records);
     let guard = watchdog.guard(ResourceType::Gpu);
     let path = Arc::new(GpuPath::new(gpus.clone(), devices.clone(), guard));
@@ -100,9 +108,10 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let mut resources = Vec::new();
     let mut stores = Vec::new();
     for device in devices {
-        let offer = offer(settings, &node_id, &device);
-        let id = offer.resource_id;
         let store = Arc::new(GpuStore::new(gpus.clone(), device.clone()));
+        let not_owned = store.take_nodes().err();
+        let offer = offer(settings, &node_id, &device, not_owned.as_deref());
+        let id = offer.resource_id;
         provider = provider.with_store(id, store.clone());
         tracing::info!(
             resource_id = %id,
@@ -111,6 +120,13 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             "{} is on offer",
             device.name
         );
+        if let Some(why) = &not_owned {
+            tracing::warn!(
+                uuid = device.uuid,
+                why,
+                "it is offered for shared leases only, since any user of this machine may open its device nodes"
+            );
+        }
         resources.push(OfferedResource {
             offer,
             described: Arc::new(OfferedGpu {
@@ -118,12 +134,14 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
                 device,
                 resource_id: id,
                 sessions: session_slots(settings),
+                not_owned,
             }),
             // The records say which lease has what, until a reboot.
             continuity: Continuity::Known,
         });
         stores.push(store);
     }
+    let closing = stores.clone();
     let health = watch(opening, &found, stores);
     let provider = provider.with_path("session", &[Transport::Auto], path.clone());
     let sessions = Arc::new(Sessions(path.clone()));
@@ -139,7 +157,10 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         }),
         local: Some(path),
         gpus: GpuParts { found, sessions },
-        close: Box::new(move || drop(health)),
+        close: Box::new(move || {
+            drop(health);
+            give_nodes_back(&gpus, &closing);
+        }),
     })
 }
 
@@ -189,6 +210,15 @@ fn digits(node_id: &NodeId) -> String {
     bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The node stops. Leases that go on without it keep the nodes of their devices.
+fn give_nodes_back(gpus: &Gpus, stores: &[Arc<GpuStore>]) {
+    let has_leases = |store: &GpuStore| {
+        let leases = fabricbios_contract::Store::leases(store);
+        leases.is_ok_and(|it| !it.is_empty())
+    };
+    gpus.give_nodes_back(|uuid| { stores.iter() }.any(|it| it.uuid() == uuid && has_leases(it)));
+}
+
 /// Asks the vendors' libraries, in helper processes.
 fn probe(opening: &Opening<'_>) -> Vec<Device> {
     let libraries = Libraries::default();
@@ -210,12 +240,21 @@ fn gpus(opening: &Opening<'_>) -> anyhow::Result<Gpus> {
         cgroup: mount.map(|mount| mount.place.join(format!("fabricbios-gpu-{node}"))),
         worker_memory_max: worker_memory_max(opening.settings)?,
         cdi: { opening.settings.cdi_dir.clone() }.unwrap_or_else(|| PathBuf::from("/run/cdi")),
+        tenants: tenants(opening.settings),
         hook: own_program()?,
         supervisor: opening.supervisor.clone(),
         program: opening.program.clone(),
         libraries: Libraries::default(),
     };
     Gpus::open(config).map_err(|error| anyhow!("--gpus: {error}"))
+}
+
+fn tenants(settings: &Settings) -> BTreeMap<String, BTreeSet<u32>> {
+    let mut tenants: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+    for it in &settings.tenant_uid {
+        tenants.entry(it.tenant.clone()).or_default().insert(it.uid);
+    }
+    tenants
 }
 
 /// Ends the leases that an earlier run with `--gpus` has left. What cannot be cleaned stays in the records, and the next run
@@ -238,6 +277,7 @@ fn end_all(opening: &Opening<'_>, found: &[Device]) -> anyhow::Result<()> {
             }
         }
     }
+    gpus.give_nodes_back(|_| false);
     // It stays if a lease of a device that is gone has a record in it.
     fs::remove_dir(&directory).ok();
     Ok(())

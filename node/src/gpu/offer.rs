@@ -36,8 +36,13 @@ pub(super) fn session_slots(settings: &Settings) -> u16 {
     }
 }
 
-/// What leases of the device can have.
-pub(super) fn offer(settings: &Settings, node_id: &NodeId, device: &Device) -> Offer {
+/// What leases of the device can have. `not_owned`: why others may open its nodes.
+pub(super) fn offer(
+    settings: &Settings,
+    node_id: &NodeId,
+    device: &Device,
+    not_owned: Option<&str>,
+) -> Offer {
     let dimension = |name: &str, capacity: u64, takes| Dimension {
         name: name.to_owned(),
         capacity,
@@ -62,18 +67,24 @@ pub(super) fn offer(settings: &Settings, node_id: &NodeId, device: &Device) -> O
             dimension(SESSIONS, session_slots(settings).into(), Takes::Each(1)),
         ]),
         read_only: false,
-        classes: Some(classes(settings, device)),
+        classes: Some(classes(settings, device, not_owned)),
         rate: None,
         needs_vlan: None,
     }
 }
 
 /// The classes under the operator's policy, which is an envelope (003 §4).
-fn classes(settings: &Settings, device: &Device) -> ClassOffer {
+fn classes(settings: &Settings, device: &Device, not_owned: Option<&str>) -> ClassOffer {
     let mode = settings.gpu_share_mode.unwrap_or_default();
     let class = |class: GpuExclusivityClass, state| OfferedClass {
         class: class as u8,
         state,
+    };
+    let exclusive = |state| match not_owned {
+        None => state,
+        Some(why) => ClassState::Refused(format!(
+            "any user of the node may open its device nodes, as {why}"
+        )),
     };
     let default = match mode {
         GpuShareMode::Exclusive => GpuExclusivityClass::DeviceExclusive,
@@ -91,15 +102,18 @@ fn classes(settings: &Settings, device: &Device) -> ClassOffer {
                     GpuShareMode::Fractional => ClassState::Enforced,
                 },
             ),
-            class(GpuExclusivityClass::SessionExclusive, ClassState::Enforced),
+            class(
+                GpuExclusivityClass::SessionExclusive,
+                exclusive(ClassState::Enforced),
+            ),
             class(
                 GpuExclusivityClass::DeviceExclusive,
-                match &device.partition_of {
+                exclusive(match &device.partition_of {
                     None => ClassState::Enforced,
                     Some(parent) => ClassState::Implied(format!(
                         "it is a partition of {parent}, and a lease of it cannot have that whole device: leave the class out"
                     )),
-                },
+                }),
             ),
         ],
     }
@@ -112,6 +126,8 @@ pub(super) struct OfferedGpu {
     pub(super) device: Device,
     pub(super) resource_id: ResourceId,
     pub(super) sessions: u16,
+    /// Why others may open its nodes.
+    pub(super) not_owned: Option<String>,
 }
 
 impl Described for OfferedGpu {
@@ -129,7 +145,10 @@ impl Described for OfferedGpu {
                 .and_then(|it| u16::try_from(it.amount).ok())
                 .unwrap_or(0)
         };
-        let name = format!("{} {}", self.device.name, self.device.uuid);
+        let mut name = format!("{} {}", self.device.name, self.device.uuid);
+        if let Some(why) = &self.not_owned {
+            name += &format!(" (shared leases only: {why})");
+        }
         describe(inventory, status, &name, &[]);
         inventory.extensions.push(InventoryExtension::GpuSlots {
             resource_id: id,
@@ -162,7 +181,7 @@ mod tests {
     }
 
     fn states(mode: GpuShareMode, partition_of: Option<&str>) -> (u8, Vec<(u8, String)>) {
-        let offered = classes(&settings(mode), &device("GPU-1", partition_of, false));
+        let offered = classes(&settings(mode), &device("GPU-1", partition_of, false), None);
         let state = |it: &OfferedClass| (it.class, format!("{:?}", it.state));
         (offered.default, offered.classes.iter().map(state).collect())
     }
@@ -203,6 +222,24 @@ mod tests {
     }
 
     #[test]
+    fn a_device_whose_nodes_others_may_open_has_shared_leases_only() {
+        for partition_of in [None, Some("GPU-1")] {
+            let device = device("GPU-2", partition_of, false);
+            let settings = settings(GpuShareMode::Fractional);
+            let offered = classes(&settings, &device, Some("/dev/x: its mode is 0666"));
+            let state = |it: &OfferedClass| (it.class, it.state.clone());
+            let states: Vec<_> = offered.classes.iter().map(state).collect();
+            assert_eq!(states[0], (SHARED, ClassState::Enforced));
+            for (_, state) in &states[1..] {
+                let ClassState::Refused(why) = state else {
+                    panic!("{state:?}");
+                };
+                assert!(why.ends_with("as /dev/x: its mode is 0666"), "{why}");
+            }
+        }
+    }
+
+    #[test]
     fn a_device_that_is_not_shared_has_one_session() {
         for (mode, sessions) in [
             (GpuShareMode::Exclusive, 1),
@@ -212,6 +249,7 @@ mod tests {
                 &settings(mode),
                 &NodeId([7; 32]),
                 &device("GPU-1", None, false),
+                None,
             );
             assert_eq!(offer.capacity, 1 << 30);
             let AllocationMode::Device(dimensions) = &offer.allocation_mode else {

@@ -3,6 +3,7 @@
 use std::{
     env, fs,
     io::{BufRead, BufReader},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -11,20 +12,24 @@ use anyhow::{Context, Result, bail};
 use fabricbios_client::{Identity, Node};
 use fabricbios_wire::{IssueRequest, Reply, Request, Role};
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::{
+        signal::{Signal, kill},
+        stat::{Mode, SFlag, makedev, mknod},
+    },
     unistd::Pid,
 };
 use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
 
 /// The subcommands of the daemon.
-pub(crate) const SUBCOMMANDS: [&str; 6] = [
+pub(crate) const SUBCOMMANDS: [&str; 7] = [
     "control-server",
     "supervisor",
     "ask-rdma",
     "watchdog",
     "journal",
     "gpu-worker",
+    "cdi-hook",
 ];
 
 /// A running daemon, with a state directory of its own.
@@ -131,6 +136,7 @@ fn spawn(directory: &Path, share_mode: &str) -> Result<(Child, String, String)> 
         .append(true)
         .open(directory.join("log"))?;
     let mut child = Command::new(env::current_exe()?)
+        .envs(gpu_root(&directory.join("gpus"))?.map(|it| ("FABRICBIOS_GPU_ROOT", it)))
         .args(["control-server", "--listen", "127.0.0.1:0", "--gpus", "all"])
         .args(["--gpu-share-mode", share_mode])
         .arg("--state-dir")
@@ -155,4 +161,65 @@ fn spawn(directory: &Path, share_mode: &str) -> Result<(Child, String, String)> 
             bail!("the daemon did not start:\n{log}");
         }
     }
+}
+
+/// What the daemon is to take for this machine, where it would keep no device to itself. On stand-ins: nodes of their own. Else
+/// this machine, as if the driver had been loaded so that nobody changes the nodes: many machines are lent without that.
+fn gpu_root(at: &Path) -> Result<Option<PathBuf>> {
+    let parameters = Path::new("proc/driver/nvidia/params");
+    let says = fs::read_to_string(Path::new("/").join(parameters)).unwrap_or_default();
+    let on_stand_ins = is_on_stand_ins();
+    if !on_stand_ins && (says.is_empty() || is_kept(&says)) {
+        return Ok(None);
+    }
+    if !at.exists() {
+        fs::create_dir_all(at.join("proc/driver/nvidia"))?;
+        fs::write(at.join(parameters), "ModifyDeviceFiles: 0\n")?;
+        match on_stand_ins {
+            true => make_nodes(at)?,
+            false => {
+                symlink("/dev", at.join("dev"))?;
+                symlink("/sys", at.join("sys"))?;
+                let capabilities = "proc/driver/nvidia/capabilities";
+                symlink(Path::new("/").join(capabilities), at.join(capabilities))?;
+            }
+        }
+    }
+    Ok(Some(at.to_owned()))
+}
+
+/// Whether the driver of NVIDIA leaves the mode of its nodes alone.
+fn is_kept(parameters: &str) -> bool {
+    { parameters.lines() }.any(|it| it.replace(' ', "") == "ModifyDeviceFiles:0")
+}
+
+/// Whether the daemon owns the nodes only because the test says that the driver leaves them alone.
+pub(crate) fn acts_as_if() -> bool {
+    let says = fs::read_to_string("/proc/driver/nvidia/params").unwrap_or_default();
+    !is_on_stand_ins() && !says.is_empty() && !is_kept(&says)
+}
+
+fn is_on_stand_ins() -> bool {
+    env::var_os("FABRICBIOS_STAND_IN_DIR").is_some()
+}
+
+/// Nodes that no driver has. The stand-ins open none.
+fn make_nodes(at: &Path) -> Result<()> {
+    let render = "sys/bus/pci/devices/f1b0:f2:00.0/drm/renderD240";
+    fs::create_dir_all(at.join(render))?;
+    fs::create_dir_all(at.join("dev/dri"))?;
+    let names = [
+        "nvidia240",
+        "nvidiactl",
+        "nvidia-uvm",
+        "kfd",
+        "dri/renderD240",
+    ];
+    for (minor, name) in (240..).zip(names) {
+        let node = at.join("dev").join(name);
+        let mode = Mode::from_bits_truncate(0o666);
+        let made = mknod(&node, SFlag::S_IFCHR, mode, makedev(1, minor));
+        made.with_context(|| node.display().to_string())?;
+    }
+    Ok(())
 }

@@ -127,11 +127,15 @@ fn keep<T>(told: &mut Vec<String>, value: Result<T, String>) -> Option<T> {
 }
 
 fn device_nodes(roots: &Roots, pci: &str) -> Result<Vec<Node>, String> {
-    let render = sysfs::render_nodes(&roots.sys, pci);
-    if render.is_empty() {
+    let mut own = sysfs::nodes(&roots.sys, pci, "renderD");
+    if own.is_empty() {
         return Err("it has no render node".into());
     }
-    let names = render.iter().map(|name| (format!("dri/{name}"), false));
+    // Programs need none of these, and many machines have none.
+    let mut cards = sysfs::nodes(&roots.sys, pci, "card");
+    cards.retain(|name| roots.dev.join("dri").join(name).exists());
+    own.extend(cards);
+    let names = own.iter().map(|name| (format!("dri/{name}"), false));
     let paths = names.chain([("kfd".to_owned(), true)]);
     let paths: Vec<_> = paths
         .map(|(name, is_shared)| (roots.dev.join(name), is_shared))

@@ -22,12 +22,12 @@ pub(super) fn memory(sys: &Tree, pci: &str) -> Option<MemoryInfo> {
     })
 }
 
-/// The names of a device's render nodes in /dev/dri.
-pub(super) fn render_nodes(sys: &Tree, pci: &str) -> Vec<String> {
+/// The names of a device's nodes in /dev/dri that begin so: `renderD`, or `card`, by which programs can compute too.
+pub(super) fn nodes(sys: &Tree, pci: &str, begin: &str) -> Vec<String> {
     let mut names = sys
         .list(format!("{}/drm", directory(pci)))
         .unwrap_or_default();
-    names.retain(|it| it.starts_with("renderD"));
+    names.retain(|it| it.starts_with(begin));
     names
 }
 
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_render_node_is_of_the_device() {
         let (_place, sys) = tree(&[("drm/card1/dev", ""), ("drm/renderD129/dev", "")]);
-        assert_eq!(render_nodes(&sys, PCI), ["renderD129"]);
-        assert!(render_nodes(&sys, "0000:04:00.0").is_empty());
+        assert_eq!(nodes(&sys, PCI, "renderD"), ["renderD129"]);
+        assert!(nodes(&sys, "0000:04:00.0", "renderD").is_empty());
     }
 }

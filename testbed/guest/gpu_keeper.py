@@ -1,0 +1,85 @@
+#!/usr/bin/python3
+"""Opens a device's node (the second argument) and keeps it in one of several ways (the first), for ever."""
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+SYS_EXIT, CLONE_FILES = 60, 0x400
+CHAINS = 4
+libc = ctypes.CDLL(None, use_errno=True)
+has_it = threading.Event()
+
+
+def take():
+    """Opens the node and says so."""
+    opened = os.open(sys.argv[2], os.O_RDONLY | os.O_NONBLOCK)
+    print("has it", flush=True)
+    has_it.set()
+    return opened
+
+
+def stay():
+    """Sleeps for ever."""
+    while True:
+        time.sleep(1000)
+
+
+def hold():
+    """A thread that has the node open."""
+    take()
+    stay()
+
+
+def own_table():
+    """A thread whose files the others do not have."""
+    if libc.unshare(CLONE_FILES):
+        sys.exit("unshare")
+    hold()
+
+
+def chain():
+    """Each process lives 2 ms and passes the node on."""
+    take()
+    while True:
+        time.sleep(0.002)
+        if os.fork():
+            os._exit(0)
+
+
+def main():
+    """Keeps it."""
+    how = sys.argv[1]
+    if how == "closed":
+        os.close(take())
+        while True:
+            time.sleep(0.05)
+            try:
+                os.close(os.open(sys.argv[2], os.O_RDONLY | os.O_NONBLOCK))
+            except OSError:
+                pass
+    if how == "first-thread":
+        threading.Thread(target=hold).start()
+        has_it.wait()
+        libc.syscall(SYS_EXIT, 0)
+    if how == "own-table":
+        threading.Thread(target=own_table).start()
+    if how == "chain":
+        # The first process of a container takes all others with it.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        for _ in range(CHAINS):
+            if not os.fork():
+                chain()
+    if how == "in-flight":
+        near, _far = socket.socketpair()
+        opened = take()
+        socket.send_fds(near, [b"x"], [opened])
+        os.close(opened)
+    stay()
+
+
+if __name__ == "__main__":
+    main()
