@@ -16,6 +16,10 @@ use std::{
 use fabricbios_kernfs::{Tree, mounts};
 use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::LeaseId;
+use rustix::{
+    fs::{XattrFlags, getxattr, setxattr},
+    io::Errno,
+};
 
 use crate::{
     devices::allow_only,
@@ -30,6 +34,9 @@ const SUFFIX: &str = ".containers";
 
 /// The lease takes containers. The file names the namespaces in which the daemon sees processes and control groups.
 const OPEN: &str = "open";
+
+/// The attribute of a control group that is or was registered: nobody leaves it for a lease of another kind.
+const REGISTERED: &str = "trusted.fabricbios";
 
 /// A container has one process when its hook runs. The engine's own helpers may be beside it for a moment.
 const MEMBERS_MAX: usize = 64;
@@ -113,6 +120,8 @@ impl Containers {
         let id = inode(&at).map_err(|error| format!("{}: {error}", at.display()))?;
         self.check_others(&name)?;
         self.forget_ended();
+        setxattr(&at, REGISTERED, b"1", XattrFlags::empty())
+            .map_err(|error| format!("{}: {REGISTERED}: {error}", at.display()))?;
         let new = self.directory.join(format!("{id}.new"));
         let file = self.directory.join(id.to_string());
         let written = fs::write(&new, &name).and_then(|()| fs::rename(&new, &file));
@@ -302,6 +311,18 @@ impl Containers {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Whether the control group at `at` is or was that of a container that has the device of a lease.
+///
+/// # Errors
+/// The control group cannot be asked.
+pub(crate) fn is_registered(at: &Path) -> Result<bool, String> {
+    match getxattr(at, REGISTERED, &mut [0_u8; 1]) {
+        Ok(_) | Err(Errno::RANGE) => Ok(true),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+        Err(error) => Err(format!("{}: {REGISTERED}: {error}", at.display())),
     }
 }
 

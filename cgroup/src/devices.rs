@@ -33,14 +33,17 @@ const PROG_GET_FD_BY_ID: libc::c_long = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const PROG_QUERY: libc::c_long = 16;
 const CGROUP_DEVICE_PROGRAM: u32 = 15;
-const CGROUP_DEVICE: u32 = 6;
+pub(crate) const CGROUP_DEVICE: u32 = 6;
 /// Programs below still apply: each of them has to allow an access.
 const ALLOW_MULTI: u32 = 1 << 1;
 /// Takes the place of a program that is attached.
 const REPLACE: u32 = 1 << 2;
 
+/// `BPF_F_QUERY_EFFECTIVE`: the programs of the cgroups above too.
+pub(crate) const EFFECTIVE: u32 = 1;
+
 /// The kernel attaches no more programs of one type to one cgroup (`BPF_CGROUP_MAX_PROGS`).
-const PROGRAMS_MAX: usize = 64;
+pub(crate) const PROGRAMS_MAX: usize = 64;
 
 /// The name of this node's programs (`BPF_OBJ_NAME_LEN`).
 const NAME: [u8; 16] = *b"fabricbios_dev\0\0";
@@ -163,7 +166,7 @@ pub fn allow_only(
 fn attach(directory: &Path, new: &OwnedFd) -> io::Result<()> {
     let cgroup = File::open(directory)?;
     let mut replaced = None;
-    for id in attached(&cgroup)? {
+    for id in programs_of(&cgroup, CGROUP_DEVICE, 0, PROGRAMS_MAX)? {
         // A program that is detached meanwhile is gone.
         let Ok(program) = by_id(id) else { continue };
         let found = info(&program)?;
@@ -174,24 +177,40 @@ fn attach(directory: &Path, new: &OwnedFd) -> io::Result<()> {
             replaced = Some(program);
         }
     }
+    attach_program(&cgroup, new, CGROUP_DEVICE, replaced.as_ref())
+}
+
+/// Attaches a program besides those of others, or in the place of one of them.
+pub(crate) fn attach_program(
+    cgroup: &File,
+    program: &OwnedFd,
+    attach_type: u32,
+    replaced: Option<&OwnedFd>,
+) -> io::Result<()> {
     let attach = Attach {
-        target: number(&cgroup),
-        program: number(new),
-        attach_type: CGROUP_DEVICE,
-        flags: ALLOW_MULTI | replaced.as_ref().map_or(0, |_| REPLACE),
-        replaced: replaced.as_ref().map_or(0, number),
+        target: number(cgroup),
+        program: number(program),
+        attach_type,
+        flags: ALLOW_MULTI | replaced.map_or(0, |_| REPLACE),
+        replaced: replaced.map_or(0, number),
     };
     // SAFETY: the structure is the kernel's, and the descriptors are open.
     unsafe { bpf(PROG_ATTACH, &attach) }.map(drop)
 }
 
-/// The programs of the device controller that are attached to this cgroup itself.
-fn attached(cgroup: &File) -> io::Result<Vec<u32>> {
-    let mut ids = [0_u32; PROGRAMS_MAX];
+/// The programs of a type that are attached to this cgroup itself, or with the flag [`EFFECTIVE`] those that apply there: not
+/// more than `most`, else the error is ENOSPC.
+pub(crate) fn programs_of(
+    cgroup: &File,
+    attach_type: u32,
+    query_flags: u32,
+    most: usize,
+) -> io::Result<Vec<u32>> {
+    let mut ids = vec![0_u32; most];
     let mut query = Query {
         target: number(cgroup),
-        attach_type: CGROUP_DEVICE,
-        query_flags: 0,
+        attach_type,
+        query_flags,
         attach_flags: 0,
         ids: ids.as_mut_ptr() as u64,
         count: u32::try_from(ids.len()).unwrap_or(u32::MAX),
@@ -199,10 +218,12 @@ fn attached(cgroup: &File) -> io::Result<Vec<u32>> {
     };
     // SAFETY: the structure is the kernel's, and `ids` has room for so many numbers as it says.
     unsafe { bpf_into(PROG_QUERY, &mut query) }?;
-    Ok(ids[..(query.count as usize).min(ids.len())].to_vec())
+    ids.truncate(query.count as usize);
+    Ok(ids)
 }
 
-fn by_id(id: u32) -> io::Result<OwnedFd> {
+/// Opens a program.
+pub(crate) fn by_id(id: u32) -> io::Result<OwnedFd> {
     let by_id = ById {
         id,
         next_id: 0,

@@ -1,6 +1,9 @@
 //! A process of the tenant enters a lease.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
 
 use fabricbios_contract::{Caller, Entered, LocalRefusal};
 use fabricbios_helper::Pidfd;
@@ -8,10 +11,14 @@ use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::root::{Root, failed};
+use crate::{
+    caller,
+    root::{Root, failed},
+};
 
-/// Moves the caller into the cgroup. The kernel takes no pidfd there, so the number of the process is written; before
-/// and after, the pidfd shows that the number was the caller's all the time.
+/// Moves the caller into a cgroup of its own in that of the lease, where what limited it before limits it still. The kernel takes
+/// no pidfd there, so the number of the process is written; before and after, the pidfd shows that the number was the caller's
+/// all the time.
 pub fn enter(
     root: &Root,
     proc: &Tree,
@@ -30,13 +37,34 @@ pub fn enter(
     }
     check_process(proc, pid)?;
     let before = cgroup_of(proc, pid).map_err(fail)?;
-    let procs = root.name(&format!("{below}/cgroup.procs"));
+    let lease = format!("/{}", root.name(below));
+    if before != lease && Path::new(&before).starts_with(&lease) {
+        // It has entered before.
+        let at = root.fs().mount().join(before.trim_start_matches('/'));
+        return Ok(Entered::at(at.display().to_string()));
+    }
+    let group = caller::make(root, below, &before).map_err(LocalRefusal::Failed)?;
+    let moved = move_to(root, proc, &group, &before, pid, process);
+    moved.inspect_err(|_| caller::remove(root, &group))?;
+    Ok(Entered::at(root.path(&group).display().to_string()))
+}
+
+fn move_to(
+    root: &Root,
+    proc: &Tree,
+    group: &str,
+    before: &str,
+    pid: i32,
+    process: &OwnedFd,
+) -> Result<(), LocalRefusal> {
+    let fail = |why: String| LocalRefusal::Failed(StepError::new("enter", why));
+    let procs = root.name(&format!("{group}/cgroup.procs"));
     let written = root.fs().write(&procs, &pid.to_string());
     written.map_err(|error| LocalRefusal::Failed(failed("enter", &error)))?;
     root.passed("enter");
     if !is_alive(process) {
         // The number may belong to another process by now.
-        let entered = root.members("enter", below).map_err(LocalRefusal::Failed)?;
+        let entered = root.members("enter", group).map_err(LocalRefusal::Failed)?;
         if entered.contains(&pid) {
             let back = place_of_another(proc, pid, caller, before);
             let back = format!("{}/cgroup.procs", back.trim_start_matches('/'));
@@ -48,13 +76,13 @@ pub fn enter(
         return Err(fail(format!("process {pid} ended while it was moved")));
     }
     let now = cgroup_of(proc, pid).map_err(fail)?;
-    let wanted = format!("/{}", root.name(below));
+    let wanted = format!("/{}", root.name(group));
     if now != wanted {
         return Err(fail(format!(
             "process {pid} is in {now} and not in {wanted}"
         )));
     }
-    Ok(Entered::at(root.path(below).display().to_string()))
+    Ok(())
 }
 
 /// Where a process belongs that has just got the number of the caller. It began in the control group of the process that

@@ -1,6 +1,7 @@
 //! Cgroups of leases (cgroup v2): processes of tenants enter them, and end with them.
 
 mod bindings;
+mod caller;
 mod containers;
 mod controllers;
 mod devices;
@@ -8,7 +9,9 @@ mod end;
 mod enter;
 pub mod holders;
 mod hook;
+mod limits;
 mod process;
+mod programs;
 mod root;
 
 pub use bindings::{Admission, Bindings, Entry};
@@ -17,5 +20,6 @@ pub use devices::{DeviceNumber, allow_only};
 pub use end::{described, end_processes};
 pub use enter::enter;
 pub use hook::{HOOK, hook, hook_main};
+pub use limits::Limits;
 pub use process::Process;
 pub use root::{Cgroupfs, LEASE, Root, failed, join};

@@ -1,7 +1,7 @@
 //! Calls to a file system of cgroups.
 
 use std::{
-    fmt, fs,
+    fmt, fs, io,
     os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -12,6 +12,8 @@ use fabricbios_kernfs::{Error, Mount, Tree, mounts};
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::programs::carry_over;
 
 /// The calls to a file system of cgroups, so that a test has a kernel of its own. Paths are relative to the mount.
 pub trait Cgroupfs: fmt::Debug + Send + Sync + 'static {
@@ -53,6 +55,13 @@ pub trait Cgroupfs: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// The kernel refuses.
     fn rmdir(&self, path: &str) -> Result<(), Error>;
+
+    /// Attaches to the cgroup `to` every program that limits the processes of the cgroup `from`: which devices they open, which
+    /// addresses they use.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    fn carry_over(&self, from: &str, to: &str) -> io::Result<()>;
 }
 
 impl Cgroupfs for Tree {
@@ -82,6 +91,10 @@ impl Cgroupfs for Tree {
 
     fn rmdir(&self, path: &str) -> Result<(), Error> {
         Self::rmdir(self, path)
+    }
+
+    fn carry_over(&self, from: &str, to: &str) -> io::Result<()> {
+        carry_over(&self.root().join(from), &self.root().join(to))
     }
 }
 

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! /sys/fs/cgroup/fabricbios-1A2B3C4D          the node's root; cpuset.cpus.exclusive: all CPUs on offer
-//!   lease-ID                                  an exclusive lease: a cpuset partition
+//!   lease-ID                                  an exclusive lease: a cpuset partition; memory.max, pids.max
+//!     caller-ID                               the processes that entered from one cgroup: what limited them there
 //!   shared                                    cpuset.cpus: the CPUs on offer that no exclusive lease has
-//!     lease-ID                                a best_effort lease: cpu.max
+//!     lease-ID                                a best_effort lease: cpu.max; memory.max, pids.max
+//!       caller-ID
 //!   stuck-ID                                  processes of an ended lease that cannot die
 //! ```
 //!

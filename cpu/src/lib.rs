@@ -20,7 +20,7 @@ use std::{path::PathBuf, time::Duration};
 use fabricbios_wire::{CpuRange, NodeId};
 
 pub use end::CpuEnd;
-pub use fabricbios_cgroup::{Cgroupfs, Root};
+pub use fabricbios_cgroup::{Cgroupfs, Limits, Root};
 pub use path::CpuPath;
 pub use steps::STEPS;
 pub use store::{CpuConfig, CpuStore};

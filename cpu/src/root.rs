@@ -11,6 +11,8 @@ use crate::{
     list,
 };
 
+const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "pids"];
+
 /// The root cgroup of a running store.
 #[derive(Debug)]
 pub(crate) struct Prepared {
@@ -26,11 +28,11 @@ pub(crate) struct Prepared {
 /// # Errors
 /// The kernel does not give what every lease needs, or another process makes leases there.
 pub(crate) fn prepare(root: &Root, cpus: &[u32]) -> Result<Prepared, StepError> {
-    root.make(&["cpuset", "cpu"])?;
+    root.make(&CONTROLLERS)?;
     let lock = lock(root)?;
-    root.enable("", &["cpuset", "cpu"])?;
+    root.enable("", &CONTROLLERS)?;
     root.make_below("make shared", SHARED)?;
-    root.enable(SHARED, &["cpu"])?;
+    root.enable(SHARED, &["cpu", "memory", "pids"])?;
     if !root.exists("look for kill", &format!("{SHARED}/cgroup.kill"))? {
         let why = "this kernel has no cgroup.kill, which Linux 5.14 and later have: no lease could be ended";
         return Err(StepError::new("look for kill", why));

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::{LEASE, Root, described, end_processes};
+use fabricbios_cgroup::{LEASE, Limits, Root, described, end_processes};
 use fabricbios_contract::{Part, Store, TellCondition, stray_binding_id};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
@@ -41,6 +41,8 @@ pub struct CpuConfig {
     pub sys: Tree,
     /// `/proc`.
     pub proc: Tree,
+    /// What the processes of a lease can take, for each of its logical CPUs.
+    pub limits: Limits,
 }
 
 /// See the module.
@@ -64,6 +66,16 @@ enum Share {
     },
     /// The time of so many logical CPUs.
     Shared { cpus: u64 },
+}
+
+impl Share {
+    /// Its logical CPUs.
+    fn cpus(&self) -> u64 {
+        match self {
+            Self::Exclusive { groups, .. } => cpus_of(groups).len() as u64,
+            Self::Shared { cpus } => *cpus,
+        }
+    }
 }
 
 impl CpuStore {
@@ -123,6 +135,11 @@ impl CpuStore {
             groups: Vec::new(),
             sys,
             proc,
+            // No lease is made.
+            limits: Limits {
+                memory_bytes: 0,
+                processes: 0,
+            },
         })?;
         let release = |&lease: &LeaseId| {
             let released = store.release(stray_binding_id(ResourceId(0), lease), None, &|| ());
@@ -285,6 +302,7 @@ impl CpuStore {
         let (root, below, cpus) = (self.root(), exclusive(lease), cpus_of(groups));
         self.set_shared(&cpus.iter().copied().collect())?;
         root.mkdir("make lease", &below)?;
+        self.limit(&below, cpus.len() as u64)?;
         root.write_list("cpus", &format!("{below}/cpuset.cpus"), &cpus)?;
         let mut nodes: Vec<u32> = groups.iter().map(|it| it.node).collect();
         nodes.sort_unstable();
@@ -313,8 +331,19 @@ impl CpuStore {
             return Err(StepError::new("quota", why));
         }
         root.mkdir("make lease", &below)?;
+        self.limit(&below, cpus)?;
         root.write("quota", &format!("{below}/cpu.max"), &quota(cpus))?;
         self.check_shared(&below, cpus)
+    }
+
+    /// A lease of an earlier run keeps the limits that it has.
+    fn limit(&self, below: &str, cpus: u64) -> Result<(), StepError> {
+        let of_cpu = self.config.limits;
+        let limits = Limits {
+            memory_bytes: of_cpu.memory_bytes.saturating_mul(cpus),
+            processes: of_cpu.processes.saturating_mul(cpus),
+        };
+        limits.set(self.root(), below)
     }
 
     /// Checks the cgroup of a lease by what the kernel says.
@@ -482,6 +511,7 @@ impl Store for CpuStore {
         let opened = match found {
             Some(below) => self
                 .check_or_heal(&below, &share)
+                .and_then(|()| self.limit(&below, share.cpus()))
                 .map_err(BindError::Failed),
             None if order.adopts => {
                 let at = self.root().path("");

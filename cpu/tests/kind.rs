@@ -17,7 +17,7 @@ use fabricbios_contract::{
     Caller, DataPath, EndByName, Given, Guard, LocalAccess, LocalRefusal, Provider, Store,
     remote::{RemotePath, RemoteStore, serve_path, serve_store},
 };
-use fabricbios_cpu::{CpuConfig, CpuEnd, CpuPath, CpuStore, Root, Topology, Wanted};
+use fabricbios_cpu::{CpuConfig, CpuEnd, CpuPath, CpuStore, Limits, Root, Topology, Wanted};
 use fabricbios_lease::{
     BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, StepError,
 };
@@ -29,7 +29,12 @@ use kernel::{Kernel, Process};
 
 const CPUS: ResourceId = ResourceId(3);
 const ROOT: &str = "nodes/fb";
-const CONTROLLERS: &str = "cpuset cpu memory";
+const CONTROLLERS: &str = "cpuset cpu memory pids";
+/// For each logical CPU of a lease.
+const LIMITS: Limits = Limits {
+    memory_bytes: 1 << 30,
+    processes: 100,
+};
 
 /// What the watchdog was told.
 #[derive(Debug, Default)]
@@ -76,6 +81,7 @@ fn store(kernel: &Arc<Kernel>) -> Result<CpuStore, StepError> {
             .unwrap(),
         sys: kernel.tree("sys"),
         proc: kernel.tree("proc"),
+        limits: LIMITS,
     })
 }
 
@@ -155,6 +161,16 @@ impl World {
         let given = Given::Process(pidfd(process.pid));
         let entered = self.here.1.enter(LeaseId(lease), &caller, given);
         entered.map(|it| it.place)
+    }
+
+    /// The processes in a cgroup and in those below it.
+    fn members(&self, below: &str) -> Vec<i32> {
+        root(&self.kernel).members("look", below).unwrap()
+    }
+
+    /// The cgroups in that of a lease.
+    fn callers(&self, below: &str) -> Vec<String> {
+        root(&self.kernel).children("look", below).unwrap()
     }
 
     fn cut(&self, lease: u128) -> Vec<String> {
@@ -328,9 +344,8 @@ fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
         let lease = cores(1, &[2]);
         world.bound(&lease);
         let place = world.enter(1, &first, "red").unwrap();
-        assert!(place.ends_with(&name(1)), "{place}");
-        let members = format!("{}/cgroup.procs", name(1));
-        assert_eq!(world.text(&members), first.pid.to_string());
+        assert!(place.contains(&format!("{}/caller-", name(1))), "{place}");
+        assert_eq!(world.members(&name(1)), [first.pid]);
         let open = world.path.verify(binding_id(1), None).unwrap_err();
         assert!(open.detail.contains(&first.pid.to_string()), "{open}");
         assert!(
@@ -338,7 +353,7 @@ fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
             "removed under a tenant"
         );
         assert_eq!(world.cut(1), ["freeze", "kill", "read cgroup"]);
-        assert_eq!(world.text(&members), "");
+        assert_eq!(world.members(&name(1)), [0; 0]);
         assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "1");
         let refused = world.enter(1, &second, "red").unwrap_err();
         assert!(matches!(refused, LocalRefusal::NotActive(_)), "{refused}");
@@ -358,7 +373,6 @@ fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
     let (inside, late) = (world.kernel.spawn(), world.kernel.spawn());
     world.bound(&cores(1, &[2]));
     world.enter(1, &inside, "red").unwrap();
-    let members = format!("{}/cgroup.procs", name(1));
     let (entering, enter) = world.kernel.hold("cgroup.procs");
     let (killing, kill) = world.kernel.hold("cgroup.kill");
     thread::scope(|scope| {
@@ -374,7 +388,7 @@ fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
         assert!(extended.is_err(), "extended behind its cut");
         drop(kill);
         let until = Instant::now() + patience;
-        while !world.text(&members).is_empty() {
+        while !world.members(&name(1)).is_empty() {
             assert!(Instant::now() < until, "a process is left");
             thread::yield_now();
         }
@@ -382,7 +396,7 @@ fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
         let steps = cut.join().unwrap();
         assert_eq!(steps, ["freeze", "kill", "freeze", "kill", "read cgroup"]);
     });
-    assert_eq!(world.text(&members), "");
+    assert_eq!(world.members(&name(1)), [0; 0]);
     assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "1");
 }
 
@@ -425,17 +439,16 @@ fn a_new_binding_keeps_the_processes_and_one_after_a_cut_thaws_the_cgroup() {
         world.enter(1, &process, "red").unwrap();
         lease.binding_id.generation = Generation(2);
         world.bound(&lease);
-        let members = format!("{}/cgroup.procs", name(1));
-        assert_eq!(world.text(&members), process.pid.to_string());
+        assert_eq!(world.members(&name(1)), [process.pid]);
         // A cut of the binding before finds the newer one.
         world.path.revoke(binding_id(1), Linger::None).unwrap();
-        assert_eq!(world.text(&members), process.pid.to_string());
+        assert_eq!(world.members(&name(1)), [process.pid]);
         let cut = world.provider.cut(lease.binding_id, Linger::None).unwrap();
         assert_eq!(cut.steps().len(), 3);
         lease.binding_id.generation = Generation(3);
         world.bound(&lease);
         assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "0");
-        world.enter(1, &process, "red").unwrap();
+        world.enter(1, &world.kernel.spawn(), "red").unwrap();
     }
 }
 
@@ -495,8 +508,127 @@ fn only_the_callers_own_live_process_enters_a_lease_of_its_tenant_in_time() {
     process.end();
     let late = enter(caller(process.pid, true), Given::Process(ended));
     assert!(late.unwrap_err().to_string().contains("has ended"));
-    assert_eq!(world.text(&format!("{}/cgroup.procs", name(1))), "");
+    assert_eq!(world.callers(&name(1)), [""; 0]);
     enter(caller(other.pid, true), Given::Process(pidfd(other.pid))).unwrap();
+}
+
+#[test]
+fn a_lease_has_limits_of_memory_and_processes_for_each_of_its_cpus_and_keeps_them() {
+    for world in World::both() {
+        for (order, below, cpus) in [
+            (cores(1, &[2, 4]), name(1), 3_u64),
+            (time(2, 1), format!("shared/{}", name(2)), 1),
+        ] {
+            world.bound(&order);
+            let of = |file: &str| world.text(&format!("{below}/{file}"));
+            assert_eq!(of("memory.max"), (cpus << 30).to_string());
+            assert_eq!(of("memory.swap.max"), "0");
+            assert_eq!(of("pids.max"), (cpus * 100).to_string());
+        }
+        // A daemon that died before it limited the lease, and one with other settings.
+        let limit = |file: &str| format!("cgroup/{ROOT}/{}/{file}", name(1));
+        world.kernel.put(&limit("memory.max"), "max");
+        world.kernel.put(&limit("pids.max"), "7");
+        world.store.open(&cores(1, &[2, 4])).unwrap();
+        let of = |file: &str| world.text(&format!("{}/{file}", name(1)));
+        assert_eq!(of("memory.max"), (3_u64 << 30).to_string());
+        assert_eq!(of("pids.max"), "7");
+    }
+}
+
+#[test]
+fn what_limits_a_caller_limits_it_in_the_lease_too() {
+    let world = World::new(false);
+    let kernel = &world.kernel;
+    let fs: &dyn fabricbios_cpu::Cgroupfs = &**kernel;
+    kernel.limited("machine", &[("memory.max", "1000")], &["no packets"]);
+    let limits = [("memory.max", "2000"), ("pids.max", "20")];
+    kernel.limited("machine/box", &limits, &["no devices"]);
+    kernel.limited("machine/other", &[], &[]);
+    let processes: Vec<Process> = (0..4).map(|_| kernel.spawn()).collect();
+    let places = ["machine/box", "machine/box", "machine/other", ""];
+    for (process, at) in processes.iter().zip(places) {
+        let procs = format!("{at}/cgroup.procs");
+        fs.write(procs.trim_start_matches('/'), &process.pid.to_string())
+            .unwrap();
+    }
+    for (order, below) in [
+        (cores(1, &[2]), name(1)),
+        (time(2, 1), format!("shared/{}", name(2))),
+    ] {
+        world.bound(&order);
+        let lease = order.binding_id.lease_id.0;
+        let entered: Vec<String> = processes
+            .iter()
+            .map(|process| {
+                let place = world.enter(lease, process, "red").unwrap();
+                let (_, group) = place.split_once("/caller-").unwrap();
+                format!("{below}/caller-{group}")
+            })
+            .collect();
+        assert_eq!(entered[0], entered[1], "their limits are one");
+        let of = |at: &str, file: &str| world.text(&format!("{at}/{file}"));
+        let limits = |at: &str| (of(at, "memory.max"), of(at, "pids.max"));
+        assert_eq!(limits(&entered[0]), ("1000".into(), "20".into()));
+        assert_eq!(limits(&entered[2]), ("1000".into(), "max".into()));
+        assert_eq!(limits(&entered[3]), ("max".into(), "max".into()));
+        let programs = |at: &str| kernel.programs(&format!("{ROOT}/{at}"));
+        assert_eq!(programs(&entered[0]), ["no devices", "no packets"]);
+        assert_eq!(programs(&entered[2]), ["no packets"]);
+        assert_eq!(programs(&entered[3]), [""; 0]);
+        // The same again changes nothing.
+        let again = world.enter(lease, &processes[0], "red").unwrap();
+        assert!(again.ends_with(&entered[0]), "{again}");
+        assert_eq!(world.members(&below).len(), 4);
+        for (process, at) in processes.iter().zip(places) {
+            let procs = format!("{at}/cgroup.procs");
+            fs.write(procs.trim_start_matches('/'), &process.pid.to_string())
+                .unwrap();
+        }
+    }
+    // Those without processes go when the next one enters.
+    assert_eq!(world.callers(&name(1)).len(), 3);
+    world.enter(1, &processes[3], "red").unwrap();
+    assert_eq!(world.callers(&name(1)).len(), 1);
+}
+
+#[test]
+fn who_would_lose_a_limit_does_not_enter_and_stays_where_it_was() {
+    let world = World::new(false);
+    let kernel = &world.kernel;
+    let fs: &dyn fabricbios_cpu::Cgroupfs = &**kernel;
+    kernel.limited("box", &[("pids.max", "20")], &["no devices"]);
+    let process = kernel.spawn();
+    fs.write("box/cgroup.procs", &process.pid.to_string())
+        .unwrap();
+    world.bound(&cores(1, &[2]));
+    world.bound(&cores(2, &[4]));
+    world.bound(&cores(3, &[5]));
+    let refused = |lease| world.enter(lease, &process, "red").unwrap_err().to_string();
+    for refusal in ["programs", "pids.max"] {
+        kernel.refuse_writes(Some(refusal));
+        let why = refused(1);
+        assert!(why.contains("would end with its entry"), "{why}");
+        assert!(why.contains("/box"), "{why}");
+        assert_eq!(world.callers(&name(1)), [""; 0]);
+    }
+    kernel.refuse_writes(None);
+    // Root has put a process into the lease's own cgroup, which hands no controller on then.
+    let by_hand = kernel.spawn();
+    let procs = format!("{ROOT}/{}/cgroup.procs", name(3));
+    fs.write(&procs, &by_hand.pid.to_string()).unwrap();
+    let why = refused(3);
+    assert!(why.contains("would end with its entry"), "{why}");
+    assert_eq!(kernel.text("box/cgroup.procs"), process.pid.to_string());
+    kernel.put(&format!("proc/{}/cgroup", process.pid), "0::/../box");
+    let why = refused(2);
+    assert!(why.contains("does not see that cgroup"), "{why}");
+    kernel.put(&format!("proc/{}/cgroup", process.pid), "0::/box");
+    world.enter(2, &process, "red").unwrap();
+    // It would leave its lease.
+    let why = refused(1);
+    assert!(why.contains("another lease"), "{why}");
+    assert_eq!(world.members(&name(2)), [process.pid]);
 }
 
 #[test]
@@ -535,10 +667,7 @@ fn a_lease_goes_on_after_a_restart_or_is_an_error_and_never_made_anew() {
             ..order
         };
         assert_eq!(listed(&world.bound(&adopts(cores(1, &[2])))), "2-3");
-        assert_eq!(
-            world.text(&format!("{}/cgroup.procs", name(1))),
-            process.pid.to_string()
-        );
+        assert_eq!(world.members(&name(1)), [process.pid]);
         assert_eq!(
             world.text(&format!("{}/cpuset.cpus.partition", name(1))),
             "root"
@@ -571,6 +700,7 @@ fn a_start_with_fewer_cpus_succeeds_and_best_effort_leases_without_any_can_be_re
         groups: topology.select(&fewer, &[], &BTreeSet::new()).unwrap(),
         sys: kernel.tree("sys"),
         proc: kernel.tree("proc"),
+        limits: LIMITS,
     })
     .unwrap();
     let shared = format!("{ROOT}/shared/cpuset.cpus");
@@ -869,15 +999,19 @@ fn the_watchdog_ends_a_lease_by_its_name_alone() {
         let id = lease.binding_id.lease_id;
         world.enter(id.0, &process, "red").unwrap();
         end.end(id).unwrap();
-        assert_eq!(world.text(&format!("{at}/cgroup.procs")), "");
+        assert_eq!(world.members(&at), [0; 0]);
         assert_eq!(world.text(&format!("{at}/cgroup.freeze")), "1");
     }
 }
 
 #[test]
 fn a_host_that_cannot_do_it_is_told_what_is_missing() {
-    let error = store(&Arc::new(Kernel::new("memory cpu", true))).unwrap_err();
-    assert!(error.detail.contains("no controller `cpuset`"), "{error}");
+    for missing in ["cpuset", "memory", "pids"] {
+        let others: Vec<&str> = CONTROLLERS.split(' ').filter(|it| *it != missing).collect();
+        let error = store(&Arc::new(Kernel::new(&others.join(" "), true))).unwrap_err();
+        let expected = format!("no controller `{missing}`");
+        assert!(error.detail.contains(&expected), "{error}");
+    }
     let old = Arc::new(Kernel::new(CONTROLLERS, false));
     let world = World::on(old, false);
     let why = world.here.0.not_exclusive().unwrap();

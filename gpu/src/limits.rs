@@ -34,17 +34,15 @@ impl Limits {
     /// # Errors
     /// The kernel refuses.
     pub(crate) fn set(&self, root: &Root, below: &str) -> Result<(), StepError> {
-        for (file, value) in [
-            ("memory.max", self.memory_bytes),
-            ("memory.swap.max", 0),
-            ("memory.oom.group", 1),
-            ("pids.max", THREADS_MAX),
-        ] {
-            let file = format!("{below}/{file}");
-            // It is missing with its controller; a kernel without swap has no limit for that.
-            if root.exists(STEP, &file)? {
-                root.write(STEP, &file, &value.to_string())?;
-            }
+        let limits = fabricbios_cgroup::Limits {
+            memory_bytes: self.memory_bytes,
+            processes: THREADS_MAX,
+        };
+        limits.set(root, below)?;
+        let whole = format!("{below}/memory.oom.group");
+        // It is missing with its controller.
+        if root.exists(STEP, &whole)? {
+            root.write(STEP, &whole, "1")?;
         }
         Ok(())
     }

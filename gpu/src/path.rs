@@ -99,7 +99,10 @@ impl GpuPath {
         let (mut record, device) = self.of(lease).map_err(NotConnected::Lease)?;
         let into_cgroup = |pid: i32| {
             if let Some(root) = &self.gpus.root {
-                let procs = root.name(&format!("{}/cgroup.procs", below(lease)));
+                // A cgroup whose own cgroups have limits of callers takes no processes.
+                let place = format!("{}/worker", below(lease));
+                root.make_below("make worker cgroup", &place)?;
+                let procs = root.name(&format!("{place}/cgroup.procs"));
                 let moved = root.fs().write(&procs, &pid.to_string());
                 moved.map_err(|error| fabricbios_cgroup::failed("start worker", &error))?;
             }

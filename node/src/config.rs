@@ -36,6 +36,9 @@ pub const STATIC_ARENA_BYTES: u64 = 8 * SLOT_BYTES;
 /// What a lease of that memory has.
 pub const SLOT_BYTES: u64 = 8_192;
 
+/// A limit of the memory of processes is no less.
+const CPU_MEMORY_MIN: u64 = 1 << 20;
+
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
 #[derive(Debug, Parser)]
 #[command(name = "fabricbiosd", version, about, arg_required_else_help = true)]
@@ -217,6 +220,16 @@ pub struct Settings {
     #[arg(long, value_name = "PATH")]
     pub cpu_cgroup: Option<PathBuf>,
 
+    /// Most memory, without swap, of the processes of a CPU lease, for each of its logical CPUs [default: the memory of the
+    /// machine without --mem-bytes, divided by its online CPUs].
+    #[arg(long, value_name = "SIZE")]
+    #[serde(default, deserialize_with = "size")]
+    pub cpu_memory_max: Option<Size>,
+
+    /// Most processes and threads of a CPU lease, for each of its logical CPUs [default: 1024].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cpu_pids_max: Option<u32>,
+
     /// Network interface on which macvlan interfaces are offered for lease: their rates are shaped, and their tenants are
     /// held to their addresses. MBPS: megabits per second to offer, where the driver tells no speed, or less than it tells
     /// [repeatable; default: none].
@@ -365,6 +378,14 @@ impl Settings {
         if let Some(flag) = self.needs_cpus().filter(|_| self.cpus.is_none()) {
             return refuse(format!("{flag} without --cpus LIST: no CPU is leased"));
         }
+        if let Some(Size(bytes)) = self.cpu_memory_max.filter(|it| it.0 < CPU_MEMORY_MIN) {
+            return refuse(format!(
+                "--cpu-memory-max {bytes}: no program runs in less than {CPU_MEMORY_MIN} bytes"
+            ));
+        }
+        if self.cpu_pids_max == Some(0) {
+            return refuse("--cpu-pids-max 0: no program runs without a process".into());
+        }
         match (self.mem_bytes, self.rdma_device.as_deref()) {
             (Some(Size(bytes)), _) if bytes == 0 || bytes % PAGE_BYTES != 0 => refuse(format!(
                 "--mem-bytes {bytes}: memory is offered in whole pages of {PAGE_BYTES} bytes"
@@ -409,6 +430,8 @@ impl Settings {
         let flags = [
             ("--cpu-reserve", self.cpu_reserve.is_some()),
             ("--cpu-cgroup", self.cpu_cgroup.is_some()),
+            ("--cpu-memory-max", self.cpu_memory_max.is_some()),
+            ("--cpu-pids-max", self.cpu_pids_max.is_some()),
             (
                 "--cpu-isolation-policy",
                 self.cpu_isolation_policy.is_some(),
@@ -481,6 +504,8 @@ impl Settings {
             cpus: self.cpus.or(file.cpus),
             cpu_reserve: self.cpu_reserve.or(file.cpu_reserve),
             cpu_cgroup: self.cpu_cgroup.or(file.cpu_cgroup),
+            cpu_memory_max: self.cpu_memory_max.or(file.cpu_memory_max),
+            cpu_pids_max: self.cpu_pids_max.or(file.cpu_pids_max),
             macvlan_parent: first_filled(self.macvlan_parent, file.macvlan_parent),
             sriov_pf: self.sriov_pf.or(file.sriov_pf),
             net_vlan: first_filled(self.net_vlan, file.net_vlan),

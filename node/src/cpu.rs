@@ -15,20 +15,22 @@ use std::{
 use anyhow::{Context, anyhow, bail};
 use fabricbios_contract::Provider;
 use fabricbios_cpu::{
-    CpuConfig, CpuList, CpuPath, CpuStore, Group, Root, Topology, Wanted, default_root, list,
+    CpuConfig, CpuList, CpuPath, CpuStore, Group, Limits, Root, Topology, Wanted, default_root,
+    list,
 };
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
     AllocationMode, ClassOffer, ClassState, Durability, FenceScope, Offer, OfferedClass,
 };
 use fabricbios_wire::{
-    CpuCap, CpuIsolationClass, ResourceId, ResourceInventory, ResourceType, Transport, cpu_flags,
+    CpuCap, CpuIsolationClass, ResourceId, ResourceInventory, ResourceType, Size, Transport,
+    cpu_flags,
 };
 use nix::unistd::geteuid;
 
 use crate::{
     config::{CpuIsolationPolicy, Profile, Settings},
-    detect::{CPU_NAME, CpuFound, Detected, Sources, detect_cpu, resource_id},
+    detect::{CPU_NAME, CpuFound, Detected, Sources, detect_cpu, resource_id, total_bytes},
     inventory::{Described, ResourceStatus, describe},
     providers::{Continuity, Offered, Opened, Opening},
 };
@@ -72,6 +74,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let store = CpuStore::open(CpuConfig {
         root: root.clone(),
         groups,
+        limits: limits(settings, &sources.proc, found.topology.online.len())?,
         sys: sources.sys,
         proc: sources.proc.clone(),
     })
@@ -187,6 +190,30 @@ fn end_all(at: &Path) -> anyhow::Result<()> {
     let root = Root::at(at).map_err(|why| anyhow!("{why}"))?;
     CpuStore::end_all(&root, Tree::new("/sys"), Tree::new("/proc"))?;
     Ok(())
+}
+
+/// What the processes of a lease can take, for each of its logical CPUs. By default all leases together leave the node the share of
+/// the CPUs that are never leased. The kernel has 1,024 numbers of processes for each CPU, and no fewer than 32,768.
+fn limits(settings: &Settings, proc: &Tree, online: usize) -> anyhow::Result<Limits> {
+    const PROCESSES: u32 = 1024;
+    let memory_bytes = match settings.cpu_memory_max {
+        Some(Size(bytes)) => bytes,
+        None => {
+            let total = total_bytes(&proc.read("meminfo")?).with_context(|| {
+                let at = proc.root().join("meminfo");
+                format!(
+                    "{}: no `MemTotal: N kB`; --cpu-memory-max says how much a lease can have",
+                    at.display()
+                )
+            })?;
+            let leased = settings.mem_bytes.map_or(0, |it| it.0);
+            total.saturating_sub(leased) / (online.max(1) as u64)
+        }
+    };
+    Ok(Limits {
+        memory_bytes,
+        processes: settings.cpu_pids_max.unwrap_or(PROCESSES).into(),
+    })
 }
 
 fn groups(
@@ -364,6 +391,34 @@ mod tests {
         };
         let all: Vec<String> = offer.classes.iter().map(why).collect();
         all.try_into().unwrap()
+    }
+
+    #[test]
+    fn the_limits_of_all_leases_leave_the_node_its_share() {
+        let place = tempfile::tempdir().unwrap();
+        let proc = Tree::new(place.path());
+        let of = |settings: &Settings| limits(settings, &proc, 8).map_err(|it| format!("{it:#}"));
+        fs::write(place.path().join("meminfo"), "MemTotal: lots").unwrap();
+        let error = of(&Settings::default()).unwrap_err();
+        assert!(error.contains("--cpu-memory-max"), "{error}");
+        fs::write(place.path().join("meminfo"), "MemTotal: 4096 kB\n").unwrap();
+        let defaults = of(&Settings::default()).unwrap();
+        assert_eq!(
+            (defaults.memory_bytes, defaults.processes),
+            (512 << 10, 1024)
+        );
+        let given = of(&Settings {
+            mem_bytes: Some(Size(2 << 20)),
+            cpu_pids_max: Some(9),
+            ..Settings::default()
+        });
+        let given = given.unwrap();
+        assert_eq!((given.memory_bytes, given.processes), (256 << 10, 9));
+        let named = of(&Settings {
+            cpu_memory_max: Some(Size(7 << 20)),
+            ..Settings::default()
+        });
+        assert_eq!(named.unwrap().memory_bytes, 7 << 20);
     }
 
     #[test]

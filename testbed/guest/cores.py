@@ -23,7 +23,7 @@ def ready(cpus):
     programs()
     if len(numbers(read("/sys/devices/system/cpu/present"))) != cpus:
         skip(f"{cpus} CPUs in the guest, as the header of this suite asks for")
-    for name in ("cpuset", "cpu"):
+    for name in ("cpuset", "cpu", "memory", "pids"):
         if name not in read(CGROUPS / "cgroup.controllers").split():
             skip(f"controller {name} of cgroup v2")
     if not (TRACING / "events/sched/sched_switch/enable").exists():
@@ -84,7 +84,7 @@ def group_of(lease):
 
 
 def enter(lease, command, **more):
-    """Starts a program in the control group of the lease."""
+    """Starts a program in the control group of the lease, as root does by hand."""
     procs = group_of(lease) / "cgroup.procs"
     return subprocess.Popen(command, preexec_fn=lambda: procs.write_text(str(os.getpid())), **more)
 
@@ -105,10 +105,12 @@ def beside(*cpus, count=1):
 
 
 def members(at):
-    """The processes in a control group; none if it is gone."""
-    with contextlib.suppress(FileNotFoundError, OSError):
-        return {int(pid) for pid in read(at / "cgroup.procs").split()}
-    return set()
+    """The processes in a control group and in those below it; none if it is gone."""
+    found = set()
+    for group, *_ in os.walk(at):
+        with contextlib.suppress(OSError):
+            found |= {int(pid) for pid in read(f"{group}/cgroup.procs").split()}
+    return found
 
 
 def used_secs(at):

@@ -24,10 +24,11 @@ TERM_SECS = length(8, 5)
 TRACED_SECS = length(10, 4)
 CYCLES = int(os.environ.get("CPU_CYCLES", length(500, 15)))
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-# Those of a grant, then those of an end.
-GRANT_STEPS = ("make lease", "cpus", "mems", "exclusive", "partition", "thaw")
+# Those of a grant, then those of an entry and of an end.
+GRANT_STEPS = ("make lease", "limit lease", "cpus", "mems", "exclusive", "partition", "thaw")
+ENTER_STEPS = ("make caller", "limit caller", "enter")
 END_STEPS = ("freeze", "kill", "remove lease")
-SOME_STEPS = length((*GRANT_STEPS, *END_STEPS), ("partition", "kill"))
+SOME_STEPS = length((*GRANT_STEPS, *ENTER_STEPS, *END_STEPS), ("partition", "limit caller", "kill"))
 
 
 def inventory(suite, node):
@@ -149,8 +150,10 @@ def runs(suite, node):
     alice = node.tenant("alice")
     with leased(alice, 1, "whole_core") as lease:
         said = run_as(ALICE, lease, "sh", "-c", "id -u; cat /proc/self/cgroup; echo $MARK; exit 7")
-        expected = [str(ALICE), f"0::/{group_of(lease).relative_to(CGROUPS)}", "kept"]
-        suite.equal("run: user, control group, environment and status", (7, expected), (said.returncode, said.stdout.split("\n")[:3]))
+        uid, place, mark = said.stdout.split("\n")[:3]
+        suite.equal("run: user, environment and status", (7, str(ALICE), "kept"), (said.returncode, uid, mark))
+        own = f"0::/{group_of(lease).relative_to(CGROUPS)}/caller-"
+        suite.check("run: control group", place.startswith(own), own, place)
         said = run_as(ALICE, lease, "sh", "-c", f"echo $$ > {CGROUPS}/cgroup.procs")
         suite.check("run: it cannot leave", said.returncode and "denied" in said.stderr, "Permission denied", said)
         for name, uid, tenant in (("another tenant's user", BOB, "alice"), ("nobody's user", BOB + 1, "no tenant")):
@@ -361,6 +364,8 @@ def dies(suite, node):
         try:
             lease = alloc(alice, 1, "whole_core")
             subprocess.Popen(FORKS, preexec_fn=lambda lease=lease: (group_of(lease) / "cgroup.procs").write_text(str(os.getpid())))
+            if step in ENTER_STEPS:
+                run_as(ALICE, lease, "true")
             alice.free(lease)
         except (Refused, FileNotFoundError):
             pass

@@ -16,6 +16,7 @@ from checks import STOPPED_LATE_MS, Suite, length, until
 from fabric import Refused, program
 from gpus import (DEVICE, NODE, PATTERN, SHARED, SOCKET, GpuNode, alloc, cleared, copied, device_bytes, filled, gone, gpus, leased,
                   leases_again, program_of, ready, run_in, workers)
+from limited import CHARACTER, into, limited
 
 # Steps of a grant, of the use of a lease, and of an end.
 GRANT_STEPS = ("make record", "make lease", "device controller", "take containers", "write CDI spec", "open nodes")
@@ -77,6 +78,13 @@ def local_programs(suite):
         suite.equal("the environment names the device", lease["binding"]["gpu"]["uuid"], said.splitlines()[1])
         spec = pathlib.Path(f"/run/cdi/fabricbios-{lease['lease_id']}.json")
         suite.check("a CDI specification names it", str(NODE) in spec.read_text(), "the node", spec.read_text())
+        copied(alice, lease)
+        with limited("box", CHARACTER, memory_max="256M") as box:
+            done, said = finish(run_in(alice, lease, "python3", "-c", script, preexec_fn=into(box)))
+            opened = eval(said.splitlines()[0]) if done == 0 else {}
+            suite.equal("beside a session: what a program could not open before, it cannot open there", "Operation not permitted",
+                        opened.get(str(NODE)))
+        copied(alice, lease)
         process = run_in(alice, lease, "sh", "-c", "sleep 1000 & echo $! $$; exec sleep 1000")
         pids = [int(word) for word in process.stdout.readline().split()]
         alice.free(lease)

@@ -1,7 +1,8 @@
 //! A kernel for tests: cgroup files in a directory, with the rules of cpusets that leases rely on.
 
 use std::{
-    fs,
+    collections::BTreeMap,
+    fs, io,
     path::Path,
     process::{Child, Command},
     sync::{
@@ -37,7 +38,17 @@ struct Model {
     /// The next write to a file with this end of its name tells that it is there, and waits.
     held: Vec<(String, Sender<()>, Receiver<()>)>,
     has_exclusive: bool,
+    /// The programs that are attached to a cgroup, each of which refuses something.
+    programs: BTreeMap<String, Vec<&'static str>>,
 }
+
+/// The files of controllers that leases do not need on every machine.
+const LIMITS: [(&str, &str); 4] = [
+    ("memory", "memory.max"),
+    ("memory", "memory.high"),
+    ("memory", "memory.swap.max"),
+    ("pids", "pids.max"),
+];
 
 impl Kernel {
     pub(crate) fn new(controllers: &str, has_exclusive: bool) -> Self {
@@ -200,9 +211,48 @@ impl Kernel {
     fn set_members(&self, at: &str, members: &[i32]) {
         let lines: String = members.iter().map(|pid| format!("{pid}\n")).collect();
         fs::write(self.mount().join(at).join("cgroup.procs"), lines).unwrap();
-        let populated = u8::from(!members.is_empty());
-        let events = format!("populated {populated}\nfrozen 0\n");
-        fs::write(self.mount().join(at).join("cgroup.events"), events).unwrap();
+        for above in Path::new(at).ancestors() {
+            let (Some(above), false) = (above.to_str(), above == Path::new("")) else {
+                continue;
+            };
+            let mut groups = self.within(above).into_iter();
+            let populated = u8::from(groups.any(|it| !self.members(&it).is_empty()));
+            let events = format!("populated {populated}\nfrozen 0\n");
+            fs::write(self.mount().join(above).join("cgroup.events"), events).unwrap();
+        }
+    }
+
+    /// The cgroup, and those in it.
+    fn within(&self, at: &str) -> Vec<String> {
+        let mut groups = self.groups();
+        groups.retain(|it| Path::new(it).starts_with(at));
+        groups
+    }
+
+    /// A cgroup outside of the node's, whose processes have these limits; a test moves processes there.
+    pub(crate) fn limited(&self, at: &str, limits: &[(&str, &str)], programs: &[&'static str]) {
+        let fs: &dyn Cgroupfs = self;
+        let (parent, _) = at.rsplit_once('/').unwrap_or(("", at));
+        for controller in ["memory", "pids"] {
+            let file = format!("{parent}/cgroup.subtree_control");
+            fs.write(file.trim_start_matches('/'), &format!("+{controller}"))
+                .unwrap();
+        }
+        fs.mkdir(at).unwrap();
+        for (file, value) in limits {
+            fs.write(&format!("{at}/{file}"), value).unwrap();
+        }
+        self.model().programs.insert(at.to_owned(), programs.into());
+    }
+
+    /// The programs that refuse something to processes of a cgroup.
+    pub(crate) fn programs(&self, at: &str) -> Vec<&'static str> {
+        let model = self.model();
+        let of = |at: &Path| model.programs.get(at.to_str().unwrap()).cloned();
+        let mut found: Vec<_> = Path::new(at).ancestors().filter_map(of).flatten().collect();
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     fn cpus(&self, at: &str, file: &str) -> Vec<u32> {
@@ -229,9 +279,62 @@ impl Kernel {
 
     fn kill(&self, at: &str) {
         let immortal = self.model().immortal.clone();
-        let mut left = self.members(at);
-        left.retain(|pid| immortal.contains(pid));
-        self.set_members(at, &left);
+        for at in self.within(at) {
+            fs::write(self.mount().join(&at).join("cgroup.kill"), "1").unwrap();
+            let mut left = self.members(&at);
+            left.retain(|pid| immortal.contains(pid));
+            self.set_members(&at, &left);
+        }
+    }
+
+    /// What a cgroup gets from the controllers that the one above hands on.
+    fn add_files(&self, at: &str, controllers: &str) {
+        let has = |name: &str| controllers.split_whitespace().any(|it| it == name);
+        let mut files = Vec::new();
+        if has("cpuset") {
+            files.extend([
+                ("cpuset.cpus", ""),
+                ("cpuset.mems", ""),
+                ("cpuset.cpus.partition", "member"),
+            ]);
+            if self.model().has_exclusive {
+                files.push(("cpuset.cpus.exclusive", ""));
+            }
+        }
+        if has("cpu") {
+            files.push(("cpu.max", "max 100000"));
+        }
+        let of_limits = LIMITS.iter().filter(|(controller, _)| has(controller));
+        files.extend(of_limits.map(|(_, file)| (*file, "max")));
+        fs::write(
+            self.mount().join(at).join("cgroup.controllers"),
+            controllers,
+        )
+        .unwrap();
+        for (name, text) in files {
+            let file = self.mount().join(at).join(name);
+            if !file.exists() {
+                fs::write(file, text).unwrap();
+            }
+        }
+    }
+
+    /// A cgroup with processes of its own hands no controller on, and one that hands some on takes no process.
+    fn is_refused(&self, at: &str, file: &str, value: &str) -> bool {
+        let enabled = self
+            .files
+            .read(Path::new(at).join("cgroup.subtree_control"));
+        let available = self.files.read(Path::new(at).join("cgroup.controllers"));
+        match file {
+            _ if at.is_empty() => false,
+            "cgroup.procs" => !enabled.unwrap().is_empty(),
+            "cgroup.subtree_control" => {
+                let wanted = value.trim_start_matches('+');
+                let has = available.unwrap().split(' ').any(|it| it == wanted);
+                !has || !self.members(at).is_empty()
+            }
+            _ => false,
+        }
     }
 
     /// A partition is made of CPUs that the cgroup above has exclusively and no cgroup beside it names.
@@ -352,6 +455,9 @@ impl Cgroupfs for Kernel {
             return self.files.write(format!("{path}/refused"), value);
         }
         let (at, file) = path.rsplit_once('/').unwrap_or(("", path));
+        if self.is_refused(at, file, value) {
+            return self.files.write(format!("{path}/busy"), value);
+        }
         let has_members =
             |it: &String| it.starts_with(&format!("{at}/")) && !self.members(it).is_empty();
         if file == "cpuset.cpus" && value == "\n" && self.groups().iter().any(has_members) {
@@ -363,7 +469,15 @@ impl Cgroupfs for Kernel {
             "cgroup.subtree_control" => {
                 let enabled = self.files.read(path)?;
                 let more = value.trim_start_matches('+');
-                self.files.write(path, format!("{enabled} {more}").trim())?;
+                if !enabled.split(' ').any(|it| it == more) {
+                    let enabled = format!("{enabled} {more}");
+                    self.files.write(path, enabled.trim())?;
+                    let is_child =
+                        |it: &String| it.rsplit_once('/').map_or("", |(above, _)| above) == at;
+                    for child in self.groups().iter().filter(|it| is_child(it)) {
+                        self.add_files(child, enabled.trim());
+                    }
+                }
             }
             "cpuset.cpus.partition" => self.files.write(path, &self.partition(at, value))?,
             _ => self.files.write(path, value)?,
@@ -384,31 +498,17 @@ impl Cgroupfs for Kernel {
         let handed_on = self
             .files
             .read(Path::new(parent).join("cgroup.subtree_control"))?;
-        let mut files = vec![
-            ("cgroup.controllers", &*handed_on),
+        for (name, text) in [
             ("cgroup.subtree_control", ""),
             ("cgroup.procs", ""),
             ("cgroup.events", "populated 0\nfrozen 0\n"),
             ("cgroup.freeze", "0"),
             ("cgroup.kill", ""),
             ("cpuset.cpus.effective", ""),
-        ];
-        if handed_on.contains("cpuset") {
-            files.extend([
-                ("cpuset.cpus", ""),
-                ("cpuset.mems", ""),
-                ("cpuset.cpus.partition", "member"),
-            ]);
-            if self.model().has_exclusive {
-                files.push(("cpuset.cpus.exclusive", ""));
-            }
-        }
-        if handed_on.split(' ').any(|it| it == "cpu") {
-            files.push(("cpu.max", "max 100000"));
-        }
-        for (name, text) in files {
+        ] {
             fs::write(self.mount().join(path).join(name), text).unwrap();
         }
+        self.add_files(path, &handed_on);
         self.settle();
         Ok(())
     }
@@ -425,6 +525,22 @@ impl Cgroupfs for Kernel {
         }
         self.files.rmdir(path)?;
         self.settle();
+        Ok(())
+    }
+
+    fn carry_over(&self, from: &str, to: &str) -> io::Result<()> {
+        let _call = self.call.lock().unwrap();
+        if self.model().refused.as_deref() == Some("programs") {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let (wanted, has) = (self.programs(from), self.programs(to));
+        let missing = wanted.into_iter().filter(|it| !has.contains(it));
+        let mut model = self.model();
+        model
+            .programs
+            .entry(to.to_owned())
+            .or_default()
+            .extend(missing);
         Ok(())
     }
 }

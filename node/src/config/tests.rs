@@ -104,6 +104,15 @@ fn settings_that_make_no_sense_together_are_refused() {
             &["--cpu-cgroup", "/sys/fs/cgroup/a"],
             "--cpu-cgroup without --cpus",
         ),
+        (
+            &["--cpu-memory-max", "1GiB"],
+            "--cpu-memory-max without --cpus",
+        ),
+        (&["--cpu-pids-max", "9"], "--cpu-pids-max without --cpus"),
+        (
+            &["--cpus", "all", "--cpu-memory-max", "4KiB"],
+            "--cpu-memory-max 4096",
+        ),
         (&["--fbbu-half-sent-max", "1KiB"], "524288"),
         (
             &[

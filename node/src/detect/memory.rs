@@ -26,7 +26,8 @@ pub(super) fn detect(proc: &Tree, warnings: &mut Warnings) -> Option<MemFound> {
     })
 }
 
-fn total_bytes(meminfo: &str) -> Option<u64> {
+/// All memory of the machine, by `/proc/meminfo`.
+pub(crate) fn total_bytes(meminfo: &str) -> Option<u64> {
     bytes_of(meminfo, "MemTotal:")
 }
 

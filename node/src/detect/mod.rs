@@ -25,7 +25,7 @@ pub(crate) use cpu::NAME as CPU_NAME;
 pub use gpus::{GpuFound, GpuVendor};
 pub use inventory::resource_id;
 pub use memory::MemFound;
-pub(crate) use memory::available_bytes;
+pub(crate) use memory::{available_bytes, total_bytes};
 pub use nics::NicFound;
 
 /// The trees that detection reads.
