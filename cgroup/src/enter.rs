@@ -12,7 +12,7 @@ use fabricbios_lease::StepError;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::{
-    caller,
+    caller::{make, remove},
     root::{Root, failed},
 };
 
@@ -43,9 +43,9 @@ pub fn enter(
         let at = root.fs().mount().join(before.trim_start_matches('/'));
         return Ok(Entered::at(at.display().to_string()));
     }
-    let group = caller::make(root, below, &before).map_err(LocalRefusal::Failed)?;
-    let moved = move_to(root, proc, &group, &before, pid, process);
-    moved.inspect_err(|_| caller::remove(root, &group))?;
+    let group = make(root, below, &before).map_err(LocalRefusal::Failed)?;
+    let moved = move_to(root, proc, &group, &before, caller, process);
+    moved.inspect_err(|_| remove(root, &group))?;
     Ok(Entered::at(root.path(&group).display().to_string()))
 }
 
@@ -54,9 +54,10 @@ fn move_to(
     proc: &Tree,
     group: &str,
     before: &str,
-    pid: i32,
+    caller: &Caller,
     process: &OwnedFd,
 ) -> Result<(), LocalRefusal> {
+    let pid = caller.pid;
     let fail = |why: String| LocalRefusal::Failed(StepError::new("enter", why));
     let procs = root.name(&format!("{group}/cgroup.procs"));
     let written = root.fs().write(&procs, &pid.to_string());
@@ -87,14 +88,14 @@ fn move_to(
 
 /// Where a process belongs that has just got the number of the caller. It began in the control group of the process that
 /// started it. One of the caller's user belongs where the caller was: that may be a trick to get out.
-fn place_of_another(proc: &Tree, pid: i32, caller: &Caller, before: String) -> String {
+fn place_of_another(proc: &Tree, pid: i32, caller: &Caller, before: &str) -> String {
     let status = proc.read(format!("{pid}/status")).unwrap_or_default();
     let user = field(&status, "Uid").and_then(|it| it.split_whitespace().next()?.parse().ok());
     if user == Some(caller.uid) {
-        return before;
+        return before.to_owned();
     }
     let parent = field(&status, "PPid").and_then(|it| it.parse().ok());
-    { parent.and_then(|it| cgroup_of(proc, it).ok()) }.unwrap_or(before)
+    { parent.and_then(|it| cgroup_of(proc, it).ok()) }.unwrap_or_else(|| before.to_owned())
 }
 
 /// The number of a live process, from its pidfd.
@@ -171,7 +172,7 @@ mod tests {
         };
         let place_of = |status: &str| {
             write("77/status", status);
-            place_of_another(&proc, 77, &caller, "/user.slice".into())
+            place_of_another(&proc, 77, &caller, "/user.slice")
         };
         let stranger = place_of("Name:\tcron\nPPid:\t50\nUid:\t0\t0\t0\t0\n");
         assert_eq!(stranger, "/system.slice/cron.service");

@@ -6,14 +6,16 @@
 use std::{
     fs::{self, OpenOptions},
     io::{BufRead, BufReader, Write},
-    os::unix::process::CommandExt,
+    os::{fd::AsFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio, id},
     thread,
     time::Duration,
 };
 
-use fabricbios_cgroup::{Containers, DeviceNumber, allow_only};
+use fabricbios_cgroup::{Containers, DeviceNumber, LEASE, Root, allow_only, enter};
+use fabricbios_contract::{Caller, Entered, LocalRefusal};
+use fabricbios_helper::Pidfd;
 use fabricbios_kernfs::Tree;
 use fabricbios_wire::LeaseId;
 use tempfile::TempDir;
@@ -27,6 +29,9 @@ const STEPS: &[&str] = &[
     "freeze",
     "kill",
     "end containers",
+    "make caller",
+    "limit caller",
+    "enter",
 ];
 
 /// A control group that is removed at the end, with those in it.
@@ -182,6 +187,64 @@ fn registered_containers_end_with_the_lease_and_no_later_one_is_registered() {
     let refused = lease.register(pid(&children[2])).unwrap_err();
     assert!(refused.contains("over"), "{refused}");
     for child in children.iter_mut().chain([&mut later]) {
+        child.wait().unwrap();
+    }
+}
+
+/// A process enters a lease that has its cgroup in `node`.
+fn entered(node: &Group, lease: LeaseId, pid: i32) -> Result<Entered, LocalRefusal> {
+    let root = Root::at(&node.0).unwrap().with_steps(STEPS);
+    let caller = Caller {
+        uid: 0,
+        pid,
+        tenants: Vec::new(),
+        is_root: true,
+    };
+    let process = Pidfd::open(nix::unistd::Pid::from_raw(pid)).unwrap();
+    let process = process.as_fd().try_clone_to_owned().unwrap();
+    enter(
+        &root,
+        &Tree::new("/proc"),
+        &format!("{LEASE}{lease}"),
+        &caller,
+        &process,
+    )
+}
+
+#[test]
+#[ignore = "needs the lab: FABRICBIOS_LAB=1, root and cgroup v2"]
+fn who_enters_a_lease_opens_no_more_and_a_container_with_a_leased_device_does_not_enter() {
+    let (_place, records) = records();
+    let gpu = containers(&records, 1);
+    gpu.open().unwrap();
+    let (container, plain, node) = (
+        Group::new("container"),
+        Group::new("plain"),
+        Group::new("node"),
+    );
+    let lease = LeaseId(2);
+    let _cores = node.within(&format!("{LEASE}{lease}"));
+    allow_only("test", &plain.0, &[KMSG]).unwrap();
+    let mut children = [plain.sleep(), plain.sleep(), container.sleep()];
+    gpu.register(pid(&children[2])).unwrap();
+    let place = entered(&node, lease, pid(&children[0])).unwrap().place;
+    let group = Group(place.into());
+    assert_eq!(group.members().trim(), children[0].id().to_string());
+    assert!(group.opens("/dev/kmsg") && !group.opens("/dev/port"));
+    // Again from there: the program is attached already.
+    assert_eq!(
+        Path::new(&entered(&node, lease, pid(&children[1])).unwrap().place),
+        group.0
+    );
+    let within = container.within("within");
+    let mut deeper = within.sleep();
+    for child in [&children[2], &deeper] {
+        let refused = entered(&node, lease, pid(child)).unwrap_err().to_string();
+        assert!(refused.contains("ends with that lease"), "{refused}");
+    }
+    end(&gpu);
+    drop((within, group));
+    for child in children.iter_mut().chain([&mut deeper]) {
         child.wait().unwrap();
     }
 }
