@@ -41,6 +41,13 @@ const REGISTERED: &str = "trusted.fabricbios";
 /// A container has one process when its hook runs. The engine's own helpers may be beside it for a moment.
 const MEMBERS_MAX: usize = 64;
 
+impl Registered {
+    /// The engine removes an empty control group.
+    fn is_there(&self) -> bool {
+        inode(&self.root.path(&self.below)).ok() == Some(self.id)
+    }
+}
+
 /// The containers of one lease.
 #[derive(Clone, Debug)]
 pub struct Containers {
@@ -222,6 +229,38 @@ impl Containers {
         Ok(all)
     }
 
+    /// Takes no container any more. Returns those that are registered.
+    fn close(&self) -> Result<Vec<Registered>, StepError> {
+        let on_directory = |error: io::Error| failed("take no containers", &self.directory, &error);
+        match fs::remove_file(self.directory.join(OPEN)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(on_directory(error));
+            }
+            _ => {}
+        }
+        self.passed("take no containers");
+        self.registered().map_err(on_directory)
+    }
+
+    /// Takes no container any more; freezes and kills those that are registered, and waits for nobody's end. Returns whether
+    /// there are any.
+    ///
+    /// # Errors
+    /// A process of a container may run on.
+    pub fn kill(&self) -> Result<bool, StepError> {
+        let all = self.close()?;
+        let mut outcome = Ok(!all.is_empty());
+        // What cannot be ended in one place holds up no other.
+        for it in &all {
+            if let Err(error) = freeze_and_kill(&it.root, &it.below)
+                && it.is_there()
+            {
+                outcome = outcome.and(Err(error));
+            }
+        }
+        outcome
+    }
+
     /// Takes no container any more, and ends those that are registered: freezes and kills all of them, then waits for
     /// their ends, at most for `patience` in all. What is started in their control groups later opens no device.
     ///
@@ -230,15 +269,7 @@ impl Containers {
     pub fn end(&self, proc: &Tree, patience: Duration) -> Result<Proof, StepError> {
         const STEP: &str = "end containers";
         let began = Instant::now();
-        let on_directory = |error: io::Error| failed(STEP, &self.directory, &error);
-        match fs::remove_file(self.directory.join(OPEN)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(on_directory(error));
-            }
-            _ => {}
-        }
-        self.passed("take no containers");
-        let all = self.registered().map_err(on_directory)?;
+        let all = self.close()?;
         if all.is_empty() {
             return Ok(Proof::default());
         }
@@ -257,12 +288,11 @@ impl Containers {
             let left = patience.saturating_sub(began.elapsed());
             let ended = frozen
                 .and_then(|()| end_processes(&container.root, proc, &container.below, None, left));
-            if let Err(error) = ended {
-                // The engine removes an empty control group.
-                if inode(&at).ok() == Some(container.id) {
-                    outcome = outcome.and(Err(error));
-                    continue;
-                }
+            if let Err(error) = ended
+                && container.is_there()
+            {
+                outcome = outcome.and(Err(error));
+                continue;
             }
             found.push(match denied {
                 Ok(()) => at.display().to_string(),

@@ -4,6 +4,7 @@
 //! and nothing that ends access waits for it. Tables with few files come first: who fills one delays nobody's but his own.
 
 use std::{
+    cmp::Ordering,
     fs::{self, File},
     io::Read,
     path::{Path, PathBuf},
@@ -21,13 +22,15 @@ const FILES: libc::c_int = 2;
 const TOLD_BYTES_MAX: u64 = 256 << 10;
 
 /// A table of open files. Threads share one, unless one of them has left it (unshare(2), `CLONE_FILES`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// In their order those with the fewest files come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Table {
+    /// How many files it has; before Linux 6.2, how many it has room for.
+    files: u64,
     /// The process.
     pub pid: i32,
     thread: i32,
-    /// How many files it has; 0 before Linux 6.2, which does not tell.
-    files: u64,
 }
 
 /// Something that a process has open.
@@ -43,7 +46,7 @@ pub struct OpenFile {
 #[must_use]
 pub fn tables() -> Vec<Table> {
     let mut tables: Vec<Table> = pids().flat_map(tables_of).collect();
-    tables.sort_by_key(|it| it.files);
+    tables.sort_unstable();
     tables
 }
 
@@ -60,30 +63,49 @@ fn numbers(directory: PathBuf) -> impl Iterator<Item = i32> {
 /// The tables of one process. One that has ended has none; its first thread may have ended before the others.
 #[must_use]
 pub fn tables_of(pid: i32) -> Vec<Table> {
+    // In the kernel's order of tables: each of many threads may have one of its own.
     let mut tables: Vec<Table> = Vec::new();
     for thread in numbers(format!("/proc/{pid}/task").into()) {
-        if tables.iter().any(|it| shares_files(it.thread, thread)) {
+        let Err(place) = tables.binary_search_by(|it| compare_tables(it.thread, thread)) else {
             continue;
-        }
-        let at = format!("/proc/{pid}/task/{thread}/fd");
-        if let Ok(found) = fs::metadata(at) {
-            tables.push(Table {
-                pid,
-                thread,
-                files: found.len(),
-            });
+        };
+        let task = format!("/proc/{pid}/task/{thread}");
+        if let Ok(found) = fs::metadata(format!("{task}/fd")) {
+            let files = match found.len() {
+                0 => room(&task),
+                files => files,
+            };
+            let table = Table { pid, thread, files };
+            tables.insert(place, table);
         }
     }
     tables
 }
 
-/// A kernel without kcmp(2) does not tell; then each thread counts.
-fn shares_files(one: i32, other: i32) -> bool {
+/// The kernel's order of the tables of two threads. A kernel without kcmp(2) does not tell; then each thread counts.
+fn compare_tables(one: i32, other: i32) -> Ordering {
     // SAFETY: kcmp(2) takes five integers.
-    unsafe { libc::syscall(libc::SYS_kcmp, one, other, FILES, 0, 0) == 0 }
+    match unsafe { libc::syscall(libc::SYS_kcmp, one, other, FILES, 0, 0) } {
+        0 => Ordering::Equal,
+        2 => Ordering::Greater,
+        _ => Ordering::Less,
+    }
+}
+
+/// For how many files there is room in the table of a thread.
+fn room(task: &str) -> u64 {
+    let status = fs::read_to_string(format!("{task}/status")).unwrap_or_default();
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+    size.and_then(|it| it.trim().parse().ok()).unwrap_or(0)
 }
 
 impl Table {
+    /// Whether it has more files than so many.
+    #[must_use]
+    pub fn has_more_than(self, files: u64) -> bool {
+        self.files > files
+    }
+
     /// What is open there now.
     pub fn files(self) -> impl Iterator<Item = OpenFile> {
         links(format!("/proc/{}/task/{}/fd", self.pid, self.thread))
@@ -104,20 +126,27 @@ fn links(directory: String) -> impl Iterator<Item = OpenFile> {
     })
 }
 
+/// What a file is, under whatever name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// A character device.
+    Device(DeviceNumber),
+    /// Another file: the device that its file system is on, and its inode.
+    File(DeviceNumber, u64),
+}
+
 impl OpenFile {
-    /// Whether it is one of these devices, under whatever name. No file system is asked for news of the file, since one may not
-    /// answer.
+    /// What it is; `None`: a socket, a pipe and the like. No file system is asked for news of the file, since one may not answer.
+    #[must_use]
+    pub fn identity(&self) -> Option<Identity> {
+        let is_path = self.name.is_absolute();
+        is_path.then(|| identity(&self.at, AtFlags::STATX_DONT_SYNC))?
+    }
+
+    /// Whether it is one of these devices, under whatever name.
     #[must_use]
     pub fn is_one_of(&self, devices: &[DeviceNumber]) -> bool {
-        // Sockets, pipes and the like.
-        if !self.name.is_absolute() {
-            return false;
-        }
-        let found = statx(CWD, &self.at, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
-        found.is_ok_and(|it| {
-            FileType::from_raw_mode(it.stx_mode.into()) == FileType::CharacterDevice
-                && devices.contains(&(it.stx_rdev_major, it.stx_rdev_minor))
-        })
+        matches!(self.identity(), Some(Identity::Device(its)) if devices.contains(&its))
     }
 
     /// Whether it is a socket or a ring (io_uring) with files on their way: sent and not received, or registered. They are in
@@ -144,12 +173,33 @@ impl OpenFile {
     }
 }
 
+/// What the file at a path is.
+#[must_use]
+pub fn identity_at(path: &Path) -> Option<Identity> {
+    identity(path, AtFlags::empty())
+}
+
 /// The number of the character device at a path.
 #[must_use]
 pub fn device_at(path: &Path) -> Option<DeviceNumber> {
-    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE).ok()?;
-    let is_device = FileType::from_raw_mode(found.stx_mode.into()) == FileType::CharacterDevice;
-    is_device.then_some((found.stx_rdev_major, found.stx_rdev_minor))
+    match identity_at(path)? {
+        Identity::Device(number) => Some(number),
+        Identity::File(..) => None,
+    }
+}
+
+fn identity(at: &Path, flags: AtFlags) -> Option<Identity> {
+    let found = statx(CWD, at, flags, StatxFlags::TYPE | StatxFlags::INO).ok()?;
+    match FileType::from_raw_mode(found.stx_mode.into()) {
+        FileType::CharacterDevice => Some(Identity::Device((
+            found.stx_rdev_major,
+            found.stx_rdev_minor,
+        ))),
+        _ => Some(Identity::File(
+            (found.stx_dev_major, found.stx_dev_minor),
+            found.stx_ino,
+        )),
+    }
 }
 
 /// Whether a process is one of these, or was started by one of them, or by one that they started.

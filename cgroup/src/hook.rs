@@ -14,6 +14,9 @@ use crate::Containers;
 /// The subcommand that runs [`hook_main`].
 pub const HOOK: &str = "cdi-hook";
 
+/// The steps of the hook, for the test hook.
+const STEPS: &[&str] = &["register container"];
+
 /// A container's state has its annotations too.
 const STATE_BYTES_MAX: u64 = 4 << 20;
 
@@ -57,6 +60,6 @@ pub fn hook_main(records: &Path, lease: LeaseId) -> Result<(), String> {
             "the container's state says that its process is {pid}"
         ));
     }
-    let registered = Containers::of(records, lease, &[]).register(pid);
+    let registered = Containers::of(records, lease, STEPS).register(pid);
     registered.map_err(|why| format!("lease {lease}: {why}"))
 }

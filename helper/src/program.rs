@@ -45,6 +45,14 @@ impl Program {
         }
     }
 
+    /// The program of this process itself, without another copy: for a process that runs one from memory.
+    ///
+    /// # Errors
+    /// `/proc/self/exe` cannot be opened.
+    pub fn running() -> io::Result<Self> {
+        Ok(Self(Arc::new(File::open("/proc/self/exe")?)))
+    }
+
     /// Copies the program at `path`.
     ///
     /// # Errors

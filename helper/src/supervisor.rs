@@ -80,17 +80,23 @@ impl Supervisor {
     /// # Errors
     /// The supervisor cannot be started.
     pub fn start(program: &Program, argument: &str, lock: File) -> io::Result<Self> {
+        let supervisor = Self::when_needed(program, argument, lock);
+        supervisor.0.replace(&mut supervisor.0.running())?;
+        Ok(supervisor)
+    }
+
+    /// The same; the first call starts the supervisor.
+    #[must_use]
+    pub fn when_needed(program: &Program, argument: &str, lock: File) -> Self {
         let kind = Kind::Process {
             program: program.clone(),
             argument: argument.to_owned(),
             lock,
         };
-        let supervisor = Self(Arc::new(Inner {
+        Self(Arc::new(Inner {
             kind,
             running: Mutex::default(),
-        }));
-        supervisor.0.replace(&mut supervisor.0.running())?;
-        Ok(supervisor)
+        }))
     }
 
     /// For tests: makes calls in threads of this process.

@@ -1,6 +1,9 @@
 //! The supervisor process, which runs each call that may hang in a process of its own.
 
-use std::path::Path;
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 use fabricbios_helper::{Handler, Program, Supervisor, supervise};
@@ -19,10 +22,27 @@ const LOCK: &str = "calls.lock";
 /// # Errors
 /// The lock file cannot be opened, or no process can be started.
 pub fn start(program: &Program, state_dir: &Path) -> anyhow::Result<Supervisor> {
-    let lock = state_dir.join(LOCK);
-    let file = open_lock(&lock).with_context(|| format!("open {}", lock.display()))?;
+    let file = open(&lock_of(state_dir))?;
     Supervisor::start(program, SUBCOMMAND, file)
         .context("start the process that starts processes for calls that may hang")
+}
+
+/// The file that [`for_watchdog`] takes.
+pub(crate) fn lock_of(state_dir: &Path) -> PathBuf {
+    state_dir.join(LOCK)
+}
+
+/// The supervisor of a watchdog, whose program lies in memory: the first call starts it.
+///
+/// # Errors
+/// The lock file cannot be opened.
+pub(crate) fn for_watchdog(lock: &Path) -> anyhow::Result<Supervisor> {
+    let program = Program::running().context("open the program that runs")?;
+    Ok(Supervisor::when_needed(&program, SUBCOMMAND, open(lock)?))
+}
+
+fn open(lock: &Path) -> anyhow::Result<File> {
+    open_lock(lock).with_context(|| format!("open {}", lock.display()))
 }
 
 /// Runs the supervisor until the daemon is gone.

@@ -4,6 +4,7 @@
 //! one owner of the lease table), then [`dispatcher`] (which threads carry out orders).
 
 pub mod block;
+mod cdi;
 pub mod clock;
 pub mod config;
 pub mod cpu;

@@ -13,7 +13,9 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use fabricbios_cgroup::Process;
 use fabricbios_contract::{DataPath, EndByName, LocalAccess, Provider, Store};
+use fabricbios_helper::Supervisor;
 use fabricbios_lease::{Offer, StepError};
 use fabricbios_sriov::{
     macvlan::MacvlanEnd,
@@ -28,6 +30,7 @@ use nix::unistd::geteuid;
 use crate::{
     config::Settings,
     detect::{Detected, Sources, detect_nic},
+    helpers,
     inventory::{Described, ResourceStatus, describe},
     providers::{Continuity, Offered, OfferedResource, Opened, Opening},
 };
@@ -82,6 +85,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
              tenant may have which VLANs"
         );
     }
+    watchdog.passes("--calls", helpers::lock_of(settings.state_dir()));
     let mut provider = Provider::new();
     let mut paths = NetPaths::default();
     let mut resources: Vec<OfferedResource> = Vec::new();
@@ -172,14 +176,18 @@ pub struct NetEnd {
 }
 
 impl NetEnd {
-    /// With records in this directory.
+    /// With records in this directory. `supervisor` makes calls that may hang. `daemon`: its process.
     ///
     /// # Errors
     /// The kernel gives no socket for its links.
-    pub fn new(records: &Path) -> Result<Self, StepError> {
+    pub fn new(
+        records: &Path,
+        supervisor: Supervisor,
+        daemon: Option<Process>,
+    ) -> Result<Self, StepError> {
         Ok(Self {
             macvlans: MacvlanEnd::new(Arc::new(Netlink::open()?)),
-            functions: VfEnd::new(&places(records)),
+            functions: VfEnd::new(&places(records), supervisor, daemon),
         })
     }
 }

@@ -78,6 +78,8 @@ enum RunnerEvent {
     Send(WatchdogMessage),
     /// Leases of this kind are ended by name; the argument tells the process how to find them.
     Ends(ResourceType, OsString),
+    /// The command line of the process has this argument too.
+    Passes(&'static str, OsString),
     /// Start the process; the sender gets the outcome when it watches.
     Begin(Sender<io::Result<()>>),
     /// The watchdog with this number replied.
@@ -147,6 +149,11 @@ impl Watchdog {
     /// them. To be called before [`Watchdog::begin`]; the first call for a kind counts.
     pub fn ends(&self, kind: ResourceType, argument: impl Into<OsString>) {
         self.tell(RunnerEvent::Ends(kind, argument.into()));
+    }
+
+    /// The process gets `name value` in its command line. To be called before [`Watchdog::begin`].
+    pub fn passes(&self, name: &'static str, value: impl Into<OsString>) {
+        self.tell(RunnerEvent::Passes(name, value.into()));
     }
 
     /// What a path of this kind tells the watchdog, after [`Watchdog::ends`].

@@ -18,7 +18,7 @@ from vf import MACS, TERM_SECS, alloc, enter, flow, hand_over, namespace, net
 
 CYCLES = length(100, 6)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-VFIO_STEPS = ("write CDI spec", "remove CDI spec", "kill holders", "end holders")
+VFIO_STEPS = ("take containers", "write CDI spec", "remove CDI spec", "take no containers", "end holders")
 STEPS = ("claim function", "set address", "set VLAN", "set rate", "bind driver", "name interface", "set interface up", "bus master off",
          "unbind driver", "reset function", "remove record", *VFIO_STEPS)
 SOME_STEPS = length(STEPS, ("claim function", "bind driver", "end holders", "unbind driver"))
@@ -254,7 +254,8 @@ def main():
                 suite.section(section, suite, node)
                 same_as(suite, section.__name__, start)
             vf_ends.build_driver(place)
-            for section in (vf_ends.virtual_machines, vf_ends.container, vf_ends.without_daemon, *length((vf_ends.loud_neighbour,), ())):
+            for section in (vf_ends.virtual_machines, vf_ends.container, vf_ends.closed_container, vf_ends.hooks, vf_ends.without_daemon, vf_ends.crowd,
+                            vf_ends.beside_a_search, vf_ends.resets, *length((vf_ends.loud_neighbour,), ())):
                 suite.section(section, suite, node, place)
                 same_as(suite, section.__name__, start)
             suite.section(dies, suite, node, start)

@@ -108,6 +108,14 @@ def is_bus_master(function):
         return bool(config.read(6)[4] & 4)
 
 
+def turn_on(function):
+    """Lets the function reach memory again, as a reset by its driver may."""
+    with open(DEVICES / function / "config", "r+b", buffering=0) as config:
+        command = config.read(6)[4]
+        config.seek(4)
+        config.write(bytes([command | 4]))
+
+
 def state():
     """Everything that a release must bring back."""
     return {name: (settings()[number], driver(name), is_bus_master(name), (DEVICES / name / "driver_override").read_text().strip("\n") or "(null)")

@@ -1,18 +1,40 @@
 #!/usr/bin/python3
 """Sections of suite_net_vf.py in which a tenant has a function through vfio, nobody obeys a deadline, or a neighbour is loud."""
 import contextlib
+import json
 import os
 import pathlib
 import signal
 import subprocess
+import sys
+import time
 
 import podman
+import rtnl
 import vf
 from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, give_back
 from frames import Flood, Listener, ends_on_time
 from vf import MACS, TERM_SECS, alloc, flow, hand_over, namespace, net, sh
 
 DRIVER_PROTOCOL = 0x88B6
+UNCHECKED = "FABRICBIOS_UNCHECKED_DRIVER"
+NOBODY = 65534
+# A process that has many threads and files, and nothing else to do.
+CROWD = """import os, resource, threading, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (11000, 11000))
+os.setuid(65534)
+files = [os.open("/dev/null", os.O_RDONLY) for _ in range(10000)]
+for _ in range(100): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+print("ready", flush=True)
+time.sleep(600)"""
+# Has the group in a socket, and no descriptor of it.
+HIDDEN = """import os, socket, sys, time
+group = os.open(sys.argv[1], os.O_RDWR)
+ends = socket.socketpair()
+socket.send_fds(ends[0], [b"x"], [group])
+os.close(group)
+print("ready", flush=True)
+time.sleep(600)"""
 
 
 def build_driver(place):
@@ -45,7 +67,7 @@ def is_over(suite, name, node, *leases):
     for lease in leases:
         node.operator.wait_until(lease, "expired")
         vf.until(lambda lease=lease: vf.driver(net(lease)["pci_bdf"]) is None, 60, "the release")
-    suite.equal(f"{name}: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+    suite.equal(f"{name}: nothing is fenced", [], fences(node))
 
 
 def virtual_machines(suite, node, place):
@@ -90,7 +112,173 @@ exec 3<>/dev/vfio/{group} && echo open; exec {podman.BUSYBOX} sleep 600"""
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     suite.check("podman: it refuses the name then", refused.returncode and name in refused.stderr and not refused.stdout, name, refused)
     give_back(bob, other)
-    suite.equal("podman: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+    suite.equal("podman: nothing is fenced", [], fences(node))
+
+
+@contextlib.contextmanager
+def program(text, *arguments):
+    """A running program of Python that has said that it is ready."""
+    with subprocess.Popen([sys.executable, "-c", text, *map(str, arguments)], stdout=subprocess.PIPE, text=True) as running:
+        try:
+            if running.stdout.readline().strip() != "ready":
+                raise RuntimeError(f"{text}: not ready")
+            yield running
+        finally:
+            running.kill()
+
+
+def fences(node):
+    """What is fenced."""
+    return node.operator.ask("fence", "list")["fences"]
+
+
+@contextlib.contextmanager
+def waiting_container(suite, name, place, lease):
+    """A container that has the group and opens it only when it is asked to."""
+    script = f"echo ready; read line; exec 3<>/dev/vfio/{net(lease)['vfio_group']} && echo opened"
+    command = podman.container(place, net(lease)["cdi_device"], script, "--interactive")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            suite.equal(f"{name}: the container runs", "ready", running.stdout.readline().strip() or running.stderr.read())
+            yield running
+        finally:
+            running.kill()
+
+
+def opens_nothing(suite, name, running, lease, again):
+    """What the container of the earlier lease can do while the next lease has the group."""
+    suite.equal(f"{name}: the next lease has the group", net(lease)["vfio_group"], net(again)["vfio_group"])
+    with contextlib.suppress(BrokenPipeError):
+        os.write(running.stdin.fileno(), b"open\n")
+    suite.equal(f"{name}: the earlier container was killed", 128 + signal.SIGKILL, running.wait(60))
+    suite.equal(f"{name}: it has opened nothing", "", running.stdout.read())
+
+
+def closed_container(suite, node, place):
+    """A container that had the group, and not open at the cut, cannot open it when the next lease has it; also if the cut was the
+    watchdog's."""
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    lease = alloc(alice, "vfio")
+    with waiting_container(suite, "closed at the cut", place, lease) as running:
+        give_back(alice, lease)
+        alice.wait_until(lease, "freed")
+        vf.until(lambda: vf.driver(net(lease)["pci_bdf"]) is None, 30, "the release")
+        again = alloc(bob, "vfio")
+        opens_nothing(suite, "closed at the cut", running, lease, again)
+        give_back(bob, again)
+    lease = alloc(alice, "vfio", secs=TERM_SECS + 10)
+    with waiting_container(suite, "a dead daemon", place, lease) as running:
+        node.kill()
+        suite.equal("a dead daemon: the watchdog ends the container", 128 + signal.SIGKILL, running.wait(TERM_SECS + 60))
+        suite.check("a dead daemon: at the deadline, not before", time.time() >= lease["expires_at_unix_ms"] / 1e3)
+        node.start()
+        is_over(suite, "a dead daemon, container", node, lease)
+        again = alloc(bob, "vfio")
+        opens_nothing(suite, "a dead daemon", running, lease, again)
+        give_back(bob, again)
+    suite.equal("closed containers: nothing is fenced", [], fences(node))
+
+
+def hooks(suite, node, place):
+    """The hook of a lease's specification lets a container start only if it ends with the lease."""
+    alice = node.tenant("alice")
+    lease = alloc(alice, "vfio")
+    text = json.loads(specification(lease).read_text(encoding="utf-8"))
+    hook = text["devices"][0]["containerEdits"]["hooks"][0]
+    suite.equal("hook: when the engine calls it", "createRuntime", hook["hookName"])
+
+    def call(name, pid, word, **more):
+        done = subprocess.run([hook["path"], *hook["args"][1:]], input=json.dumps({"pid": pid}), capture_output=True, text=True, check=False, **more)
+        suite.check(f"hook: {name} is {'refused' if word else 'taken'}", bool(done.returncode) == bool(word) and word in done.stderr, word, done)
+    command = podman.container(place, net(lease)["cdi_device"], "echo ready", "--cgroups=disabled")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    suite.check("hook: a container without a control group does not start", done.returncode and "ready" not in done.stdout, "a refusal", done)
+    with waiting_container(suite, "hook", place, lease):
+        registered = list(pathlib.Path("/run").glob(f"fabricbios-*/net/{lease['lease_id']}.containers/*"))
+        groups = [it.read_text(encoding="utf-8") for it in registered if it.name.isdigit()]
+        suite.equal("hook: one control group is registered", 1, len(groups))
+        first = int(pathlib.Path(f"/sys/fs/cgroup{groups[0]}/cgroup.procs").read_text(encoding="utf-8").split()[0])
+        call("the same container again", first, "")
+        call("a stranger's call", first, "ermission denied", user=NOBODY)
+        call("a process of the node", os.getpid(), "control group")
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        call("a container that is gone", gone.pid, str(gone.pid))
+        give_back(alice, lease)
+        alice.wait_until(lease, "freed")
+        for _ in range(2):
+            call("an ended lease", first, "the lease is over")
+    suite.equal("hook: nothing is fenced", [], fences(node))
+
+
+def crowd(suite, node, place):
+    """A local user with 100 threads and 10,000 open files delays no cut, also of a holder that keeps the device alone."""
+    alice = node.tenant("alice")
+    with program(CROWD):
+        lease = alloc(alice, "vfio", secs=TERM_SECS + 4, mac=MACS[0])
+        with driven(place, lease, only_device=True) as (holder, heard):
+            suite.check("beside a crowd: frames flow", heard.flows())
+            ends_on_time(suite, "beside a crowd", lease, heard)
+            suite.equal("beside a crowd: the process with the function is killed", -signal.SIGKILL, holder.wait(30))
+            is_over(suite, "beside a crowd", node, lease)
+    proof = node.operator.query(lease).get("proof", [])
+    print(f"   beside a crowd: {proof}", flush=True)
+
+
+def beside_a_search(suite, node, _place):
+    """While the watchdog looks for who hides a group, it ends a neighbour's lease on time."""
+    alice, bob = node.tenant("alice"), node.tenant("bob")
+    lease = alloc(alice, "vfio", secs=TERM_SECS + 4)
+    with namespace("tenant") as path, program(HIDDEN, f"/dev/vfio/{net(lease)['vfio_group']}") as hidden:
+        other = alloc(bob, "netns", secs=TERM_SECS + 6)
+        hand_over(other, path)
+        with flow(other, path) as heard:
+            suite.check("beside a search: frames flow", heard.flows())
+            node.kill()
+            ends_on_time(suite, "beside a search", other, heard)
+            suite.equal("beside a search: no function is bus master", [],
+                        [it for it in (net(lease)["pci_bdf"], net(other)["pci_bdf"]) if vf.is_bus_master(it)])
+            suite.equal("beside a search: who hides the group lives", None, hidden.poll())
+            hidden.kill()
+            hidden.wait()
+            node.start()
+            is_over(suite, "beside a search", node, lease, other)
+
+
+def resets(suite, node, _place):
+    """A driver that nobody has checked is unbound within the proof: while a neighbour keeps the kernel's lock of links, so that
+    unbinding waits, bus mastering goes off again whenever the tenant turns it on. Also by the watchdog."""
+    alice = node.tenant("alice")
+    node.stop()
+    node.environment[UNCHECKED] = "igb"
+    node.start()
+    for name in ("a reset", "a reset, a dead daemon"):
+        with namespace("tenant") as path:
+            lease = alloc(alice, "netns", secs=TERM_SECS + 4)
+            function = net(lease)["pci_bdf"]
+            hand_over(lease, path)
+            with flow(lease, path) as heard:
+                suite.check(f"{name}: frames flow", heard.flows())
+                if name == "a reset, a dead daemon":
+                    node.kill()
+                with rtnl.held():
+                    vf.turn_on(function)
+                    time.sleep(max(0.0, lease["expires_at_unix_ms"] / 1e3 - time.time()))
+                    for _ in range(20):
+                        vf.until(lambda: not vf.is_bus_master(function), 20, f"{name}: bus mastering off")
+                        vf.turn_on(function)
+                    vf.until(lambda: not vf.is_bus_master(function), 20, f"{name}: bus mastering off")
+                    suite.check(f"{name}: it goes off 20 times while unbinding waits", vf.driver(function) == "igbvf", "igbvf", vf.driver(function))
+                vf.until(lambda: vf.driver(function) is None, 30, f"{name}: the driver is unbound")
+                suite.check(f"{name}: silence", heard.is_silent(1))
+                if name == "a reset, a dead daemon":
+                    node.start()
+                is_over(suite, name, node, lease)
+    proof = node.operator.query(lease).get("proof", [])
+    print(f"   {name}: {proof}", flush=True)
+    node.stop()
+    node.environment.clear()
+    node.start()
 
 
 def without_daemon(suite, node, place):

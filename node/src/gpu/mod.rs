@@ -28,6 +28,7 @@ use nix::unistd::geteuid;
 
 use self::offer::{OfferedGpu, offer, session_slots};
 use crate::{
+    cdi,
     config::Settings,
     descriptors,
     providers::{Continuity, Offered, OfferedResource, Opened, Opening, own_program},
@@ -239,7 +240,7 @@ fn gpus(opening: &Opening<'_>) -> anyhow::Result<Gpus> {
         records: records(&opening.node_id),
         cgroup: mount.map(|mount| mount.place.join(format!("fabricbios-gpu-{node}"))),
         worker_memory_max: worker_memory_max(opening.settings)?,
-        cdi: { opening.settings.cdi_dir.clone() }.unwrap_or_else(|| PathBuf::from("/run/cdi")),
+        cdi: cdi::directory(opening.settings)?,
         tenants: tenants(opening.settings),
         hook: own_program()?,
         supervisor: opening.supervisor.clone(),

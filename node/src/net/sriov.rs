@@ -1,26 +1,23 @@
 //! Virtual functions of a network card on offer.
 
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr, sync::Arc};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use fabricbios_sriov::{
     netlink::Netlink,
     vf::{Card, CardConfig, VfEnd, VfPath, VfStore},
 };
 use fabricbios_wire::ResourceType;
-use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use super::{Interface, interface_and_number, places, records};
 use crate::{
+    cdi,
     detect::resource_id,
     providers::{Opening, own_program},
 };
 
 /// In an error.
 const END: &str = "end leases of virtual functions that an earlier run has left; offer their card again with --sriov-pf, or end the process named here";
-
-/// Where container engines look.
-const CDI: &str = "/run/cdi";
 
 /// `IFNAME` or `IFNAME=N`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +56,7 @@ impl FromStr for SriovPf {
 /// Opens what `--sriov-pf` asks for.
 ///
 /// # Errors
-/// The card has no virtual functions to lease, or the directory for container engines is no tmpfs.
+/// The card has no virtual functions to lease, or others can write to the directory for container engines.
 pub(super) fn open(
     opening: &Opening<'_>,
     netlink: &Arc<Netlink>,
@@ -72,13 +69,12 @@ pub(super) fn open(
         ..
     } = *opening;
     let records = records(&node_id);
-    let end = VfEnd::new(&places(&records));
+    let end = VfEnd::new(&places(&records), supervisor.clone(), None);
     let Some(SriovPf { interface, count }) = settings.sriov_pf.clone() else {
         end.end_unoffered(None).context(END)?;
         return Ok(None);
     };
-    let cdi = settings.cdi_dir.clone().unwrap_or_else(|| CDI.into());
-    check_tmpfs(&cdi)?;
+    let cdi = cdi::directory(settings)?;
     let card = Card::open(CardConfig {
         interface,
         count,
@@ -117,19 +113,6 @@ pub(super) fn open(
         path: path.clone(),
         local: path,
     }))
-}
-
-/// A specification must not outlive a reboot: it names a device of the machine.
-fn check_tmpfs(cdi: &PathBuf) -> anyhow::Result<()> {
-    std::fs::create_dir_all(cdi)
-        .map_err(|error| anyhow!("--cdi-dir {}: {error}", cdi.display()))?;
-    if statfs(cdi)?.filesystem_type() != TMPFS_MAGIC {
-        bail!(
-            "--cdi-dir {}: it must be a tmpfs, which a reboot empties",
-            cdi.display()
-        );
-    }
-    Ok(())
 }
 
 #[cfg(test)]

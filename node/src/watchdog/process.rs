@@ -13,12 +13,14 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use fabricbios_cgroup::Process;
 use fabricbios_cpu::CpuEnd;
 use fabricbios_gpu::GpuEnd;
 use fabricbios_lease::StepError;
 use fabricbios_wire::{NodeId, ResourceType};
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl::set_name;
+use nix::unistd::getppid;
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 
 use super::{
@@ -33,7 +35,7 @@ use super::{
 };
 use crate::{
     detached::outlive_the_daemon,
-    log_format,
+    helpers, log_format,
     mailbox::{Mailbox, Sender},
     net::NetEnd,
     workers::raise_priority,
@@ -52,8 +54,11 @@ pub struct Arguments {
     #[arg(long)]
     cpu: Option<PathBuf>,
     /// End leases of network functions with records in this directory
-    #[arg(long)]
+    #[arg(long, requires = "calls")]
     net: Option<PathBuf>,
+    /// The file in which calls that may hang take their locks
+    #[arg(long)]
+    calls: Option<PathBuf>,
     /// End leases of GPUs with records in this directory
     #[arg(long)]
     gpu: Option<PathBuf>,
@@ -74,8 +79,10 @@ impl Arguments {
             let end = CpuEnd::at(path).map_err(anyhow::Error::msg)?;
             ends.push((ResourceType::Cpu, Box::new(end)));
         }
-        if let Some(records) = &self.net {
-            ends.push((ResourceType::Net, Box::new(NetEnd::new(records)?)));
+        if let (Some(records), Some(calls)) = (&self.net, &self.calls) {
+            let daemon = Process::of(getppid().as_raw());
+            let end = NetEnd::new(records, helpers::for_watchdog(calls)?, daemon)?;
+            ends.push((ResourceType::Net, Box::new(end)));
         }
         if let Some(records) = &self.gpu {
             ends.push((ResourceType::Gpu, Box::new(GpuEnd::at(records)?)));

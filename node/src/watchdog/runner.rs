@@ -108,6 +108,7 @@ impl Runner {
                     .extend([format!("--{kind}").into(), argument]);
             }
             RunnerEvent::Ends(..) => {}
+            RunnerEvent::Passes(name, value) => self.arguments.extend([name.into(), value]),
             RunnerEvent::Begin(waiting) => {
                 self.waiting = Some(waiting);
                 self.start();

@@ -9,10 +9,13 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::PciFunction;
 use serde::{Deserialize, Serialize};
 
-use super::pci::{Pci, file_of};
+use super::{
+    holders::EndHolders,
+    pci::{Pci, file_of},
+};
 
 /// Longest wait for one call. Some cards take seconds to make their functions.
-const SILENCE_MAX: Duration = Duration::from_secs(20);
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// Something to do with one function, in a process of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +45,7 @@ pub enum Act {
 /// The calls that a supervisor must be able to make.
 #[must_use]
 pub fn calls() -> Vec<Handler> {
-    vec![Handler::of::<FunctionCall>()]
+    vec![Handler::of::<FunctionCall>(), Handler::of::<EndHolders>()]
 }
 
 impl Call for FunctionCall {
@@ -146,7 +149,7 @@ impl Operator {
         self.call("reset function", function, Act::Reset)
     }
 
-    /// Fails with the system's words if any process has the group open, also one that no descriptor names.
+    /// Fails with the system's words if any process has the group open.
     pub(super) fn check_free(&self, function: PciFunction, group: &Path) -> Result<(), StepError> {
         let group = group.to_string_lossy().into_owned();
         self.call("open vfio group", function, Act::Open(group))

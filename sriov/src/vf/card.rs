@@ -9,10 +9,9 @@ use fabricbios_lease::{
 use fabricbios_wire::{Enforcement, LeaseId, PciFunction, ResourceId};
 
 use super::{
-    call::{Act, Operator},
+    call::{Act, Operator, SILENCE_MAX},
     cut::{Cutter, ENDS_WITHIN},
     drivers::{self, Driver},
-    holders,
     links::Links,
     pci::{Pci, file_of},
     record::Records,
@@ -32,6 +31,9 @@ pub(super) const VFIO: &str = "vfio-pci";
 /// The time limit of a cut: the wait for the end of killed holders, and a second for the rest.
 const CUT_WITHIN: Duration = ENDS_WITHIN.saturating_add(Duration::from_secs(1));
 
+/// The same where the proof waits until a driver is unbound.
+const UNBOUND_WITHIN: Duration = SILENCE_MAX.saturating_add(Duration::from_secs(1));
+
 /// How often the link of the card is looked at, and how long between.
 const LINK_LOOKS: u32 = 100;
 const LINK_LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -45,15 +47,6 @@ pub struct Places {
     pub dev: PathBuf,
     /// The directory of the node's records, which a reboot empties.
     pub records: PathBuf,
-}
-
-impl Places {
-    pub(super) fn cutter(&self) -> Cutter {
-        Cutter {
-            pci: Pci::new(&self.sysfs),
-            groups: self.dev.join("vfio"),
-        }
-    }
 }
 
 /// What [`Card::open`] needs.
@@ -81,7 +74,7 @@ pub struct Card {
     name: String,
     pub(super) index: u32,
     pub(super) function: PciFunction,
-    pub(super) driver: &'static Driver,
+    pub(super) driver: Driver,
     rate_bps: u64,
     total: u32,
     /// The functions on offer, by number.
@@ -112,8 +105,8 @@ impl Card {
             supervisor,
             links,
         } = config;
-        let cutter = places.cutter();
-        let pci = cutter.pci.clone();
+        let cutter = Cutter::new(&places, supervisor, []);
+        let pci = cutter.pci().clone();
         let (function, driver) = identify(&pci, &name)?;
         let total = pci
             .number(&file_of(function, "sriov_totalvfs"))
@@ -121,9 +114,9 @@ impl Card {
         check_count(&name, count, total)?;
         let missing = || refused(&name, "the node's network namespace has no such interface");
         let link = links.link(By::Name(&name))?.ok_or_else(missing)?;
-        let records = Records::at(&places.records);
+        let records = cutter.records.clone();
         records.make_directory()?;
-        let operator = Operator { pci, supervisor };
+        let operator = cutter.operator.clone();
         links.set_up(By::Index(link.index))?;
         let mut card = Self {
             index: link.index,
@@ -222,7 +215,10 @@ impl Card {
             transports: Vec::new(),
             durability: Durability::Boot,
             fence_scope: FenceScope::Separate,
-            cut_within: Some(CUT_WITHIN),
+            cut_within: Some(match self.driver.is_cut_by_bus_master {
+                true => CUT_WITHIN,
+                false => UNBOUND_WITHIN.max(CUT_WITHIN),
+            }),
             allocation_mode: AllocationMode::Vector(vec![rate, functions]),
             read_only: false,
             classes: None,
@@ -304,9 +300,10 @@ impl Card {
             Some(driver) if driver == VFIO => {
                 let group = pci.group(function)?.unwrap_or_default();
                 let device = self.cutter.groups.join(group.to_string());
-                let found = holders::holders(&device)?;
-                (!found.is_empty())
-                    .then(|| format!("processes {found:?} have {} open", device.display()))
+                let opened = self.operator.check_free(function, &device);
+                opened
+                    .err()
+                    .map(|error| format!("its vfio group is in use: {error}"))
             }
             Some(driver) => Some(format!("its driver is {driver}")),
         };
@@ -318,7 +315,7 @@ impl Card {
 }
 
 /// The function of the card with this interface, and its driver.
-fn identify(pci: &Pci, name: &str) -> Result<(PciFunction, &'static Driver), StepError> {
+fn identify(pci: &Pci, name: &str) -> Result<(PciFunction, Driver), StepError> {
     let refuse = |why: &str| refused(name, why);
     if name.is_empty() || name.contains('/') || !pci.has(&format!("class/net/{name}"))? {
         return Err(refuse("there is no such interface"));

@@ -1,131 +1,272 @@
 //! Ends the access of a lease to its virtual function, from the record alone.
 
 use std::{
-    fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use fabricbios_cgroup::{Containers, Process};
 use fabricbios_contract::EndByName;
+use fabricbios_helper::{CallError, Supervisor};
+use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::{LeaseId, PciFunction};
 
 use super::{
-    holders,
+    Places,
+    call::{Operator, SILENCE_MAX},
+    drivers,
+    endings::{Endings, Outcome, kept_off},
+    holders::EndHolders,
     pci::Pci,
     record::{Record, Records},
     steps,
 };
 
-/// Longest wait for the end of killed holders. A virtual machine with much memory takes seconds.
+/// Longest wait for the end of a lease's containers and of other holders. A virtual machine with much memory takes seconds.
 pub(super) const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
+/// So much longer than its time limit is a helper process waited for.
+const SLACK: Duration = Duration::from_millis(500);
+
 /// Bus mastering off stops every frame at once, whatever the tenant does with the interface. A process that has the function
-/// through vfio could turn it on again, so it is killed.
+/// through vfio could turn it on again, so it is killed; a driver that turns it on is unbound.
 #[derive(Clone, Debug)]
 pub(super) struct Cutter {
-    pub(super) pci: Pci,
+    pub(super) operator: Operator,
     /// The directory of vfio groups: `/dev/vfio`.
     pub(super) groups: PathBuf,
+    pub(super) directory: PathBuf,
+    pub(super) records: Records,
+    /// Processes of the node, which are never killed as holders.
+    owners: Vec<Process>,
+    endings: Arc<Endings>,
+}
+
+/// What ends access for good, and waits for others.
+struct Rest {
+    step: &'static str,
+    limit: Duration,
+    work: Box<dyn FnOnce() -> Outcome + Send>,
 }
 
 impl Cutter {
-    /// The device of the group that was handed over.
-    pub(super) fn group(&self, record: &Record) -> Option<PathBuf> {
-        let vfio = record.vfio.as_ref()?;
-        Some(self.groups.join(vfio.group.to_string()))
+    /// `others`: processes of the node besides this one.
+    pub(super) fn new(
+        places: &Places,
+        supervisor: Supervisor,
+        others: impl IntoIterator<Item = Process>,
+    ) -> Self {
+        let own = Process::of(std::process::id().cast_signed());
+        Self {
+            operator: Operator {
+                pci: Pci::new(&places.sysfs),
+                supervisor,
+            },
+            groups: places.dev.join("vfio"),
+            directory: places.records.clone(),
+            records: Records::at(&places.records),
+            owners: own.into_iter().chain(others).collect(),
+            endings: Arc::default(),
+        }
+    }
+
+    pub(super) fn pci(&self) -> &Pci {
+        &self.operator.pci
+    }
+
+    /// The containers that have the function through vfio.
+    pub(super) fn containers(&self, lease: LeaseId) -> Containers {
+        Containers::of(&self.directory, lease, steps::STEPS)
     }
 
     /// Stops every frame, and kills who could let some out again. Until its end such a process may turn bus mastering on all
-    /// the time, so only [`Cutter::prove`] tells whether it is off then. Waits for nobody: a virtual machine with much memory
-    /// takes seconds to end, and other leases are due.
+    /// the time, so only [`Cutter::prove`] tells whether it is off then. Waits for nobody for longer than a moment: a virtual
+    /// machine with much memory takes seconds to end, and other leases are due.
     pub(super) fn stop(&self, lease: LeaseId, record: &Record) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let mut began = Instant::now();
-        let mut done = |step: &'static str, found: &dyn fmt::Display| {
+        let mut done = |step: &'static str, found: String| {
             steps::passed(step);
             proof.add(step, began.elapsed(), found);
             began = Instant::now();
-        };
-        let stopped = self.pci.stop_bus_master(record.function);
-        let (Some(vfio), Some(group)) = (&record.vfio, self.group(record)) else {
-            stopped?;
-            done("bus master off", &record.function);
-            return Ok(proof);
         };
         let told = |stopped: Result<(), StepError>| match stopped {
             Ok(()) => record.function.to_string(),
             Err(error) => format!("not yet: {error}"),
         };
-        done("bus master off", &told(stopped));
+        let stopped = self.pci().stop_bus_master(record.function);
+        let Some(vfio) = &record.vfio else {
+            stopped?;
+            done("bus master off", record.function.to_string());
+            return Ok(proof);
+        };
+        done("bus master off", told(stopped));
         let removed = vfio.cdi().remove(lease);
-        let killed = holders::kill_holders(&group)?;
-        done(
-            "kill holders",
-            &format_args!("{killed:?} of {}", group.display()),
-        );
+        done("remove CDI spec", String::new());
+        let killed = self.containers(lease).kill();
+        // A container's processes close the group as they end: until then nobody else is looked for.
+        let searched = match killed {
+            Ok(false) => {
+                let moment = self.endings.moment();
+                self.endings.start(lease, moment, self.search(lease).work)
+            }
+            _ => Ok(()),
+        };
         removed?;
-        done("remove CDI spec", &"");
+        killed?;
+        searched?;
         // A holder may have turned it on again before it was killed.
-        let stopped = self.pci.stop_bus_master(record.function);
-        done("bus master off", &told(stopped));
+        let stopped = self.pci().stop_bus_master(record.function);
+        steps::passed("bus master off");
+        proof.add("bus master off", Duration::ZERO, told(stopped));
         Ok(proof)
     }
 
-    /// Waits for the end of all holders, then proves that access has ended.
-    pub(super) fn prove(&self, record: &Record, patience: Duration) -> Result<Proof, StepError> {
+    /// Waits until nobody can have access again, then proves that access has ended. With `waits` false only for a moment; then
+    /// the next call goes on.
+    pub(super) fn prove(
+        &self,
+        lease: LeaseId,
+        record: &Record,
+        waits: bool,
+    ) -> Result<Proof, StepError> {
+        let mut began = Instant::now();
+        let moment = self.endings.moment();
         let mut proof = Proof::default();
-        if let Some(group) = self.group(record) {
-            let began = Instant::now();
-            let ended = holders::end_holders(&group, patience);
-            // A holder may have turned it on again before it was killed, or has it still.
-            let stopped = self.pci.stop_bus_master(record.function);
-            let found = format!("{:?} of {}", ended?, group.display());
-            stopped?;
-            steps::passed("end holders");
-            proof.add("end holders", began.elapsed(), found);
+        if record.vfio.is_some() {
+            let patience = if waits { ENDS_WITHIN } else { moment };
+            proof = self.containers(lease).end(&Tree::new("/proc"), patience)?;
+        }
+        if let Some(rest) = self.rest(lease, record)? {
+            let limit = if waits { rest.limit } else { moment };
+            let patience = limit.saturating_sub(began.elapsed());
+            let found = self.endings.wait(lease, patience, rest.work)?;
+            let found = found.ok_or_else(|| {
+                let why = format!(
+                    "function {}: it goes on and is not over yet",
+                    record.function
+                );
+                StepError::new(rest.step, why)
+            })?;
+            steps::passed(rest.step);
+            proof.add(rest.step, began.elapsed(), found);
+            began = Instant::now();
+            // It was on again in between.
+            self.pci().stop_bus_master(record.function)?;
+            proof.add("bus master off", began.elapsed(), record.function);
         }
         Ok(proof.and(self.check(record)?))
     }
 
-    /// Checks that nobody has access.
-    pub(super) fn check(&self, record: &Record) -> Result<Proof, StepError> {
+    /// `None`: bus mastering off has ended access for good.
+    fn rest(&self, lease: LeaseId, record: &Record) -> Result<Option<Rest>, StepError> {
+        if record.vfio.is_some() {
+            return Ok(Some(self.search(lease)));
+        }
+        let is_for_good = || -> Result<bool, StepError> {
+            let driver = self.pci().driver(record.card)?;
+            let driver = driver.as_deref().and_then(drivers::find);
+            Ok(driver.is_some_and(|it| it.is_cut_by_bus_master)
+                && !self.pci().is_bus_master(record.function)?)
+        };
+        let is_bound = self.pci().driver(record.function)?.is_some();
+        match self.endings.has(lease) || is_bound && !is_for_good()? {
+            true => Ok(Some(self.unbinding(lease, record.function))),
+            false => Ok(None),
+        }
+    }
+
+    /// Opens the group, and kills who has it.
+    fn search(&self, lease: LeaseId) -> Rest {
+        const STEP: &str = "end holders";
+        let its = self.clone();
+        let work = move || {
+            // The record may be gone, and the function another lease's.
+            let Some(held) = its.records.hold(lease)? else {
+                return Ok("the lease has no function any more".to_owned());
+            };
+            let owners = its.owners.iter().filter(|it| it.is_there());
+            let call = EndHolders {
+                records: its.directory.clone(),
+                groups: its.groups.clone(),
+                lease,
+                owners: owners.map(|it| it.pid).collect(),
+                within: ENDS_WITHIN,
+            };
+            let supervisor = &its.operator.supervisor;
+            let ended = kept_off(its.pci(), held.record.function, || {
+                supervisor.call(&call, ENDS_WITHIN + SLACK, &|_| ())
+            });
+            let ended = ended.map_err(|error| match error {
+                CallError::Failed(failure) => {
+                    StepError::new(STEP, &failure.detail).with_errno(failure.errno)
+                }
+                error => {
+                    let group = held.record.group(&its.groups).unwrap_or_default();
+                    StepError::new(STEP, format_args!("{}: {error}", group.display()))
+                }
+            })?;
+            tracing::debug!(lease_id = %lease, %ended, "the vfio group is free");
+            Ok(ended.to_string())
+        };
+        Rest {
+            step: STEP,
+            limit: ENDS_WITHIN + 2 * SLACK,
+            work: Box::new(work),
+        }
+    }
+
+    /// Unbinds the driver, whose resets may turn bus mastering on.
+    fn unbinding(&self, lease: LeaseId, function: PciFunction) -> Rest {
+        let its = self.clone();
+        let work = move || {
+            let Some(_held) = its.records.hold(lease)? else {
+                return Ok("the lease has no function any more".to_owned());
+            };
+            its.unbind(function)?;
+            Ok(function.to_string())
+        };
+        Rest {
+            step: "unbind driver",
+            limit: SILENCE_MAX + SLACK,
+            work: Box::new(work),
+        }
+    }
+
+    /// Unbinds the driver, which may turn bus mastering on until it is gone.
+    pub(super) fn unbind(&self, function: PciFunction) -> Result<(), StepError> {
+        kept_off(self.pci(), function, || self.operator.unbind(function))
+    }
+
+    /// Checks that the function reaches nothing.
+    fn check(&self, record: &Record) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let began = Instant::now();
         let function = record.function;
-        if self.pci.is_bus_master(function)? {
+        if self.pci().is_bus_master(function)? {
             let why = format!("function {function} is bus master");
             return Err(StepError::new("read command register", why));
         }
         proof.add("read command register", began.elapsed(), "no bus master");
-        if let Some(group) = self.group(record) {
-            let began = Instant::now();
-            let found = holders::holders(&group)?;
-            if !found.is_empty() {
-                let why = format!("processes {found:?} have {} open", group.display());
-                return Err(StepError::new("look for holders", why));
-            }
-            proof.add("look for holders", began.elapsed(), "none");
-        }
         Ok(proof)
     }
 }
 
 /// Ends leases of virtual functions without the daemon.
 #[derive(Debug)]
-pub struct VfEnd {
-    cutter: Cutter,
-    records: Records,
-}
+pub struct VfEnd(Cutter);
 
 impl VfEnd {
-    /// The same places as in [`Places`](super::Places).
+    /// `supervisor` makes [`calls`](super::calls). `others`: processes of the node besides this one; none of them is killed.
     #[must_use]
-    pub fn new(places: &super::Places) -> Self {
-        Self {
-            cutter: places.cutter(),
-            records: Records::at(&places.records),
-        }
+    pub fn new(
+        places: &Places,
+        supervisor: Supervisor,
+        others: impl IntoIterator<Item = Process>,
+    ) -> Self {
+        Self(Cutter::new(places, supervisor, others))
     }
 
     /// Whether an earlier run has left leases, and the machine has none of their functions any more: their card is gone.
@@ -133,9 +274,9 @@ impl VfEnd {
     /// # Errors
     /// The records or the functions cannot be read.
     pub fn all_are_gone(&self) -> Result<bool, StepError> {
-        let left = self.records.readable()?;
+        let left = self.0.records.readable()?;
         for (_, record) in &left {
-            if !self.cutter.pci.is_gone(record.function)? {
+            if !self.0.pci().is_gone(record.function)? {
                 return Ok(false);
             }
         }
@@ -148,29 +289,37 @@ impl VfEnd {
     /// # Errors
     /// The records cannot be read, or a lease cannot be ended.
     pub fn end_unoffered(&self, offered: Option<PciFunction>) -> Result<(), StepError> {
-        for (lease, record) in self.records.readable()? {
+        for (lease, record) in self.0.records.readable()? {
             if offered == Some(record.card) {
                 continue;
             }
             tracing::warn!(lease_id = %lease, card = %record.card, "ending a lease of a virtual function of a card that is not on offer any more");
-            self.end_within(lease, ENDS_WITHIN)?;
+            self.end_by_record(lease, true)?;
         }
         Ok(())
     }
 
-    fn end_within(&self, lease: LeaseId, patience: Duration) -> Result<(), StepError> {
+    fn end_by_record(&self, lease: LeaseId, waits: bool) -> Result<(), StepError> {
         // While the record is held, no other lease gets the function.
-        let Some(held) = self.records.hold(lease)? else {
+        let Some(held) = self.0.records.hold(lease)? else {
             return Ok(());
         };
-        self.cutter.stop(lease, &held.record)?;
-        self.cutter.prove(&held.record, patience).map(drop)
+        self.0.stop(lease, &held.record)?;
+        self.0.prove(lease, &held.record, waits).map(drop)
     }
 }
 
 impl EndByName for VfEnd {
-    /// A holder that has not ended yet is looked for by the next call.
+    /// What waits for others goes on beside the ends of other leases; the next call tells its outcome.
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
-        self.end_within(lease, Duration::ZERO)
+        self.end_by_record(lease, false)
+    }
+}
+
+impl Record {
+    /// The device of the vfio group that was handed over, in the directory of all groups.
+    pub(super) fn group(&self, groups: &Path) -> Option<PathBuf> {
+        let vfio = self.vfio.as_ref()?;
+        Some(groups.join(vfio.group.to_string()))
     }
 }

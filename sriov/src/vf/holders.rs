@@ -1,247 +1,369 @@
 //! The processes that have a vfio group open, and their end.
+//!
+//! Any user of the machine can make the search long, and the kernel may hold up who opens a group. So a helper process does it,
+//! within a time limit, and only while the group is busy.
 
 use std::{
-    fs::{self, File},
-    io,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    collections::BTreeSet,
+    fmt, fs, io,
     path::{Path, PathBuf},
-    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use fabricbios_helper::Pidfd;
-use fabricbios_lease::StepError;
+use fabricbios_cgroup::holders::{Identity, Table, identity_at, is_of, tables};
+use fabricbios_helper::{Call, Caller, Failure, Pidfd, set_niceness};
+use fabricbios_wire::LeaseId;
 use nix::{errno::Errno, sys::signal::Signal, unistd::Pid};
+use serde::{Deserialize, Serialize};
+
+use super::record::Records;
 
 /// How long between two looks for a holder that keeps the group and was not found.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// The highest priority of a normal process.
+const NICENESS: i32 = -20;
+
+/// Only a group that stays busy for so long without a holder is held by a device alone: the kernel may be about to close it.
+const CLOSES_WITHIN: Duration = Duration::from_millis(100);
+
 /// What the kernel calls the descriptor of a device that came from a group. It keeps the group open by itself.
 const DEVICE: &str = "anon_inode:[vfio-device]";
 
-/// Kills every process that has the group open, by its descriptor or by one of a device of it, until the kernel opens the
-/// group for somebody else. Returns their numbers.
-///
-/// # Errors
-/// The group is not free after `patience`: the processes that have it, as far as they were found, and its path.
-pub(super) fn end_holders(group: &Path, patience: Duration) -> Result<Vec<i32>, StepError> {
-    end_found(group, patience, &|patience| find(group, patience))
+/// Opens the vfio group of a lease, which the kernel lets one process do. While somebody has it, whoever has the group open is
+/// looked for and killed, by the group or by a device that came from it. Tables of few files come first, and each is looked
+/// at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndHolders {
+    /// The directory of the records. While this process has the record, no other lease gets the function.
+    pub(super) records: PathBuf,
+    /// The directory of vfio groups.
+    pub(super) groups: PathBuf,
+    pub(super) lease: LeaseId,
+    /// Processes of the node: neither they nor what they started is killed.
+    pub(super) owners: Vec<i32>,
+    /// The time limit.
+    pub(super) within: Duration,
 }
 
-/// Kills the processes that have the group open now, and does not wait for their end. Returns their numbers.
-///
-/// # Errors
-/// A process cannot be killed, or /proc cannot be read.
-pub(super) fn kill_holders(group: &Path) -> Result<Vec<i32>, StepError> {
-    let pids = find(group, LOOK_EVERY)?.pids;
-    kill_all(&pids, group)?;
-    Ok(pids)
+/// What [`EndHolders`] did until the group could be opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    killed: Vec<i32>,
+    tables: u64,
+    files: u64,
 }
 
-/// Who keeps a group.
-struct Found {
-    /// Processes that have it open.
-    pids: Vec<i32>,
-    /// The kernel opens it for nobody else.
-    is_busy: bool,
-}
-
-fn find(group: &Path, patience: Duration) -> Result<Found, StepError> {
-    let mut pids = holders(group)?;
-    let is_busy = is_busy(group, patience)?;
-    // Not while the kernel closes the group: its last holder is known then, and other leases have devices too.
-    if is_busy == Some(true) && pids.is_empty() {
-        pids = processes(&|pid| has_only_device(&links(pid)))?;
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tables == 0 {
+            return f.write_str("nobody has the vfio group open");
+        }
+        write!(
+            f,
+            "killed {:?}; looked at {} tables with {} files",
+            self.killed, self.tables, self.files
+        )
     }
-    Ok(Found {
-        pids,
-        is_busy: is_busy.unwrap_or(true),
-    })
 }
 
-fn end_found(
-    group: &Path,
-    patience: Duration,
-    find: &dyn Fn(Duration) -> Result<Found, StepError>,
-) -> Result<Vec<i32>, StepError> {
-    let until = Instant::now() + patience;
-    let mut ended = Vec::new();
-    // A holder may have started another one meanwhile.
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let Found { pids, is_busy } = find(left.max(LOOK_EVERY))?;
-        if pids.is_empty() && !is_busy {
-            return Ok(ended);
+impl Call for EndHolders {
+    const NAME: &'static str = "vfio-end";
+    type Answer = Ended;
+
+    fn make(self, _caller: &Caller) -> Result<Ended, Failure> {
+        // Programs that keep all processors busy delay no cut. Only root may raise this; without it the search takes longer.
+        set_niceness(NICENESS).ok();
+        let owners = self.owners.clone();
+        self.make_by(&open, &|pid| is_of(pid, &owners))
+    }
+}
+
+fn open(group: &Path) -> io::Result<()> {
+    let opened = fs::OpenOptions::new().read(true).write(true).open(group);
+    opened.map(drop)
+}
+
+impl EndHolders {
+    /// For tests: with a kernel and a node of their own.
+    ///
+    /// # Errors
+    /// The group is not free within the time limit: who has it.
+    #[doc(hidden)]
+    pub fn make_by(
+        self,
+        open: &dyn Fn(&Path) -> io::Result<()>,
+        is_ours: &dyn Fn(i32) -> bool,
+    ) -> Result<Ended, Failure> {
+        let held = Records::at(&self.records).hold(self.lease);
+        let held = held.map_err(|error| Failure::from(error.to_string()))?;
+        let group = held.as_ref().and_then(|it| it.record.group(&self.groups));
+        let Some(group) = group else {
+            return Ok(Ended::default());
+        };
+        Search {
+            group: &group,
+            is: identity_at(&group),
+            until: Instant::now() + self.within,
+            open,
+            is_ours,
+            tables: &tables,
+            killed: Vec::new(),
+            ours: BTreeSet::new(),
+            refused: Vec::new(),
+            ended: Ended::default(),
         }
-        let killed = kill_all(&pids, group)?;
-        if Instant::now() >= until {
-            return Err(still_open(group, &pids));
-        }
-        for (pid, process) in pids.iter().zip(killed) {
-            let Some(process) = process else { continue };
-            wait(*pid, &process, group, until)?;
-            ended.push(*pid);
-        }
-        if pids.is_empty() {
+        .run()
+    }
+}
+
+/// Most programs have no more files. What has only a device is not kept waiting for larger tables.
+const FEW_FILES: u64 = 1024;
+
+/// What somebody with a table has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Has {
+    Group,
+    /// A device, and no group that it could have come from.
+    OnlyDevice,
+    Nothing,
+}
+
+struct Search<'a> {
+    group: &'a Path,
+    is: Option<Identity>,
+    until: Instant,
+    open: &'a dyn Fn(&Path) -> io::Result<()>,
+    is_ours: &'a dyn Fn(i32) -> bool,
+    tables: &'a dyn Fn() -> Vec<Table>,
+    killed: Vec<(i32, Pidfd)>,
+    /// Processes of the node that have the group.
+    ours: BTreeSet<i32>,
+    /// Why a process could not be killed.
+    refused: Vec<String>,
+    ended: Ended,
+}
+
+impl<'a> Search<'a> {
+    fn run(mut self) -> Result<Ended, Failure> {
+        while !self.is_free()? {
+            if !self.pass()? {
+                thread::sleep(CLOSES_WITHIN);
+                self.pass_mapped()?;
+            }
+            self.wait()?;
             thread::sleep(LOOK_EVERY);
         }
+        self.ended.killed = self.killed.iter().map(|(pid, _)| *pid).collect();
+        Ok(self.ended)
     }
-}
 
-fn still_open(group: &Path, pids: &[i32]) -> StepError {
-    let who = match pids {
-        [] => {
-            "a process that was not found (it may have sent its descriptor away); find and end it"
-                .to_owned()
-        }
-        pids => format!(
-            "processes {pids:?}; they were killed, and have not ended or start others all the time: end them"
-        ),
-    };
-    let detail = format!("{} is open in {who}", group.display());
-    StepError::new("end holders", detail)
-}
-
-fn failed(pid: i32, group: &Path, why: &dyn std::fmt::Display) -> StepError {
-    let detail = format!("process {pid} has {} open: {why}", group.display());
-    StepError::new("end holders", detail)
-}
-
-fn kill_all(pids: &[i32], group: &Path) -> Result<Vec<Option<Pidfd>>, StepError> {
-    // All, also after an error.
-    let killed: Vec<_> = pids.iter().map(|pid| kill(*pid, group)).collect();
-    killed.into_iter().collect()
-}
-
-/// `None`: it has ended, or has nothing open any more.
-fn kill(pid: i32, group: &Path) -> Result<Option<Pidfd>, StepError> {
-    let process = match Pidfd::open(Pid::from_raw(pid)) {
-        Err(Errno::ESRCH) => return Ok(None),
-        opened => opened.map_err(|errno| failed(pid, group, &errno))?,
-    };
-    // Between the search and pidfd_open(2) another process may have got the number.
-    if !has_open(pid, group) && !has_only_device(&links(pid)) {
-        return Ok(None);
-    }
-    tracing::warn!(pid, device = %group.display(), "killing the process that holds the device of an ended lease");
-    match process.signal(Signal::SIGKILL) {
-        Ok(()) | Err(Errno::ESRCH) => Ok(Some(process)),
-        Err(errno) => Err(failed(pid, group, &errno)),
-    }
-}
-
-fn wait(pid: i32, process: &Pidfd, group: &Path, until: Instant) -> Result<(), StepError> {
-    let patience = until.saturating_duration_since(Instant::now());
-    match process.ends_within(patience) {
-        Ok(true) => Ok(()),
-        Ok(false) => {
-            let place = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-            let why = format!(
-                "it does not end after SIGKILL (it waits in {})",
-                place.trim()
-            );
-            Err(failed(pid, group, &why))
-        }
-        Err(error) => Err(failed(pid, group, &error)),
-    }
-}
-
-/// Whether somebody has the group open, as the kernel opens it once; `None`: not known after `patience`. Nobody has one that
-/// is not there.
-///
-/// open(2) waits while the kernel closes what a killed process had of the group (`group_lock` in drivers/vfio/group.c), so
-/// another thread calls it.
-fn is_busy(group: &Path, patience: Duration) -> Result<Option<bool>, StepError> {
-    let (tell, told) = mpsc::channel();
-    let at = group.to_owned();
-    let open = move || tell.send(File::options().read(true).write(true).open(at).map(drop));
-    let started = thread::Builder::new().name("vfio-open".into()).spawn(open);
-    started.map_err(|error| StepError::new("open vfio group", error))?;
-    let Ok(opened) = told.recv_timeout(patience) else {
-        return Ok(None);
-    };
-    match opened {
-        Ok(()) => Ok(Some(false)),
-        Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::EBUSY) => Ok(Some(true)),
-            Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Ok(Some(false)),
-            _ => {
-                let detail = format_args!("{}: {error}", group.display());
-                Err(StepError::new("open vfio group", detail))
+    /// Kills each holder as it is found; if nobody has the group, who has only a device. Whether somebody was found, or the
+    /// group is free.
+    fn pass(&mut self) -> Result<bool, Failure> {
+        let began = Instant::now();
+        let (mut found, mut suspects) = (false, Vec::new());
+        for table in (self.tables)() {
+            if table.has_more_than(FEW_FILES) && !found && !suspects.is_empty() {
+                return self.kill_suspects(&suspects, began);
             }
-        },
+            self.ended.tables += 1;
+            match self.look_at(table)? {
+                Has::Group => {
+                    found = true;
+                    self.kill(table, Self::look_at)?;
+                }
+                Has::OnlyDevice => suspects.push(table),
+                Has::Nothing => {}
+            }
+            self.check_time()?;
+            if self.is_free()? {
+                return Ok(true);
+            }
+        }
+        Ok(found || self.kill_suspects(&suspects, began)?)
+    }
+
+    fn kill_suspects(&mut self, suspects: &[Table], began: Instant) -> Result<bool, Failure> {
+        if suspects.is_empty() {
+            return Ok(false);
+        }
+        thread::sleep(CLOSES_WITHIN.saturating_sub(began.elapsed()));
+        for table in suspects {
+            if self.is_free()? {
+                return Ok(true);
+            }
+            self.kill(*table, Self::look_at)?;
+        }
+        Ok(true)
+    }
+
+    /// Kills who has only mapped a device.
+    fn pass_mapped(&mut self) -> Result<(), Failure> {
+        for table in (self.tables)() {
+            if self.is_free()? {
+                return Ok(());
+            }
+            if self.look_at_mapped(table)? != Has::Nothing {
+                self.kill(table, Self::look_at_mapped)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at(&mut self, table: Table) -> Result<Has, Failure> {
+        let (mut has_device, mut has_other) = (false, false);
+        for file in table.files() {
+            self.look()?;
+            let identity = file.identity();
+            if self.is.is_some() && identity == self.is {
+                return Ok(Has::Group);
+            }
+            has_other |= is_group(identity, self.is);
+            has_device |= file.name == Path::new(DEVICE);
+        }
+        Ok(match has_device && !has_other {
+            true => Has::OnlyDevice,
+            false => Has::Nothing,
+        })
+    }
+
+    fn look_at_mapped(&mut self, table: Table) -> Result<Has, Failure> {
+        for file in table.mapped() {
+            self.look()?;
+            if file.name == Path::new(DEVICE) {
+                let has_group = table.files().any(|it| is_group(it.identity(), self.is));
+                return Ok(if has_group {
+                    Has::Nothing
+                } else {
+                    Has::OnlyDevice
+                });
+            }
+        }
+        Ok(Has::Nothing)
+    }
+
+    fn look(&mut self) -> Result<(), Failure> {
+        self.ended.files += 1;
+        self.check_time()
+    }
+
+    fn check_time(&self) -> Result<(), Failure> {
+        match Instant::now() < self.until {
+            true => Ok(()),
+            false => Err(self.still_open()),
+        }
+    }
+
+    fn kill(
+        &mut self,
+        table: Table,
+        look_at: fn(&mut Self, Table) -> Result<Has, Failure>,
+    ) -> Result<(), Failure> {
+        let pid = table.pid;
+        if self.killed.iter().any(|(it, _)| *it == pid) {
+            return Ok(());
+        }
+        if (self.is_ours)(pid) {
+            self.ours.insert(pid);
+            return Ok(());
+        }
+        let process = match Pidfd::open(Pid::from_raw(pid)) {
+            Err(Errno::ESRCH) => return Ok(()),
+            Err(errno) => return self.refuse(pid, errno),
+            Ok(process) => process,
+        };
+        // Between the search and pidfd_open(2) another process may have got the number.
+        if look_at(self, table)? == Has::Nothing {
+            return Ok(());
+        }
+        match process.signal(Signal::SIGKILL) {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(errno) => return self.refuse(pid, errno),
+        }
+        // Most end at once, and the rest of the tables need no look then.
+        process.ends_within(LOOK_EVERY)?;
+        self.killed.push((pid, process));
+        Ok(())
+    }
+
+    fn refuse(&mut self, pid: i32, errno: Errno) -> Result<(), Failure> {
+        self.refused.push(format!("process {pid}: {errno}"));
+        Ok(())
+    }
+
+    /// For the end of those that were killed, or until the group is free.
+    fn wait(&self) -> Result<(), Failure> {
+        for (_, process) in &self.killed {
+            while !process.ends_within(Duration::ZERO)? {
+                self.check_time()?;
+                if self.is_free()? {
+                    return Ok(());
+                }
+                process.ends_within(LOOK_EVERY)?;
+            }
+        }
+        self.check_time()
+    }
+
+    /// The kernel lets one process open the group. Nobody has one that is not there.
+    fn is_free(&self) -> Result<bool, Failure> {
+        match (self.open)(self.group) {
+            Ok(()) => Ok(true),
+            Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::EBUSY) => Ok(false),
+                Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => Ok(true),
+                _ => Err(Failure {
+                    errno: error.raw_os_error(),
+                    detail: format!("open {}: {error}", self.group.display()),
+                }),
+            },
+        }
+    }
+
+    fn still_open(&self) -> Failure {
+        let mut who = self.refused.clone();
+        for (pid, process) in &self.killed {
+            if !process.ends_within(Duration::ZERO).unwrap_or(false) {
+                let place = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+                who.push(format!(
+                    "process {pid} was killed and has not ended (it waits in {})",
+                    place.trim()
+                ));
+            }
+        }
+        if !self.ours.is_empty() {
+            who.push(format!(
+                "processes {:?} of this node have it open: stop the daemon and its watchdog, and start the daemon again",
+                self.ours
+            ));
+        }
+        if who.is_empty() {
+            who.push(match &*self.killed {
+                [] => "who has it was not found (a process may have sent its descriptor away, or was not looked at yet); find and end it".to_owned(),
+                killed => {
+                    let killed: Vec<i32> = killed.iter().map(|(pid, _)| *pid).collect();
+                    format!("processes {killed:?} were killed, and others open it all the time: end what starts them")
+                }
+            });
+        }
+        Failure::from(format!(
+            "{} is still open after {} tables with {} files were looked at: {}",
+            self.group.display(),
+            self.ended.tables,
+            self.ended.files,
+            who.join("; ")
+        ))
     }
 }
 
-/// A process with the group of another function has its device from there.
-fn has_only_device(links: &[PathBuf]) -> bool {
-    let is_group = |link: &PathBuf| {
-        let number = link.file_name().and_then(|it| it.to_str());
-        let number = number.map(|it| it.strip_prefix("noiommu-").unwrap_or(it));
-        number.is_some_and(|it| it.parse::<u32>().is_ok())
-            && link.parent().is_some_and(|it| it.ends_with("vfio"))
-    };
-    links.iter().any(|it| it == Path::new(DEVICE)) && !links.iter().any(is_group)
-}
-
-/// What the descriptors of a process lead to. A process that has ended has none.
-fn links(pid: i32) -> Vec<PathBuf> {
-    let links = descriptors(pid).filter_map(|it| fs::read_link(it).ok());
-    links.collect()
-}
-
-/// Those of every thread: a thread may have its own (unshare(2)), and the first one may have ended before the others.
-fn descriptors(pid: i32) -> impl Iterator<Item = PathBuf> {
-    let entries = |at: PathBuf| fs::read_dir(at).into_iter().flatten().flatten();
-    let threads = entries(format!("/proc/{pid}/task").into());
-    let descriptors = threads.flat_map(move |it| entries(it.path().join("fd")));
-    descriptors.map(|it| it.path())
-}
-
-/// The processes that have the device open.
-///
-/// # Errors
-/// /proc cannot be read.
-pub(super) fn holders(device: &Path) -> Result<Vec<i32>, StepError> {
-    processes(&|pid| has_open(pid, device))
-}
-
-fn processes(chosen: &dyn Fn(i32) -> bool) -> Result<Vec<i32>, StepError> {
-    let failed =
-        |error: io::Error| StepError::new("look for holders", format_args!("/proc: {error}"));
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        let pid = name.to_str().and_then(|it| it.parse().ok());
-        found.extend(pid.filter(|pid| chosen(*pid)));
+/// Whether a file is a vfio group: all have the major number of this one, under whatever name.
+fn is_group(file: Option<Identity>, group: Option<Identity>) -> bool {
+    match (file, group) {
+        (Some(Identity::Device((its, _))), Some(Identity::Device((major, _)))) => its == major,
+        _ => false,
     }
-    Ok(found)
-}
-
-/// A process that has ended has nothing open.
-fn has_open(pid: i32, device: &Path) -> bool {
-    descriptors(pid).any(|link| leads_to(&link, device))
-}
-
-/// Compares the names first: only the metadata of a device can be read without waiting for somebody.
-fn leads_to(link: &Path, device: &Path) -> bool {
-    if !fs::read_link(link).is_ok_and(|it| it.ends_with(last_two(device))) {
-        return false;
-    }
-    let (Ok(its), Ok(known)) = (fs::metadata(link), fs::metadata(device)) else {
-        return false;
-    };
-    match known.file_type().is_char_device() {
-        true => its.file_type().is_char_device() && its.rdev() == known.rdev(),
-        false => (its.dev(), its.ino()) == (known.dev(), known.ino()),
-    }
-}
-
-/// `vfio/7`: a container has its own place for it.
-fn last_two(device: &Path) -> PathBuf {
-    let parts = device.components().rev().take(2).collect::<Vec<_>>();
-    parts.iter().rev().collect()
 }
 
 #[cfg(test)]
@@ -250,34 +372,115 @@ mod tests {
 
     use std::{
         cell::Cell,
-        os::unix::process::ExitStatusExt,
-        process::{Child, Command, Stdio},
+        fs::File,
+        process::{Child, Command, id},
+        sync::mpsc,
     };
 
+    use fabricbios_cgroup::holders::tables_of;
+
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     fn holder_of(file: &Path) -> Child {
         let mut holder = Command::new("sleep");
         holder.arg("600").stdin(File::open(file).unwrap());
-        holder.stdout(Stdio::null()).spawn().unwrap()
+        holder.spawn().unwrap()
+    }
+
+    /// One that has ended has none.
+    fn has_files(pid: &u32) -> bool {
+        let tables = tables_of(pid.cast_signed());
+        tables.into_iter().flat_map(Table::files).next().is_some()
+    }
+
+    fn tables_of_all(pids: &[u32]) -> Vec<Table> {
+        let each = pids.iter().flat_map(|it| tables_of(it.cast_signed()));
+        let mut all: Vec<Table> = each.collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// In these processes alone; the group is free as soon as `is_free` says so.
+    fn search(
+        group: &Path,
+        within: Duration,
+        pids: &[u32],
+        is_free: &dyn Fn() -> bool,
+    ) -> Result<Ended, Failure> {
+        Search {
+            group,
+            is: identity_at(group),
+            until: Instant::now() + within,
+            open: &|_| match is_free() {
+                true => Ok(()),
+                false => Err(Errno::EBUSY.into()),
+            },
+            is_ours: &|_| false,
+            tables: &|| tables_of_all(pids),
+            killed: Vec::new(),
+            ours: BTreeSet::new(),
+            refused: Vec::new(),
+            ended: Ended::default(),
+        }
+        .run()
     }
 
     #[test]
-    fn every_holder_of_the_device_is_killed_and_nobody_else() {
+    fn a_process_of_the_node_is_named_and_never_killed() {
+        let directory = tempfile::tempdir().unwrap();
+        let group = directory.path().join("7");
+        fs::write(&group, "").unwrap();
+        let mut holder = holder_of(&group);
+        let pid = holder.id().cast_signed();
+        let mut search = Search {
+            group: &group,
+            is: identity_at(&group),
+            until: Instant::now() + PATIENCE,
+            open: &|_| Err(Errno::EBUSY.into()),
+            is_ours: &|it| is_of(it, &[id().cast_signed()]),
+            tables: &|| tables_of_all(&[holder.id()]),
+            killed: Vec::new(),
+            ours: BTreeSet::new(),
+            refused: Vec::new(),
+            ended: Ended::default(),
+        };
+        assert!(search.pass().unwrap());
+        assert!(search.killed.is_empty());
+        let error = search.still_open().detail;
+        assert!(
+            error.contains(&format!("{{{pid}}} of this node")),
+            "{error}"
+        );
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+    }
+
+    #[test]
+    fn nobody_is_looked_for_while_the_group_is_free() {
+        let directory = tempfile::tempdir().unwrap();
+        let group = directory.path().join("7");
+        let ended = search(&group, PATIENCE, &[], &|| true).unwrap();
+        assert_eq!(ended, Ended::default());
+    }
+
+    #[test]
+    fn every_holder_is_killed_and_nobody_else() {
         let directory = tempfile::tempdir().unwrap();
         let (ours, other) = (directory.path().join("7"), directory.path().join("a/7"));
         fs::create_dir(directory.path().join("a")).unwrap();
         fs::write(&ours, "").unwrap();
         fs::write(&other, "").unwrap();
         let mut children = [holder_of(&ours), holder_of(&ours), holder_of(&other)];
-        let pids = children.each_ref().map(|it| it.id().cast_signed());
-        let mut ended = end_holders(&ours, Duration::from_secs(60)).unwrap();
+        let pids = children.each_ref().map(Child::id);
+        let is_free = || !pids[..2].iter().any(has_files);
+        let mut ended = search(&ours, PATIENCE, &pids, &is_free).unwrap().killed;
         ended.sort_unstable();
-        let mut expected = pids[..2].to_vec();
+        let mut expected = [pids[0], pids[1]].map(u32::cast_signed);
         expected.sort_unstable();
         assert_eq!(ended, expected);
-        assert!(holders(&ours).unwrap().is_empty());
-        assert_eq!(holders(&other).unwrap(), [pids[2]]);
+        assert!(has_files(&pids[2]));
         for child in &mut children {
             // Those that were killed have ended already.
             child.kill().ok();
@@ -285,77 +488,82 @@ mod tests {
         }
     }
 
+    /// 100 threads and a table of many files, none of which is looked at before the holder is found.
+    #[test]
+    fn a_stranger_with_many_threads_and_files_does_not_delay_the_end_of_a_holder() {
+        const FILES: usize = 500;
+        let directory = tempfile::tempdir().unwrap();
+        let (group, file) = (directory.path().join("7"), directory.path().join("file"));
+        fs::write(&group, "").unwrap();
+        fs::write(&file, "").unwrap();
+        let many: Vec<File> = (0..FILES).map(|_| File::open(&file).unwrap()).collect();
+        let (stay, stays) = mpsc::channel::<()>();
+        let stays = std::sync::Mutex::new(stays);
+        thread::scope(|scope| {
+            for _ in 0..100 {
+                scope.spawn(|| stays.lock().unwrap().recv().ok());
+            }
+            let mut holder = holder_of(&group);
+            let pid = holder.id();
+            let is_free = || !has_files(&pid);
+            let ended = search(&group, PATIENCE, &[id(), pid], &is_free).unwrap();
+            assert_eq!(ended.killed, [pid.cast_signed()]);
+            assert!(ended.files < 100 && ended.tables == 1, "{ended}");
+            holder.wait().unwrap();
+            // And if nobody is found, it is looked at once in each pass, not once a thread.
+            let passes = Cell::new(0);
+            let is_free = || passes.replace(passes.get() + 1) > 0;
+            let ended = search(&group, PATIENCE, &[id()], &is_free).unwrap();
+            assert_eq!(ended.tables, 1, "{ended}");
+            assert!(ended.files < 2 * FILES as u64, "{ended}");
+            drop(stay);
+        });
+        drop(many);
+    }
+
     #[test]
     fn a_process_is_a_holder_if_only_a_thread_of_it_has_the_group_open() {
         let directory = tempfile::tempdir().unwrap();
         let group = directory.path().join("7");
         fs::write(&group, "").unwrap();
-        let pid = std::process::id().cast_signed();
-        thread::scope(|scope| {
-            let (tell, told) = mpsc::channel();
-            let (stay, stays) = mpsc::channel::<()>();
-            let at = &group;
-            scope.spawn(move || {
-                // SAFETY: the call takes no pointer, and only this thread has its own table of descriptors then.
-                assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
-                let open = File::open(at).unwrap();
-                tell.send(()).unwrap();
-                stays.recv().ok();
-                drop(open);
-            });
-            told.recv().unwrap();
-            assert_eq!(holders(&group).unwrap(), [pid]);
-            drop(stay);
-        });
-        assert!(holders(&group).unwrap().is_empty());
+        let script = "import ctypes, os, sys, threading\n\
+                      def run():\n    \
+                          ctypes.CDLL(None).unshare(0x400)\n    \
+                          os.open(sys.argv[1], os.O_RDONLY)\n    \
+                          print(flush=True)\n    \
+                          sys.stdin.read()\n\
+                      threading.Thread(target=run).start()\n";
+        let mut holder = Command::new("python3")
+            .args(["-c", script])
+            .arg(&group)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0];
+        io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let pid = holder.id();
+        let is_free = || !has_files(&pid);
+        let ended = search(&group, PATIENCE, &[pid], &is_free).unwrap();
+        assert_eq!(ended.killed, [pid.cast_signed()]);
+        holder.wait().unwrap();
     }
 
     #[test]
-    fn holders_are_killed_also_without_time_to_wait_for_their_end() {
-        let directory = tempfile::tempdir().unwrap();
-        let group = directory.path().join("7");
-        fs::write(&group, "").unwrap();
-        let mut holder = holder_of(&group);
-        let error = end_holders(&group, Duration::ZERO).unwrap_err();
-        assert!(
-            error.to_string().contains(&holder.id().to_string()),
-            "{error}"
-        );
-        assert_eq!(holder.wait().unwrap().signal(), Some(libc::SIGKILL));
-        assert!(end_holders(&group, Duration::ZERO).unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_process_that_keeps_only_the_device_is_a_holder() {
-        let has = |names: &[&str]| {
-            let links: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
-            has_only_device(&links)
-        };
-        assert!(has(&["/dev/vfio/vfio", DEVICE]));
-        // It may close the container too.
-        assert!(has(&["/dev/null", DEVICE]));
-        assert!(!has(&["/dev/vfio/vfio", "/dev/vfio/8", DEVICE]));
-        assert!(!has(&["/dev/vfio/noiommu-8", DEVICE]));
-        assert!(!has(&["/dev/vfio/vfio"]));
+    fn a_group_is_known_by_its_number_and_not_by_its_name() {
+        let device = |major, minor| Some(Identity::Device((major, minor)));
+        assert!(is_group(device(243, 1), device(243, 0)));
+        // A file of a user, such as /tmp/vfio/1, and /dev/vfio/vfio.
+        assert!(!is_group(Some(Identity::File((0, 40), 7)), device(243, 0)));
+        assert!(!is_group(device(10, 196), device(243, 0)));
+        assert!(!is_group(None, device(243, 0)));
     }
 
     #[test]
     fn a_busy_group_is_not_over_and_its_end_has_a_bound() {
         let group = Path::new("/dev/vfio/7");
-        for pids in [Vec::new(), vec![i32::MAX]] {
-            let looks = Cell::new(0);
-            let find = |_| {
-                looks.set(looks.get() + 1);
-                assert!(looks.get() < 1_000_000, "it looks for ever");
-                // A process that has ended before it is killed, again and again.
-                Ok(Found {
-                    pids: pids.clone(),
-                    is_busy: true,
-                })
-            };
-            let error = end_found(group, Duration::from_millis(1), &find).unwrap_err();
-            assert!(error.to_string().contains("/dev/vfio/7"), "{error}");
-            assert!(pids.is_empty() || error.to_string().contains(&pids[0].to_string()));
-        }
+        let error = search(group, Duration::from_millis(1), &[], &|| false).unwrap_err();
+        assert!(error.detail.contains("/dev/vfio/7"), "{error}");
+        assert!(error.detail.contains("not found"), "{error}");
     }
 }

@@ -4,7 +4,6 @@ use std::{
     os::fd::AsFd,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
 };
 
 use fabricbios_contract::{
@@ -20,7 +19,7 @@ use fabricbios_wire::{
 
 use super::{
     card::{Card, MBPS, VFIO},
-    cut::{Cutter, ENDS_WITHIN},
+    cut::Cutter,
     record::Record,
     steps,
 };
@@ -145,7 +144,9 @@ impl VfPath {
                 steps::passed("set interface up");
             }
             (HandOver::Vfio, _) => {
-                if let (Some(vfio), Some(group)) = (&record.vfio, self.cutter().group(record)) {
+                let group = record.group(&self.cutter().groups);
+                if let (Some(vfio), Some(group)) = (&record.vfio, group) {
+                    self.cutter().containers(lease).open()?;
                     let environment = [format!("FABRICBIOS_PCI_FUNCTION={}", record.function)];
                     let edits = Edits {
                         environment: &environment,
@@ -162,13 +163,13 @@ impl VfPath {
         Ok(())
     }
 
-    /// Takes the function back: cut, without a driver.
+    /// Takes the function back, in whatever state it is: cut, without a driver.
     fn take_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
         self.cutter().stop(lease, record)?;
-        self.cutter().prove(record, ENDS_WITHIN)?;
-        self.card.operator.unbind(record.function)?;
+        self.cutter().prove(lease, record, true)?;
+        self.cutter().unbind(record.function)?;
         steps::passed("unbind driver");
-        Ok(())
+        self.cutter().pci().stop_bus_master(record.function)
     }
 
     /// An adopted function is as the earlier process left it, unless the watchdog has cut it.
@@ -321,12 +322,7 @@ impl DataPath for VfPath {
             return Ok(nothing());
         };
         let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
-        proof = proof.and(self.cutter().prove(&record, ENDS_WITHIN)?);
-        if let Some(group) = self.cutter().group(&record).filter(|it| it.exists()) {
-            let began = Instant::now();
-            self.card.operator.check_free(record.function, &group)?;
-            proof.add("open vfio group", began.elapsed(), "nobody has it open");
-        }
+        proof = proof.and(self.cutter().prove(lease, &record, true)?);
         self.guard.over(binding_id);
         Ok(proof)
     }
@@ -343,10 +339,8 @@ impl DataPath for VfPath {
         }
         if let Some(record) = self.record(lease)? {
             progress();
-            // After a restart nothing of this process has cut it.
-            self.cutter().check(&record)?;
-            self.card.operator.unbind(record.function)?;
-            steps::passed("unbind driver");
+            // After a restart nothing of this process has cut it, and who resets a function may turn bus mastering on.
+            self.take_back(lease, &record)?;
         }
         entry.state().gate.remove();
         self.leases().release(lease);

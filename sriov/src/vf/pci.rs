@@ -150,6 +150,18 @@ impl Pci {
         Ok(())
     }
 
+    /// The same while somebody may switch it on again. What fails is tried again, and a check follows. A function that is being
+    /// reset answers with ones.
+    pub(super) fn keep_off(&self, function: PciFunction) {
+        let path = self.config(function);
+        if let Ok(command) = read_command(&path)
+            && command != u16::MAX
+            && command & BUS_MASTER != 0
+        {
+            self.stop_bus_master(function).ok();
+        }
+    }
+
     fn config(&self, function: PciFunction) -> PathBuf {
         self.0.root().join(file_of(function, "config"))
     }

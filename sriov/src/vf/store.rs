@@ -97,6 +97,7 @@ impl VfStore {
         self.card.operator.reset(function)?;
         steps::passed("reset function");
         NEUTRAL.apply(&*self.card.links, self.card.index, record.number)?;
+        self.card.cutter.containers(lease).remove()?;
         self.card.records.remove(lease)?;
         steps::passed("remove record");
         Ok(())

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     fs::{self, File},
+    io,
     os::{
         fd::BorrowedFd,
         unix::{
@@ -25,12 +26,13 @@ use fabricbios_lease::{
 };
 use fabricbios_sriov::{
     netlink::{By, Link, VfSetting, VfState},
-    vf::{Act, Card, CardConfig, FunctionCall, Links, Places, VfPath, VfStore},
+    vf::{Act, Card, CardConfig, EndHolders, FunctionCall, Links, Places, VfEnd, VfPath, VfStore},
 };
 use fabricbios_wire::{
     Binding, Generation, LeaseId, MacAddress, NetBinding, NetTerms, PciFunction, ResourceId,
     Transport,
 };
+use nix::errno::Errno;
 use tempfile::TempDir;
 
 pub(crate) const CARD: &str = "0000:01:00.0";
@@ -41,6 +43,8 @@ const CARD_INDEX: u32 = 2;
 /// The kernel of the test.
 pub(crate) struct Kernel {
     pub(crate) root: PathBuf,
+    /// Of the card. Those of its functions have a `vf` more.
+    driver: &'static str,
     state: Mutex<State>,
 }
 
@@ -63,15 +67,16 @@ impl fmt::Debug for Kernel {
 }
 
 impl Kernel {
-    fn new(root: &Path) -> Self {
+    fn new(root: &Path, driver: &'static str) -> Self {
         let kernel = Self {
             root: root.into(),
+            driver,
             state: Mutex::default(),
         };
         let device = kernel.device(CARD);
         for directory in [
-            "bus/pci/drivers/igb",
-            "bus/pci/drivers/igbvf",
+            &*format!("bus/pci/drivers/{driver}"),
+            &*format!("bus/pci/drivers/{driver}vf"),
             "bus/pci/drivers/vfio-pci",
             "bus/pci/drivers/e1000e",
             "class/net/pf0",
@@ -81,7 +86,7 @@ impl Kernel {
         }
         fs::create_dir_all(&device).unwrap();
         symlink(&device, root.join("class/net/pf0/device")).unwrap();
-        symlink("../../drivers/igb", device.join("driver")).unwrap();
+        symlink(format!("../../drivers/{driver}"), device.join("driver")).unwrap();
         for (file, text) in [
             ("sriov_totalvfs", "2"),
             ("sriov_numvfs", "0"),
@@ -202,7 +207,7 @@ impl Kernel {
     pub(crate) fn bind(&self, function: &str, driver: &str) {
         let device = self.device(function);
         symlink(format!("../../drivers/{driver}"), device.join("driver")).unwrap();
-        if driver == "igbvf" {
+        if driver == format!("{}vf", self.driver) {
             let mut state = self.state.lock().unwrap();
             let number = FUNCTIONS.iter().position(|it| *it == function).unwrap();
             state.next += 1;
@@ -238,6 +243,15 @@ impl Kernel {
         fs::remove_dir_all(net).unwrap();
     }
 
+    /// The group, as the kernel opens it for one process.
+    fn open_group(&self, group: &Path) -> io::Result<()> {
+        self.act("open group").map_err(io::Error::other)?;
+        match has_holder(group) {
+            true => Err(Errno::EBUSY.into()),
+            false => Ok(()),
+        }
+    }
+
     fn make(&self, call: FunctionCall) -> Result<(), Failure> {
         let function = call.function.to_string();
         let name = match &call.act {
@@ -267,6 +281,13 @@ impl Kernel {
         }
         Ok(())
     }
+}
+
+/// Whether any process has the file open.
+fn has_holder(file: &Path) -> bool {
+    let entries = |at: PathBuf| fs::read_dir(at).into_iter().flatten().flatten();
+    let mut files = entries("/proc".into()).flat_map(|it| entries(it.path().join("fd")));
+    files.any(|it| fs::read_link(it.path()).is_ok_and(|link| link == file))
 }
 
 fn failed(step: &'static str) -> impl Fn(String) -> StepError {
@@ -375,8 +396,12 @@ pub(crate) fn places(root: &Path) -> Places {
 }
 
 pub(crate) fn kernel() -> (TempDir, Arc<Kernel>) {
+    kernel_of("igb")
+}
+
+fn kernel_of(driver: &'static str) -> (TempDir, Arc<Kernel>) {
     let directory = tempfile::tempdir().unwrap();
-    let kernel = Arc::new(Kernel::new(directory.path()));
+    let kernel = Arc::new(Kernel::new(directory.path(), driver));
     (directory, kernel)
 }
 
@@ -385,22 +410,46 @@ pub(crate) fn card(
     interface: &str,
     count: Option<u32>,
 ) -> Result<Card, StepError> {
-    let its = Arc::clone(kernel);
-    let handler = Handler::by(move |call: FunctionCall, _: &_| its.make(call));
     Card::open(CardConfig {
         interface: interface.into(),
         count,
         places: places(&kernel.root),
         cdi: kernel.root.join("cdi").to_str().unwrap().to_owned(),
         hook: "/usr/sbin/fabricbiosd".into(),
-        supervisor: Supervisor::of_threads(vec![handler]),
+        supervisor: supervisor(kernel),
         links: kernel.clone(),
     })
 }
 
+pub(crate) fn supervisor(kernel: &Arc<Kernel>) -> Supervisor {
+    let [functions, groups] = [kernel, kernel].map(Arc::clone);
+    // Holders are children of the test.
+    let open = move |call: EndHolders, _: &_| call.make_by(&|it| groups.open_group(it), &|_| false);
+    Supervisor::of_threads(vec![
+        Handler::by(move |call: FunctionCall, _: &_| functions.make(call)),
+        Handler::by(open),
+    ])
+}
+
 impl World {
-    fn new(apart: bool) -> Self {
-        let (directory, kernel) = kernel();
+    /// Where containers of a lease register.
+    pub(crate) fn containers(&self, lease: u128) -> PathBuf {
+        let name = format!("records/{}.containers", LeaseId(lease));
+        self.directory.path().join(name)
+    }
+
+    /// What the watchdog of the node has.
+    pub(crate) fn watchdog(&self) -> VfEnd {
+        VfEnd::new(&places(self.directory.path()), supervisor(&self.kernel), [])
+    }
+
+    /// With a card of another driver.
+    pub(crate) fn of(driver: &'static str) -> Self {
+        Self::new(driver, false)
+    }
+
+    fn new(driver: &'static str, apart: bool) -> Self {
+        let (directory, kernel) = kernel_of(driver);
         let world = Self::on(directory, kernel, apart);
         world.kernel.log();
         world
@@ -434,11 +483,11 @@ impl World {
     }
 
     pub(crate) fn both() -> [Self; 2] {
-        [Self::new(false), Self::new(true)]
+        [Self::new("igb", false), Self::new("igb", true)]
     }
 
     pub(crate) fn here() -> Self {
-        Self::new(false)
+        Self::new("igb", false)
     }
 
     pub(crate) fn bind(&self, lease: u128, terms: NetTerms) -> NetBinding {
