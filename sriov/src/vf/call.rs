@@ -4,7 +4,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use fabricbios_helper::{Call, Caller, Failure, Handler, Supervisor};
-use fabricbios_kernfs::{Tree, load_module};
+use fabricbios_kernfs::{Error, Tree, load_module};
 use fabricbios_lease::StepError;
 use fabricbios_wire::PciFunction;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub enum Act {
     Create(u32),
     /// The driver takes the function, and no other may; its module is loaded if it is missing.
     Bind(String),
-    /// The driver gives the function up. Its interface goes, in whichever namespace it is.
+    /// The driver gives the function up, if it has one. Its interface goes, in whichever namespace it is.
     Unbind,
     /// A function-level reset.
     Reset,
@@ -65,13 +65,11 @@ impl Call for FunctionCall {
             ))
         })?;
         let tree = Tree::new(sysfs);
-        let write = |path: String, value: &str| {
-            let written = tree.write(path, value);
-            written.map_err(|error| Failure {
-                errno: error.errno(),
-                detail: error.to_string(),
-            })
+        let failed = |error: Error| Failure {
+            errno: error.errno(),
+            detail: error.to_string(),
         };
+        let write = |path: String, value: &str| tree.write(path, value).map_err(failed);
         match act {
             Act::Create(count) => write(file_of(function, "sriov_numvfs"), &count.to_string()),
             Act::Bind(driver) => {
@@ -83,7 +81,13 @@ impl Call for FunctionCall {
                 write(file_of(function, "driver_override"), &driver)?;
                 write(format!("{place}/bind"), &function.to_string())
             }
-            Act::Unbind => write(file_of(function, "driver/unbind"), &function.to_string()),
+            Act::Unbind => {
+                let file = file_of(function, "driver/unbind");
+                match tree.write(file, &function.to_string()) {
+                    Err(error) if error.is_absent() => Ok(()),
+                    unbound => unbound.map_err(failed),
+                }
+            }
             Act::Reset => write(file_of(function, "reset"), "1"),
             Act::Open(device) => {
                 let opened = fs::OpenOptions::new().read(true).write(true).open(&device);
@@ -135,12 +139,18 @@ impl Operator {
 
     /// Afterwards no driver is bound, and any may be.
     pub(super) fn unbind(&self, function: PciFunction) -> Result<(), StepError> {
-        if self.pci.driver(function)?.is_some() {
-            self.call("unbind driver", function, Act::Unbind)?;
-            if let Some(bound) = self.pci.driver(function)? {
-                let why = format!("function {function}: {bound} is bound to it");
-                return Err(StepError::new("unbind driver", why));
-            }
+        match self.pci.driver(function)? {
+            Some(_) => self.finish_unbinding(function),
+            None => self.pci.clear_override(function),
+        }
+    }
+
+    /// The same. The kernel removes the link to a driver before the driver lets go: an earlier process may still wait for that.
+    pub(super) fn finish_unbinding(&self, function: PciFunction) -> Result<(), StepError> {
+        self.call("unbind driver", function, Act::Unbind)?;
+        if let Some(bound) = self.pci.driver(function)? {
+            let why = format!("function {function}: {bound} is bound to it");
+            return Err(StepError::new("unbind driver", why));
         }
         self.pci.clear_override(function)
     }

@@ -171,8 +171,8 @@ impl Cutter {
             Ok(driver.is_some_and(|it| it.is_cut_by_bus_master)
                 && !self.pci().is_bus_master(record.function)?)
         };
-        let is_bound = self.pci().driver(record.function)?.is_some();
-        match self.endings.has(lease) || is_bound && !is_for_good()? {
+        let is_gone = self.pci().is_gone(record.function)?;
+        match self.endings.has(lease) || !is_gone && !is_for_good()? {
             true => Ok(Some(self.unbinding(lease, record.function))),
             false => Ok(None),
         }
@@ -225,7 +225,9 @@ impl Cutter {
             let Some(_held) = its.records.hold(lease)? else {
                 return Ok("the lease has no function any more".to_owned());
             };
-            its.unbind(function)?;
+            kept_off(its.pci(), function, || {
+                its.operator.finish_unbinding(function)
+            })?;
             Ok(function.to_string())
         };
         Rest {

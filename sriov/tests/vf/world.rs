@@ -270,7 +270,7 @@ impl Kernel {
             }
             Act::Unbind => {
                 let device = self.device(&function);
-                fs::remove_file(device.join("driver")).unwrap();
+                fs::remove_file(device.join("driver")).ok();
                 if device.join("net").exists() {
                     self.take_interface(&function);
                 }
