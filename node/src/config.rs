@@ -255,8 +255,8 @@ pub struct Settings {
     #[serde(deserialize_with = "parsed_list")]
     pub net_mac: Vec<NetMac>,
 
-    /// Where container engines look for the devices of leases (Container Device Interface); it must be a tmpfs
-    /// [default: /run/cdi].
+    /// Where container engines look for the devices of leases (Container Device Interface); it must be a tmpfs that only
+    /// root or this user can write to [default: /run/cdi].
     #[arg(long, value_name = "PATH")]
     pub cdi_dir: Option<PathBuf>,
 
