@@ -142,7 +142,7 @@ def restart(suite, node):
         lease = alloc(alice, "netns", secs=120)
         hand_over(lease, path)
         its = net(lease)
-        with Listener(its["mac"]) as heard, Sender(path, its["ifname"], its["mac"]) as sender:
+        with Listener(its["mac"], its.get("vlan")) as heard, Sender(path, its["ifname"], its["mac"]) as sender:
             suite.check("restart: frames flow", heard.flows())
             node.kill()
             node.start()
