@@ -32,9 +32,6 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
 const PATIENCE: Duration = Duration::from_secs(60);
 const BRIEF: Duration = Duration::from_millis(200);
 
-/// For a grant, while another process takes the journal over.
-const TRIES: u32 = 2_000;
-
 /// A supervisor, and files to read.
 struct Scene {
     directory: tempfile::TempDir,
@@ -239,14 +236,13 @@ impl Daemon {
             ..LeaseAllocRequest::new(ResourceType::Block, 1 << 20, 600)
         };
         // While another process takes the journal over, nothing is granted.
-        let mut granted = node.alloc(request.clone()).await;
-        for _ in 0..TRIES {
-            match granted {
-                Err(ref error) if is_for_now(error) => granted = node.alloc(request.clone()).await,
-                _ => break,
+        let begin = Instant::now();
+        let lease = loop {
+            match node.alloc(request.clone()).await {
+                Err(error) if is_for_now(&error) && begin.elapsed() < PATIENCE => {}
+                granted => break granted.unwrap(),
             }
-        }
-        let lease = granted.unwrap();
+        };
         let freed = node
             .lease(Request::LeaseFree(lease.lease_id))
             .await
