@@ -36,6 +36,8 @@ pub(crate) const SUBCOMMANDS: [&str; 7] = [
 pub(crate) struct Daemon {
     child: Child,
     directory: TempDir,
+    /// For specifications of container engines, in a tmpfs, which /run is not on every machine.
+    _specifications: TempDir,
     address: String,
     /// The first digits of the node's id.
     digits: String,
@@ -45,10 +47,12 @@ impl Daemon {
     /// Starts it and waits until it is ready.
     pub(crate) fn start(share_mode: &str) -> Result<Self> {
         let directory = TempDir::new()?;
-        let (child, address, digits) = spawn(directory.path(), share_mode)?;
+        let specifications = TempDir::new_in("/dev/shm")?;
+        let (child, address, digits) = spawn(directory.path(), specifications.path(), share_mode)?;
         Ok(Self {
             child,
             directory,
+            _specifications: specifications,
             address,
             digits,
         })
@@ -130,7 +134,11 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(directory: &Path, share_mode: &str) -> Result<(Child, String, String)> {
+fn spawn(
+    directory: &Path,
+    specifications: &Path,
+    share_mode: &str,
+) -> Result<(Child, String, String)> {
     let log = fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -143,6 +151,8 @@ fn spawn(directory: &Path, share_mode: &str) -> Result<(Child, String, String)> 
         .arg(directory.join("state"))
         .arg("--local-socket")
         .arg(directory.join("local").join("socket"))
+        .arg("--cdi-dir")
+        .arg(specifications)
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()?;
