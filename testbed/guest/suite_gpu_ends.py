@@ -229,7 +229,7 @@ def daemon_ends(suite):
             long = until(lambda: leases_again(alice, found["amd"]["resource_id"]), 60, "the device of the long lease")
             copied(alice, long)
             keeps = workers()
-            short = until(lambda: leases_again(alice, found["nvidia"]["resource_id"], 6), 60, "the device of the short lease")
+            short = until(lambda: leases_again(alice, found["nvidia"]["resource_id"], 12), 60, "the device of the short lease")
             copied(alice, short)
             program_pid = int(run_in(alice, short, "sh", "-c", "echo $$; exec sleep 1000").stdout.readline())
             ends = (workers() - keeps) | {program_pid}
