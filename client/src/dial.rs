@@ -6,7 +6,10 @@ use quinn::{
     ClientConfig, Connection, ConnectionError, Endpoint, IdleTimeout, TransportConfig, VarInt,
     crypto::rustls::QuicClientConfig,
 };
-use tokio::{net::UdpSocket, time::timeout};
+use tokio::{
+    net::UdpSocket,
+    time::{sleep, timeout},
+};
 
 use crate::{Error, address};
 
@@ -14,6 +17,8 @@ use crate::{Error, address};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection is closed after this long without a packet of the node.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(12);
+/// A request is unanswered for this long before its node's port is probed, and again after each probe.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Shorter than the idle timeout of a node.
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
 /// The name in every node certificate, independent of the address.
@@ -89,6 +94,17 @@ impl Dialler {
                 let why = format!("nothing listens on UDP {address}; is the daemon running?");
                 Err(DialError::NoAnswer(why))
             }
+        }
+    }
+}
+
+/// Returns once nobody listens at the address of a connection any more: its daemon has ended. Until then it probes the port,
+/// at first after [`PROBE_EVERY`].
+pub(crate) async fn port_closes(address: SocketAddr) {
+    loop {
+        sleep(PROBE_EVERY).await;
+        if timeout(PROBE_EVERY, port_is_closed(address)).await.is_ok() {
+            return;
         }
     }
 }

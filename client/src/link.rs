@@ -21,7 +21,7 @@ use tokio::{sync::Mutex as AsyncMutex, time::timeout};
 
 use crate::{
     Error, Identity,
-    dial::{Connected, DialError, Dialler},
+    dial::{Connected, DialError, Dialler, port_closes},
     patience::{is_momentary, patiently},
 };
 
@@ -182,7 +182,23 @@ impl Link {
         Ok((connection, true))
     }
 
+    /// Sends a request and waits for its answer, or until the daemon has ended; then the connection is closed.
     async fn ask(
+        &self,
+        connection: &Connection,
+        request: &Request,
+    ) -> Result<Result<Reply, Error>, Lost> {
+        tokio::select! {
+            biased;
+            answer = self.exchange(connection, request) => answer,
+            () = port_closes(connection.remote_address()) => {
+                connection.close(VarInt::from_u32(0), b"");
+                Err(Lost::Unanswered(ConnectionError::LocallyClosed))
+            }
+        }
+    }
+
+    async fn exchange(
         &self,
         connection: &Connection,
         request: &Request,
@@ -279,6 +295,11 @@ impl Link {
             }
             ConnectionError::ApplicationClosed(e) if !e.reason.is_empty() => {
                 self.unreachable(String::from_utf8_lossy(&e.reason).into_owned(), sent)
+            }
+            ConnectionError::LocallyClosed => {
+                let why =
+                    "nothing listens at its address any more, or this side closed the connection";
+                self.unreachable(why.to_owned(), sent)
             }
             other => self.unreachable(other.to_string(), sent),
         }

@@ -58,6 +58,28 @@ fn a_grant_is_never_asked_for_twice() {
 }
 
 #[test]
+fn a_node_that_ends_before_its_answer_is_noticed_by_its_closed_port() {
+    let rotate = Request::LeaseRotate {
+        lease_id: LEASE,
+        overlap_ms: 0,
+    };
+    for request in [Request::LeaseQuery(LEASE), rotate] {
+        let mut node = FakeNode::start(obliging());
+        let client = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+        let arrived = node.ignore_next();
+        let error = thread::scope(|scope| {
+            let asking = scope.spawn(|| client.call_blocking(request.clone()).unwrap_err());
+            arrived.recv().unwrap();
+            node.crash();
+            asking.join().unwrap()
+        });
+        assert!(error.to_string().contains("nothing listens"), "{error}");
+        node.serve();
+        client.call_blocking(request).unwrap();
+    }
+}
+
+#[test]
 fn identities_that_do_not_do_are_told_apart() {
     let (node, other) = (FakeNode::start(obliging()), FakeNode::start(obliging()));
     let call = |identity: &Identity| {
