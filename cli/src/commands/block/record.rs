@@ -2,9 +2,9 @@
 
 use std::{
     fmt,
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},
     io,
-    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -117,11 +117,22 @@ impl Files {
         ))
     }
 
-    /// Makes the directory, for root alone: whoever can write here decides what is detached.
+    /// Makes the directory, for root alone: whoever can write here decides what is detached. Directories above it that are
+    /// missing are for everybody to pass, whatever the umask: other users look for a node's local socket in /run/fabricbios.
     pub(super) fn make_dir(&self) -> Result<(), Failure> {
-        let mut builder = DirBuilder::new();
-        let made = builder.recursive(true).mode(0o700).create(&self.dir);
-        made.map_err(|error| self.unusable(&error))
+        let is_missing = |at: &&Path| !at.as_os_str().is_empty() && !at.exists();
+        let missing: Vec<_> = self.dir.ancestors().take_while(is_missing).collect();
+        for at in missing.into_iter().rev() {
+            let mode = if at == self.dir { 0o700 } else { 0o755 };
+            match DirBuilder::new().mode(0o700).create(at) {
+                Ok(()) => fs::set_permissions(at, Permissions::from_mode(mode)),
+                // Another process attaches at the same time.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                Err(error) => Err(error),
+            }
+            .map_err(|error| self.unusable(&error))?;
+        }
+        Ok(())
     }
 
     /// Opens the log for appending.
@@ -211,8 +222,6 @@ impl Lock {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn record() -> Record {
@@ -244,10 +253,8 @@ mod tests {
             assert_eq!(files.read().unwrap().unwrap().device, said.device);
         }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(
-            (mode(&files.record()), mode(&dir.path().join("a/b"))),
-            (0o600, 0o700)
-        );
+        let modes = [files.record(), dir.path().join("a/b"), dir.path().join("a")];
+        assert_eq!(modes.map(|it| mode(&it)), [0o600, 0o700, 0o755]);
         lock.remove();
         assert!(!files.record().exists());
     }
