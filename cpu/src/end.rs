@@ -5,7 +5,7 @@ use std::path::Path;
 use fabricbios_cgroup::{Root, end_processes};
 use fabricbios_contract::EndByName;
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::StepError;
+use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::LeaseId;
 
 use crate::{
@@ -39,16 +39,13 @@ impl CpuEnd {
 
 impl EndByName for CpuEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
-        match self.root.find("find lease", lease)? {
-            Some(below) => end_processes(
-                &self.root,
-                &self.proc,
-                &below,
-                Some(&aside(lease)),
-                ENDS_WITHIN,
-            )
-            .map(drop),
-            None => Ok(()),
-        }
+        end(&self.root, &self.proc, lease).map(drop)
     }
+}
+
+/// Ends the processes of a lease. None if it has no cgroup.
+pub(crate) fn end(root: &Root, proc: &Tree, lease: LeaseId) -> Result<Option<Proof>, StepError> {
+    let below = root.find("find lease", lease)?;
+    let ended = below.map(|it| end_processes(root, proc, &it, Some(&aside(lease)), ENDS_WITHIN));
+    ended.transpose()
 }

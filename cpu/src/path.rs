@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Instant};
 
-use fabricbios_cgroup::{Bindings, Root, end_processes, enter};
+use fabricbios_cgroup::{Bindings, Root, enter};
 use fabricbios_contract::{
     Caller, DataPath, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
 };
@@ -12,11 +12,7 @@ use fabricbios_lease::{
 };
 use fabricbios_wire::{Binding, CpuBinding, CpuPartition, CpuQuota, KindBinding, LeaseId};
 
-use crate::{
-    ENDS_WITHIN, STEPS,
-    cgroupfs::{CpuRoot, aside},
-    ranges,
-};
+use crate::{STEPS, cgroupfs::CpuRoot, end::end, ranges};
 
 /// The path to CPU cores, see the module.
 #[derive(Debug)]
@@ -48,16 +44,8 @@ impl CpuPath {
     }
 
     fn end_processes(&self, lease: LeaseId) -> Result<Proof, StepError> {
-        match self.root.find("find lease", lease)? {
-            Some(below) => end_processes(
-                &self.root,
-                &self.proc,
-                &below,
-                Some(&aside(lease)),
-                ENDS_WITHIN,
-            ),
-            None => Ok(Proof::nothing_to_cut("the lease has no cgroup")),
-        }
+        let proof = end(&self.root, &self.proc, lease)?;
+        Ok(proof.unwrap_or_else(|| Proof::nothing_to_cut("the lease has no cgroup")))
     }
 
     /// The coordinates, as the kernel has them.
