@@ -21,5 +21,5 @@ pub use end::{described, end_processes};
 pub use enter::enter;
 pub use hook::{HOOK, hook, hook_main};
 pub use limits::Limits;
-pub use process::Process;
+pub use process::{Process, state_of};
 pub use root::{Cgroupfs, LEASE, Root, failed, join};

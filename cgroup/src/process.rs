@@ -1,6 +1,6 @@
 //! A process by number and start time, so that a number that was given out again is not taken for it.
 
-use std::{fs, time::Duration};
+use std::{fs, str::FromStr, time::Duration};
 
 use fabricbios_helper::Pidfd;
 use fabricbios_lease::StepError;
@@ -94,11 +94,17 @@ fn start_of(pid: i32) -> Option<u64> {
 
 /// The process that started this one.
 pub(crate) fn parent_of(pid: i32) -> Option<i32> {
-    field_of_stat(pid, 4).and_then(|it| i32::try_from(it).ok())
+    field_of_stat(pid, 4)
+}
+
+/// The state of a process's first thread, a letter of proc_pid_stat(5).
+#[must_use]
+pub fn state_of(pid: i32) -> Option<char> {
+    field_of_stat(pid, 3)
 }
 
 /// A field of `/proc/PID/stat` behind the name, by its number in proc_pid_stat(5).
-fn field_of_stat(pid: i32, number: usize) -> Option<u64> {
+fn field_of_stat<T: FromStr>(pid: i32, number: usize) -> Option<T> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in brackets, may contain anything. The state, field 3, is behind it.
     let (_, rest) = stat.rsplit_once(')')?;

@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +19,7 @@ from gpus import (DEVICE, NODE, PATTERN, SHARED, SOCKET, GpuNode, alloc, cleared
                   leases_again, program_of, ready, run_in, workers)
 from limited import CHARACTER, into, limited
 
+STRANGER = 65534
 # Steps of a grant, of the use of a lease, and of an end.
 GRANT_STEPS = ("make record", "make lease", "device controller", "take containers", "write CDI spec", "open nodes")
 USE_STEPS = ("start worker", "enter")
@@ -91,14 +93,17 @@ def local_programs(suite):
         suite.check("the end of the lease ends its programs", gone(pids), "their end")
         suite.check("and removes the specification", not spec.exists(), "no file")
         process.wait()
-        held = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
-        stranger = subprocess.Popen(["sleep", "1000"], stdin=NODE.open("rb"))
-        alice.free(held)
-        fence = until(lambda: next(iter(operator.ask("fence", "list")["fences"]), None), 60, "a fence")
-        suite.check("a process of root that holds the device: FENCED, and named", str(stranger.pid) in fence["reason"], stranger.pid, fence["reason"])
-        stranger.kill()
-        stranger.wait()
-        until(lambda: cleared(node, nvidia), 60, "the fence is cleared when the stranger is gone")
+        for who, uid in (("root", 0), ("another user", STRANGER), ("another user's socket", STRANGER)):
+            held = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+            with in_flight(NODE) if "socket" in who else NODE.open("rb") as file:
+                stranger = subprocess.Popen(["sleep", "1000"], stdin=file, user=uid, group=uid, extra_groups=[])
+            alice.free(held)
+            fence = until(lambda: next(iter(operator.ask("fence", "list")["fences"]), None), 60, "a fence")
+            suite.check(f"{who} has the device after the lease: FENCED, and named", str(stranger.pid) in fence["reason"], stranger.pid, fence["reason"])
+            suite.equal(f"{who}: whoever may have got it without his doing is not killed", None, stranger.poll())
+            stranger.kill()
+            stranger.wait()
+            until(lambda: cleared(node, nvidia), 60, "the fence is cleared when the stranger is gone")
         suite.check("and free again when it is gone", True)
     with GpuNode(mode="fractional") as node:
         alice = node.tenant("alice")
@@ -169,11 +174,11 @@ def keepers(suite):
         shutil.copy(pathlib.Path(__file__).with_name("gpu_keeper.py"), keeper)
         keeper.chmod(0o644)
         # Nothing of a lease, but what some leases' containers have in their environment.
-        stranger = subprocess.Popen(["sleep", "1000"], user=65534, group=65534, env={"FABRICBIOS_GPU_LEASE": "1"})
-        for how in ("closed", "first-thread", "chain", "own-table", "in-flight"):
-            for where in ("container", "entered", "user"):
-                if (where, how) == ("user", "closed"):
-                    continue  # It lives, and cannot open the device: suite_gpu, nodes.
+        stranger = subprocess.Popen(["sleep", "1000"], user=STRANGER, group=STRANGER, env={"FABRICBIOS_GPU_LEASE": "1"})
+        ways = ("first-thread", "chain", "own-table", "in-flight")
+        for where, hows in (("container", ("closed", *ways)), ("entered", length(("closed", *ways, "ring"), ("closed", "chain"))),
+                            ("user", (*ways, "ring"))):  # Closed, it lives, and cannot open the device: suite_gpu, nodes.
+            for how in hows:
                 lease = until(lambda: leases_again(alice, nvidia), 60, f"{where}, {how}: the device free")
                 words = ["python3", str(keeper), how, str(NODE)]
                 pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -203,6 +208,16 @@ def keepers(suite):
         stranger.kill()
         stranger.wait()
     podman.clean()
+
+
+@contextlib.contextmanager
+def in_flight(path):
+    """A socket to which the file was sent, and not received."""
+    near, far = socket.socketpair()
+    with near, path.open("rb") as file:
+        socket.send_fds(near, [b"x"], [file.fileno()])
+    with far:
+        yield far
 
 
 def running(name):

@@ -38,7 +38,7 @@ use left_out as nvidia;
 
 use crate::{
     Health,
-    holders::{EndUser, Holders},
+    holders::{EndUsers, Holders},
     worker::Trial,
 };
 
@@ -62,7 +62,7 @@ pub fn handlers() -> Vec<Handler> {
         Handler::of::<Watch>(),
         Handler::of::<Holders>(),
         Handler::of::<Trial>(),
-        Handler::of::<EndUser>(),
+        Handler::of::<EndUsers>(),
     ]
 }
 

@@ -274,6 +274,8 @@ impl Store for GpuStore {
         {
             let record = Record {
                 baseline,
+                // Those of the lease before have ended.
+                users: BTreeSet::new(),
                 ..self.record(order)?
             };
             self.clean(lease, &record, &mut work, progress)?;

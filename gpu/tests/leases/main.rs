@@ -30,7 +30,7 @@ use std::{
 use fabricbios_contract::EndByName;
 use fabricbios_gpu::{Device, GpuEnd, Node};
 use fabricbios_lease::{BindError, BindOrder, BootTime};
-use fabricbios_wire::{GpuRequest, LeaseError, LeaseId};
+use fabricbios_wire::{GpuRequest, LeaseError};
 use nix::{
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
     libc,
@@ -44,7 +44,7 @@ use nix::{
 use stand_in_device::{Knob, Vendor};
 
 use lab::{Lab, MEMORY, MIB};
-use world::{Session, World, part, signal_worker, whole};
+use world::{Session, World, lease_id, part, signal_worker, whole, worker_user};
 
 #[test]
 fn a_cut_ends_the_session_and_the_release_leaves_no_byte() {
@@ -53,16 +53,16 @@ fn a_cut_ends_the_session_and_the_release_leaves_no_byte() {
         let binding = world.bound(&lease);
         assert_eq!(binding.uuid, world.device.uuid);
         assert_eq!(binding.vram_bytes, MEMORY);
-        let stranger = world.here.connect(LeaseId(1), "blue", 0).unwrap_err();
+        let stranger = world.here.connect(lease_id(1), "blue", 0).unwrap_err();
         assert_eq!(stranger.error, LeaseError::NotFound);
-        let mut session = world.filled(LeaseId(1));
-        let again = world.session(LeaseId(1)).unwrap();
+        let mut session = world.filled(lease_id(1));
+        let again = world.session(lease_id(1)).unwrap();
         assert_eq!(again.number, session.number);
         let proof = world.cut(&lease);
         assert!(session.is_over());
         let steps: Vec<&str> = proof.steps().iter().map(|it| it.step.as_str()).collect();
         assert_eq!(steps, ["kill worker", "look for processes"]);
-        let refused = world.session(LeaseId(1)).err().unwrap();
+        let refused = world.session(lease_id(1)).err().unwrap();
         assert_eq!(refused.error, LeaseError::Expired);
         assert!(world.has_pattern());
         world.release(&lease).unwrap();
@@ -84,7 +84,7 @@ fn nothing_connects_after_the_deadline() {
         .provider
         .extend(lease.binding_id, BootTime(1))
         .unwrap();
-    let refused = world.session(LeaseId(1)).err().unwrap();
+    let refused = world.session(lease_id(1)).err().unwrap();
     assert_eq!(refused.error, LeaseError::Expired);
     assert!(refused.message.contains("deadline"), "{refused:?}");
 }
@@ -95,8 +95,8 @@ fn a_shared_lease_wipes_its_own_memory_beside_its_neighbour() {
         let [one, two] = [part(1), part(2)];
         world.bound(&one);
         world.bound(&two);
-        let _leaves = world.filled(LeaseId(1));
-        let mut stays = world.session(LeaseId(2)).unwrap();
+        let _leaves = world.filled(lease_id(1));
+        let mut stays = world.session(lease_id(2)).unwrap();
         world.cut(&one);
         world.release(&one).unwrap();
         assert!(!world.has_pattern());
@@ -117,9 +117,9 @@ fn a_shared_lease_with_all_queues_in_use_is_wiped() {
     let [one, two] = [part(1), part(2)];
     world.bound(&one);
     world.bound(&two);
-    let _first = world.filled(LeaseId(1));
+    let _first = world.filled(lease_id(1));
     let _others: Vec<Session> = (1..)
-        .map_while(|_| world.session(LeaseId(1)).ok())
+        .map_while(|_| world.session(lease_id(1)).ok())
         .collect();
     world.cut(&one);
     world.release(&one).unwrap();
@@ -131,7 +131,7 @@ fn a_device_that_cannot_be_wiped_is_reset_by_the_next_release() {
     let world = World::new(false);
     let lease = whole(1);
     world.bound(&lease);
-    let _leaves = world.filled(LeaseId(1));
+    let _leaves = world.filled(lease_id(1));
     world.cut(&lease);
     let knobs = &world.lab.directory;
     knobs.set(Knob::ShortScrub, &MEMORY.to_string()).unwrap();
@@ -152,9 +152,9 @@ fn a_worker_that_was_killed_leaves_a_shared_device_open() {
         let [one, two] = [part(1), part(2)];
         world.bound(&one);
         world.bound(&two);
-        let _leaves = world.filled(LeaseId(1));
-        let mut stays = world.session(LeaseId(2)).unwrap();
-        signal_worker(&world, LeaseId(1), Signal::SIGSTOP);
+        let _leaves = world.filled(lease_id(1));
+        let mut stays = world.session(lease_id(2)).unwrap();
+        signal_worker(&world, lease_id(1), Signal::SIGSTOP);
         world.cut(&one);
         world.release(&one).unwrap();
         assert!(world.has_pattern());
@@ -166,7 +166,7 @@ fn a_worker_that_was_killed_leaves_a_shared_device_open() {
         world.bound(&three);
         world.cut(&two);
         world.release(&two).unwrap();
-        let mut comes = world.session(LeaseId(3)).unwrap();
+        let mut comes = world.session(lease_id(3)).unwrap();
         comes
             .ask(&GpuRequest::MemAlloc { bytes: 8 * MIB }, &[])
             .unwrap();
@@ -185,8 +185,8 @@ fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
     world.bound(&one);
     let neighbour = part(5);
     world.bound(&neighbour);
-    let _leaves = world.filled(LeaseId(1));
-    signal_worker(&world, LeaseId(1), Signal::SIGSTOP);
+    let _leaves = world.filled(lease_id(1));
+    signal_worker(&world, lease_id(1), Signal::SIGSTOP);
     world.cut(&one);
     world.release(&one).unwrap();
     let placement = neighbour.placement.clone();
@@ -217,8 +217,8 @@ fn the_memory_of_a_session_that_died_is_read_by_nobody() {
         let [one, two] = [part(1), part(2)];
         world.bound(&one);
         world.bound(&two);
-        let mut died = world.filled(LeaseId(1));
-        let worker = signal_worker(&world, LeaseId(1), Signal::SIGKILL);
+        let mut died = world.filled(lease_id(1));
+        let worker = signal_worker(&world, lease_id(1), Signal::SIGKILL);
         assert!(died.is_over());
         // The path waits for its child.
         while kill(worker, None).is_ok() {
@@ -228,7 +228,7 @@ fn the_memory_of_a_session_that_died_is_read_by_nobody() {
         // The stand-in gives the lowest address that is free; the look at the device for the third lease has freed it.
         let three = part(3);
         world.bound(&three);
-        let mut comes = world.session(LeaseId(3)).unwrap();
+        let mut comes = world.session(lease_id(3)).unwrap();
         comes
             .ask(&GpuRequest::MemAlloc { bytes: 4 * MIB }, &[])
             .unwrap();
@@ -246,14 +246,14 @@ fn of_what_a_worker_says_at_its_end_a_little_is_read() {
     let world = World::new(false);
     let lease = part(1);
     world.bound(&lease);
-    let mut died = world.filled(LeaseId(1));
-    let worker = signal_worker(&world, LeaseId(1), Signal::SIGKILL);
+    let mut died = world.filled(lease_id(1));
+    let worker = signal_worker(&world, lease_id(1), Signal::SIGKILL);
     assert!(died.is_over());
     while kill(worker, None).is_ok() {
         thread::yield_now();
     }
     let closed = world.lab.place.path().join("records");
-    let closed = closed.join(format!("{}.closed", LeaseId(1)));
+    let closed = closed.join(format!("{}.closed", lease_id(1)));
     fs::remove_file(&closed).unwrap();
     mkfifo(&closed, Mode::S_IRWXU).unwrap();
     let mut endless = fs::File::options()
@@ -285,10 +285,10 @@ fn a_cut_in_the_middle_of_a_workers_start_waits_for_nobody() {
     let lease = whole(1);
     world.bound(&lease);
     let here = world.here.clone();
-    let opening = thread::spawn(move || here.connect(LeaseId(1), "red", 0));
+    let opening = thread::spawn(move || here.connect(lease_id(1), "red", 0));
     // Returns when the worker has opened the other end.
     let says_nothing = fs::File::options().write(true).open(&library).unwrap();
-    let worker = signal_worker(&world, LeaseId(1), Signal::SIGSTOP);
+    let worker = signal_worker(&world, lease_id(1), Signal::SIGSTOP);
     world.cut(&lease);
     let refused = opening.join().unwrap().unwrap_err();
     assert_eq!(refused.error, LeaseError::Expired, "{refused:?}");
@@ -306,7 +306,7 @@ fn a_cut_in_the_middle_of_a_workers_start_waits_for_nobody() {
     world.release(&lease).unwrap();
     let next = whole(2);
     world.bound(&next);
-    world.session(LeaseId(2)).unwrap();
+    world.session(lease_id(2)).unwrap();
     world.cut(&next);
     world.release(&next).unwrap();
 }
@@ -319,8 +319,8 @@ fn a_worker_has_no_descriptor_variable_or_terminal_of_the_daemons() {
     fcntl(of_daemon.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     let lease = whole(1);
     world.bound(&lease);
-    world.session(LeaseId(1)).unwrap();
-    let worker = signal_worker(&world, LeaseId(1), Signal::SIGCONT);
+    world.session(lease_id(1)).unwrap();
+    let worker = signal_worker(&world, lease_id(1), Signal::SIGCONT);
     let of_worker = |name: &str| Path::new("/proc").join(worker.to_string()).join(name);
     for entry in fs::read_dir(of_worker("fd")).unwrap() {
         let file = fs::read_link(entry.unwrap().path()).unwrap();
@@ -409,26 +409,30 @@ fn only_a_holder_of_the_device_itself_fences_it() {
     }
 }
 
+/// The lease's own user is killed. Another may have got the device without his doing: he fences it.
 #[test]
-fn a_user_who_has_the_device_open_gets_no_lease_beside_him_and_is_killed_after_one() {
+fn a_user_who_has_the_device_open_gets_no_lease_beside_him_and_ends_it_after_one() {
     let terminal = Terminal::new();
     let world = terminal.world(false);
     let lease = whole(1);
-    let mut before = terminal.holder(4721);
+    let mut stranger = terminal.holder(4721);
+    let named = |stranger: &Child| format!("pid {} ", stranger.id());
     let refused = world.prepared(&lease).unwrap_err();
-    let named = format!("pid {} ", before.id());
-    assert!(refused.contains(&named), "{refused}");
+    assert!(refused.contains(&named(&stranger)), "{refused}");
     assert!(refused.contains("user 4721"), "{refused}");
-    before.kill().unwrap();
-    before.wait().unwrap();
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
     world.prepared(&lease).unwrap();
-    let (mut one, mut two) = (terminal.holder(4721), terminal.holder(4722));
+    let mut own = terminal.holder(worker_user(1));
+    let mut stranger = terminal.holder(4721);
     world.cut(&lease);
+    let fenced = world.release(&lease).unwrap_err().to_string();
+    assert!(fenced.contains(&named(&stranger)), "{fenced}");
+    assert_eq!(own.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
+    assert!(stranger.try_wait().unwrap().is_none());
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
     world.release(&lease).unwrap();
-    for killed in [&mut one, &mut two] {
-        let ended = killed.wait().unwrap();
-        assert_eq!(ended.signal(), Some(Signal::SIGKILL as i32));
-    }
 }
 
 #[test]
@@ -436,21 +440,21 @@ fn a_session_outlives_the_daemon_and_ends_by_name_without_one() {
     let world = World::new(false);
     let lease = whole(1);
     world.bound(&lease);
-    let mut session = world.filled(LeaseId(1));
+    let mut session = world.filled(lease_id(1));
     let next = World::on(world.lab, world.turn, false);
-    assert_eq!(next.store.leases().unwrap(), [LeaseId(1)]);
+    assert_eq!(next.store.leases().unwrap(), [lease_id(1)]);
     let adopted = BindOrder {
         adopts: true,
         ..whole(1)
     };
     next.bound(&adopted);
-    assert_eq!(next.session(LeaseId(1)).unwrap().number, session.number);
+    assert_eq!(next.session(lease_id(1)).unwrap().number, session.number);
     assert!(next.has_pattern());
     let end = GpuEnd::at(&next.lab.place.path().join("records")).unwrap();
-    end.end(LeaseId(1)).unwrap();
+    end.end(lease_id(1)).unwrap();
     assert!(session.is_over());
-    end.end(LeaseId(1)).unwrap();
-    end.end(LeaseId(2)).unwrap();
+    end.end(lease_id(1)).unwrap();
+    end.end(lease_id(2)).unwrap();
     next.cut(&adopted);
     next.release(&adopted).unwrap();
     assert!(!next.has_pattern());

@@ -222,7 +222,7 @@ fn header(frame: &[u8]) -> Header {
 
 fn order(lease: u128, vram_bytes: u64, exclusivity: GpuExclusivityClass) -> BindOrder {
     let binding_id = BindingId {
-        lease_id: LeaseId(lease),
+        lease_id: lease_id(lease),
         generation: Generation(1),
         resource_id: GPU,
     };
@@ -243,6 +243,16 @@ pub(crate) fn whole(lease: u128) -> BindOrder {
 
 pub(crate) fn part(lease: u128) -> BindOrder {
     order(lease, 8 * MIB, GpuExclusivityClass::Shared)
+}
+
+/// One of a few leases of this process: tests run side by side, and a lease's number is that of its worker's user.
+pub(crate) fn lease_id(number: u128) -> LeaseId {
+    LeaseId(u128::from(std::process::id() << 8) | number)
+}
+
+/// The user of a lease's worker.
+pub(crate) fn worker_user(number: u128) -> u32 {
+    0x4000_0000 | u32::try_from(lease_id(number).0).unwrap()
 }
 
 pub(crate) fn signal_worker(world: &World, lease: LeaseId, signal: Signal) -> Pid {

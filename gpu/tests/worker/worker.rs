@@ -46,7 +46,7 @@ const PAGE: usize = 4096;
 /// The cap of a session.
 pub(crate) const VRAM: u64 = 16 << 20;
 /// No user of the machine.
-const UID: u32 = 0x4000_0001;
+const UID: u32 = 0x6fff_0001;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const FILL: &str = include_str!("../../../testbed/stand-ins/ptx/fill.ptx");

@@ -3,23 +3,24 @@
 //! Any user can make this long, with processes, threads and open files. So it is a helper process's work, with a time limit,
 //! and nothing that ends access waits for it. Tables with few files come first: who fills one delays nobody's but his own.
 
+mod carried;
+
 use std::{
     cmp::Ordering,
-    fs::{self, File},
-    io::Read,
+    fs,
     path::{Path, PathBuf},
 };
 
 use nix::libc;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
-use crate::{devices::DeviceNumber, process::parent_of};
+use crate::{
+    devices::DeviceNumber,
+    process::{parent_of, state_of},
+};
 
 /// `KCMP_FILES` of include/uapi/linux/kcmp.h.
 const FILES: libc::c_int = 2;
-
-/// Of what the kernel tells of a socket or a ring, so much is read.
-const TOLD_BYTES_MAX: u64 = 256 << 10;
 
 /// A table of open files. Threads share one, unless one of them has left it (unshare(2), `CLONE_FILES`).
 ///
@@ -51,7 +52,7 @@ pub fn tables() -> Vec<Table> {
 }
 
 /// The numbers of all processes.
-fn pids() -> impl Iterator<Item = i32> {
+pub fn pids() -> impl Iterator<Item = i32> {
     numbers("/proc".into())
 }
 
@@ -117,6 +118,12 @@ impl Table {
     }
 }
 
+/// Whether the first thread of a process has ended and another one lives: /proc shows no mapping of such a process.
+#[must_use]
+pub fn has_lost_first_thread(pid: i32) -> bool {
+    state_of(pid) == Some('Z') && numbers(format!("/proc/{pid}/task").into()).nth(1).is_some()
+}
+
 fn links(directory: String) -> impl Iterator<Item = OpenFile> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     entries.filter_map(|entry| {
@@ -127,7 +134,7 @@ fn links(directory: String) -> impl Iterator<Item = OpenFile> {
 }
 
 /// What a file is, under whatever name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Identity {
     /// A character device.
     Device(DeviceNumber),
@@ -149,27 +156,24 @@ impl OpenFile {
         matches!(self.identity(), Some(Identity::Device(its)) if devices.contains(&its))
     }
 
-    /// Whether it is a socket or a ring (io_uring) with files on their way: sent and not received, or registered. They are in
-    /// nobody's table.
+    /// Whether it is a socket.
     #[must_use]
-    pub fn carries_files(&self) -> bool {
-        let name = self.name.to_string_lossy();
-        if !name.starts_with("socket:") && name != "anon_inode:[io_uring]" {
-            return false;
-        }
-        let mut told = String::new();
-        let at = self.at.to_string_lossy().replace("/fd/", "/fdinfo/");
-        let read = File::open(at).and_then(|it| it.take(TOLD_BYTES_MAX).read_to_string(&mut told));
-        let count = |line: &str| {
-            let count = ["scm_fds:", "UserFiles:"]
-                .iter()
-                .find_map(|it| line.strip_prefix(it))?;
-            count.trim().parse::<u64>().ok()
-        };
-        // Who makes the text so long that the count is cut off has one to hide.
-        read.is_ok_and(|length| {
-            told.lines().filter_map(count).any(|it| it > 0) || length as u64 == TOLD_BYTES_MAX
-        })
+    pub fn is_socket(&self) -> bool {
+        self.name
+            .as_os_str()
+            .as_encoded_bytes()
+            .starts_with(b"socket:")
+    }
+
+    fn is_ring(&self) -> bool {
+        self.name.as_os_str() == "anon_inode:[io_uring]"
+    }
+
+    /// Which ring (io_uring) it is; `None`: it is none. Each has an inode of its own since Linux 5.12.
+    #[must_use]
+    pub fn ring(&self) -> Option<Identity> {
+        let is_ring = self.is_ring();
+        is_ring.then(|| identity(&self.at, AtFlags::STATX_DONT_SYNC))?
     }
 }
 
@@ -222,7 +226,7 @@ const PARENTS_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {
-    use std::{process::id, sync::mpsc, thread};
+    use std::{fs::File, process::id, sync::mpsc, thread};
 
     use super::*;
 

@@ -1,0 +1,314 @@
+//! Who has the nodes of a device open, or may have.
+
+mod users;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::process::parent_id,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fabricbios_cgroup::{
+    DeviceNumber, Process,
+    holders::{Table, is_of, tables},
+};
+use fabricbios_helper::{Call, Caller, Failure};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use users::EndUsers;
+
+/// A look is given up after so long.
+const LOOK_MAX: Duration = Duration::from_secs(300);
+
+/// Any user can make a look long, with open files. So much of it is each user's.
+const USER_LOOK_MAX: Duration = Duration::from_secs(30);
+
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// Files that are sent to a process are received soon. So often, and with such pauses, they are looked for again.
+const AGAIN: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Looks for the processes that have one of the devices open, or mapped, or files on their way of which it may be one. Those that
+/// end meanwhile are left out, and the helper processes of this node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Holders {
+    pub(crate) devices: BTreeSet<DeviceNumber>,
+    /// Processes of these users are left out: [`EndUsers`] looks at them.
+    pub(crate) without: BTreeSet<u32>,
+    /// A user who has more open files than can be looked at in time makes the look fail. Else the rest of his is left out.
+    pub(crate) is_complete: bool,
+}
+
+/// A process that has a device open, or may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Holder {
+    pub(crate) process: Process,
+    /// 0 only if all of its user numbers are root's.
+    pub(crate) user: u32,
+    /// It is in the node's own user and PID namespaces.
+    pub(crate) is_of_node: bool,
+    /// Else it has files on their way, and the device may be one of them.
+    pub(crate) has_device: bool,
+}
+
+impl Holder {
+    /// It is a daemon of the node's root, and not root of a container.
+    pub(crate) fn is_roots(&self) -> bool {
+        self.user == 0 && self.is_of_node
+    }
+
+    /// For people.
+    pub(crate) fn describe(&self) -> String {
+        let what = match self.has_device {
+            true => "has the device open",
+            false => {
+                "does not receive files that were sent to it, and the device is or may be one of them"
+            }
+        };
+        let place = match self.is_of_node {
+            true => "",
+            false => " in a container",
+        };
+        let process = self.process.describe();
+        format!("{process} of user {}{place} {what}", self.user)
+    }
+}
+
+impl Call for Holders {
+    const NAME: &'static str = "gpu-holders";
+    type Answer = Vec<Holder>;
+
+    fn make(self, caller: &Caller) -> Result<Vec<Holder>, Failure> {
+        let mut holders = self.look(&mut |what| caller.progress(what))?;
+        // All helper processes are children of the supervisor.
+        let supervisor = i32::try_from(parent_id()).unwrap_or_default();
+        holders.retain(|it| !is_of(it.process.pid, &[supervisor]));
+        Ok(holders)
+    }
+}
+
+impl Holders {
+    fn look(
+        &self,
+        report: &mut dyn FnMut(String) -> Result<(), Failure>,
+    ) -> Result<Vec<Holder>, Failure> {
+        let mut holders: Vec<Holder> = Vec::new();
+        if self.devices.is_empty() {
+            return Ok(holders);
+        }
+        let devices: Vec<DeviceNumber> = self.devices.iter().copied().collect();
+        let began = Instant::now();
+        let mut reported = began;
+        let tables = tables();
+        let mut carriers: Vec<(Table, PathBuf, Holder)> = Vec::new();
+        // Threads with a table of their own share the memory of their process.
+        let mut looked_at = BTreeSet::new();
+        let mut took: BTreeMap<u32, Duration> = BTreeMap::new();
+        for (done, table) in tables.iter().enumerate() {
+            if holders.iter().any(|it| it.process.pid == table.pid) {
+                continue;
+            }
+            let Some(found) = holder_of(table.pid) else {
+                continue;
+            };
+            if self.without.contains(&found.user) {
+                continue;
+            }
+            let (began_table, earlier) = (Instant::now(), took.get(&found.user));
+            let earlier = earlier.copied().unwrap_or_default();
+            let mapped = looked_at.insert(table.pid).then(|| table.mapped());
+            for file in table.files().chain(mapped.into_iter().flatten()) {
+                if file.is_one_of(&devices) {
+                    holders.push(found);
+                    break;
+                }
+                if file.is_socket() && file.may_carry(*table, &devices) {
+                    let has_device = false;
+                    let holder = Holder {
+                        has_device,
+                        ..found
+                    };
+                    carriers.push((*table, file.name.clone(), holder));
+                }
+                if reported.elapsed() > REPORT_EVERY {
+                    reported = Instant::now();
+                    report(format!("{done} of {} tables of open files", tables.len()))?;
+                    if began.elapsed() > LOOK_MAX {
+                        return Err(too_many(found, LOOK_MAX));
+                    }
+                    if found.user != 0 && earlier + began_table.elapsed() > USER_LOOK_MAX {
+                        if self.is_complete {
+                            return Err(too_many(found, USER_LOOK_MAX));
+                        }
+                        break;
+                    }
+                }
+            }
+            took.insert(found.user, earlier + began_table.elapsed());
+        }
+        for _ in 0..AGAIN {
+            carriers.retain(|(table, socket, it)| {
+                let mut files = table.files();
+                Process::of(table.pid) == Some(it.process)
+                    && files.any(|it| it.name == *socket && it.may_carry(*table, &devices))
+            });
+            if carriers.is_empty() {
+                break;
+            }
+            thread::sleep(PAUSE);
+        }
+        holders.extend(carriers.into_iter().map(|(_, _, holder)| holder));
+        Ok(holders)
+    }
+}
+
+fn too_many(holder: Holder, limit: Duration) -> Failure {
+    let Holder { process, user, .. } = holder;
+    Failure::from(format!(
+        "{} s were not enough to look at open files: {} has very many, or other processes of user {user} have: end them",
+        limit.as_secs(),
+        process.describe()
+    ))
+}
+
+/// The process of this number, as one that has the device.
+fn holder_of(pid: i32) -> Option<Holder> {
+    let process = Process::of(pid)?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|it| it.strip_prefix("Uid:"))?;
+    let mut users = users
+        .split_whitespace()
+        .filter_map(|it| it.parse::<u32>().ok());
+    let is_own = |name: &str| {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{name}")).ok();
+        // A kernel thread or a process that is ending has none of its own.
+        of(&pid.to_string()).is_none_or(|it| Some(it) == of("self"))
+    };
+    Some(Holder {
+        process,
+        user: users.find(|it| *it != 0).unwrap_or(0),
+        is_of_node: is_own("user") && is_own("pid"),
+        has_device: true,
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::{
+        fs::{File, OpenOptions},
+        io::IoSlice,
+        os::{
+            fd::{AsRawFd, OwnedFd},
+            unix::{
+                fs::{MetadataExt, OpenOptionsExt},
+                net::UnixStream,
+                process::CommandExt,
+            },
+        },
+        process::{Child, Command, id},
+    };
+
+    use nix::{
+        fcntl::OFlag,
+        pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt},
+        sys::{
+            socket::{ControlMessage, MsgFlags, sendmsg},
+            stat::{major, minor},
+        },
+    };
+
+    use super::*;
+
+    /// A terminal that nobody else has.
+    pub(super) fn terminal() -> (PtyMaster, String) {
+        let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let path = ptsname_r(&master).unwrap();
+        (master, path)
+    }
+
+    pub(super) fn open(path: &str) -> File {
+        let mut options = OpenOptions::new();
+        let options = options.read(true).custom_flags(OFlag::O_NOCTTY.bits());
+        options.open(path).unwrap()
+    }
+
+    pub(super) fn number(path: &str) -> DeviceNumber {
+        let number = fs::metadata(path).unwrap().rdev();
+        [major(number), minor(number)]
+            .map(|it| u32::try_from(it).unwrap())
+            .into()
+    }
+
+    fn look(path: &str, without: &[u32]) -> Vec<Holder> {
+        let call = Holders {
+            devices: [number(path)].into(),
+            without: without.iter().copied().collect(),
+            is_complete: true,
+        };
+        call.look(&mut |_| Ok(())).unwrap()
+    }
+
+    pub(super) fn child(uid: u32, stdin: OwnedFd) -> Child {
+        let mut command = Command::new("sleep");
+        let command = command.arg("1000").stdin(stdin);
+        command.uid(uid).gid(uid).spawn().unwrap()
+    }
+
+    #[test]
+    fn who_opens_a_device_is_found_with_its_user_and_who_closes_it_is_not() {
+        let (_master, path) = terminal();
+        let found = || -> Vec<(u32, u32)> {
+            let holders = look(&path, &[]).into_iter();
+            let found = holders.map(|it| (it.process.pid.cast_unsigned(), it.user));
+            found.collect()
+        };
+        let file = open(&path);
+        let root = nix::unistd::geteuid().as_raw();
+        assert_eq!(found(), [(id(), root)]);
+        let mut child = child(4711, file.into());
+        assert_eq!(found(), [(child.id(), 4711)]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found(), []);
+        let nothing = Holders {
+            devices: BTreeSet::new(),
+            without: BTreeSet::new(),
+            is_complete: true,
+        };
+        assert_eq!(nothing.look(&mut |_| Ok(())).unwrap(), []);
+    }
+
+    /// The tables of processes do not have what was sent and not received.
+    #[test]
+    fn a_socket_with_files_that_nobody_receives_counts() {
+        let (_master, path) = terminal();
+        let mut child = child(4712, in_flight(open(&path)));
+        let found = |without: &[u32]| {
+            let found = look(&path, without);
+            found
+                .into_iter()
+                .find(|it| it.process.pid.cast_unsigned() == child.id())
+        };
+        let holder = found(&[]).unwrap();
+        assert!(holder.user == 4712 && !holder.has_device);
+        assert_eq!(found(&[4712]), None);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// A socket to which the file was sent. Nobody has received it.
+    pub(super) fn in_flight(file: File) -> OwnedFd {
+        let (near, far) = UnixStream::pair().unwrap();
+        let files = [file.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&files)];
+        let bytes = [IoSlice::new(b"x")];
+        sendmsg::<()>(near.as_raw_fd(), &bytes, &rights, MsgFlags::empty(), None).unwrap();
+        far.into()
+    }
+}

@@ -1,0 +1,303 @@
+//! The processes of a lease's users that have its device, or hide it.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    time::{Duration, Instant},
+};
+
+use fabricbios_cgroup::{
+    DeviceNumber, Process,
+    holders::{has_lost_first_thread, pids, tables_of},
+    state_of,
+};
+use fabricbios_helper::{Call, Caller, Failure, Pidfd};
+use nix::{
+    errno::Errno,
+    libc,
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::{ForkResult, Pid, Uid, fork, setresuid},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Holder, REPORT_EVERY, USER_LOOK_MAX, holder_of};
+use crate::sessions::ENDS_WITHIN;
+
+/// Something that is not one of these processes may start others of the same users meanwhile.
+const ROUNDS: u32 = 8;
+
+/// Processes that got the signal stand still after so long, unless the machine is very slow.
+const STILL_WITHIN: Duration = Duration::from_secs(2);
+
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Kills the processes of some users that have one of the devices, or may: in a table of open files, mapped, in a socket's
+/// queue, or in a ring. Meanwhile all processes of these users stand still, so that none passes the device on, or starts
+/// another one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct EndUsers {
+    pub(crate) devices: BTreeSet<DeviceNumber>,
+    /// Not root.
+    pub(crate) users: BTreeSet<u32>,
+}
+
+impl Call for EndUsers {
+    const NAME: &'static str = "gpu-end-users";
+    /// Those who were killed.
+    type Answer = Vec<Holder>;
+
+    fn make(self, caller: &Caller) -> Result<Vec<Holder>, Failure> {
+        self.end(&mut |what| caller.progress(what))
+    }
+}
+
+impl EndUsers {
+    fn end(
+        &self,
+        report: &mut dyn FnMut(&'static str) -> Result<(), Failure>,
+    ) -> Result<Vec<Holder>, Failure> {
+        let mut killed = Vec::new();
+        for _ in 0..ROUNDS {
+            let still = Standstill::of(&self.users)?;
+            let mut found = Vec::new();
+            for holder in &still.processes {
+                if self.may_have_device(holder, report)? {
+                    found.push(*holder);
+                }
+            }
+            for Holder { process, .. } in &found {
+                let ended = process.kill("end holders", ENDS_WITHIN);
+                ended.map_err(|error| Failure::from(error.to_string()))?;
+                report("processes of the lease's users end")?;
+            }
+            let is_all = processes_of(&self.users).all(|it| still.has(&it));
+            if found.is_empty() && is_all {
+                return Ok(killed);
+            }
+            killed.extend(found);
+        }
+        Err(Failure::from(format!(
+            "processes of the users {:?} were looked at {ROUNDS} times, and others were there each time: end them",
+            self.users
+        )))
+    }
+
+    fn may_have_device(
+        &self,
+        holder: &Holder,
+        report: &mut dyn FnMut(&'static str) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        let pid = holder.process.pid;
+        if has_lost_first_thread(pid) {
+            return Ok(true);
+        }
+        let devices: Vec<DeviceNumber> = self.devices.iter().copied().collect();
+        let tables = tables_of(pid);
+        let mapped = tables.first().map(|it| it.mapped()).into_iter().flatten();
+        let open = { tables.iter() }.flat_map(|it| it.files().map(|file| (file, Some(*it))));
+        let files = open.chain(mapped.map(|file| (file, None)));
+        let mut rings = BTreeSet::new();
+        let began = Instant::now();
+        let mut reported = began;
+        for (file, table) in files {
+            let ring = file.ring();
+            let is_hidden = match table {
+                Some(table) => {
+                    rings.extend(ring);
+                    file.may_carry(table, &devices)
+                }
+                // What a ring has is told only where it is open.
+                None => ring.is_some_and(|it| !rings.contains(&it)),
+            };
+            if is_hidden || file.is_one_of(&devices) {
+                return Ok(true);
+            }
+            if reported.elapsed() > REPORT_EVERY {
+                reported = Instant::now();
+                report("open files of the lease's users")?;
+                if began.elapsed() > USER_LOOK_MAX {
+                    // Who has so many has some to hide.
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The processes of these users.
+fn processes_of(users: &BTreeSet<u32>) -> impl Iterator<Item = Holder> {
+    let found = pids().filter_map(holder_of);
+    found.filter(|it| users.contains(&it.user))
+}
+
+/// All processes of some users stand still while this lives.
+struct Standstill {
+    processes: Vec<Holder>,
+    /// They stood still before.
+    stopped: Vec<Process>,
+}
+
+impl Standstill {
+    fn of(users: &BTreeSet<u32>) -> Result<Self, Failure> {
+        let stands = |it: &Holder| {
+            matches!(
+                state_of(it.process.pid),
+                None | Some('T' | 't' | 'D' | 'Z' | 'X')
+            )
+        };
+        let is_stopped = |it: &Holder| state_of(it.process.pid) == Some('T');
+        let stopped = processes_of(users).filter(is_stopped).map(|it| it.process);
+        let mut still = Self {
+            stopped: stopped.collect(),
+            processes: Vec::new(),
+        };
+        for &user in users {
+            signal_all(user, Signal::SIGSTOP)?;
+        }
+        let began = Instant::now();
+        loop {
+            still.processes = processes_of(users).collect();
+            if still.processes.iter().all(stands) || began.elapsed() > STILL_WITHIN {
+                return Ok(still);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn has(&self, holder: &Holder) -> bool {
+        let mut processes = self.processes.iter();
+        processes.any(|it| it.process == holder.process)
+    }
+}
+
+impl Drop for Standstill {
+    fn drop(&mut self) {
+        for Holder { process, .. } in &self.processes {
+            if !self.stopped.contains(process)
+                && let Ok(opened) = Pidfd::open(Pid::from_raw(process.pid))
+                && Process::of(process.pid) == Some(*process)
+            {
+                opened.signal(Signal::SIGCONT).ok();
+            }
+        }
+    }
+}
+
+/// Sends all processes of a user a signal, at once: while the kernel does so, no process of his starts another one.
+fn signal_all(user: u32, signal: Signal) -> Result<(), Failure> {
+    let uid = Uid::from_raw(user);
+    if uid.is_root() {
+        return Err(Failure::from("root's processes go on".to_owned()));
+    }
+    // A process of this user can stop or kill the one that sends the signal.
+    for _ in 0..ROUNDS {
+        // SAFETY: the new process calls system calls only, and ends.
+        match unsafe { fork() }.map_err(io::Error::from)? {
+            ForkResult::Child => {
+                let sent = setresuid(uid, uid, uid).and_then(|()| kill(Pid::from_raw(-1), signal));
+                let is_done = matches!(sent, Ok(()) | Err(Errno::ESRCH));
+                // SAFETY: nothing of the helper is to be run at the end of this process.
+                unsafe { libc::_exit(i32::from(!is_done)) }
+            }
+            ForkResult::Parent { child } => {
+                let ended = waitpid(child, Some(WaitPidFlag::WUNTRACED));
+                if matches!(ended, Ok(WaitStatus::Exited(_, 0))) {
+                    return Ok(());
+                }
+                if matches!(ended, Ok(WaitStatus::Stopped(..))) {
+                    kill(child, Signal::SIGKILL).ok();
+                    waitpid(child, None).ok();
+                }
+            }
+        }
+    }
+    let why = format!("the processes of user {user} could not be stopped in {ROUNDS} tries");
+    Err(Failure::from(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, os::unix::process::ExitStatusExt, process::Child};
+
+    use super::{
+        super::tests::{child, in_flight, number, open, terminal},
+        *,
+    };
+
+    fn end(path: &str, users: &[u32]) -> Vec<u32> {
+        let call = EndUsers {
+            devices: [number(path)].into(),
+            users: users.iter().copied().collect(),
+        };
+        let killed = call.end(&mut |_| Ok(())).unwrap();
+        killed
+            .iter()
+            .map(|it| it.process.pid.cast_unsigned())
+            .collect()
+    }
+
+    fn state(child: &Child) -> Option<char> {
+        state_of(i32::try_from(child.id()).unwrap())
+    }
+
+    fn ended_by(mut child: Child) -> Option<i32> {
+        child.kill().ok();
+        child.wait().unwrap().signal()
+    }
+
+    #[test]
+    fn who_has_the_device_or_hides_files_is_killed_and_the_others_go_on() {
+        const USER: u32 = 4731;
+        let (_master, path) = terminal();
+        let of = |user, file: File| child(user, file.into());
+        let nothing = || File::open("/dev/null").unwrap();
+        let others = of(USER + 1, open(&path));
+        let (innocent, stopped) = (of(USER, nothing()), of(USER, nothing()));
+        kill(Pid::from_raw(stopped.id().cast_signed()), Signal::SIGSTOP).unwrap();
+        while state(&stopped) != Some('T') {
+            std::thread::yield_now();
+        }
+        let holder = of(USER, open(&path));
+        let hides = child(USER, in_flight(open(&path)));
+        let killed = end(&path, &[USER]);
+        assert_eq!(killed, [holder.id(), hides.id()]);
+        assert_eq!([holder, hides].map(ended_by), [Some(9), Some(9)]);
+        assert!(end(&path, &[USER]).is_empty());
+        assert_eq!(state(&others), Some('S'));
+        assert_eq!(state(&stopped), Some('T'));
+        while state(&innocent) != Some('S') {
+            std::thread::yield_now();
+        }
+        for child in [others, innocent, stopped] {
+            ended_by(child);
+        }
+    }
+
+    /// A process in which another thread lives on, and of which /proc shows no mapping.
+    #[test]
+    fn a_process_that_has_lost_its_first_thread_is_killed() {
+        const USER: u32 = 4733;
+        let script = "import ctypes, threading, time\n\
+                      threading.Thread(target=time.sleep, args=(1000,)).start()\n\
+                      ctypes.CDLL(None).syscall(60, 0)\n";
+        let (_master, path) = terminal();
+        let mut command = std::process::Command::new("python3");
+        let command = command.arg("-c").arg(script);
+        let child = std::os::unix::process::CommandExt::uid(command, USER);
+        let child = child.spawn().unwrap();
+        while state(&child) != Some('Z') {
+            std::thread::yield_now();
+        }
+        assert_eq!(end(&path, &[USER]), [child.id()]);
+        assert_eq!(ended_by(child), Some(9));
+    }
+
+    #[test]
+    fn roots_processes_never_stand_still() {
+        signal_all(0, Signal::SIGSTOP).unwrap_err();
+    }
+}
