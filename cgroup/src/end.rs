@@ -13,6 +13,9 @@ use crate::{enter::field, root::Root};
 /// again the rest is moved aside.
 const PATIENCE: Duration = Duration::from_millis(300);
 
+/// So many processes are described.
+const DESCRIBED_MAX: usize = 8;
+
 /// `PF_EXITING` of the kernel's `include/linux/sched.h`, in field 9 of `/proc/PID/stat`.
 const PF_EXITING: u64 = 0x4;
 
@@ -190,10 +193,14 @@ fn move_aside(
     Ok(moved)
 }
 
-/// Processes by number, name and state.
+/// Processes by number, name and state: some of them, because a tenant may have any number, and other leases are due.
 #[must_use]
 pub fn described(proc: &Tree, pids: &[i32]) -> String {
-    let each: Vec<String> = pids.iter().map(|&pid| describe(proc, pid)).collect();
+    let (shown, others) = pids.split_at(pids.len().min(DESCRIBED_MAX));
+    let mut each: Vec<String> = shown.iter().map(|&pid| describe(proc, pid)).collect();
+    if !others.is_empty() {
+        each.push(format!("and {} more", others.len()));
+    }
     each.join(", ")
 }
 

@@ -2,7 +2,8 @@
 //! specification names it. The engine runs it before the container's program, and starts nothing if it fails.
 
 use std::{
-    io::{self, Read},
+    fs,
+    io::{self, Read, Write},
     path::Path,
 };
 
@@ -19,6 +20,9 @@ const STEPS: &[&str] = &["register container"];
 
 /// A container's state has its annotations too.
 const STATE_BYTES_MAX: u64 = 4 << 20;
+
+/// The kernel takes lines of 976 bytes (`LOG_LINE_MAX` in its `kernel/printk/printk.c`), some of them with a longer prefix.
+const LINE_BYTES_MAX: usize = 900;
 
 /// The part of a container's state that is used (OCI runtime specification, runtime.md "State").
 #[derive(Deserialize)]
@@ -42,11 +46,34 @@ pub fn hook(program: &Path, records: &Path, lease: LeaseId) -> Vec<String> {
     ]
 }
 
-/// Registers the container whose state is in standard input.
+/// Registers the container whose state is in standard input. If that fails, the kernel's log has the reason: an engine shows
+/// the exit status alone.
 ///
 /// # Errors
 /// For the engine's user: the container must not be started.
 pub fn hook_main(records: &Path, lease: LeaseId) -> Result<(), String> {
+    let registered = register(records, lease).map_err(|why| format!("lease {lease}: {why}"));
+    registered.inspect_err(|why| {
+        // Only root can, and a kernel may have no log.
+        let log = fs::File::options().write(true).open("/dev/kmsg");
+        log.and_then(|mut log| log.write_all(line(why).as_bytes()))
+            .ok();
+    })
+}
+
+/// One line for the kernel's log, of the level "error".
+fn line(why: &str) -> String {
+    let why = why.replace(char::is_control, " ");
+    let mut line = format!("<3>fabricbiosd {HOOK}: {why}");
+    while line.len() > LINE_BYTES_MAX {
+        line.pop();
+    }
+    // The kernel shows what has no end only when the next line comes.
+    line.push('\n');
+    line
+}
+
+fn register(records: &Path, lease: LeaseId) -> Result<(), String> {
     let mut state = Vec::new();
     let read = io::stdin()
         .lock()
@@ -60,6 +87,21 @@ pub fn hook_main(records: &Path, lease: LeaseId) -> Result<(), String> {
             "the container's state says that its process is {pid}"
         ));
     }
-    let registered = Containers::of(records, lease, STEPS).register(pid);
-    registered.map_err(|why| format!("lease {lease}: {why}"))
+    Containers::of(records, lease, STEPS).register(pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_line_of_the_kernels_log() {
+        assert_eq!(
+            line("lease 7: the container's\ngroup\x1b[31m"),
+            "<3>fabricbiosd cdi-hook: lease 7: the container's group [31m\n"
+        );
+        let long = line(&"é".repeat(LINE_BYTES_MAX));
+        assert!((LINE_BYTES_MAX..=LINE_BYTES_MAX + 1).contains(&long.len()));
+        assert!(long.ends_with("é\n"));
+    }
 }

@@ -9,11 +9,15 @@ use crate::root::Root;
 pub struct Limits {
     /// Memory, without swap: bytes.
     pub memory_bytes: u64,
-    /// Processes and threads.
+    /// Processes and threads. More than [`Limits::PROCESSES_MAX`] are no fewer.
     pub processes: u64,
 }
 
 impl Limits {
+    /// The most processes and threads that Linux has, and that it takes as a limit: `PID_MAX_LIMIT` of the kernel's
+    /// `include/linux/threads.h`.
+    pub const PROCESSES_MAX: u32 = 4 << 20;
+
     /// The controllers that have them.
     pub const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 
@@ -26,7 +30,7 @@ impl Limits {
         for (file, value) in [
             ("memory.swap.max", 0),
             ("memory.max", self.memory_bytes),
-            ("pids.max", self.processes),
+            ("pids.max", self.processes.min(Self::PROCESSES_MAX.into())),
         ] {
             let at = format!("{below}/{file}");
             // A kernel without swap has no limit of it.
@@ -35,5 +39,31 @@ impl Limits {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, sync::Arc};
+
+    use fabricbios_kernfs::Tree;
+
+    use super::*;
+
+    #[test]
+    fn no_limit_is_more_than_the_kernel_takes() {
+        let place = tempfile::tempdir().unwrap();
+        let at = place.path().join("lease-1");
+        fs::create_dir(&at).unwrap();
+        let root = Root::of(Arc::new(Tree::new(place.path())), "").with_steps(&["limit lease"]);
+        for (processes, expected) in [(100, "100"), (4_194_304, "4194304"), (1 << 40, "4194304")] {
+            fs::write(at.join("pids.max"), "max").unwrap();
+            let limits = Limits {
+                memory_bytes: 1,
+                processes,
+            };
+            limits.set(&root, "lease-1").unwrap();
+            assert_eq!(fs::read_to_string(at.join("pids.max")).unwrap(), expected);
+        }
     }
 }

@@ -40,8 +40,9 @@ pub trait Guard: fmt::Debug + Send + Sync {
 /// finds by itself what a lease has.
 pub trait EndByName: Send {
     /// Ends the access of a lease, as [`DataPath::revoke`](crate::DataPath::revoke) does: by its name alone, also if
-    /// the daemon is about to do the same. Idempotent: a lease that has nothing left is ended. It is bounded in time,
-    /// because the other leases of the kind wait for it.
+    /// the daemon is about to do the same. Idempotent: a lease that has nothing left is ended. The other leases of the kind
+    /// wait for it, so it waits for no process of a tenant for longer than a moment: that goes on beside the ends of
+    /// other leases, and the next call tells its outcome.
     ///
     /// # Errors
     /// A client may still have access. The call is repeated.

@@ -1,8 +1,8 @@
 //! The end of leases of CPU cores, by the lease's name alone.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
-use fabricbios_cgroup::{Root, end_processes};
+use fabricbios_cgroup::{Endings, Root, end_processes};
 use fabricbios_contract::EndByName;
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Proof, StepError};
@@ -18,6 +18,7 @@ use crate::{
 pub struct CpuEnd {
     root: Root,
     proc: Tree,
+    endings: Endings,
 }
 
 impl CpuEnd {
@@ -33,19 +34,31 @@ impl CpuEnd {
     #[must_use]
     pub fn of(root: Root, proc: Tree) -> Self {
         let root = root.with_steps(STEPS);
-        Self { root, proc }
+        let endings = Endings::default();
+        Self {
+            root,
+            proc,
+            endings,
+        }
     }
 }
 
 impl EndByName for CpuEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
-        end(&self.root, &self.proc, lease).map(drop)
+        let (root, proc) = (self.root.clone(), self.proc.clone());
+        let end = move |patience| end(&root, &proc, lease, patience).map(drop);
+        self.endings.end(lease, ENDS_WITHIN, end)
     }
 }
 
-/// Ends the processes of a lease. None if it has no cgroup.
-pub(crate) fn end(root: &Root, proc: &Tree, lease: LeaseId) -> Result<Option<Proof>, StepError> {
+/// Ends the processes of a lease, and waits for them at most for `patience`. None if it has no cgroup.
+pub(crate) fn end(
+    root: &Root,
+    proc: &Tree,
+    lease: LeaseId,
+    patience: Duration,
+) -> Result<Option<Proof>, StepError> {
     let below = root.find("find lease", lease)?;
-    let ended = below.map(|it| end_processes(root, proc, &it, Some(&aside(lease)), ENDS_WITHIN));
+    let ended = below.map(|it| end_processes(root, proc, &it, Some(&aside(lease)), patience));
     ended.transpose()
 }

@@ -12,7 +12,7 @@ use fabricbios_lease::{
 };
 use fabricbios_wire::{Binding, CpuBinding, CpuPartition, CpuQuota, KindBinding, LeaseId};
 
-use crate::{STEPS, cgroupfs::CpuRoot, end::end, ranges};
+use crate::{ENDS_WITHIN, STEPS, cgroupfs::CpuRoot, end::end, ranges};
 
 /// The path to CPU cores, see the module.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl CpuPath {
     }
 
     fn end_processes(&self, lease: LeaseId) -> Result<Proof, StepError> {
-        let proof = end(&self.root, &self.proc, lease)?;
+        let proof = end(&self.root, &self.proc, lease, ENDS_WITHIN)?;
         Ok(proof.unwrap_or_else(|| Proof::nothing_to_cut("the lease has no cgroup")))
     }
 

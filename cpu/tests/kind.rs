@@ -1005,6 +1005,37 @@ fn the_watchdog_ends_a_lease_by_its_name_alone() {
 }
 
 #[test]
+fn the_watchdog_kills_a_lease_while_the_process_of_another_does_not_die() {
+    let world = World::new(false);
+    let processes = [world.kernel.spawn(), world.kernel.spawn()];
+    for (lease, process) in [time(1, 1), time(2, 1)].iter().zip(&processes) {
+        world.bound(lease);
+        let id = lease.binding_id.lease_id;
+        world.enter(id.0, process, "red").unwrap();
+    }
+    world.kernel.make_immortal(processes[0].pid);
+    let end = CpuEnd::of(root(&world.kernel), world.kernel.tree("proc"));
+    thread::scope(|scope| {
+        let (_moves, go_on) = world
+            .kernel
+            .hold(&format!("stuck-{}/cgroup.procs", LeaseId(1)));
+        let (is_killed, kill) = world.kernel.hold(&format!("{}/cgroup.kill", name(2)));
+        scope.spawn(|| {
+            end.end(LeaseId(1)).unwrap_err();
+            end.end(LeaseId(2)).unwrap();
+        });
+        let killed = is_killed.recv_timeout(Duration::from_secs(60));
+        killed.expect("the other lease waits for the first one's process");
+        drop((kill, go_on));
+    });
+    // It is moved aside.
+    while end.end(LeaseId(1)).is_err() {
+        thread::yield_now();
+    }
+    assert_eq!(world.members(&format!("shared/{}", name(1))), [0; 0]);
+}
+
+#[test]
 fn a_host_that_cannot_do_it_is_told_what_is_missing() {
     for missing in ["cpuset", "memory", "pids"] {
         let others: Vec<&str> = CONTROLLERS.split(' ').filter(|it| *it != missing).collect();

@@ -3,10 +3,9 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use fabricbios_cgroup::Root;
+use fabricbios_cgroup::{Endings, Root};
 use fabricbios_contract::EndByName;
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
@@ -15,13 +14,11 @@ use fabricbios_wire::LeaseId;
 use crate::{
     gpus::{end, root_at},
     record::Records,
+    sessions::ENDS_WITHIN,
 };
 
 /// The file in the directory of the records that names the root cgroup.
 pub(crate) const ROOT: &str = "cgroup";
-
-/// So long a process that was killed is waited for: other leases wait too, and the end is tried again.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Ends leases of GPUs in the watchdog: kills workers and all processes in the leases' cgroups.
 #[derive(Debug)]
@@ -29,6 +26,7 @@ pub struct GpuEnd {
     records: Records,
     root: Option<Root>,
     proc: Tree,
+    endings: Endings,
 }
 
 impl GpuEnd {
@@ -43,19 +41,18 @@ impl GpuEnd {
             records: Records::at(records),
             root: named.as_deref().map(root_at).transpose()?,
             proc: Tree::new("/proc"),
+            endings: Endings::default(),
         })
     }
 }
 
 impl EndByName for GpuEnd {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
-        match self.records.find(lease)? {
-            Some(record) => {
-                let (root, records) = (self.root.as_ref(), &self.records);
-                let ended = end(root, &self.proc, records, lease, &record, PATIENCE);
-                ended.map(drop)
-            }
+        let (root, records, proc) = (self.root.clone(), self.records.clone(), self.proc.clone());
+        let end = move |patience| match records.find(lease)? {
+            Some(record) => end(root.as_ref(), &proc, &records, lease, &record, patience).map(drop),
             None => Ok(()),
-        }
+        };
+        self.endings.end(lease, ENDS_WITHIN, end)
     }
 }

@@ -98,8 +98,9 @@ impl Gpus {
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "this machine does not allow control groups for leases of GPUs: they have sessions, whose workers can open \
-                     other devices, and no programs on the node"
+                    "this machine does not allow control groups for leases of GPUs: they have sessions, and no programs or \
+                     containers on the node; what a tenant sends can make its worker take any amount of the node's memory \
+                     (no memory.max: gpu-worker-memory-max does not hold), and no pids.max limits its processes, only RLIMIT_NPROC"
                 );
                 None
             }

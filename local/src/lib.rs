@@ -9,6 +9,8 @@
 
 #[cfg(feature = "client")]
 mod client;
+#[cfg(feature = "server")]
+mod directory;
 mod message;
 #[cfg(feature = "server")]
 mod namespace;
@@ -21,6 +23,8 @@ mod shared_memory;
 
 #[cfg(feature = "client")]
 pub use client::{AskError, DEFAULT_SOCKET, ENV_SOCKET, Moved, enter, gpu_session, ping, run};
+#[cfg(feature = "server")]
+pub use directory::{check_absolute, check_directory};
 pub use message::{REQUEST_BYTES_MAX, Reply, Request};
 #[cfg(feature = "server")]
 pub use server::{LocalServer, Tenants};

@@ -7,7 +7,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
-        unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
+        unix::fs::{FileTypeExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -24,10 +24,15 @@ use nix::{
     sys::socket::{
         Backlog, MsgFlags, Shutdown, SockFlag, UnixAddr, accept4, bind, connect, listen, shutdown,
     },
-    unistd::geteuid,
 };
 
-use crate::{Reply, Request, namespace, peer::Peer, seqpacket};
+use crate::{
+    Reply, Request,
+    directory::{check_absolute, check_directory},
+    namespace,
+    peer::Peer,
+    seqpacket,
+};
 
 /// How long a caller may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -77,7 +82,8 @@ impl LocalServer {
         tenants: Tenants,
         kinds: Vec<Arc<dyn LocalAccess>>,
     ) -> io::Result<Self> {
-        check_directory(path.parent().filter(|it| !it.as_os_str().is_empty()))?;
+        // Only `/`, which is no socket, and an empty path have none above.
+        make_directory(path.parent().unwrap_or(path))?;
         let address = UnixAddr::new(path)?;
         remove_stale(path, &address)?;
         let listener = seqpacket()?;
@@ -113,39 +119,18 @@ impl Drop for LocalServer {
     }
 }
 
-fn check_directory(directory: Option<&Path>) -> io::Result<()> {
-    let invalid = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let Some(directory) = directory.filter(|it| it.is_absolute()) else {
-        return invalid("the path is not absolute".into());
-    };
+/// Makes the directory of the socket if it is missing, and checks it.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    check_absolute(directory)?;
     if !directory.exists() {
         fs::create_dir(directory)?;
         // Whatever the umask says: other users look for the socket here.
         fs::set_permissions(directory, Permissions::from_mode(0o755))?;
     }
-    // Who may rename a directory above can put another one in its place. A symbolic link has its own directories above.
-    let linked = fs::canonicalize(directory)?;
-    for at in directory.ancestors().chain(linked.ancestors()) {
-        let (shown, found) = (at.display(), fs::metadata(at)?);
-        let (mode, owner) = (found.mode() & 0o7777, found.uid());
-        if !found.is_dir() {
-            return invalid(format!("{shown} is no directory"));
-        }
-        if owner != 0 && owner != geteuid().as_raw() {
-            return invalid(format!(
-                "the directory {shown} is of uid {owner}, who could put a socket of his own in the place of the node's"
-            ));
-        }
-        // In a directory like /tmp nobody renames what others own.
-        let keeps = at != directory && at != linked && mode & 0o1000 != 0;
-        if mode & 0o022 != 0 && !keeps {
-            return invalid(format!(
-                "the directory {shown} has mode {mode:04o}, so other users could put a socket of their own in the place of \
-                 the node's: choose a place where only root writes, such as /run/fabricbios"
-            ));
-        }
-    }
-    Ok(())
+    check_directory(
+        directory,
+        "put a socket of their own in the place of the node's: choose a place where only root writes, such as /run/fabricbios",
+    )
 }
 
 /// Removes the socket that a killed node has left.

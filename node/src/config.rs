@@ -227,7 +227,7 @@ pub struct Settings {
     pub cpu_memory_max: Option<Size>,
 
     /// Most processes and threads of a CPU lease, for each of its logical CPUs [default: 1024].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N")]
     pub cpu_pids_max: Option<u32>,
 
     /// Network interface on which macvlan interfaces are offered for lease: their rates are shaped, and their tenants are
@@ -383,8 +383,14 @@ impl Settings {
                 "--cpu-memory-max {bytes}: no program runs in less than {CPU_MEMORY_MIN} bytes"
             ));
         }
-        if self.cpu_pids_max == Some(0) {
-            return refuse("--cpu-pids-max 0: no program runs without a process".into());
+        const PIDS_MAX: u32 = fabricbios_cpu::Limits::PROCESSES_MAX;
+        if let Some(number) = self.cpu_pids_max.filter(|it| !(1..=PIDS_MAX).contains(it)) {
+            return refuse(format!(
+                "--cpu-pids-max {number}: a program has at least 1 process, and Linux has at most {PIDS_MAX}"
+            ));
+        }
+        if self.gpu_worker_memory_max.is_some() && self.gpus.is_none() {
+            return refuse("--gpu-worker-memory-max without --gpus: no GPU is leased".into());
         }
         match (self.mem_bytes, self.rdma_device.as_deref()) {
             (Some(Size(bytes)), _) if bytes == 0 || bytes % PAGE_BYTES != 0 => refuse(format!(

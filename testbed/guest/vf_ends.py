@@ -193,6 +193,8 @@ def hooks(suite, node, place):
     command = podman.container(place, net(lease)["cdi_device"], "echo ready", "--cgroups=disabled")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     suite.check("hook: a container without a control group does not start", done.returncode and "ready" not in done.stdout, "a refusal", done)
+    told, log = f"fabricbiosd cdi-hook: lease {lease['lease_id']}: the container's control group is ", sh("dmesg")
+    suite.check("hook: the kernel's log has the reason, which the engine does not show", told in log, told, log[-2000:])
     with waiting_container(suite, "hook", place, lease):
         registered = list(pathlib.Path("/run").glob(f"fabricbios-*/net/{lease['lease_id']}.containers/*"))
         groups = [it.read_text(encoding="utf-8") for it in registered if it.name.isdigit()]

@@ -113,6 +113,18 @@ fn settings_that_make_no_sense_together_are_refused() {
             &["--cpus", "all", "--cpu-memory-max", "4KiB"],
             "--cpu-memory-max 4096",
         ),
+        (
+            &["--cpus", "all", "--cpu-pids-max", "0"],
+            "--cpu-pids-max 0: a program has at least 1 process",
+        ),
+        (
+            &["--cpus", "all", "--cpu-pids-max", "4194305"],
+            "--cpu-pids-max 4194305: a program has at least 1 process, and Linux has at most 4194304",
+        ),
+        (
+            &["--gpu-worker-memory-max", "4GiB"],
+            "--gpu-worker-memory-max without --gpus",
+        ),
         (&["--fbbu-half-sent-max", "1KiB"], "524288"),
         (
             &[

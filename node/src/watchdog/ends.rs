@@ -147,7 +147,7 @@ impl Ends {
                 if let Some(times) = of_kind.deadlines.try_again(now, patience, lease)
                     && times.is_power_of_two()
                 {
-                    tracing::error!(%lease, %kind, %error, times, "watchdog: not cut; trying again");
+                    tracing::error!(%lease, %kind, %error, times, "watchdog: not ended yet; trying again");
                 }
             }
         }
