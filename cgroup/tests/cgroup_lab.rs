@@ -167,6 +167,12 @@ fn registered_containers_end_with_the_lease_and_no_later_one_is_registered() {
     let within = one.within("within");
     let mut later = within.sleep();
     lease.check_ended("verify").unwrap_err();
+    // As the end of a neighbour sees it.
+    let seen = containers(&records, 2).others().unwrap();
+    assert_eq!(seen.len(), 1);
+    assert!(seen[0].has(pid(&children[0])) && seen[0].has(pid(&later)));
+    assert!(!seen[0].has(pid(&children[2])));
+    assert!(lease.others().unwrap().is_empty());
     let proof = end(&lease);
     assert!(proof.contains("one") && proof.contains("two"), "{proof}");
     lease.check_ended("verify").unwrap();

@@ -18,15 +18,15 @@ def container(place, device, script, *more):
             "--rootfs", root, BUSYBOX, "sh", "-c", script]
 
 
-def with_python(place, device, script):
-    """The same, with this machine's Python, and the directory as /mnt."""
+def with_python(place, device, script, *more):
+    """The same, with this machine's Python and libraries, and the directory as /mnt."""
     root = pathlib.Path(place, "root")
     for name in ("usr", "mnt", "bin"):
         (root / name).mkdir(parents=True, exist_ok=True)
     for name in ("lib", "lib64"):
         with contextlib.suppress(FileExistsError):
             (root / name).symlink_to(f"usr/{name}")
-    return container(place, device, script, "--volume=/usr:/usr:ro", f"--volume={place}:/mnt:ro")
+    return container(place, device, script, "--volume=/usr:/usr:ro", f"--volume={place}:/mnt:ro", *more)
 
 
 def clean():

@@ -227,24 +227,48 @@ def crowd(suite, node, place):
     print(f"   beside a crowd: {proof}", flush=True)
 
 
-def beside_a_search(suite, node, _place):
-    """While the watchdog looks for who hides a group, it ends a neighbour's lease on time."""
+@contextlib.contextmanager
+def driven_in_container(place, lease):
+    """A container of the lease, whose process keeps nothing but the device, and what is heard of it."""
+    its = net(lease)
+    script = f"export ONLY_DEVICE=1; exec /mnt/vf_tx {its['vfio_group']} {its['pci_bdf']} /tmp/posted /tmp/done {its['mac']}"
+    command = podman.with_python(place, its["cdi_device"], script, "--ulimit=memlock=-1:-1")
+    with Listener(its["mac"], its["vlan"], protocol=DRIVER_PROTOCOL) as heard:
+        with subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL) as running:
+            try:
+                yield running, heard
+            finally:
+                running.kill()
+
+
+def beside_a_search(suite, node, place):
+    """While the watchdog looks for who hides a group, it ends a neighbour's lease on time, and a neighbour's container that keeps
+    nothing but its device goes on."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
-    lease = alloc(alice, "vfio", secs=TERM_SECS + 4)
-    with namespace("tenant") as path, program(HIDDEN, f"/dev/vfio/{net(lease)['vfio_group']}") as hidden:
+    kept = alloc(bob, "vfio", secs=600, mac=MACS[0])
+    lease = alloc(alice, "vfio", secs=TERM_SECS + 8)
+    hiding = program(HIDDEN, f"/dev/vfio/{net(lease)['vfio_group']}")
+    with namespace("tenant") as path, hiding as hidden, driven_in_container(place, kept) as (neighbour, heard_of_neighbour):
+        suite.check("beside a search: the neighbour's frames flow", heard_of_neighbour.flows())
         other = alloc(bob, "netns", secs=TERM_SECS + 6)
         hand_over(other, path)
         with flow(other, path) as heard:
             suite.check("beside a search: frames flow", heard.flows())
             node.kill()
             ends_on_time(suite, "beside a search", other, heard)
-            suite.equal("beside a search: no function is bus master", [],
+            suite.equal("beside a search: no function of theirs is bus master", [],
                         [it for it in (net(lease)["pci_bdf"], net(other)["pci_bdf"]) if vf.is_bus_master(it)])
             suite.equal("beside a search: who hides the group lives", None, hidden.poll())
+            node.start()
+            fence = vf.until(lambda: fences(node), 60, "the fence")[0]
+            suite.check("beside a search: the fence names the group", f"/dev/vfio/{net(lease)['vfio_group']} " in fence["reason"], "the group", fence)
+            suite.check("beside a search: the neighbour's container goes on", heard_of_neighbour.flows() and neighbour.poll() is None, "frames", neighbour.poll())
             hidden.kill()
             hidden.wait()
-            node.start()
-            is_over(suite, "beside a search", node, lease, other)
+            node.operator.ask("fence", "clear", fence["resource_id"])
+            give_back(bob, kept)
+            suite.equal("beside a search: it ends with its lease", 128 + signal.SIGKILL, neighbour.wait(60))
+            is_over(suite, "beside a search", node, other)
 
 
 def resets(suite, node, _place):

@@ -23,6 +23,7 @@ use rustix::{fs::getxattr, io::Errno};
 use crate::{
     devices::allow_only,
     end::{end_processes, freeze_and_kill},
+    enter::cgroup_of,
     root::Root,
 };
 
@@ -56,6 +57,11 @@ impl Registered {
     /// The engine removes an empty control group.
     fn is_there(&self) -> bool {
         inode(&self.root.path(&self.below)).ok() == Some(self.id)
+    }
+
+    /// As /proc names it.
+    fn name(&self) -> String {
+        format!("/{}", self.root.name(&self.below))
     }
 }
 
@@ -221,6 +227,32 @@ impl Containers {
         Ok(proof)
     }
 
+    /// Those of the other leases of the kind.
+    ///
+    /// # Errors
+    /// The directories cannot be listed.
+    pub fn others(&self) -> io::Result<Vec<Self>> {
+        let records = self.directory.parent().unwrap_or(&self.directory);
+        let mut others = Vec::new();
+        for entry in fs::read_dir(records)? {
+            let directory = entry?.path();
+            let is_lease = directory.to_string_lossy().ends_with(SUFFIX);
+            if is_lease && directory != self.directory {
+                let steps = self.steps;
+                others.push(Self { directory, steps });
+            }
+        }
+        Ok(others)
+    }
+
+    /// Whether a process is in a container that is registered, as far as that can be read.
+    #[must_use]
+    pub fn has(&self, pid: i32) -> bool {
+        let registered = self.registered().unwrap_or_default();
+        let is_in = |name: String| registered.iter().any(|it| is_within(&name, &it.name()));
+        !registered.is_empty() && cgroup_of(&Tree::new("/proc"), pid).is_ok_and(is_in)
+    }
+
     /// Checks that no container is registered and none can be.
     ///
     /// # Errors
@@ -270,6 +302,11 @@ pub(crate) fn is_registered(at: &Path) -> Result<bool, String> {
 
 fn inode(at: &Path) -> io::Result<u64> {
     fs::metadata(at).map(|it| it.ino())
+}
+
+/// Whether the control group `name` is `other`, or in it.
+fn is_within(name: &str, other: &str) -> bool {
+    Path::new(name).starts_with(other)
 }
 
 /// Where cgroup v2 is mounted.

@@ -8,7 +8,7 @@ use std::{
 use fabricbios_kernfs::Tree;
 use rustix::fs::{XattrFlags, setxattr};
 
-use super::{Containers, OPEN, REGISTERED, SUFFIX, inode, mount, namespaces};
+use super::{Containers, OPEN, REGISTERED, SUFFIX, inode, is_within, mount, namespaces};
 use crate::{enter::cgroup_of, process::parent_of, root::LEASE};
 
 /// A container has one process when its hook runs. The engine's own helpers may be beside it for a moment.
@@ -76,7 +76,7 @@ impl Containers {
                 steps: &[],
             };
             for registered in others.registered().map_err(|error| error.to_string())? {
-                let its = format!("/{}", registered.root.name(&registered.below));
+                let its = registered.name();
                 if is_within(name, &its) || is_within(&its, name) {
                     return Err(format!(
                         "the container's control group {name} belongs to another lease's container ({its}): give a container the devices of one lease"
@@ -150,8 +150,4 @@ fn directories(at: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(at).into_iter().flatten().flatten();
     let directories = entries.filter(|it| it.file_type().is_ok_and(|it| it.is_dir()));
     directories.map(|it| it.path())
-}
-
-fn is_within(name: &str, other: &str) -> bool {
-    Path::new(name).starts_with(other)
 }

@@ -11,13 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::holders::{Identity, Table, identity_at, is_of, tables};
+use fabricbios_cgroup::{
+    Containers,
+    holders::{Identity, Table, identity_at, is_of, tables},
+};
 use fabricbios_helper::{Call, Caller, Failure, Pidfd, set_niceness};
 use fabricbios_wire::LeaseId;
 use nix::{errno::Errno, sys::signal::Signal, unistd::Pid};
 use serde::{Deserialize, Serialize};
 
-use super::record::Records;
+use super::{record::Records, steps::STEPS};
 
 /// How long between two looks for a holder that keeps the group and was not found.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -35,8 +38,8 @@ const FEW_FILES: u64 = 1024;
 const DEVICE: &str = "anon_inode:[vfio-device]";
 
 /// Opens the vfio group of a lease, which the kernel lets one process do. While somebody has it, whoever has the group open is
-/// looked for and killed, by the group or by a device that came from it. Tables of few files come first, and each is looked
-/// at once.
+/// looked for and killed, by the group or by a device that came from it. Nothing tells from which group a device came: what is in a
+/// container of another lease is that lease's. Tables of few files come first, and each is looked at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndHolders {
     /// The directory of the records. While this process has the record, no other lease gets the function.
@@ -114,6 +117,7 @@ impl EndHolders {
             tables: &tables,
             killed: Vec::new(),
             ours: BTreeSet::new(),
+            others: Containers::of(&self.records, self.lease, STEPS).others()?,
             refused: Vec::new(),
             ended: Ended::default(),
         }
@@ -140,6 +144,8 @@ struct Search<'a> {
     killed: Vec<(i32, Pidfd)>,
     /// Processes of the node that have the group.
     ours: BTreeSet<i32>,
+    /// The containers of other leases.
+    others: Vec<Containers>,
     /// Why a process could not be killed.
     refused: Vec<String>,
     ended: Ended,
@@ -223,10 +229,16 @@ impl<'a> Search<'a> {
             has_other |= is_group(identity, self.is);
             has_device |= file.name == Path::new(DEVICE);
         }
-        Ok(match has_device && !has_other {
-            true => Has::OnlyDevice,
-            false => Has::Nothing,
-        })
+        Ok(
+            match has_device && !has_other && !self.is_of_another(table.pid) {
+                true => Has::OnlyDevice,
+                false => Has::Nothing,
+            },
+        )
+    }
+
+    fn is_of_another(&self, pid: i32) -> bool {
+        self.others.iter().any(|it| it.has(pid))
     }
 
     fn look_at_mapped(&mut self, table: Table) -> Result<Has, Failure> {
@@ -234,7 +246,7 @@ impl<'a> Search<'a> {
             self.look()?;
             if file.name == Path::new(DEVICE) {
                 let has_group = table.files().any(|it| is_group(it.identity(), self.is));
-                return Ok(if has_group {
+                return Ok(if has_group || self.is_of_another(table.pid) {
                     Has::Nothing
                 } else {
                     Has::OnlyDevice

@@ -53,6 +53,7 @@ fn search(
         tables: &|| tables_of_all(pids),
         killed: Vec::new(),
         ours: BTreeSet::new(),
+        others: Vec::new(),
         refused: Vec::new(),
         ended: Ended::default(),
     }
@@ -75,6 +76,7 @@ fn a_process_of_the_node_is_named_and_never_killed() {
         tables: &|| tables_of_all(&[holder.id()]),
         killed: Vec::new(),
         ours: BTreeSet::new(),
+        others: Vec::new(),
         refused: Vec::new(),
         ended: Ended::default(),
     };
