@@ -39,19 +39,21 @@ const RUST_TESTS: [RustTests; 5] = [
     },
 ];
 /// Suites that take more than 80 s in a guest with one processor, the longest first.
-const LONGEST: [&str; 13] = [
-    "suite_block_tcp",
-    "suite_mem_stopped",
-    "suite_block_stuck",
-    "suite_block_restart",
-    "nvmet",
-    "suite_block_reboot",
-    "suite_block_pools",
+const LONGEST: [&str; 15] = [
+    "suite_net_vf",
     "suite_gpu_ends",
-    "suite_block_fbbu",
-    "suite_block_rdma",
-    "suite_block_kinds",
+    "nvmet",
     "suite_cpu",
+    "suite_block_rdma",
+    "suite_block_restart",
+    "suite_mem_stopped",
+    "suite_block_tcp",
+    "suite_net_macvlan",
+    "suite_block_reboot",
+    "suite_block_stuck",
+    "suite_cpu_limits",
+    "suite_block_fbbu",
+    "suite_block_pools",
     "suite_cpu_systemd",
 ];
 const RUST_TIMEOUT: Duration = Duration::from_secs(1800);
