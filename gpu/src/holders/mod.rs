@@ -1,5 +1,6 @@
 //! Who has the nodes of a device open, or may have.
 
+mod standstill;
 mod users;
 
 use std::{

@@ -1,38 +1,22 @@
 //! The processes of a lease's users that have its device, or hide it.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, time::Instant};
 
 use fabricbios_cgroup::{
-    DeviceNumber, Process,
-    holders::{has_lost_first_thread, pids, tables_of},
-    state_of,
+    DeviceNumber,
+    holders::{has_lost_first_thread, tables_of},
 };
-use fabricbios_helper::{Call, Caller, Failure, Pidfd};
-use nix::{
-    errno::Errno,
-    libc,
-    sys::{
-        signal::{Signal, kill},
-        wait::{WaitPidFlag, WaitStatus, waitpid},
-    },
-    unistd::{ForkResult, Pid, Uid, fork, setresuid},
-};
+use fabricbios_helper::{Call, Caller, Failure};
 use serde::{Deserialize, Serialize};
 
-use super::{Holder, REPORT_EVERY, USER_LOOK_MAX, holder_of};
+use super::{
+    Holder, REPORT_EVERY, USER_LOOK_MAX,
+    standstill::{Standstill, processes_of},
+};
 use crate::sessions::ENDS_WITHIN;
 
 /// Something that is not one of these processes may start others of the same users meanwhile.
 const ROUNDS: u32 = 8;
-
-/// Processes that got the signal stand still after so long, unless the machine is very slow.
-const STILL_WITHIN: Duration = Duration::from_secs(2);
-
-const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Kills the processes of some users that have one of the devices, or may: in a table of open files, mapped, in a socket's
 /// queue, or in a ring. Meanwhile all processes of these users stand still, so that none passes the device on, or starts
@@ -128,100 +112,15 @@ impl EndUsers {
     }
 }
 
-/// The processes of these users.
-fn processes_of(users: &BTreeSet<u32>) -> impl Iterator<Item = Holder> {
-    let found = pids().filter_map(holder_of);
-    found.filter(|it| users.contains(&it.user))
-}
-
-/// All processes of some users stand still while this lives.
-struct Standstill {
-    processes: Vec<Holder>,
-    /// They stood still before.
-    stopped: Vec<Process>,
-}
-
-impl Standstill {
-    fn of(users: &BTreeSet<u32>) -> Result<Self, Failure> {
-        let stands = |it: &Holder| {
-            matches!(
-                state_of(it.process.pid),
-                None | Some('T' | 't' | 'D' | 'Z' | 'X')
-            )
-        };
-        let is_stopped = |it: &Holder| state_of(it.process.pid) == Some('T');
-        let stopped = processes_of(users).filter(is_stopped).map(|it| it.process);
-        let mut still = Self {
-            stopped: stopped.collect(),
-            processes: Vec::new(),
-        };
-        for &user in users {
-            signal_all(user, Signal::SIGSTOP)?;
-        }
-        let began = Instant::now();
-        loop {
-            still.processes = processes_of(users).collect();
-            if still.processes.iter().all(stands) || began.elapsed() > STILL_WITHIN {
-                return Ok(still);
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-    }
-
-    fn has(&self, holder: &Holder) -> bool {
-        let mut processes = self.processes.iter();
-        processes.any(|it| it.process == holder.process)
-    }
-}
-
-impl Drop for Standstill {
-    fn drop(&mut self) {
-        for Holder { process, .. } in &self.processes {
-            if !self.stopped.contains(process)
-                && let Ok(opened) = Pidfd::open(Pid::from_raw(process.pid))
-                && Process::of(process.pid) == Some(*process)
-            {
-                opened.signal(Signal::SIGCONT).ok();
-            }
-        }
-    }
-}
-
-/// Sends all processes of a user a signal, at once: while the kernel does so, no process of his starts another one.
-fn signal_all(user: u32, signal: Signal) -> Result<(), Failure> {
-    let uid = Uid::from_raw(user);
-    if uid.is_root() {
-        return Err(Failure::from("root's processes go on".to_owned()));
-    }
-    // A process of this user can stop or kill the one that sends the signal.
-    for _ in 0..ROUNDS {
-        // SAFETY: the new process calls system calls only, and ends.
-        match unsafe { fork() }.map_err(io::Error::from)? {
-            ForkResult::Child => {
-                let sent = setresuid(uid, uid, uid).and_then(|()| kill(Pid::from_raw(-1), signal));
-                let is_done = matches!(sent, Ok(()) | Err(Errno::ESRCH));
-                // SAFETY: nothing of the helper is to be run at the end of this process.
-                unsafe { libc::_exit(i32::from(!is_done)) }
-            }
-            ForkResult::Parent { child } => {
-                let ended = waitpid(child, Some(WaitPidFlag::WUNTRACED));
-                if matches!(ended, Ok(WaitStatus::Exited(_, 0))) {
-                    return Ok(());
-                }
-                if matches!(ended, Ok(WaitStatus::Stopped(..))) {
-                    kill(child, Signal::SIGKILL).ok();
-                    waitpid(child, None).ok();
-                }
-            }
-        }
-    }
-    let why = format!("the processes of user {user} could not be stopped in {ROUNDS} tries");
-    Err(Failure::from(why))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, os::unix::process::ExitStatusExt, process::Child};
+    use std::{fs::File, os::unix::process::ExitStatusExt, process::Child, thread};
+
+    use fabricbios_cgroup::state_of;
+    use nix::{
+        sys::signal::{Signal, kill},
+        unistd::Pid,
+    };
 
     use super::{
         super::tests::{child, in_flight, number, open, terminal},
@@ -259,7 +158,7 @@ mod tests {
         let (innocent, stopped) = (of(USER, nothing()), of(USER, nothing()));
         kill(Pid::from_raw(stopped.id().cast_signed()), Signal::SIGSTOP).unwrap();
         while state(&stopped) != Some('T') {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         let holder = of(USER, open(&path));
         let hides = child(USER, in_flight(open(&path)));
@@ -270,7 +169,7 @@ mod tests {
         assert_eq!(state(&others), Some('S'));
         assert_eq!(state(&stopped), Some('T'));
         while state(&innocent) != Some('S') {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         for child in [others, innocent, stopped] {
             ended_by(child);
@@ -290,14 +189,9 @@ mod tests {
         let child = std::os::unix::process::CommandExt::uid(command, USER);
         let child = child.spawn().unwrap();
         while state(&child) != Some('Z') {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         assert_eq!(end(&path, &[USER]), [child.id()]);
         assert_eq!(ended_by(child), Some(9));
-    }
-
-    #[test]
-    fn roots_processes_never_stand_still() {
-        signal_all(0, Signal::SIGSTOP).unwrap_err();
     }
 }

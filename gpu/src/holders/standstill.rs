@@ -1,0 +1,185 @@
+//! All processes of a user stand still for a while.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, Read},
+    os::fd::OwnedFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fabricbios_cgroup::{Process, holders::pids, state_of};
+use fabricbios_helper::{Failure, Pidfd};
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    libc,
+    sys::{
+        signal::{Signal, kill},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+    unistd::{ForkResult, Pid, Uid, fork, pipe2, setresuid},
+};
+
+use super::{Holder, holder_of};
+
+/// Processes that got the signal stand still after so long, unless the machine is very slow.
+const STILL_WITHIN: Duration = Duration::from_secs(2);
+
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// The user can stop or kill the process that sends the signal.
+const TRIES: u32 = 8;
+
+/// The processes of these users.
+pub(super) fn processes_of(users: &BTreeSet<u32>) -> impl Iterator<Item = Holder> {
+    let found = pids().filter_map(holder_of);
+    found.filter(|it| users.contains(&it.user))
+}
+
+/// All processes of some users stand still while this lives, and while this process does.
+pub(super) struct Standstill {
+    pub(super) processes: Vec<Holder>,
+    /// Its other end is closed when this process ends, however it does.
+    lives: Option<OwnedFd>,
+    /// The process that lets them go on then.
+    guardian: Pid,
+}
+
+impl Standstill {
+    pub(super) fn of(users: &BTreeSet<u32>) -> Result<Self, Failure> {
+        // They go on standing still.
+        let stopped = processes_of(users).filter(|it| state_of(it.process.pid) == Some('T'));
+        let stopped: Vec<Process> = stopped.map(|it| it.process).collect();
+        let (ends, lives) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
+        // SAFETY: a helper has one thread, so nothing is locked or half done in the new process.
+        let guardian = match unsafe { fork() }.map_err(io::Error::from)? {
+            ForkResult::Child => {
+                drop(lives);
+                File::from(ends).read_exact(&mut [0]).ok();
+                let_go_on(users, &stopped);
+                // SAFETY: nothing of the helper is to be run at the end of this process.
+                unsafe { libc::_exit(0) }
+            }
+            ForkResult::Parent { child } => child,
+        };
+        let mut still = Self {
+            processes: Vec::new(),
+            lives: Some(lives),
+            guardian,
+        };
+        for &user in users {
+            stop(user)?;
+        }
+        let began = Instant::now();
+        loop {
+            still.processes = processes_of(users).collect();
+            if still.processes.iter().all(stands) || began.elapsed() > STILL_WITHIN {
+                return Ok(still);
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    pub(super) fn has(&self, holder: &Holder) -> bool {
+        let mut processes = self.processes.iter();
+        processes.any(|it| it.process == holder.process)
+    }
+}
+
+impl Drop for Standstill {
+    fn drop(&mut self) {
+        self.lives = None;
+        waitpid(self.guardian, None).ok();
+    }
+}
+
+fn stands(holder: &Holder) -> bool {
+    let state = state_of(holder.process.pid);
+    matches!(state, None | Some('T' | 't' | 'D' | 'Z' | 'X'))
+}
+
+/// Lets the processes of these users go on, but for those that had stopped before.
+fn let_go_on(users: &BTreeSet<u32>, stopped: &[Process]) {
+    for Holder { process, .. } in processes_of(users) {
+        if !stopped.contains(&process)
+            && let Ok(opened) = Pidfd::open(Pid::from_raw(process.pid))
+            && Process::of(process.pid) == Some(process)
+        {
+            opened.signal(Signal::SIGCONT).ok();
+        }
+    }
+}
+
+/// Stops all processes of a user, at once: while the kernel does so, no process of his starts another one.
+fn stop(user: u32) -> Result<(), Failure> {
+    let uid = Uid::from_raw(user);
+    if uid.is_root() {
+        return Err(Failure::from("root's processes go on".to_owned()));
+    }
+    for _ in 0..TRIES {
+        // SAFETY: the new process calls system calls only, and ends.
+        match unsafe { fork() }.map_err(io::Error::from)? {
+            ForkResult::Child => {
+                // SAFETY: the call takes no pointer. Nothing here is this user's.
+                unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
+                let all = Pid::from_raw(-1);
+                let sent = setresuid(uid, uid, uid).and_then(|()| kill(all, Signal::SIGSTOP));
+                let is_done = matches!(sent, Ok(()) | Err(Errno::ESRCH));
+                // SAFETY: nothing of the helper is to be run at the end of this process.
+                unsafe { libc::_exit(i32::from(!is_done)) }
+            }
+            ForkResult::Parent { child } => {
+                let ended = waitpid(child, Some(WaitPidFlag::WUNTRACED));
+                if matches!(ended, Ok(WaitStatus::Exited(_, 0))) {
+                    return Ok(());
+                }
+                if matches!(ended, Ok(WaitStatus::Stopped(..))) {
+                    kill(child, Signal::SIGKILL).ok();
+                    waitpid(child, None).ok();
+                }
+            }
+        }
+    }
+    let why = format!("the processes of user {user} could not be stopped in {TRIES} tries");
+    Err(Failure::from(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::child, *};
+
+    #[test]
+    fn a_helper_that_is_killed_leaves_nobody_standing() {
+        const USER: u32 = 4735;
+        let mut waits = child(USER, File::open("/dev/null").unwrap().into());
+        // SAFETY: of this process's other threads, none has a lock that the new process takes: they wait for this test.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let still = Standstill::of(&[USER].into());
+                let is_stopped = still.is_ok_and(|it| it.processes.iter().all(stands));
+                let end = if is_stopped {
+                    Signal::SIGKILL
+                } else {
+                    Signal::SIGABRT
+                };
+                kill(Pid::this(), end).ok();
+            }
+            ForkResult::Parent { child } => {
+                let ended = waitpid(child, None).unwrap();
+                assert_eq!(ended, WaitStatus::Signaled(child, Signal::SIGKILL, false));
+            }
+        }
+        while state_of(waits.id().cast_signed()) != Some('S') {
+            thread::yield_now();
+        }
+        waits.kill().unwrap();
+        waits.wait().unwrap();
+    }
+
+    #[test]
+    fn roots_processes_never_stand_still() {
+        stop(0).unwrap_err();
+    }
+}
