@@ -97,7 +97,7 @@ pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     field_of_stat(pid, 4)
 }
 
-/// The state of a process's first thread, a letter of proc_pid_stat(5).
+/// The state of a thread, of a process's first one by the process's number: a letter of proc_pid_stat(5).
 #[must_use]
 pub fn state_of(pid: i32) -> Option<char> {
     field_of_stat(pid, 3)

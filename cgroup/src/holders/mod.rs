@@ -56,6 +56,11 @@ pub fn pids() -> impl Iterator<Item = i32> {
     numbers("/proc".into())
 }
 
+/// The numbers of a process's threads.
+pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
+    numbers(format!("/proc/{pid}/task").into())
+}
+
 fn numbers(directory: PathBuf) -> impl Iterator<Item = i32> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -66,7 +71,7 @@ fn numbers(directory: PathBuf) -> impl Iterator<Item = i32> {
 pub fn tables_of(pid: i32) -> Vec<Table> {
     // In the kernel's order of tables: each of many threads may have one of its own.
     let mut tables: Vec<Table> = Vec::new();
-    for thread in numbers(format!("/proc/{pid}/task").into()) {
+    for thread in threads(pid) {
         let Err(place) = tables.binary_search_by(|it| compare_tables(it.thread, thread)) else {
             continue;
         };
@@ -121,7 +126,7 @@ impl Table {
 /// Whether the first thread of a process has ended and another one lives: /proc shows no mapping of such a process.
 #[must_use]
 pub fn has_lost_first_thread(pid: i32) -> bool {
-    state_of(pid) == Some('Z') && numbers(format!("/proc/{pid}/task").into()).nth(1).is_some()
+    state_of(pid) == Some('Z') && threads(pid).nth(1).is_some()
 }
 
 fn links(directory: String) -> impl Iterator<Item = OpenFile> {

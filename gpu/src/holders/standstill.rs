@@ -9,7 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::{Process, holders::pids, state_of};
+use fabricbios_cgroup::{
+    Process,
+    holders::{pids, threads},
+    state_of,
+};
 use fabricbios_helper::{Failure, Pidfd};
 use nix::{
     errno::Errno,
@@ -96,8 +100,8 @@ impl Drop for Standstill {
 }
 
 fn stands(holder: &Holder) -> bool {
-    let state = state_of(holder.process.pid);
-    matches!(state, None | Some('T' | 't' | 'D' | 'Z' | 'X'))
+    let stands = |state| matches!(state, None | Some('T' | 't' | 'D' | 'Z' | 'X'));
+    threads(holder.process.pid).map(state_of).all(stands)
 }
 
 /// Lets the processes of these users go on, but for those that had stopped before.
@@ -157,12 +161,11 @@ mod tests {
         // SAFETY: of this process's other threads, none has a lock that the new process takes: they wait for this test.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => {
-                let still = Standstill::of(&[USER].into());
-                let is_stopped = still.is_ok_and(|it| it.processes.iter().all(stands));
-                let end = if is_stopped {
-                    Signal::SIGKILL
-                } else {
-                    Signal::SIGABRT
+                let still = Standstill::of(&[USER].into()).unwrap();
+                let is_stopped = still.processes.len() == 1 && still.processes.iter().all(stands);
+                let end = match is_stopped {
+                    true => Signal::SIGKILL,
+                    false => Signal::SIGABRT,
                 };
                 kill(Pid::this(), end).ok();
             }
