@@ -179,7 +179,7 @@ def keepers(suite):
         # Nothing of a lease, but what some leases' containers have in their environment.
         stranger = subprocess.Popen(["sleep", "1000"], user=STRANGER, group=STRANGER, env={"FABRICBIOS_GPU_LEASE": "1"})
         ways = ("first-thread", "chain", "own-table", "in-flight")
-        for where, hows in (("container", ("closed", *ways)), ("entered", length(("closed", *ways, "ring"), ("closed", "chain"))),
+        for where, hows in (("container", length(("closed", *ways), ("closed", "chain"))), ("entered", length(("closed", *ways, "ring"), ("closed", "chain"))),
                             ("user", (*ways, "ring"))):  # Closed, it lives, and cannot open the device: suite_gpu, nodes.
             for how in hows:
                 lease = until(lambda: leases_again(alice, nvidia), 60, f"{where}, {how}: the device free")
@@ -317,13 +317,13 @@ def raced(suite):
     with GpuNode() as node:
         alice = node.tenant("alice")
         nvidia = gpus(node.operator)["nvidia"]["resource_id"]
-        trials = length(60, 12)
+        trials = length(60, 6)
         for trial in range(trials):
             lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
             with program_of(alice, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "4KiB"):
-                time.sleep(trial % 12 / 4000)  # The session is asked for before the end, or behind it.
+                time.sleep(trial % 6 / 2000)  # The session is asked for before the end, or behind it.
                 alice.free(lease)
-        for trial in range(length(8, 2)):
+        for trial in range(length(8, 1)):
             lease = until(lambda: leases_again(alice, nvidia, 3), 60, "the device free again")
             time.sleep(max(0, lease["expires_at_unix_ms"] / 1000 - time.time() - 0.15 + trial / 50))
             with program_of(alice, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "4KiB"):

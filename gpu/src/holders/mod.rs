@@ -84,7 +84,9 @@ impl Call for Holders {
     type Answer = Vec<Holder>;
 
     fn make(self, caller: &Caller) -> Result<Vec<Holder>, Failure> {
-        let mut holders = self.look(&mut |what| caller.progress(what))?;
+        let mut holders = self.look(USER_LOOK_MAX, REPORT_EVERY, &mut |what| {
+            caller.progress(what)
+        })?;
         // All helper processes are children of the supervisor.
         let supervisor = i32::try_from(parent_id()).unwrap_or_default();
         holders.retain(|it| !is_of(it.process.pid, &[supervisor]));
@@ -93,8 +95,11 @@ impl Call for Holders {
 }
 
 impl Holders {
+    /// `user_max`: so much of the look is each user's. It reports, and looks at the time, each `report_every`.
     fn look(
         &self,
+        user_max: Duration,
+        report_every: Duration,
         report: &mut dyn FnMut(String) -> Result<(), Failure>,
     ) -> Result<Vec<Holder>, Failure> {
         let mut holders: Vec<Holder> = Vec::new();
@@ -135,15 +140,15 @@ impl Holders {
                     };
                     carriers.push((*table, file.name.clone(), holder));
                 }
-                if reported.elapsed() > REPORT_EVERY {
+                if reported.elapsed() >= report_every {
                     reported = Instant::now();
                     report(format!("{done} of {} tables of open files", tables.len()))?;
                     if began.elapsed() > LOOK_MAX {
                         return Err(too_many(found, LOOK_MAX));
                     }
-                    if found.user != 0 && earlier + began_table.elapsed() > USER_LOOK_MAX {
+                    if found.user != 0 && earlier + began_table.elapsed() > user_max {
                         if self.is_complete {
-                            return Err(too_many(found, USER_LOOK_MAX));
+                            return Err(too_many(found, user_max));
                         }
                         break;
                     }

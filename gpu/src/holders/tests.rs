@@ -51,7 +51,8 @@ fn look(path: &str, without: &[u32]) -> Vec<Holder> {
         without: without.iter().copied().collect(),
         is_complete: true,
     };
-    call.look(&mut |_| Ok(())).unwrap()
+    call.look(USER_LOOK_MAX, REPORT_EVERY, &mut |_| Ok(()))
+        .unwrap()
 }
 
 pub(super) fn child(uid: u32, stdin: OwnedFd) -> Child {
@@ -81,7 +82,39 @@ fn who_opens_a_device_is_found_with_its_user_and_who_closes_it_is_not() {
         without: BTreeSet::new(),
         is_complete: true,
     };
-    assert_eq!(nothing.look(&mut |_| Ok(())).unwrap(), []);
+    assert_eq!(
+        nothing
+            .look(USER_LOOK_MAX, REPORT_EVERY, &mut |_| Ok(()))
+            .unwrap(),
+        []
+    );
+}
+
+#[test]
+fn a_user_who_has_too_many_files_is_named_or_left_out() {
+    let (_master, path) = terminal();
+    let own = open(&path);
+    let mut child = child(4714, open(&path).into());
+    let look = |is_complete| {
+        let call = Holders {
+            devices: [number(&path)].into(),
+            without: BTreeSet::new(),
+            is_complete,
+        };
+        call.look(Duration::ZERO, Duration::ZERO, &mut |_| Ok(()))
+    };
+    let error = look(true).unwrap_err().detail;
+    assert!(error.contains("of user "), "{error}");
+    // Of the user's, something was looked at before the time was: what it was is no matter.
+    let found = look(false).unwrap();
+    assert!(
+        found
+            .iter()
+            .any(|it| it.process.pid.cast_unsigned() == id())
+    );
+    drop(own);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
