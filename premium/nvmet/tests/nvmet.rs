@@ -21,7 +21,7 @@ use fabricbios_nvmet::{EmergencyRevoker, Export, STEPS, Target};
 use fabricbios_wire::{BlockTerms, LeaseId, NvmeofBinding, NvmeofTransport, Transport};
 use nvmet_lab::{
     CONFIGFS, HostFiles, Lab, NODE_ID, binding_id,
-    client::{Busy, WRONG_KEY, connect, connect_with, disconnect},
+    client::{Busy, WRONG_KEY, connect, connect_with, disconnect, refused},
     end, export, must, picture, ports, run, supervisor, tcp, transport,
 };
 
@@ -52,7 +52,7 @@ fn only_the_right_host_with_the_right_key_connects_on_every_transport() {
         let wrong = format!("--dhchap-secret {WRONG_KEY}");
         // Over RDMA a client's kernel takes minutes to notice that its key is wrong.
         if binding.addresses[transport].transport == NvmeofTransport::Tcp {
-            connect_with(&binding, transport, host, &wrong).unwrap_err();
+            refused(|| connect_with(&binding, transport, host, &wrong));
         }
         connect_with(&binding, transport, host, "").unwrap_err();
         let right = format!("--dhchap-secret {}", binding.dhchap_secret.reveal());
@@ -77,7 +77,7 @@ fn both_ends_prove_themselves_where_that_was_asked_for() {
     connect(&binding, transport).unwrap();
     disconnect(&binding);
     binding.dhchap_ctrl_secret = fabricbios_wire::DhchapSecret::new(WRONG_KEY);
-    connect(&binding, transport).unwrap_err();
+    refused(|| connect(&binding, transport));
     end(&target, 1);
     volume.remove();
     lab.close(target);
@@ -335,7 +335,7 @@ fn new_keys_are_for_the_next_connection_and_leave_the_live_one_alone() {
     busy.goes_on();
     busy.stop();
     disconnect(&old);
-    connect(&old, transport).unwrap_err();
+    refused(|| connect(&old, transport));
     connect(&new, transport).unwrap();
     end(&target, 1);
     volume.remove();

@@ -51,6 +51,18 @@ pub(crate) fn connect(binding: &NvmeofBinding, transport: usize) -> Result<Strin
     connect_with(binding, transport, binding.host_nqn.as_str(), &secrets)
 }
 
+/// How long this host waits for the answer to an admin command, seconds.
+const ADMIN_TIMEOUT: &str = "/sys/module/nvme_core/parameters/admin_timeout";
+
+/// Makes a connection that the target must refuse for its key. The target may close the connection before the host has read
+/// its answer (Linux 6.12, `nvmet_execute_auth_receive`): the host then waits for 5 s, and not for a minute.
+pub(crate) fn refused(attempt: impl FnOnce() -> Result<String, String>) {
+    let before = fs::read_to_string(ADMIN_TIMEOUT).unwrap();
+    fs::write(ADMIN_TIMEOUT, "5").unwrap();
+    attempt().unwrap_err();
+    fs::write(ADMIN_TIMEOUT, before).unwrap();
+}
+
 pub(crate) fn disconnect(binding: &NvmeofBinding) {
     must(&format!("nvme disconnect -n {}", binding.subsystem));
 }
