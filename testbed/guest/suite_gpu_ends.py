@@ -298,8 +298,13 @@ def live(node, tenant, resource, step):
     """The life of a lease that comes to the step."""
     shared = step == "close worker"
     lease = alloc(tenant, "1MiB", 600, *(SHARED if shared else DEVICE), resource=resource)
-    if step in USE_STEPS:
+    if step == "start worker":
+        # The client would wait for longer than the daemon lives.
+        with program_of(tenant, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "1MiB"):
+            node.process.wait(60)
+    elif step == "enter":
         copied(tenant, lease)
+        run_in(tenant, lease, "sleep", "1000").wait(60)
     else:
         with filled(node, tenant, lease) as client:
             if shared:
@@ -308,8 +313,6 @@ def live(node, tenant, resource, step):
             else:
                 run_in(tenant, lease, "sh", "-c", "echo in; exec sleep 1000").stdout.readline()
             tenant.free(lease)
-    if step == "enter":
-        run_in(tenant, lease, "sleep", "1000").wait(60)
 
 
 def raced(suite):
