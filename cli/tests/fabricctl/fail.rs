@@ -234,7 +234,7 @@ fn wrong_arguments_are_told_in_one_line_and_nobody_is_asked() {
 fn a_node_that_is_not_there_is_told_as_such() {
     let mut node = FakeNode::start(granting());
     node.crash();
-    let (status, object) = fails(&node, "ping");
+    let (status, object) = fails(&node, "ping --patience-secs 0");
     assert_eq!((status, &object["error"]), (6, &json!("unreachable")));
     assert!(object["message"].as_str().unwrap().contains(&node.addr()));
     let (status, _) = fails(&node, "--node no-such-host.invalid ping");
@@ -248,7 +248,7 @@ fn a_connection_that_a_quota_refuses_is_no_outage() {
         ..Limits::default()
     };
     let node = FakeNode::limited(full, granting());
-    let (status, object) = fails(&node, "ping");
+    let (status, object) = fails(&node, "ping --patience-secs 0");
     assert_eq!(
         (status, &object["reason"]),
         (3, &json!({ "class": "transient", "code": "ResourceBusy" })),
@@ -264,7 +264,7 @@ fn a_connection_that_a_quota_refuses_is_no_outage() {
         ..Limits::default()
     };
     let node = FakeNode::limited(full, granting());
-    let (status, object) = fails(&node, "ping");
+    let (status, object) = fails(&node, "ping --patience-secs 0");
     assert_eq!(
         (status, &object["reason"]["code"]),
         (6, &json!("Unavailable")),
