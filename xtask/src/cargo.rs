@@ -54,20 +54,16 @@ pub(crate) fn run(mut command: Command) -> Result<()> {
     }
 }
 
-/// Builds the programs under test; returns their directory.
+/// What builds the programs under test alone.
+const PROGRAMS: [&str; 5] = ["--bins", "-p", "fabricbios-node", "-p", "fabricbios-cli"];
+
+/// The command that builds the programs under test.
 pub(crate) fn build_programs(layout: &Layout, profile: Profile) -> Result<Command> {
-    let mut arguments = vec![
-        "build",
-        "--bins",
-        "-p",
-        "fabricbios-node",
-        "-p",
-        "fabricbios-cli",
-    ];
-    if profile == Profile::Release {
-        arguments.push("--release");
-    }
-    cargo(layout, &arguments)
+    let release: &[&str] = match profile {
+        Profile::Debug => &[],
+        Profile::Release => &["--release"],
+    };
+    cargo(layout, &[&["build"], &PROGRAMS[..], release].concat())
 }
 
 /// How the programs under test are built.
@@ -94,19 +90,24 @@ impl Profile {
 pub(crate) enum Scope {
     /// Only the packages that the suites need.
     Suites,
-    /// All packages; they are already built if the unit tests ran before.
+    /// All packages; nearly all is already built if the unit tests ran before.
     Workspace,
 }
 
 impl Scope {
-    /// Builds the programs under test for [`Profile::Debug`].
+    /// Builds at least what these arguments of `cargo build` choose, for [`Profile::Debug`].
+    pub(crate) fn build(self, layout: &Layout, which: &[&str]) -> Result<()> {
+        let which = match self {
+            Self::Suites => which,
+            Self::Workspace => &["--workspace", "--all-targets", "--quiet"],
+        };
+        run(cargo(layout, &[&["build"], which].concat())?)
+    }
+
+    /// Builds the programs under test for [`Profile::Debug`], and the stand-ins: programs in the guest load them.
     pub(crate) fn build_programs(self, layout: &Layout) -> Result<()> {
-        run(match self {
-            Self::Suites => build_programs(layout, Profile::Debug)?,
-            Self::Workspace => cargo(layout, &["test", "--workspace", "--no-run", "--quiet"])?,
-        })?;
-        // Programs in the guest load them.
-        crate::stand_ins::build(layout).map(drop)
+        self.build(layout, &PROGRAMS)?;
+        crate::stand_ins::build(layout, self).map(drop)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `cargo xtask gpu-test`: leases of the GPUs of this machine, or of stand-ins.
 
-use crate::cargo::{self, cargo, program};
+use crate::cargo::{self, Scope, cargo, program};
 use crate::lab::{BootArguments, say};
 use crate::stand_ins;
 use anyhow::Result;
@@ -46,19 +46,19 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     let mut command = program(layout, &built.to_string_lossy(), &[]);
     command.args(&arguments.more);
     match arguments.stand_ins {
-        true => run_on_stand_ins(layout, command)?,
+        true => run_on_stand_ins(layout, command, Scope::Suites)?,
         false => cargo::run(command)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The step of `cargo xtask test`: on stand-ins, without measurements.
-pub(crate) fn step(layout: &Layout) -> Result<Outcome> {
-    cargo::run(cargo(layout, &["build", "-p", "fabricbios-gpu-test"])?)?;
+pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
+    scope.build(layout, &["-p", "fabricbios-gpu-test"])?;
     let built = layout.target().join("debug/gpu-test");
     let arguments = ["--rounds", "1", "--copy-mib", "8"];
     let command = program(layout, &built.to_string_lossy(), &arguments);
-    run_on_stand_ins(layout, command).map(|()| Outcome::Passed)
+    run_on_stand_ins(layout, command, scope).map(|()| Outcome::Passed)
 }
 
 /// The step of `cargo xtask test`: each half of the vendors alone, and none.
@@ -82,8 +82,8 @@ pub(crate) fn features(layout: &Layout) -> Result<Outcome> {
 }
 
 /// Runs the command with the stand-ins in the place of the vendors' libraries, and devices of its own.
-fn run_on_stand_ins(layout: &Layout, mut command: Command) -> Result<()> {
-    let directory = stand_ins::build(layout)?;
+fn run_on_stand_ins(layout: &Layout, mut command: Command, scope: Scope) -> Result<()> {
+    let directory = stand_ins::build(layout, scope)?;
     let state = std::env::temp_dir().join(format!("stand-ins-{}", std::process::id()));
     let path = std::env::var("PATH").unwrap_or_default();
     command

@@ -1,6 +1,6 @@
 //! `cargo xtask stand-ins`: loadable stand-ins of the vendors' GPU libraries, for tests without a GPU.
 
-use crate::cargo::{cargo, run};
+use crate::cargo::Scope;
 use anyhow::{Context, Result};
 use fabricbios_testbed::Layout;
 use std::fs;
@@ -18,18 +18,18 @@ const FILES: [(&str, &str); 4] = [
 
 /// Builds the stand-ins and says how to use them.
 pub(crate) fn command(layout: &Layout) -> Result<ExitCode> {
-    let place = build(layout)?;
+    let place = build(layout, Scope::Suites)?;
     let place = place.display();
     println!("use them: LD_LIBRARY_PATH={place} PATH={place}/bin:$PATH fabricbiosd …");
     Ok(ExitCode::SUCCESS)
 }
 
 /// Builds the stand-ins; returns the directory with the libraries, and `bin/` in it.
-pub(crate) fn build(layout: &Layout) -> Result<PathBuf> {
+pub(crate) fn build(layout: &Layout, scope: Scope) -> Result<PathBuf> {
     let packages = ["nvml", "cuda", "hip", "nvidia-smi"];
     let packages = packages.map(|it| format!("--package=fabricbios-stand-in-{it}"));
     let arguments: Vec<&str> = packages.iter().map(String::as_str).collect();
-    run(cargo(layout, &[&["build"], &arguments[..]].concat())?)?;
+    scope.build(layout, &arguments)?;
     let place = layout.target().join("stand-ins");
     fs::create_dir_all(place.join("bin"))
         .with_context(|| format!("cannot make {}/bin", place.display()))?;

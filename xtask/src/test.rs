@@ -41,6 +41,7 @@ struct Step {
 
 enum Action {
     Host(fn(&Layout) -> Result<Outcome>),
+    Gpu,
     Fuzz,
     Lab(usize),
 }
@@ -66,6 +67,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         let full = arguments.full || arguments.only.contains(&step.name);
         match step.action {
             Action::Host(action) => step.run(&mut report, || action(layout)),
+            Action::Gpu => step.run(&mut report, || crate::gpu_test::step(layout, scope)),
             Action::Fuzz => step.run(&mut report, || crate::fuzz::step(layout, full)),
             Action::Lab(index) => lab.push(Chosen {
                 name: &step.name,
@@ -207,12 +209,13 @@ fn steps(suites: &Suites) -> Vec<Step> {
         &[Build],
         crate::gpu_test::features,
     ));
-    steps.push(host(
-        "gpu-test",
-        "GPU leases on stand-ins of the vendors' libraries",
-        &[Build],
-        crate::gpu_test::step,
-    ));
+    steps.push(Step {
+        name: "gpu-test".to_owned(),
+        about: "GPU leases on stand-ins of the vendors' libraries",
+        may_skip: false,
+        needs: &[Build],
+        action: Action::Gpu,
+    });
     steps.push(Step {
         name: "fuzz".to_owned(),
         about: "parsers and sequences of operations, coverage-guided, for some seconds",
