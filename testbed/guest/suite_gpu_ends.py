@@ -299,7 +299,7 @@ def live(node, tenant, resource, step):
     shared = step == "close worker"
     lease = alloc(tenant, "1MiB", 600, *(SHARED if shared else DEVICE), resource=resource)
     if step == "start worker":
-        # The client would wait for longer than the daemon lives.
+        # The client notices the daemon's death only when its connection has been idle for long.
         with program_of(tenant, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "1MiB"):
             node.process.wait(60)
     elif step == "enter":
