@@ -84,21 +84,22 @@ impl Profile {
     }
 }
 
-/// The packages to build for a run of suites. Only packages that are built by the same command share their
+/// The packages to build for a run. Only packages that are built by the same command share their
 /// dependencies: cargo chooses the features for all of them together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Only the packages that the suites need.
-    Suites,
+    /// Only the packages that the chosen steps need.
+    Needed,
     /// All packages; nearly all is already built if the unit tests ran before.
     Workspace,
 }
 
 impl Scope {
-    /// Builds at least what these arguments of `cargo build` choose, for [`Profile::Debug`].
+    /// Builds the packages and programs that these arguments of `cargo build` choose, or the whole workspace, for
+    /// [`Profile::Debug`].
     pub(crate) fn build(self, layout: &Layout, which: &[&str]) -> Result<()> {
         let which = match self {
-            Self::Suites => which,
+            Self::Needed => which,
             Self::Workspace => &["--workspace", "--all-targets", "--quiet"],
         };
         run(cargo(layout, &[&["build"], which].concat())?)
@@ -119,7 +120,7 @@ pub(crate) fn test_binary(
     test: &str,
 ) -> Result<PathBuf> {
     let which: &[&str] = match scope {
-        Scope::Suites => &["-p", package, "--test", test],
+        Scope::Needed => &["-p", package, "--test", test],
         Scope::Workspace => &["--workspace"],
     };
     let arguments = [&["test", "--no-run", "--message-format=json"], which].concat();

@@ -46,7 +46,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     let mut command = program(layout, &built.to_string_lossy(), &[]);
     command.args(&arguments.more);
     match arguments.stand_ins {
-        true => run_on_stand_ins(layout, command, Scope::Suites)?,
+        true => run_on_stand_ins(layout, command, Scope::Needed)?,
         false => cargo::run(command)?,
     }
     Ok(ExitCode::SUCCESS)

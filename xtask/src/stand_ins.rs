@@ -18,7 +18,7 @@ const FILES: [(&str, &str); 4] = [
 
 /// Builds the stand-ins and says how to use them.
 pub(crate) fn command(layout: &Layout) -> Result<ExitCode> {
-    let place = build(layout, Scope::Suites)?;
+    let place = build(layout, Scope::Needed)?;
     let place = place.display();
     println!("use them: LD_LIBRARY_PATH={place} PATH={place}/bin:$PATH fabricbiosd …");
     Ok(ExitCode::SUCCESS)

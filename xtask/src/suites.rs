@@ -39,22 +39,23 @@ const RUST_TESTS: [RustTests; 5] = [
     },
 ];
 /// Suites that take more than a minute in a guest with one processor, the longest first.
-const LONGEST: [&str; 18] = [
+const LONGEST: [&str; 19] = [
     "suite_net_vf",
     "suite_gpu_ends",
     "suite_cpu",
     "suite_mem_stopped",
-    "nvmet",
     "suite_net_macvlan",
-    "suite_block_pools",
+    "nvmet",
     "suite_block_tcp",
     "suite_block_restart",
     "suite_gpu",
-    "suite_block_rdma",
+    "suite_block_pools",
     "suite_block_stuck",
+    "suite_block_reboot",
+    "suite_block_rdma",
+    "suite_cpu_limits",
     "suite_cpu_systemd",
     "suite_block_ends",
-    "suite_block_reboot",
     "suite_block_fbbu",
     "suite_block_kinds",
     "suite_block_slow",
@@ -297,6 +298,15 @@ fn worst([node, client]: [Outcome; 2]) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_suites_are_there() {
+        let layout = Layout::new(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+        let suites = Suites::discover(&layout).unwrap();
+        for name in LONGEST {
+            assert!(suites.0.iter().any(|kind| kind.name() == name), "{name}");
+        }
+    }
 
     #[test]
     fn both_ends_of_a_pair_must_pass() {

@@ -60,7 +60,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     let scope = if arguments.only.is_empty() {
         Scope::Workspace
     } else {
-        Scope::Suites
+        Scope::Needed
     };
     let (mut report, mut lab) = (Report::default(), Vec::new());
     for step in chosen {
