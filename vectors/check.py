@@ -543,17 +543,21 @@ def read_structured(r):
     out = [("node_id", r.take(32).hex()), ("epoch", r.u(8)), ("health", r.u(4))]
     for name, fields in LISTS.items():
         out += numbered(name, r.list(256, lambda r: [("resource_id", r.id())] + [(k, r.u(n)) for k, n in fields]))
-    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B09]
+    extensions = [read_extension(tag, value) for tag, value in r.area().tlvs if 0x0B01 <= tag <= 0x0B0A]
     need(len(extensions) <= 2048, "InvalidIntent")
     return out + extensions
 
 
 def read_extension(tag, value):
-    need(len(value) >= 16 and any(value[:16]), "InvalidIntent")
+    # Resource 0 of a reason is the node itself.
+    need(len(value) >= 16 and (any(value[:16]) or tag == 0x0B0A), "InvalidIntent")
     resource_id, rest = value[:16].hex(), value[16:]
     if tag == 0x0B01:
         need(len(rest) <= 255, "InvalidIntent")
         return f"name.{resource_id}", quoted(utf8(rest, "InvalidIntent"))
+    if tag == 0x0B0A:
+        need(len(rest) <= 200, "InvalidIntent")
+        return f"health_reason.{resource_id}", quoted(utf8(rest, "InvalidIntent"))
     if tag in (0x0B02, 0x0B05):
         need(len(rest) == 8, "InvalidIntent")
         return f"{'available' if tag == 0x0B02 else 'fenced_part'}.{resource_id}", number(rest)
@@ -933,6 +937,7 @@ def make_extension(key, value):
         "class_available": (0x0B07, lambda value: class_bytes(value, lambda word: be(word, 8))),
         "virtual_functions": (0x0B08, lambda value: b"".join(be(word, 4) for word in reversed(value.split("/")))),
         "gpu_slots": (0x0B09, slots_bytes),
+        "health_reason": (0x0B0A, text_bytes),
         "transports": (0x0B04, lambda value: bytes(TRANSPORT.index(transport) for transport in value.split(",") if transport)),
     }
     if kind not in makers:

@@ -57,6 +57,15 @@ pub trait Store: Send + Sync + 'static {
     /// The store cannot be read.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError>;
 
+    /// Repairs a store whose condition is [`Condition::Failed`], as far as that can be done beside its leases; `tell` hears
+    /// of the outcome before this returns. Most stores cannot fail so, and do nothing.
+    ///
+    /// # Errors
+    /// It is as it was.
+    fn repair(&self) -> Result<(), StepError> {
+        Ok(())
+    }
+
     /// Calls `tell` at each change of the store's condition; also at once, if the condition is not good.
     fn tell_condition(&self, tell: TellCondition);
 }

@@ -108,7 +108,7 @@ impl Device {
             GpuVendor::Nvidia => GPU_CUDA,
             GpuVendor::Amd => GPU_ROCM,
         };
-        let is_partition = self.partition_of.is_some() || self.has_partitions;
+        let is_partition = self.partition_of.is_some();
         GpuInfo {
             resource_id,
             vram_bytes: self.vram_bytes,

@@ -202,10 +202,14 @@ impl LeaseTable {
                 request.resource_type()
             )));
         };
-        if resource.withheld {
+        if let Some(why) = resource.absence() {
             return Err(unavailable(format!(
-                "resource {id} cannot be had at the moment: lease elsewhere, or ask the node's operator, \
-                     whose log says why"
+                "resource {id} cannot be had at the moment: {why}; lease elsewhere, or ask the node's operator"
+            )));
+        }
+        if let Some(why) = resource.failure() {
+            return Err(fenced(format!(
+                "resource {id} has failed: {why}; lease elsewhere, or ask the node's operator"
             )));
         }
         if resource.is_fenced() {
@@ -226,7 +230,7 @@ impl LeaseTable {
                 !resource.suits(request),
                 // A read-only resource comes last for a request that did not ask for read-only.
                 resource.read_only && !rules(&request.terms).asks_read_only(),
-                resource.withheld,
+                resource.absence().is_some(),
                 resource.is_fenced(),
                 !has_room,
                 // The tightest fit; without any, the refusal is about the resource with the most room.
@@ -245,7 +249,7 @@ impl Resource {
     /// Whether the resource could serve the request if it had room.
     pub(crate) fn may_serve(&self, request: &LeaseAllocRequest) -> bool {
         let serves = self.kind == request.resource_type() && self.suits(request);
-        serves && !self.withheld && !self.is_fenced()
+        serves && self.absence().is_none() && !self.is_fenced()
     }
 
     /// Whether transport, class and VLAN of the request can be had.

@@ -76,9 +76,14 @@ impl Resource {
         self.free.most(Need::plain(0, self.holding(class)))
     }
 
-    /// The most that a lease of the default class could get now.
+    /// The most that a lease of the default class could get now. 0 if no lease gets that class.
     pub(crate) fn most_by_default(&self) -> u64 {
-        self.most_of(self.classes.as_ref().map(|offer| offer.default))
+        let Some(offer) = &self.classes else {
+            return self.most_of(None);
+        };
+        let mut classes = self.most_by_class();
+        let default = classes.find(|(class, _)| *class == offer.default);
+        default.map_or(0, |(_, most)| most)
     }
 
     /// The most that a lease of each class could get now. 0 for a class that no lease gets.

@@ -5,10 +5,11 @@ use alloc::format;
 use fabricbios_wire::{EndCause, LeaseId, Reply, ResourceId, RevokeOutcome};
 
 use crate::{
-    Asked, BindingId, Change, Event, FenceRecord, LeaseTable, Linger, Note, Now, Order, State,
-    StepError, Ticket,
+    Asked, BindingId, Change, Condition, Event, FenceRecord, LeaseTable, Linger, Note, Now, Order,
+    State, StepError, Ticket,
     lease::Waiting,
     requests::Decision,
+    resource::Resource,
     standing::{busy, check_operator, fenced, not_found},
     timers::Timer,
 };
@@ -61,8 +62,19 @@ impl LeaseTable {
         self.arm(id);
     }
 
-    /// See [`crate::Condition::Lost`].
-    pub(crate) fn lost(&mut self, now: Now, of: ResourceId, leases: &[LeaseId], why: &str) {
+    /// The condition of a resource as its store reports it.
+    pub(crate) fn condition_reported(&mut self, now: Now, id: ResourceId, condition: Condition) {
+        if let Condition::Lost { why, leases } = &condition {
+            self.lost(now, id, leases, why);
+        }
+        let resource = self.resources.get_mut(&id);
+        if let Some(resource) = resource.filter(|it| it.condition.0 != condition) {
+            resource.condition = (condition, now.unix_ms);
+        }
+    }
+
+    /// See [`Condition::Lost`].
+    fn lost(&mut self, now: Now, of: ResourceId, leases: &[LeaseId], why: &str) {
         for &id in leases {
             self.catch_up(now, id);
             if self
@@ -136,7 +148,8 @@ impl LeaseTable {
 impl LeaseTable {
     pub(crate) fn clear_fence(&mut self, now: Now, asked: &Asked, id: ResourceId) -> Decision {
         check_operator(asked, "clear a fence")?;
-        let Some(resource) = self.resources.get(&id).filter(|r| r.fence.is_some()) else {
+        let is_fenced = |it: &&Resource| it.fence.is_some() || it.failure().is_some();
+        let Some(resource) = self.resources.get(&id).filter(is_fenced) else {
             return Err(not_found(format!("no fenced resource {id}")));
         };
         if resource.resetting.is_some() {
@@ -183,7 +196,11 @@ impl LeaseTable {
                 "reset",
                 "another lease was fenced meanwhile; clear the fence once more",
             )),
-            outcome => outcome,
+            Ok(()) => match resource.failure() {
+                Some(why) => Err(StepError::new("watch health", why)),
+                None => Ok(()),
+            },
+            failed => failed,
         };
         let answer = match outcome {
             Ok(()) => {

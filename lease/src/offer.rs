@@ -73,6 +73,12 @@ pub enum ClassState {
 }
 
 impl ClassState {
+    /// Whether a request can name the class and have it.
+    #[must_use]
+    pub fn can_be_named(&self) -> bool {
+        matches!(self, Self::Enforced | Self::BestEffort)
+    }
+
     /// Whether some leases have the class.
     #[must_use]
     pub fn can_be_had(&self) -> bool {

@@ -165,8 +165,13 @@ pub enum Condition {
     /// The resource works.
     #[default]
     Good,
-    /// A part of the resource failed (text for people); its leases may fail.
+    /// A part of the resource failed (text for people); it is leased as before, and its leases may fail.
     Degraded(String),
+    /// Nothing of the resource can be had at the moment (text for people): it gets no new leases. It comes back by
+    /// itself.
+    Unavailable(String),
+    /// The resource failed (text for people): it is fenced, and gets no new leases until it was repaired or reset.
+    Failed(String),
     /// The same, and what these leases were granted is not theirs alone any more, and was not given back to them in
     /// time: each that is in use ends, fenced.
     Lost {
@@ -175,4 +180,18 @@ pub enum Condition {
         /// The leases.
         leases: Vec<LeaseId>,
     },
+}
+
+impl Condition {
+    /// The text for people, unless the condition is good.
+    #[must_use]
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Self::Good => None,
+            Self::Degraded(why)
+            | Self::Unavailable(why)
+            | Self::Failed(why)
+            | Self::Lost { why, .. } => Some(why),
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use fabricbios_wire::EndCause;
 
 use crate::{
-    BindingId, BootTime, Condition, Event, LeaseTable, Note, Now, Proof, Report, State, StepError,
+    BindingId, BootTime, Event, LeaseTable, Note, Now, Proof, Report, State, StepError,
     lease::{Lease, OldKey, Outstanding},
 };
 
@@ -40,10 +40,7 @@ impl LeaseTable {
             Report::ReleaseProgress(binding_id) => self.release_moves(done, binding_id),
             Report::Release(binding_id, outcome) => self.release_reported(now, binding_id, outcome),
             Report::Reset(id, outcome) => self.reset_done(now, id, outcome),
-            Report::Condition(id, Condition::Lost { why, leases }) => {
-                self.lost(now, id, &leases, &why);
-            }
-            Report::Condition(..) => {}
+            Report::Condition(id, condition) => self.condition_reported(now, id, condition),
         }
         self.fence_broken(now);
     }

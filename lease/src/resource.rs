@@ -1,12 +1,18 @@
 //! A resource that the operator offers: how much of it is free, whether it is fenced.
 
-use alloc::{collections::BTreeSet, string::String, vec::Vec};
+use alloc::{
+    borrow::ToOwned,
+    collections::BTreeSet,
+    string::{String, ToString},
+    vec::Vec,
+};
 use core::time::Duration;
 
-use fabricbios_wire::{Enforcement, LeaseId, ResourceId, ResourceType, Transport};
+use fabricbios_wire::{Enforcement, Fence, LeaseId, ResourceId, ResourceType, Transport};
 
 use crate::{
-    BootTime, ClassOffer, Durability, FenceRecord, FenceScope, Offer, Quantity, Ticket, room::Room,
+    BootTime, ClassOffer, Condition, Durability, FenceRecord, FenceScope, Offer, Quantity,
+    StepError, Ticket, room::Room,
 };
 
 /// A resource in the table.
@@ -30,8 +36,8 @@ pub(crate) struct Resource {
     pub(crate) rate: Option<Enforcement>,
     /// See [`Offer::needs_vlan`].
     pub(crate) needs_vlan: Option<String>,
-    /// See [`crate::LeaseTable::withhold`].
-    pub(crate) withheld: bool,
+    /// The last one reported, and since when, Unix ms.
+    pub(crate) condition: (Condition, u64),
     /// The resource without leases.
     pub(crate) empty: Room,
     pub(crate) free: Room,
@@ -64,7 +70,7 @@ impl Resource {
             classes: offer.classes,
             rate: offer.rate,
             needs_vlan: offer.needs_vlan,
-            withheld: false,
+            condition: (Condition::Good, 0),
             fence: None,
             whole_in_doubt: false,
             fenced_leases: BTreeSet::new(),
@@ -75,7 +81,66 @@ impl Resource {
 
     /// Whether the whole resource is fenced: it gets no new leases.
     pub(crate) fn is_fenced(&self) -> bool {
-        self.fence.is_some() && !self.is_partly_fenced()
+        self.failure().is_some() || (self.fence.is_some() && !self.is_partly_fenced())
+    }
+
+    /// Why the resource itself failed, if it did.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        match &self.condition.0 {
+            Condition::Failed(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// Why nothing of it can be had at the moment, if so.
+    pub(crate) fn absence(&self) -> Option<&str> {
+        match &self.condition.0 {
+            Condition::Unavailable(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// Why the resource is not well, for people: the gravest reason.
+    fn trouble(&self) -> Option<String> {
+        let fence = self.fence.as_ref();
+        let whole = fence.filter(|_| !self.is_partly_fenced());
+        let failed = whole.map(|it| it.reason.to_string());
+        failed
+            .or_else(|| self.condition.0.why().map(str::to_owned))
+            .or_else(|| fence.map(|it| it.reason.to_string()))
+    }
+
+    /// The fences of FENCE_LIST: that of leases that were not proved clean, and that of the resource itself.
+    pub(crate) fn fences(&self) -> impl Iterator<Item = Fence> + '_ {
+        let of_leases = self.fence.as_ref().map(FenceRecord::to_wire);
+        let own = self.failure().map(|why| Fence {
+            resource_id: self.id,
+            resource_type: self.kind,
+            lease_id: LeaseId(0),
+            since_unix_ms: self.condition.1,
+            reason: StepError::new("watch health", why).to_string(),
+        });
+        of_leases.into_iter().chain(own)
+    }
+
+    /// The availability, for inventories; without the size of fenced parts.
+    pub(crate) fn availability(&self) -> Availability {
+        let is_open = !self.is_fenced() && self.absence().is_none();
+        let open = |most: u64| if is_open { most } else { 0 };
+        Availability {
+            resource_id: self.id,
+            resource_type: self.kind,
+            capacity: self.capacity,
+            available: open(self.most_by_default()),
+            classes: self.classes.clone(),
+            available_by_class: { self.most_by_class() }
+                .map(|(class, most)| (class, open(most)))
+                .collect(),
+            free_dimensions: self.free.free_dimensions(),
+            fenced: self.is_fenced(),
+            trouble: self.trouble(),
+            fenced_part: 0,
+        }
     }
 
     /// Whether only parts are fenced, each held by its lease; the other parts are leased as before.
@@ -111,19 +176,19 @@ pub struct Availability {
     /// The whole amount.
     pub capacity: u64,
     /// The most that a lease of the default class could get now, such as the longest free stretch or the number of
-    /// free units. 0 while fenced or withheld.
+    /// free units. 0 while fenced or unavailable.
     pub available: u64,
     /// The classes that the resource knows, see [`Offer::classes`].
     pub classes: Option<ClassOffer>,
-    /// The most that a lease of each of these classes could get now. 0 while fenced or withheld, and for a class that
+    /// The most that a lease of each of these classes could get now. 0 while fenced or unavailable, and for a class that
     /// no lease gets.
     pub available_by_class: Vec<(u8, u64)>,
-    /// How much of each [`crate::Dimension`] is free, in the order of the offer. Also told while fenced or withheld.
+    /// How much of each [`crate::Dimension`] is free, in the order of the offer. Also told while fenced or unavailable.
     pub free_dimensions: Vec<Quantity>,
     /// Whether the whole resource is fenced: it gets no new leases.
     pub fenced: bool,
-    /// Whether only parts are fenced, those of fenced leases; never together with `fenced`.
-    pub partly_fenced: bool,
+    /// What is wrong, for people: a fence of the whole or of parts, or a condition that is not good. `None`: nothing.
+    pub trouble: Option<String>,
     /// Size of the fenced parts. 0 if no part is fenced, or the whole resource.
     pub fenced_part: u64,
 }

@@ -14,8 +14,8 @@ use core::time::Duration;
 use fabricbios_wire::{Answer, Fence, LeaseId, Request, ResourceId, ResourceType, Role};
 
 use crate::{
-    After, Availability, BootTime, Change, Durability, Effect, FenceRecord, Note, Offer, Order,
-    Policy, State, Ticket,
+    After, Availability, BootTime, Change, Durability, Effect, Note, Offer, Order, Policy, State,
+    Ticket,
     invariants::Broken,
     lease::Lease,
     rate::Rates,
@@ -109,13 +109,6 @@ impl LeaseTable {
         self.resources
             .insert(offer.resource_id, Resource::new(kind, offer));
     }
-
-    /// Stops granting leases of an offered resource. Its leases go on.
-    pub fn withhold(&mut self, id: ResourceId) {
-        if let Some(resource) = self.resources.get_mut(&id) {
-            resource.withheld = true;
-        }
-    }
 }
 
 /// Getters.
@@ -134,23 +127,8 @@ impl LeaseTable {
 
     /// Every offered resource.
     pub fn availability(&self) -> impl Iterator<Item = Availability> + '_ {
-        let open = |resource: &Resource| !resource.is_fenced() && !resource.withheld;
-        self.resources.values().map(move |resource| Availability {
-            resource_id: resource.id,
-            resource_type: resource.kind,
-            capacity: resource.capacity,
-            available: match open(resource) {
-                true => resource.most_by_default(),
-                false => 0,
-            },
-            classes: resource.classes.clone(),
-            available_by_class: { resource.most_by_class() }
-                .map(|(class, most)| (class, if open(resource) { most } else { 0 }))
-                .collect(),
-            free_dimensions: resource.free.free_dimensions(),
-            fenced: resource.is_fenced(),
-            partly_fenced: resource.is_partly_fenced(),
-            fenced_part: match resource.is_partly_fenced() {
+        self.resources.values().map(|resource| Availability {
+            fenced_part: match resource.is_partly_fenced() && !resource.is_fenced() {
                 true => {
                     let leases = resource.fenced_leases.iter();
                     let live = leases.filter_map(|id| self.leases.get(id));
@@ -158,16 +136,14 @@ impl LeaseTable {
                 }
                 false => 0,
             },
+            ..resource.availability()
         })
     }
 
     /// Every fence.
     #[must_use]
     pub fn fences(&self) -> Vec<Fence> {
-        self.resources
-            .values()
-            .filter_map(|r| r.fence.as_ref().map(FenceRecord::to_wire))
-            .collect()
+        self.resources.values().flat_map(Resource::fences).collect()
     }
 
     /// How many leases are in each state that is not over.

@@ -30,7 +30,8 @@ use nix::unistd::geteuid;
 
 use crate::{
     config::{CpuIsolationPolicy, Profile, Settings},
-    detect::{CPU_NAME, CpuFound, Detected, Sources, detect_cpu, resource_id, total_bytes},
+    detect::{CPU_NAME, CpuFound, Sources, detect_cpu, resource_id, total_bytes},
+    detection::Found,
     inventory::{Described, ResourceStatus, describe},
     providers::{Continuity, Offered, Opened, Opening},
 };
@@ -100,7 +101,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     );
     let offer = Offer {
         resource_id,
-        capacity: cap.cores.into(),
+        capacity: capacity(&classes, cap.cores, cpus.len()),
         align: 1,
         transports: Vec::new(),
         durability: Durability::Boot,
@@ -275,7 +276,11 @@ fn classes(settings: &Settings, topology: &Topology, not_exclusive: Option<&str>
     });
     let class = |class: CpuIsolationClass, refused: Option<String>| OfferedClass {
         class: class as u8,
-        state: refused.map_or(ClassState::Enforced, ClassState::Refused),
+        state: match (class, refused) {
+            (_, Some(why)) => ClassState::Refused(why),
+            (CpuIsolationClass::BestEffort, None) => ClassState::BestEffort,
+            (_, None) => ClassState::Enforced,
+        },
     };
     ClassOffer {
         default: policy(settings) as u8,
@@ -301,6 +306,14 @@ fn policy(settings: &Settings) -> CpuIsolationClass {
     policy.into()
 }
 
+/// The capacity, in the unit of a request without a class: CPUs whose time is shared, or cores.
+fn capacity(classes: &ClassOffer, cores: u16, cpus: usize) -> u64 {
+    match classes.default == CpuIsolationClass::BestEffort as u8 {
+        true => cpus as u64,
+        false => cores.into(),
+    }
+}
+
 /// The entry of the inventory: the cores that can be leased under the policy, 0 if its class is refused.
 fn cap(
     settings: &Settings,
@@ -309,16 +322,16 @@ fn cap(
     groups: usize,
     classes: &ClassOffer,
 ) -> CpuCap {
-    let is_enforced = |class: u8| {
+    let can_be_had = |class: u8| {
         let of_class = |it: &&OfferedClass| it.class == class;
         let found = classes.classes.iter().find(of_class);
-        found.is_some_and(|it| it.state == ClassState::Enforced)
+        found.is_some_and(|it| it.state.can_be_had())
     };
-    let cores = match is_enforced(classes.default) {
+    let cores = match can_be_had(classes.default) {
         true => groups,
         false => 0,
     };
-    let aware = match is_enforced(CpuIsolationClass::WholeCore as u8) {
+    let aware = match can_be_had(CpuIsolationClass::WholeCore as u8) {
         true => cpu_flags::TOPOLOGY_AWARE_LEASING,
         false => 0,
     };
@@ -342,19 +355,25 @@ struct OfferedCpus {
 }
 
 impl Described for OfferedCpus {
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found) {
         let id = self.cap.resource_id;
         inventory.cpu_caps.retain(|cap| cap.resource_id != id);
         inventory.cpu_caps.push(CpuCap {
-            health: self.cap.health.max(status.health()),
+            threads: found.cpu.as_ref().map_or(0, CpuFound::threads),
+            health: status.health(),
             ..self.cap
         });
         describe(inventory, status, CPU_NAME, &[]);
-        inventory.health = inventory.health.max(self.cap.health);
     }
 
-    /// The detected entry has the same id.
-    fn hide(&self, _detected: &mut Detected) {}
+    fn trouble(&self, found: &Found) -> Option<String> {
+        let Some(cpu) = &found.cpu else {
+            return Some("the CPU topology cannot be read".into());
+        };
+        let faults = &cpu.topology.faults;
+        (!cpu.topology.is_complete())
+            .then(|| format!("the CPU topology is incomplete: {}", faults.join("; ")))
+    }
 }
 
 #[cfg(test)]
@@ -376,6 +395,28 @@ mod tests {
             groups: cores.iter().map(group).collect(),
             ..Topology::default()
         }
+    }
+
+    #[test]
+    fn capacity_counts_what_a_request_without_a_class_counts() {
+        let smt = topology(&[&[2, 3], &[4, 5]]);
+        let of = |policy| {
+            let settings = Settings {
+                cpu_isolation_policy: Some(policy),
+                ..Settings::default()
+            };
+            capacity(&classes(&settings, &smt, None), 2, 4)
+        };
+        assert_eq!(of(CpuIsolationPolicy::BestEffort), 4);
+        assert_eq!(of(CpuIsolationPolicy::WholeCore), 2);
+    }
+
+    #[test]
+    fn shared_time_is_best_effort_and_cores_are_enforced() {
+        let offer = classes(&Settings::default(), &topology(&[&[2], &[3]]), None);
+        let states: Vec<_> = offer.classes.into_iter().map(|it| it.state).collect();
+        let enforced = ClassState::Enforced;
+        assert_eq!(states, [ClassState::BestEffort, enforced.clone(), enforced]);
     }
 
     /// The text of each refusal, by class.

@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 use crate::{
     endpoint,
     fair::{FairQueue, Owner},
-    inventory::{Inventory, ResourceStatus},
+    inventory::Inventory,
     journal::{Change, CommitError, Key, Seq},
     log_note,
     mailbox::Mailbox,
@@ -344,7 +344,7 @@ impl<E: Environment> Driver<E> {
 
     fn on_report(&mut self, at: BootTime, report: Report) {
         match &report {
-            Report::Condition(id, condition) => self.inventory.note(*id, condition),
+            Report::Condition(id, condition) => log_note::log_condition(*id, condition),
             Report::Confirmed(binding_id, outcome) => {
                 if let Some((ticket, answer)) = self.confirming.remove(&binding_id.lease_id) {
                     let refused = outcome.as_ref().err().map(unconfirmed);
@@ -384,12 +384,10 @@ impl<E: Environment> Driver<E> {
     }
 
     fn inventory_now(&self, form: InventoryForm) -> Reply {
-        let status = |available| self.inventory.status(available);
-        let offered: Vec<ResourceStatus> = self.table.availability().map(status).collect();
-        match form {
-            InventoryForm::Flat => Reply::FlatInventory(self.inventory.flat(&offered)),
-            InventoryForm::Structured => Reply::Inventory(self.inventory.structured(&offered)),
-        }
+        let unwritable = self.unwritable.as_ref();
+        let trouble = unwritable.map(|error| format!("the journal cannot be written: {error}"));
+        self.inventory
+            .told(form, self.table.availability(), trouble)
     }
 
     /// Checks that new leases are accepted at the moment.

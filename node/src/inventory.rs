@@ -2,20 +2,20 @@
 
 mod classes;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use fabricbios_lease::{Availability, Condition};
+use fabricbios_lease::Availability;
 use fabricbios_pool::Facts;
 use fabricbios_wire::{
-    BLOCK_REMOVABLE, BLOCK_RO, BlockDev, Epoch, FlatEntry, InventoryExtension, MemArena, NodeId,
-    ResourceId, ResourceInventory, ResourceType, Transport, health, resource_flags,
+    BLOCK_REMOVABLE, BLOCK_RO, BlockDev, Epoch, FlatEntry, InventoryExtension, InventoryForm,
+    MemArena, NodeId, Reply, ResourceId, ResourceInventory, ResourceType, Transport, health,
+    resource_flags,
 };
 
-use crate::detect::Detected;
+use crate::{
+    detect::Detected,
+    detection::{Detection, Found},
+};
 
 /// A memory arena on offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,40 +50,40 @@ pub struct Inventory {
     pub node_id: NodeId,
     /// This start of the daemon.
     pub epoch: Epoch,
-    /// Detected hardware, on offer or not.
-    pub detected: Detected,
+    /// The hardware, on offer or not.
+    detection: Arc<Detection>,
     /// Describes each resource on offer.
     described: BTreeMap<ResourceId, Arc<dyn Described>>,
-    /// Resources on offer that are degraded.
-    degraded: BTreeSet<ResourceId>,
 }
 
 /// Describes a resource on offer in inventories.
 pub trait Described: fmt::Debug + Send + Sync {
     /// Replaces the detected entry by the resource. [`describe`] adds the fields that all kinds have.
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus);
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found);
 
     /// Removes detected hardware that is part of this resource.
-    fn hide(&self, detected: &mut Detected);
+    fn hide(&self, _detected: &mut Detected) {}
+
+    /// What is wrong with the hardware of the resource, for people. `None`: nothing.
+    fn trouble(&self, _found: &Found) -> Option<String> {
+        None
+    }
 }
 
-/// The state of a resource on offer.
+/// The state of a resource on offer, the same in every form.
 #[derive(Clone, Debug)]
 pub struct ResourceStatus {
-    /// Free capacity and fences, from the table.
+    /// Free capacity and fences, from the table. `trouble` has also what is wrong with the hardware.
     pub available: Availability,
-    /// The provider reported that a part of it failed.
-    pub degraded: bool,
 }
 
 impl ResourceStatus {
     /// As the health of a typed entry and as the flags of a flat one.
     fn state(&self) -> (u32, u16) {
-        let degraded = self.degraded || self.available.partly_fenced;
-        match (self.available.fenced, degraded) {
+        match (self.available.fenced, &self.available.trouble) {
             (true, _) => (health::FENCED, resource_flags::FENCED),
-            (false, true) => (health::DEGRADED, resource_flags::DEGRADED),
-            (false, false) => (health::OK, 0),
+            (false, Some(_)) => (health::DEGRADED, resource_flags::DEGRADED),
+            (false, None) => (health::OK, 0),
         }
     }
 
@@ -106,84 +106,87 @@ impl ResourceStatus {
 impl Inventory {
     /// An inventory without resources on offer.
     #[must_use]
-    pub fn new(node_id: NodeId, epoch: Epoch, detected: Detected) -> Self {
+    pub fn new(node_id: NodeId, epoch: Epoch, detection: Arc<Detection>) -> Self {
         Self {
             node_id,
             epoch,
-            detected,
+            detection,
             described: BTreeMap::new(),
-            degraded: BTreeSet::new(),
         }
     }
 
     /// Adds a resource on offer.
     pub fn describe(&mut self, id: ResourceId, described: Arc<dyn Described>) {
-        described.hide(&mut self.detected);
         self.described.insert(id, described);
     }
 
-    /// Notes the condition of a resource.
-    pub fn note(&mut self, id: ResourceId, condition: &Condition) {
-        match condition {
-            Condition::Good => {
-                tracing::info!(resource_id = %id, "does well again");
-                self.degraded.remove(&id);
+    /// The inventory in this form. `offered`: from the table. `trouble`: what is wrong with the node itself.
+    #[must_use]
+    pub fn told(
+        &self,
+        form: InventoryForm,
+        offered: impl Iterator<Item = Availability>,
+        trouble: Option<String>,
+    ) -> Reply {
+        let (found, silence) = self.detection.latest();
+        let mut detected = found.listed.clone();
+        for described in self.described.values() {
+            described.hide(&mut detected);
+        }
+        let offered = offered.map(|available| self.status(available, &found));
+        match form {
+            InventoryForm::Flat => {
+                Reply::FlatInventory(flat(detected.flat(&self.node_id), offered))
             }
-            Condition::Degraded(why) | Condition::Lost { why, .. } => {
-                tracing::warn!(resource_id = %id, why, "degraded");
-                self.degraded.insert(id);
+            InventoryForm::Structured => {
+                let trouble = trouble.or_else(|| found.state_dir.clone()).or(silence);
+                let mut inventory = detected.inventory(self.node_id, self.epoch);
+                if let Some(why) = trouble {
+                    inventory.health = inventory.health.max(health::DEGRADED);
+                    let why = InventoryExtension::HealthReason(ResourceId(0), why);
+                    inventory.extensions.push(why);
+                }
+                for status in offered {
+                    if let Some(described) = self.described.get(&status.available.resource_id) {
+                        described.overlay(&mut inventory, status, &found);
+                    }
+                }
+                Reply::Inventory(inventory)
             }
         }
     }
 
-    /// The status of a resource on offer.
-    #[must_use]
-    pub fn status(&self, available: Availability) -> ResourceStatus {
-        ResourceStatus {
-            degraded: self.degraded.contains(&available.resource_id),
-            available,
-        }
-    }
-
-    /// The flat form, 36 bytes an entry.
-    #[must_use]
-    pub fn flat(&self, offered: &[ResourceStatus]) -> Vec<FlatEntry> {
-        let mut entries = self.detected.flat(&self.node_id);
-        for status in offered {
-            entries.retain(|entry| entry.resource_id != status.available.resource_id);
-            entries.push(status.flat_entry());
-        }
-        entries.sort_by_key(|entry| (entry.resource_type, entry.resource_id));
-        entries
-    }
-
-    /// The typed form.
-    #[must_use]
-    pub fn structured(&self, offered: &[ResourceStatus]) -> ResourceInventory {
-        let mut inventory = self.detected.inventory(self.node_id, self.epoch);
-        for status in offered {
-            if let Some(described) = self.described.get(&status.available.resource_id) {
-                described.overlay(&mut inventory, status.clone());
-            }
-        }
-        inventory
+    fn status(&self, mut available: Availability, found: &Found) -> ResourceStatus {
+        let described = self.described.get(&available.resource_id);
+        let of_hardware = described.and_then(|it| it.trouble(found));
+        available.trouble = available.trouble.or(of_hardware);
+        ResourceStatus { available }
     }
 
     /// Detected kinds, on offer or not: a refusal distinguishes the two.
     #[must_use]
     pub fn kinds(&self) -> Vec<ResourceType> {
-        self.detected
-            .flat(&self.node_id)
-            .iter()
-            .map(|entry| entry.resource_type)
-            .collect()
+        let (found, _) = self.detection.latest();
+        let entries = found.listed.flat(&self.node_id);
+        entries.iter().map(|entry| entry.resource_type).collect()
     }
 }
 
-impl Described for OfferedArena {
-    fn hide(&self, _detected: &mut Detected) {}
+/// The flat form, 36 bytes an entry: what is on offer in place of what was detected.
+fn flat(
+    mut entries: Vec<FlatEntry>,
+    offered: impl Iterator<Item = ResourceStatus>,
+) -> Vec<FlatEntry> {
+    for status in offered {
+        entries.retain(|entry| entry.resource_id != status.available.resource_id);
+        entries.push(status.flat_entry());
+    }
+    entries.sort_by_key(|entry| (entry.resource_type, entry.resource_id));
+    entries
+}
 
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
+impl Described for OfferedArena {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
         let id = self.resource_id;
         inventory.mem_arenas.retain(|arena| arena.resource_id != id);
         inventory.mem_arenas.push(MemArena {
@@ -206,7 +209,7 @@ impl Described for OfferedPool {
         detected.blocks.retain(|found| !is_its(&found.name));
     }
 
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
         let read_only = if self.facts.read_only { BLOCK_RO } else { 0 };
         let removable = if self.facts.removable {
             BLOCK_REMOVABLE
@@ -244,6 +247,9 @@ pub fn describe(
     inventory
         .extensions
         .extend(classes::told(&status.available));
+    let why = status.available.trouble;
+    let why = why.map(|why| InventoryExtension::HealthReason(id, why));
+    inventory.extensions.extend(why);
     let part = status.available.fenced_part;
     let part = (part != 0).then_some(InventoryExtension::FencedPart(id, part));
     inventory.extensions.extend(part);
@@ -255,6 +261,7 @@ fn speaks_of(extension: &InventoryExtension, id: ResourceId) -> bool {
         | InventoryExtension::Available(of, _)
         | InventoryExtension::Transports(of, _)
         | InventoryExtension::FencedPart(of, _)
+        | InventoryExtension::HealthReason(of, _)
         | InventoryExtension::ClassEnforcement(of, _)
         | InventoryExtension::ClassAvailable(of, _) => *of == id,
         InventoryExtension::Classes { resource_id, .. }

@@ -11,6 +11,7 @@ pub mod cpu;
 mod descriptors;
 mod detached;
 pub mod detect;
+pub mod detection;
 pub mod dispatcher;
 pub mod driver;
 mod endpoint;

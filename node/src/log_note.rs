@@ -1,12 +1,28 @@
 //! Writes the table's notes as log lines with fields.
 
-use fabricbios_lease::Note;
+use fabricbios_lease::{Condition, Note};
 use fabricbios_wire::{
     CpuExecutionMode, CpuIsolationClass, CpuPartition, Effective, GpuExclusivityClass, LeaseError,
-    LeaseIntent, Transport,
+    LeaseIntent, ResourceId, Transport,
 };
 
 use crate::refusals;
+
+/// Writes a line for the condition of a resource, with the word that inventories have for it.
+pub(crate) fn log_condition(resource_id: ResourceId, condition: &Condition) {
+    match condition {
+        Condition::Good => tracing::info!(%resource_id, "does well again"),
+        Condition::Degraded(why) | Condition::Lost { why, .. } => {
+            tracing::warn!(%resource_id, why, "degraded");
+        }
+        Condition::Unavailable(why) => {
+            tracing::warn!(%resource_id, why, "degraded: nothing of it is granted until it is back");
+        }
+        Condition::Failed(why) => {
+            tracing::error!(%resource_id, why, "FENCED: the resource has failed");
+        }
+    }
+}
 
 /// Writes one line. Of a tenant's refusals only the first ones of each second are written.
 pub(crate) fn log(note: &Note) {

@@ -29,7 +29,7 @@ use nix::unistd::geteuid;
 
 use crate::{
     config::Settings,
-    detect::{Detected, Sources, detect_nic},
+    detection::Found,
     helpers,
     inventory::{Described, ResourceStatus, describe},
     providers::{Continuity, Offered, OfferedResource, Opened, Opening},
@@ -121,6 +121,13 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     })
 }
 
+/// The interfaces on offer.
+pub(crate) fn interfaces(settings: &Settings) -> Vec<String> {
+    let parents = settings.macvlan_parent.iter().map(|it| &it.interface);
+    let cards = settings.sriov_pf.iter().map(|it| &it.interface);
+    parents.chain(cards).cloned().collect()
+}
+
 /// A name that no interface has, or too few rights, are told before anything is ended or made. An interface with leases of an
 /// earlier run may be gone.
 fn check_names(settings: &Settings, records: &Path) -> anyhow::Result<()> {
@@ -210,19 +217,15 @@ fn places(records: &Path) -> Places {
 /// An interface on offer in inventories.
 #[derive(Debug)]
 struct OfferedInterface {
-    info: NicInfo,
+    speed_bps: u64,
     name: String,
     functions: Option<u32>,
 }
 
 impl OfferedInterface {
     fn new(interface: &Interface) -> Self {
-        let (found, _warnings) = detect_nic(&Sources::of_this_machine(), &interface.name);
         Self {
-            info: NicInfo {
-                speed_bps: interface.offer.capacity,
-                ..found.info(interface.offer.resource_id)
-            },
+            speed_bps: interface.offer.capacity,
             name: interface.name.clone(),
             functions: interface.functions,
         }
@@ -230,12 +233,16 @@ impl OfferedInterface {
 }
 
 impl Described for OfferedInterface {
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
-        let resource_id = self.info.resource_id;
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found) {
+        let resource_id = status.available.resource_id;
+        let info = found.interface(&self.name).map(|it| it.info(resource_id));
         inventory.nics.retain(|it| it.resource_id != resource_id);
         inventory.nics.push(NicInfo {
-            health: self.info.health.max(status.health()),
-            ..self.info
+            resource_id,
+            speed_bps: self.speed_bps,
+            mtu: info.map_or(0, |it| it.mtu),
+            flags: info.map_or(0, |it| it.flags),
+            health: status.health(),
         });
         let mut dimensions = status.available.free_dimensions.iter();
         let free = dimensions.find(|it| it.name == DIMENSION);
@@ -251,6 +258,8 @@ impl Described for OfferedInterface {
         inventory.extensions.extend(functions);
     }
 
-    /// The detected entry has the same id.
-    fn hide(&self, _detected: &mut Detected) {}
+    fn trouble(&self, found: &Found) -> Option<String> {
+        let is_well = found.interface(&self.name).is_some_and(|it| !it.degraded);
+        (!is_well).then(|| format!("{}: its state cannot be read, or it is gone", self.name))
+    }
 }

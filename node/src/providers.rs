@@ -183,12 +183,6 @@ pub enum Continuity {
 }
 
 impl Continuity {
-    /// True if the table grants nothing of it.
-    #[must_use]
-    pub fn is_withheld(self) -> bool {
-        matches!(self, Self::Absent | Self::JournalIsOlder)
-    }
-
     /// True if leases on record go on.
     #[must_use]
     pub fn has_leases(self) -> bool {
@@ -243,9 +237,6 @@ impl Offered {
                 continue;
             }
             table.offer(self.kind, offer.clone());
-            if continuity.is_withheld() {
-                table.withhold(offer.resource_id);
-            }
         }
     }
 

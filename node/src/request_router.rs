@@ -14,6 +14,7 @@ use fabricbios_wire::{
 use tokio::sync::mpsc;
 
 use crate::{
+    detection::Detection,
     driver::{Input, Requester},
     mailbox::Sender,
     refusals,
@@ -32,6 +33,8 @@ pub struct RequestRouter {
     pub listen: SocketAddr,
     /// The address in endpoints, if the operator set one.
     pub advertise: Option<IpAddr>,
+    /// Is asked before an inventory.
+    pub detection: Arc<Detection>,
 }
 
 impl RequestRouter {
@@ -52,20 +55,26 @@ impl RequestRouter {
             return true;
         }
         let tenant: Arc<str> = peer_request.principal.tenant.into();
-        driver.request(
-            Some(tenant.clone()),
-            Input::Request {
-                requester: Requester {
-                    tenant,
-                    reached: self.advertise.or(peer_request.local_ip),
-                    control: Some(self.endpoint(peer_request.local_ip))
-                        .filter(|it| !it.is_wildcard()),
-                    reply: peer_request.reply,
-                },
-                role: peer_request.principal.role,
-                request: peer_request.request,
+        let looks = matches!(peer_request.request, Request::GetInventory(_));
+        let input = Input::Request {
+            requester: Requester {
+                tenant: tenant.clone(),
+                reached: self.advertise.or(peer_request.local_ip),
+                control: Some(self.endpoint(peer_request.local_ip)).filter(|it| !it.is_wildcard()),
+                reply: peer_request.reply,
             },
-        )
+            role: peer_request.principal.role,
+            request: peer_request.request,
+        };
+        if looks && !self.detection.is_fresh() {
+            let (detection, driver) = (self.detection.clone(), driver.clone());
+            tokio::spawn(async move {
+                detection.refresh().await;
+                driver.request(Some(tenant), input);
+            });
+            return true;
+        }
+        driver.request(Some(tenant), input)
     }
 
     fn answer(&self, peer_request: &PeerRequest) -> Option<Answer> {

@@ -52,7 +52,7 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     let (mut offered, mut local, mut close) = (Vec::new(), Vec::new(), Vec::new());
     let mut gpus = GpuParts::default();
     for kind in opened {
-        if !kind.gpus.found.is_empty() {
+        if !kind.gpus.found.list().is_empty() {
             gpus = kind.gpus;
         }
         offered.extend(kind.offered);

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{
     clock,
     config::Settings,
-    detect::{self, Detected, Sources},
+    detection::Detection,
     dispatcher::Dispatcher,
     driver::{Driver, Input, Machine},
     gpu::GpuParts,
@@ -66,8 +66,15 @@ impl Service {
         let epoch = recovered.epoch;
         let changes = { offered.iter_mut() }.flat_map(|it| mem::take(&mut it.changes));
         let changes: Vec<Change> = changes.collect();
-        let (table, dispatcher, inventory) =
-            prepare(settings, fabric, recovered, offered, &gpus, driver.clone())?;
+        let detection = Arc::new(Detection::of_this_machine(settings, gpus.found));
+        let (table, dispatcher, inventory) = prepare(
+            settings,
+            fabric,
+            recovered,
+            offered,
+            detection.clone(),
+            driver.clone(),
+        )?;
         let (asked, requests) = mpsc::channel(REQUESTS_QUEUED);
         let server = Server::start(
             settings.listen(),
@@ -82,6 +89,7 @@ impl Service {
             epoch,
             listen: server.local_addr(),
             advertise: settings.advertise,
+            detection,
         };
         let (tell_settled, settled) = oneshot::channel();
         let machine = Machine {
@@ -161,21 +169,10 @@ fn prepare(
     fabric: &Fabric,
     recovered: Recovered,
     offered: Vec<Offered>,
-    gpus: &GpuParts,
+    detection: Arc<Detection>,
     driver: Sender<Input>,
 ) -> anyhow::Result<(LeaseTable, Dispatcher, Inventory)> {
-    let mut detected = match settings.auto_detect {
-        true => detect::detect(&Sources::of_this_machine()),
-        false => Detected::default(),
-    };
-    detected.vendors.clone_from(&settings.advertise_vendor);
-    if settings.auto_detect {
-        detected.list_gpus(&gpus.found);
-    }
-    for warning in &detected.warnings {
-        tracing::warn!("{warning}");
-    }
-    let mut inventory = Inventory::new(fabric.node_id(), recovered.epoch, detected);
+    let mut inventory = Inventory::new(fabric.node_id(), recovered.epoch, detection);
     let mut dispatcher = Dispatcher::new(Arc::new(move |owner, report| {
         let at = clock::now().boot;
         driver.report(owner, Input::Report { at, report });

@@ -27,7 +27,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use fabricbios_lease::{Custody, Extent};
+use fabricbios_lease::{Condition, Custody, Extent};
 use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
@@ -77,8 +77,10 @@ impl Device {
     pub(crate) fn check(&self) -> Check {
         let device = self.device.clone();
         Box::new(move || {
-            let there = device.is_there();
-            there.map_err(|why| format!("{}: {why}", device.path.display()))
+            device.is_there().map_or_else(
+                |why| Condition::Unavailable(format!("{}: {why}", device.path.display())),
+                |()| Condition::Good,
+            )
         })
     }
 

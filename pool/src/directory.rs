@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabricbios_lease::AllocationMode;
+use fabricbios_lease::{AllocationMode, Condition};
 use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
@@ -93,19 +93,21 @@ impl Directory {
         Ok((pool, facts))
     }
 
-    /// Checks that the directory is still there, is the same, and has room for the offer. A single failure may come from a
+    /// Checks that the directory is still there and the same, and has room for the offer. A single failure may come from a
     /// volume that is just being made or removed.
     pub(crate) fn check(&self) -> Check {
         let (path, identity, offered) = (self.path.clone(), self.identity, self.capacity);
         let known = Arc::clone(&self.known);
         let was_short = AtomicBool::new(false);
         Box::new(move || {
-            is_same(&path, identity)?;
+            if let Err(why) = is_same(&path, identity) {
+                return Condition::Unavailable(why);
+            }
             let volumes = known.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let lacks = lack(&path, &volumes, offered);
             match was_short.swap(lacks.is_some(), Ordering::Relaxed) {
-                true => lacks.map_or(Ok(()), Err),
-                false => Ok(()),
+                true => lacks.map_or(Condition::Good, Condition::Degraded),
+                false => Condition::Good,
             }
         })
     }

@@ -12,8 +12,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// A check only reads a few names; if it takes longer than this, the pool has a problem.
 const CHECK_MAX: Duration = Duration::from_secs(5);
 
-/// Checks a pool and returns its problem. The kernel may block it for any time.
-pub(crate) type Check = Box<dyn Fn() -> Result<(), String> + Send>;
+/// Checks a pool and returns its condition. The kernel may block it for any time.
+pub(crate) type Check = Box<dyn Fn() -> Condition + Send>;
 
 /// Takes reports of changes. Never blocks.
 pub type TellCondition = Box<dyn Fn(Condition) + Send>;
@@ -29,7 +29,7 @@ pub(crate) struct Health {
 #[derive(Default)]
 struct Known {
     call_trouble: Option<String>,
-    check_trouble: Option<String>,
+    checked: Condition,
     tell: Option<TellCondition>,
     /// The last report.
     told: Condition,
@@ -53,7 +53,7 @@ impl Health {
             .name("pool".to_owned())
             .spawn(
                 move || {
-                    while asked.recv().is_ok() && answer.send(check().err()).is_ok() {}
+                    while asked.recv().is_ok() && answer.send(check()).is_ok() {}
                 },
             )
             .and_then(|_checks| {
@@ -94,27 +94,29 @@ impl Health {
 
 impl Known {
     fn condition(&self) -> Condition {
-        let trouble = self.check_trouble.as_ref().or(self.call_trouble.as_ref());
-        trouble.map_or(Condition::Good, |it| Condition::Degraded(it.clone()))
+        match (&self.checked, &self.call_trouble) {
+            (Condition::Good, Some(why)) => Condition::Degraded(why.clone()),
+            (checked, _) => checked.clone(),
+        }
     }
 }
 
 /// Waits for the result of a check. `None`: the thread has ended.
 fn await_result(
     known: &Mutex<Known>,
-    answers: &Receiver<Option<String>>,
+    answers: &Receiver<Condition>,
     at_most: Duration,
 ) -> Option<()> {
-    let trouble = match answers.recv_timeout(at_most) {
-        Ok(trouble) => trouble,
+    let checked = match answers.recv_timeout(at_most) {
+        Ok(checked) => checked,
         Err(RecvTimeoutError::Disconnected) => return None,
         Err(RecvTimeoutError::Timeout) => {
-            let silent = "does not answer".to_owned();
-            change(known, |known| known.check_trouble = Some(silent));
+            let silent = Condition::Unavailable("it does not answer".to_owned());
+            change(known, |known| known.checked = silent);
             answers.recv().ok()?
         }
     };
-    change(known, |known| known.check_trouble = trouble);
+    change(known, |known| known.checked = checked);
     Some(())
 }
 
@@ -150,7 +152,7 @@ mod tests {
 
     #[test]
     fn trouble_of_a_call_ends_with_the_next_that_works() {
-        let health = Health::watch(Box::new(|| Ok(())));
+        let health = Health::watch(Box::new(|| Condition::Good));
         let told = told(&health);
         let fails = || {
             let failed: Result<(), _> = Err(StepError::new("volume", "no space"));
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn who_comes_later_is_told_of_the_trouble_that_there_is() {
-        let health = Health::watch(Box::new(|| Ok(())));
+        let health = Health::watch(Box::new(|| Condition::Good));
         health
             .note(Err::<(), _>(StepError::new("volume", "no space")))
             .unwrap_err();
@@ -180,30 +182,34 @@ mod tests {
 
     #[test]
     fn trouble_that_a_look_finds_outlives_calls_that_work() {
-        let health = Health::watch(Box::new(|| Ok(())));
+        let health = Health::watch(Box::new(|| Condition::Good));
         let told = told(&health);
         let (answer, answers) = channel();
-        let looks = |found: Option<&str>| {
-            answer.send(found.map(str::to_owned)).unwrap();
+        let looks = |found: Condition| {
+            answer.send(found).unwrap();
             await_result(&health.known, &answers, CHECK_MAX).unwrap();
         };
-        looks(Some("gone"));
+        looks(Condition::Unavailable("gone".to_owned()));
         health.note(Ok(())).unwrap();
-        looks(None);
+        looks(Condition::Good);
         let all: Vec<_> = told.try_iter().collect();
-        assert_eq!(all, [degraded("gone"), Condition::Good]);
+        assert_eq!(
+            all,
+            [Condition::Unavailable("gone".to_owned()), Condition::Good]
+        );
     }
 
     #[test]
     fn a_look_that_does_not_come_back_is_trouble_until_it_does() {
-        let health = Health::watch(Box::new(|| Ok(())));
+        let health = Health::watch(Box::new(|| Condition::Good));
         let told = told(&health);
         let (answer, answers) = channel();
         thread::scope(|scope| {
             let known = &health.known;
             scope.spawn(move || await_result(known, &answers, Duration::ZERO));
-            assert_eq!(told.recv().unwrap(), degraded("does not answer"));
-            answer.send(None).unwrap();
+            let silent = Condition::Unavailable("it does not answer".to_owned());
+            assert_eq!(told.recv().unwrap(), silent);
+            answer.send(Condition::Good).unwrap();
             assert_eq!(told.recv().unwrap(), Condition::Good);
         });
     }

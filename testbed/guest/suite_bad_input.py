@@ -2,6 +2,7 @@
 # lab: one-vm timeout=900
 """Wrong arguments, impossible requests, strangers and noise: each gets a clear refusal with its exit status,
 and afterwards the node has what it had before."""
+import contextlib
 import os
 import pathlib
 import secrets
@@ -12,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import identities
-from checks import Suite, lab_device, leased
+from checks import Suite, lab_device, leased, until
 from fabric import ADDRESS, NOT_FOUND, PORT, REFUSED, UNREACHABLE, USAGE, Fabric, Node, Refused, resources
 from rdma_client import Client, now_ms
 from writer import Writer
@@ -214,6 +215,45 @@ def without_device(suite, _node, _device):
         suite.equal("no RDMA device: SIGTERM", 0, node.stop())
 
 
+def full_state_disk(suite, _node, _device):
+    """A state directory without room is told before a grant fails, and after."""
+    with tempfile.TemporaryDirectory() as place:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700,size=16M", "tmpfs", place], check=True)
+        try:
+            with Node(device="none", address="127.0.0.1", state_dir=pathlib.Path(place) / "state") as node:
+                alice, filler = node.tenant("alice"), pathlib.Path(place) / "filler"
+                suite.equal("room on the state disk: the node is well", "ok", node.operator.ask("ping")["health"])
+                with filler.open("wb") as file, contextlib.suppress(OSError):
+                    while file.write(bytes(4096)):
+                        file.flush()
+                ill = until(lambda: _unless_ok(node.operator), 60, "the node's health")
+                suite.equal("none: degraded", "degraded", ill["health"])
+                suite.check("and it says why", "--state-dir" in ill["health_reason"], "the setting", ill)
+                # The journal may have room for some grants.
+                refused = until(lambda: _refused(alice), 60, "a refusal")
+                suite.check("a grant is refused, and why", "journal" in refused.message, "the journal", refused)
+                ill = node.operator.ask("inventory")
+                suite.check("and the inventory says it", "journal" in ill["health_reason"], "the journal", ill["health_reason"])
+                filler.unlink()
+                suite.check("room again: well", until(lambda: not _unless_ok(node.operator), 60, "the node's health"), "ok")
+                alice.free(until(lambda: not _refused(alice) and alice.alloc(4096, 60), 60, "a grant"))
+        finally:
+            subprocess.run(["umount", "-l", place], check=True)
+
+
+def _unless_ok(operator):
+    inventory = operator.ask("inventory")
+    return inventory if inventory["health"] != "ok" else None
+
+
+def _refused(tenant):
+    try:
+        tenant.free(tenant.alloc(4096, 60))
+    except Refused as refused:
+        return refused
+    return None
+
+
 def main():
     """All sections; the inventory before and after is compared."""
     device = lab_device()
@@ -227,6 +267,7 @@ def main():
         suite.equal("afterwards: no panic in the log", [], [line for line in node.lines if "panicked" in line])
         suite.equal("afterwards: SIGTERM", 0, node.stop())
         suite.section(without_device, suite, node, device)
+        suite.section(full_state_disk, suite, node, device)
 
 
 if __name__ == "__main__":

@@ -45,10 +45,16 @@ def all_siblings(suite):
             process = enter(lease, BUSY)
             sibling = min(cpus_of(lease)) + 1
             (CPUS / f"cpu{sibling}/online").write_text("1")
+            suite.check("the inventory counts it", until(lambda: threads(alice) == 5, 60, "the threads"), 5)
             suite.check("a sibling that comes back is told", until(lambda: health(alice) == "degraded", 60, "the resource's health"), "degraded")
             (CPUS / f"cpu{sibling}/online").write_text("0")
             suite.check("and that it is gone", until(lambda: health(alice) == "ok", 60, "the resource's health"), "ok")
         suite.equal("the end of the lease ends its process", -signal.SIGKILL, process.wait())
+
+
+def threads(tenant):
+    """How many CPUs of the node are online, by its inventory."""
+    return next(it["cpu"]["threads"] for it in tenant.ask("inventory")["resources"] if "cpu" in it)
 
 
 def main():

@@ -195,11 +195,34 @@ def not_for_its_user(suite):
 
 
 def health(suite):
-    """A device that falls off the bus, and errors that the driver reports."""
+    """A device that falls off the bus: everything that tells of it says the same, until the operator's remediation has reset it."""
     with GpuNode() as node:
-        node.knob("xid", 48)
-        row = until(lambda: next((row for row in [gpus(node.operator)["nvidia"]] if row["health"] != "ok"), None), 60, "the health")
-        suite.equal("a double-bit error (XID 48) is a failure", "fenced", row["health"])
+        alice, operator = node.tenant("alice"), node.operator
+        nvidia, why = gpus(operator)["nvidia"]["resource_id"], "fallen off the bus"
+
+        def fences():
+            return operator.ask("fence", "list")["fences"]
+        with leased(alice, resource=nvidia) as lease:
+            node.knob("xid", 79)
+            until(lambda: gpus(operator)["nvidia"]["health"] == "fenced", 60, "the health")
+            row = gpus(operator)["nvidia"]
+            suite.equal("XID 79: flags and what is available", (["fenced"], 0), (row["flags"][:1], row["available"]))
+            suite.check("and the inventory says why", why in row["health_reason"], why, row)
+            suite.equal("the list of fences has it, without a lease", [(nvidia, None, True)],
+                        [(it["resource_id"], it["lease_id"], why in it["reason"]) for it in fences()])
+            suite.equal("ping too", "fenced", operator.ask("ping")["health"])
+            suite.refused("a lease of it is refused, and why", lambda: alloc(alice, resource=nvidia), 5, "Fenced", why)
+            suite.check("the log says so", node.wait_for_line("FENCED: the resource has failed", why), "a line")
+            with leased(alice) as other:
+                suite.check("a lease that names none gets the other device", other["resource_id"] != nvidia, "AMD's", other)
+            suite.refused("it is not reset beside a lease", lambda: operator.ask("fence", "clear", "--resource", nvidia), 5, "Fenced", "revoke")
+            suite.equal("which goes on", "active", alice.query(lease)["state"])
+        until(lambda: alice.query(lease)["state"] != "active", 60, "its end")
+        operator.ask("fence", "clear", "--resource", nvidia)
+        suite.equal("reset: the list is empty", [], fences())
+        row = gpus(operator)["nvidia"]
+        suite.equal("and the device is well", ("ok", None, True), (row["health"], row.get("health_reason"), row["available"] > 0))
+        alice.free(until(lambda: leases_again(alice, nvidia), 60, "a lease of it"))
 
 
 def users(suite):

@@ -91,6 +91,20 @@ def limits(suite, node):
         bob.free(two)
 
 
+def told(suite, node):
+    """The inventory tells of the parent's link as it is."""
+    def nic():
+        return next(it["nic"] for it in node.operator.ask("inventory")["resources"] if it.get("name") == PARENT)
+    before = nic()
+    suite.equal("the link of the parent", True, before["link_up"])
+    ip("link", "set", "dev", WIRE, "down", ns="wire")
+    try:
+        suite.check("its other end goes down: so is the link", until(lambda: not nic()["link_up"], 60, "the link"), "down")
+    finally:
+        ip("link", "set", "dev", WIRE, "up", ns="wire")
+    suite.check("and up again", until(lambda: nic() == before, 60, "the link"), before)
+
+
 def vlan(suite, node):
     """A lease of VLAN 42 reaches VLAN 42 and nothing else."""
     alice = node.tenant("alice")
@@ -170,7 +184,7 @@ def main():
         ip("addr", "add", "10.9.0.1/24", "dev", WIRE, ns="wire")
         ip("link", "set", WIRE, "up", ns="wire")
         with Suite("macvlan leases") as suite, NetNode() as node:
-            for section in (limits, vlan, refusals, rights, ends, storm, without_daemon, loud_neighbour, dies, cycles):
+            for section in (told, limits, vlan, refusals, rights, ends, storm, without_daemon, loud_neighbour, dies, cycles):
                 suite.section(section, suite, node)
 
 

@@ -1,11 +1,11 @@
-//! 0x0B01–0x0B09: additions to the structured inventory of the sources. Every value begins with the
+//! 0x0B01–0x0B0A: additions to the structured inventory of the sources. Every value begins with the
 //! id of its resource; every tag may repeat.
 
 use alloc::{string::String, vec::Vec};
 
 use crate::{
-    CLASSES_MAX, DecodeError, EXTENSIONS_MAX, Enforcement, InventoryExtension,
-    RESOURCE_NAME_BYTES_MAX, ResourceId, TRANSPORTS_MAX, Transport, tag,
+    CLASSES_MAX, DecodeError, EXTENSIONS_MAX, Enforcement, HEALTH_REASON_BYTES_MAX,
+    InventoryExtension, RESOURCE_NAME_BYTES_MAX, ResourceId, TRANSPORTS_MAX, Transport, tag,
     tlv::{Tlv, TlvArea},
     write::{Writer, cut},
 };
@@ -37,6 +37,7 @@ fn read_one(tlv: &Tlv<'_>) -> Result<Option<InventoryExtension>, DecodeError> {
         tag::INVENTORY_CLASS_AVAILABLE => read_class_available(tlv)?,
         tag::INVENTORY_VIRTUAL_FUNCTIONS => read_virtual_functions(tlv)?,
         tag::INVENTORY_GPU_SLOTS => read_gpu_slots(tlv)?,
+        tag::INVENTORY_HEALTH_REASON => read_health_reason(tlv)?,
         _ => return Ok(None),
     }))
 }
@@ -55,6 +56,15 @@ fn read_name(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
     let (resource_id, _) = split_id(tlv)?;
     let name = tlv.text(ID_LEN, RESOURCE_NAME_BYTES_MAX)?;
     Ok(InventoryExtension::Name(resource_id, String::from(name)))
+}
+
+/// The only one whose id may be zero.
+fn read_health_reason(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
+    let id = tlv.value.first_chunk::<ID_LEN>();
+    let id = id.ok_or_else(|| tlv.wrong_length("at least 16 bytes".into()))?;
+    let id = ResourceId(u128::from_be_bytes(*id));
+    let reason = tlv.text(ID_LEN, HEALTH_REASON_BYTES_MAX)?;
+    Ok(InventoryExtension::HealthReason(id, String::from(reason)))
 }
 
 fn amount(
@@ -203,6 +213,10 @@ fn encode(extension: &InventoryExtension) -> (u16, Vec<u8>) {
         InventoryExtension::Name(id, name) => {
             let name = cut(name, RESOURCE_NAME_BYTES_MAX);
             (tag::INVENTORY_NAME, with_id(id, name.as_bytes()))
+        }
+        InventoryExtension::HealthReason(id, reason) => {
+            let reason = cut(reason, HEALTH_REASON_BYTES_MAX);
+            (tag::INVENTORY_HEALTH_REASON, with_id(id, reason.as_bytes()))
         }
         InventoryExtension::Available(id, units) => {
             (tag::INVENTORY_AVAILABLE, with_id(id, &units.to_be_bytes()))

@@ -26,6 +26,8 @@ pub const INVENTORY_LIST_MAX: usize = 256;
 pub const EXTENSIONS_MAX: usize = 2_048;
 /// Bytes of a resource's name; kernel names are shorter than 32.
 pub const RESOURCE_NAME_BYTES_MAX: usize = 255;
+/// Bytes of the reason of a health; longer ones are cut at a character when they are encoded.
+pub const HEALTH_REASON_BYTES_MAX: usize = 200;
 /// Class bytes of one resource: the sources define four at most.
 pub const CLASSES_MAX: usize = 16;
 /// Transports of one resource: there are six.

@@ -254,4 +254,6 @@ pub enum InventoryExtension {
         /// Streams that a session can have at once.
         queue_slots: u16,
     },
+    /// 0x0B0A: why the health of a resource is not [`health::OK`], for people. Resource 0: of the node itself.
+    HealthReason(ResourceId, String),
 }

@@ -176,6 +176,8 @@ tags! {
     /// `u128`, then five `u16`: all compute slices, the free ones, all session slots, the free ones, the queue slots of a
     /// session; may repeat.
     INVENTORY_GPU_SLOTS = 0x0B09, "slots of a GPU";
+    /// `u128`, UTF-8; may repeat.
+    INVENTORY_HEALTH_REASON = 0x0B0A, "reason of a health";
     /// UTF-8.
     LEASE_TENANT = 0x0C01, "tenant";
     /// `u64, u8`, UTF-8, [`crate::LeaseEnd`].

@@ -228,7 +228,7 @@ impl Provider {
     }
 
     /// Remediation of a fenced resource: cuts and releases each of these leases by its name alone, then looks for
-    /// strays. Leases in use are not touched.
+    /// strays and repairs the store. Leases in use are not touched.
     ///
     /// # Errors
     /// Something of a lease may still be there.
@@ -237,7 +237,7 @@ impl Provider {
         resource_id: ResourceId,
         leases: &[(BindingId, Placement)],
     ) -> Result<(), StepError> {
-        self.store(resource_id)?;
+        let store = self.store(resource_id)?;
         for (binding_id, placement) in leases {
             let binding_id = *binding_id;
             // A late release may run at the same time.
@@ -247,7 +247,8 @@ impl Provider {
             });
             self.or_fenced(binding_id, taken)?;
         }
-        self.remove_strays(resource_id)
+        self.remove_strays(resource_id)?;
+        store.repair()
     }
 
     fn leases(&self) -> MutexGuard<'_, Custody<Arc<Lease>>> {

@@ -14,6 +14,7 @@ use std::{
 
 use fabricbios_helper::{CallError, Session, Supervisor};
 use fabricbios_wire::GpuVendor;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::Watch;
 use crate::{Device, Health, Libraries};
@@ -86,6 +87,7 @@ impl HealthWatch {
                     GpuVendor::Nvidia => "NVML",
                     GpuVendor::Amd => "the driver",
                 },
+                heard: OffsetDateTime::now_utc(),
                 known: { devices.iter() }
                     .map(|it| (it.uuid.clone(), it.health.clone()))
                     .collect(),
@@ -120,6 +122,8 @@ struct Watched {
     supervisor: Supervisor,
     silence: Duration,
     library: &'static str,
+    /// When it answered last, or when the watch began.
+    heard: OffsetDateTime,
     call: Watch,
     known: BTreeMap<String, Health>,
     tell: Tell,
@@ -154,6 +158,7 @@ impl Watched {
             match session.ask(&self.call, self.silence, &note) {
                 Ok(now) => {
                     has_answered = true;
+                    self.heard = OffsetDateTime::now_utc();
                     for (uuid, health) in now {
                         self.tell(&uuid, health);
                     }
@@ -170,7 +175,11 @@ impl Watched {
     }
 
     fn tell_silence(&mut self, why: &str) {
-        let why = format!("{} does not answer: {why}", self.library);
+        // A time of the calendar has this form.
+        let heard = self.heard.replace_nanosecond(0).ok();
+        let heard = heard.and_then(|it| it.format(&Rfc3339).ok());
+        let heard = heard.unwrap_or_default();
+        let why = format!("{} does not answer since {heard}: {why}", self.library);
         tracing::warn!("the health of GPUs is not known: {why}");
         let uuids: Vec<String> = self.known.keys().cloned().collect();
         for uuid in uuids {

@@ -1,6 +1,7 @@
 //! The end of a lease on its device: nobody holds it, its memory is back, and all of it is wiped.
 
 use std::{
+    fmt::Display,
     thread,
     time::{Duration, Instant},
 };
@@ -51,7 +52,7 @@ impl GpuStore {
                 Some(_) => {}
             }
             resets.insert(lease, Some(Instant::now()));
-            self.reset(lease, &error, progress)?;
+            self.reset(Some(lease), &error, progress)?;
             self.wipe(lease, record, progress)?;
         }
         resets.remove(&lease);
@@ -173,11 +174,27 @@ impl GpuStore {
         StepError::new("wait for memory", why)
     }
 
+    /// Resets a device that has failed, if it has no lease.
+    pub(super) fn reset_failed(&self, why: &str) -> Result<(), StepError> {
+        let _work = self.work(&|| ());
+        let using = self.records()?.len();
+        if using > 0 {
+            let why = format!(
+                "{}: {why}; it is not reset while it has leases, and it has {using}: revoke them first",
+                self.device.uuid
+            );
+            return Err(StepError::new("reset device", why));
+        }
+        self.reset(None, &why, &|| ())?;
+        self.set_health(self.account("look at device")?.health);
+        Ok(())
+    }
+
     /// Resets the device, if nothing uses it.
     fn reset(
         &self,
-        lease: LeaseId,
-        because: &StepError,
+        lease: Option<LeaseId>,
+        because: &dyn Display,
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         let account = self.account("look at device")?;
@@ -192,7 +209,8 @@ impl GpuStore {
             );
             return Err(StepError::new("reset device", why));
         }
-        tracing::warn!(lease_id = %lease, device = self.device.uuid, %because, "resetting the device");
+        let lease_id = lease.map(tracing::field::display);
+        tracing::warn!(lease_id, device = self.device.uuid, %because, "resetting the device");
         let call = Reset {
             device: self.device.clone(),
         };

@@ -255,7 +255,8 @@ fn is_shared(order: &BindOrder) -> bool {
 fn condition(health: &Health) -> Condition {
     match health {
         Health::Good => Condition::Good,
-        Health::Degraded(why) | Health::Failed(why) => Condition::Degraded(why.clone()),
+        Health::Degraded(why) => Condition::Degraded(why.clone()),
+        Health::Failed(why) => Condition::Failed(why.clone()),
     }
 }
 
@@ -361,6 +362,13 @@ impl Store for GpuStore {
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         let records = self.records()?;
         Ok(records.into_iter().map(|(lease, _)| lease).collect())
+    }
+
+    fn repair(&self) -> Result<(), StepError> {
+        match self.health() {
+            Health::Failed(why) => self.reset_failed(&why),
+            Health::Good | Health::Degraded(_) => Ok(()),
+        }
     }
 
     fn tell_condition(&self, tell: TellCondition) {

@@ -24,12 +24,13 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command},
+    sync::mpsc,
     thread,
 };
 
 use fabricbios_contract::EndByName;
-use fabricbios_gpu::{Device, GpuEnd, Node};
-use fabricbios_lease::{BindError, BindOrder, BootTime};
+use fabricbios_gpu::{Device, GpuEnd, Health, Node};
+use fabricbios_lease::{BindError, BindOrder, BootTime, Condition};
 use fabricbios_wire::{GpuRequest, LeaseError};
 use nix::{
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
@@ -143,6 +144,39 @@ fn a_device_that_cannot_be_wiped_is_reset_by_the_next_release() {
     assert!(knob.exists());
     world.release(&lease).unwrap();
     assert!(!world.has_pattern());
+}
+
+/// Only the operator's remediation resets a device that failed by itself, and not beside a lease.
+#[test]
+fn a_device_that_failed_is_reset_when_it_has_no_lease() {
+    let world = World::new(false);
+    let resource = whole(1).binding_id.resource_id;
+    let (tell, told) = mpsc::channel();
+    world
+        .store
+        .tell_condition(Box::new(move |it| tell.send(it).unwrap()));
+    let lease = whole(1);
+    world.bound(&lease);
+    world
+        .device_store
+        .set_health(Health::Failed("XID 79".into()));
+    let failed = Condition::Failed("XID 79".into());
+    assert_eq!(told.recv().unwrap(), failed);
+    let reset = world.lab.directory.path().join("was-reset");
+    let script = format!("touch {}", reset.display());
+    world.lab.script("nvidia-smi", &script);
+    let why = world.provider.reset(resource, &[]).unwrap_err();
+    assert!(why.detail.contains("revoke"), "{why}");
+    assert!(!reset.exists());
+    world.cut(&lease);
+    world.release(&lease).unwrap();
+    // A grant finds it failed too.
+    let refused = world.provider.bind(&whole(2)).unwrap_err();
+    assert!(matches!(refused, BindError::Failed(why) if why.detail.contains("XID 79")));
+    world.provider.reset(resource, &[]).unwrap();
+    assert!(reset.exists());
+    assert_eq!(told.recv().unwrap(), Condition::Good);
+    world.bound(&whole(3));
 }
 
 /// A worker that had to be killed costs its neighbours nothing: the device is leased on, and wiped behind the last of them.

@@ -56,6 +56,8 @@ pub(crate) struct World {
     pub(crate) device: Device,
     /// The path itself, for what does not go over a socket.
     pub(crate) here: Arc<GpuPath>,
+    /// The store itself, for the same.
+    pub(crate) device_store: Arc<GpuStore>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) provider: Provider,
 }
@@ -95,7 +97,8 @@ impl World {
         let gpus = Arc::new(Gpus::open(config).unwrap());
         let here = GpuPath::new(gpus.clone(), vec![device.clone()], Arc::new(Watches));
         let here = Arc::new(here);
-        let mut store: Arc<dyn Store> = Arc::new(GpuStore::new(gpus, device.clone()));
+        let device_store = Arc::new(GpuStore::new(gpus, device.clone()));
+        let mut store: Arc<dyn Store> = device_store.clone();
         let mut path: Arc<dyn DataPath> = here.clone();
         if apart {
             let (near, far) = UnixStream::pair().unwrap();
@@ -115,6 +118,7 @@ impl World {
             turn,
             device,
             here,
+            device_store,
             store,
             provider,
         }

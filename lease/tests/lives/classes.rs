@@ -87,6 +87,8 @@ fn a_class_that_cannot_be_had_is_refused_by_its_name_with_the_reason() {
     for word in ["strict_isolated", "default", why] {
         assert!(refusal.message.contains(word), "{refusal}");
     }
+    let told = by_default.table.availability().next().expect("the offer");
+    assert_eq!(told.available, 0, "no lease gets the default");
     granted(&mut by_default, of_cpu(1, isolated(Some(WholeCore))));
     let mut two = classes(BestEffort, None);
     two.classes.truncate(2);

@@ -138,7 +138,7 @@ fn a_release_or_cut_that_failed_keeps_its_cores_and_its_time_from_others() {
             world.report(Report::Cut(cut, Err(failed("cgroup.kill"))));
         }
         let told = world.table.availability().next().expect("the offer");
-        assert!(told.partly_fenced && !told.fenced);
+        assert!(told.trouble.is_some() && !told.fenced);
         assert_eq!((told.fenced_part, available(&world)), (2, left));
         let next = restart_into(&world, self::world(), true);
         assert_eq!(available(&next), left, "the next run keeps them too");

@@ -203,3 +203,91 @@ fn a_fence_survives_and_is_re_verified_after_a_reboot() {
     assert_eq!(rebooted.available(), 16 * PAGE);
     assert_eq!(rebooted.journal, [Change::RemoveFence(ARENA)]);
 }
+
+fn told(world: &World) -> Availability {
+    world.table.availability().next().expect("the arena")
+}
+
+/// Inventory, list of fences, remediation and admission tell the same of a resource that has failed by itself.
+#[test]
+fn a_resource_that_failed_is_fenced_everywhere_until_it_is_well() {
+    let mut world = World::new();
+    let binding_id = world.granted(1, 10, 0);
+    let why = "XID 79: it has fallen off the bus";
+    let failure = Condition::Failed(why.into());
+    world.pass_ms(1);
+    world.report(Report::Condition(ARENA, failure.clone()));
+    let its = told(&world);
+    assert_eq!((its.fenced, its.available), (true, 0));
+    assert_eq!(its.trouble.as_deref(), Some(why));
+    let fences = world.table.fences();
+    let [fence] = &fences[..] else {
+        panic!("{fences:?}")
+    };
+    assert_eq!((fence.resource_id, fence.lease_id), (ARENA, LeaseId(0)));
+    assert_eq!(fence.since_unix_ms, world.now.unix_ms);
+    assert!(fence.reason.contains(why), "{fence:?}");
+    let ticket = world.ask(alloc(PAGE, 10, 0));
+    let refusal = world.refusal(ticket).clone();
+    let is = (refusal.error, refusal.class);
+    assert_eq!(is, (LeaseError::Fenced, RefusalClass::Transient));
+    assert!(refusal.message.contains(why), "{refusal}");
+    // The lease that it has goes on.
+    assert_eq!(world.phase(binding_id.lease_id), LeasePhase::Active);
+    let ticket = world.operator(Request::FenceClear(ARENA));
+    assert_eq!(world.order(), Order::Reset(ARENA, vec![]));
+    world.report(Report::Reset(ARENA, Ok(())));
+    let refusal = world.refusal(ticket).clone();
+    assert!(refusal.message.contains(why), "{refusal}");
+    assert_eq!(world.table.fences(), fences, "still since then");
+    // A remediation that helps is followed by the report.
+    let ticket = world.operator(Request::FenceClear(ARENA));
+    world.order();
+    world.report(Report::Condition(ARENA, Condition::Good));
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(world.answer(ticket), Some(&Ok(Reply::FenceCleared)));
+    assert_eq!(world.table.fences(), []);
+    let its = told(&world);
+    assert_eq!((its.fenced, its.trouble), (false, None));
+    assert!(its.available > 0);
+    let ticket = world.operator(Request::FenceClear(ARENA));
+    assert_eq!(world.refusal(ticket).error, LeaseError::NotFound);
+}
+
+#[test]
+fn a_degraded_resource_is_leased_and_says_why() {
+    let mut world = World::new();
+    let why = "remapped rows";
+    world.report(Report::Condition(ARENA, Condition::Degraded(why.into())));
+    let its = told(&world);
+    assert!(!its.fenced);
+    assert_eq!(its.trouble.as_deref(), Some(why));
+    assert_eq!((its.available, world.table.fences()), (16 * PAGE, vec![]));
+    world.granted(1, 10, 0);
+}
+
+/// A fence of a lease beside a failure of the resource: a remediation that leaves the failure leaves both.
+#[test]
+fn a_failed_resource_with_a_fenced_lease_has_two_fences() {
+    let mut world = World::new();
+    let binding_id = world.granted(1, 10, 0);
+    world.free(binding_id.lease_id);
+    let cut = world.cut_order();
+    world.report(Report::Cut(cut, Err(failed("destroy_qp"))));
+    world.report(Report::Condition(ARENA, Condition::Failed("dead".into())));
+    let of = |world: &World| {
+        let fences = world.table.fences().into_iter();
+        fences.map(|it| it.lease_id).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&world), [binding_id.lease_id, LeaseId(0)]);
+    let ticket = world.operator(Request::FenceClear(ARENA));
+    world.order();
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(world.refusal(ticket).error, LeaseError::Fenced);
+    assert_eq!(of(&world), [binding_id.lease_id, LeaseId(0)]);
+    world.report(Report::Condition(ARENA, Condition::Good));
+    assert_eq!(
+        (of(&world), told(&world).available),
+        (vec![binding_id.lease_id], 0)
+    );
+}

@@ -52,7 +52,11 @@ fn told(world: &mut World) -> Vec<LeaseId> {
 /// Whether the whole is fenced, whether parts are, and the available amount.
 fn state(world: &World) -> (bool, bool, u64) {
     let pool = world.table.availability().next().expect("a pool");
-    (pool.fenced, pool.partly_fenced, pool.available / PAGE)
+    (
+        pool.fenced,
+        pool.trouble.is_some() && !pool.fenced,
+        pool.available / PAGE,
+    )
 }
 
 /// The size of the fenced parts.

@@ -136,15 +136,18 @@ fn what_is_too_much_is_told_the_most_that_any_pool_has() {
 }
 
 #[test]
-fn a_resource_that_is_withheld_is_left_for_another() {
+fn a_resource_that_cannot_be_had_at_the_moment_is_left_for_another() {
     let mut world = World::of_blocks(pool(1, 4));
     world.table.offer(ResourceType::Block, pool(2, 64));
-    world.table.withhold(ResourceId(1));
+    let gone = Condition::Unavailable("/dev/sdz: it is gone".into());
+    world.report(Report::Condition(ResourceId(1), gone));
     let binding_id = world.granted_for(of_pages(1));
     assert_eq!(binding_id.resource_id, ResourceId(2));
     let mut its = world.table.availability();
-    let withheld = its.find(|it| it.resource_id == ResourceId(1)).unwrap();
-    assert_eq!((withheld.capacity, withheld.available), (4 * PAGE, 0));
+    let gone = its.find(|it| it.resource_id == ResourceId(1)).unwrap();
+    assert_eq!((gone.capacity, gone.available), (4 * PAGE, 0));
+    assert!(!gone.fenced);
+    assert_eq!(gone.trouble.as_deref(), Some("/dev/sdz: it is gone"));
     drop(its);
     let named = LeaseAllocRequest {
         resource_id: Some(ResourceId(1)),
@@ -152,8 +155,20 @@ fn a_resource_that_is_withheld_is_left_for_another() {
     };
     let ticket = world.ask(Request::LeaseAlloc(named));
     let refusal = world.refusal(ticket);
-    assert_eq!(refusal.error, LeaseError::Unavailable);
-    assert!(refusal.message.contains("operator"), "{refusal}");
+    let told = (refusal.error, refusal.class);
+    assert_eq!(told, (LeaseError::Unavailable, RefusalClass::Transient));
+    assert!(
+        refusal.message.contains("/dev/sdz: it is gone"),
+        "{refusal}"
+    );
+    // It comes back by itself.
+    world.report(Report::Condition(ResourceId(1), Condition::Good));
+    let ticket = world.ask(Request::LeaseAlloc(LeaseAllocRequest {
+        resource_id: Some(ResourceId(1)),
+        ..of_pages(1)
+    }));
+    assert_eq!(world.bind_order().binding_id.resource_id, ResourceId(1));
+    assert!(world.answer(ticket).is_none());
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn a_release_that_failed_fences_its_own_units() {
     world.release_order();
     world.report(Report::Release(binding_id, Err(failed("rmdir"))));
     let told = world.table.availability().next().unwrap();
-    assert!(told.partly_fenced && !told.fenced);
+    assert!(told.trouble.is_some() && !told.fenced);
     assert_eq!((told.fenced_part, told.available), (2, 3));
     let (_, others) = granted(&mut world, asked(3, false));
     assert_eq!(others, of(&[3, 5, 8], false));

@@ -200,7 +200,11 @@ impl Pair {
             let expected = (arena.id, arena.available());
             assert_eq!((told.resource_id, told.available), expected);
             let expected = (arena.fenced(), arena.partly_fenced());
-            assert_eq!((told.fenced, told.partly_fenced), expected, "{arena:?}");
+            assert_eq!(
+                (told.fenced, told.trouble.is_some() && !told.fenced),
+                expected,
+                "{arena:?}"
+            );
         }
         for arena in &self.oracle.arenas {
             let holders = self.table.holders(arena.id);

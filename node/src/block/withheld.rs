@@ -48,6 +48,9 @@ impl Store for Withheld {
         Ok(Vec::new())
     }
     fn tell_condition(&self, tell: TellCondition) {
-        tell(Condition::Degraded(self.error().to_string()));
+        tell(Condition::Unavailable(format!(
+            "the pool is withheld: {}",
+            self.why
+        )));
     }
 }

@@ -59,7 +59,9 @@ impl Detected {
                     }),
                 )
                 .collect(),
-            extensions: rows.iter().flat_map(Row::extensions).collect(),
+            extensions: { rows.iter().flat_map(Row::extensions) }
+                .chain(self.nics.iter().filter_map(|found| functions(&node, found)))
+                .collect(),
         }
     }
 
@@ -150,6 +152,12 @@ impl CpuFound {
         }
     }
 
+    /// Logical CPUs that are online.
+    #[must_use]
+    pub fn threads(&self) -> u16 {
+        u16::try_from(self.topology.online.len()).unwrap_or(u16::MAX)
+    }
+
     /// The entry of processors that are not on offer: without a policy of leases, under which no cores can be leased.
     #[must_use]
     pub fn cap(&self, resource_id: ResourceId) -> CpuCap {
@@ -161,7 +169,7 @@ impl CpuFound {
         CpuCap {
             resource_id,
             cores: 0,
-            threads: u16::try_from(self.topology.online.len()).unwrap_or(u16::MAX),
+            threads: self.threads(),
             max_mhz: self.max_mhz,
             flags: self.arch_flags | complete,
             health: health_of(!is_complete),
@@ -203,6 +211,15 @@ impl NicFound {
             health: health_of(self.degraded),
         }
     }
+}
+
+/// The virtual functions that the card could have.
+fn functions(node: &NodeId, found: &NicFound) -> Option<InventoryExtension> {
+    (found.vfs_max > 0).then(|| InventoryExtension::VirtualFunctions {
+        resource_id: resource_id(node, ResourceType::Net, &found.name),
+        total: found.vfs_max,
+        free: 0,
+    })
 }
 
 fn gpu_info(node: &NodeId, found: &GpuFound) -> GpuInfo {

@@ -19,7 +19,7 @@ use fabricbios_wire::{Epoch, Generation, NodeId, ResourceId};
 
 use super::*;
 use crate::{
-    detect::Detected,
+    detection::{Detection, Found},
     journal::{Key, Recovered},
     service,
 };
@@ -81,7 +81,11 @@ fn start(world: &Simulated) -> Driver<Simulated> {
         .collect();
     world.world().access.retain(|id, _| known.contains(id));
     world.world().used.retain(|id, _| known.contains(id));
-    let inventory = Inventory::new(NodeId([0; 32]), Epoch(2), Detected::default());
+    let inventory = Inventory::new(
+        NodeId([0; 32]),
+        Epoch(2),
+        Detection::fixed(Found::default()).into(),
+    );
     let (mailbox, sender) = Mailbox::new().unwrap();
     world.world().driver = Some(sender);
     let mut driver = Driver::new(table, world.clone(), inventory, mailbox);

@@ -12,11 +12,17 @@ use fabricbios_contract::Provider;
 use fabricbios_lease::{AllocationMode, Durability, Offer, Policy};
 use fabricbios_testbed::fakes::{FakeMemory, Step};
 use fabricbios_wire::{
-    Epoch, LeaseAllocRequest, LeaseInfo, LeasePhase, NodeId, ResourceId, ResourceType, Transport,
+    Epoch, InventoryExtension, LeaseAllocRequest, LeaseInfo, LeasePhase, NodeId, ResourceId,
+    ResourceType, Transport, health,
 };
 
 use super::*;
-use crate::{block, clock, detect::Detected, dispatcher::Dispatcher, journal::Journal};
+use crate::{
+    block, clock,
+    detection::{Detection, Found},
+    dispatcher::Dispatcher,
+    journal::Journal,
+};
 
 const ARENA: ResourceId = ResourceId(1);
 
@@ -85,7 +91,11 @@ impl Scene {
             drop(reports.send(Input::Report { at, report }));
         }));
         dispatcher.add(kind, &offer, provider);
-        let inventory = Inventory::new(NodeId([0; 32]), Epoch(1), Detected::default());
+        let inventory = Inventory::new(
+            NodeId([0; 32]),
+            Epoch(1),
+            Detection::fixed(Found::default()).into(),
+        );
         let (mailbox, _) = Mailbox::new().unwrap();
         Self {
             driver: Driver::new(
@@ -326,6 +336,20 @@ fn a_grant_that_cannot_be_written_down_is_refused_and_leaves_nothing() {
     });
 }
 
+/// The health of the node in the inventory, and the reason.
+fn health_of(scene: &mut Scene) -> (u32, Option<String>) {
+    let mut answer = scene.ask(Request::GetInventory(InventoryForm::Structured));
+    let Ok(Reply::Inventory(inventory)) = answer.try_recv().unwrap() else {
+        panic!("no inventory")
+    };
+    let mut extensions = inventory.extensions.into_iter();
+    let why = extensions.find_map(|it| match it {
+        InventoryExtension::HealthReason(ResourceId(0), why) => Some(why),
+        _ => None,
+    });
+    (inventory.health, why)
+}
+
 /// A grant of all memory waits for the disk, which `fails`.
 fn is_refused_and_leaves_nothing(told: &str, fails: impl FnOnce(&mut Scene)) {
     let mut scene = Scene::new();
@@ -340,6 +364,9 @@ fn is_refused_and_leaves_nothing(told: &str, fails: impl FnOnce(&mut Scene)) {
         (LeaseError::Unavailable, RefusalClass::Transient)
     );
     assert!(refusal.message.contains(told), "{refusal}");
+    let (told_health, why) = health_of(&mut scene);
+    assert_eq!(told_health, health::DEGRADED);
+    assert!(why.unwrap().contains(told));
     // Its bytes come back before the disk does.
     scene.go_on(false, |driver| driver.table.census().is_empty());
     let available: Vec<u64> = { scene.driver.table.availability() }
@@ -351,6 +378,7 @@ fn is_refused_and_leaves_nothing(told: &str, fails: impl FnOnce(&mut Scene)) {
     let refusal = meanwhile.try_recv().unwrap().unwrap_err();
     assert_eq!(refusal.error, LeaseError::Unavailable, "at once");
     scene.go_on(true, |driver| driver.unwritable.is_none());
+    assert_eq!(health_of(&mut scene), (health::OK, None));
     let granted = scene.ask(Request::LeaseAlloc(all));
     scene.go_on(true, |driver| driver.requesters.is_empty());
     assert_eq!(lease(granted).phase, LeasePhase::Active);

@@ -10,7 +10,7 @@ use std::{
     fmt, fs,
     ops::RangeInclusive,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -45,11 +45,38 @@ const WORKER_MEMORY: RangeInclusive<Size> = Size(64 << 20)..=Size(1 << 50);
 /// Bytes of the node's id in names.
 const ID_BYTES: usize = 4;
 
+/// The GPUs that the vendors' libraries have found, with the health that was told last.
+#[derive(Clone, Debug, Default)]
+pub struct FoundGpus(Arc<Mutex<Vec<Device>>>);
+
+impl FoundGpus {
+    fn new(devices: Vec<Device>) -> Self {
+        Self(Arc::new(Mutex::new(devices)))
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn list(&self) -> Vec<Device> {
+        self.devices().clone()
+    }
+
+    fn set_health(&self, uuid: &str, health: &Health) {
+        let mut devices = self.devices();
+        for device in devices.iter_mut().filter(|it| it.uuid == uuid) {
+            device.health = health.clone();
+        }
+    }
+
+    fn devices(&self) -> MutexGuard<'_, Vec<Device>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// What the node needs of the GPUs besides their offer.
 #[derive(Clone)]
 pub struct GpuParts {
     /// All that were found, on offer or not.
-    pub found: Vec<Device>,
+    pub found: FoundGpus,
     /// Connects clients to sessions.
     pub sessions: Arc<dyn SessionConnector>,
 }
@@ -57,7 +84,7 @@ pub struct GpuParts {
 impl Default for GpuParts {
     fn default() -> Self {
         Self {
-            found: Vec::new(),
+            found: FoundGpus::default(),
             sessions: Arc::new(NoSessions),
         }
     }
@@ -92,7 +119,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         end_all(opening, &found)?;
         return Ok(Opened {
             gpus: GpuParts {
-                found,
+                found: FoundGpus::new(found),
                 ..GpuParts::default()
             },
             ..Opened::nothing()
@@ -131,7 +158,6 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         resources.push(OfferedResource {
             offer,
             described: Arc::new(OfferedGpu {
-                store: store.clone(),
                 device,
                 resource_id: id,
                 sessions: session_slots(settings),
@@ -143,7 +169,8 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         stores.push(store);
     }
     let closing = stores.clone();
-    let health = watch(opening, &found, stores);
+    let found = FoundGpus::new(found);
+    let health = watch(opening, found.clone(), stores);
     let provider = provider.with_path("session", &[Transport::Auto], path.clone());
     let sessions = Arc::new(Sessions(path.clone()));
     Ok(Opened {
@@ -287,18 +314,19 @@ fn end_all(opening: &Opening<'_>, found: &[Device]) -> anyhow::Result<()> {
 /// Tells the stores what the vendors' libraries tell of the devices' health.
 fn watch(
     opening: &Opening<'_>,
-    found: &[Device],
+    found: FoundGpus,
     stores: Vec<Arc<GpuStore>>,
 ) -> Option<HealthWatch> {
     if stores.is_empty() {
         return None;
     }
+    let devices = found.list();
     let tell = move |uuid: &str, health: &Health| {
+        found.set_health(uuid, health);
         for store in stores.iter().filter(|it| it.uuid() == uuid) {
             store.set_health(health.clone());
         }
     };
-    let devices = found.to_vec();
     let watch = HealthWatch::start(
         opening.supervisor.clone(),
         Libraries::default(),

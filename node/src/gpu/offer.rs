@@ -1,19 +1,21 @@
 //! What is offered of a GPU.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use fabricbios_gpu::{Device, GpuStore, QUEUE_SLOTS};
+use fabricbios_gpu::{Device, QUEUE_SLOTS};
 use fabricbios_lease::{
     AllocationMode, COMPUTE_SLICES, ClassOffer, ClassState, Dimension, Durability, FenceScope,
     Offer, OfferedClass, Takes,
 };
 use fabricbios_wire::{
-    GpuExclusivityClass, InventoryExtension, NodeId, ResourceId, ResourceInventory, ResourceType,
+    GpuExclusivityClass, GpuInfo, InventoryExtension, NodeId, ResourceId, ResourceInventory,
+    ResourceType,
 };
 
 use crate::{
     config::{GpuShareMode, Settings},
     detect::{Detected, resource_id},
+    detection::Found,
     inventory::{Described, ResourceStatus, describe},
 };
 
@@ -99,7 +101,8 @@ fn classes(settings: &Settings, device: &Device, not_owned: Option<&str>) -> Cla
                     GpuShareMode::Exclusive => {
                         ClassState::Forbidden("the node's gpu-share-mode is exclusive".into())
                     }
-                    GpuShareMode::Fractional => ClassState::Enforced,
+                    // Compute slices are counted, and nothing keeps a lease to its own.
+                    GpuShareMode::Fractional => ClassState::BestEffort,
                 },
             ),
             class(
@@ -122,7 +125,6 @@ fn classes(settings: &Settings, device: &Device, not_owned: Option<&str>) -> Cla
 /// A GPU on offer in inventories.
 #[derive(Debug)]
 pub(super) struct OfferedGpu {
-    pub(super) store: Arc<GpuStore>,
     pub(super) device: Device,
     pub(super) resource_id: ResourceId,
     pub(super) sessions: u16,
@@ -131,13 +133,13 @@ pub(super) struct OfferedGpu {
 }
 
 impl Described for OfferedGpu {
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
         let id = self.resource_id;
-        let mut info = self.device.info(id);
-        info.health = self.store.health().code().max(status.health());
         inventory.gpus.retain(|it| it.resource_id != id);
-        inventory.gpus.push(info);
-        inventory.health = inventory.health.max(info.health);
+        inventory.gpus.push(GpuInfo {
+            health: status.health(),
+            ..self.device.info(id)
+        });
         let dimensions = status.available.free_dimensions.clone();
         let free = |name: &str| {
             let found = dimensions.iter().find(|it| it.name == name);
@@ -205,7 +207,8 @@ mod tests {
         );
         let (default, classes) = states(GpuShareMode::Fractional, None);
         assert_eq!(default, SHARED);
-        assert!(classes.iter().all(|it| it.1 == "Enforced"), "{classes:?}");
+        let states: Vec<&str> = classes.iter().map(|it| &*it.1).collect();
+        assert_eq!(states, ["BestEffort", "Enforced", "Enforced"]);
     }
 
     #[test]
@@ -229,7 +232,7 @@ mod tests {
             let offered = classes(&settings, &device, Some("/dev/x: its mode is 0666"));
             let state = |it: &OfferedClass| (it.class, it.state.clone());
             let states: Vec<_> = offered.classes.iter().map(state).collect();
-            assert_eq!(states[0], (SHARED, ClassState::Enforced));
+            assert_eq!(states[0], (SHARED, ClassState::BestEffort));
             for (_, state) in &states[1..] {
                 let ClassState::Refused(why) = state else {
                     panic!("{state:?}");

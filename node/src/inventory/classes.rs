@@ -3,8 +3,8 @@
 use fabricbios_lease::{Availability, ClassState};
 use fabricbios_wire::{Enforcement, InventoryExtension};
 
-/// The classes that can be requested, whether each is enforced, and how much of each is available. A resource without
-/// classes has an empty list.
+/// The classes that can be requested, whether each is enforced, and how much of each is available; the last two also of the
+/// default where only a request without a class gets it. A resource without classes has an empty list.
 pub(super) fn told(of: &Availability) -> Vec<InventoryExtension> {
     let resource_id = of.resource_id;
     let Some(offer) = &of.classes else {
@@ -18,12 +18,16 @@ pub(super) fn told(of: &Availability) -> Vec<InventoryExtension> {
     let had = offer.classes.iter().filter_map(|it| match it.state {
         ClassState::Enforced => Some((it.class, Enforcement::Enforced)),
         ClassState::BestEffort => Some((it.class, Enforcement::BestEffort)),
+        ClassState::Implied(_) if it.class == offer.default => {
+            Some((it.class, Enforcement::Enforced))
+        }
         ClassState::Refused(_) | ClassState::Forbidden(_) | ClassState::Implied(_) => None,
     });
     let had: Vec<(u8, Enforcement)> = had.collect();
-    let supported: Vec<u8> = had.iter().map(|(class, _)| *class).collect();
+    let named = offer.classes.iter().filter(|it| it.state.can_be_named());
+    let supported: Vec<u8> = named.map(|it| it.class).collect();
     let mut available = of.available_by_class.clone();
-    available.retain(|(class, _)| supported.contains(class));
+    available.retain(|(class, _)| had.iter().any(|(it, _)| it == class));
     vec![
         InventoryExtension::Classes {
             resource_id,
@@ -53,7 +57,7 @@ mod tests {
             available_by_class: vec![(0, 8), (1, 4), (2, 0), (3, 0), (4, 4)],
             free_dimensions: vec![],
             fenced: false,
-            partly_fenced: false,
+            trouble: None,
             fenced_part: 0,
         };
         told(&available)
@@ -84,6 +88,31 @@ mod tests {
             InventoryExtension::ClassAvailable(id, vec![(0, 8), (1, 4)]),
         ];
         assert_eq!(extensions(Some(offer)), expected);
+    }
+
+    /// A partition of a GPU: a lease without a class has all of it, and none can name the class of whole devices.
+    #[test]
+    fn a_default_that_no_request_can_name_is_told_with_what_is_available_of_it() {
+        let class = |class, state| OfferedClass { class, state };
+        let implied = || ClassState::Implied("leave it out".into());
+        let classes = vec![class(1, ClassState::Enforced), class(4, implied())];
+        let offer = |default| ClassOffer {
+            default,
+            classes: classes.clone(),
+        };
+        let told = |default| match &extensions(Some(offer(default)))[..] {
+            [
+                InventoryExtension::Classes { supported, .. },
+                InventoryExtension::ClassEnforcement(_, enforced),
+                InventoryExtension::ClassAvailable(_, available),
+            ] => (supported.clone(), enforced.clone(), available.clone()),
+            other => panic!("{other:?}"),
+        };
+        let enforced = Enforcement::Enforced;
+        let both = vec![(1, enforced), (4, enforced)];
+        assert_eq!(told(4), (vec![1], both, vec![(1, 4), (4, 4)]));
+        let one = vec![(1, enforced)];
+        assert_eq!(told(1), (vec![1], one, vec![(1, 4)]));
     }
 
     #[test]

@@ -22,7 +22,8 @@ use fabricbios_control::Fabric;
 use fabricbios_helper::Program;
 use fabricbios_node::{
     config::Settings,
-    detect::{Detected, resource_id},
+    detect::resource_id,
+    detection::Found,
     gpu::GpuParts,
     inventory::{Described, ResourceStatus, describe},
     journal,
@@ -158,11 +159,9 @@ impl Arguments {
 struct Units;
 
 impl Described for Units {
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus) {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
         describe(inventory, status, NAME, &[]);
     }
-
-    fn hide(&self, _detected: &mut Detected) {}
 }
 
 fn serve(arguments: &Arguments) -> anyhow::Result<()> {

@@ -716,6 +716,7 @@ pub(crate) fn structured(it: &ResourceInventory) -> Lines {
 fn extension(it: &InventoryExtension) -> String {
     match it {
         InventoryExtension::Name(id, name) => format!("name.{id} = {name:?}"),
+        InventoryExtension::HealthReason(id, why) => format!("health_reason.{id} = {why:?}"),
         InventoryExtension::Available(id, units) => format!("available.{id} = {units}"),
         InventoryExtension::FencedPart(id, units) => format!("fenced_part.{id} = {units}"),
         InventoryExtension::Classes {

@@ -713,6 +713,8 @@ pub(crate) fn inventory() -> ResourceInventory {
                 session_slots_free: 5,
                 queue_slots: 16,
             },
+            InventoryExtension::HealthReason(id(4), "the link's rate is not kept".into()),
+            InventoryExtension::HealthReason(ResourceId(0), "the state disk is full".into()),
         ],
     }
 }

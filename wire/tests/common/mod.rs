@@ -471,6 +471,8 @@ fn inventory() -> impl Strategy<Value = ResourceInventory> {
 fn extension() -> impl Strategy<Value = InventoryExtension> {
     prop_oneof![
         (resource_id(), text(255)).prop_map(|(id, name)| InventoryExtension::Name(id, name)),
+        (any::<u128>(), text(200))
+            .prop_map(|(id, why)| InventoryExtension::HealthReason(ResourceId(id), why)),
         (resource_id(), any::<u64>()).prop_map(|(id, n)| InventoryExtension::Available(id, n)),
         (resource_id(), any::<u64>()).prop_map(|(id, n)| InventoryExtension::FencedPart(id, n)),
         (

@@ -245,7 +245,7 @@ fn extend(all: &mut AllDetails, extension: &InventoryExtension) {
             });
         }
         // The flat form has it too.
-        InventoryExtension::Available(..) => {}
+        InventoryExtension::Available(..) | InventoryExtension::HealthReason(..) => {}
     }
 }
 

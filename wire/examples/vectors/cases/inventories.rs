@@ -141,6 +141,9 @@ pub(crate) fn bad_inventories(c: &mut Vec<Case>) {
     ext("slots_9", "9 bytes", 0x0B09, &with_id(&[0; 9]));
     ext("slots_12", "a word too many", 0x0B09, &with_id(&[0; 12]));
     ext("slots_zero_id", "a resource id of zero", 0x0B09, &[0; 26]);
+    ext("reason_long", "201 bytes", 0x0B0A, &with_id(&[b'n'; 201]));
+    ext("reason_not_utf8", "0xff", 0x0B0A, &with_id(&[0xFF]));
+    ext("reason_length", "half an id", 0x0B0A, &[0; 8]);
     let functions = |total: u32, free: u32| {
         with_id(&[total.to_be_bytes(), free.to_be_bytes()].concat())
     };
