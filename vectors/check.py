@@ -47,7 +47,7 @@ TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 
 KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020D), 0x0210, *range(0x0301, 0x030A), 0x0310, 0x0311,
               *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0501, 0x0508), *range(0x0601, 0x0606),
               *range(0x0901, 0x090E), 0x0910,
-              0x0A01, 0x0A02, 0x0A03, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C04)}
+              0x0A01, 0x0A02, 0x0A03, 0x0A04, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C04)}
 MAX_PAYLOAD = 65_536
 QUEUE_PAIRS_MAX = 8
 PROOF_STEPS_MAX = 64
@@ -676,11 +676,12 @@ def read_gpu_reply(code, r):
 def read_refusal(status, r):
     area = r.area()
     need(area.one(0x0A01) is not None, "InvalidIntent")
-    text, at = area.must(0x0A02), area.one(0x0A03, 8)
+    text, at, after = area.must(0x0A02), area.one(0x0A03, 8), area.one(0x0A04, 4)
     need(len(text) <= 1024, "InvalidIntent")
     return present([("error", STATUS[status]), ("class", area.word(0x0A01, CLASS)),
                     ("message", quoted(utf8(text, "InvalidIntent"))),
-                    ("renewable_at_unix_ms", None if at is None else number(at))])
+                    ("renewable_at_unix_ms", None if at is None else number(at)),
+                    ("retry_after_ms", None if after is None else number(after))])
 
 
 def read_whole(data, read):
@@ -981,6 +982,8 @@ def make_reply_payload(v, body):
         area = tlv(0x0A01, bytes([CLASS.index(v["class"])])) + tlv(0x0A02, text_bytes(v["message"]))
         if "renewable_at_unix_ms" in v:
             area += tlv(0x0A03, be(v["renewable_at_unix_ms"], 8))
+        if "retry_after_ms" in v:
+            area += tlv(0x0A04, be(v["retry_after_ms"], 4))
         return be(v["reply_status"], 2) + counted(area)
     return b"\0\0" + body()
 

@@ -17,8 +17,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Repeats a request while `may_repeat` accepts the error and `patience` lasts; with zero patience it is asked once. The last
-/// error says how often and for how long it was asked.
+/// Repeats a request while `may_repeat` accepts the error and `patience` lasts; with zero patience it is asked once. A node
+/// that says when the request probably works is asked no sooner, but once a second, since this is an estimate. The last error
+/// says how often and for how long it was asked.
 pub(crate) async fn patiently<T, F>(
     patience: Duration,
     may_repeat: impl Fn(&Error) -> bool,
@@ -36,7 +37,7 @@ where
             Err(error) if may_repeat(&error) => error,
             outcome => return outcome,
         };
-        let pause = pause_max.mul_f64(jitter());
+        let pause = pause_max.max(told(&error)).mul_f64(jitter());
         if began.elapsed().saturating_add(pause) > patience {
             return Err(error.after(tries, began.elapsed()));
         }
@@ -54,6 +55,12 @@ pub(crate) fn is_momentary(error: &Error) -> bool {
         let momentary = matches!(refusal.error, ResourceBusy | Unavailable);
         momentary && refusal.class == RefusalClass::Transient
     })
+}
+
+/// When the node says that the request probably works, at most [`PAUSE_MAX`].
+fn told(error: &Error) -> Duration {
+    let after_ms = error.refusal().and_then(|it| it.retry_after_ms);
+    Duration::from_millis(after_ms.unwrap_or(0).into()).min(PAUSE_MAX)
 }
 
 /// A factor from 0.5 to 1, so that clients that were refused together do not come back together.
@@ -87,6 +94,23 @@ mod tests {
         ] {
             assert!(!momentary(error, class), "{error}");
         }
+    }
+
+    #[test]
+    fn a_node_that_says_when_is_asked_no_sooner_but_once_a_second() {
+        let after = |after_ms| {
+            let busy = Refusal::new(LeaseError::ResourceBusy, RefusalClass::Transient, "");
+            told(
+                &Refusal {
+                    retry_after_ms: after_ms,
+                    ..busy
+                }
+                .into(),
+            )
+        };
+        assert_eq!(after(None), Duration::ZERO);
+        assert_eq!(after(Some(300)), Duration::from_millis(300));
+        assert_eq!(after(Some(u32::MAX)), PAUSE_MAX);
     }
 
     #[test]

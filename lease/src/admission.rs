@@ -6,7 +6,7 @@ use alloc::format;
 use fabricbios_wire::{Effective, LeaseAllocRequest, LeaseTerms, Refusal, ResourceId, Transport};
 
 use crate::{
-    LeaseTable, Placement, Wanted,
+    LeaseTable, Now, Placement, Wanted,
     kinds::{Grant, rules},
     lease::Lease,
     paths::check_transport,
@@ -43,6 +43,7 @@ impl LeaseTable {
     /// Finds a place and takes it, or says why there is none.
     pub(crate) fn admit(
         &mut self,
+        now: Now,
         tenant: &str,
         request: &LeaseAllocRequest,
     ) -> Result<Admitted, Refusal> {
@@ -62,10 +63,10 @@ impl LeaseTable {
         }
         let (resource_id, need) = (resource.id, resource.need(request));
         let (read_only, net_rate) = (resource.read_only, resource.rate);
-        self.check_all_of_it(tenant, resource, request)?;
+        self.check_all_of_it(now, tenant, resource, request)?;
         let resource = self.resources.get_mut(&resource_id);
         let Some(placement) = resource.and_then(|it| it.free.take(need)) else {
-            return Err(self.no_room(resource_id, request));
+            return Err(self.no_room(now, resource_id, request));
         };
         let terms = rules(&request.terms).enforced(&Grant {
             class,
@@ -93,6 +94,7 @@ impl LeaseTable {
     /// Refuses a lease that gets more than it asked for, which is all of a device, and more than its tenant may hold.
     fn check_all_of_it(
         &self,
+        now: Now,
         tenant: &str,
         resource: &Resource,
         request: &LeaseAllocRequest,
@@ -101,7 +103,7 @@ impl LeaseTable {
         if held <= request.capacity {
             return Ok(());
         }
-        let checked = self.check_capacity(tenant, request.resource_type(), held);
+        let checked = self.check_capacity(now, tenant, request.resource_type(), held);
         checked.map_err(|refusal| Refusal {
             message: format!(
                 "a lease of this class has all of resource {}: {}",

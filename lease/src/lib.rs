@@ -27,6 +27,7 @@ mod invariants;
 mod keys;
 mod kinds;
 mod lease;
+mod leaving;
 mod life;
 mod list;
 mod network;

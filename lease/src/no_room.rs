@@ -5,10 +5,9 @@ use alloc::{format, string::String, vec::Vec};
 use fabricbios_wire::{LeaseAllocRequest, LeaseError, Refusal, RefusalClass, ResourceId};
 
 use crate::{
-    LeaseTable,
+    LeaseTable, Now,
     device::Occupancy,
     kinds::rules,
-    life::State,
     parts::Shortage,
     resource::Resource,
     room::{Holding, Room},
@@ -17,12 +16,20 @@ use crate::{
 
 impl LeaseTable {
     /// Refuses for lack of room, and says the most that a lease can get: of the named resource, or of any that fits.
-    pub(crate) fn no_room(&self, chosen: ResourceId, request: &LeaseAllocRequest) -> Refusal {
+    pub(crate) fn no_room(
+        &self,
+        now: Now,
+        chosen: ResourceId,
+        request: &LeaseAllocRequest,
+    ) -> Refusal {
         let fits = |resource: &&Resource| match request.resource_id {
             Some(id) => resource.id == id,
             None => resource.id == chosen || resource.may_serve(request),
         };
         let fitting: Vec<&Resource> = self.resources.values().filter(fits).collect();
+        if let Some(refusal) = self.comes_back(now, &fitting, request) {
+            return refusal;
+        }
         let most = |room: &dyn Fn(&Resource) -> &Room| {
             let most = |it: &&Resource| room(it).most(it.need(request));
             fitting.iter().map(most).max().unwrap_or(0)
@@ -34,7 +41,7 @@ impl LeaseTable {
             .filter(|_| !never)
             .and_then(|it| it.occupied(request))
         {
-            return self.being_released(refusal, chosen);
+            return refusal;
         }
         let explicit = rules(&request.terms).explicit();
         let explicit = explicit.map(|it| {
@@ -76,28 +83,6 @@ impl LeaseTable {
                 message,
             ),
             false => exhausted(message),
-        }
-    }
-}
-
-impl LeaseTable {
-    /// The refusal for want of room on a device, which may have more when a lease that is over is released.
-    fn being_released(&self, refusal: Refusal, of: Option<&Resource>) -> Refusal {
-        // A lease that was over in an earlier run is cut once more first.
-        let leaves =
-            |it: &(State, bool)| matches!(it, (State::Releasing, _) | (State::Cutting, true));
-        let mut census = self.census.iter();
-        let some_leave = census.any(|(state, count)| leaves(state) && *count > 0);
-        let Some(of) = of.filter(|_| some_leave) else {
-            return refusal;
-        };
-        let mut leases = self.leases.values();
-        match leases.any(|it| it.resource_id == of.id && leaves(&(it.state, it.told_over))) {
-            true => busy(format!(
-                "resource {} is being cleaned after a lease that is over: ask again when that is done",
-                of.id
-            )),
-            false => refusal,
         }
     }
 }

@@ -6,6 +6,7 @@ use fabricbios_wire::EndCause;
 use crate::{
     BindingId, BootTime, Event, LeaseTable, Note, Now, Proof, Report, State, StepError,
     lease::{Lease, OldKey, Outstanding},
+    leaving::Pace,
 };
 
 impl LeaseTable {
@@ -193,7 +194,11 @@ impl LeaseTable {
         };
         match (lease.state, outcome) {
             (State::Releasing, Ok(())) => {
+                let pace = Pace::new(lease.placement.amount(), lease.cleaned_for(now));
                 if lease.step(Event::Released) {
+                    if let Some(of) = self.resources.get_mut(&binding_id.resource_id) {
+                        of.pace = pace;
+                    }
                     self.finish(now, binding_id.lease_id);
                 }
             }

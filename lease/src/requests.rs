@@ -90,11 +90,11 @@ impl LeaseTable {
         if self.leases.contains_key(&asked.fresh_id) || self.ended.contains_key(&asked.fresh_id) {
             return Err(busy("the fresh lease id is taken; ask again"));
         }
-        self.check_leases(&asked.tenant)?;
+        self.check_leases(now, &asked.tenant)?;
         let kind = request.resource_type();
-        self.check_capacity(&asked.tenant, kind, request.capacity)?;
+        self.check_capacity(now, &asked.tenant, kind, request.capacity)?;
         self.check_binds(&asked.tenant)?;
-        let admitted = self.admit(&asked.tenant, request)?;
+        let admitted = self.admit(now, &asked.tenant, request)?;
         let lease = self.new_lease(now, asked, request, &admitted);
         let (name, order) = (lease.tenant.clone(), lease.bind_order());
         self.lives(&name, lease.id, lease.kind, lease.placement.amount());

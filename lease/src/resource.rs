@@ -12,7 +12,7 @@ use fabricbios_wire::{Enforcement, Fence, LeaseId, ResourceId, ResourceType, Tra
 
 use crate::{
     BootTime, ClassOffer, Condition, Durability, FenceRecord, FenceScope, Offer, Quantity,
-    StepError, Ticket, room::Room,
+    StepError, Ticket, leaving::Pace, room::Room,
 };
 
 /// A resource in the table.
@@ -51,6 +51,8 @@ pub(crate) struct Resource {
     pub(crate) resetting: Option<(Option<Ticket>, BootTime)>,
     /// A lease was fenced since the remediation began.
     pub(crate) fenced_again: bool,
+    /// How fast the last part was cleaned.
+    pub(crate) pace: Option<Pace>,
 }
 
 impl Resource {
@@ -76,6 +78,7 @@ impl Resource {
             fenced_leases: BTreeSet::new(),
             resetting: None,
             fenced_again: false,
+            pace: None,
         }
     }
 

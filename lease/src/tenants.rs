@@ -69,10 +69,14 @@ impl LeaseTable {
     }
 
     /// Whether the tenant may have one more lease. Ended leases do not count.
-    pub(crate) fn check_leases(&self, name: &str) -> Result<(), Refusal> {
+    pub(crate) fn check_leases(&self, now: Now, name: &str) -> Result<(), Refusal> {
         let has = self.tenants.get(name).map_or(0, |tenant| tenant.live.len());
         let max = self.policy.tenant_leases_max;
         if has >= max {
+            let over_by = (has - max).saturating_add(1) as u64;
+            if let Some(refusal) = self.quota_comes_back(now, name, None, over_by) {
+                return Err(refusal);
+            }
             return over_quota(format!(
                 "tenant {name} has {has} leases and may have {max} on this node (leases-per-tenant-max): wait until one ends, or ask its operator for more"
             ));
@@ -89,6 +93,7 @@ impl LeaseTable {
     /// Whether the tenant may have this much more of the kind.
     pub(crate) fn check_capacity(
         &self,
+        now: Now,
         name: &str,
         kind: ResourceType,
         wanted: u64,
@@ -100,6 +105,10 @@ impl LeaseTable {
         let holds = holds.copied().unwrap_or(0);
         if holds.saturating_add(wanted) <= max {
             return Ok(());
+        }
+        let over_by = holds.saturating_add(wanted) - max;
+        if let Some(refusal) = self.quota_comes_back(now, name, Some(kind), over_by) {
+            return Err(refusal);
         }
         over_quota(format!(
             "capacity={wanted}; tenant {name} holds {holds} of {kind} and may hold {max} on this node \

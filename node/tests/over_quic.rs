@@ -288,6 +288,34 @@ async fn what_has_no_place_to_wait_at_the_node_waits_in_the_sdk() {
     world.stop().await;
 }
 
+/// The bytes are being scrubbed for as long as the test likes.
+#[tokio::test]
+async fn space_that_is_being_scrubbed_is_waited_for_by_a_client_with_patience() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let world = World::start(directory.path()).await;
+    let first = world.alloc(ARENA_BYTES, 60, 0).await.expect("granted");
+    world.memory.hold(Step::Release);
+    let freed = Request::LeaseFree(first.lease_id);
+    world.operator.lease(freed).await.expect("freed");
+    let refused = refusal(world.alloc(ARENA_BYTES, 60, 0).await);
+    assert_eq!(
+        (refused.error, refused.class),
+        (LeaseError::ResourceBusy, RefusalClass::Transient),
+        "{refused}"
+    );
+    assert!(refused.retry_after_ms.is_some(), "{refused}");
+    let too_much = refusal(world.alloc(ARENA_BYTES + 1, 60, 0).await);
+    assert_eq!(
+        (too_much.error, too_much.class),
+        (LeaseError::CapacityExceeded, RefusalClass::Permanent)
+    );
+    let patient = world.operator.patient(Duration::from_secs(120));
+    let asked = tokio::spawn(async move { patient.alloc(request(ARENA_BYTES, 60, 0)).await });
+    world.memory.let_go(Step::Release);
+    asked.await.expect("no panic").expect("granted when clean");
+    world.stop().await;
+}
+
 #[tokio::test]
 async fn a_cut_that_fails_fences_until_a_remediation_verifies() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -50,7 +50,7 @@ pub enum RefusalClass {
     Policy = 2,
 }
 
-/// A refusal: status, then TLVs 0x0A01 class, 0x0A02 message, 0x0A03 renewable-at.
+/// A refusal: status, then TLVs 0x0A01 class, 0x0A02 message, 0x0A03 renewable-at, 0x0A04 retry-after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The status word.
@@ -62,6 +62,8 @@ pub struct Refusal {
     pub message: String,
     /// 0x0A03.
     pub renewable_at_unix_ms: Option<u64>,
+    /// 0x0A04: when the same request probably works, in milliseconds from now. An estimate.
+    pub retry_after_ms: Option<u32>,
 }
 
 impl Refusal {
@@ -72,6 +74,7 @@ impl Refusal {
             class,
             message: message.into(),
             renewable_at_unix_ms: None,
+            retry_after_ms: None,
         }
     }
 }

@@ -49,11 +49,15 @@ fn read_refusal(error: LeaseError, r: &mut Reader<'_>) -> Decoded<Refusal> {
     let renewable_at_unix_ms = area.read(tag::REFUSAL_RENEWABLE_AT, |tlv| {
         tlv.fixed().map(u64::from_be_bytes)
     })?;
+    let retry_after_ms = area.read(tag::REFUSAL_RETRY_AFTER, |tlv| {
+        tlv.fixed().map(u32::from_be_bytes)
+    })?;
     Ok(Refusal {
         error,
         class,
         message: String::from(message),
         renewable_at_unix_ms,
+        retry_after_ms,
     })
 }
 
@@ -155,6 +159,10 @@ pub(crate) fn write_refusal(w: &mut Writer, refusal: &Refusal) {
         w.tlv_if(
             tag::REFUSAL_RENEWABLE_AT,
             refusal.renewable_at_unix_ms.map(u64::to_be_bytes),
+        );
+        w.tlv_if(
+            tag::REFUSAL_RETRY_AFTER,
+            refusal.retry_after_ms.map(u32::to_be_bytes),
         );
     });
 }

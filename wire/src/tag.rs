@@ -157,6 +157,8 @@ tags! {
     REFUSAL_MESSAGE = 0x0A02, "rejection reason";
     /// `u64`, milliseconds of wall clock.
     REFUSAL_RENEWABLE_AT = 0x0A03, "renewable at";
+    /// `u32`, milliseconds.
+    REFUSAL_RETRY_AFTER = 0x0A04, "retry after";
     /// `u128`, UTF-8; may repeat.
     INVENTORY_NAME = 0x0B01, "resource name";
     /// `u128, u64`; may repeat.

@@ -40,10 +40,12 @@ fn refused(refusal: Refusal) -> Failure {
         class,
         message,
         renewable_at_unix_ms,
+        retry_after_ms,
     } = refusal;
     let failure = Failure::new(error.into(), class, error.name(), message);
     Failure {
         renewable_at_unix_ms,
+        retry_after_ms,
         refused: Some(error),
         ..failure
     }

@@ -19,6 +19,7 @@ pub(crate) struct Failure {
     code: String,
     message: String,
     renewable_at_unix_ms: Option<u64>,
+    retry_after_ms: Option<u32>,
     /// The code of the node, if the node refused.
     refused: Option<LeaseError>,
     /// Whether to print nothing, because the reader has gone.
@@ -39,6 +40,7 @@ impl Failure {
             code,
             message,
             renewable_at_unix_ms: None,
+            retry_after_ms: None,
             refused: None,
             silent: false,
         }

@@ -20,6 +20,8 @@ struct Json<'a> {
     message: Cow<'a, str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     renewable_at_unix_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,6 +78,7 @@ impl Failure {
             },
             message: (&self.message).into(),
             renewable_at_unix_ms: self.renewable_at_unix_ms,
+            retry_after_ms: self.retry_after_ms,
         };
         serde_json::to_string(&json).unwrap_or_else(|_| r#"{"error":"failed"}"#.to_owned())
     }

@@ -66,6 +66,28 @@ fn a_renewal_that_comes_early_says_when() {
 }
 
 #[test]
+fn a_refusal_for_a_moment_says_for_how_long() {
+    let refusal = Refusal {
+        retry_after_ms: Some(1_250),
+        ..Refusal::new(
+            LeaseError::ResourceBusy,
+            RefusalClass::Transient,
+            "resource 1 is being cleaned",
+        )
+    };
+    let node = saying(Err(refusal));
+    let (status, object) = fails(
+        &node,
+        &format!("--patience-secs 0 lease renew {LEASE_TEXT}"),
+    );
+    assert_eq!((status, &object["retry_after_ms"]), (3, &json!(1_250)));
+    assert_eq!(
+        object["reason"],
+        json!({ "class": "transient", "code": "ResourceBusy" })
+    );
+}
+
+#[test]
 fn a_refusal_is_one_readable_line() {
     let node = saying(refuse(
         LeaseError::CapacityExceeded,

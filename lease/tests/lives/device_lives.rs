@@ -139,9 +139,9 @@ proptest! {
             match step {
                 Step::Ask(gib, slices, class) => {
                     let mut decided = decides(WHOLE, mode, &known, (gib, slices, class));
-                    let fits_empty = gib <= WHOLE.gib && slices.is_none_or(|it| it <= WHOLE.slices);
-                    let lacks_room = matches!(decided, Err(LeaseError::CapacityExceeded | LeaseError::ResourceBusy));
-                    if lacks_room && fits_empty && known.keys().any(|id| is_over(&mut world, *id)) {
+                    let mut stays = known.clone();
+                    stays.retain(|id, _| !is_over(&mut world, *id));
+                    if decided.is_err() && decides(WHOLE, mode, &stays, (gib, slices, class)).is_ok() {
                         decided = Err(LeaseError::ResourceBusy);
                     }
                     let ticket = world.ask(Request::LeaseAlloc(asked(gib, slices, class)));

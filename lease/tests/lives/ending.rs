@@ -51,7 +51,7 @@ fn the_bytes_stay_taken_until_they_are_scrubbed() {
     world.cut_ok(cut);
     assert_eq!(world.lease(freed).phase, LeasePhase::Freed);
     let early = world.ask(alloc(PAGE, 10, 0));
-    assert_eq!(world.refusal(early).error, LeaseError::CapacityExceeded);
+    assert_eq!(world.refusal(early).error, LeaseError::ResourceBusy);
     assert_eq!(world.refusal(early).class, RefusalClass::Transient);
     world.released();
     world.granted(16, 10, 0);

@@ -226,6 +226,9 @@ fn refusal(it: &Refusal) -> Lines {
     if let Some(at) = it.renewable_at_unix_ms {
         lines!(out, "", "renewable_at_unix_ms" = at);
     }
+    if let Some(after) = it.retry_after_ms {
+        lines!(out, "", "retry_after_ms" = after);
+    }
     out
 }
 

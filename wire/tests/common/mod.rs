@@ -790,12 +790,15 @@ fn refusal() -> impl Strategy<Value = Refusal> {
     (
         parts,
         text(REFUSAL_MESSAGE_BYTES_MAX),
-        option::of(any::<u64>()),
+        (option::of(any::<u64>()), option::of(any::<u32>())),
     )
-        .prop_map(|((error, class), message, renewable_at_unix_ms)| Refusal {
-            error,
-            class,
-            message,
-            renewable_at_unix_ms,
-        })
+        .prop_map(
+            |((error, class), message, (renewable_at_unix_ms, retry_after_ms))| Refusal {
+                error,
+                class,
+                message,
+                renewable_at_unix_ms,
+                retry_after_ms,
+            },
+        )
 }

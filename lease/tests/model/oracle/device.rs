@@ -94,15 +94,10 @@ impl Arena {
     }
 
     /// Why there is no room on a GPU.
-    pub(super) fn no_room_on_device(
-        &self,
-        capacity: u64,
-        wanted: &GpuTerms,
-        is_being_cleaned: bool,
-    ) -> LeaseError {
+    pub(super) fn no_room_on_device(&self, capacity: u64, wanted: &GpuTerms) -> LeaseError {
         let never = capacity > DEVICE_PAGES * PAGE || wanted.compute_slices > Some(SLICES);
         let alone = self.alone(wanted).unwrap() || self.has.values().any(|it| it.alone);
-        match (is_being_cleaned || self.shares() && alone) && !never {
+        match self.shares() && alone && !never {
             true => LeaseError::ResourceBusy,
             false => LeaseError::CapacityExceeded,
         }

@@ -265,10 +265,7 @@ impl Oracle {
     }
 
     pub(super) fn give_back(&mut self, lease: &Held) {
-        let owner = &mut self.arenas[lease.arena].owner;
-        let mine = owner.iter_mut().filter(|page| **page == Some(lease.id));
-        mine.for_each(|page| *page = None);
-        self.arenas[lease.arena].has.remove(&lease.id);
+        self.arenas[lease.arena].give_back(lease.id);
     }
 
     pub(super) fn unfence(&mut self, arena: usize) {

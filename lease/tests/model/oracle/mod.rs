@@ -324,6 +324,11 @@ impl Held {
         self.told_over || matches!(self.life, Life::Scrubbed | Life::Clean | Life::Fenced)
     }
 
+    /// It is over, and not clean yet.
+    fn leaves(&self) -> bool {
+        self.is_over() && matches!(self.life, Life::Scrubbed | Life::BeingCut)
+    }
+
     pub(crate) fn alive(&self) -> bool {
         self.life != Life::Clean
     }
@@ -448,6 +453,12 @@ impl Arena {
         }
         let runs = self.owner.split(Option::is_some);
         runs.map(|run| run.len() as u64 * PAGE).max().unwrap_or(0)
+    }
+
+    fn give_back(&mut self, id: LeaseId) {
+        let mine = self.owner.iter_mut().filter(|page| **page == Some(id));
+        mine.for_each(|page| *page = None);
+        self.has.remove(&id);
     }
 
     pub(crate) fn available(&self) -> u64 {

@@ -51,14 +51,16 @@ impl Oracle {
         } else if self.transport(at, wanted).is_none() {
             Err(LeaseError::InvalidArgs)
         } else if self.most(at, wanted) < wanted.capacity {
+            let mut others = 0..self.arenas.len();
+            let comes_back = others.any(|it| {
+                let other = &self.arenas[it];
+                let any = wanted.resource_id.is_none() && of_kind(other) && !other.fenced();
+                let may = it == at || any && self.transport(it, wanted).is_some();
+                may && self.most_of(&self.when_clean(it), wanted) >= wanted.capacity
+            });
             Err(match gpu {
-                Some(gpu) => {
-                    let mut its = self.leases.iter().filter(|lease| lease.arena == at);
-                    let is_being_cleaned = its.any(|it| {
-                        it.is_over() && matches!(it.life, Life::Scrubbed | Life::BeingCut)
-                    });
-                    arena.no_room_on_device(wanted.capacity, gpu, is_being_cleaned)
-                }
+                _ if comes_back => LeaseError::ResourceBusy,
+                Some(gpu) => arena.no_room_on_device(wanted.capacity, gpu),
                 None => LeaseError::CapacityExceeded,
             })
         } else {
@@ -68,12 +70,24 @@ impl Oracle {
 
     /// The most that this request could get of the arena now.
     fn most(&self, at: usize, wanted: &LeaseAllocRequest) -> u64 {
-        let arena = &self.arenas[at];
+        self.most_of(&self.arenas[at], wanted)
+    }
+
+    fn most_of(&self, arena: &Arena, wanted: &LeaseAllocRequest) -> u64 {
         let Some(gpu) = wanted.terms.gpu() else {
             return arena.longest();
         };
         let shared = arena.alone(gpu) == Ok(false);
         arena.most_of_device(shared, gpu.compute_slices) * PAGE
+    }
+
+    /// The arena as it is when every lease of it that is over is clean.
+    fn when_clean(&self, at: usize) -> Arena {
+        let mut arena = self.arenas[at].clone();
+        let its = self.leases.iter().filter(|it| it.arena == at);
+        its.filter(|it| it.leaves())
+            .for_each(|it| arena.give_back(it.id));
+        arena
     }
 
     /// Order: arenas that fit tightest, then looser ones, then those that cannot now, then those that never can.
@@ -200,12 +214,20 @@ impl Oracle {
         let held: u64 = of_memory.map(|lease| lease.extent.length).sum();
         let most = self.limits.tenant_bytes;
         let memory = wanted.resource_type() == ResourceType::Mem;
+        let leaving = || its().filter(|lease| lease.leaves());
+        let leaving_memory =
+            leaving().filter(|lease| self.arenas[lease.arena].kind == ResourceType::Mem);
+        let comes_back: u64 = leaving_memory.map(|lease| lease.extent.length).sum();
+        let over = |enough_comes_back| match enough_comes_back {
+            true => Err(LeaseError::ResourceBusy),
+            false => Err(LeaseError::CapacityExceeded),
+        };
         if its().count() >= self.limits.tenant_leases {
-            Err(LeaseError::CapacityExceeded)
+            over(its().count() - leaving().count() < self.limits.tenant_leases)
         } else if alive().count() >= self.limits.leases {
             Err(LeaseError::Unavailable)
         } else if memory && held.saturating_add(wanted.capacity) > most {
-            Err(LeaseError::CapacityExceeded)
+            over((held - comes_back).saturating_add(wanted.capacity) <= most)
         } else {
             Ok(())
         }

@@ -300,6 +300,7 @@ pub(crate) fn refusals(c: &mut Vec<Case>) {
         let mut refusal = Refusal::new(*error, class, format!("{error}: what to do next, é"));
         refusal.renewable_at_unix_ms =
             (*error == LeaseError::RenewTooEarly).then_some(1_800_000_048_003);
+        refusal.retry_after_ms = (*error == LeaseError::ResourceBusy).then_some(0x0102_0304);
         let name = format!(
             "refusal_{:02}_{}",
             *error as u16,

@@ -1,0 +1,156 @@
+//! What comes back soon: the parts of leases that are over and are being cleaned. A request that such a part can meet
+//! is refused for a moment only, with the time until which cleaning probably takes.
+
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use core::time::Duration;
+
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, Refusal, ResourceId, ResourceType};
+
+use crate::{LeaseTable, Now, State, lease::Lease, resource::Resource, room::Need, standing::busy};
+
+/// The bounds of the time that a client is told to wait before it asks again.
+const RETRY_AFTER_MIN: Duration = Duration::from_millis(20);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// How long the cleaning of an amount took the last time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    amount: u64,
+    took: Duration,
+}
+
+impl Pace {
+    /// `None`: nothing was cleaned.
+    pub(crate) fn new(amount: u64, took: Duration) -> Option<Self> {
+        (amount > 0).then_some(Self { amount, took })
+    }
+
+    fn expects(self, amount: u64) -> Duration {
+        let nanos = self.took.as_nanos().saturating_mul(amount.into()) / u128::from(self.amount);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+impl Lease {
+    /// Whether the lease is over, and its part is free as soon as it is clean.
+    fn leaves(&self) -> bool {
+        // A lease that was over in an earlier run is cut once more first.
+        self.state == State::Releasing || self.state == State::Cutting && self.told_over
+    }
+
+    /// For how long its part has been cleaned.
+    pub(crate) fn cleaned_for(&self, now: Now) -> Duration {
+        let since = self.end.as_deref().map_or(0, |end| end.at_unix_ms);
+        match since {
+            0 => Duration::ZERO,
+            since => Duration::from_millis(now.unix_ms.saturating_sub(since)),
+        }
+    }
+}
+
+impl LeaseTable {
+    /// The refusal of a request that one of these resources can meet once leases that are over are cleaned. `None`:
+    /// none can.
+    pub(crate) fn comes_back(
+        &self,
+        now: Now,
+        fitting: &[&Resource],
+        request: &LeaseAllocRequest,
+    ) -> Option<Refusal> {
+        let leaving = self.leaving();
+        let soonest = fitting.iter().filter_map(|it| {
+            let of_it = leaving.get(&it.id)?;
+            Some((returns_in(now, it, it.need(request), of_it)?, it.id))
+        });
+        let (after, id) = soonest.min()?;
+        Some(refusal(after, format!("resource {id} is being cleaned")))
+    }
+
+    /// The refusal of a request that a quota allows once leases of the tenant that are over are cleaned. `None`: it
+    /// does not allow it then either. `wanted`: the kind and the amount; `None`, if leases are counted.
+    pub(crate) fn quota_comes_back(
+        &self,
+        now: Now,
+        tenant: &str,
+        wanted: Option<ResourceType>,
+        over_by: u64,
+    ) -> Option<Refusal> {
+        let leaving = self.leaving();
+        let leaving = leaving
+            .values()
+            .flatten()
+            .filter(|it| *it.tenant == *tenant);
+        let mut parts: Vec<(Duration, u64)> = match wanted {
+            Some(kind) => leaving
+                .filter(|it| it.kind == kind)
+                .map(|it| (self.left(now, it), it.placement.amount()))
+                .collect(),
+            None => leaving.map(|it| (self.left(now, it), 1)).collect(),
+        };
+        parts.sort_unstable();
+        let mut back = 0_u64;
+        let enough = parts.into_iter().find(|(_, amount)| {
+            back = back.saturating_add(*amount);
+            back >= over_by
+        });
+        let (after, _) = enough?;
+        Some(refusal(
+            after,
+            format!("what tenant {tenant} held is being cleaned"),
+        ))
+    }
+
+    /// The leases that are over and not clean, by resource.
+    fn leaving(&self) -> BTreeMap<ResourceId, Vec<&Lease>> {
+        let mut leaving: BTreeMap<ResourceId, Vec<&Lease>> = BTreeMap::new();
+        let counted = |it: (State, bool)| self.census.get(&it).is_some_and(|count| *count > 0);
+        let some_leave = [false, true].map(|told_over| counted((State::Releasing, told_over)));
+        // Most refusals need no look at every lease.
+        if some_leave != [false; 2] || counted((State::Cutting, true)) {
+            for lease in self.leases.values().filter(|it| it.leaves()) {
+                leaving.entry(lease.resource_id).or_default().push(lease);
+            }
+        }
+        leaving
+    }
+
+    fn left(&self, now: Now, lease: &Lease) -> Duration {
+        let resource = self.resources.get(&lease.resource_id);
+        left(now, resource.and_then(|it| it.pace), lease)
+    }
+}
+
+/// When enough of these leases are cleaned for the need, the soonest first.
+fn returns_in(now: Now, of: &Resource, need: Need, leaving: &[&Lease]) -> Option<Duration> {
+    let mut soonest: Vec<(Duration, LeaseId, &Lease)> = leaving
+        .iter()
+        .map(|it| (left(now, of.pace, it), it.id, *it))
+        .collect();
+    soonest.sort_unstable_by_key(|&(left, id, _)| (left, id));
+    let mut room = of.free.clone();
+    let enough = soonest.into_iter().find(|(_, _, lease)| {
+        room.give_back(&lease.placement);
+        room.most(need) >= need.amount
+    });
+    enough.map(|(left, ..)| left)
+}
+
+/// How long cleaning probably takes from now on. Beyond what is known of the resource: as long again as it has taken.
+fn left(now: Now, pace: Option<Pace>, lease: &Lease) -> Duration {
+    let so_far = lease.cleaned_for(now);
+    let expected = pace.map(|it| it.expects(lease.placement.amount()));
+    let left = expected.and_then(|it| it.checked_sub(so_far));
+    left.filter(|it| !it.is_zero())
+        .unwrap_or(so_far)
+        .clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX)
+}
+
+fn refusal(after: Duration, what: String) -> Refusal {
+    let after_ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+    Refusal {
+        retry_after_ms: Some(after_ms),
+        ..busy(format!(
+            "{what} after a lease that is over: ask again in about {after_ms} ms"
+        ))
+    }
+}
