@@ -47,10 +47,11 @@ TYPES = {1: "cpu", 2: "mem", 3: "block", 4: "net", 5: "gpu", 0x10: "scheduler", 
 KNOWN_TAGS = {*range(0x0101, 0x0105), *range(0x0201, 0x020D), 0x0210, *range(0x0301, 0x030A), 0x0310, 0x0311,
               *range(0x0401, 0x0409), 0x0410, 0x0411, 0x0412, *range(0x0501, 0x0508), *range(0x0601, 0x0606),
               *range(0x0901, 0x090E), 0x0910,
-              0x0A01, 0x0A02, 0x0A03, 0x0A04, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C04)}
+              0x0A01, 0x0A02, 0x0A03, 0x0A04, *range(0x0B01, 0x0B0A), *range(0x0C01, 0x0C05)}
 MAX_PAYLOAD = 65_536
 QUEUE_PAIRS_MAX = 8
 PROOF_STEPS_MAX = 64
+CLEANING_STEPS_MAX = 16
 CPU_RANGES_MAX = 4_096
 NVMEOF_TRANSPORT = {1: "rdma", 3: "tcp"}
 NQN = re.compile(r"nqn\.[0-9]{4}-(0[1-9]|1[0-2])\.[A-Za-z0-9][-A-Za-z0-9._:+=@]*", re.ASCII)
@@ -506,7 +507,8 @@ def read_end(area):
     need(len(end) >= 9 and end[8] < len(CAUSE), "InvalidIntent")
     out += [("end.at_unix_ms", number(end[:8])), ("end.cause", CAUSE[end[8]])]
     out += present([("end.by", short_text(end[9:], 64) if end[9:] else None)])
-    return out + numbered("end.proof", map(read_step, area.several(0x0C03, PROOF_STEPS_MAX)))
+    out += numbered("end.proof", map(read_step, area.several(0x0C03, PROOF_STEPS_MAX)))
+    return out + numbered("end.cleaning", map(read_step, area.several(0x0C04, CLEANING_STEPS_MAX)))
 
 
 def read_step(value):
@@ -902,12 +904,13 @@ def make_end(v):
         return out
     by = text_bytes(end["by"]) if "by" in end else b""
     out += tlv(0x0C02, be(end["at_unix_ms"], 8) + bytes([CAUSE.index(end["cause"])]) + by)
-    return out + b"".join(map(make_step, items(end, "proof")))
+    steps = [make_step(0x0C03, step) for step in items(end, "proof")]
+    return out + b"".join(steps + [make_step(0x0C04, step) for step in items(end, "cleaning")])
 
 
-def make_step(v):
+def make_step(tag, v):
     name = text_bytes(v["step"])
-    return tlv(0x0C03, be(v["took_us"], 4) + bytes([len(name)]) + name + text_bytes(v["found"]))
+    return tlv(tag, be(v["took_us"], 4) + bytes([len(name)]) + name + text_bytes(v["found"]))
 
 
 def make_flat(v):

@@ -1,11 +1,12 @@
 //! The arena as a store of leases: it knows the extent of each lease and scrubs it for the next one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
     AllocationMode, BindError, BindOrder, BindingId, Custody, Durability, FenceScope, Lookup,
-    NotFree, Offer, Placement, StepError,
+    NotFree, Offer, Placement, Proof, StepError,
 };
 use fabricbios_wire::{LeaseId, ResourceId, Transport};
 
@@ -95,24 +96,26 @@ impl Store for ArenaStore {
         binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         let Some(extent) = placement.map(Placement::extent) else {
-            return Ok(());
+            return Ok(Proof::default());
         };
         self.arena.check_extent(extent)?;
         if self.custody().find(binding_id.lease_id) == Lookup::Released {
-            return Ok(());
+            return Ok(Proof::default());
         }
         let failed =
             |detail: String| StepError::new("release", format_args!("{binding_id}: {detail}"));
         let checked = self.custody().check(binding_id.lease_id, extent);
         checked.map_err(|why| failed(format!("asked to release {extent:?}, but {why}")))?;
+        let began = Instant::now();
         let scrubbed = self.arena.scrub(extent.offset, extent.length, progress);
         scrubbed.map_err(|outside| {
             StepError::new("zero arena", format_args!("{binding_id}: {outside}"))
         })?;
         self.custody().release(binding_id.lease_id);
-        Ok(())
+        let found = format_args!("{} bytes overwritten with zeroes", extent.length);
+        Ok(Proof::of("zero memory", began.elapsed(), found))
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
@@ -174,9 +177,10 @@ mod tests {
         let other = store.release(second.binding_id, Some(&FIRST.into()), &|| ());
         assert!(other.unwrap_err().detail.contains("of lease"));
         assert_eq!(begins_with(&store), 7);
-        store
-            .release(first.binding_id, Some(&FIRST.into()), &|| ())
-            .unwrap();
+        let released = store.release(first.binding_id, Some(&FIRST.into()), &|| ());
+        let cleaned = released.unwrap().to_string();
+        let bytes = format!("zero memory {} bytes overwritten", FIRST.length);
+        assert!(cleaned.contains(&bytes), "{cleaned}");
         assert_eq!(begins_with(&store), 0);
         store.open(&second).unwrap();
     }

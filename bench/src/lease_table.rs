@@ -296,8 +296,11 @@ impl Subject {
         self.table
             .on_report(self.now, self.now.boot, Report::Cut(binding_id, Ok(proof)));
         self.drop_effects();
-        self.table
-            .on_report(self.now, self.now.boot, Report::Release(binding_id, Ok(())));
+        self.table.on_report(
+            self.now,
+            self.now.boot,
+            Report::Release(binding_id, Ok(Proof::default())),
+        );
         self.drop_effects();
     }
 }

@@ -48,6 +48,8 @@ struct EndJson<'a> {
     ended_by: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     proof: Vec<StepJson<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cleaning: Vec<StepJson<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -211,6 +213,7 @@ impl<'a> From<&'a LeaseEnd> for EndJson<'a> {
             end_cause: end.cause.name(),
             ended_by: end.by.as_deref(),
             proof: end.proof.iter().map(step).collect(),
+            cleaning: end.cleaning.iter().map(step).collect(),
         }
     }
 }

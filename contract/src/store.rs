@@ -2,7 +2,9 @@
 
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
-use fabricbios_lease::{BindError, BindOrder, BindingId, Condition, Extent, Placement, StepError};
+use fabricbios_lease::{
+    BindError, BindOrder, BindingId, Condition, Extent, Placement, Proof, StepError,
+};
 use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
@@ -39,8 +41,9 @@ pub trait Store: Send + Sync + 'static {
     /// Some of the part stays.
     fn forget(&self, binding_id: BindingId, placement: &Placement) -> Result<(), StepError>;
 
-    /// After every path was removed: cleans the part and takes it back, once. `placement` is absent if it is not on
-    /// record. `progress` is called at least every 16 MiB.
+    /// After every path was removed: cleans the part and takes it back, once, and says what was cleaned, how much and how;
+    /// nothing of a part that is not there any more. `placement` is absent if it is not on record. `progress` is called at
+    /// least every 16 MiB.
     ///
     /// # Errors
     /// The part is not clean; no other lease gets it.
@@ -49,7 +52,7 @@ pub trait Store: Send + Sync + 'static {
         binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError>;
+    ) -> Result<Proof, StepError>;
 
     /// Every lease that has something in the store, also of an earlier process and half made parts.
     ///

@@ -10,7 +10,7 @@ use fabricbios_cgroup::{LEASE, Limits, Root, described, end_processes};
 use fabricbios_contract::{Part, Store, TellCondition, stray_binding_id};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, CoreGroup, Custody, Lookup, Placement, StepError,
+    BindError, BindOrder, BindingId, CoreGroup, Custody, Lookup, Placement, Proof, StepError,
 };
 use fabricbios_wire::{CpuIsolationClass, CpuPartition, LeaseId, ResourceId};
 use nix::errno::Errno;
@@ -149,7 +149,7 @@ impl CpuStore {
             })
         };
         let released: Vec<_> = leases.iter().map(release).collect();
-        released.into_iter().collect()
+        released.into_iter().try_for_each(|it| it.map(drop))
     }
 
     /// Why there are no exclusive leases here; `None`: there are.
@@ -558,10 +558,10 @@ impl Store for CpuStore {
         binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         let lease = binding_id.lease_id;
         if self.turn().find(lease) == Lookup::Released {
-            return Ok(());
+            return Ok(Proof::default());
         }
         // A path has done so already, unless none was ever bound. The wait is without the lock.
         if let Some(below) = self.root().find("remove lease", lease)? {
@@ -586,7 +586,9 @@ impl Store for CpuStore {
         let mut turn = self.turn();
         self.set_shared(&BTreeSet::new())?;
         turn.release(lease);
-        Ok(())
+        Ok(Proof::nothing_to_clean(
+            "cores keep no bytes; the lease's processes have ended and its control group is removed",
+        ))
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

@@ -19,7 +19,7 @@ use fabricbios_contract::{
 };
 use fabricbios_cpu::{CpuConfig, CpuEnd, CpuPath, CpuStore, Limits, Root, Topology, Wanted};
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, StepError,
+    BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, Proof, StepError,
 };
 use fabricbios_wire::{
     Binding, CpuBinding, CpuIsolationClass, CpuPartition, CpuQuota, CpuTerms, Generation, LeaseId,
@@ -178,7 +178,7 @@ impl World {
         proof.steps().iter().map(|it| it.step.clone()).collect()
     }
 
-    fn release(&self, order: &BindOrder) -> Result<(), StepError> {
+    fn release(&self, order: &BindOrder) -> Result<Proof, StepError> {
         self.provider
             .release(order.binding_id, order.placement.clone(), &|| ())
     }
@@ -357,7 +357,8 @@ fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
         assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "1");
         let refused = world.enter(1, &second, "red").unwrap_err();
         assert!(matches!(refused, LocalRefusal::NotActive(_)), "{refused}");
-        world.release(&lease).unwrap();
+        let cleaned = world.release(&lease).unwrap().to_string();
+        assert!(cleaned.contains("nothing to clean"), "{cleaned}");
         assert_eq!(world.kernel.groups(), ["nodes", ROOT, "nodes/fb/shared"]);
         assert_eq!(world.kernel.text("cpuset.cpus.effective"), "0-5");
         let told = world.told.0.lock().unwrap();

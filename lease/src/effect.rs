@@ -136,8 +136,8 @@ pub enum Report {
     CutMoves(BindingId),
     /// A release progresses.
     ReleaseProgress(BindingId),
-    /// Of [`Order::Release`].
-    Release(BindingId, Result<(), StepError>),
+    /// Of [`Order::Release`]; `Ok` says what was cleaned, how much and how.
+    Release(BindingId, Result<Proof, StepError>),
     /// Of [`Order::Reset`].
     Reset(ResourceId, Result<(), StepError>),
     /// The health of a resource has changed, for inventories; and leases may be lost.

@@ -235,6 +235,7 @@ impl Lease {
             cause,
             by,
             proof,
+            cleaning: Vec::new(),
         }));
     }
 

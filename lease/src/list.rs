@@ -43,6 +43,7 @@ impl LeaseTable {
             info.intent = None;
             if let Some(end) = &mut info.end {
                 end.proof.clear();
+                end.cleaning.clear();
             }
             Some(info)
         };

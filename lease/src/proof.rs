@@ -1,4 +1,4 @@
-//! The proof that a cut ended access.
+//! The proof that a cut ended access, and what was cleaned after it.
 
 use alloc::{string::String, vec::Vec};
 use core::{fmt, time::Duration};
@@ -6,7 +6,7 @@ use core::{fmt, time::Duration};
 use fabricbios_wire::{PROOF_STEPS_MAX, ProofStep};
 use serde::{Deserialize, Serialize};
 
-/// The steps and checks of a cut, in order. The first [`PROOF_STEPS_MAX`] steps are kept.
+/// The steps and checks of a cut or of a cleaning, in order. The first [`PROOF_STEPS_MAX`] steps are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof(Vec<ProofStep>);
 
@@ -14,9 +14,21 @@ impl Proof {
     /// A proof that no access was there, with the reason.
     #[must_use]
     pub fn nothing_to_cut(why: impl fmt::Display) -> Self {
+        Self::of("nothing to cut:", Duration::ZERO, why)
+    }
+
+    /// Of one step, see [`Proof::add`].
+    #[must_use]
+    pub fn of(step: impl Into<String>, took: Duration, found: impl fmt::Display) -> Self {
         let mut proof = Self::default();
-        proof.add("nothing to cut:", Duration::ZERO, why);
+        proof.add(step, took, found);
         proof
+    }
+
+    /// That a part keeps nothing of its lease, with the reason.
+    #[must_use]
+    pub fn nothing_to_clean(why: impl fmt::Display) -> Self {
+        Self::of("nothing to clean:", Duration::ZERO, why)
     }
 
     /// Adds the next step. `found`: the answer of the system; empty if the step has none.

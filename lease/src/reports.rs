@@ -186,14 +186,17 @@ impl LeaseTable {
         &mut self,
         now: Now,
         binding_id: BindingId,
-        outcome: Result<(), StepError>,
+        outcome: Result<Proof, StepError>,
     ) {
         let expected = [State::Releasing, State::Fenced];
         let Some(lease) = self.waiting_for(binding_id, "released", &expected) else {
             return;
         };
+        if let (Ok(cleaning), Some(end)) = (&outcome, &mut lease.end) {
+            end.cleaning = cleaning.steps().to_vec();
+        }
         match (lease.state, outcome) {
-            (State::Releasing, Ok(())) => {
+            (State::Releasing, Ok(_)) => {
                 let pace = Pace::new(lease.placement.amount(), lease.cleaned_for(now));
                 if lease.step(Event::Released) {
                     if let Some(of) = self.resources.get_mut(&binding_id.resource_id) {
@@ -205,7 +208,7 @@ impl LeaseTable {
             (State::Releasing, Err(error)) => {
                 self.fence(now, binding_id.lease_id, Event::ReleaseFailed, error);
             }
-            (_fenced, Ok(())) if lease.fenced_by_release => self.released_late(now, binding_id),
+            (_fenced, Ok(_)) if lease.fenced_by_release => self.released_late(now, binding_id),
             _ => self.note(Note::Stale(binding_id, "released")),
         }
     }

@@ -377,6 +377,7 @@ fn ended_for(cause: EndCause, at_unix_ms: u64) -> Box<LeaseEnd> {
         cause,
         by: None,
         proof: Vec::new(),
+        cleaning: Vec::new(),
     })
 }
 

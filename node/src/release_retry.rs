@@ -10,7 +10,7 @@ use std::{
 };
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{BindingId, Placement, Report};
+use fabricbios_lease::{BindingId, Placement, Proof, Report};
 
 use crate::dispatcher::OnReport;
 
@@ -59,7 +59,7 @@ fn work(
         let released = provider.release(*binding_id, placement.clone(), &|| ());
         if released.is_ok() {
             // No tenant waits for it any more: the owner is the node.
-            on_report(None, Report::Release(*binding_id, Ok(())));
+            on_report(None, Report::Release(*binding_id, Ok(Proof::default())));
         }
         released.is_ok()
     };
@@ -110,7 +110,10 @@ mod tests {
         release_retry.try_later(binding_id, placement);
         memory.wait_for(Step::Release, 1);
         memory.fail(Step::Release, false);
-        assert_eq!(told.recv().unwrap(), Report::Release(binding_id, Ok(())));
+        assert_eq!(
+            told.recv().unwrap(),
+            Report::Release(binding_id, Ok(Proof::default()))
+        );
     }
 
     #[test]

@@ -26,8 +26,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use fabricbios_lease::{Condition, Custody, Extent};
+use fabricbios_lease::{Condition, Custody, Extent, Proof};
 use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
@@ -182,7 +183,7 @@ impl Device {
         lease: LeaseId,
         given: Option<Extent>,
         progress: &dyn Fn(),
-    ) -> Result<(), String> {
+    ) -> Result<Proof, String> {
         let uuid = self.uuid(lease);
         let active = self.control.find(&uuid)?.filter(|found| found.is_active);
         let found = match active {
@@ -195,11 +196,18 @@ impl Device {
         }
         run(&self.supervisor, &PoolCall::Unmap { uuid }, progress)?;
         passed("unmap volume");
-        if let (Some(extent), Some(_)) = (found.or(given), &self.record) {
-            self.zero(extent, progress)?;
-        }
+        let cleaned = match (found.or(given), &self.record) {
+            (_, None) => Proof::nothing_to_clean("the pool is read-only"),
+            (None, _) => Proof::default(),
+            (Some(extent), _) => {
+                let began = Instant::now();
+                self.zero(extent, progress)?;
+                let found = format!("{} bytes zeroed, samples read back", extent.length);
+                Proof::of("zero blocks", began.elapsed(), found)
+            }
+        };
         self.held().forget(lease);
-        Ok(())
+        Ok(cleaned)
     }
 
     /// See [`crate::Pool::grants`].

@@ -15,8 +15,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use fabricbios_lease::{AllocationMode, Condition};
+use fabricbios_lease::{AllocationMode, Condition, Extent, Proof};
 use fabricbios_wire::LeaseId;
 
 use crate::health::Check;
@@ -157,16 +158,24 @@ impl Directory {
     }
 
     /// Unlinks the names without following links.
-    pub(crate) fn destroy(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), String> {
+    pub(crate) fn destroy(
+        &self,
+        lease: LeaseId,
+        given: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<Proof, String> {
         is_same(&self.path, self.identity)?;
         let names = [volume::name(lease), volume::unfinished_name(lease)];
         let call = PoolCall::Remove {
             directory: (&self.path).into(),
             names: names.map(OsString::from).into(),
         };
+        let began = Instant::now();
         run(&self.supervisor, &call, progress)?;
         self.known().remove(&lease);
-        Ok(())
+        let bytes = given.map_or(String::new(), |it| format!("{} bytes: ", it.length));
+        let found = format!("{bytes}file removed; the file of a lease begins with zeroes");
+        Ok(Proof::of("remove volume", began.elapsed(), found))
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use fabricbios_contract::Volume;
 use fabricbios_helper::{Handler, Supervisor};
-use fabricbios_lease::{AllocationMode, Condition, Extent, StepError};
+use fabricbios_lease::{AllocationMode, Condition, Extent, Proof, StepError};
 use fabricbios_wire::{LeaseId, NodeId};
 
 use device::Device;
@@ -205,16 +205,16 @@ impl Pool {
         lease: LeaseId,
         extent: Option<Extent>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         let failed = |why| StepError::new("destroy volume", format!("lease {lease}: {why}"));
         if let Some(extent) = extent {
             self.facts.admits(extent).map_err(failed)?;
         }
         let result = match &self.kind {
-            Kind::Directory(pool) => pool.destroy(lease, progress),
+            Kind::Directory(pool) => pool.destroy(lease, extent, progress),
             Kind::Device(pool) => pool.destroy(lease, extent, progress),
         };
-        let result = result.inspect(|()| passed("destroy volume"));
+        let result = result.inspect(|_| passed("destroy volume"));
         self.health.note(result.map_err(failed))
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use fabricbios_helper::{Program, Supervisor};
-use fabricbios_lease::{AllocationMode, Condition, Extent, StepError};
+use fabricbios_lease::{AllocationMode, Condition, Extent, Proof, StepError};
 use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_wire::{LeaseId, NodeId};
 use tempfile::TempDir;
@@ -70,7 +70,7 @@ fn names(place: &TempDir) -> Vec<String> {
     names
 }
 
-fn destroy(pool: &Pool) -> Result<(), StepError> {
+fn destroy(pool: &Pool) -> Result<Proof, StepError> {
     pool.destroy(LEASE, Some(EXTENT), &|| ())
 }
 
@@ -130,7 +130,9 @@ fn the_next_volume_has_nothing_of_the_one_before() {
     let volume = pool.create(LEASE, EXTENT).unwrap();
     fs::write(&volume.path, vec![0xEE; 1 << 20]).unwrap();
     let mut still_open = File::open(&volume.path).unwrap();
-    destroy(&pool).unwrap();
+    let cleaned = destroy(&pool).unwrap().to_string();
+    let bytes = format!("{} bytes: file removed", EXTENT.length);
+    assert!(cleaned.contains(&bytes), "{cleaned}");
     assert!(!volume.path.exists());
     assert_eq!(pool.leases().unwrap(), []);
     let next = pool.create(LeaseId(0xA2), EXTENT).unwrap();

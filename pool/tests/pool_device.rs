@@ -50,7 +50,9 @@ fn each_lease_has_its_own_blocks_and_the_next_one_reads_zeros() {
         "nobody's is left alone"
     );
     drop(first);
-    destroy(&pool, 1, here).unwrap();
+    let cleaned = destroy(&pool, 1, here).unwrap().to_string();
+    let bytes = format!("zero blocks {} bytes zeroed", here.length);
+    assert!(cleaned.contains(&bytes), "{cleaned}");
     assert!(all(&disk.bytes(here), 0));
     assert!(second.is_all(0x22));
     assert_eq!(pool.leases().unwrap(), [lease(2)]);

@@ -46,7 +46,7 @@ pub struct LeaseInfo {
     pub binding: Binding,
     /// 0x0C01: the tenant. Told to operators only; a tenant sees only its own leases.
     pub tenant: Option<String>,
-    /// 0x0C02 and 0x0C03: the end of the lease. Absent before. Boxed: of a million leases most have not ended.
+    /// 0x0C02 to 0x0C04: the end of the lease. Absent before. Boxed: of a million leases most have not ended.
     pub end: Option<Box<LeaseEnd>>,
 }
 
@@ -62,6 +62,10 @@ pub struct LeaseEnd {
     pub by: Option<String>,
     /// The steps of the cut, in order; empty in lists and for a lease that was not cut.
     pub proof: Vec<ProofStep>,
+    /// What was cleaned after the cut, how much and how, in order; empty before the part is clean, and in lists. Not on
+    /// record: a node that was restarted since does not tell it.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub cleaning: Vec<ProofStep>,
 }
 
 /// The cause of an end. The phase is separate: a lease whose term ran out and whose cut failed has the
@@ -103,6 +107,9 @@ pub struct ProofStep {
 
 /// Most steps in the proof of one cut.
 pub const PROOF_STEPS_MAX: usize = 64;
+
+/// Most steps of the cleaning after one lease.
+pub const CLEANING_STEPS_MAX: usize = 16;
 
 /// Longest name of a step, bytes.
 pub const PROOF_STEP_BYTES_MAX: usize = 64;

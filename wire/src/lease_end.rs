@@ -1,10 +1,10 @@
-//! The end of a lease, and the proof of its cut: TLVs 0x0C01 to 0x0C03 of a lease (layout ours).
+//! The end of a lease, and the proof of its cut: TLVs 0x0C01 to 0x0C04 of a lease (layout ours).
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 
 use crate::{
-    EndCause, LeaseEnd, PROOF_FOUND_BYTES_MAX, PROOF_STEP_BYTES_MAX, PROOF_STEPS_MAX, ProofStep,
-    TENANT_BYTES_MAX,
+    CLEANING_STEPS_MAX, EndCause, LeaseEnd, PROOF_FOUND_BYTES_MAX, PROOF_STEP_BYTES_MAX,
+    PROOF_STEPS_MAX, ProofStep, TENANT_BYTES_MAX,
     read::Decoded,
     tag,
     tlv::{Tlv, TlvArea},
@@ -16,13 +16,15 @@ pub(crate) fn find_tenant(area: &TlvArea<'_>) -> Decoded<Option<String>> {
     Ok(tenant.map(String::from))
 }
 
-/// Steps of a proof without an end are skipped.
+/// Steps without an end are skipped.
 pub(crate) fn find(area: &TlvArea<'_>) -> Decoded<Option<Box<LeaseEnd>>> {
     let Some(mut end) = area.read(tag::LEASE_END, read_end)? else {
         return Ok(None);
     };
     let steps = area.find_all(tag::LEASE_PROOF_STEP, PROOF_STEPS_MAX)?;
     end.proof = steps.iter().map(read_step).collect::<Decoded<_>>()?;
+    let steps = area.find_all(tag::LEASE_CLEANING_STEP, CLEANING_STEPS_MAX)?;
+    end.cleaning = steps.iter().map(read_step).collect::<Decoded<_>>()?;
     Ok(Some(Box::new(end)))
 }
 
@@ -38,6 +40,7 @@ fn read_end(tlv: &Tlv<'_>) -> Decoded<LeaseEnd> {
             .ok_or_else(|| tlv.unknown_value(8, "cause", "0 to 7", cause))?,
         by: (!by.is_empty()).then(|| String::from(by)),
         proof: Vec::new(),
+        cleaning: Vec::new(),
     })
 }
 
@@ -69,12 +72,22 @@ pub(crate) fn write(w: &mut Writer, tenant: Option<&str>, end: Option<&LeaseEnd>
     let by = end.by.as_deref().unwrap_or_default();
     value.extend(cut(by, TENANT_BYTES_MAX).as_bytes());
     w.tlv(tag::LEASE_END, &value);
-    for step in end.proof.iter().take(PROOF_STEPS_MAX) {
+    write_steps(w, tag::LEASE_PROOF_STEP, &end.proof, PROOF_STEPS_MAX);
+    write_steps(
+        w,
+        tag::LEASE_CLEANING_STEP,
+        &end.cleaning,
+        CLEANING_STEPS_MAX,
+    );
+}
+
+fn write_steps(w: &mut Writer, tag: u16, steps: &[ProofStep], max: usize) {
+    for step in steps.iter().take(max) {
         let name = cut(&step.step, PROOF_STEP_BYTES_MAX);
         let mut value = step.took_us.to_be_bytes().to_vec();
         value.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
         value.extend(name.as_bytes());
         value.extend(cut(&step.found, PROOF_FOUND_BYTES_MAX).as_bytes());
-        w.tlv(tag::LEASE_PROOF_STEP, &value);
+        w.tlv(tag, &value);
     }
 }

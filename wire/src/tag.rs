@@ -186,4 +186,6 @@ tags! {
     LEASE_END = 0x0C02, "end";
     /// `u32, u8`, UTF-8, UTF-8, [`crate::ProofStep`]; may repeat.
     LEASE_PROOF_STEP = 0x0C03, "step of the proof";
+    /// As [`LEASE_PROOF_STEP`]; may repeat.
+    LEASE_CLEANING_STEP = 0x0C04, "step of the cleaning";
 }

@@ -250,7 +250,8 @@ fn the_largest_answers_fit_a_frame() {
             at_unix_ms: 1,
             cause: EndCause::Revoked,
             by: Some("o".repeat(TENANT_BYTES_MAX)),
-            proof: vec![step; PROOF_STEPS_MAX],
+            proof: vec![step.clone(); PROOF_STEPS_MAX],
+            cleaning: vec![step; CLEANING_STEPS_MAX],
         })),
         intent: Some(Box::new(LeaseIntent {
             kv_cache: Some(KvCacheIntent {
@@ -289,7 +290,10 @@ fn the_largest_answers_fit_a_frame() {
         intent: None,
         ..lease.clone()
     };
-    listed.end.iter_mut().for_each(|end| end.proof.clear());
+    listed.end.iter_mut().for_each(|end| {
+        end.proof.clear();
+        end.cleaning.clear();
+    });
     let fence = Fence {
         resource_id: ResourceId(1),
         resource_type: ResourceType::Mem,

@@ -60,8 +60,13 @@ fn lines(info: &LeaseInfo, last: Option<Vec<String>>) -> String {
     }
     binding::rows(info, &mut rows);
     rows.extend(last);
-    let steps = info.end.as_ref().map_or(&[][..], |end| &end.proof);
-    output::table(&rows) + &proof(steps)
+    let end = info.end.as_deref();
+    let steps_of = |heading, of: fn(&LeaseEnd) -> &[ProofStep]| {
+        end.map_or(String::new(), |end| steps(heading, of(end)))
+    };
+    output::table(&rows)
+        + &steps_of("STEP OF THE CUT", |end| &end.proof)
+        + &steps_of("STEP OF THE CLEANING", |end| &end.cleaning)
 }
 
 fn cause(end: &LeaseEnd) -> String {
@@ -71,12 +76,12 @@ fn cause(end: &LeaseEnd) -> String {
     }
 }
 
-/// The steps of the cut with their results, a line each.
-fn proof(steps: &[ProofStep]) -> String {
+/// Steps with their results, a line each.
+fn steps(heading: &'static str, steps: &[ProofStep]) -> String {
     if steps.is_empty() {
         return String::new();
     }
-    let headings = ["STEP OF THE CUT", "MS", "FOUND"];
+    let headings = [heading, "MS", "FOUND"];
     let step = |it: &ProofStep| {
         vec![
             one_line(&it.step),

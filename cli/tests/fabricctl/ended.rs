@@ -30,6 +30,11 @@ fn revoked() -> LeaseInfo {
                 step("dealloc_mw", 312, ""),
                 step("Connect", 4_097, "refused\u{1b}[2J with status 0x4182"),
             ],
+            cleaning: vec![step(
+                "zero memory",
+                5_400,
+                "4096 bytes overwritten with zeroes",
+            )],
         })),
         ..lease(60_000)
     }
@@ -50,6 +55,7 @@ fn told(json: &Value) -> Value {
         "end_cause",
         "ended_by",
         "proof",
+        "cleaning",
     ];
     let told = keys.iter().filter_map(|key| Some((*key, json.get(key)?)));
     told.map(|(key, value)| (key.to_owned(), value.clone()))
@@ -64,6 +70,9 @@ fn a_query_tells_how_the_lease_ended_with_the_proof() {
         { "step": "dealloc_mw", "took_us": 312 },
         { "step": "Connect", "found": "refused\u{1b}[2J with status 0x4182", "took_us": 4_097 },
     ]);
+    let cleaning = json!([
+        { "step": "zero memory", "found": "4096 bytes overwritten with zeroes", "took_us": 5_400 },
+    ]);
     let node = saying(Ok(Reply::Lease(revoked())));
     let expected = json!({
         "tenant": "blue",
@@ -71,6 +80,7 @@ fn a_query_tells_how_the_lease_ended_with_the_proof() {
         "end_cause": "revoked",
         "ended_by": "anna",
         "proof": proof,
+        "cleaning": cleaning,
     });
     assert_eq!(told(&json_of(&node, &query)), expected);
     let text = text_of(&node, &query);
@@ -89,6 +99,8 @@ fn a_query_tells_how_the_lease_ended_with_the_proof() {
         &["cause", "revoked, by operator anna"],
         &["dealloc_mw", "0.31", "ok"],
         &["Connect", "4.10", "refused [2J with status 0x4182"],
+        &["STEP OF THE CLEANING", "MS", "FOUND"],
+        &["zero memory", "5.40", "4096 bytes overwritten with zeroes"],
     ] {
         assert!(lines.contains(&line.to_vec()), "{line:?} in\n{text}");
     }
@@ -98,6 +110,7 @@ fn a_query_tells_how_the_lease_ended_with_the_proof() {
         "ended_at_unix_ms": 1_800_000_031_000_u64,
         "end_cause": "revoked",
         "proof": proof,
+        "cleaning": cleaning,
     });
     assert_eq!(told(&json_of(&node, &query)), expected);
     let text = text_of(&node, &query);
@@ -119,6 +132,7 @@ fn a_list_tells_operators_whose_each_was_and_why_and_when_it_ended_in_120_column
     if let Some(end) = &mut ended.end {
         end.cause = EndCause::KeyNotRetired;
         end.proof.clear();
+        end.cleaning.clear();
     }
     let alive = LeaseInfo {
         lease_id: LeaseId(u128::MAX),

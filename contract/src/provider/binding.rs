@@ -41,7 +41,9 @@ impl Provider {
             return Err(error);
         }
         let gone = match was_open {
-            true => store.release(order.binding_id, Some(&order.placement), &|| ()),
+            true => store
+                .release(order.binding_id, Some(&order.placement), &|| ())
+                .map(drop),
             false => store.forget(order.binding_id, &order.placement),
         };
         lease.state().has_part = gone.is_err();

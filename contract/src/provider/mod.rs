@@ -15,7 +15,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Condition, Custody, Placement, StepError,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Condition, Custody, Placement, Proof,
+    StepError,
 };
 use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
 
@@ -202,7 +203,8 @@ impl Provider {
             .for_each(|(_, it)| it.path.fenced(binding_id));
     }
 
-    /// After the cut: removes the objects of the paths, then releases the part.
+    /// After the cut: removes the objects of the paths, then releases the part, and says what was cleaned; nothing, if
+    /// the lease was released before.
     ///
     /// # Errors
     /// The next holder could find data of the lease.
@@ -211,7 +213,7 @@ impl Provider {
         binding_id: BindingId,
         placement: impl Into<Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         let placement = placement.into();
         let taken = self.unless_released(binding_id, || {
             self.take_away(binding_id, Some(&placement), progress)
@@ -286,7 +288,7 @@ impl Provider {
         binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         for (_, entry) in self.of(binding_id.lease_id).rev() {
             entry.path.remove(binding_id, progress)?;
         }
@@ -298,19 +300,19 @@ impl Provider {
     fn unless_released(
         &self,
         binding_id: BindingId,
-        end: impl FnOnce() -> Result<(), StepError>,
-    ) -> Result<(), StepError> {
+        end: impl FnOnce() -> Result<Proof, StepError>,
+    ) -> Result<Proof, StepError> {
         let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
-            return Ok(());
+            return Ok(Proof::default());
         };
         let _turn = lease.making();
         // Another thread may have ended the lease during the wait.
         if self.leases().find_or_make(binding_id.lease_id).is_none() {
-            return Ok(());
+            return Ok(Proof::default());
         }
-        end()?;
+        let cleaned = end()?;
         self.leases().release(binding_id.lease_id);
-        Ok(())
+        Ok(cleaned)
     }
 
     /// On an error, tells the paths that the end is not proved.

@@ -313,7 +313,7 @@ impl Store for RemoteStore {
         binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         self.0
             .ask(&Call::Release(binding_id, placement.cloned()), progress)
     }

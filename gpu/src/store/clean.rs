@@ -7,7 +7,7 @@ use std::{
 };
 
 use fabricbios_cgroup::Process;
-use fabricbios_lease::StepError;
+use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::LeaseId;
 
 use super::{GpuStore, LOOK, Resets};
@@ -39,9 +39,9 @@ impl GpuStore {
         record: &Record,
         resets: &mut Resets,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         self.end_holders(record, progress)?;
-        if let Err(error) = self.wipe(lease, record, progress) {
+        let wiped = self.wipe(lease, record, progress).or_else(|error| {
             match resets.get(&lease) {
                 // What the first release lacks may come back by itself.
                 None => {
@@ -53,10 +53,11 @@ impl GpuStore {
             }
             resets.insert(lease, Some(Instant::now()));
             self.reset(Some(lease), &error, progress)?;
-            self.wipe(lease, record, progress)?;
-        }
+            self.wipe(lease, record, progress)
+        })?;
         resets.remove(&lease);
-        self.gpus.records.set_wiped(&self.device.uuid)
+        self.gpus.records.set_wiped(&self.device.uuid)?;
+        Ok(wiped)
     }
 
     /// The end of a lease beside others. A worker that had to be killed leaves bytes of its tenant on the device; no neighbour
@@ -67,10 +68,14 @@ impl GpuStore {
         record: &Record,
         resets: &mut Resets,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         let unwiped = self.gpus.records.unwiped(&self.device.uuid)?;
         if !record.is_dirty && unwiped.is_none() {
-            return Ok(());
+            return Ok(Proof::of(
+                "wipe session",
+                Duration::ZERO,
+                "its memory was overwritten by its worker, which then ended by itself",
+            ));
         }
         let mut records = self.records()?;
         records.retain(|(other, _)| *other != lease);
@@ -89,7 +94,12 @@ impl GpuStore {
                 using,
                 "the lease's memory is not wiped, as its worker had to be killed: all of the device is when the leases beside it are over"
             );
-            return Ok(());
+            return Ok(Proof::of(
+                "wipe later",
+                Duration::ZERO,
+                "its worker had to be killed: all of the device is wiped when the leases beside it are over, and new memory \
+                 is zeroes until then",
+            ));
         }
         let record = Record {
             baseline,
@@ -99,8 +109,14 @@ impl GpuStore {
     }
 
     /// Waits for the memory, and overwrites it.
-    fn wipe(&self, lease: LeaseId, record: &Record, progress: &dyn Fn()) -> Result<(), StepError> {
+    fn wipe(
+        &self,
+        lease: LeaseId,
+        record: &Record,
+        progress: &dyn Fn(),
+    ) -> Result<Proof, StepError> {
         self.wait_for_memory(record, progress)?;
+        let began = Instant::now();
         let wiped = self.gpus.scrub(&self.device, progress)?;
         passed("scrub");
         let free = record.baseline.free_bytes;
@@ -120,7 +136,11 @@ impl GpuStore {
             free,
             "scrubbed {percent:.2} % of the memory that was free before the lease"
         );
-        Ok(())
+        let found = format_args!(
+            "{} bytes overwritten with zeroes, {percent:.2} % of the memory that was free before the lease",
+            wiped.bytes
+        );
+        Ok(Proof::of("wipe device", began.elapsed(), found))
     }
 
     /// Waits until the vendor lists no process of the lease and the memory is back. Memory that comes back is progress.

@@ -13,7 +13,7 @@ use std::{
 use fabricbios_cgroup::Process;
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, StepError,
+    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, Proof, StepError,
 };
 use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
 
@@ -328,11 +328,12 @@ impl Store for GpuStore {
         binding_id: BindingId,
         _placement: Option<&Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         let lease = binding_id.lease_id;
         if self.state().released.find(lease) == Lookup::Released {
-            return Ok(());
+            return Ok(Proof::default());
         }
+        let mut cleaned = Proof::default();
         if let Some(mut record) = self.record_of(lease)? {
             // The path has done so already, unless none was ever bound.
             self.gpus.end(lease, &record)?;
@@ -343,10 +344,10 @@ impl Store for GpuStore {
             // What is wrong with the nodes is told; the holders show whether somebody used that.
             self.check_nodes().ok();
             let mut work = self.work(progress);
-            match record.is_exclusive {
+            cleaned = match record.is_exclusive {
                 true => self.clean(lease, &record, &mut work, progress)?,
                 false => self.end_shared(lease, &record, &mut work, progress)?,
-            }
+            };
             drop(work);
             progress();
             self.gpus.remove_cgroup(lease)?;
@@ -356,7 +357,7 @@ impl Store for GpuStore {
         let mut state = self.state();
         state.before.remove(&lease);
         state.released.release(lease);
-        Ok(())
+        Ok(cleaned)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

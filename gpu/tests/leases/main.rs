@@ -66,7 +66,12 @@ fn a_cut_ends_the_session_and_the_release_leaves_no_byte() {
         let refused = world.session(lease_id(1)).err().unwrap();
         assert_eq!(refused.error, LeaseError::Expired);
         assert!(world.has_pattern());
-        world.release(&lease).unwrap();
+        let cleaned = world.release(&lease).unwrap().to_string();
+        assert!(cleaned.contains("wipe device"), "{cleaned}");
+        assert!(
+            cleaned.contains("bytes overwritten with zeroes"),
+            "{cleaned}"
+        );
         assert!(!world.has_pattern());
         assert_eq!(world.store.leases().unwrap(), []);
         assert!(matches!(
@@ -99,7 +104,8 @@ fn a_shared_lease_wipes_its_own_memory_beside_its_neighbour() {
         let _leaves = world.filled(lease_id(1));
         let mut stays = world.session(lease_id(2)).unwrap();
         world.cut(&one);
-        world.release(&one).unwrap();
+        let cleaned = world.release(&one).unwrap().to_string();
+        assert!(cleaned.contains("overwritten by its worker"), "{cleaned}");
         assert!(!world.has_pattern());
         stays
             .ask(&GpuRequest::MemAlloc { bytes: MIB }, &[])

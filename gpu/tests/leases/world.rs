@@ -146,7 +146,7 @@ impl World {
         self.provider.cut(order.binding_id, Linger::None).unwrap()
     }
 
-    pub(crate) fn release(&self, order: &BindOrder) -> Result<(), StepError> {
+    pub(crate) fn release(&self, order: &BindOrder) -> Result<Proof, StepError> {
         let placement = order.placement.clone();
         self.provider.release(order.binding_id, placement, &|| ())
     }

@@ -135,7 +135,7 @@ fn carried_out(order: Order) -> Option<Report> {
         }
         Order::Extend(binding_id, deadline) => Report::Extended(binding_id, deadline, Ok(())),
         Order::Cut(binding_id, _) => Report::Cut(binding_id, Ok(Proof::default())),
-        Order::Release(binding_id, _) => Report::Release(binding_id, Ok(())),
+        Order::Release(binding_id, _) => Report::Release(binding_id, Ok(Proof::default())),
         _ => return None,
     })
 }

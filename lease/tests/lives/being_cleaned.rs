@@ -180,7 +180,7 @@ fn cleaned(world: &mut World, order: Order) {
     let Order::Release(binding_id, _) = order else {
         panic!("{order:?}");
     };
-    world.report(Report::Release(binding_id, Ok(())));
+    world.report(Report::Release(binding_id, Ok(Proof::default())));
 }
 
 fn refused(world: &mut World, wanted: LeaseAllocRequest) -> Refusal {

@@ -94,3 +94,39 @@ fn only_a_client_that_did_not_ask_gets_a_linger_and_only_while_there_is_time() {
     assert_eq!(world.orders.len(), 100);
     assert_eq!(world.orders.iter().filter(brief).count(), 32);
 }
+
+/// What was cleaned is told when the part is clean, of a lease that was fenced meanwhile too; a list is short.
+#[test]
+fn a_query_says_what_was_cleaned_when_it_is_clean() {
+    let zeroed = || Proof::of("zero memory", Duration::from_micros(7), "65536 bytes");
+    let step = ProofStep {
+        step: "zero memory".into(),
+        took_us: 7,
+        found: "65536 bytes".into(),
+    };
+    for late in [false, true] {
+        let mut world = World::new();
+        let binding_id = world.granted(16, 10, 0);
+        let id = binding_id.lease_id;
+        world.free(id);
+        let cut = world.cut_order();
+        world.cut_ok(cut);
+        let (release, _) = world.release_order();
+        if late {
+            world.report(Report::Release(release, Err(failed("zero"))));
+        }
+        let end = world.query(id).end.unwrap();
+        assert_eq!(end.cleaning, []);
+        world.report(Report::Release(release, Ok(zeroed())));
+        let end = world.query(id).end.unwrap();
+        assert_eq!(end.cleaning, [step.clone()]);
+        let ticket = world.ask(Request::LeaseList {
+            after: LeaseId(0),
+            ended: true,
+        });
+        let Some(Ok(Reply::Leases(page))) = world.answer(ticket) else {
+            panic!("no list")
+        };
+        assert_eq!(page.leases[0].end.as_ref().unwrap().cleaning, []);
+    }
+}

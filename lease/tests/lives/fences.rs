@@ -145,7 +145,7 @@ fn a_release_that_stalls_fences_and_its_late_success_clears() {
     assert_eq!(world.table.fences(), [], "progress counts, not the total");
     world.pass_ms(1);
     assert_eq!(world.table.fences().len(), 1);
-    world.report(Report::Release(release, Ok(())));
+    world.report(Report::Release(release, Ok(Proof::default())));
     assert_eq!(world.table.fences(), []);
     assert_eq!(world.available(), 16 * PAGE);
 }

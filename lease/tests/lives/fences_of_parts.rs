@@ -86,7 +86,7 @@ fn a_stuck_release_leaves_the_pool_to_others() {
     world.cut_ok(cut);
     world.released();
     assert_eq!(state(&world), (false, true, 15));
-    world.report(Report::Release(binding_id, Ok(())));
+    world.report(Report::Release(binding_id, Ok(Proof::default())));
     assert_eq!(
         (state(&world), told(&mut world)),
         ((false, false, 16), vec![])
@@ -124,7 +124,7 @@ fn a_failed_cut_beside_a_stuck_release_fences_it_all_and_is_what_is_told() {
     );
     let refused = world.ask(Request::LeaseAlloc(blocks(10, 0)));
     assert_eq!(world.refusal(refused).error, LeaseError::Fenced);
-    world.report(Report::Release(stuck, Ok(())));
+    world.report(Report::Release(stuck, Ok(Proof::default())));
     assert_eq!(
         told(&mut world),
         [graver.lease_id],
@@ -141,12 +141,12 @@ fn of_two_stuck_releases_each_clears_its_own_part() {
         (state(&world), told(&mut world)),
         ((false, true, 14), vec![first.lease_id])
     );
-    world.report(Report::Release(first, Ok(())));
+    world.report(Report::Release(first, Ok(Proof::default())));
     assert_eq!(
         (state(&world), told(&mut world)),
         ((false, true, 14), vec![second.lease_id])
     );
-    world.report(Report::Release(second, Ok(())));
+    world.report(Report::Release(second, Ok(Proof::default())));
     assert_eq!(
         (state(&world), told(&mut world)),
         ((false, false, 16), vec![])
@@ -209,7 +209,7 @@ fn where_parts_are_separate_a_failed_cut_leaves_the_rest_to_others() {
     let cut = world.cut_order();
     world.cut_ok(cut);
     world.released();
-    world.report(Report::Release(uncut, Ok(())));
+    world.report(Report::Release(uncut, Ok(Proof::default())));
     assert_eq!(
         (state(&world), told(&mut world)),
         ((false, true, 13), vec![uncut.lease_id])
@@ -242,7 +242,7 @@ fn where_parts_are_separate_a_failed_cut_and_a_stuck_release_fence_two_parts() {
         (state(&world), fenced_pages(&world)),
         ((false, true, 14), 2)
     );
-    world.report(Report::Release(stuck, Ok(())));
+    world.report(Report::Release(stuck, Ok(Proof::default())));
     assert_eq!(fenced_pages(&world), 1);
     assert_eq!(told(&mut world), [uncut.lease_id]);
 }

@@ -63,7 +63,7 @@ fn is_cut_and_released(world: &mut World, binding_id: BindingId, extent: Extent)
     assert_eq!(holders(world), [(binding_id, extent)]);
     assert_eq!(world.available(), 15 * PAGE, "not before it is released");
     assert_eq!(world.release_order(), (binding_id, extent));
-    world.report(Report::Release(binding_id, Ok(())));
+    world.report(Report::Release(binding_id, Ok(Proof::default())));
     assert_eq!((world.available(), holders(world)), (16 * PAGE, vec![]));
 }
 
@@ -188,7 +188,7 @@ fn a_start_that_takes_long_fences_nothing() {
     assert_ne!(after.phase(binding_id.lease_id), LeasePhase::Fenced);
     after.cut_ok(binding_id);
     assert_eq!(after.release_order(), (binding_id, extent));
-    after.report(Report::Release(binding_id, Ok(())));
+    after.report(Report::Release(binding_id, Ok(Proof::default())));
     assert_eq!(after.phase(binding_id.lease_id), LeasePhase::Expired);
     assert_eq!(after.available(), 16 * PAGE);
 }

@@ -297,14 +297,14 @@ fn reports_about_what_is_over_change_nothing() {
     };
     for binding_id in [old, unknown] {
         world.report(Report::Cut(binding_id, Err(failed("x"))));
-        world.report(Report::Release(binding_id, Ok(())));
+        world.report(Report::Release(binding_id, Ok(Proof::default())));
         world.report(Report::Bind(
             binding_id,
             Err(BindError::Stranded(failed("x"))),
         ));
     }
     world.report(Report::Cut(binding_id, Ok(Proof::default())));
-    world.report(Report::Release(binding_id, Ok(())));
+    world.report(Report::Release(binding_id, Ok(Proof::default())));
     assert_eq!(world.query(binding_id.lease_id), before);
     assert_eq!((world.orders.len(), world.table.fences().len()), (0, 0));
 }
@@ -353,7 +353,7 @@ fn a_drain_takes_everything_back() {
         let Order::Release(binding_id, _) = order else {
             panic!("{order:?}")
         };
-        world.report(Report::Release(binding_id, Ok(())));
+        world.report(Report::Release(binding_id, Ok(Proof::default())));
     }
     assert!(world.table.census().is_empty());
     for id in ids {

@@ -258,7 +258,7 @@ fn the_next_run_takes_up_what_lives_and_ends_what_does_not_each_by_itself() {
     assert_eq!(after.cut_order(), ends);
     after.cut_ok(ends);
     assert_eq!(after.order(), Order::Release(ends, cores));
-    after.report(Report::Release(ends, Ok(())));
+    after.report(Report::Release(ends, Ok(Proof::default())));
     assert_eq!(after.available(), 3);
     assert_eq!(after.phase(ends.lease_id), LeasePhase::Freed);
     // The deadline passed while the daemon was down.

@@ -308,7 +308,9 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
         Order::Release(binding_id, _) if matches!(outcome, Outcome::Moving) => {
             Report::ReleaseProgress(*binding_id)
         }
-        Order::Release(binding_id, _) => Report::Release(*binding_id, done()),
+        Order::Release(binding_id, _) => {
+            Report::Release(*binding_id, done().map(|()| Proof::default()))
+        }
         Order::Reset(id, _) => Report::Reset(*id, done()),
     }
 }

@@ -275,7 +275,7 @@ impl World {
 
     pub(crate) fn released(&mut self) {
         let (binding_id, _) = self.release_order();
-        self.report(Report::Release(binding_id, Ok(())));
+        self.report(Report::Release(binding_id, Ok(Proof::default())));
     }
 
     pub(crate) fn available(&self) -> u64 {
@@ -477,7 +477,9 @@ pub(crate) fn outcome(kind: ResourceType, order: Order, well: bool) -> Report {
             Report::Bind(order.binding_id, bound.map_err(BindError::Failed))
         }
         Order::Cut(binding_id, _) => Report::Cut(binding_id, or("cut").map(|()| Proof::default())),
-        Order::Release(binding_id, _) => Report::Release(binding_id, or("release")),
+        Order::Release(binding_id, _) => {
+            Report::Release(binding_id, or("release").map(|()| Proof::default()))
+        }
         Order::Reset(id, _) => Report::Reset(id, or("reset")),
         other => panic!("a kind without keys: {other:?}"),
     }

@@ -9,7 +9,7 @@ use std::{
 
 use fabricbios_contract::{Part, Store, TellCondition, Volume};
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Custody, Extent, Lookup, Placement, StepError,
+    BindError, BindOrder, BindingId, Custody, Extent, Lookup, Placement, Proof, StepError,
 };
 use fabricbios_pool::Pool;
 use fabricbios_wire::LeaseId;
@@ -109,15 +109,15 @@ impl Store for PoolStore {
         binding_id: BindingId,
         placement: Option<&Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         if self.custody().find(binding_id.lease_id) == Lookup::Released {
-            return Ok(());
+            return Ok(Proof::default());
         }
         let extent = placement.map(Placement::extent);
-        self.pool.destroy(binding_id.lease_id, extent, progress)?;
+        let cleaned = self.pool.destroy(binding_id.lease_id, extent, progress)?;
         self.unconfirmed().remove(&binding_id.lease_id);
         self.custody().release(binding_id.lease_id);
-        Ok(())
+        Ok(cleaned)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

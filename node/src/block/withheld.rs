@@ -1,7 +1,7 @@
 //! A pool of the last run that is not available now. Nothing of it is granted or touched; its leases keep their parts.
 
 use fabricbios_contract::{Part, Store, TellCondition};
-use fabricbios_lease::{BindError, BindOrder, BindingId, Condition, Placement, StepError};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Condition, Placement, Proof, StepError};
 use fabricbios_wire::LeaseId;
 
 /// See the module.
@@ -40,8 +40,8 @@ impl Store for Withheld {
         _: BindingId,
         placement: Option<&Placement>,
         _: &dyn Fn(),
-    ) -> Result<(), StepError> {
-        placement.map_or(Ok(()), |_| Err(self.error()))
+    ) -> Result<Proof, StepError> {
+        placement.map_or(Ok(Proof::default()), |_| Err(self.error()))
     }
     /// None now: volumes are looked for when the pool is back.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

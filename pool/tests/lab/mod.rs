@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use fabricbios_helper::{Program, Supervisor};
-use fabricbios_lease::{Extent, StepError};
+use fabricbios_lease::{Extent, Proof, StepError};
 use fabricbios_pool::{Pool, PoolConfig};
 use fabricbios_wire::{LeaseId, NodeId};
 use tempfile::TempDir;
@@ -190,7 +190,7 @@ pub(crate) fn extent(offset: u64, length: u64) -> Extent {
     }
 }
 
-pub(crate) fn destroy(pool: &Pool, number: u128, at: Extent) -> Result<(), StepError> {
+pub(crate) fn destroy(pool: &Pool, number: u128, at: Extent) -> Result<Proof, StepError> {
     pool.destroy(lease(number), Some(at), &|| ())
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, StepError,
+    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, Proof, StepError,
 };
 use fabricbios_wire::{HandOver, LeaseId};
 
@@ -97,10 +97,10 @@ impl Store for MacvlanStore {
         binding_id: BindingId,
         _placement: Option<&Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         let lease = binding_id.lease_id;
         if self.released().find(lease) == Lookup::Released {
-            return Ok(());
+            return Ok(Proof::default());
         }
         progress();
         // The address is free for other leases from now on.
@@ -108,7 +108,9 @@ impl Store for MacvlanStore {
         self.parent.records.remove(lease)?;
         steps::passed("remove record");
         self.released().release(lease);
-        Ok(())
+        Ok(Proof::nothing_to_clean(
+            "an interface keeps no bytes; all devices of the lease are gone",
+        ))
     }
 
     /// Also those whose record is lost: their devices are there.

@@ -1,10 +1,11 @@
 //! Gives each lease a virtual function, and sets what it may do on the wire.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, StepError,
+    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, Proof, StepError,
 };
 use fabricbios_wire::{HandOver, LeaseId, NetTerms, PciFunction};
 
@@ -162,14 +163,21 @@ impl Store for VfStore {
         binding_id: BindingId,
         _placement: Option<&Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         let lease = binding_id.lease_id;
+        let mut cleaned = Proof::default();
         if let Some(record) = self.record(lease)? {
             progress();
+            let began = Instant::now();
             self.give_back(lease, &record)?;
+            let found = format_args!(
+                "{}: reset; address, VLAN and rate are as before the lease; it keeps no bytes",
+                record.function
+            );
+            cleaned = Proof::of("reset function", began.elapsed(), found);
         }
         self.turn().release(lease);
-        Ok(())
+        Ok(cleaned)
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

@@ -59,7 +59,8 @@ fn a_lease_has_what_it_asked_for_and_nothing_of_it_stays() {
         let proof = world.cut(1).unwrap().to_string();
         assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
         assert!(proof.contains("no bus master"), "{proof}");
-        world.release(1).unwrap();
+        let cleaned = world.release(1).unwrap().to_string();
+        assert!(cleaned.contains("reset function"), "{cleaned}");
         let steps = ["unbind", "reset", "mac", "vlan", "rate"];
         assert_eq!(world.kernel.log(), steps);
         assert!(world.is_neutral(0));

@@ -502,7 +502,7 @@ impl World {
         }
     }
 
-    pub(crate) fn release(&self, lease: u128) -> Result<(), StepError> {
+    pub(crate) fn release(&self, lease: u128) -> Result<Proof, StepError> {
         self.provider
             .release(binding_id(lease), placement(), &|| ())
     }

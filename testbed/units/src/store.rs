@@ -15,7 +15,9 @@ use std::{
 };
 
 use fabricbios_contract::{Part, Store, TellCondition};
-use fabricbios_lease::{BindError, BindOrder, BindingId, Custody, Lookup, Placement, StepError};
+use fabricbios_lease::{
+    BindError, BindOrder, BindingId, Custody, Lookup, Placement, Proof, StepError,
+};
 use fabricbios_wire::LeaseId;
 
 use crate::{failed, leases_in, lock, names_in, of_lease, unless_gone};
@@ -165,7 +167,7 @@ impl Store for UnitStore {
         binding_id: BindingId,
         _placement: Option<&Placement>,
         progress: &dyn Fn(),
-    ) -> Result<(), StepError> {
+    ) -> Result<Proof, StepError> {
         let mut turn = self.turn();
         let directory = self.of(binding_id.lease_id);
         let units = match names_in(&directory) {
@@ -181,7 +183,7 @@ impl Store for UnitStore {
         let gone = unless_gone(fs::remove_dir_all(&directory));
         gone.map_err(|error| failed("give units back", &directory, &error))?;
         turn.release(binding_id.lease_id);
-        Ok(())
+        Ok(Proof::nothing_to_clean("units keep no bytes"))
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

@@ -81,6 +81,7 @@ impl World {
     fn release(&self, lease: u128) -> Result<(), fabricbios_lease::StepError> {
         self.provider
             .release(binding_id(lease), units(&[0], false), &|| ())
+            .map(drop)
     }
 }
 

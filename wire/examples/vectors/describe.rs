@@ -324,14 +324,16 @@ fn end(out: &mut Lines, p: &str, it: &LeaseEnd) {
     if let Some(by) = &it.by {
         lines!(out, p, "by" = format!("{by:?}"));
     }
-    for (n, step) in it.proof.iter().enumerate() {
-        lines!(
-            out,
-            format!("{p}proof.{n}."),
-            "step" = format!("{:?}", step.step),
-            "took_us" = step.took_us,
-            "found" = format!("{:?}", step.found),
-        );
+    for (list, steps) in [("proof", &it.proof), ("cleaning", &it.cleaning)] {
+        for (n, step) in steps.iter().enumerate() {
+            lines!(
+                out,
+                format!("{p}{list}.{n}."),
+                "step" = format!("{:?}", step.step),
+                "took_us" = step.took_us,
+                "found" = format!("{:?}", step.found),
+            );
+        }
     }
 }
 

@@ -607,6 +607,10 @@ pub(crate) fn revoked_lease() -> LeaseInfo {
                 step("restrack", 0x0001_0203, ""),
                 step("FBMU PING under its key", 0, "NO_LEASE"),
             ],
+            cleaning: vec![
+                step("zero memory", 0x0003_0201, "1048576 bytes overwritten, é"),
+                step("give back", 7, ""),
+            ],
         })),
         ..lease(Binding::plain(ResourceType::Mem))
     }

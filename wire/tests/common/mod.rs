@@ -755,15 +755,17 @@ fn lease_end() -> impl Strategy<Value = LeaseEnd> {
         found,
     });
     let by = option::of(text(TENANT_BYTES_MAX).prop_filter("said", |by| !by.is_empty()));
-    let proof = vec(step, 0..=5);
-    (any::<u64>(), select(EndCause::ALL), by, proof).prop_map(|(at_unix_ms, cause, by, proof)| {
-        LeaseEnd {
+    // The first few are those of the proof.
+    let steps = (vec(step, 0..=8), 0..=8usize);
+    (any::<u64>(), select(EndCause::ALL), by, steps).prop_map(
+        |(at_unix_ms, cause, by, (mut proof, of_proof))| LeaseEnd {
             at_unix_ms,
             cause,
             by,
+            cleaning: proof.split_off(of_proof.min(proof.len())),
             proof,
-        }
-    })
+        },
+    )
 }
 
 fn fence() -> impl Strategy<Value = Fence> {

@@ -98,7 +98,10 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     };
     answer(c, "lease_list", "LEASE_LIST, more to come", M::LeaseList, Reply::Leases(page));
     let mut revoked = samples::revoked_lease();
-    revoked.end.iter_mut().for_each(|end| end.proof.clear());
+    revoked.end.iter_mut().for_each(|end| {
+        end.proof.clear();
+        end.cleaning.clear();
+    });
     let alive = LeaseInfo {
         lease_id: last,
         tenant: Some("team-é".to_owned()),
@@ -250,7 +253,10 @@ fn lease_ends(c: &mut Vec<Case>) {
     let about = "the same to its tenant: neither its own name nor the operator's";
     answer(c, "lease_end_tenant", about, query, Reply::Lease(of(|_| ())));
     for cause in EndCause::ALL {
-        let mut lease = of(|end| end.proof.clear());
+        let mut lease = of(|end| {
+            end.proof.clear();
+            end.cleaning.clear();
+        });
         lease.end.iter_mut().for_each(|end| end.cause = *cause);
         answer(c, &format!("lease_end_{cause}"), "LEASE_QUERY", query, Reply::Lease(lease));
     }
@@ -260,6 +266,7 @@ fn lease_ends(c: &mut Vec<Case>) {
             took_us: u32::MAX,
             found: "f".repeat(PROOF_FOUND_BYTES_MAX),
         };
+        end.cleaning = vec![step.clone(); CLEANING_STEPS_MAX];
         end.proof = vec![step; PROOF_STEPS_MAX];
     });
     let about = "the longest proof that there can be";
@@ -268,8 +275,13 @@ fn lease_ends(c: &mut Vec<Case>) {
 }
 
 fn steps_without_an_end(c: &mut Vec<Case>) {
-    let steps = [tlv(0x0C03, b"\0\0\0\x01\x04stepfound"), tlv(0x0C03, &[1])].concat();
-    let about = "0x0C03 without 0x0C02 is skipped, also where it is none";
+    let steps = [
+        tlv(0x0C03, b"\0\0\0\x01\x04stepfound"),
+        tlv(0x0C03, &[1]),
+        tlv(0x0C04, &[1]),
+    ]
+    .concat();
+    let about = "0x0C03 and 0x0C04 without 0x0C02 are skipped, also where they are none";
     with_more(c, "steps_without_end", about, samples::rdma_lease(), &steps);
 }
 

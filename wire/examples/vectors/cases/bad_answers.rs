@@ -322,7 +322,10 @@ fn bad_intents(c: &mut Vec<Case>) {
 fn bad_ends(c: &mut Vec<Case>) {
     let kind = Kind::Answer(asked(MessageType::LeaseQuery));
     let mut lease = samples::revoked_lease();
-    lease.end.iter_mut().for_each(|end| end.proof.truncate(1));
+    lease.end.iter_mut().for_each(|end| {
+        end.proof.truncate(1);
+        end.cleaning.clear();
+    });
     let mut add = |name: &str, about: &str, tag: u16, instead: &[u8]| {
         let bytes = damaged_lease(lease.clone(), tag, instead);
         bad(c, &format!("bad_answer_end_{name}"), kind, about, bytes, LeaseError::InvalidIntent);
@@ -341,6 +344,9 @@ fn bad_ends(c: &mut Vec<Case>) {
     add("twice", "the tag again", 0x0C02, &end(2, b"anna").repeat(2));
     let step = |length: u8, rest: &[u8]| tlv(0x0C03, &[&[0, 0, 0, 9, length][..], rest].concat());
     add("steps_65", "one more than 64", 0x0C03, &step(4, b"step").repeat(65));
+    let cleaned = tlv(0x0C04, b"\0\0\0\x09\x04step");
+    add("cleaning_17", "one more than 16", 0x0C03, &cleaned.repeat(17));
+    add("cleaning_length_4", "no length of the name", 0x0C03, &tlv(0x0C04, &[0; 4]));
     let mut bad_step = |name: &str, about: &str, instead: &[u8]| {
         add(&format!("step_{name}"), about, 0x0C03, instead);
     };
