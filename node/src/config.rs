@@ -1,25 +1,26 @@
 //! The operator's settings: flags, then the configuration file, then defaults.
 
+mod check;
 mod choices;
+mod file;
+mod values;
 
 use std::{
-    fmt,
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand, parser::ValueSource};
 use fabricbios_cpu::{CpuList, Wanted};
 use fabricbios_fallback_udp::FbbuConfig;
 use fabricbios_wire::{LeaseId, Size};
-use serde::Deserialize;
 
 use crate::{
     gpu::WantedGpus,
     net::{
         macvlan::MacvlanParent,
-        rights::{self, NetMac, NetVlan},
+        rights::{NetMac, NetVlan},
         sriov::SriovPf,
     },
     nvme_host::NvmeHost,
@@ -35,9 +36,6 @@ pub use choices::{CpuIsolationPolicy, GpuShareMode, Profile, RdmaStrategy};
 pub const STATIC_ARENA_BYTES: u64 = 8 * SLOT_BYTES;
 /// What a lease of that memory has.
 pub const SLOT_BYTES: u64 = 8_192;
-
-/// A limit of the memory of processes is no less.
-const CPU_MEMORY_MIN: u64 = 1 << 20;
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
 #[derive(Debug, Parser)]
@@ -91,12 +89,10 @@ pub struct CdiHook {
 }
 
 /// Flags, each of which may also stand in the configuration file under the same name.
-#[derive(Args, Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Settings {
     /// TOML file with any of these settings; flags override it.
     #[arg(long, value_name = "FILE")]
-    #[serde(skip)]
     pub config: Option<PathBuf>,
 
     /// Whose rules of admission apply [default: linux].
@@ -113,18 +109,17 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
 
     /// Address of the control plane (QUIC) [default: all addresses, port 5701].
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = values::listen)]
     pub listen: Option<SocketAddr>,
 
     /// What endpoints say when the node listens on a wildcard [default: the address that the client
     /// reached].
-    #[arg(long, value_name = "IP")]
+    #[arg(long, value_name = "IP", value_parser = values::advertise)]
     pub advertise: Option<IpAddr>,
 
     /// Memory to offer for lease: the arena, such as 256MiB; whole pages of 4096 bytes
     /// [default: none].
-    #[arg(long, value_name = "SIZE")]
-    #[serde(deserialize_with = "size")]
+    #[arg(long, value_name = "SIZE", value_parser = values::pages)]
     pub mem_bytes: Option<Size>,
 
     /// File that holds the memory on offer, such as one in tmpfs or hugetlbfs. Leases over UDP then
@@ -155,7 +150,6 @@ pub struct Settings {
     /// of any kind that were another node's, and pools that know of leases that are not on record here. What
     /// is on them is lost; the log says of each pool what that was. For one start, so never in the file.
     #[arg(long)]
-    #[serde(skip)]
     pub force: bool,
 
     /// Address of the data plane of blocks over UDP, or `none` [default: the IP of --listen, port 5703].
@@ -168,18 +162,17 @@ pub struct Settings {
 
     /// Most requests a second of one lease over UDP; more are answered BUSY
     /// [default: 1000000].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = values::number(1..=u32::MAX, 1_000_000))]
     pub fbmu_ops_max: Option<u32>,
 
     /// Most memory for blocks of which some parts have come over UDP and others not (a block of 4096 bytes takes
     /// four datagrams where the MTU is 1500): of all leases; of those of one tenant an eighth, of one lease a
     /// 128th. More are answered BUSY [default: 64MiB].
-    #[arg(long, value_name = "SIZE")]
-    #[serde(default, deserialize_with = "size")]
+    #[arg(long, value_name = "SIZE", value_parser = values::size(values::HALF_SENT, "64MiB"))]
     pub fbbu_half_sent_max: Option<Size>,
 
     /// RDMA device that serves memory leases: a name, `auto` or `none` [default: auto].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::name("mlx5_0, auto or none"))]
     pub rdma_device: Option<String>,
 
     /// How RDMA access is given out [default: auto].
@@ -189,7 +182,6 @@ pub struct Settings {
     /// GPUs to offer for lease: `all`, or UUIDs as in `fabricctl inventory`, with commas between. Of a GPU that is divided
     /// into partitions (MIG) only the partitions are offered [default: none].
     #[arg(long, value_name = "LIST")]
-    #[serde(default, deserialize_with = "parsed")]
     pub gpus: Option<WantedGpus>,
 
     /// Whether a GPU may be shared. `exclusive`: one lease a GPU. `fractional`: leases that name no class share it
@@ -199,20 +191,17 @@ pub struct Settings {
 
     /// Most memory of this machine that the worker of a GPU lease takes, together with the lease's programs on the node
     /// [default: 4GiB].
-    #[arg(long, value_name = "SIZE")]
-    #[serde(default, deserialize_with = "size")]
+    #[arg(long, value_name = "SIZE", value_parser = values::size(values::WORKER_MEMORY, "4GiB"))]
     pub gpu_worker_memory_max: Option<Size>,
 
     /// Logical CPUs to offer for lease: `all`, or a list such as 2-7,10 of whole cores. The core of the boot CPU is never
     /// leased. `all` leaves out CPUs that the kernel isolates since its start and, on a hybrid machine, all but the fastest
     /// type of cores [default: none].
     #[arg(long, value_name = "LIST")]
-    #[serde(deserialize_with = "parsed")]
     pub cpus: Option<Wanted>,
 
     /// Logical CPUs that are never leased, with their cores, besides that of the boot CPU.
     #[arg(long, value_name = "LIST")]
-    #[serde(deserialize_with = "parsed")]
     pub cpu_reserve: Option<CpuList>,
 
     /// The cgroup in which leases of CPU cores are made; other programs must leave it alone
@@ -222,12 +211,11 @@ pub struct Settings {
 
     /// Most memory, without swap, of the processes of a CPU lease, for each of its logical CPUs [default: the memory of the
     /// machine without --mem-bytes, divided by its online CPUs].
-    #[arg(long, value_name = "SIZE")]
-    #[serde(default, deserialize_with = "size")]
+    #[arg(long, value_name = "SIZE", value_parser = values::size(values::CPU_MEMORY, "4GiB"))]
     pub cpu_memory_max: Option<Size>,
 
     /// Most processes and threads of a CPU lease, for each of its logical CPUs [default: 1024].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::number(values::CPU_PIDS, 1024))]
     pub cpu_pids_max: Option<u32>,
 
     /// Network interface on which macvlan interfaces are offered for lease: their rates are shaped, and their tenants are
@@ -239,20 +227,17 @@ pub struct Settings {
     /// Network card whose virtual functions (SR-IOV) are offered for lease: all that it can have, or N of them with
     /// IFNAME=N. They are made at the start, unless there are some already [default: none].
     #[arg(long, value_name = "IFNAME[=N]")]
-    #[serde(default, deserialize_with = "parsed")]
     pub sriov_pf: Option<SriovPf>,
 
     /// The VLANs that TENANT may have: numbers and ranges such as 0,100-199, where 0 is the untagged network. What is not
     /// listed is refused; two tenants share a VLAN if it is listed for both [repeatable: several tenants; default: no
     /// tenant has any].
     #[arg(long, value_name = "TENANT=LIST")]
-    #[serde(deserialize_with = "parsed_list")]
     pub net_vlan: Vec<NetVlan>,
 
     /// MAC addresses, with commas between them, that TENANT may ask for, and no tenant without such an entry. Any other
     /// address that a tenant asks for must be locally administered [repeatable: several tenants; default: none].
     #[arg(long, value_name = "TENANT=LIST")]
-    #[serde(deserialize_with = "parsed_list")]
     pub net_mac: Vec<NetMac>,
 
     /// Where container engines look for the devices of leases (Container Device Interface); it must be a tmpfs that only
@@ -278,63 +263,64 @@ pub struct Settings {
     /// Most connections to the control plane; from half of it on, and for an address from half of its own bound
     /// on, newcomers show first that their address is theirs (QUIC Retry). Operators have an eighth more, of this and
     /// of the next [default: 4096].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = values::number(1..=u32::MAX, 4096))]
     pub connections_max: Option<u32>,
 
     /// Of those from one IPv4 address or one IPv6 /64; one tenant has at most half of them [default: 512].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = values::number(1..=u32::MAX, 512))]
     pub connections_per_source_max: Option<u32>,
 
     /// Of those with certificates of one tenant [default: 1024].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = values::number(1..=u32::MAX, 1024))]
     pub connections_per_tenant_max: Option<u32>,
 
     /// Longest term of a lease, seconds [default: 3600].
-    #[arg(long, value_name = "SECS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECS", value_parser = values::number(1..=u32::MAX, 3600))]
     pub lease_secs_max: Option<u32>,
 
     /// Longest grace time of a lease, seconds [default: 3600].
-    #[arg(long, value_name = "SECS")]
+    #[arg(long, value_name = "SECS", value_parser = values::number(0..=u32::MAX, 3600))]
     pub grace_secs_max: Option<u32>,
 
     /// Most leases of one tenant; those that are over do not count [default: 16384].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = values::number(1..=u32::MAX, 16_384))]
     pub leases_per_tenant_max: Option<u32>,
 
     /// Most memory that the leases of one tenant may hold [default: all that is on offer].
-    #[arg(long, value_name = "SIZE")]
-    #[serde(default, deserialize_with = "size")]
+    #[arg(long, value_name = "SIZE", value_parser = values::size(values::ANY, "64GiB"))]
     pub mem_per_tenant_max: Option<Size>,
 
     /// Most block storage that the leases of one tenant may hold [default: all that is on offer].
-    #[arg(long, value_name = "SIZE")]
-    #[serde(default, deserialize_with = "size")]
+    #[arg(long, value_name = "SIZE", value_parser = values::size(values::ANY, "1TiB"))]
     pub block_per_tenant_max: Option<Size>,
 
     /// Most CPU cores that the leases of one tenant may hold, of every class [default: all that are on offer].
-    #[arg(long, value_name = "CORES")]
+    #[arg(long, value_name = "CORES", value_parser = values::number(0..=u32::MAX, 16))]
     pub cpu_per_tenant_max: Option<u32>,
 
     /// Highest sum of transmit rates that the leases of one tenant may hold, in megabits per second [default: all that is
     /// on offer].
-    #[arg(long, value_name = "MBPS")]
+    #[arg(long, value_name = "MBPS", value_parser = values::number(0..=u32::MAX, 10_000))]
     pub net_per_tenant_max: Option<u32>,
 
     /// Most GPU memory that the leases of one tenant may hold; a lease of a whole GPU holds all of its memory [default: all
     /// that is on offer].
-    #[arg(long, value_name = "SIZE")]
-    #[serde(default, deserialize_with = "size")]
+    #[arg(long, value_name = "SIZE", value_parser = values::size(values::ANY, "80GiB"))]
     pub gpu_per_tenant_max: Option<Size>,
 
     /// Most requests of one tenant in a second; 0 for any number. Operators have no such bound [default: 20000].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::number(0..=u32::MAX, 20_000))]
     pub requests_per_tenant_max: Option<u32>,
 
     /// A cut that is not proved within this time after it began fences the resource; of cuts over NVMe-oF, which
     /// wait for each other in the kernel, one where none has moved for so long. One that has not begun ten times
     /// as long after the lease ended fences too [default: 1000].
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    #[arg(long, value_name = "MS", value_parser = values::number(10..=60_000, 1000))]
     pub cut_within_ms: Option<u32>,
+
+    /// The lines of the configuration file with the settings that it gives, by their names.
+    #[arg(skip)]
+    pub lines: BTreeMap<String, usize>,
 }
 
 /// Settings are refused.
@@ -354,189 +340,42 @@ pub enum ConfigError {
 }
 
 impl Settings {
-    /// Merges the flags over the configuration file that they name.
+    /// The flags of a subcommand that takes settings, over the configuration file that they name.
     ///
     /// # Errors
-    /// The file cannot be read or parsed, or settings contradict each other.
-    pub fn with_file(self) -> Result<Self, ConfigError> {
-        let settings = self.merged()?;
-        settings.check()?;
+    /// The file cannot be used, or settings make no sense together.
+    pub fn read(flags: &ArgMatches) -> Result<Self, ConfigError> {
+        let invalid = |error: clap::Error| ConfigError::Settings(error.to_string());
+        let mut settings = Self::from_arg_matches(flags).map_err(invalid)?;
+        if let Some(path) = settings.config.take() {
+            let file = file::read(&path)?;
+            let is_listed = file.auto_detect;
+            settings = file;
+            settings.update_from_arg_matches(flags).map_err(invalid)?;
+            // Without the flag its value is `false`, which is no wish.
+            settings.auto_detect |= is_listed;
+            for argument in Self::arguments().get_arguments() {
+                let id = argument.get_id().as_str();
+                if flags.value_source(id) == Some(ValueSource::CommandLine) {
+                    argument.get_long().map(|it| settings.lines.remove(it));
+                }
+            }
+        }
+        check::all(&settings).map_err(ConfigError::Settings)?;
         Ok(settings)
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
-        let refuse = |why: String| Err(ConfigError::Settings(why));
-        if let Some(ip) = self.advertise.filter(IpAddr::is_unspecified) {
-            return refuse(format!(
-                "--advertise {ip}: nobody can dial a wildcard; give an address"
-            ));
-        }
-        if self.is_bare_metal() {
-            self.check_static_arena()?;
-        }
-        rights::check(self).map_err(ConfigError::Settings)?;
-        if let Some(flag) = self.needs_cpus().filter(|_| self.cpus.is_none()) {
-            return refuse(format!("{flag} without --cpus LIST: no CPU is leased"));
-        }
-        if let Some(Size(bytes)) = self.cpu_memory_max.filter(|it| it.0 < CPU_MEMORY_MIN) {
-            return refuse(format!(
-                "--cpu-memory-max {bytes}: no program runs in less than {CPU_MEMORY_MIN} bytes"
-            ));
-        }
-        const PIDS_MAX: u32 = fabricbios_cpu::Limits::PROCESSES_MAX;
-        if let Some(number) = self.cpu_pids_max.filter(|it| !(1..=PIDS_MAX).contains(it)) {
-            return refuse(format!(
-                "--cpu-pids-max {number}: a program has at least 1 process, and Linux has at most {PIDS_MAX}"
-            ));
-        }
-        if self.gpu_worker_memory_max.is_some() && self.gpus.is_none() {
-            return refuse("--gpu-worker-memory-max without --gpus: no GPU is leased".into());
-        }
-        match (self.mem_bytes, self.rdma_device.as_deref()) {
-            (Some(Size(bytes)), _) if bytes == 0 || bytes % PAGE_BYTES != 0 => refuse(format!(
-                "--mem-bytes {bytes}: memory is offered in whole pages of {PAGE_BYTES} bytes"
-            )),
-            (None, Some(name)) if !matches!(name, "auto" | "none") => refuse(format!(
-                "--rdma-device {name} without --mem-bytes SIZE: there is no memory for it to serve"
-            )),
-            (None, _) if self.mem_file.is_some() => {
-                refuse("--mem-file without --mem-bytes SIZE: say how much of it to offer".into())
-            }
-            _ if self
-                .fbbu_half_sent_max
-                .is_some_and(|it| it.0 < HALF_SENT_LEAST) =>
-            {
-                refuse(format!(
-                    "--fbbu-half-sent-max: less than {HALF_SENT_LEAST} bytes leave no lease room for a block"
-                ))
-            }
-            _ if has_double(self.block_pool.iter().map(|path| real_path(path))) => {
-                refuse("--block-pool names the same path twice".into())
-            }
-            _ if has_double(self.advertise_vendor.iter().map(|it| &it.name)) => {
-                refuse("--advertise-vendor names the same resource twice".into())
-            }
-            _ if self.block_pool.is_empty() && !self.nvmet.is_empty() => {
-                refuse("--nvmet without --block-pool PATH: there is nothing to serve".into())
-            }
-            _ if self.local_socket.is_none() && !self.tenant_uid.is_empty() => refuse(
-                "--tenant-uid without --local-socket PATH: users have no socket at which to enter leases".into(),
-            ),
-            (Some(_), Some("none")) if self.fbmu_listen == Some(UdpListen::Off) => refuse(
-                "--mem-bytes with --rdma-device none and --fbmu-listen none: no transport leads to the \
-                 memory"
-                    .into(),
-            ),
-            _ => Ok(()),
-        }
+    /// Every setting as an argument of a command line, from which its values are read whatever their source.
+    fn arguments() -> clap::Command {
+        let command = clap::Command::new("settings").no_binary_name(true);
+        Self::augment_args(command).disable_help_flag(true)
     }
 
-    /// A flag that is given and has no effect without --cpus.
-    fn needs_cpus(&self) -> Option<&'static str> {
-        let flags = [
-            ("--cpu-reserve", self.cpu_reserve.is_some()),
-            ("--cpu-cgroup", self.cpu_cgroup.is_some()),
-            ("--cpu-memory-max", self.cpu_memory_max.is_some()),
-            ("--cpu-pids-max", self.cpu_pids_max.is_some()),
-            (
-                "--cpu-isolation-policy",
-                self.cpu_isolation_policy.is_some(),
-            ),
-        ];
-        let given = flags.iter().find(|(_, is_given)| *is_given);
-        given.map(|(flag, _)| *flag)
-    }
-
-    /// The memory of the bare-metal profile is what it is.
-    fn check_static_arena(&self) -> Result<(), ConfigError> {
-        let is_other = |it: &Size| it.0 != STATIC_ARENA_BYTES;
-        let named = |it: &&str| !matches!(*it, "auto" | "none");
-        let what = if let Some(Size(bytes)) = self.mem_bytes.filter(is_other) {
-            format!("--mem-bytes {bytes}")
-        } else if let Some(path) = &self.mem_file {
-            format!("--mem-file {}", path.display())
-        } else if let Some(name) = self.rdma_device.as_deref().filter(named) {
-            format!("--rdma-device {name}")
-        } else {
-            return Ok(());
-        };
-        Err(ConfigError::Settings(format!(
-            "{what} with --profile bare-metal: its memory is a static arena of {STATIC_ARENA_BYTES} bytes over UDP; \
-             leave it out, or leave out the profile"
-        )))
-    }
-
-    fn merged(self) -> Result<Self, ConfigError> {
-        let Some(path) = self.config.clone() else {
-            return Ok(self);
-        };
-        let error = |why: String| ConfigError::File {
-            path: path.clone(),
-            why,
-        };
-        let text = std::fs::read_to_string(&path).map_err(|e| error(e.to_string()))?;
-        let file: Self = toml::from_str(&text).map_err(|e| {
-            let before = e.span().and_then(|at| text.get(..at.start));
-            let line = before.unwrap_or_default().matches('\n').count() + 1;
-            error(format!("line {line}: {}", e.message()))
-        })?;
-        Ok(self.over(file))
-    }
-
-    fn over(self, file: Self) -> Self {
-        Self {
-            config: self.config,
-            auto_detect: self.auto_detect || file.auto_detect,
-            profile: self.profile.or(file.profile),
-            state_dir: self.state_dir.or(file.state_dir),
-            listen: self.listen.or(file.listen),
-            advertise: self.advertise.or(file.advertise),
-            mem_bytes: self.mem_bytes.or(file.mem_bytes),
-            mem_file: self.mem_file.or(file.mem_file),
-            block_pool: first_filled(self.block_pool, file.block_pool),
-            advertise_vendor: first_filled(self.advertise_vendor, file.advertise_vendor),
-            nvmet: first_filled(self.nvmet, file.nvmet),
-            nvme_host: first_filled(self.nvme_host, file.nvme_host),
-            force: self.force,
-            fbbu_listen: self.fbbu_listen.or(file.fbbu_listen),
-            fbmu_listen: self.fbmu_listen.or(file.fbmu_listen),
-            fbbu_half_sent_max: self.fbbu_half_sent_max.or(file.fbbu_half_sent_max),
-            fbmu_ops_max: self.fbmu_ops_max.or(file.fbmu_ops_max),
-            rdma_device: self.rdma_device.or(file.rdma_device),
-            rdma_strategy: self.rdma_strategy.or(file.rdma_strategy),
-            gpus: self.gpus.or(file.gpus),
-            gpu_share_mode: self.gpu_share_mode.or(file.gpu_share_mode),
-            gpu_worker_memory_max: self.gpu_worker_memory_max.or(file.gpu_worker_memory_max),
-            cpus: self.cpus.or(file.cpus),
-            cpu_reserve: self.cpu_reserve.or(file.cpu_reserve),
-            cpu_cgroup: self.cpu_cgroup.or(file.cpu_cgroup),
-            cpu_memory_max: self.cpu_memory_max.or(file.cpu_memory_max),
-            cpu_pids_max: self.cpu_pids_max.or(file.cpu_pids_max),
-            macvlan_parent: first_filled(self.macvlan_parent, file.macvlan_parent),
-            sriov_pf: self.sriov_pf.or(file.sriov_pf),
-            net_vlan: first_filled(self.net_vlan, file.net_vlan),
-            net_mac: first_filled(self.net_mac, file.net_mac),
-            cdi_dir: self.cdi_dir.or(file.cdi_dir),
-            cpu_isolation_policy: self.cpu_isolation_policy.or(file.cpu_isolation_policy),
-            local_socket: self.local_socket.or(file.local_socket),
-            tenant_uid: first_filled(self.tenant_uid, file.tenant_uid),
-            connections_max: self.connections_max.or(file.connections_max),
-            connections_per_source_max: (self.connections_per_source_max)
-                .or(file.connections_per_source_max),
-            connections_per_tenant_max: (self.connections_per_tenant_max)
-                .or(file.connections_per_tenant_max),
-            lease_secs_max: self.lease_secs_max.or(file.lease_secs_max),
-            grace_secs_max: self.grace_secs_max.or(file.grace_secs_max),
-            leases_per_tenant_max: self.leases_per_tenant_max.or(file.leases_per_tenant_max),
-            mem_per_tenant_max: self.mem_per_tenant_max.or(file.mem_per_tenant_max),
-            block_per_tenant_max: self.block_per_tenant_max.or(file.block_per_tenant_max),
-            cpu_per_tenant_max: self.cpu_per_tenant_max.or(file.cpu_per_tenant_max),
-            net_per_tenant_max: self.net_per_tenant_max.or(file.net_per_tenant_max),
-            gpu_per_tenant_max: self.gpu_per_tenant_max.or(file.gpu_per_tenant_max),
-            requests_per_tenant_max: self
-                .requests_per_tenant_max
-                .or(file.requests_per_tenant_max),
-            cut_within_ms: self.cut_within_ms.or(file.cut_within_ms),
+    /// The setting of this name as the operator has written it: a flag, or a line of the file.
+    fn named(&self, name: &str) -> String {
+        match (self.lines.get(name), &self.config) {
+            (Some(line), Some(path)) => format!("{name} ({}: line {line})", path.display()),
+            _ => format!("--{name}"),
         }
     }
 
@@ -613,12 +452,6 @@ impl Settings {
     }
 }
 
-/// One lease gets a 128th, which must hold one block of the largest size.
-const HALF_SENT_LEAST: u64 = 128 * 4096;
-
-/// Granularity of memory.
-const PAGE_BYTES: u64 = 4096;
-
 /// The control plane's port (published facts §3).
 pub const DEFAULT_PORT: u16 = 5701;
 
@@ -627,56 +460,6 @@ pub const FBMU_PORT: u16 = 5702;
 
 /// The port of FBBU (published facts §3).
 pub const FBBU_PORT: u16 = 5703;
-
-/// Reads a size from the file: a number of bytes, or text with a unit.
-fn size<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Size>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Form {
-        Number(u64),
-        Text(String),
-    }
-    match Form::deserialize(deserializer)? {
-        Form::Number(bytes) => Ok(Some(Size(bytes))),
-        Form::Text(text) => text.parse().map(Some).map_err(serde::de::Error::custom),
-    }
-}
-
-/// Reads a value from the file as a flag has it.
-fn parsed<'de, D: serde::Deserializer<'de>, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    T: FromStr<Err: fmt::Display>,
-{
-    let text = String::deserialize(deserializer)?;
-    text.parse().map(Some).map_err(serde::de::Error::custom)
-}
-
-/// Reads a list from the file, each entry as a flag has it.
-fn parsed_list<'de, D: serde::Deserializer<'de>, T>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    T: FromStr<Err: fmt::Display>,
-{
-    let texts = Vec::<String>::deserialize(deserializer)?;
-    let parsed = texts.iter().map(|text| text.parse());
-    parsed
-        .map(|it| it.map_err(serde::de::Error::custom))
-        .collect()
-}
-
-fn has_double<T: Eq + std::hash::Hash>(mut all: impl Iterator<Item = T>) -> bool {
-    let mut seen = std::collections::HashSet::new();
-    !all.all(|one| seen.insert(one))
-}
-
-/// The path without links; if it does not exist, as it is written.
-fn real_path(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
-}
-
-/// A list in the flags replaces the list in the file.
-fn first_filled<T>(flags: Vec<T>, file: Vec<T>) -> Vec<T> {
-    if flags.is_empty() { file } else { flags }
-}
 
 #[cfg(test)]
 mod tests;

@@ -62,13 +62,6 @@ impl FromStr for NvmeHost {
     }
 }
 
-impl<'de> serde::Deserialize<'de> for NvmeHost {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -33,13 +33,6 @@ impl FromStr for NvmetPort {
     }
 }
 
-impl<'de> serde::Deserialize<'de> for NvmetPort {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
@@ -25,8 +25,11 @@ const DROPS_TOLD_EVERY: Duration = Duration::from_secs(5);
 /// Runs the subcommand in the arguments of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    match Cli::parse().command {
-        Command::ControlServer(settings) => control_server(*settings),
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let (_, flags) = matches.subcommand().unwrap_or(("", &matches));
+    match cli.command {
+        Command::ControlServer(_) => control_server(flags),
         Command::Supervisor => {
             helpers::supervisor_main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
@@ -52,12 +55,15 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn control_server(settings: Settings) -> ExitCode {
+fn control_server(flags: &ArgMatches) -> ExitCode {
     let _until_written = log_to_stderr();
     if let Err(errno) = nix::sys::prctl::set_dumpable(false) {
         tracing::warn!(%errno, "tenants' bytes and keys may end up in a core dump");
     }
-    match run::control_server(settings) {
+    let run = Settings::read(flags)
+        .map_err(Into::into)
+        .and_then(|settings| run::control_server(&settings));
+    match run {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

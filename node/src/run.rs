@@ -26,9 +26,8 @@ use crate::{
 /// Runs `control-server` until it is told to stop.
 ///
 /// # Errors
-/// The settings or the state directory cannot be used, a device or an address cannot be opened, or leases were not cut.
-pub fn control_server(settings: Settings) -> anyhow::Result<()> {
-    let settings = settings.with_file()?;
+/// The state directory cannot be used, a device or an address cannot be opened, or leases were not cut.
+pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
     // New files are readable by this user only.
     umask(Mode::from_bits_truncate(0o077));
     descriptors::raise()?;
@@ -37,11 +36,11 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
     // Before this process opens a device: a child has a copy of every descriptor until it runs its program.
     let supervisor = helpers::start(&program, settings.state_dir())?;
     // First use of the state disk: a disk that does not answer is reported here.
-    let past = Past::open(&program, &settings)?;
+    let past = Past::open(&program, settings)?;
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
     let watchdog = Watchdog::new(&program, settings.state_dir())?;
     let opened = providers::open_all(&Opening {
-        settings: &settings,
+        settings,
         node_id: fabric.node_id(),
         past: &past,
         watchdog: &watchdog,
@@ -66,10 +65,10 @@ pub fn control_server(settings: Settings) -> anyhow::Result<()> {
         .context("start the runtime of the control plane")?;
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let _local_socket = local_socket::open(&settings, local)?;
-        let mut service = Service::start(&settings, &fabric, past, offered, gpus)?;
+        let _local_socket = local_socket::open(settings, local)?;
+        let mut service = Service::start(settings, &fabric, past, offered, gpus)?;
         service.settled().await;
-        ready::announce(&settings, &fabric, service.local_addr());
+        ready::announce(settings, &fabric, service.local_addr());
         let told_to = until_stopped(&mut signals, &mut service).await;
         match told_to {
             Ok(Told::StopAtOnce) => service.halt(),

@@ -13,7 +13,7 @@ pub enum UdpListen {
 
 /// Text that is neither an address nor `none`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is neither IP:PORT nor `none`")]
+#[error("`{0}` is neither IP:PORT, such as 192.0.2.10:5702 or [::]:5702, nor `none`")]
 pub struct BadListen(String);
 
 impl FromStr for UdpListen {
@@ -27,13 +27,6 @@ impl FromStr for UdpListen {
                 |at| Ok(Self::At(at)),
             ),
         }
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for UdpListen {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
     }
 }
 

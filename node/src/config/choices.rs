@@ -2,11 +2,9 @@
 
 use clap::ValueEnum;
 use fabricbios_wire::CpuIsolationClass;
-use serde::Deserialize;
 
 /// How RDMA access is given out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RdmaStrategy {
     /// Windows where the device has them, else regions.
     #[default]
@@ -18,8 +16,7 @@ pub enum RdmaStrategy {
 }
 
 /// Whether a GPU may be shared (000, "Share Modes").
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum GpuShareMode {
     /// One lease a GPU.
     #[default]
@@ -29,8 +26,7 @@ pub enum GpuShareMode {
 }
 
 /// The kind of node, for its rules of admission (004).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
     /// A CPU lease may have more cores than threads.
     #[default]
@@ -49,8 +45,7 @@ impl From<Profile> for fabricbios_lease::Profile {
 }
 
 /// Isolation of CPU leases that ask for none (002).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum CpuIsolationPolicy {
     /// Shares CPUs.
@@ -62,7 +57,6 @@ pub enum CpuIsolationPolicy {
     WholeCore,
     /// The same of one NUMA node with its memory, on a machine without SMT.
     #[value(name = "strict_isolated", aliases = ["strict", "StrictIsolated"])]
-    #[serde(rename = "strict_isolated", alias = "strict")]
     Strict,
 }
 

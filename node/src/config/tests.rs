@@ -1,65 +1,188 @@
-use clap::ValueEnum;
+mod every_setting;
+
+use clap::{CommandFactory, ValueEnum};
 
 use super::*;
 
+/// The settings of a command line, or the error that the operator sees.
+fn read(args: &[&str]) -> Result<Settings, String> {
+    let words = [&["fabricbiosd", "control-server"], args].concat();
+    let matches = Cli::command().try_get_matches_from(words);
+    let matches = matches.map_err(|error| error.to_string())?;
+    let (_, flags) = matches.subcommand().unwrap();
+    Settings::read(flags).map_err(|error| error.to_string())
+}
+
 fn settings(args: &[&str]) -> Settings {
-    let cli = Cli::try_parse_from([&["fabricbiosd", "control-server"], args].concat()).unwrap();
-    match cli.command {
-        Command::ControlServer(settings) => *settings,
-        other => panic!("{other:?}"),
-    }
+    read(args).unwrap()
+}
+
+fn refused(args: &[&str]) -> String {
+    read(args).map(drop).unwrap_err()
+}
+
+/// The settings of a file with this text, and of flags beside it.
+fn from_file(text: &str, args: &[&str]) -> Result<Settings, String> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("node.toml");
+    std::fs::write(&path, text).unwrap();
+    read(&[args, &["--config", path.to_str().unwrap()]].concat())
 }
 
 #[test]
 fn flags_win_over_the_file() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("node.toml");
-    std::fs::write(
-        &path,
-        "mem-bytes = \"1GiB\"\nlisten = \"127.0.0.1:1\"\nauto-detect = true",
-    )
-    .unwrap();
-    let path = path.to_str().unwrap();
-    let got = settings(&["--config", path, "--mem-bytes", "2MiB"])
-        .with_file()
-        .unwrap();
+    let text = "mem-bytes = \"1GiB\"\nlisten = \"127.0.0.1:1\"\nauto-detect = true\nblock-pool = [\"/a\", \"/b\"]";
+    let got = from_file(text, &["--mem-bytes", "2MiB", "--block-pool", "/c"]).unwrap();
     assert_eq!(got.mem_bytes, Some(Size(2 << 20)));
     assert_eq!(got.listen().port(), 1);
     assert!(got.auto_detect);
+    assert_eq!(got.block_pool, [Path::new("/c")]);
+    let got = from_file("auto-detect = false\nblock-pool = [\"/a\", \"/b\"]", &[]).unwrap();
+    assert!(!got.auto_detect);
+    assert_eq!(got.block_pool, [Path::new("/a"), Path::new("/b")]);
 }
 
 #[test]
 fn a_size_in_the_file_is_a_number_or_has_a_unit() {
-    let read = |text| toml::from_str::<Settings>(text).map(|settings| settings.mem_bytes);
+    let read = |text| from_file(text, &[]).map(|it| it.mem_bytes);
     assert_eq!(read("mem-bytes = 4096"), Ok(Some(Size(4096))));
+    assert_eq!(read("mem-bytes = 0x10_00"), Ok(Some(Size(4096))));
     assert_eq!(read("mem-bytes = \"1G\""), Ok(Some(Size(1 << 30))));
-    assert_eq!(read(""), Ok(None));
-    let error = read("mem-bytes = \"1 gig\"").unwrap_err().to_string();
+    let error = read("mem-bytes = \"1 gig\"").unwrap_err();
     assert!(error.contains("GiB"), "{error}");
 }
 
 #[test]
-fn a_file_with_a_misspelt_name_is_refused_with_its_path() {
+fn a_misspelt_setting_is_refused_with_place_and_a_tip() {
+    for (text, words) in [
+        (
+            "auto-detect = true\nmem-byte = 1",
+            ["line 2", "\"mem-byte\"", "did you mean mem-bytes?"],
+        ),
+        (
+            "mem_bytes = 4096",
+            ["line 1", "\"mem_bytes\"", "did you mean mem-bytes?"],
+        ),
+        (
+            "gpu-share-mod = \"exclusive\"",
+            ["line 1", "gpu-share-mod", "did you mean gpu-share-mode?"],
+        ),
+        (
+            "[package]\nname = \"x\"",
+            ["line 1", "\"package\"", "--help"],
+        ),
+        ("force = true", ["line 1", "one start", "--force"]),
+        ("config = \"a\"", ["line 1", "one start", "--config"]),
+        ("\"\" = 1", ["line 1", "\"\"", "--help"]),
+        ("help = true", ["line 1", "no setting \"help\"", "--help"]),
+        (
+            "rdma-strategy = \"regoin\"",
+            ["line 1", "regoin", "did you mean region?"],
+        ),
+    ] {
+        let error = from_file(text, &[]).map(drop).unwrap_err();
+        for word in words.iter().chain(&["node.toml: "]) {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        assert!(error.lines().count() == 1 && error.len() < 300, "{error}");
+    }
+}
+
+#[test]
+fn values_of_the_wrong_form_are_refused_with_the_right_one() {
+    for (text, word) in [
+        ("auto-detect = \"yes\"", "true or false"),
+        ("auto-detect = 1", "true or false"),
+        ("block-pool = \"/a\"", "block-pool = [\"/a\"]"),
+        ("block-pool = [1]", "text in quotes"),
+        ("block-pool = [[\"/a\"]]", "text in quotes"),
+        ("state-dir = 5", "text in quotes"),
+        ("state-dir = true", "text in quotes"),
+        ("listen = 5701", "0.0.0.0:5701"),
+        ("listen = [\"[::]:1\"]", "0.0.0.0:5701"),
+        ("mem-bytes = 1.5", "mem-bytes = 1.5"),
+        ("mem-bytes = { a = 1 }", "mem-bytes = "),
+    ] {
+        let error = from_file(text, &[]).map(drop).unwrap_err();
+        assert!(
+            error.contains("line 1: ") && error.contains(word),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_file_that_is_none_is_refused_with_its_path_and_no_byte_of_a_secret() {
+    let key =
+        "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEGCCqG==\n-----END PRIVATE KEY-----\n";
+    for (text, word) in [
+        ("", "no setting in it"),
+        ("# all of it is a comment\n", "no setting in it"),
+        (key, "line 1"),
+        ("mem-bytes = \"1GiB", "mem-bytes"),
+        ("{\"mem-bytes\": 4096}", "line 1"),
+        ("mem-bytes: 4096", "line 1"),
+    ] {
+        let error = from_file(text, &[]).map(drop).unwrap_err();
+        assert!(
+            error.contains("node.toml: ") && error.contains(word),
+            "{error}"
+        );
+        assert!(
+            !error.contains("PRIVATE") && !error.contains("MIGH"),
+            "{error}"
+        );
+    }
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("node.toml");
-    std::fs::write(&path, "auto-detect = true\nmem-byte = 1").unwrap();
-    let error = settings(&["--config", path.to_str().unwrap()])
-        .with_file()
-        .unwrap_err();
-    let error = error.to_string();
+    let binary = directory.path().join("binary");
+    std::fs::write(&binary, [0xff, 0xfe, 0]).unwrap();
+    let long = directory.path().join("long");
+    std::fs::write(&long, "#".repeat((1 << 20) + 1)).unwrap();
+    for (path, word) in [
+        (&*binary, "no text file"),
+        (&*long, "1048576 bytes"),
+        (directory.path(), "directory"),
+        (&directory.path().join("none"), "No such file"),
+    ] {
+        let error = refused(&["--config", path.to_str().unwrap()]);
+        assert!(
+            error.contains(path.to_str().unwrap()) && error.contains(word),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_setting_without_effect_is_named_as_it_was_given() {
+    let by_flag = refused(&["--gpu-share-mode", "fractional"]);
     assert!(
-        error.contains("node.toml: line 2: unknown field `mem-byte`"),
-        "{error}"
+        by_flag.starts_with("--gpu-share-mode without --gpus"),
+        "{by_flag}"
+    );
+    let text = "# GPUs\ngpu-share-mode = \"fractional\"";
+    let by_file = from_file(text, &[]).map(drop).unwrap_err();
+    assert!(
+        by_file.starts_with("gpu-share-mode (")
+            && by_file.contains("node.toml: line 2) without --gpus"),
+        "{by_file}"
+    );
+    // The flag replaces the line.
+    let both = from_file(text, &["--gpu-share-mode", "exclusive"])
+        .map(drop)
+        .unwrap_err();
+    assert!(
+        both.starts_with("--gpu-share-mode without --gpus"),
+        "{both}"
     );
 }
 
 #[test]
 fn settings_that_make_no_sense_together_are_refused() {
     for (args, word) in [
-        (&["--advertise", "::"][..], "wildcard"),
-        (&["--mem-bytes", "5000"], "4096"),
-        (&["--mem-bytes", "0"], "4096"),
-        (&["--profile", "bare-metal", "--mem-bytes", "1MiB"], "65536"),
+        (
+            &["--profile", "bare-metal", "--mem-bytes", "1MiB"][..],
+            "65536",
+        ),
         (
             &["--profile", "bare-metal", "--mem-file", "/dev/shm/a"],
             "static arena",
@@ -110,22 +233,45 @@ fn settings_that_make_no_sense_together_are_refused() {
         ),
         (&["--cpu-pids-max", "9"], "--cpu-pids-max without --cpus"),
         (
-            &["--cpus", "all", "--cpu-memory-max", "4KiB"],
-            "--cpu-memory-max 4096",
-        ),
-        (
-            &["--cpus", "all", "--cpu-pids-max", "0"],
-            "--cpu-pids-max 0: a program has at least 1 process",
-        ),
-        (
-            &["--cpus", "all", "--cpu-pids-max", "4194305"],
-            "--cpu-pids-max 4194305: a program has at least 1 process, and Linux has at most 4194304",
-        ),
-        (
             &["--gpu-worker-memory-max", "4GiB"],
             "--gpu-worker-memory-max without --gpus",
         ),
-        (&["--fbbu-half-sent-max", "1KiB"], "524288"),
+        (
+            &["--gpu-share-mode", "exclusive"],
+            "--gpu-share-mode without --gpus",
+        ),
+        (
+            &["--gpu-per-tenant-max", "1GiB"],
+            "--gpu-per-tenant-max without --gpus",
+        ),
+        (
+            &["--fbbu-half-sent-max", "1MiB"],
+            "--fbbu-half-sent-max without --block-pool",
+        ),
+        (
+            &["--nvme-host", "nqn.2014-08.org.example:a=b"],
+            "--nvme-host without --block-pool",
+        ),
+        (
+            &["--block-per-tenant-max", "1GiB"],
+            "--block-per-tenant-max without --block-pool",
+        ),
+        (
+            &["--mem-per-tenant-max", "1GiB"],
+            "--mem-per-tenant-max without --mem-bytes",
+        ),
+        (
+            &["--rdma-strategy", "window"],
+            "--rdma-strategy without --mem-bytes",
+        ),
+        (
+            &["--cpu-per-tenant-max", "4"],
+            "--cpu-per-tenant-max without --cpus",
+        ),
+        (
+            &["--net-per-tenant-max", "4"],
+            "--net-per-tenant-max without --macvlan-parent",
+        ),
         (
             &[
                 "--mem-bytes",
@@ -138,32 +284,34 @@ fn settings_that_make_no_sense_together_are_refused() {
             "no transport",
         ),
     ] {
-        let error = settings(args).with_file().unwrap_err().to_string();
+        let error = refused(args);
         assert!(error.contains(word), "{error}");
     }
 }
 
 #[test]
-fn class_names_in_both_spellings() {
-    for (text, class) in [
-        ("best_effort", CpuIsolationPolicy::BestEffort),
-        ("WholeCore", CpuIsolationPolicy::WholeCore),
-        ("strict", CpuIsolationPolicy::Strict),
-        ("strict_isolated", CpuIsolationPolicy::Strict),
-        ("StrictIsolated", CpuIsolationPolicy::Strict),
-    ] {
-        let got = settings(&["--cpu-isolation-policy", text]).cpu_isolation_policy;
-        assert_eq!(got, Some(class), "{text}");
+fn classes_in_every_spelling_are_read_as_by_requests() {
+    for text in every_setting::taken("cpu-isolation-policy") {
+        let class: fabricbios_wire::CpuIsolationClass = text.parse().unwrap();
+        let flags = settings(&["--cpus", "all", "--cpu-isolation-policy", text]);
+        let file = from_file(
+            &format!("cpus = \"all\"\ncpu-isolation-policy = \"{text}\""),
+            &[],
+        )
+        .unwrap();
+        for got in [flags, file] {
+            assert_eq!(
+                got.cpu_isolation_policy.map(Into::into),
+                Some(class),
+                "{text}"
+            );
+        }
     }
-    for class in CpuIsolationPolicy::value_variants() {
+    for policy in CpuIsolationPolicy::value_variants() {
         // The word of requests and of the inventory.
-        let word = fabricbios_wire::CpuIsolationClass::from(*class).name();
-        assert_eq!(class.to_possible_value().unwrap().get_name(), word);
-        let file: Settings = toml::from_str(&format!("cpu-isolation-policy = \"{word}\"")).unwrap();
-        assert_eq!(file.cpu_isolation_policy, Some(*class));
+        let word = fabricbios_wire::CpuIsolationClass::from(*policy).name();
+        assert_eq!(policy.to_possible_value().unwrap().get_name(), word);
     }
-    let file: Settings = toml::from_str("cpu-isolation-policy = \"strict\"").unwrap();
-    assert_eq!(file.cpu_isolation_policy, Some(CpuIsolationPolicy::Strict));
 }
 
 #[test]
@@ -181,10 +329,13 @@ fn the_data_plane_over_udp_listens_where_the_control_plane_does_unless_told() {
 
 #[test]
 fn one_pool_is_named_once() {
-    let twice = settings(&["--block-pool", "/a", "--block-pool", "/a"]).with_file();
-    assert!(twice.unwrap_err().to_string().contains("twice"));
-    let ports = settings(&["--nvmet", "tcp:10.0.0.1:4420"]).with_file();
-    assert!(ports.unwrap_err().to_string().contains("--block-pool"));
+    let twice = refused(&["--block-pool", "/a", "--block-pool", "/a"]);
+    assert!(
+        twice.contains("--block-pool names the same path twice"),
+        "{twice}"
+    );
+    let ports = refused(&["--nvmet", "tcp:10.0.0.1:4420"]);
+    assert!(ports.contains("--block-pool"), "{ports}");
 }
 
 #[test]
@@ -193,27 +344,26 @@ fn cpus_are_all_or_a_list_as_a_flag_and_in_the_file() {
     let list = |cpus: &[u32]| CpuList(cpus.to_vec());
     assert_eq!(given.cpus, Some(Wanted::These(list(&[2, 3, 6]))));
     assert_eq!(given.cpu_reserve, Some(list(&[7])));
-    let file: Settings = toml::from_str("cpus = \"all\"").unwrap();
+    let file = from_file("cpus = \"all\"", &[]).unwrap();
     assert_eq!(file.cpus, Some(Wanted::All));
-    for text in ["", "some", "3-1", "-1"] {
-        let file = format!("cpus = \"{text}\"");
-        let refused = toml::from_str::<Settings>(&file).unwrap_err();
-        assert!(refused.message().contains("no ascending list"), "{refused}");
-    }
-    let alone = settings(&["--cpu-reserve", "7"]).with_file();
-    assert!(alone.unwrap_err().to_string().contains("--cpus"));
 }
 
 #[test]
 fn profile_and_bounds_of_a_tenant_are_read_from_flags_and_file() {
     let default = settings(&["--auto-detect"]);
     assert_eq!(default.profile, None);
-    let flags = ["--profile", "bare-metal", "--cpu-per-tenant-max", "4"];
+    let flags = [
+        "--profile",
+        "bare-metal",
+        "--cpus",
+        "all",
+        "--cpu-per-tenant-max",
+        "4",
+    ];
     assert_eq!(settings(&flags).profile, Some(Profile::BareMetal));
     assert_eq!(settings(&flags).cpu_per_tenant_max, Some(4));
-    let text = "profile = \"bare-metal\"\nnet-per-tenant-max = 10000";
-    let file: Settings = toml::from_str(text).unwrap();
-    let merged = settings(&["--cpu-per-tenant-max", "4"]).over(file);
+    let text = "profile = \"bare-metal\"\nsriov-pf = \"eth0\"\nnet-per-tenant-max = 10000";
+    let merged = from_file(text, &["--cpus", "all", "--cpu-per-tenant-max", "4"]).unwrap();
     assert_eq!(merged.profile, Some(Profile::BareMetal));
     let bounds = (merged.cpu_per_tenant_max, merged.net_per_tenant_max);
     assert_eq!(bounds, (Some(4), Some(10_000)));
@@ -222,33 +372,14 @@ fn profile_and_bounds_of_a_tenant_are_read_from_flags_and_file() {
 #[test]
 fn vlans_and_addresses_of_tenants_are_read_alike_from_flags_and_file() {
     let (vlans, macs) = (["blue=0,100-199", "red=7"], ["blue=00:1b:21:00:00:01"]);
-    let file = format!("net-vlan = {vlans:?}\nnet-mac = {macs:?}");
-    let file: Settings = toml::from_str(&file).unwrap();
+    let file = format!("sriov-pf = \"eth0\"\nnet-vlan = {vlans:?}\nnet-mac = {macs:?}");
     let flags = vlans.iter().flat_map(|it| ["--net-vlan", *it]);
     let flags = flags.chain(macs.iter().flat_map(|it| ["--net-mac", *it]));
-    let flags = settings(&flags.collect::<Vec<_>>());
-    assert_eq!(file.net_vlan, flags.net_vlan);
-    assert_eq!(file.net_mac, flags.net_mac);
-    let merged = settings(&["--net-vlan", "red=8"]).over(file);
+    let flags = settings(&flags.chain(["--sriov-pf", "eth0"]).collect::<Vec<_>>());
+    let read = from_file(&file, &[]).unwrap();
+    assert_eq!(read.net_vlan, flags.net_vlan);
+    assert_eq!(read.net_mac, flags.net_mac);
+    let merged = from_file(&file, &["--net-vlan", "red=8"]).unwrap();
     assert_eq!(merged.net_vlan, ["red=8".parse().unwrap()]);
     assert_eq!(merged.net_mac, flags.net_mac);
-}
-
-#[test]
-fn a_bad_list_of_vlans_in_the_file_is_refused_with_line_setting_value_and_an_example() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("node.toml");
-    let text = "macvlan-parent = [\"eth0\"]\nnet-vlan = [\"blue=7-3\"]";
-    std::fs::write(&path, text).unwrap();
-    let error = settings(&["--config", path.to_str().unwrap()]).with_file();
-    let error = error.unwrap_err().to_string();
-    for word in [
-        "line 2",
-        "net-vlan",
-        "blue=7-3",
-        "ends before",
-        "such as blue=0,100-199",
-    ] {
-        assert!(error.contains(word), "{error}");
-    }
 }

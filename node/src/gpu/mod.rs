@@ -8,7 +8,6 @@ pub use wanted::WantedGpus;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, fs,
-    ops::RangeInclusive,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -39,8 +38,6 @@ const PROBE_SILENCE: Duration = Duration::from_secs(20);
 
 /// Memory of a lease's worker and programs: contexts of real drivers and their compilers take some hundred megabytes.
 const WORKER_MEMORY_MAX: Size = Size(4 << 30);
-/// Less than this no context lives with, and no machine has more.
-const WORKER_MEMORY: RangeInclusive<Size> = Size(64 << 20)..=Size(1 << 50);
 
 /// Bytes of the node's id in names.
 const ID_BYTES: usize = 4;
@@ -218,16 +215,6 @@ fn try_worker(opening: &Opening<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The memory of a lease's worker and programs.
-fn worker_memory_max(settings: &Settings) -> anyhow::Result<u64> {
-    let set = settings.gpu_worker_memory_max.unwrap_or(WORKER_MEMORY_MAX);
-    if !WORKER_MEMORY.contains(&set) {
-        let (least, most) = (WORKER_MEMORY.start(), WORKER_MEMORY.end());
-        bail!("--gpu-worker-memory-max {set}: {least} to {most} are possible");
-    }
-    Ok(set.0)
-}
-
 /// The records of leases of GPUs; a reboot empties the directory.
 fn records(node_id: &NodeId) -> PathBuf {
     PathBuf::from(format!("/run/fabricbios-{}/gpu", digits(node_id)))
@@ -266,7 +253,9 @@ fn gpus(opening: &Opening<'_>) -> anyhow::Result<Gpus> {
     let config = GpuConfig {
         records: records(&opening.node_id),
         cgroup: mount.map(|mount| mount.place.join(format!("fabricbios-gpu-{node}"))),
-        worker_memory_max: worker_memory_max(opening.settings)?,
+        worker_memory_max: (opening.settings.gpu_worker_memory_max)
+            .unwrap_or(WORKER_MEMORY_MAX)
+            .0,
         cdi: cdi::directory(opening.settings)?,
         tenants: tenants(opening.settings),
         hook: own_program()?,
@@ -350,29 +339,5 @@ impl SessionConnector for Sessions {
         let _connecting = descriptors::for_a_stream()?;
         self.0
             .connect(open.lease_id, &principal.tenant, open.session)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_memory_of_a_worker_has_a_default_and_bounds() {
-        let with = |set: Option<Size>| {
-            worker_memory_max(&Settings {
-                gpu_worker_memory_max: set,
-                ..Settings::default()
-            })
-        };
-        assert_eq!(with(None).unwrap(), 4 << 30);
-        assert_eq!(with(Some(Size(64 << 20))).unwrap(), 64 << 20);
-        for wrong in [0, (64 << 20) - 1, u64::MAX] {
-            let why = with(Some(Size(wrong))).unwrap_err().to_string();
-            assert!(
-                why.contains("--gpu-worker-memory-max") && why.contains("64 MiB"),
-                "{why}"
-            );
-        }
     }
 }

@@ -24,7 +24,10 @@ impl FromStr for WantedGpus {
         let uuids: Vec<String> = text.split(',').map(|it| it.trim().to_owned()).collect();
         match uuids.iter().all(|it| !it.is_empty()) {
             true => Ok(Self::These(uuids)),
-            false => Err("`all`, or UUIDs with commas between".into()),
+            false => Err(
+                "`all` is expected, or UUIDs with commas between, such as GPU-8f1c…,MIG-2b60…"
+                    .into(),
+            ),
         }
     }
 }

@@ -40,13 +40,6 @@ impl FromStr for MacvlanParent {
     }
 }
 
-impl<'de> serde::Deserialize<'de> for MacvlanParent {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
 /// Opens what `--macvlan-parent` asks for, and ends what an earlier run has left on other parents.
 pub(super) fn open(
     opening: &Opening<'_>,

@@ -94,31 +94,21 @@ fn addresses(list: &str) -> Result<BTreeSet<MacAddress>, String> {
     Ok(addresses)
 }
 
-/// Refuses entries without effect, and two of one tenant.
-pub(crate) fn check(settings: &Settings) -> Result<(), String> {
-    let Settings {
-        net_vlan, net_mac, ..
-    } = settings;
-    let offers = !settings.macvlan_parent.is_empty() || settings.sriov_pf.is_some();
-    let of = [
-        (
-            VLAN,
-            net_vlan.iter().map(|it| &it.tenant).collect::<Vec<_>>(),
-        ),
-        (MAC, net_mac.iter().map(|it| &it.tenant).collect()),
-    ];
-    for (setting, mut tenants) in of {
-        if !offers && !tenants.is_empty() {
-            return Err(format!(
-                "--{setting} without --macvlan-parent IFNAME or --sriov-pf IFNAME: no network function is leased"
-            ));
-        }
+/// Refuses two entries of one tenant. `Err`: the setting and the reason.
+pub(crate) fn check(settings: &Settings) -> Result<(), (&'static str, String)> {
+    let vlans = settings.net_vlan.iter().map(|it| &it.tenant);
+    let macs = settings.net_mac.iter().map(|it| &it.tenant);
+    for (setting, mut tenants) in [
+        (VLAN, vlans.collect::<Vec<_>>()),
+        (MAC, macs.collect::<Vec<_>>()),
+    ] {
         tenants.sort_unstable();
         if let Some(pair) = tenants.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!(
-                "--{setting} names tenant {0} twice: give {0} one entry with the whole list",
+            let why = format!(
+                "names tenant {0} twice: give {0} one entry with the whole list",
                 pair[0]
-            ));
+            );
+            return Err((setting, why));
         }
     }
     Ok(())

@@ -1,0 +1,216 @@
+//! The configuration file: each of its entries is read as the flag of the same name.
+
+use std::{any::TypeId, fs::File, io::Read, path::Path};
+
+use clap::{
+    Arg, ArgAction, Command, FromArgMatches,
+    error::{ContextKind, ContextValue, Error},
+};
+use fabricbios_wire::Size;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::{ConfigError, Settings};
+
+/// Longest file, bytes.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// Flags for one start.
+const FLAGS_ONLY: [&str; 2] = ["config", "force"];
+
+/// Reads the settings of a file.
+pub(super) fn read(path: &Path) -> Result<Settings, ConfigError> {
+    let error = |why: String| ConfigError::File {
+        path: path.to_owned(),
+        why,
+    };
+    let text = text_of(path).map_err(error)?;
+    parse(&text).map_err(error)
+}
+
+fn text_of(path: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    let read = file.take(BYTES_MAX + 1).read_to_end(&mut bytes);
+    let length = read.map_err(|error| error.to_string())?;
+    if length as u64 > BYTES_MAX {
+        return Err(format!(
+            "it has more than {BYTES_MAX} bytes: is this the file that you mean?"
+        ));
+    }
+    String::from_utf8(bytes)
+        .map_err(|_not_text| "it is no text file: is this the file that you mean?".into())
+}
+
+pub(super) fn parse(text: &str) -> Result<Settings, String> {
+    let command = Settings::arguments();
+    let line_of = |at: usize| {
+        text.as_bytes()
+            .iter()
+            .take(at)
+            .filter(|it| **it == b'\n')
+            .count()
+            + 1
+    };
+    let table = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let line = line_of(at);
+        let setting = name_in(text.lines().nth(line - 1).unwrap_or_default(), &command);
+        format!("line {line}: {setting}{}", error.message())
+    })?;
+    let mut settings = Settings::default();
+    let mut words = Vec::new();
+    for (key, value) in table.get_ref() {
+        let entry = Entry {
+            name: key.get_ref(),
+            value: value.get_ref(),
+        };
+        let line = line_of(key.span().start);
+        let of_entry = entry.words(&command);
+        words.extend(of_entry.map_err(|why| format!("line {line}: {why}"))?);
+        settings.lines.insert(entry.name.to_owned(), line);
+    }
+    if settings.lines.is_empty() {
+        return Err(
+            "there is no setting in it: give one, such as mem-bytes = \"1GiB\", or leave --config out"
+                .into(),
+        );
+    }
+    let matches = command.try_get_matches_from(words);
+    let read = matches.and_then(|it| settings.update_from_arg_matches(&it));
+    read.map_err(|error| error.to_string())?;
+    Ok(settings)
+}
+
+/// The setting at the begin of a line, for an error. Nothing else of a line is told: it may be a secret of another file.
+fn name_in(line: &str, command: &Command) -> String {
+    let name = line.split('=').next().unwrap_or_default().trim();
+    let is_setting = command
+        .get_arguments()
+        .any(|it| it.get_long() == Some(name));
+    match is_setting {
+        true => format!("{name}: "),
+        false => String::new(),
+    }
+}
+
+/// An entry of the file.
+struct Entry<'a> {
+    name: &'a str,
+    value: &'a DeValue<'a>,
+}
+
+impl Entry<'_> {
+    /// The arguments that say the same.
+    fn words(&self, command: &Command) -> Result<Vec<String>, String> {
+        let Self { name, value } = self;
+        if FLAGS_ONLY.contains(name) {
+            return Err(format!(
+                "{name} holds for one start, so it cannot be in the file: give --{name}"
+            ));
+        }
+        let found = command
+            .get_arguments()
+            .find(|it| it.get_long() == Some(name));
+        let argument = found.ok_or_else(|| unknown(name, command))?;
+        let wrong = |what: &str| format!("{name} = {}: {what}", shown(value));
+        match (argument.get_action(), value) {
+            (ArgAction::SetTrue, DeValue::Boolean(true)) => Ok(vec![format!("--{name}")]),
+            (ArgAction::SetTrue, DeValue::Boolean(false)) => Ok(Vec::new()),
+            (ArgAction::SetTrue, _) => Err(wrong("true or false is expected")),
+            (ArgAction::Append, DeValue::Array(values)) => {
+                let read =
+                    |value: &Spanned<DeValue<'_>>| self.word(argument, value.get_ref(), command);
+                values.iter().map(read).collect()
+            }
+            (ArgAction::Append, value) => {
+                self.word(argument, value, command)?;
+                Err(wrong(&format!(
+                    "a list is expected: {name} = [{}]",
+                    shown(value)
+                )))
+            }
+            (_, value) => Ok(vec![self.word(argument, value, command)?]),
+        }
+    }
+
+    /// One value as an argument, which is valid.
+    fn word(
+        &self,
+        argument: &Arg,
+        value: &DeValue<'_>,
+        command: &Command,
+    ) -> Result<String, String> {
+        let of = argument.get_value_parser().type_id();
+        let takes_numbers = of == TypeId::of::<u32>() || of == TypeId::of::<Size>();
+        let (text, has_form) = match value {
+            DeValue::String(text) => (text.to_string(), true),
+            DeValue::Integer(number) => {
+                let decimal = i128::from_str_radix(number.as_str(), number.radix());
+                (
+                    decimal.map_or_else(|_| number.to_string(), |it| it.to_string()),
+                    takes_numbers,
+                )
+            }
+            other => (shown(other), false),
+        };
+        let word = format!("--{}={text}", self.name);
+        let read = command.clone().try_get_matches_from([&word]);
+        let why = match read {
+            Err(error) => reason(&error),
+            Ok(_) if !has_form => "a text in quotes is expected".into(),
+            Ok(_) => return Ok(word),
+        };
+        Err(format!("{} = {}: {why}", self.name, shown(value)))
+    }
+}
+
+/// A value as it may be in a file.
+fn shown(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("{text:?}"),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(is) => is.to_string(),
+        DeValue::Datetime(at) => at.to_string(),
+        DeValue::Array(values) => {
+            let values = values.iter().map(|it| shown(it.get_ref()));
+            format!("[{}]", values.collect::<Vec<_>>().join(", "))
+        }
+        DeValue::Table(_) => "{ … }".into(),
+    }
+}
+
+fn unknown(name: &str, command: &Command) -> String {
+    let read = command.clone().try_get_matches_from([format!("--{name}")]);
+    let suggested = read
+        .err()
+        .and_then(|error| match error.get(ContextKind::SuggestedArg) {
+            Some(ContextValue::String(flag)) => Some(flag.trim_start_matches('-').to_owned()),
+            _ => None,
+        });
+    let tip = match suggested {
+        Some(name) => format!("did you mean {name}?"),
+        None => "`fabricbiosd control-server --help` lists all".into(),
+    };
+    format!("there is no setting {name:?}: {tip}")
+}
+
+/// The reason of a refused value, without the words that are for flags only.
+fn reason(error: &Error) -> String {
+    if let Some(source) = std::error::Error::source(error) {
+        return source.to_string();
+    }
+    let tip = match error.get(ContextKind::SuggestedValue) {
+        Some(ContextValue::String(word)) => format!("; did you mean {word}?"),
+        _ => String::new(),
+    };
+    match error.get(ContextKind::ValidValue) {
+        Some(ContextValue::Strings(words)) if !words.is_empty() => {
+            format!("one of {} is expected{tip}", words.join(", "))
+        }
+        _ => "a value is expected".into(),
+    }
+}
