@@ -20,7 +20,7 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::principal::organization;
+use crate::principal::{NODE_ORGANIZATION, organization};
 
 /// The name in every node certificate; clients verify it, whatever the address is.
 pub const NODE_DNS_NAME: &str = "node.fabricbios";
@@ -51,7 +51,15 @@ impl fmt::Debug for Ca {
 impl Ca {
     /// A new authority, as the PEM text that [`Ca::from_pem`] takes: key, then certificate.
     pub(crate) fn generate(now: SystemTime) -> Result<Zeroizing<String>, rcgen::Error> {
-        let key = SecretKey(KeyPair::generate()?);
+        Self::with_key(KeyPair::generate()?, now)
+    }
+
+    /// The same with this key: identities that it has signed stay valid.
+    pub(crate) fn with_key(
+        key: KeyPair,
+        now: SystemTime,
+    ) -> Result<Zeroizing<String>, rcgen::Error> {
+        let key = SecretKey(key);
         let certificate = ca_params(now).self_signed(&key)?;
         let key_pem = Zeroizing::new(key.0.serialize_pem());
         Ok(Zeroizing::new(format!("{}{}", *key_pem, certificate.pem())))
@@ -77,6 +85,11 @@ impl Ca {
     /// The certificate that peers are verified against.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
+    }
+
+    /// The end of its validity.
+    pub(crate) fn not_after(&self) -> SystemTime {
+        self.not_after
     }
 
     /// The certificate as PEM.
@@ -109,7 +122,7 @@ impl Ca {
     ) -> Result<String, rcgen::Error> {
         let mut params = leaf_params(ExtendedKeyUsagePurpose::ServerAuth);
         params.subject_alt_names = vec![SanType::DnsName(NODE_DNS_NAME.try_into()?)];
-        params.distinguished_name = names(NODE_DNS_NAME, "fabricbios-node");
+        params.distinguished_name = names(NODE_DNS_NAME, NODE_ORGANIZATION);
         params.not_before = (now - BACKDATED).into();
         params.not_after = self.not_after.into();
         Ok(params.signed_by(key, &self.issuer)?.pem())
@@ -135,7 +148,7 @@ impl Ca {
         };
         if now >= self.not_after {
             return Err(refused(
-                "the fabric CA itself has expired: make a new fabric",
+                "the fabric CA itself has expired: the operator renews it on the node with `fabricbiosd renew-ca`",
             ));
         }
         Ok((now + validity).min(self.not_after))

@@ -4,6 +4,8 @@
 //! on it and are made if they are missing. So the next start finishes an interrupted first start. A damaged file is
 //! reported and never replaced.
 
+mod renew;
+
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -17,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::{Ca, ca, durable, principal, tls};
+use crate::{Ca, Peer, ca, durable, principal, tls};
 
 const CA_KEY: &str = "ca-key.pem";
 const CA: &str = "ca.pem";
@@ -110,6 +112,20 @@ impl Fabric {
         })
     }
 
+    /// Checks the files as [`Fabric::open_or_create`] does, and changes nothing. `None`: there is no node yet.
+    ///
+    /// # Errors
+    /// See [`IdentityError`].
+    pub fn check(state_dir: &Path, now: SystemTime) -> Result<Option<NodeId>, IdentityError> {
+        let Some(ca) = read_ca(state_dir, now)? else {
+            return Ok(None);
+        };
+        is_published(state_dir, &ca)?;
+        let node = read_node(&state_dir.join(NODE), &ca)?;
+        read_admin(&state_dir.join(ADMIN), &ca)?;
+        Ok(node.map(|it| it.id))
+    }
+
     /// The authority, which answers IDENTITY_ISSUE.
     pub fn ca(&self) -> Arc<Ca> {
         Arc::clone(&self.ca)
@@ -137,59 +153,93 @@ impl Fabric {
 }
 
 fn open_ca(state_dir: &Path, now: SystemTime) -> Result<(Ca, bool), IdentityError> {
-    let path = state_dir.join(CA_KEY);
-    if let Some(text) = read(&path)? {
-        return Ca::from_pem(&text)
-            .map(|ca| (ca, false))
-            .map_err(damaged(&path, CA_REMEDY));
+    if let Some(ca) = read_ca(state_dir, now)? {
+        return Ok((ca, false));
     }
-    refuse_orphans(state_dir, &path)?;
+    let path = state_dir.join(CA_KEY);
     let text = Ca::generate(now).map_err(making(&path))?;
     let ca = Ca::from_pem(&text).map_err(making(&path))?;
     write(&path, &text)?;
     Ok((ca, true))
 }
 
-const CA_REMEDY: &str = "restore it from a backup; or, to start a new fabric in which every \
-    identity issued so far is void, move ca-key.pem, ca.pem, node.identity and admin.identity away";
-
-/// Refuses to make a new CA if identities of an old one exist: their holders would be locked out without notice.
-fn refuse_orphans(state_dir: &Path, ca_key: &Path) -> Result<(), IdentityError> {
-    match [CA, NODE, ADMIN]
-        .iter()
-        .find(|name| state_dir.join(name).exists())
-    {
-        Some(name) => Err(damaged(ca_key, CA_REMEDY)(format!(
-            "missing, although {name} is there"
-        ))),
-        None => Ok(()),
+/// The CA of a state directory; `None`: there is no fabric yet. No CA is made where identities of an old one exist: their
+/// holders would be locked out without notice.
+fn read_ca(state_dir: &Path, now: SystemTime) -> Result<Option<Ca>, IdentityError> {
+    let path = state_dir.join(CA_KEY);
+    let bad = damaged(&path, CA_REMEDY);
+    let Some(text) = read(&path)? else {
+        let mut others = [CA, NODE, ADMIN].iter();
+        return match others.find(|name| state_dir.join(name).exists()) {
+            Some(name) => Err(bad(format!("missing, although {name} is there"))),
+            None => Ok(None),
+        };
+    };
+    let ca = Ca::from_pem(&text).map_err(bad)?;
+    match ca.not_after() > now {
+        true => Ok(Some(ca)),
+        false => Err(damaged(&path, EXPIRED_REMEDY)(
+            "its certificate has expired".into(),
+        )),
     }
 }
 
+const CA_REMEDY: &str = "restore it from a backup; or, if it is lost, let `fabricbiosd renew-ca --new-key` make a new \
+    CA for the same node: every identity issued so far is void then, and node id, leases and pools stay";
+
+const EXPIRED_REMEDY: &str =
+    "run `fabricbiosd renew-ca`: node id, leases, pools and the key of the CA stay";
+
 /// Writes or checks `ca.pem`, a copy of the certificate for people.
 fn publish_ca(state_dir: &Path, ca: &Ca) -> Result<(), IdentityError> {
+    match is_published(state_dir, ca)? {
+        true => Ok(()),
+        false => write(&state_dir.join(CA), ca.certificate_pem()),
+    }
+}
+
+/// `false`: there is no copy yet.
+fn is_published(state_dir: &Path, ca: &Ca) -> Result<bool, IdentityError> {
     let path = state_dir.join(CA);
     let Some(text) = read(&path)? else {
-        return write(&path, ca.certificate_pem());
+        return Ok(false);
     };
     let same = tls::first_certificate(text.as_bytes()).is_ok_and(|c| c == *ca.certificate());
     if same {
-        return Ok(());
+        return Ok(true);
     }
     let what = "is not the certificate in ca-key.pem".to_owned();
     Err(damaged(
         &path,
-        "delete it: it is written again at the next start",
+        "if ca-key.pem is this node's, delete this copy, which is written again at the next start; else restore ca-key.pem",
     )(what))
 }
 
-const NODE_REMEDY: &str = "restore it from a backup, or delete it: a new one is made at the next start, with a new node id";
+const NODE_REMEDY: &str = "restore it and ca-key.pem from one backup; if this file is this node's, `fabricbiosd renew-ca` \
+    makes them fit and keeps the node id. Without this file the node gets a new id: its leases end, and its pools are \
+    withheld until --force";
 
 fn open_node(path: &Path, ca: &Ca, now: SystemTime) -> Result<NodeKeys, IdentityError> {
-    if let Some(text) = read(path)? {
-        return node_keys(&text, ca).map_err(damaged(path, NODE_REMEDY));
+    if let Some(keys) = read_node(path, ca)? {
+        return Ok(keys);
     }
     let key = KeyPair::generate().map_err(making(path))?;
+    make_node(path, key, ca, now)
+}
+
+fn read_node(path: &Path, ca: &Ca) -> Result<Option<NodeKeys>, IdentityError> {
+    let text = read(path)?;
+    let keys = text.map(|text| node_keys(&text, ca)).transpose();
+    keys.map_err(damaged(path, NODE_REMEDY))
+}
+
+/// Writes the identity of the node with this key, which makes its id.
+fn make_node(
+    path: &Path,
+    key: KeyPair,
+    ca: &Ca,
+    now: SystemTime,
+) -> Result<NodeKeys, IdentityError> {
     let certificate = ca.issue_node(&key, now).map_err(making(path))?;
     let text = identity_pem(&certificate, key, ca);
     let keys = node_keys(&text, ca).map_err(making(path))?;
@@ -199,6 +249,9 @@ fn open_node(path: &Path, ca: &Ca, now: SystemTime) -> Result<NodeKeys, Identity
 
 fn node_keys(text: &str, ca: &Ca) -> Result<NodeKeys, String> {
     let (certificate, key) = tls::identity(text.as_bytes(), ca.certificate())?;
+    if !principal::is_node(&certificate)? {
+        return Err("it is no identity of a node".into());
+    }
     let info = principal::public_key_info(&certificate)?;
     let id = NodeId(Sha256::digest(&info).into());
     let keys = NodeKeys {
@@ -213,12 +266,20 @@ fn node_keys(text: &str, ca: &Ca) -> Result<NodeKeys, String> {
 const ADMIN_REMEDY: &str = "delete it: a new one is made at the next start";
 
 fn open_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError> {
-    if let Some(text) = read(path)? {
-        let end = admin_end(&text, ca).map_err(damaged(path, ADMIN_REMEDY))?;
-        if end > now + ADMIN_LEFT_MIN {
-            return Ok(());
-        }
+    match read_admin(path, ca)? {
+        Some(end) if end > now + ADMIN_LEFT_MIN => Ok(()),
+        _ => make_admin(path, ca, now),
     }
+}
+
+/// The end of the first operator's identity.
+fn read_admin(path: &Path, ca: &Ca) -> Result<Option<SystemTime>, IdentityError> {
+    let text = read(path)?;
+    let end = text.map(|text| admin_end(&text, ca)).transpose();
+    end.map_err(damaged(path, ADMIN_REMEDY))
+}
+
+fn make_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError> {
     let key = KeyPair::generate().map_err(making(path))?;
     let csr = CertificateParams::default()
         .serialize_request(&key)
@@ -238,7 +299,8 @@ fn open_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError
 fn admin_end(text: &str, ca: &Ca) -> Result<SystemTime, String> {
     let (certificate, mut key) = tls::identity(text.as_bytes(), ca.certificate())?;
     key.zeroize();
-    principal::not_after(&certificate)
+    let peer = Peer::from_certificate(&certificate).map_err(|error| error.to_string())?;
+    Ok(peer.not_after)
 }
 
 /// One PEM text: certificate, key, CA certificate.

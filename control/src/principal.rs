@@ -57,6 +57,16 @@ impl Peer {
     }
 }
 
+/// Subject O of a node.
+pub(crate) const NODE_ORGANIZATION: &str = "fabricbios-node";
+
+/// True if the certificate is that of a node.
+pub(crate) fn is_node(certificate: &CertificateDer<'_>) -> Result<bool, String> {
+    let parsed = parse(certificate)?;
+    let organization = only("O", parsed.subject().iter_organization())?;
+    Ok(organization == NODE_ORGANIZATION)
+}
+
 /// Subject O of a role.
 pub(crate) fn organization(role: Role) -> &'static str {
     match role {

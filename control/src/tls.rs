@@ -15,6 +15,13 @@ use rustls::{
 
 use crate::{Ca, NodeKeys};
 
+/// Certificate, that of its CA, and key.
+type Parts = (
+    CertificateDer<'static>,
+    CertificateDer<'static>,
+    PrivateKeyDer<'static>,
+);
+
 /// The certificate that comes first in a PEM text.
 pub(crate) fn first_certificate(pem: &[u8]) -> Result<CertificateDer<'static>, String> {
     CertificateDer::from_pem_slice(pem).map_err(|e| format!("its certificate: {e}"))
@@ -37,13 +44,21 @@ pub(crate) fn identity(
     pem: &[u8],
     ca: &CertificateDer<'_>,
 ) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), String> {
+    let (certificate, signer, key) = parts(pem)?;
+    match signer == *ca {
+        true => Ok((certificate, key)),
+        false => Err("it belongs to another fabric".into()),
+    }
+}
+
+/// Certificate, that of its CA, and key of an identity file.
+pub(crate) fn parts(pem: &[u8]) -> Result<Parts, String> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
         .map_err(|e| format!("its certificates: {e}"))?;
     let key = PrivateKeyDer::from_pem_slice(pem).map_err(|e| format!("its private key: {e}"))?;
     match <[_; 2]>::try_from(certificates) {
-        Ok([certificate, signer]) if signer == *ca => Ok((certificate, key)),
-        Ok(_) => Err("it belongs to another fabric".into()),
+        Ok([certificate, signer]) => Ok((certificate, signer, key)),
         Err(found) => Err(format!("it holds {} certificates; expected 2", found.len())),
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use fabricbios_wire::{IssueRequest, LeaseError, Role};
 
 use super::*;
-use crate::{Peer, Principal};
+use crate::Principal;
 
 const ALL: [&str; 4] = [CA_KEY, CA, NODE, ADMIN];
 
@@ -109,17 +109,56 @@ fn a_damaged_file_is_named_with_a_remedy_and_left_alone() {
 }
 
 #[test]
-fn files_of_another_fabric_are_refused() {
-    let (dir, _fabric) = made();
+fn files_of_another_fabric_are_refused_and_nothing_is_lost() {
+    let (dir, fabric) = made();
     let (other, _fabric) = made();
+    let files = || ALL.map(|name| fs::read(dir.path().join(name)).unwrap());
     for name in ALL {
         let path = dir.path().join(name);
         let own = fs::read(&path).unwrap();
         fs::copy(other.path().join(name), &path).unwrap();
-        Fabric::open_or_create(dir.path(), now()).unwrap_err();
+        let before = files();
+        let start = Fabric::open_or_create(dir.path(), now()).map(drop);
+        let check = Fabric::check(dir.path(), now()).map(drop);
+        let why = start.unwrap_err().to_string();
+        assert!(why.contains(dir.path().to_str().unwrap()), "{why}");
+        assert_eq!(check.unwrap_err().to_string(), why);
+        assert_eq!(files(), before);
         fs::write(&path, own).unwrap();
     }
-    Fabric::open_or_create(dir.path(), now()).unwrap();
+    // Two files of this fabric in each other's place.
+    fs::rename(dir.path().join(NODE), dir.path().join("moved")).unwrap();
+    fs::copy(dir.path().join(ADMIN), dir.path().join(NODE)).unwrap();
+    let why = Fabric::open_or_create(dir.path(), now())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        why.contains(NODE) && why.contains("no identity of a node"),
+        "{why}"
+    );
+    let theirs = fs::read(dir.path().join(ADMIN)).unwrap();
+    fs::copy(dir.path().join("moved"), dir.path().join(ADMIN)).unwrap();
+    fs::rename(dir.path().join("moved"), dir.path().join(NODE)).unwrap();
+    let why = Fabric::open_or_create(dir.path(), now())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        why.contains(ADMIN) && why.contains("names no tenant"),
+        "{why}"
+    );
+    fs::write(dir.path().join(ADMIN), theirs).unwrap();
+    let again = Fabric::open_or_create(dir.path(), now()).unwrap();
+    assert_eq!(again.node_id(), fabric.node_id());
+}
+
+#[test]
+fn a_check_makes_no_file_and_finds_the_node_that_is_there() {
+    let empty = tempfile::tempdir().unwrap();
+    assert_eq!(Fabric::check(empty.path(), now()).unwrap(), None);
+    assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0);
+    let (dir, fabric) = made();
+    let found = Fabric::check(dir.path(), now()).unwrap();
+    assert_eq!(found, Some(fabric.node_id()));
 }
 
 #[test]
