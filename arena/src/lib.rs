@@ -17,7 +17,7 @@ use fabricbios_lease::{Extent, StepError};
 
 pub use map::Mapping;
 pub use mark::Mark;
-pub use source::{Backing, Source};
+pub use source::{Backing, Source, check_file};
 pub use store::ArenaStore;
 
 /// Alignment of the extents of leases, in bytes.

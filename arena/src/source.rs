@@ -1,7 +1,7 @@
 //! The source of the bytes: a file of the operator, or a new file in memory.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{self, File, Metadata, OpenOptions, TryLockError},
     io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -137,7 +137,33 @@ fn own(path: &Path) -> io::Result<File> {
     options.read(true).write(true).create(true).truncate(false);
     options.custom_flags(libc::O_NOFOLLOW);
     let file = options.mode(0o600).open(path)?;
-    let found = file.metadata()?;
+    refuse_others(&file.metadata()?)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(io::Error::new(
+            io::ErrorKind::WouldBlock,
+            "another process has locked it: is another daemon using it?",
+        )),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Checks the path of a file as opening an arena does, without making or locking it.
+///
+/// # Errors
+/// It is no regular file of this user alone, or it is missing and so is its directory.
+pub fn check_file(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => refuse_others(&found),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+            fs::metadata(directory.unwrap_or(Path::new("."))).map(drop)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn refuse_others(found: &Metadata) -> io::Result<()> {
     if !found.is_file() {
         return Err(invalid("not a regular file".into()));
     }
@@ -149,14 +175,7 @@ fn own(path: &Path) -> io::Result<File> {
             geteuid()
         )));
     }
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(io::Error::new(
-            io::ErrorKind::WouldBlock,
-            "another process has locked it: is another daemon using it?",
-        )),
-        Err(TryLockError::Error(error)) => Err(error),
-    }
+    Ok(())
 }
 
 fn page_bytes(file: &File) -> io::Result<u64> {

@@ -22,6 +22,7 @@ use fabricbios_wire::{CpuRange, NodeId};
 pub use end::CpuEnd;
 pub use fabricbios_cgroup::{Cgroupfs, Limits, Root};
 pub use path::CpuPath;
+pub use root::CONTROLLERS;
 pub use steps::STEPS;
 pub use store::{CpuConfig, CpuStore};
 pub use topology::{CoreType, CpuList, Group, NotCpus, Topology, Wanted};

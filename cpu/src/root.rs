@@ -11,7 +11,8 @@ use crate::{
     list,
 };
 
-const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "pids"];
+/// The controllers of cgroup v2 that leases need.
+pub const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "pids"];
 
 /// The root cgroup of a running store.
 #[derive(Debug)]

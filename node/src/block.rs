@@ -18,9 +18,12 @@ use fabricbios_contract::{Provider, Store};
 use fabricbios_fallback_udp::{FbbuConfig, FbbuPath, FbmuConfig};
 use fabricbios_lease::{BindingId, Durability, FenceScope, Offer};
 use fabricbios_nvmet::{HostOwners, Target, TargetConfig};
+use fabricbios_pool::Pool;
 use fabricbios_wire::{BlockTerms, NvmeofTransport, ResourceType, Transport};
+use nix::unistd::geteuid;
 
 use crate::{
+    check::{Checking, Findings},
     clock,
     config::Settings,
     inventory::OfferedPool,
@@ -83,16 +86,16 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         stale_exports::end_all(open_target(opening, false)?)?;
         return Ok(Opened::nothing());
     }
-    warn_without_rdma(settings);
+    if let Some(why) = without_rdma(settings) {
+        tracing::warn!("{why}");
+    }
     // The kernel's target last: a start that fails before leaves nothing in the kernel.
     let paths = Paths {
         datagrams: open_datagrams(opening)?,
         target: open_target(opening, true)?,
     };
     if settings.nvmet.is_empty() && paths.datagrams.is_none() {
-        bail!(
-            "no transport leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen"
-        );
+        bail!(NO_TRANSPORT);
     }
     let mut provider = paths.provider();
     let mut resources = Vec::new();
@@ -150,21 +153,54 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     })
 }
 
-/// Warns if `--nvmet rdma` cannot work: the kernel's port is retried for ever without an RDMA device.
-fn warn_without_rdma(settings: &Settings) {
+/// See [`crate::providers::Kind::check`].
+pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
+    let Checking {
+        settings, node_id, ..
+    } = checking;
+    for path in &settings.block_pool {
+        let pool = Pool::check(path, node_id, settings.force);
+        found.refused_if(pool.with_context(|| {
+            format!(
+                "--block-pool {} (withheld instead, if the last run offered it)",
+                path.display()
+            )
+        }));
+    }
+    if !settings.block_pool.is_empty()
+        && settings.nvmet.is_empty()
+        && settings.fbbu_listen().is_none()
+    {
+        found.refused(NO_TRANSPORT);
+    }
+    if !settings.nvmet.is_empty() && !geteuid().is_root() {
+        found.lacks("--nvmet: only root can use the kernel's NVMe target");
+    }
+    for port in &settings.nvmet {
+        let target = Target::check(Path::new(CONFIGFS), port.0.transport);
+        found.lacks_if(target.with_context(|| format!("--nvmet {}", port.0.transport)));
+    }
+    if let Some(why) = without_rdma(settings) {
+        found.warns(why);
+    }
+}
+
+const NO_TRANSPORT: &str =
+    "no transport leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen";
+
+/// Why `--nvmet rdma` cannot work: the kernel's port is retried for ever without an RDMA device.
+fn without_rdma(settings: &Settings) -> Option<String> {
     let mut ports = settings.nvmet.iter().map(|port| port.0);
-    let Some(port) = ports.find(|it| it.transport == NvmeofTransport::Rdma) else {
-        return;
-    };
+    let port = ports.find(|it| it.transport == NvmeofTransport::Rdma)?;
     let devices = std::fs::read_dir("/sys/class/infiniband");
     if devices.is_ok_and(|mut it| it.next().is_some()) {
-        return;
+        return None;
     }
-    tracing::warn!(
-        address = %port.address,
-        "--nvmet rdma: this machine has no RDMA device: load its driver, or make a soft one (modprobe rdma_rxe; \
-         rdma link add rxe0 type rxe netdev IFNAME), or leave the flag out; until then nothing is leased there"
-    );
+    Some(format!(
+        "--nvmet rdma:{}: this machine has no RDMA device: load its driver, or make a soft one (modprobe rdma_rxe; \
+         rdma link add rxe0 type rxe netdev IFNAME), or leave the flag out; until then nothing is leased there",
+        port.address
+    ))
 }
 
 /// `serves`: the target will serve leases, under the watchdog.

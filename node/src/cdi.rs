@@ -21,18 +21,38 @@ const DIRECTORY: &str = "/run/cdi";
 /// # Errors
 /// It is no tmpfs, or another user owns it or can write to it or above it.
 pub(crate) fn directory(settings: &Settings) -> anyhow::Result<PathBuf> {
-    let directory = settings.cdi_dir.clone();
-    let directory = directory.unwrap_or_else(|| DIRECTORY.into());
-    check(&directory).with_context(|| format!("--cdi-dir {}", directory.display()))?;
+    let directory = named(settings);
+    let made = || {
+        check_absolute(&directory)?;
+        if !directory.exists() {
+            let mut make = DirBuilder::new();
+            make.recursive(true).mode(0o755).create(&directory)?;
+        }
+        suits(&directory)
+    };
+    made().with_context(|| format!("--cdi-dir {}", directory.display()))?;
     Ok(directory)
 }
 
-fn check(directory: &Path) -> anyhow::Result<()> {
-    check_absolute(directory)?;
-    if !directory.exists() {
-        let mut make = DirBuilder::new();
-        make.recursive(true).mode(0o755).create(directory)?;
-    }
+/// Checks the directory of `--cdi-dir`, and makes none.
+///
+/// # Errors
+/// See [`directory`].
+pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
+    let directory = named(settings);
+    let checked = match directory.exists() {
+        true => suits(&directory),
+        false => check_absolute(&directory).map_err(Into::into),
+    };
+    checked.with_context(|| format!("--cdi-dir {}", directory.display()))
+}
+
+fn named(settings: &Settings) -> PathBuf {
+    let directory = settings.cdi_dir.clone();
+    directory.unwrap_or_else(|| DIRECTORY.into())
+}
+
+fn suits(directory: &Path) -> anyhow::Result<()> {
     check_directory(
         directory,
         "give containers any device: choose a tmpfs where only root writes, such as /run/cdi",

@@ -1,7 +1,7 @@
 //! The operator's settings: flags, then the configuration file, then defaults.
 
-mod check;
 mod choices;
+mod conflicts;
 mod file;
 mod values;
 
@@ -30,10 +30,13 @@ use crate::{
 };
 
 pub use crate::tenant_uid::TenantUid;
-pub use choices::{CpuIsolationPolicy, GpuShareMode, Profile, RdmaStrategy};
+pub use choices::{CpuIsolationPolicy, GpuShareMode, OnStop, Profile, RdmaStrategy};
 
 /// Memory of the bare-metal profile (000, MEM): 8 slots of 8 KiB.
 pub const STATIC_ARENA_BYTES: u64 = 8 * SLOT_BYTES;
+/// The state directory if none is set.
+const STATE_DIR: &str = "/var/lib/fabricbios";
+
 /// What a lease of that memory has.
 pub const SLOT_BYTES: u64 = 8_192;
 
@@ -54,9 +57,20 @@ pub enum Command {
     /// The first start makes a fabric CA, a node identity and an operator identity in the state
     /// directory, and prints the command to try next. READY on standard output means that clients
     /// are served. SIGTERM takes every lease back, proves it and exits 0, or exits 1 and names
-    /// the leases that it could not cut; a second SIGTERM does not wait. Logs go to standard error;
+    /// the leases that it could not cut; with `--on-stop keep` it leaves leases as they are. A second SIGTERM does not wait. Logs go to standard error;
     /// RUST_LOG sets their level.
     ControlServer(Box<Settings>),
+    /// Say what a start with these settings would refuse, what this machine lacks for it, and of what it would warn.
+    ///
+    /// Nothing is changed: no file is made and no address is opened, also beside a daemon that runs. Exit status 1: a start
+    /// would fail. Not tried are whether ports are free and what the vendors' libraries say of GPUs, and the journal is not
+    /// read.
+    Check(Box<Settings>),
+    /// Renew the certificate of the fabric CA: the node keeps its id, its leases and its pools.
+    ///
+    /// For a node that is stopped. The certificates of node and first operator are made anew, all for ten years at most. The
+    /// CA keeps its key, and every identity that it has issued stays valid to its own end.
+    RenewCa(RenewCa),
     /// Start a process for each call that may hang, as the daemon asks over standard input.
     #[command(hide = true)]
     Supervisor,
@@ -75,6 +89,17 @@ pub enum Command {
     /// Register a container with the lease whose device it gets: container engines run this before they start it.
     #[command(hide = true)]
     CdiHook(CdiHook),
+}
+
+/// Arguments of `renew-ca`.
+#[derive(Args, Clone, Debug)]
+pub struct RenewCa {
+    /// Where identities and the journal of the node live.
+    #[arg(long, value_name = "DIR", default_value = STATE_DIR)]
+    pub state_dir: PathBuf,
+    /// Give the CA a new key, because the old one is lost or known to others: every identity issued so far is void.
+    #[arg(long)]
+    pub new_key: bool,
 }
 
 /// Arguments of the hook of container engines.
@@ -130,6 +155,11 @@ pub struct Settings {
     /// Block storage to offer for lease: a directory, or a raw block device [repeatable; default: none].
     #[arg(long, value_name = "PATH")]
     pub block_pool: Vec<PathBuf>,
+
+    /// Start without this pool, which the last run offered and whose leases live: they end. For one start, so never in the file
+    /// [repeatable].
+    #[arg(long, value_name = "PATH")]
+    pub without_pool: Vec<PathBuf>,
 
     /// A resource of a kind of its own to list in the inventory, with a capacity in a unit of its own: NAME=CAPACITY,
     /// such as fpga0=4. It is never leased [repeatable; default: none].
@@ -318,6 +348,11 @@ pub struct Settings {
     #[arg(long, value_name = "MS", value_parser = values::number(10..=60_000, 1000))]
     pub cut_within_ms: Option<u32>,
 
+    /// What SIGTERM and SIGINT do with leases. `end`: each is cut and over. `keep`: each that would outlive a crash of the
+    /// daemon stays, and the next start adopts it [default: end].
+    #[arg(long, value_enum)]
+    pub on_stop: Option<OnStop>,
+
     /// The lines of the configuration file with the settings that it gives, by their names.
     #[arg(skip)]
     pub lines: BTreeMap<String, usize>,
@@ -361,7 +396,7 @@ impl Settings {
                 }
             }
         }
-        check::all(&settings).map_err(ConfigError::Settings)?;
+        conflicts::check(&settings).map_err(ConfigError::Settings)?;
         Ok(settings)
     }
 
@@ -382,9 +417,7 @@ impl Settings {
     /// The state directory.
     #[must_use]
     pub fn state_dir(&self) -> &Path {
-        self.state_dir
-            .as_deref()
-            .unwrap_or(Path::new("/var/lib/fabricbios"))
+        self.state_dir.as_deref().unwrap_or(Path::new(STATE_DIR))
     }
 
     /// The listen address of the control plane.

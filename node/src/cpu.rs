@@ -15,8 +15,8 @@ use std::{
 use anyhow::{Context, anyhow, bail};
 use fabricbios_contract::Provider;
 use fabricbios_cpu::{
-    CpuConfig, CpuList, CpuPath, CpuStore, Group, Limits, Root, Topology, Wanted, default_root,
-    list,
+    CONTROLLERS, CpuConfig, CpuList, CpuPath, CpuStore, Group, Limits, Root, Topology, Wanted,
+    default_root, list,
 };
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
@@ -29,6 +29,7 @@ use fabricbios_wire::{
 use nix::unistd::geteuid;
 
 use crate::{
+    check::{Checking, Findings},
     config::{CpuIsolationPolicy, Profile, Settings},
     detect::{CPU_NAME, CpuFound, Sources, detect_cpu, resource_id, total_bytes},
     detection::Found,
@@ -60,17 +61,10 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         }
         return Ok(Opened::nothing());
     };
-    if !geteuid().is_root() {
-        bail!("--cpus: only root can lease CPU cores");
-    }
-    let root = Root::at(&at).map_err(|why| anyhow!("--cpus: {why}"))?;
+    let root = usable_root(&at)?;
     record(&last_root, &at)?;
     let sources = Sources::of_this_machine();
-    let (found, warnings) = detect_cpu(&sources);
-    let Some(found) = found else {
-        bail!("--cpus: {}", warnings.join("; "));
-    };
-    let groups = groups(settings, wanted, &found.topology, &root)?;
+    let (found, groups) = chosen(settings, wanted, &root, &sources)?;
     let cpus: Vec<u32> = groups.iter().flat_map(|it| it.cpus.clone()).collect();
     let store = CpuStore::open(CpuConfig {
         root: root.clone(),
@@ -81,15 +75,8 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     })
     .map_err(|error| anyhow!("--cpus: {error}"))?;
     let classes = classes(settings, &found.topology, store.not_exclusive());
-    let default = classes
-        .classes
-        .iter()
-        .find(|it| it.class == classes.default);
-    if let Some(ClassState::Refused(why)) = default.map(|it| &it.state) {
-        tracing::warn!(
-            why,
-            "--cpu-isolation-policy: requests that name no class are refused"
-        );
+    if let Some(why) = default_refused(&classes) {
+        tracing::warn!("{why}");
     }
     let resource_id = resource_id(&node_id, ResourceType::Cpu, CPU_NAME);
     let cap = cap(
@@ -139,6 +126,72 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         local: Some(path),
         ..Opened::nothing()
     })
+}
+
+/// See [`crate::providers::Kind::check`].
+pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
+    let settings = checking.settings;
+    let Some(wanted) = &settings.cpus else { return };
+    let at = cgroup(settings, &checking.node_id);
+    let Some(root) = found.lacks_if(usable_root(&at)) else {
+        return;
+    };
+    found.lacks_if(controllers(&at));
+    let sources = Sources::of_this_machine();
+    let Some((cpus, _groups)) = found.refused_if(chosen(settings, wanted, &root, &sources)) else {
+        return;
+    };
+    let limits = limits(settings, &sources.proc, cpus.topology.online.len());
+    found.refused_if(limits);
+    if let Some(why) = default_refused(&classes(settings, &cpus.topology, None)) {
+        found.warns(why);
+    }
+}
+
+/// The root cgroup of the leases, which need not exist.
+fn usable_root(at: &Path) -> anyhow::Result<Root> {
+    if !geteuid().is_root() {
+        bail!("--cpus: only root can lease CPU cores");
+    }
+    Root::at(at).map_err(|why| anyhow!("--cpus: {why}"))
+}
+
+/// Checks that the cgroup above hands on the controllers that leases need.
+fn controllers(at: &Path) -> anyhow::Result<()> {
+    let list = at.with_file_name("cgroup.controllers");
+    let there = fs::read_to_string(&list).with_context(|| format!("--cpus: {}", list.display()))?;
+    let has = |wanted: &&str| there.split_whitespace().any(|it| it == *wanted);
+    let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|it| !has(it)).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => bail!("--cpus: {} lacks {}", list.display(), missing.join(", ")),
+    }
+}
+
+/// The machine's CPUs, and those of its cores that are offered.
+fn chosen(
+    settings: &Settings,
+    wanted: &Wanted,
+    root: &Root,
+    sources: &Sources,
+) -> anyhow::Result<(CpuFound, Vec<Group>)> {
+    let (found, warnings) = detect_cpu(sources);
+    let Some(found) = found else {
+        bail!("--cpus: {}", warnings.join("; "));
+    };
+    let groups = groups(settings, wanted, &found.topology, root)?;
+    Ok((found, groups))
+}
+
+/// Why requests that name no class are refused.
+fn default_refused(classes: &ClassOffer) -> Option<String> {
+    let mut offered = classes.classes.iter();
+    match &offered.find(|it| it.class == classes.default)?.state {
+        ClassState::Refused(why) => Some(format!(
+            "--cpu-isolation-policy: requests that name no class are refused: {why}"
+        )),
+        _ => None,
+    }
 }
 
 fn cgroup(settings: &Settings, node_id: &fabricbios_wire::NodeId) -> PathBuf {

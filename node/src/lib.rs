@@ -5,6 +5,7 @@
 
 pub mod block;
 mod cdi;
+pub mod check;
 pub mod clock;
 pub mod config;
 pub mod cpu;

@@ -4,9 +4,28 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use fabricbios_contract::LocalAccess;
-use fabricbios_local::{LocalServer, Tenants};
+use fabricbios_local::{LocalServer, Tenants, check_absolute, check_directory};
 
 use crate::config::Settings;
+
+/// Checks the place of the socket, and makes nothing.
+///
+/// # Errors
+/// The socket cannot be opened there.
+pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
+    let Some(path) = &settings.local_socket else {
+        return Ok(());
+    };
+    let directory = path.parent().unwrap_or(path);
+    let checked = match directory.exists() {
+        true => check_directory(
+            directory,
+            "put a socket of their own in the place of the node's",
+        ),
+        false => check_absolute(directory),
+    };
+    checked.with_context(|| format!("--local-socket {}", path.display()))
+}
 
 /// Opens the socket, if the operator wants one, for these kinds.
 ///

@@ -3,7 +3,7 @@
 use std::{fs, io::ErrorKind, net::Ipv6Addr, path::Path, sync::Arc};
 
 use anyhow::{Context, anyhow, bail};
-use fabricbios_arena::{Arena, ArenaStore, Mark, Source};
+use fabricbios_arena::{Arena, ArenaStore, Mark, Source, check_file};
 use fabricbios_contract::Provider;
 use fabricbios_fallback_udp::{FbmuConfig, FbmuPath, ReplayWindow};
 use fabricbios_kernfs::Tree;
@@ -12,6 +12,7 @@ use fabricbios_rdma::{RdmaConfig, RdmaOpened, RdmaPath, Strategy, numa_node};
 use fabricbios_wire::{DATA_PAYLOAD_MAX, ResourceId, ResourceType, Transport};
 
 use crate::{
+    check::{Checking, Findings},
     clock,
     config::{RdmaStrategy, SLOT_BYTES, Settings},
     detect::{self, resource_id},
@@ -217,6 +218,40 @@ fn check_there_is(bytes: u64) -> anyhow::Result<()> {
              (MemAvailable, and free huge pages); offer less"
         ),
         _ => Ok(()),
+    }
+}
+
+/// See [`crate::providers::Kind::check`].
+pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
+    let settings = checking.settings;
+    let Some(bytes) = settings.mem_bytes() else {
+        return;
+    };
+    match &settings.mem_file {
+        Some(path) => {
+            let file = check_file(path);
+            found.refused_if(file.with_context(|| format!("--mem-file {}", path.display())));
+        }
+        None if checking.has_daemon => {}
+        None => {
+            found.lacks_if(check_there_is(bytes));
+        }
+    }
+    let devices = Tree::new("/sys/class")
+        .list("infiniband")
+        .unwrap_or_default();
+    match settings.rdma_device() {
+        Some(Some(name)) if !devices.contains(&name) => found.lacks(format_args!(
+            "--rdma-device {name}: this machine has no such RDMA device; it has {}",
+            match devices.is_empty() {
+                true => "none".to_owned(),
+                false => devices.join(", "),
+            }
+        )),
+        Some(None) if devices.is_empty() => {
+            found.warns("no memory is leased over RDMA: this machine has no RDMA device");
+        }
+        _ => {}
     }
 }
 

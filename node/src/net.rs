@@ -16,6 +16,7 @@ use anyhow::{Context, bail};
 use fabricbios_cgroup::Process;
 use fabricbios_contract::{DataPath, EndByName, LocalAccess, Provider, Store};
 use fabricbios_helper::Supervisor;
+use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Offer, StepError};
 use fabricbios_sriov::{
     macvlan::MacvlanEnd,
@@ -28,6 +29,8 @@ use fabricbios_wire::{
 use nix::unistd::geteuid;
 
 use crate::{
+    cdi,
+    check::{Checking, Findings},
     config::Settings,
     detection::Found,
     helpers,
@@ -80,10 +83,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     }
     watchdog.ends(ResourceType::Net, records);
     if settings.net_vlan.is_empty() {
-        tracing::warn!(
-            "every lease of a network function is refused: --net-vlan TENANT=LIST, such as blue=0,100-199, says which \
-             tenant may have which VLANs"
-        );
+        tracing::warn!("{NO_VLANS}");
     }
     watchdog.passes("--calls", helpers::lock_of(settings.state_dir()));
     let mut provider = Provider::new();
@@ -127,6 +127,34 @@ pub(crate) fn interfaces(settings: &Settings) -> Vec<String> {
     let cards = settings.sriov_pf.iter().map(|it| &it.interface);
     parents.chain(cards).cloned().collect()
 }
+
+/// See [`crate::providers::Kind::check`].
+pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
+    let settings = checking.settings;
+    let records = records(&checking.node_id);
+    let is_offered = !settings.macvlan_parent.is_empty() || settings.sriov_pf.is_some();
+    if !is_offered || found.lacks_if(check_names(settings, &records)).is_none() {
+        return;
+    }
+    if let Some(card) = &settings.sriov_pf {
+        let device = format!("{}/device", card.interface);
+        let functions = Tree::new("/sys/class/net").read(format!("{device}/sriov_totalvfs"));
+        if functions.is_ok_and(|it| it.trim() != "0") {
+            found.refused_if(cdi::check(settings));
+        } else {
+            found.lacks(format_args!(
+                "--sriov-pf {}: this interface has no virtual functions (SR-IOV)",
+                card.interface
+            ));
+        }
+    }
+    if settings.net_vlan.is_empty() {
+        found.warns(NO_VLANS);
+    }
+}
+
+const NO_VLANS: &str = "every lease of a network function is refused: --net-vlan TENANT=LIST, such as blue=0,100-199, says \
+                        which tenant may have which VLANs";
 
 /// A name that no interface has, or too few rights, are told before anything is ended or made. An interface with leases of an
 /// earlier run may be gone.

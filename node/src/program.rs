@@ -12,6 +12,7 @@ use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
+    check,
     config::{CdiHook, Cli, Command, Settings},
     helpers, journal, log_format, run, watchdog,
 };
@@ -30,6 +31,14 @@ pub fn main() -> ExitCode {
     let (_, flags) = matches.subcommand().unwrap_or(("", &matches));
     match cli.command {
         Command::ControlServer(_) => control_server(flags),
+        Command::Check(_) => check(flags),
+        Command::RenewCa(arguments) => match run::renew_ca(&arguments) {
+            Ok(told) => tell(&format!("{told}\n"), ExitCode::SUCCESS),
+            Err(error) => {
+                writeln!(io::stderr(), "fabricbiosd renew-ca: {error:#}").ok();
+                ExitCode::FAILURE
+            }
+        },
         Command::Supervisor => {
             helpers::supervisor_main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
         }
@@ -51,6 +60,37 @@ pub fn main() -> ExitCode {
                     ExitCode::FAILURE
                 }
             }
+        }
+    }
+}
+
+fn check(flags: &ArgMatches) -> ExitCode {
+    let found = match Settings::read(flags) {
+        Ok(settings) => check::check(&settings),
+        Err(error) => {
+            let mut found = check::Findings::default();
+            found.refused(error);
+            found
+        }
+    };
+    let status = match found.stop_a_start() {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    };
+    tell(&found.to_string(), status)
+}
+
+/// Writes to standard output.
+fn tell(text: &str, status: ExitCode) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => status,
+        Err(error) => {
+            writeln!(
+                io::stderr(),
+                "fabricbiosd: write to standard output: {error}"
+            )
+            .ok();
+            ExitCode::FAILURE
         }
     }
 }

@@ -10,7 +10,9 @@ use fabricbios_lease::{BindingId, FenceRecord, LeaseTable, Offer, Placement, Ste
 use fabricbios_wire::{LeaseId, NodeId, ResourceId, ResourceType};
 
 use crate::{
-    block, clock,
+    block,
+    check::{Checking, Findings},
+    clock,
     config::Settings,
     cpu,
     dispatcher::Dispatcher,
@@ -27,22 +29,27 @@ pub const KINDS: &[Kind] = &[
     Kind {
         of: ResourceType::Mem,
         open: memory::open,
+        check: memory::check,
     },
     Kind {
         of: ResourceType::Block,
         open: block::open,
+        check: block::check,
     },
     Kind {
         of: ResourceType::Cpu,
         open: cpu::open,
+        check: cpu::check,
     },
     Kind {
         of: ResourceType::Net,
         open: net::open,
+        check: net::check,
     },
     Kind {
         of: ResourceType::Gpu,
         open: gpu::open,
+        check: gpu::check,
     },
 ];
 
@@ -54,6 +61,8 @@ pub struct Kind {
     /// Opens the stores and paths that the settings ask for, and decides by the journal whether leases of an earlier
     /// run go on. A failed call leaves nothing behind.
     pub open: fn(&Opening<'_>) -> anyhow::Result<Opened>,
+    /// Tells what `open` would refuse, lack or warn of, and changes nothing.
+    pub check: fn(&Checking<'_>, &mut Findings),
 }
 
 /// The arguments of [`Kind::open`].

@@ -10,7 +10,7 @@ use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
-    config::Settings,
+    config::{OnStop, RenewCa, Settings},
     descriptors,
     gpu::GpuParts,
     helpers, local_socket,
@@ -63,28 +63,62 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("start the runtime of the control plane")?;
+    let on_stop = settings.on_stop.unwrap_or_default();
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
         let _local_socket = local_socket::open(settings, local)?;
         let mut service = Service::start(settings, &fabric, past, offered, gpus)?;
         service.settled().await;
         ready::announce(settings, &fabric, service.local_addr());
-        let told_to = until_stopped(&mut signals, &mut service).await;
+        let told_to = until_stopped(&mut signals, &mut service, on_stop).await;
         match told_to {
             Ok(Told::StopAtOnce) => service.halt(),
-            Ok(Told::Drain(_)) | Err(_) => service.close().await,
+            Ok(Told::Drain(_) | Told::Keep) | Err(_) => service.close().await,
         }
         told_to
     });
-    // After a stop at once the next run cleans up.
-    if !matches!(told_to, Ok(Told::StopAtOnce)) {
+    // Else the next run cleans up, or goes on with what is there.
+    let is_over = match told_to {
+        Ok(Told::Drain(_)) => true,
+        Ok(Told::Keep | Told::StopAtOnce) => false,
+        Err(_) => on_stop == OnStop::End,
+    };
+    if is_over {
         // In reverse order of opening.
         close.into_iter().rev().for_each(|close| close());
     }
     match told_to? {
         Told::Drain(uncut) if !uncut.is_empty() => Err(not_cut(&uncut, settings.state_dir())),
-        Told::Drain(_) | Told::StopAtOnce => Ok(()),
+        Told::Drain(_) | Told::Keep | Told::StopAtOnce => Ok(()),
     }
+}
+
+/// Runs `renew-ca`. Returns what to tell the operator.
+///
+/// # Errors
+/// A daemon runs on the state directory, or its files do not allow it.
+pub fn renew_ca(arguments: &RenewCa) -> anyhow::Result<String> {
+    let RenewCa { state_dir, new_key } = arguments;
+    umask(Mode::from_bits_truncate(0o077));
+    if !state_dir.is_dir() {
+        anyhow::bail!(
+            "there is no state directory {}: name that of the node with --state-dir",
+            state_dir.display()
+        );
+    }
+    let _lock = state_dir::lock(state_dir)?;
+    let fabric = Fabric::renew(state_dir, *new_key, SystemTime::now())?;
+    let others = match new_key {
+        true => {
+            "every identity that it had issued is void: issue new ones with `fabricctl identity issue`"
+        }
+        false => "identities that it has issued stay valid",
+    };
+    Ok(format!(
+        "the CA of node {} is renewed, and its new certificate is in {}; {others}",
+        fabric.node_id(),
+        state_dir.join("ca.pem").display()
+    ))
 }
 
 /// The error of a run that did not end all access.
@@ -133,20 +167,41 @@ impl Signals {
 enum Told {
     /// By one signal: every lease was revoked, except these.
     Drain(Vec<LeaseId>),
+    /// By one signal: leases stay as they are.
+    Keep,
     /// By two signals: the end of the process cuts the remaining leases.
     StopAtOnce,
 }
 
-/// The first signal drains, the second does not wait.
-async fn until_stopped(signals: &mut Signals, service: &mut Service) -> anyhow::Result<Told> {
+/// The first signal drains, or halts if leases are kept; the second does not wait.
+async fn until_stopped(
+    signals: &mut Signals,
+    service: &mut Service,
+    on_stop: OnStop,
+) -> anyhow::Result<Told> {
     tokio::select! {
         outcome = service.stopped() => return outcome.map(Told::Drain),
-        () = signals.next() => tracing::info!("stopping: taking every lease back"),
+        () = signals.next() => {}
     }
     ready::stopping();
-    service.drain();
+    match on_stop {
+        OnStop::End => {
+            tracing::info!("stopping: taking every lease back");
+            service.drain();
+        }
+        OnStop::Keep => {
+            tracing::info!(
+                "stopping: leases stay (on-stop = keep). The next start on this state directory adopts them; what is \
+                 reached through this process only has no access until then, and memory over RDMA or without a file ends"
+            );
+            service.halt();
+        }
+    }
     tokio::select! {
-        outcome = service.stopped() => outcome.map(Told::Drain),
+        outcome = service.stopped() => outcome.map(|uncut| match on_stop {
+            OnStop::End => Told::Drain(uncut),
+            OnStop::Keep => Told::Keep,
+        }),
         () = signals.next() => {
             tracing::warn!("stopping at once: what is not cut yet ends with this process");
             Ok(Told::StopAtOnce)

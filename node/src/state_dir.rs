@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use nix::unistd::Uid;
+use nix::unistd::{AccessFlags, Uid, access};
 
 use crate::{block::hosts, journal};
 
@@ -34,6 +34,7 @@ pub(crate) fn lock(path: &Path) -> anyhow::Result<File> {
         })?;
     }
     check(path, Uid::effective().as_raw())?;
+    tighten(path)?;
     let lock_path = path.join("daemon.lock");
     let file = open_lock(&lock_path)
         .with_context(|| format!("open {}; is the directory yours?", lock_path.display()))?;
@@ -47,6 +48,29 @@ pub(crate) fn lock(path: &Path) -> anyhow::Result<File> {
             Err(error).with_context(|| format!("lock {}", lock_path.display()))
         }
     }
+}
+
+/// Checks the directory as [`lock`] does, and changes nothing. Returns whether a daemon runs on it.
+pub(crate) fn look(path: &Path) -> anyhow::Result<bool> {
+    if path.is_dir() {
+        check(path, Uid::effective().as_raw())?;
+        return Ok(is_locked(&path.join("daemon.lock")));
+    }
+    let mut above = path.ancestors().skip(1);
+    let made_in = above.find(|it| it.exists()).unwrap_or(Path::new("."));
+    access(made_in, AccessFlags::W_OK | AccessFlags::X_OK).with_context(|| {
+        format!(
+            "the state directory {} cannot be made; choose another with --state-dir",
+            path.display()
+        )
+    })?;
+    Ok(false)
+}
+
+/// True if a daemon has locked the file.
+fn is_locked(file: &Path) -> bool {
+    let taken = |file: File| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    File::open(file).is_ok_and(taken)
 }
 
 /// Opens a lock file, and creates it only if needed: creating a file waits on a frozen file system, opening does not.
@@ -108,9 +132,18 @@ fn check_entries(
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if is_secret(&name) {
             refuse(&path, &found, ANYTHING, "read")?;
-        } else if TIGHTENED.contains(&&*name) && found.mode() & ANYTHING != 0 {
+        }
+    }
+    Ok(())
+}
+
+fn tighten(directory: &Path) -> anyhow::Result<()> {
+    for path in TIGHTENED.map(|name| directory.join(name)) {
+        let is_open = |found: Metadata| found.mode() & ANYTHING != 0;
+        if fs::metadata(&path).is_ok_and(is_open) {
             let owners_only = Permissions::from_mode(0o600);
-            fs::set_permissions(&path, owners_only).with_context(looking)?;
+            fs::set_permissions(&path, owners_only)
+                .with_context(|| format!("set the mode of {}", path.display()))?;
         }
     }
     Ok(())

@@ -43,6 +43,7 @@ pub(crate) use block_device::SECTOR_BYTES;
 use dm::{Control, DeviceNumber, Slice, Target};
 use header::Header;
 use record::Record;
+pub(crate) use taking::check;
 
 const NAME_START: &str = "fabricbios-";
 const MIB: u64 = 1 << 20;

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use fabricbios_lease::{AllocationMode, Condition, Extent, Proof};
-use fabricbios_wire::LeaseId;
+use fabricbios_wire::{LeaseId, NodeId};
 
 use crate::health::Check;
 use crate::wipe::{PoolCall, run};
@@ -209,6 +209,14 @@ fn trusted(path: &Path) -> Result<Inode, String> {
         ));
     }
     Ok((metadata.dev(), metadata.ino()))
+}
+
+/// See [`crate::Pool::check`].
+pub(crate) fn check(path: &Path, node_id: &NodeId, force: bool) -> Result<(), String> {
+    trusted(path)?;
+    let names = names(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let has_volumes = names.iter().any(|name| volume::lease_of(name).is_some());
+    marker::check(path, node_id, force, has_volumes)
 }
 
 fn is_same(path: &Path, identity: Inode) -> Result<(), String> {

@@ -11,8 +11,9 @@ mod lock;
 mod steps;
 mod wipe;
 
+use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fabricbios_contract::Volume;
 use fabricbios_helper::{Handler, Supervisor};
@@ -46,6 +47,25 @@ pub struct PoolConfig {
     pub may_begin: bool,
     /// The helper that makes [`calls`].
     pub supervisor: Supervisor,
+}
+
+/// The path without links, and whether it is a directory or a block device.
+fn found(named: &Path) -> Result<(PathBuf, FileType), StepError> {
+    let failed =
+        |why: String| StepError::new("open pool", format_args!("{}: {why}", named.display()));
+    let path = named.canonicalize().map_err(|error| {
+        failed(format!(
+            "{error}; make the directory, or mount its disk, before the start"
+        ))
+    })?;
+    let kind = path.metadata().map(|metadata| metadata.file_type());
+    let kind = kind.map_err(|error| failed(error.to_string()))?;
+    match kind.is_dir() || kind.is_block_device() {
+        true => Ok((path, kind)),
+        false => Err(failed(
+            "neither a directory nor a block device; of a file, `losetup --find --show` makes a device".into(),
+        )),
+    }
 }
 
 /// Properties of a pool, as the kernel reports them.
@@ -92,15 +112,7 @@ impl Pool {
     /// The text says the problem and what to do.
     pub fn open(config: PoolConfig) -> Result<Self, StepError> {
         let failed = |why: String| StepError::new("open pool", why);
-        let shown = config.path.display();
-        let path = config.path.canonicalize();
-        let path = path.map_err(|error| {
-            failed(format!(
-                "{shown}: {error}; make the directory, or mount its disk, before the start"
-            ))
-        })?;
-        let kind = path.metadata().map(|metadata| metadata.file_type());
-        let kind = kind.map_err(|error| failed(format!("{shown}: {error}")))?;
+        let (path, kind) = found(&config.path)?;
         if kind.is_dir() {
             let (pool, facts) = Directory::open(&config, path).map_err(failed)?;
             let health = Health::watch(pool.check());
@@ -111,19 +123,28 @@ impl Pool {
                 health,
             });
         }
-        if kind.is_block_device() {
-            let (pool, facts) = Device::open(&config, path).map_err(failed)?;
-            let health = Health::watch(pool.check());
-            let kind = Kind::Device(Box::new(pool));
-            return Ok(Self {
-                kind,
-                facts,
-                health,
-            });
-        }
-        Err(failed(format!(
-            "{shown}: neither a directory nor a block device; of a file, `losetup --find --show` makes a device"
-        )))
+        let (pool, facts) = Device::open(&config, path).map_err(failed)?;
+        let health = Health::watch(pool.check());
+        let kind = Kind::Device(Box::new(pool));
+        Ok(Self {
+            kind,
+            facts,
+            health,
+        })
+    }
+
+    /// Checks a path as [`Pool::open`] does before it takes the pool, and changes nothing.
+    ///
+    /// # Errors
+    /// The text says the problem and what to do.
+    pub fn check(path: &Path, node_id: &NodeId, force: bool) -> Result<(), StepError> {
+        let (at, kind) = found(path)?;
+        let checked = match kind.is_dir() {
+            true => directory::check(&at, node_id, force),
+            false => device::check(at, node_id, force)
+                .map_err(|why| format!("{}: {why}", path.display())),
+        };
+        checked.map_err(|why| StepError::new("open pool", why))
     }
 
     /// Properties of the pool.

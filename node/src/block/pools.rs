@@ -3,9 +3,10 @@
 //! A path that this node has never offered must be a pool, or the node does not start: it may be a typing error. A pool
 //! of the last run that is not available now is withheld, and the node starts without it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
+use fabricbios_lease::LeaseRecord;
 use fabricbios_pool::{Facts, Pool, PoolConfig};
 use fabricbios_wire::{ResourceId, ResourceType};
 
@@ -17,9 +18,11 @@ use super::{
     verdict::{Known, Verdict, forgotten},
 };
 use crate::{
+    clock,
     detect::resource_id,
-    journal::Change,
+    journal::{Change, Key},
     providers::{Continuity, Opening},
+    records,
 };
 
 /// A pool, available or withheld.
@@ -41,6 +44,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
     };
     let pools = opener.open_all()?;
     for record in not_offered(&known, &pools).filter(|it| it.was_offered) {
+        refuse_forgotten(opening, record)?;
         tracing::warn!(
             pool = %record.path.display(),
             "the last run offered it and this one does not (--block-pool): its leases are over"
@@ -52,6 +56,38 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
         .wait(seq)
         .context("write down which pools are on offer")?;
     Ok(pools)
+}
+
+/// A pool of the last run that this one does not offer may have been forgotten. While leases of it live, the operator says
+/// that they are to end.
+fn refuse_forgotten(opening: &Opening<'_>, record: &PoolRecord) -> anyhow::Result<()> {
+    let now = clock::now().unix_ms;
+    let resource_id = resource_of(opening, record.identity);
+    let mut live = 0;
+    for (key, bytes) in &opening.past.recovered.records {
+        let Key::Lease(id) = key else { continue };
+        let lease: LeaseRecord = records::decode(bytes).with_context(|| format!("lease {id}"))?;
+        let ends = lease.expires_at_unix_ms + u64::from(lease.grace_secs) * 1000;
+        let lives = lease.ended.is_none() && !lease.cannot_go_on && ends > now;
+        live += usize::from(lives && lease.resource_id == resource_id);
+    }
+    let is_meant = |path: &PathBuf| {
+        let real = path.canonicalize();
+        *path == record.path || real.is_ok_and(|it| Some(it) == record.path.canonicalize().ok())
+    };
+    if live == 0 || opening.settings.without_pool.iter().any(is_meant) {
+        return Ok(());
+    }
+    let path = record.path.display();
+    bail!(
+        "the last run offered the pool {path}, and {live} of its leases live: give --block-pool {path} again, or \
+         --without-pool {path} to start without it, which ends them"
+    )
+}
+
+fn resource_of(opening: &Opening<'_>, identity: u128) -> ResourceId {
+    let name = format!("{identity:032x}");
+    resource_id(&opening.node_id, ResourceType::Block, &name)
 }
 
 /// Pools on record that are not on offer.
@@ -205,9 +241,8 @@ impl PoolOpener<'_> {
         pool: Result<Pool, String>,
         continuity: Continuity,
     ) -> OpenPool {
-        let name = format!("{:032x}", record.identity);
         OpenPool {
-            resource_id: resource_id(&self.opening.node_id, ResourceType::Block, &name),
+            resource_id: resource_of(self.opening, record.identity),
             facts,
             pool,
             record,

@@ -44,6 +44,16 @@ impl From<Profile> for fabricbios_lease::Profile {
     }
 }
 
+/// What a stop of the daemon does with leases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnStop {
+    /// Each is cut and over.
+    #[default]
+    End,
+    /// Each that would outlive a crash of the daemon stays.
+    Keep,
+}
+
 /// Isolation of CPU leases that ask for none (002).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]

@@ -12,7 +12,7 @@ use super::{STATIC_ARENA_BYTES, Settings};
 use crate::{net::rights, udp_listen::UdpListen};
 
 /// Checks the settings. `Err` names the setting and its source.
-pub(super) fn all(settings: &Settings) -> Result<(), String> {
+pub(super) fn check(settings: &Settings) -> Result<(), String> {
     if settings.is_bare_metal() {
         static_arena(settings)?;
     }
@@ -27,6 +27,15 @@ pub(super) fn all(settings: &Settings) -> Result<(), String> {
     };
     if has_double(settings.block_pool.iter().map(|path| real_path(path))) {
         return twice("block-pool", "path");
+    }
+    let offered: HashSet<_> = settings.block_pool.iter().map(|it| real_path(it)).collect();
+    let mut without = settings.without_pool.iter();
+    if let Some(path) = without.find(|it| offered.contains(&real_path(it))) {
+        return Err(format!(
+            "--without-pool {0} with {1} {0}: leave one of the two out",
+            path.display(),
+            settings.named("block-pool")
+        ));
     }
     if has_double(settings.advertise_vendor.iter().map(|it| &it.name)) {
         return twice("advertise-vendor", "resource");

@@ -28,6 +28,7 @@ use nix::unistd::geteuid;
 use self::offer::{OfferedGpu, offer, session_slots};
 use crate::{
     cdi,
+    check::{Checking, Findings},
     config::Settings,
     descriptors,
     providers::{Continuity, Offered, OfferedResource, Opened, Opening, own_program},
@@ -189,14 +190,29 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     })
 }
 
+/// See [`crate::providers::Kind::check`].
+pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
+    if checking.settings.gpus.is_some() && found.lacks_if(needs_root()).is_some() {
+        found.refused_if(cdi::check(checking.settings));
+        found.warns("--gpus: only a start asks the vendors' libraries which GPUs there are");
+    }
+}
+
+fn needs_root() -> anyhow::Result<()> {
+    match geteuid().is_root() {
+        true => Ok(()),
+        false => {
+            bail!("--gpus: only root can lease GPUs: workers of sessions have users of their own")
+        }
+    }
+}
+
 /// Shuts a helper process in as workers of sessions are.
 ///
 /// # Errors
 /// No worker would serve on this machine.
 fn try_worker(opening: &Opening<'_>) -> anyhow::Result<()> {
-    if !geteuid().is_root() {
-        bail!("--gpus: only root can lease GPUs: workers of sessions have users of their own");
-    }
+    needs_root()?;
     let trial = Trial {
         libraries: Libraries::default(),
     };

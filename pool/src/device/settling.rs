@@ -21,10 +21,19 @@ pub(super) fn found_header(config: &PoolConfig, file: &File) -> Result<Option<He
             lost(config, &why);
             Ok(None)
         }
-        false => Err(format!(
-            "{why}; take it with --force if nothing of it is needed"
-        )),
+        false => Err(damaged(why)),
     })
+}
+
+pub(super) fn damaged(why: String) -> String {
+    format!("{why}; take it with --force if nothing of it is needed")
+}
+
+pub(super) fn foreign(header: &Header) -> String {
+    format!(
+        "the pool of node {}: take it with --force if that node has given it up",
+        header.node
+    )
 }
 
 /// The header of the pool, which is made now if there is none.
@@ -45,10 +54,7 @@ pub(super) fn settle(
             lost(config, &format!("the pool of node {}", header.node));
             adopt(file, header, config.node_id)
         }
-        Some(header) => Err(format!(
-            "the pool of node {}: take it with --force if that node has given it up",
-            header.node
-        )),
+        Some(header) => Err(foreign(&header)),
         None if !config.may_begin => Err("no pool: another device than before?".to_owned()),
         None => {
             refuse_full(config, device, file, bytes)?;
@@ -78,23 +84,33 @@ fn refuse_full(
     file: &File,
     bytes: u64,
 ) -> Result<(), String> {
+    match contents(device, file, bytes)? {
+        None => Ok(()),
+        Some(there) if config.force => {
+            lost(config, &there);
+            Ok(())
+        }
+        Some(there) => Err(full(&there)),
+    }
+}
+
+/// Data that is on a device, in words.
+pub(super) fn contents(
+    device: &BlockDevice,
+    file: &File,
+    bytes: u64,
+) -> Result<Option<String>, String> {
     let read = |offset, bytes: &mut [u8]| file.read_exact_at(bytes, offset);
     let found =
         signature::found(bytes, read).map_err(|error| format!("cannot be read: {error}"))?;
     let partitions = device.partitions();
     let mut there: Vec<&str> = found;
     there.extend(partitions.iter().map(String::as_str));
-    let there = there.join(", ");
-    if there.is_empty() {
-        return Ok(());
-    }
-    if config.force {
-        lost(config, &there);
-        return Ok(());
-    }
-    Err(format!(
-        "has {there} on it, which would be lost: take another device, or this one with --force"
-    ))
+    Ok((!there.is_empty()).then(|| there.join(", ")))
+}
+
+pub(super) fn full(there: &str) -> String {
+    format!("has {there} on it, which would be lost: take another device, or this one with --force")
 }
 
 /// Logs what `--force` overwrites on this device.

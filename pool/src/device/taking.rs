@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use fabricbios_lease::AllocationMode;
+use fabricbios_wire::NodeId;
 
 use super::block_device::BlockDevice;
 use super::dm::Control;
 use super::header::Header;
 use super::record::Record;
-use super::settling::{found_header, read_header, settle};
+use super::settling::{contents, damaged, foreign, found_header, full, read_header, settle};
 use super::{DATA_FROM, Device, MIB, TAIL_BYTES, devices_of, uuid_start};
 use crate::lock::lock;
 use crate::wipe::Identity;
@@ -70,6 +71,31 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts)
     };
     pool.recall()?;
     Ok((pool, facts))
+}
+
+/// See [`crate::Pool::check`].
+pub(crate) fn check(path: PathBuf, node_id: &NodeId, force: bool) -> Result<(), String> {
+    let device = BlockDevice::find(path)?;
+    let read_only = device.read_only()?;
+    let bytes = device.bytes()?;
+    capacity(bytes, read_only, block_bytes(&device)?)?;
+    let file = open(&device, true)?;
+    if read_only {
+        refuse_used(&device, device.fingerprint())?;
+        return refuse_pool(read_header(&file));
+    }
+    let found = match read_header(&file) {
+        Err(_damaged) if force => None,
+        found => found.map_err(damaged)?,
+    };
+    let identity = found.as_ref().map_or([0; 16], |it| it.identity);
+    refuse_used(&device, identity)?;
+    match found {
+        _ if force => Ok(()),
+        Some(header) if header.node == *node_id => Ok(()),
+        Some(header) => Err(foreign(&header)),
+        None => contents(&device, &file, bytes)?.map_or(Ok(()), |there| Err(full(&there))),
+    }
 }
 
 impl Device {

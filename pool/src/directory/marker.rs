@@ -144,6 +144,32 @@ fn put(file: &File, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Checks the marker as [`Marker::take`] does, without taking it.
+pub(super) fn check(
+    directory: &Path,
+    node_id: &NodeId,
+    force: bool,
+    has_volumes: bool,
+) -> Result<(), String> {
+    let path = directory.join(NAME);
+    let shown = path.display();
+    let found = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(&path);
+    let stored = match found {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        found => found
+            .and_then(|mut file| read(&mut file))
+            .map_err(|error| format!("{shown}: {error}; {}", remedy(&error, has_volumes)))?,
+    };
+    if stored.is_empty() && has_volumes && !force {
+        return Err(format!("{shown}: {}", nobody(has_volumes)));
+    }
+    let settled = Text::settle(&stored, node_id, force);
+    settled.map(drop).map_err(|why| format!("{shown}: {why}"))
+}
+
 /// The volumes in a directory without a marker.
 fn nobody(has_volumes: bool) -> &'static str {
     match has_volumes {

@@ -1,10 +1,11 @@
 //! Checks that the kernel has the NVMe target, and loads its module.
 
-use std::{path::Path, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use fabricbios_helper::{Call, Caller, Failure, Supervisor};
 use fabricbios_kernfs::{Mount, load_module, mounts};
 use fabricbios_lease::StepError;
+use fabricbios_wire::NvmeofTransport;
 use serde::{Deserialize, Serialize};
 
 /// Longest time for loading a module.
@@ -35,6 +36,36 @@ pub(super) fn make_ready(configfs: &Path, supervisor: &Supervisor) -> Result<(),
     }
     let why = loaded.err().map(|error| format!(" ({error})"));
     Err(advice(configfs, &why.unwrap_or_default()))
+}
+
+/// Checks that the target is there, or that a start can load it, without loading it. `Err` says what the operator can do.
+pub(super) fn check(configfs: &Path, transport: NvmeofTransport) -> Result<(), StepError> {
+    let has_target = configfs.join("subsystems").is_dir() || can_be_loaded("nvmet");
+    if !has_target || !configfs.parent().is_some_and(is_mounted) {
+        return Err(advice(configfs, ""));
+    }
+    let module = format!("nvmet-{transport}");
+    match can_be_loaded(&module) {
+        true => Ok(()),
+        false => Err(StepError::new(
+            "open nvmet",
+            format_args!(
+                "this kernel has no module {module}, without which it serves nothing over {transport}"
+            ),
+        )),
+    }
+}
+
+/// True if the kernel has the module, or finds it on the disk.
+fn can_be_loaded(module: &str) -> bool {
+    let loaded = Path::new("/sys/module").join(module.replace('-', "_"));
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let lists = Path::new("/lib/modules").join(release.trim());
+    let is_listed = |list: &str| {
+        let text = fs::read_to_string(lists.join(list));
+        text.is_ok_and(|it| it.contains(&format!("/{module}.ko")))
+    };
+    loaded.is_dir() || is_listed("modules.dep") || is_listed("modules.builtin")
 }
 
 fn advice(configfs: &Path, why: &str) -> StepError {

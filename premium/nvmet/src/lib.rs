@@ -163,6 +163,14 @@ impl Target {
         })
     }
 
+    /// Checks that the kernel has the target, or can load it, for this transport. Changes nothing.
+    ///
+    /// # Errors
+    /// The text says what the operator can do.
+    pub fn check(configfs: &Path, transport: NvmeofTransport) -> Result<(), StepError> {
+        kernel::check(configfs, transport)
+    }
+
     /// Whether this kernel may still serve leases of an earlier run of the node. `configfs` need not exist.
     #[must_use]
     pub fn has_leftovers(configfs: &Path, node_id: NodeId) -> bool {

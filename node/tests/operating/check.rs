@@ -1,0 +1,187 @@
+//! `fabricbiosd check`.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::Output,
+};
+
+use fabricbios_wire::Request;
+use nix::sys::signal::Signal;
+
+use crate::daemon::*;
+
+/// All files below, with their bytes.
+fn tree(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut found, mut left) = (BTreeMap::new(), vec![place.at("")]);
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            match path.is_dir() {
+                true => left.push(path.clone()),
+                false => {
+                    let bytes = fs::read(&path).expect("a file");
+                    found.insert(path, bytes);
+                    continue;
+                }
+            }
+            found.insert(path, Vec::new());
+        }
+    }
+    found
+}
+
+/// Checks these settings, and that this changes no file. Returns exit status and output.
+fn check(place: &Place, words: &[&str]) -> (Option<i32>, String) {
+    let state = format!("--state-dir={}", place.text("state"));
+    let before = tree(place);
+    let Output { status, stdout, .. } = place.run(&[&["check", &state], words].concat());
+    assert_eq!(tree(place), before, "{words:?}");
+    (status.code(), String::from_utf8_lossy(&stdout).into_owned())
+}
+
+#[test]
+fn settings_with_which_a_start_works_are_good_before_the_first_start() {
+    let place = Place::new();
+    let words = [place.memory(), place.pool()].concat();
+    let file = place.text("node.toml");
+    fs::write(&file, "listen = \"127.0.0.1:0\"\nauto-detect = true").expect("a file");
+    let config = format!("--config={file}");
+    let words: Vec<&str> = words.iter().map(String::as_str).chain([&*config]).collect();
+    let (status, said) = check(&place, &words);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        said.contains("nothing was found that would make a start fail"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_a_start_would_refuse_or_lack_is_named() {
+    let place = Place::new();
+    let foreign = place.text("pool/.fabricbios-pool");
+    let pool = format!("--block-pool={}", place.text("pool"));
+    fs::write(&foreign, "something else").expect("a file");
+    let nowhere = format!("--block-pool={}", place.text("nowhere"));
+    let arena = place.text("shared");
+    fs::write(&arena, "").expect("a file");
+    fs::set_permissions(&arena, Permissions::from_mode(0o644)).expect("for all to read");
+    let mem_file = format!("--mem-file={arena}");
+    for (words, expected) in [
+        (
+            &["--listen=203.0.113.7:5701"][..],
+            "lacks: --listen 203.0.113.7:5701: no interface",
+        ),
+        (
+            &["--mem-bytes=1000TiB", "--rdma-device=none"],
+            "lacks: --mem-bytes",
+        ),
+        (
+            &["--mem-bytes=1MiB", "--rdma-device=nosuch"],
+            "lacks: --rdma-device nosuch: this machine has no such",
+        ),
+        (
+            &["--mem-bytes=1MiB", "--rdma-device=none", &mem_file],
+            "refused: --mem-file",
+        ),
+        (&[&nowhere], "make the directory, or mount its disk"),
+        (&[&pool], "no marker of a pool that this version knows"),
+        (
+            &["--macvlan-parent=nosuch0"],
+            "lacks: --macvlan-parent nosuch0: there is no such interface",
+        ),
+        (
+            &["--gpu-share-mode=exclusive"],
+            "refused: --gpu-share-mode without --gpus",
+        ),
+        (
+            &["--local-socket=relative"],
+            "refused: --local-socket relative: the path is not absolute",
+        ),
+    ] {
+        let (status, said) = check(&place, words);
+        assert_eq!(status, Some(1), "{words:?}: {said}");
+        assert!(said.contains(expected), "{words:?}: {said}");
+        assert!(
+            said.contains("a start with these settings would fail"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_broken_empty_or_foreign_file_is_refused_with_its_path() {
+    let place = Place::new();
+    let file = place.text("node.toml");
+    let config = format!("--config={file}");
+    for (text, expected) in [
+        (&b""[..], "there is no setting in it"),
+        (
+            b"cut-within-ms = 0",
+            "line 1: cut-within-ms = 0: a whole number from 10 to 60000",
+        ),
+        (b"mem-byte = 1", "did you mean mem-bytes?"),
+        (b"mem-bytes = ", "line 1"),
+        (
+            b"[package]\nname = \"x\"",
+            "there is no setting \"package\"",
+        ),
+        (b"\x7fELF\xff\xfe", "no text file"),
+    ] {
+        fs::write(&file, text).expect("a file");
+        let (status, said) = check(&place, &[&config]);
+        assert_eq!(status, Some(1), "{said}");
+        let begin = format!("refused: configuration file {file}: ");
+        assert!(
+            said.starts_with(&begin) && said.contains(expected),
+            "{said}"
+        );
+    }
+    fs::remove_file(&file).expect("removed");
+    let (status, said) = check(&place, &[&config]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(
+        said.contains(&file) && said.contains("No such file"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn a_check_disturbs_no_daemon_and_says_that_there_is_one() {
+    let place = Place::new();
+    let words = [place.memory(), place.pool()].concat();
+    let daemon = place.start(&words);
+    let node = daemon.client(&place.admin()).await;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let state = format!("--state-dir={}", place.text("state"));
+    let output = place.run(&[&["check", &state], &words[..]].concat());
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("warning: a daemon runs on the state directory"),
+        "{said}"
+    );
+    node.call(Request::Ping(0)).await.expect("an answer");
+    drop(node);
+    assert!(daemon.end(Signal::SIGTERM).success());
+
+    let (status, said) = check(&place, &words);
+    assert_eq!(
+        (status, said.contains("a daemon runs")),
+        (Some(0), false),
+        "{said}"
+    );
+    fs::copy(
+        place.at("state/admin.identity"),
+        place.at("state/node.identity"),
+    )
+    .expect("copied");
+    let (status, said) = check(&place, &words);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(
+        said.contains("node.identity: it is no identity of a node"),
+        "{said}"
+    );
+}
