@@ -126,8 +126,8 @@ fn grant_and_free(runtime: &Runtime, tenants: &[Node], leases: u32) -> anyhow::R
         let node = tenants[number as usize % tenants.len()].clone();
         async move {
             let request = LeaseAllocRequest::new(ResourceType::Mem, LEASE_BYTES, TERM_SECS);
-            let lease = node.alloc(request).await?;
-            node.call(Request::LeaseFree(lease.lease_id)).await?;
+            let lease = node.alloc_async(request).await?;
+            node.call_async(Request::LeaseFree(lease.lease_id)).await?;
             Ok(())
         }
     })

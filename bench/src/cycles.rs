@@ -61,7 +61,7 @@ pub(crate) fn grant(
     let began = Instant::now();
     loop {
         let start = Instant::now();
-        match tenant.alloc_blocking(request.clone()) {
+        match tenant.alloc(request.clone()) {
             Err(_) if began.elapsed() < RELEASE_MAX => sleep(Duration::from_millis(5)),
             granted => return Ok((granted?, start.elapsed())),
         }
@@ -71,7 +71,7 @@ pub(crate) fn grant(
 /// The time from the request to the answer, which comes when the cut is proved.
 pub(crate) fn cut(tenant: &Node, lease: &LeaseInfo) -> anyhow::Result<Duration> {
     let start = Instant::now();
-    tenant.call_blocking(Request::LeaseFree(lease.lease_id))?;
+    tenant.call(Request::LeaseFree(lease.lease_id))?;
     Ok(start.elapsed())
 }
 

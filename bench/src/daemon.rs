@@ -110,7 +110,7 @@ impl Daemon {
         };
         let identity = Identity::load(state_dir.join("admin.identity"))?;
         Ok(Self {
-            operator: Node::connect_blocking(address, &identity)?,
+            operator: Node::connect(address, &identity)?,
             address: address.to_owned(),
             running,
             state_dir,
@@ -121,14 +121,12 @@ impl Daemon {
     pub(crate) fn tenant(&self, name: &str) -> anyhow::Result<Node> {
         let key = rcgen::KeyPair::generate()?;
         let request = rcgen::CertificateParams::default().serialize_request(&key)?;
-        let reply = self
-            .operator
-            .call_blocking(Request::IdentityIssue(IssueRequest {
-                tenant: name.to_owned(),
-                role: Role::Tenant,
-                valid_secs: IDENTITY_SECS,
-                csr_der: request.der().to_vec(),
-            }))?;
+        let reply = self.operator.call(Request::IdentityIssue(IssueRequest {
+            tenant: name.to_owned(),
+            role: Role::Tenant,
+            valid_secs: IDENTITY_SECS,
+            csr_der: request.der().to_vec(),
+        }))?;
         let Reply::Issued {
             certificate_pem,
             ca_pem,
@@ -140,6 +138,6 @@ impl Daemon {
         let pem = format!("{certificate_pem}{}{ca_pem}", key.serialize_pem());
         fs::write(&path, pem)?;
         let identity = Identity::load(path)?;
-        Ok(Node::connect_blocking(&self.address, &identity)?)
+        Ok(Node::connect(&self.address, &identity)?)
     }
 }

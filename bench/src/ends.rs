@@ -145,7 +145,7 @@ fn watch(node: &Node, count: u32, first_end: Instant) -> anyhow::Result<Watched>
     let mut leases = Vec::new();
     for number in 0..count {
         sleep_until(first_grant + STEP * number);
-        leases.push(node.alloc_blocking(request(QUIET_SECS))?);
+        leases.push(node.alloc(request(QUIET_SECS))?);
     }
     thread::scope(|scope| {
         let readers: Vec<_> = { leases.iter() }
@@ -155,8 +155,8 @@ fn watch(node: &Node, count: u32, first_end: Instant) -> anyhow::Result<Watched>
         sleep_until(first_end);
         while readers.iter().any(|reader| !reader.is_finished()) {
             let start = Instant::now();
-            let lease = node.alloc_blocking(request(QUIET_SECS))?;
-            node.call_blocking(Request::LeaseFree(lease.lease_id))?;
+            let lease = node.alloc(request(QUIET_SECS))?;
+            node.call(Request::LeaseFree(lease.lease_id))?;
             requests.push(start.elapsed());
             thread::sleep(STEP);
         }
@@ -170,7 +170,7 @@ fn watch(node: &Node, count: u32, first_end: Instant) -> anyhow::Result<Watched>
             watched
                 .served
                 .push(served.map_err(|_panic| anyhow!("a reader panicked"))??);
-            let reply = node.call_blocking(Request::LeaseQuery(lease.lease_id))?;
+            let reply = node.call(Request::LeaseQuery(lease.lease_id))?;
             let Reply::Lease(info) = reply else {
                 return Err(node.unexpected("a lease", &reply).into());
             };
@@ -223,7 +223,7 @@ async fn grant(node: Node, end: Instant) -> anyhow::Result<()> {
         secs > QUIET_SECS + 2,
         "the leases are not granted yet; give more --secs"
     );
-    node.alloc(request(secs)).await?;
+    node.alloc_async(request(secs)).await?;
     Ok(())
 }
 
@@ -265,7 +265,7 @@ fn list(operator: &Node, ended: bool) -> anyhow::Result<Vec<LeaseInfo>> {
     let mut leases = Vec::new();
     let mut after = Some(LeaseId(0));
     while let Some(id) = after {
-        let reply = operator.call_blocking(Request::LeaseList { after: id, ended })?;
+        let reply = operator.call(Request::LeaseList { after: id, ended })?;
         let Reply::Leases(page) = reply else {
             return Err(operator.unexpected("leases", &reply).into());
         };

@@ -48,14 +48,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (service, node) = start(&place.path().join("state"))?;
     let grant = || {
         let start = Instant::now();
-        let lease = node.alloc_blocking(request())?;
+        let lease = node.alloc(request())?;
         let took = start.elapsed();
-        node.call_blocking(Request::LeaseFree(lease.lease_id))?;
+        node.call(Request::LeaseFree(lease.lease_id))?;
         Ok(took)
     };
     let floor = || {
         let start = Instant::now();
-        node.call_blocking(Request::Ping(1))?;
+        node.call(Request::Ping(1))?;
         let round_trip: Duration = start.elapsed();
         Ok(round_trip + bare.sync(SYNCS_OF_A_GRANT)?)
     };
@@ -87,7 +87,7 @@ fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
         GpuParts::default(),
     )?;
     let identity = Identity::load(fabric.admin_identity())?;
-    let node = Node::connect_blocking(&service.local_addr().to_string(), &identity)?;
+    let node = Node::connect(&service.local_addr().to_string(), &identity)?;
     Ok((service, node))
 }
 

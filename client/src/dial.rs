@@ -17,7 +17,9 @@ use crate::{Error, address};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection is closed after this long without a packet of the node.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(12);
-/// A request is unanswered for this long before its node's port is probed, and again after each probe.
+/// A request is unanswered for this long before its node's port is probed.
+const PROBE_FIRST: Duration = Duration::from_millis(200);
+/// How long a probe waits for the answer that the port is closed, and the pause after it.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Shorter than the idle timeout of a node.
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
@@ -99,13 +101,11 @@ impl Dialler {
 }
 
 /// Returns once nobody listens at the address of a connection any more: its daemon has ended. Until then it probes the port,
-/// at first after [`PROBE_EVERY`].
+/// at first after [`PROBE_FIRST`].
 pub(crate) async fn port_closes(address: SocketAddr) {
-    loop {
+    sleep(PROBE_FIRST).await;
+    while timeout(PROBE_EVERY, port_is_closed(address)).await.is_err() {
         sleep(PROBE_EVERY).await;
-        if timeout(PROBE_EVERY, port_is_closed(address)).await.is_ok() {
-            return;
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use fabricbios_wire::{LeaseError, LeaseId, Refusal};
+use fabricbios_wire::{EndCause, LeaseError, LeaseId, Refusal};
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,13 +67,21 @@ pub enum Error {
         /// Whether freeing it worked; if not, it expires.
         freed: bool,
     },
-    /// The lease is known to be over; the node was not asked.
+    /// The lease is over, for good.
     #[error("lease {lease_id} is over: {why}")]
     Ended {
         /// The lease.
         lease_id: LeaseId,
-        /// How the lease ended.
+        /// The cause, where it is known.
+        cause: Option<EndCause>,
+        /// How the lease ended, for people.
         why: String,
+    },
+    /// The term of the lease is over, and its contents are kept until its grace time is over too.
+    #[error("lease {lease_id} has expired and is in its grace time: a renewal opens it again")]
+    InGrace {
+        /// The lease.
+        lease_id: LeaseId,
     },
     /// The session of a GPU is over, with its memory and modules. Unless its lease is over too, another one can be opened.
     #[error("session {session} of lease {lease_id} is over: {why}")]
@@ -147,11 +155,25 @@ impl Error {
         self
     }
 
-    /// Whether the node has answered that the lease is over.
+    /// Whether the lease is over for good: [`Error::Ended`], or a refusal of the node with this meaning. A lease in its
+    /// grace time is not.
     pub fn is_over(&self) -> bool {
         use LeaseError::{Expired, Fenced, NotFound, Revoked};
-        let code = self.refusal().map(|refusal| refusal.error);
-        matches!(code, Some(Expired | Fenced | NotFound | Revoked))
+        match self {
+            Self::Ended { .. } => true,
+            Self::Refused(refusal) => {
+                matches!(refusal.error, Expired | Fenced | NotFound | Revoked)
+            }
+            _ => false,
+        }
+    }
+
+    /// Why the lease ended, if this error says so. A refusal does not: after one, [`crate::Lease::query`] tells the cause.
+    pub fn end_cause(&self) -> Option<EndCause> {
+        match self {
+            Self::Ended { cause, .. } => *cause,
+            _ => None,
+        }
     }
 }
 

@@ -38,11 +38,11 @@ pub struct Lease<K: Kind> {
 /// The state of the renewals of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// All renewals so far worked.
+    /// All renewals so far worked, and the term goes on.
     Good,
     /// The last attempt failed; another one follows before the end of the term.
     Retrying(Error),
-    /// The lease has ended, or will end with its term.
+    /// The lease has ended, or will end with its term. [`Error::end_cause`] says why, where the node has told it.
     Lost(Error),
 }
 
@@ -85,7 +85,7 @@ impl<K: Kind> Lease<K> {
     /// # Errors
     /// See [`Error`].
     pub async fn open_async(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
-        let info = node.lease(Request::LeaseQuery(lease_id)).await?;
+        let info = node.lease_async(Request::LeaseQuery(lease_id)).await?;
         check_kind::<K>(&info)?;
         if let Some(error) = transfer::end_error(&info) {
             return Err(error);
@@ -127,13 +127,14 @@ impl<K: Kind> Lease<K> {
         self.shared.remaining()
     }
 
-    /// The state of the renewals.
+    /// The state of the renewals, without a request: for a lease that another program renews, by the last
+    /// [`Lease::query`].
     pub fn health(&self) -> Health {
         self.shared.health()
     }
 
-    /// Sets for how long further requests of this lease are repeated, see [`Node::patient`]; automatic renewals have
-    /// another schedule.
+    /// Sets for how long further requests of this lease are repeated, see [`Node::patient`], and for how long a transfer over
+    /// UDP waits for a daemon that has ended; automatic renewals have another schedule.
     pub fn set_patience(&self, patience: Duration) {
         self.shared.set_patience(patience);
     }
@@ -178,7 +179,9 @@ impl<K: Kind> Lease<K> {
         self.stop_renewing();
         self.may_be_dropped = true;
         let node = self.shared.patient_node();
-        let freed = node.lease(Request::LeaseFree(self.lease_id())).await?;
+        let freed = node
+            .lease_async(Request::LeaseFree(self.lease_id()))
+            .await?;
         self.shared.set_freed();
         Ok(freed)
     }
@@ -195,7 +198,7 @@ impl<K: Kind> Lease<K> {
         if !matches!(request, Request::LeaseQuery(_)) {
             self.shared.check_not_lost()?;
         }
-        let info = self.shared.patient_node().lease(request).await?;
+        let info = self.shared.patient_node().lease_async(request).await?;
         self.shared.update(info.clone());
         Ok(info)
     }

@@ -26,8 +26,9 @@
 //! # }
 //! ```
 //!
-//! Every call has a blocking and an async form; both work with and without a tokio runtime around
-//! them, because the connection lives on a thread of its own. Programs that bring RDMA queue pairs of
+//! Every call that waits has two forms: `NAME` blocks, and `NAME_async` returns a future ([`MemLease::renew`] and
+//! [`MemLease::renew_async`], [`Node::connect`] and [`Node::connect_async`]). Both work with and without a tokio runtime
+//! around them, because the connection lives on a thread of its own. Programs that bring RDMA queue pairs of
 //! their own give them to [`MemBuilder::rdma_peer`] or [`MemLease::bind`] and find the coordinates in
 //! [`MemLease::binding`]; everybody else reads and writes with [`MemLease::read`] and
 //! [`MemLease::write`]. The frames are those of `docs/spec/fabricbios-wire-encoding-v0.md` and
@@ -126,7 +127,7 @@ pub use fabricbios_fallback_udp::{
 pub use fabricbios_local::SharedMemory;
 pub use fabricbios_wire as wire;
 pub use fabricbios_wire::{
-    CpuIsolationClass as IsolationPolicy, GpuExclusivityClass, GpuExecutionMode,
+    CpuIsolationClass as IsolationPolicy, EndCause, GpuExclusivityClass, GpuExecutionMode, LeaseEnd,
 };
 pub use gpu::{
     Argument, GpuMemory, GpuModule, GpuSession, LocalOptions, MemoryHandle, Submission, Submitted,

@@ -24,8 +24,8 @@ impl Node {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn connect(node: &str, identity: &Identity) -> Result<Self, Error> {
-        Self::connect_patiently(node, identity, Duration::ZERO).await
+    pub async fn connect_async(node: &str, identity: &Identity) -> Result<Self, Error> {
+        Self::connect_patiently_async(node, identity, Duration::ZERO).await
     }
 
     /// Connects to a node; tries again for up to `patience` while it has too many connections. Requests are repeated as
@@ -33,7 +33,7 @@ impl Node {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn connect_patiently(
+    pub async fn connect_patiently_async(
         node: &str,
         identity: &Identity,
         patience: Duration,
@@ -56,20 +56,20 @@ impl Node {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn connect_blocking(node: &str, identity: &Identity) -> Result<Self, Error> {
-        wait(Self::connect(node, identity))
+    pub fn connect(node: &str, identity: &Identity) -> Result<Self, Error> {
+        wait(Self::connect_async(node, identity))
     }
 
     /// Connects to a node, blocking; see [`Node::connect_patiently`].
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn connect_patiently_blocking(
+    pub fn connect_patiently(
         node: &str,
         identity: &Identity,
         patience: Duration,
     ) -> Result<Self, Error> {
-        wait(Self::connect_patiently(node, identity, patience))
+        wait(Self::connect_patiently_async(node, identity, patience))
     }
 
     /// A handle of the same connection that repeats requests for up to `patience`, with pauses from 10 ms to 1 s: if the
@@ -81,6 +81,11 @@ impl Node {
             patience,
             ..self.clone()
         }
+    }
+
+    /// For how long this handle repeats requests; see [`Node::patient`].
+    pub fn patience(&self) -> Duration {
+        self.patience
     }
 
     /// The address in FABRICBIOS_NODE, or the node on this machine.
@@ -106,7 +111,7 @@ impl Node {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn call(&self, request: Request) -> Result<Reply, Error> {
+    pub async fn call_async(&self, request: Request) -> Result<Reply, Error> {
         let (link, patience) = (Arc::clone(&self.link), self.patience);
         run(async move { link.call(&request, patience).await }).await
     }
@@ -115,16 +120,16 @@ impl Node {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn call_blocking(&self, request: Request) -> Result<Reply, Error> {
-        wait(self.call(request))
+    pub fn call(&self, request: Request) -> Result<Reply, Error> {
+        wait(self.call_async(request))
     }
 
     /// Sends a request whose reply is a lease.
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn lease(&self, request: Request) -> Result<LeaseInfo, Error> {
-        match self.call(request).await? {
+    pub async fn lease_async(&self, request: Request) -> Result<LeaseInfo, Error> {
+        match self.call_async(request).await? {
             Reply::Lease(info) => Ok(info),
             other => Err(self.unexpected("a lease", &other)),
         }
@@ -134,16 +139,18 @@ impl Node {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn lease_blocking(&self, request: Request) -> Result<LeaseInfo, Error> {
-        wait(self.lease(request))
+    pub fn lease(&self, request: Request) -> Result<LeaseInfo, Error> {
+        wait(self.lease_async(request))
     }
 
     /// Requests a lease and fails closed: a lease that enforces less than requested is freed.
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn alloc(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
-        let info = self.lease(Request::LeaseAlloc(request.clone())).await?;
+    pub async fn alloc_async(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
+        let info = self
+            .lease_async(Request::LeaseAlloc(request.clone()))
+            .await?;
         let missing = unmet(&request, &info);
         if missing.is_empty() {
             return Ok(info);
@@ -160,12 +167,12 @@ impl Node {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn alloc_blocking(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
-        wait(self.alloc(request))
+    pub fn alloc(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
+        wait(self.alloc_async(request))
     }
 
     /// Closes the connection, so that the node does not wait for its idle timeout. The next call connects again.
-    pub async fn close(&self) {
+    pub async fn close_async(&self) {
         let link = Arc::clone(&self.link);
         let closing = run(async move {
             link.close().await;
@@ -177,8 +184,8 @@ impl Node {
     }
 
     /// Closes the connection, blocking.
-    pub fn close_blocking(&self) {
-        wait(self.close());
+    pub fn close(&self) {
+        wait(self.close_async());
     }
 
     /// Opens a stream for a session. On the background runtime only.
@@ -198,7 +205,7 @@ impl Node {
     }
 
     async fn give_back(&self, lease_id: LeaseId) -> bool {
-        let freed = self.call(Request::LeaseFree(lease_id)).await;
+        let freed = self.call_async(Request::LeaseFree(lease_id)).await;
         if let Err(error) = &freed {
             tracing::warn!(%lease_id, "lease that failed closed was not given back: {error}");
         }

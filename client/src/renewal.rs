@@ -31,7 +31,7 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
 async fn renew(shared: &Shared) -> Result<(), Error> {
     let mut pause = BACK_OFF_FIRST;
     loop {
-        let error = match shared.node.lease(shared.renewal()).await {
+        let error = match shared.node.lease_async(shared.renewal()).await {
             Ok(info) => {
                 shared.update(info);
                 return Ok(());

@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_wire::{Binding, LeaseId, LeaseInfo, LeasePhase, Request};
+use fabricbios_wire::{Binding, EndCause, LeaseId, LeaseInfo, LeasePhase, Request};
 
 use crate::{
     DataTransport, Error, Health, Node, Transfers,
-    transfer::{BlockChannel, Channel},
+    transfer::{BlockChannel, Channel, end_error},
 };
 
 /// The shared state of one lease.
@@ -70,18 +70,9 @@ impl Shared {
         })
     }
 
-    /// Fails if the lease is known to be over, without a request.
+    /// Fails if the lease is known to be over for good, without a request.
     pub(crate) fn check_not_lost(&self) -> Result<(), Error> {
-        let lost = match &*self.state() {
-            State { is_freed: true, .. } => Some("it was given back".to_owned()),
-            State {
-                health: Health::Lost(error),
-                ..
-            } if error.is_over() => Some(error.to_string()),
-            _ => None,
-        };
-        let lease_id = self.lease_id;
-        lost.map_or(Ok(()), |why| Err(Error::Ended { lease_id, why }))
+        self.state().end().map_or(Ok(()), Err)
     }
 
     pub(crate) fn info(&self) -> LeaseInfo {
@@ -98,6 +89,10 @@ impl Shared {
 
     pub(crate) fn set_patience(&self, patience: Duration) {
         self.state().patience = patience;
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        self.state().patience
     }
 
     /// The node, for requests of a waiting caller; it repeats them until the end of the lease at most.
@@ -151,8 +146,18 @@ impl Shared {
         info.binding = Binding::plain(info.resource_type());
     }
 
+    /// The state of the renewals. By the clock of this machine a lease is lost once its term is over by the last answer of
+    /// the node, unless renewals are still tried in its grace time.
     pub(crate) fn health(&self) -> Health {
-        self.state().health.clone()
+        let state = self.state();
+        match (&state.health, state.left_with_grace().is_zero()) {
+            (Health::Lost(_), _) => return state.health.clone(),
+            (Health::Retrying(_), false) if state.end().is_none() => return state.health.clone(),
+            _ => {}
+        }
+        let lost = state.end().or_else(|| end_error(&state.info));
+        let lost = lost.or_else(|| state.ran_out());
+        lost.map_or_else(|| state.health.clone(), Health::Lost)
     }
 
     pub(crate) fn set_health(&self, health: Health) {
@@ -165,9 +170,7 @@ impl Shared {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        let state = self.state();
-        let left = Duration::from_millis(state.info.remaining_ms);
-        left.saturating_sub(state.updated_at.elapsed())
+        self.state().remaining()
     }
 
     /// The last part of the term, in which the node accepts renewals: as the node says, or a fifth.
@@ -181,18 +184,61 @@ impl Shared {
 
     /// Time until the contents are deleted, by the last answer.
     pub(crate) fn left_with_grace(&self) -> Duration {
-        let state = self.state();
-        let info = &state.info;
-        let grace = info
-            .grace_ends_unix_ms
-            .saturating_sub(info.expires_at_unix_ms);
-        let left = Duration::from_millis(info.remaining_ms.saturating_add(grace));
-        left.saturating_sub(state.updated_at.elapsed())
+        self.state().left_with_grace()
     }
 
     /// A panic under the lock leaves a complete answer.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn remaining(&self) -> Duration {
+        let left = Duration::from_millis(self.info.remaining_ms);
+        left.saturating_sub(self.updated_at.elapsed())
+    }
+
+    fn left_with_grace(&self) -> Duration {
+        let info = &self.info;
+        let grace = info
+            .grace_ends_unix_ms
+            .saturating_sub(info.expires_at_unix_ms);
+        let left = Duration::from_millis(info.remaining_ms.saturating_add(grace));
+        left.saturating_sub(self.updated_at.elapsed())
+    }
+
+    /// The error if the lease is known to be over for good.
+    fn end(&self) -> Option<Error> {
+        let lease_id = self.info.lease_id;
+        let ended = |cause, why| Error::Ended {
+            lease_id,
+            cause,
+            why,
+        };
+        match &self.health {
+            _ if self.is_freed => {
+                Some(ended(Some(EndCause::Freed), "it was given back".to_owned()))
+            }
+            Health::Lost(error) if error.is_over() => {
+                Some(ended(error.end_cause(), error.to_string()))
+            }
+            _ => end_error(&self.info).filter(Error::is_over),
+        }
+    }
+
+    /// The error if the term is over by the clock of this machine.
+    fn ran_out(&self) -> Option<Error> {
+        let lease_id = self.info.lease_id;
+        match (self.remaining().is_zero(), self.left_with_grace().is_zero()) {
+            (false, _) => None,
+            (true, false) => Some(Error::InGrace { lease_id }),
+            (true, true) => Some(Error::Ended {
+                lease_id,
+                cause: Some(EndCause::Expired),
+                why: "its term has run out by the last answer of its node".to_owned(),
+            }),
+        }
     }
 }
 

@@ -167,6 +167,29 @@ fn nobody_there_is_told_in_time_and_without_the_key() {
 }
 
 #[test]
+fn a_closed_port_ends_a_call_as_soon_as_its_caller_does_not_wait_for_it() {
+    let mut node = Node::start(MIB as u64);
+    let coordinates = node.coordinates();
+    let options = |closed| ClientOptions {
+        give_up: Duration::from_secs(86_400),
+        give_up_closed: closed,
+        ..ClientOptions::default()
+    };
+    let mut client = MemoryClient::connect(coordinates.clone(), options(Duration::ZERO)).unwrap();
+    node.stop();
+    let error = client.write(0, &[1], &mut |_| ()).unwrap_err();
+    assert!(matches!(error, ClientError::PortClosed { .. }), "{error}");
+    for closed in [Duration::ZERO, Duration::from_millis(50)] {
+        let error = MemoryClient::connect(coordinates.clone(), options(closed)).unwrap_err();
+        assert!(matches!(error, ClientError::PortClosed { .. }), "{error}");
+    }
+    // A node that is somewhere else by now is found, also without waiting.
+    let moved = Arc::new(Mutex::new(Node::start(MIB as u64)));
+    let refresh = Box::new(Asked(Arc::clone(&moved)));
+    MemoryClient::connect_with_refresh(coordinates, options(Duration::ZERO), refresh).unwrap();
+}
+
+#[test]
 fn what_is_outside_is_refused_before_anything_is_done() {
     let node = Node::start(MIB as u64);
     let mut client = connect(node.coordinates());

@@ -90,11 +90,11 @@ async fn alloc(node: Node) -> Result<LeaseInfo, Error> {
         transport: Transport::Udp,
         ..LeaseAllocRequest::new(ResourceType::Block, 4096, 600)
     };
-    node.alloc(request).await
+    node.alloc_async(request).await
 }
 
 async fn free(node: Node, id: LeaseId) -> Result<LeaseInfo, Error> {
-    node.lease(Request::LeaseFree(id)).await
+    node.lease_async(Request::LeaseFree(id)).await
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn grants_stop_before_descriptors_run_out_and_every_lease_ends_properly() 
     let (daemon, address) = start(directory.path());
     let identity = directory.path().join("state/admin.identity");
     let identity = Identity::load(&identity).expect("an identity");
-    let connect = || Node::connect(&address, &identity);
+    let connect = || Node::connect_async(&address, &identity);
     let node = connect().await.expect("a connection");
 
     let open = || {
@@ -113,7 +113,7 @@ async fn grants_stop_before_descriptors_run_out_and_every_lease_ends_properly() 
     let before = open();
     let more = all((0..50).map(|_| {
         let (address, identity) = (address.clone(), identity.clone());
-        async move { Node::connect(&address, &identity).await }
+        async move { Node::connect_async(&address, &identity).await }
     }));
     let more = more.await;
     assert!(more.iter().all(Result::is_ok), "{more:?}");
@@ -141,7 +141,10 @@ async fn grants_stop_before_descriptors_run_out_and_every_lease_ends_properly() 
     for freed in all(ids.map(|id| free(other.clone(), id))).await {
         assert_eq!(freed.expect("freed").phase, LeasePhase::Freed);
     }
-    let fences = node.call(Request::FenceList).await.expect("an answer");
+    let fences = node
+        .call_async(Request::FenceList)
+        .await
+        .expect("an answer");
     assert_eq!(fences, Reply::Fences(Vec::new()));
     // Descriptors come back with the releases, which are not waited for.
     let (begin, patience) = (Instant::now(), Duration::from_secs(60));

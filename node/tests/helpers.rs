@@ -230,7 +230,7 @@ impl Daemon {
     async fn leases(&self) {
         let identity = self.directory.path().join("state/admin.identity");
         let identity = Identity::load(identity).unwrap();
-        let node = Node::connect(&self.address, &identity).await.unwrap();
+        let node = Node::connect_async(&self.address, &identity).await.unwrap();
         let request = LeaseAllocRequest {
             transport: Transport::Udp,
             ..LeaseAllocRequest::new(ResourceType::Block, 1 << 20, 600)
@@ -238,13 +238,13 @@ impl Daemon {
         // While another process takes the journal over, nothing is granted.
         let begin = Instant::now();
         let lease = loop {
-            match node.alloc(request.clone()).await {
+            match node.alloc_async(request.clone()).await {
                 Err(error) if is_for_now(&error) && begin.elapsed() < PATIENCE => {}
                 granted => break granted.unwrap(),
             }
         };
         let freed = node
-            .lease(Request::LeaseFree(lease.lease_id))
+            .lease_async(Request::LeaseFree(lease.lease_id))
             .await
             .unwrap();
         assert_eq!(freed.phase, LeasePhase::Freed);

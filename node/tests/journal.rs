@@ -106,7 +106,7 @@ impl Scene {
     async fn operator(&self) -> Node {
         let identity = Identity::load(self.at("state/admin.identity")).unwrap();
         let address = self.ports[0].to_string();
-        Node::connect(&address, &identity).await.unwrap()
+        Node::connect_async(&address, &identity).await.unwrap()
     }
 
     fn are_ports_free(&self) -> bool {
@@ -153,11 +153,14 @@ fn descriptors(process: Pid) -> Vec<PathBuf> {
 
 async fn alloc(node: &Node) -> LeaseId {
     let request = LeaseAllocRequest::new(ResourceType::Mem, 4096, 600);
-    node.alloc(request).await.unwrap().lease_id
+    node.alloc_async(request).await.unwrap().lease_id
 }
 
 async fn phase(node: &Node, id: LeaseId) -> LeasePhase {
-    node.lease(Request::LeaseQuery(id)).await.unwrap().phase
+    node.lease_async(Request::LeaseQuery(id))
+        .await
+        .unwrap()
+        .phase
 }
 
 fn signal(daemon: &Daemon, signal: Signal) {
@@ -174,11 +177,11 @@ async fn ended_by(scene: &Scene, told: Signal) -> (ExitStatus, LeaseId) {
     let waits = tokio::spawn({
         let node = node.clone();
         async move {
-            node.alloc(LeaseAllocRequest::new(ResourceType::Mem, 4096, 600))
+            node.alloc_async(LeaseAllocRequest::new(ResourceType::Mem, 4096, 600))
                 .await
         }
     });
-    node.call(Request::Ping(1)).await.unwrap();
+    node.call_async(Request::Ping(1)).await.unwrap();
     signal(&daemon, told);
     let status = daemon.0.wait().unwrap();
     assert!(
@@ -228,7 +231,7 @@ async fn one_that_is_killed_is_replaced_and_nothing_is_lost() {
     // Until the next one is there a grant is refused, as by a disk that is full.
     let after = loop {
         let request = LeaseAllocRequest::new(ResourceType::Mem, 4096, 600);
-        match node.alloc(request).await {
+        match node.alloc_async(request).await {
             Ok(lease) => break lease.lease_id,
             Err(error) => assert!(error.to_string().contains("journal"), "{error}"),
         }
@@ -251,7 +254,7 @@ async fn it_has_its_own_descriptors_only_and_what_stops_a_daemon_does_not_stop_i
     let node = scene.operator().await;
     kill(scribe(&daemon), Signal::SIGKILL).unwrap();
     while node
-        .alloc(LeaseAllocRequest::new(ResourceType::Mem, 4096, 600))
+        .alloc_async(LeaseAllocRequest::new(ResourceType::Mem, 4096, 600))
         .await
         .is_err()
     {}

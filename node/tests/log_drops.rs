@@ -46,7 +46,7 @@ async fn lines_that_are_dropped_are_counted_and_the_proof_of_a_cut_is_not_lost_w
     read.expect("a line of output");
     let (_, address) = ready.trim().rsplit_once("listen=").expect("ready");
     let identity = Identity::load(state.join("admin.identity")).expect("an identity");
-    let node = Node::connect(address, &identity)
+    let node = Node::connect_async(address, &identity)
         .await
         .expect("a connection");
 
@@ -54,12 +54,17 @@ async fn lines_that_are_dropped_are_counted_and_the_proof_of_a_cut_is_not_lost_w
         transport: Transport::Udp,
         ..LeaseAllocRequest::new(ResourceType::Mem, 4096, 600)
     };
-    let lease = node.alloc(request).await.expect("granted").lease_id;
+    let lease = node.alloc_async(request).await.expect("granted").lease_id;
     for _ in 0..PINGS {
-        node.call(Request::Ping(0)).await.expect("an answer");
+        node.call_async(Request::Ping(0)).await.expect("an answer");
     }
-    node.lease(Request::LeaseFree(lease)).await.expect("freed");
-    let ended = node.lease(Request::LeaseQuery(lease)).await.expect("told");
+    node.lease_async(Request::LeaseFree(lease))
+        .await
+        .expect("freed");
+    let ended = node
+        .lease_async(Request::LeaseQuery(lease))
+        .await
+        .expect("told");
     let end = ended.end.expect("the end of the lease");
     assert_eq!(end.cause, EndCause::Freed);
     assert!(!end.proof.is_empty());

@@ -74,7 +74,7 @@ impl World {
                     after: from,
                     ended: false,
                 };
-                let Ok(Reply::Leases(page)) = self.operator.call(list).await else {
+                let Ok(Reply::Leases(page)) = self.operator.call_async(list).await else {
                     panic!("no list")
                 };
                 let is_binding = |info: &&LeaseInfo| info.phase == LeasePhase::Binding;
@@ -89,21 +89,24 @@ impl World {
     }
 
     async fn alloc(&self, bytes: u64, secs: u32, grace: u32) -> Result<LeaseInfo, Error> {
-        self.operator.alloc(request(bytes, secs, grace)).await
+        self.operator.alloc_async(request(bytes, secs, grace)).await
     }
 
     /// Fences the arena by a cut that fails; cuts go on failing.
     async fn fence(&self) -> LeaseInfo {
         let info = self.alloc(4096, 60, 0).await.expect("granted");
         self.memory.fail(Step::Cut, true);
-        let freed = self.operator.lease(Request::LeaseFree(info.lease_id)).await;
+        let freed = self
+            .operator
+            .lease_async(Request::LeaseFree(info.lease_id))
+            .await;
         assert_eq!(refusal(freed).error, LeaseError::Fenced);
         info
     }
 
     async fn query(&self, id: LeaseId) -> LeaseInfo {
         self.operator
-            .lease(Request::LeaseQuery(id))
+            .lease_async(Request::LeaseQuery(id))
             .await
             .expect("an answer")
     }
@@ -140,7 +143,7 @@ impl World {
 
 async fn connect(service: &Service, identity: &Identity) -> Node {
     let address = service.local_addr().to_string();
-    Node::connect(&address, identity)
+    Node::connect_async(&address, identity)
         .await
         .expect("a connection")
 }
@@ -148,7 +151,7 @@ async fn connect(service: &Service, identity: &Identity) -> Node {
 /// Asks for a page, in the background.
 fn one_page(node: &Node) -> JoinHandle<Result<LeaseInfo, Error>> {
     let node = node.clone();
-    tokio::spawn(async move { node.alloc(request(4096, 60, 0)).await })
+    tokio::spawn(async move { node.alloc_async(request(4096, 60, 0)).await })
 }
 
 fn over(phase: LeasePhase) -> bool {
@@ -217,7 +220,7 @@ async fn a_free_is_answered_when_the_cut_is_proved() {
     let info = world.alloc(8192, 60, 0).await.expect("granted");
     let freed = world
         .operator
-        .lease(Request::LeaseFree(info.lease_id))
+        .lease_async(Request::LeaseFree(info.lease_id))
         .await
         .expect("freed");
     assert_eq!(freed.phase, LeasePhase::Freed);
@@ -238,7 +241,7 @@ async fn cuts_do_not_queue_behind_binds() {
         .expect("begun");
     world
         .operator
-        .lease(Request::LeaseFree(info.lease_id))
+        .lease_async(Request::LeaseFree(info.lease_id))
         .await
         .expect("freed meanwhile");
     assert!(!world.memory.opens(rkey(&info)));
@@ -327,7 +330,7 @@ async fn a_cut_that_fails_fences_until_a_remediation_verifies() {
     );
     let Ok(Reply::FlatInventory(entries)) = world
         .operator
-        .call(Request::GetInventory(InventoryForm::Flat))
+        .call_async(Request::GetInventory(InventoryForm::Flat))
         .await
     else {
         panic!("no inventory")
@@ -336,7 +339,7 @@ async fn a_cut_that_fails_fences_until_a_remediation_verifies() {
         (entries[0].flags, entries[0].available),
         (resource_flags::FENCED, 0)
     );
-    let cleared = world.operator.call(Request::FenceClear(ARENA)).await;
+    let cleared = world.operator.call_async(Request::FenceClear(ARENA)).await;
     assert_eq!(
         refusal(cleared).error,
         LeaseError::Fenced,
@@ -345,7 +348,7 @@ async fn a_cut_that_fails_fences_until_a_remediation_verifies() {
     world.memory.fail(Step::Cut, false);
     let cleared = world
         .operator
-        .call(Request::FenceClear(ARENA))
+        .call_async(Request::FenceClear(ARENA))
         .await
         .expect("verified");
     assert_eq!(cleared, Reply::FenceCleared);
@@ -361,7 +364,7 @@ async fn what_was_alive_in_a_crash_is_revoked_and_what_had_ended_stays_so() {
     let freed = world.alloc(4096, 60, 0).await.expect("granted").lease_id;
     world
         .operator
-        .lease(Request::LeaseFree(freed))
+        .lease_async(Request::LeaseFree(freed))
         .await
         .expect("freed");
     world.crash().await;
@@ -372,7 +375,8 @@ async fn what_was_alive_in_a_crash_is_revoked_and_what_had_ended_stays_so() {
         (LeaseStatus::Revoked, LeasePhase::Revoked)
     );
     assert_eq!(world.query(freed).await.phase, LeasePhase::Freed);
-    let Ok(Reply::Identity(identity)) = world.operator.call(Request::GetIdentity).await else {
+    let Ok(Reply::Identity(identity)) = world.operator.call_async(Request::GetIdentity).await
+    else {
         panic!("no identity")
     };
     assert_eq!(identity.epoch, Epoch(2));
@@ -386,7 +390,7 @@ async fn a_fence_outlives_the_daemon() {
     let info = world.fence().await;
     world.crash().await;
     let world = World::start(directory.path()).await;
-    let Ok(Reply::Fences(fences)) = world.operator.call(Request::FenceList).await else {
+    let Ok(Reply::Fences(fences)) = world.operator.call_async(Request::FenceList).await else {
         panic!("no list")
     };
     assert_eq!(fences.len(), 1);
@@ -407,7 +411,7 @@ async fn a_second_fence_outlives_the_daemon_like_the_first() {
     let world = World::start(directory.path()).await;
     world.fence().await;
     world.memory.fail(Step::Cut, false);
-    let cleared = world.operator.call(Request::FenceClear(ARENA)).await;
+    let cleared = world.operator.call_async(Request::FenceClear(ARENA)).await;
     assert_eq!(cleared.expect("verified"), Reply::FenceCleared);
     world.crash().await;
     let world = World::start(directory.path()).await;
@@ -437,7 +441,7 @@ async fn an_address_that_does_not_resolve_is_refused_and_costs_nothing() {
     let world = World::start(directory.path()).await;
     let mut wanted = request(4096, 60, 0);
     wanted.terms = to_peer(UNREACHABLE_QPN);
-    let refused = refusal(world.operator.alloc(wanted).await);
+    let refused = refusal(world.operator.alloc_async(wanted).await);
     assert_eq!(refused.error, LeaseError::InvalidArgs);
     world
         .alloc(ARENA_BYTES, 60, 0)
@@ -453,7 +457,7 @@ async fn a_queue_pair_that_cannot_be_bound_takes_nothing_from_the_one_that_is() 
     let info = world.alloc(4096, 60, 0).await.expect("granted");
     let lease_id = info.lease_id;
     let bind = |qpn| {
-        world.operator.lease(Request::LeaseBind {
+        world.operator.lease_async(Request::LeaseBind {
             lease_id,
             peers: vec![peer(qpn)],
         })
@@ -466,7 +470,7 @@ async fn a_queue_pair_that_cannot_be_bound_takes_nothing_from_the_one_that_is() 
     world.memory.fail(Step::Bind, false);
     let told = world
         .operator
-        .lease(Request::LeaseQuery(lease_id))
+        .lease_async(Request::LeaseQuery(lease_id))
         .await
         .expect("told");
     assert_eq!(
@@ -492,7 +496,9 @@ async fn a_kind_that_is_not_built_is_not_the_operators_choice() {
     let chosen = (RefusalClass::Policy, true);
     let never = (RefusalClass::Permanent, false);
     for (kind, expected) in [(ResourceType::Cpu, chosen), (ResourceType::Gpu, never)] {
-        let asked = world.operator.alloc(LeaseAllocRequest::new(kind, 1, 9));
+        let asked = world
+            .operator
+            .alloc_async(LeaseAllocRequest::new(kind, 1, 9));
         let refusal = refusal(asked.await);
         let told = (refusal.class, refusal.message.contains("operator"));
         assert_eq!(told, expected, "{refusal}");
@@ -510,7 +516,7 @@ async fn a_vendors_resource_is_listed_and_never_leased() {
     let world = World::with(&settings).await;
     let Ok(Reply::FlatInventory(entries)) = world
         .operator
-        .call(Request::GetInventory(InventoryForm::Flat))
+        .call_async(Request::GetInventory(InventoryForm::Flat))
         .await
     else {
         panic!("no inventory")
@@ -523,7 +529,7 @@ async fn a_vendors_resource_is_listed_and_never_leased() {
     assert_eq!((fpga.capacity, fpga.available), (4, 0));
     let Ok(Reply::Inventory(inventory)) = world
         .operator
-        .call(Request::GetInventory(InventoryForm::Structured))
+        .call_async(Request::GetInventory(InventoryForm::Structured))
         .await
     else {
         panic!("no inventory")
@@ -535,7 +541,7 @@ async fn a_vendors_resource_is_listed_and_never_leased() {
             resource_id,
             ..LeaseAllocRequest::new(ResourceType::Vendor, 1, 60)
         };
-        let refusal = refusal(world.operator.alloc(asked).await);
+        let refusal = refusal(world.operator.alloc_async(asked).await);
         assert_eq!(refusal.error, LeaseError::InvalidArgs);
         assert!(refusal.message.contains("never leased"), "{refusal}");
     }

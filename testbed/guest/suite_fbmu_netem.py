@@ -75,7 +75,8 @@ def command(tenant, *words):
 def write(tenant, lease, source):
     """Starts `fabricctl mem write` of a whole file."""
     with open(source, "rb") as given:
-        return subprocess.Popen(command(tenant, "mem", "write", lease["lease_id"], "--offset", 0), stdin=given,
+        words = ("mem", "write", lease["lease_id"], "--offset", 0, "--patience-secs", 60)
+        return subprocess.Popen(command(tenant, *words), stdin=given,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

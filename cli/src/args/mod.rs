@@ -96,8 +96,8 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// For how long to ask again while the node is busy (ResourceBusy, Unavailable) or was lost, in
-    /// seconds; 0: not at all
+    /// For how long to ask again while the node is busy (ResourceBusy, Unavailable) or was lost, and to
+    /// go on with a transfer over UDP that gets no answer, in seconds; 0: not at all, and 5 s of silence
     #[arg(long, global = true, env = "FABRICBIOS_PATIENCE_SECS", value_name = "SECS",
           default_value_t = 10, value_parser = values::number::<0, 3_600>, help_heading = NODE)]
     pub(crate) patience_secs: u32,

@@ -22,7 +22,7 @@ pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failur
     let request = request(node, what)?;
     check(&request)?;
     let asked = request.capacity;
-    let info = node.alloc_blocking(request)?;
+    let info = node.alloc(request)?;
     if !output.json {
         warn_of_rounding(&info, asked);
     }
@@ -85,7 +85,7 @@ fn warn_of_rounding(info: &LeaseInfo, asked: u64) {
 
 /// Frees a lease that is of no use, because nobody knows its id or what it was for has failed; returns the result as text.
 pub(super) fn give_back(node: &Node, lease_id: LeaseId) -> String {
-    match node.call_blocking(Request::LeaseFree(lease_id)) {
+    match node.call(Request::LeaseFree(lease_id)) {
         Ok(_) => format!("lease {lease_id} was given back"),
         Err(error) => format!("lease {lease_id} runs out by itself: {error}"),
     }

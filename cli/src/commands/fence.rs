@@ -42,7 +42,7 @@ pub(super) fn run(node: &Node, command: args::Fence, output: Output) -> Result<(
 }
 
 fn list(node: &Node, output: Output) -> Result<(), Failure> {
-    let fences = match node.call_blocking(Request::FenceList)? {
+    let fences = match node.call(Request::FenceList)? {
         Reply::Fences(fences) => fences,
         other => return Err(node.unexpected("a list of fences", &other).into()),
     };
@@ -69,7 +69,7 @@ fn columns(fence: &Fence) -> Vec<String> {
 }
 
 fn clear(node: &Node, resource: ResourceId, output: Output) -> Result<(), Failure> {
-    match node.call_blocking(Request::FenceClear(resource))? {
+    match node.call(Request::FenceClear(resource))? {
         Reply::FenceCleared => {
             let json = ClearedJson {
                 resource_id: resource.to_string(),

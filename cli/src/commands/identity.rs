@@ -47,7 +47,7 @@ struct ShownJson {
 }
 
 fn show(node: &Node, output: Output) -> Result<(), Failure> {
-    let identity = match node.call_blocking(Request::GetIdentity)? {
+    let identity = match node.call(Request::GetIdentity)? {
         Reply::Identity(identity) => identity,
         other => return Err(node.unexpected("an identity", &other).into()),
     };
@@ -130,7 +130,7 @@ fn make(
         valid_secs,
         csr_der,
     };
-    let issued = node.call_blocking(Request::IdentityIssue(request));
+    let issued = node.call(Request::IdentityIssue(request));
     let key_pem = Zeroizing::new(key.serialize_pem());
     key.zeroize();
     match issued? {

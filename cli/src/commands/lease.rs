@@ -58,7 +58,7 @@ fn rotate(node: &Node, lease_id: LeaseId, overlap_ms: u32, output: Output) -> Re
 /// Sends a request whose reply is a lease; a failure names the lease.
 pub(super) fn ask(node: &Node, lease_id: LeaseId, request: Request) -> Result<LeaseInfo, Failure> {
     let named = |error| Failure::from(error).at(&format!("lease {lease_id}"));
-    node.lease_blocking(request).map_err(named)
+    node.lease(request).map_err(named)
 }
 
 fn free(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure> {
@@ -86,7 +86,7 @@ struct RevokedJson {
 }
 
 fn revoke(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure> {
-    let outcome = match node.call_blocking(Request::LeaseRevoke(lease_id))? {
+    let outcome = match node.call(Request::LeaseRevoke(lease_id))? {
         Reply::Revoked(outcome) => outcome,
         other => return Err(node.unexpected("a revocation", &other).into()),
     };
@@ -134,7 +134,7 @@ fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {
 fn all_pages(node: &Node, ended: bool) -> Result<Vec<LeaseInfo>, Failure> {
     let (mut leases, mut after) = (Vec::new(), LeaseId(0));
     loop {
-        let page = match node.call_blocking(Request::LeaseList { after, ended })? {
+        let page = match node.call(Request::LeaseList { after, ended })? {
             Reply::Leases(page) => page,
             other => return Err(node.unexpected("a list of leases", &other).into()),
         };

@@ -1,6 +1,6 @@
 //! `mem read` and `mem write`: copies bytes of a lease to standard output, or from standard input.
 
-use fabricbios_client::{DataTransport, Error, MemLease, Node, Transfers};
+use fabricbios_client::{DataTransport, Error, MemLease, Node};
 use fabricbios_wire::LeaseId;
 
 use super::stream::{self, Store};
@@ -29,7 +29,7 @@ fn with_lease(
 ) -> Result<(), Failure> {
     let named = |failure: Failure| failure.at(&format!("lease {}", place.id));
     let lease = MemLease::open(node, place.id).map_err(|error| named(error.into()))?;
-    let transfers = Transfers::default().payload_mac(place.payload_mac);
+    let transfers = stream::transfers(place.payload_mac, node.patience());
     lease.set_transfers(match place.transport.0 {
         Some(transport) => transfers.transport(transport),
         None => transfers,

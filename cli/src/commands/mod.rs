@@ -66,10 +66,10 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         warn_of_readers(&path);
     }
     let patience = Duration::from_secs(patience_secs.into());
-    let node = Node::connect_patiently_blocking(&node, &identity, patience)?;
+    let node = Node::connect_patiently(&node, &identity, patience)?;
     let topic = Topic::from(&command);
     let done = dispatch(&node, &path, command, output).map_err(|failure| failure.with_hint(topic));
-    node.close_blocking();
+    node.close();
     done
 }
 
@@ -113,7 +113,7 @@ struct Pong<'a> {
 fn ping(node: &Node, output: Output) -> Result<(), Failure> {
     const NUMBER: u64 = 0x6661_6272_6963;
     let asked_at = Instant::now();
-    match node.call_blocking(Request::Ping(NUMBER))? {
+    match node.call(Request::Ping(NUMBER))? {
         Reply::Pong(NUMBER) => {}
         other => return Err(node.unexpected("the same number", &other).into()),
     }

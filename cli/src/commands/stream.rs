@@ -7,9 +7,10 @@ use std::{
     fs::{File, Metadata},
     io::{self, Read, Write},
     os::fd::AsFd,
+    time::Duration,
 };
 
-use fabricbios_client::{DataTransport, Error};
+use fabricbios_client::{DataTransport, Error, Transfers};
 use fabricbios_wire::{LeaseId, RefusalClass, Size};
 use serde::Serialize;
 
@@ -17,6 +18,9 @@ use crate::{failure::Failure, output::Output, progress::Progress};
 
 /// Large enough for full speed on every transport, and a multiple of every block size.
 const PIECE_BYTES: usize = 4 << 20;
+
+/// Without patience, a transfer still waits for this long for a node that says nothing at all: datagrams get lost.
+const SILENT_MAX: Duration = Duration::from_secs(5);
 
 /// A lease that can be read and written.
 pub(super) trait Store {
@@ -202,6 +206,17 @@ fn report(store: &impl Store, offset: u64, bytes: u64, output: Output) -> Result
     })
 }
 
+/// The options of the transfers of a command with this patience.
+pub(super) fn transfers(payload_mac: bool, patience: Duration) -> Transfers {
+    let give_up = match patience {
+        Duration::ZERO => SILENT_MAX,
+        patience => patience,
+    };
+    Transfers::default()
+        .payload_mac(payload_mac)
+        .give_up(give_up)
+}
+
 /// Fills the piece; it stays shorter only at the end of the input.
 fn fill(from: &mut impl Read, piece: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
@@ -250,20 +265,28 @@ fn not_written(error: Error, transport: Option<DataTransport>, done: u64) -> Fai
     let may_arrive = transport == Some(DataTransport::Udp)
         && match &error {
             Error::Refused(refusal) => refusal.class == RefusalClass::Transient,
-            Error::Usage(_) | Error::Ended { .. } => false,
+            Error::Usage(_) | Error::Ended { .. } | Error::InGrace { .. } => false,
             _ => true,
         };
-    let failure = Failure::from(error).and_message(&format!(
-        "{done} bytes were written before the piece that failed, and any of that may have been"
-    ));
-    match may_arrive {
-        true => failure.and_message(MAY_ARRIVE_LATER),
-        false => failure,
-    }
+    let what = "bytes were written, and any part of the next piece may have been";
+    let later = match may_arrive {
+        true => " or may yet be: `fabricctl lease rotate` prevents that",
+        false => "",
+    };
+    Failure::from(short(error)).and_message(&format!("{done} {what}{later}"))
 }
 
-const MAY_ARRIVE_LATER: &str = "what was not answered may still arrive and be written: \
-    `fabricctl lease rotate` makes sure that nothing of it is";
+/// The error without the advice to query: what may have been written is told instead.
+fn short(error: Error) -> Error {
+    match error {
+        Error::Unreachable { node, why, .. } => Error::Unreachable {
+            node,
+            why,
+            may_have_happened: false,
+        },
+        other => other,
+    }
+}
 
 fn so_far(failure: Failure, done: &str, bytes: u64) -> Failure {
     failure.and_message(&match bytes {

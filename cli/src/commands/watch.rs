@@ -20,7 +20,7 @@ pub(super) fn run(
     let poll = Duration::from_millis(poll_ms.into());
     let mut shown: Option<LeaseInfo> = None;
     loop {
-        let info = match node.lease_blocking(Request::LeaseQuery(lease_id)) {
+        let info = match node.lease(Request::LeaseQuery(lease_id)) {
             Ok(info) => info,
             // The node forgets an ended lease after a time.
             Err(error) if shown.is_some() && is_gone(&error) => return Ok(()),

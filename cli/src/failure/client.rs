@@ -20,16 +20,23 @@ impl From<Error> for Failure {
             Error::UntrustedNode { .. } => (Exit::Other, Permanent, "UntrustedNode"),
             Error::FailedClosed { .. } => (Exit::Refused, Permanent, "FailedClosed"),
             Error::Ended { .. } => (Exit::NotFound, Permanent, "Ended"),
+            Error::InGrace { .. } => (Exit::NotFound, Transient, "Ended"),
             Error::SessionEnded { .. } => (Exit::NotFound, Permanent, "SessionEnded"),
             Error::WritesLost(_) => (Exit::Other, Transient, "WritesLost"),
             Error::Protocol { .. } => (Exit::Other, Permanent, "Protocol"),
             _ => (Exit::Other, Permanent, "Local"),
         };
+        let message = match &refusal {
+            Error::InGrace { lease_id } => {
+                format!("{refusal} (`fabricctl lease renew {lease_id}`)")
+            }
+            other => other.to_string(),
+        };
         // The code with which the node would have refused.
         let refused = matches!(refusal, Error::Ended { .. }).then_some(LeaseError::Expired);
         Self {
             refused,
-            ..Self::new(exit, class, code, refusal.to_string())
+            ..Self::new(exit, class, code, message)
         }
     }
 }

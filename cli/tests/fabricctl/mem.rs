@@ -4,9 +4,10 @@ use std::{
     fs::{self, File},
     io::{Read, Write},
     process::{Command, Output, Stdio},
+    sync::{Arc, mpsc},
 };
 
-use fabricbios_wire::LeasePhase;
+use fabricbios_wire::{LeasePhase, Reply, Request};
 use serde_json::{Value, json};
 
 use crate::{
@@ -153,4 +154,60 @@ fn a_reader_that_has_seen_enough_is_no_error_to_speak_of() {
     assert_eq!(first, [0; 10]);
     let output = child.wait_with_output().unwrap();
     assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn a_lease_in_its_grace_time_is_not_given_up_for_good() {
+    let memory = Memory::start();
+    let node = memory.node();
+    memory.end(LeasePhase::Grace);
+    let (status, object) = fails(&node, &format!("mem read {LEASE_TEXT}"));
+    assert_eq!(
+        (status, &object["reason"]),
+        (4, &json!({ "class": "transient", "code": "Ended" }))
+    );
+    let (_, line) = line_of(&node, &format!("mem read {LEASE_TEXT}"));
+    let renewal = format!("`fabricctl lease renew {LEASE_TEXT}`");
+    assert!(
+        line.contains("a renewal opens it again") && line.contains(&renewal),
+        "{line}"
+    );
+    assert!(
+        !line.contains("permanent") && !line.contains("a new lease"),
+        "{line}"
+    );
+}
+
+/// Without the bound the first write would go on for half a minute, and say that there was no answer.
+#[test]
+fn a_daemon_that_has_ended_fails_a_write_when_the_patience_is_over() {
+    for patience in [0, 1] {
+        let memory = Memory::start();
+        let (told, asked) = mpsc::channel();
+        let its = Arc::clone(&memory);
+        let mut node = FakeNode::start(move |_: &Request| {
+            told.send(()).ok();
+            Ok(Reply::Lease(its.info()))
+        });
+        let mut write = mem(&node, "write", &format!("--patience-secs {patience}"));
+        let pipes = write.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = pipes.stderr(Stdio::piped()).spawn().unwrap();
+        // The lease is open now, and the first bytes are waited for.
+        asked.recv().unwrap();
+        node.crash();
+        drop(node);
+        drop(Arc::try_unwrap(memory).ok().expect("nobody else serves it"));
+        child.stdin.take().unwrap().write_all(b"late").unwrap();
+        let (status, object) = failure(&child.wait_with_output().unwrap());
+        assert_eq!((status, &object["error"]), (6, &json!("unreachable")));
+        let message = object["message"].as_str().unwrap();
+        for part in [
+            LEASE_TEXT,
+            "nothing listens at its UDP port",
+            "0 bytes were written",
+        ] {
+            assert!(message.contains(part), "{part} in {message}");
+        }
+        assert!(message.len() < 320, "{message}");
+    }
 }

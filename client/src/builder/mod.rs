@@ -166,7 +166,7 @@ impl<K: Kind> Builder<K> {
         check::<K>(&request)?;
         let node = node_of(node, identity)?.patient(patience);
         let (lease_secs, has_peers) = (request.lease_secs, !request.terms.rdma_peers().is_empty());
-        let info = node.alloc(request).await?;
+        let info = node.alloc_async(request).await?;
         let renewer = match auto_renew {
             true => Renewer::Sdk,
             false => Renewer::Caller,

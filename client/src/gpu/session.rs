@@ -178,7 +178,7 @@ impl Origin {
         if let Self::Lease(lease) = self {
             let (node, query) = (lease.patient_node(), Request::LeaseQuery(lease.lease_id));
             for _ in 0..LOOKS {
-                match node.lease(query.clone()).await {
+                match node.lease_async(query.clone()).await {
                     Ok(info) => match transfer::end_error(&info) {
                         Some(error) => return error,
                         None => tokio::time::sleep(LOOK).await,

@@ -1,12 +1,17 @@
 //! Reads and writes a lease of blocks over UDP, without a block device.
 
-use std::sync::{Arc, PoisonError};
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
-use fabricbios_fallback_udp::{BlockClient, ClientError, Geometry};
+use fabricbios_fallback_udp::{BlockClient, ClientError, ClientOptions, Geometry};
 use fabricbios_wire::NvmeofBinding;
 use zeroize::Zeroizing;
 
 use super::udp::{self, options};
+#[cfg(doc)]
+use crate::Transfers;
 use crate::{BlockLease, Error, connect_line, runtime, shared::Shared};
 
 /// A connection to a lease's blocks.
@@ -80,14 +85,16 @@ impl BlockLease {
         runtime::blocking(move || shared.blocks(BlockClient::flush)).await
     }
 
-    /// Opens another client of the blocks, for many operations at once. It follows the keys of the lease until this
+    /// Opens another client of the blocks, for many operations at once. It waits as long as [`Transfers::give_up`] says, also
+    /// for a daemon that has ended, and follows the keys of the lease until this
     /// handle is dropped.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn open_blocks(&self) -> Result<BlockClient, Error> {
         self.shared.check_not_lost()?;
-        open(&self.shared).map(Connection::into_client)
+        let options = options(self.shared.transfers(), Duration::MAX);
+        open(&self.shared, options).map(Connection::into_client)
     }
 
     /// The NVMe-oF coordinates in the last answer.
@@ -109,7 +116,7 @@ impl Shared {
     ) -> Result<R, Error> {
         self.check_not_lost()?;
         let mut channel = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = options(self.transfers());
+        let wanted = options(self.transfers(), self.patience());
         if let Some(open) = channel.as_mut().filter(|open| open.options != wanted) {
             // Any answer to this client shows that no earlier write takes effect later. Only this client can find out that a
             // write was lost.
@@ -120,14 +127,14 @@ impl Shared {
         }
         let open = match &mut *channel {
             Some(open) => open,
-            none => none.insert(open(self)?),
+            none => none.insert(open(self, wanted)?),
         };
         // Any call counts as a change.
         open.call(self, true, call)
     }
 }
 
-fn open(shared: &Shared) -> Result<Connection, Error> {
+fn open(shared: &Shared, options: ClientOptions) -> Result<Connection, Error> {
     let connect = BlockClient::connect_with_refresh;
-    Connection::with(shared, connect, BlockClient::set_coordinates)
+    Connection::with(shared, options, connect, BlockClient::set_coordinates)
 }

@@ -20,7 +20,7 @@ use fabricbios_wire::{LeaseError, LeaseInfo, LeasePhase, Refusal, RefusalClass, 
 pub(crate) use blocks::Connection as BlockChannel;
 pub use transport::{DataTransport, Transfers};
 
-use crate::{Error, Lease, MemLease, Storage, runtime, runtime::wait, shared::Shared};
+use crate::{Error, Lease, MemLease, Node, Storage, runtime, shared::Shared};
 
 /// One transfer. Offsets count bytes from the start of the lease.
 #[derive(Debug)]
@@ -229,7 +229,9 @@ impl Shared {
             .transport
             .is_none_or(|transport| transport == open.transport());
         let is_current = match open {
-            Channel::Udp(connection) => connection.options == udp::options(transfers),
+            Channel::Udp(connection) => {
+                connection.options == udp::options(transfers, self.patience())
+            }
             Channel::Rdma(connection) => connection.is_ours(self),
         };
         as_told && is_current
@@ -248,18 +250,15 @@ impl Shared {
     }
 
     /// Asks the node for the state of the lease and keeps the answer.
-    fn ask_blocking(&self) -> Result<LeaseInfo, Error> {
-        let info = wait(
-            self.patient_node()
-                .lease(Request::LeaseQuery(self.lease_id)),
-        )?;
+    fn ask_at(&self, node: &Node) -> Result<LeaseInfo, Error> {
+        let info = node.lease(Request::LeaseQuery(self.lease_id))?;
         self.update(info.clone());
         Ok(info)
     }
 
     /// Fails if the node says that the lease has ended.
     fn check_alive(&self) -> Result<(), Error> {
-        match self.ask_blocking() {
+        match self.ask_at(&self.patient_node()) {
             Ok(info) => end_error(&info).map_or(Ok(()), Err),
             Err(error @ Error::Refused(_)) => Err(error),
             Err(_unknown) => Ok(()),
@@ -270,19 +269,26 @@ impl Shared {
 /// The error if a lease gives no access any more.
 pub(crate) fn end_error(info: &LeaseInfo) -> Option<Error> {
     let lease_id = info.lease_id;
-    let why = match info.phase {
+    match info.phase {
         LeasePhase::Binding | LeasePhase::Active => return None,
         LeasePhase::Fenced => {
             let message = format!("lease {lease_id} ended and could not be proved clean");
             let refusal = Refusal::new(LeaseError::Fenced, RefusalClass::Permanent, message);
             return Some(Error::Refused(refusal));
         }
-        LeasePhase::Grace => {
-            "it has expired and is in its grace time: a renewal opens it again".to_owned()
-        }
-        phase => format!("it is {phase}"),
+        LeasePhase::Grace => return Some(Error::InGrace { lease_id }),
+        LeasePhase::Expired | LeasePhase::Revoked | LeasePhase::Freed => {}
+    }
+    let cause = info.end.as_ref().map(|end| end.cause);
+    let why = match cause.filter(|cause| cause.name() != info.phase.name()) {
+        Some(cause) => format!("it is {}: {cause}", info.phase),
+        None => format!("it is {}", info.phase),
     };
-    Some(Error::Ended { lease_id, why })
+    Some(Error::Ended {
+        lease_id,
+        cause,
+        why,
+    })
 }
 
 impl Job<'_> {

@@ -113,7 +113,7 @@ impl Drop for Connection {
 /// Binds the lease to `peer`. A bind that fails or has no answer may have cut the earlier binding, so its keys are
 /// forgotten.
 fn bind(shared: &Shared, peer: RdmaPeer) -> Result<RdmaBinding, Error> {
-    let bound = wait(shared.patient_node().lease(Request::LeaseBind {
+    let bound = wait(shared.patient_node().lease_async(Request::LeaseBind {
         lease_id: shared.lease_id,
         peers: vec![peer],
     }));

@@ -59,7 +59,8 @@ impl Transfers {
         self
     }
 
-    /// Over UDP: a call fails after this long without progress; 30 seconds by default.
+    /// Over UDP: a call fails after this long without progress; 30 seconds by default. If the node's machine answers that
+    /// nothing listens at the port, the call fails as soon as the patience of the lease is over ([`crate::Lease::set_patience`]).
     #[must_use]
     pub fn give_up(mut self, after: Duration) -> Self {
         self.give_up = Some(after);

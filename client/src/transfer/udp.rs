@@ -10,7 +10,7 @@ use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryCli
 use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, RefusalClass, Request};
 
 use super::{Job, Transfers, end_error};
-use crate::{Error, runtime::wait, shared::Shared};
+use crate::{Error, Node, runtime::wait, shared::Shared};
 
 /// How long to wait for a lease that is being bound. A node needs milliseconds, unless it waits for a queue pair that
 /// does not answer.
@@ -29,12 +29,14 @@ pub(crate) struct Connection<C> {
     unsettled: bool,
 }
 
-/// The options of the client.
-pub(super) fn options(transfers: Transfers) -> ClientOptions {
+/// The options of a client. `patience`: how long it waits for a node whose port is closed.
+pub(super) fn options(transfers: Transfers, patience: Duration) -> ClientOptions {
     let usual = ClientOptions::default();
+    let give_up = transfers.give_up.unwrap_or(usual.give_up);
     ClientOptions {
         payload_mac: transfers.payload_mac,
-        give_up: transfers.give_up.unwrap_or(usual.give_up),
+        give_up,
+        give_up_closed: patience.min(give_up),
         ..usual
     }
 }
@@ -48,10 +50,10 @@ type Connect<C> = fn(Coordinates, ClientOptions, Box<dyn Refresh>) -> Result<C, 
 impl<C> Connection<C> {
     pub(super) fn with(
         shared: &Shared,
+        options: ClientOptions,
         connect: Connect<C>,
         set_coordinates: fn(&mut C, Coordinates),
     ) -> Result<Self, Error> {
-        let options = options(shared.transfers());
         let end = EndError::default();
         let refresher = Refresher {
             shared: shared.me.clone(),
@@ -108,7 +110,8 @@ impl<C> Connection<C> {
 impl Connection<MemoryClient> {
     pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
         let connect = MemoryClient::connect_with_refresh;
-        Self::with(shared, connect, MemoryClient::set_coordinates)
+        let options = options(shared.transfers(), shared.patience());
+        Self::with(shared, options, connect, MemoryClient::set_coordinates)
     }
 
     pub(super) fn carry_out(
@@ -142,7 +145,8 @@ struct Refresher {
 impl Refresh for Refresher {
     fn refresh(&mut self) -> Result<Coordinates, String> {
         let shared = self.shared.upgrade().ok_or("the lease was given up")?;
-        match queried_coordinates(&shared) {
+        // Not patiently: the client asks again while it goes on.
+        match queried_coordinates(&shared, &shared.node) {
             Ok(found) => found.ok_or_else(|| NO_COORDINATES.to_owned()),
             Err(error) => {
                 let text = error.to_string();
@@ -166,7 +170,7 @@ fn valid_coordinates(shared: &Shared) -> Result<Coordinates, Error> {
     }
     let until = Instant::now() + BINDING_MAX;
     loop {
-        if let Some(found) = queried_coordinates(shared)? {
+        if let Some(found) = queried_coordinates(shared, &shared.patient_node())? {
             return Ok(found);
         }
         match new_key(shared) {
@@ -177,7 +181,7 @@ fn valid_coordinates(shared: &Shared) -> Result<Coordinates, Error> {
 }
 
 fn new_key(shared: &Shared) -> Result<Coordinates, Error> {
-    let rotated = wait(shared.node.lease(Request::LeaseRotate {
+    let rotated = wait(shared.node.lease_async(Request::LeaseRotate {
         lease_id: shared.lease_id,
         overlap_ms: 0,
     }))?;
@@ -194,8 +198,8 @@ fn is_busy(error: &Error) -> bool {
 }
 
 /// The coordinates in a new answer; `None`: the lease has no key now, or this tenant may not see it.
-fn queried_coordinates(shared: &Shared) -> Result<Option<Coordinates>, Error> {
-    let info = shared.ask_blocking()?;
+fn queried_coordinates(shared: &Shared, node: &Node) -> Result<Option<Coordinates>, Error> {
+    let info = shared.ask_at(node)?;
     match end_error(&info) {
         Some(error) => Err(error),
         None => Ok(coordinates(info.lease_id, &info.binding)),
@@ -215,7 +219,7 @@ fn coordinates(lease_id: LeaseId, binding: &Binding) -> Option<Coordinates> {
 
 /// The error, if it is final.
 fn final_error(error: Error) -> Option<Error> {
-    (matches!(error, Error::Ended { .. }) || error.is_over()).then_some(error)
+    (matches!(error, Error::InGrace { .. }) || error.is_over()).then_some(error)
 }
 
 /// Maps an error of the data plane to one of the SDK. If the lease is over, the node is asked how it ended.
@@ -228,6 +232,7 @@ fn explain(shared: &Shared, known: &EndError, error: ClientError, changes: bool)
     match error {
         ClientError::NoLease { .. } => shared.check_alive().err().unwrap_or(Error::Ended {
             lease_id,
+            cause: None,
             why: "its node serves it no more".to_owned(),
         }),
         ClientError::Fenced { .. } => refusal(LeaseError::Fenced, RefusalClass::Permanent, why),
@@ -240,6 +245,11 @@ fn explain(shared: &Shared, known: &EndError, error: ClientError, changes: bool)
         } => Error::Unreachable {
             node: endpoint.to_string(),
             why: format!("no answer in {} s: {hint}", after.as_secs_f32()),
+            may_have_happened: changes,
+        },
+        ClientError::PortClosed { endpoint, .. } => Error::Unreachable {
+            node: endpoint.to_string(),
+            why: "nothing listens at its UDP port any more; has its daemon ended?".to_owned(),
             may_have_happened: changes,
         },
         ClientError::Refused { status, .. } if status == DataStatus::Busy as u8 => {

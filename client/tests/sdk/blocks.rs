@@ -125,7 +125,7 @@ fn builder(node: &FakeNode) -> BlockBuilder {
 }
 
 fn open(node: &FakeNode) -> BlockLease {
-    let node = Node::connect_blocking(&node.addr(), &admin(node)).unwrap();
+    let node = Node::connect(&node.addr(), &admin(node)).unwrap();
     BlockLease::open(&node, LEASE).unwrap()
 }
 
@@ -217,7 +217,7 @@ fn the_end_of_the_lease_is_told_as_the_node_tells_it() {
 fn a_lease_of_something_else_is_not_opened() {
     let disk = Disk::start();
     let node = disk.node();
-    let node = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+    let node = Node::connect(&node.addr(), &admin(&node)).unwrap();
     let error = MemLease::open(&node, LEASE).unwrap_err();
     assert!(error.to_string().contains("block"), "{error}");
 }

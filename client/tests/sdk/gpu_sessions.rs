@@ -222,7 +222,7 @@ fn a_session_goes_on_without_its_client_and_is_found_again() {
     let handle = memory.keep();
     drop(session);
     // Another program.
-    let there = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+    let there = Node::connect(&node.addr(), &admin(&node)).unwrap();
     let found = GpuLease::open(&there, LEASE).unwrap();
     let session = GpuSession::attach(&found, id).unwrap();
     let memory = session.memory(handle);
@@ -330,7 +330,7 @@ fn a_lease_that_has_expired_is_told_by_its_session() {
     node.gpu().kill();
     let error = session.mem_alloc(1).unwrap_err();
     assert!(
-        matches!(&error, Error::Ended { lease_id: LEASE, why } if why.contains("expired")),
+        matches!(&error, Error::Ended { lease_id: LEASE, why, .. } if why.contains("expired")),
         "{error:?}"
     );
     drop(lease);

@@ -9,6 +9,7 @@ mod blocks;
 #[path = "../common/mod.rs"]
 mod common;
 mod delayed;
+mod ends;
 mod gpu_copies;
 mod gpu_leases;
 mod gpu_sessions;

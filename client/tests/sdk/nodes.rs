@@ -14,20 +14,20 @@ use crate::{
 #[test]
 fn a_restarted_node_is_found_again_for_what_may_be_asked_twice() {
     let mut node = FakeNode::start(obliging());
-    let client = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
-    client.call_blocking(Request::LeaseQuery(LEASE)).unwrap();
+    let client = Node::connect(&node.addr(), &admin(&node)).unwrap();
+    client.call(Request::LeaseQuery(LEASE)).unwrap();
     node.crash_and_restart();
-    client.call_blocking(Request::LeaseQuery(LEASE)).unwrap();
+    client.call(Request::LeaseQuery(LEASE)).unwrap();
     assert_eq!(node.asked().len(), 2);
 }
 
 #[test]
 fn a_grant_is_never_asked_for_twice() {
     let mut node = FakeNode::start(obliging());
-    let client = Node::connect_blocking(&node.addr(), &admin(&node))
+    let client = Node::connect(&node.addr(), &admin(&node))
         .unwrap()
         .patient(Duration::from_secs(60));
-    let query = || client.call_blocking(Request::LeaseQuery(LEASE)).unwrap();
+    let query = || client.call(Request::LeaseQuery(LEASE)).unwrap();
     query();
     let rotate = Request::LeaseRotate {
         lease_id: LEASE,
@@ -35,7 +35,7 @@ fn a_grant_is_never_asked_for_twice() {
     };
     let arrived = node.ignore_next();
     let error = thread::scope(|scope| {
-        let asking = scope.spawn(|| client.call_blocking(rotate.clone()).unwrap_err());
+        let asking = scope.spawn(|| client.call(rotate.clone()).unwrap_err());
         arrived.recv().unwrap();
         node.crash_and_restart();
         // The restarted node resets the connection when something arrives over it.
@@ -52,7 +52,7 @@ fn a_grant_is_never_asked_for_twice() {
         ),
         "{error}"
     );
-    client.call_blocking(rotate.clone()).unwrap();
+    client.call(rotate.clone()).unwrap();
     let asked = node.asked();
     assert_eq!(asked.iter().filter(|asked| **asked == rotate).count(), 2);
 }
@@ -65,17 +65,17 @@ fn a_node_that_ends_before_its_answer_is_noticed_by_its_closed_port() {
     };
     for request in [Request::LeaseQuery(LEASE), rotate] {
         let mut node = FakeNode::start(obliging());
-        let client = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+        let client = Node::connect(&node.addr(), &admin(&node)).unwrap();
         let arrived = node.ignore_next();
         let error = thread::scope(|scope| {
-            let asking = scope.spawn(|| client.call_blocking(request.clone()).unwrap_err());
+            let asking = scope.spawn(|| client.call(request.clone()).unwrap_err());
             arrived.recv().unwrap();
             node.crash();
             asking.join().unwrap()
         });
         assert!(error.to_string().contains("nothing listens"), "{error}");
         node.serve();
-        client.call_blocking(request).unwrap();
+        client.call(request).unwrap();
     }
 }
 
@@ -83,8 +83,8 @@ fn a_node_that_ends_before_its_answer_is_noticed_by_its_closed_port() {
 fn identities_that_do_not_do_are_told_apart() {
     let (node, other) = (FakeNode::start(obliging()), FakeNode::start(obliging()));
     let call = |identity: &Identity| {
-        Node::connect_blocking(&node.addr(), identity)
-            .and_then(|client| client.call_blocking(Request::FenceList))
+        Node::connect(&node.addr(), identity)
+            .and_then(|client| client.call(Request::FenceList))
             .unwrap_err()
     };
     let expired = call(&Identity::load(node.expired_identity()).unwrap());
@@ -152,8 +152,8 @@ fn in_an_identity_file_the_key_may_stand_anywhere() {
     ] {
         fs::write(&path, text).unwrap();
         let identity = Identity::load(&path).unwrap();
-        let client = Node::connect_blocking(&node.addr(), &identity).unwrap();
-        client.call_blocking(Request::LeaseQuery(LEASE)).unwrap();
+        let client = Node::connect(&node.addr(), &identity).unwrap();
+        client.call(Request::LeaseQuery(LEASE)).unwrap();
     }
 }
 

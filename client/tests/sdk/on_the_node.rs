@@ -280,7 +280,7 @@ fn a_rate_that_is_best_effort_is_told_and_no_reason_to_fail() {
 fn a_lease_is_opened_as_what_it_is() {
     let node = FakeNode::start(obliging());
     let lease = on(&node, NetBuilder::new().mbps(100)).unwrap();
-    let there = fabricbios_client::Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+    let there = fabricbios_client::Node::connect(&node.addr(), &admin(&node)).unwrap();
     fabricbios_client::NetLease::open(&there, lease.lease_id()).unwrap();
     let error = fabricbios_client::CpuLease::open(&there, lease.lease_id()).unwrap_err();
     assert!(error.to_string().contains("is one of net"), "{error}");

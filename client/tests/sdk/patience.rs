@@ -98,11 +98,11 @@ fn patience_does_not_outlast_the_lease() {
 #[test]
 fn a_node_asks_once_unless_it_is_made_patient() {
     let node = FakeNode::start(busy_at_first());
-    let client = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+    let client = Node::connect(&node.addr(), &admin(&node)).unwrap();
     let query = Request::LeaseQuery(LEASE);
-    client.call_blocking(query.clone()).unwrap_err();
+    client.call(query.clone()).unwrap_err();
     assert_eq!(node.asked().len(), 1);
-    client.patient(LONG).call_blocking(query).unwrap();
+    client.patient(LONG).call(query).unwrap();
     assert_eq!(node.asked().len(), 3);
 }
 
@@ -113,29 +113,29 @@ fn a_connection_that_a_quota_refuses_is_tried_again() {
         ..Limits::default()
     };
     let node = FakeNode::limited(one, obliging());
-    let connect = || Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+    let connect = || Node::connect(&node.addr(), &admin(&node)).unwrap();
     let only = connect();
-    only.call_blocking(Request::LeaseQuery(LEASE)).unwrap();
+    only.call(Request::LeaseQuery(LEASE)).unwrap();
     let waits = builder(&node).patience(LONG);
     let waiting = thread::spawn(move || waits.acquire());
     // By the time that three others have been refused the one that waits has been, too.
     for _ in 0..3 {
-        let refused = connect().call_blocking(Request::LeaseQuery(LEASE));
+        let refused = connect().call(Request::LeaseQuery(LEASE));
         assert_eq!(code(&refused.unwrap_err()), LeaseError::ResourceBusy);
     }
-    only.close_blocking();
+    only.close();
     waiting.join().unwrap().unwrap().free().unwrap();
 }
 
 #[test]
 fn a_node_that_starts_again_is_waited_for() {
     let mut node = FakeNode::start(obliging());
-    let client = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
-    client.close_blocking();
+    let client = Node::connect(&node.addr(), &admin(&node)).unwrap();
+    client.close();
     node.crash();
     let asking = |patience| {
         let client = client.patient(patience);
-        thread::spawn(move || client.call_blocking(Request::LeaseQuery(LEASE)))
+        thread::spawn(move || client.call(Request::LeaseQuery(LEASE)))
     };
     let waits = asking(LONG);
     let lost = asking(Duration::from_millis(500))

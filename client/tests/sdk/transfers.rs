@@ -171,11 +171,14 @@ fn a_fence_is_told_as_one() {
 fn a_lease_of_before_is_opened_if_it_lives() {
     let memory = Memory::start();
     let node = memory.node();
-    let client = Node::connect_blocking(&node.addr(), &admin(&node)).unwrap();
+    let client = Node::connect(&node.addr(), &admin(&node)).unwrap();
     let lease = MemLease::open(&client, LEASE).unwrap();
     lease.write(5, b"opened").unwrap();
     assert_eq!(memory.bytes(5, 6), b"opened");
-    for phase in [LeasePhase::Grace, LeasePhase::Expired, LeasePhase::Freed] {
+    memory.say(LeasePhase::Grace);
+    let error = MemLease::open(&client, LEASE).unwrap_err();
+    assert_eq!(error, Error::InGrace { lease_id: LEASE });
+    for phase in [LeasePhase::Expired, LeasePhase::Freed] {
         memory.say(phase);
         let error = MemLease::open(&client, LEASE).unwrap_err();
         assert!(

@@ -262,6 +262,8 @@ impl BlockClient {
         }
         if self.link.is_over() {
             self.blocks.give_up(Failure::NoLease);
+        } else if self.link.is_closed() {
+            self.blocks.give_up(Failure::Silent { doubtful: false });
         }
         self.link.send(&mut self.blocks)
     }

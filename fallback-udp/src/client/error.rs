@@ -65,6 +65,18 @@ pub enum ClientError {
         /// See above.
         confirmed: u64,
     },
+    /// Nothing listens at the port of the server any more.
+    #[error(
+        "nothing listens at {endpoint} (UDP) any more; has the node's daemon ended? ({confirmed} bytes were confirmed)"
+    )]
+    PortClosed {
+        /// The lease.
+        lease_id: LeaseId,
+        /// Address of the server.
+        endpoint: SocketAddr,
+        /// See above.
+        confirmed: u64,
+    },
     /// The lease is read-only; nothing was done.
     #[error("lease {lease_id} is read-only: ask for one without --read-only to write")]
     ReadOnly {
@@ -156,6 +168,7 @@ impl ClientError {
             | Self::Fenced { confirmed, .. }
             | Self::OutOfRange { confirmed, .. }
             | Self::Unreachable { confirmed, .. }
+            | Self::PortClosed { confirmed, .. }
             | Self::ReadOnly { confirmed, .. }
             | Self::Storage { confirmed, .. }
             | Self::WritesLost { confirmed, .. }

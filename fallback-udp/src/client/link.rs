@@ -39,6 +39,8 @@ pub(super) struct Link {
     refresh_pause: Duration,
     /// Time 0 of the state machine.
     epoch: Instant,
+    /// When the machine of the node first answered that the port is closed, with no datagram since.
+    closed_since: Option<Duration>,
     /// Observations for the error message.
     hint: Option<String>,
     /// Whether the last transfer failed.
@@ -60,6 +62,7 @@ impl Link {
             refresh_at: Duration::ZERO,
             refresh_pause: REFRESH_FIRST,
             epoch: Instant::now(),
+            closed_since: None,
             hint: None,
             failed: false,
         })
@@ -136,12 +139,16 @@ impl Link {
             if self.is_over() {
                 return Ok(Err(Failure::NoLease));
             }
+            if self.is_closed() {
+                return Ok(Err(Failure::Silent { doubtful: false }));
+            }
         }
     }
 
     /// Checks the route before the first datagram after an idle time.
     pub(super) fn begin(&mut self, driven: &mut impl Driven) -> io::Result<()> {
         self.hint = None;
+        self.closed_since = None;
         self.refresh_pause = REFRESH_FIRST;
         self.follow(driven)
     }
@@ -150,6 +157,16 @@ impl Link {
     pub(super) fn is_over(&self) -> bool {
         let refresh = self.refresh.as_ref();
         refresh.is_some_and(|refresh| refresh.is_over())
+    }
+
+    /// Whether the port is closed, and was for as long as the caller waits for it to open.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed_at().is_some_and(|at| at <= self.now())
+    }
+
+    fn closed_at(&self) -> Option<Duration> {
+        let since = self.closed_since?;
+        Some(since.saturating_add(self.options.give_up_closed))
     }
 
     pub(super) fn send(&mut self, driven: &mut impl Sends) -> io::Result<()> {
@@ -168,6 +185,7 @@ impl Link {
     pub(super) fn patience(&self, driven: &impl Driven) -> Duration {
         let until = driven.next_timeout().unwrap_or_default();
         let until = self.ask_at(driven).map_or(until, |at| at.min(until));
+        let until = self.closed_at().map_or(until, |at| at.min(until));
         until.saturating_sub(self.now())
     }
 
@@ -179,6 +197,9 @@ impl Link {
     ) -> io::Result<usize> {
         let seen = self.socket.receive(&mut self.inbox, timeout)?;
         let (now, came) = (self.now(), seen.came);
+        if came > 0 {
+            self.closed_since = None;
+        }
         for datagram in self.inbox.datagrams(came) {
             driven.on_datagram(datagram, now);
         }
@@ -189,6 +210,10 @@ impl Link {
     /// Handles errors of the kernel about the path.
     fn look(&mut self, driven: &mut impl Driven, seen: Seen) -> io::Result<()> {
         if let Some(trouble) = seen.trouble {
+            if trouble.kind() == io::ErrorKind::ConnectionRefused {
+                let now = self.now();
+                self.closed_since.get_or_insert(now);
+            }
             self.hint = Some(trouble.to_string());
         }
         if seen.too_long {
@@ -197,8 +222,12 @@ impl Link {
         Ok(())
     }
 
+    /// The node may have moved to another port, so it is asked once more before a closed port fails a call.
     fn ask_at(&self, driven: &impl Driven) -> Option<Duration> {
-        let at = driven.requester().doubtful_at().max(self.refresh_at);
+        let doubtful_at = driven.requester().doubtful_at().max(self.refresh_at);
+        let at = self
+            .closed_at()
+            .map_or(doubtful_at, |at| at.min(doubtful_at));
         self.refresh.is_some().then_some(at)
     }
 
@@ -236,6 +265,7 @@ impl Link {
         if is_news {
             requester.set_key(DataKey::new(&coordinates.dp_key), self.now());
             self.coordinates = coordinates;
+            self.closed_since = None;
         }
         is_news
     }
@@ -262,6 +292,13 @@ impl Link {
     }
 
     pub(super) fn explain(&self, failure: Failure, failed: Failed) -> ClientError {
+        if matches!(failure, Failure::Silent { .. }) && self.is_closed() {
+            return ClientError::PortClosed {
+                lease_id: self.coordinates.lease_id,
+                endpoint: self.coordinates.endpoint,
+                confirmed: failed.confirmed,
+            };
+        }
         let hint = match failure {
             Failure::Silent { doubtful } => self.hint(doubtful),
             _ => String::new(),

@@ -35,15 +35,21 @@ pub struct ClientOptions {
     pub payload_mac: bool,
     /// A call fails after this long without progress.
     pub give_up: Duration,
+    /// The same, while the node's machine answers that nothing listens at its port.
+    pub give_up_closed: Duration,
     /// Longest packet in bytes, IP header included; `None`: the MTU of the route.
     pub mtu_max: Option<usize>,
 }
+
+/// A call fails after this long without progress, unless the caller sets another time.
+const GIVE_UP: Duration = Duration::from_secs(30);
 
 impl Default for ClientOptions {
     fn default() -> Self {
         Self {
             payload_mac: false,
-            give_up: Duration::from_secs(30),
+            give_up: GIVE_UP,
+            give_up_closed: GIVE_UP,
             mtu_max: None,
         }
     }

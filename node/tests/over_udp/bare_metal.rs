@@ -29,7 +29,7 @@ async fn a_lease_is_one_slot_and_a_ninth_lease_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = bare_metal(directory.path()).await;
     let flat = Request::GetInventory(InventoryForm::Flat);
-    let Ok(Reply::FlatInventory(listed)) = world.operator.call(flat).await else {
+    let Ok(Reply::FlatInventory(listed)) = world.operator.call_async(flat).await else {
         panic!("no inventory")
     };
     let of = |entry: &FlatEntry| (entry.resource_type, entry.capacity, entry.available);
@@ -41,7 +41,11 @@ async fn a_lease_is_one_slot_and_a_ninth_lease_is_refused() {
         capacity: SLOT + 1,
         ..slot()
     };
-    let error = world.operator.alloc(larger).await.expect_err("two slots");
+    let error = world
+        .operator
+        .alloc_async(larger)
+        .await
+        .expect_err("two slots");
     let refusal = error.refusal().expect("a refusal");
     assert_eq!(
         (refusal.error, refusal.class),
@@ -54,12 +58,16 @@ async fn a_lease_is_one_slot_and_a_ninth_lease_is_refused() {
             capacity: 1,
             ..slot()
         };
-        let info = world.operator.alloc(small).await.expect("a slot");
+        let info = world.operator.alloc_async(small).await.expect("a slot");
         assert_eq!(info.capacity, SLOT);
         write(&info, SLOT - 5, b"mine!").await.expect("written");
         leases.push(info);
     }
-    let error = world.operator.alloc(slot()).await.expect_err("a ninth");
+    let error = world
+        .operator
+        .alloc_async(slot())
+        .await
+        .expect_err("a ninth");
     let refusal = error.refusal().expect("a refusal");
     assert_eq!(
         (refusal.error, refusal.class),
@@ -118,7 +126,7 @@ impl Raw {
 async fn a_session_remembers_64_requests() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = bare_metal(directory.path()).await;
-    let info = world.operator.alloc(slot()).await.expect("a slot");
+    let info = world.operator.alloc_async(slot()).await.expect("a slot");
     let client = Raw::of(&info);
     let (_, hello) = client.send(DataOp::Hello, 7, 0, &[0; HELLO_LEN]);
     let hello = HelloReply::read(&hello).expect("an answer to HELLO");

@@ -68,7 +68,11 @@ fn two_peers() -> Vec<RdmaPeer> {
 async fn a_lease_over_both_transports_ends_on_both() {
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
-    let info = world.operator.alloc(over_both()).await.expect("granted");
+    let info = world
+        .operator
+        .alloc_async(over_both())
+        .await
+        .expect("granted");
     let binding = info.binding.rdma().cloned().expect("RDMA");
     let keys = [binding.rkey, binding.further.first().map(|pair| pair.rkey)];
     let keys = keys.map(|key| key.expect("a key of each queue pair"));
@@ -85,14 +89,14 @@ async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_transport()
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
     let wanted = over_both().with_terms(MemTerms::default());
-    let info = world.operator.alloc(wanted).await.expect("granted");
+    let info = world.operator.alloc_async(wanted).await.expect("granted");
     write(&info, 0, b"stays").await.expect("written");
     let mut peers = two_peers();
     peers[0].qpn = UNREACHABLE_QPN;
     let lease_id = info.lease_id;
     let bound = world
         .operator
-        .lease(Request::LeaseBind { lease_id, peers })
+        .lease_async(Request::LeaseBind { lease_id, peers })
         .await;
     assert!(matches!(bound, Err(Error::Refused(_))), "{bound:?}");
     assert_eq!(first(&info).await.expect("read"), *b"stays");
@@ -109,11 +113,15 @@ async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_transport()
 async fn a_cut_that_fails_on_one_transport_is_told_on_the_other() {
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
-    let info = world.operator.alloc(over_both()).await.expect("granted");
+    let info = world
+        .operator
+        .alloc_async(over_both())
+        .await
+        .expect("granted");
     rdma.fail(Step::Cut, true);
     let freed = world
         .operator
-        .lease(Request::LeaseFree(info.lease_id))
+        .lease_async(Request::LeaseFree(info.lease_id))
         .await;
     let Err(Error::Refused(refusal)) = freed else {
         panic!("{freed:?}")
@@ -126,7 +134,10 @@ async fn a_cut_that_fails_on_one_transport_is_told_on_the_other() {
     );
     rdma.fail(Step::Cut, false);
     let resource_id = info.resource_id;
-    let cleared = world.operator.call(Request::FenceClear(resource_id)).await;
+    let cleared = world
+        .operator
+        .call_async(Request::FenceClear(resource_id))
+        .await;
     assert_eq!(cleared.expect("verified"), Reply::FenceCleared);
     world.stop().await;
 }

@@ -30,9 +30,9 @@ async fn nobody_gets_the_key_of_another() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(settings(directory.path())).await;
     let (blue, red) = (world.tenant("blue").await, world.tenant("red").await);
-    let info = blue.alloc(request(60)).await.expect("granted");
+    let info = blue.alloc_async(request(60)).await.expect("granted");
     assert!(has_key(&info));
-    let asked = red.lease(Request::LeaseQuery(info.lease_id)).await;
+    let asked = red.lease_async(Request::LeaseQuery(info.lease_id)).await;
     let error = asked.expect_err("not theirs");
     assert_eq!(
         error.refusal().map(|it| it.error),
@@ -41,7 +41,7 @@ async fn nobody_gets_the_key_of_another() {
     let seen = world.query(info.lease_id).await;
     assert!(seen.binding.is_plain(), "an operator sees no key");
     let Ok(Reply::Leases(page)) = blue
-        .call(Request::LeaseList {
+        .call_async(Request::LeaseList {
             after: LeaseId(0),
             ended: false,
         })
@@ -50,7 +50,7 @@ async fn nobody_gets_the_key_of_another() {
         panic!("no list")
     };
     assert!(page.leases.iter().all(|lease| !has_key(lease)));
-    let other = red.alloc(request(60)).await.expect("granted");
+    let other = red.alloc_async(request(60)).await.expect("granted");
     write(&info, 0, b"blue!").await.expect("written");
     assert_eq!(first(&other).await.expect("read"), [0; 5]);
     let forged = LeaseInfo {

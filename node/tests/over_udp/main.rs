@@ -25,7 +25,7 @@ async fn memory_is_leased_without_any_rdma_device() {
     let world = World::start(settings(directory.path())).await;
     let Ok(Reply::Inventory(inventory)) = world
         .operator
-        .call(Request::GetInventory(InventoryForm::Structured))
+        .call_async(Request::GetInventory(InventoryForm::Structured))
         .await
     else {
         panic!("no inventory")
@@ -76,7 +76,7 @@ async fn however_a_lease_ends_nothing_is_served_and_nothing_is_left() {
         let is_expiry = end(LeaseId(0)).is_none();
         let info = written(&world, if is_expiry { &[1, 5, 25] } else { &[60] }).await;
         match end(info.lease_id) {
-            Some(request) => drop(world.operator.call(request).await.expect("ended")),
+            Some(request) => drop(world.operator.call_async(request).await.expect("ended")),
             None => drop(world.until(info.lease_id, LeasePhase::Expired).await),
         }
         let outcome = first(&info).await;
@@ -94,7 +94,7 @@ async fn renews(world: &World, lease_id: LeaseId) -> bool {
         lease_id,
         lease_secs: 60,
     };
-    while let Err(error) = world.operator.lease(renew.clone()).await {
+    while let Err(error) = world.operator.lease_async(renew.clone()).await {
         let refusal = error.refusal().expect("from the node").clone();
         if refusal.error == LeaseError::Expired {
             return false;

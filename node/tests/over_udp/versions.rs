@@ -28,7 +28,7 @@ async fn a_journal_of_a_version_before_is_opened_and_told_from() {
             after: LeaseId(0),
             ended: true,
         };
-        let answer = world.operator.call(list).await;
+        let answer = world.operator.call_async(list).await;
         let Ok(Reply::Leases(page)) = answer else {
             panic!("{answer:?}")
         };

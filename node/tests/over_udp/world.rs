@@ -124,7 +124,9 @@ impl World {
         let service = service.expect("a node");
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let address = service.local_addr().to_string();
-        let operator = Node::connect(&address, &identity).await.expect("connected");
+        let operator = Node::connect_async(&address, &identity)
+            .await
+            .expect("connected");
         Self {
             directory: settings.state_dir().to_owned(),
             service,
@@ -146,7 +148,7 @@ impl World {
         let Ok(Reply::Issued {
             certificate_pem,
             ca_pem,
-        }) = self.operator.call(request).await
+        }) = self.operator.call_async(request).await
         else {
             panic!("no identity")
         };
@@ -155,15 +157,20 @@ impl World {
         fs::write(&path, pem).expect("written");
         let identity = Identity::load(path).expect("an identity");
         let address = self.service.local_addr().to_string();
-        Node::connect(&address, &identity).await.expect("connected")
+        Node::connect_async(&address, &identity)
+            .await
+            .expect("connected")
     }
 
     pub(crate) async fn alloc(&self, secs: u32) -> LeaseInfo {
-        self.operator.alloc(request(secs)).await.expect("granted")
+        self.operator
+            .alloc_async(request(secs))
+            .await
+            .expect("granted")
     }
 
     pub(crate) async fn lease(&self, request: Request) -> LeaseInfo {
-        self.operator.lease(request).await.expect("an answer")
+        self.operator.lease_async(request).await.expect("an answer")
     }
 
     pub(crate) async fn query(&self, id: LeaseId) -> LeaseInfo {

@@ -85,16 +85,13 @@ impl Daemon {
         if !at.exists() {
             self.issue(name, &at)?;
         }
-        Ok(Node::connect_blocking(
-            &self.address,
-            &Identity::load(&at)?,
-        )?)
+        Ok(Node::connect(&self.address, &Identity::load(&at)?)?)
     }
 
     /// A connection of the operator.
     pub(crate) fn operator(&self) -> Result<Node> {
         let at = self.directory.path().join("state").join("admin.identity");
-        Ok(Node::connect_blocking(&self.address, &Identity::load(at)?)?)
+        Ok(Node::connect(&self.address, &Identity::load(at)?)?)
     }
 
     fn issue(&self, tenant: &str, at: &Path) -> Result<()> {
@@ -110,7 +107,7 @@ impl Daemon {
         let Reply::Issued {
             certificate_pem,
             ca_pem,
-        } = node.call_blocking(Request::IdentityIssue(request))?
+        } = node.call(Request::IdentityIssue(request))?
         else {
             bail!("the node answers a request for an identity with something else");
         };

@@ -100,7 +100,7 @@ pub(crate) fn lease(node: &Node, secs: u32) -> Result<GpuLease> {
 }
 
 pub(crate) fn inventory(node: &Node) -> Result<ResourceInventory> {
-    match node.call_blocking(Request::GetInventory(InventoryForm::Structured))? {
+    match node.call(Request::GetInventory(InventoryForm::Structured))? {
         Reply::Inventory(inventory) => Ok(inventory),
         other => anyhow::bail!("no inventory: {other:?}"),
     }
@@ -156,7 +156,7 @@ fn expiry_in_a_launch(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -
     );
     let id = short.lease_id();
     let phase = until_some(|| {
-        let info = tenant.lease_blocking(Request::LeaseQuery(id)).ok()?;
+        let info = tenant.lease(Request::LeaseQuery(id)).ok()?;
         Some(info.phase).filter(|phase| *phase == LeasePhase::Expired)
     });
     report.check("the lease is expired, and not fenced", phase.is_some(), "");

@@ -52,7 +52,7 @@ impl Daemon {
         Self {
             process,
             apart: words.map(|it| Pid::from_raw(it.parse().unwrap())).collect(),
-            operator: Node::connect(address, &identity).await.unwrap(),
+            operator: Node::connect_async(address, &identity).await.unwrap(),
         }
     }
 
@@ -70,11 +70,14 @@ impl Daemon {
             .into(),
             ..LeaseAllocRequest::new(ResourceType::Cpu, count, secs)
         };
-        self.operator.alloc(request).await.map(|it| it.lease_id)
+        self.operator
+            .alloc_async(request)
+            .await
+            .map(|it| it.lease_id)
     }
 
     async fn ask(&self, request: Request) -> LeaseInfo {
-        self.operator.lease(request).await.unwrap()
+        self.operator.lease_async(request).await.unwrap()
     }
 
     async fn phase(&self, lease: LeaseId) -> LeasePhase {
@@ -84,7 +87,7 @@ impl Daemon {
     /// The units in the inventory.
     async fn told(&self) -> FlatEntry {
         let request = Request::GetInventory(InventoryForm::Flat);
-        let Ok(Reply::FlatInventory(entries)) = self.operator.call(request).await else {
+        let Ok(Reply::FlatInventory(entries)) = self.operator.call_async(request).await else {
             panic!("no inventory")
         };
         entries[0]
@@ -98,7 +101,7 @@ impl Daemon {
 
     async fn clear_fence(&self) {
         let id = self.told().await.resource_id;
-        let cleared = self.operator.call(Request::FenceClear(id)).await;
+        let cleared = self.operator.call_async(Request::FenceClear(id)).await;
         assert_eq!(cleared.unwrap(), Reply::FenceCleared);
     }
 }
@@ -178,7 +181,7 @@ async fn a_client_sees_the_end_of_its_lease() {
             let mut client = place.client(lease).unwrap();
             assert_eq!(client.add(0, 1).unwrap(), Some(1), "it was made clean");
             if let Some(end) = end {
-                node.operator.call(end(lease)).await.unwrap();
+                node.operator.call_async(end(lease)).await.unwrap();
             }
             let ended = tokio::task::spawn_blocking(move || client.wait_for_the_end());
             ended.await.unwrap().unwrap();
@@ -198,7 +201,7 @@ async fn a_unit_that_cannot_be_given_back_is_fenced_and_the_others_are_not() {
     node.ask(Request::LeaseFree(lease)).await;
     node.until(|it| it.flags != 0).await;
     assert_eq!(node.told().await.flags, resource_flags::DEGRADED);
-    let Ok(Reply::Fences(fences)) = node.operator.call(Request::FenceList).await else {
+    let Ok(Reply::Fences(fences)) = node.operator.call_async(Request::FenceList).await else {
         panic!("no list")
     };
     assert_eq!((fences.len(), fences[0].lease_id), (1, lease));
@@ -295,7 +298,7 @@ async fn when_the_process_of_the_path_is_gone_no_end_is_claimed() {
     let client = place.client(lease).unwrap();
     kill(node.apart[1], Signal::SIGKILL).unwrap();
     client.wait_for_the_end().unwrap();
-    let freed = refused(node.operator.lease(Request::LeaseFree(lease)).await);
+    let freed = refused(node.operator.lease_async(Request::LeaseFree(lease)).await);
     assert_eq!(freed, LeaseError::Fenced);
     assert_eq!(refused(node.alloc(1, false, 60).await), LeaseError::Fenced);
     drop(node);
@@ -329,7 +332,7 @@ async fn a_path_whose_process_is_stopped_holds_up_no_other_lease() {
     let lease = node.alloc(1, false, 60).await.unwrap();
     kill(node.apart[1], Signal::SIGSTOP).unwrap();
     // The end cannot be proved. The driver goes on meanwhile, and after it has told the path of the fence as well.
-    let free = node.operator.lease(Request::LeaseFree(lease));
+    let free = node.operator.lease_async(Request::LeaseFree(lease));
     let (freed, told) = tokio::join!(free, node.told());
     assert_eq!(refused(freed), LeaseError::Fenced);
     assert_eq!(told.available, 3);

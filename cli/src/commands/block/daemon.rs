@@ -152,7 +152,7 @@ impl BlockDaemon {
         let answer_timeout = self.attachment.watch.answer_timeout(started);
         let (node, query) = (node.clone(), Request::LeaseQuery(self.lease_id));
         // A node that is stopped or cannot be reached may not answer for long.
-        let answer = within(answer_timeout, move || node.lease_blocking(query));
+        let answer = within(answer_timeout, move || node.lease(query));
         let Some(answer) = answer else {
             log("the node does not answer");
             self.attachment.watch.no_answer(now());

@@ -1,6 +1,6 @@
 //! `block read` and `block write`: whole blocks over UDP, without a device and without root.
 
-use fabricbios_client::{BlockLease, DataTransport, Error, Geometry, Node, Transfers};
+use fabricbios_client::{BlockLease, DataTransport, Error, Geometry, Node};
 use fabricbios_wire::{Binding, LeaseId, Transport};
 
 use super::super::stream::{self, Store};
@@ -44,7 +44,7 @@ fn with_blocks(
 fn open(node: &Node, place: &BlockPlace) -> Result<Blocks, Failure> {
     let lease = BlockLease::open(node, place.id)?;
     check_transport(&lease)?;
-    lease.set_transfers(Transfers::default().payload_mac(place.payload_mac));
+    lease.set_transfers(stream::transfers(place.payload_mac, node.patience()));
     let geometry = lease.geometry()?;
     Ok(Blocks { lease, geometry })
 }

@@ -114,7 +114,7 @@ impl<'a> Used<'a> {
                     affinity: Vec::new(),
                 };
                 let request = alloc::gpu_request(node, vram, term, class)?;
-                node.alloc_blocking(request)?.lease_id
+                node.alloc(request)?.lease_id
             }
             _ => return Err(Failure::usage("give --lease or --vram")),
         };

@@ -141,11 +141,11 @@ pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
 
 /// All resources of the node.
 pub(super) fn ask(node: &Node) -> Result<InventoryJson, Failure> {
-    let entries = match node.call_blocking(Request::GetInventory(InventoryForm::Flat))? {
+    let entries = match node.call(Request::GetInventory(InventoryForm::Flat))? {
         Reply::FlatInventory(entries) => entries,
         other => return Err(node.unexpected("a flat inventory", &other).into()),
     };
-    let structured = match node.call_blocking(Request::GetInventory(InventoryForm::Structured))? {
+    let structured = match node.call(Request::GetInventory(InventoryForm::Structured))? {
         Reply::Inventory(inventory) => inventory,
         other => return Err(node.unexpected("a structured inventory", &other).into()),
     };

@@ -1,0 +1,101 @@
+//! How the end of a lease is told: as data, and the same by errors, health and answers.
+
+use fabricbios_client::{EndCause, Error, Health, LeaseEnd, MemLease};
+use fabricbios_wire::{LeaseInfo, LeasePhase, LeaseStatus, Reply, Request};
+
+use crate::{
+    builder,
+    common::{FakeNode, LEASE, lease},
+};
+
+/// A lease that was granted as `granted`, of a node that then tells `told` of it.
+fn lease_of(granted: LeaseInfo, told: LeaseInfo) -> (FakeNode, MemLease) {
+    let node = FakeNode::start(move |request: &Request| {
+        let is_alloc = matches!(request, Request::LeaseAlloc(_));
+        Ok(Reply::Lease(match is_alloc {
+            true => granted.clone(),
+            false => told.clone(),
+        }))
+    });
+    let lease = builder(&node).acquire().unwrap();
+    (node, lease)
+}
+
+fn ended(phase: LeasePhase, cause: EndCause) -> LeaseInfo {
+    LeaseInfo {
+        phase,
+        status: LeaseStatus::Revoked,
+        end: Some(Box::new(LeaseEnd {
+            at_unix_ms: 1,
+            cause,
+            by: None,
+            proof: Vec::new(),
+        })),
+        ..lease(0)
+    }
+}
+
+fn with_grace(info: LeaseInfo) -> LeaseInfo {
+    LeaseInfo {
+        grace_ends_unix_ms: info.expires_at_unix_ms + 3_600_000,
+        ..info
+    }
+}
+
+#[test]
+fn an_end_that_the_node_told_is_an_end_with_its_cause_and_is_not_asked_for_again() {
+    let told = ended(LeasePhase::Revoked, EndCause::NodeRestarted);
+    let (node, lease) = lease_of(crate::common::lease(60_000), told);
+    assert_eq!(lease.health(), Health::Good);
+    lease.query().unwrap();
+    let asked = node.asked().len();
+    let error = lease.renew().unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Ended {
+                lease_id: LEASE,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.is_over(), "{error}");
+    assert_eq!(error.end_cause(), Some(EndCause::NodeRestarted));
+    assert!(error.to_string().contains("revoked"), "{error}");
+    assert_eq!(lease.health(), Health::Lost(error));
+    assert_eq!(node.asked().len(), asked);
+}
+
+#[test]
+fn a_term_that_nobody_renewed_is_lost_and_a_renewal_that_comes_after_all_is_good() {
+    let (_node, lease) = lease_of(lease(0), lease(60_000));
+    let Health::Lost(error) = lease.health() else {
+        panic!("{:?}", lease.health())
+    };
+    assert!(error.is_over(), "{error}");
+    assert_eq!(error.end_cause(), Some(EndCause::Expired));
+    lease.renew().unwrap();
+    assert_eq!(lease.health(), Health::Good);
+}
+
+#[test]
+fn in_its_grace_time_a_lease_is_lost_and_not_over() {
+    let grace = LeaseInfo {
+        phase: LeasePhase::Grace,
+        ..with_grace(lease(0))
+    };
+    // By the clock of this machine, and by the word of the node.
+    let (_node, by_clock) = lease_of(with_grace(lease(0)), lease(60_000));
+    let (_other, by_node) = lease_of(lease(60_000), grace);
+    by_node.query().unwrap();
+    for lease in [&by_clock, &by_node] {
+        let Health::Lost(error) = lease.health() else {
+            panic!("{:?}", lease.health())
+        };
+        assert_eq!(error, Error::InGrace { lease_id: LEASE });
+        assert!(!error.is_over() && error.to_string().contains("a renewal opens it again"));
+    }
+    by_clock.renew().unwrap();
+    assert_eq!(by_clock.health(), Health::Good);
+}
