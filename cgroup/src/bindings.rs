@@ -38,6 +38,13 @@ struct State {
     is_open: bool,
 }
 
+impl State {
+    fn bound(&self) -> Result<Generation, LocalRefusal> {
+        let bound = self.gate.generation();
+        bound.ok_or_else(|| LocalRefusal::NotActive("it is not bound yet".into()))
+    }
+}
+
 impl Bindings {
     fn custody(&self) -> MutexGuard<'_, Custody<Arc<Entry>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -180,6 +187,30 @@ impl Entry {
         Ok(())
     }
 
+    /// The time until the deadline of a binding that is in use, whose tenant passes `check`.
+    ///
+    /// # Errors
+    /// Those of `check`; the lease is not in use.
+    pub fn remaining(
+        &self,
+        check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
+    ) -> Result<Duration, LocalRefusal> {
+        let state = self.state();
+        let generation = state.bound()?;
+        check(&state.tenant)?;
+        self.left(&state, generation)
+    }
+
+    fn left(&self, state: &State, generation: Generation) -> Result<Duration, LocalRefusal> {
+        if !state.is_open || !state.gate.admits(generation) {
+            return Err(LocalRefusal::NotActive("it was cut".into()));
+        }
+        match self.deadline.load(Ordering::Acquire).checked_sub(now()) {
+            None | Some(0) => Err(LocalRefusal::NotActive("its deadline has passed".into())),
+            Some(left) => Ok(Duration::from_nanos(left)),
+        }
+    }
+
     /// Lets somebody in, whose tenant passes `check`. The cut waits for whoever holds the admission, and then kills again.
     ///
     /// # Errors
@@ -190,9 +221,7 @@ impl Entry {
     ) -> Result<Admission<'_>, LocalRefusal> {
         let guard = self.admission();
         let state = self.state();
-        let Some(generation) = state.gate.generation() else {
-            return Err(LocalRefusal::NotActive("it is not bound yet".into()));
-        };
+        let generation = state.bound()?;
         check(&state.tenant)?;
         drop(state);
         let admission = Admission {
@@ -221,13 +250,7 @@ impl Admission<'_> {
     /// It is not.
     pub fn check(&self) -> Result<(), LocalRefusal> {
         let state = self.entry.state();
-        if !state.is_open || !state.gate.admits(self.generation) {
-            return Err(LocalRefusal::NotActive("it was cut".into()));
-        }
-        if now() >= self.entry.deadline.load(Ordering::Acquire) {
-            return Err(LocalRefusal::NotActive("its deadline has passed".into()));
-        }
-        Ok(())
+        self.entry.left(&state, self.generation).map(drop)
     }
 }
 
@@ -292,6 +315,23 @@ mod tests {
             assert_eq!(cut.join().unwrap(), 2);
         });
         assert!(entry.admit(|_| Ok(())).is_err());
+    }
+
+    #[test]
+    fn the_time_that_is_left_is_told_to_the_tenant_until_the_cut() {
+        let (bindings, entry, binding_id) = bound();
+        let hour = Duration::from_secs(3_600);
+        let at = now() + u64::try_from(hour.as_nanos()).unwrap();
+        bindings.extend(binding_id, BootTime(at)).unwrap();
+        let left = entry.remaining(|_| Ok(())).unwrap();
+        assert!(!left.is_zero() && left <= hour, "{left:?}");
+        let refused = entry.remaining(|_| Err(LocalRefusal::NotFound));
+        assert_eq!(refused, Err(LocalRefusal::NotFound));
+        bindings
+            .revoke(binding_id, || Ok(Proof::default()))
+            .unwrap();
+        let over = entry.remaining(|_| Ok(())).unwrap_err();
+        assert!(over.to_string().contains("cut"), "{over}");
     }
 
     #[test]

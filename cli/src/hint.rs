@@ -25,9 +25,11 @@ impl From<&Command> for Topic {
                 Self::Lease
             }
             Command::Fence(Fence::List | Fence::Clear { .. }) => Self::Fence,
-            Command::Ping | Command::Inventory | Command::Identity(_) | Command::Run(_) => {
-                Self::Other
-            }
+            Command::Ping
+            | Command::Inventory
+            | Command::Identity(_)
+            | Command::Run(_)
+            | Command::RunWatch(_) => Self::Other,
         }
     }
 }
@@ -65,8 +67,9 @@ pub(crate) fn hint(topic: Topic, error: LeaseError, message: &str) -> Option<&'s
 fn by_topic(topic: Topic, error: LeaseError) -> Option<&'static str> {
     use LeaseError as E;
     let hint = match error {
-        // The message of the node has the required identity, or the time of the renewal.
-        E::NotPermitted | E::RenewTooEarly => return None,
+        // The message of the node has the required identity.
+        E::NotPermitted => return None,
+        E::RenewTooEarly => "`fabricctl lease keep` waits for that",
         E::InvalidIntent | E::InvalidArgs if topic == Topic::NewLease => {
             "see `fabricctl inventory`"
         }
@@ -114,7 +117,6 @@ mod tests {
     fn a_node_that_says_what_to_do_is_not_talked_over() {
         use LeaseError as E;
         let said = [
-            (E::RenewTooEarly, "lease 1 can be renewed in 300 ms"),
             (E::NotPermitted, "that takes an operator identity"),
             (E::InvalidArgs, "this node allows 3600 at most"),
             (E::InvalidArgs, "this node has no Gpu; see its inventory"),

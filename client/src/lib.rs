@@ -137,6 +137,7 @@ pub use identity::Identity;
 pub use kind::{Blocks, Cores, Gpu, Kind, Memory, NetworkFunction, Storage};
 pub use lease::{BlockLease, CpuLease, GpuLease, Health, Lease, MemLease, NetLease};
 pub use node::Node;
+pub use renewal::Renewals;
 pub use transfer::{DataTransport, Transfers};
 pub use unmet::unmet;
 

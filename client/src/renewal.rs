@@ -1,30 +1,106 @@
-//! Automatic renewal: at 85 % of the term, plus or minus 5 % by lease, so that leases that were granted together are
+//! Renewals, automatic and of leases that others use: at 85 % of the term, plus or minus 5 % by lease, so that leases that were granted together are
 //! not renewed together.
 
 use std::{sync::Arc, time::Duration};
 
-use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
+use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, Refusal, RefusalClass, Request};
 use tokio::time::sleep;
 
-use crate::{Error, lease::Health, shared::Shared};
+use crate::{
+    Error, Node,
+    lease::Health,
+    runtime::{self, wait},
+    shared::Shared,
+    transfer::end_error,
+};
 
 /// First pause after a failed attempt; it doubles with each further one.
 const BACK_OFF_FIRST: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
+/// The renewals of a lease of any kind that another program uses, or a process of the node. Several programs may renew the
+/// same lease.
+#[derive(Debug)]
+pub struct Renewals {
+    shared: Arc<Shared>,
+}
+
+impl Renewals {
+    /// Looks a lease up. `lease_secs`: the length of each new term in seconds; 0: as the last one. A lease in its grace time
+    /// can be renewed.
+    ///
+    /// # Errors
+    /// The lease is over. Else see [`Error`].
+    pub async fn open_async(
+        node: &Node,
+        lease_id: LeaseId,
+        lease_secs: u32,
+    ) -> Result<Self, Error> {
+        let info = node.lease_async(Request::LeaseQuery(lease_id)).await?;
+        match end_error(&info).filter(Error::is_over) {
+            Some(error) => Err(error),
+            None => Ok(Self {
+                shared: Shared::new(node.clone(), info, lease_secs),
+            }),
+        }
+    }
+
+    /// Looks a lease up, blocking; see [`Renewals::open_async`].
+    ///
+    /// # Errors
+    /// See [`Renewals::open_async`].
+    pub fn open(node: &Node, lease_id: LeaseId, lease_secs: u32) -> Result<Self, Error> {
+        wait(Self::open_async(node, lease_id, lease_secs))
+    }
+
+    /// The last answer of the node.
+    pub fn info(&self) -> LeaseInfo {
+        self.shared.info()
+    }
+
+    /// Time until [`Renewals::renew_next`] asks for the next renewal: the node accepts it in the last fifth of the term.
+    pub fn due_in(&self) -> Duration {
+        let Self { shared } = self;
+        wait_for(shared.lease_id, shared.window(), shared.remaining())
+    }
+
+    /// Waits until the next renewal is due and renews the lease; repeats this while the node is busy or cannot be reached,
+    /// until the lease is over.
+    ///
+    /// # Errors
+    /// The lease cannot be renewed any more. Else see [`Error`].
+    pub async fn renew_next_async(&self) -> Result<LeaseInfo, Error> {
+        let shared = Arc::clone(&self.shared);
+        runtime::run(async move { renew_when_due(&shared).await }).await?;
+        Ok(self.shared.info())
+    }
+
+    /// Waits for the next renewal, blocking; see [`Renewals::renew_next_async`].
+    ///
+    /// # Errors
+    /// See [`Renewals::renew_next_async`].
+    pub fn renew_next(&self) -> Result<LeaseInfo, Error> {
+        wait(self.renew_next_async())
+    }
+}
+
 /// Renews until the lease is lost. Freeing or dropping the lease aborts this.
 pub(crate) async fn keep(shared: Arc<Shared>) {
     loop {
-        let wait = wait_for(shared.lease_id, shared.window(), shared.remaining());
-        // A lower bound, so that a node with strange terms is not flooded.
-        sleep(wait.max(BACK_OFF_FIRST.min(shared.remaining() / 4))).await;
-        if let Err(error) = renew(&shared).await {
+        if let Err(error) = renew_when_due(&shared).await {
             let lease_id = shared.lease_id;
             tracing::warn!(%lease_id, "lease will not be renewed any more: {error}");
             shared.set_health(Health::Lost(error));
             return;
         }
     }
+}
+
+async fn renew_when_due(shared: &Shared) -> Result<(), Error> {
+    let due_in = wait_for(shared.lease_id, shared.window(), shared.remaining());
+    // A lower bound, so that a node with strange terms is not flooded.
+    sleep(due_in.max(BACK_OFF_FIRST.min(shared.remaining() / 4))).await;
+    renew(shared).await
 }
 
 /// Renews once; repeats until the renewal works or can never work.
@@ -38,6 +114,9 @@ async fn renew(shared: &Shared) -> Result<(), Error> {
             }
             Err(error) => error,
         };
+        if is_too_early(&error) && renewed_by_another(shared).await {
+            return Ok(());
+        }
         let with_grace = shared.left_with_grace();
         if is_final(&error) || with_grace.is_zero() {
             return Err(error);
@@ -47,6 +126,22 @@ async fn renew(shared: &Shared) -> Result<(), Error> {
         sleep(soon_enough(pause, shared.remaining(), with_grace)).await;
         pause = (pause * 2).min(BACK_OFF_MAX);
     }
+}
+
+fn is_too_early(error: &Error) -> bool {
+    let code = error.refusal().map(|refusal| refusal.error);
+    code == Some(LeaseError::RenewTooEarly)
+}
+
+/// Whether the node tells a longer term than the known one.
+async fn renewed_by_another(shared: &Shared) -> bool {
+    let query = Request::LeaseQuery(shared.lease_id);
+    let Ok(info) = shared.node.lease_async(query).await else {
+        return false;
+    };
+    let is_longer = info.expires_at_unix_ms > shared.info().expires_at_unix_ms;
+    shared.update(info);
+    is_longer
 }
 
 /// A pause that leaves time for more tries before access ends or, after that, before the grace time ends.

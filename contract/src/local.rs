@@ -1,6 +1,6 @@
 //! What the users of this machine do with leases of their tenants: only they can give a process or a namespace.
 
-use std::{fmt, io, os::fd::OwnedFd};
+use std::{fmt, io, os::fd::OwnedFd, time::Duration};
 
 use fabricbios_lease::{Lookup, StepError};
 use fabricbios_wire::{LeaseId, Refusal};
@@ -17,6 +17,15 @@ pub trait LocalAccess: Send + Sync + 'static {
     /// Nothing was moved, or it was moved back; after [`LocalRefusal::Failed`] the detail says what is left.
     fn enter(&self, lease: LeaseId, caller: &Caller, given: Given)
     -> Result<Entered, LocalRefusal>;
+
+    /// The time until access to a lease ends that takes processes. Knows the lease and checks the caller as
+    /// [`LocalAccess::enter`] does, and waits for nothing.
+    ///
+    /// # Errors
+    /// [`LocalRefusal::NotFound`]: the path has no such lease, or its leases take no processes. Else as `enter`.
+    fn remaining(&self, _lease: LeaseId, _caller: &Caller) -> Result<Duration, LocalRefusal> {
+        Err(LocalRefusal::NotFound)
+    }
 
     /// Connects the caller to the worker that serves the lease's session: a stream socket, on which the caller then opens
     /// the session. The number `session` is the one that it will ask for; 0: the lease's, which is started if there is

@@ -1,6 +1,10 @@
 //! Access to the cores of a lease: the tenant's processes enter its cgroup, and end with it.
 
-use std::{path::Path, sync::Arc, time::Instant};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use fabricbios_cgroup::{Bindings, Root, enter};
 use fabricbios_contract::{
@@ -164,6 +168,11 @@ impl DataPath for CpuPath {
 }
 
 impl LocalAccess for CpuPath {
+    fn remaining(&self, lease: LeaseId, caller: &Caller) -> Result<Duration, LocalRefusal> {
+        let entry = self.bindings.in_use(lease)?;
+        entry.remaining(|tenant| caller.check(tenant))
+    }
+
     fn enter(
         &self,
         lease: LeaseId,

@@ -286,6 +286,11 @@ impl DataPath for GpuPath {
 }
 
 impl LocalAccess for GpuPath {
+    fn remaining(&self, lease: LeaseId, caller: &Caller) -> Result<Duration, LocalRefusal> {
+        let entry = self.bindings.in_use(lease)?;
+        entry.remaining(|tenant| caller.check(tenant))
+    }
+
     fn enter(
         &self,
         lease: LeaseId,

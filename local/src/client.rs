@@ -86,6 +86,17 @@ pub fn ping(socket: &Path) -> Result<(), AskError> {
     }
 }
 
+/// How long access to a lease of this machine goes on that takes processes, unless it is renewed.
+///
+/// # Errors
+/// See [`AskError`]. Expired: access has ended.
+pub fn remaining(socket: &Path, lease_id: LeaseId) -> Result<Duration, AskError> {
+    match ask(socket, Request::Term { lease_id }, None, PATIENCE_SECS)? {
+        (Reply::Term { remaining_ms }, _) => Ok(Duration::from_millis(remaining_ms)),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
 /// Moves this process into the lease; what this process starts is in the lease too.
 ///
 /// # Errors

@@ -22,7 +22,9 @@ mod server;
 mod shared_memory;
 
 #[cfg(feature = "client")]
-pub use client::{AskError, DEFAULT_SOCKET, ENV_SOCKET, Moved, enter, gpu_session, ping, run};
+pub use client::{
+    AskError, DEFAULT_SOCKET, ENV_SOCKET, Moved, enter, gpu_session, ping, remaining, run,
+};
 #[cfg(feature = "server")]
 pub use directory::{check_absolute, check_directory};
 pub use message::{REQUEST_BYTES_MAX, Reply, Request};

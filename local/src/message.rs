@@ -12,6 +12,12 @@ pub const REQUEST_BYTES_MAX: usize = 512;
 pub enum Request {
     /// Is the node there?
     Ping {},
+    /// How long does access to the lease go on? The lease is one that takes processes. No descriptor.
+    Term {
+        /// The lease, 32 hex digits.
+        #[serde(with = "hex")]
+        lease_id: LeaseId,
+    },
     /// Move the caller into the lease. The descriptor is a pidfd of the caller.
     Run {
         /// The lease, 32 hex digits.
@@ -40,6 +46,11 @@ pub enum Request {
 pub enum Reply {
     /// The node is there.
     Pong {},
+    /// Access to the lease ends after this time, unless it is renewed.
+    Term {
+        /// Milliseconds.
+        remaining_ms: u64,
+    },
     /// What was given is in the lease.
     Entered {
         /// Where, for people.
@@ -155,6 +166,10 @@ mod tests {
         for (request, text) in [
             (Request::Ping {}, r#"{"ask":"ping"}"#.to_owned()),
             (
+                Request::Term { lease_id },
+                format!(r#"{{"ask":"term","lease_id":"{id}"}}"#),
+            ),
+            (
                 Request::Run { lease_id },
                 format!(r#"{{"ask":"run","lease_id":"{id}"}}"#),
             ),
@@ -176,6 +191,8 @@ mod tests {
             assert_eq!(Request::decode(text.as_bytes()), Ok(request));
         }
         assert_eq!(Reply::Session {}.encode(), br#"{"session":{}}"#);
+        let term = Reply::Term { remaining_ms: 7 };
+        assert_eq!(term.encode(), br#"{"term":{"remaining_ms":7}}"#);
         let refusal = Refusal::new(
             LeaseError::NotFound,
             RefusalClass::Permanent,

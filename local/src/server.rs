@@ -277,6 +277,13 @@ impl Admitted {
                 drop(descriptor);
                 return self.session(lease_id, session);
             }
+            Request::Term { lease_id } => {
+                drop(descriptor);
+                let left = self.shared.remaining(lease_id, &self.caller());
+                let left = left.map_err(|why| of_local(&why))?;
+                let remaining_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+                return Ok((Reply::Term { remaining_ms }, None));
+            }
             Request::Run { lease_id } => (lease_id, Wanted::Process),
             Request::Enter { lease_id } => (lease_id, Wanted::NetworkNamespace),
         };
@@ -394,6 +401,13 @@ impl Shared {
             }
         }
         Err(LocalRefusal::NotFound)
+    }
+
+    /// Asks each kind for the lease.
+    fn remaining(&self, lease: LeaseId, caller: &Caller) -> Result<Duration, LocalRefusal> {
+        let mut asked = self.kinds.iter().map(|kind| kind.remaining(lease, caller));
+        let known = asked.find(|told| *told != Err(LocalRefusal::NotFound));
+        known.unwrap_or(Err(LocalRefusal::NotFound))
     }
 
     /// Asks each kind for the lease. A kind without sessions does not even know whether it has this lease.

@@ -14,6 +14,7 @@ use std::{
     process::Command,
     sync::{Arc, Mutex},
     thread,
+    time::Duration,
 };
 
 use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
@@ -21,7 +22,7 @@ use fabricbios_helper::{Line, Pidfd};
 use fabricbios_lease::StepError;
 use fabricbios_local::{
     AskError, LocalServer, Moved, Reply, Request, SharedMemory, Tenants, enter, gpu_session, ping,
-    run,
+    remaining, run,
 };
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use nix::{
@@ -55,6 +56,14 @@ const STRANGER: u32 = 12_347;
 struct Blue(Mutex<Vec<(Caller, Given)>>);
 
 impl LocalAccess for Blue {
+    fn remaining(&self, lease: LeaseId, caller: &Caller) -> Result<Duration, LocalRefusal> {
+        match lease {
+            BLUE => caller.check("blue").map(|()| Duration::from_millis(2_500)),
+            FAILS => Err(LocalRefusal::NotActive("it was cut".to_owned())),
+            _ => Err(LocalRefusal::NotFound),
+        }
+    }
+
     fn enter(
         &self,
         lease: LeaseId,
@@ -322,7 +331,7 @@ fn a_refusal_before_the_request_is_read_reaches_its_caller() {
         let raw = accept4(node.as_raw_fd(), flags).unwrap();
         // SAFETY: accept4(2) has just made the descriptor; nobody else has it.
         let line = Line::from(unsafe { OwnedFd::from_raw_fd(raw) });
-        line.is_ready_within(std::time::Duration::MAX).unwrap();
+        line.is_ready_within(Duration::MAX).unwrap();
         let reply = Reply::from(refusal.clone()).encode();
         line.send(&reply, None, MsgFlags::empty()).unwrap();
         drop(line);
@@ -512,6 +521,23 @@ fn what_is_no_request_is_answered_and_harms_nobody() {
     ping(&world.path()).unwrap();
 }
 
+#[test]
+fn the_time_that_is_left_is_told_to_who_may_enter_the_lease() {
+    let own = |tenant: &str| Tenants::from([(geteuid().as_raw(), vec![tenant.into()])]);
+    let world = World::of(own("blue"));
+    let asked = |lease| match remaining(&world.path(), lease) {
+        Ok(left) => Ok(left),
+        Err(AskError::Refused(refusal)) => Err((refusal.error, refusal.message)),
+        Err(other) => panic!("{other:?}"),
+    };
+    assert_eq!(asked(BLUE), Ok(Duration::from_millis(2_500)));
+    assert_eq!(asked(OF_NOBODY).unwrap_err().0, LeaseError::NotFound);
+    let (error, message) = asked(FAILS).unwrap_err();
+    assert_eq!(error, LeaseError::Expired);
+    assert!(message.contains("it was cut"), "{message}");
+    assert!(world.moved().is_empty());
+}
+
 /// Those who say nothing, and those who are stopped, take the places of their own user only.
 #[test]
 #[ignore = "needs the lab: root"]
@@ -537,7 +563,7 @@ fn a_caller_that_is_stopped_is_answered_and_forgotten() {
             // It never reads the answer.
             let sent = line.send(&Request::Ping {}.encode(), None, MsgFlags::empty());
             sent.unwrap();
-            line.is_ready_within(std::time::Duration::MAX).unwrap();
+            line.is_ready_within(Duration::MAX).unwrap();
             until_answered(&world);
             line
         })

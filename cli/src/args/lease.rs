@@ -23,12 +23,22 @@ pub(crate) enum Lease {
         #[arg(long, required = true, value_parser = values::rdma_peer, value_name = PEER)]
         rdma_peer: Vec<RdmaPeer>,
     },
-    /// Another term, from the last fifth of the current one on
+    /// Another term, from the last fifth of the current one on; `lease keep` waits for that
     Renew {
         /// Which lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
         /// Length of the new term from now, in seconds; the last one's if not given
+        #[arg(long, value_name = "SECS", value_parser = values::secs)]
+        secs: Option<u32>,
+    },
+    /// Renew leases in the last fifth of each term, until SIGINT or SIGTERM; prints when and until when. The
+    /// leases stay, and end with their last term
+    Keep {
+        /// Which leases
+        #[arg(required = true, value_name = "LEASE", value_parser = values::lease_id)]
+        ids: Vec<LeaseId>,
+        /// Length of each new term, in seconds; the last one's if not given
         #[arg(long, value_name = "SECS", value_parser = values::secs)]
         secs: Option<u32>,
     },

@@ -22,9 +22,41 @@ pub(crate) struct Run {
     pub(crate) lease: LeaseId,
     #[command(flatten)]
     pub(crate) socket: Socket,
+    #[command(flatten)]
+    pub(crate) end: End,
     /// What to run there, and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What happens when the lease comes to its end.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct End {
+    /// Send SIGTERM to the command so many seconds before the lease ends, 0: not at all; 5 if not given,
+    /// but at most a twentieth of the term: those who renew the lease do it earlier
+    #[arg(long, value_name = "SECS", value_parser = values::number::<0, 86_400>)]
+    pub(crate) warn_secs: Option<u32>,
+    /// Renew the lease while the command runs, as the identity; it stays until its term ends, or is given
+    /// back
+    #[arg(long)]
+    pub(crate) renew: bool,
+}
+
+/// The process that `run` leaves outside of the lease. Its standard input is a pidfd of the command.
+#[derive(Args, Debug)]
+pub(crate) struct RunWatch {
+    #[arg(long, value_parser = values::lease_id)]
+    pub(crate) lease: LeaseId,
+    #[command(flatten)]
+    pub(crate) socket: Socket,
+    #[command(flatten)]
+    pub(crate) end: End,
+    /// Of the command, for people
+    #[arg(long)]
+    pub(crate) pid: i32,
+    /// Whether this process is no child of the command
+    #[arg(long)]
+    pub(crate) is_apart: bool,
 }
 
 #[derive(Args, Debug)]

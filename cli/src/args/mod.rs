@@ -20,7 +20,7 @@ pub(crate) use self::{
     block::{AttachPlace, Block, BlockPlace, RecordedLease},
     gpu::{Gpu, GpuClass, GpuClose, GpuCopy, GpuPlace, GpuRun},
     lease::Lease,
-    local::{Enter, Run},
+    local::{End, Enter, Run, RunWatch},
     mem::{Mem, Place, TransportChoice},
 };
 use crate::values::{self, Named};
@@ -36,6 +36,7 @@ Exit status:
      NotAttached
   5  fenced: Fenced
   6  cannot reach the node: Unreachable; or it is busy or stopping: Unavailable
+  126, 127  `run`: the command cannot be executed: NotExecutable; there is none: NoCommand
   1  anything else: Malformed, Internal, UntrustedNode, Protocol, Local, WritesLost; bytes of a GPU
      that came back wrong: Changed; of a device of this machine: NotRoot, NotConnected,
      AttachedOtherwise, NotDetached, InUse, Busy
@@ -45,7 +46,7 @@ With --json a failure is one object on standard error: error, reason.class, reas
 /// Heading of the flags that say how to ask a node, in every help apart from what the command is about.
 const NODE: &str = "Node";
 
-/// What `run` and `lease enter` have no use for: they ask the node of this machine, as the user who runs them.
+/// What `lease enter` has no use for: it asks the node of this machine, as the user who runs it.
 const REMOTE: [&str; 3] = ["node", "identity", "patience_secs"];
 
 /// The command line. Its help lists [`REMOTE`] for the commands that have a use for it.
@@ -56,8 +57,7 @@ pub(crate) fn command() -> clap::Command {
     let hidden: Vec<Arg> = remote.map(|arg| arg.hide(true)).collect();
     let hide = |command: clap::Command| command.args(&hidden);
     let all = all.clone();
-    all.mut_subcommand("run", hide)
-        .mut_subcommand("lease", |lease| lease.mut_subcommand("enter", hide))
+    all.mut_subcommand("lease", |lease| lease.mut_subcommand("enter", hide))
 }
 
 /// Reads the words of a command line, the first of which is the program.
@@ -65,11 +65,9 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, c
     let mut command = command();
     let matches = command.try_get_matches_from_mut(words)?;
     let args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-    let name = match &args.command {
-        Command::Run(_) => "run",
-        Command::Lease(Lease::Enter(_)) => "lease enter",
-        _ => return Ok(args),
-    };
+    if !matches!(args.command, Command::Lease(Lease::Enter(_))) {
+        return Ok(args);
+    }
     // Settings of the environment are for all commands.
     let is_given = |id: &&&str| matches.value_source(id) == Some(ValueSource::CommandLine);
     let Some(id) = REMOTE.iter().find(is_given) else {
@@ -77,7 +75,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, c
     };
     let flag = id.replace('_', "-");
     let why = format!(
-        "--{flag}: `fabricctl {name}` works on the node only, over its --local-socket and without an identity; leave it out"
+        "--{flag}: `fabricctl lease enter` works on the node only, over its --local-socket and without an identity; leave it out"
     );
     Err(command.error(ErrorKind::ArgumentConflict, why))
 }
@@ -124,8 +122,11 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Gpu(Gpu),
     /// Run a command in a lease of CPU cores or of a GPU, on the node itself: as you, with your environment and the
-    /// command's exit status
+    /// command's exit status. With an identity it can renew the lease, and says exactly why the lease ended
     Run(Run),
+    /// The process that `run` leaves behind
+    #[command(hide = true)]
+    RunWatch(RunWatch),
     /// Resources that were taken out of service
     #[command(subcommand)]
     Fence(Fence),

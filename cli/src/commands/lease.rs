@@ -6,7 +6,7 @@ use fabricbios_wire::{
 };
 use serde::Serialize;
 
-use super::{alloc, local, watch};
+use super::{alloc, keep, local, watch};
 use crate::{
     args::Lease,
     failure::{Exit, Failure},
@@ -23,6 +23,7 @@ pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Fai
         Lease::Revoke { id } => return revoke(node, id, output),
         Lease::Free { id } => return free(node, id, output),
         Lease::Enter(what) => return local::enter(what, output),
+        Lease::Keep { ids, secs } => return keep::run(node, &ids, secs.unwrap_or(0), output),
         Lease::Watch { id, poll_ms } => return watch::run(node, id, poll_ms, output),
         Lease::Bind { id, rdma_peer } => (
             id,

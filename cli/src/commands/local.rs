@@ -8,27 +8,32 @@ use std::{
 };
 
 use fabricbios_local::AskError;
-use fabricbios_wire::{LeaseId, RefusalClass};
+use fabricbios_wire::{LeaseError, LeaseId, RefusalClass, Request, ResourceType};
 use serde::Serialize;
 
+use super::{Access, run_watch};
 use crate::{
     args::{Enter, Run},
     failure::{Exit, Failure},
     output::{Output, one_line},
 };
 
-/// Moves this process into the lease and then runs the command in it, which has its exit status. Returns only after a
-/// failure.
-pub(super) fn run(run: Run) -> Result<(), Failure> {
+/// Moves this process into the lease and then executes the command, whose exit status becomes that of this process. Another
+/// process stays outside, which watches the end of the lease. Returns only after a failure.
+pub(super) fn run(run: Run, access: &Access, output: Output) -> Result<(), Failure> {
     let Run {
         lease,
         socket,
+        end,
         command,
     } = run;
+    let watcher = run_watch::start(lease, &socket.local_socket, end, access, output)?;
     let undone =
         "the command was not run, though this process, which ends now, may have been in the lease";
-    let moved = fabricbios_local::run(&socket.local_socket, lease)
-        .map_err(|error| failure(lease, error, undone))?;
+    let moved = fabricbios_local::run(&socket.local_socket, lease).map_err(|error| {
+        other_kind(lease, &error, access).unwrap_or_else(|| failure(lease, error, undone))
+    })?;
+    watcher.entered();
     let mut words = command.into_iter();
     let Some(program) = words.next() else {
         return Err(Failure::usage("no command to run"));
@@ -37,13 +42,38 @@ pub(super) fn run(run: Run) -> Result<(), Failure> {
         .args(words)
         .envs(moved.environment)
         .exec();
-    let name = program.to_string_lossy();
-    Err(match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
-            Failure::usage(format!("cannot run {name}: {error}"))
-        }
-        _ => Failure::local(&format!("run {name}"), &error),
-    })
+    let message = format!("cannot run {}: {error}", program.to_string_lossy());
+    let (exit, code) = match error.kind() {
+        io::ErrorKind::NotFound => (Exit::NoCommand, "NoCommand"),
+        _ => (Exit::NotExecutable, "NotExecutable"),
+    };
+    Err(Failure::new(exit, RefusalClass::Permanent, code, message))
+}
+
+/// The failure for a lease that the local socket does not know, if the node says that it is one of another kind.
+fn other_kind(lease: LeaseId, error: &AskError, access: &Access) -> Option<Failure> {
+    let AskError::Refused(refusal) = error else {
+        return None;
+    };
+    if refusal.error != LeaseError::NotFound {
+        return None;
+    }
+    let info = access
+        .connect()
+        .ok()?
+        .lease(Request::LeaseQuery(lease))
+        .ok()?;
+    let kind = info.resource_type();
+    let instead = match kind {
+        ResourceType::Mem => "`fabricctl mem` reads and writes it",
+        ResourceType::Block => "`fabricctl block` reads, writes and attaches it",
+        ResourceType::Net => "`fabricctl lease enter` gives it a network namespace",
+        // The lease is of a kind that takes processes, but this node does not have it.
+        _ => return None,
+    };
+    Some(Failure::usage(format!(
+        "lease {lease} is one of {kind}, and `fabricctl run` needs one of cpu or gpu; {instead}"
+    )))
 }
 
 #[derive(Serialize)]
@@ -77,11 +107,21 @@ pub(super) fn enter(enter: Enter, output: Output) -> Result<(), Failure> {
     })
 }
 
+const OF_WHICH_KIND: &str = "leases of cpu and gpu are used with `fabricctl run`, those of net with `fabricctl lease \
+    enter`, and others are not used here: `fabricctl lease query` tells the kind";
+
 /// `undone`: what else did not happen, if the node was asked and has not answered.
 fn failure(lease: LeaseId, error: AskError, undone: &str) -> Failure {
     use RefusalClass::{Permanent, Transient};
     let failure = match error {
-        AskError::Refused(refusal) => fabricbios_client::Error::Refused(refusal).into(),
+        AskError::Refused(refusal) => {
+            let is_unknown = refusal.error == LeaseError::NotFound;
+            let failure = Failure::from(fabricbios_client::Error::Refused(refusal));
+            match is_unknown {
+                true => failure.and_message(OF_WHICH_KIND),
+                false => failure,
+            }
+        }
         AskError::Unreachable { socket, error } => {
             // A daemon that was killed leaves its socket, and the next start replaces it.
             let (class, what_to_do) = match error.kind() {

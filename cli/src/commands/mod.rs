@@ -7,10 +7,12 @@ mod fence;
 mod gpu;
 mod identity;
 mod inventory;
+mod keep;
 mod lease;
 mod local;
 mod mem;
 mod resource;
+mod run_watch;
 mod stream;
 mod watch;
 
@@ -18,7 +20,7 @@ use std::{
     fs,
     io::{self, Write},
     os::unix::fs::MetadataExt,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -45,32 +47,60 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         command,
         ..
     } = args;
+    let access = Access {
+        node,
+        identity: identity.filter(|path| !path.as_os_str().is_empty()),
+        patience: Duration::from_secs(patience_secs.into()),
+    };
     // These ask this machine only, as whoever runs them.
     let command = match command {
         Command::Block(Block::Detach(place)) => return block::detach(&place, output),
-        Command::Run(what) => return local::run(what),
+        Command::Run(what) => return local::run(what, &access, output),
+        Command::RunWatch(what) => return run_watch::run(&what, &access, output),
         Command::Lease(Lease::Enter(what)) => return local::enter(what, output),
         Command::Gpu(what) if what.is_local() => return gpu::run(None, what, output),
         other => other,
     };
-    if matches!(command, Command::Block(Block::Keep(_))) {
+    let ends_by_signal = matches!(
+        command,
+        Command::Block(Block::Keep(_)) | Command::Lease(Lease::Keep { .. })
+    );
+    if ends_by_signal {
         let held = block::hold_signals();
         held.map_err(|error| Failure::local("hold back signals", &error))?;
     }
-    let given = identity.filter(|path| !path.as_os_str().is_empty());
-    let Some(path) = given else {
-        return Err(Failure::usage(NO_IDENTITY));
-    };
-    let identity = Identity::load(&path)?;
+    let path = access.identity()?;
     if !output.json {
-        warn_of_readers(&path);
+        warn_of_readers(path);
     }
-    let patience = Duration::from_secs(patience_secs.into());
-    let node = Node::connect_patiently(&node, &identity, patience)?;
+    let node = access.connect()?;
     let topic = Topic::from(&command);
-    let done = dispatch(&node, &path, command, output).map_err(|failure| failure.with_hint(topic));
+    let done = dispatch(&node, path, command, output).map_err(|failure| failure.with_hint(topic));
     node.close();
     done
+}
+
+/// How the node is reached.
+struct Access {
+    node: String,
+    identity: Option<PathBuf>,
+    patience: Duration,
+}
+
+impl Access {
+    fn identity(&self) -> Result<&Path, Failure> {
+        let given = self.identity.as_deref();
+        given.ok_or_else(|| Failure::usage(NO_IDENTITY))
+    }
+
+    fn connect(&self) -> Result<Node, Failure> {
+        let identity = Identity::load(self.identity()?)?;
+        Ok(Node::connect_patiently(
+            &self.node,
+            &identity,
+            self.patience,
+        )?)
+    }
 }
 
 /// Warns if other users can read the identity file. Not with `--json`, where standard error has only the object of a
@@ -98,7 +128,8 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Mem(command) => mem::run(node, command, output),
         Command::Block(command) => block::run(node, identity, command, output),
         Command::Gpu(command) => gpu::run(Some(node), command, output),
-        Command::Run(what) => local::run(what),
+        // Were handled before.
+        Command::Run(_) | Command::RunWatch(_) => Ok(()),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, command, output),
     }

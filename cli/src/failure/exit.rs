@@ -14,6 +14,9 @@ pub(crate) enum Exit {
     NotFound = 4,
     Fenced = 5,
     Unreachable = 6,
+    /// As shells tell it.
+    NotExecutable = 126,
+    NoCommand = 127,
 }
 
 impl From<LeaseError> for Exit {

@@ -69,7 +69,8 @@ fn lines(info: &LeaseInfo, last: Option<Vec<String>>) -> String {
         + &steps_of("STEP OF THE CLEANING", |end| &end.cleaning)
 }
 
-fn cause(end: &LeaseEnd) -> String {
+/// The cause of an end, and by whom.
+pub(crate) fn cause(end: &LeaseEnd) -> String {
     match &end.by {
         Some(by) => format!("{}, by operator {}", end.cause, one_line(by)),
         None => end.cause.to_string(),

@@ -7,7 +7,8 @@ use std::{
         unix::fs::PermissionsExt,
     },
     process::{Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
 };
 
 use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
@@ -21,11 +22,27 @@ use tempfile::TempDir;
 
 use crate::{LEASE_TEXT, as_root, failure};
 
-/// The processes that entered the lease.
-#[derive(Default)]
-struct Lease(Mutex<Vec<i32>>);
+/// A lease, and the processes that entered it.
+pub(crate) struct Lease {
+    entered: Mutex<Vec<i32>>,
+    /// The time that is left; `None`: it is over.
+    pub(crate) left: Mutex<Option<Duration>>,
+    /// Is told when somebody asked for that time.
+    pub(crate) looks: Mutex<Option<mpsc::Sender<()>>>,
+}
 
 impl LocalAccess for Lease {
+    fn remaining(&self, lease: LeaseId, _: &Caller) -> Result<Duration, LocalRefusal> {
+        if lease.to_string() != LEASE_TEXT {
+            return Err(LocalRefusal::NotFound);
+        }
+        let left = *self.left.lock().unwrap();
+        if let Some(looks) = &*self.looks.lock().unwrap() {
+            looks.send(()).ok();
+        }
+        left.ok_or_else(|| LocalRefusal::NotActive("it was cut".into()))
+    }
+
     fn enter(
         &self,
         lease: LeaseId,
@@ -43,7 +60,7 @@ impl LocalAccess for Lease {
             _ if lease.to_string() != LEASE_TEXT => return Err(LocalRefusal::NotFound),
             _ => {}
         }
-        self.0.lock().unwrap().push(caller.pid);
+        self.entered.lock().unwrap().push(caller.pid);
         Ok(Entered {
             place: given.to_string(),
             environment: vec![("OF_THE_LEASE".to_owned(), "GPU-1".to_owned())],
@@ -51,17 +68,21 @@ impl LocalAccess for Lease {
     }
 }
 
-struct World {
+pub(crate) struct World {
     directory: TempDir,
-    lease: Arc<Lease>,
+    pub(crate) lease: Arc<Lease>,
     _server: LocalServer,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
-        let lease = Arc::new(Lease::default());
+        let lease = Arc::new(Lease {
+            entered: Mutex::default(),
+            left: Mutex::new(Some(Duration::from_secs(3_600))),
+            looks: Mutex::default(),
+        });
         let path = directory.path().join("local.sock");
         let tenants = Tenants::from([(nix::unistd::geteuid().as_raw(), Vec::new())]);
         let server = LocalServer::open(&path, tenants, vec![lease.clone()]).unwrap();
@@ -78,7 +99,7 @@ impl World {
     }
 
     /// Without a node and an identity: neither is needed.
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fabricctl"));
         let path = self.directory.path().join("local.sock");
         command.env_clear().env("FABRICBIOS_LOCAL_SOCKET", path);
@@ -99,7 +120,7 @@ fn a_command_runs_as_the_process_that_entered_the_lease() {
         .unwrap();
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     assert!(output.stderr.is_empty(), "{output:?}");
-    let pids = world.lease.0.lock().unwrap();
+    let pids = world.lease.entered.lock().unwrap();
     let expected = format!("{} hello its own GPU-1\n", pids[0]);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }
@@ -134,9 +155,20 @@ fn each_failure_has_its_exit_status_and_runs_nothing() {
         );
         assert!(object["message"].as_str().unwrap().contains(lease.as_str()));
     }
-    let run = ["--json", "run", "--lease", LEASE_TEXT, "--", "/nonexistent"];
-    let (status, object) = failure(&world.command(&run).output().unwrap());
-    assert_eq!((status, &object["error"]), (2, &"usage".into()));
+    // As shells tell it.
+    for (command, expected, code) in [
+        ("/nonexistent", 127, "NoCommand"),
+        ("no-such-program", 127, "NoCommand"),
+        ("/dev/null", 126, "NotExecutable"),
+    ] {
+        let run = ["--json", "run", "--lease", LEASE_TEXT, "--", command];
+        let (status, object) = failure(&world.command(&run).output().unwrap());
+        assert_eq!(
+            (status, &object["reason"]["code"]),
+            (expected, &code.into())
+        );
+        assert!(object["message"].as_str().unwrap().contains(command));
+    }
     let enter = [
         "--json",
         "lease",
@@ -213,41 +245,35 @@ fn a_daemon_that_is_stopped_is_told_after_a_while_and_nothing_runs() {
 #[test]
 fn what_only_a_remote_node_needs_is_refused_and_not_in_the_help() {
     let world = World::new();
-    let run = ["run", "--lease", LEASE_TEXT, "--", "echo"];
     let enter = ["lease", "enter", LEASE_TEXT, "--netns", "/proc/self/ns/net"];
     let given = [
         ("--node", "192.0.2.1"),
         ("--identity", "/nonexistent"),
         ("--patience-secs", "3"),
     ];
-    for (words, name) in [(run, "fabricctl run"), (enter, "fabricctl lease enter")] {
-        for (flag, value) in given {
-            let mut before = world.command(&["--json", flag, value]);
-            let mut behind = world.command(&["--json"]);
-            let at = if words == run { 1 } else { 2 };
-            behind.args(&words[..at]).args([flag, value]);
-            for command in [before.args(words), behind.args(&words[at..])] {
-                let (status, object) = failure(&command.output().unwrap());
-                assert_eq!((status, &object["error"]), (2, &"usage".into()));
-                let message = object["message"].as_str().unwrap();
-                for part in [flag, name, "on the node only"] {
-                    assert!(message.contains(part), "{part} in {message}");
-                }
+    for (flag, value) in given {
+        let mut before = world.command(&["--json", flag, value]);
+        let mut behind = world.command(&["--json"]);
+        behind.args(&enter[..2]).args([flag, value]);
+        for command in [before.args(enter), behind.args(&enter[2..])] {
+            let (status, object) = failure(&command.output().unwrap());
+            assert_eq!((status, &object["error"]), (2, &"usage".into()));
+            let message = object["message"].as_str().unwrap();
+            for part in [flag, "fabricctl lease enter", "on the node only"] {
+                assert!(message.contains(part), "{part} in {message}");
             }
         }
-        let words: Vec<&str> = name.split(' ').skip(1).chain(["--help"]).collect();
-        let help = world.command(&words).output().unwrap().stdout;
-        let help = String::from_utf8(help).unwrap();
-        assert!(help.contains("--local-socket"), "{help}");
-        for (flag, _) in given {
-            assert!(!help.contains(flag), "{help}");
-        }
+    }
+    let help = world.command(&["lease", "enter", "--help"]).output();
+    let help = String::from_utf8(help.unwrap().stdout).unwrap();
+    assert!(help.contains("--local-socket"), "{help}");
+    for (flag, _) in given {
+        assert!(!help.contains(flag), "{help}");
     }
     // In the environment they are for all commands.
-    let mut command = world.command(&run);
+    let mut command = world.command(&enter);
     command.env("FABRICBIOS_NODE", "192.0.2.1");
-    assert!(command.output().unwrap().status.success());
-    assert!(world.lease.0.lock().unwrap().len() == 1);
+    assert!(as_root(command, &["--net"]).status.success());
 }
 
 /// `fabricctl run --json`, at the socket of this path.

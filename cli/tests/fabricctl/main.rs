@@ -17,10 +17,12 @@ mod gpu;
 mod gpu_usage;
 mod identity;
 mod inventory;
+mod keep;
 mod local;
 mod mem;
 mod named;
 mod on_the_node;
+mod run_end;
 mod show;
 
 use std::process::{Command, Output};

@@ -25,7 +25,7 @@ pub(in crate::commands) fn hold_signals() -> io::Result<()> {
     Ok(ends().thread_block()?)
 }
 
-fn ends() -> SigSet {
+pub(in crate::commands) fn ends() -> SigSet {
     ENDS.into_iter().collect()
 }
 

@@ -31,7 +31,7 @@ use fabricbios_wire::RefusalClass;
 use nix::unistd::geteuid;
 
 pub(super) use detach::run as detach;
-pub(super) use events::hold_signals;
+pub(super) use events::{ends, hold_signals};
 pub(super) use uevents::wait_for;
 
 use crate::{

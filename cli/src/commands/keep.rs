@@ -1,0 +1,122 @@
+//! `lease keep`: renews leases until a signal.
+
+use std::{
+    sync::mpsc::{self, Sender},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use fabricbios_client::{Error, Node, Renewals};
+use fabricbios_wire::{LeaseId, LeaseInfo};
+use serde::Serialize;
+
+use super::block;
+use crate::{failure::Failure, output::Output, time_text};
+
+/// What happened.
+enum Event {
+    Renewed(Box<LeaseInfo>, Duration),
+    Lost(LeaseId, Error),
+    /// SIGINT or SIGTERM.
+    Signal,
+}
+
+/// A line about a lease. The names are a contract.
+#[derive(Serialize)]
+struct KeptJson {
+    lease_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    renewed_at_unix_ms: Option<u64>,
+    expires_at_unix_ms: u64,
+    /// Until the next renewal.
+    due_in_ms: u64,
+}
+
+/// Returns after SIGINT or SIGTERM, which are blocked, or with the failure of the last lease that is lost.
+pub(super) fn run(
+    node: &Node,
+    leases: &[LeaseId],
+    secs: u32,
+    output: Output,
+) -> Result<(), Failure> {
+    let mut all = Vec::new();
+    for lease in leases {
+        let renewals = Renewals::open(node, *lease, secs).map_err(|error| named(*lease, error))?;
+        tell(&renewals.info(), None, renewals.due_in(), output)?;
+        all.push(renewals);
+    }
+    let mut left = all.len();
+    let (events, happened) = mpsc::channel();
+    for renewals in all {
+        let events = events.clone();
+        thread::spawn(move || keep(&renewals, &events));
+    }
+    thread::spawn(move || {
+        if block::ends().wait().is_ok() {
+            events.send(Event::Signal).ok();
+        }
+    });
+    for event in happened {
+        match event {
+            Event::Renewed(info, due_in) => tell(&info, Some(now_ms()), due_in, output)?,
+            Event::Signal => break,
+            Event::Lost(lease, error) => {
+                let failure = named(lease, error);
+                left -= 1;
+                if left == 0 {
+                    return Err(failure);
+                }
+                failure.report(output);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn keep(renewals: &Renewals, events: &Sender<Event>) {
+    loop {
+        let event = match renewals.renew_next() {
+            Ok(info) => Event::Renewed(Box::new(info), renewals.due_in()),
+            Err(error) => Event::Lost(renewals.info().lease_id, error),
+        };
+        let is_last = matches!(event, Event::Lost(..));
+        if events.send(event).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+fn named(lease: LeaseId, error: Error) -> Failure {
+    Failure::from(error).at(&format!("lease {lease}"))
+}
+
+fn tell(
+    info: &LeaseInfo,
+    renewed_at_unix_ms: Option<u64>,
+    due_in: Duration,
+    output: Output,
+) -> Result<(), Failure> {
+    let json = KeptJson {
+        lease_id: info.lease_id.to_string(),
+        renewed_at_unix_ms,
+        expires_at_unix_ms: info.expires_at_unix_ms,
+        due_in_ms: u64::try_from(due_in.as_millis()).unwrap_or(u64::MAX),
+    };
+    output.print(&json, || {
+        let what = match renewed_at_unix_ms {
+            Some(at) => format!("renewed at {} until", time_text::utc(at)),
+            None => "lasts until".to_owned(),
+        };
+        let until = time_text::utc(json.expires_at_unix_ms);
+        let due_in = time_text::span(json.due_in_ms);
+        format!(
+            "lease {} {what} {until}; the next renewal is in {due_in}",
+            json.lease_id
+        )
+    })
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}

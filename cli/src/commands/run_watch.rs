@@ -1,0 +1,290 @@
+//! The process that `run` leaves outside of the lease: it sends SIGTERM to the command ahead of the end of the lease, renews the
+//! lease if that was asked for, and says afterwards why the lease ended.
+//!
+//! The command keeps the process, and so the exit status, of `fabricctl run`. This process is not its child, because a command
+//! may wait for all of its children.
+
+use std::{
+    env,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fabricbios_client::{Node, Renewals};
+use fabricbios_helper::Pidfd;
+use fabricbios_local::AskError;
+use fabricbios_wire::{LeaseError, LeaseId, LeasePhase, Request};
+use nix::{
+    sys::signal::Signal,
+    unistd::{Pid, setsid},
+};
+use serde::Serialize;
+
+use super::Access;
+use crate::{
+    args::{End, RunWatch},
+    failure::Failure,
+    lease_text,
+    output::Output,
+    time_text,
+};
+
+/// SIGTERM comes at most so long before the end, unless the caller sets another time.
+const WARN_MAX: Duration = Duration::from_secs(5);
+/// The share of the term that is at most between SIGTERM and the end: renewals come earlier, see `Renewals`.
+const WARN_SHARE: u32 = 20;
+/// The line that says that the watch has begun.
+const READY: &str = "ready";
+/// How often, and with which pauses, the node is asked for a cause that it does not tell yet.
+const LOOKS: u32 = 20;
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The process, for the one that will be the command.
+#[derive(Debug)]
+pub(super) struct Watcher(UnixStream);
+
+impl Watcher {
+    /// Says that this process is in the lease.
+    pub(super) fn entered(mut self) {
+        // A process that has ended watches nothing, and the command runs without it.
+        self.0.write_all(&[1]).ok();
+    }
+}
+
+/// Starts the process; returns when it is ready to watch. It ends if this process does not enter the lease.
+pub(super) fn start(
+    lease: LeaseId,
+    socket: &Path,
+    end: End,
+    access: &Access,
+    output: Output,
+) -> Result<Watcher, Failure> {
+    let cannot = |error: &dyn std::fmt::Display| Failure::local("watch the lease", error);
+    if end.renew {
+        access.identity()?;
+    }
+    let itself = Pidfd::open(Pid::this()).map_err(|error| cannot(&error))?;
+    let itself = itself.as_fd().try_clone_to_owned();
+    let (ours, its) = UnixStream::pair().map_err(|error| cannot(&error))?;
+    let mut command = Command::new(env::current_exe().map_err(|error| cannot(&error))?);
+    command.args(["--node", &access.node]);
+    if let Some(identity) = &access.identity {
+        command.arg("--identity").arg(identity);
+    }
+    let patience = access.patience.as_secs().to_string();
+    command.args(["--patience-secs", &patience]);
+    command.args(output.json.then_some("--json"));
+    command.args(["run-watch", "--lease", &lease.to_string()]);
+    command.arg("--local-socket").arg(socket);
+    let warn_secs = end.warn_secs.map(|secs| format!("--warn-secs={secs}"));
+    command.args(warn_secs);
+    command.args(end.renew.then_some("--renew"));
+    command.args(["--pid", &std::process::id().to_string()]);
+    command.stdin(itself.map_err(|error| cannot(&error))?);
+    let started = command.stdout(OwnedFd::from(its)).status();
+    // With its end of the socket.
+    drop(command);
+    started.map_err(|error| cannot(&error))?;
+    let mut line = String::new();
+    let read = BufReader::new(&ours).read_line(&mut line);
+    read.map_err(|error| cannot(&error))?;
+    match line.trim_end() {
+        READY => Ok(Watcher(ours)),
+        other => Err(Failure::from_json(other).unwrap_or_else(|| cannot(&"its process has ended"))),
+    }
+}
+
+/// Starts this program once more, or watches if it is that one.
+pub(super) fn run(what: &RunWatch, access: &Access, output: Output) -> Result<(), Failure> {
+    let cannot = |error: &io::Error| Failure::local("watch the lease", error);
+    if !what.is_apart {
+        let mut command = Command::new(env::current_exe().map_err(|error| cannot(&error))?);
+        command.args(env::args_os().skip(1)).arg("--is-apart");
+        return command.spawn().map(drop).map_err(|error| cannot(&error));
+    }
+    // Signals of the terminal are for the command.
+    setsid().ok();
+    let begun = Watch::begin(what, access, output);
+    let line = match &begun {
+        Ok(_) => READY.to_owned(),
+        Err(failure) => failure.json(),
+    };
+    let stdout = io::stdout().as_fd().try_clone_to_owned();
+    let mut command = UnixStream::from(stdout.map_err(|error| cannot(&error))?);
+    let entered = writeln!(command, "{line}").and_then(|()| command.read_exact(&mut [0]));
+    if let (Ok(watch), Ok(())) = (begun, entered) {
+        watch.until_the_end();
+    }
+    Ok(())
+}
+
+struct Watch<'a> {
+    what: &'a RunWatch,
+    access: &'a Access,
+    output: Output,
+    process: Pidfd,
+}
+
+/// A line about the lease.
+#[derive(Serialize)]
+struct Told {
+    lease_id: String,
+    event: &'static str,
+    message: String,
+}
+
+impl<'a> Watch<'a> {
+    fn begin(what: &'a RunWatch, access: &'a Access, output: Output) -> Result<Self, Failure> {
+        let process = io::stdin().as_fd().try_clone_to_owned();
+        let process: OwnedFd =
+            process.map_err(|error| Failure::local("watch the command", &error))?;
+        let watch = Self {
+            what,
+            access,
+            output,
+            process: process.into(),
+        };
+        if what.end.renew {
+            let node = access.connect()?;
+            let renewals = Renewals::open(&node, what.lease, 0)?;
+            let lease = what.lease;
+            thread::spawn(move || {
+                let lost = loop {
+                    if let Err(error) = renewals.renew_next() {
+                        break error;
+                    }
+                };
+                tell(
+                    output,
+                    lease,
+                    "not_renewed",
+                    format!("is not renewed any more: {lost}"),
+                );
+            });
+        }
+        Ok(watch)
+    }
+
+    fn until_the_end(&self) {
+        let lease = self.what.lease;
+        let ends = match self.ask() {
+            Ok(left) => Some(self.warn_in_time(left)),
+            Err(error) if is_over(&error) => None,
+            // An older daemon does not know the question.
+            Err(_) => return,
+        };
+        self.process.ends_within(Duration::MAX).ok();
+        if self.ask().is_err_and(|error| is_over(&error)) {
+            tell(self.output, lease, "over", self.end(ends));
+        }
+    }
+
+    /// Sends SIGTERM before the end, until the command or the lease has ended; returns the end of the term.
+    fn warn_in_time(&self, left: Duration) -> Instant {
+        let mut ends = Instant::now() + left;
+        let (mut longest, mut warned) = (left, false);
+        loop {
+            let warn = match self.what.end.warn_secs {
+                Some(secs) => Duration::from_secs(secs.into()),
+                None => WARN_MAX.min(longest / WARN_SHARE),
+            };
+            let left = ends.saturating_duration_since(Instant::now());
+            let pause = match warned {
+                false => left.saturating_sub(warn),
+                true => left.max(LOOK),
+            };
+            if self.process.ends_within(pause).unwrap_or(true) {
+                return ends;
+            }
+            match self.ask() {
+                Ok(left) => {
+                    ends = Instant::now() + left;
+                    longest = longest.max(left);
+                    if left > warn {
+                        warned = false;
+                        continue;
+                    }
+                }
+                Err(error) if is_over(&error) => return ends,
+                // The lease ends without the daemon, too.
+                Err(_unknown) => {}
+            }
+            if !warned && !warn.is_zero() && self.process.signal(Signal::SIGTERM).is_ok() {
+                let (left, pid) = (span(ends), self.what.pid);
+                let message =
+                    format!("ends in {left} unless it is renewed: SIGTERM to process {pid}");
+                tell(self.output, self.what.lease, "ends_soon", message);
+            }
+            warned = true;
+        }
+    }
+
+    fn ask(&self) -> Result<Duration, AskError> {
+        fabricbios_local::remaining(&self.what.socket.local_socket, self.what.lease)
+    }
+
+    /// How the lease ended: as the node tells the identity, else by the end of the term.
+    fn end(&self, ends: Option<Instant>) -> String {
+        let told = self.access.connect().ok();
+        let told = told.and_then(|node| self.cause(&node));
+        let is_early = ends.filter(|ends| *ends > Instant::now());
+        match (told, is_early) {
+            (Some(cause), _) => format!("is over: {cause}"),
+            (None, Some(ends)) => format!(
+                "is over {} before its term: it was given back or revoked, or its node ended it; `fabricctl lease query {}` \
+                 says which",
+                span(ends),
+                self.what.lease
+            ),
+            (None, None) if ends.is_some() => "is over: its term has ended".to_owned(),
+            (None, None) => "is over".to_owned(),
+        }
+    }
+
+    /// Processes end before the node calls the lease over.
+    fn cause(&self, node: &Node) -> Option<String> {
+        for _ in 0..LOOKS {
+            let info = node.lease(Request::LeaseQuery(self.what.lease)).ok()?;
+            match (&info.end, info.phase) {
+                (Some(end), _) => return Some(lease_text::cause(end)),
+                (None, LeasePhase::Binding | LeasePhase::Active) => thread::sleep(LOOK),
+                (None, phase) => return Some(phase.to_string()),
+            }
+        }
+        None
+    }
+}
+
+/// The time from now on.
+fn span(until: Instant) -> String {
+    let left = until.saturating_duration_since(Instant::now()).as_millis();
+    time_text::span(u64::try_from(left).unwrap_or(u64::MAX))
+}
+
+/// Whether access to the lease has ended.
+fn is_over(error: &AskError) -> bool {
+    use LeaseError::{Expired, NotFound};
+    matches!(error, AskError::Refused(refusal) if matches!(refusal.error, Expired | NotFound))
+}
+
+fn tell(output: Output, lease: LeaseId, event: &'static str, message: String) {
+    let message = format!("lease {lease} {message}");
+    let told = Told {
+        lease_id: lease.to_string(),
+        event,
+        message,
+    };
+    let line = match output.json {
+        true => serde_json::to_string(&told).unwrap_or_default(),
+        false => format!("fabricctl: {}", crate::output::one_line(&told.message)),
+    };
+    // Standard error may be closed.
+    writeln!(io::stderr(), "{line}").ok();
+}
