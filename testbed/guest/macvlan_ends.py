@@ -1,8 +1,6 @@
 #!/usr/bin/python3
 """Sections of suite_net_macvlan.py about the end of leases: in time and whole, whatever tenants, neighbours and the daemon do."""
 import itertools
-import pathlib
-import re
 import signal
 import subprocess
 import threading
@@ -12,17 +10,16 @@ from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, length, until
 from fabric import Refused
 from frames import Flood, Listener, Sender, ends_on_time
 from macvlan import NETNS, PARENT, SOCKET, alloc, flow, hand_over, ip, is_as_before, links, namespaces, pings, state
+from steps import MACVLAN
 
 MAC = "02:00:00:00:00:42"
 TERM_SECS = length(15, 8)
 STORM_SECS = 5
 BUSY_MS = 400  # Many times the 20 ms that the shaper keeps.
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-SOURCE = pathlib.Path(__file__).parents[2] / "sriov/src/macvlan/steps.rs"
-STEPS = re.findall(r'^    "(.*)",$', SOURCE.read_text(encoding="utf-8"), re.MULTILINE)
 # A start, which tries the kernel, passes most of them once or twice; the third time is in a lease. What a start makes has a
 # note from its second step on.
-SOME_STEPS = length([("make macvlan", 1), ("make veth pair", 1), *((step, 3) for step in STEPS)], [("delete macvlan", 3)])
+SOME_STEPS = length([("make macvlan", 1), ("make veth pair", 1), *((step, 3) for step in MACVLAN)], [("delete macvlan", 3)])
 
 
 def ends(suite, node):

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import threading
@@ -22,6 +21,7 @@ from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, Suite, give_back, length, unt
 from fabric import program
 from fbbu_client import Client
 from nvme_host import Fio, connect, device, disconnect, failed, gone, verified
+from steps import BLOCK
 
 TERM_SECS = length(10, 7)
 STEP_SECS = 15
@@ -143,15 +143,6 @@ def end_watchdog(node):
     assert node.wait_for_line("another watchdog watches") and node.process.poll() is None
 
 
-def steps():
-    """Names of the steps that a debug build can be told to die after, as its source lists them."""
-    repository, names = pathlib.Path(__file__).resolve().parents[2], []
-    for source in ("pool/src/steps.rs", "premium/nvmet/src/steps.rs"):
-        listed = (repository / source).read_text(encoding="utf-8").split("STEPS", 1)[1].split("];", 1)[0]
-        names += re.findall(r'"([^"]+)"', listed)
-    return names
-
-
 class Life(threading.Thread):
     """A tenant who takes a lease, writes to it, has its keys changed and gives it back, as far as the node lives."""
 
@@ -188,7 +179,7 @@ class Life(threading.Thread):
 
 def dies(suite, node, pools):
     """The daemon dies after a step of a lease; checks the state that the next daemon reaches."""
-    names, everything = steps(), os.environ.get("BLOCK_STEPS") == "all"
+    names, everything = BLOCK, os.environ.get("BLOCK_STEPS") == "all"
     if not everything:
         print(f"   {len(SOME_STEPS)} of {len(names)} steps, on the device pool; BLOCK_STEPS=all: each, on both", flush=True)
     suite.equal("the steps that are gone through are the daemon's", [], [name for name in SOME_STEPS if name not in names])

@@ -15,6 +15,7 @@ from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, Suite, length, skip, until
 from cores import BUSY, CGROUPS, FORKS, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, health, leased, members, numbers, read, ready
 from cores import used_secs
 from fabric import REFUSED, USAGE, Refused, program
+from steps import Cpu as steps
 
 SOCKET = "/run/fabricbios/local.sock"
 ALICE, BOB = 1234, 1235
@@ -24,11 +25,7 @@ TERM_SECS = length(8, 5)
 TRACED_SECS = length(10, 4)
 CYCLES = int(os.environ.get("CPU_CYCLES", length(500, 15)))
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-# Those of a grant, then those of an entry and of an end.
-GRANT_STEPS = ("make lease", "limit lease", "cpus", "mems", "exclusive", "partition", "thaw")
-ENTER_STEPS = ("make caller", "limit caller", "enter")
-END_STEPS = ("freeze", "kill", "remove lease")
-SOME_STEPS = length((*GRANT_STEPS, *ENTER_STEPS, *END_STEPS), ("partition", "limit caller", "kill"))
+SOME_STEPS = length(steps.ALL, ("partition", "limit caller", "kill"))
 
 
 def inventory(suite, node):
@@ -354,21 +351,30 @@ def traced(suite, node):
     suite.equal("traced by its user: no control group is left", [], groups(node))
 
 
+def remove_root(node):
+    """The control groups of a node that has stopped."""
+    for at in sorted((it for it in node.root.rglob("*") if it.is_dir()), reverse=True):
+        at.rmdir()
+    node.root.rmdir()
+
+
 def dies(suite, node):
     """Killed behind any of its own steps, the daemon leaves nothing that the next one does not adopt or remove."""
     alice = node.tenant("alice")
     node.stop()
     for step in SOME_STEPS:
+        if step in steps.START:
+            remove_root(node)
         node.environment[DIE_AFTER] = step
-        node.start()
         try:
-            lease = alloc(alice, 1, "whole_core")
+            node.start()
+            lease = alloc(alice, 1, "best_effort" if step in steps.SHARE else "whole_core")
             subprocess.Popen(FORKS, preexec_fn=lambda lease=lease: (group_of(lease) / "cgroup.procs").write_text(str(os.getpid())))
-            if step in ENTER_STEPS:
+            if step in steps.ENTER:
                 run_as(ALICE, lease, "true")
             alice.free(lease)
-        except (Refused, FileNotFoundError):
-            pass
+        except (Refused, FileNotFoundError, RuntimeError):
+            pass  # Of a daemon that has died, perhaps at its start.
         status = node.process.wait(60)
         suite.check(f"{step}: the daemon died there", status == -signal.SIGABRT, -signal.SIGABRT, status)
         node.environment.clear()

@@ -19,14 +19,10 @@ from fabric import Refused, program
 from gpus import (DEVICE, NODE, PATTERN, SHARED, SOCKET, GpuNode, alloc, cleared, copied, device_bytes, filled, gone, gpus, leased,
                   leases_again, program_of, ready, run_in, workers)
 from limited import CHARACTER, into, limited
+from steps import Gpu as steps
 
 STRANGER = 65534
-# Steps of a grant, of the use of a lease, and of an end.
-GRANT_STEPS = ("make record", "make lease", "device controller", "take containers", "write CDI spec", "open nodes")
-USE_STEPS = ("start worker", "enter")
-END_STEPS = ("close worker", "remove CDI spec", "close nodes", "take no containers", "deny devices", "freeze", "kill", "kill worker",
-             "scrub", "remove lease", "remove record")
-SOME_STEPS = length((*GRANT_STEPS, *USE_STEPS, *END_STEPS), ("start worker", "deny devices"))
+SOME_STEPS = length(steps.ALL, ("start worker", "deny devices"))
 
 
 def scrub(suite):
@@ -274,9 +270,11 @@ def dies(suite):
         nvidia = gpus(node.operator)["nvidia"]["resource_id"]
         node.stop()
         for step in SOME_STEPS:
+            if step in steps.START and node.root:
+                node.root.rmdir()
             node.environment["FABRICBIOS_DIE_AFTER"] = step
-            node.start()
-            with contextlib.suppress(Refused):
+            with contextlib.suppress(Refused, RuntimeError):  # Of a daemon that has died, perhaps at its start.
+                node.start()
                 live(node, alice, nvidia, step)
             status = node.process.wait(60)
             suite.check(f"{step}: the daemon died there", status == -signal.SIGABRT, -signal.SIGABRT, status)
@@ -298,11 +296,11 @@ def live(node, tenant, resource, step):
     """The life of a lease that comes to the step."""
     shared = step == "close worker"
     lease = alloc(tenant, "1MiB", 600, *(SHARED if shared else DEVICE), resource=resource)
-    if step == "start worker":
+    if step in steps.SESSION:
         # The client notices the daemon's death only when its connection has been idle for long.
         with program_of(tenant, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "1MiB"):
             node.process.wait(60)
-    elif step == "enter":
+    elif step in steps.ENTER:
         copied(tenant, lease)
         run_in(tenant, lease, "sleep", "1000").wait(60)
     else:

@@ -14,14 +14,12 @@ import vf_ends
 from checks import Suite, give_back, length
 from fabric import REFUSED, USAGE, Refused
 from frames import Listener, Sender, Wire, ends_on_time, tagged
+from steps import Vf as steps
 from vf import MACS, TERM_SECS, alloc, enter, flow, hand_over, namespace, net
 
 CYCLES = length(100, 6)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-VFIO_STEPS = ("take containers", "write CDI spec", "remove CDI spec", "take no containers", "end holders")
-STEPS = ("claim function", "set address", "set VLAN", "set rate", "bind driver", "name interface", "set interface up", "bus master off",
-         "unbind driver", "reset function", "remove record", *VFIO_STEPS)
-SOME_STEPS = length(STEPS, ("claim function", "bind driver", "end holders", "unbind driver"))
+SOME_STEPS = length(steps.ALL, ("claim function", "bind driver", "end holders", "unbind driver"))
 # Drivers of cards that were seen to drop frames with a foreign source address. QEMU's card takes the spoof check and does not do it.
 SPOOF_VERIFIED = ()
 
@@ -190,7 +188,12 @@ def dies(suite, node, start):
         node.environment[DIE_AFTER] = step
         node.start()
         try:
-            lease = alloc(alice, "vfio" if step in VFIO_STEPS else "interface", mac=MACS[0], vlan=42)
+            if step in steps.NAMESPACE:
+                with namespace("tenant") as path:
+                    lease = alloc(alice, "netns", mac=MACS[0], vlan=42)
+                    hand_over(lease, path)
+            else:
+                lease = alloc(alice, "vfio" if step in steps.VFIO else "interface", mac=MACS[0], vlan=42)
             alice.free(lease)
         except Refused:
             pass
