@@ -11,6 +11,8 @@ mod fuzz;
 mod gpu_test;
 mod lab;
 mod lanes;
+#[cfg(test)]
+mod pages;
 mod progress;
 mod runner;
 mod stand_ins;

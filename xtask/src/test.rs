@@ -233,6 +233,13 @@ fn steps(suites: &Suites) -> Vec<Step> {
     steps
 }
 
+/// The names of all steps, for tests of the pages.
+#[cfg(test)]
+pub(crate) fn step_names(suites: &Suites) -> Vec<String> {
+    let names = steps(suites).into_iter().map(|step| step.name);
+    names.collect()
+}
+
 fn passed(command: std::process::Command) -> Result<Outcome> {
     cargo::run(command).map(|()| Outcome::Passed)
 }
