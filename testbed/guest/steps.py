@@ -55,11 +55,13 @@ class Gpu:
 class Vf:
     """Virtual functions."""
     SOURCE = "sriov/src/vf/steps.rs"
-    INTERFACE = ("claim function", "set address", "set VLAN", "set spoof check", "set trust", "set rate", "bind driver", "name interface",
+    INTERFACE = ("claim function", "set address", "set VLAN", "set rate", "bind driver", "name interface",
                  "set interface up", "bus master off", "unbind driver", "reset function", "remove record")
     NAMESPACE = ("move to namespace",)
+    # Of a start that finds this of the functions switched: the words of `ip link`, then as the node leaves it.
+    SWITCHED = {"set spoof check": ("spoofchk", "off", "on"), "set trust": ("trust", "on", "off")}
     VFIO = ("take containers", "write CDI spec", "remove CDI spec", "take no containers", "end holders")
-    ALL = (*INTERFACE, *NAMESPACE, *VFIO)
+    ALL = (*INTERFACE, *SWITCHED, *NAMESPACE, *VFIO)
     LEFT_OUT = {"freeze": CONTAINER, "kill": CONTAINER, "end containers": CONTAINER}
 
 
