@@ -299,7 +299,7 @@ async fn space_that_is_being_scrubbed_is_waited_for_by_a_client_with_patience() 
     let first = world.alloc(ARENA_BYTES, 60, 0).await.expect("granted");
     world.memory.hold(Step::Release);
     let freed = Request::LeaseFree(first.lease_id);
-    world.operator.lease(freed).await.expect("freed");
+    world.operator.lease_async(freed).await.expect("freed");
     let refused = refusal(world.alloc(ARENA_BYTES, 60, 0).await);
     assert_eq!(
         (refused.error, refused.class),
@@ -313,7 +313,7 @@ async fn space_that_is_being_scrubbed_is_waited_for_by_a_client_with_patience() 
         (LeaseError::CapacityExceeded, RefusalClass::Permanent)
     );
     let patient = world.operator.patient(Duration::from_secs(120));
-    let asked = tokio::spawn(async move { patient.alloc(request(ARENA_BYTES, 60, 0)).await });
+    let asked = tokio::spawn(async move { patient.alloc_async(request(ARENA_BYTES, 60, 0)).await });
     world.memory.let_go(Step::Release);
     asked.await.expect("no panic").expect("granted when clean");
     world.stop().await;

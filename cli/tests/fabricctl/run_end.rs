@@ -99,6 +99,7 @@ fn a_command_that_a_cut_kills_has_a_line_that_says_why() {
                 cause: EndCause::Revoked,
                 by: Some("root-of-all".to_owned()),
                 proof: Vec::new(),
+                cleaning: Vec::new(),
             })),
             ..lease(0)
         };

@@ -163,7 +163,7 @@ async fn a_check_disturbs_no_daemon_and_says_that_there_is_one() {
         said.contains("warning: a daemon runs on the state directory"),
         "{said}"
     );
-    node.call(Request::Ping(0)).await.expect("an answer");
+    node.call_async(Request::Ping(0)).await.expect("an answer");
     drop(node);
     assert!(daemon.end(Signal::SIGTERM).success());
 

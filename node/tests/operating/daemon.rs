@@ -133,7 +133,7 @@ impl Daemon {
     }
 
     pub(crate) async fn client(&self, identity: &Identity) -> Node {
-        let connected = Node::connect(&self.address, identity).await;
+        let connected = Node::connect_async(&self.address, identity).await;
         connected.expect("a connection")
     }
 }
@@ -151,14 +151,14 @@ pub(crate) async fn alloc(node: &Node, kind: ResourceType) -> LeaseInfo {
         transport: Transport::Udp,
         ..LeaseAllocRequest::new(kind, 4096, 600)
     };
-    node.alloc(request).await.expect("granted")
+    node.alloc_async(request).await.expect("granted")
 }
 
 /// The lease, when it is bound or over.
 pub(crate) async fn settled(node: &Node, id: LeaseId) -> LeaseInfo {
     loop {
         let info = node
-            .lease(Request::LeaseQuery(id))
+            .lease_async(Request::LeaseQuery(id))
             .await
             .expect("an answer");
         if info.phase != LeasePhase::Active || info.binding.dp_key.is_some() {

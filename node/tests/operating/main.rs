@@ -133,7 +133,7 @@ async fn a_pool_without_live_leases_is_left_out_without_a_word() {
     let node = daemon.client(&place.admin()).await;
     let lease = alloc(&node, ResourceType::Block).await;
     let free = fabricbios_wire::Request::LeaseFree(lease.lease_id);
-    node.lease(free).await.expect("freed");
+    node.lease_async(free).await.expect("freed");
     daemon.end(Signal::SIGTERM);
     place.start(&place.memory());
 }
@@ -177,7 +177,7 @@ async fn a_renewed_ca_keeps_node_leases_pools_and_identities() {
     assert!(said.contains(&node) && said.contains("is void"), "{said}");
     let daemon = place.start(&keeping(&place));
     assert_eq!(daemon.node, node);
-    let refused = Node::connect(&daemon.address, &old).await.map(drop);
+    let refused = Node::connect_async(&daemon.address, &old).await.map(drop);
     refused.expect_err("an identity of the old CA");
     both_go_on(&daemon, &place.admin(), &leases).await;
 }
