@@ -44,6 +44,8 @@ pub(crate) struct Directory {
     path: PathBuf,
     identity: Inode,
     block_bytes: u32,
+    /// Why nvmet cannot serve its volumes.
+    not_for_nvmet: Option<String>,
     supervisor: Supervisor,
     /// The known volumes; reading the directory could block.
     known: Arc<Mutex<BTreeSet<LeaseId>>>,
@@ -62,7 +64,10 @@ impl Directory {
         let list = || names(&path).map_err(|error| format!("{shown}: {error}"));
         let has_volumes = list()?.iter().any(|name| volume::lease_of(name).is_some());
         let marker = Marker::take(&path, config, has_volumes)?;
-        let block_bytes = volume::probe(&path)?;
+        let volume::Probed {
+            block_bytes,
+            not_for_nvmet,
+        } = volume::probe(&path)?;
         // The process that had the marker before may have made or removed volumes.
         let names = list()?;
         for stray in names.iter().filter(|name| volume::is_unfinished(name)) {
@@ -85,6 +90,7 @@ impl Directory {
         let pool = Self {
             identity,
             block_bytes,
+            not_for_nvmet,
             supervisor: config.supervisor.clone(),
             known: Arc::new(Mutex::new(known)),
             capacity: facts.capacity,
@@ -136,6 +142,11 @@ impl Directory {
             block_bytes: self.block_bytes,
             read_only: false,
         })
+    }
+
+    /// See [`crate::Pool::check_for_nvmet`].
+    pub(crate) fn check_for_nvmet(&self) -> Result<(), String> {
+        self.not_for_nvmet.clone().map_or(Ok(()), Err)
     }
 
     /// See [`crate::Pool::grants`].

@@ -239,6 +239,17 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
+    /// Whether the kernel's NVMe target can serve volumes of this pool.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn check_for_nvmet(&self) -> Result<(), String> {
+        match &self.kind {
+            Kind::Directory(pool) => pool.check_for_nvmet(),
+            Kind::Device(_) => Ok(()),
+        }
+    }
+
     /// The number of the latest grant in the pool. A node with a smaller number of its own has forgotten leases, and must not
     /// lease space that it takes for free. `None` for a read-only pool.
     #[must_use]

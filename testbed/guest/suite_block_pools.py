@@ -6,6 +6,7 @@ operator has not given up."""
 import os
 import pathlib
 import shutil
+import tempfile
 
 import nvmet_tree
 from block import MIB, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready
@@ -218,6 +219,22 @@ def foreign_export(suite):
         suite.check("once it is gone, the device is a pool", row_of(node.operator, device)["available"])
 
 
+def no_block_size(suite):
+    """A directory on overlayfs, as the guest's root is: the kernel's target would serve 0 bytes of it."""
+    place = tempfile.mkdtemp(prefix="pool-", dir="/var/tmp")
+    kind = sh(f"stat -f -c %T {place}").strip()
+    suite.equal("a pool without a block size: on overlayfs", "overlayfs", kind)
+    try:
+        BlockNode(place, fbbu=False).stop()
+        suite.check("a pool without a block size: refused for NVMe-oF", False)
+    except RuntimeError as refusal:
+        said = [word for word in (place, "cannot be leased over NVMe-oF", "overlayfs", "--fbbu-listen") if word not in str(refusal)]
+        suite.equal("a pool without a block size: refused for NVMe-oF, with what to do", [], said)
+    with BlockNode(place, ports=()) as node:
+        suite.check("over UDP it is a pool", row_of(node.operator, place)["available"])
+    shutil.rmtree(place)
+
+
 def refusals(suite):
     """The refusal when the node cannot grant: try again later, without internals of the node."""
     port = "tcp:10.77.9.9:4420"
@@ -236,7 +253,7 @@ def main():
     """Each section has nodes of its own."""
     ready()
     with Suite("block, pools that changed") as suite:
-        for section in (older_copy, away, replaced, taken, refusals):
+        for section in (older_copy, away, replaced, taken, no_block_size, refusals):
             suite.section(section, suite)
 
 

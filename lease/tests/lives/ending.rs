@@ -119,7 +119,7 @@ fn a_query_says_what_was_cleaned_when_it_is_clean() {
         assert_eq!(end.cleaning, []);
         world.report(Report::Release(release, Ok(zeroed())));
         let end = world.query(id).end.unwrap();
-        assert_eq!(end.cleaning, [step.clone()]);
+        assert_eq!(end.cleaning, std::slice::from_ref(&step));
         let ticket = world.ask(Request::LeaseList {
             after: LeaseId(0),
             ended: true,

@@ -171,6 +171,14 @@ impl PoolOpener<'_> {
         if !is_free && !self.known.records.contains_key(&identity) {
             bail!("not the pool that this node has offered here; --force takes it");
         }
+        if !self.opening.settings.nvmet.is_empty() {
+            pool.check_for_nvmet().map_err(|why| {
+                anyhow!(
+                    "cannot be leased over NVMe-oF: {why}: put the pool on ext4 or xfs or give a device, or leave --nvmet \
+                     out and lease it with --fbbu-listen"
+                )
+            })?;
+        }
         foreign.end(path, pool.facts())?;
         Ok(pool)
     }

@@ -59,7 +59,7 @@ impl Attachment {
         if let (Some(target), None) = (target_of(&paths), files.read()?) {
             lock.write(&record(None, Some(target)))?;
         }
-        let (mut device, path) = Device::attach(node, lease_id, paths)?;
+        let (mut device, path) = Device::attach(node, lease_id, info.capacity, paths)?;
         let record = record(Some(path.clone()), device.target().cloned());
         match lock.write(&record).and_then(|()| open_events(files)) {
             Ok(events) => Ok(Self {

@@ -30,11 +30,12 @@ pub(super) enum Device {
 }
 
 impl Device {
-    /// Attaches the device over the first path that this machine supports, and returns its file. A failure leaves nothing
+    /// Attaches the device over the first path that this machine supports, and returns its file. `bytes`: the lease's size. A failure leaves nothing
     /// behind.
     pub(super) fn attach(
         node: &Node,
         lease_id: LeaseId,
+        bytes: u64,
         paths: Vec<AttachPath<'_>>,
     ) -> Result<(Self, PathBuf), Failure> {
         let mut reasons = Vec::new();
@@ -42,7 +43,7 @@ impl Device {
             let outcome = match attach_path {
                 AttachPath::Nvmeof(binding, addresses) => {
                     let host = NvmeHost::this_machine();
-                    let path = nvme_device::attach(&host, binding, &addresses);
+                    let path = nvme_device::attach(&host, binding, &addresses, bytes);
                     path.map(|path| (Self::Nvmeof(host, binding.into()), path))
                 }
                 AttachPath::Udp => attach_nbd(node, lease_id),

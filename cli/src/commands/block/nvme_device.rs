@@ -1,6 +1,9 @@
 //! A namespace over NVMe-oF as a device: connecting and disconnecting.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use fabricbios_kernfs::Error;
 use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
@@ -20,11 +23,13 @@ const APPEARS_WITHIN: Duration = Duration::from_secs(20);
 /// How long a removed controller may stay listed.
 const VANISHES_WITHIN: Duration = Duration::from_secs(30);
 
-/// Connects, unless this machine is connected already, waits for the device, and returns its file.
+/// Connects, unless this machine is connected already, waits for the device, and returns its file. A device of another size
+/// than `bytes`, that of the lease, is not attached.
 pub(super) fn attach(
     host: &NvmeHost,
     binding: &NvmeofBinding,
     addresses: &[NvmeofAddress],
+    bytes: u64,
 ) -> Result<PathBuf, NotAttached> {
     let target = Target::from(binding);
     match host.controllers(&target).map_err(failure)?.is_empty() {
@@ -36,7 +41,12 @@ pub(super) fn attach(
             &nvme_keys::follow(host, binding),
         ),
     }
-    match wait_for(APPEARS_WITHIN, || host.device(&target)).map_err(failure) {
+    let appeared = wait_for(APPEARS_WITHIN, || host.device(&target)).map_err(failure);
+    let checked = appeared.and_then(|path| match path {
+        Some(path) => check_size(host, &path, bytes).map(|()| Some(path)),
+        None => Ok(None),
+    });
+    match checked {
         Ok(Some(path)) => Ok(path),
         outcome => {
             let undone = disconnect(host, &target);
@@ -51,6 +61,18 @@ pub(super) fn attach(
                 Err(why) => failure.and_message(&format!("still connected: {}", why.message())),
             }))
         }
+    }
+}
+
+fn check_size(host: &NvmeHost, path: &Path, bytes: u64) -> Result<(), Failure> {
+    let found = host.bytes(path).map_err(failure)?;
+    match found == bytes {
+        true => Ok(()),
+        false => Err(local(format!(
+            "{} has {found} bytes and the lease {bytes}: the node does not serve the lease's blocks; its operator finds why \
+             in its log",
+            path.display()
+        ))),
     }
 }
 
@@ -105,4 +127,24 @@ pub(super) fn disconnect(host: &NvmeHost, target: &Target) -> Result<(), Failure
 /// The answer of `nvme_sysfs_delete` (drivers/nvme/host/sysfs.c) until the controller was live once.
 fn is_busy(error: &Error) -> bool {
     error.errno() == Some(nix::libc::EBUSY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::nvme_host::tests::machine, *};
+
+    #[test]
+    fn a_device_of_no_bytes_or_another_size_is_not_the_leases() {
+        for (sectors, fits) in [("2048\n", true), ("0\n", false), ("2047\n", false)] {
+            let (_dir, host) = machine(&[("class/block/nvme3n1/size", sectors)]);
+            let checked = check_size(&host, Path::new("/dev/nvme3n1"), 1 << 20);
+            assert_eq!(checked.is_ok(), fits, "{sectors}");
+            if let Err(failure) = checked {
+                let message = failure.message();
+                assert!(message.contains("and the lease 1048576"), "{message}");
+            }
+        }
+        let (_dir, host) = machine(&[]);
+        assert!(check_size(&host, Path::new("/dev/nvme3n1"), 1 << 20).is_err());
+    }
 }

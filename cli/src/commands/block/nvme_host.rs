@@ -1,12 +1,14 @@
 //! The NVMe-oF connections of this machine, in `/sys/class`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fabricbios_kernfs::{Error, Tree};
 use fabricbios_wire::{NvmeofBinding, Transport};
 use serde::{Deserialize, Serialize};
 
 pub(super) const CONTROLLERS: &str = "class/nvme";
+/// The unit of a block device's size in sysfs, whatever its block size.
+const SECTOR_BYTES: u64 = 512;
 const SUBSYSTEMS: &str = "class/nvme-subsystem";
 
 /// A namespace of a subsystem, and the host NQN.
@@ -82,6 +84,13 @@ impl NvmeHost {
             }
         }
         Ok(None)
+    }
+
+    /// The size of a block device in bytes.
+    pub(super) fn bytes(&self, device: &Path) -> Result<u64, Error> {
+        let name = device.file_name().unwrap_or_default().to_string_lossy();
+        let sectors: u64 = self.sys.read_as(format!("class/block/{name}/size"))?;
+        Ok(sectors.saturating_mul(SECTOR_BYTES))
     }
 
     /// Whether a connection has a namespace as a disk of its own: without multipath.
