@@ -26,9 +26,6 @@ use nix::{
 
 use crate::{Reply, Request, seqpacket};
 
-/// Where callers look for the socket, unless told otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/fabricbios/local.sock";
-
 /// Names another socket.
 pub const ENV_SOCKET: &str = "FABRICBIOS_LOCAL_SOCKET";
 

@@ -1,6 +1,11 @@
 //! Directories in which nobody but the node may put anything.
 
-use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs::{self, DirBuilder, Permissions},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    path::Path,
+};
 
 use nix::unistd::{Uid, geteuid};
 
@@ -20,6 +25,36 @@ pub fn check_directory(directory: &Path, danger: &str) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes a directory that only this user writes to and every user passes, whatever the umask says; one that is there stays as
+/// it is. For directories that several programs share, such as `/run/fabricbios`.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_passable(directory: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Ok(()) => fs::set_permissions(directory, Permissions::from_mode(0o755)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses a directory that no other user passes: nobody would reach what is in it.
+///
+/// # Errors
+/// No other user passes it.
+#[cfg(feature = "server")]
+pub(crate) fn check_passable(directory: &Path) -> io::Result<()> {
+    let mode = fs::metadata(directory)?.mode() & 0o7777;
+    match mode & 0o011 {
+        0 => invalid(format!(
+            "the directory {0} has mode {mode:04o}, so that no tenant reaches the socket: chmod 755 {0}, or choose another \
+             place",
+            directory.display()
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a path that depends on where the node was started.

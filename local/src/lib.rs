@@ -9,7 +9,7 @@
 
 #[cfg(feature = "client")]
 mod client;
-#[cfg(feature = "server")]
+#[cfg(any(feature = "client", feature = "server"))]
 mod directory;
 mod message;
 #[cfg(feature = "server")]
@@ -22,16 +22,17 @@ mod server;
 mod shared_memory;
 
 #[cfg(feature = "client")]
-pub use client::{
-    AskError, DEFAULT_SOCKET, ENV_SOCKET, Moved, enter, gpu_session, ping, remaining, run,
-};
-#[cfg(feature = "server")]
-pub use directory::{check_absolute, check_directory};
+pub use client::{AskError, ENV_SOCKET, Moved, enter, gpu_session, ping, remaining, run};
+#[cfg(any(feature = "client", feature = "server"))]
+pub use directory::{check_absolute, check_directory, make_passable};
 pub use message::{REQUEST_BYTES_MAX, Reply, Request};
 #[cfg(feature = "server")]
 pub use server::{LocalServer, Tenants};
 #[cfg(feature = "client")]
 pub use shared_memory::SharedMemory;
+
+/// Where callers look for the socket, unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/fabricbios/local.sock";
 
 #[cfg(any(feature = "client", feature = "server"))]
 fn seqpacket() -> nix::Result<std::os::fd::OwnedFd> {

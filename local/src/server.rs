@@ -27,8 +27,8 @@ use nix::{
 };
 
 use crate::{
-    Reply, Request,
-    directory::{check_absolute, check_directory},
+    DEFAULT_SOCKET, Reply, Request,
+    directory::{check_absolute, check_directory, check_passable, make_passable},
     namespace,
     peer::Peer,
     seqpacket,
@@ -72,8 +72,9 @@ struct Shared {
 impl LocalServer {
     /// Opens the socket at `path`, to which every user of the machine may connect; who is neither root nor in `tenants` is
     /// refused at once. `kinds` are asked in turn for the
-    /// lease that a caller names. The directory of `path`, but none above it, is made if it is missing; nobody but root and the user of this
-    /// process may be able to write in it, because who can replaces the socket with one of his own.
+    /// lease that a caller names. The directory of `path`, but none above it, is made if it is missing; nobody but root and the
+    /// user of this process may be able to write in it, because who can replaces the socket with one of his own. If there are
+    /// tenants, other users must pass it; `/run/fabricbios` is opened to them.
     ///
     /// # Errors
     /// The directory does not suit, something else has the path, or the system refuses.
@@ -83,7 +84,12 @@ impl LocalServer {
         kinds: Vec<Arc<dyn LocalAccess>>,
     ) -> io::Result<Self> {
         // Only `/`, which is no socket, and an empty path have none above.
-        make_directory(path.parent().unwrap_or(path))?;
+        let directory = path.parent().unwrap_or(path);
+        make_directory(directory)?;
+        if !tenants.is_empty() {
+            mend_shared(directory)?;
+            check_passable(directory)?;
+        }
         let address = UnixAddr::new(path)?;
         remove_stale(path, &address)?;
         let listener = seqpacket()?;
@@ -122,15 +128,24 @@ impl Drop for LocalServer {
 /// Makes the directory of the socket if it is missing, and checks it.
 fn make_directory(directory: &Path) -> io::Result<()> {
     check_absolute(directory)?;
-    if !directory.exists() {
-        fs::create_dir(directory)?;
-        // Whatever the umask says: other users look for the socket here.
-        fs::set_permissions(directory, Permissions::from_mode(0o755))?;
-    }
+    make_passable(directory)?;
     check_directory(
         directory,
         "put a socket of their own in the place of the node's: choose a place where only root writes, such as /run/fabricbios",
     )
+}
+
+/// Opens the directory that fabricctl and the daemon share to other users, if another program or version made it for itself
+/// alone. Other directories are the operator's.
+fn mend_shared(directory: &Path) -> io::Result<()> {
+    let is_shared = Some(directory) == Path::new(DEFAULT_SOCKET).parent();
+    match check_passable(directory) {
+        Err(why) if is_shared => {
+            tracing::warn!(%why, "its mode is set to 0755");
+            fs::set_permissions(directory, Permissions::from_mode(0o755))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Removes the socket that a killed node has left.

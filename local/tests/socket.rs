@@ -637,6 +637,31 @@ fn every_user_may_connect_and_nobody_may_replace_the_socket() {
     assert!(open(Path::new("local.sock")).is_err());
 }
 
+/// Whom no tenant could reach is refused; where only root comes, the directory may be root's alone.
+#[test]
+fn a_directory_that_no_tenant_passes_is_refused() {
+    let directory = reachable();
+    let inner = directory.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    let path = inner.join("local.sock");
+    let of_tenants = || Tenants::from([(REDS, vec!["red".to_owned()])]);
+    for (mode, passes) in [(0o700, false), (0o744, false), (0o710, true), (0o755, true)] {
+        fs::set_permissions(&inner, Permissions::from_mode(mode)).unwrap();
+        let opened = LocalServer::open(&path, of_tenants(), Vec::new());
+        assert_eq!(opened.is_ok(), passes, "{mode:o}");
+        if let Err(error) = opened.map(drop) {
+            let error = error.to_string();
+            assert!(
+                error.contains(&format!("chmod 755 {}", inner.display())),
+                "{error}"
+            );
+        }
+        let still = fs::metadata(&inner).unwrap().permissions().mode() & 0o777;
+        assert_eq!(still, mode, "the operator's");
+        LocalServer::open(&path, Tenants::new(), Vec::new()).unwrap();
+    }
+}
+
 #[test]
 #[ignore = "needs the lab: root"]
 fn nobody_may_move_a_directory_above_the_socket() {

@@ -124,19 +124,27 @@ fn failure(lease: LeaseId, error: AskError, undone: &str) -> Failure {
         }
         AskError::Unreachable { socket, error } => {
             // A daemon that was killed leaves its socket, and the next start replaces it.
-            let (class, what_to_do) = match error.kind() {
+            let (class, what, what_to_do) = match error.kind() {
+                io::ErrorKind::PermissionDenied => (
+                    Permanent,
+                    "this user may not reach the socket",
+                    "the socket or a directory above it is closed to this user: ask the node's operator to open it (chmod 755 \
+                     the directory)",
+                ),
                 io::ErrorKind::ConnectionRefused => (
                     Transient,
+                    "no daemon listens at",
                     "the one that made this socket has ended: start it again",
                 ),
                 _ => (
                     Permanent,
+                    "no daemon listens at",
                     "this works on the node itself only, where fabricbiosd was started with --local-socket PATH: name \
                      that path with --local-socket",
                 ),
             };
             let socket = socket.display();
-            let message = format!("no daemon listens at {socket}: {error}; {what_to_do}");
+            let message = format!("{what} {socket}: {error}; {what_to_do}");
             Failure::new(Exit::Unreachable, class, "Unreachable", message)
         }
         AskError::Unanswered { socket, why } => {
@@ -154,4 +162,30 @@ fn failure(lease: LeaseId, error: AskError, undone: &str) -> Failure {
         AskError::Local(what, error) => Failure::local(what, &error),
     };
     failure.at(&format!("lease {lease}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_is_closed_to_this_user_is_not_one_without_a_daemon() {
+        let of = |kind| {
+            let error = AskError::Unreachable {
+                socket: "/run/fabricbios/local.sock".into(),
+                error: io::Error::from(kind),
+            };
+            failure(LeaseId(7), error, "nothing runs").json()
+        };
+        let closed = of(io::ErrorKind::PermissionDenied);
+        assert!(
+            closed.contains("may not reach the socket /run/fabricbios/local.sock"),
+            "{closed}"
+        );
+        assert!(
+            closed.contains("permanent") && !closed.contains("no daemon"),
+            "{closed}"
+        );
+        assert!(of(io::ErrorKind::NotFound).contains("no daemon listens"));
+    }
 }

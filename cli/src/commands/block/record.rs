@@ -2,12 +2,13 @@
 
 use std::{
     fmt,
-    fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io,
-    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
+use fabricbios_local::make_passable;
 use fabricbios_wire::{LeaseId, RefusalClass, Transport};
 use serde::{Deserialize, Serialize};
 
@@ -123,14 +124,15 @@ impl Files {
         let is_missing = |at: &&Path| !at.as_os_str().is_empty() && !at.exists();
         let missing: Vec<_> = self.dir.ancestors().take_while(is_missing).collect();
         for at in missing.into_iter().rev() {
-            let mode = if at == self.dir { 0o700 } else { 0o755 };
-            match DirBuilder::new().mode(0o700).create(at) {
-                Ok(()) => fs::set_permissions(at, Permissions::from_mode(mode)),
+            let made = match at == self.dir {
+                true => DirBuilder::new().mode(0o700).create(at),
+                false => make_passable(at),
+            };
+            match made {
                 // Another process attaches at the same time.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                Err(error) => Err(error),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made.map_err(|error| self.unusable(&error))?,
             }
-            .map_err(|error| self.unusable(&error))?;
         }
         Ok(())
     }
@@ -222,6 +224,8 @@ impl Lock {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn record() -> Record {
