@@ -56,6 +56,12 @@ pub(crate) fn look(path: &Path) -> anyhow::Result<bool> {
         check(path, Uid::effective().as_raw())?;
         return Ok(is_locked(&path.join("daemon.lock")));
     }
+    if path.exists() {
+        bail!(
+            "the state directory {} is no directory; choose another with --state-dir",
+            path.display()
+        );
+    }
     let mut above = path.ancestors().skip(1);
     let made_in = above.find(|it| it.exists()).unwrap_or(Path::new("."));
     access(made_in, AccessFlags::W_OK | AccessFlags::X_OK).with_context(|| {

@@ -31,6 +31,7 @@ SOME_STEPS = length(("link anchor", "link port", "journal grant", "unlink port",
 # Files are not mapped.
 NOT_OF_A_DIRECTORY = ("unmap volume",)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
+KEEP = ("--on-stop", "keep")
 # Steps of a lease over NVMe-oF.
 NAMES = ("subnqn", "hostnqn", "hostid", "dhchap_secret", "nsid", "traddr", "trsvcid")
 
@@ -52,6 +53,25 @@ def adopts(suite, node, pools):
             disconnect(nqn_of(lease))
             path = connect(lease)
             suite.equal(f"{kind}: connected again by the old line", pattern("kept", 4096), get(path, 4096, 3 << 20))
+
+
+def stopped_and_kept(suite, node, pools):
+    """The same by SIGTERM, if the daemon was started with on-stop = keep."""
+    alice = node.tenant("alice")
+    node.kill()
+    node.command.extend(KEEP)
+    node.start()
+    with attached(alice, pool=pools["device"]) as (lease, path):
+        job = Fio(path).started()
+        suite.equal("SIGTERM, leases kept: exit status", 0, node.stop())
+        suite.check("SIGTERM, leases kept: fio goes on without a daemon", job.running(), "running")
+        node.start()
+        same_names(suite, "SIGTERM, leases kept", lease, alice.query(lease))
+        suite.check("SIGTERM, leases kept: fio goes on", job.running(), "running")
+        suite.equal("SIGTERM, leases kept: without an error", 0, job.stop()["error"])
+    node.kill()
+    del node.command[-len(KEEP):]
+    node.start()
 
 
 def same_names(suite, name, before, after):
@@ -252,7 +272,7 @@ def main():
         subprocess.run(["sh", "-c", foreign.line], check=True)
         witness = Fio(until(lambda: device(foreign.nqn), 60, "the foreign device"), size="1M", iodepth=1).started()
         theirs = nvmet_tree.below(nvmet_tree.snapshot(), foreign.nqn)
-        for section in (adopts, adopts_over_udp, adopts_both, expired_meanwhile, wedged, dies):
+        for section in (adopts, stopped_and_kept, adopts_over_udp, adopts_both, expired_meanwhile, wedged, dies):
             suite.section(section, suite, node, pools)
         suite.check("the foreign subsystem: fio goes on", witness.running(), "running")
         suite.equal("the foreign subsystem: without an error", 0, witness.stop()["error"])

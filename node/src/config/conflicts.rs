@@ -91,6 +91,8 @@ fn without_effect(settings: &Settings) -> Result<(), String> {
         ("net-per-tenant-max", it.net_per_tenant_max.is_some()),
     ];
     let has_functions = !it.macvlan_parent.is_empty() || it.sriov_pf.is_some();
+    let devices: &[(&str, bool)] = &[("cdi-dir", it.cdi_dir.is_some())];
+    let datagrams: &[(&str, bool)] = &[("fbmu-ops-max", it.fbmu_ops_max.is_some())];
     let users: &[(&str, bool)] = &[("tenant-uid", !it.tenant_uid.is_empty())];
     // Settings that have no effect without another one, whether that is given, its name, and what there is none of.
     let needs = [
@@ -113,6 +115,18 @@ fn without_effect(settings: &Settings) -> Result<(), String> {
             has_functions,
             "--macvlan-parent IFNAME or --sriov-pf IFNAME",
             "no network function is leased",
+        ),
+        (
+            devices,
+            it.gpus.is_some() || it.sriov_pf.is_some(),
+            "--gpus LIST or --sriov-pf IFNAME",
+            "no lease has a device for a container",
+        ),
+        (
+            datagrams,
+            it.mem_bytes().is_some() || !it.block_pool.is_empty(),
+            "--mem-bytes SIZE or --block-pool PATH",
+            "nothing is leased over UDP",
         ),
         (
             users,

@@ -18,7 +18,7 @@ use super::{ConfigError, Settings};
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Flags for one start.
-const FLAGS_ONLY: [&str; 3] = ["config", "force", "without-pool"];
+pub(super) const FLAGS_ONLY: [&str; 3] = ["config", "force", "without-pool"];
 
 /// Reads the settings of a file.
 pub(super) fn read(path: &Path) -> Result<Settings, ConfigError> {

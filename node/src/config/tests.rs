@@ -72,6 +72,10 @@ fn a_misspelt_setting_is_refused_with_place_and_a_tip() {
             ["line 1", "\"package\"", "--help"],
         ),
         ("force = true", ["line 1", "one start", "--force"]),
+        (
+            "without-pool = [\"/a\"]",
+            ["line 1", "one start", "--without-pool"],
+        ),
         ("config = \"a\"", ["line 1", "one start", "--config"]),
         ("\"\" = 1", ["line 1", "\"\"", "--help"]),
         ("help = true", ["line 1", "no setting \"help\"", "--help"]),
@@ -259,6 +263,15 @@ fn settings_that_make_no_sense_together_are_refused() {
         (
             &["--mem-per-tenant-max", "1GiB"],
             "--mem-per-tenant-max without --mem-bytes",
+        ),
+        (&["--cdi-dir", "/run/cdi"], "--cdi-dir without --gpus"),
+        (
+            &["--fbmu-ops-max", "9"],
+            "--fbmu-ops-max without --mem-bytes",
+        ),
+        (
+            &["--block-pool", "/a", "--without-pool", "/a"],
+            "--without-pool /a with --block-pool",
         ),
         (
             &["--rdma-strategy", "window"],

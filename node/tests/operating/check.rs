@@ -139,6 +139,10 @@ fn a_broken_empty_or_foreign_file_is_refused_with_its_path() {
             "{said}"
         );
     }
+    let output = place.run(&["check", &format!("--state-dir={file}")]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("is no directory"), "{said}");
     fs::remove_file(&file).expect("removed");
     let (status, said) = check(&place, &[&config]);
     assert_eq!(status, Some(1), "{said}");

@@ -252,6 +252,7 @@ const VALUES: &[(&str, &[&str], &[&str], &str)] = &[
         &["4294967296", "-1", "many"],
         "20000",
     ),
+    ("on-stop", &["end", "keep"], &["0", "stay", ""], "keep"),
     (
         "cut-within-ms",
         &["10", "60000"],
@@ -277,7 +278,8 @@ fn names() -> Vec<(String, bool)> {
         let is_list = matches!(it.get_action(), ArgAction::Append);
         (it.get_long().unwrap().to_owned(), is_list)
     });
-    named.filter(|(name, _)| name != "config").collect()
+    let may_be_in_the_file = |name: &str| !file::FLAGS_ONLY.contains(&name);
+    named.filter(|(name, _)| may_be_in_the_file(name)).collect()
 }
 
 fn base(name: &str) -> Vec<&'static str> {
