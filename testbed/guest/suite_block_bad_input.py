@@ -47,6 +47,27 @@ def refused_pool(suite, name, path, *words, more=()):
     suite.check(f"{name}: named, with its reason", any(all(word in line.lower() for word in words) for line in told), words, told or said[-300:])
 
 
+    checked = run(program("fabricbiosd"), "check", "--state-dir", "/run/of-no-node", "--block-pool", path, "--nvmet", f"tcp:{ADDRESS}:4420", *more)
+    suite.equal(f"{name}: a check refuses it too", 1, checked.returncode)
+    told = [line for line in checked.stdout.splitlines() if str(path) in line]
+    suite.check(f"{name}: with its reason", any(all(word in line.lower() for word in words) for line in told), words, checked.stdout)
+
+
+def good(suite):
+    """A check of what a start takes, which then does."""
+    device, place = loop_device(16), directory_pool()
+    before = pathlib.Path(device).read_bytes()
+    words = [word for pool in (device, place) for word in ("--block-pool", pool)]
+    checked = run(program("fabricbiosd"), "check", "--state-dir", "/run/of-no-node", *words, "--nvmet", f"tcp:{ADDRESS}:4420")
+    suite.equal("a blank device and an empty directory: a check finds nothing against them", (0, 1), (checked.returncode, checked.stdout.count("\n")))
+    suite.check("and changes nothing", before == pathlib.Path(device).read_bytes() and not os.listdir(place), "no byte")
+    with trying(device, place) as node:
+        suite.equal("the node offers both", 2, len(resources(node.operator)))
+        # The node has its own pools locked.
+        checked = run(program("fabricbiosd"), "check", "--state-dir", node.state_dir, *words, "--nvmet", f"tcp:{ADDRESS}:4420")
+        suite.check("a check beside it", checked.returncode == 0 and "a daemon runs" in checked.stdout, "a warning", checked.stdout)
+
+
 def pools(suite):
     """Paths that are no pools, or not now."""
     place = pathlib.Path(directory_pool())
@@ -251,7 +272,7 @@ def main():
     """Each section has nodes of its own."""
     ready()
     with Suite("block, bad input") as suite:
-        for section in (pools, devices, requests, attaching, ports, links, kernel):
+        for section in (good, pools, devices, requests, attaching, ports, links, kernel):
             suite.section(section, suite)
 
 

@@ -3,7 +3,7 @@
 //! A path that this node has never offered must be a pool, or the node does not start: it may be a typing error. A pool
 //! of the last run that is not available now is withheld, and the node starts without it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use fabricbios_lease::LeaseRecord;
@@ -43,7 +43,18 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
         known: &known,
     };
     let pools = opener.open_all()?;
-    for record in not_offered(&known, &pools).filter(|it| it.was_offered) {
+    let left_out: Vec<_> = not_offered(&known, &pools)
+        .filter(|it| it.was_offered)
+        .collect();
+    for path in &opening.settings.without_pool {
+        if !left_out.iter().any(|it| is_same(path, &it.path)) {
+            tracing::warn!(
+                pool = %path.display(),
+                "--without-pool has no effect: the last run offered no such pool, or this one does"
+            );
+        }
+    }
+    for record in left_out {
         refuse_forgotten(opening, record)?;
         tracing::warn!(
             pool = %record.path.display(),
@@ -71,11 +82,8 @@ fn refuse_forgotten(opening: &Opening<'_>, record: &PoolRecord) -> anyhow::Resul
         let lives = lease.ended.is_none() && !lease.cannot_go_on && ends > now;
         live += usize::from(lives && lease.resource_id == resource_id);
     }
-    let is_meant = |path: &PathBuf| {
-        let real = path.canonicalize();
-        *path == record.path || real.is_ok_and(|it| Some(it) == record.path.canonicalize().ok())
-    };
-    if live == 0 || opening.settings.without_pool.iter().any(is_meant) {
+    let mut meant = opening.settings.without_pool.iter();
+    if live == 0 || meant.any(|it| is_same(it, &record.path)) {
         return Ok(());
     }
     let path = record.path.display();
@@ -83,6 +91,12 @@ fn refuse_forgotten(opening: &Opening<'_>, record: &PoolRecord) -> anyhow::Resul
         "the last run offered the pool {path}, and {live} of its leases live: give --block-pool {path} again, or \
          --without-pool {path} to start without it, which ends them"
     )
+}
+
+/// The same path, as it is written or without links.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    one == other || real(one).is_some_and(|it| Some(it) == real(other))
 }
 
 fn resource_of(opening: &Opening<'_>, identity: u128) -> ResourceId {

@@ -104,7 +104,8 @@ async fn a_forgotten_pool_with_live_leases_stops_the_start_until_the_operator_me
     }
     // Another pool is not meant, and the start that failed has ended nothing.
     let other = vec![format!("--without-pool={}", place.text("other"))];
-    place.start_in_vain(&[&alone[..], &other].concat());
+    let log = place.start_in_vain(&[&alone[..], &other].concat());
+    assert!(log.contains("--without-pool has no effect"), "{log}");
     let daemon = place.start(&keeping(&place));
     both_go_on(&daemon, &place.admin(), &leases).await;
     daemon.end(Signal::SIGTERM);

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use base16ct::{lower::encode_string, mixed::decode_vec};
 use fabricbios_helper::Supervisor;
 use fabricbios_wire::NodeId;
+use nix::unistd::{AccessFlags, access};
 
 use super::volume::file_flaw;
 use crate::PoolConfig;
@@ -163,6 +164,10 @@ pub(super) fn check(
             .and_then(|mut file| read(&mut file))
             .map_err(|error| format!("{shown}: {error}; {}", remedy(&error, has_volumes)))?,
     };
+    access(directory, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| {
+        let error = io::Error::from(errno);
+        format!("{shown}: {error}; {}", remedy(&error, has_volumes))
+    })?;
     if stored.is_empty() && has_volumes && !force {
         return Err(format!("{shown}: {}", nobody(has_volumes)));
     }
