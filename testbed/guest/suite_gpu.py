@@ -4,6 +4,7 @@
 import os
 import pathlib
 import signal
+import struct
 import subprocess
 
 from checks import Suite, until
@@ -54,8 +55,10 @@ def sessions(suite):
                     suite.equal(f"{vendor}, {where}: copies come back as they went", 1 << 20, copied(alice, lease, "1MiB", *words))
                 suite.refused(f"{vendor}: another tenant's lease", lambda lease=lease: copied(bob, lease), 4)
         with leased(alice, resource=gpus(node.operator)["nvidia"]["resource_id"]) as lease:
-            kernel(alice, lease, "vector_add", "zero:4096", "zero:4096", "zero:4096", "u32:1024", grid="4", block="256")
-            suite.check("a kernel runs", True)
+            for name, factor in (("a", 1), ("b", 2)):
+                pathlib.Path(f"/tmp/{name}.bin").write_bytes(struct.pack("<1024f", *(factor * it for it in range(1024))))
+            kernel(alice, lease, "vector_add", "in:/tmp/a.bin", "in:/tmp/b.bin", "out:4096:/tmp/sum.bin", "u32:1024", grid="4", block="256")
+            suite.equal("a kernel adds", tuple(3 * it for it in range(1024)), struct.unpack("<1024f", pathlib.Path("/tmp/sum.bin").read_bytes()))
             for name, words, code in (("an absurd grid", {"grid": "1,70000,1"}, "InvalidArgs"), ("an absurd block", {"block": "4096"}, "InvalidArgs")):
                 suite.refused(name, lambda words=words: kernel(alice, lease, "vector_add", "zero:4096", "zero:4096", "zero:4096", "u32:1", **words), 3, code)
             not_ptx = pathlib.Path("/tmp/not.ptx")

@@ -310,6 +310,9 @@ def main(strategy="auto", sections=SECTIONS):
     with Suite(f"mem over RDMA, strategy {strategy}") as suite:
         empty = resources()
         with Node("--rdma-strategy", strategy, mem_bytes=ARENA_BYTES) as node:
+            with leased(node.tenant("alice"), device) as (lease, _):
+                # This device has windows.
+                suite.equal("the strategy of a lease", "window" if strategy == "auto" else strategy, lease["binding"]["rdma"]["strategy"])
             for section in sections:
                 suite.section(section, suite, node, device)
             suite.equal("SIGTERM: exit status", 0, node.stop())

@@ -44,6 +44,7 @@ def stopped(suite, device, strategy):
         going_on = bob.alloc(LEASE_BYTES, 600, witness.peer)
         suite.check(f"{strategy}: the witness writes", witness.start(going_on))
         leases = [alice.alloc(LEASE_BYTES, TERM_SECS, first.peer), bob.alloc(LEASE_BYTES, TERM_SECS + 2, second.peer)]
+        suite.equal(f"{strategy}: of its leases", {strategy}, {lease["binding"]["rdma"]["strategy"] for lease in (going_on, *leases)})
         for writer, lease in zip((first, second), leases):
             suite.check(f"{strategy}: a writer writes", writer.start(lease))
         node.process.send_signal(signal.SIGSTOP)
