@@ -272,9 +272,14 @@ async fn watchdog_ends(signal: Signal, secs: u32) -> bool {
     if !place.socket(lease).exists() {
         return false;
     }
-    while place.socket(lease).exists() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let ended = async {
+        while place.socket(lease).exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), ended)
+        .await
+        .expect("the watchdog ends the lease");
     let node = match signal {
         Signal::SIGKILL => {
             drop(node);
