@@ -42,7 +42,7 @@ pub const SLOT_BYTES: u64 = 8_192;
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
 #[derive(Debug, Parser)]
-#[command(name = "fabricbiosd", version, about, arg_required_else_help = true)]
+#[command(name = "fabricbiosd", version = env!("FABRICBIOS_VERSION"), about, arg_required_else_help = true)]
 pub struct Cli {
     /// The subcommand.
     #[command(subcommand)]

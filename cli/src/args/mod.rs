@@ -82,7 +82,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, c
 
 /// Lease hardware from a fabricBIOS node.
 #[derive(Debug, Parser)]
-#[command(name = "fabricctl", version, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "fabricctl", version = env!("FABRICBIOS_VERSION"), after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Args {
     /// Which node: HOST, HOST:PORT or `[IPV6]:PORT`
     #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR",

@@ -216,7 +216,12 @@ fn help_is_help_and_what_is_not_for_people_is_not_in_it() {
         block.contains("attach") && block.contains("detach") && !block.contains("keep "),
         "{block}"
     );
-    assert!(text_of(&node, "--version").starts_with("fabricctl "));
+    let version = text_of(&node, "--version");
+    let words: Vec<&str> = version.split_whitespace().collect();
+    let [name, _, "(commit", commit] = words[..] else {
+        panic!("{version}")
+    };
+    assert!(name == "fabricctl" && commit.len() > ")".len(), "{version}");
     assert_eq!(run(&node, "lease").status.code(), Some(2));
 }
 
