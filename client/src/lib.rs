@@ -107,6 +107,7 @@ mod dial;
 mod error;
 mod gpu;
 mod identity;
+mod inventory;
 mod kind;
 mod lease;
 mod link;
@@ -134,6 +135,7 @@ pub use gpu::{
     Wiped,
 };
 pub use identity::Identity;
+pub use inventory::{Classes, GpuSlots, Inventory, Resource, ResourceHealth, VirtualFunctions};
 pub use kind::{Blocks, Cores, Gpu, Kind, Memory, NetworkFunction, Storage};
 pub use lease::{BlockLease, CpuLease, GpuLease, Health, Lease, MemLease, NetLease};
 pub use node::Node;

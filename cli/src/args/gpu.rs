@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
-use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
+use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, GpuVendor, LeaseId};
 
 use crate::values::{self, KernelArgument, Named};
 
@@ -17,7 +17,7 @@ pub(crate) enum Gpu {
     Close(GpuClose),
 }
 
-/// Whom a lease shares its GPU with, and how it is used.
+/// What GPU a lease wants, whom it shares the GPU with, and how it is used.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct GpuClass {
     /// shared: other leases may have parts of the same GPU; device: nobody else; session: nobody else, and
@@ -32,6 +32,9 @@ pub(crate) struct GpuClass {
     /// Compute slices of the GPU, see `fabricctl inventory`; as its share of the memory if not given
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub(crate) compute_slices: Option<u16>,
+    /// Of which vendor: nvidia or amd; any if not given
+    #[arg(long, value_name = "VENDOR", conflicts_with = "resource")]
+    pub(crate) vendor: Option<GpuVendor>,
 }
 
 /// A lease that is there, or one for this command.
@@ -99,13 +102,23 @@ pub(crate) struct GpuCopy {
 }
 
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("which").args(["id", "lease"]).required(true)))]
 pub(crate) struct GpuClose {
     /// Which lease
-    #[arg(long, value_name = "LEASE", value_parser = values::lease_id)]
-    pub(crate) lease: LeaseId,
+    #[arg(value_name = "LEASE", value_parser = values::lease_id)]
+    pub(crate) id: Option<LeaseId>,
+    /// As LEASE
+    #[arg(long, value_name = "LEASE", value_parser = values::lease_id, hide = true)]
+    pub(crate) lease: Option<LeaseId>,
     /// Reach the session at this --local-socket of the node, which is this machine, without an identity
     #[arg(long, value_name = "PATH")]
     pub(crate) local_socket: Option<PathBuf>,
+}
+
+impl GpuClose {
+    pub(crate) fn lease(&self) -> Option<LeaseId> {
+        self.id.or(self.lease)
+    }
 }
 
 impl GpuPlace {
@@ -115,11 +128,13 @@ impl GpuPlace {
             exclusivity,
             execution_mode,
             compute_slices,
+            vendor,
         } = self.class;
         let given = [
             ("--exclusivity", exclusivity.is_some()),
             ("--execution-mode", execution_mode.is_some()),
             ("--compute-slices", compute_slices.is_some()),
+            ("--vendor", vendor.is_some()),
         ];
         match given.iter().find(|(_, is_given)| *is_given) {
             Some((flag, _)) if self.lease.is_some() => Err(format!(
@@ -137,7 +152,7 @@ impl Gpu {
             Self::Run(GpuRun { place, .. }) | Self::Copy(GpuCopy { place, .. }) => {
                 (place.lease, &place.local_socket)
             }
-            Self::Close(close) => (Some(close.lease), &close.local_socket),
+            Self::Close(close) => (close.lease(), &close.local_socket),
         };
         lease.is_some() && socket.is_some()
     }

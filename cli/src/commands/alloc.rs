@@ -191,13 +191,20 @@ pub(super) fn gpu_request(
         exclusivity,
         execution_mode,
         compute_slices,
+        vendor,
     } = class;
+    let class = exclusivity.map(|class| class as u8);
+    let of_vendor = vendor.map(|vendor| resource::of_vendor(node, vendor, vram, class));
     let terms = GpuTerms {
         exclusivity,
         execution_mode,
         compute_slices,
     };
-    request_of(node, terms, vram, term)
+    let request = request_of(node, terms, vram, term)?;
+    Ok(LeaseAllocRequest {
+        resource_id: of_vendor.transpose()?.or(request.resource_id),
+        ..request
+    })
 }
 
 fn request_of(

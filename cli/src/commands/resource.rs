@@ -1,9 +1,8 @@
 //! Finds resources by their names in the inventory.
 
-use fabricbios_client::Node;
-use fabricbios_wire::{RefusalClass, ResourceId, ResourceType};
+use fabricbios_client::{Node, Resource, ResourceHealth};
+use fabricbios_wire::{GpuVendor, RefusalClass, ResourceId, ResourceType};
 
-use super::inventory::{self, ResourceJson};
 use crate::{
     failure::{Exit, Failure},
     values::Named,
@@ -23,9 +22,9 @@ pub(super) fn find(
         Named::Id(id) => return Ok(id),
         Named::Name(name) => name,
     };
-    let mut there = inventory::ask(node)?.resources;
+    let mut there = node.inventory()?.resources;
     there.retain(|it| it.name.is_some() && kind.is_none_or(|kind| it.kind == kind));
-    let is_it = |it: &&ResourceJson| {
+    let is_it = |it: &&Resource| {
         let its = it.name.as_deref().unwrap_or_default();
         its == name || its.split_whitespace().any(|word| word == name)
     };
@@ -39,12 +38,7 @@ pub(super) fn find(
                 "no {kind}resource here is named {name:?}; there {}",
                 list(&there)
             );
-            Err(Failure::new(
-                Exit::NotFound,
-                RefusalClass::Permanent,
-                "NotFound",
-                message,
-            ))
+            Err(not_found(message))
         }
         ref several => Err(Failure::usage(format!(
             "{} {kind}resources are named {name:?}, give the id: there {}",
@@ -54,8 +48,30 @@ pub(super) fn find(
     }
 }
 
-fn list(resources: &[&ResourceJson]) -> String {
-    let one = |it: &&ResourceJson| {
+/// A GPU of this vendor: the first that has so much memory for a lease of this class, else the one that has most.
+pub(super) fn of_vendor(
+    node: &Node,
+    vendor: GpuVendor,
+    vram: u64,
+    class: Option<u8>,
+) -> Result<ResourceId, Failure> {
+    let mut there = node.inventory()?.resources;
+    there.retain(|it| it.vendor() == Some(vendor) && it.health != Some(ResourceHealth::Fenced));
+    let fits = there.iter().find(|it| it.available_of(class) >= vram);
+    let most = || there.iter().max_by_key(|it| it.available_of(class));
+    fits.or_else(most).map(|it| it.id).ok_or_else(|| {
+        not_found(format!(
+            "there is no usable GPU of {vendor}; see `fabricctl inventory`"
+        ))
+    })
+}
+
+fn not_found(message: String) -> Failure {
+    Failure::new(Exit::NotFound, RefusalClass::Permanent, "NotFound", message)
+}
+
+fn list(resources: &[&Resource]) -> String {
+    let one = |it: &&Resource| {
         let name = it.name.as_deref().unwrap_or_default();
         format!("{name:?} ({} {})", it.kind, it.id)
     };

@@ -289,7 +289,7 @@ fn a_kernel_in_a_lease_that_is_there_leaves_its_session_and_nothing_in_it() {
     for part in [
         &format!("add ran on a GPU of memory ({UUID}), session 7 of lease {LEASE_TEXT}, in "),
         &world.line("8 B is in DIR/sum\n"),
-        &format!("`fabricctl gpu close --lease {LEASE_TEXT}` ends it\n"),
+        &format!("`fabricctl gpu close {LEASE_TEXT}` ends it\n"),
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
@@ -304,7 +304,7 @@ fn a_kernel_in_a_lease_that_is_there_leaves_its_session_and_nothing_in_it() {
     });
     assert_eq!(json, expected);
     assert!(!gpu.is_running());
-    let text = text_of(&world.node, &format!("gpu close --lease {LEASE_TEXT}"));
+    let text = text_of(&world.node, &format!("gpu close {LEASE_TEXT}"));
     assert!(text.contains("no buffer of it was left"), "{text}");
 }
 
@@ -312,7 +312,7 @@ fn a_kernel_in_a_lease_that_is_there_leaves_its_session_and_nothing_in_it() {
 fn a_kernel_that_fails_gives_its_lease_back_and_leaves_the_outputs_as_they_were() {
     let world = World::new();
     world.write("sum", &[7.0]);
-    let line = "gpu run --vram 1MiB --ptx DIR/kernels.ptx --kernel missing --arg out:8:DIR/sum";
+    let line = "gpu run --vram 1MiB --ptx DIR/kernels.ptx --kernel missing --arg out:8:DIR/sum --arg out:8:DIR/new";
     let (status, object) = fails(&world.node, &world.line(line));
     assert_eq!(
         (status, &object["reason"]["code"]),
@@ -322,12 +322,14 @@ fn a_kernel_that_fails_gives_its_lease_back_and_leaves_the_outputs_as_they_were(
     for part in [
         LEASE_TEXT,
         "no kernel \"missing\" in this module",
+        "the leased GPU is one of nvidia",
         "was given back",
     ] {
         assert!(message.contains(part), "{part} in {message}");
     }
     assert_eq!(world.kinds().last(), Some(&"free"));
     assert_eq!(fs::read(world.path("sum")).unwrap(), bytes(&[7.0]));
+    assert!(!world.path("new").exists(), "nothing is in it");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Resources by their names.
 
 use fabricbios_wire::{
-    Epoch, FlatEntry, InventoryExtension, InventoryForm, NodeId, Reply, Request, ResourceId,
-    ResourceInventory, ResourceType,
+    Epoch, FlatEntry, GPU_CUDA, GPU_ROCM, GpuInfo, InventoryExtension, InventoryForm, NodeId,
+    Reply, Request, ResourceId, ResourceInventory, ResourceType,
 };
 use serde_json::json;
 
@@ -127,4 +127,57 @@ fn a_name_that_several_have_is_told_with_their_ids() {
     }
     let nothing = |it: &Request| matches!(it, Request::GetInventory(_));
     assert!(node.asked().iter().all(nothing));
+}
+
+#[test]
+fn a_gpu_of_a_vendor_is_chosen_by_what_it_has() {
+    let mut grant = granting();
+    let gpus = [(21, GPU_ROCM, 8), (22, GPU_CUDA, 1), (23, GPU_CUDA, 8)];
+    let node = FakeNode::start(move |request: &Request| match request {
+        Request::GetInventory(InventoryForm::Flat) => {
+            let flat = |(id, _, gib): (u128, u32, u64)| FlatEntry {
+                resource_id: ResourceId(id),
+                resource_type: ResourceType::Gpu,
+                flags: 0,
+                capacity: 80 << 30,
+                available: gib << 30,
+            };
+            Ok(Reply::FlatInventory(gpus.map(flat).to_vec()))
+        }
+        Request::GetInventory(InventoryForm::Structured) => {
+            let Reply::Inventory(empty) = inventory(InventoryForm::Structured) else {
+                unreachable!()
+            };
+            let info = |(id, flags, _): (u128, u32, u64)| GpuInfo {
+                resource_id: ResourceId(id),
+                vram_bytes: 80 << 30,
+                compute_units: 1,
+                flags,
+                health: 0,
+            };
+            Ok(Reply::Inventory(ResourceInventory {
+                gpus: gpus.map(info).to_vec(),
+                ..empty
+            }))
+        }
+        other => grant(other),
+    });
+    let alloc = "lease alloc gpu --secs 60 --vram";
+    for (line, chosen) in [
+        ("4GiB --vendor amd", 21),
+        ("1GiB --vendor nvidia", 22),
+        ("4GiB --vendor nvidia", 23),
+        // The node says why not.
+        ("40GiB --vendor nvidia", 23),
+    ] {
+        json_of(&node, &format!("{alloc} {line}"));
+        assert_eq!(asked_of(&node), Some(ResourceId(chosen)), "{line}");
+    }
+    for line in ["1GiB --vendor intel", "1GiB --vendor amd --resource x"] {
+        assert_eq!(fails(&node, &format!("{alloc} {line}")).0, 2, "{line}");
+    }
+    let none = self::node();
+    let (status, object) = fails(&none, &format!("{alloc} 1GiB --vendor amd"));
+    let message = object["message"].as_str().unwrap();
+    assert!(status == 4 && message.contains("GPU of amd"), "{object}");
 }

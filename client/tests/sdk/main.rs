@@ -13,6 +13,7 @@ mod ends;
 mod gpu_copies;
 mod gpu_leases;
 mod gpu_sessions;
+mod inventory;
 mod leases;
 mod nodes;
 mod on_the_node;

@@ -4,7 +4,7 @@ mod copy;
 mod run;
 
 use fabricbios_client::{GpuLease, GpuSession, Node, Wiped};
-use fabricbios_wire::{LeaseId, Size};
+use fabricbios_wire::{GpuVendor, LeaseId, Size};
 use serde::Serialize;
 
 use super::alloc;
@@ -46,10 +46,8 @@ struct Closed {
 }
 
 fn close(node: Option<&Node>, what: GpuClose, output: Output) -> Result<(), Failure> {
-    let GpuClose {
-        lease,
-        local_socket,
-    } = what;
+    let lease = what.lease().ok_or_else(|| Failure::usage("give LEASE"))?;
+    let GpuClose { local_socket, .. } = what;
     let wiped = match (&local_socket, node) {
         (Some(socket), _) => GpuSession::end_local(&lease, socket),
         (None, Some(node)) => GpuLease::open(node, lease).and_then(|lease| GpuSession::end(&lease)),
@@ -78,6 +76,8 @@ fn told(wiped: Wiped) -> String {
 struct Used<'a> {
     lease_id: LeaseId,
     session: GpuSession,
+    /// Of the GPU, if the node has told it.
+    vendor: Option<GpuVendor>,
     /// The node, if the lease is for this command only.
     gives_back_to: Option<&'a Node>,
 }
@@ -119,16 +119,18 @@ impl<'a> Used<'a> {
             _ => return Err(Failure::usage("give --lease or --vram")),
         };
         let opened = match (&local_socket, node) {
-            (Some(socket), _) => GpuSession::local(&lease_id, socket),
-            (None, Some(node)) => {
-                GpuLease::open(node, lease_id).and_then(|lease| GpuSession::new(&lease))
-            }
+            (Some(socket), _) => GpuSession::local(&lease_id, socket).map(|it| (it, None)),
+            (None, Some(node)) => GpuLease::open(node, lease_id).and_then(|lease| {
+                let vendor = lease.binding().gpu().map(|gpu| gpu.vendor);
+                Ok((GpuSession::new(&lease)?, vendor))
+            }),
             (None, None) => return Err(Failure::usage("give --local-socket")),
         };
         match opened {
-            Ok(session) => Ok(Self {
+            Ok((session, vendor)) => Ok(Self {
                 lease_id,
                 session,
+                vendor,
                 gives_back_to,
             }),
             Err(error) => {
@@ -151,6 +153,7 @@ impl<'a> Used<'a> {
             lease_id,
             session,
             gives_back_to,
+            ..
         } = self;
         let named = |failure: Failure| failure.at(&format!("lease {lease_id}"));
         let one_shot = session.info().queue_slots == 1;
@@ -203,7 +206,7 @@ impl Left {
             }
             None if self.one_shot => format!("the session of lease {used} has ended: one_shot"),
             None => format!(
-                "the session stays for the next command; `fabricctl gpu close --lease {used}` ends it"
+                "the session stays for the next command; `fabricctl gpu close {used}` ends it"
             ),
         }
     }

@@ -3,12 +3,12 @@
 use std::{
     fs::{self, File},
     io::{self, Seek, Write},
-    path::{Path, PathBuf},
+    path::Path,
     time::Instant,
 };
 
 use fabricbios_client::{Node, Submission};
-use fabricbios_wire::Size;
+use fabricbios_wire::{LeaseError, Size};
 use serde::Serialize;
 
 use super::{Left, Used};
@@ -53,9 +53,9 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
     // Files that cannot be used are found before anything is asked for.
     let module = read(&ptx)?;
     let inputs: Vec<Vec<u8>> = arguments.iter().map(input).collect::<Result<_, _>>()?;
-    let files: Vec<(&Path, File)> = { arguments.iter() }
+    let files: Vec<OutputFile<'_>> = { arguments.iter() }
         .filter_map(output_path)
-        .map(|path| Ok((path, open(path)?)))
+        .map(OutputFile::open)
         .collect::<Result<_, Failure>>()?;
     let mut submission = Submission::new(&module, &kernel)
         .grid(grid)
@@ -76,17 +76,24 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
     }
     let used = Used::open(node, place)?;
     let (lease_id, info) = (used.lease_id, used.session.info().clone());
+    let vendor = used.vendor;
     let ((outputs, took), left) = used.finish(|session| {
         let begun = Instant::now();
         let outputs = submission.run(session);
         let outputs = outputs.map_err(|error| {
+            let is_invalid =
+                { error.refusal() }.is_some_and(|it| it.error == LeaseError::InvalidArgs);
             let at = format!("--ptx {} --kernel {kernel}", ptx.display());
-            Failure::from(error).at(&at)
+            let failure = Failure::from(error).at(&at);
+            match vendor.filter(|_| is_invalid) {
+                Some(vendor) => failure.and_message(&format!("the leased GPU is one of {vendor}")),
+                None => failure,
+            }
         })?;
         let took = begun.elapsed();
         let mut written = Vec::new();
-        for ((path, file), contents) in files.into_iter().zip(&outputs) {
-            written.push(write(path, file, contents)?);
+        for (file, contents) in files.into_iter().zip(&outputs) {
+            written.push(file.write(contents)?);
         }
         Ok((written, took))
     })?;
@@ -147,26 +154,50 @@ fn output_path(argument: &KernelArgument) -> Option<&Path> {
     }
 }
 
-/// Opens an output; what is in the file stays until the kernel has run.
-fn open(path: &Path) -> Result<File, Failure> {
-    let mut options = File::options();
-    options.write(true).create(true).truncate(false);
-    let opened = options.open(path);
-    opened.map_err(|error| unusable(path, "write", &error))
+/// An output that is open; what was in it before stays until the kernel has run. A file that was made for an output that
+/// does not come is removed.
+struct OutputFile<'a> {
+    path: &'a Path,
+    file: File,
+    /// Whether to remove the file.
+    is_of_no_use: bool,
+}
+
+impl<'a> OutputFile<'a> {
+    fn open(path: &'a Path) -> Result<Self, Failure> {
+        let made = File::create_new(path);
+        let is_of_no_use = made.is_ok();
+        let opened = made.or_else(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => File::options().write(true).open(path),
+            _ => Err(error),
+        });
+        Ok(Self {
+            path,
+            file: opened.map_err(|error| unusable(path, "write", &error))?,
+            is_of_no_use,
+        })
+    }
+
+    fn write(mut self, contents: &[u8]) -> Result<OutputJson, Failure> {
+        self.is_of_no_use = false;
+        let written = { self.file.set_len(0) }
+            .and_then(|()| self.file.rewind())
+            .and_then(|()| self.file.write_all(contents));
+        let path = self.path.display().to_string();
+        written.map_err(|error| Failure::local(&format!("write {path}"), &error))?;
+        let bytes = contents.len() as u64;
+        Ok(OutputJson { path, bytes })
+    }
+}
+
+impl Drop for OutputFile<'_> {
+    fn drop(&mut self) {
+        if self.is_of_no_use {
+            fs::remove_file(self.path).ok();
+        }
+    }
 }
 
 fn unusable(path: &Path, what: &str, error: &io::Error) -> Failure {
     Failure::usage(format!("{}: cannot {what} it: {error}", path.display()))
-}
-
-fn write(path: &Path, mut file: File, contents: &[u8]) -> Result<OutputJson, Failure> {
-    let written = file
-        .set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| file.write_all(contents));
-    let shown: PathBuf = path.into();
-    let path = shown.display().to_string();
-    written.map_err(|error| Failure::local(&format!("write {path}"), &error))?;
-    let bytes = contents.len() as u64;
-    Ok(OutputJson { path, bytes })
 }

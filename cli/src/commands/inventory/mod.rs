@@ -1,33 +1,30 @@
-//! `inventory`: joins the flat and the structured inventory of a node by resource.
+//! `inventory`: the resources of a node.
 
 mod text;
 mod words;
 
 use std::collections::BTreeMap;
 
-use fabricbios_client::Node;
-use fabricbios_wire::{
-    BlockDev, CpuCap, Enforcement, FlatEntry, GpuInfo, InventoryExtension, InventoryForm,
-    NIC_LINK_UP, NicInfo, Reply, Request, ResourceId, ResourceInventory, ResourceType,
-};
+use fabricbios_client::{GpuSlots, Node, Resource, VirtualFunctions};
+use fabricbios_wire::{NIC_LINK_UP, ResourceType};
 use serde::Serialize;
 
 use crate::{failure::Failure, output::Output};
 
 #[derive(Serialize)]
-pub(super) struct InventoryJson {
+struct InventoryJson {
     node_id: String,
     epoch: u64,
     health: String,
-    pub(super) resources: Vec<ResourceJson>,
+    resources: Vec<ResourceJson>,
 }
 
 #[derive(Serialize)]
-pub(super) struct ResourceJson {
+struct ResourceJson {
     resource_id: String,
     resource_type: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) name: Option<String>,
+    name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     health: Option<String>,
     flags: Vec<String>,
@@ -52,9 +49,7 @@ pub(super) struct ResourceJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu: Option<GpuJson>,
     #[serde(skip)]
-    pub(super) id: ResourceId,
-    #[serde(skip)]
-    pub(super) kind: ResourceType,
+    kind: ResourceType,
 }
 
 /// The classes of a resource; none are supported if leases of its kind have no classes.
@@ -116,181 +111,72 @@ struct GpuSlotsJson {
     queue_slots: u16,
 }
 
-/// The fields of a resource that only the structured form has.
-#[derive(Default)]
-struct Details {
-    name: Option<String>,
-    health: Option<u32>,
-    fenced_part: Option<u64>,
-    pool: Option<BlockDev>,
-    cpu: Option<CpuCap>,
-    nic: Option<NicInfo>,
-    virtual_functions: Option<VirtualFunctionsJson>,
-    gpu: Option<GpuInfo>,
-    slots: Option<GpuSlotsJson>,
-    transports: Vec<&'static str>,
-    classes: Option<(u8, Vec<u8>)>,
-    enforcement: Vec<(u8, Enforcement)>,
-    class_available: Vec<(u8, u64)>,
-}
-
 pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
-    let json = ask(node)?;
+    let inventory = node.inventory()?;
+    let json = InventoryJson {
+        node_id: inventory.node_id.to_string(),
+        epoch: inventory.epoch.0,
+        health: inventory.health.to_string(),
+        resources: inventory.resources.iter().map(ResourceJson::from).collect(),
+    };
     output.print(&json, || text::inventory(&json))
 }
 
-/// All resources of the node.
-pub(super) fn ask(node: &Node) -> Result<InventoryJson, Failure> {
-    let entries = match node.call(Request::GetInventory(InventoryForm::Flat))? {
-        Reply::FlatInventory(entries) => entries,
-        other => return Err(node.unexpected("a flat inventory", &other).into()),
-    };
-    let structured = match node.call(Request::GetInventory(InventoryForm::Structured))? {
-        Reply::Inventory(inventory) => inventory,
-        other => return Err(node.unexpected("a structured inventory", &other).into()),
-    };
-    let mut details = details(&structured);
-    let resources = entries.iter().map(|entry| {
-        let known = details.0.remove(&entry.resource_id);
-        resource(entry, known.unwrap_or_default())
-    });
-    let resources = resources.collect();
-    Ok(InventoryJson {
-        node_id: structured.node_id.to_string(),
-        epoch: structured.epoch.0,
-        health: words::health(structured.health),
-        resources,
-    })
-}
-
-/// The details of each resource.
-#[derive(Default)]
-struct AllDetails(BTreeMap<ResourceId, Details>);
-
-impl AllDetails {
-    fn of(&mut self, id: ResourceId) -> &mut Details {
-        self.0.entry(id).or_default()
-    }
-
-    fn with_health(&mut self, id: ResourceId, health: u32) -> &mut Details {
-        let details = self.of(id);
-        details.health = Some(health);
-        details
+impl From<&Resource> for ResourceJson {
+    fn from(resource: &Resource) -> Self {
+        Self {
+            resource_id: resource.id.to_string(),
+            resource_type: resource.kind.to_string(),
+            flags: words::flags(resource),
+            classes: classes(resource),
+            name: resource.name.clone(),
+            health: resource.health.map(|health| health.to_string()),
+            capacity: resource.capacity,
+            available: resource.available,
+            fenced_part: resource.fenced_part,
+            block_bytes: resource.blocks.map(|pool| pool.block_size),
+            transports: { resource.transports.iter() }.map(|it| it.name()).collect(),
+            cpu: resource.cpu.map(|cpu| CpuJson {
+                threads: cpu.threads,
+                max_mhz: Some(cpu.max_mhz).filter(|mhz| *mhz != 0),
+                arch: words::arch(cpu.flags),
+            }),
+            nic: resource.nic.map(|nic| NicJson {
+                mtu: nic.mtu,
+                link_up: nic.flags & NIC_LINK_UP != 0,
+            }),
+            virtual_functions: { resource.virtual_functions }
+                .map(|VirtualFunctions { total, free }| VirtualFunctionsJson { total, free }),
+            gpu: resource.gpu.map(|gpu| GpuJson {
+                vram_bytes: Some(gpu.vram_bytes).filter(|bytes| *bytes != 0),
+                compute_units: Some(gpu.compute_units).filter(|units| *units != 0),
+                slots: resource.gpu_slots.map(GpuSlotsJson::from),
+            }),
+            kind: resource.kind,
+        }
     }
 }
 
-fn details(inventory: &ResourceInventory) -> AllDetails {
-    let mut all = AllDetails::default();
-    for arena in &inventory.mem_arenas {
-        all.with_health(arena.resource_id, arena.health);
-    }
-    for pool in &inventory.block_devs {
-        all.with_health(pool.resource_id, pool.health).pool = Some(*pool);
-    }
-    for cpu in &inventory.cpu_caps {
-        all.with_health(cpu.resource_id, cpu.health).cpu = Some(*cpu);
-    }
-    for nic in &inventory.nics {
-        all.with_health(nic.resource_id, nic.health).nic = Some(*nic);
-    }
-    for gpu in &inventory.gpus {
-        all.with_health(gpu.resource_id, gpu.health).gpu = Some(*gpu);
-    }
-    for extension in &inventory.extensions {
-        extend(&mut all, extension);
-    }
-    all
-}
-
-fn extend(all: &mut AllDetails, extension: &InventoryExtension) {
-    match extension {
-        InventoryExtension::Name(id, name) => all.of(*id).name = Some(name.clone()),
-        InventoryExtension::Transports(id, transports) => {
-            all.of(*id).transports = transports.iter().map(|it| it.name()).collect();
+impl From<GpuSlots> for GpuSlotsJson {
+    fn from(slots: GpuSlots) -> Self {
+        Self {
+            compute_slices: slots.compute_slices,
+            compute_slices_free: slots.compute_slices_free,
+            session_slots: slots.session_slots,
+            session_slots_free: slots.session_slots_free,
+            queue_slots: slots.queue_slots,
         }
-        InventoryExtension::Classes {
-            resource_id,
-            default,
-            supported,
-        } => all.of(*resource_id).classes = Some((*default, supported.clone())),
-        InventoryExtension::ClassEnforcement(id, classes) => {
-            all.of(*id).enforcement = classes.clone();
-        }
-        InventoryExtension::ClassAvailable(id, classes) => {
-            all.of(*id).class_available = classes.clone();
-        }
-        InventoryExtension::FencedPart(id, units) => all.of(*id).fenced_part = Some(*units),
-        InventoryExtension::VirtualFunctions {
-            resource_id,
-            total,
-            free,
-        } => {
-            let (total, free) = (*total, *free);
-            all.of(*resource_id).virtual_functions = Some(VirtualFunctionsJson { total, free });
-        }
-        InventoryExtension::GpuSlots {
-            resource_id,
-            compute_slices,
-            compute_slices_free,
-            session_slots,
-            session_slots_free,
-            queue_slots,
-        } => {
-            all.of(*resource_id).slots = Some(GpuSlotsJson {
-                compute_slices: *compute_slices,
-                compute_slices_free: *compute_slices_free,
-                session_slots: *session_slots,
-                session_slots_free: *session_slots_free,
-                queue_slots: *queue_slots,
-            });
-        }
-        // The flat form has it too.
-        InventoryExtension::Available(..) | InventoryExtension::HealthReason(..) => {}
     }
 }
 
-fn resource(entry: &FlatEntry, details: Details) -> ResourceJson {
-    let kind = entry.resource_type;
-    ResourceJson {
-        resource_id: entry.resource_id.to_string(),
-        resource_type: kind.to_string(),
-        flags: words::flags(entry, &details),
-        classes: classes(kind, &details),
-        name: details.name,
-        health: details.health.map(words::health),
-        capacity: entry.capacity,
-        available: entry.available,
-        fenced_part: details.fenced_part,
-        block_bytes: details.pool.map(|pool| pool.block_size),
-        transports: details.transports,
-        cpu: details.cpu.map(|cpu| CpuJson {
-            threads: cpu.threads,
-            max_mhz: Some(cpu.max_mhz).filter(|mhz| *mhz != 0),
-            arch: words::arch(cpu.flags),
-        }),
-        nic: details.nic.map(|nic| NicJson {
-            mtu: nic.mtu,
-            link_up: nic.flags & NIC_LINK_UP != 0,
-        }),
-        virtual_functions: details.virtual_functions,
-        gpu: details.gpu.map(|gpu| GpuJson {
-            vram_bytes: Some(gpu.vram_bytes).filter(|bytes| *bytes != 0),
-            compute_units: Some(gpu.compute_units).filter(|units| *units != 0),
-            slots: details.slots,
-        }),
-        id: entry.resource_id,
-        kind,
-    }
-}
-
-fn classes(kind: ResourceType, details: &Details) -> Option<ClassesJson> {
-    let word = |byte: u8| words::class(kind, byte);
-    let (default, supported) = details.classes.as_ref()?;
-    let enforcement = details.enforcement.iter();
-    let available = details.class_available.iter();
+fn classes(resource: &Resource) -> Option<ClassesJson> {
+    let word = |byte: u8| words::class(resource.kind, byte);
+    let classes = resource.classes.as_ref()?;
+    let enforcement = classes.enforcement.iter();
+    let available = classes.available.iter();
     Some(ClassesJson {
-        default: (!supported.is_empty()).then(|| word(*default)),
-        supported: supported.iter().copied().map(word).collect(),
+        default: (!classes.supported.is_empty()).then(|| word(classes.default)),
+        supported: classes.supported.iter().copied().map(word).collect(),
         enforcement: enforcement
             .map(|(class, it)| (word(*class), it.name()))
             .collect(),

@@ -1,11 +1,10 @@
-//! The words for flags, classes and health in an inventory.
+//! The words for flags and classes in an inventory.
 
+use fabricbios_client::Resource;
 use fabricbios_wire::{
-    BLOCK_REMOVABLE, BLOCK_RO, CpuIsolationClass, FlatEntry, GPU_CUDA, GPU_MIG, GPU_ROCM,
-    GpuExclusivityClass, NIC_SRIOV, ResourceType, cpu_flags, health, resource_flags,
+    BLOCK_REMOVABLE, BLOCK_RO, CpuIsolationClass, GPU_CUDA, GPU_MIG, GPU_ROCM, GpuExclusivityClass,
+    NIC_SRIOV, ResourceType, cpu_flags, resource_flags,
 };
-
-use super::Details;
 
 pub(super) fn arch(flags: u32) -> Option<&'static str> {
     match flags >> cpu_flags::ARCH_SHIFT & 0xff {
@@ -48,31 +47,22 @@ const GPU_FLAGS: [(u32, &str); 3] = [(GPU_CUDA, "cuda"), (GPU_ROCM, "rocm"), (GP
 const NIC_FLAGS: [(u32, &str); 1] = [(NIC_SRIOV, "sr-iov")];
 
 /// The names of the flags; unknown ones of the flat form are shown as a number.
-pub(super) fn flags(entry: &FlatEntry, details: &Details) -> Vec<String> {
+pub(super) fn flags(resource: &Resource) -> Vec<String> {
     let known = |bits: u32, names: &[(u32, &'static str)]| -> Vec<String> {
         let set = names.iter().filter(|(bit, _)| bits & bit != 0);
         set.map(|(_, name)| (*name).to_owned()).collect()
     };
-    let mut words = known(entry.flags.into(), &RESOURCE_FLAGS);
-    let rest = entry.flags & !(resource_flags::FENCED | resource_flags::DEGRADED);
+    let mut words = known(resource.flags.into(), &RESOURCE_FLAGS);
+    let rest = resource.flags & !(resource_flags::FENCED | resource_flags::DEGRADED);
     if rest != 0 {
         words.push(format!("unknown(0x{rest:04x})"));
     }
     words.extend(known(
-        details.pool.map_or(0, |pool| pool.flags),
+        resource.blocks.map_or(0, |pool| pool.flags),
         &BLOCK_FLAGS,
     ));
-    words.extend(known(details.cpu.map_or(0, |cpu| cpu.flags), &CPU_FLAGS));
-    words.extend(known(details.nic.map_or(0, |nic| nic.flags), &NIC_FLAGS));
-    words.extend(known(details.gpu.map_or(0, |gpu| gpu.flags), &GPU_FLAGS));
+    words.extend(known(resource.cpu.map_or(0, |cpu| cpu.flags), &CPU_FLAGS));
+    words.extend(known(resource.nic.map_or(0, |nic| nic.flags), &NIC_FLAGS));
+    words.extend(known(resource.gpu.map_or(0, |gpu| gpu.flags), &GPU_FLAGS));
     words
-}
-
-pub(super) fn health(health: u32) -> String {
-    match health {
-        health::OK => "ok".to_owned(),
-        health::DEGRADED => "degraded".to_owned(),
-        health::FENCED => "fenced".to_owned(),
-        other => format!("unknown(0x{other:x})"),
-    }
 }

@@ -1,0 +1,331 @@
+//! The inventory of a node: its resources, each with what the flat and the structured form say of it.
+
+use std::{collections::BTreeMap, fmt};
+
+use fabricbios_wire::{
+    BlockDev, CpuCap, Enforcement, Epoch, FlatEntry, GPU_CUDA, GPU_ROCM, GpuInfo, GpuVendor,
+    InventoryExtension, InventoryForm, MemArena, NicInfo, NodeId, Reply, Request, ResourceId,
+    ResourceInventory, ResourceType, Transport, health,
+};
+
+use crate::{Error, Node, runtime::wait};
+
+/// What a node has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Inventory {
+    /// The node.
+    pub node_id: NodeId,
+    /// Counts the starts of the daemon.
+    pub epoch: Epoch,
+    /// The worst health of the resources.
+    pub health: ResourceHealth,
+    /// In the order of the node.
+    pub resources: Vec<Resource>,
+}
+
+/// One resource. Amounts are in the unit of its kind ([`ResourceType::amount`]). What `None` and empty lists stand for the
+/// node did not tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Resource {
+    /// Its id, for [`crate::Builder::resource`].
+    pub id: ResourceId,
+    /// Its kind.
+    pub kind: ResourceType,
+    /// Its name, for people.
+    pub name: Option<String>,
+    /// Its health.
+    pub health: Option<ResourceHealth>,
+    /// [`fabricbios_wire::resource_flags`].
+    pub flags: u16,
+    /// All of it.
+    pub capacity: u64,
+    /// The amount that a lease could still get; 0 if the resource is not on offer.
+    pub available: u64,
+    /// The fenced amount, if only a part is fenced.
+    pub fenced_part: Option<u64>,
+    /// Transports of its leases.
+    pub transports: Vec<Transport>,
+    /// Classes of its leases.
+    pub classes: Option<Classes>,
+    /// A memory arena.
+    pub mem: Option<MemArena>,
+    /// A pool of blocks.
+    pub blocks: Option<BlockDev>,
+    /// CPU cores.
+    pub cpu: Option<CpuCap>,
+    /// A network interface.
+    pub nic: Option<NicInfo>,
+    /// The virtual functions of a network interface.
+    pub virtual_functions: Option<VirtualFunctions>,
+    /// A GPU, or a part of one.
+    pub gpu: Option<GpuInfo>,
+    /// The slots of a GPU.
+    pub gpu_slots: Option<GpuSlots>,
+}
+
+/// The health of a resource or node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResourceHealth {
+    /// Healthy.
+    Ok,
+    /// Usable, with a problem.
+    Degraded,
+    /// Not leased until an operator or the node has cleaned it.
+    Fenced,
+    /// A value of a newer node.
+    Unknown(u32),
+}
+
+/// The classes of a resource, as bytes: [`fabricbios_wire::CpuIsolationClass`] or [`fabricbios_wire::GpuExclusivityClass`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Classes {
+    /// The class of a request without one; of no meaning if none is supported.
+    pub default: u8,
+    /// Classes that can be asked for; none if leases of this kind have no classes.
+    pub supported: Vec<u8>,
+    /// Whether the node enforces each class.
+    pub enforcement: Vec<(u8, Enforcement)>,
+    /// The amount that a lease of each class could still get.
+    pub available: Vec<(u8, u64)>,
+}
+
+/// The virtual functions of a network interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtualFunctions {
+    /// All that can be leased.
+    pub total: u32,
+    /// Those that are free.
+    pub free: u32,
+}
+
+/// The slots of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuSlots {
+    /// The parts into which its computing power is divided.
+    pub compute_slices: u16,
+    /// Those that are free.
+    pub compute_slices_free: u16,
+    /// Leases, each with one session, that it can have at once.
+    pub session_slots: u16,
+    /// Those that are free.
+    pub session_slots_free: u16,
+    /// Streams that a session can have at once.
+    pub queue_slots: u16,
+}
+
+impl Node {
+    /// Asks for both forms of the inventory and joins them. A resource that only the structured form has is left out: it
+    /// appeared between the two requests.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn inventory_async(&self) -> Result<Inventory, Error> {
+        let ask = |form| self.call_async(Request::GetInventory(form));
+        let entries = match ask(InventoryForm::Flat).await? {
+            Reply::FlatInventory(entries) => entries,
+            other => return Err(self.unexpected("a flat inventory", &other)),
+        };
+        match ask(InventoryForm::Structured).await? {
+            Reply::Inventory(structured) => Ok(Inventory::join(&entries, &structured)),
+            other => Err(self.unexpected("a structured inventory", &other)),
+        }
+    }
+
+    /// Asks for the inventory, blocking; see [`Node::inventory_async`].
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn inventory(&self) -> Result<Inventory, Error> {
+        wait(self.inventory_async())
+    }
+}
+
+impl Inventory {
+    fn join(entries: &[FlatEntry], structured: &ResourceInventory) -> Self {
+        let mut resources: BTreeMap<ResourceId, Resource> = entries
+            .iter()
+            .map(|entry| (entry.resource_id, entry.into()))
+            .collect();
+        let mut of = |id: ResourceId, set: &dyn Fn(&mut Resource)| {
+            if let Some(resource) = resources.get_mut(&id) {
+                set(resource);
+            }
+        };
+        let health = |it: u32| Some(ResourceHealth::from(it));
+        for it in &structured.mem_arenas {
+            of(it.resource_id, &|to| {
+                (to.health, to.mem) = (health(it.health), Some(*it));
+            });
+        }
+        for it in &structured.block_devs {
+            of(it.resource_id, &|to| {
+                (to.health, to.blocks) = (health(it.health), Some(*it));
+            });
+        }
+        for it in &structured.cpu_caps {
+            of(it.resource_id, &|to| {
+                (to.health, to.cpu) = (health(it.health), Some(*it));
+            });
+        }
+        for it in &structured.nics {
+            of(it.resource_id, &|to| {
+                (to.health, to.nic) = (health(it.health), Some(*it));
+            });
+        }
+        for it in &structured.gpus {
+            of(it.resource_id, &|to| {
+                (to.health, to.gpu) = (health(it.health), Some(*it));
+            });
+        }
+        for extension in &structured.extensions {
+            of(resource_of(extension), &|to| to.extend(extension));
+        }
+        Self {
+            node_id: structured.node_id,
+            epoch: structured.epoch,
+            health: structured.health.into(),
+            resources: { entries.iter() }
+                .filter_map(|entry| resources.remove(&entry.resource_id))
+                .collect(),
+        }
+    }
+}
+
+fn resource_of(extension: &InventoryExtension) -> ResourceId {
+    match extension {
+        InventoryExtension::Name(id, _)
+        | InventoryExtension::Available(id, _)
+        | InventoryExtension::Transports(id, _)
+        | InventoryExtension::FencedPart(id, _)
+        | InventoryExtension::ClassEnforcement(id, _)
+        | InventoryExtension::ClassAvailable(id, _)
+        | InventoryExtension::Classes {
+            resource_id: id, ..
+        }
+        | InventoryExtension::VirtualFunctions {
+            resource_id: id, ..
+        }
+        | InventoryExtension::GpuSlots {
+            resource_id: id, ..
+        } => *id,
+    }
+}
+
+impl From<&FlatEntry> for Resource {
+    fn from(entry: &FlatEntry) -> Self {
+        Self {
+            id: entry.resource_id,
+            kind: entry.resource_type,
+            name: None,
+            health: None,
+            flags: entry.flags,
+            capacity: entry.capacity,
+            available: entry.available,
+            fenced_part: None,
+            transports: Vec::new(),
+            classes: None,
+            mem: None,
+            blocks: None,
+            cpu: None,
+            nic: None,
+            virtual_functions: None,
+            gpu: None,
+            gpu_slots: None,
+        }
+    }
+}
+
+impl Resource {
+    /// The vendor of a GPU.
+    pub fn vendor(&self) -> Option<GpuVendor> {
+        match self.gpu?.flags {
+            flags if flags & GPU_CUDA != 0 => Some(GpuVendor::Nvidia),
+            flags if flags & GPU_ROCM != 0 => Some(GpuVendor::Amd),
+            _ => None,
+        }
+    }
+
+    /// The amount that a lease of this class could still get, by its byte; `None`: of the default class.
+    pub fn available_of(&self, class: Option<u8>) -> u64 {
+        let amounts = self.classes.as_ref().map_or(&[][..], |it| &it.available);
+        let amount = amounts.iter().find(|(of, _)| Some(*of) == class);
+        amount.map_or(self.available, |(_, units)| *units)
+    }
+
+    fn extend(&mut self, extension: &InventoryExtension) {
+        let classes = |it: &mut Self| it.classes.take().unwrap_or_default();
+        match extension {
+            InventoryExtension::Name(_, name) => self.name = Some(name.clone()),
+            InventoryExtension::Transports(_, transports) => self.transports.clone_from(transports),
+            InventoryExtension::FencedPart(_, units) => self.fenced_part = Some(*units),
+            InventoryExtension::Classes {
+                default, supported, ..
+            } => {
+                self.classes = Some(Classes {
+                    default: *default,
+                    supported: supported.clone(),
+                    ..classes(self)
+                });
+            }
+            InventoryExtension::ClassEnforcement(_, enforcement) => {
+                self.classes = Some(Classes {
+                    enforcement: enforcement.clone(),
+                    ..classes(self)
+                });
+            }
+            InventoryExtension::ClassAvailable(_, available) => {
+                self.classes = Some(Classes {
+                    available: available.clone(),
+                    ..classes(self)
+                });
+            }
+            InventoryExtension::VirtualFunctions { total, free, .. } => {
+                let (total, free) = (*total, *free);
+                self.virtual_functions = Some(VirtualFunctions { total, free });
+            }
+            InventoryExtension::GpuSlots {
+                resource_id: _,
+                compute_slices,
+                compute_slices_free,
+                session_slots,
+                session_slots_free,
+                queue_slots,
+            } => {
+                self.gpu_slots = Some(GpuSlots {
+                    compute_slices: *compute_slices,
+                    compute_slices_free: *compute_slices_free,
+                    session_slots: *session_slots,
+                    session_slots_free: *session_slots_free,
+                    queue_slots: *queue_slots,
+                });
+            }
+            // The flat form has it too.
+            InventoryExtension::Available(..) => {}
+        }
+    }
+}
+
+impl From<u32> for ResourceHealth {
+    fn from(told: u32) -> Self {
+        match told {
+            health::OK => Self::Ok,
+            health::DEGRADED => Self::Degraded,
+            health::FENCED => Self::Fenced,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl fmt::Display for ResourceHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ok => f.write_str("ok"),
+            Self::Degraded => f.write_str("degraded"),
+            Self::Fenced => f.write_str("fenced"),
+            Self::Unknown(other) => write!(f, "unknown(0x{other:x})"),
+        }
+    }
+}
