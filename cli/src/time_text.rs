@@ -1,5 +1,7 @@
 //! Times for people.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// `2026-11-20T23:09:07Z`, and the last second of the year 9999 for all later times.
@@ -11,6 +13,12 @@ pub(crate) fn utc(unix_ms: u64) -> String {
     at.ok()
         .and_then(|at| at.format(&Rfc3339).ok())
         .unwrap_or_default()
+}
+
+/// The wall clock of this machine.
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// `59 s`, `2 min 5 s`, `3 h 0 min`.

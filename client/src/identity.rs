@@ -75,6 +75,20 @@ impl Identity {
         }
     }
 
+    /// The end of the validity of the certificate, in seconds of Unix time.
+    ///
+    /// # Errors
+    /// The certificate cannot be read.
+    pub fn expires_at_unix_secs(&self) -> Result<u64, Error> {
+        let der = self.0.chain.first().map_or(&[][..], |it| it);
+        let parsed = x509_parser::parse_x509_certificate(der);
+        let (_, certificate) =
+            parsed.map_err(|error| problem(self.path(), format!("its certificate: {error}")))?;
+        let at = certificate.validity().not_after.timestamp();
+        // Validity before 1970 is over.
+        Ok(u64::try_from(at).unwrap_or_default())
+    }
+
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.0.path

@@ -63,8 +63,11 @@ pub(crate) enum Lease {
     /// Give a lease back
     Free {
         /// Which lease
-        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
-        id: LeaseId,
+        #[arg(value_name = "LEASE", value_parser = values::lease_id, required_unless_present = "all")]
+        id: Option<LeaseId>,
+        /// All of yours
+        #[arg(long, conflicts_with = "id")]
+        all: bool,
     },
     /// Your leases; an operator's: everybody's
     List {
@@ -75,8 +78,11 @@ pub(crate) enum Lease {
     /// Take a lease back from its holder (operator)
     Revoke {
         /// Which lease
-        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
-        id: LeaseId,
+        #[arg(value_name = "LEASE", value_parser = values::lease_id, required_unless_present = "tenant")]
+        id: Option<LeaseId>,
+        /// All leases of this tenant
+        #[arg(long, value_name = "NAME", value_parser = values::tenant, conflicts_with = "id")]
+        tenant: Option<String>,
     },
     /// Print each change of a lease until it ends
     Watch {

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use fabricbios_client::Node;
+use fabricbios_client::{Identity, Node};
 use fabricbios_wire::{IssueRequest, NodeIdentity, Reply, Request, Role};
 use rcgen::{CertificateParams, KeyPair};
 use serde::Serialize;
@@ -17,13 +17,20 @@ use crate::{
     args,
     failure::Failure,
     output::{Output, one_line, table},
+    time_text,
 };
 
 const DAY_SECS: u32 = 86_400;
 
-pub(super) fn run(node: &Node, command: args::Identity, output: Output) -> Result<(), Failure> {
+/// `identity`: that of the caller.
+pub(super) fn run(
+    node: &Node,
+    identity: &Path,
+    command: args::Identity,
+    output: Output,
+) -> Result<(), Failure> {
     match command {
-        args::Identity::Show => show(node, output),
+        args::Identity::Show => show(node, identity, output),
         args::Identity::Issue {
             tenant,
             role,
@@ -43,14 +50,21 @@ struct ShownJson {
     endpoint: String,
     tenant: String,
     role: &'static str,
+    expires_at_unix_ms: u64,
     version: String,
 }
 
-fn show(node: &Node, output: Output) -> Result<(), Failure> {
-    let identity = match node.call(Request::GetIdentity)? {
-        Reply::Identity(identity) => identity,
-        other => return Err(node.unexpected("an identity", &other).into()),
-    };
+/// The node and the caller, as the node sees both.
+pub(super) fn ask(node: &Node) -> Result<NodeIdentity, Failure> {
+    match node.call(Request::GetIdentity)? {
+        Reply::Identity(identity) => Ok(identity),
+        other => Err(node.unexpected("an identity", &other).into()),
+    }
+}
+
+fn show(node: &Node, identity: &Path, output: Output) -> Result<(), Failure> {
+    let expires_at = Identity::load(identity)?.expires_at_unix_secs()?;
+    let identity = ask(node)?;
     let NodeIdentity {
         node_id,
         epoch,
@@ -65,12 +79,14 @@ fn show(node: &Node, output: Output) -> Result<(), Failure> {
         endpoint: endpoint.to_string(),
         tenant,
         role: role.name(),
+        expires_at_unix_ms: expires_at.saturating_mul(1_000),
         version: one_line(&version),
     };
     output.print(&json, || {
         let row = |what: &str, value: &dyn ToString| vec![what.to_owned(), value.to_string()];
         table(&[
             row("you", &format!("{} ({})", json.tenant, json.role)),
+            row("valid until", &time_text::utc(json.expires_at_unix_ms)),
             row("node", &json.node_id),
             row("endpoint", &json.endpoint),
             row("version", &json.version),

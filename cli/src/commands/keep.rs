@@ -3,7 +3,7 @@
 use std::{
     sync::mpsc::{self, Sender},
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use fabricbios_client::{Error, Node, Renewals};
@@ -58,7 +58,7 @@ pub(super) fn run(
     });
     for event in happened {
         match event {
-            Event::Renewed(info, due_in) => tell(&info, Some(now_ms()), due_in, output)?,
+            Event::Renewed(info, due_in) => tell(&info, Some(time_text::now_ms()), due_in, output)?,
             Event::Signal => break,
             Event::Lost(lease, error) => {
                 let failure = named(lease, error);
@@ -114,9 +114,4 @@ fn tell(
             json.lease_id
         )
     })
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }

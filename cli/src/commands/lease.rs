@@ -6,7 +6,7 @@ use fabricbios_wire::{
 };
 use serde::Serialize;
 
-use super::{alloc, keep, local, watch};
+use super::{alloc, bulk, keep, local, watch};
 use crate::{
     args::Lease,
     failure::{Exit, Failure},
@@ -20,8 +20,14 @@ pub(super) fn run(node: &Node, command: Lease, output: Output) -> Result<(), Fai
         Lease::Alloc(what) => return alloc::run(node, what, output),
         Lease::Rotate { id, overlap_ms } => return rotate(node, id, overlap_ms, output),
         Lease::List { all } => return list(node, all, output),
-        Lease::Revoke { id } => return revoke(node, id, output),
-        Lease::Free { id } => return free(node, id, output),
+        Lease::Revoke { id, tenant } => {
+            return match (id, tenant) {
+                (Some(id), _) => revoke(node, id, output),
+                (None, tenant) => bulk::revoke(node, &tenant.unwrap_or_default(), output),
+            };
+        }
+        Lease::Free { id: Some(id), .. } => return free(node, id, output),
+        Lease::Free { id: None, .. } => return bulk::free(node, output),
         Lease::Enter(what) => return local::enter(what, output),
         Lease::Keep { ids, secs } => return keep::run(node, &ids, secs.unwrap_or(0), output),
         Lease::Watch { id, poll_ms } => return watch::run(node, id, poll_ms, output),
@@ -73,7 +79,7 @@ fn free(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure> {
     }
 }
 
-fn fenced(lease_id: LeaseId) -> Failure {
+pub(super) fn fenced(lease_id: LeaseId) -> Failure {
     let message = format!(
         "lease {lease_id} ended and something of it could not be cleaned; see `fabricctl fence list`"
     );
@@ -132,7 +138,7 @@ fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {
     })
 }
 
-fn all_pages(node: &Node, ended: bool) -> Result<Vec<LeaseInfo>, Failure> {
+pub(super) fn all_pages(node: &Node, ended: bool) -> Result<Vec<LeaseInfo>, Failure> {
     let (mut leases, mut after) = (Vec::new(), LeaseId(0));
     loop {
         let page = match node.call(Request::LeaseList { after, ended })? {

@@ -3,6 +3,7 @@
 mod alloc;
 mod block;
 mod block_device;
+mod bulk;
 mod fence;
 mod gpu;
 mod identity;
@@ -131,7 +132,7 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         // Were handled before.
         Command::Run(_) | Command::RunWatch(_) => Ok(()),
         Command::Fence(command) => fence::run(node, command, output),
-        Command::Identity(command) => identity::run(node, command, output),
+        Command::Identity(command) => identity::run(node, identity, command, output),
     }
 }
 

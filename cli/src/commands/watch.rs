@@ -5,8 +5,9 @@ use std::{thread, time::Duration};
 use fabricbios_client::{Error, Node};
 use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase, Request};
 
-use super::alloc;
-use crate::{failure::Failure, output::Output};
+use serde::Serialize;
+
+use crate::{failure::Failure, lease_json::LeaseJson, lease_text, output::Output, time_text};
 
 /// The node is asked this long after a deadline, when the change is visible.
 const AFTER_DEADLINE: Duration = Duration::from_millis(5);
@@ -29,7 +30,7 @@ pub(super) fn run(
         let pause = time_to_next(&info, poll);
         let over = is_over(info.phase);
         if shown.as_ref().map(without_clock) != Some(without_clock(&info)) {
-            alloc::show(&info, output)?;
+            show(&info, output)?;
             shown = Some(info);
         }
         if over {
@@ -37,6 +38,25 @@ pub(super) fn run(
         }
         thread::sleep(pause);
     }
+}
+
+/// A lease as it is seen to be.
+#[derive(Serialize)]
+struct SeenJson<'a> {
+    seen_at_unix_ms: u64,
+    #[serde(flatten)]
+    lease: LeaseJson<'a>,
+}
+
+fn show(info: &LeaseInfo, output: Output) -> Result<(), Failure> {
+    let json = SeenJson {
+        seen_at_unix_ms: time_text::now_ms(),
+        lease: info.into(),
+    };
+    output.print(&json, || {
+        let at = time_text::utc(json.seen_at_unix_ms);
+        format!("at {at}\n{}", lease_text::full(info))
+    })
 }
 
 fn is_gone(error: &Error) -> bool {

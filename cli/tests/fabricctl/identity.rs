@@ -1,6 +1,10 @@
 //! Identities: files, keys, and being somebody.
 
-use std::{fs, os::unix::fs::PermissionsExt, time::SystemTime};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use fabricbios_wire::{
     Endpoint, Epoch, LeaseError, NodeId, NodeIdentity, RefusalClass, Reply, Request, Role,
@@ -115,6 +119,10 @@ fn an_issued_identity_is_private_works_and_overwrites_nothing() {
         (&shown["tenant"], &shown["role"]),
         (&json!("blue"), &json!("tenant"))
     );
+    let expires_at_ms = shown["expires_at_unix_ms"].as_u64().unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let days = Duration::from_millis(expires_at_ms).abs_diff(now).as_secs() / 86_400;
+    assert!((2..=3).contains(&days), "{shown}");
 }
 
 #[test]

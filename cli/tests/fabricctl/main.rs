@@ -9,6 +9,7 @@ mod ask;
 mod attach;
 mod block;
 mod blocks;
+mod bulk;
 #[path = "../../../client/tests/common/mod.rs"]
 mod common;
 mod ended;

@@ -140,6 +140,20 @@ fn ranges_and_values_that_make_no_sense_are_told() {
 }
 
 #[test]
+fn a_transport_that_the_lease_does_not_have_is_refused_for_nothing_too() {
+    let memory = Memory::start();
+    let node = memory.node();
+    let (status, object) = failure(&piped(mem(&node, "write", "--road rdma"), b""));
+    let message = object["message"].as_str().unwrap();
+    assert!(
+        status == 2 && message.contains("not reached over rdma"),
+        "{object}"
+    );
+    let written = piped(mem(&node, "write", "--road udp"), b"");
+    assert_eq!(written.status.code(), Some(0), "{written:?}");
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_is_no_error_to_speak_of() {
     let memory = Memory::start();
     let node = memory.node();

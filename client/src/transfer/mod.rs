@@ -139,7 +139,11 @@ impl Shared {
         self.check_not_lost()?;
         self.check_range(job.offset(), job.length())?;
         if job.length() == 0 {
-            return Ok(());
+            // A transport that the lease does not have is no transport for nothing either.
+            return match self.transfers().transport {
+                Some(_) => transport::candidates(self).map(drop),
+                None => Ok(()),
+            };
         }
         let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         self.close_unsuitable(&mut channel)?;

@@ -166,3 +166,14 @@ fn keys_are_not_printed() {
         "{printed}"
     );
 }
+
+#[test]
+fn an_identity_tells_when_it_expires() {
+    let node = FakeNode::start(obliging());
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let late = Identity::load(node.expired_identity()).unwrap();
+    let late = late.expires_at_unix_secs().unwrap();
+    assert!((now - 90_000..now).contains(&late), "{late}");
+    assert!(admin(&node).expires_at_unix_secs().unwrap() > now);
+}

@@ -1,0 +1,92 @@
+//! `lease free --all`, `lease revoke --tenant`: ends many leases, one after the other.
+
+use fabricbios_client::{Error, Node};
+use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase, Reply, Request, RevokeOutcome};
+use serde::Serialize;
+
+use super::{identity, lease};
+use crate::{failure::Failure, output::Output};
+
+#[derive(Serialize)]
+struct EndedJson {
+    leases: Vec<OneJson>,
+}
+
+#[derive(Serialize)]
+struct OneJson {
+    lease_id: String,
+    state: &'static str,
+}
+
+/// Frees the leases of the caller; an operator is told those of all tenants.
+pub(super) fn free(node: &Node, output: Output) -> Result<(), Failure> {
+    let tenant = identity::ask(node)?.tenant;
+    let is_own = |info: &LeaseInfo| info.tenant.as_ref().is_none_or(|of| *of == tenant);
+    end_all(node, is_own, output, |id| {
+        Ok(node.lease(Request::LeaseFree(id))?.phase)
+    })
+}
+
+/// Revokes all leases of a tenant.
+pub(super) fn revoke(node: &Node, tenant: &str, output: Output) -> Result<(), Failure> {
+    let is_its = |info: &LeaseInfo| info.tenant.as_deref() == Some(tenant);
+    end_all(node, is_its, output, |id| {
+        match node.call(Request::LeaseRevoke(id))? {
+            Reply::Revoked(RevokeOutcome::Fenced) => Ok(LeasePhase::Fenced),
+            // What ended by itself meanwhile is no lease of the tenant any more.
+            Reply::Revoked(RevokeOutcome::TornDown | RevokeOutcome::NotFound) => {
+                Ok(LeasePhase::Revoked)
+            }
+            other => Err(node.unexpected("a revocation", &other)),
+        }
+    })
+}
+
+/// Whether a lease ended by itself meanwhile.
+fn has_ended(error: &Error) -> bool {
+    use LeaseError::{Expired, NotFound, Revoked};
+    let code = error.refusal().map(|refusal| refusal.error);
+    matches!(code, Some(Expired | NotFound | Revoked))
+}
+
+/// Ends each lease that `is_one` accepts. A failure does not spare the others; the last one is returned.
+fn end_all(
+    node: &Node,
+    is_one: impl Fn(&LeaseInfo) -> bool,
+    output: Output,
+    end: impl Fn(LeaseId) -> Result<LeasePhase, Error>,
+) -> Result<(), Failure> {
+    let (mut leases, mut last) = (Vec::new(), None);
+    let mut fail = |failure: Failure| {
+        if let Some(before) = last.replace(failure) {
+            before.report(output);
+        }
+    };
+    for info in lease::all_pages(node, false)?.into_iter().filter(is_one) {
+        let id = info.lease_id;
+        let phase = match end(id) {
+            Ok(phase) => phase,
+            Err(error) if has_ended(&error) => continue,
+            Err(error) => {
+                fail(Failure::from(error).at(&format!("lease {id}")));
+                continue;
+            }
+        };
+        if phase == LeasePhase::Fenced {
+            fail(lease::fenced(id));
+        }
+        leases.push(OneJson {
+            lease_id: id.to_string(),
+            state: phase.name(),
+        });
+    }
+    let json = EndedJson { leases };
+    output.print(&json, || match &json.leases[..] {
+        [] => "no leases".to_owned(),
+        ended => ended
+            .iter()
+            .map(|it| format!("lease {} is {}\n", it.lease_id, it.state))
+            .collect(),
+    })?;
+    last.map_or(Ok(()), Err)
+}
