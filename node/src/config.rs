@@ -255,9 +255,10 @@ pub struct Settings {
     pub macvlan_parent: Vec<MacvlanParent>,
 
     /// Network card whose virtual functions (SR-IOV) are offered for lease: all that it can have, or N of them with
-    /// IFNAME=N. They are made at the start, unless there are some already [default: none].
+    /// IFNAME=N. They are made at the start, unless there are some already. Each card is a resource of its own [repeatable;
+    /// default: none].
     #[arg(long, value_name = "IFNAME[=N]")]
-    pub sriov_pf: Option<SriovPf>,
+    pub sriov_pf: Vec<SriovPf>,
 
     /// The VLANs that TENANT may have: numbers and ranges such as 0,100-199, where 0 is the untagged network. What is not
     /// listed is refused; two tenants share a VLAN if it is listed for both [repeatable: several tenants; default: no

@@ -68,7 +68,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         ..
     } = *opening;
     let records = records(&node_id);
-    if settings.macvlan_parent.is_empty() && settings.sriov_pf.is_none() && !records.exists() {
+    if settings.macvlan_parent.is_empty() && settings.sriov_pf.is_empty() && !records.exists() {
         tracing::info!(
             "no network functions are offered for lease; --macvlan-parent IFNAME or --sriov-pf IFNAME offers some"
         );
@@ -132,11 +132,11 @@ pub(crate) fn interfaces(settings: &Settings) -> Vec<String> {
 pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
     let settings = checking.settings;
     let records = records(&checking.node_id);
-    let is_offered = !settings.macvlan_parent.is_empty() || settings.sriov_pf.is_some();
+    let is_offered = !settings.macvlan_parent.is_empty() || !settings.sriov_pf.is_empty();
     if !is_offered || found.lacks_if(check_names(settings, &records)).is_none() {
         return;
     }
-    if let Some(card) = &settings.sriov_pf {
+    for card in &settings.sriov_pf {
         let device = format!("{}/device", card.interface);
         let functions = Tree::new("/sys/class/net").read(format!("{device}/sriov_totalvfs"));
         if functions.is_ok_and(|it| it.trim() != "0") {

@@ -37,6 +37,12 @@ pub(super) fn check(settings: &Settings) -> Result<(), String> {
             settings.named("block-pool")
         ));
     }
+    if has_double(settings.sriov_pf.iter().map(|it| &it.interface)) {
+        return twice("sriov-pf", "interface");
+    }
+    if has_double(settings.macvlan_parent.iter().map(|it| &it.interface)) {
+        return twice("macvlan-parent", "interface");
+    }
     if has_double(settings.advertise_vendor.iter().map(|it| &it.name)) {
         return twice("advertise-vendor", "resource");
     }
@@ -90,7 +96,7 @@ fn without_effect(settings: &Settings) -> Result<(), String> {
         ("net-mac", !it.net_mac.is_empty()),
         ("net-per-tenant-max", it.net_per_tenant_max.is_some()),
     ];
-    let has_functions = !it.macvlan_parent.is_empty() || it.sriov_pf.is_some();
+    let has_functions = !it.macvlan_parent.is_empty() || !it.sriov_pf.is_empty();
     let devices: &[(&str, bool)] = &[("cdi-dir", it.cdi_dir.is_some())];
     let datagrams: &[(&str, bool)] = &[("fbmu-ops-max", it.fbmu_ops_max.is_some())];
     let users: &[(&str, bool)] = &[("tenant-uid", !it.tenant_uid.is_empty())];
@@ -118,7 +124,7 @@ fn without_effect(settings: &Settings) -> Result<(), String> {
         ),
         (
             devices,
-            it.gpus.is_some() || it.sriov_pf.is_some(),
+            it.gpus.is_some() || !it.sriov_pf.is_empty(),
             "--gpus LIST or --sriov-pf IFNAME",
             "no lease has a device for a container",
         ),

@@ -125,13 +125,7 @@ impl Entry<'_> {
                     |value: &Spanned<DeValue<'_>>| self.word(argument, value.get_ref(), command);
                 values.iter().map(read).collect()
             }
-            (ArgAction::Append, value) => {
-                self.word(argument, value, command)?;
-                Err(wrong(&format!(
-                    "a list is expected: {name} = [{}]",
-                    shown(value)
-                )))
-            }
+            // One value of a list may stand alone.
             (_, value) => Ok(vec![self.word(argument, value, command)?]),
         }
     }

@@ -39,6 +39,11 @@ fn flags_win_over_the_file() {
     assert_eq!(got.block_pool, [Path::new("/c")]);
     let got = from_file("auto-detect = false\nblock-pool = [\"/a\", \"/b\"]", &[]).unwrap();
     assert!(!got.auto_detect);
+    let one = from_file("sriov-pf = \"eth1=8\"", &[]).unwrap().sriov_pf;
+    assert_eq!(one, ["eth1=8".parse().unwrap()]);
+    let two = from_file("sriov-pf = [\"eth1=8\", \"eth2\"]", &[]).unwrap();
+    let flags = settings(&["--sriov-pf", "eth1=8", "--sriov-pf", "eth2"]);
+    assert_eq!(two.sriov_pf, flags.sriov_pf);
     assert_eq!(got.block_pool, [Path::new("/a"), Path::new("/b")]);
 }
 
@@ -97,7 +102,6 @@ fn values_of_the_wrong_form_are_refused_with_the_right_one() {
     for (text, word) in [
         ("auto-detect = \"yes\"", "true or false"),
         ("auto-detect = 1", "true or false"),
-        ("block-pool = \"/a\"", "block-pool = [\"/a\"]"),
         ("block-pool = [1]", "text in quotes"),
         ("block-pool = [[\"/a\"]]", "text in quotes"),
         ("state-dir = 5", "text in quotes"),
@@ -265,6 +269,14 @@ fn settings_that_make_no_sense_together_are_refused() {
             "--mem-per-tenant-max without --mem-bytes",
         ),
         (&["--cdi-dir", "/run/cdi"], "--cdi-dir without --gpus"),
+        (
+            &["--sriov-pf", "eth0", "--sriov-pf", "eth0=4"],
+            "--sriov-pf names the same interface twice",
+        ),
+        (
+            &["--macvlan-parent", "eth0", "--macvlan-parent", "eth0=9"],
+            "--macvlan-parent names the same interface twice",
+        ),
         (
             &["--fbmu-ops-max", "9"],
             "--fbmu-ops-max without --mem-bytes",

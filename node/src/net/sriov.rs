@@ -53,46 +53,52 @@ impl FromStr for SriovPf {
     }
 }
 
-/// Opens what `--sriov-pf` asks for.
+/// Opens what `--sriov-pf` asks for: each card is a resource of its own.
 ///
 /// # Errors
-/// The card has no virtual functions to lease, or others can write to the directory for container engines.
+/// A card has no virtual functions to lease, or others can write to the directory for container engines.
 pub(super) fn open(
     opening: &Opening<'_>,
     netlink: &Arc<Netlink>,
-) -> anyhow::Result<Option<Interface>> {
+) -> anyhow::Result<Vec<Interface>> {
     let Opening {
         settings,
         node_id,
-        watchdog,
         supervisor,
         ..
     } = *opening;
     let records = records(&node_id);
     let end = VfEnd::new(&places(&records), supervisor.clone(), None);
-    let Some(SriovPf { interface, count }) = settings.sriov_pf.clone() else {
-        end.end_unoffered(None).context(END)?;
-        return Ok(None);
-    };
-    let cdi = cdi::directory(settings)?;
-    let card = Card::open(CardConfig {
-        interface,
-        count,
-        places: places(&records),
-        cdi: cdi.to_string_lossy().into_owned(),
-        hook: own_program()?,
-        supervisor: supervisor.clone(),
-        links: netlink.clone(),
-    });
-    let card = match card {
-        Err(error) if end.all_are_gone()? => {
-            tracing::error!(%error, "--sriov-pf: the card of an earlier run's leases is gone: the node starts without it");
-            end.end_unoffered(None).context(END)?;
-            return Ok(None);
+    let (mut cards, mut failed) = (Vec::new(), Vec::new());
+    for SriovPf { interface, count } in &settings.sriov_pf {
+        let card = Card::open(CardConfig {
+            interface: interface.clone(),
+            count: *count,
+            places: places(&records),
+            cdi: cdi::directory(settings)?.to_string_lossy().into_owned(),
+            hook: own_program()?,
+            supervisor: supervisor.clone(),
+            links: netlink.clone(),
+        });
+        match card {
+            Ok(card) => cards.push(Arc::new(card)),
+            Err(error) => failed.push((interface, error)),
         }
-        card => Arc::new(card.map_err(|error| anyhow!("--sriov-pf: {error}"))?),
-    };
-    end.end_unoffered(Some(card.function())).context(END)?;
+    }
+    let offered: Vec<_> = cards.iter().map(|card| card.function()).collect();
+    for (interface, error) in failed {
+        if !end.all_are_gone(&offered)? {
+            return Err(anyhow!("--sriov-pf {interface}: {error}"));
+        }
+        tracing::error!(interface, %error, "--sriov-pf: the card of an earlier run's leases is gone: the node starts without it");
+    }
+    end.end_unoffered(&offered).context(END)?;
+    let interfaces = cards.into_iter().map(|card| interface(opening, card));
+    Ok(interfaces.collect())
+}
+
+/// An open card on offer.
+fn interface(opening: &Opening<'_>, card: Arc<Card>) -> Interface {
     tracing::info!(
         card = card.name(),
         functions = card.count(),
@@ -100,19 +106,24 @@ pub(super) fn open(
         rate_bps = card.rate_bps(),
         "virtual functions are leased"
     );
-    let offer = card.offer(resource_id(&node_id, ResourceType::Net, card.name()));
+    let offer = card.offer(resource_id(
+        &opening.node_id,
+        ResourceType::Net,
+        card.name(),
+    ));
     if let Some(why) = &offer.needs_vlan {
         tracing::warn!(card = card.name(), "untagged leases are refused: {why}");
     }
-    let path = Arc::new(VfPath::new(card.clone(), watchdog.guard(ResourceType::Net)));
-    Ok(Some(Interface {
+    let guard = opening.watchdog.guard(ResourceType::Net);
+    let path = Arc::new(VfPath::new(card.clone(), guard));
+    Interface {
         name: card.name().to_owned(),
         offer,
         functions: Some(card.count()),
         store: Arc::new(VfStore::new(card)),
         path: path.clone(),
         local: path,
-    }))
+    }
 }
 
 #[cfg(test)]

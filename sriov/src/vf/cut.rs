@@ -271,12 +271,14 @@ impl VfEnd {
         Self(Cutter::new(places, supervisor, others))
     }
 
-    /// Whether an earlier run has left leases, and the machine has none of their functions any more: their card is gone.
+    /// Whether an earlier run has left leases on other cards than those on offer, and the machine has none of their
+    /// functions any more: their cards are gone.
     ///
     /// # Errors
     /// The records or the functions cannot be read.
-    pub fn all_are_gone(&self) -> Result<bool, StepError> {
-        let left = self.0.records.readable()?;
+    pub fn all_are_gone(&self, offered: &[PciFunction]) -> Result<bool, StepError> {
+        let mut left = self.0.records.readable()?;
+        left.retain(|(_, record)| !offered.contains(&record.card));
         for (_, record) in &left {
             if !self.0.pci().is_gone(record.function)? {
                 return Ok(false);
@@ -290,9 +292,9 @@ impl VfEnd {
     ///
     /// # Errors
     /// The records cannot be read, or a lease cannot be ended.
-    pub fn end_unoffered(&self, offered: Option<PciFunction>) -> Result<(), StepError> {
+    pub fn end_unoffered(&self, offered: &[PciFunction]) -> Result<(), StepError> {
         for (lease, record) in self.0.records.readable()? {
-            if offered == Some(record.card) {
+            if offered.contains(&record.card) {
                 continue;
             }
             tracing::warn!(lease_id = %lease, card = %record.card, "ending a lease of a virtual function of a card that is not on offer any more");

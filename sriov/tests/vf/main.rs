@@ -539,9 +539,10 @@ fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
     let world = World::here();
     world.bind(1, plain());
     let end = world.watchdog();
-    end.end_unoffered(Some(function(CARD))).unwrap();
+    end.end_unoffered(&[function(FUNCTIONS[1]), function(CARD)])
+        .unwrap();
     assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
-    end.end_unoffered(Some(function(FUNCTIONS[1]))).unwrap();
+    end.end_unoffered(&[function(FUNCTIONS[1])]).unwrap();
     assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
     // The card is offered again.
     let World {
@@ -576,12 +577,15 @@ fn a_start_while_the_link_is_down_keeps_leases_and_rate() {
 fn leases_of_a_card_that_is_gone_are_over() {
     let world = World::here();
     let end = world.watchdog();
-    assert!(!end.all_are_gone().unwrap(), "there is no lease");
+    assert!(!end.all_are_gone(&[]).unwrap(), "there is no lease");
     world.bind(1, terms(HandOver::Vfio));
-    assert!(!end.all_are_gone().unwrap());
+    assert!(!end.all_are_gone(&[]).unwrap());
     fs::remove_dir_all(world.kernel.device(FUNCTIONS[0])).unwrap();
-    assert!(end.all_are_gone().unwrap());
-    end.end_unoffered(None).unwrap();
+    assert!(end.all_are_gone(&[]).unwrap());
+    // A card that is there has its leases, whatever became of others.
+    assert!(!end.all_are_gone(&[function(CARD)]).unwrap());
+    assert!(end.all_are_gone(&[function(FUNCTIONS[1])]).unwrap());
+    end.end_unoffered(&[]).unwrap();
 }
 
 #[test]
