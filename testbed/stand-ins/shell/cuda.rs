@@ -6,6 +6,10 @@ use std::{
 };
 
 use libloading::Library;
+use nix::{
+    sys::resource::{Resource, setrlimit},
+    unistd::{Uid, geteuid, setuid},
+};
 
 use super::{handle, number, text};
 
@@ -108,6 +112,20 @@ pub(super) fn answer(library: &Library, command: &str, words: &[&str]) -> (i32, 
                     .skip(1)
                     .all(|(at, byte)| at.to_le_bytes()[0] == *byte);
             return (to | fill | from | sync, is_right.to_string());
+        }
+        // Registers memory of its own that stays.
+        "register" => {
+            let memory: &mut [u8] = vec![0; length(0)].leak();
+            let memory: *mut c_void = memory.as_mut_ptr().cast();
+            call!(library, cuMemHostRegister_v2(memory => *mut c_void, length(0) => usize, 0 => c_uint))
+        }
+        // From now on a user who may lock so many bytes.
+        "lockable" => {
+            setrlimit(Resource::RLIMIT_MEMLOCK, at(0), at(0)).unwrap();
+            if geteuid().is_root() {
+                setuid(Uid::from_raw(65_534)).unwrap();
+            }
+            0
         }
         "stream" => {
             let flags = c_uint::try_from(at(0)).unwrap();

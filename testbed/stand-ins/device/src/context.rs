@@ -43,6 +43,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(device: Arc<Device>, identity: Identity) -> Result<Self, Status> {
+        open_late()?;
         let opened = device
             .open_context(&identity)
             .map_err(|error| said(&error))?;
@@ -228,6 +229,14 @@ impl Context {
         locked.remove(self.record);
         Ok(())
     }
+}
+
+/// Opens a file, as the vendors' libraries do when they make a context or load a module: a sandbox that forbids it after the
+/// initialisation breaks them.
+pub(crate) fn open_late() -> Result<(), Status> {
+    std::fs::File::open("/proc/self/maps")
+        .map(drop)
+        .map_err(|error| said(&error))
 }
 
 /// The result for an error of the state directory. The text goes to the standard error output, where tests show it.

@@ -100,7 +100,7 @@ impl Device {
     }
 
     /// Resets the device: all memory is free and zero, and the knobs `lost`, `xid`, `reset-required` and `gone` are off.
-    /// Returns the processes that have it open: if there are any, nothing changes.
+    /// Returns the processes that have it open, with a context or without: if there are any but this one, nothing changes.
     ///
     /// # Errors
     /// A file cannot be used.
@@ -108,6 +108,7 @@ impl Device {
         let locked = self.lock()?;
         let open = locked.records().filter(|(_, it)| it.kind != Kind::Lost);
         let mut open: Vec<u32> = open.map(|(_, it)| it.owner.pid).collect();
+        open.extend(self.table.openers()?);
         open.sort_unstable();
         open.dedup();
         if open.is_empty() {

@@ -5,8 +5,9 @@
 //! whole.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io,
+    os::unix::fs::MetadataExt,
     sync::{
         Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
@@ -85,6 +86,25 @@ impl Table {
 
     pub(crate) fn me(&self) -> Owner {
         self.me
+    }
+
+    /// The other processes that have the device's memory open, as a library has from its initialisation on. Those of other
+    /// users are seen by root alone.
+    pub(crate) fn openers(&self) -> io::Result<Vec<u32>> {
+        let of = |it: fs::Metadata| (it.dev(), it.ino());
+        let memory = of(self.memory.metadata()?);
+        let pids = fs::read_dir("/proc")?
+            .flatten()
+            .filter_map(|it| it.file_name().to_str()?.parse().ok());
+        let has_it = |pid: &u32| {
+            let files = fs::read_dir(format!("/proc/{pid}/fd"));
+            let mut files = files.into_iter().flatten().flatten();
+            files.any(|it| fs::metadata(it.path()).is_ok_and(|it| of(it) == memory))
+        };
+        Ok(pids
+            .filter(|pid| *pid != self.me.pid)
+            .filter(has_it)
+            .collect())
     }
 
     /// The table for this thread alone. What dead processes had comes back, or is lost if the knob says so. The memory

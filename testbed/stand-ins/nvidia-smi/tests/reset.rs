@@ -42,11 +42,18 @@ fn a_device_in_use_is_not_reset() {
     let usage = device.usage(&identity).unwrap();
     assert_eq!(usage.free, usage.total - 4096, "lost");
     let (status, said) = reset(&directory, &["--gpu-reset", "-i", &uuid]);
+    assert_eq!(
+        status, 255,
+        "open in this process, without a context: {said}"
+    );
+    drop(device);
+    let (status, said) = reset(&directory, &["--gpu-reset", "-i", &uuid]);
     assert_eq!(status, 0);
     assert!(
         said.ends_with("was successfully reset.\nAll done.\n"),
         "{said}"
     );
+    let device = Device::open_in(directory.clone(), Vendor::Nvidia).unwrap();
     let usage = device.usage(&identity).unwrap();
     assert_eq!(usage.free, usage.total);
     let memory = directory.memory_of(Vendor::Nvidia).unwrap();

@@ -117,12 +117,11 @@ fn a_device_that_needs_a_reset_cannot_be_used() {
     let mut shell = Shell::start(&directory);
     assert_eq!(shell.code("init"), 802);
     let device = Device::open_in(directory.clone(), Vendor::Nvidia).unwrap();
+    let open = [shell.pid()];
+    assert_eq!(device.reset().unwrap(), open, "refused while it is open");
+    shell.kill();
     assert_eq!(device.reset().unwrap(), []);
-    shell.value("init");
-    shell.value("create");
-    assert_eq!(
-        device.reset().unwrap(),
-        [shell.pid()],
-        "refused while it is in use"
-    );
+    let mut shell = Shell::with_context(&directory);
+    assert_eq!(device.reset().unwrap(), [shell.pid()], "and in use");
+    shell.value("info");
 }

@@ -147,3 +147,29 @@ fn a_partition_has_its_share_only() {
     let mut third = Shell::start_with(&directory, &[("CUDA_VISIBLE_DEVICES", &unknown)]);
     assert_eq!(third.code("init"), 100);
 }
+
+#[test]
+fn a_user_pins_no_more_than_may_be_locked() {
+    let (_place, directory) = directory();
+    let mut shell = Shell::with_context(&directory);
+    shell.value(&format!("lockable {MIB}"));
+    assert_eq!(shell.code("register 4096"), 0);
+    assert_eq!(
+        shell.code(&format!("register {MIB}")),
+        2,
+        "more than is left"
+    );
+    assert_eq!(shell.code(&format!("register {}", MIB - 4096)), 0);
+    assert_eq!(shell.code("register 1"), 2);
+}
+
+#[test]
+fn a_reset_is_refused_while_any_process_has_the_device_open() {
+    let (_place, directory) = directory();
+    let mut shell = Shell::start(&directory);
+    shell.value("init");
+    let device = Device::open_in(directory.clone(), Vendor::Nvidia).unwrap();
+    assert_eq!(device.reset().unwrap(), [shell.pid()], "it has no context");
+    shell.kill();
+    assert_eq!(device.reset().unwrap(), []);
+}

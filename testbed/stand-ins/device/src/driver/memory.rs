@@ -2,6 +2,11 @@
 
 use std::alloc::{self, Layout};
 
+use nix::{
+    sys::resource::{Resource, getrlimit},
+    unistd::geteuid,
+};
+
 use super::{Driver, Pinned};
 use crate::{HostMemory, Status, Usage, lock};
 
@@ -153,7 +158,7 @@ impl Driver {
     /// Pins memory of the process.
     ///
     /// # Errors
-    /// It is null or empty, or a part of it is pinned already.
+    /// It is null or empty, a part of it is pinned already, or it is more than this process may lock.
     pub fn pin(&self, memory: HostMemory, length: usize) -> Result<(), Status> {
         self.current()?;
         let start = memory.address();
@@ -165,6 +170,11 @@ impl Driver {
         let before = objects.pinned.range(..end).next_back();
         if before.is_some_and(|(place, pinned)| place + pinned.length > start) {
             return Err(Status::ALREADY_REGISTERED);
+        }
+        let registered = objects.pinned.values().filter(|it| it.layout.is_none());
+        let locked: usize = registered.map(|it| it.length).sum();
+        if locked.saturating_add(length) > lockable_bytes() {
+            return Err(Status::OUT_OF_MEMORY);
         }
         let layout = None;
         objects.pinned.insert(start, Pinned { length, layout });
@@ -191,4 +201,13 @@ impl Driver {
         let found = objects.pinned.range(..=memory.address()).next_back();
         found.is_some_and(|(place, pinned)| memory.address() + length <= place + pinned.length)
     }
+}
+
+/// How much memory this process may lock: RLIMIT_MEMLOCK, which does not bind root.
+fn lockable_bytes() -> usize {
+    if geteuid().is_root() {
+        return usize::MAX;
+    }
+    let limit = getrlimit(Resource::RLIMIT_MEMLOCK);
+    limit.map_or(0, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX))
 }

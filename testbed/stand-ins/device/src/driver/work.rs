@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::{CURRENT, Driver};
 use crate::{
-    Entry, Grid, HostMemory, Module, Status, Vendor, Words, context::DEFAULT_STREAM, launch, lock,
+    Entry, Grid, HostMemory, Module, Status, Vendor, Words,
+    context::{DEFAULT_STREAM, open_late},
+    launch, lock,
 };
 
 impl Driver {
@@ -71,6 +73,7 @@ impl Driver {
     /// It is none.
     pub fn load_module(&self, image: HostMemory) -> Result<usize, Status> {
         self.current()?;
+        open_late()?;
         let module = match self.vendor {
             Vendor::Nvidia => Module::from_ptx(image),
             Vendor::Amd => Module::from_code_object(image),
