@@ -18,8 +18,10 @@ pub struct Inventory {
     pub node_id: NodeId,
     /// Counts the starts of the daemon.
     pub epoch: Epoch,
-    /// The worst health of the resources.
+    /// The worst health of the resources and of the node itself.
     pub health: ResourceHealth,
+    /// Why the node itself is not well, for people.
+    pub health_reason: Option<String>,
     /// In the order of the node.
     pub resources: Vec<Resource>,
 }
@@ -37,6 +39,8 @@ pub struct Resource {
     pub name: Option<String>,
     /// Its health.
     pub health: Option<ResourceHealth>,
+    /// Why that is not [`ResourceHealth::Ok`], for people.
+    pub health_reason: Option<String>,
     /// [`fabricbios_wire::resource_flags`].
     pub flags: u16,
     /// All of it.
@@ -187,6 +191,10 @@ impl Inventory {
             node_id: structured.node_id,
             epoch: structured.epoch,
             health: structured.health.into(),
+            health_reason: { structured.extensions.iter() }.find_map(|it| match it {
+                InventoryExtension::HealthReason(ResourceId(0), why) => Some(why.clone()),
+                _ => None,
+            }),
             resources: { entries.iter() }
                 .filter_map(|entry| resources.remove(&entry.resource_id))
                 .collect(),
@@ -200,6 +208,7 @@ fn resource_of(extension: &InventoryExtension) -> ResourceId {
         | InventoryExtension::Available(id, _)
         | InventoryExtension::Transports(id, _)
         | InventoryExtension::FencedPart(id, _)
+        | InventoryExtension::HealthReason(id, _)
         | InventoryExtension::ClassEnforcement(id, _)
         | InventoryExtension::ClassAvailable(id, _)
         | InventoryExtension::Classes {
@@ -221,6 +230,7 @@ impl From<&FlatEntry> for Resource {
             kind: entry.resource_type,
             name: None,
             health: None,
+            health_reason: None,
             flags: entry.flags,
             capacity: entry.capacity,
             available: entry.available,
@@ -259,6 +269,7 @@ impl Resource {
         let classes = |it: &mut Self| it.classes.take().unwrap_or_default();
         match extension {
             InventoryExtension::Name(_, name) => self.name = Some(name.clone()),
+            InventoryExtension::HealthReason(_, why) => self.health_reason = Some(why.clone()),
             InventoryExtension::Transports(_, transports) => self.transports.clone_from(transports),
             InventoryExtension::FencedPart(_, units) => self.fenced_part = Some(*units),
             InventoryExtension::Classes {

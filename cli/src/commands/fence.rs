@@ -1,7 +1,7 @@
 //! `fence …`: lists fenced resources and clears fences.
 
 use fabricbios_client::Node;
-use fabricbios_wire::{Fence, Reply, Request, ResourceId};
+use fabricbios_wire::{Fence, LeaseId, Reply, Request, ResourceId};
 use serde::Serialize;
 
 use super::resource;
@@ -21,7 +21,8 @@ struct FencesJson {
 struct FenceJson {
     resource_id: String,
     resource_type: String,
-    lease_id: String,
+    /// Null if the resource failed by itself.
+    lease_id: Option<String>,
     since_unix_ms: u64,
     reason: String,
 }
@@ -63,9 +64,14 @@ fn columns(fence: &Fence) -> Vec<String> {
         fence.resource_id.to_string(),
         fence.resource_type.to_string(),
         time_text::utc(fence.since_unix_ms),
-        fence.lease_id.to_string(),
+        culprit(fence).unwrap_or_else(|| "none".to_owned()),
         one_line(&fence.reason),
     ]
+}
+
+/// The lease that left the fence.
+fn culprit(fence: &Fence) -> Option<String> {
+    (fence.lease_id != LeaseId(0)).then(|| fence.lease_id.to_string())
 }
 
 fn clear(node: &Node, resource: ResourceId, output: Output) -> Result<(), Failure> {
@@ -88,7 +94,7 @@ impl From<&Fence> for FenceJson {
         Self {
             resource_id: fence.resource_id.to_string(),
             resource_type: fence.resource_type.to_string(),
-            lease_id: fence.lease_id.to_string(),
+            lease_id: culprit(fence),
             since_unix_ms: fence.since_unix_ms,
             reason: fence.reason.clone(),
         }

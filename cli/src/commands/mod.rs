@@ -33,7 +33,7 @@ use crate::{
     args::{Args, Block, Command, Lease},
     failure::Failure,
     hint::Topic,
-    output::Output,
+    output::{Output, one_line},
 };
 
 const NO_IDENTITY: &str = "no identity given; pass --identity FILE or set FABRICBIOS_IDENTITY: the \
@@ -140,6 +140,9 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
 struct Pong<'a> {
     node: &'a str,
     round_trip_us: u64,
+    health: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health_reason: Option<String>,
 }
 
 fn ping(node: &Node, output: Output) -> Result<(), Failure> {
@@ -150,11 +153,17 @@ fn ping(node: &Node, output: Output) -> Result<(), Failure> {
         other => return Err(node.unexpected("the same number", &other).into()),
     }
     let round_trip_us = u64::try_from(asked_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let inventory = node.inventory()?;
     let pong = Pong {
         node: node.address(),
         round_trip_us,
+        health: inventory.health.to_string(),
+        health_reason: inventory.health_reason,
     };
     output.print(&pong, || {
-        format!("{} answers after {round_trip_us} µs", pong.node)
+        let why = pong.health_reason.as_deref().map(one_line);
+        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        let (node, health) = (pong.node, &pong.health);
+        format!("{node} answers after {round_trip_us} µs, health {health}{why}")
     })
 }

@@ -30,6 +30,7 @@ fn ended(phase: LeasePhase, cause: EndCause) -> LeaseInfo {
             cause,
             by: None,
             proof: Vec::new(),
+            cleaning: Vec::new(),
         })),
         ..lease(0)
     }

@@ -16,6 +16,9 @@ struct InventoryJson {
     node_id: String,
     epoch: u64,
     health: String,
+    /// Why the node itself is not well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health_reason: Option<String>,
     resources: Vec<ResourceJson>,
 }
 
@@ -27,6 +30,8 @@ struct ResourceJson {
     name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     health: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health_reason: Option<String>,
     flags: Vec<String>,
     capacity: u64,
     available: u64,
@@ -117,6 +122,7 @@ pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
         node_id: inventory.node_id.to_string(),
         epoch: inventory.epoch.0,
         health: inventory.health.to_string(),
+        health_reason: inventory.health_reason,
         resources: inventory.resources.iter().map(ResourceJson::from).collect(),
     };
     output.print(&json, || text::inventory(&json))
@@ -131,6 +137,7 @@ impl From<&Resource> for ResourceJson {
             classes: classes(resource),
             name: resource.name.clone(),
             health: resource.health.map(|health| health.to_string()),
+            health_reason: resource.health_reason.clone(),
             capacity: resource.capacity,
             available: resource.available,
             fenced_part: resource.fenced_part,

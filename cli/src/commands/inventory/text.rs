@@ -13,9 +13,12 @@ pub(super) fn inventory(inventory: &InventoryJson) -> String {
         node_id,
         epoch,
         health,
+        health_reason,
         resources,
     } = inventory;
-    let head = format!("node {node_id}\nstart {epoch}, health {health}\n");
+    let why = health_reason.as_deref().map(one_line);
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    let head = format!("node {node_id}\nstart {epoch}, health {health}{why}\n");
     let blocks = resources.iter().map(block);
     std::iter::once(head)
         .chain(blocks)
@@ -28,6 +31,9 @@ fn block(resource: &ResourceJson) -> String {
     let mut lines = vec![heading(resource)];
     let mut row = |label: &str, value: &str| lines.push(format!("  {label:<10}  {value}"));
     row("id", &resource.resource_id);
+    if let Some(why) = &resource.health_reason {
+        row("why", &one_line(why));
+    }
     row("capacity", &capacity(resource));
     let available = match &resource.classes {
         Some(classes) if !classes.supported.is_empty() => by_class(resource, classes),
