@@ -5,8 +5,8 @@ use std::mem;
 use fabricbios_wire::{
     CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuTerms, Fence, Generation,
     GpuExclusivityClass, GpuExecutionMode, GpuTerms, HandOver, KvCacheIntent, KvCacheTier,
-    LeaseAllocRequest, LeaseError, LeaseInfo, LeasePhase, LeaseStatus, NetTerms, RefusalClass,
-    Reply, Request, ResourceType, RevokeOutcome, Transport, VlanId,
+    LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, LeasePhase, LeaseStatus, NetTerms,
+    RefusalClass, Reply, Request, ResourceType, RevokeOutcome, Transport, VlanId,
 };
 use serde_json::{Value, json};
 
@@ -182,16 +182,29 @@ fn revocations_and_fences() {
         since_unix_ms: 1_800_000_000_000,
         reason: "dealloc_mw: EBUSY".into(),
     };
-    let node = saying(Ok(Reply::Fences(vec![fence])));
+    let by_itself = Fence {
+        lease_id: LeaseId(0),
+        reason: "watch health: XID 79".into(),
+        ..fence.clone()
+    };
+    let node = saying(Ok(Reply::Fences(vec![fence, by_itself])));
     let expected = json!({ "fences": [{
         "resource_id": RESOURCE_TEXT,
         "resource_type": "mem",
         "lease_id": LEASE_TEXT,
         "since_unix_ms": 1_800_000_000_000_u64,
         "reason": "dealloc_mw: EBUSY",
+    }, {
+        "resource_id": RESOURCE_TEXT,
+        "resource_type": "mem",
+        "lease_id": null,
+        "since_unix_ms": 1_800_000_000_000_u64,
+        "reason": "watch health: XID 79",
     }] });
     assert_eq!(json_of(&node, "fence list"), expected);
-    assert!(text_of(&node, "fence list").contains("dealloc_mw: EBUSY"));
+    let text = text_of(&node, "fence list");
+    assert!(text.contains("dealloc_mw: EBUSY"), "{text}");
+    assert!(text.contains("  none"), "{text}");
     let node = saying(Ok(Reply::FenceCleared));
     assert_eq!(
         json_of(&node, &format!("fence clear {RESOURCE_TEXT}"))["cleared"],

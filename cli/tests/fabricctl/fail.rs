@@ -327,8 +327,8 @@ fn a_full_disk_behind_standard_output_is_told() {
         .write(true)
         .open("/dev/full")
         .unwrap();
-    let mut ping = command(&node, "ping");
-    let output = ping.stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let mut query = command(&node, &format!("lease query {LEASE_TEXT}"));
+    let output = query.stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("standard output"),

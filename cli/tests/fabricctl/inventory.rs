@@ -71,6 +71,8 @@ fn inventory(request: &Request) -> Answer {
                     InventoryExtension::Name(RESOURCE, "rxe0".into()),
                     InventoryExtension::Transports(RESOURCE, vec![Transport::Rdma]),
                     InventoryExtension::FencedPart(RESOURCE, 16 << 20),
+                    InventoryExtension::HealthReason(RESOURCE, "dealloc_mw: EBUSY".into()),
+                    InventoryExtension::HealthReason(ResourceId(0), "the disk\nis full".into()),
                 ],
                 ..empty(1)
             }))
@@ -86,12 +88,14 @@ fn an_inventory_joins_both_forms() {
         "node_id": "ee".repeat(32),
         "epoch": 3,
         "health": "degraded",
+        "health_reason": "the disk\nis full",
         "resources": [
             {
                 "resource_id": RESOURCE_TEXT,
                 "resource_type": "mem",
                 "name": "rxe0",
                 "health": "ok",
+                "health_reason": "dealloc_mw: EBUSY",
                 "flags": ["fenced", "unknown(0x0004)"],
                 "capacity": 1_073_741_824,
                 "available": 1_048_576,
@@ -117,13 +121,31 @@ fn an_inventory_joins_both_forms() {
     assert_eq!(json_of(&node, "inventory"), expected);
     let text = text_of(&node, "inventory");
     for part in [
+        "start 3, health degraded: the disk is full\n",
         "mem  rxe0  fenced\n",
+        "\n  why         dealloc_mw: EBUSY\n",
         "\n  fenced      16 MiB\n",
         "\n  flags       unknown(0x0004)\n",
         "net\n  id          00000000000000000000000000000002\n  capacity    unknown\n",
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+}
+
+#[test]
+fn a_ping_tells_how_the_node_is() {
+    let node = FakeNode::start(|request: &Request| match request {
+        Request::Ping(number) => Ok(Reply::Pong(*number)),
+        other => inventory(other),
+    });
+    let json = json_of(&node, "ping");
+    assert_eq!(json["health"], "degraded");
+    assert_eq!(json["health_reason"], "the disk\nis full");
+    let text = text_of(&node, "ping");
+    assert!(
+        text.ends_with("health degraded: the disk is full\n"),
+        "{text}"
+    );
 }
 
 const CPU: ResourceId = ResourceId(1);
