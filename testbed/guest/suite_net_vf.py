@@ -255,11 +255,35 @@ def bad_cards(suite):
             suite.check(f"--sriov-pf {flag} is refused", word in str(error), word, str(error)[-400:])
 
 
+def two_cards(suite):
+    """Each card is a resource of its own, with functions and a rate of its own."""
+    cards = (vf.CARD, "pf1")
+    card_of = lambda lease: os.listdir(f"/sys/bus/pci/devices/{net(lease)['pci_bdf']}/physfn/net")[0]
+    with vf.node("--sriov-pf", cards[1]) as node:
+        free = lambda: {row["name"]: row["virtual_functions"]["free"] for row in node.operator.ask("inventory")["resources"] if row.get("virtual_functions")}
+        suite.equal("two cards: each with its functions", {card: 7 for card in cards}, free())
+        alice = node.tenant("alice")
+        leases = [alloc(alice, "interface", mbps=900) for _ in cards]
+        suite.equal("two leases of most of a link: one on each card", sorted(cards), sorted(map(card_of, leases)))
+        suite.refused("a third has no link left", lambda: alloc(alice, "interface", mbps=900), REFUSED, "CapacityExceeded")
+        suite.equal("a function of each is leased", {card: 6 for card in cards}, free())
+        # The second card is not offered any more.
+        node.kill()
+        flag = len(node.command) - 1 - node.command[::-1].index(cards[1])
+        del node.command[flag - 1:flag + 1]
+        node.start()
+        states = {card_of(lease): alice.query(lease)["state"] for lease in leases}
+        suite.equal("only leases of a card that is not on offer any more are over", {cards[0]: "active", cards[1]: "revoked"}, states)
+        alice.free(next(lease for lease in leases if card_of(lease) == cards[0]))
+    vf.sh("ip", "link", "set", cards[1], "down")
+
+
 def main():
     """All sections."""
     vf.set_up()
     with Suite("net_vf") as suite:
         suite.section(bad_cards, suite)
+        suite.section(two_cards, suite)
         with tempfile.TemporaryDirectory() as place, vf.node() as node:
             start = vf.state()
             print(f"   {start}", flush=True)

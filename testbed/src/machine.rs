@@ -147,7 +147,7 @@ pub(crate) struct Files {
 }
 
 impl VmSpec {
-    /// Adds a network card with virtual functions behind an IOMMU, and a plain interface on the same wire.
+    /// Adds two network cards with virtual functions behind an IOMMU, and a plain interface on the same wire.
     pub(crate) fn add_igb(&mut self) {
         // With other models the firmware puts the virtual functions' registers above 4 GiB, where QEMU's igb does not
         // answer them.
@@ -159,6 +159,12 @@ impl VmSpec {
             "hubport,id=igb-wire,hubid=0",
             "-device",
             "igb,netdev=igb-wire,bus=igb-port,mac=52:54:00:77:00:04",
+            "-device",
+            "pcie-root-port,id=igb-port-1,chassis=2,slot=2",
+            "-netdev",
+            "hubport,id=igb-wire-1,hubid=0",
+            "-device",
+            "igb,netdev=igb-wire-1,bus=igb-port-1,mac=52:54:00:77:00:05",
             "-device",
             "intel-iommu,intremap=off",
         ];
