@@ -5,6 +5,8 @@ import os
 import pathlib
 import struct
 
+from checks import until
+
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 # Of the kernel's include/uapi/linux/bpf.h.
 SYS_BPF = 321
@@ -27,6 +29,8 @@ def limited(name, denies=None, **limits):
             deny(at, denies)
         yield at
     finally:
+        # A `fabricctl run` leaves a process there, which ends a moment after its command.
+        until(lambda: not (at / "cgroup.procs").read_text(), 60, "the end of the last process")
         at.rmdir()
 
 

@@ -159,20 +159,25 @@ def runs(suite, node):
             suite.check(f"run by {name}: and says why", str(uid) in said.stderr and tenant in said.stderr, "uid and tenant", said.stderr)
         said = run_as(ALICE, lease, "no-such-program")
         suite.check("run: a program that is not there", said.returncode, "an error", said)
-        begun = subprocess.Popen(run_words(lease, *BUSY), user=ALICE, group=ALICE)
+        begun = subprocess.Popen(run_words(lease, *BUSY), user=ALICE, group=ALICE, stderr=subprocess.PIPE, text=True)
         until(lambda: begun.pid in members(group_of(lease)), 60, "the process in the lease")
     suite.equal("run: the end of the lease ends it", -signal.SIGKILL, begun.wait())
+    said = begun.stderr.read()
+    suite.check("run: and a line says so", f"lease {lease['lease_id']} is over" in said, "a line", said)
+    with leased(alice, 1, "whole_core", 20) as lease:
+        told = run_as(ALICE, lease, "sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.1; done", end=("--warn-secs", "10"))
+        suite.equal("run: it is told ahead of the end", (9, True), (told.returncode, "SIGTERM to process" in told.stderr))
     suite.check("run: no lease any more", run_as(ALICE, lease, "true").returncode not in (0, REFUSED), "an error")
 
 
-def run_words(lease, *words):
-    """`fabricctl run`."""
-    return [program("fabricctl"), "run", "--local-socket", SOCKET, "--lease", lease["lease_id"], "--", *words]
+def run_words(lease, *words, end=()):
+    """`fabricctl run`, with these flags for the end of the lease."""
+    return [program("fabricctl"), "run", "--local-socket", SOCKET, "--lease", lease["lease_id"], *end, "--", *words]
 
 
-def run_as(uid, lease, *words):
+def run_as(uid, lease, *words, end=()):
     """The same as that user, to its end."""
-    return subprocess.run(run_words(lease, *words), user=uid, group=uid, capture_output=True, text=True, check=False,
+    return subprocess.run(run_words(lease, *words, end=end), user=uid, group=uid, capture_output=True, text=True, check=False,
                           env={"PATH": os.environ["PATH"], "MARK": "kept"})
 
 
