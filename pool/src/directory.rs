@@ -5,6 +5,7 @@
 //! and then renamed: a crash leaves nothing, an unused file, or the whole volume.
 
 mod marker;
+pub(crate) mod nvmet;
 mod volume;
 
 use std::collections::BTreeSet;
@@ -44,8 +45,6 @@ pub(crate) struct Directory {
     path: PathBuf,
     identity: Inode,
     block_bytes: u32,
-    /// Why nvmet cannot serve its volumes.
-    not_for_nvmet: Option<String>,
     supervisor: Supervisor,
     /// The known volumes; reading the directory could block.
     known: Arc<Mutex<BTreeSet<LeaseId>>>,
@@ -64,10 +63,7 @@ impl Directory {
         let list = || names(&path).map_err(|error| format!("{shown}: {error}"));
         let has_volumes = list()?.iter().any(|name| volume::lease_of(name).is_some());
         let marker = Marker::take(&path, config, has_volumes)?;
-        let volume::Probed {
-            block_bytes,
-            not_for_nvmet,
-        } = volume::probe(&path)?;
+        let block_bytes = volume::probe(&path)?;
         // The process that had the marker before may have made or removed volumes.
         let names = list()?;
         for stray in names.iter().filter(|name| volume::is_unfinished(name)) {
@@ -90,7 +86,6 @@ impl Directory {
         let pool = Self {
             identity,
             block_bytes,
-            not_for_nvmet,
             supervisor: config.supervisor.clone(),
             known: Arc::new(Mutex::new(known)),
             capacity: facts.capacity,
@@ -142,11 +137,6 @@ impl Directory {
             block_bytes: self.block_bytes,
             read_only: false,
         })
-    }
-
-    /// See [`crate::Pool::check_for_nvmet`].
-    pub(crate) fn check_for_nvmet(&self) -> Result<(), String> {
-        self.not_for_nvmet.clone().map_or(Ok(()), Err)
     }
 
     /// See [`crate::Pool::grants`].

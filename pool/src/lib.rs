@@ -22,6 +22,7 @@ use fabricbios_wire::{LeaseId, NodeId};
 
 use device::Device;
 use directory::Directory;
+pub use directory::nvmet::check_for_nvmet;
 use health::Health;
 pub use health::TellCondition;
 use steps::passed;
@@ -237,17 +238,6 @@ impl Pool {
         };
         let result = result.inspect(|_| passed("destroy volume"));
         self.health.note(result.map_err(failed))
-    }
-
-    /// Whether the kernel's NVMe target can serve volumes of this pool.
-    ///
-    /// # Errors
-    /// Why it cannot.
-    pub fn check_for_nvmet(&self) -> Result<(), String> {
-        match &self.kind {
-            Kind::Directory(pool) => pool.check_for_nvmet(),
-            Kind::Device(_) => Ok(()),
-        }
     }
 
     /// The number of the latest grant in the pool. A node with a smaller number of its own has forgotten leases, and must not

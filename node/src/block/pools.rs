@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
 use fabricbios_lease::LeaseRecord;
-use fabricbios_pool::{Facts, Pool, PoolConfig};
+use fabricbios_pool::{Facts, Pool, PoolConfig, check_for_nvmet};
 use fabricbios_wire::{ResourceId, ResourceType};
 
 use super::{
@@ -166,6 +166,14 @@ impl PoolOpener<'_> {
 
     fn open_one(&self, path: &Path) -> anyhow::Result<Pool> {
         readable::check(self.opening.supervisor, path)?;
+        if !self.opening.settings.nvmet.is_empty() {
+            check_for_nvmet(path).map_err(|why| {
+                anyhow!(
+                    "cannot be leased over NVMe-oF: {why}: put the pool on ext4 or xfs or give a device, or leave --nvmet \
+                     out and lease it with --fbbu-listen"
+                )
+            })?;
+        }
         let foreign = ForeignExports {
             configfs: Path::new(CONFIGFS),
             node_id: self.opening.node_id,
@@ -184,14 +192,6 @@ impl PoolOpener<'_> {
         let identity = u128::from_be_bytes(pool.facts().identity);
         if !is_free && !self.known.records.contains_key(&identity) {
             bail!("not the pool that this node has offered here; --force takes it");
-        }
-        if !self.opening.settings.nvmet.is_empty() {
-            pool.check_for_nvmet().map_err(|why| {
-                anyhow!(
-                    "cannot be leased over NVMe-oF: {why}: put the pool on ext4 or xfs or give a device, or leave --nvmet \
-                     out and lease it with --fbbu-listen"
-                )
-            })?;
         }
         foreign.end(path, pool.facts())?;
         Ok(pool)

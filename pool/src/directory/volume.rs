@@ -2,7 +2,6 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -159,26 +158,13 @@ pub(super) fn free_bytes(directory: &Path) -> io::Result<u64> {
         .saturating_mul(about.fragment_size()))
 }
 
-/// What a file system can do with volumes.
-#[derive(Debug)]
-pub(super) struct Probed {
-    /// The block size that nvmet will use.
-    pub(super) block_bytes: u32,
-    /// Why nvmet cannot serve a file of it.
-    pub(super) not_for_nvmet: Option<String>,
-}
-
-/// Tests whether the file system can hold volumes, and what it can do with them.
-pub(super) fn probe(directory: &Path) -> Result<Probed, String> {
+/// Tests whether the file system can hold volumes; returns the block size that nvmet will use.
+pub(super) fn probe(directory: &Path) -> Result<u32, String> {
     let path = directory.join(PROBE);
     let shown = directory.display();
     let file = remove_if_there(&path).and_then(|()| allocate(&path, *BLOCK_BYTES.end()));
-    let mut not_for_nvmet = None;
     let block_bytes = match file {
-        Ok(file) => {
-            not_for_nvmet = nvmet_flaw(block_size_of(&file), opened_directly(&path));
-            file.metadata().map(|metadata| metadata.blksize())
-        }
+        Ok(file) => file.metadata().map(|metadata| metadata.blksize()),
         Err(error) => match error.raw_os_error() {
             Some(libc::EOPNOTSUPP) => Err(io::Error::other(
                 "this file system cannot allocate files ahead (fallocate): take another, such as ext4 or xfs",
@@ -195,72 +181,5 @@ pub(super) fn probe(directory: &Path) -> Result<Probed, String> {
         .and(block_bytes)
         .map_err(|error| format!("{shown}: {error}"))?;
     let clamped = block_bytes.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
-    let block_bytes = u32::try_from(clamped).map_err(|error| format!("{shown}: {error}"))?;
-    Ok(Probed {
-        block_bytes,
-        not_for_nvmet,
-    })
-}
-
-nix::ioctl_read_bad!(
-    /// `FIGETBSZ` of linux/fs.h: the block size of the file's own file system, as `i_blkbits` has it. stat(2) of overlayfs
-    /// returns that of the file system below.
-    get_block_size,
-    2,
-    libc::c_int
-);
-
-fn block_size_of(file: &File) -> nix::Result<libc::c_int> {
-    let mut bytes = 0;
-    // SAFETY: the descriptor is open, and the kernel writes one int to the address of one.
-    unsafe { get_block_size(file.as_raw_fd(), &raw mut bytes) }?;
-    Ok(bytes)
-}
-
-/// Opens a file as nvmet does (`nvmet_file_ns_enable`).
-fn opened_directly(path: &Path) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    options.custom_flags(libc::O_DIRECT | libc::O_NOFOLLOW);
-    options.open(path).map(drop)
-}
-
-/// Why nvmet cannot serve a file: it takes the block size from the inode, and a namespace of blocks of 2^0 bytes is one of no
-/// bytes for its hosts; and it opens the file for direct I/O.
-fn nvmet_flaw(block_size: nix::Result<libc::c_int>, opened: io::Result<()>) -> Option<String> {
-    let why = match (block_size, opened) {
-        (Ok(1..=511) | Err(Errno::EINVAL), _) => {
-            "its file system has no block size, as overlayfs, so that hosts would see a namespace of 0 bytes".into()
-        }
-        (_, Err(error)) => format!("its files cannot be opened for direct I/O: {error}"),
-        _ => return None,
-    };
-    Some(why)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nvmet_serves_files_with_a_block_size_and_direct_io_only() {
-        let refused = || Err(io::Error::from(Errno::EINVAL));
-        for (block_size, opened, word) in [
-            (Ok(4096), Ok(()), None),
-            (Ok(1024), Ok(()), None),
-            (Ok(1 << 20), Ok(()), None),
-            // Not told: as before.
-            (Err(Errno::ENOTTY), Ok(()), None),
-            (Err(Errno::EINVAL), Ok(()), Some("no block size")),
-            (Ok(1), Ok(()), Some("no block size")),
-            (Ok(4096), refused(), Some("direct I/O")),
-        ] {
-            let flaw = nvmet_flaw(block_size, opened);
-            let fits = match (&flaw, word) {
-                (Some(flaw), Some(word)) => flaw.contains(word),
-                (flaw, word) => flaw.is_none() && word.is_none(),
-            };
-            assert!(fits, "{block_size:?}: {flaw:?}");
-        }
-    }
+    u32::try_from(clamped).map_err(|error| format!("{shown}: {error}"))
 }

@@ -1,0 +1,90 @@
+//! Whether the kernel's NVMe target can serve the files of a directory.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    path::Path,
+};
+
+use nix::errno::Errno;
+
+/// Checks that nvmet can serve files of this directory; everything else passes. It changes nothing there, so it can be asked
+/// before the directory is a pool.
+///
+/// # Errors
+/// Why nvmet cannot.
+pub fn check_for_nvmet(path: &Path) -> Result<(), String> {
+    if !path.is_dir() {
+        return Ok(());
+    }
+    let directory = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    flaw(block_size_of(&directory), direct_io(path)).map_or(Ok(()), Err)
+}
+
+nix::ioctl_read_bad!(
+    /// `FIGETBSZ` of linux/fs.h: the block size of the file's own file system, as `i_blkbits` has it. stat(2) of overlayfs
+    /// returns that of the file system below.
+    get_block_size,
+    2,
+    libc::c_int
+);
+
+fn block_size_of(file: &File) -> nix::Result<libc::c_int> {
+    let mut bytes = 0;
+    // SAFETY: the descriptor is open, and the kernel writes one int to the address of one.
+    unsafe { get_block_size(file.as_raw_fd(), &raw mut bytes) }?;
+    Ok(bytes)
+}
+
+/// Opens a file without a name as nvmet opens volumes (`nvmet_file_ns_enable`).
+fn direct_io(directory: &Path) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    options.custom_flags(libc::O_DIRECT | libc::O_TMPFILE);
+    options.open(directory).map(drop)
+}
+
+/// Why nvmet cannot serve a file: it takes the block size from the inode, and a namespace of blocks of 2^0 bytes is one of no
+/// bytes for its hosts; and it opens the file for direct I/O. Where the kernel does not tell, nothing is wrong.
+fn flaw(block_size: nix::Result<libc::c_int>, direct_io: io::Result<()>) -> Option<String> {
+    let is_refused = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    match (block_size, direct_io) {
+        (Ok(1..=511) | Err(Errno::EINVAL), _) => Some(
+            "its file system has no block size, as overlayfs, so that hosts would see a namespace of 0 bytes".into(),
+        ),
+        (_, Err(error)) if is_refused(&error) => {
+            Some(format!("its files cannot be opened for direct I/O: {error}"))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nvmet_serves_files_with_a_block_size_and_direct_io_only() {
+        let failed = |errno: Errno| Err(io::Error::from(errno));
+        for (block_size, direct_io, word) in [
+            (Ok(4096), Ok(()), None),
+            (Ok(1024), Ok(()), None),
+            (Ok(1 << 20), Ok(()), None),
+            (Err(Errno::EINVAL), Ok(()), Some("no block size")),
+            (Ok(1), Ok(()), Some("no block size")),
+            (Ok(4096), failed(Errno::EINVAL), Some("direct I/O")),
+            // Not told.
+            (Err(Errno::ENOTTY), Ok(()), None),
+            (Ok(4096), failed(Errno::EOPNOTSUPP), None),
+            (Ok(4096), failed(Errno::ENOSPC), None),
+        ] {
+            let flaw = flaw(block_size, direct_io);
+            let fits = match (&flaw, word) {
+                (Some(flaw), Some(word)) => flaw.contains(word),
+                (flaw, word) => flaw.is_none() && word.is_none(),
+            };
+            assert!(fits, "{block_size:?}: {flaw:?}");
+        }
+    }
+}
