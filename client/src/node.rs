@@ -60,7 +60,7 @@ impl Node {
         wait(Self::connect_async(node, identity))
     }
 
-    /// Connects to a node, blocking; see [`Node::connect_patiently`].
+    /// Connects to a node, blocking; see [`Node::connect_patiently_async`].
     ///
     /// # Errors
     /// See [`Error`].
@@ -116,7 +116,7 @@ impl Node {
         run(async move { link.call(&request, patience).await }).await
     }
 
-    /// Sends a request, blocking; see [`Node::call`].
+    /// Sends a request, blocking; see [`Node::call_async`].
     ///
     /// # Errors
     /// See [`Error`].
@@ -163,7 +163,7 @@ impl Node {
         })
     }
 
-    /// Requests a lease, blocking; see [`Node::alloc`].
+    /// Requests a lease, blocking; see [`Node::alloc_async`].
     ///
     /// # Errors
     /// See [`Error`].

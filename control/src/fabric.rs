@@ -215,7 +215,7 @@ fn is_published(state_dir: &Path, ca: &Ca) -> Result<bool, IdentityError> {
     )(what))
 }
 
-const NODE_REMEDY: &str = "restore it and ca-key.pem from one backup; if this file is this node's, `fabricbiosd renew-ca` \
+const NODE_REMEDY: &str = "restore it and ca-key.pem from one backup; if this file is this node's, `fabricbiosd renew-ca`, or `renew-ca --new-key` if that was interrupted, \
     makes them fit and keeps the node id. Without this file the node gets a new id: its leases end, and its pools are \
     withheld until --force";
 

@@ -264,6 +264,7 @@ impl LeaseTable {
         }
         self.change_held(&lease, false);
         self.recount(lease.counted, None);
+        self.note_leaving(id, lease.resource_id, &lease.tenant, false);
         let amount = lease.placement.amount();
         let counted = self.lives_no_more(&lease.tenant, id, lease.kind, amount);
         self.holds(Invariant::Tenants, &lease, counted, "its tenant held less");

@@ -209,7 +209,10 @@ impl LeaseTable {
         let is = Some((lease.state, lease.told_over));
         let was = core::mem::replace(&mut lease.counted, is);
         if was != is {
+            let (leaves, resource_id) = (lease.leaves(), lease.resource_id);
+            let tenant = lease.tenant.clone();
             self.recount(was, is);
+            self.note_leaving(id, resource_id, &tenant, leaves);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What comes back soon: the parts of leases that are over and are being cleaned. A request that such a part can meet
 //! is refused for a moment only, with the time until which cleaning probably takes.
 
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{LeaseAllocRequest, LeaseId, Refusal, ResourceId, ResourceType};
@@ -11,6 +11,9 @@ use crate::{LeaseTable, Now, State, lease::Lease, resource::Resource, room::Need
 /// The bounds of the time that a client is told to wait before it asks again.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(20);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// A refusal looks at so many leases that leave.
+const LOOKED_AT_MAX: usize = 64;
 
 /// How long the cleaning of an amount took the last time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +36,7 @@ impl Pace {
 
 impl Lease {
     /// Whether the lease is over, and its part is free as soon as it is clean.
-    fn leaves(&self) -> bool {
+    pub(crate) fn leaves(&self) -> bool {
         // A lease that was over in an earlier run is cut once more first.
         self.state == State::Releasing || self.state == State::Cutting && self.told_over
     }
@@ -57,10 +60,17 @@ impl LeaseTable {
         fitting: &[&Resource],
         request: &LeaseAllocRequest,
     ) -> Option<Refusal> {
-        let leaving = self.leaving();
         let soonest = fitting.iter().filter_map(|it| {
-            let of_it = leaving.get(&it.id)?;
-            Some((returns_in(now, it, it.need(request), of_it)?, it.id))
+            let leaving: Vec<&Lease> = self.some_of(&it.leaving).collect();
+            let need = it.need(request);
+            if leaving.is_empty() || it.empty.most(need) < need.amount {
+                return None;
+            }
+            let more = it.leaving.len() > leaving.len();
+            let after = returns_in(now, it, need, &leaving);
+            // What the others leave is not looked at.
+            let after = after.or(more.then_some(RETRY_AFTER_MAX))?;
+            Some((after, it.id))
         });
         let (after, id) = soonest.min()?;
         Some(refusal(after, format!("resource {id} is being cleaned")))
@@ -75,11 +85,8 @@ impl LeaseTable {
         wanted: Option<ResourceType>,
         over_by: u64,
     ) -> Option<Refusal> {
-        let leaving = self.leaving();
-        let leaving = leaving
-            .values()
-            .flatten()
-            .filter(|it| *it.tenant == *tenant);
+        let its = &self.tenants.get(tenant)?.leaving;
+        let leaving = self.some_of(its);
         let mut parts: Vec<(Duration, u64)> = match wanted {
             Some(kind) => leaving
                 .filter(|it| it.kind == kind)
@@ -88,30 +95,43 @@ impl LeaseTable {
             None => leaving.map(|it| (self.left(now, it), 1)).collect(),
         };
         parts.sort_unstable();
+        let more = its.len() > LOOKED_AT_MAX;
         let mut back = 0_u64;
         let enough = parts.into_iter().find(|(_, amount)| {
             back = back.saturating_add(*amount);
             back >= over_by
         });
-        let (after, _) = enough?;
+        let after = enough.map(|(after, _)| after);
+        let after = after.or(more.then_some(RETRY_AFTER_MAX))?;
         Some(refusal(
             after,
             format!("what tenant {tenant} held is being cleaned"),
         ))
     }
 
-    /// The leases that are over and not clean, by resource.
-    fn leaving(&self) -> BTreeMap<ResourceId, Vec<&Lease>> {
-        let mut leaving: BTreeMap<ResourceId, Vec<&Lease>> = BTreeMap::new();
-        let counted = |it: (State, bool)| self.census.get(&it).is_some_and(|count| *count > 0);
-        let some_leave = [false, true].map(|told_over| counted((State::Releasing, told_over)));
-        // Most refusals need no look at every lease.
-        if some_leave != [false; 2] || counted((State::Cutting, true)) {
-            for lease in self.leases.values().filter(|it| it.leaves()) {
-                leaving.entry(lease.resource_id).or_default().push(lease);
-            }
+    /// Notes whether a lease is over and not clean.
+    pub(crate) fn note_leaving(
+        &mut self,
+        id: LeaseId,
+        resource_id: ResourceId,
+        tenant: &str,
+        leaves: bool,
+    ) {
+        let of_resource = self.resources.get_mut(&resource_id);
+        let of_resource = of_resource.map(|it| &mut it.leaving);
+        let of_tenant = self.tenants.get_mut(tenant).map(|it| &mut it.leaving);
+        for leaving in of_resource.into_iter().chain(of_tenant) {
+            match leaves {
+                true => leaving.insert(id),
+                false => leaving.remove(&id),
+            };
         }
-        leaving
+    }
+
+    /// Some of these leases: a refusal looks at few of them, however many there are.
+    fn some_of<'a>(&'a self, ids: &'a BTreeSet<LeaseId>) -> impl Iterator<Item = &'a Lease> {
+        let ids = ids.iter().take(LOOKED_AT_MAX);
+        ids.filter_map(|id| self.leases.get(id))
     }
 
     fn left(&self, now: Now, lease: &Lease) -> Duration {

@@ -47,6 +47,8 @@ pub(crate) struct Resource {
     pub(crate) whole_in_doubt: bool,
     /// Fenced leases that were not proved clean since.
     pub(crate) fenced_leases: BTreeSet<LeaseId>,
+    /// Leases that are over and not clean, see [`crate::leaving`].
+    pub(crate) leaving: BTreeSet<LeaseId>,
     /// The remediation under way: the request that waits for it, if any, and its time limit.
     pub(crate) resetting: Option<(Option<Ticket>, BootTime)>,
     /// A lease was fenced since the remediation began.
@@ -76,6 +78,7 @@ impl Resource {
             fence: None,
             whole_in_doubt: false,
             fenced_leases: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             resetting: None,
             fenced_again: false,
             pace: None,

@@ -26,6 +26,8 @@ const RECORD_KEPT_MIN: Duration = Duration::from_millis(1);
 pub(crate) struct Tenant {
     pub(crate) live: BTreeSet<LeaseId>,
     pub(crate) ended: BTreeSet<LeaseId>,
+    /// Live leases that are over and not clean, see [`crate::leaving`].
+    pub(crate) leaving: BTreeSet<LeaseId>,
     /// The amount of each kind that its live leases hold, in the unit of the kind.
     holds: BTreeMap<ResourceType, u64>,
     /// Binds and rotations that are ordered and not reported.
@@ -42,7 +44,9 @@ impl Tenant {
             *holds.entry(lease.kind).or_default() += lease.placement.amount();
         }
         let held = |kind: &ResourceType| holds.get(kind).copied().unwrap_or(0);
-        ids == self.live
+        let leaving = leases.iter().filter(|lease| lease.leaves());
+        let leaving: BTreeSet<LeaseId> = leaving.map(|lease| lease.id).collect();
+        (ids, leaving) == (self.live.clone(), self.leaving.clone())
             && outstanding.count() == self.on_their_way
             && self
                 .holds

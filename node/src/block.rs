@@ -166,6 +166,9 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
                 path.display()
             )
         }));
+        if !settings.nvmet.is_empty() {
+            found.refused_if(pools::serves_nvmet(path));
+        }
     }
     if !settings.block_pool.is_empty()
         && settings.nvmet.is_empty()

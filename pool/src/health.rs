@@ -111,7 +111,8 @@ fn await_result(
         Ok(checked) => checked,
         Err(RecvTimeoutError::Disconnected) => return None,
         Err(RecvTimeoutError::Timeout) => {
-            let silent = Condition::Unavailable("it does not answer".to_owned());
+            // Its disk may only be busy: whoever asks for a lease finds out.
+            let silent = Condition::Degraded("it does not answer".to_owned());
             change(known, |known| known.checked = silent);
             answers.recv().ok()?
         }
@@ -207,7 +208,7 @@ mod tests {
         thread::scope(|scope| {
             let known = &health.known;
             scope.spawn(move || await_result(known, &answers, Duration::ZERO));
-            let silent = Condition::Unavailable("it does not answer".to_owned());
+            let silent = degraded("it does not answer");
             assert_eq!(told.recv().unwrap(), silent);
             answer.send(Condition::Good).unwrap();
             assert_eq!(told.recv().unwrap(), Condition::Good);

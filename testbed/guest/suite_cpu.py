@@ -164,8 +164,8 @@ def runs(suite, node):
     suite.equal("run: the end of the lease ends it", -signal.SIGKILL, begun.wait())
     said = begun.stderr.read()
     suite.check("run: and a line says so", f"lease {lease['lease_id']} is over" in said, "a line", said)
-    with leased(alice, 1, "whole_core", 20) as lease:
-        told = run_as(ALICE, lease, "sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.1; done", end=("--warn-secs", "10"))
+    with leased(alice, 1, "whole_core", 30) as lease:
+        told = run_as(ALICE, lease, "sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.1; done", end=("--warn-secs", "20"))
         suite.equal("run: it is told ahead of the end", (9, True), (told.returncode, "SIGTERM to process" in told.stderr))
     suite.check("run: no lease any more", run_as(ALICE, lease, "true").returncode not in (0, REFUSED), "an error")
 

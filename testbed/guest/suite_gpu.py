@@ -218,10 +218,10 @@ def health(suite):
             suite.check("the log says so", node.wait_for_line("FENCED: the resource has failed", why), "a line")
             with leased(alice) as other:
                 suite.check("a lease that names none gets the other device", other["resource_id"] != nvidia, "AMD's", other)
-            suite.refused("it is not reset beside a lease", lambda: operator.ask("fence", "clear", "--resource", nvidia), 5, "Fenced", "revoke")
+            suite.refused("it is not reset beside a lease", lambda: operator.ask("fence", "clear", nvidia), 5, "Fenced", "revoke")
             suite.equal("which goes on", "active", alice.query(lease)["state"])
         until(lambda: alice.query(lease)["state"] != "active", 60, "its end")
-        operator.ask("fence", "clear", "--resource", nvidia)
+        operator.ask("fence", "clear", nvidia)
         suite.equal("reset: the list is empty", [], fences())
         row = gpus(operator)["nvidia"]
         suite.equal("and the device is well", ("ok", None, True), (row["health"], row.get("health_reason"), row["available"] > 0))

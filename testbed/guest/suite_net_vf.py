@@ -11,7 +11,7 @@ import tempfile
 import net_rights
 import vf
 import vf_ends
-from checks import Suite, give_back, length
+from checks import Suite, give_back, length, until
 from fabric import REFUSED, USAGE, Refused
 from frames import Listener, Sender, Wire, ends_on_time, tagged
 from steps import Vf as steps
@@ -26,8 +26,11 @@ SPOOF_VERIFIED = ()
 
 def inventory(suite, node):
     """What is told of the card."""
-    rows = [row for row in node.operator.ask("inventory")["resources"] if row["resource_type"].lower() == "net" and row.get("virtual_functions")]
-    suite.equal("inventory: one card", 1, len(rows))
+    cards = [row for row in node.operator.ask("inventory")["resources"] if row.get("virtual_functions")]
+    rows = [row for row in cards if row["available"]]
+    suite.equal("inventory: one card is on offer", [vf.CARD], [row["name"] for row in rows])
+    listed = [row["virtual_functions"] for row in cards if not row["available"]]
+    suite.equal("inventory: the other is listed, with what it could have", [{"total": 7, "free": 0}], listed)
     print(f"   {rows[0]}", flush=True)
     suite.equal("inventory: its functions", {"total": 7, "free": 7}, rows[0]["virtual_functions"])
     suite.equal("inventory: bits per second", 1_000_000_000, rows[0]["capacity"])
@@ -275,7 +278,18 @@ def two_cards(suite):
         states = {card_of(lease): alice.query(lease)["state"] for lease in leases}
         suite.equal("only leases of a card that is not on offer any more are over", {cards[0]: "active", cards[1]: "revoked"}, states)
         alice.free(next(lease for lease in leases if card_of(lease) == cards[0]))
+        # The function of the other card is cleaned when its card is on offer again.
+        node.stop()
+        node.command += ["--sriov-pf", cards[1]]
+        node.start()
+        suite.equal("both cards again: no record stays", [], until(lambda: [records()] if not records() else None, 60, "the end of the records")[0])
+        suite.equal("and each has all of its functions", {card: 7 for card in cards}, free())
     vf.sh("ip", "link", "set", cards[1], "down")
+
+
+def records():
+    """The records of leases of functions."""
+    return [str(it) for it in pathlib.Path("/run").glob("fabricbios-*/net/*")]
 
 
 def main():
@@ -298,7 +312,7 @@ def main():
                 same_as(suite, section.__name__, start)
             suite.section(dies, suite, node, start)
             suite.section(cycles, suite, node, start)
-            suite.equal("end: no record stays", [], [str(it) for it in pathlib.Path("/run").glob("fabricbios-*/net/*")])
+            suite.equal("end: no record stays", [], records())
 
 
 if __name__ == "__main__":

@@ -32,8 +32,9 @@ pub(crate) struct Run {
 /// What happens when the lease comes to its end.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct End {
-    /// Send SIGTERM to the command so many seconds before the lease ends, 0: not at all; 5 if not given,
-    /// but at most a twentieth of the term: those who renew the lease do it earlier
+    /// Send SIGTERM to the command so many seconds before the lease ends, 0: not at all; 5 if not given, but
+    /// at most a twentieth of the time left: renewals come earlier. With --renew more than a twentieth
+    /// counts as a twentieth, since a lease may be renewed as late as a tenth before its end
     #[arg(long, value_name = "SECS", value_parser = values::number::<0, 86_400>)]
     pub(crate) warn_secs: Option<u32>,
     /// Renew the lease while the command runs, as the identity; it stays until its term ends, or is given

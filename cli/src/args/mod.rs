@@ -95,7 +95,8 @@ pub(crate) struct Args {
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// For how long to ask again while the node is busy (ResourceBusy, Unavailable) or was lost, and to
-    /// go on with a transfer over UDP that gets no answer, in seconds; 0: not at all, and 5 s of silence
+    /// go on with a transfer over UDP that gets no answer, in seconds; 0: ask once; a silent UDP transfer
+    /// still waits 5 s
     #[arg(long, global = true, env = "FABRICBIOS_PATIENCE_SECS", value_name = "SECS",
           default_value_t = 10, value_parser = values::number::<0, 3_600>, help_heading = NODE)]
     pub(crate) patience_secs: u32,
@@ -105,7 +106,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Is the node there
+    /// Is the node there, and its health
     Ping,
     /// What the node has
     Inventory,

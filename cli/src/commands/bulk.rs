@@ -23,7 +23,7 @@ pub(super) fn free(node: &Node, output: Output) -> Result<(), Failure> {
     let tenant = identity::ask(node)?.tenant;
     let is_own = |info: &LeaseInfo| info.tenant.as_ref().is_none_or(|of| *of == tenant);
     end_all(node, is_own, output, |id| {
-        Ok(node.lease(Request::LeaseFree(id))?.phase)
+        Ok(Some(node.lease(Request::LeaseFree(id))?.phase))
     })
 }
 
@@ -32,11 +32,9 @@ pub(super) fn revoke(node: &Node, tenant: &str, output: Output) -> Result<(), Fa
     let is_its = |info: &LeaseInfo| info.tenant.as_deref() == Some(tenant);
     end_all(node, is_its, output, |id| {
         match node.call(Request::LeaseRevoke(id))? {
-            Reply::Revoked(RevokeOutcome::Fenced) => Ok(LeasePhase::Fenced),
-            // What ended by itself meanwhile is no lease of the tenant any more.
-            Reply::Revoked(RevokeOutcome::TornDown | RevokeOutcome::NotFound) => {
-                Ok(LeasePhase::Revoked)
-            }
+            Reply::Revoked(RevokeOutcome::Fenced) => Ok(Some(LeasePhase::Fenced)),
+            Reply::Revoked(RevokeOutcome::TornDown) => Ok(Some(LeasePhase::Revoked)),
+            Reply::Revoked(RevokeOutcome::NotFound) => Ok(None),
             other => Err(node.unexpected("a revocation", &other)),
         }
     })
@@ -49,12 +47,12 @@ fn has_ended(error: &Error) -> bool {
     matches!(code, Some(Expired | NotFound | Revoked))
 }
 
-/// Ends each lease that `is_one` accepts. A failure does not spare the others; the last one is returned.
+/// Ends each lease that `is_one` accepts; `end` tells nothing of one that ended by itself meanwhile. A failure does not spare the others; the last one is returned.
 fn end_all(
     node: &Node,
     is_one: impl Fn(&LeaseInfo) -> bool,
     output: Output,
-    end: impl Fn(LeaseId) -> Result<LeasePhase, Error>,
+    end: impl Fn(LeaseId) -> Result<Option<LeasePhase>, Error>,
 ) -> Result<(), Failure> {
     let (mut leases, mut last) = (Vec::new(), None);
     let mut fail = |failure: Failure| {
@@ -65,7 +63,8 @@ fn end_all(
     for info in lease::all_pages(node, false)?.into_iter().filter(is_one) {
         let id = info.lease_id;
         let phase = match end(id) {
-            Ok(phase) => phase,
+            Ok(Some(phase)) => phase,
+            Ok(None) => continue,
             Err(error) if has_ended(&error) => continue,
             Err(error) => {
                 fail(Failure::from(error).at(&format!("lease {id}")));

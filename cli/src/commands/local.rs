@@ -50,7 +50,7 @@ pub(super) fn run(run: Run, access: &Access, output: Output) -> Result<(), Failu
     Err(Failure::new(exit, RefusalClass::Permanent, code, message))
 }
 
-/// The failure for a lease that the local socket does not know, if the node says that it is one of another kind.
+/// The refusal of a lease that the local socket does not know, if the node says that it is one of another kind.
 fn other_kind(lease: LeaseId, error: &AskError, access: &Access) -> Option<Failure> {
     let AskError::Refused(refusal) = error else {
         return None;
@@ -71,9 +71,11 @@ fn other_kind(lease: LeaseId, error: &AskError, access: &Access) -> Option<Failu
         // The lease is of a kind that takes processes, but this node does not have it.
         _ => return None,
     };
-    Some(Failure::usage(format!(
+    let message = format!(
         "lease {lease} is one of {kind}, and `fabricctl run` needs one of cpu or gpu; {instead}"
-    )))
+    );
+    let class = RefusalClass::Permanent;
+    Some(Failure::new(Exit::NotFound, class, "NotFound", message))
 }
 
 #[derive(Serialize)]

@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_client::{Identity, Node};
+use fabricbios_client::{Identity, Node, ResourceHealth};
 use fabricbios_wire::{Reply, Request};
 use serde::Serialize;
 
@@ -82,6 +82,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
 }
 
 /// How the node is reached.
+#[derive(Clone)]
 struct Access {
     node: String,
     identity: Option<PathBuf>,
@@ -161,8 +162,14 @@ fn ping(node: &Node, output: Output) -> Result<(), Failure> {
         health_reason: inventory.health_reason,
     };
     output.print(&pong, || {
-        let why = pong.health_reason.as_deref().map(one_line);
-        let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+        let why = match (
+            pong.health_reason.as_deref().map(one_line),
+            inventory.health,
+        ) {
+            (Some(why), _) => format!(": {why}"),
+            (None, ResourceHealth::Ok) => String::new(),
+            (None, _) => "; see `fabricctl inventory`".to_owned(),
+        };
         let (node, health) = (pong.node, &pong.health);
         format!("{node} answers after {round_trip_us} µs, health {health}{why}")
     })

@@ -13,6 +13,7 @@ use std::{
     },
     path::Path,
     process::Command,
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -36,14 +37,18 @@ use crate::{
     time_text,
 };
 
+/// An end so much before the end of the term was early: the daemon and this process do not look at the clock at once.
+const EARLY_MIN: Duration = Duration::from_secs(1);
+
 /// SIGTERM comes at most so long before the end, unless the caller sets another time.
 const WARN_MAX: Duration = Duration::from_secs(5);
 /// The share of the term that is at most between SIGTERM and the end: renewals come earlier, see `Renewals`.
 const WARN_SHARE: u32 = 20;
 /// The line that says that the watch has begun.
 const READY: &str = "ready";
-/// How often, and with which pauses, the node is asked for a cause that it does not tell yet.
-const LOOKS: u32 = 20;
+/// For how long the node is asked for the cause of an end.
+const CAUSE_MAX: Duration = Duration::from_secs(3);
+/// The pause before a question that has no answer yet comes again.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The process, for the one that will be the command.
@@ -174,11 +179,24 @@ impl<'a> Watch<'a> {
 
     fn until_the_end(&self) {
         let lease = self.what.lease;
-        let ends = match self.ask() {
-            Ok(left) => Some(self.warn_in_time(left)),
-            Err(error) if is_over(&error) => None,
-            // An older daemon does not know the question.
-            Err(_) => return,
+        let ends = loop {
+            let asked = Instant::now();
+            match self.ask() {
+                Ok(left) => break Some(self.warn_in_time(asked + left)),
+                Err(error) if is_over(&error) => break None,
+                // The daemon may be starting.
+                Err(AskError::Unreachable { .. } | AskError::Unanswered { .. }) => {
+                    if self.process.ends_within(LOOK).unwrap_or(true) {
+                        break None;
+                    }
+                }
+                // An older daemon does not know the question. Renewals go on.
+                Err(_) => {
+                    let message = "is not watched: the daemon does not tell how long it lasts, and no SIGTERM comes ahead of its end";
+                    tell(self.output, lease, "not_watched", message.to_owned());
+                    break None;
+                }
+            }
         };
         self.process.ends_within(Duration::MAX).ok();
         if self.ask().is_err_and(|error| is_over(&error)) {
@@ -187,13 +205,20 @@ impl<'a> Watch<'a> {
     }
 
     /// Sends SIGTERM before the end, until the command or the lease has ended; returns the end of the term.
-    fn warn_in_time(&self, left: Duration) -> Instant {
-        let mut ends = Instant::now() + left;
-        let (mut longest, mut warned) = (left, false);
+    fn warn_in_time(&self, mut ends: Instant) -> Instant {
+        let mut longest = ends.saturating_duration_since(Instant::now());
+        let mut warned = false;
         loop {
-            let warn = match self.what.end.warn_secs {
-                Some(secs) => Duration::from_secs(secs.into()),
-                None => WARN_MAX.min(longest / WARN_SHARE),
+            let share = longest / WARN_SHARE;
+            let warn = match self
+                .what
+                .end
+                .warn_secs
+                .map(|secs| Duration::from_secs(secs.into()))
+            {
+                Some(secs) if self.what.end.renew => secs.min(share),
+                Some(secs) => secs,
+                None => WARN_MAX.min(share),
             };
             let left = ends.saturating_duration_since(Instant::now());
             let pause = match warned {
@@ -203,9 +228,10 @@ impl<'a> Watch<'a> {
             if self.process.ends_within(pause).unwrap_or(true) {
                 return ends;
             }
+            let asked = Instant::now();
             match self.ask() {
                 Ok(left) => {
-                    ends = Instant::now() + left;
+                    ends = asked + left;
                     longest = longest.max(left);
                     if left > warn {
                         warned = false;
@@ -232,9 +258,15 @@ impl<'a> Watch<'a> {
 
     /// How the lease ended: as the node tells the identity, else by the end of the term.
     fn end(&self, ends: Option<Instant>) -> String {
-        let told = self.access.connect().ok();
-        let told = told.and_then(|node| self.cause(&node));
-        let is_early = ends.filter(|ends| *ends > Instant::now());
+        let is_early = ends.filter(|ends| *ends > Instant::now() + EARLY_MIN);
+        let (access, lease) = (self.access.clone(), self.what.lease);
+        let (answers, told) = mpsc::channel();
+        thread::spawn(move || {
+            let node = access.connect().ok();
+            answers.send(node.and_then(|node| cause(&node, lease))).ok();
+        });
+        // The caller's standard error stays open for as long.
+        let told = told.recv_timeout(CAUSE_MAX).ok().flatten();
         match (told, is_early) {
             (Some(cause), _) => format!("is over: {cause}"),
             (None, Some(ends)) => format!(
@@ -247,18 +279,17 @@ impl<'a> Watch<'a> {
             (None, None) => "is over".to_owned(),
         }
     }
+}
 
-    /// Processes end before the node calls the lease over.
-    fn cause(&self, node: &Node) -> Option<String> {
-        for _ in 0..LOOKS {
-            let info = node.lease(Request::LeaseQuery(self.what.lease)).ok()?;
-            match (&info.end, info.phase) {
-                (Some(end), _) => return Some(lease_text::cause(end)),
-                (None, LeasePhase::Binding | LeasePhase::Active) => thread::sleep(LOOK),
-                (None, phase) => return Some(phase.to_string()),
-            }
+/// Processes end before the node calls the lease over.
+fn cause(node: &Node, lease: LeaseId) -> Option<String> {
+    loop {
+        let info = node.lease(Request::LeaseQuery(lease)).ok()?;
+        match (&info.end, info.phase) {
+            (Some(end), _) => return Some(lease_text::cause(end)),
+            (None, LeasePhase::Binding | LeasePhase::Active) => thread::sleep(LOOK),
+            (None, phase) => return Some(phase.to_string()),
         }
-        None
     }
 }
 

@@ -53,6 +53,7 @@ fn node(phase: LeasePhase) -> (FakeNode, Arc<Mutex<Vec<u128>>>) {
                 ..lease(0)
             }))
         }
+        Request::LeaseRevoke(LeaseId(4)) => Ok(Reply::Revoked(RevokeOutcome::NotFound)),
         Request::LeaseRevoke(id) => {
             its.lock().unwrap().push(id.0);
             Ok(Reply::Revoked(RevokeOutcome::TornDown))
@@ -91,6 +92,9 @@ fn all_leases_of_a_tenant_are_revoked_and_no_others() {
     let one = json!({ "lease_id": LeaseId(3).to_string(), "state": "revoked" });
     assert_eq!(json, json!({ "leases": [one] }));
     assert_eq!(*ended.lock().unwrap(), [3]);
+    // One of blue's is over before it is revoked.
+    let json = json_of(&node, "lease revoke --tenant blue");
+    assert_eq!(json["leases"].as_array().unwrap().len(), 2, "{json}");
     assert_eq!(
         text_of(&node, "lease revoke --tenant nobody"),
         "no leases\n"

@@ -340,3 +340,33 @@ fn a_node_that_tells_no_amounts_by_class_tells_that_of_the_default() {
     ];
     assert!(text.contains(&lines.concat()), "{text}");
 }
+
+#[test]
+fn a_default_that_cannot_be_named_is_listed_too() {
+    let node = FakeNode::start(|request: &Request| {
+        let mut answer = machine(request)?;
+        if let Reply::Inventory(inventory) = &mut answer {
+            for extension in &mut inventory.extensions {
+                if let InventoryExtension::Classes { supported, .. } = extension {
+                    supported.retain(|class| *class != 1);
+                }
+            }
+        }
+        Ok(answer)
+    });
+    let text = text_of(&node, "inventory");
+    let line = "  available   11 cores  whole_core       enforced, default, not named\n";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn a_ping_of_a_node_whose_resource_is_not_well_points_to_the_inventory() {
+    let node = FakeNode::start(|request: &Request| match request {
+        Request::Ping(number) => Ok(Reply::Pong(*number)),
+        Request::GetInventory(InventoryForm::Structured) => Ok(Reply::Inventory(empty(1))),
+        other => inventory(other),
+    });
+    let text = text_of(&node, "ping");
+    let end = "health degraded; see `fabricctl inventory`\n";
+    assert!(text.ends_with(end), "{text}");
+}

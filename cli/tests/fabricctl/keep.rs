@@ -18,7 +18,8 @@ use crate::{
     fails, line_of,
 };
 
-const OTHER: LeaseId = LeaseId(7);
+/// Its number is one whose renewal comes at the beginning of the window, so that it is due at once.
+const OTHER: LeaseId = LeaseId(0xffff);
 
 /// A node whose leases are due at once for `renewals` times, after which `then` answers renewals.
 fn node(renewals: u64, then: fn(LeaseId) -> Answer) -> FakeNode {

@@ -206,12 +206,14 @@ fn a_daemon_that_has_ended_fails_a_write_when_the_patience_is_over() {
         let mut write = mem(&node, "write", &format!("--patience-secs {patience}"));
         let pipes = write.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = pipes.stderr(Stdio::piped()).spawn().unwrap();
-        // The lease is open now, and the first bytes are waited for.
         asked.recv().unwrap();
+        // More than a pipe holds: the lease is open when all of it is taken, and the rest of the first piece is waited for.
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&[0; 128 << 10]).unwrap();
         node.crash();
         drop(node);
         drop(Arc::try_unwrap(memory).ok().expect("nobody else serves it"));
-        child.stdin.take().unwrap().write_all(b"late").unwrap();
+        drop(stdin);
         let (status, object) = failure(&child.wait_with_output().unwrap());
         assert_eq!((status, &object["error"]), (6, &json!("unreachable")));
         let message = object["message"].as_str().unwrap();

@@ -163,6 +163,25 @@ fn a_lease_is_renewed_while_its_command_runs() {
 }
 
 #[test]
+fn a_warning_that_is_longer_than_a_renewal_takes_is_shortened() {
+    let world = World::new();
+    *world.lease.left.lock().unwrap() = Some(Duration::from_secs(1));
+    let (looks, looked) = mpsc::channel();
+    *world.lease.looks.lock().unwrap() = Some(looks);
+    let node = saying(Ok(Reply::Lease(lease(3_600_000))));
+    let mut command = world.command(&[]);
+    with_identity(&mut command, &node);
+    let mut running = Running::start(command, &["--renew", "--warn-secs", "100"]);
+    // Each finds the lease renewed.
+    for _ in 0..3 {
+        looked.recv().unwrap();
+    }
+    drop(running.child.stdin.take());
+    let (output, lines) = running.finish();
+    assert_eq!((output.status.code(), lines.as_str()), (Some(0), ""));
+}
+
+#[test]
 fn who_cannot_renew_is_told_before_the_command_runs() {
     let world = World::new();
     let nobody = saying(Err(fabricbios_wire::Refusal::new(
@@ -212,7 +231,7 @@ fn a_lease_of_another_kind_is_named_with_what_uses_it() {
         let (status, object) = failure(&command.output().unwrap());
         let message = object["message"].as_str().unwrap();
         let is = format!("lease {other} is one of {kind}");
-        assert_eq!(status, 2, "{object}");
+        assert_eq!(status, 4, "{object}");
         for part in [&*is, "needs one of cpu or gpu", how] {
             assert!(message.contains(part), "{part} in {message}");
         }

@@ -205,9 +205,7 @@ impl GpuStore {
             );
             return Err(StepError::new("reset device", why));
         }
-        self.reset(None, &why, &|| ())?;
-        self.set_health(self.account("look at device")?.health);
-        Ok(())
+        self.reset(None, &why, &|| ())
     }
 
     /// Resets the device, if nothing uses it.
@@ -236,6 +234,7 @@ impl GpuStore {
         };
         self.gpus.call("reset device", &call, progress)?;
         passed("reset device");
+        self.was_reset(self.account("look at device")?.health);
         Ok(())
     }
 }

@@ -106,8 +106,19 @@ impl GpuStore {
         self.state().health()
     }
 
-    /// The health has changed.
+    /// The health has changed. Only a reset makes a device that has failed better: the library forgets errors when another
+    /// device is reset, and when another process watches.
     pub fn set_health(&self, health: Health) {
+        let mut state = self.state();
+        let is_failed = |it: &Health| matches!(it, Health::Failed(_));
+        if is_failed(&health) || !is_failed(&state.health) {
+            state.health = health;
+            state.changed();
+        }
+    }
+
+    /// The device was reset: this is its health.
+    fn was_reset(&self, health: Health) {
         let mut state = self.state();
         state.health = health;
         state.changed();

@@ -168,6 +168,9 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
         .set_health(Health::Failed("XID 79".into()));
     let failed = Condition::Failed("XID 79".into());
     assert_eq!(told.recv().unwrap(), failed);
+    // Another process that watches knows nothing of the error.
+    world.device_store.set_health(Health::Good);
+    assert!(told.try_recv().is_err());
     let reset = world.lab.directory.path().join("was-reset");
     let script = format!("touch {}", reset.display());
     world.lab.script("nvidia-smi", &script);

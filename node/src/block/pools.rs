@@ -132,6 +132,17 @@ fn changes(known: &Known, pools: &[OpenPool]) -> anyhow::Result<Vec<Change>> {
         .collect()
 }
 
+/// Refuses a pool that cannot be leased over NVMe-oF.
+pub(super) fn serves_nvmet(path: &Path) -> anyhow::Result<()> {
+    check_for_nvmet(path).map_err(|why| {
+        anyhow!(
+            "--block-pool {}: cannot be leased over NVMe-oF: {why}: put the pool on ext4 or xfs or give a device, or leave \
+             --nvmet out and lease it with --fbbu-listen",
+            path.display()
+        )
+    })
+}
+
 struct PoolOpener<'a> {
     opening: &'a Opening<'a>,
     known: &'a Known,
@@ -143,7 +154,15 @@ impl PoolOpener<'_> {
         let mut pools: Vec<OpenPool> = Vec::new();
         let mut missing = Vec::new();
         for path in &self.opening.settings.block_pool {
-            match (self.open_one(path), self.known.at(path)) {
+            let readable = readable::check(self.opening.supervisor, path);
+            // Also of a known pool: withheld, it would take the leases with it that it serves otherwise.
+            if readable.is_ok() && !self.opening.settings.nvmet.is_empty() {
+                serves_nvmet(path)?;
+            }
+            let pool = readable
+                .map_err(anyhow::Error::from)
+                .and_then(|()| self.open_one(path));
+            match (pool, self.known.at(path)) {
                 (Ok(pool), _) => {
                     pools.push(self.admit(path, pool)?);
                     let why = || anyhow!("another pool of this node is in its place");
@@ -165,15 +184,6 @@ impl PoolOpener<'_> {
     }
 
     fn open_one(&self, path: &Path) -> anyhow::Result<Pool> {
-        readable::check(self.opening.supervisor, path)?;
-        if !self.opening.settings.nvmet.is_empty() {
-            check_for_nvmet(path).map_err(|why| {
-                anyhow!(
-                    "cannot be leased over NVMe-oF: {why}: put the pool on ext4 or xfs or give a device, or leave --nvmet \
-                     out and lease it with --fbbu-listen"
-                )
-            })?;
-        }
         let foreign = ForeignExports {
             configfs: Path::new(CONFIGFS),
             node_id: self.opening.node_id,

@@ -1,6 +1,6 @@
 //! Virtual functions of a network card on offer.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, path::Path, str::FromStr, sync::Arc};
 
 use anyhow::{Context, anyhow};
 use fabricbios_sriov::{
@@ -87,7 +87,8 @@ pub(super) fn open(
     }
     let offered: Vec<_> = cards.iter().map(|card| card.function()).collect();
     for (interface, error) in failed {
-        if !end.all_are_gone(&offered)? {
+        let is_gone = !Path::new("/sys/class/net").join(interface).exists();
+        if !is_gone || !end.all_are_gone(&offered)? {
             return Err(anyhow!("--sriov-pf {interface}: {error}"));
         }
         tracing::error!(interface, %error, "--sriov-pf: the card of an earlier run's leases is gone: the node starts without it");

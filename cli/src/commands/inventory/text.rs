@@ -148,7 +148,10 @@ fn by_class(resource: &ResourceJson, classes: &ClassesJson) -> String {
                 .enforcement
                 .get(class)
                 .map(|it| it.replace('_', " ")),
-            is_default.then(|| "default".to_owned()),
+            is_default.then(|| match classes.supported.contains(class) {
+                true => "default".to_owned(),
+                false => "default, not named".to_owned(),
+            }),
         ];
         let notes: Vec<String> = notes.into_iter().flatten().collect();
         vec![
@@ -157,7 +160,13 @@ fn by_class(resource: &ResourceJson, classes: &ClassesJson) -> String {
             notes.join(", "),
         ]
     };
-    table(&classes.supported.iter().map(line).collect::<Vec<_>>())
+    // A request names no class to get this one.
+    let unnamed = classes.default.iter();
+    let unnamed = unnamed.filter(|it| {
+        !classes.supported.contains(it) && classes.available.contains_key(it.as_str())
+    });
+    let all = unnamed.chain(&classes.supported);
+    table(&all.map(line).collect::<Vec<_>>())
 }
 
 /// The words with commas, in lines of at most [`LIST_WIDTH`] where words are not longer.
