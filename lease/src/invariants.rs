@@ -13,7 +13,7 @@
 //! [`LeaseTable::check`] checks all of them; tests call it after every step.
 
 use alloc::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     format,
     string::{String, ToString},
     vec::Vec,
@@ -288,6 +288,16 @@ impl LeaseTable {
         holds(Invariant::Census, counted == census, &|| {
             format!("{counted:?}, not {census:?}")
         });
+        for resource in self.resources.values() {
+            let its = self
+                .leases
+                .values()
+                .filter(|it| it.resource_id == resource.id);
+            let its: BTreeSet<LeaseId> = its.filter(|it| it.leaves()).map(|it| it.id).collect();
+            holds(Invariant::Census, its == resource.leaving, &|| {
+                format!("{its:?} leave, not {:?}", resource.leaving)
+            });
+        }
         for (name, tenant) in &self.tenants {
             let its = self.leases.values().filter(|lease| lease.tenant == *name);
             let its: Vec<&Lease> = its.collect();

@@ -56,7 +56,9 @@ impl Oracle {
                 let other = &self.arenas[it];
                 let any = wanted.resource_id.is_none() && of_kind(other) && !other.fenced();
                 let may = it == at || any && self.transport(it, wanted).is_some();
-                may && self.most_of(&self.when_clean(it), wanted) >= wanted.capacity
+                // One that has room already was passed over for another reason.
+                let some_leave = self.leases.iter().any(|of| of.arena == it && of.leaves());
+                may && some_leave && self.most_of(&self.when_clean(it), wanted) >= wanted.capacity
             });
             Err(match gpu {
                 _ if comes_back => LeaseError::ResourceBusy,
