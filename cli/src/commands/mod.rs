@@ -22,10 +22,12 @@ use std::{
     io::{self, Write},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
-use fabricbios_client::{Identity, Node, ResourceHealth};
+use fabricbios_client::{Identity, Node};
 use fabricbios_wire::{Reply, Request};
 use serde::Serialize;
 
@@ -146,6 +148,23 @@ struct Pong<'a> {
     health_reason: Option<String>,
 }
 
+/// Who makes the inventory may be held while the rest of the node answers.
+const HEALTH_WITHIN: Duration = Duration::from_secs(5);
+
+/// The health of the node, and why; `unknown` if the node does not tell it.
+fn health(node: &Node) -> (String, Option<String>) {
+    let node = node.clone();
+    let (tell, told) = mpsc::channel();
+    // The end of the process ends it.
+    thread::spawn(move || tell.send(node.inventory()).ok());
+    let unknown = |why: String| ("unknown".to_owned(), Some(why));
+    match told.recv_timeout(HEALTH_WITHIN) {
+        Ok(Ok(inventory)) => (inventory.health.to_string(), inventory.health_reason),
+        Ok(Err(error)) => unknown(format!("its inventory cannot be had: {error}")),
+        Err(_silent) => unknown(format!("no inventory within {} s", HEALTH_WITHIN.as_secs())),
+    }
+}
+
 fn ping(node: &Node, output: Output) -> Result<(), Failure> {
     const NUMBER: u64 = 0x6661_6272_6963;
     let asked_at = Instant::now();
@@ -154,20 +173,17 @@ fn ping(node: &Node, output: Output) -> Result<(), Failure> {
         other => return Err(node.unexpected("the same number", &other).into()),
     }
     let round_trip_us = u64::try_from(asked_at.elapsed().as_micros()).unwrap_or(u64::MAX);
-    let inventory = node.inventory()?;
+    let (health, health_reason) = health(node);
     let pong = Pong {
         node: node.address(),
         round_trip_us,
-        health: inventory.health.to_string(),
-        health_reason: inventory.health_reason,
+        health,
+        health_reason,
     };
     output.print(&pong, || {
-        let why = match (
-            pong.health_reason.as_deref().map(one_line),
-            inventory.health,
-        ) {
+        let why = match (pong.health_reason.as_deref().map(one_line), &*pong.health) {
             (Some(why), _) => format!(": {why}"),
-            (None, ResourceHealth::Ok) => String::new(),
+            (None, "ok") => String::new(),
             (None, _) => "; see `fabricctl inventory`".to_owned(),
         };
         let (node, health) = (pong.node, &pong.health);

@@ -2,14 +2,14 @@
 
 use fabricbios_wire::{
     Answer, BLOCK_RO, BlockDev, CpuCap, Enforcement, Epoch, FlatEntry, InventoryExtension,
-    InventoryForm, MemArena, NIC_LINK_UP, NIC_SRIOV, NicInfo, NodeId, Reply, Request, ResourceId,
-    ResourceInventory, ResourceType, Transport, cpu_flags,
+    InventoryForm, LeaseError, MemArena, NIC_LINK_UP, NIC_SRIOV, NicInfo, NodeId, RefusalClass,
+    Reply, Request, ResourceId, ResourceInventory, ResourceType, Transport, cpu_flags,
 };
 use serde_json::json;
 
 use crate::{
     RESOURCE_TEXT,
-    common::{FakeNode, RESOURCE},
+    common::{FakeNode, RESOURCE, refuse},
     json_of, text_of,
 };
 
@@ -130,6 +130,17 @@ fn an_inventory_joins_both_forms() {
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+}
+
+#[test]
+fn a_ping_of_a_node_without_an_inventory_is_answered() {
+    let node = FakeNode::start(|request: &Request| match request {
+        Request::Ping(number) => Ok(Reply::Pong(*number)),
+        _ => refuse(LeaseError::Internal, RefusalClass::Permanent, "no disk"),
+    });
+    let json = json_of(&node, "ping");
+    assert_eq!(json["health"], "unknown");
+    assert!(json["health_reason"].as_str().unwrap().contains("no disk"));
 }
 
 #[test]
