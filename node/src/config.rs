@@ -156,8 +156,8 @@ pub struct Settings {
     #[arg(long, value_name = "PATH")]
     pub block_pool: Vec<PathBuf>,
 
-    /// Start without this pool, which the last run offered and whose leases live: they end. For one start, so never in the file
-    /// [repeatable].
+    /// Start without this pool, which the last run offered and whose leases live: they end [repeatable; for one start, so never in
+    /// the file].
     #[arg(long, value_name = "PATH")]
     pub without_pool: Vec<PathBuf>,
 
