@@ -21,6 +21,9 @@ const SUFFIX: &str = ".gpu";
 /// The files of devices that are not wiped end so.
 const UNWIPED: &str = ".unwiped";
 
+/// The files of devices that were wiped end so.
+const WIPED: &str = ".wiped";
+
 /// What a lease has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
@@ -70,6 +73,17 @@ pub(crate) struct Baseline {
     pub(crate) holders: Vec<Process>,
     /// Those whom the vendor's library listed.
     pub(crate) listed: Vec<Listed>,
+}
+
+impl Baseline {
+    /// A device as the vendor's library tells it, with those who have its nodes open to be added.
+    pub(crate) fn of(account: &management::Accounted) -> Self {
+        Self {
+            free_bytes: account.free_bytes,
+            holders: Vec::new(),
+            listed: account.processes.iter().map(Listed::of).collect(),
+        }
+    }
 }
 
 /// A process that the vendor's library lists.
@@ -184,9 +198,16 @@ impl Records {
         write(&self.of_device(uuid, UNWIPED), &new, baseline)
     }
 
-    /// All of the device was wiped.
-    pub(crate) fn set_wiped(&self, uuid: &str) -> Result<(), StepError> {
+    /// All that was free on the device, so many bytes, was wiped.
+    pub(crate) fn set_wiped(&self, uuid: &str, free_bytes: u64) -> Result<(), StepError> {
+        let new = self.of_device(uuid, ".new");
+        write(&self.of_device(uuid, WIPED), &new, &free_bytes)?;
         remove_file("remove record", &self.of_device(uuid, UNWIPED))
+    }
+
+    /// Bytes that were free on the device when it was last wiped. More than these are not wiped.
+    pub(crate) fn wiped_bytes(&self, uuid: &str) -> Result<Option<u64>, StepError> {
+        read(&self.of_device(uuid, WIPED))
     }
 
     fn file(&self, lease: LeaseId, suffix: &str) -> PathBuf {

@@ -21,8 +21,16 @@ use crate::{
 /// Memory that is not back after so long without any coming back is lost.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// The driver itself takes and gives back some memory between two looks: pages of its own, of 2 MiB each.
+/// The driver itself takes and gives back some memory between two looks: pages of its own, of 2 MiB each. They may not come
+/// back; what a tenant had does.
 const TOLERANCE_BYTES: u64 = 32 << 20;
+
+/// A driver gives the memory of a dead process back in parts. Where less than [`TOLERANCE_BYTES`] are missing and none came back
+/// for so long, the rest is the driver's own.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// Memory that comes back during a wipe is not wiped, so all is wiped again, at most so often.
+const WIPES: usize = 4;
 
 /// Of the bytes that were free before the grant, so many are wiped.
 const WIPED_PERCENT: u64 = 99;
@@ -56,7 +64,6 @@ impl GpuStore {
             self.wipe(lease, record, progress)
         })?;
         resets.remove(&lease);
-        self.gpus.records.set_wiped(&self.device.uuid)?;
         Ok(wiped)
     }
 
@@ -108,14 +115,42 @@ impl GpuStore {
         self.clean(lease, &record, resets, progress)
     }
 
-    /// Waits for the memory, and overwrites it.
+    /// Waits for the memory, and overwrites it: again, if some came back meanwhile.
     fn wipe(
         &self,
         lease: LeaseId,
         record: &Record,
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError> {
-        self.wait_for_memory(record, progress)?;
+        let mut free_before = self.wait_for_memory(record, record.baseline.free_bytes, progress)?;
+        for _ in 0..WIPES {
+            let proof = self.wipe_once(lease, record, progress)?;
+            let free = self.wait_for_memory(record, free_before, progress)?;
+            if free <= free_before {
+                self.gpus.records.set_wiped(&self.device.uuid, free)?;
+                return Ok(proof);
+            }
+            tracing::warn!(
+                lease_id = %lease,
+                device = self.device.uuid,
+                bytes = free - free_before,
+                "memory came back while the device was wiped: it is wiped again"
+            );
+            free_before = free;
+        }
+        let why = format!(
+            "{}: memory came back during each of {WIPES} wipes: another program gives memory of the device back",
+            self.device.uuid
+        );
+        Err(StepError::new("scrub", why))
+    }
+
+    fn wipe_once(
+        &self,
+        lease: LeaseId,
+        record: &Record,
+        progress: &dyn Fn(),
+    ) -> Result<Proof, StepError> {
         let began = Instant::now();
         let wiped = self.gpus.scrub(&self.device, progress)?;
         passed("scrub");
@@ -143,9 +178,15 @@ impl GpuStore {
         Ok(Proof::of("wipe device", began.elapsed(), found))
     }
 
-    /// Waits until the vendor lists no process of the lease and the memory is back. Memory that comes back is progress.
-    fn wait_for_memory(&self, record: &Record, progress: &dyn Fn()) -> Result<(), StepError> {
-        let wanted = record.baseline.free_bytes.saturating_sub(TOLERANCE_BYTES);
+    /// Waits until the vendor lists no process of the lease and `wanted` bytes are free, or almost so many and no more come back.
+    /// Returns how many are free. Memory that comes back is progress.
+    fn wait_for_memory(
+        &self,
+        record: &Record,
+        wanted: u64,
+        progress: &dyn Fn(),
+    ) -> Result<u64, StepError> {
+        let almost = wanted.saturating_sub(TOLERANCE_BYTES);
         let (mut most, mut since) = (0, Instant::now());
         loop {
             let account = self.account("look at device")?;
@@ -156,12 +197,13 @@ impl GpuStore {
             let strange: Vec<Listed> = listed
                 .filter(|it| !record.baseline.listed.contains(it))
                 .collect();
-            if strange.is_empty() && account.free_bytes >= wanted {
-                return Ok(());
-            }
             if account.free_bytes > most {
                 (most, since) = (account.free_bytes, Instant::now());
                 progress();
+            }
+            let is_settled = account.free_bytes >= almost && since.elapsed() >= SETTLED;
+            if strange.is_empty() && (account.free_bytes >= wanted || is_settled) {
+                return Ok(account.free_bytes);
             }
             if since.elapsed() > PATIENCE {
                 return Err(self.not_back(record, &account, &strange));

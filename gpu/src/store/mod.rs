@@ -21,7 +21,7 @@ use crate::{
     Device, Gpus, Health,
     management::{Account, Accounted, worst},
     owned,
-    record::{Baseline, Listed, Record},
+    record::{Baseline, Record},
     steps::passed,
 };
 
@@ -210,6 +210,20 @@ impl GpuStore {
         self.gpus.make_cgroup(lease, &self.device)
     }
 
+    /// The device as it is to be for a wipe, if it has bytes that no wipe has seen: left by a shared lease, or memory that came
+    /// back after the last wipe.
+    fn unwiped(&self) -> Result<Option<Baseline>, StepError> {
+        let (records, uuid) = (&self.gpus.records, &self.device.uuid);
+        if let Some(baseline) = records.unwiped(uuid)? {
+            return Ok(Some(baseline));
+        }
+        let Some(wiped_bytes) = records.wiped_bytes(uuid)? else {
+            return Ok(None);
+        };
+        let baseline = Baseline::of(&self.account("look at device")?);
+        Ok((baseline.free_bytes > wiped_bytes).then_some(baseline))
+    }
+
     /// What a lease for this order has.
     fn record(&self, order: &BindOrder) -> Result<Record, StepError> {
         let lease = order.binding_id.lease_id;
@@ -236,9 +250,8 @@ impl GpuStore {
             one_shot: terms.execution_mode == Some(GpuExecutionMode::OneShot),
             scrub_at_close: terms.exclusivity == Some(GpuExclusivityClass::SessionExclusive),
             baseline: Baseline {
-                free_bytes: account.free_bytes,
                 holders: state.before.remove(&lease).unwrap_or_default(),
-                listed: account.processes.iter().map(Listed::of).collect(),
+                ..Baseline::of(&account)
             },
             worker: None,
             is_dirty: false,
@@ -272,7 +285,7 @@ fn condition(health: &Health) -> Condition {
 }
 
 impl Store for GpuStore {
-    /// The device was wiped when it was given back, unless its last lease had left bytes of an earlier one there.
+    /// The device was wiped when it was given back, see [`GpuStore::unwiped`] for what is not.
     fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
         let lease = order.binding_id.lease_id;
         if order.adopts || self.record_of(lease)?.is_some() {
@@ -282,10 +295,13 @@ impl Store for GpuStore {
         let holders = self.holders_before(order, progress)?;
         let mut work = self.work(progress);
         if !is_shared(order)
-            && let Some(baseline) = self.gpus.records.unwiped(&self.device.uuid)?
+            && let Some(baseline) = self.unwiped()?
         {
             let record = Record {
-                baseline,
+                baseline: Baseline {
+                    holders: holders.clone(),
+                    ..baseline
+                },
                 // Those of the lease before have ended.
                 users: BTreeSet::new(),
                 ..self.record(order)?

@@ -12,6 +12,7 @@ mod lab;
 mod world;
 
 use std::{
+    cell::Cell,
     collections::BTreeSet,
     fs,
     io::Write,
@@ -253,6 +254,57 @@ fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
     world.bound(&whole(3));
 }
 
+/// The driver gives the memory back when the wipe is done, long after the end of the process.
+#[test]
+fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
+    let world = World::twice_as_large();
+    let lease = whole(1);
+    world.prepared(&lease).unwrap();
+    let _leaves = world.filled(lease_id(1));
+    let knobs = &world.lab.directory;
+    knobs.set(Knob::Lingering, "3600000").unwrap();
+    world.cut(&lease);
+    world.release(&lease).unwrap();
+    assert!(world.has_pattern());
+    knobs.set(Knob::Lingering, "1").unwrap();
+    world.settle();
+    assert!(world.has_pattern());
+    world.prepared(&whole(2)).unwrap();
+    assert!(!world.has_pattern());
+}
+
+#[test]
+fn memory_that_comes_back_during_a_wipe_is_wiped_too() {
+    let world = World::twice_as_large();
+    let lease = whole(1);
+    world.bound(&lease);
+    let _leaves = world.filled(lease_id(1));
+    let knobs = &world.lab.directory;
+    knobs.set(Knob::Lingering, "3600000").unwrap();
+    world.cut(&lease);
+    world.write_pattern_at_the_end();
+    let passes = Cell::new(0);
+    let progress = || {
+        if world.has_pattern_at_the_end() {
+            return;
+        }
+        passes.set(passes.get() + 1);
+        match passes.get() {
+            1 => world.write_pattern_at_the_end(),
+            // A wipe has two passes, and this is the end of the second.
+            2 => knobs.set(Knob::Lingering, "1").unwrap(),
+            _ => {}
+        }
+    };
+    let placement = lease.placement.clone();
+    let released = world
+        .provider
+        .release(lease.binding_id, placement, &progress);
+    released.unwrap();
+    assert!(passes.get() >= 2);
+    assert!(!world.has_pattern());
+}
+
 /// The session of one lease dies beside a neighbour's, before anybody has ended the lease.
 #[test]
 fn the_memory_of_a_session_that_died_is_read_by_nobody() {
@@ -268,7 +320,8 @@ fn the_memory_of_a_session_that_died_is_read_by_nobody() {
             thread::yield_now();
         }
         assert!(world.has_pattern());
-        // The stand-in gives the lowest address that is free; the look at the device for the third lease has freed it.
+        // The stand-in gives the lowest address that is free.
+        world.settle();
         let three = part(3);
         world.bound(&three);
         let mut comes = world.session(lease_id(3)).unwrap();

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{Read, Write},
-    os::unix::net::UnixStream,
+    os::unix::{fs::FileExt, net::UnixStream},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -24,7 +24,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, geteuid},
 };
-use stand_in_device::Vendor;
+use stand_in_device::{Knob, Vendor};
 
 use crate::lab::{Lab, MEMORY, MIB};
 
@@ -65,6 +65,14 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(apart: bool) -> Self {
         Self::on(Lab::new(), Self::turn(), apart)
+    }
+
+    /// On a device of which less than 1 % is what [`World::filled`] leaves.
+    pub(crate) fn twice_as_large() -> Self {
+        let lab = Lab::new();
+        let memory = (2 * MEMORY).to_string();
+        lab.directory.set(Knob::Memory, &memory).unwrap();
+        Self::on(lab, Self::turn(), false)
     }
 
     pub(crate) fn turn() -> MutexGuard<'static, ()> {
@@ -188,6 +196,23 @@ impl World {
 
     fn memory(&self) -> Vec<u8> {
         self.lab.directory.memory_of(Vendor::Nvidia).unwrap()
+    }
+
+    /// Waits until the memory of dead processes is free.
+    pub(crate) fn settle(&self) {
+        self.lab.directory.settle(Vendor::Nvidia).unwrap();
+    }
+
+    /// In memory that no process has.
+    pub(crate) fn write_pattern_at_the_end(&self) {
+        let memory = self.lab.directory.path().join(Vendor::Nvidia.memory_file());
+        let memory = fs::File::options().write(true).open(memory).unwrap();
+        let end = memory.metadata().unwrap().len() - PATTERN.len() as u64;
+        memory.write_all_at(&PATTERN, end).unwrap();
+    }
+
+    pub(crate) fn has_pattern_at_the_end(&self) -> bool {
+        self.memory().ends_with(&PATTERN)
     }
 
     pub(crate) fn has_pattern(&self) -> bool {

@@ -42,13 +42,13 @@ fn all_free_memory_is_wiped() {
 #[test]
 fn the_memory_of_the_wiping_context_is_wiped_too() {
     let lab = Lab::new();
-    lab.directory
-        .set(Knob::Context, &(6 * MIB).to_string())
-        .unwrap();
+    let bytes = &(6 * MIB).to_string();
     for (vendor, _) in VENDORS {
         let scrub = scrub(&lab, vendor);
+        lab.directory.clear(Knob::Context).unwrap();
         // Makes the memory.
         lab.call(&scrub).unwrap();
+        lab.directory.set(Knob::Context, bytes).unwrap();
         let memory = lab.directory.path().join(vendor.memory_file());
         fs::write(&memory, vec![7; usize::try_from(MEMORY).unwrap()]).unwrap();
         let wiped = scrub.twice(&lab.supervisor, PATIENCE, &|_| ()).unwrap();

@@ -164,6 +164,7 @@ fn a_session_that_is_exclusive_wipes_the_whole_device() {
         kill(before.pid, Signal::SIGKILL).unwrap();
         assert_eq!(before.ended(), None);
         assert!(lab.has(SECRET));
+        lab.settle();
         let mut order = lab.order();
         order.scrub_at_close = true;
         let worker = lab.start(&order);

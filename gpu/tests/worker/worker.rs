@@ -83,6 +83,11 @@ impl Lab {
         vendors().first().map(|vendor| Self::new(*vendor))
     }
 
+    /// Waits until the memory of dead workers is free.
+    pub(crate) fn settle(&self) {
+        self.directory.settle(self.side()).unwrap();
+    }
+
     fn side(&self) -> Vendor {
         match self.vendor {
             GpuVendor::Nvidia => Vendor::Nvidia,

@@ -122,7 +122,7 @@ pub(crate) fn processes(locked: &Locked<'_>, knobs: &Knobs, identity: &Identity)
         let bytes = match record.kind {
             Kind::Context => 0,
             Kind::Allocation => record.bytes,
-            Kind::Lost => continue,
+            Kind::Lost | Kind::Lingering => continue,
         };
         match found
             .iter_mut()

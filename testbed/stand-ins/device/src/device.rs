@@ -3,10 +3,13 @@
 use std::{
     io,
     sync::{Arc, Mutex},
+    thread,
 };
 
 use crate::{
-    Directory, Identity, Knob, Knobs, Owner, Process, Share, Usage, Vendor, account, lock,
+    Directory, Identity, Knob, Knobs, Owner, Process, Share, Usage, Vendor, account,
+    knob::LOOK,
+    lock,
     mapping::Mapping,
     table::{Kind, Locked, Record, Table},
 };
@@ -106,7 +109,8 @@ impl Device {
     /// A file cannot be used.
     pub fn reset(&self) -> io::Result<Vec<u32>> {
         let locked = self.lock()?;
-        let open = locked.records().filter(|(_, it)| it.kind != Kind::Lost);
+        let of_process = |it: &Record| matches!(it.kind, Kind::Context | Kind::Allocation);
+        let open = locked.records().filter(|(_, it)| of_process(it));
         let mut open: Vec<u32> = open.map(|(_, it)| it.owner.pid).collect();
         open.extend(self.table.openers()?);
         open.sort_unstable();
@@ -118,6 +122,18 @@ impl Device {
             }
         }
         Ok(open)
+    }
+
+    /// See [`Directory::settle`].
+    pub(crate) fn settle(&self) -> io::Result<()> {
+        while self
+            .lock()?
+            .records()
+            .any(|(_, it)| it.kind == Kind::Lingering)
+        {
+            thread::sleep(LOOK);
+        }
+        Ok(())
     }
 
     pub(crate) fn me(&self) -> Owner {

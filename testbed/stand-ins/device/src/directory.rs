@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Knob, Vendor};
+use crate::{Device, Knob, Vendor};
 
 /// The environment variable that names the state directory.
 pub const VARIABLE: &str = "FABRICBIOS_STAND_IN_DIR";
@@ -71,6 +71,14 @@ impl Directory {
     /// Its file cannot be written.
     pub fn clear(&self, knob: Knob) -> io::Result<()> {
         self.set(knob, "")
+    }
+
+    /// Waits until the memory of processes that have ended is free.
+    ///
+    /// # Errors
+    /// The device cannot be opened.
+    pub fn settle(&self, vendor: Vendor) -> io::Result<()> {
+        Device::open_in(self.clone(), vendor)?.settle()
     }
 
     /// The bytes of a device's memory, whoever has them.

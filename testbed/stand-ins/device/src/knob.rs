@@ -31,6 +31,8 @@ pub enum Knob {
     ResetRequired,
     /// The memory of processes that end does not come back.
     Lost,
+    /// Milliseconds for which the memory of a process that has ended is not free.
+    Lingering,
     /// The device has fallen off the bus.
     Gone,
     /// Calls of NVML do not return.
@@ -49,7 +51,7 @@ pub enum Knob {
 
 impl Knob {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Absent,
         Self::Memory,
         Self::Busy,
@@ -59,6 +61,7 @@ impl Knob {
         Self::Ecc,
         Self::ResetRequired,
         Self::Lost,
+        Self::Lingering,
         Self::Gone,
         Self::HangNvml,
         Self::HangTeardown,
@@ -81,6 +84,7 @@ impl Knob {
             Self::Ecc => "ecc",
             Self::ResetRequired => "reset-required",
             Self::Lost => "lost",
+            Self::Lingering => "lingering",
             Self::Gone => "gone",
             Self::HangNvml => "hang-nvml",
             Self::HangTeardown => "hang-teardown",

@@ -12,7 +12,10 @@ use std::{
         Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
+
+use nix::time::{ClockId, clock_gettime};
 
 use crate::{Directory, Knob, Knobs, Owner, Vendor, lock, mapping::Mapping};
 
@@ -33,6 +36,8 @@ const AT_USED: usize = 2;
 const AT_RECORDS: usize = 8;
 const WORDS_OF_RECORD: usize = 4;
 const RECORDS: usize = 16384;
+/// So many milliseconds the memory of a dead process stays, unless the knob says otherwise.
+const LINGERS: u64 = 100;
 /// A record of a process that has no partition.
 const NO_PARTITION: u64 = 0xFF;
 
@@ -45,6 +50,9 @@ pub(crate) enum Kind {
     Allocation = 2,
     /// A part of the memory that no process has any more and that did not come back.
     Lost = 3,
+    /// A part of the memory whose process is dead and that comes back in a while. The owner's start is the time of the death in
+    /// milliseconds since boot.
+    Lingering = 4,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,8 +115,8 @@ impl Table {
             .collect())
     }
 
-    /// The table for this thread alone. What dead processes had comes back, or is lost if the knob says so. The memory
-    /// gets the size that the knob asks for if nobody has any of it.
+    /// The table for this thread alone. What dead processes had comes back after a while, or is lost if the knob says so. The
+    /// memory gets the size that the knob asks for if no process has any of it.
     pub(crate) fn lock(&self, knobs: &Knobs) -> io::Result<Locked<'_>> {
         let turn = lock(&self.turn);
         while let Err(error) = self.file.lock() {
@@ -125,7 +133,7 @@ impl Table {
             locked.word(AT_MEMORY).store(0, Ordering::Relaxed);
             locked.word(AT_MAGIC).store(MAGIC, Ordering::Release);
         }
-        locked.bury_the_dead(knobs.is_set(Knob::Lost));
+        locked.bury_the_dead(knobs);
         locked.resize(knobs.number(Knob::Memory))?;
         Ok(locked)
     }
@@ -165,6 +173,7 @@ impl Locked<'_> {
             1 => Kind::Context,
             2 => Kind::Allocation,
             3 => Kind::Lost,
+            4 => Kind::Lingering,
             _ => return None,
         };
         let partition = (first >> 8) & 0xFF;
@@ -228,13 +237,25 @@ impl Locked<'_> {
         self.table.memory.set_len(self.memory_bytes())
     }
 
-    fn bury_the_dead(&self, is_lost: bool) {
+    fn bury_the_dead(&self, knobs: &Knobs) {
+        let is_lost = knobs.is_set(Knob::Lost);
+        let lingers = match knobs.number(Knob::Lingering) {
+            0 => LINGERS,
+            wanted => wanted,
+        };
+        let now = since_boot_ms();
         let mut known: Vec<(Owner, bool)> = vec![(self.table.me, true)];
         for (index, record) in self.records() {
-            if record.kind == Kind::Lost {
-                continue;
-            }
             let owner = record.owner;
+            match record.kind {
+                Kind::Lost => continue,
+                Kind::Lingering if now < owner.start.saturating_add(lingers) => continue,
+                Kind::Lingering => {
+                    self.remove(index);
+                    continue;
+                }
+                Kind::Context | Kind::Allocation => {}
+            }
             let found = known.iter().find(|(it, _)| *it == owner);
             let is_alive = found.map(|(_, is_alive)| *is_alive).unwrap_or_else(|| {
                 known.push((owner, owner.is_alive()));
@@ -242,20 +263,27 @@ impl Locked<'_> {
             });
             match (is_alive, record.kind) {
                 (true, _) => {}
-                (false, Kind::Allocation) if is_lost => {
-                    let first = self.field(index, 0);
-                    let lost = first.load(Ordering::Relaxed) & !0xFF | Kind::Lost as u64;
-                    first.store(lost, Ordering::Release);
+                (false, Kind::Allocation) if is_lost => self.turn_into(index, Kind::Lost),
+                (false, Kind::Allocation) => {
+                    self.field(index, 1).store(now, Ordering::Relaxed);
+                    self.turn_into(index, Kind::Lingering);
                 }
                 (false, _) => self.remove(index),
             }
         }
     }
 
+    fn turn_into(&self, index: usize, kind: Kind) {
+        let first = self.field(index, 0);
+        let changed = first.load(Ordering::Relaxed) & !0xFF | kind as u64;
+        first.store(changed, Ordering::Release);
+    }
+
     fn resize(&self, wanted: u64) -> io::Result<()> {
         let wanted = if wanted == 0 { MEMORY } else { wanted };
         let wanted = wanted.clamp(PAGE, MEMORY_MAX).next_multiple_of(PAGE);
-        if self.memory_bytes() != wanted && self.records().next().is_none() {
+        let is_idle = || self.records().all(|(_, it)| it.kind == Kind::Lingering);
+        if self.memory_bytes() != wanted && is_idle() {
             self.table.memory.set_len(wanted)?;
             self.word(AT_MEMORY).store(wanted, Ordering::Relaxed);
         } else if self.table.memory.metadata()?.len() < self.memory_bytes() {
@@ -264,6 +292,12 @@ impl Locked<'_> {
         }
         Ok(())
     }
+}
+
+fn since_boot_ms() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME);
+    let now = now.map_or(Duration::ZERO, Duration::from);
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -111,9 +111,13 @@ fn memory_and_processes_are_those_of_the_driver() {
     );
     directory.set(Knob::Foreign, &MIB.to_string()).unwrap();
     assert_eq!(shell.words(&memory), bytes([8, 5, 3]));
+    directory.set(Knob::Lingering, "3600000").unwrap();
     tenant.kill();
-    assert_eq!(shell.words(&memory), bytes([8, 7, 1]));
     assert_eq!(shell.words(&processes), ["0"]);
+    assert_eq!(shell.words(&memory), bytes([8, 5, 3]), "not back yet");
+    directory.set(Knob::Lingering, "1").unwrap();
+    directory.settle(Vendor::Nvidia).unwrap();
+    assert_eq!(shell.words(&memory), bytes([8, 7, 1]));
     directory.set(Knob::Busy, "4194305 4096").unwrap();
     assert_eq!(shell.words(&processes), ["1", "4194305:4096:-1"]);
 }

@@ -21,7 +21,9 @@ fn directory() -> (tempfile::TempDir, Directory) {
     (place, directory)
 }
 
+/// The free memory, with that of the dead.
 fn free(directory: &Directory) -> u64 {
+    directory.settle(Vendor::Nvidia).unwrap();
     let device = Device::open_in(directory.clone(), Vendor::Nvidia).unwrap();
     device.usage(&Identity::whole(Vendor::Nvidia)).unwrap().free
 }

@@ -38,6 +38,7 @@ fn bytes_stay_when_their_process_ends_and_the_next_tenant_reads_them() {
     let address = first.value("alloc 4096");
     first.value(&format!("write {address} 83 69 67 82 69 84"));
     first.kill();
+    assert_eq!(free(&directory), 8 * MIB);
     let mut second = Shell::with_context(&directory);
     assert_eq!(second.value("alloc 4096"), address);
     let found = second.words(&format!("read {address} 6"));

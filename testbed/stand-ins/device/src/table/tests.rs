@@ -46,10 +46,18 @@ fn records_come_back_as_they_were_written() {
 }
 
 #[test]
-fn the_memory_of_a_dead_process_comes_back() {
-    let (_place, knobs, table) = table();
+fn the_memory_of_a_dead_process_comes_back_in_a_while() {
+    let (place, knobs, table) = table();
+    let directory = Directory::at(place.path()).unwrap();
+    directory.set(Knob::Lingering, "3600000").unwrap();
     table.lock(&knobs).unwrap().insert(of(DEAD, 0)).unwrap();
-    assert_eq!(table.lock(&knobs).unwrap().records().count(), 0);
+    for _ in 0..2 {
+        let locked = table.lock(&knobs).unwrap();
+        let all: Vec<_> = locked.records().map(|(_, it)| it.kind).collect();
+        assert_eq!(all, [Kind::Lingering], "it does not come back at once");
+    }
+    directory.set(Knob::Lingering, "1").unwrap();
+    while table.lock(&knobs).unwrap().records().count() > 0 {}
 }
 
 #[test]
