@@ -142,7 +142,8 @@ fn a_device_that_cannot_be_wiped_is_reset_by_the_next_release() {
     let _leaves = world.filled(lease_id(1));
     world.cut(&lease);
     let knobs = &world.lab.directory;
-    knobs.set(Knob::ShortScrub, &MEMORY.to_string()).unwrap();
+    let half = (MEMORY / 2).to_string();
+    knobs.set(Knob::ShortScrub, &half).unwrap();
     let knob = knobs.path().join("short-scrub");
     let reset = format!("rm {}", knob.display());
     world.lab.script("nvidia-smi", &reset);
@@ -241,7 +242,8 @@ fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
         .unwrap();
     assert!(world.has_pattern());
     let knobs = &world.lab.directory;
-    knobs.set(Knob::ShortScrub, &MEMORY.to_string()).unwrap();
+    let half = (MEMORY / 2).to_string();
+    knobs.set(Knob::ShortScrub, &half).unwrap();
     let error = world.store.prepare(&whole(3), &|| ()).unwrap_err();
     assert!(error.detail.contains("could be wiped"), "{error}");
     // A shared lease reads nothing of it.
@@ -257,11 +259,11 @@ fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
 /// The driver gives the memory back when the wipe is done, long after the end of the process.
 #[test]
 fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
-    let world = World::twice_as_large();
-    let lease = whole(1);
-    world.prepared(&lease).unwrap();
-    let _leaves = world.filled(lease_id(1));
+    let world = World::new(false);
     let knobs = &world.lab.directory;
+    let lease = whole(1);
+    world.bound_beside_another(&lease);
+    let _leaves = world.filled(lease_id(1));
     knobs.set(Knob::Lingering, "3600000").unwrap();
     world.cut(&lease);
     world.release(&lease).unwrap();
@@ -275,11 +277,11 @@ fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
 
 #[test]
 fn memory_that_comes_back_during_a_wipe_is_wiped_too() {
-    let world = World::twice_as_large();
-    let lease = whole(1);
-    world.bound(&lease);
-    let _leaves = world.filled(lease_id(1));
+    let world = World::new(false);
     let knobs = &world.lab.directory;
+    let lease = whole(1);
+    world.bound_beside_another(&lease);
+    let _leaves = world.filled(lease_id(1));
     knobs.set(Knob::Lingering, "3600000").unwrap();
     world.cut(&lease);
     world.write_pattern_at_the_end();

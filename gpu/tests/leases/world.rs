@@ -67,14 +67,6 @@ impl World {
         Self::on(Lab::new(), Self::turn(), apart)
     }
 
-    /// On a device of which less than 1 % is what [`World::filled`] leaves.
-    pub(crate) fn twice_as_large() -> Self {
-        let lab = Lab::new();
-        let memory = (2 * MEMORY).to_string();
-        lab.directory.set(Knob::Memory, &memory).unwrap();
-        Self::on(lab, Self::turn(), false)
-    }
-
     pub(crate) fn turn() -> MutexGuard<'static, ()> {
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -141,6 +133,15 @@ impl World {
         let binding = self.provider.bind(order).unwrap();
         self.provider.extend(order.binding_id, FOR_EVER).unwrap();
         binding.gpu().unwrap().clone()
+    }
+
+    /// The same, while another program has as much of the device as [`World::filled`] leaves: 4 MiB. So the device seems to be
+    /// whole before the lease's memory is back.
+    pub(crate) fn bound_beside_another(&self, order: &BindOrder) {
+        let knobs = &self.lab.directory;
+        knobs.set(Knob::Foreign, &(4 * MIB).to_string()).unwrap();
+        self.bound(order);
+        knobs.clear(Knob::Foreign).unwrap();
     }
 
     /// The same, with the looks before it.

@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -16,7 +17,7 @@ use fabricbios_gpu::{
 };
 use fabricbios_helper::{Call, CallError, Program, Supervisor};
 use fabricbios_wire::GpuVendor;
-use stand_in_device::{Directory, Identity, VARIABLE, Vendor};
+use stand_in_device::{Device as Emulated, Directory, Identity, VARIABLE, Vendor};
 
 /// A helper process that is silent for so long hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -84,6 +85,15 @@ impl Lab {
 
     pub(crate) fn call<C: Call>(&self, call: &C) -> Result<C::Answer, CallError> {
         self.supervisor.call(call, PATIENCE, &|_| ())
+    }
+
+    /// Helper processes answer before their end.
+    pub(crate) fn wait_until_free(&self, vendor: Vendor) {
+        let device = Emulated::open_in(self.directory.clone(), vendor).unwrap();
+        let identity = Identity::whole(vendor);
+        while device.usage(&identity).unwrap().free < MEMORY {
+            thread::yield_now();
+        }
     }
 
     pub(crate) fn discover(&self) -> Probed {

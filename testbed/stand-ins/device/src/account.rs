@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::{
     Identity, Knob, Knobs, Owner,
-    table::{Kind, Locked, PAGE, Record},
+    table::{GRANULE, Kind, Locked, Record},
 };
 
 /// A device's or partition's part of the device's memory.
@@ -24,7 +24,7 @@ impl Share {
                 bytes: memory_bytes,
             };
         };
-        let bytes = memory_bytes / u64::from(partitions.max(1)) / PAGE * PAGE;
+        let bytes = memory_bytes / u64::from(partitions.max(1)) / GRANULE * GRANULE;
         Self {
             start: bytes * u64::from(number),
             bytes,
@@ -74,11 +74,11 @@ pub(crate) fn allocate(
     (share, partition): (Share, Option<u32>),
     (owner, bytes): (Owner, u64),
 ) -> Option<(usize, u64)> {
-    let bytes = bytes.checked_next_multiple_of(PAGE)?;
+    let bytes = bytes.checked_next_multiple_of(GRANULE)?;
     let kept = knobs
         .number(Knob::Foreign)
         .saturating_add(knobs.number(Knob::ShortScrub));
-    let end = share.range().end - kept.checked_next_multiple_of(PAGE)?.min(share.bytes);
+    let end = share.range().end - kept.checked_next_multiple_of(GRANULE)?.min(share.bytes);
     let mut offset = share.start;
     for range in taken(locked, share) {
         if offset.checked_add(bytes)? <= range.start {

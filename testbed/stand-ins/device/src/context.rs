@@ -14,6 +14,7 @@ use crate::{
     lock,
     mapping::Mapping,
     stream::{Mark, Stream},
+    table::{GRANULE, PAGE},
 };
 
 /// Address of the first byte of every device.
@@ -21,9 +22,22 @@ pub(crate) const BASE: u64 = 0x7f00_0000_0000;
 /// The number of the default stream.
 pub(crate) const DEFAULT_STREAM: usize = 0;
 
+/// Bytes of a context's own, unless the knob says otherwise.
+const OWN_BYTES: u64 = GRANULE;
+/// Bytes that a module takes.
+const MODULE_BYTES: u64 = 64 << 10;
+
 #[derive(Debug, Clone, Copy)]
 struct Allocation {
     bytes: u64,
+    /// `None`: it is in a granule with others.
+    record: Option<usize>,
+}
+
+/// A granule that small allocations share.
+#[derive(Debug)]
+struct Shared {
+    offset: u64,
     record: usize,
 }
 
@@ -36,6 +50,8 @@ pub(crate) struct Context {
     share: Share,
     memory: Arc<Mapping>,
     allocations: Mutex<BTreeMap<u64, Allocation>>,
+    /// Taken before the allocations.
+    shared: Mutex<Vec<Shared>>,
     streams: Mutex<BTreeMap<usize, Arc<Stream>>>,
     /// The first error of a kernel; 0 if there was none.
     error: AtomicI32,
@@ -56,13 +72,15 @@ impl Context {
             share: opened.share,
             memory: opened.memory,
             allocations: Mutex::default(),
+            shared: Mutex::default(),
             streams: Mutex::new(BTreeMap::from([(DEFAULT_STREAM, default)])),
             error: AtomicI32::new(0),
         };
-        let own = context.device.knobs().number(Knob::Context);
-        if own > 0
-            && let Err(status) = context.allocate(own)
-        {
+        let own = match context.device.knobs().number(Knob::Context) {
+            0 => OWN_BYTES,
+            own => own,
+        };
+        if let Err(status) = context.allocate(own) {
             context.end()?;
             return Err(status);
         }
@@ -91,13 +109,51 @@ impl Context {
         if bytes == 0 {
             return Err(Status::INVALID_VALUE);
         }
+        let mut shared = lock(&self.shared);
+        let (offset, record) = if bytes < GRANULE / 2 {
+            (self.place_small(&mut shared, bytes)?, None)
+        } else {
+            let (record, offset) = self.take(bytes)?;
+            (offset, Some(record))
+        };
+        lock(&self.allocations).insert(offset, Allocation { bytes, record });
+        Ok(BASE + offset)
+    }
+
+    /// Memory for a module.
+    pub(crate) fn allocate_module(&self) -> Result<u64, Status> {
+        self.allocate(MODULE_BYTES)
+    }
+
+    /// Granules of the device: their place in the table and in the memory.
+    fn take(&self, bytes: u64) -> Result<(usize, u64), Status> {
         let taken = self
             .device
             .allocate(self.share, self.identity.partition, bytes);
-        let taken = taken.map_err(|error| said(&error))?;
-        let (record, offset) = taken.ok_or(Status::OUT_OF_MEMORY)?;
-        lock(&self.allocations).insert(offset, Allocation { bytes, record });
-        Ok(BASE + offset)
+        taken
+            .map_err(|error| said(&error))?
+            .ok_or(Status::OUT_OF_MEMORY)
+    }
+
+    /// The first place in a shared granule, or a new one.
+    fn place_small(&self, shared: &mut Vec<Shared>, bytes: u64) -> Result<u64, Status> {
+        let bytes = bytes.next_multiple_of(PAGE);
+        for Shared { offset, .. } in shared.iter() {
+            let end = offset + GRANULE;
+            let mut at = *offset;
+            for (start, it) in lock(&self.allocations).range(*offset..end) {
+                if at + bytes <= *start {
+                    break;
+                }
+                at = start + it.bytes.next_multiple_of(PAGE);
+            }
+            if at + bytes <= end {
+                return Ok(at);
+            }
+        }
+        let (record, offset) = self.take(GRANULE)?;
+        shared.push(Shared { offset, record });
+        Ok(offset)
     }
 
     /// Waits for all work, as the vendors' drivers do, and gives memory back.
@@ -107,10 +163,22 @@ impl Context {
             return Err(Status::INVALID_VALUE);
         }
         self.synchronize()?;
-        let allocation = lock(&self.allocations).remove(&offset);
+        let mut shared = lock(&self.shared);
+        let mut allocations = lock(&self.allocations);
+        let allocation = allocations.remove(&offset);
         let allocation = allocation.ok_or(Status::INVALID_VALUE)?;
         let locked = self.device.lock().map_err(|error| said(&error))?;
-        locked.remove(allocation.record);
+        if let Some(record) = allocation.record {
+            locked.remove(record);
+        }
+        shared.retain(|it| {
+            let mut within = allocations.range(it.offset..it.offset + GRANULE);
+            let is_used = within.next().is_some();
+            if !is_used {
+                locked.remove(it.record);
+            }
+            is_used
+        });
         Ok(())
     }
 
@@ -222,9 +290,12 @@ impl Context {
         // A kernel's error ends with the context.
         self.synchronize().ok();
         lock(&self.streams).values().for_each(|it| it.close());
+        let shared = std::mem::take(&mut *lock(&self.shared));
+        let allocations = std::mem::take(&mut *lock(&self.allocations));
+        let own = allocations.values().filter_map(|it| it.record);
         let locked = self.device.lock().map_err(|error| said(&error))?;
-        for allocation in std::mem::take(&mut *lock(&self.allocations)).values() {
-            locked.remove(allocation.record);
+        for record in own.chain(shared.iter().map(|it| it.record)) {
+            locked.remove(record);
         }
         locked.remove(self.record);
         Ok(())

@@ -68,6 +68,15 @@ struct Pinned {
     layout: Option<Layout>,
 }
 
+/// A module in a context.
+#[derive(Debug)]
+struct Loaded {
+    context: usize,
+    module: Arc<Module>,
+    /// Its address on the device.
+    memory: u64,
+}
+
 #[derive(Debug)]
 struct Objects {
     numbers: usize,
@@ -76,7 +85,7 @@ struct Objects {
     primary: BTreeMap<i32, (usize, u32)>,
     /// With their contexts.
     streams: BTreeMap<usize, usize>,
-    modules: BTreeMap<usize, (usize, Arc<Module>)>,
+    modules: BTreeMap<usize, Loaded>,
     /// With their modules.
     functions: BTreeMap<usize, (usize, Arc<Entry>)>,
     pinned: BTreeMap<usize, Pinned>,

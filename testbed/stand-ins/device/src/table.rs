@@ -19,7 +19,9 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::{Directory, Knob, Knobs, Owner, Vendor, lock, mapping::Mapping};
 
-/// Unit of memory.
+/// A process takes memory of the device in parts of so many bytes.
+pub(crate) const GRANULE: u64 = 2 << 20;
+/// A context places small allocations in its granules at multiples of so many bytes.
 pub(crate) const PAGE: u64 = 4096;
 /// Memory of a device unless the knob says otherwise.
 const MEMORY: u64 = 64 << 20;
@@ -281,7 +283,7 @@ impl Locked<'_> {
 
     fn resize(&self, wanted: u64) -> io::Result<()> {
         let wanted = if wanted == 0 { MEMORY } else { wanted };
-        let wanted = wanted.clamp(PAGE, MEMORY_MAX).next_multiple_of(PAGE);
+        let wanted = wanted.clamp(GRANULE, MEMORY_MAX).next_multiple_of(GRANULE);
         let is_idle = || self.records().all(|(_, it)| it.kind == Kind::Lingering);
         if self.memory_bytes() != wanted && is_idle() {
             self.table.memory.set_len(wanted)?;

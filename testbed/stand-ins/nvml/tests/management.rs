@@ -101,8 +101,9 @@ fn memory_and_processes_are_those_of_the_driver() {
     assert_eq!(shell.words(&processes), ["0"]);
     let mut tenant = Shell::with_context(&directory);
     tenant.value(&format!("alloc {}", 2 * MIB));
-    assert_eq!(shell.words(&memory), bytes([8, 6, 2]));
-    let listed = format!("{}:{}:-1", tenant.pid(), 2 * MIB);
+    // Its context has 2 MiB too.
+    assert_eq!(shell.words(&memory), bytes([8, 4, 4]));
+    let listed = format!("{}:{}:-1", tenant.pid(), 4 * MIB);
     assert_eq!(shell.words(&processes), ["1", &listed]);
     assert_eq!(
         shell.code(&format!("{processes} 0")),
@@ -110,11 +111,11 @@ fn memory_and_processes_are_those_of_the_driver() {
         "the caller has no room"
     );
     directory.set(Knob::Foreign, &MIB.to_string()).unwrap();
-    assert_eq!(shell.words(&memory), bytes([8, 5, 3]));
+    assert_eq!(shell.words(&memory), bytes([8, 3, 5]));
     directory.set(Knob::Lingering, "3600000").unwrap();
     tenant.kill();
     assert_eq!(shell.words(&processes), ["0"]);
-    assert_eq!(shell.words(&memory), bytes([8, 5, 3]), "not back yet");
+    assert_eq!(shell.words(&memory), bytes([8, 3, 5]), "not back yet");
     directory.set(Knob::Lingering, "1").unwrap();
     directory.settle(Vendor::Nvidia).unwrap();
     assert_eq!(shell.words(&memory), bytes([8, 7, 1]));
@@ -143,7 +144,7 @@ fn partitions_have_their_own_memory_and_processes() {
     tenant.value("init");
     tenant.value("create");
     tenant.value(&format!("alloc {MIB}"));
-    let listed = format!("{}:{MIB}:1", tenant.pid());
+    let listed = format!("{}:{}:1", tenant.pid(), 4 * MIB);
     for handle in [device, second] {
         assert_eq!(
             shell.words(&format!("nvml-processes {handle}")),
@@ -153,9 +154,9 @@ fn partitions_have_their_own_memory_and_processes() {
     let first = shell.value(&format!("nvml-partition {device} 0"));
     assert_eq!(shell.words(&format!("nvml-processes {first}")), ["0"]);
     let free = |shell: &mut Shell, handle| shell.words(&format!("nvml-memory {handle}"))[1].clone();
-    assert_eq!(free(&mut shell, second), (3 * MIB).to_string());
+    assert_eq!(free(&mut shell, second), "0");
     assert_eq!(free(&mut shell, first), (4 * MIB).to_string());
-    assert_eq!(free(&mut shell, device), (7 * MIB).to_string());
+    assert_eq!(free(&mut shell, device), (4 * MIB).to_string());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Modules, launches and streams.
 
+use stand_in_device::Knob;
+
 use super::{MIB, directory, free, kernel};
 use crate::shell::{Shell, ptx};
 
@@ -126,6 +128,8 @@ fn absurd_launches_and_modules_are_refused_and_the_context_works_on() {
 #[test]
 fn a_kernels_fault_stays_until_the_context_ends() {
     let (_place, directory) = directory();
+    let memory = (16 * MIB).to_string();
+    directory.set(Knob::Memory, &memory).unwrap();
     let mut other = Shell::with_context(&directory);
     let foreign = other.value("alloc 4096");
     let mut shell = Shell::start(&directory);

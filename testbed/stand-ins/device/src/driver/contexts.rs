@@ -40,7 +40,7 @@ impl Driver {
             .ok_or(Status::INVALID_CONTEXT)?;
         objects.streams.retain(|_, of| *of != id);
         let mut modules = std::mem::take(&mut objects.modules);
-        modules.retain(|_, (of, _)| *of != id);
+        modules.retain(|_, it| it.context != id);
         objects
             .functions
             .retain(|_, (of, _)| modules.contains_key(of));

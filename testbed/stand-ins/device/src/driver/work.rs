@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CURRENT, Driver};
+use super::{CURRENT, Driver, Loaded};
 use crate::{
     Entry, Grid, HostMemory, Module, Status, Vendor, Words,
     context::{DEFAULT_STREAM, open_late},
@@ -72,16 +72,21 @@ impl Driver {
     /// # Errors
     /// It is none.
     pub fn load_module(&self, image: HostMemory) -> Result<usize, Status> {
-        self.current()?;
+        let context = self.current()?;
         open_late()?;
         let module = match self.vendor {
             Vendor::Nvidia => Module::from_ptx(image),
             Vendor::Amd => Module::from_code_object(image),
         }?;
+        let memory = context.allocate_module()?;
         let mut objects = lock(&self.objects);
         let id = objects.number();
-        let of = (CURRENT.get(), Arc::new(module));
-        objects.modules.insert(id, of);
+        let loaded = Loaded {
+            context: CURRENT.get(),
+            module: Arc::new(module),
+            memory,
+        };
+        objects.modules.insert(id, loaded);
         Ok(id)
     }
 
@@ -90,11 +95,13 @@ impl Driver {
     /// # Errors
     /// There is none of that number.
     pub fn unload_module(&self, id: usize) -> Result<(), Status> {
-        self.current()?;
+        let context = self.current()?;
         let mut objects = lock(&self.objects);
-        objects.modules.remove(&id).ok_or(Status::INVALID_HANDLE)?;
+        let removed = objects.modules.remove(&id);
+        let memory = removed.ok_or(Status::INVALID_HANDLE)?.memory;
         objects.functions.retain(|_, (of, _)| *of != id);
-        Ok(())
+        drop(objects);
+        context.free(memory)
     }
 
     /// Finds a kernel of a module; returns its number.
@@ -104,8 +111,8 @@ impl Driver {
     pub fn function(&self, module: usize, name: &str) -> Result<usize, Status> {
         self.current()?;
         let mut objects = lock(&self.objects);
-        let (_, loaded) = objects.modules.get(&module).ok_or(Status::INVALID_HANDLE)?;
-        let entry = loaded.entries.iter().find(|it| it.name == name);
+        let loaded = objects.modules.get(&module).ok_or(Status::INVALID_HANDLE)?;
+        let entry = loaded.module.entries.iter().find(|it| it.name == name);
         let entry = Arc::new(entry.ok_or(Status::NOT_FOUND)?.clone());
         let id = objects.number();
         objects.functions.insert(id, (module, entry));

@@ -98,7 +98,7 @@ fn the_size_changes_when_nobody_has_memory() {
     locked.remove(index);
     drop(locked);
     let locked = table.lock(&knobs).unwrap();
-    assert_eq!(locked.memory_bytes(), (8 << 20) + PAGE);
+    assert_eq!(locked.memory_bytes(), 10 << 20);
     let file = place.path().join(Vendor::Nvidia.memory_file());
-    assert_eq!(file.metadata().unwrap().len(), (8 << 20) + PAGE);
+    assert_eq!(file.metadata().unwrap().len(), 10 << 20);
 }
