@@ -204,7 +204,7 @@ fn workers() -> Vec<Pid> {
 }
 
 /// The first value within the patience for slow machines.
-fn until_some<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+pub(crate) fn until_some<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let until = Instant::now() + PATIENCE;
     loop {
         match look() {
