@@ -11,9 +11,10 @@ mod mark;
 mod source;
 mod store;
 
-use std::{fs::File, io};
+use std::{collections::BTreeMap, fs::File, io, sync::Arc};
 
 use fabricbios_lease::{Extent, StepError};
+use fabricbios_wire::ResourceId;
 
 pub use map::Mapping;
 pub use mark::Mark;
@@ -36,6 +37,9 @@ pub struct Arena {
     /// The first page of a file.
     header: Option<Mapping>,
 }
+
+/// The arenas of a node, by their resource.
+pub type Arenas = BTreeMap<ResourceId, Arc<Arena>>;
 
 /// A range that is not part of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

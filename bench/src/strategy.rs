@@ -80,8 +80,7 @@ impl Strand {
         let arena = Arc::new(Arena::open(&Source::default(), bytes)?);
         let config = RdmaConfig {
             device: None,
-            arena: Arc::clone(&arena),
-            resource_id: ARENA,
+            arenas: [(ARENA, Arc::clone(&arena))].into(),
             strategy,
         };
         let RdmaOpened::Ready(backend) = RdmaPath::open(config)? else {

@@ -121,7 +121,7 @@ fn addresses(settings: &Settings, found: &mut Findings) {
         (
             "fbmu-listen",
             settings.fbmu_listen(),
-            settings.mem_bytes().is_some(),
+            !settings.arenas().is_empty(),
         ),
         (
             "fbbu-listen",

@@ -18,6 +18,7 @@ use fabricbios_wire::{LeaseId, Size};
 
 use crate::{
     gpu::WantedGpus,
+    memory::MemArena,
     net::{
         macvlan::MacvlanParent,
         rights::{NetMac, NetVlan},
@@ -31,6 +32,7 @@ use crate::{
 
 pub use crate::tenant_uid::TenantUid;
 pub use choices::{CpuIsolationPolicy, GpuShareMode, OnStop, Profile, RdmaStrategy};
+pub(crate) use values::pages;
 
 /// Memory of the bare-metal profile (000, MEM): 8 slots of 8 KiB.
 pub const STATIC_ARENA_BYTES: u64 = 8 * SLOT_BYTES;
@@ -142,7 +144,7 @@ pub struct Settings {
     #[arg(long, value_name = "IP", value_parser = values::advertise)]
     pub advertise: Option<IpAddr>,
 
-    /// Memory to offer for lease: the arena, such as 256MiB; whole pages of 4096 bytes
+    /// Memory to offer for lease: the arena mem0, such as 256MiB; whole pages of 4096 bytes
     /// [default: none].
     #[arg(long, value_name = "SIZE", value_parser = values::pages)]
     pub mem_bytes: Option<Size>,
@@ -151,6 +153,12 @@ pub struct Settings {
     /// outlive a restart of the daemon; without it memory ends with the process.
     #[arg(long, value_name = "PATH")]
     pub mem_file: Option<PathBuf>,
+
+    /// More memory to offer for lease, as a resource of its own: NAME=SIZE, then file=PATH for a file that holds it (a path
+    /// without commas), and numa-node=N for the node from which it is taken, if it has free memory, such as
+    /// near=64GiB,file=/dev/shm/near,numa-node=1. Without numa-node it is near the RDMA device [repeatable; default: none].
+    #[arg(long, value_name = "NAME=SIZE[,file=PATH][,numa-node=N]")]
+    pub mem_arena: Vec<MemArena>,
 
     /// Block storage to offer for lease: a directory, or a raw block device [repeatable; default: none].
     #[arg(long, value_name = "PATH")]
@@ -240,7 +248,7 @@ pub struct Settings {
     pub cpu_cgroup: Option<PathBuf>,
 
     /// Most memory, without swap, of the processes of a CPU lease, for each of its logical CPUs [default: the memory of the
-    /// machine without --mem-bytes, divided by its online CPUs].
+    /// machine without --mem-bytes and --mem-arena, divided by its online CPUs].
     #[arg(long, value_name = "SIZE", value_parser = values::size(values::CPU_MEMORY, "4GiB"))]
     pub cpu_memory_max: Option<Size>,
 
@@ -465,13 +473,20 @@ impl Settings {
         self.profile == Some(Profile::BareMetal)
     }
 
-    /// Bytes of memory on offer; `None` for none at all.
+    /// All memory on offer, that of `--mem-bytes` first.
     #[must_use]
-    pub fn mem_bytes(&self) -> Option<u64> {
-        match self.is_bare_metal() {
-            true => Some(STATIC_ARENA_BYTES),
-            false => self.mem_bytes.map(|it| it.0),
-        }
+    pub fn arenas(&self) -> Vec<MemArena> {
+        let bytes = match self.is_bare_metal() {
+            true => Some(Size(STATIC_ARENA_BYTES)),
+            false => self.mem_bytes,
+        };
+        let mem0 = bytes.map(|bytes| MemArena {
+            name: MemArena::MEM0.into(),
+            bytes,
+            file: self.mem_file.clone(),
+            numa_node: None,
+        });
+        mem0.into_iter().chain(self.mem_arena.clone()).collect()
     }
 
     /// Which RDMA device to use; `None` for none at all, `Some(None)` for the first that works.

@@ -260,7 +260,8 @@ fn limits(settings: &Settings, proc: &Tree, online: usize) -> anyhow::Result<Lim
                     at.display()
                 )
             })?;
-            let leased = settings.mem_bytes.map_or(0, |it| it.0);
+            let arenas = settings.arenas().into_iter().map(|it| it.bytes.0);
+            let leased = arenas.fold(0, u64::saturating_add);
             total.saturating_sub(leased) / (online.max(1) as u64)
         }
     };
@@ -502,7 +503,8 @@ mod tests {
             (512 << 10, 1024)
         );
         let given = of(&Settings {
-            mem_bytes: Some(Size(2 << 20)),
+            mem_bytes: Some(Size(1 << 20)),
+            mem_arena: vec!["more=1MiB".parse().unwrap()],
             cpu_pids_max: Some(9),
             ..Settings::default()
         });

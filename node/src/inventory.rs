@@ -186,11 +186,14 @@ fn flat(
 }
 
 impl Described for OfferedArena {
+    /// The memory of the machine would be counted twice.
+    fn hide(&self, detected: &mut Detected) {
+        detected.mem.clear();
+    }
+
     fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
-        let id = self.resource_id;
-        inventory.mem_arenas.retain(|arena| arena.resource_id != id);
         inventory.mem_arenas.push(MemArena {
-            resource_id: id,
+            resource_id: self.resource_id,
             base: 0,
             len: status.available.capacity,
             align: self.align_bytes,

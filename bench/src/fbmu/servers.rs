@@ -27,7 +27,7 @@ impl Leased {
         let backend = FbmuPath::open(FbmuConfig {
             listen: ANY_PORT.into(),
             workers: Some(workers),
-            arena: Arc::new(Arena::open(&Source::default(), bytes)?),
+            arenas: [(ARENA, Arc::new(Arena::open(&Source::default(), bytes)?))].into(),
             ops_per_second: u32::MAX,
         })?;
         let binding_id = BindingId {

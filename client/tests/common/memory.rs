@@ -29,7 +29,7 @@ impl Memory {
         let config = FbmuConfig {
             listen: "127.0.0.1:0".parse().unwrap(),
             workers: None,
-            arena: Arc::clone(&arena),
+            arenas: [(binding_id(1).resource_id, Arc::clone(&arena))].into(),
             ops_per_second: FbmuConfig::OPS_PER_SECOND,
         };
         let memory = Self {

@@ -1,8 +1,8 @@
-//! FBMU: the data path for memory over UDP, on one port and one arena.
+//! FBMU: the data path for memory over UDP, on one port for all arenas of a node.
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread};
 
-use fabricbios_arena::Arena;
+use fabricbios_arena::{Arena, Arenas};
 use fabricbios_contract::Part;
 use fabricbios_lease::{BindError, BindOrder, Extent, StepError};
 use fabricbios_wire::{Binding, DataService};
@@ -27,7 +27,7 @@ pub struct FbmuConfig {
     /// Number of threads, each with a socket; by default one per processor, four at most.
     pub workers: Option<NonZeroUsize>,
     /// The memory that leases are parts of.
-    pub arena: Arc<Arena>,
+    pub arenas: Arenas,
     /// Most new requests of one lease per second; further ones are answered with BUSY.
     pub ops_per_second: u32,
 }
@@ -57,7 +57,7 @@ impl FbmuPath {
         Ok(UdpPath::new(
             address,
             rate,
-            config.arena,
+            config.arenas,
             (leases, counters),
             workers,
         ))
@@ -66,10 +66,14 @@ impl FbmuPath {
 
 impl Content for Bytes {
     const SERVICE: DataService = DataService::Memory;
-    type Source = Arc<Arena>;
+    type Source = Arenas;
 
     fn bind(path: &UdpPath<Self>, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
-        let (arena, extent) = (&path.source, part.extent());
+        let (resource_id, extent) = (order.binding_id.resource_id, part.extent());
+        let arena = path.source.get(&resource_id).ok_or_else(|| {
+            let why = format_args!("resource {resource_id} is no memory that is served here");
+            BindError::Refused(StepError::new("find arena", why))
+        })?;
         check_extent(arena, extent).map_err(BindError::Refused)?;
         let cell = path.cell(order.binding_id)?;
         let bytes = Bytes {

@@ -41,7 +41,7 @@ impl Node {
         let config = FbmuConfig {
             listen: self.address,
             workers: NonZeroUsize::new(1),
-            arena: Arc::clone(&self.arena),
+            arenas: [(self.binding_id().resource_id, Arc::clone(&self.arena))].into(),
             ops_per_second: FbmuConfig::OPS_PER_SECOND,
         };
         let backend = FbmuPath::open(config).unwrap();

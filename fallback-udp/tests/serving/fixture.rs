@@ -44,7 +44,7 @@ impl Fixture {
     }
 
     pub(crate) fn with(config: FbmuConfig) -> Self {
-        let arena = Arc::clone(&config.arena);
+        let arena = Arc::clone(&config.arenas[&RESOURCE]);
         let udp = Arc::new(FbmuPath::open(config).unwrap());
         let (here, there) = UnixStream::pair().unwrap();
         let path: Arc<dyn DataPath> = udp.clone();
@@ -119,7 +119,7 @@ pub(crate) fn config(arena: Arc<Arena>) -> FbmuConfig {
     FbmuConfig {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         workers: NonZeroUsize::new(2),
-        arena,
+        arenas: [(RESOURCE, arena)].into(),
         ops_per_second: FbmuConfig::OPS_PER_SECOND,
     }
 }

@@ -1,14 +1,18 @@
 //! From the bind to the release, order by order.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use fabricbios_contract::DataPath as _;
-use fabricbios_lease::{BindError, BootTime, Extent, Linger, Placement};
-use fabricbios_wire::{DataStatus, ResourceId, Transport};
+use fabricbios_arena::{Arena, Arenas, Source};
+use fabricbios_contract::{DataPath as _, Part};
+use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
+use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, Extent, Linger, Placement};
+use fabricbios_wire::{DataStatus, LeaseId, ResourceId, Transport};
 
 use crate::{
-    client::{NO_LEASE, OK, is_unauthenticated},
-    fixture::{ARENA, Fixture, PAGE, RESOURCE, binding_id, extent, in_a_minute, now, order},
+    client::{Client, NO_LEASE, OK, is_unauthenticated},
+    fixture::{
+        ARENA, Fixture, PAGE, RESOURCE, binding_id, config, extent, in_a_minute, now, order,
+    },
 };
 
 #[test]
@@ -20,6 +24,44 @@ fn what_is_written_is_read_and_lies_in_the_arena() {
     assert_eq!(&fixture.bytes(1)[5..10], b"hello");
     assert_eq!(client.write(0, &[0xAB; 9128]), OK);
     assert_eq!(client.read(0, 9128), (OK, vec![0xAB; 9128]));
+}
+
+#[test]
+fn leases_of_two_arenas_have_equal_extents_and_bytes_of_their_own() {
+    let other = ResourceId(RESOURCE.0 + 1);
+    let open = || Arc::new(Arena::open(&Source::default(), ARENA).unwrap());
+    let arenas = Arenas::from([(RESOURCE, open()), (other, open())]);
+    let path = FbmuPath::open(FbmuConfig {
+        arenas: arenas.clone(),
+        ..config(open())
+    });
+    let path = path.unwrap();
+    let of = |resource_id, number| BindingId {
+        resource_id,
+        ..binding_id(number, 1)
+    };
+    let part = Part::at(extent(0));
+    for (resource_id, number, bytes) in [(RESOURCE, 1, *b"first"), (other, 2, *b"other")] {
+        let order = BindOrder::new(of(resource_id, number), extent(0), Transport::Udp);
+        let binding = path.bind(&order, &part).unwrap();
+        path.extend(order.binding_id, in_a_minute()).unwrap();
+        let mut client = Client::new(path.local_addr(), LeaseId(number), &binding);
+        client.hello();
+        assert_eq!(client.read(0, 5), (OK, vec![0; 5]));
+        assert_eq!(client.write(0, &bytes), OK);
+        let mut stored = [0; 5];
+        arenas[&resource_id].read(0, &mut stored).unwrap();
+        assert_eq!(stored, bytes);
+    }
+    let nowhere = BindOrder::new(of(ResourceId(99), 3), extent(0), Transport::Udp);
+    let Err(BindError::Refused(error)) = path.bind(&nowhere, &part) else {
+        panic!("bytes of a resource that is not here")
+    };
+    assert!(
+        error.to_string().contains(&ResourceId(99).to_string()),
+        "{error}"
+    );
+    path.close();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 use fabricbios_wire::Size;
 
 use super::{STATIC_ARENA_BYTES, Settings};
-use crate::{net::rights, udp_listen::UdpListen};
+use crate::{memory::MemArena, net::rights, udp_listen::UdpListen};
 
 /// Checks the settings. `Err` names the setting and its source.
 pub(super) fn check(settings: &Settings) -> Result<(), String> {
@@ -46,16 +46,46 @@ pub(super) fn check(settings: &Settings) -> Result<(), String> {
     if has_double(settings.advertise_vendor.iter().map(|it| &it.name)) {
         return twice("advertise-vendor", "resource");
     }
+    arenas(settings)
+}
+
+/// Checks all memory on offer together.
+fn arenas(settings: &Settings) -> Result<(), String> {
+    let all = settings.arenas();
+    let named = |is_mem0: bool| settings.named(if is_mem0 { "mem-bytes" } else { "mem-arena" });
+    let of_setting = settings.mem_arena.iter();
+    if settings.mem_bytes.is_some() && of_setting.clone().any(|it| it.name == MemArena::MEM0) {
+        return Err(format!(
+            "{} {} with {}: both are the arena {1}; give one of them another name with {0}, or leave one out",
+            named(false),
+            MemArena::MEM0,
+            named(true),
+        ));
+    }
+    if has_double(of_setting.map(|it| &it.name)) {
+        return Err(format!("{} names the same arena twice", named(false)));
+    }
+    if has_double(
+        all.iter()
+            .filter_map(|it| Some(real_path(it.file.as_ref()?))),
+    ) {
+        return Err(format!(
+            "{} names the same file twice, or that of {}: every arena needs a file of its own",
+            named(false),
+            settings.named("mem-file"),
+        ));
+    }
     let has_no_path = settings.rdma_device.as_deref() == Some("none")
         && settings.fbmu_listen == Some(UdpListen::Off);
-    match settings.mem_bytes {
-        Some(_) if has_no_path => Err(format!(
+    let is_given = settings.mem_bytes.is_some() || !settings.mem_arena.is_empty();
+    match is_given && has_no_path {
+        true => Err(format!(
             "{} with {} none and {} none: no transport leads to the memory; leave one of the two out",
-            settings.named("mem-bytes"),
+            named(settings.mem_bytes.is_some()),
             settings.named("rdma-device"),
             settings.named("fbmu-listen"),
         )),
-        _ => Ok(()),
+        false => Ok(()),
     }
 }
 
@@ -63,8 +93,8 @@ pub(super) fn check(settings: &Settings) -> Result<(), String> {
 fn without_effect(settings: &Settings) -> Result<(), String> {
     let it = settings;
     let names_device = |it: &str| !matches!(it, "auto" | "none");
+    let file: &[(&str, bool)] = &[("mem-file", it.mem_file.is_some())];
     let memory: &[(&str, bool)] = &[
-        ("mem-file", it.mem_file.is_some()),
         ("mem-per-tenant-max", it.mem_per_tenant_max.is_some()),
         (
             "rdma-device",
@@ -100,12 +130,19 @@ fn without_effect(settings: &Settings) -> Result<(), String> {
     let devices: &[(&str, bool)] = &[("cdi-dir", it.cdi_dir.is_some())];
     let datagrams: &[(&str, bool)] = &[("fbmu-ops-max", it.fbmu_ops_max.is_some())];
     let users: &[(&str, bool)] = &[("tenant-uid", !it.tenant_uid.is_empty())];
+    let has_memory = !it.arenas().is_empty();
     // Settings that have no effect without another one, whether that is given, its name, and what there is none of.
     let needs = [
         (
-            memory,
-            it.mem_bytes().is_some(),
+            file,
+            it.mem_bytes.is_some(),
             "--mem-bytes SIZE",
+            "no memory is leased of it",
+        ),
+        (
+            memory,
+            has_memory,
+            "--mem-bytes SIZE or --mem-arena NAME=SIZE",
             "no memory is leased",
         ),
         (
@@ -130,8 +167,8 @@ fn without_effect(settings: &Settings) -> Result<(), String> {
         ),
         (
             datagrams,
-            it.mem_bytes().is_some() || !it.block_pool.is_empty(),
-            "--mem-bytes SIZE or --block-pool PATH",
+            has_memory || !it.block_pool.is_empty(),
+            "--mem-bytes SIZE, --mem-arena NAME=SIZE or --block-pool PATH",
             "nothing is leased over UDP",
         ),
         (
@@ -161,6 +198,8 @@ fn static_arena(settings: &Settings) -> Result<(), String> {
         ("mem-bytes", bytes.to_string())
     } else if let Some(path) = &settings.mem_file {
         ("mem-file", path.display().to_string())
+    } else if let Some(arena) = settings.mem_arena.first() {
+        ("mem-arena", arena.name.clone())
     } else if let Some(name) = settings.rdma_device.as_deref().filter(is_device) {
         ("rdma-device", name.to_owned())
     } else {

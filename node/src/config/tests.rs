@@ -203,6 +203,53 @@ fn settings_that_make_no_sense_together_are_refused() {
             &["--advertise-vendor", "a=1", "--advertise-vendor", "a=2"],
             "same resource twice",
         ),
+        (
+            &["--profile", "bare-metal", "--mem-arena", "a=64KiB"],
+            "--mem-arena a with --profile bare-metal",
+        ),
+        (
+            &["--mem-bytes", "1MiB", "--mem-arena", "mem0=1MiB"],
+            "--mem-arena mem0 with --mem-bytes",
+        ),
+        (
+            &["--mem-arena", "a=1MiB", "--mem-arena", "a=2MiB"],
+            "--mem-arena names the same arena twice",
+        ),
+        (
+            &[
+                "--mem-arena",
+                "a=1MiB,file=/dev/shm/x",
+                "--mem-arena",
+                "b=1MiB,file=/dev/shm/x",
+            ],
+            "--mem-arena names the same file twice",
+        ),
+        (
+            &[
+                "--mem-bytes",
+                "1MiB",
+                "--mem-file",
+                "/dev/shm/x",
+                "--mem-arena",
+                "b=1MiB,file=/dev/shm/x",
+            ],
+            "or that of --mem-file",
+        ),
+        (
+            &["--mem-arena", "a=1MiB", "--mem-file", "/dev/shm/x"],
+            "--mem-file without --mem-bytes",
+        ),
+        (
+            &[
+                "--mem-arena",
+                "a=1MiB",
+                "--rdma-device",
+                "none",
+                "--fbmu-listen",
+                "none",
+            ],
+            "--mem-arena with --rdma-device none",
+        ),
         (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
         (&["--mem-file", "/dev/shm/arena"], "--mem-bytes"),
         (&["--tenant-uid", "blue=1000"], "--local-socket"),
@@ -407,4 +454,27 @@ fn vlans_and_addresses_of_tenants_are_read_alike_from_flags_and_file() {
     let merged = from_file(&file, &["--net-vlan", "red=8"]).unwrap();
     assert_eq!(merged.net_vlan, ["red=8".parse().unwrap()]);
     assert_eq!(merged.net_mac, flags.net_mac);
+}
+
+#[test]
+fn several_arenas_are_read_alike_from_flags_and_file_and_need_no_mem_bytes() {
+    let both = ["near=1MiB,file=/dev/shm/near,numa-node=1", "far=2MiB"];
+    let others = [
+        "--mem-per-tenant-max=1MiB",
+        "--rdma-strategy=region",
+        "--fbmu-ops-max=9",
+    ];
+    let flags = both.iter().flat_map(|it| ["--mem-arena", *it]);
+    let flags = settings(&flags.chain(others).collect::<Vec<_>>());
+    let file = from_file(&format!("mem-arena = {both:?}"), &others).unwrap();
+    assert_eq!(file.arenas(), flags.arenas());
+    let names = |of: &Settings| {
+        of.arenas()
+            .into_iter()
+            .map(|it| it.name)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&file), ["near", "far"]);
+    let three = from_file(&format!("mem-bytes = 4096\nmem-arena = {both:?}"), &[]).unwrap();
+    assert_eq!(names(&three), ["mem0", "near", "far"]);
 }

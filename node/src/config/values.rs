@@ -59,7 +59,7 @@ pub(super) fn size(
 }
 
 /// Reads the bytes of memory on offer.
-pub(super) fn pages(text: &str) -> Result<Size, String> {
+pub(crate) fn pages(text: &str) -> Result<Size, String> {
     let size = size(Size(PAGE_BYTES)..=MOST, "256MiB")(text)?;
     match size.0.is_multiple_of(PAGE_BYTES) {
         true => Ok(size),

@@ -69,6 +69,7 @@ fn what_a_start_would_refuse_or_lack_is_named() {
     fs::write(&arena, "").expect("a file");
     fs::set_permissions(&arena, Permissions::from_mode(0o644)).expect("for all to read");
     let mem_file = format!("--mem-file={arena}");
+    let mem_arena = format!("--mem-arena=far=1MiB,file={arena}");
     for (words, expected) in [
         (
             &["--listen=203.0.113.7:5701"][..],
@@ -77,6 +78,18 @@ fn what_a_start_would_refuse_or_lack_is_named() {
         (
             &["--mem-bytes=1000TiB", "--rdma-device=none"],
             "lacks: --mem-bytes",
+        ),
+        (
+            &["--mem-arena=far=1000TiB", "--mem-bytes=1MiB"],
+            "lacks: --mem-bytes 1048576, --mem-arena far: ",
+        ),
+        (
+            &["--mem-arena=far=1MiB,numa-node=4000000000"],
+            "lacks: --mem-arena far: numa-node=4000000000",
+        ),
+        (
+            &["--mem-bytes=1MiB", &mem_arena],
+            "refused: --mem-arena far: ",
         ),
         (
             &["--mem-bytes=1MiB", "--rdma-device=nosuch"],

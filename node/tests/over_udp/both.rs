@@ -23,7 +23,7 @@ async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
     let udp = FbmuPath::open(FbmuConfig {
         listen: "127.0.0.1:0".parse().expect("an address"),
         workers: None,
-        arena: arena.clone(),
+        arenas: [(ARENA, arena.clone())].into(),
         ops_per_second: FbmuConfig::OPS_PER_SECOND,
     });
     let rdma = Arc::new(FakeMemory::new(ARENA, ARENA_BYTES));

@@ -2,6 +2,7 @@
 //! written over real UDP.
 #![allow(clippy::expect_used, reason = "a test that cannot go on says why")]
 
+mod arenas;
 mod bare_metal;
 mod both;
 mod keys;

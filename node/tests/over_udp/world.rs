@@ -93,7 +93,7 @@ pub(crate) fn start_in_vain(settings: &Settings, left: &[Extent]) {
     let binding_id = BindingId {
         lease_id: LeaseId(1),
         generation: Generation(1),
-        resource_id: ResourceId(1),
+        resource_id: offered.resources[0].offer.resource_id,
     };
     let held: Vec<_> = left.iter().map(|&it| (binding_id, it.into())).collect();
     (offered.ready)(&held).expect("scrubbed");

@@ -12,6 +12,7 @@ use super::{
     RdmaPath,
     binding_cell::BindingCell,
     binding_state::{BindStep, BindingState, Phase},
+    memory::Bytes,
     parts::Parts,
 };
 
@@ -31,12 +32,12 @@ impl RdmaPath {
         order: &BindOrder,
         extent: Extent,
     ) -> Result<Binding, BindError> {
-        self.check_order(order, extent)
-            .map_err(BindError::Refused)?;
+        let bytes = self.check_order(order, extent);
+        let bytes = bytes.map_err(BindError::Refused)?;
         self.check_guard(order.binding_id)?;
         let cell = self.custody().find_or_make(order.binding_id.lease_id);
         let cell = cell.ok_or(BindError::Cancelled)?;
-        let made = self.queue_pairs_for(&cell, order, extent);
+        let made = self.queue_pairs_for(&cell, order, bytes);
         let result = made.and_then(|(parts, before)| self.establish(&cell, order, parts, before));
         if result.is_err() {
             self.forget_if_nothing(&cell, order);
@@ -44,23 +45,21 @@ impl RdmaPath {
         result
     }
 
-    fn check_order(&self, order: &BindOrder, extent: Extent) -> Result<(), StepError> {
+    /// Returns the bytes of the lease.
+    fn check_order(&self, order: &BindOrder, extent: Extent) -> Result<Bytes, StepError> {
         let is_ours = matches!(
             order.transport,
             Transport::Rdma | Transport::Both | Transport::Auto
         );
-        if order.binding_id.resource_id != self.resource_id || !is_ours {
-            let detail = format!(
-                "{:?} on {} is not ours",
-                order.transport, order.binding_id.resource_id
-            );
+        if !is_ours {
+            let detail = format!("{:?} is not ours", order.transport);
             return Err(StepError::new("check order", detail));
         }
         order
             .peers()
             .iter()
             .try_for_each(|peer| self.hardware.check_peer(peer))?;
-        self.hardware.arena.check_extent(extent)
+        self.hardware.bytes(order.binding_id.resource_id, extent)
     }
 
     /// Gets queue pairs in INIT for this thread: those of the cell, whose phase is Connecting then, or new ones beside
@@ -69,13 +68,13 @@ impl RdmaPath {
         &self,
         cell: &BindingCell<Parts>,
         order: &BindOrder,
-        extent: Extent,
+        bytes: Bytes,
     ) -> Result<(Parts, Before), BindError> {
         let binding_id = order.binding_id;
         loop {
             match cell.begin_bind(binding_id.generation, !order.peers().is_empty()) {
-                BindStep::Fresh => return self.fresh(cell, (order, extent), Before::Nothing),
-                BindStep::Beside => return self.fresh(cell, (order, extent), Before::InUse),
+                BindStep::Fresh => return self.fresh(cell, (order, bytes), Before::Nothing),
+                BindStep::Beside => return self.fresh(cell, (order, bytes), Before::InUse),
                 BindStep::Connect(parts) => return Ok((parts, Before::Prepared)),
                 BindStep::Tidy(leftovers) => {
                     let tidied = self.tidy(cell, leftovers, binding_id);
@@ -94,11 +93,11 @@ impl RdmaPath {
     fn fresh(
         &self,
         cell: &BindingCell<Parts>,
-        (order, extent): (&BindOrder, Extent),
+        (order, bytes): (&BindOrder, Bytes),
         before: Before,
     ) -> Result<(Parts, Before), BindError> {
         let count = order.peers().len().max(1);
-        match self.hardware.prepare(order.binding_id, extent, count) {
+        match self.hardware.prepare(order.binding_id, bytes, count) {
             Ok(parts) => Ok((parts, before)),
             Err((parts, error)) => Err(self.give_up(
                 cell,

@@ -31,7 +31,8 @@ impl Hardware {
         if !self.windows_have_bounds() {
             return Ok(());
         }
-        let answer = self.arena.bytes() >= 2 * ALIGN && self.try_read(binding_id)?;
+        let page = self.bytes(binding_id.resource_id, FIRST_PAGE)?;
+        let answer = page.arena.bytes() >= 2 * ALIGN && self.try_read(binding_id)?;
         if let Shared::Windows { have_bounds, .. } = &mut self.shared {
             *have_bounds = answer;
         }

@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use super::{
     hardware::Hardware,
     keys::random_psn,
-    memory,
+    memory::{self, Bytes},
     parts::{BindingParts, Pair, Parts},
     strategy::Shared,
 };
@@ -41,10 +41,10 @@ impl Hardware {
     pub(super) fn prepare(
         &self,
         binding_id: BindingId,
-        extent: Extent,
+        bytes: Bytes,
         count: usize,
     ) -> Result<Parts, (Parts, StepError)> {
-        let mut parts = BindingParts::new(extent, self.device.state.mtu_bytes);
+        let mut parts = BindingParts::new(bytes, self.device.state.mtu_bytes);
         let made = self.make_shared_objects(&mut parts, binding_id);
         match made.and_then(|()| self.add_pairs(&mut parts, binding_id, count)) {
             Ok(()) => Ok(parts),
@@ -52,13 +52,14 @@ impl Hardware {
         }
     }
 
-    /// Makes a queue pair for the first page, runs a test of the device on it, and destroys it.
+    /// Makes a queue pair for the first page of the resource, runs a test of the device on it, and destroys it.
     pub(super) fn test_pair<T>(
         &self,
         binding_id: BindingId,
         test: impl FnOnce(&mut Parts) -> T,
     ) -> Result<T, StepError> {
-        let prepared = self.prepare(binding_id, FIRST_PAGE, 1);
+        let page = self.bytes(binding_id.resource_id, FIRST_PAGE)?;
+        let prepared = self.prepare(binding_id, page, 1);
         let mut parts = prepared.map_err(|(_, error)| error)?;
         let result = test(&mut parts);
         let ended = self.dismantle(parts, binding_id, Linger::None);
@@ -80,8 +81,7 @@ impl Hardware {
                 have_bounds: false,
                 ..
             } => {
-                let region =
-                    memory::register(domain, &self.arena, parts.extent, Access::UnderWindows);
+                let region = parts.bytes.register(domain, Access::UnderWindows);
                 let region = region.map_err(|errno| self.not_registered(binding_id, errno))?;
                 parts.extent_mr = Some(region);
             }
@@ -90,7 +90,7 @@ impl Hardware {
                 let domain = ProtectionDomain::alloc(&self.device.context)
                     .map_err(|errno| self.refused("alloc_pd", binding_id, errno))?;
                 let domain = parts.domain.insert(domain);
-                self.register_key(domain, parts.extent, binding_id, &mut parts.regions)?;
+                self.register_key(domain, &parts.bytes, binding_id, &mut parts.regions)?;
             }
         }
         let completions = CompletionQueue::create(&self.device.context, COMPLETIONS)

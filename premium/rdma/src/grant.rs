@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use fabricbios_lease::{BindingId, Extent, StepError};
+use fabricbios_lease::{BindingId, StepError};
 use fabricbios_verbs::{
     Access, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Refused, Window, WorkError,
 };
@@ -10,7 +10,7 @@ use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
 
 use super::{
-    cut::end_all, hardware::Hardware, keys::random_byte, memory, parts::BindingParts,
+    cut::end_all, hardware::Hardware, keys::random_byte, memory::Bytes, parts::BindingParts,
     strategy::Shared,
 };
 
@@ -73,7 +73,7 @@ impl Hardware {
         Ok(())
     }
 
-    /// Binds the newest window of every queue pair to the extent, with a new key, and waits until it works. The caller's
+    /// Binds the newest window of every queue pair to the bytes, with a new key, and waits until it works. The caller's
     /// duties are those of [`Hardware::open_access`].
     pub(super) fn bind_newest(
         &self,
@@ -81,25 +81,28 @@ impl Hardware {
         binding_id: BindingId,
     ) -> Result<(), StepError> {
         let failed = |detail: &dyn fmt::Display| self.error("bind_mw", binding_id, detail);
-        let Shared::Windows { arena, .. } = &self.shared else {
+        let Shared::Windows { arenas, .. } = &self.shared else {
             return Err(failed(&"leases are regions here"));
         };
         let Some(completions) = &parts.completions else {
             return Err(failed(&"the binding has no completion queue"));
         };
-        let region = parts.extent_mr.as_ref().unwrap_or(arena);
+        let own = parts.extent_mr.as_ref();
+        let Some(region) = own.or_else(|| arenas.get(&parts.bytes.resource_id)) else {
+            return Err(failed(&"the arena of the lease is not registered"));
+        };
         for pair in &mut parts.pairs {
             let (Some(queue_pair), Some(window)) = (&pair.queue_pair, pair.windows.last_mut())
             else {
                 return Err(failed(&"a queue pair has no window"));
             };
-            let rkey = self.choose_key(binding_id.lease_id, parts.extent, window)?;
+            let rkey = self.choose_key(binding_id.lease_id, &parts.bytes, window)?;
             self.bind_window(
                 queue_pair,
                 completions,
                 (window, rkey),
                 region,
-                parts.extent,
+                &parts.bytes,
             )
             .map_err(|error| failed(&error))?;
         }
@@ -112,9 +115,9 @@ impl Hardware {
         completions: &CompletionQueue,
         (window, rkey): (&mut Window, u32),
         region: &MemoryRegion,
-        extent: Extent,
+        bytes: &Bytes,
     ) -> Result<(), WorkError> {
-        let range = (memory::address(&self.arena, extent), extent.length);
+        let range = (bytes.address(), bytes.extent.length);
         let id = self.next_work();
         let post = || queue_pair.post_bind(id, window, rkey, region, range, self.rights());
         self.faults.or("bind_mw", post).map_err(WorkError::Post)?;
@@ -123,33 +126,29 @@ impl Hardware {
         Ok(())
     }
 
-    fn choose_key(
-        &self,
-        lease: LeaseId,
-        extent: Extent,
-        window: &Window,
-    ) -> Result<u32, StepError> {
+    fn choose_key(&self, lease: LeaseId, bytes: &Bytes, window: &Window) -> Result<u32, StepError> {
         let random = random_byte()?;
         self.keys()
-            .choose(lease, extent, window.rkey(), random)
+            .of(bytes.resource_id)
+            .choose(lease, bytes.extent, window.rkey(), random)
             .ok_or_else(|| StepError::new("choose rkey", "all 256 keys of the window are retired"))
     }
 
-    /// Registers the extent for remote peers with a key that is not retired, and adds the region to `regions`. The kernel
+    /// Registers the bytes for remote peers with a key that is not retired, and adds the region to `regions`. The kernel
     /// chooses keys: a region with a retired key is kept until another key is found, so that the kernel does not give the
     /// same key again, and then deregistered. On failure `regions` may have regions that could not be deregistered.
     pub(super) fn register_key(
         &self,
         domain: &Arc<ProtectionDomain>,
-        extent: Extent,
+        bytes: &Bytes,
         binding_id: BindingId,
         regions: &mut Vec<MemoryRegion>,
     ) -> Result<(), StepError> {
         let access = Access::Remote(self.rights());
         let mut retired = Vec::new();
         let fresh = loop {
-            match memory::register(domain, &self.arena, extent, access) {
-                Ok(region) if self.is_fresh(binding_id.lease_id, extent, region.rkey()) => {
+            match bytes.register(domain, access) {
+                Ok(region) if self.is_fresh(binding_id.lease_id, bytes, region.rkey()) => {
                     break Ok(region);
                 }
                 Ok(region) => retired.push(region),
@@ -176,8 +175,13 @@ impl Hardware {
         }
     }
 
-    fn is_fresh(&self, lease: LeaseId, extent: Extent, key: u32) -> bool {
-        !self.faults.strike("fresh_key") && self.keys().accept(lease, extent, key)
+    fn is_fresh(&self, lease: LeaseId, bytes: &Bytes, key: u32) -> bool {
+        let accept = || {
+            self.keys()
+                .of(bytes.resource_id)
+                .accept(lease, bytes.extent, key)
+        };
+        !self.faults.strike("fresh_key") && accept()
     }
 }
 

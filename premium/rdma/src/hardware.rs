@@ -1,4 +1,4 @@
-//! The device and the arena, and the state that all leases share.
+//! The device and the arenas, and the state that all leases share.
 
 use std::{
     collections::HashSet,
@@ -9,11 +9,11 @@ use std::{
     },
 };
 
-use fabricbios_arena::Arena;
-use fabricbios_lease::{BindingId, StepError};
+use fabricbios_arena::Arenas;
+use fabricbios_lease::{BindingId, Extent, StepError};
 use fabricbios_verbs::Rights;
 use fabricbios_wire::{
-    Binding, KindBinding, Limits, PreviousKey, RdmaBinding, RdmaQueuePair, ResourceType,
+    Binding, KindBinding, Limits, PreviousKey, RdmaBinding, RdmaQueuePair, ResourceId, ResourceType,
 };
 use nix::errno::Errno;
 
@@ -21,8 +21,8 @@ use super::{
     device::Device,
     faults::Faults,
     guard::Guard,
-    keys::KeyHistory,
-    memory,
+    keys::KeyHistories,
+    memory::Bytes,
     parts::{BindingParts, Pair},
     strategy::Shared,
 };
@@ -34,9 +34,9 @@ const RESPONDER_READS: u8 = 16;
 #[derive(Debug)]
 pub(crate) struct Hardware {
     pub(crate) device: Device,
-    pub(crate) arena: Arc<Arena>,
+    arenas: Arenas,
     pub(super) shared: Shared,
-    keys: Mutex<KeyHistory>,
+    keys: Mutex<KeyHistories>,
     /// Queue pair numbers in use by leases. The kernel reuses numbers, so a number in the resource tracker that another
     /// lease has now is no leak.
     numbers: Mutex<HashSet<u32>>,
@@ -48,10 +48,10 @@ pub(crate) struct Hardware {
 }
 
 impl Hardware {
-    pub(crate) fn new(device: Device, arena: Arc<Arena>, shared: Shared) -> Self {
+    pub(crate) fn new(device: Device, arenas: Arenas, shared: Shared) -> Self {
         Self {
             device,
-            arena,
+            arenas,
             shared,
             keys: Mutex::default(),
             numbers: Mutex::default(),
@@ -60,6 +60,24 @@ impl Hardware {
             guard: None,
             faults: Faults::default(),
         }
+    }
+
+    /// An extent of the arena of a resource.
+    pub(super) fn bytes(
+        &self,
+        resource_id: ResourceId,
+        extent: Extent,
+    ) -> Result<Bytes, StepError> {
+        let arena = self.arenas.get(&resource_id).ok_or_else(|| {
+            let why = format_args!("resource {resource_id} is no memory that is served here");
+            StepError::new("find arena", why)
+        })?;
+        arena.check_extent(extent)?;
+        Ok(Bytes {
+            resource_id,
+            arena: Arc::clone(arena),
+            extent,
+        })
     }
 
     /// The rights of a peer.
@@ -82,7 +100,7 @@ impl Hardware {
         Binding {
             limits: Some(Limits {
                 offset: 0,
-                length: parts.extent.length,
+                length: parts.bytes.extent.length,
             }),
             kind: KindBinding::Mem(pairs.next().map(|first| RdmaBinding {
                 further: pairs.filter_map(|pair| further(parts, pair)).collect(),
@@ -95,7 +113,7 @@ impl Hardware {
     fn first(&self, parts: &BindingParts, pair: &Pair) -> RdmaBinding {
         RdmaBinding {
             rkey: parts.key(pair, 0),
-            remote_addr: memory::address(&self.arena, parts.extent),
+            remote_addr: parts.bytes.address(),
             qp_num: pair.number,
             gid: self.device.gid.bytes,
             port: self.device.port,
@@ -140,7 +158,7 @@ impl Hardware {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn keys(&self) -> MutexGuard<'_, KeyHistory> {
+    pub(super) fn keys(&self) -> MutexGuard<'_, KeyHistories> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,13 +7,24 @@
 use std::collections::BTreeMap;
 
 use fabricbios_lease::{Extent, StepError};
-use fabricbios_wire::LeaseId;
+use fabricbios_wire::{LeaseId, ResourceId};
 
 /// Most keys remembered per holder: a forgotten key is at least 64 keys old. The low byte has 256 values, so a free one is
 /// always left.
 const KEYS_PER_HOLDER: usize = 64;
 
-/// The keys of the last holder of every byte.
+/// The history of each arena: extents of two arenas may be equal, and one must not replace the history of the other.
+#[derive(Debug, Default)]
+pub(crate) struct KeyHistories(BTreeMap<ResourceId, KeyHistory>);
+
+impl KeyHistories {
+    /// The history of the arena of a resource.
+    pub(crate) fn of(&mut self, resource_id: ResourceId) -> &mut KeyHistory {
+        self.0.entry(resource_id).or_default()
+    }
+}
+
+/// The keys of the last holder of every byte of one arena.
 ///
 /// The size is bounded: stretches are disjoint and whole pages, so there are never more than pages of the arena, and in
 /// practice about as many as leases that fit side by side.
@@ -188,6 +199,21 @@ mod tests {
         let mut history = KeyHistory::default();
         let first = history.choose(A, pages(0, 1), 0x100, 7);
         assert_eq!(history.choose(B, pages(1, 1), 0x100, 7), first);
+    }
+
+    #[test]
+    fn a_holder_in_another_arena_hides_no_key_of_the_same_extent_here() {
+        let mut histories = KeyHistories::default();
+        let (here, there) = (ResourceId(1), ResourceId(2));
+        assert!(histories.of(here).accept(A, pages(0, 1), 0x100));
+        assert!(histories.of(there).accept(B, pages(0, 1), 0x200));
+        assert!(!histories.of(here).accept(C, pages(0, 1), 0x100), "retired");
+        assert!(
+            !histories.of(there).accept(C, pages(0, 1), 0x200),
+            "retired"
+        );
+        // A key that another arena had is nobody's here.
+        assert!(histories.of(here).accept(C, pages(0, 1), 0x200));
     }
 
     #[test]

@@ -1,48 +1,57 @@
-//! Registers the arena, or one extent, with a device.
+//! The bytes of leases: registers arenas, or parts of them, with a device.
 //!
-//! The arena owns the memory; nothing here maps any.
+//! An arena owns its memory; nothing here maps any.
 
 use std::sync::Arc;
 
 use fabricbios_arena::Arena;
 use fabricbios_lease::{Extent, StepError};
+use fabricbios_wire::ResourceId;
 use nix::errno::Errno;
 
 use fabricbios_verbs::{Access, MemoryRegion, ProtectionDomain};
 
-/// Pins and registers the whole arena without remote rights: only bytes under a bound window can be reached. The arena
+/// The bytes of one lease. Extents of two arenas may be equal: an extent means nothing without its arena.
+#[derive(Clone, Debug)]
+pub(crate) struct Bytes {
+    pub(super) resource_id: ResourceId,
+    pub(super) arena: Arc<Arena>,
+    pub(super) extent: Extent,
+}
+
+impl Bytes {
+    /// The address for remote peers.
+    pub(super) fn address(&self) -> u64 {
+        self.arena.mapping().address() + self.extent.offset
+    }
+
+    /// Pins and registers these bytes alone.
+    pub(super) fn register(
+        &self,
+        domain: &Arc<ProtectionDomain>,
+        access: Access,
+    ) -> Result<MemoryRegion, Errno> {
+        let Extent { offset, length } = self.extent;
+        MemoryRegion::register(domain, &self.arena, (offset, length), access)
+    }
+}
+
+/// Pins and registers a whole arena without remote rights: only bytes under a bound window can be reached. The arena
 /// is registered once and never deregistered to revoke access.
 pub(crate) fn register_all(
     domain: &Arc<ProtectionDomain>,
     arena: &Arc<Arena>,
 ) -> Result<MemoryRegion, StepError> {
-    let all = Extent {
-        offset: 0,
-        length: arena.bytes(),
-    };
-    register(domain, arena, all, Access::UnderWindows).map_err(|errno| {
+    let bytes = arena.bytes();
+    let region = MemoryRegion::register(domain, arena, (0, bytes), Access::UnderWindows);
+    region.map_err(|errno| {
         let device = domain.context().name();
-        let (bytes, hint) = (all.length, hint(errno));
+        let hint = hint(errno);
         StepError::new(
             "reg_mr arena",
             format_args!("{bytes} bytes on {device}: {errno}{hint}"),
         )
     })
-}
-
-/// Pins and registers one extent alone.
-pub(crate) fn register(
-    domain: &Arc<ProtectionDomain>,
-    arena: &Arc<Arena>,
-    extent: Extent,
-    access: Access,
-) -> Result<MemoryRegion, Errno> {
-    MemoryRegion::register(domain, arena, (extent.offset, extent.length), access)
-}
-
-/// The address of an extent for remote peers.
-pub(crate) fn address(arena: &Arena, extent: Extent) -> u64 {
-    arena.mapping().address() + extent.offset
 }
 
 /// A hint for the operator about a failed registration.

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use fabricbios_lease::Extent;
 use nix::errno::Errno;
 
 use fabricbios_verbs::{
     CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, QueuePairState, Window,
 };
+
+use super::memory::Bytes;
 
 /// Boxed, since it is moved through results and phases.
 pub(crate) type Parts = Box<BindingParts>;
@@ -15,12 +16,12 @@ pub(crate) type Parts = Box<BindingParts>;
 /// The verbs objects of one binding.
 #[derive(Debug)]
 pub(crate) struct BindingParts {
-    pub(super) extent: Extent,
+    pub(super) bytes: Bytes,
     /// In the order in which the client named its queue pairs.
     pub(super) pairs: Vec<Pair>,
     /// Shared by all queue pairs: only one piece of work is outstanding at a time.
     pub(super) completions: Option<CompletionQueue>,
-    /// A region of exactly this extent to bind windows to, on a device that does not enforce the bounds of windows.
+    /// A region of exactly these bytes to bind windows to, on a device that does not enforce the bounds of windows.
     pub(super) extent_mr: Option<MemoryRegion>,
     /// The domain of this lease, if leases are regions.
     pub(super) domain: Option<Arc<ProtectionDomain>>,
@@ -49,9 +50,9 @@ pub(crate) struct Pair {
 }
 
 impl BindingParts {
-    pub(super) fn new(extent: Extent, mtu_bytes: u16) -> Parts {
+    pub(super) fn new(bytes: Bytes, mtu_bytes: u16) -> Parts {
         Box::new(Self {
-            extent,
+            bytes,
             pairs: Vec::new(),
             completions: None,
             extent_mr: None,
@@ -64,7 +65,7 @@ impl BindingParts {
 
     /// Removes all queue pairs but the first one and returns them.
     pub(super) fn split_off_added(&mut self) -> Parts {
-        let mut added = Self::new(self.extent, self.mtu_bytes);
+        let mut added = Self::new(self.bytes.clone(), self.mtu_bytes);
         added.pairs = self.pairs.split_off(1.min(self.pairs.len()));
         added
     }

@@ -1,11 +1,11 @@
-//! The data path for memory over RDMA: orders of the lease table, carried out on one device and one arena.
+//! The data path for memory over RDMA: orders of the lease table, carried out on one device, for all arenas of a node.
 //!
 //! Each order finds the cell of its lease, asks it for the next step, and does the step: with the lock of the cell only
 //! where access opens, without any lock where a call may take long.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabricbios_arena::Arena;
+use fabricbios_arena::Arenas;
 use fabricbios_contract::{DataPath, Part, Revoked};
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Linger, Lookup, Proof,
@@ -28,10 +28,8 @@ use super::{
 pub struct RdmaConfig {
     /// Name of the device; `None`: the first device that can carry leases.
     pub device: Option<String>,
-    /// The memory that leases are parts of; other paths may give access to the same memory.
-    pub arena: Arc<Arena>,
-    /// Resource of the arena.
-    pub resource_id: ResourceId,
+    /// The memory that leases are parts of, at least one arena; other paths may give access to the same memory.
+    pub arenas: Arenas,
     /// Windows or regions.
     pub strategy: Strategy,
 }
@@ -73,18 +71,17 @@ pub struct RdmaInventory {
 #[derive(Debug)]
 pub struct RdmaPath {
     pub(super) hardware: Hardware,
-    pub(super) resource_id: ResourceId,
     /// The leases that have, or had, a binding over this path.
     custody: Mutex<Custody<Arc<BindingCell<Parts>>>>,
     pub(super) bring_ups: Semaphore,
 }
 
 impl RdmaPath {
-    /// Opens the device, registers the arena if leases are windows, and checks that the kernel's resource tracker
+    /// Opens the device, registers the arenas if leases are windows, and checks that the kernel's resource tracker
     /// answers.
     ///
     /// # Errors
-    /// The named device is absent or cannot carry leases, or the arena cannot be registered.
+    /// The named device is absent or cannot carry leases, or an arena cannot be registered.
     pub fn open(config: RdmaConfig) -> Result<RdmaOpened, StepError> {
         let device = match Device::find(config.device.as_deref(), config.strategy.needs_windows())?
         {
@@ -92,15 +89,16 @@ impl RdmaPath {
             Found::Nothing(reason) => return Ok(RdmaOpened::Absent(reason)),
         };
         let strategy = config.strategy.on(device.limits.has_type_2b);
-        let shared = Shared::open(&device, &config.arena, strategy)?;
-        let mut hardware = Hardware::new(device, config.arena, shared);
-        let binding_id = own_binding_id(config.resource_id);
+        let shared = Shared::open(&device, &config.arenas, strategy)?;
+        // The largest, since a test needs two pages.
+        let largest = config.arenas.iter().max_by_key(|(_, it)| it.bytes());
+        let binding_id = own_binding_id(largest.map_or(ResourceId(0), |(id, _)| *id));
+        let mut hardware = Hardware::new(device, config.arenas, shared);
         hardware.check_tracker(binding_id)?;
         hardware.try_from_outside(binding_id)?;
         hardware.try_bounds(binding_id)?;
         Ok(RdmaOpened::Ready(Box::new(Self {
             hardware,
-            resource_id: config.resource_id,
             custody: Mutex::default(),
             bring_ups: Semaphore::new(),
         })))
@@ -141,10 +139,11 @@ impl RdmaPath {
             let Some(generation) = cell.lock().gate.generation() else {
                 continue;
             };
+            // A cut finds what there is by the lease, whatever its resource.
             let binding_id = BindingId {
                 lease_id,
                 generation,
-                resource_id: self.resource_id,
+                resource_id: ResourceId(0),
             };
             self.end(binding_id, Linger::None)?;
         }

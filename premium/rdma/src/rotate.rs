@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fabricbios_lease::{BindError, BindingId, Extent, StepError};
+use fabricbios_lease::{BindError, BindingId, StepError};
 use fabricbios_verbs::{MemoryRegion, ProtectionDomain, QueuePairState, Window};
 use fabricbios_wire::{Binding, ResourceType};
 
@@ -14,13 +14,14 @@ use super::{
     binding_state::{BindingState, Phase},
     cut::end_all,
     grant::dealloc_unbound,
+    memory::Bytes,
     parts::{BindingParts, Pair, Parts},
 };
 
 /// The binding that needs new keys.
 struct Wanted {
     pairs: usize,
-    extent: Extent,
+    bytes: Bytes,
     /// The domain of the lease, if leases are regions.
     domain: Option<Arc<ProtectionDomain>>,
 }
@@ -72,7 +73,7 @@ impl RdmaPath {
         }
         Ok(Wanted {
             pairs: parts.pairs.len(),
-            extent: parts.extent,
+            bytes: parts.bytes.clone(),
             domain: parts.domain.clone(),
         })
     }
@@ -84,7 +85,7 @@ impl RdmaPath {
             Some(domain) => {
                 let regions = &mut new_keys.regions;
                 self.hardware
-                    .register_key(domain, wanted.extent, binding_id, regions)
+                    .register_key(domain, &wanted.bytes, binding_id, regions)
             }
             None => self
                 .hardware

@@ -1,11 +1,11 @@
-//! The two forms of a lease on a device: windows over one region, or a region for each lease.
+//! The two forms of a lease on a device: windows over one region of each arena, or a region for each lease.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use fabricbios_arena::Arena;
+use fabricbios_arena::Arenas;
 use fabricbios_lease::StepError;
 use fabricbios_verbs::{MemoryRegion, ProtectionDomain};
-use fabricbios_wire::RdmaStrategy;
+use fabricbios_wire::{RdmaStrategy, ResourceId};
 
 use super::{device::Device, memory};
 
@@ -15,7 +15,7 @@ pub enum Strategy {
     /// Windows if the device has type 2B, otherwise regions.
     #[default]
     Auto,
-    /// A type 2B window per queue pair, bound to one registration of the whole arena. A grant costs
+    /// A type 2B window per queue pair, bound to the registration of its whole arena. A grant costs
     /// no registration.
     Window,
     /// A protection domain and a region per lease: for virtual functions and other devices without windows. All queue
@@ -29,8 +29,8 @@ pub(super) enum Shared {
     /// Windows.
     Windows {
         domain: Arc<ProtectionDomain>,
-        /// The whole arena, without remote rights.
-        arena: MemoryRegion,
+        /// Every arena as a whole, without remote rights.
+        arenas: BTreeMap<ResourceId, MemoryRegion>,
         /// Whether the device enforces the bounds of a window.
         have_bounds: bool,
     },
@@ -55,10 +55,10 @@ impl Strategy {
 }
 
 impl Shared {
-    /// Makes the domain and registers the arena for windows; pins nothing for regions.
+    /// Makes the domain and registers the arenas for windows; pins nothing for regions.
     pub(super) fn open(
         device: &Device,
-        arena: &Arc<Arena>,
+        arenas: &Arenas,
         strategy: RdmaStrategy,
     ) -> Result<Self, StepError> {
         if strategy == RdmaStrategy::Region {
@@ -68,10 +68,13 @@ impl Shared {
             StepError::new("alloc_pd", format_args!("{}: {errno}", device.name()))
                 .with_errno(errno as i32)
         })?;
-        let arena = memory::register_all(&domain, arena)?;
+        let registered = arenas
+            .iter()
+            .map(|(id, arena)| Ok((*id, memory::register_all(&domain, arena)?)));
+        let arenas = registered.collect::<Result<_, StepError>>()?;
         Ok(Self::Windows {
             domain,
-            arena,
+            arenas,
             // Until the test at the start shows the opposite.
             have_bounds: true,
         })
@@ -87,12 +90,14 @@ impl Shared {
 
     /// Destroys the shared objects. No lease is left.
     pub(super) fn close(self) -> Result<(), StepError> {
-        let Self::Windows { domain, arena, .. } = self else {
+        let Self::Windows { domain, arenas, .. } = self else {
             return Ok(());
         };
-        arena.dereg().map_err(|(_, errno)| {
-            StepError::new("dereg_mr arena", errno).with_errno(errno as i32)
-        })?;
+        for arena in arenas.into_values() {
+            arena.dereg().map_err(|(_, errno)| {
+                StepError::new("dereg_mr arena", errno).with_errno(errno as i32)
+            })?;
+        }
         match Arc::into_inner(domain).map(ProtectionDomain::dealloc) {
             Some(Err((_, errno))) => {
                 Err(StepError::new("dealloc_pd", errno).with_errno(errno as i32))

@@ -35,8 +35,11 @@ fn leases_are_windows() {
 fn a_device_asked_for_by_name_must_be_there() {
     let config = fabricbios_rdma::RdmaConfig {
         device: Some("nosuch0".into()),
-        arena: Arc::new(Arena::open(&Source::default(), PAGE).unwrap()),
-        resource_id: lab::RESOURCE,
+        arenas: [(
+            lab::RESOURCE,
+            Arc::new(Arena::open(&Source::default(), PAGE).unwrap()),
+        )]
+        .into(),
         strategy: STRATEGY,
     };
     let error = fabricbios_rdma::RdmaPath::open(config).unwrap_err();

@@ -19,7 +19,8 @@ fn path() -> UdpPath<Bytes> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 5702));
     let parts = (Arc::default(), Arc::default());
     let workers = Workers::start("test", Vec::new(), || MemoryServer::new(&parts.0, &parts.1));
-    UdpPath::new(address, 1000, arena, parts.clone(), workers.unwrap())
+    let arenas = [(ResourceId(1), arena)].into();
+    UdpPath::new(address, 1000, arenas, parts.clone(), workers.unwrap())
 }
 
 fn binding_id(lease: u128, generation: u32) -> BindingId {

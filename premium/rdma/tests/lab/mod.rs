@@ -50,8 +50,7 @@ impl Lab {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let config = RdmaConfig {
             device: None,
-            arena: Arc::clone(&arena),
-            resource_id: RESOURCE,
+            arenas: [(RESOURCE, Arc::clone(&arena))].into(),
             strategy,
         };
         let backend = match RdmaPath::open(config).unwrap() {
