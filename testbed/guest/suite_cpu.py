@@ -14,7 +14,7 @@ from block import loop_device, run, sh
 from checks import LATE_LIMIT_MS, STOPPED_LATE_MS, Suite, length, skip, until
 from cores import BUSY, CGROUPS, FORKS, CpuNode, Trace, alloc, beside, cpus_of, enter, group_of, health, leased, members, numbers, read, ready
 from cores import used_secs
-from fabric import REFUSED, USAGE, Refused, program
+from fabric import PORT, REFUSED, USAGE, Node, Refused, program
 from steps import Cpu as steps
 
 SOCKET = "/run/fabricbios/local.sock"
@@ -50,6 +50,28 @@ def inventory(suite, node):
         suite.equal("inventory: left beside a core", (2, 4), available())
     with leased(alice, 3, "best_effort"):
         suite.equal("inventory: left beside three shares", (1, 3), available())
+
+
+def shmem_bytes(node):
+    """Memory of files in memory that a NUMA node has, such as an arena without a file."""
+    lines = read(f"/sys/devices/system/node/node{node}/meminfo").splitlines()
+    return next(int(line.split()[-2]) << 10 for line in lines if " Shmem:" in line)
+
+
+def arenas_of_both_nodes(suite, _node):
+    """Memory on offer comes from the NUMA node that its setting names; a node that the machine does not have is refused."""
+    size = 64 << 20
+    for node in NODES:
+        before = shmem_bytes(node)
+        with Node("--mem-arena", f"near=64MiB,numa-node={node}", "--fbmu-listen", "127.0.0.1:5712", device="none", mem_bytes="1MiB",
+                  address="127.0.0.1", port=PORT + 10):
+            grown = shmem_bytes(node) - before
+            # Other files in memory come and go.
+            suite.check(f"an arena of NUMA node {node}: its memory is there", grown > size // 2, f"some {size} bytes more", grown)
+    refused = subprocess.run([program("fabricbiosd"), "check", "--mem-arena", "near=64MiB,numa-node=2", "--rdma-device", "none"],
+                             capture_output=True, text=True, check=False)
+    suite.check("an arena of a node that is not there is refused", refused.returncode == 1 and "with memory of this machine are 0-1" in refused.stdout,
+                "0-1", refused)
 
 
 def whole_cores(suite, node):
@@ -412,7 +434,8 @@ def main():
     ready(8)
     users = [word for name, uid in (("alice", ALICE), ("bob", BOB)) for word in ("--tenant-uid", f"{name}={uid}")]
     with Suite("cpu leases") as suite, CpuNode("--local-socket", SOCKET, *users) as node:
-        for section in (inventory, whole_cores, refusals, shares, alone, runs, bad_input, expires, restarts, foreign, stuck, traced, dies, cycles):
+        for section in (inventory, arenas_of_both_nodes, whole_cores, refusals, shares, alone, runs, bad_input, expires, restarts, foreign,
+                        stuck, traced, dies, cycles):
             suite.section(section, suite, node)
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from checks import Suite, lab_device, leased, length, rearm
-from fabric import NOT_FOUND, Node, Refused, resources
+from fabric import NOT_FOUND, PORT, Node, Refused, resources
 from rdma_client import REMOTE_ACCESS_ERROR, Client, now_ms
 from writer import Writer
 
@@ -126,6 +126,40 @@ def keys_of_others(suite, node, device):
         suite.equal("the neighbour does not notice", b"bob's bytes", neighbour.read(0, 11).data)
         rearm(alice, lease, client)
         suite.equal("armed again: the bytes are still there", b"alice's bytes", client.read(0, 13).data)
+
+
+def two_arenas(suite, node, device):
+    """A node with two arenas, one of them in a file: no key of one opens a byte of the other, and their leases end apart."""
+    strategy = node.command[node.command.index("--rdma-strategy") + 1]
+    file = pathlib.Path("/dev/shm/fabricbios-far")
+    more = ("--rdma-strategy", strategy, "--fbmu-listen", "none", "--mem-arena", f"far=1MiB,file={file}")
+    with contextlib.ExitStack() as stack:
+        stack.callback(file.unlink, missing_ok=True)
+        alice = stack.enter_context(Node(*more, mem_bytes="1MiB", port=PORT + 10)).tenant("alice")
+        clients = [stack.enter_context(Client(device)) for _ in ("mem0", "far")]
+        leases = [alice.alloc(LEASE_BYTES, 300, client.peer, 0, "--resource", name) for client, name in zip(clients, ("mem0", "far"))]
+        suite.equal("two arenas: two resources", 2, len({lease["resource_id"] for lease in leases}))
+        for client, lease, text in zip(clients, leases, (b"near", b"far!")):
+            client.connect(lease)
+            suite.equal("two arenas: a new lease reads as zeros", bytes(4), client.read(0, 4).data)
+            suite.equal("two arenas: write", "success", client.write(0, text).status)
+        suite.equal("two arenas: each its own bytes", [b"near", b"far!"], [client.read(0, 4).data for client in clients])
+        for which, name in enumerate(("mem0", "far")):
+            client, other = clients[which], leases[1 - which]["binding"]["rdma"]
+            away = other["remote_addr"] - leases[which]["binding"]["rdma"]["remote_addr"]
+            for whose, rkey in (("its own key", None), ("the other's key", other["rkey"])):
+                suite.equal(f"out of {name}, {whose}: write", REMOTE_ACCESS_ERROR, client.write(away, b"!!!!", rkey=rkey).status)
+                leases[which] = rearm(alice, leases[which], client)
+                suite.equal(f"out of {name}, {whose}: read", REMOTE_ACCESS_ERROR, client.read(away, 4, rkey=rkey).status)
+                leases[which] = rearm(alice, leases[which], client)
+        suite.equal("two arenas: no byte has changed", [b"near", b"far!"], [client.read(0, 4).data for client in clients])
+        short = stack.enter_context(Client(device))
+        lease = alice.alloc(LEASE_BYTES, 5, short.peer, 0, "--resource", "mem0")
+        short.connect(lease)
+        short.write(0, b"short")
+        alice.wait_until(lease, "expired")
+        suite.check("two arenas: the lease that has expired is dead", not short.write(0, b"x").ok, "an error")
+        suite.equal("two arenas: those of both arenas go on", ["success"] * 2, [client.write(4, b"on").status for client in clients])
 
 
 def out_of_bounds(suite, node, device):
@@ -300,8 +334,8 @@ def killed(suite, node, _device):
     alice.free(lease)
 
 
-SECTIONS = (use, by_hand, atomics, bind_later, side_by_side, several_queue_pairs, keys_of_others, out_of_bounds, rotation, ends, other_tenants,
-            cut_after_fault, zero_again, cycles, killed)
+SECTIONS = (use, by_hand, atomics, bind_later, side_by_side, several_queue_pairs, keys_of_others, two_arenas, out_of_bounds, rotation, ends,
+            other_tenants, cut_after_fault, zero_again, cycles, killed)
 
 
 def main(strategy="auto", sections=SECTIONS):

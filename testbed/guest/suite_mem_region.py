@@ -6,7 +6,8 @@ import suite_mem_rdma as mem
 from checks import length
 
 mem.CYCLES = length(20, 5)
-DIFFERENT = (mem.use, mem.several_queue_pairs, mem.out_of_bounds, mem.rotation, mem.cut_after_fault, mem.zero_again, mem.cycles, mem.killed)
+DIFFERENT = (mem.use, mem.several_queue_pairs, mem.two_arenas, mem.out_of_bounds, mem.rotation, mem.cut_after_fault, mem.zero_again, mem.cycles,
+             mem.killed)
 
 if __name__ == "__main__":
     mem.main("region", length(mem.SECTIONS, DIFFERENT))
