@@ -44,8 +44,8 @@ pub(super) fn claim(
             arena = name,
             journal = recovered.commits,
             memory = counted_beside,
-            "the journal is older than the memory file: it was put back from a copy; leases of memory that it knows \
-             are over, and their bytes are overwritten"
+            "the journal is older than the memory file: it was put back from a copy; leases of this arena that it \
+             knows are over, and their bytes are overwritten"
         );
     }
     // A reboot ends leases of memory and loses bytes that the file system had not written.
