@@ -1,9 +1,11 @@
 //! The hardware as it is now: read when an inventory is asked for, and at most once a second.
 
 use std::{
+    any::Any,
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -22,7 +24,7 @@ use crate::{
 /// What was read counts for so long.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// An inventory waits for the kernel for so long. Then it tells what was read before.
+/// A start and an inventory wait for the kernel for so long. Then an inventory tells what was read before, if anything.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// With less than this the journal cannot grow, and no lease can be granted.
@@ -54,8 +56,12 @@ pub struct Detection {
 #[derive(Clone)]
 struct Latest {
     found: Arc<Found>,
-    /// When the look began.
+    /// When the look that found it began; before the first one has found something, the time of the start.
     at: Instant,
+    /// False until a look has found something.
+    is_known: bool,
+    /// Why the last look found nothing.
+    failed: Option<String>,
 }
 
 impl fmt::Debug for Detection {
@@ -65,17 +71,28 @@ impl fmt::Debug for Detection {
 }
 
 impl Detection {
-    /// Looks once, and again when it is asked to.
+    /// Looks at once, and again when it is asked to. The first look too is waited for for a limited time.
     #[must_use]
     pub fn new(look: impl Fn() -> Found + Send + Sync + 'static) -> Self {
-        let at = Instant::now();
-        let found = Arc::new(look());
-        found.warn_unlike(&Found::default());
-        Self {
+        let detection = Self {
             look: Arc::new(look),
             reading: Arc::default(),
-            latest: Arc::new(watch::Sender::new(Latest { found, at })),
+            latest: Arc::new(watch::Sender::new(Latest {
+                found: Arc::default(),
+                at: Instant::now(),
+                is_known: false,
+                failed: None,
+            })),
+        };
+        let started = detection.start_look(&mut lock(&detection.reading));
+        if let Some(ended) = started {
+            // The thread sends nothing: its end is the answer.
+            ended.recv_timeout(PATIENCE).ok();
         }
+        if let Some(why) = detection.latest().1 {
+            tracing::warn!("the node starts without knowing its hardware: {why}");
+        }
+        detection
     }
 
     /// Hardware that does not change, for tests.
@@ -126,18 +143,27 @@ impl Detection {
     /// True if no look is needed.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
-        self.latest.borrow().at.elapsed() < FRESH
+        let latest = self.latest.borrow();
+        latest.is_known && latest.failed.is_none() && latest.at.elapsed() < FRESH
     }
 
-    /// The last look, and why it is an old one, if the kernel has not answered since.
+    /// The last look that found something, and why it is an old one or none, if the kernel has not answered since, or a look
+    /// has failed.
     #[must_use]
     pub fn latest(&self) -> (Arc<Found>, Option<String>) {
         let latest = self.latest.borrow().clone();
         let silent = lock(&self.reading).is_some_and(|since| since.elapsed() >= PATIENCE);
-        let why = silent.then(|| {
-            let seconds = latest.at.elapsed().as_secs();
-            format!("the kernel has told nothing of the hardware for {seconds} s")
-        });
+        let seconds = latest.at.elapsed().as_secs();
+        let why = match latest.failed {
+            _ if silent => Some(format!(
+                "the kernel has told nothing of the hardware for {seconds} s"
+            )),
+            Some(why) if latest.is_known => Some(format!(
+                "the hardware is told as it was {seconds} s ago: {why}"
+            )),
+            Some(why) => Some(format!("the hardware is unknown: {why}")),
+            None => None,
+        };
         (latest.found, why)
     }
 
@@ -147,26 +173,62 @@ impl Detection {
         if let Some(since) = *reading {
             return since.elapsed() < PATIENCE;
         }
-        if self.is_fresh() {
-            return false;
-        }
+        !self.is_fresh() && self.start_look(&mut reading).is_some()
+    }
+
+    /// Looks on a thread of its own. The receiver is disconnected when the look has ended; `None`: there is no thread.
+    fn start_look(&self, reading: &mut Option<Instant>) -> Option<mpsc::Receiver<()>> {
         let at = Instant::now();
         let (look, latest, done) = (self.look.clone(), self.latest.clone(), self.reading.clone());
+        let (ends, ended) = mpsc::channel();
         let thread = thread::Builder::new().name("detection".into());
         let started = thread.spawn(move || {
-            let found = Arc::new(look());
-            found.warn_unlike(&latest.borrow().found);
+            let _ends: mpsc::Sender<()> = ends;
+            let before = latest.borrow().found.clone();
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                let found = look();
+                found.warn_unlike(&before);
+                found
+            }));
             // Under the lock: who finds no look under way finds this one.
             let mut reading = lock(&done);
             *reading = None;
-            latest.send_replace(Latest { found, at });
+            latest.send_modify(|latest| match outcome {
+                Ok(found) => {
+                    *latest = Latest {
+                        found: Arc::new(found),
+                        at,
+                        is_known: true,
+                        failed: None,
+                    }
+                }
+                Err(panic) => {
+                    let panic = told(&*panic);
+                    tracing::error!(panic, "a look at the hardware panicked");
+                    latest.failed = Some(format!(
+                        "the last look at it panicked, which is a defect of fabricbiosd: {panic}"
+                    ));
+                }
+            });
         });
         match started {
             Ok(_) => *reading = Some(at),
-            Err(error) => tracing::warn!(%error, "no thread to look at the hardware"),
+            Err(error) => {
+                let why = format!("there is no thread to look at it: {error}");
+                tracing::warn!("the hardware: {why}");
+                self.latest.send_modify(|it| it.failed = Some(why));
+                return None;
+            }
         }
-        reading.is_some()
+        Some(ended)
     }
+}
+
+/// The message of a panic.
+fn told(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|it| (*it).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".into())
 }
 
 impl Found {
@@ -212,87 +274,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
-    use std::sync::{
-        atomic::{AtomicU32, Ordering},
-        mpsc::channel,
-    };
-
-    use super::*;
-
-    fn numbered(number: u32) -> Found {
-        Found {
-            state_dir: Some(number.to_string()),
-            ..Found::default()
-        }
-    }
-
-    fn number(detection: &Detection) -> String {
-        detection.latest().0.state_dir.clone().unwrap()
-    }
-
-    fn is_old(detection: &Detection) {
-        detection.latest.send_modify(|it| it.at -= FRESH);
-    }
-
-    #[tokio::test]
-    async fn a_look_is_made_when_it_is_asked_for_and_the_last_one_is_old() {
-        let looks = AtomicU32::new(0);
-        let detection = Detection::new(move || numbered(looks.fetch_add(1, Ordering::Relaxed)));
-        is_old(&detection);
-        let mut latest = detection.latest.subscribe();
-        detection.refresh().await;
-        // On a slow machine the look may take longer than an inventory waits.
-        latest
-            .wait_for(|it| *it.found.state_dir.as_ref().unwrap() == "1")
-            .await
-            .unwrap();
-        // Inventories in a row share one look.
-        detection
-            .latest
-            .send_modify(|it| it.at = Instant::now() + FRESH);
-        for _ in 0..1000 {
-            detection.refresh().await;
-        }
-        assert_eq!(number(&detection), "1");
-        assert_eq!(detection.latest().1, None);
-    }
-
-    #[tokio::test]
-    async fn a_kernel_that_hangs_keeps_no_inventory_waiting_for_ever_and_shows() {
-        let (go, gate) = channel::<()>();
-        let gate = Mutex::new(gate);
-        let looks = AtomicU32::new(0);
-        let detection = Detection::new(move || {
-            let number = looks.fetch_add(1, Ordering::Relaxed);
-            if number == 1 {
-                lock(&gate).recv().ok();
-            }
-            numbered(number)
-        });
-        is_old(&detection);
-        detection.refresh().await;
-        assert_eq!(number(&detection), "0", "the look before");
-        let why = detection.latest().1.unwrap();
-        assert!(why.contains("told nothing"), "{why}");
-        // No second look begins beside the one that hangs.
-        detection.refresh().await;
-        let mut latest = detection.latest.subscribe();
-        latest.mark_unchanged();
-        drop(go);
-        latest.changed().await.unwrap();
-        assert_eq!(number(&detection), "1");
-        assert_eq!(detection.latest().1, None);
-    }
-
-    #[test]
-    fn a_state_directory_that_is_gone_is_a_problem_and_one_with_room_is_none() {
-        let directory = tempfile::tempdir().unwrap();
-        assert_eq!(lack_of_room(directory.path()), None);
-        let gone = directory.path().join("gone");
-        let why = lack_of_room(&gone).unwrap();
-        assert!(why.contains("gone") && why.contains("ENOENT"), "{why}");
-    }
-}
+mod tests;
