@@ -24,6 +24,9 @@ const UNWIPED: &str = ".unwiped";
 /// The files of devices that were wiped end so.
 const WIPED: &str = ".wiped";
 
+/// The files of devices that have failed and were not reset since end so.
+const FAILED: &str = ".failed";
+
 /// What a lease has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
@@ -208,6 +211,29 @@ impl Records {
     /// Bytes that were free on the device when it was last wiped. More than these are not wiped.
     pub(crate) fn wiped_bytes(&self, uuid: &str) -> Result<Option<u64>, StepError> {
         read(&self.of_device(uuid, WIPED))
+    }
+
+    /// Why the device has failed, for people, if it was not reset since.
+    pub(crate) fn failure(&self, uuid: &str) -> Option<String> {
+        let at = self.of_device(uuid, FAILED);
+        let why = match read::<String>(&at) {
+            Ok(why) => why?,
+            Err(error) => error.to_string(),
+        };
+        Some(format!(
+            "{why} (before this start of the node; if the device was reset by hand since, remove {} and start again)",
+            at.display()
+        ))
+    }
+
+    pub(crate) fn set_failed(&self, uuid: &str, why: &str) -> Result<(), StepError> {
+        let new = self.of_device(uuid, ".failed.new");
+        write(&self.of_device(uuid, FAILED), &new, &why)
+    }
+
+    /// The device was reset.
+    pub(crate) fn set_reset(&self, uuid: &str) -> Result<(), StepError> {
+        remove_file("remove record", &self.of_device(uuid, FAILED))
     }
 
     fn file(&self, lease: LeaseId, suffix: &str) -> PathBuf {

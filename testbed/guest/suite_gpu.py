@@ -221,6 +221,11 @@ def health(suite):
             suite.refused("it is not reset beside a lease", lambda: operator.ask("fence", "clear", nvidia), 5, "Fenced", "revoke")
             suite.equal("which goes on", "active", alice.query(lease)["state"])
         until(lambda: alice.query(lease)["state"] != "active", 60, "its end")
+        node.stop()
+        node.start()
+        row = gpus(operator)["nvidia"]
+        suite.check("a restart of the daemon forgets nothing of it", row["health"] == "fenced" and why in row["health_reason"], why, row)
+        suite.refused("and grants nothing", lambda: alloc(alice, resource=nvidia), 5, "Fenced", why)
         operator.ask("fence", "clear", nvidia)
         suite.equal("reset: the list is empty", [], fences())
         row = gpus(operator)["nvidia"]

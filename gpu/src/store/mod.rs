@@ -1,6 +1,7 @@
 //! The store of one device: it knows the device before each grant, and wipes it before the next one.
 
 mod clean;
+mod health;
 mod strangers;
 
 use std::{
@@ -13,17 +14,19 @@ use std::{
 use fabricbios_cgroup::Process;
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, Proof, StepError,
+    BindError, BindOrder, BindingId, Custody, Lookup, Placement, Proof, StepError,
 };
 use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
 
 use crate::{
     Device, Gpus, Health,
-    management::{Account, Accounted, worst},
+    management::{Account, Accounted},
     owned,
     record::{Baseline, Record},
     steps::passed,
 };
+
+use health::condition;
 
 /// Pause between two looks.
 const LOOK: Duration = Duration::from_millis(100);
@@ -54,18 +57,6 @@ struct State {
     tell: Option<TellCondition>,
 }
 
-impl State {
-    fn health(&self) -> Health {
-        worst([self.health.clone(), self.nodes.clone()])
-    }
-
-    fn changed(&self) {
-        if let Some(tell) = &self.tell {
-            tell(condition(&self.health()));
-        }
-    }
-}
-
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State")
@@ -78,50 +69,29 @@ impl GpuStore {
     /// The store of this device.
     #[must_use]
     pub fn new(gpus: Arc<Gpus>, device: Device) -> Self {
-        let health = device.health.clone();
-        Self {
+        // The libraries of another process know nothing of errors that were told to the last one.
+        let failure = gpus.records.failure(&device.uuid);
+        let store = Self {
             gpus,
             device,
             state: Mutex::new(State {
                 released: Custody::default(),
-                health,
+                health: failure.map_or(Health::Good, Health::Failed),
                 nodes: Health::Good,
                 is_owned: false,
                 before: BTreeMap::new(),
                 tell: None,
             }),
             work: Mutex::default(),
-        }
+        };
+        store.set_health(store.device.health.clone());
+        store
     }
 
     /// The UUID of the device.
     #[must_use]
     pub fn uuid(&self) -> &str {
         &self.device.uuid
-    }
-
-    /// The health as it is now.
-    #[must_use]
-    pub fn health(&self) -> Health {
-        self.state().health()
-    }
-
-    /// The health has changed. Only a reset makes a device that has failed better: the library forgets errors when another
-    /// device is reset, and when another process watches.
-    pub fn set_health(&self, health: Health) {
-        let mut state = self.state();
-        let is_failed = |it: &Health| matches!(it, Health::Failed(_));
-        if is_failed(&health) || !is_failed(&state.health) {
-            state.health = health;
-            state.changed();
-        }
-    }
-
-    /// The device was reset: this is its health.
-    fn was_reset(&self, health: Health) {
-        let mut state = self.state();
-        state.health = health;
-        state.changed();
     }
 
     /// Keeps the device's own nodes from all who have no lease. Users of leases that go on stay. To be called once, at the
@@ -274,14 +244,6 @@ impl GpuStore {
 fn is_shared(order: &BindOrder) -> bool {
     let class = order.terms.gpu().and_then(|it| it.exclusivity);
     class == Some(GpuExclusivityClass::Shared)
-}
-
-fn condition(health: &Health) -> Condition {
-    match health {
-        Health::Good => Condition::Good,
-        Health::Degraded(why) => Condition::Degraded(why.clone()),
-        Health::Failed(why) => Condition::Failed(why.clone()),
-    }
 }
 
 impl Store for GpuStore {

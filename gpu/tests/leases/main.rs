@@ -190,6 +190,45 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
     world.bound(&whole(3));
 }
 
+/// The libraries of the next daemon know nothing of what the last one was told.
+#[test]
+fn a_failure_outlives_the_daemon_until_the_device_is_reset() {
+    let restarted = |world: World| World::on(world.lab, world.turn, false);
+    let condition = |world: &World| {
+        let (tell, told) = mpsc::channel();
+        let tell = move |it| tell.send(it).unwrap_or_default();
+        world.store.tell_condition(Box::new(tell));
+        told.try_recv().unwrap_or(Condition::Good)
+    };
+    let world = World::new(false);
+    world
+        .device_store
+        .set_health(Health::Failed("XID 79".into()));
+    let world = restarted(restarted(world));
+    // Its own libraries say that all is well.
+    assert_eq!(world.device.health, Health::Good);
+    let Condition::Failed(why) = condition(&world) else {
+        panic!("the failure is forgotten")
+    };
+    assert!(why.starts_with("XID 79 (before this start"), "{why}");
+    let refused = world.provider.bind(&whole(1)).unwrap_err();
+    assert!(matches!(refused, BindError::Failed(why) if why.detail.contains("XID 79")));
+    world.lab.script("nvidia-smi", "exit 1");
+    let resource = whole(1).binding_id.resource_id;
+    world.provider.reset(resource, &[]).unwrap_err();
+    let world = restarted(world);
+    assert!(
+        matches!(condition(&world), Condition::Failed(_)),
+        "no reset"
+    );
+    world.lab.script("nvidia-smi", "true");
+    world.provider.reset(resource, &[]).unwrap();
+    assert_eq!(condition(&world), Condition::Good);
+    let world = restarted(world);
+    assert_eq!(condition(&world), Condition::Good);
+    world.bound(&whole(2));
+}
+
 /// A worker that had to be killed costs its neighbours nothing: the device is leased on, and wiped behind the last of them.
 #[test]
 fn a_worker_that_was_killed_leaves_a_shared_device_open() {

@@ -1,0 +1,62 @@
+//! The health of a device: as the vendor's library tells, and as long as a failure lasts.
+
+use fabricbios_lease::Condition;
+
+use super::{GpuStore, State};
+use crate::{Health, management::worst};
+
+impl State {
+    pub(super) fn health(&self) -> Health {
+        worst([self.health.clone(), self.nodes.clone()])
+    }
+
+    pub(super) fn changed(&self) {
+        if let Some(tell) = &self.tell {
+            tell(condition(&self.health()));
+        }
+    }
+}
+
+impl GpuStore {
+    /// The health as it is now.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.state().health()
+    }
+
+    /// The health has changed. Only a reset makes a device that has failed better: the library forgets errors when another
+    /// device is reset, and when another process watches. A failure is kept until a reset, or a reboot.
+    pub fn set_health(&self, health: Health) {
+        let mut state = self.state();
+        let is_failed = |it: &Health| matches!(it, Health::Failed(_));
+        if is_failed(&health) || !is_failed(&state.health) {
+            self.keep(&health, &mut state);
+        }
+    }
+
+    /// The device was reset: this is its health.
+    pub(super) fn was_reset(&self, health: Health) {
+        if let Err(error) = self.gpus.records.set_reset(&self.device.uuid) {
+            tracing::error!(%error, uuid = self.device.uuid, "after a restart the device has failed again, although it was reset");
+        }
+        self.keep(&health, &mut self.state());
+    }
+
+    fn keep(&self, health: &Health, state: &mut State) {
+        if let Health::Failed(why) = health
+            && let Err(error) = self.gpus.records.set_failed(&self.device.uuid, why)
+        {
+            tracing::error!(%error, uuid = self.device.uuid, "a restart forgets that the device has failed");
+        }
+        state.health = health.clone();
+        state.changed();
+    }
+}
+
+pub(super) fn condition(health: &Health) -> Condition {
+    match health {
+        Health::Good => Condition::Good,
+        Health::Degraded(why) => Condition::Degraded(why.clone()),
+        Health::Failed(why) => Condition::Failed(why.clone()),
+    }
+}
