@@ -10,6 +10,7 @@
 
 mod cdi;
 mod guard;
+mod health;
 mod local;
 mod path;
 mod provider;
@@ -18,6 +19,7 @@ mod store;
 
 pub use cdi::{Cdi, Edits};
 pub use guard::{EndByName, Guard};
+pub use health::{Check, Health};
 pub use local::{Caller, Entered, Given, LocalAccess, LocalRefusal};
 pub use path::{DataPath, Revoked};
 pub use provider::{Cut, Provider, Stray, stray_binding_id};

@@ -31,10 +31,9 @@ use std::time::Instant;
 use fabricbios_lease::{Condition, Custody, Extent, Proof};
 use fabricbios_wire::LeaseId;
 
-use crate::health::Check;
 use crate::steps::passed;
 use crate::wipe::{Identity, PoolCall, range_is_busy, run};
-use fabricbios_contract::Volume;
+use fabricbios_contract::{Check, Volume};
 use fabricbios_helper::Supervisor;
 
 use crate::{Facts, PoolConfig};

@@ -21,9 +21,8 @@ use std::time::Instant;
 use fabricbios_lease::{AllocationMode, Condition, Extent, Proof};
 use fabricbios_wire::{LeaseId, NodeId};
 
-use crate::health::Check;
 use crate::wipe::{PoolCall, run};
-use fabricbios_contract::Volume;
+use fabricbios_contract::{Check, Volume};
 use fabricbios_helper::Supervisor;
 
 use crate::{Facts, PoolConfig};

@@ -6,7 +6,6 @@
 
 mod device;
 mod directory;
-mod health;
 mod lock;
 mod steps;
 mod wipe;
@@ -14,8 +13,9 @@ mod wipe;
 use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use fabricbios_contract::Volume;
+use fabricbios_contract::{Health, TellCondition, Volume};
 use fabricbios_helper::{Handler, Supervisor};
 use fabricbios_lease::{AllocationMode, Condition, Extent, Proof, StepError};
 use fabricbios_wire::{LeaseId, NodeId};
@@ -23,10 +23,10 @@ use fabricbios_wire::{LeaseId, NodeId};
 use device::Device;
 use directory::Directory;
 pub use directory::nvmet::check_for_nvmet;
-use health::Health;
-pub use health::TellCondition;
 use steps::passed;
 use wipe::PoolCall;
+
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The calls of this crate that may hang, for the helper process.
 #[must_use]
@@ -116,7 +116,7 @@ impl Pool {
         let (path, kind) = found(&config.path)?;
         if kind.is_dir() {
             let (pool, facts) = Directory::open(&config, path).map_err(failed)?;
-            let health = Health::watch(pool.check());
+            let health = Health::watch(Condition::Good, CHECK_INTERVAL, pool.check());
             let kind = Kind::Directory(pool);
             return Ok(Self {
                 kind,
@@ -125,7 +125,7 @@ impl Pool {
             });
         }
         let (pool, facts) = Device::open(&config, path).map_err(failed)?;
-        let health = Health::watch(pool.check());
+        let health = Health::watch(Condition::Good, CHECK_INTERVAL, pool.check());
         let kind = Kind::Device(Box::new(pool));
         Ok(Self {
             kind,

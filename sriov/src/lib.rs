@@ -7,3 +7,6 @@ pub mod macvlan;
 pub mod netlink;
 mod records;
 pub mod vf;
+
+/// How often a store looks whether its interface is there.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);

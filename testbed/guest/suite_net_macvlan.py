@@ -12,7 +12,7 @@ import time
 
 import net_rights
 from checks import Suite, length, programs, skip, until
-from fabric import REFUSED
+from fabric import REFUSED, UNREACHABLE, Refused
 from frames import WIRE, Wire, tagged
 from macvlan import NETNS, PARENT, SOCKET, NetNode, alloc, hand_over, inside, ip, is_as_before, namespaces, pings, state
 from macvlan_ends import dies, ends, loud_neighbour, storm, without_daemon
@@ -105,6 +105,36 @@ def told(suite, node):
     suite.check("and up again", until(lambda: nic() == before, 60, "the link"), before)
 
 
+def gone(suite, node):
+    """The parent goes away while the node runs, with a lease on it, and comes back."""
+    alice, operator = node.tenant("alice"), node.operator
+
+    def row():
+        return next(it for it in operator.ask("inventory")["resources"] if it.get("name") == PARENT)
+
+    def granted():
+        try:
+            return alloc(alice, 100, "--hand-over", "netns")
+        except Refused as refused:
+            assert refused.code == "Unavailable", refused
+            return None
+    lease = alloc(alice, 100, "--hand-over", "netns")
+    ip("link", "del", PARENT)
+    until(lambda: row()["available"] == 0, 60, "the loss in the inventory")
+    told = row()
+    suite.equal("the parent is gone: degraded, and why", ("degraded", True), (told["health"], f"{PARENT}: the interface is gone" in told["health_reason"]))
+    suite.refused("a lease of it is refused before anything is made, and why", lambda: alloc(alice, 100, "--hand-over", "netns"), UNREACHABLE,
+                  "Unavailable", "cannot be had at the moment")
+    alice.free(lease)
+    make_wire()
+    with namespaces("a"):
+        lease = until(granted, 60, "a lease of the parent that is back")
+        suite.equal("it is back: no trouble", ("ok", None), (row()["health"], row().get("health_reason")))
+        hand_over(operator, lease, "a", "10.9.0.2")
+        suite.check("and the lease reaches the wire", pings("a", "10.9.0.1"))
+        alice.free(lease)
+
+
 def vlan(suite, node):
     """A lease of VLAN 42 reaches VLAN 42 and nothing else."""
     alice = node.tenant("alice")
@@ -171,6 +201,15 @@ def cycles(suite, node):
     is_as_before(suite, "cycles", start)
 
 
+def make_wire():
+    """The parent, and its other end in the namespace that stands for the wire."""
+    ip("link", "add", PARENT, "type", "veth", "peer", "name", WIRE)
+    ip("link", "set", WIRE, "netns", "wire")
+    ip("link", "set", PARENT, "up")
+    ip("addr", "add", "10.9.0.1/24", "dev", WIRE, ns="wire")
+    ip("link", "set", WIRE, "up", ns="wire")
+
+
 def main():
     """On one node."""
     programs()
@@ -178,13 +217,9 @@ def main():
         if subprocess.run(["modprobe", name], check=False, capture_output=True).returncode:
             skip(f"kernel module {name}")
     with namespaces("wire"):
-        ip("link", "add", PARENT, "type", "veth", "peer", "name", WIRE)
-        ip("link", "set", WIRE, "netns", "wire")
-        ip("link", "set", PARENT, "up")
-        ip("addr", "add", "10.9.0.1/24", "dev", WIRE, ns="wire")
-        ip("link", "set", WIRE, "up", ns="wire")
+        make_wire()
         with Suite("macvlan leases") as suite, NetNode() as node:
-            for section in (told, limits, vlan, refusals, rights, ends, storm, without_daemon, loud_neighbour, dies, cycles):
+            for section in (told, gone, limits, vlan, refusals, rights, ends, storm, without_daemon, loud_neighbour, dies, cycles):
                 suite.section(section, suite, node)
 
 

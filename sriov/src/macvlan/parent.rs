@@ -1,10 +1,16 @@
 //! The network card below the macvlans.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
-    AllocationMode, Dimension, Durability, FenceScope, Offer, StepError, Takes,
+    AllocationMode, Condition, Dimension, Durability, FenceScope, Offer, StepError, Takes,
 };
 use fabricbios_wire::{Enforcement, Generation, HandOver, LeaseId, NodeId, ResourceId};
 
@@ -13,7 +19,10 @@ use super::{
     kernel::Kernel,
     record::{Record, Records},
 };
-use crate::{netlink::By, records::random_mac};
+use crate::{
+    netlink::{By, Link},
+    records::random_mac,
+};
 
 /// Most leases of one parent: each has three devices.
 const SLOTS: u64 = 256;
@@ -41,9 +50,8 @@ pub struct ParentConfig {
 #[derive(Debug)]
 pub struct Parent {
     pub(super) name: String,
-    /// Its index, the same until it is removed.
-    pub(super) index: u32,
-    pub(super) mtu: u32,
+    /// Its index when it was looked for last. An interface that was removed comes back with another one.
+    index: AtomicU32,
     /// See [`note_of`].
     note: String,
     pub(super) records: Records,
@@ -68,16 +76,12 @@ impl Parent {
             sys,
             kernel,
         } = config;
-        let link = kernel.link(By::Name(&name))?;
-        let link = link.ok_or_else(|| {
-            StepError::new("open parent", format_args!("{name}: no such interface"))
-        })?;
+        let link = find(&*kernel, &name)?;
         let records = Records::at(records);
         records.make_directory()?;
         let mut parent = Self {
             rate_bps: rate_bps(&sys, &records, &name, mbps)?,
-            index: link.index,
-            mtu: link.mtu,
+            index: link.index.into(),
             records,
             note: note_of(node_id),
             unshaped: None,
@@ -111,7 +115,7 @@ impl Parent {
         let attempt = |is_shaped| {
             let plan = Plan {
                 is_shaped,
-                ..self.plan(&record)
+                ..self.plan(&record)?
             };
             let made = devices.make(&*self.kernel, &plan, Generation(1));
             devices.delete(&*self.kernel)?;
@@ -167,20 +171,36 @@ impl Parent {
         &self.name
     }
 
-    /// Why rates are not enforced.
-    #[must_use]
-    pub fn degraded(&self) -> Option<&str> {
-        self.unshaped.as_deref()
+    /// The condition of an interface that is there.
+    pub(super) fn present(&self) -> Condition {
+        let unshaped = self.unshaped.clone();
+        unshaped.map_or(Condition::Good, Condition::Degraded)
     }
 
-    pub(super) fn plan<'a>(&'a self, record: &'a Record) -> Plan<'a> {
-        Plan {
+    /// The condition now. Waits for no lock that a tenant can keep busy.
+    pub(super) fn condition(&self) -> Condition {
+        match self.kernel.index_of(&self.name) {
+            Ok(Some(_)) => self.present(),
+            Ok(None) => Condition::Unavailable(format!("{}: the interface is gone", self.name)),
+            Err(error) => Condition::Degraded(error.to_string()),
+        }
+    }
+
+    /// The index of the interface, also if it is gone.
+    pub(super) fn index(&self) -> u32 {
+        self.index.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn plan<'a>(&'a self, record: &'a Record) -> Result<Plan<'a>, StepError> {
+        let link = find(&*self.kernel, &self.name)?;
+        self.index.store(link.index, Ordering::Relaxed);
+        Ok(Plan {
             record,
             note: &self.note,
-            parent: self.index,
-            mtu: self.mtu,
+            parent: link.index,
+            mtu: link.mtu,
             is_shaped: self.unshaped.is_none(),
-        }
+        })
     }
 
     /// The record of a lease of this parent.
@@ -195,6 +215,16 @@ impl Parent {
         let ours = noted.filter(|(_, parent)| *parent == self.name);
         Ok(ours.map(|(lease, _)| lease).collect())
     }
+}
+
+fn find(kernel: &dyn Kernel, name: &str) -> Result<Link, StepError> {
+    let link = kernel.link(By::Name(name))?;
+    link.ok_or_else(|| {
+        StepError::new(
+            "find parent",
+            format_args!("{name}: there is no such interface"),
+        )
+    })
 }
 
 /// What the operator offers, or what the driver tells.

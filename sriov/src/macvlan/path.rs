@@ -86,7 +86,7 @@ impl MacvlanPath {
     fn check_gone(&self, lease: LeaseId) -> Result<Proof, StepError> {
         // A damaged record keeps nothing: the devices are found by their names.
         let record = self.parent.record(lease).unwrap_or_default();
-        let address = record.map(|it| (self.parent.index, it.mac));
+        let address = record.map(|it| (self.parent.index(), it.mac));
         Devices::of(lease).check_gone(&*self.parent.kernel, address)
     }
 
@@ -116,7 +116,8 @@ impl MacvlanPath {
             ..
         } = order.binding_id;
         let kernel = &*self.parent.kernel;
-        let (devices, plan) = (Devices::of(lease), self.parent.plan(record));
+        let plan = self.parent.plan(record).map_err(BindError::Failed)?;
+        let devices = Devices::of(lease);
         let made = match order.adopts {
             true => devices.check(kernel, &plan),
             false => devices.make(kernel, &plan, generation),

@@ -2,18 +2,20 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fabricbios_contract::{Part, Store, TellCondition};
+use fabricbios_contract::{Health, Part, Store, TellCondition};
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, Proof, StepError,
+    BindError, BindOrder, BindingId, Custody, Lookup, Placement, Proof, StepError,
 };
 use fabricbios_wire::{HandOver, LeaseId};
 
 use super::{devices::Devices, parent::Parent, record::Record, steps};
+use crate::LOOK_EVERY;
 
 /// The store of one parent.
 #[derive(Debug)]
 pub struct MacvlanStore {
     parent: Arc<Parent>,
+    health: Health,
     /// The released leases.
     released: Mutex<Custody<()>>,
 }
@@ -22,7 +24,10 @@ impl MacvlanStore {
     /// Of this parent.
     #[must_use]
     pub fn new(parent: Arc<Parent>) -> Self {
+        let watched = parent.clone();
+        let check = Box::new(move || watched.condition());
         Self {
+            health: Health::watch(parent.present(), LOOK_EVERY, check),
             parent,
             released: Mutex::default(),
         }
@@ -125,9 +130,7 @@ impl Store for MacvlanStore {
     }
 
     fn tell_condition(&self, tell: TellCondition) {
-        if let Some(why) = self.parent.degraded() {
-            tell(Condition::Degraded(why.to_owned()));
-        }
+        self.health.tell(tell);
     }
 }
 

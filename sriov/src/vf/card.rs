@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
 use fabricbios_helper::Supervisor;
 use fabricbios_lease::{
-    AllocationMode, Dimension, Durability, FenceScope, Offer, StepError, Takes,
+    AllocationMode, Condition, Dimension, Durability, FenceScope, Offer, StepError, Takes,
 };
 use fabricbios_wire::{Enforcement, LeaseId, PciFunction, ResourceId};
 
@@ -188,10 +188,25 @@ impl Card {
         fabricbios_cgroup::hook(&self.hook, &self.records_directory, lease)
     }
 
-    /// What the node does not enforce with this card, for people.
-    #[must_use]
-    pub fn degraded(&self) -> String {
-        self.driver.degraded()
+    /// The condition of a card that is there: what the node does not enforce with it.
+    pub(super) fn present(&self) -> Condition {
+        Condition::Degraded(self.driver.degraded())
+    }
+
+    /// The condition now. A card that comes back has another index, and other functions. Waits for no lock that a tenant can
+    /// keep busy.
+    pub(super) fn condition(&self) -> Condition {
+        let name = &self.name;
+        match self.links.index_of(name) {
+            Ok(Some(index)) if index == self.index => self.present(),
+            Ok(Some(_)) => Condition::Unavailable(format!(
+                "{name}: it is another interface than at the start of the node; start the node again"
+            )),
+            Ok(None) => Condition::Unavailable(format!(
+                "{name}: the card is gone; start the node again when it is back"
+            )),
+            Err(error) => Condition::Degraded(error.to_string()),
+        }
     }
 
     /// The offer to the table. A lease has a rate and one virtual function.

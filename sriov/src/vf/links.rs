@@ -14,6 +14,12 @@ pub trait Links: fmt::Debug + Send + Sync {
     /// The system refuses.
     fn link(&self, by: By<'_>) -> Result<Option<Link>, StepError>;
 
+    /// The index of the interface with this name. Waits for no lock that a tenant can keep busy.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn index_of(&self, name: &str) -> Result<Option<u32>, StepError>;
+
     /// Sets an interface up.
     ///
     /// # Errors
@@ -48,6 +54,10 @@ pub trait Links: fmt::Debug + Send + Sync {
 impl Links for Netlink {
     fn link(&self, by: By<'_>) -> Result<Option<Link>, StepError> {
         Ok(self.link(by)?)
+    }
+
+    fn index_of(&self, name: &str) -> Result<Option<u32>, StepError> {
+        Ok(Self::index_of(name)?)
     }
 
     fn set_up(&self, by: By<'_>) -> Result<(), StepError> {

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use fabricbios_contract::{Part, Store, TellCondition};
+use fabricbios_contract::{Health, Part, Store, TellCondition};
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Condition, Custody, Lookup, Placement, Proof, StepError,
+    BindError, BindOrder, BindingId, Custody, Lookup, Placement, Proof, StepError,
 };
 use fabricbios_wire::{HandOver, LeaseId, NetTerms, PciFunction};
 
@@ -15,11 +15,13 @@ use super::{
     settings::{NEUTRAL, Settings},
     steps,
 };
+use crate::LOOK_EVERY;
 
 /// The store of one card's virtual functions.
 #[derive(Debug)]
 pub struct VfStore {
     card: Arc<Card>,
+    health: Health,
     /// The released leases. The lock is held while a function is chosen or given back.
     released: Mutex<Custody<()>>,
 }
@@ -28,7 +30,10 @@ impl VfStore {
     /// Of this card.
     #[must_use]
     pub fn new(card: Arc<Card>) -> Self {
+        let watched = card.clone();
+        let check = Box::new(move || watched.condition());
         Self {
+            health: Health::watch(card.present(), LOOK_EVERY, check),
             card,
             released: Mutex::default(),
         }
@@ -187,6 +192,6 @@ impl Store for VfStore {
     }
 
     fn tell_condition(&self, tell: TellCondition) {
-        tell(Condition::Degraded(self.card.degraded()));
+        self.health.tell(tell);
     }
 }

@@ -72,6 +72,25 @@ impl FakeKernel {
         }))
     }
 
+    /// The parent goes, with the macvlans on it.
+    pub(crate) fn lose_parent(&self) {
+        let mut state = self.state();
+        let parent = state.find("parent0").unwrap().link.index;
+        let is_its = |it: &Device| it.link.index == parent || it.link.parent == Some(parent);
+        state.devices.retain(|_, it| !is_its(it));
+    }
+
+    /// A parent of this name, with another index than any before. Returns the index.
+    pub(crate) fn make_parent(&self) -> u32 {
+        let link = Link {
+            name: "parent0".into(),
+            is_up: true,
+            mtu: 1500,
+            ..Link::default()
+        };
+        self.state().add(link).unwrap()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }

@@ -9,7 +9,7 @@ use std::{
     fs::{self, File},
     os::unix::net::UnixStream,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
     thread,
 };
 
@@ -588,6 +588,33 @@ fn a_kernel_without_a_shaper_makes_rates_best_effort_and_says_so() {
 }
 
 #[test]
+fn a_parent_that_goes_away_gives_no_leases_until_it_is_back() {
+    for world in World::both() {
+        let (tell, told) = mpsc::channel();
+        world
+            .store
+            .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
+        let old = order(1, netns());
+        world.provider.bind(&old).unwrap();
+        world.kernel.lose_parent();
+        let gone = Condition::Unavailable("parent0: the interface is gone".into());
+        assert_eq!(told.recv().unwrap(), gone);
+        // A grant that was on its way.
+        let late = world.provider.bind(&order(2, netns())).unwrap_err();
+        assert!(format!("{late:?}").contains("parent0"), "{late:?}");
+        // The lease that lost it ends as any other.
+        world.end(1);
+        assert_eq!(world.kernel.names(), [""; 0]);
+        let index = world.kernel.make_parent();
+        assert_eq!(told.recv().unwrap(), Condition::Good);
+        world.provider.bind(&order(3, netns())).unwrap();
+        let macvlans = world.kernel.links("macvlan").unwrap();
+        let parents: Vec<_> = macvlans.iter().map(|it| it.parent).collect();
+        assert_eq!(parents, [Some(index)]);
+    }
+}
+
+#[test]
 fn a_start_deletes_what_one_that_died_has_left() {
     let (directory, kernel) = machine("1000");
     // A macvlan without its note.
@@ -598,7 +625,7 @@ fn a_start_deletes_what_one_that_died_has_left() {
     kernel.lack(&[]);
     let opened = parent(&directory, &kernel, None).unwrap();
     assert_eq!(kernel.names(), Vec::<String>::new());
-    assert_eq!(opened.degraded(), None);
+    assert_eq!(opened.offer(NIC).rate, Some(Enforcement::Enforced));
 }
 
 #[test]

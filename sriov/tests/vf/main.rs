@@ -9,12 +9,13 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Child, Command},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
 };
 
-use fabricbios_contract::{Caller, EndByName, Given, LocalAccess, LocalRefusal};
-use fabricbios_lease::{BindError, Linger};
+use fabricbios_contract::{Caller, EndByName, Given, LocalAccess, LocalRefusal, Store};
+use fabricbios_lease::{BindError, Condition, Linger};
+use fabricbios_sriov::vf::VfStore;
 use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, VlanId};
 use nix::{
     sys::{
@@ -23,7 +24,9 @@ use nix::{
     },
     unistd::Pid,
 };
-use world::{CARD, FUNCTIONS, RESOURCE, World, binding_id, card, function, kernel, net, order};
+use world::{
+    CARD, CARD_INDEX, FUNCTIONS, RESOURCE, World, binding_id, card, function, kernel, net, order,
+};
 
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 0x42]);
 
@@ -586,6 +589,30 @@ fn leases_of_a_card_that_is_gone_are_over() {
     assert!(!end.all_are_gone(&[function(CARD)]).unwrap());
     assert!(end.all_are_gone(&[function(FUNCTIONS[1])]).unwrap());
     end.end_unoffered(&[]).unwrap();
+}
+
+#[test]
+fn a_card_that_goes_away_gives_no_leases_and_another_one_in_its_place_neither() {
+    let world = World::here();
+    let (tell, told) = mpsc::channel();
+    let store = VfStore::new(Arc::new(card(&world.kernel, "pf0", None).unwrap()));
+    store.tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
+    let next = || match told.recv().unwrap() {
+        Condition::Degraded(why) => ("degraded", why),
+        Condition::Unavailable(why) => ("unavailable", why),
+        other => panic!("{other:?}"),
+    };
+    let (_, unseen) = next();
+    for (index, condition, why) in [
+        (None, "unavailable", "gone"),
+        (Some(CARD_INDEX + 100), "unavailable", "another"),
+        (Some(CARD_INDEX), "degraded", &*unseen),
+    ] {
+        world.kernel.replace_card(index);
+        let (told, words) = next();
+        assert_eq!(told, condition, "{words}");
+        assert!(words.contains(why), "{words}");
+    }
 }
 
 #[test]

@@ -38,7 +38,7 @@ use tempfile::TempDir;
 pub(crate) const CARD: &str = "0000:01:00.0";
 pub(crate) const FUNCTIONS: [&str; 2] = ["0000:01:10.0", "0000:01:10.2"];
 pub(crate) const RESOURCE: ResourceId = ResourceId(5);
-const CARD_INDEX: u32 = 2;
+pub(crate) const CARD_INDEX: u32 = 2;
 
 /// The kernel of the test.
 pub(crate) struct Kernel {
@@ -225,6 +225,17 @@ impl Kernel {
         }
     }
 
+    /// The interface of the card goes, or is one with this index from now on.
+    pub(crate) fn replace_card(&self, index: Option<u32>) {
+        let mut state = self.state.lock().unwrap();
+        state.links.retain(|it| it.name != "pf0");
+        state.links.extend(index.map(|index| Link {
+            index,
+            name: "pf0".into(),
+            ..Link::default()
+        }));
+    }
+
     /// The function's interface goes to another namespace.
     pub(crate) fn take_interface(&self, function: &str) {
         let net = self.device(function).join("net");
@@ -301,6 +312,10 @@ impl Links for Kernel {
             By::Name(name) => link.name == name,
         };
         Ok(self.state.lock().unwrap().links.iter().find(is).cloned())
+    }
+
+    fn index_of(&self, name: &str) -> Result<Option<u32>, StepError> {
+        Ok(self.link(By::Name(name))?.map(|it| it.index))
     }
 
     fn set_up(&self, by: By<'_>) -> Result<(), StepError> {

@@ -1,4 +1,4 @@
-//! The health of a pool: the result of the latest call, and of a thread that checks from time to time. Changes are reported.
+//! The health of a store: the result of the latest call, and of a thread that checks from time to time. Changes are reported.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -8,19 +8,17 @@ use std::time::Duration;
 
 use fabricbios_lease::{Condition, StepError};
 
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// A check only reads a few names; if it takes longer than this, the pool has a problem.
+use crate::TellCondition;
+
+/// A check only reads a few names; if it takes longer than this, the store has a problem.
 const CHECK_MAX: Duration = Duration::from_secs(5);
 
-/// Checks a pool and returns its condition. The kernel may block it for any time.
-pub(crate) type Check = Box<dyn Fn() -> Condition + Send>;
+/// Checks a store and returns its condition. The kernel may block it for any time.
+pub type Check = Box<dyn Fn() -> Condition + Send>;
 
-/// Takes reports of changes. Never blocks.
-pub type TellCondition = Box<dyn Fn(Condition) + Send>;
-
-/// The known health of a pool; reading it never blocks.
+/// The known health of a store; reading it never blocks.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub struct Health {
     known: Arc<Mutex<Known>>,
     /// Dropping this ends the checking threads.
     _stop: Sender<()>,
@@ -42,24 +40,28 @@ impl fmt::Debug for Known {
 }
 
 impl Health {
-    /// A healthy pool, checked from now on.
-    pub(crate) fn watch(check: Check) -> Self {
-        let known = Arc::new(Mutex::new(Known::default()));
+    /// A store in this condition, checked from now on, again and again after this time.
+    #[must_use]
+    pub fn watch(checked: Condition, every: Duration, check: Check) -> Self {
+        let known = Arc::new(Mutex::new(Known {
+            checked,
+            ..Known::default()
+        }));
         let (stop, stopped) = channel();
         let (ask, asked) = channel();
         let (answer, answers) = channel();
         let shared = Arc::clone(&known);
         let threads = thread::Builder::new()
-            .name("pool".to_owned())
+            .name("health".to_owned())
             .spawn(
                 move || {
                     while asked.recv().is_ok() && answer.send(check()).is_ok() {}
                 },
             )
             .and_then(|_checks| {
-                let watches = thread::Builder::new().name("pool".to_owned());
+                let watches = thread::Builder::new().name("health".to_owned());
                 watches.spawn(move || {
-                    while stopped.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout)
+                    while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout)
                         && ask.send(()).is_ok()
                         && await_result(&shared, &answers, CHECK_MAX).is_some()
                     {
@@ -67,27 +69,32 @@ impl Health {
                 })
             });
         if let Err(error) = threads {
-            tracing::warn!(%error, "no thread to look after a pool: its loss shows when it is used");
+            tracing::warn!(%error, "no thread to look after a store: its loss shows when it is used");
         }
         Self { known, _stop: stop }
     }
 
     /// Records the result of a call.
-    pub(crate) fn note<T>(&self, result: Result<T, StepError>) -> Result<T, StepError> {
+    ///
+    /// # Errors
+    /// The result is one.
+    pub fn note<T>(&self, result: Result<T, StepError>) -> Result<T, StepError> {
         let trouble = result.as_ref().err().map(ToString::to_string);
         change(&self.known, |known| known.call_trouble = trouble);
         result
     }
 
-    /// Sets the receiver of reports. It gets one at once if the pool has a problem.
-    pub(crate) fn tell(&self, tell: TellCondition) {
+    /// Sets the receiver of reports. It gets one at once if the store has a problem.
+    pub fn tell(&self, tell: TellCondition) {
         change(&self.known, |known| {
             known.told = Condition::Good;
             known.tell = Some(tell);
         });
     }
 
-    pub(crate) fn condition(&self) -> Condition {
+    /// The condition as it is known.
+    #[must_use]
+    pub fn condition(&self) -> Condition {
         lock(&self.known).condition()
     }
 }
@@ -139,7 +146,15 @@ fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
     use super::*;
+
+    const NEVER: Duration = Duration::from_secs(3600);
+
+    fn well() -> Health {
+        Health::watch(Condition::Good, NEVER, Box::new(|| Condition::Good))
+    }
 
     fn degraded(why: &str) -> Condition {
         Condition::Degraded(why.to_owned())
@@ -153,7 +168,7 @@ mod tests {
 
     #[test]
     fn trouble_of_a_call_ends_with_the_next_that_works() {
-        let health = Health::watch(Box::new(|| Condition::Good));
+        let health = well();
         let told = told(&health);
         let fails = || {
             let failed: Result<(), _> = Err(StepError::new("volume", "no space"));
@@ -173,7 +188,7 @@ mod tests {
 
     #[test]
     fn who_comes_later_is_told_of_the_trouble_that_there_is() {
-        let health = Health::watch(Box::new(|| Condition::Good));
+        let health = well();
         health
             .note(Err::<(), _>(StepError::new("volume", "no space")))
             .unwrap_err();
@@ -183,7 +198,7 @@ mod tests {
 
     #[test]
     fn trouble_that_a_look_finds_outlives_calls_that_work() {
-        let health = Health::watch(Box::new(|| Condition::Good));
+        let health = well();
         let told = told(&health);
         let (answer, answers) = channel();
         let looks = |found: Condition| {
@@ -202,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_look_that_does_not_come_back_is_trouble_until_it_does() {
-        let health = Health::watch(Box::new(|| Condition::Good));
+        let health = well();
         let told = told(&health);
         let (answer, answers) = channel();
         thread::scope(|scope| {
