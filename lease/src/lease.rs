@@ -119,6 +119,8 @@ pub(crate) struct Lease {
     pub(crate) overlap: Duration,
     /// Why the lease ends or has ended. The time is 0 until the cut is proved or has failed.
     pub(crate) end: Option<Box<LeaseEnd>>,
+    /// Since when the end is certain, or known to this run.
+    pub(crate) over_since: Option<BootTime>,
     /// The error, if the state is Fenced.
     pub(crate) fault: Option<Box<StepError>>,
     /// Whether the fence comes from a failed release alone.
@@ -243,6 +245,7 @@ impl Lease {
     pub(crate) fn end_is_certain(&mut self, now: Now, since: BootTime) {
         if let Some(end) = self.end.as_mut().filter(|end| end.at_unix_ms == 0) {
             end.at_unix_ms = now.unix_ms_at(since);
+            self.over_since = Some(since);
         }
     }
 

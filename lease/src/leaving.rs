@@ -43,11 +43,8 @@ impl Lease {
 
     /// For how long its part has been cleaned.
     pub(crate) fn cleaned_for(&self, now: Now) -> Duration {
-        let since = self.end.as_deref().map_or(0, |end| end.at_unix_ms);
-        match since {
-            0 => Duration::ZERO,
-            since => Duration::from_millis(now.unix_ms.saturating_sub(since)),
-        }
+        let since = self.over_since;
+        since.map_or(Duration::ZERO, |since| since.until(now.boot))
     }
 }
 

@@ -157,6 +157,7 @@ impl LeaseTable {
             told_over: false,
             overlap: Duration::ZERO,
             end: None,
+            over_since: None,
             fault: None,
             fenced_by_release: false,
             waiting: alloc::vec![Waiting::Grant(asked.ticket)],

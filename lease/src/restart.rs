@@ -358,6 +358,7 @@ impl Lease {
             told_over: matches!(held, Held::Ends { told: true, .. }),
             overlap: Duration::ZERO,
             end,
+            over_since: ends.then_some(now.boot),
             fault: (state == State::Fenced).then(|| Box::new(fenced_before())),
             fenced_by_release: record.fenced_by_release,
             waiting: Vec::new(),

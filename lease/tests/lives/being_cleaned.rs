@@ -286,6 +286,25 @@ fn the_time_to_return_follows_what_the_last_part_took() {
     assert_eq!(told(&mut world), Some(60_000), "at most a minute");
 }
 
+/// The wall clock of a machine is set while parts are cleaned.
+#[test]
+fn a_wall_clock_that_jumps_changes_no_time_to_return() {
+    for jump in [3_600_000, -3_600_000] {
+        let mut world = World::new();
+        let first = begin(&mut world, memory(4));
+        let order = ends(&mut world, first);
+        let told = |world: &mut World| refused(world, memory(16)).retry_after_ms;
+        world.pass_ms(300);
+        world.now.unix_ms = world.now.unix_ms.saturating_add_signed(jump);
+        assert_eq!(told(&mut world), Some(300), "{jump}: so far");
+        world.pass_ms(100);
+        cleaned(&mut world, order);
+        let second = begin(&mut world, memory(16));
+        let _cleaning = ends(&mut world, second);
+        assert_eq!(told(&mut world), Some(1_600), "{jump}: by the last time");
+    }
+}
+
 /// One lease on its way back is enough for a request, so the time is that of the sooner one.
 #[test]
 fn the_time_is_that_of_the_first_part_that_is_enough() {
