@@ -11,7 +11,7 @@ mod store;
 mod verdict;
 mod withheld;
 
-use std::{io::ErrorKind, path::Path, sync::Arc};
+use std::{cell::LazyCell, io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
@@ -27,6 +27,7 @@ use crate::{
     clock,
     config::Settings,
     inventory::OfferedPool,
+    journal::{self, Journal},
     nvme_host::{NvmeHost, refuse_taken},
     providers::{Offered, OfferedResource, Opened, Opening, close},
 };
@@ -36,6 +37,7 @@ use pools::OpenPool;
 use store::PoolStore;
 #[cfg(test)]
 pub(crate) use store::store_in;
+use verdict::Known;
 use withheld::Withheld;
 
 /// The kernel's NVMe target.
@@ -158,15 +160,24 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
     let Checking {
         settings, node_id, ..
     } = checking;
+    let known = LazyCell::new(|| known(checking));
     for path in &settings.block_pool {
-        let pool = Pool::check(path, node_id, settings.force);
-        found.refused_if(pool.with_context(|| {
-            format!(
-                "--block-pool {} (withheld instead, if the last run offered it)",
-                path.display()
-            )
-        }));
-        if !settings.nvmet.is_empty() {
+        let named = || format!("--block-pool {}", path.display());
+        let pool = Pool::check(path, node_id, settings.force).with_context(named);
+        if let Err(why) = pool {
+            match &*known {
+                Ok(known) if known.at(path).is_some() => found.withheld(format_args!(
+                    "{why:#}: the node starts without it, and its leases keep their blocks until it is back at a start; put it \
+                     back before the start, or replace --block-pool by --without-pool {}, which ends its leases",
+                    path.display()
+                )),
+                Ok(_) => found.refused(format_args!("{why:#}")),
+                Err(unknown) => found.refused(format_args!(
+                    "{why:#} (withheld instead, if an earlier run offered it, which the journal does not tell now: {unknown:#})"
+                )),
+            }
+        }
+        if !settings.nvmet.is_empty() && path.exists() {
             found.refused_if(pools::serves_nvmet(path));
         }
     }
@@ -186,6 +197,15 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
     if let Some(why) = without_rdma(settings) {
         found.warns(why);
     }
+}
+
+/// The pools of earlier runs.
+fn known(checking: &Checking<'_>) -> anyhow::Result<Known> {
+    if checking.has_daemon {
+        bail!("a daemon writes to it");
+    }
+    let journal = checking.settings.state_dir().join(journal::FILE);
+    Known::of(&Journal::look(&journal)?.unwrap_or_default())
 }
 
 const NO_TRANSPORT: &str =

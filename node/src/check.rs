@@ -32,6 +32,7 @@ pub struct Findings(Vec<(Weight, String)>);
 enum Weight {
     Refused,
     Lacks,
+    Withheld,
     Warning,
 }
 
@@ -44,6 +45,11 @@ impl Findings {
     /// A start fails because the machine or the user lacks this.
     pub fn lacks(&mut self, what: impl fmt::Display) {
         self.0.push((Weight::Lacks, what.to_string()));
+    }
+
+    /// A start goes on without this.
+    pub fn withheld(&mut self, what: impl fmt::Display) {
+        self.0.push((Weight::Withheld, what.to_string()));
     }
 
     /// A start logs this, and goes on.
@@ -66,7 +72,8 @@ impl Findings {
     /// True if a start would fail.
     #[must_use]
     pub fn stop_a_start(&self) -> bool {
-        self.0.iter().any(|(weight, _)| *weight != Weight::Warning)
+        let stops = |weight| matches!(weight, Weight::Refused | Weight::Lacks);
+        self.0.iter().any(|(weight, _)| stops(*weight))
     }
 }
 
@@ -76,6 +83,7 @@ impl fmt::Display for Findings {
             let word = match weight {
                 Weight::Refused => "refused",
                 Weight::Lacks => "lacks",
+                Weight::Withheld => "withheld",
                 Weight::Warning => "warning",
             };
             writeln!(f, "{word}: {text}")?;

@@ -65,8 +65,8 @@ pub enum Command {
     /// Say what a start with these settings would refuse, what this machine lacks for it, and of what it would warn.
     ///
     /// Nothing is changed: no file is made and no address is opened, also beside a daemon that runs. Exit status 1: a start
-    /// would fail. Not tried are whether ports are free and what the vendors' libraries say of GPUs, and the journal is not
-    /// read.
+    /// would fail. Not tried are whether ports are free and what the vendors' libraries say of GPUs. The journal is read only
+    /// after a stop in order.
     Check(Box<Settings>),
     /// Renew the certificate of the fabric CA: the node keeps its id, its leases and its pools.
     ///
@@ -371,16 +371,32 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The configuration file cannot be used.
-    #[error("configuration file {path}: {why}")]
+    #[error("configuration file {path}: {}", whys.join("; "))]
     File {
         /// Its path.
         path: PathBuf,
-        /// The reason.
-        why: String,
+        /// The reasons: one for each bad line.
+        whys: Vec<String>,
     },
     /// The file and the flags together make no sense.
     #[error("{0}")]
     Settings(String),
+}
+
+impl ConfigError {
+    /// Each reason as an error of its own.
+    pub(crate) fn each(self) -> Vec<Self> {
+        match self {
+            Self::File { path, whys } => {
+                let alone = |why| Self::File {
+                    path: path.clone(),
+                    whys: vec![why],
+                };
+                whys.into_iter().map(alone).collect()
+            }
+            Self::Settings(_) => vec![self],
+        }
+    }
 }
 
 impl Settings {

@@ -172,6 +172,17 @@ impl Journal {
         Self::open_as(RunAs::Thread(Arc::default()), path, boot_id, on_commit)
     }
 
+    /// The contents of a journal whose daemon has stopped in order. Changes nothing. `None`: there is no journal.
+    ///
+    /// # Errors
+    /// It cannot be read without a repair, or is of another version.
+    pub(crate) fn look(path: &Path) -> Result<Option<Recovered>, JournalError> {
+        match path.exists() {
+            true => store::look(path).map(Some),
+            false => Ok(None),
+        }
+    }
+
     fn open_as(
         run_as: RunAs,
         path: &Path,

@@ -69,7 +69,7 @@ fn check(flags: &ArgMatches) -> ExitCode {
         Ok(settings) => check::check(&settings),
         Err(error) => {
             let mut found = check::Findings::default();
-            found.refused(error);
+            error.each().into_iter().for_each(|it| found.refused(it));
             found
         }
     };

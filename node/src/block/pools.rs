@@ -37,7 +37,7 @@ pub(super) struct OpenPool {
 
 /// Opens every pool of the settings, and writes their records, which are durable when this returns.
 pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
-    let known = Known::read(opening.past)?;
+    let known = Known::of(&opening.past.recovered)?;
     let opener = PoolOpener {
         opening,
         known: &known,

@@ -6,7 +6,10 @@ use anyhow::Context;
 use fabricbios_wire::Epoch;
 
 use super::pool_record::PoolRecord;
-use crate::{journal::Key, past::Past, records};
+use crate::{
+    journal::{Key, Recovered},
+    records,
+};
 
 /// The judgement of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +32,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    pub(super) fn read(past: &Past) -> anyhow::Result<Self> {
-        let recovered = &past.recovered;
+    pub(super) fn of(recovered: &Recovered) -> anyhow::Result<Self> {
         let mut pools = HashMap::new();
         for (key, bytes) in &recovered.records {
             let Key::Pool(identity) = *key else { continue };

@@ -1,6 +1,6 @@
 //! The configuration file: each of its entries is read as the flag of the same name.
 
-use std::{any::TypeId, fs::File, io::Read, path::Path};
+use std::{any::TypeId, collections::BTreeMap, fs::File, io::Read, path::Path};
 
 use clap::{
     Arg, ArgAction, Command, FromArgMatches,
@@ -22,11 +22,11 @@ pub(super) const FLAGS_ONLY: [&str; 3] = ["config", "force", "without-pool"];
 
 /// Reads the settings of a file.
 pub(super) fn read(path: &Path) -> Result<Settings, ConfigError> {
-    let error = |why: String| ConfigError::File {
+    let error = |whys| ConfigError::File {
         path: path.to_owned(),
-        why,
+        whys,
     };
-    let text = text_of(path).map_err(error)?;
+    let text = text_of(path).map_err(|why| error(vec![why]))?;
     parse(&text).map_err(error)
 }
 
@@ -44,7 +44,8 @@ fn text_of(path: &Path) -> Result<String, String> {
         .map_err(|_not_text| "it is no text file: is this the file that you mean?".into())
 }
 
-pub(super) fn parse(text: &str) -> Result<Settings, String> {
+/// `Err`: the reason for each bad line, in their order.
+pub(super) fn parse(text: &str) -> Result<Settings, Vec<String>> {
     let command = Settings::arguments();
     let line_of = |at: usize| {
         text.as_bytes()
@@ -54,12 +55,18 @@ pub(super) fn parse(text: &str) -> Result<Settings, String> {
             .count()
             + 1
     };
-    let table = DeTable::parse(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        let line = line_of(at);
+    let (table, broken) = DeTable::parse_recoverable(text);
+    let mut whys = BTreeMap::new();
+    for error in broken {
+        let line = line_of(error.span().map_or(0, |span| span.start));
         let setting = name_in(text.lines().nth(line - 1).unwrap_or_default(), &command);
-        format!("line {line}: {setting}{}", error.message())
-    })?;
+        // A file of something else has an error in every line.
+        if whys.is_empty() || !setting.is_empty() {
+            let why = || format!("line {line}: {setting}{}", error.message());
+            whys.entry(line).or_insert_with(why);
+        }
+    }
+    let is_broken = !whys.is_empty();
     let mut settings = Settings::default();
     let mut words = Vec::new();
     for (key, value) in table.get_ref() {
@@ -68,29 +75,41 @@ pub(super) fn parse(text: &str) -> Result<Settings, String> {
             value: value.get_ref(),
         };
         let line = line_of(key.span().start);
-        let of_entry = entry.words(&command);
-        words.extend(of_entry.map_err(|why| format!("line {line}: {why}"))?);
+        if whys.contains_key(&line) || is_broken && !is_setting(entry.name, &command) {
+            continue;
+        }
+        match entry.words(&command) {
+            Ok(of_entry) => words.extend(of_entry),
+            Err(why) => {
+                whys.insert(line, format!("line {line}: {why}"));
+            }
+        }
         settings.lines.insert(entry.name.to_owned(), line);
     }
-    if settings.lines.is_empty() {
-        return Err(
+    if whys.is_empty() && settings.lines.is_empty() {
+        return Err(vec![
             "there is no setting in it: give one, such as mem-bytes = \"1GiB\", or leave --config out"
                 .into(),
-        );
+        ]);
+    }
+    if !whys.is_empty() {
+        return Err(whys.into_values().collect());
     }
     let matches = command.try_get_matches_from(words);
     let read = matches.and_then(|it| settings.update_from_arg_matches(&it));
-    read.map_err(|error| error.to_string())?;
+    read.map_err(|error| vec![error.to_string()])?;
     Ok(settings)
+}
+
+fn is_setting(name: &str, command: &Command) -> bool {
+    let mut all = command.get_arguments();
+    all.any(|it| it.get_long() == Some(name))
 }
 
 /// The setting at the begin of a line, for an error. Nothing else of a line is told: it may be a secret of another file.
 fn name_in(line: &str, command: &Command) -> String {
     let name = line.split('=').next().unwrap_or_default().trim();
-    let is_setting = command
-        .get_arguments()
-        .any(|it| it.get_long() == Some(name));
-    match is_setting {
+    match is_setting(name, command) {
         true => format!("{name}: "),
         false => String::new(),
     }

@@ -161,6 +161,45 @@ fn a_file_that_is_none_is_refused_with_its_path_and_no_byte_of_a_secret() {
 }
 
 #[test]
+fn every_bad_line_is_told_at_once() {
+    let text = "auto-detect = true\nmem-byte = 1\nlisten = \"[::]:1\"\ncut-within-ms = 0\nmem-bytes = 1GiB\nblock-pool = [1, \"/a\"]\n\
+                auto-detect = false\n";
+    let broken = file::parse(text).map(drop).unwrap_err();
+    let lines = |whys: &[String]| {
+        let line = |why: &String| why.split(": ").next().unwrap().to_owned();
+        whys.iter().map(line).collect::<Vec<_>>()
+    };
+    // A name that is no setting may be of a secret, in a file that is no TOML.
+    assert_eq!(
+        lines(&broken),
+        ["line 4", "line 5", "line 6", "line 7"],
+        "{broken:#?}"
+    );
+    assert!(
+        broken[0].contains(
+            "cut-within-ms = 0: a whole number from 10 to 60000 is expected, such as 1000"
+        )
+    );
+    assert!(broken[1].contains("mem-bytes: "), "{}", broken[1]);
+    let text = text
+        .replace("1GiB", "\"1 gig\"")
+        .replace("auto-detect = false\n", "");
+    let whole = file::parse(&text).map(drop).unwrap_err();
+    assert_eq!(
+        lines(&whole),
+        ["line 2", "line 4", "line 5", "line 6"],
+        "{whole:#?}"
+    );
+    assert!(whole[0].contains("did you mean mem-bytes?"), "{whole:#?}");
+    // A start tells all of it in one line.
+    let start = from_file(&text, &[]).map(drop).unwrap_err();
+    assert_eq!(start.lines().count(), 1, "{start}");
+    for why in &whole {
+        assert!(start.contains(why), "{why}: {start}");
+    }
+}
+
+#[test]
 fn a_setting_without_effect_is_named_as_it_was_given() {
     let by_flag = refused(&["--gpu-share-mode", "fractional"]);
     assert!(

@@ -38,12 +38,12 @@ const TABLES: [(Table, OfId); 5] = [
 /// A file of an earlier version has only the first tables.
 const FIRST_TABLES: usize = 3;
 
-pub(super) fn format_of(database: &Database) -> Result<u64, redb::Error> {
+pub(super) fn format_of(database: &impl ReadableDatabase) -> Result<u64, redb::Error> {
     let numbers = database.begin_read()?.open_table(NUMBERS)?;
     Ok(numbers.get("format")?.map_or(0, |value| value.value()))
 }
 
-pub(super) fn read(database: &Database) -> Result<Recovered, redb::Error> {
+pub(super) fn read(database: &impl ReadableDatabase) -> Result<Recovered, redb::Error> {
     let reading = database.begin_read()?;
     let last_boot_id = reading
         .open_table(TEXTS)?

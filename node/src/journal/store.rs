@@ -117,6 +117,16 @@ impl Store {
     }
 }
 
+/// Reads a journal that its process has closed, and changes nothing.
+pub(super) fn look(path: &Path) -> Result<Recovered, JournalError> {
+    let database = guarded(path, "open", || Ok(builder().open_read_only(path)?))?;
+    check_format(
+        path,
+        guarded(path, "read the format", || contents::format_of(&database))?,
+    )?;
+    guarded(path, "read", || contents::read(&database))
+}
+
 fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

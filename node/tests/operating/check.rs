@@ -11,7 +11,7 @@ use std::{
 use fabricbios_wire::Request;
 use nix::sys::signal::Signal;
 
-use crate::daemon::*;
+use crate::{both_go_on, daemon::*, keeping, lease_both};
 
 /// All files below, with their bytes.
 fn tree(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -163,6 +163,74 @@ fn a_broken_empty_or_foreign_file_is_refused_with_its_path() {
         said.contains(&file) && said.contains("No such file"),
         "{said}"
     );
+}
+
+#[test]
+fn every_bad_line_of_a_file_is_told_in_one_run() {
+    let place = Place::new();
+    let file = place.text("node.toml");
+    fs::write(
+        &file,
+        "cut-within-ms = 0\nlisten = \"127.0.0.1:0\"\nmem-byte = 1\nlease-secs-max = \"x\"",
+    )
+    .expect("a file");
+    let (status, said) = check(&place, &[&format!("--config={file}")]);
+    assert_eq!(status, Some(1), "{said}");
+    let begin = format!("refused: configuration file {file}: line ");
+    let lines: Vec<&str> = said
+        .lines()
+        .filter_map(|it| it.strip_prefix(&begin))
+        .collect();
+    let [first, second, third] = lines[..] else {
+        panic!("{said}")
+    };
+    assert!(
+        first.starts_with("1: cut-within-ms = 0: ") && first.contains("such as 1000"),
+        "{first}"
+    );
+    assert!(second.starts_with("3: "), "{second}");
+    assert!(third.starts_with("4: lease-secs-max = \"x\": "), "{third}");
+}
+
+#[tokio::test]
+async fn a_pool_that_a_start_would_withhold_is_called_so_and_what_to_do() {
+    let place = Place::new();
+    let words = keeping(&place);
+    let daemon = place.start(&words);
+    let leases = lease_both(&daemon, &place.admin()).await;
+    daemon.end(Signal::SIGTERM);
+    fs::rename(place.at("pool"), place.at("elsewhere")).expect("moved");
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let pool = place.text("pool");
+    let (status, said) = check(&place, &words);
+    assert_eq!(status, Some(0), "{said}");
+    for word in [
+        &*format!("withheld: --block-pool {pool}: "),
+        "No such file",
+        &format!("--without-pool {pool}"),
+        "nothing was found that would make a start fail",
+    ] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    // One that no run has offered stops the start.
+    let nowhere = format!("--block-pool={}", place.text("nowhere"));
+    let (status, said) = check(&place, &[&words[..], &[&nowhere]].concat());
+    assert_eq!(status, Some(1), "{said}");
+    let refused = format!("refused: --block-pool {}: ", place.text("nowhere"));
+    assert!(said.contains(&refused), "{said}");
+    // The start does what the check has said.
+    let owned: Vec<String> = words.iter().map(|it| (*it).to_owned()).collect();
+    let daemon = place.start(&owned);
+    assert!(place.log().contains("withheld"), "{}", place.log());
+    daemon.end(Signal::SIGTERM);
+    fs::rename(place.at("elsewhere"), place.at("pool")).expect("moved");
+    let (status, said) = check(&place, &words);
+    assert_eq!(
+        (status, said.contains("withheld")),
+        (Some(0), false),
+        "{said}"
+    );
+    both_go_on(&place.start(&owned), &place.admin(), &leases).await;
 }
 
 #[tokio::test]
