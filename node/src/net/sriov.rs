@@ -69,23 +69,16 @@ pub(super) fn open(
     } = *opening;
     let records = records(&node_id);
     let end = VfEnd::new(&places(&records), supervisor.clone(), None);
-    let (mut cards, mut failed) = (Vec::new(), Vec::new());
-    for SriovPf { interface, count } in &settings.sriov_pf {
-        let card = Card::open(CardConfig {
-            interface: interface.clone(),
-            count: *count,
-            places: places(&records),
-            cdi: cdi::directory(settings)?.to_string_lossy().into_owned(),
-            hook: own_program()?,
-            supervisor: supervisor.clone(),
-            links: netlink.clone(),
-        });
-        match card {
-            Ok(card) => cards.push(Arc::new(card)),
+    let wanted = &settings.sriov_pf;
+    let (mut there, mut failed) = (Vec::new(), Vec::new());
+    // Before any card is touched.
+    for it @ SriovPf { interface, count } in wanted {
+        match Card::check(&places(&records), interface, *count) {
+            Ok(function) => there.push((it, function)),
             Err(error) => failed.push((interface, error)),
         }
     }
-    let offered: Vec<_> = cards.iter().map(|card| card.function()).collect();
+    let offered: Vec<_> = there.iter().map(|(_, function)| *function).collect();
     for (interface, error) in failed {
         let is_gone = !Path::new("/sys/class/net").join(interface).exists();
         if !is_gone || !end.all_are_gone(&offered)? {
@@ -93,9 +86,46 @@ pub(super) fn open(
         }
         tracing::error!(interface, %error, "--sriov-pf: the card of an earlier run's leases is gone: the node starts without it");
     }
-    end.end_unoffered(&offered).context(END)?;
-    let interfaces = cards.into_iter().map(|card| interface(opening, card));
-    Ok(interfaces.collect())
+    let (cdi, hook) = (cdi::directory(settings)?, own_program()?);
+    let cards = there.into_iter().map(|(SriovPf { interface, count }, _)| {
+        let card = Card::open(CardConfig {
+            interface: interface.clone(),
+            count: *count,
+            places: places(&records),
+            cdi: cdi.to_string_lossy().into_owned(),
+            hook: hook.clone(),
+            supervisor: supervisor.clone(),
+            links: netlink.clone(),
+        });
+        card.map_err(|error| anyhow!("--sriov-pf {interface}: {error}"))
+    });
+    let cards = all_or_none(cards, Card::close)?;
+    if let Err(error) = end.end_unoffered(&offered) {
+        cards.into_iter().for_each(Card::close);
+        return Err(error).context(END);
+    }
+    let interfaces = cards.into_iter();
+    Ok(interfaces
+        .map(|card| interface(opening, Arc::new(card)))
+        .collect())
+}
+
+/// All that are opened, or the first error; what was opened before is closed then, the last one first.
+fn all_or_none<T, E>(
+    opened: impl Iterator<Item = Result<T, E>>,
+    close: impl Fn(T),
+) -> Result<Vec<T>, E> {
+    let mut all = Vec::new();
+    for one in opened {
+        match one {
+            Ok(one) => all.push(one),
+            Err(error) => {
+                all.into_iter().rev().for_each(close);
+                return Err(error);
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// An open card on offer.
@@ -129,7 +159,21 @@ fn interface(opening: &Opening<'_>, card: Arc<Card>) -> Interface {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+
+    #[test]
+    fn of_cards_of_which_one_fails_none_stays_open() {
+        let closed = RefCell::new(Vec::new());
+        let close = |card: u32| closed.borrow_mut().push(card);
+        let cards = [Ok(1), Ok(2), Err("three"), Ok(4)];
+        assert_eq!(all_or_none(cards.into_iter(), close), Err("three"));
+        assert_eq!(closed.take(), [2, 1]);
+        let cards = [Ok::<_, &str>(1), Ok(2)];
+        assert_eq!(all_or_none(cards.into_iter(), close), Ok(vec![1, 2]));
+        assert!(closed.take().is_empty());
+    }
 
     #[test]
     fn a_card_is_named_alone_or_with_a_number() {

@@ -1,6 +1,6 @@
 //! A network card and its virtual functions, at the start of the node.
 
-use std::{path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use fabricbios_helper::Supervisor;
 use fabricbios_lease::{
@@ -11,7 +11,8 @@ use fabricbios_wire::{Enforcement, LeaseId, PciFunction, ResourceId};
 use super::{
     call::{Act, Operator, SILENCE_MAX},
     cut::{Cutter, ENDS_WITHIN},
-    drivers::{self, Driver},
+    drivers::Driver,
+    identify::{identified, refused, wait_for_link},
     links::Links,
     pci::{Pci, file_of},
     record::Records,
@@ -34,9 +35,8 @@ const CUT_WITHIN: Duration = ENDS_WITHIN.saturating_add(Duration::from_secs(1));
 /// The same where the proof waits until a driver is unbound.
 const UNBOUND_WITHIN: Duration = SILENCE_MAX.saturating_add(Duration::from_secs(1));
 
-/// How often the link of the card is looked at, and how long between.
+/// How often the link of the card is looked at.
 const LINK_LOOKS: u32 = 100;
-const LINK_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Where the kernel and this node keep what belongs to virtual functions.
 #[derive(Clone, Debug)]
@@ -77,6 +77,8 @@ pub struct Card {
     pub(super) driver: Driver,
     rate_bps: u64,
     total: u32,
+    /// This start has made the virtual functions.
+    has_made: bool,
     /// The functions on offer, by number.
     pub(super) functions: Vec<(u32, PciFunction)>,
     pub(super) operator: Operator,
@@ -107,11 +109,7 @@ impl Card {
         } = config;
         let cutter = Cutter::new(&places, supervisor, []);
         let pci = cutter.pci().clone();
-        let (function, driver) = identify(&pci, &name)?;
-        let total = pci
-            .number(&file_of(function, "sriov_totalvfs"))
-            .unwrap_or(0);
-        check_count(&name, count, total)?;
+        let (function, driver, total) = identified(&pci, &name, count)?;
         let missing = || refused(&name, "the node's network namespace has no such interface");
         let link = links.link(By::Name(&name))?.ok_or_else(missing)?;
         let records = cutter.records.clone();
@@ -124,6 +122,7 @@ impl Card {
             driver,
             rate_bps: 0,
             total,
+            has_made: false,
             functions: Vec::new(),
             operator,
             links,
@@ -135,6 +134,38 @@ impl Card {
             name,
         };
         let were_there = card.make_functions(count.unwrap_or(total))?;
+        card.has_made = !were_there;
+        match card.find_functions(count, were_there) {
+            Ok(()) => Ok(card),
+            Err(error) => {
+                card.close();
+                Err(error)
+            }
+        }
+    }
+
+    /// For a start that fails: removes the virtual functions again, if this start has made them. Nobody has leased any.
+    pub fn close(self) {
+        if !self.has_made {
+            return;
+        }
+        let (card, name) = (self.function, &self.name);
+        let removed = { self.operator }.call("remove virtual functions", card, Act::Create(0));
+        match removed {
+            Ok(()) => {
+                tracing::info!(
+                    card = name,
+                    "the virtual functions of this start are removed"
+                );
+            }
+            Err(error) => {
+                tracing::warn!(card = name, %error, "the virtual functions of this start stay");
+            }
+        }
+    }
+
+    fn find_functions(&mut self, count: Option<u32>, were_there: bool) -> Result<(), StepError> {
+        let card = self;
         // A card may take its link down while it makes functions.
         let looks = match card.records.rate_of(&card.name, None)? {
             Some(_) if were_there => 1,
@@ -150,7 +181,20 @@ impl Card {
         card.functions = card.usable(were_there)?;
         card.functions
             .truncate(count.map_or(usize::MAX, |it| it as usize));
-        Ok(card)
+        Ok(())
+    }
+
+    /// Checks what [`Card::open`] refuses before it changes anything. Returns the card.
+    ///
+    /// # Errors
+    /// The interface is no card with virtual functions, its driver is unknown, or it has fewer than were asked for.
+    pub fn check(
+        places: &Places,
+        interface: &str,
+        count: Option<u32>,
+    ) -> Result<PciFunction, StepError> {
+        let pci = Pci::new(&places.sysfs);
+        identified(&pci, interface, count).map(|(function, ..)| function)
     }
 
     /// The interface of the card.
@@ -327,67 +371,4 @@ impl Card {
             mac.map(|mac| format!("it has the address {mac}, which this node did not set"))
         }))
     }
-}
-
-/// The function of the card with this interface, and its driver.
-fn identify(pci: &Pci, name: &str) -> Result<(PciFunction, Driver), StepError> {
-    let refuse = |why: &str| refused(name, why);
-    if name.is_empty() || name.contains('/') || !pci.has(&format!("class/net/{name}"))? {
-        return Err(refuse("there is no such interface"));
-    }
-    let device = format!("class/net/{name}/device");
-    let address = pci.link_name(&device)?;
-    let function = address.as_deref().and_then(PciFunction::parse);
-    let function = function.ok_or_else(|| refuse("it is no PCI device"))?;
-    if pci.has(&file_of(function, "physfn"))? {
-        return Err(refuse(
-            "it is a virtual function itself; name the physical one",
-        ));
-    }
-    if pci
-        .number::<u32>(&file_of(function, "sriov_totalvfs"))
-        .unwrap_or(0)
-        == 0
-    {
-        return Err(refuse(
-            "the card or its driver has no virtual functions (sriov_totalvfs)",
-        ));
-    }
-    let bound = pci.driver(function)?.unwrap_or_default();
-    let driver = drivers::find(&bound).ok_or_else(|| {
-        let known = drivers::names();
-        refuse(&format!("its driver is {bound}; known are {known}"))
-    })?;
-    Ok((function, driver))
-}
-
-fn check_count(name: &str, count: Option<u32>, total: u32) -> Result<(), StepError> {
-    match count {
-        Some(0) => Err(refused(name, "0 virtual functions are none to lease")),
-        Some(count) if count > total => {
-            let why = format!("{count} virtual functions were asked for, and the card has {total}");
-            Err(refused(name, &why))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// The rate of the link, bits per second; `None`: it is down.
-fn wait_for_link(pci: &Pci, name: &str, looks: u32) -> Option<u64> {
-    let [speed, carrier] = ["speed", "carrier"].map(|it| format!("class/net/{name}/{it}"));
-    for look in 0..looks {
-        if look > 0 {
-            thread::sleep(LINK_LOOK_EVERY);
-        }
-        // Megabits; -1, or no value at all, while the link is down.
-        if let (Some(1), Some(mbps @ 1..)) = (pci.number::<u8>(&carrier), pci.number::<i64>(&speed))
-        {
-            return Some(mbps.unsigned_abs().saturating_mul(MBPS));
-        }
-    }
-    None
-}
-
-fn refused(name: &str, why: &str) -> StepError {
-    StepError::new("open card", format_args!("{name}: {why}"))
 }

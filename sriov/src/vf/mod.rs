@@ -11,6 +11,7 @@ mod cut;
 mod drivers;
 mod endings;
 mod holders;
+mod identify;
 mod links;
 mod path;
 mod pci;

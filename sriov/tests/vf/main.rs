@@ -15,7 +15,7 @@ use std::{
 
 use fabricbios_contract::{Caller, EndByName, Given, LocalAccess, LocalRefusal, Store};
 use fabricbios_lease::{BindError, Condition, Linger};
-use fabricbios_sriov::vf::VfStore;
+use fabricbios_sriov::vf::{Card, VfStore};
 use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, VlanId};
 use nix::{
     sys::{
@@ -665,6 +665,51 @@ fn functions_that_others_use_are_left_alone() {
     assert_eq!(card.count(), 0);
     assert_eq!(kernel.log(), ["set up"]);
     assert_eq!(kernel.driver(FUNCTIONS[1]).as_deref(), Some("e1000e"));
+}
+
+#[test]
+fn a_start_that_fails_removes_the_functions_that_it_has_made_and_no_other() {
+    let number = |kernel: &world::Kernel| {
+        fs::read_to_string(kernel.device(CARD).join("sriov_numvfs")).unwrap()
+    };
+    // Another card fails.
+    let (_directory, kernel) = world::kernel();
+    let opened = card(&kernel, "pf0", None).unwrap();
+    assert_eq!(number(&kernel), "2");
+    opened.close();
+    assert_eq!(number(&kernel), "0");
+    // This one does.
+    let (_directory, kernel) = world::kernel();
+    kernel.fails(Some("reset"));
+    card(&kernel, "pf0", None).unwrap_err();
+    assert_eq!(number(&kernel), "0");
+    // Others may have those that were there before.
+    let (_directory, kernel) = world::kernel();
+    kernel.create(2);
+    card(&kernel, "pf0", None).unwrap().close();
+    kernel.fails(Some("reset"));
+    card(&kernel, "pf0", None).unwrap_err();
+    assert_eq!(number(&kernel), "2");
+}
+
+#[test]
+fn a_check_refuses_what_an_open_does_and_touches_no_card() {
+    let (_directory, kernel) = kernel();
+    let check = |name: &str, count| {
+        let found = Card::check(&world::places(&kernel.root), name, count);
+        found.map_err(|error| error.to_string())
+    };
+    assert_eq!(check("pf0", Some(2)), Ok(function(CARD)));
+    for (name, count, why) in [
+        ("eth9", None, "no such interface"),
+        ("pf0", Some(3), "the card has 2"),
+    ] {
+        let checked = check(name, count).unwrap_err();
+        assert!(checked.contains(why), "{checked}");
+        let opened = card(&kernel, name, count).unwrap_err();
+        assert_eq!(checked, opened.to_string());
+    }
+    assert_eq!(kernel.log(), [""; 0]);
 }
 
 #[test]
