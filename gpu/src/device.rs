@@ -68,6 +68,8 @@ pub enum Health {
     Good,
     /// It works with a fault, for people.
     Degraded(String),
+    /// Its library does not answer, so no lease of it can be made or cleaned; since when, for people.
+    Silent(String),
     /// It cannot be used until it was reset or replaced; why, for people.
     Failed(String),
 }
@@ -78,7 +80,7 @@ impl Health {
     pub fn code(&self) -> u32 {
         match self {
             Self::Good => health::OK,
-            Self::Degraded(_) => health::DEGRADED,
+            Self::Degraded(_) | Self::Silent(_) => health::DEGRADED,
             Self::Failed(_) => health::FENCED,
         }
     }

@@ -6,7 +6,7 @@ use alloc::format;
 use fabricbios_wire::{Effective, LeaseAllocRequest, LeaseTerms, Refusal, ResourceId, Transport};
 
 use crate::{
-    LeaseTable, Now, Placement, Wanted,
+    Condition, LeaseTable, Now, Placement, Wanted,
     kinds::{Grant, rules},
     lease::Lease,
     paths::check_transport,
@@ -235,6 +235,8 @@ impl LeaseTable {
                 resource.absence().is_some(),
                 resource.is_fenced(),
                 !has_room,
+                // Its leases may fail.
+                matches!(resource.condition.0, Condition::Degraded(_)),
                 // The tightest fit; without any, the refusal is about the resource with the most room.
                 if has_room { most } else { u64::MAX - most },
             )

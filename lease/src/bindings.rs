@@ -266,7 +266,7 @@ fn bind_refusal(id: LeaseId, error: &BindError) -> Refusal {
         BindError::Refused(error) => invalid(format!("{error}")),
         BindError::Failed(error) | BindError::Lost(error) | BindError::Stranded(error) => {
             unavailable(format!(
-                "the node could not do `{}` for lease {id}: its storage or network is full or not ready; try again \
+                "the node could not do `{}` for lease {id}: what the lease is made of is full, broken or not ready; try again \
                  later or elsewhere, the node's log says what is wrong",
                 error.step
             ))

@@ -42,12 +42,14 @@ pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
     let directory = named(settings);
     let checked = match directory.exists() {
         true => suits(&directory),
-        false => check_absolute(&directory).map_err(Into::into),
+        false => check_absolute(&directory)
+            .map_err(Into::into)
+            .and_then(|()| check_tmpfs(existing(&directory))),
     };
     checked.with_context(|| format!("--cdi-dir {}", directory.display()))
 }
 
-fn named(settings: &Settings) -> PathBuf {
+pub(crate) fn named(settings: &Settings) -> PathBuf {
     let directory = settings.cdi_dir.clone();
     directory.unwrap_or_else(|| DIRECTORY.into())
 }
@@ -57,10 +59,20 @@ fn suits(directory: &Path) -> anyhow::Result<()> {
         directory,
         "give containers any device: choose a tmpfs where only root writes, such as /run/cdi",
     )?;
+    check_tmpfs(directory)
+}
+
+fn check_tmpfs(directory: &Path) -> anyhow::Result<()> {
     if statfs(directory)?.filesystem_type() != TMPFS_MAGIC {
-        bail!("it must be a tmpfs, which a reboot empties");
+        bail!("it must be in a tmpfs, which a reboot empties");
     }
     Ok(())
+}
+
+/// The directory, or the nearest above it that is there.
+fn existing(directory: &Path) -> &Path {
+    let mut all = directory.ancestors();
+    all.find(|it| it.exists()).unwrap_or(directory)
 }
 
 #[cfg(test)]
@@ -88,5 +100,16 @@ mod tests {
             );
         }
         assert!(!Path::new("relative").exists());
+    }
+
+    /// The check finds it in the directory above, and makes none.
+    #[test]
+    fn a_directory_to_be_made_outside_a_tmpfs_is_refused() {
+        let settings = Settings {
+            cdi_dir: Some("/proc/cdi/below".into()),
+            ..Settings::default()
+        };
+        let error = format!("{:#}", check(&settings).unwrap_err());
+        assert!(error.contains("tmpfs"), "{error}");
     }
 }

@@ -1,7 +1,10 @@
 //! `lease free --all`, `lease revoke --tenant`: ends many leases, one after the other.
 
 use fabricbios_client::{Error, Node};
-use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase, Reply, Request, RevokeOutcome};
+use fabricbios_wire::{
+    LeaseError, LeaseId, LeaseInfo, LeasePhase, Refusal, RefusalClass, Reply, Request,
+    RevokeOutcome, Role,
+};
 use serde::Serialize;
 
 use super::{identity, lease};
@@ -28,7 +31,18 @@ pub(super) fn free(node: &Node, output: Output) -> Result<(), Failure> {
 }
 
 /// Revokes all leases of a tenant.
+///
+/// # Errors
+/// A tenant's list has only leases of its own, without tenants: for a tenant there would seem to be none.
 pub(super) fn revoke(node: &Node, tenant: &str, output: Output) -> Result<(), Failure> {
+    if identity::ask(node)?.role != Role::Operator {
+        let refusal = Refusal::new(
+            LeaseError::NotPermitted,
+            RefusalClass::Permanent,
+            "leases are revoked by an operator; `lease free --all` ends your own",
+        );
+        return Err(Error::Refused(refusal).into());
+    }
     let is_its = |info: &LeaseInfo| info.tenant.as_deref() == Some(tenant);
     end_all(node, is_its, output, |id| {
         match node.call(Request::LeaseRevoke(id))? {

@@ -18,6 +18,10 @@ const HOLDERS: [(u128, &str); 4] = [(1, "blue"), (2, "blue"), (3, "red"), (4, "b
 
 /// A node whose caller is blue, and the leases that were ended there.
 fn node(phase: LeasePhase) -> (FakeNode, Arc<Mutex<Vec<u128>>>) {
+    node_of(Role::Operator, phase)
+}
+
+fn node_of(role: Role, phase: LeasePhase) -> (FakeNode, Arc<Mutex<Vec<u128>>>) {
     let ended = Arc::new(Mutex::new(Vec::new()));
     let its = Arc::clone(&ended);
     let node = FakeNode::start(move |request: &Request| match request {
@@ -26,7 +30,7 @@ fn node(phase: LeasePhase) -> (FakeNode, Arc<Mutex<Vec<u128>>>) {
             epoch: Epoch(3),
             endpoint: Endpoint::from(std::net::SocketAddr::from(([10, 0, 0, 1], 5701))),
             tenant: "blue".into(),
-            role: Role::Operator,
+            role,
             version: "1".into(),
         })),
         Request::LeaseList { ended: false, .. } => Ok(Reply::Leases(LeasePage {
@@ -99,6 +103,17 @@ fn all_leases_of_a_tenant_are_revoked_and_no_others() {
         text_of(&node, "lease revoke --tenant nobody"),
         "no leases\n"
     );
+}
+
+/// A tenant's list has its own leases alone, and not whose they are.
+#[test]
+fn a_tenant_revokes_nothing_and_is_not_told_that_there_is_nothing() {
+    let (node, ended) = node_of(Role::Tenant, LeasePhase::Freed);
+    let output = run(&node, "lease revoke --tenant blue");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("lease free --all"), "{said}");
+    assert!(ended.lock().unwrap().is_empty());
 }
 
 #[test]

@@ -185,7 +185,7 @@ impl Watched {
         for uuid in uuids {
             // A device that has failed has not become better by that.
             if !matches!(self.known.get(&uuid), Some(Health::Failed(_))) {
-                self.tell(&uuid, Health::Degraded(why.clone()));
+                self.tell(&uuid, Health::Silent(why.clone()));
             }
         }
     }

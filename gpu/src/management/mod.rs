@@ -103,21 +103,23 @@ fn is_absent(library: &Path, error: &str) -> bool {
 
 /// All that is known of a device, as one: the worst, with the texts of all that are as bad.
 pub(crate) fn worst(all: impl IntoIterator<Item = Health>) -> Health {
-    let (mut degraded, mut failed) = (Vec::new(), Vec::new());
+    let (mut degraded, mut silent, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for health in all {
         match health {
             Health::Good => {}
             Health::Degraded(why) => degraded.push(why),
+            Health::Silent(why) => silent.push(why),
             Health::Failed(why) => failed.push(why),
         }
     }
-    for whys in [&mut degraded, &mut failed] {
+    for whys in [&mut degraded, &mut silent, &mut failed] {
         whys.dedup();
     }
-    match (failed.is_empty(), degraded.is_empty()) {
-        (false, _) => Health::Failed(failed.join("; ")),
-        (true, false) => Health::Degraded(degraded.join("; ")),
-        (true, true) => Health::Good,
+    match (&failed[..], &silent[..], &degraded[..]) {
+        ([], [], []) => Health::Good,
+        ([], [], whys) => Health::Degraded(whys.join("; ")),
+        ([], whys, _) => Health::Silent(whys.join("; ")),
+        (whys, ..) => Health::Failed(whys.join("; ")),
     }
 }
 

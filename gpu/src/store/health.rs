@@ -57,6 +57,7 @@ pub(super) fn condition(health: &Health) -> Condition {
     match health {
         Health::Good => Condition::Good,
         Health::Degraded(why) => Condition::Degraded(why.clone()),
+        Health::Silent(why) => Condition::Unavailable(why.clone()),
         Health::Failed(why) => Condition::Failed(why.clone()),
     }
 }

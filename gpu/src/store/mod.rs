@@ -357,7 +357,7 @@ impl Store for GpuStore {
     fn repair(&self) -> Result<(), StepError> {
         match self.health() {
             Health::Failed(why) => self.reset_failed(&why),
-            Health::Good | Health::Degraded(_) => Ok(()),
+            Health::Good | Health::Degraded(_) | Health::Silent(_) => Ok(()),
         }
     }
 

@@ -163,6 +163,17 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
     world
         .store
         .tell_condition(Box::new(move |it| tell.send(it).unwrap()));
+    // Without its library no lease can be made; it comes back by itself.
+    for (health, expected) in [
+        (
+            Health::Silent("NVML".into()),
+            Condition::Unavailable("NVML".into()),
+        ),
+        (Health::Good, Condition::Good),
+    ] {
+        world.device_store.set_health(health);
+        assert_eq!(told.recv().unwrap(), expected);
+    }
     let lease = whole(1);
     world.bound(&lease);
     world

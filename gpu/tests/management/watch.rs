@@ -97,7 +97,7 @@ fn a_library_that_hangs_is_told_and_asked_again() {
     let (watch, told) = watch(&lab, devices);
     lab.directory.set(Knob::HangNvml, "1").unwrap();
     let silent = |it: &Health| {
-        matches!(it, Health::Degraded(why) if why.starts_with("NVML does not answer since 20")
+        matches!(it, Health::Silent(why) if why.starts_with("NVML does not answer since 20")
             && why.contains("no progress for 3000 ms"))
     };
     wait_for(&told, &uuid, silent);

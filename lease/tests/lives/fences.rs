@@ -266,6 +266,19 @@ fn a_degraded_resource_is_leased_and_says_why() {
     world.granted(1, 10, 0);
 }
 
+/// The smaller one is the tighter fit, and is degraded.
+#[test]
+fn a_degraded_resource_is_chosen_when_no_good_one_has_room() {
+    let mut world = World::new();
+    const GOOD: ResourceId = ResourceId(0xb);
+    let larger = offer(GOOD, 32 * PAGE);
+    world.table.offer(ResourceType::Mem, larger);
+    let degraded = Condition::Degraded("remapped rows".into());
+    world.report(Report::Condition(ARENA, degraded));
+    let mut of = |pages| world.granted(pages, 10, 0).resource_id;
+    assert_eq!([of(16), of(16), of(16)], [GOOD, GOOD, ARENA]);
+}
+
 /// A fence of a lease beside a failure of the resource: a remediation that leaves the failure leaves both.
 #[test]
 fn a_failed_resource_with_a_fenced_lease_has_two_fences() {

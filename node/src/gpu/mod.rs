@@ -125,7 +125,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     };
     try_worker(opening)?;
     let devices = wanted.of(&found)?;
-    let gpus = Arc::new(gpus(opening)?);
+    let gpus = Arc::new(gpus(opening, cdi::directory(opening.settings)?)?);
     gpus.give_nodes_back(|uuid| devices.iter().any(|it| it.uuid == uuid));
     watchdog.ends(ResourceType::Gpu, records);
     let guard = watchdog.guard(ResourceType::Gpu);
@@ -263,7 +263,7 @@ fn probe(opening: &Opening<'_>) -> Vec<Device> {
     probed.devices
 }
 
-fn gpus(opening: &Opening<'_>) -> anyhow::Result<Gpus> {
+fn gpus(opening: &Opening<'_>, cdi: PathBuf) -> anyhow::Result<Gpus> {
     let node = digits(&opening.node_id);
     let mount = mounts().into_iter().find(|mount| mount.kind == "cgroup2");
     let config = GpuConfig {
@@ -272,7 +272,7 @@ fn gpus(opening: &Opening<'_>) -> anyhow::Result<Gpus> {
         worker_memory_max: (opening.settings.gpu_worker_memory_max)
             .unwrap_or(WORKER_MEMORY_MAX)
             .0,
-        cdi: cdi::directory(opening.settings)?,
+        cdi,
         tenants: tenants(opening.settings),
         hook: own_program()?,
         supervisor: opening.supervisor.clone(),
@@ -297,7 +297,8 @@ fn end_all(opening: &Opening<'_>, found: &[Device]) -> anyhow::Result<()> {
     if !directory.exists() {
         return Ok(());
     }
-    let gpus = Arc::new(gpus(opening)?);
+    // No specification is written there: the records say where those of earlier leases are.
+    let gpus = Arc::new(gpus(opening, cdi::named(opening.settings))?);
     for device in found {
         let store = GpuStore::new(gpus.clone(), device.clone());
         for lease in fabricbios_contract::Store::leases(&store)? {

@@ -79,6 +79,7 @@ pub(crate) fn check(path: PathBuf, node_id: &NodeId, force: bool) -> Result<(), 
     let read_only = device.read_only()?;
     let bytes = device.bytes()?;
     capacity(bytes, read_only, block_bytes(&device)?)?;
+    Control::open()?;
     let file = open(&device, true)?;
     if read_only {
         refuse_used(&device, device.fingerprint())?;
