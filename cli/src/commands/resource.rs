@@ -48,7 +48,8 @@ pub(super) fn find(
     }
 }
 
-/// A GPU of this vendor: the first that has so much memory for a lease of this class, else the one that has most.
+/// A GPU of this vendor: the first that has so much memory for a lease of this class, else the one that has most. One that has
+/// failed or is fenced comes last: the node says why it refuses it.
 pub(super) fn of_vendor(
     node: &Node,
     vendor: GpuVendor,
@@ -56,12 +57,15 @@ pub(super) fn of_vendor(
     class: Option<u8>,
 ) -> Result<ResourceId, Failure> {
     let mut there = node.inventory()?.resources;
-    there.retain(|it| it.vendor() == Some(vendor) && it.health != Some(ResourceHealth::Fenced));
-    let fits = there.iter().find(|it| it.available_of(class) >= vram);
+    there.retain(|it| it.vendor() == Some(vendor));
+    let is_good = |it: &&Resource| it.health == Some(ResourceHealth::Ok);
+    let fits = |it: &&Resource| it.available_of(class) >= vram;
+    let good = there.iter().filter(is_good).find(fits);
+    let fits = good.or_else(|| there.iter().find(fits));
     let most = || there.iter().max_by_key(|it| it.available_of(class));
     fits.or_else(most).map(|it| it.id).ok_or_else(|| {
         not_found(format!(
-            "there is no usable GPU of {vendor}; see `fabricctl inventory`"
+            "there is no GPU of {vendor}; see `fabricctl inventory`"
         ))
     })
 }

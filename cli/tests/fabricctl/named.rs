@@ -2,7 +2,7 @@
 
 use fabricbios_wire::{
     Epoch, FlatEntry, GPU_CUDA, GPU_ROCM, GpuInfo, InventoryExtension, InventoryForm, NodeId,
-    Reply, Request, ResourceId, ResourceInventory, ResourceType,
+    Reply, Request, ResourceId, ResourceInventory, ResourceType, health,
 };
 use serde_json::json;
 
@@ -129,39 +129,50 @@ fn a_name_that_several_have_is_told_with_their_ids() {
     assert!(node.asked().iter().all(nothing));
 }
 
-#[test]
-fn a_gpu_of_a_vendor_is_chosen_by_what_it_has() {
+/// GPUs: number, flags, GiB that are available, health.
+type Gpus = &'static [(u128, u32, u64, u32)];
+
+fn node_of(gpus: Gpus) -> FakeNode {
     let mut grant = granting();
-    let gpus = [(21, GPU_ROCM, 8), (22, GPU_CUDA, 1), (23, GPU_CUDA, 8)];
-    let node = FakeNode::start(move |request: &Request| match request {
+    FakeNode::start(move |request: &Request| match request {
         Request::GetInventory(InventoryForm::Flat) => {
-            let flat = |(id, _, gib): (u128, u32, u64)| FlatEntry {
+            let flat = |&(id, _, gib, _): &(u128, u32, u64, u32)| FlatEntry {
                 resource_id: ResourceId(id),
                 resource_type: ResourceType::Gpu,
                 flags: 0,
                 capacity: 80 << 30,
                 available: gib << 30,
             };
-            Ok(Reply::FlatInventory(gpus.map(flat).to_vec()))
+            Ok(Reply::FlatInventory(gpus.iter().map(flat).collect()))
         }
         Request::GetInventory(InventoryForm::Structured) => {
             let Reply::Inventory(empty) = inventory(InventoryForm::Structured) else {
                 unreachable!()
             };
-            let info = |(id, flags, _): (u128, u32, u64)| GpuInfo {
+            let info = |&(id, flags, _, health): &(u128, u32, u64, u32)| GpuInfo {
                 resource_id: ResourceId(id),
                 vram_bytes: 80 << 30,
                 compute_units: 1,
                 flags,
-                health: 0,
+                health,
             };
             Ok(Reply::Inventory(ResourceInventory {
-                gpus: gpus.map(info).to_vec(),
+                gpus: gpus.iter().map(info).collect(),
                 ..empty
             }))
         }
         other => grant(other),
-    });
+    })
+}
+
+#[test]
+fn a_gpu_of_a_vendor_is_chosen_by_what_it_has() {
+    let node = node_of(&[
+        (20, GPU_ROCM, 0, health::FENCED),
+        (21, GPU_ROCM, 8, health::OK),
+        (22, GPU_CUDA, 1, health::OK),
+        (23, GPU_CUDA, 8, health::OK),
+    ]);
     let alloc = "lease alloc gpu --secs 60 --vram";
     for (line, chosen) in [
         ("4GiB --vendor amd", 21),
@@ -176,6 +187,10 @@ fn a_gpu_of_a_vendor_is_chosen_by_what_it_has() {
     for line in ["1GiB --vendor intel", "1GiB --vendor amd --resource x"] {
         assert_eq!(fails(&node, &format!("{alloc} {line}")).0, 2, "{line}");
     }
+    // The node says why it gives no lease of it.
+    let node = node_of(&[(20, GPU_ROCM, 0, health::FENCED)]);
+    json_of(&node, &format!("{alloc} 4GiB --vendor amd"));
+    assert_eq!(asked_of(&node), Some(ResourceId(20)));
     let none = self::node();
     let (status, object) = fails(&none, &format!("{alloc} 1GiB --vendor amd"));
     let message = object["message"].as_str().unwrap();

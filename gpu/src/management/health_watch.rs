@@ -28,7 +28,7 @@ const WAITS: u32 = 7;
 /// Pause before another process watches. A process that resets devices takes the lock of the one that it has ended.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Gets the UUID of a device or partition and its health, when that has changed.
+/// Gets the UUID of a device or partition and its health, when that has changed, and again and again while it has failed.
 pub type Tell = Arc<dyn Fn(&str, &Health) + Send + Sync>;
 
 /// Watches the health of devices until it is dropped. For each vendor there is a process, which is replaced when it hangs or
@@ -166,6 +166,8 @@ impl Watched {
                 // A reset ends the process.
                 Err(lost @ CallError::Lost { .. }) if has_answered => {
                     tracing::info!(%lost, "another process watches the health of GPUs from now on");
+                    // A device that was reset may fail again in the same way.
+                    self.known.clear();
                     return None;
                 }
                 Err(error) => return Some(format!("{}: {error}", step.borrow())),
@@ -181,7 +183,8 @@ impl Watched {
         let heard = heard.unwrap_or_default();
         let why = format!("{} does not answer since {heard}: {why}", self.library);
         tracing::warn!("the health of GPUs is not known: {why}");
-        let uuids: Vec<String> = self.known.keys().cloned().collect();
+        let devices = self.call.devices.iter();
+        let uuids: Vec<String> = devices.map(|it| it.uuid.clone()).collect();
         for uuid in uuids {
             // A device that has failed has not become better by that.
             if !matches!(self.known.get(&uuid), Some(Health::Failed(_))) {
@@ -190,12 +193,16 @@ impl Watched {
         }
     }
 
+    /// A failure is told again and again: a reset that the watch does not notice may have helped for a moment only.
     fn tell(&mut self, uuid: &str, health: Health) {
         let is_new = self.known.get(uuid) != Some(&health);
-        if is_new && !self.is_over() {
-            tracing::info!(uuid, ?health, "the health of a GPU has changed");
-            (self.tell)(uuid, &health);
-            self.known.insert(uuid.to_owned(), health);
+        if self.is_over() || !(is_new || matches!(health, Health::Failed(_))) {
+            return;
         }
+        if is_new {
+            tracing::info!(uuid, ?health, "the health of a GPU has changed");
+        }
+        (self.tell)(uuid, &health);
+        self.known.insert(uuid.to_owned(), health);
     }
 }

@@ -29,6 +29,9 @@ impl GpuStore {
     pub fn set_health(&self, health: Health) {
         let mut state = self.state();
         let is_failed = |it: &Health| matches!(it, Health::Failed(_));
+        if health == state.health {
+            return;
+        }
         if is_failed(&health) || !is_failed(&state.health) {
             self.keep(&health, &mut state);
         }

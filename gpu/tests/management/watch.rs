@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_gpu::{Device, Health, management::HealthWatch};
+use fabricbios_gpu::{
+    Device, Health,
+    management::{HealthWatch, Reset},
+};
 use stand_in_device::{Identity, Knob, Vendor};
 
 use crate::lab::{Lab, PATIENCE};
@@ -69,6 +72,27 @@ fn errors_are_told_when_they_happen() {
     lab.directory.set(Knob::Xid, "79").unwrap();
     let failed = "XID 79: it has fallen off the bus: restart the machine";
     wait_for(&told, &uuid, |it| *it == Health::Failed(failed.into()));
+    drop(watch);
+}
+
+#[test]
+fn a_device_that_was_reset_may_fail_again_in_the_same_way() {
+    let lab = Lab::new();
+    let device = lab.device(Vendor::Nvidia);
+    let uuid = device.uuid.clone();
+    let gone = lab.directory.path().join("gone");
+    lab.script("nvidia-smi", &format!("echo 0 > {}", gone.display()));
+    let (watch, told) = watch(&lab, vec![device.clone()]);
+    let failed = |it: &Health| matches!(it, Health::Failed(_));
+    for _ in 0..2 {
+        lab.directory.set(Knob::Gone, "1").unwrap();
+        wait_for(&told, &uuid, failed);
+        let reset = Reset {
+            device: device.clone(),
+        };
+        lab.call(&reset).unwrap();
+        while told.try_recv().is_ok() {}
+    }
     drop(watch);
 }
 
