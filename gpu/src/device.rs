@@ -86,15 +86,18 @@ impl Health {
     }
 }
 
+/// Tells programs in a lease the vendor of their GPU.
+const VENDOR: &str = "FABRICBIOS_GPU_VENDOR";
+
 impl Device {
-    /// The variable that shows programs this device alone, with its value.
+    /// Variables for programs, with their values: one that shows them this device alone, and one that tells its vendor.
     #[must_use]
-    pub fn environment(&self) -> (&'static str, &str) {
+    pub fn environment(&self) -> [(&'static str, &str); 2] {
         let variable = match self.vendor {
             GpuVendor::Nvidia => "CUDA_VISIBLE_DEVICES",
             GpuVendor::Amd => "ROCR_VISIBLE_DEVICES",
         };
-        (variable, &self.visible)
+        [(variable, &self.visible), (VENDOR, self.vendor.name())]
     }
 
     /// The nodes that only those open who use this device.

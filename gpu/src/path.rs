@@ -145,11 +145,11 @@ impl GpuPath {
         device: &Device,
     ) -> Result<(), StepError> {
         self.gpus.records.containers(lease).open()?;
-        let (variable, value) = device.environment();
+        let environment = { device.environment() }.map(|(name, value)| format!("{name}={value}"));
         let nodes = record.nodes.iter().map(|it| (&*it.path, NODE_MODE));
         let nodes: Vec<(&Path, u32)> = nodes.collect();
         let edits = Edits {
-            environment: &[format!("{variable}={value}")],
+            environment: &environment,
             nodes: &nodes,
             hook: &self.gpus.hook(lease),
         };
@@ -320,9 +320,12 @@ impl LocalAccess for GpuPath {
             return Err(LocalRefusal::Unsupported(why.to_owned()));
         };
         let entered = enter(root, &self.gpus.proc, &below(lease), caller, &process)?;
-        let (variable, value) = device.environment();
+        let own = |text: &str| text.to_owned();
+        let variables = device.environment().into_iter();
         Ok(Entered {
-            environment: vec![(variable.to_owned(), value.to_owned())],
+            environment: variables
+                .map(|(name, value)| (own(name), own(value)))
+                .collect(),
             ..entered
         })
     }

@@ -68,7 +68,7 @@ def local_programs(suite):
                   "    try:\n        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)); return 'opens'\n"
                   "    except OSError as error:\n        return error.strerror\n"
                   "print({path: opens(path) for path in ('/dev/gpu-root/dev/nvidia240', '/dev/null', '/dev/urandom', '/dev/port')})\n"
-                  "print(os.environ.get('CUDA_VISIBLE_DEVICES'))\n")
+                  "print(os.environ.get('CUDA_VISIBLE_DEVICES'))\nprint(os.environ.get('FABRICBIOS_GPU_VENDOR'))\n")
         done, said = finish(run_in(alice, lease, "python3", "-c", script))
         opened = eval(said.splitlines()[0]) if done == 0 else {}  # The program printed a dict of texts.
         suite.equal("its device can be opened", "opens", opened.get(str(NODE)))
@@ -76,6 +76,7 @@ def local_programs(suite):
         pathlib.Path("/dev/port").open("rb").close()  # Outside of the lease it can be opened.
         suite.equal("and no other device", "Operation not permitted", opened.get("/dev/port"))
         suite.equal("the environment names the device", lease["binding"]["gpu"]["uuid"], said.splitlines()[1])
+        suite.equal("and its vendor", "nvidia", said.splitlines()[2])
         spec = pathlib.Path(f"/run/cdi/fabricbios-{lease['lease_id']}.json")
         suite.check("a CDI specification names it", str(NODE) in spec.read_text(), "the node", spec.read_text())
         copied(alice, lease)
