@@ -69,7 +69,11 @@ impl LeaseTable {
         }
         let resource = self.resources.get_mut(&id);
         if let Some(resource) = resource.filter(|it| it.condition.0 != condition) {
-            resource.condition = (condition, now.unix_ms);
+            let before = resource.condition.1;
+            // The fence of a resource that has failed for another reason too is the same one.
+            let is_same = resource.failure().is_some() && matches!(condition, Condition::Failed(_));
+            let since = if is_same { before } else { now.unix_ms };
+            resource.condition = (condition, since);
         }
     }
 

@@ -255,6 +255,24 @@ fn a_resource_that_failed_is_fenced_everywhere_until_it_is_well() {
 }
 
 #[test]
+fn a_failure_with_another_reason_is_the_same_fence() {
+    let mut world = World::new();
+    let failed = |why: &str| Report::Condition(ARENA, Condition::Failed(why.into()));
+    let since = world.now.unix_ms;
+    world.report(failed("XID 79"));
+    world.pass_ms(5_000);
+    world.report(failed("XID 79; it needs a reset"));
+    let fences = world.table.fences();
+    assert_eq!(fences.len(), 1, "{fences:?}");
+    assert_eq!(fences[0].since_unix_ms, since);
+    assert!(fences[0].reason.contains("it needs a reset"), "{fences:?}");
+    // One that was well meanwhile has failed anew.
+    world.report(Report::Condition(ARENA, Condition::Good));
+    world.report(failed("XID 79"));
+    assert_eq!(world.table.fences()[0].since_unix_ms, since + 5_000);
+}
+
+#[test]
 fn a_degraded_resource_is_leased_and_says_why() {
     let mut world = World::new();
     let why = "remapped rows";
