@@ -112,6 +112,42 @@ fn a_lease_that_is_lost_ends_nothing_but_itself_and_the_last_one_ends_the_comman
     }
 }
 
+/// After a renewal of another program, the node refuses this one as too early.
+#[test]
+fn a_lease_that_another_program_renews_too_is_kept() {
+    let (mut renewals, mut terms) = (0, 0);
+    let node = FakeNode::start(move |request: &Request| {
+        let mut info = lease(170_000);
+        info.renewable_at_unix_ms = info.expires_at_unix_ms - 200_000;
+        if matches!(request, Request::LeaseRenew { .. }) {
+            renewals += 1;
+            terms += 1;
+            match renewals {
+                1 => {
+                    let why = "the lease can be renewed in 48 s";
+                    return refuse(LeaseError::RenewTooEarly, RefusalClass::Transient, why);
+                }
+                2 => {}
+                _ => info = lease(3_600_000),
+            }
+        }
+        info.expires_at_unix_ms += terms;
+        Ok(Reply::Lease(info))
+    });
+    let (mut child, mut lines) = keeping(&node, LEASE_TEXT);
+    let expires = |line: Value| line["expires_at_unix_ms"].as_u64().unwrap();
+    let begins = expires(next(&mut lines));
+    assert_eq!(expires(next(&mut lines)), begins + 1, "the other's renewal");
+    assert_eq!(expires(next(&mut lines)), begins + 2, "its own");
+    let last = next(&mut lines);
+    assert!(last["due_in_ms"].as_u64().unwrap() > 0, "{last}");
+    let pid = Pid::from_raw(child.id().try_into().unwrap());
+    kill(pid, Signal::SIGTERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let is_renewal = |it: &&Request| matches!(it, Request::LeaseRenew { .. });
+    assert_eq!(node.asked().iter().filter(is_renewal).count(), 3);
+}
+
 #[test]
 fn a_lease_that_is_over_is_not_kept_at_all() {
     let node = FakeNode::start(|_: &Request| {

@@ -22,6 +22,8 @@ use tempfile::TempDir;
 
 use crate::{LEASE_TEXT, as_root, failure};
 
+type Happens = Box<dyn FnOnce() + Send>;
+
 /// A lease, and the processes that entered it.
 pub(crate) struct Lease {
     entered: Mutex<Vec<i32>>,
@@ -29,6 +31,8 @@ pub(crate) struct Lease {
     pub(crate) left: Mutex<Option<Duration>>,
     /// Is told when somebody asked for that time.
     pub(crate) looks: Mutex<Option<mpsc::Sender<()>>>,
+    /// Done when the next process has entered, before it hears of that.
+    pub(crate) then: Mutex<Option<Happens>>,
 }
 
 impl LocalAccess for Lease {
@@ -61,6 +65,9 @@ impl LocalAccess for Lease {
             _ => {}
         }
         self.entered.lock().unwrap().push(caller.pid);
+        if let Some(then) = self.then.lock().unwrap().take() {
+            then();
+        }
         Ok(Entered {
             place: given.to_string(),
             environment: vec![("OF_THE_LEASE".to_owned(), "GPU-1".to_owned())],
@@ -82,6 +89,7 @@ impl World {
             entered: Mutex::default(),
             left: Mutex::new(Some(Duration::from_secs(3_600))),
             looks: Mutex::default(),
+            then: Mutex::default(),
         });
         let path = directory.path().join("local.sock");
         let tenants = Tenants::from([(nix::unistd::geteuid().as_raw(), Vec::new())]);
@@ -94,7 +102,7 @@ impl World {
     }
 
     /// A path for another socket.
-    fn socket(&self, name: &str) -> String {
+    pub(crate) fn socket(&self, name: &str) -> String {
         self.directory.path().join(name).display().to_string()
     }
 
@@ -291,7 +299,7 @@ fn run_at(path: &str) -> [&str; 8] {
 }
 
 /// A socket at this path, which accepts nobody.
-fn bound(path: &str) -> OwnedFd {
+pub(crate) fn bound(path: &str) -> OwnedFd {
     let flags = SockFlag::SOCK_CLOEXEC;
     let node = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
     bind(node.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();

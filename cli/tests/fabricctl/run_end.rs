@@ -1,7 +1,9 @@
 //! How `run` tells a command that its lease ends, and the user why it ended.
 
 use std::{
+    fs,
     io::{BufRead, BufReader, Read},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
     process::{Child, Command, Output, Stdio},
     sync::mpsc,
     time::Duration,
@@ -11,7 +13,10 @@ use fabricbios_wire::{
     Binding, EndCause, LeaseEnd, LeaseInfo, LeasePhase, LeaseStatus, Reply, Request, ResourceType,
 };
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::{
+        signal::{Signal, kill},
+        socket::{Backlog, accept, listen},
+    },
     unistd::Pid,
 };
 
@@ -19,7 +24,7 @@ use crate::{
     LEASE_TEXT,
     common::{FakeNode, lease},
     failure,
-    local::World,
+    local::{World, bound},
     saying,
 };
 
@@ -85,6 +90,32 @@ fn a_command_is_told_ahead_of_the_end_and_not_while_its_lease_is_renewed() {
         assert!(lines.contains(part), "{part} in {lines}");
     }
     assert_eq!(lines.lines().count(), 1, "{lines}");
+}
+
+#[test]
+fn a_daemon_that_is_not_there_at_first_is_asked_again_and_the_command_is_told() {
+    let world = World::new();
+    let [socket, aside, silent] =
+        ["local.sock", "aside.sock", "silent.sock"].map(|it| world.socket(it));
+    let nobody = bound(&silent);
+    listen(&nobody, Backlog::new(8).unwrap()).unwrap();
+    let (from, to) = (socket.clone(), aside.clone());
+    *world.lease.then.lock().unwrap() = Some(Box::new(move || {
+        fs::rename(&from, &to).unwrap();
+        fs::rename(&silent, &from).unwrap();
+    }));
+    let secs = WARN.as_secs().to_string();
+    let running = Running::start(world.command(&[]), &["--warn-secs", &secs]);
+    // The first question has no answer, and the next ones find nobody.
+    let asks = accept(nobody.as_raw_fd()).unwrap();
+    // SAFETY: accept(2) has just made the descriptor for this test.
+    drop(unsafe { OwnedFd::from_raw_fd(asks) });
+    drop(nobody);
+    *world.lease.left.lock().unwrap() = Some(WARN - Duration::from_secs(1));
+    fs::rename(&aside, &socket).unwrap();
+    let (output, lines) = running.finish();
+    assert_eq!(output.status.code(), Some(9), "{lines}");
+    assert_eq!(output.stdout, b"told\n");
 }
 
 #[test]
