@@ -2,6 +2,7 @@
 """Starts and stops the daemon and asks it things through `fabricctl --json`: all that the suites and
 the demo know of fabricBIOS is here. FABRICBIOS_BIN names the directory of the two programs; left out,
 the newest build of this checkout is taken."""
+import contextlib
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import time
 ADDRESS = "10.77.0.1"
 PORT = 5701
 READY_SECS = 60
+KEEPS = "--on-stop=keep"
 DONE, OTHER, USAGE, REFUSED, NOT_FOUND, FENCED, UNREACHABLE = range(7)
 
 
@@ -191,6 +193,19 @@ class Node:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self._finish()
+
+    @contextlib.contextmanager
+    def keeping(self):
+        """In this context SIGTERM keeps leases (on-stop = keep). It begins and ends with a kill and a start, which end none."""
+        self.kill()
+        self.command.append(KEEPS)
+        self.start()
+        try:
+            yield
+        finally:
+            self.kill()
+            self.command.remove(KEEPS)
+            self.start()
 
     def _finish(self):
         try:

@@ -116,6 +116,29 @@ def without_daemon(suite, node):
     is_as_before(suite, "without a daemon", start)
 
 
+def kept(suite, node):
+    """SIGTERM with on-stop = keep leaves leases and their interfaces; the watchdog ends them on time, and the next daemon adopts them."""
+    alice, start = node.tenant("alice"), state()
+    with node.keeping(), namespaces("a", "b"):
+        long = alloc(alice, 50, "--hand-over", "netns")
+        hand_over(node.operator, long, "b", "10.9.0.3")
+        short = alloc(alice, 100, "--hand-over", "netns", "--mac", MAC, secs=TERM_SECS)
+        device = hand_over(node.operator, short, "a", "10.9.0.2")
+        with flow("a", device, MAC) as heard:
+            suite.check("kept: frames flow", heard.flows())
+            suite.equal("kept: the daemon has stopped in order", 0, node.stop())
+            suite.check("kept: they flow on", heard.flows())
+            ends_on_time(suite, "kept", short, heard, LATE_LIMIT_MS)
+        suite.check("kept: the other lease goes on", pings("b", "10.9.0.1"))
+        node.start()
+        suite.equal("kept: later it tells the end", "expired", node.operator.wait_until(short, "expired")["state"])
+        suite.equal("kept: the other lease is adopted", "active", alice.query(long)["state"])
+        suite.equal("kept: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.check("kept: and still goes on", pings("b", "10.9.0.1"))
+        alice.free(long)
+    is_as_before(suite, "kept", start)
+
+
 def works(suite, name, node):
     """A new lease, of an address that the earlier one had."""
     alice = node.tenant("alice")

@@ -6,13 +6,14 @@ operator has not given up."""
 import os
 import pathlib
 import shutil
+import subprocess
 import tempfile
 
 import nvmet_tree
-from block import MIB, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready
+from block import MIB, TCP, BlockNode, alloc, attached, directory_pool, get, loop_device, nqn_of, pattern, put, ready
 from block import row_of, settled, sh, size_of
 from checks import Suite
-from fabric import UNREACHABLE, Refused
+from fabric import UNREACHABLE, Refused, program
 from nvme_host import Fio, connect, disconnect, failed, gone
 from suite_block_restart import volume_of
 
@@ -232,6 +233,24 @@ def no_block_size(suite):
         suite.equal("a pool without a block size: refused for NVMe-oF, with what to do", [], said)
     with BlockNode(place, ports=()) as node:
         suite.check("over UDP it is a pool", row_of(node.operator, place)["available"])
+        lease = alloc(node.tenant("alice"), MIB, transport="udp")
+        node.kill()
+        over_udp, node.command = node.command, [*node.command, "--nvmet", TCP]
+        flags = node.command[node.command.index("--auto-detect"):]
+        said = subprocess.run([program("fabricbiosd"), "check", *flags], capture_output=True, text=True, check=False)
+        refused = f"refused: --block-pool {place}: cannot be leased over NVMe-oF"
+        suite.equal("a known pool without a block size: check says that a start over NVMe-oF is refused", (1, True),
+                    (said.returncode, refused in said.stdout))
+        try:
+            node.start()
+            suite.check("a known pool without a block size: refused for NVMe-oF too", False)
+        except RuntimeError as refusal:
+            words = [word for word in (place, "cannot be leased over NVMe-oF") if word not in str(refusal)]
+            suite.equal("a known pool without a block size: refused for NVMe-oF too, and not withheld", ([], False),
+                        (words, "withheld" in str(refusal)))
+        node.command = over_udp
+        node.start()
+        suite.equal("and its lease has lost nothing", "active", node.tenant("alice").query(lease)["state"])
     shutil.rmtree(place)
 
 

@@ -266,6 +266,27 @@ def restarts(suite, node):
     suite.equal("after all: no control group", [], groups(node))
 
 
+def kept(suite, node):
+    """SIGTERM with on-stop = keep leaves leases and their processes; the watchdog ends them on time, and the next daemon adopts them."""
+    alice = node.tenant("alice")
+    with node.keeping(), leased(alice, 1, "whole_core") as core, leased(alice, 1, "best_effort") as share:
+        inside = {name: enter(lease, BUSY) for name, lease in (("core", core), ("share", share))}
+        short = alloc(alice, 1, "whole_core", TERM_SECS)
+        forking = enter(short, FORKS)
+        suite.equal("kept: the daemon has stopped in order", 0, node.stop())
+        suite.equal("kept: every process goes on", [None, None, None], [process.poll() for process in (*inside.values(), forking)])
+        ends_on_time(suite, "kept", short)
+        forking.wait()
+        node.start()
+        suite.equal("kept: expired", "expired", alice.query(short)["state"])
+        for name, lease in (("core", core), ("share", share)):
+            suite.equal(f"kept: {name} is adopted with its coordinates", fixed(lease), fixed(alice.query(lease)))
+            suite.equal(f"kept: {name}, its processes", {inside[name].pid}, members(group_of(lease)))
+    for process in inside.values():
+        process.wait()
+    suite.equal("kept: after all no control group", [], groups(node))
+
+
 def fixed(lease):
     """The coordinates; a share's CPUs change with the exclusive leases beside it."""
     cpu = lease["binding"]["cpu"]
@@ -434,8 +455,8 @@ def main():
     ready(8)
     users = [word for name, uid in (("alice", ALICE), ("bob", BOB)) for word in ("--tenant-uid", f"{name}={uid}")]
     with Suite("cpu leases") as suite, CpuNode("--local-socket", SOCKET, *users) as node:
-        for section in (inventory, arenas_of_both_nodes, whole_cores, refusals, shares, alone, runs, bad_input, expires, restarts, foreign,
-                        stuck, traced, dies, cycles):
+        for section in (inventory, arenas_of_both_nodes, whole_cores, refusals, shares, alone, runs, bad_input, expires, restarts, kept,
+                        foreign, stuck, traced, dies, cycles):
             suite.section(section, suite, node)
 
 

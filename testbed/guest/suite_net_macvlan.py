@@ -15,7 +15,7 @@ from checks import Suite, length, programs, skip, until
 from fabric import REFUSED, UNREACHABLE, Refused
 from frames import WIRE, Wire, tagged
 from macvlan import NETNS, PARENT, SOCKET, NetNode, alloc, hand_over, inside, ip, is_as_before, namespaces, pings, state
-from macvlan_ends import dies, ends, loud_neighbour, storm, without_daemon
+from macvlan_ends import dies, ends, kept, loud_neighbour, storm, without_daemon
 
 SO_PRIORITY = 12
 SHAPER = 0x10000  # The handle of htb: a frame with this priority would pass it unshaped.
@@ -219,7 +219,7 @@ def main():
     with namespaces("wire"):
         make_wire()
         with Suite("macvlan leases") as suite, NetNode() as node:
-            for section in (told, gone, limits, vlan, refusals, rights, ends, storm, without_daemon, loud_neighbour, dies, cycles):
+            for section in (told, gone, limits, vlan, refusals, rights, ends, storm, without_daemon, kept, loud_neighbour, dies, cycles):
                 suite.section(section, suite, node)
 
 
