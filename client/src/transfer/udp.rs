@@ -7,10 +7,16 @@ use std::{
 };
 
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
-use fabricbios_wire::{Binding, DataStatus, LeaseError, LeaseId, Refusal, RefusalClass, Request};
+use fabricbios_wire::{
+    Binding, DataStatus, LeaseError, LeaseId, LeaseInfo, Refusal, RefusalClass, Request,
+};
 
 use super::{Job, Transfers, end_error};
-use crate::{Error, Node, runtime::wait, shared::Shared};
+use crate::{
+    Error, Node,
+    runtime::{run, wait},
+    shared::Shared,
+};
 
 /// How long to wait for a lease that is being bound. A node needs milliseconds, unless it waits for a queue pair that
 /// does not answer.
@@ -58,6 +64,7 @@ impl<C> Connection<C> {
         let refresher = Refresher {
             shared: shared.me.clone(),
             end: Arc::clone(&end),
+            within: options.give_up,
         };
         match connect(valid_coordinates(shared)?, options, Box::new(refresher)) {
             Ok(client) => Ok(Self {
@@ -140,13 +147,33 @@ struct Refresher {
     /// Weak, since the lease owns the client.
     shared: Weak<Shared>,
     end: EndError,
+    /// A node that answers neither data nor requests costs a call twice this time at most.
+    within: Duration,
 }
 
 impl Refresh for Refresher {
     fn refresh(&mut self) -> Result<Coordinates, String> {
         let shared = self.shared.upgrade().ok_or("the lease was given up")?;
         // Not patiently: the client asks again while it goes on.
-        match queried_coordinates(&shared, &shared.node) {
+        let (node, query) = (shared.node.clone(), Request::LeaseQuery(shared.lease_id));
+        let within = self.within;
+        let answer = wait(run(async move {
+            let asked = tokio::time::timeout(within, node.lease_async(query)).await;
+            Ok(asked.ok())
+        }));
+        let answer = match answer.map_err(|error| error.to_string())? {
+            Some(answer) => answer.and_then(|info| {
+                shared.update(info.clone());
+                coordinates_in(&info)
+            }),
+            None => {
+                return Err(format!(
+                    "its node does not answer in {} s",
+                    within.as_secs_f32()
+                ));
+            }
+        };
+        match answer {
             Ok(found) => found.ok_or_else(|| NO_COORDINATES.to_owned()),
             Err(error) => {
                 let text = error.to_string();
@@ -199,8 +226,11 @@ fn is_busy(error: &Error) -> bool {
 
 /// The coordinates in a new answer; `None`: the lease has no key now, or this tenant may not see it.
 fn queried_coordinates(shared: &Shared, node: &Node) -> Result<Option<Coordinates>, Error> {
-    let info = shared.ask_at(node)?;
-    match end_error(&info) {
+    coordinates_in(&shared.ask_at(node)?)
+}
+
+fn coordinates_in(info: &LeaseInfo) -> Result<Option<Coordinates>, Error> {
+    match end_error(info) {
         Some(error) => Err(error),
         None => Ok(coordinates(info.lease_id, &info.binding)),
     }

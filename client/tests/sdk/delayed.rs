@@ -17,7 +17,7 @@ struct World {
     memory: Arc<Memory>,
     path: Path,
     lease: MemLease,
-    _node: FakeNode,
+    node: FakeNode,
 }
 
 /// Long enough for an answer on a busy machine.
@@ -29,6 +29,13 @@ fn impatient() -> Transfers {
 
 /// A lease whose first write failed and is still on its way.
 fn delayed() -> World {
+    let world = within_reach();
+    world.path.break_off();
+    silent(world.lease.write(0, FIRST));
+    world
+}
+
+fn within_reach() -> World {
     let memory = Memory::start();
     let path = {
         let mut told = memory.told.lock().unwrap();
@@ -42,19 +49,34 @@ fn delayed() -> World {
     let node = memory.node();
     let lease = builder(&node).transfers(impatient()).acquire().unwrap();
     lease.read(0, &mut [0]).unwrap();
-    path.break_off();
-    silent(lease.write(0, FIRST));
     World {
         memory,
         path,
         lease,
-        _node: node,
+        node,
     }
 }
 
 fn silent(outcome: Result<(), Error>) {
     let error = outcome.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+}
+
+/// The client asks how the lease stands meanwhile.
+#[test]
+fn a_node_that_answers_neither_data_nor_requests_is_given_up() {
+    let world = within_reach();
+    // The node is asked after two seconds of silence.
+    let patience = Duration::from_secs(3);
+    world.lease.set_transfers(impatient().give_up(patience));
+    world.path.break_off();
+    let asked = world.node.ignore_next();
+    let error = world.lease.write(0, SECOND).unwrap_err();
+    asked.try_recv().unwrap();
+    assert!(
+        error.to_string().contains("does not answer in 3 s"),
+        "{error}"
+    );
 }
 
 impl World {
