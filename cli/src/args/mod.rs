@@ -96,7 +96,7 @@ pub(crate) struct Args {
     pub(crate) json: bool,
     /// For how long to ask again while the node is busy (ResourceBusy, Unavailable) or was lost, and to
     /// go on with a transfer over UDP that gets no answer, in seconds; 0: ask once; a silent UDP transfer
-    /// still waits 5 s
+    /// still waits 5 s, and for its node as long again
     #[arg(long, global = true, env = "FABRICBIOS_PATIENCE_SECS", value_name = "SECS",
           default_value_t = 10, value_parser = values::number::<0, 3_600>, help_heading = NODE)]
     pub(crate) patience_secs: u32,

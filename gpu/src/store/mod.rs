@@ -247,7 +247,8 @@ fn is_shared(order: &BindOrder) -> bool {
 }
 
 impl Store for GpuStore {
-    /// The device was wiped when it was given back, see [`GpuStore::unwiped`] for what is not.
+    /// The device was wiped when it was given back, but for bytes that a shared lease has left and memory that
+    /// came back later.
     fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
         let lease = order.binding_id.lease_id;
         if order.adopts || self.record_of(lease)?.is_some() {
