@@ -73,13 +73,13 @@ def lease_and_use(story, tenant, client):
     story.must(read.data == TEXT, f"RDMA READ:  {read.status}, {read.data.decode(errors='replace')!r}")
     story.step("The same bytes over UDP, for somebody without an RDMA device")
     same = demo_udp.fabricctl(tenant, *over_udp("read", lease, 4096), "--len", len(TEXT))
-    story.must(same == TEXT, f"fabricctl mem read --road udp: {same.decode(errors='replace')!r}")
+    story.must(same == TEXT, f"fabricctl mem read --transport udp: {same.decode(errors='replace')!r}")
     return lease
 
 
 def over_udp(what, lease, offset):
     """Arguments of `fabricctl mem`."""
-    return ["mem", what, lease["lease_id"], "--road", "udp", "--offset", offset]
+    return ["mem", what, lease["lease_id"], "--transport", "udp", "--offset", offset]
 
 
 def renew_too_early(story, tenant, lease):
@@ -135,7 +135,7 @@ def expire(story, tenant, lease, client, tolerance_ms):
         demo_udp.fabricctl(tenant, *over_udp("write", lease, 0), given=b"too late")
         story.must(False, "UDP is cut as well")
     except fabric.Refused as refusal:
-        story.must(refusal.status == fabric.NOT_FOUND, f"fabricctl mem write --road udp: exit {refusal.status}, {refusal.message}")
+        story.must(refusal.status == fabric.NOT_FOUND, f"fabricctl mem write --transport udp: exit {refusal.status}, {refusal.message}")
 
 
 def tell(story, device, asked):

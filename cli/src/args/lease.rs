@@ -1,6 +1,6 @@
 //! `lease …`: everything that is done with a lease.
 
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use fabricbios_wire::{LeaseId, RdmaPeer};
 
 use super::{
@@ -61,12 +61,13 @@ pub(crate) enum Lease {
         id: LeaseId,
     },
     /// Give a lease back
+    #[command(group = ArgGroup::new("given back").args(["id", "all"]).required(true))]
     Free {
         /// Which lease
-        #[arg(value_name = "LEASE", value_parser = values::lease_id, required_unless_present = "all")]
+        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: Option<LeaseId>,
         /// All of yours
-        #[arg(long, conflicts_with = "id")]
+        #[arg(long)]
         all: bool,
     },
     /// Your leases; an operator's: everybody's
@@ -76,12 +77,13 @@ pub(crate) enum Lease {
         all: bool,
     },
     /// Take a lease back from its holder (operator)
+    #[command(group = ArgGroup::new("revoked").args(["id", "tenant"]).required(true))]
     Revoke {
         /// Which lease
-        #[arg(value_name = "LEASE", value_parser = values::lease_id, required_unless_present = "tenant")]
+        #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: Option<LeaseId>,
         /// All leases of this tenant
-        #[arg(long, value_name = "NAME", value_parser = values::tenant, conflicts_with = "id")]
+        #[arg(long, value_name = "NAME", value_parser = values::tenant)]
         tenant: Option<String>,
     },
     /// Print each change of a lease until it ends

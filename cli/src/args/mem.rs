@@ -34,7 +34,7 @@ pub(crate) struct Place {
     pub(crate) offset: u64,
     /// auto, rdma or udp; auto is RDMA where the lease has it and this machine can, unless another
     /// program's queue pair is connected to the lease. rdma takes the lease from that one
-    #[arg(long = "road", value_name = "TRANSPORT", default_value = "auto", value_parser = values::transport)]
+    #[arg(long, value_name = "TRANSPORT", default_value = "auto", value_parser = values::transport)]
     pub(crate) transport: TransportChoice,
     /// Over UDP: authenticate every byte and not only the requests
     #[arg(long)]

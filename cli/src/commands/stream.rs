@@ -90,7 +90,6 @@ struct Written {
     offset: u64,
     bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[serde(rename = "road")]
     transport: Option<&'static str>,
 }
 

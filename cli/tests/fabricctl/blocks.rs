@@ -104,7 +104,7 @@ fn what_is_written_is_read_again() {
     assert_eq!(written.status.code(), Some(0), "{written:?}");
     let told: Value = serde_json::from_slice(&written.stdout).unwrap();
     let expected = json!({
-        "lease_id": LEASE_TEXT, "offset": BLOCK, "bytes": LENGTH - BLOCK, "road": "udp",
+        "lease_id": LEASE_TEXT, "offset": BLOCK, "bytes": LENGTH - BLOCK, "transport": "udp",
     });
     assert_eq!(told, expected);
     assert!(blocks.bytes()[BLOCK..] == input);

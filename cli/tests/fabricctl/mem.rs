@@ -52,13 +52,13 @@ fn what_is_written_is_read_again() {
     assert_eq!(written.status.code(), Some(0), "{written:?}");
     let told: Value = serde_json::from_slice(&written.stdout).unwrap();
     let expected = json!({
-        "lease_id": LEASE_TEXT, "offset": 5, "bytes": LENGTH - 5, "road": "udp",
+        "lease_id": LEASE_TEXT, "offset": 5, "bytes": LENGTH - 5, "transport": "udp",
     });
     assert_eq!(told, expected);
     assert!(memory.bytes(5, LENGTH - 5) == input);
     let rest = mem(&node, "read", "--offset 5").output().unwrap();
     assert!(rest.status.success() && rest.stdout == input && rest.stderr.is_empty());
-    let flags = "--offset 4KiB --len 7 --payload-mac --road udp";
+    let flags = "--offset 4KiB --len 7 --payload-mac --transport udp";
     let part = mem(&node, "read", flags).output().unwrap();
     assert_eq!(part.stdout, &input[4_091..4_098]);
     let none = mem(&node, "read", "--offset 1MiB").output().unwrap();
@@ -125,8 +125,8 @@ fn ranges_and_values_that_make_no_sense_are_told() {
         ("--offset 1MiB --len 1", "1048576"),
         ("--len 0", "at least one"),
         ("--offset=-1", "whole number"),
-        ("--road fast", "auto, rdma or udp"),
-        ("--road rdma", "rdma"),
+        ("--transport fast", "auto, rdma or udp"),
+        ("--transport rdma", "rdma"),
     ] {
         let (status, object) = failure(&mem(&node, "read", flags).output().unwrap());
         assert_eq!(status, 2, "{flags}: {object}");
@@ -143,13 +143,13 @@ fn ranges_and_values_that_make_no_sense_are_told() {
 fn a_transport_that_the_lease_does_not_have_is_refused_for_nothing_too() {
     let memory = Memory::start();
     let node = memory.node();
-    let (status, object) = failure(&piped(mem(&node, "write", "--road rdma"), b""));
+    let (status, object) = failure(&piped(mem(&node, "write", "--transport rdma"), b""));
     let message = object["message"].as_str().unwrap();
     assert!(
         status == 2 && message.contains("not reached over rdma"),
         "{object}"
     );
-    let written = piped(mem(&node, "write", "--road udp"), b"");
+    let written = piped(mem(&node, "write", "--transport udp"), b"");
     assert_eq!(written.status.code(), Some(0), "{written:?}");
 }
 
