@@ -4,6 +4,8 @@
 //! that used the file in between or of a new file with the same name. The number of the last commit detects a journal
 //! that is older than the bytes.
 
+use std::{fs::File, io, os::unix::fs::FileExt};
+
 use crate::Mapping;
 
 /// A number that is never used twice.
@@ -28,10 +30,25 @@ pub(crate) fn read(header: &Mapping) -> Option<Mark> {
     let (mut magic, mut mark) = ([0; 16], [0; 16]);
     header.copy_out(0, &mut magic);
     header.copy_out(MAGIC.len(), &mut mark);
-    (magic == MAGIC).then_some(mark)
+    (magic == MAGIC && mark != [0; 16]).then_some(mark)
+}
+
+/// Writes that the file is an arena, whoever has marked it or nobody yet.
+pub(crate) fn write_magic(header: &Mapping) {
+    header.copy_in(0, &MAGIC);
+}
+
+/// True if the file is an arena, of whatever user.
+pub(crate) fn is_arena(file: &File) -> io::Result<bool> {
+    let mut magic = [0; MAGIC.len()];
+    match file.read_exact_at(&mut magic, 0) {
+        Ok(()) => Ok(magic == MAGIC),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 pub(crate) fn write(header: &Mapping, mark: &Mark) {
     header.copy_in(MAGIC.len(), mark);
-    header.copy_in(0, &MAGIC);
+    write_magic(header);
 }

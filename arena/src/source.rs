@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, Metadata, OpenOptions, TryLockError},
     io,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -14,10 +14,10 @@ use nix::{
         memfd::{MFdFlags, memfd_create},
         statfs::{HUGETLBFS_MAGIC, fstatfs},
     },
-    unistd::geteuid,
+    unistd::{Whence, geteuid, lseek},
 };
 
-use crate::{Arena, Mapping};
+use crate::{Arena, Mapping, mark};
 
 /// Size of the huge pages that most machines have.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -27,8 +27,8 @@ const PAGE_BYTES: u64 = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     /// A regular file of the operator, in tmpfs, hugetlbfs or on a file system; it is made if it does not exist, grown if it
-    /// is too short, and locked against other processes. Only this user may have access to it. Its first page has the mark,
-    /// and the arena follows; the rest of a longer file is not touched. `None`: memory that ends with the process, in huge
+    /// is too short, and locked against other processes. Only this user may have access to it. A file with other data than
+    /// an arena is refused. Its first page has the mark, and the arena follows; the rest of a longer file is not touched. `None`: memory that ends with the process, in huge
     /// pages if enough of them are free and the size is a multiple of them.
     pub file: Option<PathBuf>,
     /// The preferred NUMA node, such as that of the network card. Other nodes are used when it has no free memory. Existing
@@ -75,6 +75,8 @@ impl Source {
         if page_bytes == PAGE_BYTES {
             allocate(&file, page_bytes + bytes).map_err(about)?;
         }
+        // A later start knows the file again, also if this one fails.
+        mark::write_magic(&header);
         Ok(Arena {
             _file: file,
             mapping,
@@ -139,7 +141,7 @@ fn own(path: &Path) -> io::Result<File> {
     let file = options.mode(0o600).open(path)?;
     refuse_others(&file.metadata()?)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => refuse_data(&file).map(|()| file),
         Err(TryLockError::WouldBlock) => Err(io::Error::new(
             io::ErrorKind::WouldBlock,
             "another process has locked it: is another daemon using it?",
@@ -151,10 +153,13 @@ fn own(path: &Path) -> io::Result<File> {
 /// Checks the path of a file as opening an arena does, without making or locking it.
 ///
 /// # Errors
-/// It is no regular file of this user alone, or it is missing and so is its directory.
+/// It is no regular file of this user alone, it has other data than an arena, or it is missing and so is its directory.
 pub fn check_file(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(found) => refuse_others(&found),
+        Ok(found) => {
+            refuse_others(&found)?;
+            refuse_data(&File::open(path)?)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
             fs::metadata(directory.unwrap_or(Path::new("."))).map(drop)
@@ -176,6 +181,35 @@ fn refuse_others(found: &Metadata) -> io::Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Refuses a file with data that is not an arena's: opening the arena would overwrite it.
+fn refuse_data(file: &File) -> io::Result<()> {
+    if mark::is_arena(file)? || !has_data(file)? {
+        return Ok(());
+    }
+    Err(invalid(
+        "it has data that is not leased memory of this program, which would be overwritten: choose another path, or remove the \
+         file if nobody needs it"
+            .into(),
+    ))
+}
+
+/// False for a file that is empty, or only a hole or allocated. A hugetlbfs tells no holes: there the first bytes count.
+fn has_data(file: &File) -> io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    if page_bytes(file)? > PAGE_BYTES {
+        let mut first = [0; 4096];
+        file.read_exact_at(&mut first, 0)?;
+        return Ok(first.iter().any(|byte| *byte != 0));
+    }
+    match lseek(file, 0, Whence::SeekData) {
+        Err(Errno::ENXIO) => Ok(false),
+        // Also of a file system that does not tell.
+        Ok(_) | Err(_) => Ok(true),
+    }
 }
 
 fn page_bytes(file: &File) -> io::Result<u64> {
@@ -319,6 +353,43 @@ mod tests {
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(Arena::open(&source(&link), ALIGN).is_err());
+    }
+
+    #[test]
+    fn a_file_with_other_data_is_refused_and_stays_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let private = std::fs::Permissions::from_mode(0o600);
+        for bytes in [&b"x"[..], &[0; 8192], b"fabricBIOS is not an arena"] {
+            std::fs::write(&path, bytes).unwrap();
+            std::fs::set_permissions(&path, private.clone()).unwrap();
+            let opened = Arena::open(&source(&path), ALIGN).map(drop);
+            for refused in [opened, check_file(&path)] {
+                let why = refused.unwrap_err().to_string();
+                assert!(
+                    why.contains("choose another path, or remove"),
+                    "{bytes:?}: {why}"
+                );
+            }
+            assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        }
+        std::fs::write(&path, b"").unwrap();
+        check_file(&path).unwrap();
+        // Two starts that fail before they mark it.
+        for _ in 0..2 {
+            drop(Arena::open(&source(&path), ALIGN).unwrap());
+            check_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_only_allocated_has_no_data() {
+        let file = File::from(memfd_create(c"", MFdFlags::MFD_CLOEXEC).unwrap());
+        assert!(!has_data(&file).unwrap());
+        allocate(&file, 2 * ALIGN).unwrap();
+        assert!(!has_data(&file).unwrap());
+        file.write_all_at(&[0], ALIGN).unwrap();
+        assert!(has_data(&file).unwrap());
     }
 
     #[test]

@@ -69,6 +69,13 @@ fn what_a_start_would_refuse_or_lack_is_named() {
     fs::write(&arena, "").expect("a file");
     fs::set_permissions(&arena, Permissions::from_mode(0o644)).expect("for all to read");
     let mem_file = format!("--mem-file={arena}");
+    let key = place.text("key.pem");
+    fs::write(&key, "a key").expect("a file");
+    fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("a private file");
+    let (in_key, far_in_key) = (
+        format!("--mem-file={key}"),
+        format!("--mem-arena=far=1MiB,file={key}"),
+    );
     let mem_arena = format!("--mem-arena=far=1MiB,file={arena}");
     for (words, expected) in [
         (
@@ -98,6 +105,14 @@ fn what_a_start_would_refuse_or_lack_is_named() {
         (
             &["--mem-bytes=1MiB", "--rdma-device=none", &mem_file],
             "refused: --mem-file",
+        ),
+        (
+            &["--mem-bytes=1MiB", &in_key],
+            "key.pem: it has data that is not leased memory",
+        ),
+        (
+            &[&far_in_key],
+            "key.pem: it has data that is not leased memory",
         ),
         (&[&nowhere], "make the directory, or mount its disk"),
         (&[&pool], "no marker of a pool that this version knows"),
