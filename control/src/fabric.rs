@@ -13,7 +13,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use fabricbios_wire::{NodeId, Reply};
+use fabricbios_wire::{NodeId, Reply, Role};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
@@ -209,11 +209,10 @@ fn is_published(state_dir: &Path, ca: &Ca) -> Result<bool, IdentityError> {
         return Ok(true);
     }
     let what = "is not the certificate in ca-key.pem".to_owned();
-    Err(damaged(
-        &path,
-        "if ca-key.pem is this node's, delete this copy, which is written again at the next start; else restore ca-key.pem",
-    )(what))
+    Err(damaged(&path, COPY_REMEDY)(what))
 }
+
+const COPY_REMEDY: &str = "if ca-key.pem is this node's, delete this copy, which is written again at the next start; else restore ca-key.pem";
 
 const NODE_REMEDY: &str = "restore it and ca-key.pem from one backup; if this file is this node's, `fabricbiosd renew-ca`, or `renew-ca --new-key` if that was interrupted, \
     makes them fit and keeps the node id. Without this file the node gets a new id: its leases end, and its pools are \
@@ -263,7 +262,7 @@ fn node_keys(text: &str, ca: &Ca) -> Result<NodeKeys, String> {
     Ok(keys)
 }
 
-const ADMIN_REMEDY: &str = "delete it: a new one is made at the next start";
+const ADMIN_REMEDY: &str = "move it away: a new one is made at the next start";
 
 fn open_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError> {
     match read_admin(path, ca)? {
@@ -299,8 +298,15 @@ fn make_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError
 fn admin_end(text: &str, ca: &Ca) -> Result<SystemTime, String> {
     let (certificate, mut key) = tls::identity(text.as_bytes(), ca.certificate())?;
     key.zeroize();
-    let peer = Peer::from_certificate(&certificate).map_err(|error| error.to_string())?;
-    Ok(peer.not_after)
+    Ok(operator(&certificate)?.not_after)
+}
+
+fn operator(certificate: &CertificateDer<'_>) -> Result<Peer, String> {
+    let peer = Peer::from_certificate(certificate).map_err(|error| error.to_string())?;
+    match peer.principal.role {
+        Role::Operator => Ok(peer),
+        Role::Tenant => Err("it is no operator's identity".into()),
+    }
 }
 
 /// One PEM text: certificate, key, CA certificate.

@@ -7,8 +7,8 @@ use rustls::pki_types::CertificateDer;
 use zeroize::Zeroize;
 
 use super::{
-    ADMIN, CA, CA_KEY, CA_REMEDY, Fabric, IdentityError, NODE, damaged, make_admin, make_node,
-    making, read, write,
+    ADMIN, ADMIN_REMEDY, CA, CA_KEY, CA_REMEDY, COPY_REMEDY, Fabric, IdentityError, NODE, damaged,
+    make_admin, make_node, making, operator, read, write,
 };
 use crate::{Ca, principal, tls};
 
@@ -18,22 +18,29 @@ impl Fabric {
     /// (`is_new_key`) all are void. The caller holds the lock of the directory. A call that was interrupted is repeated.
     ///
     /// # Errors
-    /// There is no node whose id could be kept, or `ca-key.pem` is not of its CA, or a file cannot be written.
+    /// There is no node whose id could be kept, a file is of another fabric or in the place of another, and nothing is
+    /// changed; or a file cannot be written.
     pub fn renew(
         state_dir: &Path,
         is_new_key: bool,
         now: SystemTime,
     ) -> Result<Self, IdentityError> {
-        let (ca_path, node_path) = (state_dir.join(CA_KEY), state_dir.join(NODE));
-        let bad_node = damaged(
-            &node_path,
-            "restore it from a backup: its key is the node's id",
-        );
-        let text = read(&node_path)?.ok_or_else(|| bad_node("missing".into()))?;
-        let (_, signer, mut der) = tls::parts(text.as_bytes()).map_err(&bad_node)?;
-        let key = KeyPair::try_from(&der).map_err(|error| bad_node(error.to_string()));
-        der.zeroize();
-        let key = key?;
+        let (ca_path, ca_copy) = (state_dir.join(CA_KEY), state_dir.join(CA));
+        let (node_path, admin_identity) = (state_dir.join(NODE), state_dir.join(ADMIN));
+        let paths = [&ca_path, &ca_copy, &node_path, &admin_identity];
+        if let Some(path) = paths.into_iter().find(|it| it.is_dir()) {
+            return Err(damaged(path, "move it away")(
+                "a directory is in the place of the file".into(),
+            ));
+        }
+        let (key, signer) = node_key(&node_path)?;
+        let own = OwnKeys::read(&ca_copy, is_new_key.then_some(&*ca_path))?;
+        if !own.has(&signer).map_err(bad_node(&node_path))? {
+            return Err(damaged(&node_path, FOREIGN_REMEDY)(
+                "the CA that has signed it is not that of ca.pem".into(),
+            ));
+        }
+        check_admin(&admin_identity, &own)?;
         let text = match is_new_key {
             true => Ca::generate(now),
             false => Ca::with_key(ca_key(&ca_path, &signer)?, now),
@@ -41,10 +48,10 @@ impl Fabric {
         let text = text.map_err(making(&ca_path))?;
         let ca = Ca::from_pem(&text).map_err(making(&ca_path))?;
         write(&ca_path, &text)?;
-        write(&state_dir.join(CA), ca.certificate_pem())?;
         let node = make_node(&node_path, key, &ca, now)?;
-        let admin_identity = state_dir.join(ADMIN);
         make_admin(&admin_identity, &ca, now)?;
+        // Last: until then it tells which files are of this node.
+        write(&ca_copy, ca.certificate_pem())?;
         Ok(Self {
             ca: Arc::new(ca),
             node,
@@ -52,6 +59,78 @@ impl Fabric {
             new: false,
         })
     }
+}
+
+const FOREIGN_REMEDY: &str = "restore it from a backup of this node: its key is the node's id; if it is this node's, move \
+    ca.pem away and repeat the command";
+
+fn bad_node(path: &Path) -> impl Fn(String) -> IdentityError {
+    damaged(path, "restore it from a backup: its key is the node's id")
+}
+
+/// The key of the node, and the certificate of the CA that has signed its identity.
+fn node_key(path: &Path) -> Result<(KeyPair, CertificateDer<'static>), IdentityError> {
+    let bad = bad_node(path);
+    let text = read(path)?.ok_or_else(|| bad("missing".into()))?;
+    let (certificate, signer, mut der) = tls::parts(text.as_bytes()).map_err(&bad)?;
+    let key = KeyPair::try_from(&der).map_err(|error| bad(error.to_string()));
+    der.zeroize();
+    let mut key = key?;
+    let of_node = principal::is_node(&certificate).and_then(|is_node| match is_node {
+        true => principal::public_key_info(&certificate),
+        false => Err("it is no identity of a node".into()),
+    });
+    let why = match of_node {
+        Ok(info) if info == key.subject_public_key_info() => return Ok((key, signer)),
+        Ok(_) => "its key and its certificate do not belong together".into(),
+        Err(why) => why,
+    };
+    key.zeroize();
+    Err(bad(why))
+}
+
+/// The public keys of the CAs that may have signed the files of this node. `None`: nothing tells.
+struct OwnKeys(Option<Vec<Vec<u8>>>);
+
+impl OwnKeys {
+    /// `interrupted`: `ca-key.pem`, if an interrupted renewal may have given it a new key that the copy does not have yet.
+    fn read(copy: &Path, interrupted: Option<&Path>) -> Result<Self, IdentityError> {
+        let Some(text) = read(copy)? else {
+            return Ok(Self(None));
+        };
+        let certificate = tls::first_certificate(text.as_bytes());
+        let of_copy = certificate.and_then(|it| principal::public_key_info(&it));
+        let mut keys = vec![of_copy.map_err(damaged(copy, COPY_REMEDY))?];
+        // It may be lost or damaged. An interrupted renewal is not told from a foreign copy beside the node's own other
+        // files: the copy holds no secret and is made anew.
+        let pem = interrupted.and_then(|path| read(path).ok().flatten());
+        if let Some(mut key) = pem.and_then(|pem| KeyPair::from_pem(&pem).ok()) {
+            keys.push(key.subject_public_key_info());
+            key.zeroize();
+        }
+        Ok(Self(Some(keys)))
+    }
+
+    fn has(&self, signer: &CertificateDer<'_>) -> Result<bool, String> {
+        let info = principal::public_key_info(signer)?;
+        Ok(self.0.as_ref().is_none_or(|keys| keys.contains(&info)))
+    }
+}
+
+/// Refuses to overwrite what is not the identity of an operator of this fabric.
+fn check_admin(path: &Path, own: &OwnKeys) -> Result<(), IdentityError> {
+    let Some(text) = read(path)? else {
+        return Ok(());
+    };
+    let checked = tls::parts(text.as_bytes()).and_then(|(certificate, signer, mut key)| {
+        key.zeroize();
+        operator(&certificate)?;
+        match own.has(&signer)? {
+            true => Ok(()),
+            false => Err("it belongs to another fabric".into()),
+        }
+    });
+    checked.map_err(damaged(path, ADMIN_REMEDY))
 }
 
 /// The key of the CA that has signed the node's identity. Its certificate may be damaged.
@@ -81,7 +160,7 @@ mod tests {
         server::WebPkiClientVerifier,
     };
 
-    use super::*;
+    use super::{super::identity_pem, *};
 
     const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
@@ -99,8 +178,12 @@ mod tests {
 
     /// A tenant's certificate for twenty years at most.
     fn tenant(fabric: &Fabric) -> CertificateDer<'static> {
-        let key = KeyPair::generate().unwrap();
-        let csr = CertificateParams::default().serialize_request(&key);
+        let pem = tenant_pem(fabric, &KeyPair::generate().unwrap());
+        tls::first_certificate(pem.as_bytes()).unwrap()
+    }
+
+    fn tenant_pem(fabric: &Fabric, key: &KeyPair) -> String {
+        let csr = CertificateParams::default().serialize_request(key);
         let request = IssueRequest {
             tenant: "blue".into(),
             role: Role::Tenant,
@@ -113,7 +196,7 @@ mod tests {
         else {
             panic!("no certificate")
         };
-        tls::first_certificate(certificate_pem.as_bytes()).unwrap()
+        certificate_pem
     }
 
     /// Whether the node of this fabric admits the client, and a client with this CA the node.
@@ -196,43 +279,82 @@ mod tests {
         for is_new_key in [false, true] {
             let (directory, before) = made();
             let at = |name: &str| directory.path().join(name);
-            let old = [CA, NODE, ADMIN].map(|name| fs::read(at(name)).unwrap());
+            let old = [CA, ADMIN, NODE].map(|name| fs::read(at(name)).unwrap());
             let now = SystemTime::now() + Duration::from_secs(60);
             Fabric::renew(directory.path(), is_new_key, now).unwrap();
-            // As after a power cut behind the first file.
-            for (name, bytes) in [CA, NODE, ADMIN].iter().zip(old) {
+            // As after a power cut behind each file: the last of those that were written is old again.
+            for (name, bytes) in [CA, ADMIN, NODE].iter().zip(old) {
                 fs::write(at(name), bytes).unwrap();
+                let is_cut = |name| fs::read(at(name)).unwrap();
+                let cut = [CA_KEY, CA, NODE, ADMIN].map(is_cut);
+                Fabric::open_or_create(directory.path(), now).unwrap_err();
+                let after = Fabric::renew(directory.path(), is_new_key, now).unwrap();
+                assert_eq!(after.node_id(), before.node_id());
+                Fabric::open_or_create(directory.path(), now).unwrap();
+                for (name, bytes) in [CA_KEY, CA, NODE, ADMIN].iter().zip(cut) {
+                    fs::write(at(name), bytes).unwrap();
+                }
             }
-            Fabric::open_or_create(directory.path(), now).unwrap_err();
-            let after = Fabric::renew(directory.path(), is_new_key, now).unwrap();
-            assert_eq!(after.node_id(), before.node_id());
-            Fabric::open_or_create(directory.path(), now).unwrap();
         }
     }
 
     #[test]
     fn files_that_do_not_fit_renew_nothing() {
-        let (_other, foreign) = made();
-        let foreign_dir = foreign.admin_identity().parent().unwrap();
-        for (damage, is_new_key, word) in [
-            (Some(CA_KEY), false, "not the key of the CA"),
-            (Some(NODE), false, "not the key of the CA"),
-            (None, true, "missing"),
+        let (other, foreign) = made();
+        let key = KeyPair::generate().unwrap();
+        let tenant = tenant_pem(&foreign, &key);
+        let tenant = identity_pem(&tenant, key, &foreign.ca());
+        fs::write(other.path().join("tenant"), tenant).unwrap();
+        let all = [CA_KEY, CA, NODE, ADMIN];
+        for (from, name, with, word) in [
+            (CA_KEY, CA_KEY, &[false][..], "not the key of the CA"),
+            (NODE, NODE, &[false, true], "not that of ca.pem"),
+            (CA, CA, &[false], "not that of ca.pem"),
+            (ADMIN, ADMIN, &[false, true], "another fabric"),
+            (ADMIN, NODE, &[false, true], "no identity of a node"),
+            (NODE, ADMIN, &[false, true], "names no tenant"),
+            ("tenant", ADMIN, &[false, true], "no operator"),
+            ("none", NODE, &[false, true], "missing"),
+            ("directory", CA, &[false, true], "a directory"),
+            ("directory", ADMIN, &[false, true], "a directory"),
         ] {
             let (directory, _fabric) = made();
-            let at = |name: &str| directory.path().join(name);
-            match damage {
-                Some(name) => fs::copy(foreign_dir.join(name), at(name))
-                    .map(drop)
-                    .unwrap(),
-                None => fs::remove_file(at(NODE)).unwrap(),
+            let at = directory.path().join(name);
+            fs::remove_file(&at).unwrap();
+            match from {
+                "none" => {}
+                "directory" => fs::create_dir(&at).unwrap(),
+                from => drop(fs::copy(other.path().join(from), &at).unwrap()),
             }
-            let files = || [CA_KEY, CA, NODE, ADMIN].map(|name| fs::read(at(name)).ok());
+            let files = || all.map(|name| fs::read(directory.path().join(name)).ok());
             let before = files();
+            for is_new_key in with {
+                let refused = Fabric::renew(directory.path(), *is_new_key, SystemTime::now());
+                let why = refused.unwrap_err().to_string();
+                assert!(why.contains(word) && why.contains(name), "{from}: {why}");
+                assert!(why.contains("restore") || why.contains("move"), "{why}");
+                assert_eq!(files(), before, "{from} as {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_files_in_each_others_place_are_refused_and_lose_no_key() {
+        for is_new_key in [false, true] {
+            let (directory, before) = made();
+            let at = |name: &str| directory.path().join(name);
+            let swap = || {
+                fs::rename(at(NODE), at("aside")).unwrap();
+                fs::rename(at(ADMIN), at(NODE)).unwrap();
+                fs::rename(at("aside"), at(ADMIN)).unwrap();
+            };
+            swap();
             let refused = Fabric::renew(directory.path(), is_new_key, SystemTime::now());
             let why = refused.unwrap_err().to_string();
-            assert!(why.contains(word) && why.contains("restore"), "{why}");
-            assert_eq!(files(), before);
+            assert!(why.contains(NODE), "{why}");
+            swap();
+            let after = Fabric::renew(directory.path(), is_new_key, SystemTime::now()).unwrap();
+            assert_eq!(after.node_id(), before.node_id());
         }
     }
 }
