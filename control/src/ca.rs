@@ -67,7 +67,7 @@ impl Ca {
 
     /// The authority of a PEM text.
     pub(crate) fn from_pem(pem: &str) -> Result<Self, String> {
-        let key = KeyPair::from_pem(pem).map_err(|e| format!("its private key: {e}"))?;
+        let key = crate::tls::key_pair(pem)?;
         let certificate = crate::tls::first_certificate(pem.as_bytes())?;
         let not_after = crate::principal::not_after(&certificate)?;
         let issuer = Issuer::from_ca_cert_der(&certificate, SecretKey(key))

@@ -1,8 +1,8 @@
 //! The files of the fabric: made at the first start, read at each later one.
 //!
-//! `ca-key.pem` (key and certificate of the CA) is written first; `ca.pem`, `node.identity` and `admin.identity` depend
-//! on it and are made if they are missing. So the next start finishes an interrupted first start. A damaged file is
-//! reported and never replaced.
+//! `ca-key.pem` (key and certificate of the CA) is written first, then `node.identity`, and then `ca.pem` and
+//! `admin.identity`, which are made if they are missing. So the next start finishes an interrupted first start, and a lost
+//! `node.identity` is told from one that was never there. A damaged file is reported and never replaced.
 
 mod renew;
 
@@ -62,14 +62,14 @@ impl Drop for NodeKeys {
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The file system refused.
-    #[error("{action} {path}: {source}; check that the directory exists and who may use it")]
+    #[error("{action} {path}: {error}; check that the directory exists and who may use it")]
     Io {
         /// The step that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
+        /// The error of the system, which the text has.
+        error: io::Error,
     },
     /// The file exists and cannot be used.
     #[error("{path}: {what}; {remedy}")]
@@ -100,8 +100,11 @@ impl Fabric {
     pub fn open_or_create(state_dir: &Path, now: SystemTime) -> Result<Self, IdentityError> {
         durable::make_private_dir(state_dir).map_err(io_error("create", state_dir))?;
         let (ca, new) = open_ca(state_dir, now)?;
-        publish_ca(state_dir, &ca)?;
-        let node = open_node(&state_dir.join(NODE), &ca, now)?;
+        let is_published = is_published(state_dir, &ca)?;
+        let node = open_node(state_dir, &ca, now)?;
+        if !is_published {
+            write(&state_dir.join(CA), ca.certificate_pem())?;
+        }
         let admin_identity = state_dir.join(ADMIN);
         open_admin(&admin_identity, &ca, now)?;
         Ok(Self {
@@ -121,9 +124,20 @@ impl Fabric {
             return Ok(None);
         };
         is_published(state_dir, &ca)?;
-        let node = read_node(&state_dir.join(NODE), &ca)?;
+        let node = read_node(state_dir, &ca)?;
         read_admin(&state_dir.join(ADMIN), &ca)?;
         Ok(node.map(|it| it.id))
+    }
+
+    /// Refuses to make a new node beside records of an earlier one, whose leases would be forgotten.
+    ///
+    /// # Errors
+    /// There is no `node.identity`.
+    pub fn refuse_lost_node(state_dir: &Path) -> Result<(), IdentityError> {
+        match state_dir.join(NODE).exists() {
+            true => Ok(()),
+            false => Err(lost_node(state_dir)),
+        }
     }
 
     /// The authority, which answers IDENTITY_ISSUE.
@@ -190,14 +204,7 @@ const CA_REMEDY: &str = "restore it from a backup; or, if it is lost, let `fabri
 const EXPIRED_REMEDY: &str =
     "run `fabricbiosd renew-ca`: node id, leases, pools and the key of the CA stay";
 
-/// Writes or checks `ca.pem`, a copy of the certificate for people.
-fn publish_ca(state_dir: &Path, ca: &Ca) -> Result<(), IdentityError> {
-    match is_published(state_dir, ca)? {
-        true => Ok(()),
-        false => write(&state_dir.join(CA), ca.certificate_pem()),
-    }
-}
-
+/// Checks `ca.pem`, a copy of the certificate for people.
 /// `false`: there is no copy yet.
 fn is_published(state_dir: &Path, ca: &Ca) -> Result<bool, IdentityError> {
     let path = state_dir.join(CA);
@@ -215,21 +222,38 @@ fn is_published(state_dir: &Path, ca: &Ca) -> Result<bool, IdentityError> {
 const COPY_REMEDY: &str = "if ca-key.pem is this node's, delete this copy, which is written again at the next start; else restore ca-key.pem";
 
 const NODE_REMEDY: &str = "restore it and ca-key.pem from one backup; if this file is this node's, `fabricbiosd renew-ca`, or `renew-ca --new-key` if that was interrupted, \
-    makes them fit and keeps the node id. Without this file the node gets a new id: its leases end, and its pools are \
-    withheld until --force";
+    makes them fit and keeps the node id";
 
-fn open_node(path: &Path, ca: &Ca, now: SystemTime) -> Result<NodeKeys, IdentityError> {
-    if let Some(keys) = read_node(path, ca)? {
+const LOST_NODE_REMEDY: &str = "restore it from a backup: its key is the node's id; or, to begin as a new node, whose leases are over and whose \
+    pools are withheld until --force, move ca.pem, admin.identity and journal.redb away";
+
+fn open_node(state_dir: &Path, ca: &Ca, now: SystemTime) -> Result<NodeKeys, IdentityError> {
+    if let Some(keys) = read_node(state_dir, ca)? {
         return Ok(keys);
     }
-    let key = KeyPair::generate().map_err(making(path))?;
-    make_node(path, key, ca, now)
+    let path = state_dir.join(NODE);
+    let key = KeyPair::generate().map_err(making(&path))?;
+    make_node(&path, key, ca, now)
 }
 
-fn read_node(path: &Path, ca: &Ca) -> Result<Option<NodeKeys>, IdentityError> {
-    let text = read(path)?;
-    let keys = text.map(|text| node_keys(&text, ca)).transpose();
-    keys.map_err(damaged(path, NODE_REMEDY))
+/// `None`: there was no node yet, or its first start was interrupted.
+fn read_node(state_dir: &Path, ca: &Ca) -> Result<Option<NodeKeys>, IdentityError> {
+    let path = state_dir.join(NODE);
+    let Some(text) = read(&path)? else {
+        let has_had_node = [CA, ADMIN].iter().any(|it| state_dir.join(it).exists());
+        return match has_had_node {
+            true => Err(lost_node(state_dir)),
+            false => Ok(None),
+        };
+    };
+    node_keys(&text, ca)
+        .map(Some)
+        .map_err(damaged(&path, NODE_REMEDY))
+}
+
+fn lost_node(state_dir: &Path) -> IdentityError {
+    let what = "missing, although a node was here before".to_owned();
+    damaged(&state_dir.join(NODE), LOST_NODE_REMEDY)(what)
 }
 
 /// Writes the identity of the node with this key, which makes its id.
@@ -334,10 +358,10 @@ fn write(path: &Path, text: &str) -> Result<(), IdentityError> {
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> IdentityError {
-    move |source| IdentityError::Io {
+    move |error| IdentityError::Io {
         action,
         path: path.to_owned(),
-        source,
+        error,
     }
 }
 

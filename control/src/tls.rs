@@ -6,12 +6,17 @@ use fabricbios_wire::ALPN;
 use quinn::{
     ConnectionId, ConnectionIdGenerator, EndpointConfig, crypto::rustls::QuicServerConfig,
 };
+use rcgen::KeyPair;
 use ring::hmac;
 use rustls::{
     RootCertStore, ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject},
+    },
     server::{NoServerSessionStorage, WebPkiClientVerifier},
 };
+use zeroize::Zeroize;
 
 use crate::{Ca, NodeKeys};
 
@@ -24,7 +29,35 @@ type Parts = (
 
 /// The certificate that comes first in a PEM text.
 pub(crate) fn first_certificate(pem: &[u8]) -> Result<CertificateDer<'static>, String> {
-    CertificateDer::from_pem_slice(pem).map_err(|e| format!("its certificate: {e}"))
+    CertificateDer::from_pem_slice(pem).map_err(|e| format!("its certificate: {}", plain(&e)))
+}
+
+/// The private key of a PEM text.
+pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|e| format!("its private key: {}", plain(&e)))
+}
+
+/// The same for signing.
+pub(crate) fn key_pair(pem: &str) -> Result<KeyPair, String> {
+    let mut der = private_key(pem.as_bytes())?;
+    let key = KeyPair::try_from(&der).map_err(|e| format!("its private key: {e}"));
+    der.zeroize();
+    key
+}
+
+/// The words of the library show lines as lists of numbers.
+fn plain(error: &pem::Error) -> String {
+    match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            let marker = String::from_utf8_lossy(end_marker);
+            format!("the file is cut short: no line \"-----END {marker}-----\" follows")
+        }
+        pem::Error::IllegalSectionStart { .. } => {
+            "a line that begins with -----BEGIN is damaged".into()
+        }
+        pem::Error::NoItemsFound => "there is none in the file".into(),
+        other => other.to_string(),
+    }
 }
 
 /// The first certificate of a PEM text, as text.
@@ -55,8 +88,8 @@ pub(crate) fn identity(
 pub(crate) fn parts(pem: &[u8]) -> Result<Parts, String> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
-        .map_err(|e| format!("its certificates: {e}"))?;
-    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|e| format!("its private key: {e}"))?;
+        .map_err(|e| format!("its certificates: {}", plain(&e)))?;
+    let key = private_key(pem)?;
     match <[_; 2]>::try_from(certificates) {
         Ok([certificate, signer]) => Ok((certificate, signer, key)),
         Err(found) => Err(format!("it holds {} certificates; expected 2", found.len())),

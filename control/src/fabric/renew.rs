@@ -104,7 +104,7 @@ impl OwnKeys {
         // It may be lost or damaged. An interrupted renewal is not told from a foreign copy beside the node's own other
         // files: the copy holds no secret and is made anew.
         let pem = interrupted.and_then(|path| read(path).ok().flatten());
-        if let Some(mut key) = pem.and_then(|pem| KeyPair::from_pem(&pem).ok()) {
+        if let Some(mut key) = pem.and_then(|pem| tls::key_pair(&pem).ok()) {
             keys.push(key.subject_public_key_info());
             key.zeroize();
         }
@@ -137,8 +137,7 @@ fn check_admin(path: &Path, own: &OwnKeys) -> Result<(), IdentityError> {
 fn ca_key(path: &Path, signer: &CertificateDer<'_>) -> Result<KeyPair, IdentityError> {
     let bad = damaged(path, CA_REMEDY);
     let text = read(path)?.ok_or_else(|| bad("missing".into()))?;
-    let mut key =
-        KeyPair::from_pem(&text).map_err(|error| bad(format!("its private key: {error}")))?;
+    let mut key = tls::key_pair(&text).map_err(&bad)?;
     let info = principal::public_key_info(signer).map_err(&bad)?;
     if info == key.subject_public_key_info() {
         return Ok(key);

@@ -90,6 +90,54 @@ fn a_lost_ca_key_is_not_replaced_behind_the_holders_of_its_identities() {
 }
 
 #[test]
+fn a_lost_node_identity_is_not_replaced_until_the_operator_begins_anew() {
+    for left in [&[CA, ADMIN][..], &[CA], &[ADMIN]] {
+        let (dir, fabric) = made();
+        let at = |name: &str| dir.path().join(name);
+        for name in [NODE, CA, ADMIN].iter().filter(|it| !left.contains(it)) {
+            fs::remove_file(at(name)).unwrap();
+        }
+        let start = Fabric::open_or_create(dir.path(), now()).map(drop);
+        for refused in [start, Fabric::check(dir.path(), now()).map(drop)] {
+            let why = refused.unwrap_err().to_string();
+            for word in [
+                at(NODE).to_str().unwrap(),
+                "restore it",
+                "ca.pem, admin.identity",
+            ] {
+                assert!(why.contains(word), "{why}");
+            }
+        }
+        assert!(!at(NODE).exists());
+        left.iter().for_each(|it| fs::remove_file(at(it)).unwrap());
+        let anew = Fabric::open_or_create(dir.path(), now()).unwrap();
+        assert_ne!(anew.node_id(), fabric.node_id());
+    }
+}
+
+#[test]
+fn the_error_of_the_system_is_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join(CA_KEY)).unwrap();
+    let error = Fabric::check(dir.path(), now()).unwrap_err();
+    assert!(error.to_string().contains("Is a directory"), "{error}");
+    assert!(std::error::Error::source(&error).is_none());
+}
+
+#[test]
+fn a_file_that_is_cut_short_is_called_so() {
+    for name in [CA_KEY, NODE, ADMIN] {
+        let (dir, _fabric) = made();
+        let path = dir.path().join(name);
+        let whole = fs::read_to_string(&path).unwrap();
+        fs::write(&path, whole.split("-----END").next().unwrap()).unwrap();
+        let why = Fabric::check(dir.path(), now()).unwrap_err().to_string();
+        assert!(why.contains("cut short"), "{name}: {why}");
+        assert!(!why.contains('[') && !why.contains("marker"), "{why}");
+    }
+}
+
+#[test]
 fn a_damaged_file_is_named_with_a_remedy_and_left_alone() {
     for name in ALL {
         let (dir, _fabric) = made();
