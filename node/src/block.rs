@@ -27,13 +27,13 @@ use crate::{
     clock,
     config::Settings,
     inventory::OfferedPool,
-    journal::{self, Journal},
     nvme_host::{NvmeHost, refuse_taken},
     providers::{Offered, OfferedResource, Opened, Opening, close},
 };
 
 pub(crate) use foreign_exports::ListExports;
-use pools::OpenPool;
+use pool_record::PoolRecord;
+use pools::{OpenPool, is_same, refuse_forgotten};
 use store::PoolStore;
 #[cfg(test)]
 pub(crate) use store::store_in;
@@ -181,6 +181,9 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
             found.refused_if(pools::serves_nvmet(path));
         }
     }
+    if let Ok(known) = &*known {
+        check_forgotten(checking, known, found);
+    }
     if !settings.block_pool.is_empty()
         && settings.nvmet.is_empty()
         && settings.fbbu_listen().is_none()
@@ -201,11 +204,34 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
 
 /// The pools of earlier runs.
 fn known(checking: &Checking<'_>) -> anyhow::Result<Known> {
-    if checking.has_daemon {
-        bail!("a daemon writes to it");
+    match &checking.past {
+        Ok(past) => Known::of(past),
+        Err(why) => bail!("{why}"),
     }
-    let journal = checking.settings.state_dir().join(journal::FILE);
-    Known::of(&Journal::look(&journal)?.unwrap_or_default())
+}
+
+/// Says which pools of the last run with live leases are not given.
+fn check_forgotten(checking: &Checking<'_>, known: &Known, found: &mut Findings) {
+    let Checking {
+        settings, node_id, ..
+    } = checking;
+    let Ok(past) = &checking.past else { return };
+    let given = &settings.block_pool;
+    let is_given = |record: &PoolRecord| given.iter().any(|it| is_same(it, &record.path));
+    let left_out = known.records.values();
+    for record in left_out.filter(|it| it.was_offered && !is_given(it)) {
+        let Err(why) = refuse_forgotten(settings, node_id, past, record) else {
+            continue;
+        };
+        // A pool is known by what is in it, which is not read here.
+        match given.iter().find(|it| known.at(it).is_none()) {
+            None => found.refused(format_args!("{why:#}")),
+            Some(other) => found.warns(format_args!(
+                "{why:#}; a start is refused unless {} is that pool at another path",
+                other.display()
+            )),
+        }
+    }
 }
 
 const NO_TRANSPORT: &str =

@@ -4,6 +4,7 @@
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
+    path::Path,
     time::SystemTime,
 };
 
@@ -11,7 +12,14 @@ use fabricbios_control::Fabric;
 use fabricbios_wire::NodeId;
 use nix::ifaddrs::getifaddrs;
 
-use crate::{config::Settings, local_socket, providers::KINDS, state_dir};
+use crate::{
+    config::Settings,
+    journal::{self, Journal, JournalError, Recovered},
+    local_socket,
+    past::refuse_lost_node,
+    providers::KINDS,
+    state_dir,
+};
 
 /// The arguments of a kind's check.
 #[derive(Debug)]
@@ -22,6 +30,8 @@ pub struct Checking<'a> {
     pub node_id: NodeId,
     /// A daemon runs on the state directory, so what it has is free only when it has ended.
     pub has_daemon: bool,
+    /// The journal of earlier runs. `Err`: why it cannot be read now.
+    pub past: Result<Recovered, String>,
 }
 
 /// What a check has found.
@@ -108,10 +118,12 @@ pub fn check(settings: &Settings) -> Findings {
         ));
     }
     let node = Fabric::check(state_dir, SystemTime::now()).map_err(Into::into);
+    let past = past(state_dir, has_daemon, &mut found);
     let checking = Checking {
         settings,
         node_id: found.refused_if(node).flatten().unwrap_or(NodeId([0; 32])),
         has_daemon,
+        past,
     };
     addresses(settings, &mut found);
     for kind in KINDS {
@@ -119,6 +131,22 @@ pub fn check(settings: &Settings) -> Findings {
     }
     found.refused_if(local_socket::check(settings));
     found
+}
+
+/// The journal, if its process has closed it. A start refuses one that it cannot repair, and a new node beside records.
+fn past(state_dir: &Path, has_daemon: bool, found: &mut Findings) -> Result<Recovered, String> {
+    if has_daemon {
+        return Err("a daemon writes to it".into());
+    }
+    let past = Journal::look(&state_dir.join(journal::FILE)).map(Option::unwrap_or_default);
+    let past = past.map_err(|error| {
+        if !matches!(error, JournalError::NeedsRepair { .. }) {
+            found.refused(&error);
+        }
+        error.to_string()
+    })?;
+    found.refused_if(refuse_lost_node(state_dir, &past));
+    Ok(past)
 }
 
 /// An address that no interface has cannot be opened.

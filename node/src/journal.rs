@@ -175,7 +175,7 @@ impl Journal {
     /// The contents of a journal whose daemon has stopped in order. Changes nothing. `None`: there is no journal.
     ///
     /// # Errors
-    /// It cannot be read without a repair, or is of another version.
+    /// [`JournalError::NeedsRepair`]: a start may work. It is damaged or of another version, or cannot be read.
     pub(crate) fn look(path: &Path) -> Result<Option<Recovered>, JournalError> {
         match path.exists() {
             true => store::look(path).map(Some),

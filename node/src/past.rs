@@ -1,6 +1,9 @@
 //! The journal of earlier runs. It is opened first, because the start of everything else depends on it.
 
+use std::path::Path;
+
 use anyhow::Context;
+use fabricbios_control::Fabric;
 use fabricbios_helper::Program;
 
 use crate::{
@@ -25,7 +28,7 @@ impl Past {
     /// `program` is `fabricbiosd`.
     ///
     /// # Errors
-    /// The journal does not open, see [`Journal::open`].
+    /// The journal does not open, see [`Journal::open`], or it is of a node whose identity is gone.
     pub fn open(program: &Program, settings: &Settings) -> anyhow::Result<Self> {
         let (mailbox, driver) = Mailbox::new().context("create the driver's mailbox")?;
         let path = settings.state_dir().join(journal::FILE);
@@ -34,6 +37,7 @@ impl Past {
             told.notify(Input::Durable(outcome));
         });
         let (journal, recovered) = Journal::open(program, &path, &clock::boot_id(), on_commit)?;
+        refuse_lost_node(settings.state_dir(), &recovered)?;
         Ok(Self {
             mailbox,
             driver,
@@ -41,4 +45,12 @@ impl Past {
             recovered,
         })
     }
+}
+
+/// Records are of a node: a new one would forget its leases.
+pub(crate) fn refuse_lost_node(state_dir: &Path, recovered: &Recovered) -> anyhow::Result<()> {
+    if recovered.records.is_empty() {
+        return Ok(());
+    }
+    Ok(Fabric::refuse_lost_node(state_dir)?)
 }

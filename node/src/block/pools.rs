@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, anyhow, bail};
 use fabricbios_lease::LeaseRecord;
 use fabricbios_pool::{Facts, Pool, PoolConfig, check_for_nvmet};
-use fabricbios_wire::{ResourceId, ResourceType};
+use fabricbios_wire::{NodeId, ResourceId, ResourceType};
 
 use super::{
     CONFIGFS,
@@ -19,8 +19,9 @@ use super::{
 };
 use crate::{
     clock,
+    config::Settings,
     detect::resource_id,
-    journal::{Change, Key},
+    journal::{Change, Key, Recovered},
     providers::{Continuity, Opening},
     records,
 };
@@ -55,7 +56,12 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
         }
     }
     for record in left_out {
-        refuse_forgotten(opening, record)?;
+        refuse_forgotten(
+            opening.settings,
+            &opening.node_id,
+            &opening.past.recovered,
+            record,
+        )?;
         tracing::warn!(
             pool = %record.path.display(),
             "the last run offered it and this one does not (--block-pool): its leases are over"
@@ -71,18 +77,23 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
 
 /// A pool of the last run that this one does not offer may have been forgotten. While leases of it live, the operator says
 /// that they are to end.
-fn refuse_forgotten(opening: &Opening<'_>, record: &PoolRecord) -> anyhow::Result<()> {
+pub(super) fn refuse_forgotten(
+    settings: &Settings,
+    node_id: &NodeId,
+    recovered: &Recovered,
+    record: &PoolRecord,
+) -> anyhow::Result<()> {
     let now = clock::now().unix_ms;
-    let resource_id = resource_of(opening, record.identity);
+    let resource_id = resource_of(node_id, record.identity);
     let mut live = 0;
-    for (key, bytes) in &opening.past.recovered.records {
+    for (key, bytes) in &recovered.records {
         let Key::Lease(id) = key else { continue };
         let lease: LeaseRecord = records::decode(bytes).with_context(|| format!("lease {id}"))?;
         let ends = lease.expires_at_unix_ms + u64::from(lease.grace_secs) * 1000;
         let lives = lease.ended.is_none() && !lease.cannot_go_on && ends > now;
         live += usize::from(lives && lease.resource_id == resource_id);
     }
-    let mut meant = opening.settings.without_pool.iter();
+    let mut meant = settings.without_pool.iter();
     if live == 0 || meant.any(|it| is_same(it, &record.path)) {
         return Ok(());
     }
@@ -94,14 +105,14 @@ fn refuse_forgotten(opening: &Opening<'_>, record: &PoolRecord) -> anyhow::Resul
 }
 
 /// The same path, as it is written or without links.
-fn is_same(one: &Path, other: &Path) -> bool {
+pub(super) fn is_same(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().ok();
     one == other || real(one).is_some_and(|it| Some(it) == real(other))
 }
 
-fn resource_of(opening: &Opening<'_>, identity: u128) -> ResourceId {
+fn resource_of(node_id: &NodeId, identity: u128) -> ResourceId {
     let name = format!("{identity:032x}");
-    resource_id(&opening.node_id, ResourceType::Block, &name)
+    resource_id(node_id, ResourceType::Block, &name)
 }
 
 /// Pools on record that are not on offer.
@@ -274,7 +285,7 @@ impl PoolOpener<'_> {
         continuity: Continuity,
     ) -> OpenPool {
         OpenPool {
-            resource_id: resource_of(self.opening, record.identity),
+            resource_id: resource_of(&self.opening.node_id, record.identity),
             facts,
             pool,
             record,

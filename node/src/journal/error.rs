@@ -46,27 +46,35 @@ pub enum JournalError {
         /// The format of this program.
         known: u64,
     },
+    /// Its last run did not stop in order.
+    #[error(
+        "journal {path} is read only after the repair that a start makes: the last run did not stop in order"
+    )]
+    NeedsRepair {
+        /// The journal.
+        path: PathBuf,
+    },
     /// The message of the process that writes the journal, or how it ended.
     #[error("{0}")]
     Process(String),
     /// The system refused.
-    #[error("journal {path}: {step}: {source}")]
+    #[error("journal {path}: {step}: {error}")]
     Io {
         /// The journal.
         path: PathBuf,
         /// The failed step.
         step: String,
-        /// The error of the system.
-        source: io::Error,
+        /// The error of the system, which the text has.
+        error: io::Error,
     },
 }
 
 impl JournalError {
-    pub(super) fn io(path: &Path, step: impl Into<String>, source: io::Error) -> Self {
+    pub(super) fn io(path: &Path, step: impl Into<String>, error: io::Error) -> Self {
         Self::Io {
             path: path.to_owned(),
             step: step.into(),
-            source,
+            error,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The journal's file: opens, checks and reads it, and commits groups.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fabricbios_helper::{FileBytes, Pidfd};
 use nix::errno::Errno;
-use redb::{Builder, Database};
+use redb::{Builder, Database, DatabaseError};
 
 use super::contents;
 use super::meter::{Meter, Metered};
@@ -119,7 +119,15 @@ impl Store {
 
 /// Reads a journal that its process has closed, and changes nothing.
 pub(super) fn look(path: &Path) -> Result<Recovered, JournalError> {
-    let database = guarded(path, "open", || Ok(builder().open_read_only(path)?))?;
+    let found = fs::metadata(path).map_err(|e| JournalError::io(path, "open", e))?;
+    refuse_empty(path, &found)?;
+    let opened = guarded(path, "open", || match builder().open_read_only(path) {
+        Err(DatabaseError::RepairAborted) => Ok(None),
+        opened => Ok(Some(opened?)),
+    });
+    let database = opened?.ok_or_else(|| JournalError::NeedsRepair {
+        path: path.to_owned(),
+    })?;
     check_format(
         path,
         guarded(path, "read the format", || contents::format_of(&database))?,
@@ -194,14 +202,10 @@ fn write_whole(path: &Path, contents: &Recovered, meter: &Arc<Meter>) -> Result<
 fn open_checked(path: &Path, meter: &Arc<Meter>) -> Result<Database, JournalError> {
     let open = OpenOptions::new().read(true).write(true).open(path);
     let file = open.map_err(|e| JournalError::io(path, "open", e))?;
-    let length = file
+    let found = file
         .metadata()
-        .map_err(|e| JournalError::io(path, "open", e))?
-        .len();
-    if length == 0 {
-        // redb would take an empty file for a new one.
-        return Err(JournalError::damaged(path, "the file is empty"));
-    }
+        .map_err(|e| JournalError::io(path, "open", e))?;
+    refuse_empty(path, &found)?;
     let (database, whole) = guarded(path, "open", || {
         let mut database = builder().create_with_backend(Metered::new(file, Arc::clone(meter))?)?;
         let whole = database.check_integrity()?;
@@ -215,6 +219,14 @@ fn open_checked(path: &Path, meter: &Arc<Meter>) -> Result<Database, JournalErro
         guarded(path, "read the format", || contents::format_of(&database))?,
     )?;
     Ok(database)
+}
+
+/// redb would take an empty file for a new one.
+fn refuse_empty(path: &Path, found: &Metadata) -> Result<(), JournalError> {
+    match found.len() {
+        0 => Err(JournalError::damaged(path, "the file is empty")),
+        _ => Ok(()),
+    }
 }
 
 fn check_format(path: &Path, found: u64) -> Result<(), JournalError> {

@@ -249,6 +249,73 @@ async fn a_pool_that_a_start_would_withhold_is_called_so_and_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_forgotten_pool_with_live_leases_is_refused_as_by_a_start() {
+    let place = Place::new();
+    let words = keeping(&place);
+    let daemon = place.start(&words);
+    lease_both(&daemon, &place.admin()).await;
+    daemon.end(Signal::SIGTERM);
+    let memory = place.memory();
+    let alone: Vec<&str> = memory.iter().map(String::as_str).collect();
+    let (status, said) = check(&place, &alone);
+    assert_eq!(status, Some(1), "{said}");
+    let pool = place.text("pool");
+    let why = format!("the last run offered the pool {pool}, and 1 of its leases live");
+    assert!(said.contains(&format!("refused: {why}")), "{said}");
+    let without = format!("--without-pool={pool}");
+    let (status, said) = check(&place, &[&alone[..], &[&without]].concat());
+    assert_eq!(status, Some(0), "{said}");
+    // It may be the pool at another path.
+    fs::rename(place.at("pool"), place.at("moved")).expect("moved");
+    let moved = format!("--block-pool={}", place.text("moved"));
+    let (status, said) = check(&place, &[&alone[..], &[&moved]].concat());
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains(&format!("warning: {why}")), "{said}");
+    fs::rename(place.at("moved"), place.at("pool")).expect("moved");
+    let log = place.start_in_vain(&memory);
+    assert!(log.contains(&why), "{log}");
+}
+
+#[tokio::test]
+async fn a_damaged_journal_or_a_lost_node_identity_stops_a_start_and_the_check_says_so() {
+    let place = Place::new();
+    let owned = keeping(&place);
+    let words: Vec<&str> = owned.iter().map(String::as_str).collect();
+    let daemon = place.start(&owned);
+    let leases = lease_both(&daemon, &place.admin()).await;
+    daemon.end(Signal::SIGTERM);
+    let journal = place.at("state/journal.redb");
+    let whole = fs::read(&journal).expect("a journal");
+    for damage in [&b""[..], b"no journal"] {
+        fs::write(&journal, damage).expect("damaged");
+        let (status, said) = check(&place, &words);
+        assert_eq!(status, Some(1), "{said}");
+        assert!(said.contains("refused: journal"), "{said}");
+        assert!(said.contains("is damaged"), "{said}");
+        place.start_in_vain(&owned);
+    }
+    fs::write(&journal, whole).expect("restored");
+    fs::create_dir(place.at("aside")).expect("a directory");
+    let lost = ["node.identity", "ca.pem", "admin.identity", "ca-key.pem"];
+    for name in lost {
+        let aside = place.at("aside").join(name);
+        fs::rename(place.at("state").join(name), aside).expect("moved");
+    }
+    let (status, said) = check(&place, &words);
+    let log = place.start_in_vain(&owned);
+    for text in [&said, &log] {
+        let why = "node.identity: missing, although a node was here before; restore it";
+        assert!(text.contains(why), "{text}");
+    }
+    assert_eq!(status, Some(1), "{said}");
+    for name in lost {
+        let aside = place.at("aside").join(name);
+        fs::rename(aside, place.at("state").join(name)).expect("moved");
+    }
+    both_go_on(&place.start(&owned), &place.admin(), &leases).await;
+}
+
+#[tokio::test]
 async fn a_check_disturbs_no_daemon_and_says_that_there_is_one() {
     let place = Place::new();
     let words = [place.memory(), place.pool()].concat();
