@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     hash::Hash,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
@@ -46,7 +47,46 @@ pub(super) fn check(settings: &Settings) -> Result<(), String> {
     if has_double(settings.advertise_vendor.iter().map(|it| &it.name)) {
         return twice("advertise-vendor", "resource");
     }
+    addresses(settings)?;
     arenas(settings)
+}
+
+/// Every socket over UDP needs an address of its own.
+fn addresses(settings: &Settings) -> Result<(), String> {
+    let memory = settings
+        .fbmu_listen()
+        .filter(|_| !settings.arenas().is_empty());
+    let blocks = settings
+        .fbbu_listen()
+        .filter(|_| !settings.block_pool.is_empty());
+    let all = [
+        ("listen", Some(settings.listen())),
+        ("fbmu-listen", memory),
+        ("fbbu-listen", blocks),
+    ];
+    let used = all.into_iter().filter_map(|(name, at)| Some((name, at?)));
+    let used: Vec<_> = used.collect();
+    for (index, (name, at)) in used.iter().enumerate() {
+        for (other, its) in used.iter().skip(index + 1) {
+            if clash(*at, *its) {
+                return Err(format!(
+                    "{} {at} and {} {its} are the same address: give one of them another port",
+                    settings.named(name),
+                    settings.named(other),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `[::]` is every address, of IPv4 too.
+fn clash(one: SocketAddr, other: SocketAddr) -> bool {
+    let covers =
+        |wide: IpAddr, ip: IpAddr| wide.is_unspecified() && (wide.is_ipv6() || ip.is_ipv4());
+    let (ip, its) = (one.ip(), other.ip());
+    let same_ip = ip == its || covers(ip, its) || covers(its, ip);
+    same_ip && one.port() == other.port() && one.port() != 0
 }
 
 /// Checks all memory on offer together.

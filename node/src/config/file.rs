@@ -1,12 +1,16 @@
 //! The configuration file: each of its entries is read as the flag of the same name.
 
-use std::{any::TypeId, collections::BTreeMap, fs::File, io::Read, path::Path};
+use std::{
+    any::TypeId, collections::BTreeMap, fs::OpenOptions, io::Read, os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
 
 use clap::{
     Arg, ArgAction, Command, FromArgMatches,
     error::{ContextKind, ContextValue, Error},
 };
 use fabricbios_wire::Size;
+use nix::fcntl::OFlag;
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
@@ -32,7 +36,13 @@ pub(super) fn read(path: &Path) -> Result<Settings, ConfigError> {
 
 fn text_of(path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|error| error.to_string())?;
+    // Opening a FIFO waits for a writer without O_NONBLOCK.
+    let mut open = OpenOptions::new();
+    open.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+    let file = open.open(path).map_err(|error| error.to_string())?;
+    if !file.metadata().is_ok_and(|found| found.is_file()) {
+        return Err("it is no regular file: is this the file that you mean?".into());
+    }
     let read = file.take(BYTES_MAX + 1).read_to_end(&mut bytes);
     let length = read.map_err(|error| error.to_string())?;
     if length as u64 > BYTES_MAX {

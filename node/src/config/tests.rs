@@ -149,7 +149,7 @@ fn a_file_that_is_none_is_refused_with_its_path_and_no_byte_of_a_secret() {
     for (path, word) in [
         (&*binary, "no text file"),
         (&*long, "1048576 bytes"),
-        (directory.path(), "directory"),
+        (directory.path(), "no regular file"),
         (&directory.path().join("none"), "No such file"),
     ] {
         let error = refused(&["--config", path.to_str().unwrap()]);
@@ -516,4 +516,59 @@ fn several_arenas_are_read_alike_from_flags_and_file_and_need_no_mem_bytes() {
     assert_eq!(names(&file), ["near", "far"]);
     let three = from_file(&format!("mem-bytes = 4096\nmem-arena = {both:?}"), &[]).unwrap();
     assert_eq!(names(&three), ["mem0", "near", "far"]);
+}
+
+#[test]
+fn two_sockets_with_the_same_address_are_refused_and_both_are_named() {
+    let with = |args: &[&str]| read(&[&["--mem-bytes=1MiB"], args].concat()).map(drop);
+    for (args, both) in [
+        (
+            &["--listen=127.0.0.1:9", "--fbmu-listen=127.0.0.1:9"][..],
+            "--listen 127.0.0.1:9 and --fbmu-listen 127.0.0.1:9",
+        ),
+        (
+            &["--listen=0.0.0.0:9", "--fbmu-listen=127.0.0.1:9"],
+            "--listen 0.0.0.0:9 and --fbmu-listen",
+        ),
+        (
+            &["--listen=127.0.0.1:9", "--fbmu-listen=[::]:9"],
+            "and --fbmu-listen [::]:9",
+        ),
+        (
+            &["--listen=127.0.0.1:5702"],
+            "and --fbmu-listen 127.0.0.1:5702",
+        ),
+        (
+            &[
+                "--block-pool=/p",
+                "--fbmu-listen=[::1]:9",
+                "--fbbu-listen=[::1]:9",
+            ],
+            "--fbmu-listen [::1]:9 and --fbbu-listen [::1]:9",
+        ),
+    ] {
+        let why = with(args).unwrap_err();
+        assert!(why.contains(both) && why.contains("another port"), "{why}");
+    }
+    for args in [
+        &["--listen=127.0.0.1:0", "--fbmu-listen=127.0.0.1:0"][..],
+        &["--listen=127.0.0.1:9", "--fbmu-listen=127.0.0.2:9"],
+        &["--listen=[::1]:9", "--fbmu-listen=0.0.0.0:9"],
+        &["--listen=127.0.0.1:9", "--fbmu-listen=none"],
+        // Without a pool nothing listens there.
+        &["--listen=127.0.0.1:5703"],
+    ] {
+        assert_eq!(with(args), Ok(()), "{args:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_regular_file_is_refused_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in [&*fifo, directory.path(), Path::new("/dev/null")] {
+        let why = refused(&["--config", path.to_str().unwrap()]);
+        assert!(why.contains("no regular file"), "{why}");
+    }
 }
