@@ -16,7 +16,6 @@ use anyhow::{Context, bail};
 use fabricbios_cgroup::Process;
 use fabricbios_contract::{DataPath, EndByName, LocalAccess, Provider, Store};
 use fabricbios_helper::Supervisor;
-use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Offer, StepError};
 use fabricbios_sriov::{
     macvlan::MacvlanEnd,
@@ -136,17 +135,9 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
     if !is_offered || found.lacks_if(check_names(settings, &records)).is_none() {
         return;
     }
-    for card in &settings.sriov_pf {
-        let device = format!("{}/device", card.interface);
-        let functions = Tree::new("/sys/class/net").read(format!("{device}/sriov_totalvfs"));
-        if functions.is_ok_and(|it| it.trim() != "0") {
-            found.refused_if(cdi::check(settings));
-        } else {
-            found.lacks(format_args!(
-                "--sriov-pf {}: this interface has no virtual functions (SR-IOV)",
-                card.interface
-            ));
-        }
+    if !settings.sriov_pf.is_empty() {
+        sriov::check(&places(&records), &settings.sriov_pf, found);
+        found.refused_if(cdi::check(settings));
     }
     if settings.net_vlan.is_empty() {
         found.warns(NO_VLANS);
@@ -182,10 +173,13 @@ fn check_names(settings: &Settings, records: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Reads `IFNAME` or `IFNAME=NUMBER`.
+/// Reads `IFNAME` or `IFNAME=NUMBER`; 0 is no number of things to offer.
 fn interface_and_number(text: &str) -> Option<(String, Option<u32>)> {
     let (interface, number) = match text.split_once('=') {
-        Some((interface, number)) => (interface, Some(number.parse().ok()?)),
+        Some((interface, number)) => {
+            let number = number.parse().ok().filter(|it: &u32| *it > 0)?;
+            (interface, Some(number))
+        }
         None => (text, None),
     };
     let is_name = !interface.is_empty() && !interface.contains('/');

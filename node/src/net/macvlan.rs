@@ -97,7 +97,7 @@ mod tests {
             let read: MacvlanParent = text.parse().unwrap();
             assert_eq!((&*read.interface, read.mbps), ("eth0", mbps));
         }
-        for text in ["", "=5", "eth0=", "eth0=fast", "eth0=-1", "a/b"] {
+        for text in ["", "=5", "eth0=", "eth0=fast", "eth0=-1", "eth0=0", "a/b"] {
             assert!(text.parse::<MacvlanParent>().is_err(), "{text}");
         }
     }

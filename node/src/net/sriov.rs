@@ -5,13 +5,14 @@ use std::{fmt, path::Path, str::FromStr, sync::Arc};
 use anyhow::{Context, anyhow};
 use fabricbios_sriov::{
     netlink::Netlink,
-    vf::{Card, CardConfig, VfEnd, VfPath, VfStore},
+    vf::{Card, CardConfig, Places, VfEnd, VfPath, VfStore},
 };
 use fabricbios_wire::ResourceType;
 
 use super::{Interface, interface_and_number, places, records};
 use crate::{
     cdi,
+    check::Findings,
     detect::resource_id,
     providers::{Opening, own_program},
 };
@@ -110,6 +111,15 @@ pub(super) fn open(
         .collect())
 }
 
+/// Checks the cards as a start does before it touches any.
+pub(super) fn check(places: &Places, wanted: &[SriovPf], found: &mut Findings) {
+    for SriovPf { interface, count } in wanted {
+        if let Err(error) = Card::check(places, interface, *count) {
+            found.lacks(format_args!("--sriov-pf {interface}: {error}"));
+        }
+    }
+}
+
 /// All that are opened, or the first error; what was opened before is closed then, the last one first.
 fn all_or_none<T, E>(
     opened: impl Iterator<Item = Result<T, E>>,
@@ -159,7 +169,7 @@ fn interface(opening: &Opening<'_>, card: Arc<Card>) -> Interface {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::{cell::RefCell, fs, os::unix::fs::symlink};
 
     use super::*;
 
@@ -176,6 +186,37 @@ mod tests {
     }
 
     #[test]
+    fn more_functions_than_the_card_has_are_found_before_the_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |path: &str| directory.path().join(path);
+        let card = at("bus/pci/devices/0000:03:00.0");
+        fs::create_dir_all(&card).unwrap();
+        fs::write(card.join("sriov_totalvfs"), "4\n").unwrap();
+        symlink("../../drivers/mlx5_core", card.join("driver")).unwrap();
+        fs::create_dir_all(at("class/net/pf0")).unwrap();
+        symlink(&card, at("class/net/pf0/device")).unwrap();
+        let places = Places {
+            sysfs: directory.path().into(),
+            ..super::places(Path::new("/nowhere"))
+        };
+        let checked = |text: &str| {
+            let mut found = Findings::default();
+            check(&places, &[text.parse().unwrap()], &mut found);
+            found
+        };
+        for good in ["pf0", "pf0=4"] {
+            assert!(!checked(good).stop_a_start(), "{}", checked(good));
+        }
+        for (bad, why) in [("pf0=99", "the card has 4"), ("pf1", "no such interface")] {
+            let found = checked(bad);
+            assert!(
+                found.stop_a_start() && found.to_string().contains(why),
+                "{found}"
+            );
+        }
+    }
+
+    #[test]
     fn a_card_is_named_alone_or_with_a_number() {
         let read = |text: &str| text.parse::<SriovPf>();
         let eth0 = |count| {
@@ -186,7 +227,7 @@ mod tests {
         };
         assert_eq!(read("eth0"), eth0(None));
         assert_eq!(read("eth0=4"), eth0(Some(4)));
-        for text in ["", "=4", "eth0=", "eth0=x", "eth0=-1", "a/b"] {
+        for text in ["", "=4", "eth0=", "eth0=x", "eth0=-1", "eth0=0", "a/b"] {
             assert_eq!(read(text), Err(BadSriovPf), "{text}");
         }
     }
