@@ -166,9 +166,13 @@ fn refuse(path: &Path, found: &Metadata, bits: u32, what: &str) -> anyhow::Resul
              with --state-dir, such as /var/lib/fabricbios"
         );
     }
+    let new_keys = match path.file_name().is_some_and(|it| it == "ca-key.pem") && what == "read" {
+        true => "give the CA a new key with `fabricbiosd renew-ca --new-key`",
+        false => "start a new fabric on a new --state-dir",
+    };
     bail!(
-        "others can {what} {at} (mode {mode:04o}): `chmod go-rwx {at}`. Who has done so may be the node or its \
-         operator by now: where you cannot rule it out, start a new fabric on a new --state-dir"
+        "others can {what} {at} (mode {mode:04o}): `chmod go-rwx {at}` mends that. Only if another user may have done so, who \
+         could be the node or its operator by now, {new_keys}"
     )
 }
 
@@ -233,6 +237,10 @@ mod tests {
                 refused.contains(&format!("others can read {}", at(name).display())),
                 "{refused}"
             );
+            let mend = format!("`chmod go-rwx {}` mends that", at(name).display());
+            assert!(refused.contains(&mend), "{refused}");
+            let is_ca = name == "ca-key.pem";
+            assert_eq!(refused.contains("renew-ca --new-key"), is_ca, "{refused}");
             set(&at(name), if is_directory { 0o700 } else { 0o600 });
         }
         set(&at("journal.redb"), 0o666);
