@@ -40,12 +40,20 @@ pub fn make_passable(directory: &Path) -> io::Result<()> {
     }
 }
 
+/// True for the directory that fabricctl and the daemon share. A node opens it to other users if they do not pass it; other
+/// directories are the operator's.
+#[cfg(feature = "server")]
+#[must_use]
+pub fn is_shared(directory: &Path) -> bool {
+    Some(directory) == Path::new(crate::DEFAULT_SOCKET).parent()
+}
+
 /// Refuses a directory that no other user passes: nobody would reach what is in it.
 ///
 /// # Errors
 /// No other user passes it.
 #[cfg(feature = "server")]
-pub(crate) fn check_passable(directory: &Path) -> io::Result<()> {
+pub fn check_passable(directory: &Path) -> io::Result<()> {
     let mode = fs::metadata(directory)?.mode() & 0o7777;
     match mode & 0o011 {
         0 => invalid(format!(

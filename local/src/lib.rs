@@ -25,6 +25,8 @@ mod shared_memory;
 pub use client::{AskError, ENV_SOCKET, Moved, enter, gpu_session, ping, remaining, run};
 #[cfg(any(feature = "client", feature = "server"))]
 pub use directory::{check_absolute, check_directory, make_passable};
+#[cfg(feature = "server")]
+pub use directory::{check_passable, is_shared};
 pub use message::{REQUEST_BYTES_MAX, Reply, Request};
 #[cfg(feature = "server")]
 pub use server::{LocalServer, Tenants};

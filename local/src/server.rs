@@ -27,8 +27,8 @@ use nix::{
 };
 
 use crate::{
-    DEFAULT_SOCKET, Reply, Request,
-    directory::{check_absolute, check_directory, check_passable, make_passable},
+    Reply, Request,
+    directory::{check_absolute, check_directory, check_passable, is_shared, make_passable},
     namespace,
     peer::Peer,
     seqpacket,
@@ -135,12 +135,10 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     )
 }
 
-/// Opens the directory that fabricctl and the daemon share to other users, if another program or version made it for itself
-/// alone. Other directories are the operator's.
+/// Opens the shared directory to other users, if another program or version made it for itself alone.
 fn mend_shared(directory: &Path) -> io::Result<()> {
-    let is_shared = Some(directory) == Path::new(DEFAULT_SOCKET).parent();
     match check_passable(directory) {
-        Err(why) if is_shared => {
+        Err(why) if is_shared(directory) => {
             tracing::warn!(%why, "its mode is set to 0755");
             fs::set_permissions(directory, Permissions::from_mode(0o755))
         }

@@ -4,27 +4,41 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use fabricbios_contract::LocalAccess;
-use fabricbios_local::{LocalServer, Tenants, check_absolute, check_directory};
+use fabricbios_local::{
+    LocalServer, Tenants, check_absolute, check_directory, check_passable, is_shared,
+};
 
-use crate::config::Settings;
+use crate::{check::Findings, config::Settings};
 
 /// Checks the place of the socket, and makes nothing.
-///
-/// # Errors
-/// The socket cannot be opened there.
-pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
+pub(crate) fn check(settings: &Settings, found: &mut Findings) {
     let Some(path) = &settings.local_socket else {
-        return Ok(());
+        return;
     };
+    let named = || format!("--local-socket {}", path.display());
     let directory = path.parent().unwrap_or(path);
-    let checked = match directory.exists() {
-        true => check_directory(
-            directory,
-            "put a socket of their own in the place of the node's",
-        ),
-        false => check_absolute(directory),
-    };
-    checked.with_context(|| format!("--local-socket {}", path.display()))
+    if !directory.exists() {
+        found.refused_if(check_absolute(directory).with_context(named));
+        return;
+    }
+    let checked = check_directory(
+        directory,
+        "put a socket of their own in the place of the node's",
+    );
+    found.refused_if(checked.with_context(named));
+    // Without tenants root alone uses the socket.
+    if settings.tenant_uid.is_empty() {
+        return;
+    }
+    match check_passable(directory) {
+        Err(why) if is_shared(directory) => found.warns(format_args!(
+            "{}: {why}; a start sets its mode to 0755",
+            named()
+        )),
+        checked => {
+            found.refused_if(checked.with_context(named));
+        }
+    }
 }
 
 /// Opens the socket, if the operator wants one, for these kinds.

@@ -83,7 +83,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     };
     let transports = paths.transports();
     if transports.is_empty() {
-        tracing::warn!("memory is not leasable on this node: no transport leads to it");
+        tracing::warn!("{}", arenas::NO_PATH);
         return Ok(Opened::nothing());
     }
     let mut provider = paths.provider();

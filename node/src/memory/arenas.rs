@@ -107,6 +107,18 @@ fn check_node(sys: &Tree, arena: &MemArena) -> anyhow::Result<()> {
     }
 }
 
+/// True if no transport would lead to the memory. `devices`: those for RDMA.
+fn has_no_path(settings: &Settings, devices: &[String]) -> bool {
+    let has_rdma = match settings.rdma_device() {
+        Some(None) => !devices.is_empty(),
+        Some(Some(_)) => true,
+        None => false,
+    };
+    !has_rdma && settings.fbmu_listen().is_none()
+}
+
+pub(super) const NO_PATH: &str = "memory is not leasable on this node: no transport leads to it";
+
 /// See [`crate::providers::Kind::check`].
 pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
     let settings = checking.settings;
@@ -127,6 +139,9 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
     let devices = Tree::new("/sys/class")
         .list("infiniband")
         .unwrap_or_default();
+    if has_no_path(settings, &devices) {
+        found.warns(NO_PATH);
+    }
     match settings.rdma_device() {
         Some(Some(name)) if !devices.contains(&name) => found.lacks(format_args!(
             "--rdma-device {name}: this machine has no such RDMA device; it has {}",
@@ -149,6 +164,7 @@ mod tests {
     use fabricbios_wire::Size;
 
     use super::*;
+    use crate::udp_listen::UdpListen;
 
     #[test]
     fn a_numa_node_without_memory_is_refused_with_those_that_have_some() {
@@ -176,6 +192,22 @@ mod tests {
             error.contains("--mem-arena a") && error.contains("has_memory"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn memory_without_a_path_to_it_is_found_before_the_start() {
+        let devices = ["mlx5_0".to_owned()];
+        let with = |fbmu: UdpListen, rdma: Option<&str>| Settings {
+            fbmu_listen: Some(fbmu),
+            rdma_device: rdma.map(str::to_owned),
+            ..Settings::default()
+        };
+        let off = |rdma| with(UdpListen::Off, rdma);
+        assert!(has_no_path(&off(None), &[]));
+        assert!(has_no_path(&off(Some("none")), &devices));
+        assert!(!has_no_path(&off(None), &devices));
+        let on = UdpListen::At(([127, 0, 0, 1], 0).into());
+        assert!(!has_no_path(&with(on, None), &[]));
     }
 
     #[test]

@@ -69,6 +69,7 @@ fn what_a_start_would_refuse_or_lack_is_named() {
     fs::write(&arena, "").expect("a file");
     fs::set_permissions(&arena, Permissions::from_mode(0o644)).expect("for all to read");
     let mem_file = format!("--mem-file={arena}");
+    let socket = format!("--local-socket={}/local.sock", place.text("pool"));
     let key = place.text("key.pem");
     fs::write(&key, "a key").expect("a file");
     fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("a private file");
@@ -127,6 +128,11 @@ fn what_a_start_would_refuse_or_lack_is_named() {
         (
             &["--local-socket=relative"],
             "refused: --local-socket relative: the path is not absolute",
+        ),
+        // A directory of mode 0700.
+        (
+            &[&socket, "--tenant-uid=blue=1000"],
+            "pool has mode 0700, so that no tenant reaches the socket: chmod 755",
         ),
     ] {
         let (status, said) = check(&place, words);
