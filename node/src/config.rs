@@ -65,7 +65,7 @@ pub enum Command {
     /// Say what a start with these settings would refuse, what this machine lacks for it, and of what it would warn.
     ///
     /// Nothing is changed: no file is made and no address is opened, also beside a daemon that runs. Exit status 1: a start
-    /// would fail. Not tried are whether ports are free and what the vendors' libraries say of GPUs. The journal is read only
+    /// would fail; 2: a flag is wrong. Not tried are whether ports are free and what the vendors' libraries say of GPUs. The journal is read only
     /// after a stop in order.
     Check(Box<Settings>),
     /// Renew the certificate of the fabric CA: the node keeps its id, its leases and its pools.
