@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fmt::Display,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -26,6 +27,9 @@ use crate::{
 
 /// Microseconds of the period of `cpu.max`.
 pub(crate) const PERIOD_US: u32 = 100_000;
+
+/// The step that finds that cores are not as they were.
+const CHECK: &str = "check cores";
 
 /// How long a release waits for a process that cannot die.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -108,7 +112,11 @@ impl CpuStore {
         cpus.extend(held);
         let store = Self {
             prepared: prepare(&config.root, &cpus)?,
-            watch: Watch::start(config.root.clone(), config.sys.clone())?,
+            watch: Watch::start(
+                config.root.clone(),
+                config.sys.clone(),
+                config.groups.clone(),
+            )?,
             released: Mutex::default(),
             config,
         };
@@ -244,14 +252,16 @@ impl CpuStore {
 
     /// Makes the cgroup of a lease.
     fn make(&self, lease: LeaseId, share: &Share) -> Result<(), BindError> {
+        match share {
+            Share::Exclusive {
+                groups, is_strict, ..
+            } => self.check_free(groups, *is_strict)?,
+            Share::Shared { cpus } => self.check_online(*cpus)?,
+        }
         let made = match share {
             Share::Exclusive {
-                groups,
-                partition,
-                is_strict,
-            } => self
-                .check_free(groups, *is_strict)
-                .and_then(|()| self.make_exclusive(lease, groups, *partition)),
+                groups, partition, ..
+            } => self.make_exclusive(lease, groups, *partition),
             Share::Shared { cpus } => self.make_shared(lease, *cpus),
         };
         made.map_err(|error| match self.remove(lease, Vec::new()) {
@@ -264,20 +274,19 @@ impl CpuStore {
     }
 
     /// Refuses cores that changed, or that another lease has; the table should never order that.
-    fn check_free(&self, groups: &[Group], is_strict: bool) -> Result<(), StepError> {
+    fn check_free(&self, groups: &[Group], is_strict: bool) -> Result<(), BindError> {
+        let failed = |why: &dyn Display| BindError::Failed(StepError::new(CHECK, why));
+        let missing = |why: String| BindError::Unavailable(StepError::new(CHECK, why));
         if let Some(why) = &self.prepared.not_exclusive {
-            return Err(StepError::new("check cores", why));
+            return Err(failed(why));
         }
         for group in groups {
-            group
-                .check(&self.config.sys)
-                .map_err(|why| StepError::new("check cores", why))?;
+            group.check(&self.config.sys).map_err(missing)?;
         }
         if is_strict {
-            check_single_threads(&self.config.sys)
-                .map_err(|why| StepError::new("check cores", why))?;
+            check_single_threads(&self.config.sys).map_err(missing)?;
         }
-        let held = Self::held(self.root())?;
+        let held = Self::held(self.root()).map_err(BindError::Failed)?;
         let taken: Vec<u32> = cpus_of(groups)
             .into_iter()
             .filter(|cpu| held.contains(cpu))
@@ -286,9 +295,27 @@ impl CpuStore {
             true => Ok(()),
             false => {
                 let why = format_args!("CPUs {} are those of another lease", list(&taken));
-                Err(StepError::new("check cores", why))
+                Err(failed(&why))
             }
         }
+    }
+
+    /// Refuses more time than the CPUs have that no exclusive lease has.
+    fn check_online(&self, wanted: u64) -> Result<(), BindError> {
+        let file = format!("{SHARED}/cpuset.cpus");
+        let cpus = self.root().read_list(CHECK, &file);
+        let mut cpus = cpus.map_err(BindError::Failed)?;
+        let online = self.config.sys.read_list("devices/system/cpu/online");
+        let online = online.map_err(|error| BindError::Failed(StepError::new(CHECK, error)))?;
+        cpus.retain(|cpu| online.contains(cpu));
+        if cpus.len() as u64 >= wanted {
+            return Ok(());
+        }
+        let why = format_args!(
+            "only the CPUs `{}` are online and not those of exclusive leases",
+            list(&cpus)
+        );
+        Err(BindError::Unavailable(StepError::new(CHECK, why)))
     }
 
     /// The best_effort leases leave the CPUs before the partition has them: the kernel refuses a partition of CPUs that
@@ -323,13 +350,6 @@ impl CpuStore {
 
     fn make_shared(&self, lease: LeaseId, cpus: u64) -> Result<(), StepError> {
         let (root, below) = (self.root(), shared(lease));
-        if root
-            .read_list("quota", &format!("{SHARED}/cpuset.cpus"))?
-            .is_empty()
-        {
-            let why = "exclusive leases have all CPUs on offer";
-            return Err(StepError::new("quota", why));
-        }
         root.mkdir("make lease", &below)?;
         self.limit(&below, cpus)?;
         root.write("quota", &format!("{below}/cpu.max"), &quota(cpus))?;

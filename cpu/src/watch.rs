@@ -1,10 +1,10 @@
-//! Watches the cpuset partitions of live leases.
+//! Watches the cpuset partitions of live leases, and whether the cores on offer are online.
 //!
 //! The kernel tells a change of `cpuset.cpus.partition` by POLLPRI. It does not tell that a CPU went offline, or that
 //! a sibling came online, so everything is checked once a second as well.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     os::fd::AsFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -49,6 +49,8 @@ pub(crate) struct Watch {
 struct Shared {
     root: Root,
     sys: Tree,
+    /// The groups on offer.
+    groups: Vec<Group>,
     wake: EventFd,
     state: Mutex<State>,
 }
@@ -66,6 +68,8 @@ struct State {
     leases: BTreeMap<LeaseId, Watched>,
     /// Since when partitions are invalid: others may run on the CPUs.
     invalid: BTreeMap<LeaseId, Instant>,
+    /// Whether something was wrong with a lease at the last check.
+    is_faulty: bool,
     condition: Condition,
     tell: Option<TellCondition>,
 }
@@ -77,12 +81,13 @@ impl Shared {
 }
 
 impl Watch {
-    pub(crate) fn start(root: Root, sys: Tree) -> Result<Self, StepError> {
+    pub(crate) fn start(root: Root, sys: Tree, groups: Vec<Group>) -> Result<Self, StepError> {
         let fail = |why: String| StepError::new("watch partitions", why);
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         let shared = Arc::new(Shared {
             root,
             sys,
+            groups,
             wake: wake.map_err(|error| fail(error.to_string()))?,
             state: Mutex::default(),
         });
@@ -156,11 +161,6 @@ fn watch(shared: &Weak<Shared>) {
                 .map(|file| PollFd::new(file.as_fd(), PollFlags::POLLPRI)),
         );
         let timeout = PollTimeout::try_from(EVERY).unwrap_or(PollTimeout::MAX);
-        let timeout = if files.is_empty() {
-            PollTimeout::NONE
-        } else {
-            timeout
-        };
         if let Err(error) = poll(&mut fds, timeout) {
             tracing::warn!(%error, "the partitions are not watched for a moment");
             thread::sleep(EVERY);
@@ -171,7 +171,7 @@ fn watch(shared: &Weak<Shared>) {
 /// Checks and heals all partitions, and tells a new condition.
 fn check(shared: &Shared, now: Instant) {
     let mut state = shared.state();
-    let is_news = state.condition == Condition::Good;
+    let is_news = !state.is_faulty;
     let State {
         leases, invalid, ..
     } = &mut *state;
@@ -193,12 +193,28 @@ fn check(shared: &Shared, now: Instant) {
     let is_lost = |since: &Instant| now.saturating_duration_since(*since) >= HEALS_WITHIN;
     let lost = invalid.iter().filter(|(_, since)| is_lost(since));
     let leases: Vec<LeaseId> = lost.map(|(lease, _)| *lease).collect();
+    let is_faulty = !faults.is_empty();
+    let of_leases = state.leases.values().flat_map(|it| &it.groups);
+    let of_leases: BTreeSet<u32> = of_leases.map(|group| group.number).collect();
+    let mut missing = Vec::new();
+    for group in &shared.groups {
+        let Err(why) = group.check(&shared.sys) else {
+            continue;
+        };
+        missing.push(group.number);
+        // What is wrong with a lease is said above.
+        if !of_leases.contains(&group.number) {
+            faults.push(why);
+        }
+    }
     let why = faults.join("; ");
-    let condition = match (faults.is_empty(), leases.is_empty()) {
-        (true, _) => Condition::Good,
-        (false, true) => Condition::Degraded(why),
-        (false, false) => Condition::Lost { why, leases },
+    let condition = match (leases.is_empty(), missing.is_empty(), faults.is_empty()) {
+        (false, ..) => Condition::Lost { why, leases },
+        (true, false, _) => Condition::Partial { why, missing },
+        (true, true, false) => Condition::Degraded(why),
+        (true, true, true) => Condition::Good,
     };
+    state.is_faulty = is_faulty;
     if condition != state.condition {
         state.condition = condition.clone();
         if let Some(tell) = &state.tell {
@@ -258,17 +274,21 @@ fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<Fault> {
         );
     }
     heal(root, &watched.below, watched.partition);
+    let not_as_made = |found: &Found| {
+        format!(
+            "{}: cpuset.cpus.partition is `{}` and cpuset.cpus.effective `{}`; it was made as {} of {}",
+            at.display(),
+            found.partition,
+            list(&found.cpus),
+            watched.partition,
+            list(&cpus)
+        )
+    };
     match read(root, watched) {
         Ok(found) if is_well(&found) => changed(),
         Ok(found) => Some(Fault {
-            why: format!(
-                "{}: cpuset.cpus.partition is `{}` and cpuset.cpus.effective `{}`; it was made as {} of {}",
-                at.display(),
-                found.partition,
-                list(&found.cpus),
-                watched.partition,
-                list(&cpus)
-            ),
+            // The kernel takes CPUs that are offline out of the cpuset.
+            why: changed().map_or_else(|| not_as_made(&found), |it| it.why),
             is_invalid: is_invalid(&found),
         }),
         Err(error) => Some(valid(error.to_string())),

@@ -7,7 +7,7 @@ mod kernel;
 use std::{
     collections::BTreeSet,
     os::{fd::OwnedFd, unix::net::UnixStream},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc::channel},
     thread,
     time::{Duration, Instant},
 };
@@ -827,15 +827,56 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
     // A CPU that goes offline changes no file that the kernel tells of.
     world.kernel.put("sys/devices/system/cpu/online", "0-2,5");
     store.check_partitions(Instant::now());
-    assert!(matches!(last(), Some(Condition::Degraded(_))), "{told:?}");
-    let Err(BindError::Failed(why)) = world.provider.bind(&cores(2, &[4])) else {
-        panic!("granted without its CPU");
+    let Some(Condition::Partial { why, missing }) = last() else {
+        panic!("{told:?}");
     };
-    assert!(
-        why.detail
-            .contains("core 4 has changed since the start of the node: cpu4 is offline now"),
-        "{why}"
+    let of_lease = format!(
+        "lease {}: core 2 has changed since the start of the node: cpu3 is offline now",
+        LeaseId(1)
     );
+    for text in [
+        &*of_lease,
+        "; core 4 has changed since the start of the node: cpu4 is offline now",
+    ] {
+        assert!(why.contains(text), "{why}");
+    }
+    assert_eq!(missing, [2, 4]);
+}
+
+/// Whatever the table knows of it.
+#[test]
+fn a_cpu_that_is_offline_is_told_without_a_lease_and_in_the_refusal() {
+    for world in World::both() {
+        let (tell, told) = channel();
+        world
+            .store
+            .tell_condition(Box::new(move |it| drop(tell.send(it))));
+        let online = "sys/devices/system/cpu/online";
+        world.kernel.put(online, "0-4");
+        world.here.0.check_partitions(Instant::now());
+        let Condition::Partial { why, missing } = told.recv().unwrap() else {
+            panic!("not told");
+        };
+        assert!(why.contains("cpu5 is offline now"), "{why}");
+        assert_eq!(missing, [5]);
+        for (lease, text) in [
+            (cores(1, &[4, 5]), "cpu5 is offline now"),
+            (time(1, 4), "only the CPUs `2-4`"),
+        ] {
+            let Err(BindError::Unavailable(why)) = world.provider.bind(&lease) else {
+                panic!("granted without its CPU");
+            };
+            assert!(why.detail.contains(text), "{why}");
+        }
+        assert_eq!(world.store.leases().unwrap(), []);
+        world.kernel.put(online, "0-5");
+        assert_eq!(
+            told.recv().unwrap(),
+            Condition::Good,
+            "the store looks by itself"
+        );
+        world.bound(&cores(2, &[4, 5]));
+    }
 }
 
 /// The kernel does not make a partition valid again beside a cgroup that names its CPUs.
@@ -878,7 +919,7 @@ fn a_lease_whose_partition_stays_invalid_is_lost() {
         store.check_partitions(Instant::now() + Duration::from_secs(secs));
     }
     assert!(
-        matches!(told.lock().unwrap().last(), Some(Condition::Degraded(_))),
+        matches!(told.lock().unwrap().last(), Some(Condition::Partial { .. })),
         "{told:?}"
     );
     assert_eq!(lost(), None);
@@ -923,7 +964,9 @@ fn a_lease_whose_partition_is_invalid_at_a_restart_is_lost_too() {
 #[test]
 fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
     let online = "sys/devices/system/cpu/online";
-    let world = World::new(false);
+    let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
+    kernel.put(online, "0,2,4-5");
+    let world = World::on(kernel, false);
     let (store, told) = (&world.here.0, Arc::new(Mutex::new(Vec::new())));
     let its = told.clone();
     store.tell_condition(Box::new(move |condition| {
@@ -940,7 +983,6 @@ fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
             ..cores(lease, numbers)
         }
     };
-    world.kernel.put(online, "0,2,4-5");
     world.bound(&strict(1, &[4]));
     // The boot core, which is no lease's.
     world.kernel.put(online, "0-2,4-5");
@@ -952,7 +994,7 @@ fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
     let text = "the CPUs 0-1 of one core are online: take cpu1 offline";
     let lease = LeaseId(1).to_string();
     assert!(why.contains(&lease) && why.contains(text), "{why}");
-    let Err(BindError::Failed(why)) = world.provider.bind(&strict(2, &[5])) else {
+    let Err(BindError::Unavailable(why)) = world.provider.bind(&strict(2, &[5])) else {
         panic!("granted beside a core with two threads");
     };
     assert!(why.detail.contains(text), "{why}");

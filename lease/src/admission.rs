@@ -236,7 +236,10 @@ impl LeaseTable {
                 resource.is_fenced(),
                 !has_room,
                 // Its leases may fail.
-                matches!(resource.condition.0, Condition::Degraded(_)),
+                matches!(
+                    resource.condition.0,
+                    Condition::Degraded(_) | Condition::Partial { .. }
+                ),
                 // The tightest fit; without any, the refusal is about the resource with the most room.
                 if has_room { most } else { u64::MAX - most },
             )

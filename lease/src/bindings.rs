@@ -171,8 +171,10 @@ impl LeaseTable {
         let wanted = lease.wanted.take().map(|boxed| boxed.0);
         self.tell_without(now, binding_id.lease_id, &refusal);
         let lease_id = Some(binding_id.lease_id);
-        if let BindError::Failed(error) | BindError::Lost(error) | BindError::Stranded(error) =
-            error
+        if let BindError::Unavailable(error)
+        | BindError::Failed(error)
+        | BindError::Lost(error)
+        | BindError::Stranded(error) = error
         {
             self.note(Note::NotBound {
                 lease_id: binding_id.lease_id,
@@ -264,6 +266,9 @@ impl Lease {
 fn bind_refusal(id: LeaseId, error: &BindError) -> Refusal {
     match error {
         BindError::Refused(error) => invalid(format!("{error}")),
+        BindError::Unavailable(error) => {
+            unavailable(format!("{error}; try again later or elsewhere"))
+        }
         BindError::Failed(error) | BindError::Lost(error) | BindError::Stranded(error) => {
             unavailable(format!(
                 "the node could not do `{}` for lease {id}: what the lease is made of is full, broken or not ready; try again \

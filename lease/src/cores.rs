@@ -16,6 +16,8 @@ pub(crate) struct Cores {
     groups: BTreeMap<u32, Group>,
     /// How many CPUs' time the sharing leases have.
     shared: u64,
+    /// The groups that no new lease gets at the moment.
+    missing: BTreeSet<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,10 +38,21 @@ impl Cores {
         Self {
             groups: groups.iter().map(|it| (it.number, group(it))).collect(),
             shared: 0,
+            missing: BTreeSet::new(),
         }
     }
 
-    /// How many CPUs no lease has. An exclusive lease has all CPUs of its groups.
+    pub(crate) fn set_missing(&mut self, numbers: &[u32]) {
+        self.missing = numbers.iter().copied().collect();
+    }
+
+    /// How many CPUs a new lease could have: none of missing groups.
+    fn spare(&self) -> u64 {
+        let open: u64 = self.open(None).iter().map(|(cpus, _)| cpus).sum();
+        open.saturating_sub(self.shared)
+    }
+
+    /// How many CPUs no lease has, missing or not. An exclusive lease has all CPUs of its groups.
     pub(crate) fn free(&self) -> u64 {
         let open = self.groups.values().filter(|group| !group.held);
         let open: u64 = open.map(|group| group.cpus).sum();
@@ -49,7 +62,7 @@ impl Cores {
     /// The most that one lease could get: groups, or CPUs' time for a sharing lease.
     pub(crate) fn most(&self, holding: Holding) -> u64 {
         let most = match holding {
-            Holding::Shared => return self.free(),
+            Holding::Shared => return self.spare(),
             Holding::Alone => self.spared(&self.open(None)),
             Holding::AloneInOneNode => {
                 let nodes = self.nodes().into_iter();
@@ -75,6 +88,7 @@ impl Cores {
     /// the fewest open groups; among these, groups with few CPUs come first.
     pub(crate) fn take(&mut self, amount: u64, holding: Holding) -> Option<Placement> {
         let placement = match holding {
+            Holding::Shared if amount > self.spare() => return None,
             Holding::Shared => Placement::Amount(amount),
             Holding::Alone | Holding::AloneInOneNode => {
                 let count = usize::try_from(amount).ok()?;
@@ -95,7 +109,7 @@ impl Cores {
         self.take_this(&placement).then_some(placement)
     }
 
-    /// Takes exactly this. `false`: not all of it can be had; no change then.
+    /// Takes exactly this, also of missing groups. `false`: not all of it can be had; no change then.
     pub(crate) fn take_this(&mut self, wanted: &Placement) -> bool {
         let cpus = self.cpus(wanted);
         if cpus == 0 || cpus > self.free() {
@@ -138,11 +152,12 @@ impl Cores {
         self.groups.values().map(|group| group.node).collect()
     }
 
-    /// The groups that no exclusive lease has, of this node or of all. Those with the fewest CPUs come first.
+    /// The groups that no exclusive lease has and that are not missing, of this node or of all. Those with the fewest CPUs come first.
     fn open(&self, node: Option<u32>) -> Vec<Open> {
         let of_node = |group: &Group| node.is_none_or(|node| node == group.node);
         let open = self.groups.iter();
-        let open = open.filter(|(_, group)| !group.held && of_node(group));
+        let is_missing = |number: &u32| self.missing.contains(number);
+        let open = open.filter(|(number, it)| !it.held && of_node(it) && !is_missing(number));
         let mut open: Vec<Open> = open.map(|(&number, it)| (it.cpus, number)).collect();
         open.sort_unstable();
         open
@@ -154,8 +169,8 @@ impl Cores {
             *sum += cpus;
             Some(*sum)
         });
-        let free = self.free();
-        ends.take_while(|end| *end <= free).count()
+        let spare = self.spare();
+        ends.take_while(|end| *end <= spare).count()
     }
 }
 
@@ -208,6 +223,23 @@ mod tests {
         assert_eq!((cores.free(), cores.most(Holding::Alone)), (1, 0));
         assert!(!cores.take_this(&Placement::Amount(2)));
         assert!(!cores.take_this(&groups(&[0]).unwrap()));
+    }
+
+    /// The sharing leases may have more than what is left.
+    #[test]
+    fn missing_groups_are_not_taken_and_what_was_taken_of_them_counts() {
+        let mut cores = cores(&[(2, 0), (2, 0), (2, 1)]);
+        assert_eq!(cores.take(3, Holding::Shared), Some(Placement::Amount(3)));
+        cores.set_missing(&[0, 3]);
+        let most = |cores: &Cores| [Holding::Shared, Holding::Alone].map(|it| cores.most(it));
+        assert_eq!((most(&cores), cores.free()), ([0, 0], 3));
+        assert_eq!(cores.take(1, Holding::Shared), None);
+        cores.set_missing(&[3]);
+        assert_eq!(most(&cores), [1, 0]);
+        cores.give_back(&Placement::Amount(3));
+        assert_eq!(cores.take(2, Holding::Alone), groups(&[0, 6]));
+        cores.set_missing(&[]);
+        assert_eq!(most(&cores), [2, 1]);
     }
 
     #[test]

@@ -69,6 +69,12 @@ impl LeaseTable {
         }
         let resource = self.resources.get_mut(&id);
         if let Some(resource) = resource.filter(|it| it.condition.0 != condition) {
+            match &condition {
+                Condition::Partial { missing, .. } => resource.free.set_missing(missing),
+                // Its leases end, and the next report tells what is missing.
+                Condition::Lost { .. } => {}
+                _ => resource.free.set_missing(&[]),
+            }
             let before = resource.condition.1;
             // The fence of a resource that has failed for another reason too is the same one.
             let is_same = resource.failure().is_some() && matches!(condition, Condition::Failed(_));

@@ -5,7 +5,7 @@ use alloc::{format, string::String, vec::Vec};
 use fabricbios_wire::{LeaseAllocRequest, LeaseError, Refusal, RefusalClass, ResourceId};
 
 use crate::{
-    LeaseTable, Now,
+    Condition, LeaseTable, Now,
     device::Occupancy,
     kinds::rules,
     parts::Shortage,
@@ -59,6 +59,10 @@ impl LeaseTable {
         let all_leased = all_leased.iter().find(|it| it.amount == 0);
         let all_leased = all_leased.map(|it| format!("; nothing is left of its {}", it.name));
         let told = |amount| amount_told(request, amount);
+        let missing = chosen.and_then(|it| match &it.condition.0 {
+            Condition::Partial { why, .. } => Some(format!("; at the moment {why}")),
+            _ => None,
+        });
         if let Some((it, all)) = explicit.as_ref().filter(|(it, all)| it.amount > *all) {
             let why = format!(
                 "asked for {} {}; {place} has {all}",
@@ -69,12 +73,13 @@ impl LeaseTable {
         let explicit =
             explicit.map(|(it, all)| format!(" with {} of {all} {}", it.amount, it.dimension));
         let message = format!(
-            "asked for {}{}; the most that one lease can get of {place} is {} now, and {} when all of it is free{}",
+            "asked for {}{}; the most that one lease can get of {place} is {} now, and {} when all of it is free{}{}",
             told(request.capacity),
             explicit.unwrap_or_default(),
             told(longest),
             told(usable),
-            all_leased.unwrap_or_default()
+            all_leased.unwrap_or_default(),
+            missing.unwrap_or_default()
         );
         match never {
             true => Refusal::new(

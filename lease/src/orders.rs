@@ -126,6 +126,8 @@ pub enum BindError {
     /// The request cannot be met, by the client's fault (a GID that does not resolve) or because the transport is
     /// missing. Nothing is left behind.
     Refused(StepError),
+    /// What the lease needs is not there at the moment; clients are told why. Nothing is left behind.
+    Unavailable(StepError),
     /// The node failed. Nothing is left behind.
     Failed(StepError),
     /// A cut came first. Nothing is left behind.
@@ -141,7 +143,9 @@ impl BindError {
     #[must_use]
     pub fn lost(self) -> Self {
         match self {
-            Self::Refused(error) | Self::Failed(error) => Self::Lost(error),
+            Self::Refused(error) | Self::Unavailable(error) | Self::Failed(error) => {
+                Self::Lost(error)
+            }
             other => other,
         }
     }
@@ -167,6 +171,14 @@ pub enum Condition {
     Good,
     /// A part of the resource failed (text for people); it is leased as before, and its leases may fail.
     Degraded(String),
+    /// These groups of cores ([`crate::CoreGroup::number`]) cannot be had at the moment (text for people): no new lease
+    /// gets them. They come back by themselves. Leases that have some of them may fail.
+    Partial {
+        /// For people.
+        why: String,
+        /// The numbers of the groups, leased or not.
+        missing: Vec<u32>,
+    },
     /// Nothing of the resource can be had at the moment (text for people): it gets no new leases. It comes back by
     /// itself.
     Unavailable(String),
@@ -191,6 +203,7 @@ impl Condition {
             Self::Degraded(why)
             | Self::Unavailable(why)
             | Self::Failed(why)
+            | Self::Partial { why, .. }
             | Self::Lost { why, .. } => Some(why),
         }
     }

@@ -198,6 +198,13 @@ impl Room {
         }
     }
 
+    /// Only these groups of cores are missing at the moment, and no new lease gets them. Other parts are never missing.
+    pub(crate) fn set_missing(&mut self, numbers: &[u32]) {
+        if let Self::Cores(cores) = self {
+            cores.set_missing(numbers);
+        }
+    }
+
     /// How much of each dimension is free; empty if it has none.
     pub(crate) fn free_dimensions(&self) -> Vec<Quantity> {
         match self {

@@ -12,7 +12,7 @@ use crate::refusals;
 pub(crate) fn log_condition(resource_id: ResourceId, condition: &Condition) {
     match condition {
         Condition::Good => tracing::info!(%resource_id, "does well again"),
-        Condition::Degraded(why) | Condition::Lost { why, .. } => {
+        Condition::Degraded(why) | Condition::Partial { why, .. } | Condition::Lost { why, .. } => {
             tracing::warn!(%resource_id, why, "degraded");
         }
         Condition::Unavailable(why) => {

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm topology=1x4x2
 """Leases of CPU cores where one sibling is offline: CPU 3. Its core is leased with the one CPU that it has. While another
-core has two threads, strict isolation is refused; with SMT off it is granted."""
+core has two threads, strict isolation is refused; with SMT off it is granted. Cores whose CPU goes offline while the node
+runs are not granted until it is back."""
 import contextlib
 import pathlib
 import signal
@@ -52,6 +53,32 @@ def all_siblings(suite):
         suite.equal("the end of the lease ends its process", -signal.SIGKILL, process.wait())
 
 
+def goes_offline(suite):
+    """Two of six CPUs on offer, those of one core."""
+    with CpuNode() as node:
+        alice = node.tenant("alice")
+        with offline(6, 7):
+            suite.check("CPUs that go offline are told", until(lambda: health(alice) == "degraded", 60, "the resource's health"), "degraded")
+            suite.check("with the reason", "cpu6 is offline" in cpu(alice)["health_reason"], "cpu6 is offline", cpu(alice))
+            suite.equal("their core is not available", (3, 2), (cpu(alice)["capacity"], cpu(alice)["available"]))
+            for wanted in (3, "whole_core"), (5, "best_effort"):
+                suite.refused(f"{wanted} is refused with the reason", lambda: alloc(alice, *wanted), None, "CapacityExceeded", "cpu6 is offline", "transient")
+            for wanted in (2, "whole_core"), (4, "best_effort"):
+                with leased(alice, *wanted) as lease:
+                    suite.check(f"{wanted} is granted", lease["lease_id"], "a lease", lease)
+        suite.check("they come back", until(lambda: health(alice) == "ok", 60, "the resource's health"), "ok")
+        with leased(alice, 3, "whole_core") as lease:
+            with offline(6, 7):
+                suite.check("the lease on them too", until(lambda: health(alice) == "degraded", 60, "the resource's health"), "degraded")
+                until(lambda: str(lease["lease_id"]) in cpu(alice)["health_reason"], 60, "the lease in the reason")
+                suite.check("says that the CPU is offline", "cpu6 is offline" in cpu(alice)["health_reason"], "cpu6 is offline", cpu(alice))
+
+
+def cpu(tenant):
+    """The CPUs in the inventory."""
+    return next(row for row in tenant.ask("inventory")["resources"] if row["resource_type"] == "cpu")
+
+
 def threads(tenant):
     """How many CPUs of the node are online, by its inventory."""
     return next(it["cpu"]["threads"] for it in tenant.ask("inventory")["resources"] if "cpu" in it)
@@ -61,7 +88,7 @@ def main():
     """Each on a node of its own: a node learns the topology when it starts."""
     ready(8)
     with Suite("cpu leases with CPUs offline") as suite:
-        for section in (one_sibling, all_siblings):
+        for section in (one_sibling, all_siblings, goes_offline):
             suite.section(section, suite)
 
 

@@ -117,7 +117,7 @@ impl Provider {
     /// key.
     ///
     /// # Errors
-    /// After `Refused` and `Failed` the old keys are unchanged.
+    /// After `Refused`, `Unavailable` and `Failed` the old keys are unchanged.
     pub fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
             return Err(BindError::Cancelled);
@@ -126,7 +126,9 @@ impl Provider {
         for (nth, &at) in keyed.iter().enumerate() {
             let entry = &self.paths[at];
             let rotated = entry.path.rotate(binding_id).map_err(|error| match error {
-                BindError::Refused(why) | BindError::Failed(why) if nth > 0 => {
+                BindError::Refused(why) | BindError::Unavailable(why) | BindError::Failed(why)
+                    if nth > 0 =>
+                {
                     BindError::Stranded(why.over(entry.name))
                 }
                 error if keyed.len() > 1 => with_path(entry.name, error),
@@ -186,6 +188,7 @@ fn is_gone(error: &BindError) -> bool {
 fn with_path(path: &'static str, error: BindError) -> BindError {
     match error {
         BindError::Refused(error) => BindError::Refused(error.over(path)),
+        BindError::Unavailable(error) => BindError::Unavailable(error.over(path)),
         BindError::Failed(error) => BindError::Failed(error.over(path)),
         BindError::Lost(error) => BindError::Lost(error.over(path)),
         BindError::Stranded(error) => BindError::Stranded(error.over(path)),

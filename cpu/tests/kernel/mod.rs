@@ -90,10 +90,13 @@ impl Kernel {
         kernel
     }
 
+    /// A store that looks meanwhile finds the old text or the new one.
     pub(crate) fn put(&self, path: &str, text: &str) {
         let at = self.directory.path().join(path);
         fs::create_dir_all(at.parent().unwrap()).unwrap();
-        fs::write(at, text).unwrap();
+        let new = self.directory.path().join("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, at).unwrap();
     }
 
     pub(crate) fn tree(&self, name: &str) -> Tree {

@@ -48,6 +48,38 @@ fn refused(world: &mut World, wanted: LeaseAllocRequest) -> Refusal {
     world.refusal(ticket).clone()
 }
 
+/// Of four cores one has a CPU that is offline.
+#[test]
+fn cores_that_are_missing_are_not_granted_and_come_back() {
+    let mut world = world(classes(WholeCore, None));
+    let missing = Condition::Partial {
+        why: "cpu7 is offline".into(),
+        missing: vec![3],
+    };
+    world.report(Report::Condition(ARENA, missing));
+    let told = |world: &World| {
+        let it = world.table.availability().next().unwrap();
+        let by_class = it.available_by_class.into_iter().map(|(_, most)| most);
+        (it.trouble, it.capacity, by_class.collect::<Vec<_>>())
+    };
+    let why = Some("cpu7 is offline".into());
+    assert_eq!(told(&world), (why, 4, vec![6, 3, 2]));
+    for (amount, class) in [(4, WholeCore), (7, BestEffort)] {
+        let refusal = refused(&mut world, of_cpu(amount, isolated(Some(class))));
+        let told = (refusal.error, refusal.class);
+        assert_eq!(
+            told,
+            (LeaseError::CapacityExceeded, RefusalClass::Transient)
+        );
+        assert!(refusal.message.contains("cpu7 is offline"), "{refusal}");
+    }
+    world.granted_for(of_cpu(3, isolated(None)));
+    world.report(Report::Condition(ARENA, Condition::Good));
+    assert_eq!(told(&world), (None, 4, vec![2, 1, 1]));
+    world.granted_for(of_cpu(1, isolated(None)));
+    assert_eq!(world.table.check(), []);
+}
+
 #[test]
 fn the_class_is_the_requests_or_the_default_and_always_told() {
     for default in [BestEffort, WholeCore, StrictIsolated] {

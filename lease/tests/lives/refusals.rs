@@ -171,6 +171,23 @@ fn a_resource_that_cannot_be_had_at_the_moment_is_left_for_another() {
     assert!(world.answer(ticket).is_none());
 }
 
+/// It went away between the admission and the binding.
+#[test]
+fn what_is_not_there_at_the_moment_is_told_with_the_reason() {
+    let mut world = World::of_blocks(pool(1, 4));
+    let ticket = world.ask(Request::LeaseAlloc(of_pages(1)));
+    let bind = world.bind_order();
+    let full = StepError::new("make volume", "64 bytes are free");
+    world.report(Report::Bind(
+        bind.binding_id,
+        Err(BindError::Unavailable(full)),
+    ));
+    let refusal = world.refusal(ticket);
+    let told = (refusal.error, refusal.class);
+    assert_eq!(told, (LeaseError::Unavailable, RefusalClass::Transient));
+    assert!(refusal.message.contains("64 bytes are free"), "{refusal}");
+}
+
 #[test]
 fn what_is_wrong_inside_the_node_is_for_its_log() {
     let mut world = World::of_blocks(pool(1, 4));
