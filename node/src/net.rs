@@ -281,7 +281,12 @@ impl Described for OfferedInterface {
     }
 
     fn trouble(&self, found: &Found) -> Option<String> {
-        let is_well = found.interface(&self.name).is_some_and(|it| !it.degraded);
-        (!is_well).then(|| format!("{}: its state cannot be read, or it is gone", self.name))
+        let what = match found.interface(&self.name) {
+            None => "its state cannot be read, or it is gone",
+            Some(it) if it.degraded => "its state cannot be read, or it is gone",
+            Some(it) if !it.link_up => "its link is down: leases of it reach nothing",
+            Some(_) => return None,
+        };
+        Some(format!("{}: {what}", self.name))
     }
 }

@@ -3,6 +3,7 @@
 //! [`netlink`] talks to the kernel about links; both kinds of parent use it. [`macvlan`] needs only a network card, [`vf`]
 //! one with virtual functions.
 
+mod link;
 pub mod macvlan;
 pub mod netlink;
 mod records;

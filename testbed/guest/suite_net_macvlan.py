@@ -92,17 +92,30 @@ def limits(suite, node):
 
 
 def told(suite, node):
-    """The inventory tells of the parent's link as it is."""
+    """The inventory tells of the parent's link as it is, and its health says the same."""
+    alice = node.tenant("alice")
+
+    def row():
+        return next(it for it in node.operator.ask("inventory")["resources"] if it.get("name") == PARENT)
+
     def nic():
-        return next(it["nic"] for it in node.operator.ask("inventory")["resources"] if it.get("name") == PARENT)
+        return row()["nic"]
+
+    def told():
+        found = row()
+        return found["nic"]["link_up"], found["health"], found.get("health_reason")
     before = nic()
-    suite.equal("the link of the parent", True, before["link_up"])
+    suite.equal("the link of the parent", (True, "ok", None), told())
     ip("link", "set", "dev", WIRE, "down", ns="wire")
     try:
         suite.check("its other end goes down: so is the link", until(lambda: not nic()["link_up"], 60, "the link"), "down")
+        suite.equal("it is degraded at once", "degraded", row()["health"])
+        suite.check("and says why", until(lambda: "has no carrier" in row()["health_reason"], 60, "the reason"), "no carrier")
+        alice.free(alloc(alice, 100, "--hand-over", "netns"))
     finally:
         ip("link", "set", "dev", WIRE, "up", ns="wire")
     suite.check("and up again", until(lambda: nic() == before, 60, "the link"), before)
+    suite.check("and well again", until(lambda: told() == (True, "ok", None), 60, "the health"), "ok")
 
 
 def gone(suite, node):

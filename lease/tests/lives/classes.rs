@@ -73,10 +73,18 @@ fn cores_that_are_missing_are_not_granted_and_come_back() {
         );
         assert!(refusal.message.contains("cpu7 is offline"), "{refusal}");
     }
-    world.granted_for(of_cpu(3, isolated(None)));
+    let asked = |world: &mut World, cores| {
+        world.ask(Request::LeaseAlloc(of_cpu(cores, isolated(None))));
+        world.bind_order().placement
+    };
+    let units = |numbers: &[u32]| Placement::Units {
+        numbers: numbers.into(),
+        shared: false,
+    };
+    assert_eq!(asked(&mut world, 3), units(&[0, 1, 2]));
     world.report(Report::Condition(ARENA, Condition::Good));
     assert_eq!(told(&world), (None, 4, vec![2, 1, 1]));
-    world.granted_for(of_cpu(1, isolated(None)));
+    assert_eq!(asked(&mut world, 1), units(&[3]));
     assert_eq!(world.table.check(), []);
 }
 

@@ -20,6 +20,7 @@ use super::{
     record::{Record, Records},
 };
 use crate::{
+    link::{self, Trouble},
     netlink::{By, Link},
     records::random_mac,
 };
@@ -180,7 +181,15 @@ impl Parent {
     /// The condition now. Waits for no lock that a tenant can keep busy.
     pub(super) fn condition(&self) -> Condition {
         match self.kernel.index_of(&self.name) {
-            Ok(Some(_)) => self.present(),
+            Ok(Some(_)) => match (link::trouble(&self.sys, &self.name), self.present()) {
+                (None, present) => present,
+                // A lease can be made all the same.
+                (Some(Trouble::Down(link) | Trouble::NoCarrier(link)), present) => {
+                    let whys = [Some(&*link), present.why()];
+                    let whys: Vec<&str> = whys.into_iter().flatten().collect();
+                    Condition::Degraded(whys.join("; "))
+                }
+            },
             Ok(None) => Condition::Unavailable(format!("{}: the interface is gone", self.name)),
             Err(error) => Condition::Degraded(error.to_string()),
         }

@@ -18,7 +18,10 @@ use super::{
     record::Records,
     settings::NEUTRAL,
 };
-use crate::netlink::{By, VfState};
+use crate::{
+    link::{self, Trouble},
+    netlink::{By, VfState},
+};
 
 /// Bits per second of a megabit.
 pub(super) const MBPS: u64 = 1_000_000;
@@ -242,7 +245,14 @@ impl Card {
     pub(super) fn condition(&self) -> Condition {
         let name = &self.name;
         match self.links.index_of(name) {
-            Ok(Some(index)) if index == self.index => self.present(),
+            Ok(Some(index)) if index == self.index => match self.link_trouble() {
+                None => self.present(),
+                // The card sets no rates then.
+                Some(Trouble::Down(why)) => Condition::Unavailable(why),
+                Some(Trouble::NoCarrier(why)) => {
+                    Condition::Degraded(format!("{why}; {}", self.driver.degraded()))
+                }
+            },
             Ok(Some(_)) => Condition::Unavailable(format!(
                 "{name}: it is another interface than at the start of the node; start the node again"
             )),
@@ -251,6 +261,10 @@ impl Card {
             )),
             Err(error) => Condition::Degraded(error.to_string()),
         }
+    }
+
+    pub(super) fn link_trouble(&self) -> Option<Trouble> {
+        link::trouble(self.operator.pci.tree(), &self.name)
     }
 
     /// The offer to the table. A lease has a rate and one virtual function.

@@ -15,7 +15,7 @@ use super::{
     settings::{NEUTRAL, Settings},
     steps,
 };
-use crate::LOOK_EVERY;
+use crate::{LOOK_EVERY, link::Trouble};
 
 /// The store of one card's virtual functions.
 #[derive(Debug)]
@@ -145,7 +145,12 @@ impl Store for VfStore {
         match set {
             Ok(()) => Ok(part),
             Err(error) => Err(match self.give_back(lease, &record) {
-                Ok(()) => BindError::Failed(error),
+                Ok(()) => match self.card.link_trouble() {
+                    Some(Trouble::Down(detail) | Trouble::NoCarrier(detail)) => {
+                        BindError::Unavailable(StepError { detail, ..error })
+                    }
+                    None => BindError::Failed(error),
+                },
                 Err(left) => BindError::Stranded(left),
             }),
         }

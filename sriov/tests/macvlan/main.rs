@@ -614,6 +614,49 @@ fn a_parent_that_goes_away_gives_no_leases_until_it_is_back() {
     }
 }
 
+/// Replaces a file of `parent0` in `/sys`, which a store may read meanwhile.
+fn put(directory: &TempDir, file: &str, text: &str) {
+    let new = directory.path().join("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(
+        new,
+        directory.path().join("sys/class/net/parent0").join(file),
+    )
+    .unwrap();
+}
+
+#[test]
+fn a_parent_without_a_carrier_is_told_and_leased_as_before() {
+    for world in World::both() {
+        let (tell, told) = mpsc::channel();
+        put(&world.directory, "operstate", "up\n");
+        put(&world.directory, "flags", "0x1003\n");
+        world
+            .store
+            .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
+        for (nth, (file, text, why)) in [
+            ("operstate", "lowerlayerdown\n", "no carrier"),
+            ("flags", "0x1002\n", "is down: ip link set parent0 up"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            put(&world.directory, file, text);
+            let Condition::Degraded(told) = told.recv().unwrap() else {
+                panic!("not degraded");
+            };
+            assert!(told.contains(why), "{told}");
+            world
+                .provider
+                .bind(&order(nth as u128 + 1, netns()))
+                .unwrap();
+        }
+        put(&world.directory, "operstate", "up\n");
+        put(&world.directory, "flags", "0x1003\n");
+        assert_eq!(told.recv().unwrap(), Condition::Good);
+    }
+}
+
 #[test]
 fn a_start_deletes_what_one_that_died_has_left() {
     let (directory, kernel) = machine("1000");

@@ -615,6 +615,42 @@ fn a_card_that_goes_away_gives_no_leases_and_another_one_in_its_place_neither() 
     }
 }
 
+/// A card that is down sets no rates.
+#[test]
+fn a_card_that_is_down_gives_no_leases_until_it_is_up() {
+    let world = World::here();
+    let put = |file: &str, text: &str| {
+        let new = world.kernel.root.join("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, world.kernel.root.join("class/net/pf0").join(file)).unwrap();
+    };
+    put("operstate", "down");
+    put("flags", "0x1002");
+    // A grant that was on its way.
+    world.kernel.fails(Some("rate"));
+    let refused = world.provider.bind(&order(1, plain())).unwrap_err();
+    let BindError::Unavailable(why) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.detail.contains("ip link set pf0 up"), "{why}");
+    let (tell, told) = mpsc::channel();
+    world
+        .store
+        .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
+    let next = |is_there: fn(&Condition) -> bool| {
+        let told = told.iter().find(is_there).unwrap();
+        told.why().unwrap().to_owned()
+    };
+    let down = next(|it| matches!(it, Condition::Unavailable(_)));
+    assert!(down.contains("ip link set pf0 up"), "{down}");
+    put("flags", "0x1003");
+    let no_carrier = next(|it| matches!(it, Condition::Degraded(_)));
+    assert!(no_carrier.contains("no carrier"), "{no_carrier}");
+    put("operstate", "up");
+    let unseen = next(|it| matches!(it, Condition::Degraded(_)));
+    assert!(!unseen.contains("no carrier"), "{unseen}");
+}
+
 #[test]
 fn the_function_of_a_damaged_record_is_given_to_nobody() {
     let world = World::here();
