@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -47,6 +47,8 @@ pub(crate) struct Directory {
     supervisor: Supervisor,
     /// The known volumes; reading the directory could block.
     known: Arc<Mutex<BTreeSet<LeaseId>>>,
+    /// How many volumes are being made, which have space and are not known yet.
+    making: Arc<AtomicU32>,
     capacity: u64,
     /// The open file, which holds the lock.
     marker: Marker,
@@ -87,6 +89,7 @@ impl Directory {
             block_bytes,
             supervisor: config.supervisor.clone(),
             known: Arc::new(Mutex::new(known)),
+            making: Arc::default(),
             capacity: facts.capacity,
             marker,
             path,
@@ -98,14 +101,23 @@ impl Directory {
     /// volume that is just being made or removed.
     pub(crate) fn check(&self) -> Check {
         let (path, identity, offered) = (self.path.clone(), self.identity, self.capacity);
-        let known = Arc::clone(&self.known);
+        let (known, making) = (Arc::clone(&self.known), Arc::clone(&self.making));
+        let marker = self.marker.path.clone();
         let was_short = AtomicBool::new(false);
         Box::new(move || {
             if let Err(why) = is_same(&path, identity) {
                 return Condition::Unavailable(why);
             }
+            // Every grant is counted there.
+            if let Err(error) = fs::symlink_metadata(&marker) {
+                let marker = marker.display();
+                return Condition::Unavailable(format!("{marker}: {error}: put the file back"));
+            }
             let volumes = known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let lacks = lack(&path, &volumes, offered);
+            let lacks = match making.load(Ordering::Relaxed) {
+                0 => lack(&path, &volumes, offered),
+                _ => None,
+            };
             match was_short.swap(lacks.is_some(), Ordering::Relaxed) {
                 true => lacks.map_or(Condition::Good, Condition::Degraded),
                 false => Condition::Good,
@@ -128,13 +140,26 @@ impl Directory {
             lease,
             bytes,
         };
-        run(&self.supervisor, &call, &|| ())?;
-        self.known().insert(lease);
+        self.making.fetch_add(1, Ordering::Relaxed);
+        let made = run(&self.supervisor, &call, &|| ());
+        if made.is_ok() {
+            self.known().insert(lease);
+        }
+        self.making.fetch_sub(1, Ordering::Relaxed);
+        made?;
         Ok(Volume {
             path: self.path.join(volume::name(lease)),
             bytes,
             block_bytes: self.block_bytes,
             read_only: false,
+        })
+    }
+
+    /// See [`crate::Pool::lacks_room`].
+    pub(crate) fn lacks_room(&self, bytes: u64) -> Option<String> {
+        let free = volume::free_bytes(&self.path).ok()?;
+        (free < bytes).then(|| {
+            format!("{bytes} bytes were asked for, and {free} are free: others have filled the pool's file system")
         })
     }
 

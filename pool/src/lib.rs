@@ -26,7 +26,8 @@ pub use directory::nvmet::check_for_nvmet;
 use steps::passed;
 use wipe::PoolCall;
 
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// A directory is short of room when two checks find it: within a second.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The calls of this crate that may hang, for the helper process.
 #[must_use]
@@ -186,6 +187,15 @@ impl Pool {
         };
         let result = result.inspect(|_| passed("make volume"));
         self.health.note(result.map_err(failed))
+    }
+
+    /// Why a volume of so many bytes cannot be made in a directory: others have filled its file system. Blocks as a call does.
+    #[must_use]
+    pub fn lacks_room(&self, bytes: u64) -> Option<String> {
+        match &self.kind {
+            Kind::Directory(pool) => pool.lacks_room(bytes),
+            Kind::Device(_) => None,
+        }
     }
 
     /// Opens the existing volume of a lease; a device that a reboot removed is made again over the same blocks. It is an error

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc::channel};
 
 use fabricbios_helper::{Program, Supervisor};
 use fabricbios_lease::{AllocationMode, Condition, Extent, Proof, StepError};
@@ -452,6 +452,23 @@ fn a_directory_that_was_exchanged_is_not_written_to() {
     assert!(error.contains("another directory"), "{error}");
     assert!(pool.destroy(LEASE, None, &|| ()).is_err());
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+}
+
+/// No grant can be counted without it.
+#[test]
+fn a_directory_without_its_marker_cannot_be_had_until_it_is_back() {
+    let place = place();
+    let pool = open(&place);
+    let (tell, told) = channel();
+    pool.tell_condition(Box::new(move |it| drop(tell.send(it))));
+    let [marker, aside] = [".fabricbios-pool", "aside"].map(|it| place.path().join(it));
+    fs::rename(&marker, &aside).unwrap();
+    let Condition::Unavailable(why) = told.recv().unwrap() else {
+        panic!("it can be had");
+    };
+    assert!(why.contains(&marker.display().to_string()), "{why}");
+    fs::rename(aside, marker).unwrap();
+    assert_eq!(told.recv().unwrap(), Condition::Good);
 }
 
 #[test]

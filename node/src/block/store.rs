@@ -83,7 +83,14 @@ impl Store for PoolStore {
             Lookup::Unknown if !order.adopts => self.create(lease_id, extent),
             Lookup::Here(()) | Lookup::Unknown => self.pool.reopen(lease_id, extent),
         };
-        let volume = volume.map_err(BindError::Failed)?;
+        let is_new = found == Lookup::Unknown && !order.adopts;
+        let volume = volume.map_err(|error| {
+            let lacks = || self.pool.lacks_room(extent.length);
+            match is_new.then(lacks).flatten() {
+                Some(detail) => BindError::Unavailable(StepError { detail, ..error }),
+                None => BindError::Failed(error),
+            }
+        })?;
         self.custody().find_or_make(lease_id);
         Ok(Part {
             volume: Some(volume),
@@ -171,6 +178,24 @@ mod tests {
             resource_id: POOL,
         };
         BindOrder::new(binding_id, Placement::Amount(1 << 20), Transport::Udp)
+    }
+
+    /// The table counts what the directory had at the start.
+    #[test]
+    fn a_lease_that_the_file_system_has_no_room_for_is_refused_with_what_is_free() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = place.path().join("journal");
+        let (journal, _) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
+        let (store, _) = in_directory(directory.path(), journal.writer());
+        let too_much = BindOrder {
+            placement: Placement::Amount(1 << 60),
+            ..order(1)
+        };
+        let Err(BindError::Unavailable(why)) = store.open(&too_much) else {
+            panic!("not refused for lack of room");
+        };
+        assert!(why.detail.contains("are free"), "{why}");
     }
 
     #[test]

@@ -24,7 +24,7 @@ const BYTES_MAX: u64 = 4096;
 
 #[derive(Debug)]
 pub(super) struct Marker {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Whether the pool was taken over from another node.
     pub(super) is_taken_over: bool,
     text: Mutex<Text>,
