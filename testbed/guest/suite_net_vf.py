@@ -12,7 +12,7 @@ import net_rights
 import vf
 import vf_ends
 from checks import Suite, give_back, length, until
-from fabric import REFUSED, USAGE, Refused
+from fabric import REFUSED, UNREACHABLE, USAGE, Refused
 from frames import Listener, Sender, Wire, ends_on_time, tagged
 from steps import Vf as steps
 from vf import MACS, TERM_SECS, alloc, enter, flow, hand_over, namespace, net
@@ -35,6 +35,33 @@ def inventory(suite, node):
     suite.equal("inventory: its functions", {"total": 7, "free": 7}, rows[0]["virtual_functions"])
     suite.equal("inventory: bits per second", 1_000_000_000, rows[0]["capacity"])
     suite.check("inventory: degraded, because the card does not keep rates", "DEGRADED" in str(rows[0]).upper(), "degraded", rows[0])
+
+
+def down(suite, node):
+    """The operator sets the card down, which sets no rates then, and up again."""
+    alice = node.tenant("alice")
+
+    def row():
+        return next(row for row in node.operator.ask("inventory")["resources"] if row["name"] == vf.CARD)
+
+    def granted():
+        try:
+            return alloc(alice, "netns")
+        except Refused as refused:
+            assert refused.code == "Unavailable", refused
+            return None
+    vf.sh("ip", "link", "set", vf.CARD, "down")
+    try:
+        until(lambda: row()["available"] == 0, 60, "the card in the inventory")
+        told, why = row(), f"interface {vf.CARD} is down: ip link set {vf.CARD} up"
+        suite.equal("a card that is down: degraded, and why", ("degraded", True), (told["health"], why in told["health_reason"]))
+        suite.refused("a lease of it is refused, and why", lambda: alloc(alice, "netns"), UNREACHABLE, "Unavailable", why, "transient")
+    finally:
+        vf.sh("ip", "link", "set", vf.CARD, "up")
+    lease = until(granted, 60, "a lease of the card that is up")
+    until(lambda: "has no carrier" not in row()["health_reason"], 60, "its link")
+    suite.check("it is up: leased", lease["lease_id"], "a lease", lease)
+    alice.free(lease)
 
 
 def packets(suite, node):
@@ -302,7 +329,7 @@ def main():
             start = vf.state()
             print(f"   {start}", flush=True)
             suite.equal("start: no function has a driver", {None}, {it[1] for it in start.values()})
-            for section in (inventory, packets, tags, rights, expiry, namespace_first, refusals, restart):
+            for section in (inventory, down, packets, tags, rights, expiry, namespace_first, refusals, restart):
                 suite.section(section, suite, node)
                 same_as(suite, section.__name__, start)
             vf_ends.build_driver(place)
