@@ -126,7 +126,7 @@ fn an_inventory_joins_both_forms() {
         "\n  why         dealloc_mw: EBUSY\n",
         "\n  fenced      16 MiB\n",
         "\n  flags       unknown(0x0004)\n",
-        "net\n  id          00000000000000000000000000000002\n  capacity    unknown\n",
+        "net  health unknown\n  id          00000000000000000000000000000002\n  capacity    unknown\n",
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
@@ -265,7 +265,7 @@ cpu  cpu0  ok
   flags       crc32, topology-complete, topology-aware-leasing,
               rejects-wide-single-threaded
 
-mem  mem0
+mem  mem0  health unknown
   id          00000000000000000000000000000002
   capacity    64 GiB
   available   60 GiB at most for one lease

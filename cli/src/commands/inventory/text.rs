@@ -74,7 +74,7 @@ fn block(resource: &ResourceJson) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Kind, name, and the state: the flags that tell of a problem, or else the health.
+/// Kind, name, and the state: the flags that tell of a problem, or else the health, if it is told.
 fn heading(resource: &ResourceJson) -> String {
     let name = resource.name.as_deref().map(one_line);
     let flagged: Vec<&str> = resource
@@ -84,7 +84,9 @@ fn heading(resource: &ResourceJson) -> String {
         .filter(|flag| is_state(flag))
         .collect();
     let state = match (&flagged[..], &resource.health) {
-        ([], health) => health.clone(),
+        ([], Some(health)) => Some(health.clone()),
+        // The node tells none, as of what `--advertise-vendor` states.
+        ([], None) => Some("health unknown".to_owned()),
         (flagged, _) => Some(flagged.join(", ")),
     };
     let kind = Some(resource.resource_type.clone());
