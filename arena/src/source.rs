@@ -77,6 +77,8 @@ impl Source {
         }
         // A later start knows the file again, also if this one fails.
         mark::write_magic(&header);
+        // Also after a power cut, which may lose the magic and keep bytes of tenants.
+        file.sync_all().map_err(about)?;
         Ok(Arena {
             _file: file,
             mapping,

@@ -208,6 +208,11 @@ impl Records {
         remove_file("remove record", &self.of_device(uuid, UNWIPED))
     }
 
+    /// Others use the device from now on.
+    pub(crate) fn forget_wiped(&self, uuid: &str) -> Result<(), StepError> {
+        remove_file("remove record", &self.of_device(uuid, WIPED))
+    }
+
     /// Bytes that were free on the device when it was last wiped. More than these are not wiped.
     pub(crate) fn wiped_bytes(&self, uuid: &str) -> Result<Option<u64>, StepError> {
         read(&self.of_device(uuid, WIPED))

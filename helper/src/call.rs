@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io;
-use std::{fmt, str};
+use std::time::Duration;
+use std::{fmt, str, thread};
 
 use nix::sys::prctl::set_name;
 use nix::sys::socket::MsgFlags;
@@ -106,6 +107,26 @@ impl Caller {
         if let Some(holder) = byte.try_lock(file)? {
             busy(holder.as_raw())?;
             byte.lock(file)?;
+        }
+        Ok(())
+    }
+
+    /// The same, but `busy` gets the pid once a second as long as the other process has the lock.
+    ///
+    /// # Errors
+    /// The system refuses the lock, or `busy` fails.
+    pub fn lock_telling(
+        &self,
+        name: &str,
+        mut busy: impl FnMut(i32) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let Some(file) = &self.lock else {
+            return Ok(());
+        };
+        let byte = byte_of(name);
+        while let Some(holder) = byte.try_lock(file)? {
+            busy(holder.as_raw())?;
+            thread::sleep(Duration::from_secs(1));
         }
         Ok(())
     }

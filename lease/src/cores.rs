@@ -97,7 +97,7 @@ impl Cores {
                 let suffices = |open: &Vec<Open>| self.spared(open) >= count;
                 let tightest = of_a_node.filter(suffices).min_by_key(Vec::len);
                 let of_any = || (holding == Holding::Alone).then(|| self.open(None));
-                let open = tightest.or_else(of_any)?;
+                let open = tightest.or_else(of_any).filter(suffices)?;
                 let mut numbers: Box<[u32]> = open.get(..count)?.iter().map(|it| it.1).collect();
                 numbers.sort_unstable();
                 Placement::Units {
@@ -236,6 +236,8 @@ mod tests {
         assert_eq!(cores.take(1, Holding::Shared), None);
         cores.set_missing(&[3]);
         assert_eq!(most(&cores), [1, 0]);
+        let taken = cores.take(1, Holding::Alone);
+        assert_eq!(taken, None, "the sharing leases need both CPUs");
         cores.give_back(&Placement::Amount(3));
         assert_eq!(cores.take(2, Holding::Alone), groups(&[0, 6]));
         cores.set_missing(&[]);

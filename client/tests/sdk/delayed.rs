@@ -67,14 +67,14 @@ fn silent(outcome: Result<(), Error>) {
 fn a_node_that_answers_neither_data_nor_requests_is_given_up() {
     let world = within_reach();
     // The node is asked after two seconds of silence.
-    let patience = Duration::from_secs(3);
+    let patience = Duration::from_secs(5);
     world.lease.set_transfers(impatient().give_up(patience));
     world.path.break_off();
     let asked = world.node.ignore_next();
     let error = world.lease.write(0, SECOND).unwrap_err();
     asked.try_recv().unwrap();
     assert!(
-        error.to_string().contains("does not answer in 3 s"),
+        error.to_string().contains("does not answer in 5 s"),
         "{error}"
     );
 }

@@ -15,6 +15,9 @@ use crate::{Device, Health, Libraries};
 /// What a device does not tell by itself is asked for so often.
 const READ_EVERY: Duration = Duration::from_secs(10);
 
+/// A reset takes so long at most, and a little to begin and end.
+const RESET_MAX: Duration = Duration::from_secs(200);
+
 /// The process that watches holds this lock, since a device that it has open cannot be reset.
 const LOCK: &str = "gpu-watch";
 
@@ -80,7 +83,12 @@ impl Watch {
             .map_or(GpuVendor::Nvidia, |it| it.vendor);
         let watcher = match vendor {
             GpuVendor::Nvidia => {
-                lock(caller, |pid| {
+                let since = Instant::now();
+                caller.lock_telling(LOCK, |pid| {
+                    // A process that has the devices for longer does not end: that is told as silence.
+                    if since.elapsed() > RESET_MAX {
+                        return Ok(());
+                    }
                     let what = "which resets a device, or does not end: waiting for it";
                     caller.progress(format!("process {pid} has the devices, {what}"))
                 })?;
@@ -111,7 +119,8 @@ impl Watch {
     }
 }
 
-/// Waits until no other process watches or resets NVIDIA's devices. `busy` gets the number of the one that does.
+/// Waits until no other process watches or resets NVIDIA's devices, without a word meanwhile. `busy` gets the number of the one
+/// that does.
 pub(super) fn lock(
     caller: &Caller,
     busy: impl FnOnce(i32) -> Result<(), Failure>,

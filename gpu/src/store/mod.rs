@@ -175,6 +175,13 @@ impl GpuStore {
             return Err(StepError::new("check device", why));
         }
         let record = self.record(order)?;
+        if record.is_exclusive && self.has_unwiped(&record.baseline)? {
+            let why = format!(
+                "{}: memory of an earlier lease came back just now: ask again, and it is wiped first",
+                self.device.uuid
+            );
+            return Err(StepError::new("check device", why));
+        }
         self.gpus.records.write(lease, &record)?;
         passed("make record");
         self.gpus.make_cgroup(lease, &self.device)
@@ -187,11 +194,25 @@ impl GpuStore {
         if let Some(baseline) = records.unwiped(uuid)? {
             return Ok(Some(baseline));
         }
-        let Some(wiped_bytes) = records.wiped_bytes(uuid)? else {
+        if records.wiped_bytes(uuid)?.is_none() {
             return Ok(None);
-        };
+        }
         let baseline = Baseline::of(&self.account("look at device")?);
-        Ok((baseline.free_bytes > wiped_bytes).then_some(baseline))
+        Ok(self.has_unwiped(&baseline)?.then_some(baseline))
+    }
+
+    /// The device is not on offer any more: what was wiped does not count when it is again.
+    ///
+    /// # Errors
+    /// The record cannot be removed.
+    pub fn leave(&self) -> Result<(), StepError> {
+        self.gpus.records.forget_wiped(&self.device.uuid)
+    }
+
+    /// More memory is free than the last wipe has seen.
+    fn has_unwiped(&self, baseline: &Baseline) -> Result<bool, StepError> {
+        let wiped = self.gpus.records.wiped_bytes(&self.device.uuid)?;
+        Ok(wiped.is_some_and(|wiped| baseline.free_bytes > wiped))
     }
 
     /// What a lease for this order has.

@@ -1,17 +1,22 @@
 //! The health watch.
 
 use std::{
+    cell::Cell,
+    fs,
+    io::Write,
     sync::{
         Arc,
         mpsc::{Receiver, channel},
     },
+    thread,
     time::Duration,
 };
 
 use fabricbios_gpu::{
     Device, Health,
-    management::{HealthWatch, Reset},
+    management::{HealthWatch, Reset, Watch},
 };
+use nix::{sys::stat::Mode, unistd::mkfifo};
 use stand_in_device::{Identity, Knob, Vendor};
 
 use crate::lab::{Lab, PATIENCE};
@@ -94,6 +99,38 @@ fn a_device_that_was_reset_may_fail_again_in_the_same_way() {
         while told.try_recv().is_ok() {}
     }
     drop(watch);
+}
+
+/// The process that watches waits for the one that resets. What it says meanwhile keeps its wait from being a silence.
+#[test]
+fn a_watch_that_waits_for_a_reset_says_so_again_and_again() {
+    let lab = Lab::new();
+    let device = lab.device(Vendor::Nvidia);
+    let end = lab.place.path().join("end");
+    mkfifo(&end, Mode::S_IRWXU).unwrap();
+    lab.script("nvidia-smi", &format!("read line < {}", end.display()));
+    let watch = Watch {
+        libraries: lab.libraries.clone(),
+        devices: vec![device.clone()],
+        patience: Duration::ZERO,
+    };
+    thread::scope(|scope| {
+        let reset = scope.spawn(|| lab.call(&Reset { device }));
+        // Returns when the tool runs.
+        let ends = fs::File::options().write(true).open(&end).unwrap();
+        let waits = Cell::new(0);
+        let note = |what: &str| {
+            if what.contains("resets a device") {
+                waits.set(waits.get() + 1);
+                if waits.get() == 2 {
+                    (&ends).write_all(b"\n").unwrap();
+                }
+            }
+        };
+        lab.supervisor.call(&watch, PATIENCE, &note).unwrap();
+        assert!(waits.get() >= 2);
+        reset.join().unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -310,6 +310,7 @@ fn end_all(opening: &Opening<'_>, found: &[Device]) -> anyhow::Result<()> {
                 tracing::error!(lease_id = %lease, %error, "something of an earlier lease stays");
             }
         }
+        store.leave()?;
     }
     gpus.give_nodes_back(|_| false);
     // It stays if a lease of a device that is gone has a record in it.

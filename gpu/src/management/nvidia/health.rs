@@ -28,7 +28,8 @@ pub(super) fn of(nvml: &Nvml, handle: &Handle<'_>) -> Health {
 pub(super) fn of_uuid(nvml: &Nvml, uuid: &str) -> Health {
     match nvml.device_by_uuid(uuid) {
         Ok(handle) => of(nvml, &handle),
-        Err(NvmlError::NotFound) => Health::Failed("NVML does not know it any more".into()),
+        // A partition that was made anew may have the same UUID.
+        Err(NvmlError::NotFound) => Health::Silent("NVML does not know it any more".into()),
         Err(error) => of_error(&error).unwrap_or_default(),
     }
 }
