@@ -32,7 +32,7 @@ use std::{
 use fabricbios_contract::EndByName;
 use fabricbios_gpu::{Device, GpuEnd, Health, Node};
 use fabricbios_lease::{BindError, BindOrder, BootTime, Condition};
-use fabricbios_wire::{GpuRequest, LeaseError};
+use fabricbios_wire::{GpuRequest, LeaseError, LeaseId};
 use nix::{
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
     libc,
@@ -325,6 +325,28 @@ fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
     assert!(!world.has_pattern());
 }
 
+/// The wipe is over, and so is the look before the next lease.
+#[test]
+fn memory_that_comes_back_beside_a_grant_refuses_it_once() {
+    let world = World::new(false);
+    let knobs = &world.lab.directory;
+    let lease = whole(1);
+    world.bound_beside_another(&lease);
+    let _leaves = world.filled(lease_id(1));
+    knobs.set(Knob::Lingering, "3600000").unwrap();
+    world.cut(&lease);
+    world.release(&lease).unwrap();
+    let next = whole(2);
+    world.store.prepare(&next, &|| ()).unwrap();
+    knobs.set(Knob::Lingering, "1").unwrap();
+    world.settle();
+    let refused = world.provider.bind(&next).unwrap_err();
+    assert!(matches!(refused, BindError::Failed(why) if why.detail.contains("came back")));
+    assert!(world.has_pattern());
+    world.prepared(&next).unwrap();
+    assert!(!world.has_pattern());
+}
+
 #[test]
 fn memory_that_comes_back_during_a_wipe_is_wiped_too() {
     let world = World::new(false);
@@ -357,6 +379,15 @@ fn memory_that_comes_back_during_a_wipe_is_wiped_too() {
     assert!(!world.has_pattern());
 }
 
+/// Returns when the path has waited for its child.
+fn kill_worker(world: &World, lease: LeaseId, session: &mut Session) {
+    let worker = signal_worker(world, lease, Signal::SIGKILL);
+    assert!(session.is_over());
+    while kill(worker, None).is_ok() {
+        thread::yield_now();
+    }
+}
+
 /// The session of one lease dies beside a neighbour's, before anybody has ended the lease.
 #[test]
 fn the_memory_of_a_session_that_died_is_read_by_nobody() {
@@ -365,12 +396,7 @@ fn the_memory_of_a_session_that_died_is_read_by_nobody() {
         world.bound(&one);
         world.bound(&two);
         let mut died = world.filled(lease_id(1));
-        let worker = signal_worker(&world, lease_id(1), Signal::SIGKILL);
-        assert!(died.is_over());
-        // The path waits for its child.
-        while kill(worker, None).is_ok() {
-            thread::yield_now();
-        }
+        kill_worker(&world, lease_id(1), &mut died);
         assert!(world.has_pattern());
         // The stand-in gives the lowest address that is free.
         world.settle();
@@ -395,11 +421,7 @@ fn of_what_a_worker_says_at_its_end_a_little_is_read() {
     let lease = part(1);
     world.bound(&lease);
     let mut died = world.filled(lease_id(1));
-    let worker = signal_worker(&world, lease_id(1), Signal::SIGKILL);
-    assert!(died.is_over());
-    while kill(worker, None).is_ok() {
-        thread::yield_now();
-    }
+    kill_worker(&world, lease_id(1), &mut died);
     let closed = world.lab.place.path().join("records");
     let closed = closed.join(format!("{}.closed", lease_id(1)));
     fs::remove_file(&closed).unwrap();
