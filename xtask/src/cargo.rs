@@ -54,6 +54,19 @@ pub(crate) fn run(mut command: Command) -> Result<()> {
     }
 }
 
+/// Runs the command and returns what it prints. A failed exit status is an error.
+pub(crate) fn output(mut command: Command) -> Result<String> {
+    let shown = command.get_program().display().to_string();
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start {shown}"))?;
+    if !output.status.success() {
+        bail!("{shown} ended with {}", output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("{shown} printed no UTF-8"))
+}
+
 /// What builds the programs under test alone.
 const PROGRAMS: [&str; 5] = ["--bins", "-p", "fabricbios-node", "-p", "fabricbios-cli"];
 
@@ -124,15 +137,7 @@ pub(crate) fn test_binary(
         Scope::Workspace => &["--workspace"],
     };
     let arguments = [&["test", "--no-run", "--message-format=json"], which].concat();
-    let mut command = cargo(layout, &arguments)?;
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot start cargo")?;
-    if !output.status.success() {
-        bail!("cargo {} ended with {}", arguments.join(" "), output.status);
-    }
-    executable(&String::from_utf8_lossy(&output.stdout), test)
+    executable(&output(cargo(layout, &arguments)?)?, test)
         .with_context(|| format!("cargo built no binary for the test {test} of {package}"))
 }
 

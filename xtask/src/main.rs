@@ -11,6 +11,7 @@ mod fuzz;
 mod gpu_test;
 mod lab;
 mod lanes;
+mod lines;
 #[cfg(test)]
 mod pages;
 mod progress;
@@ -49,6 +50,8 @@ enum Task {
     GpuTest(gpu_test::Arguments),
     /// Run the measurements
     Bench(bench::Arguments),
+    /// Count the lines of code, without comments and blanks, of each top-level folder
+    Lines(lines::Arguments),
     /// Run the NVMe group of blktests, from a checkout of it, against a node in a guest
     Blktests(blktests::Arguments),
     /// Build the stand-ins of the vendors' GPU libraries, for tests without a GPU, in target/stand-ins
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run(&layout, &arguments),
         Task::GpuTest(arguments) => gpu_test::run(&layout, &arguments),
         Task::Bench(arguments) => bench::run(&layout, &arguments),
+        Task::Lines(arguments) => lines::run(&layout, &arguments),
         Task::Blktests(arguments) => blktests::run(&layout, &arguments),
         Task::Lab(arguments) => lab::run(&layout, &arguments),
         Task::StandIns => stand_ins::command(&layout),
