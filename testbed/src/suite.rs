@@ -12,6 +12,7 @@ use std::time::Duration;
 const SKIPPED_CODE: i32 = 77;
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1800);
 const HEADER: &str = "# lab:";
+const COVERS: &str = "# covers:";
 
 /// How many machines a suite wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub struct Suite {
     pub path: PathBuf,
     /// Its header.
     pub wants: Wants,
+    /// The crates, without `fabricbios-`, and the folders that it proves something of and other suites may not.
+    pub covers: Vec<String>,
 }
 
 /// The Python programs in `directory` whose name starts with `prefix`, by name. A program that is not
@@ -89,22 +92,27 @@ impl Suite {
             bail!("{shown} is not executable: chmod +x, or give it another name");
         }
         let wants = header(&text).with_context(|| format!("header of {shown}"))?;
+        let covers = line(&text, COVERS).map(|it| it.split_whitespace().map(str::to_owned));
         Ok(Self {
             name,
             path: path.to_owned(),
             wants,
+            covers: covers.into_iter().flatten().collect(),
         })
     }
+}
+
+/// What follows `start` in a line near the top.
+fn line<'a>(text: &'a str, start: &str) -> Option<&'a str> {
+    let mut top = text.lines().take(20);
+    top.find_map(|line| line.strip_prefix(start))
 }
 
 /// Reads `# lab: one-vm`, `# lab: two-vm timeout=1200` `# lab: one-vm disk=256M boots=2` or
 /// `# lab: one-vm topology=2x2x2 numa=2`.
 fn header(text: &str) -> Result<Wants> {
-    let line = text
-        .lines()
-        .take(20)
-        .find_map(|line| line.strip_prefix(HEADER));
-    let line = line.context("no line `# lab: one-vm` or `# lab: two-vm` near the top")?;
+    let line =
+        line(text, HEADER).context("no line `# lab: one-vm` or `# lab: two-vm` near the top")?;
     let mut words = line.split_whitespace();
     let machines = match words.next() {
         Some("one-vm") => Machines::One,

@@ -3,6 +3,7 @@
 //! This crate contains the list of checks and their order. `fabricbios-testbed` boots guests; each suite
 //! contains its own assertions.
 
+mod affected;
 mod bench;
 mod blktests;
 mod cargo;

@@ -117,6 +117,11 @@ impl Suites {
         })
     }
 
+    /// Every suite.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &Kind> {
+        self.0.iter()
+    }
+
     /// The suite at this index of [`Suites::all`].
     pub(crate) fn at(&self, index: usize) -> &Kind {
         &self.0[index]
@@ -124,7 +129,8 @@ impl Suites {
 }
 
 impl Kind {
-    fn name(&self) -> &str {
+    /// Its name, without `lab:`.
+    pub(crate) fn name(&self) -> &str {
         match self {
             Self::Program(suite) => &suite.name,
             Self::Rust(test) => &test.name,
@@ -167,6 +173,11 @@ impl Kind {
 }
 
 impl RustTest {
+    /// The package that has it.
+    pub(crate) fn package(&self) -> &'static str {
+        self.of.package
+    }
+
     fn job(&self, layout: &Layout, scope: Scope) -> Result<Job> {
         let Self { name, of } = self;
         let binary = cargo::test_binary(layout, scope, of.package, name)?

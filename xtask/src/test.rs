@@ -1,5 +1,6 @@
 //! `cargo xtask test`: every check of the project, one after the other.
 
+use crate::affected::{self, Affected};
 use crate::cargo::{self, Scope, cargo, program};
 use crate::lab::{BootArguments, say};
 use crate::runner::{self, Chosen};
@@ -18,6 +19,9 @@ pub(crate) struct Arguments {
     /// Only these steps; `lab` is all of the lab suites. A suite that is named itself runs in full length
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
+    /// Only the steps and suites that the change since the commit BASE can reach, for quick answers while you work
+    #[arg(long, value_name = "BASE", num_args = 0..=1, default_missing_value = "main", conflicts_with = "only")]
+    affected: Option<String>,
     /// Everything in full length: fuzzing and the lab suites have a short form that is run otherwise
     #[arg(long)]
     full: bool,
@@ -41,6 +45,7 @@ struct Step {
 
 enum Action {
     Host(fn(&Layout) -> Result<Outcome>),
+    Nextest,
     Gpu,
     Fuzz,
     Lab(usize),
@@ -49,7 +54,16 @@ enum Action {
 pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     let suites = Suites::discover(layout)?;
     let all = steps(&suites);
-    let chosen = choose(&all, &arguments.only)?;
+    let affected = arguments.affected.as_deref();
+    let affected = affected.map(|base| affected::find(layout, base, &suites));
+    let affected = affected.transpose()?;
+    let chosen = match &affected {
+        None => choose(&all, &arguments.only)?,
+        Some(it) => all
+            .iter()
+            .filter(|step| it.steps.contains(&step.name))
+            .collect(),
+    };
     if arguments.list {
         for step in chosen {
             println!("{:32} {}", step.name, step.about);
@@ -67,6 +81,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         let full = arguments.full || arguments.only.contains(&step.name);
         match step.action {
             Action::Host(action) => step.run(&mut report, || action(layout)),
+            Action::Nextest => step.run(&mut report, || nextest(layout, affected.as_ref())),
             Action::Gpu => step.run(&mut report, || crate::gpu_test::step(layout, scope)),
             Action::Fuzz => step.run(&mut report, || crate::fuzz::step(layout, full)),
             Action::Lab(index) => lab.push(Chosen {
@@ -172,12 +187,13 @@ fn steps(suites: &Suites) -> Vec<Step> {
             &[Deny],
             advisories,
         ),
-        host(
-            "nextest",
-            "unit and property tests",
-            &[Build, Nextest, Python],
-            nextest,
-        ),
+        Step {
+            name: "nextest".to_owned(),
+            about: "unit and property tests",
+            may_skip: false,
+            needs: &[Build, Nextest, Python],
+            action: Action::Nextest,
+        },
         host(
             "doctest",
             "examples in the documentation",
@@ -287,12 +303,17 @@ fn advisories(layout: &Layout) -> Result<Outcome> {
     )?)
 }
 
-fn nextest(layout: &Layout) -> Result<Outcome> {
+/// Runs the tests of the affected packages, or of all.
+fn nextest(layout: &Layout, affected: Option<&Affected>) -> Result<Outcome> {
     // Half of the time of the tests is waiting, for deadlines and for processes.
     let threads = 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = threads.to_string();
     let words = ["nextest", "run", "--workspace", "--test-threads", &threads];
-    passed(cargo(layout, &words)?)
+    let mut command = cargo(layout, &words)?;
+    for package in affected.iter().flat_map(|it| &it.packages) {
+        command.arg("-E").arg(format!("package({package})"));
+    }
+    passed(command)
 }
 
 fn doctest(layout: &Layout) -> Result<Outcome> {

@@ -1,0 +1,368 @@
+//! `cargo xtask test --affected`: the steps that a change can reach. What cargo's graph and the heads of the suites do
+//! not tell is left to the whole run.
+
+use crate::cargo::{cargo, output, program};
+use crate::suites::{GUEST_DIRECTORY, Kind, Suites};
+use anyhow::{Context, Result};
+use fabricbios_testbed::Layout;
+use fabricbios_testbed::suite::Suite;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Steps of a few seconds, which every change runs.
+const ALWAYS: [&str; 6] = ["fetch", "fmt", "python", "deny", "nextest", "vectors"];
+/// Steps that compile what cargo has not compiled yet.
+const OF_ANY_PACKAGE: [&str; 3] = ["clippy", "doctest", "doc"];
+/// Steps of one package.
+const OF_PACKAGE: [(&str, &str); 4] = [
+    ("no-std", "fabricbios-no-std"),
+    ("gpu-features", "fabricbios-gpu"),
+    ("gpu-test", "fabricbios-gpu-test"),
+    ("fuzz", "fabricbios-fuzz"),
+];
+/// Workspaces beside the main one, which take packages from it.
+const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "testbed/no-std/Cargo.toml"];
+/// The package that tests the pages and the heads of the suites: every change can reach it.
+const PAGES: &str = "xtask";
+/// What runs in a guest, and what boots it.
+const IN_GUESTS: [&str; 3] = ["fabricbios-node", "fabricbios-cli", "fabricbios-testbed"];
+
+/// What a change can reach.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Affected {
+    pub(crate) steps: BTreeSet<String>,
+    /// The packages whose tests can fail.
+    pub(crate) packages: BTreeSet<String>,
+}
+
+/// What the change from the commit `base` to the working tree can reach.
+pub(crate) fn find(layout: &Layout, base: &str, suites: &Suites) -> Result<Affected> {
+    let changed = output(program(
+        layout,
+        "git",
+        &["diff", "-z", "--name-only", base, "--"],
+    ))
+    .with_context(|| format!("--affected {base}: no such commit; name one"))?;
+    let new = ["ls-files", "-z", "--others", "--exclude-standard"];
+    let new = output(program(layout, "git", &new))?;
+    let files = changed.split('\0').chain(new.split('\0'));
+    let files: Vec<&Path> = files.filter(|it| !it.is_empty()).map(Path::new).collect();
+    reached(layout, &Packages::read(layout)?, &files, suites)
+}
+
+fn reached(
+    layout: &Layout,
+    packages: &Packages,
+    files: &[&Path],
+    suites: &Suites,
+) -> Result<Affected> {
+    let builds_all = |it: &&Path| it.ends_with("Cargo.lock") || **it == *Path::new("Cargo.toml");
+    let changed: BTreeSet<&str> = if files.iter().any(builds_all) {
+        packages.0.iter().map(|it| it.name.as_str()).collect()
+    } else {
+        let of = files.iter().filter_map(|file| packages.of(file));
+        of.map(|it| it.name.as_str()).collect()
+    };
+    let mut tested = packages.tested_with(&changed);
+    let mut steps: BTreeSet<String> = ALWAYS.map(str::to_owned).into();
+    if !tested.is_empty() {
+        steps.extend(OF_ANY_PACKAGE.map(str::to_owned));
+    }
+    let of_packages = OF_PACKAGE.iter().filter(|(_, it)| tested.contains(*it));
+    steps.extend(of_packages.map(|(step, _)| (*step).to_owned()));
+    let coverage = Coverage::of(packages, suites);
+    for kind in suites.kinds() {
+        let is_reached = match kind {
+            Kind::Rust(test) => tested.contains(test.package()),
+            Kind::Program(_) if files.iter().any(builds_all) => true,
+            Kind::Program(suite) => {
+                let of_suites = |it: &&&Path| it.starts_with(GUEST_DIRECTORY);
+                let (guest, others): (Vec<&Path>, Vec<&Path>) = files.iter().partition(of_suites);
+                let is_source = !guest.is_empty() && {
+                    let sources = sources(layout, suite)?;
+                    guest.iter().any(|it| sources.contains(*it))
+                };
+                is_source || others.iter().any(|it| coverage.reaches(it, suite))
+            }
+        };
+        if is_reached {
+            steps.insert(format!("lab:{}", kind.name()));
+        }
+    }
+    tested.insert(PAGES);
+    Ok(Affected {
+        steps,
+        packages: tested.into_iter().map(str::to_owned).collect(),
+    })
+}
+
+/// A package of this checkout.
+#[derive(Debug)]
+struct Package {
+    name: String,
+    /// Its directory in the checkout.
+    folder: PathBuf,
+    /// The packages that it is built from.
+    uses: Vec<String>,
+    /// The packages that only its tests are built from.
+    tests_use: Vec<String>,
+}
+
+/// All packages.
+#[derive(Debug)]
+struct Packages(Vec<Package>);
+
+impl Packages {
+    fn read(layout: &Layout) -> Result<Self> {
+        let mut all = Vec::new();
+        for manifest in MANIFESTS {
+            let words = [
+                "metadata",
+                "--format-version=1",
+                "--no-deps",
+                "--manifest-path",
+                manifest,
+            ];
+            let metadata: Value = serde_json::from_str(&output(cargo(layout, &words)?)?)?;
+            let packages = metadata["packages"].as_array().context("cargo metadata")?;
+            all.extend(packages.iter().filter_map(|it| package(layout, it)));
+        }
+        Ok(Self(all))
+    }
+
+    fn named(&self, name: &str) -> Option<&Package> {
+        self.0.iter().find(|it| it.name == name)
+    }
+
+    /// The package that has this file.
+    fn of(&self, file: &Path) -> Option<&Package> {
+        let having = self.0.iter().filter(|it| file.starts_with(&it.folder));
+        having.max_by_key(|it| it.folder.components().count())
+    }
+
+    /// The packages that this one is built from, itself among them.
+    fn parts<'a>(&'a self, of: &'a str) -> BTreeSet<&'a str> {
+        let mut parts = BTreeSet::from([of]);
+        let mut next = vec![of];
+        while let Some(package) = next.pop().and_then(|it| self.named(it)) {
+            let new = package.uses.iter().filter(|it| parts.insert(it));
+            next.extend(new.map(String::as_str));
+        }
+        parts
+    }
+
+    /// The packages with a test that one of these packages can break.
+    fn tested_with<'a>(&'a self, changed: &BTreeSet<&'a str>) -> BTreeSet<&'a str> {
+        let is_reached = |name: &str| !self.parts(name).is_disjoint(changed);
+        let reached = self
+            .0
+            .iter()
+            .filter(|it| is_reached(&it.name) || it.tests_use.iter().any(|name| is_reached(name)));
+        reached.map(|it| it.name.as_str()).collect()
+    }
+}
+
+/// Reads a package of `cargo metadata`.
+fn package(layout: &Layout, package: &Value) -> Option<Package> {
+    let folder = Path::new(package["manifest_path"].as_str()?).parent()?;
+    let dependencies = package["dependencies"].as_array()?;
+    let with = |is_of_tests: bool| {
+        let kind =
+            move |it: &&Value| (it["kind"] == "dev") == is_of_tests && it["path"].is_string();
+        let names = dependencies
+            .iter()
+            .filter(kind)
+            .filter_map(|it| it["name"].as_str());
+        names.map(str::to_owned).collect()
+    };
+    Some(Package {
+        name: package["name"].as_str()?.to_owned(),
+        folder: folder.strip_prefix(layout.repository()).ok()?.to_owned(),
+        uses: with(false),
+        tests_use: with(true),
+    })
+}
+
+/// What the suites cover.
+struct Coverage<'a> {
+    packages: &'a Packages,
+    /// The folders that suites name; a change below them reaches only these suites.
+    folders: BTreeSet<PathBuf>,
+    in_guests: BTreeSet<&'a str>,
+}
+
+impl<'a> Coverage<'a> {
+    fn of(packages: &'a Packages, suites: &Suites) -> Self {
+        let covers = suites.kinds().flat_map(|kind| match kind {
+            Kind::Program(suite) => suite.covers.as_slice(),
+            Kind::Rust(_) => &[],
+        });
+        Self {
+            packages,
+            folders: covers.map(|it| folder(packages, it)).collect(),
+            in_guests: IN_GUESTS.iter().flat_map(|it| packages.parts(it)).collect(),
+        }
+    }
+
+    /// Whether a change of this file, which is no part of the suites, reaches the suite.
+    fn reaches(&self, file: &Path, suite: &Suite) -> bool {
+        let Some(package) = self.packages.of(file) else {
+            return false;
+        };
+        let inside = file.strip_prefix(&package.folder).unwrap_or(file);
+        let is_of_tests = inside.starts_with("tests") || inside.starts_with("examples");
+        if is_of_tests || file.extension().is_some_and(|it| it == "md") {
+            return false;
+        }
+        if !self.folders.iter().any(|it| file.starts_with(it)) {
+            return self.in_guests.contains(package.name.as_str());
+        }
+        suite.covers.iter().any(|it| {
+            let crate_name = format!("fabricbios-{it}");
+            file.starts_with(folder(self.packages, it))
+                || self
+                    .packages
+                    .parts(&crate_name)
+                    .contains(package.name.as_str())
+        })
+    }
+}
+
+/// The folder that a suite names, by itself or by a crate.
+fn folder(packages: &Packages, covered: &str) -> PathBuf {
+    let package = packages.named(&format!("fabricbios-{covered}"));
+    package.map_or_else(|| covered.into(), |it| it.folder.clone())
+}
+
+/// The files of a suite: itself, and what it imports or names, directly or not.
+fn sources(layout: &Layout, suite: &Suite) -> Result<BTreeSet<PathBuf>> {
+    let guest = Path::new(GUEST_DIRECTORY);
+    let own = suite.path.file_name().context("a suite is a file")?;
+    let mut sources = BTreeSet::from([guest.join(own)]);
+    let mut next = vec![guest.join(own)];
+    let entries = fs::read_dir(layout.repository().join(guest))?;
+    let names: Vec<String> = entries
+        .map(|it| Ok(it?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    while let Some(path) = next.pop() {
+        let Ok(text) = fs::read_to_string(layout.repository().join(&path)) else {
+            continue;
+        };
+        for name in names.iter().filter(|it| has(&text, it)) {
+            if sources.insert(guest.join(name)) {
+                next.push(guest.join(name));
+            }
+        }
+    }
+    Ok(sources)
+}
+
+/// Whether a program imports the file of this name, or names it.
+fn has(text: &str, name: &str) -> bool {
+    let module = name.strip_suffix(".py");
+    let imports = |line: &str| {
+        let mut words = line.split_whitespace();
+        matches!(words.next(), Some("import" | "from")) && words.next() == module
+    };
+    text.contains(name) || (module.is_some() && text.lines().any(imports))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(files: &[&str]) -> Affected {
+        let layout = Layout::new(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+        let files: Vec<&Path> = files.iter().map(Path::new).collect();
+        let suites = Suites::discover(&layout).unwrap();
+        let packages = Packages::read(&layout).unwrap();
+        reached(&layout, &packages, &files, &suites).unwrap()
+    }
+
+    fn suites(affected: &Affected) -> Vec<&str> {
+        let suites = affected
+            .steps
+            .iter()
+            .filter_map(|it| it.strip_prefix("lab:"));
+        suites.collect()
+    }
+
+    #[test]
+    fn what_every_lease_needs_reaches_every_suite() {
+        let all = steps(&["Cargo.lock"]);
+        for file in ["node/src/driver.rs", "testbed/src/lab.rs"] {
+            let affected = steps(&[file]);
+            let missing: Vec<_> = all.steps.difference(&affected.steps).collect();
+            assert!(
+                missing.iter().all(|it| !it.starts_with("lab:suite")),
+                "{file}: {missing:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_kind_reaches_its_suites() {
+        let folder = |name: &str| {
+            let layout = Layout::new(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+            let packages = Packages::read(&layout).unwrap();
+            packages.named(name).unwrap().folder.join("src/lib.rs")
+        };
+        let network = steps(&[folder("fabricbios-sriov").to_str().unwrap()]);
+        assert_eq!(suites(&network), ["suite_net_macvlan", "suite_net_vf"]);
+        assert!(network.packages.contains("fabricbios-sriov"));
+        assert!(network.packages.contains("fabricbios-node"));
+        assert!(!network.packages.contains("fabricbios-nvmet"));
+        assert!(!network.steps.contains("fuzz"));
+        let verbs = steps(&[folder("fabricbios-verbs").to_str().unwrap()]);
+        assert!(suites(&verbs).contains(&"suite_mem_rdma"), "{verbs:?}");
+        assert!(
+            suites(&verbs).iter().any(|it| it.starts_with("rxe")),
+            "{verbs:?}"
+        );
+        assert!(!suites(&verbs).contains(&"suite_gpu"), "{verbs:?}");
+        let wire = steps(&[folder("fabricbios-wire").to_str().unwrap()]);
+        assert!(
+            wire.steps.contains("fuzz") && wire.steps.contains("no-std"),
+            "{wire:?}"
+        );
+    }
+
+    #[test]
+    fn a_page_and_a_suite_reach_little() {
+        let page = steps(&["docs/testing.md"]);
+        assert_eq!(page.packages, BTreeSet::from(["xtask".to_owned()]));
+        assert_eq!(page.steps, ALWAYS.map(str::to_owned).into());
+        let shared = steps(&["testbed/guest/macvlan_ends.py"]);
+        assert_eq!(suites(&shared), ["suite_net_macvlan"]);
+        let named = steps(&["testbed/guest/vf_tx.c"]);
+        assert_eq!(suites(&named), ["suite_net_vf"]);
+    }
+
+    #[test]
+    fn suites_cover_what_exists() {
+        let layout = Layout::new(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+        let packages = Packages::read(&layout).unwrap();
+        let all = Suites::discover(&layout).unwrap();
+        for kind in all.kinds() {
+            if let Kind::Program(suite) = kind {
+                assert!(
+                    !suite.covers.is_empty(),
+                    "{}: no line `# covers:`",
+                    suite.name
+                );
+            }
+        }
+        for folder in Coverage::of(&packages, &all).folders {
+            assert!(
+                layout.repository().join(&folder).exists(),
+                "{}",
+                folder.display()
+            );
+        }
+        for (step, package) in OF_PACKAGE {
+            assert!(packages.named(package).is_some(), "{step}: {package}");
+        }
+    }
+}
