@@ -44,9 +44,9 @@ class Program:
                 yield node.lineno, node.id
             elif isinstance(node, ast.ImportFrom) and node.module in beside:
                 yield from ((node.lineno, f"{node.module}.{it.name}") for it in node.names if it.name not in beside[node.module].has)
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
-                if node.attr not in modules[node.value.id].has | OF_MODULES:
-                    yield node.lineno, f"{node.value.id}.{node.attr}"
+            elif (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
+                  and node.attr not in modules[node.value.id].has | OF_MODULES):
+                yield node.lineno, f"{node.value.id}.{node.attr}"
 
 
 def main():

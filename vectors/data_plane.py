@@ -52,7 +52,7 @@ def judge_request(data):
     magic, op, flags, status, reserved = head[0], head[1], head[2], head[3], head[10]
     known = 1 <= op <= (4 if magic == b"FBMU" else 5)
     parts = magic == b"FBBU" and op in (2, 3) and is_part(reserved)
-    return None if known and not (flags & ~PAYLOAD_MAC or status or reserved and not parts) else "INVALID"
+    return None if known and not (flags & ~PAYLOAD_MAC or status or (reserved and not parts)) else "INVALID"
 
 
 def is_part(reserved):

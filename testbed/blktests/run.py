@@ -41,7 +41,7 @@ class Kernel:
 
     def refuses(self, _own, _known):
         """Runs everything."""
-        return None
+        return
 
     @contextlib.contextmanager
     def device(self):
@@ -56,7 +56,7 @@ class Kernel:
 
     def leftover(self):
         """blktests takes its own things away."""
-        return None
+        return
 
     unwell = leftover
 

@@ -3,6 +3,7 @@
 # runs /run/lab/command, and tells the host over a virtio-serial port of its own that it begins, and its exit code. The
 # host takes that code and nothing else for the result: a guest that crashes cannot write it.
 
+# shellcheck source=/dev/null
 . /run/lab/environment
 umask 022
 

@@ -55,7 +55,7 @@ def sh(line):
 
 def loop_device(mebibytes, sector_bytes=512):
     """A raw device over a sparse file in memory."""
-    image = tempfile.NamedTemporaryFile(prefix="backing-", dir="/dev/shm", delete=False)
+    image = tempfile.NamedTemporaryFile(prefix="backing-", dir="/dev/shm", delete=False)  # noqa: SIM115, it stays
     image.truncate(mebibytes * MIB)
     device = sh(f"losetup --find --show --sector-size {sector_bytes} --direct-io=off {image.name}")
     atexit.register(os.unlink, image.name)

@@ -3,6 +3,7 @@
 it is the flood: frames.py NAMESPACE INTERFACE MAC sends numbered frames until its input ends, and prints their number."""
 import collections
 import ctypes
+import itertools
 import os
 import secrets
 import select
@@ -295,7 +296,7 @@ class Flood:
         missing = sorted(set(range(sent)) - set(numbers))
         suite.check(f"{name}: every frame that it sent has come, once and in order", numbers == list(range(sent)),
                     f"0 to {sent - 1}", f"{len(numbers)} frames, without {missing[:20]}")
-        pause_ms = max((1e3 * (after - before) for (before, _), (after, _) in zip(arrivals, arrivals[1:])), default=0)
+        pause_ms = max((1e3 * (after - before) for (before, _), (after, _) in itertools.pairwise(arrivals)), default=0)
         print(f"   {name}: {len(numbers)} of {sent} frames, longest pause {pause_ms:.0f} ms", flush=True)
         suite.check(f"{name}: no long pause", pause_ms < LATE_LIMIT_MS, f"less than {LATE_LIMIT_MS} ms", pause_ms)
 

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Opens a device's node (the second argument) and keeps it in one of several ways (the first), for ever."""
+import contextlib
 import ctypes
 import os
 import signal
@@ -74,10 +75,8 @@ def main():
         os.close(take())
         while True:
             time.sleep(0.05)
-            try:
+            with contextlib.suppress(OSError):
                 os.close(os.open(sys.argv[2], os.O_RDONLY | os.O_NONBLOCK))
-            except OSError:
-                pass
     if how == "ring":
         ring()
     if how == "first-thread":

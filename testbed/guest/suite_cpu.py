@@ -226,7 +226,8 @@ def expires(suite, node):
         ends_on_time(suite, isolation, lease)
         suite.equal(f"{isolation}: its process is killed", -signal.SIGKILL, forking.wait())
         suite.equal(f"{isolation}: expired", "expired", alice.wait_until(lease, "expired")["state"])
-        until(lambda at=group_of(lease): not at.exists(), 60, "the removal of the control group")
+        group = group_of(lease)
+        until(lambda at=group: not at.exists(), 60, "the removal of the control group")
 
 
 def ends_on_time(suite, name, lease, late_limit_ms=LATE_LIMIT_MS):

@@ -66,7 +66,7 @@ def forged(suite, node):
 
 def tampered(suite, node):
     """A good WRITE with one bit changed, each byte of it in turn; then the good one."""
-    with leased(node.tenant("alice")) as (lease, client):
+    with leased(node.tenant("alice")) as (_, client):
         client.write(0, PATTERN)
         for name, flags in (("plain", 0), ("payload mac", f.PAYLOAD_MAC)):
             frame = client.frame(f.WRITE, 64, 16, b"y" * 16, flags=flags)

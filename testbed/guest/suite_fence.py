@@ -33,7 +33,7 @@ def nothing_new(suite, node, name):
     fences = node.operator.ask("fence", "list")["fences"]
     suite.equal(f"{name}: one fence, with a reason", (1, True), (len(fences), bool(fences and fences[0]["reason"])))
     suite.refused(f"{name}: a tenant does not see reasons", lambda: alice.ask("fence", "list"), None, "NotPermitted")
-    arena = [r for r in alice.ask("inventory")["resources"] if r["resource_type"] == "mem"][0]
+    arena = next(r for r in alice.ask("inventory")["resources"] if r["resource_type"] == "mem")
     suite.equal(f"{name}: inventory", (0, True), (arena["available"], "fenced" in str(arena).lower()))
     return fences[0]["resource_id"]
 

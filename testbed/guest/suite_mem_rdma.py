@@ -166,7 +166,7 @@ def two_arenas(suite, node, device):
 def out_of_bounds(suite, node, device):
     """An access one byte out of bounds is refused and changes nothing, and the lease can be bound again."""
     alice = node.tenant("alice")
-    with leased(alice, device) as (below, low), leased(alice, device) as (lease, client), leased(alice, device) as (above, high):
+    with leased(alice, device) as (_, low), leased(alice, device) as (lease, client), leased(alice, device) as (_, high):
         low.write(0, b"L" * LEASE_BYTES)
         high.write(0, b"H" * LEASE_BYTES)
         before = lease["binding"]["rdma"]

@@ -3,6 +3,7 @@
 # covers: sriov local node/src/net
 """Virtual functions of a card as leases: real packets obey VLAN and address, access ends at the deadline whatever the tenant
 or the daemon does, and a function comes back as it was."""
+import contextlib
 import os
 import pathlib
 import random
@@ -269,10 +270,8 @@ def cycles(suite, node, start):
 
 def same_as(suite, name, start):
     """Waits for releases."""
-    try:
+    with contextlib.suppress(TimeoutError):
         vf.until(lambda: vf.state() == start, 60, "the state of the start")
-    except TimeoutError:
-        pass
     suite.equal(f"{name}: every function is as at the start", start, vf.state())
 
 
@@ -292,12 +291,12 @@ def two_cards(suite):
     card_of = lambda lease: os.listdir(f"/sys/bus/pci/devices/{net(lease)['pci_bdf']}/physfn/net")[0]
     with vf.node("--sriov-pf", cards[1]) as node:
         free = lambda: {row["name"]: row["virtual_functions"]["free"] for row in node.operator.ask("inventory")["resources"] if row.get("virtual_functions")}
-        suite.equal("two cards: each with its functions", {card: 7 for card in cards}, free())
+        suite.equal("two cards: each with its functions", dict.fromkeys(cards, 7), free())
         alice = node.tenant("alice")
         leases = [alloc(alice, "interface", mbps=900) for _ in cards]
         suite.equal("two leases of most of a link: one on each card", sorted(cards), sorted(map(card_of, leases)))
         suite.refused("a third has no link left", lambda: alloc(alice, "interface", mbps=900), REFUSED, "CapacityExceeded")
-        suite.equal("a function of each is leased", {card: 6 for card in cards}, free())
+        suite.equal("a function of each is leased", dict.fromkeys(cards, 6), free())
         # The second card is not offered any more.
         node.kill()
         flag = len(node.command) - 1 - node.command[::-1].index(cards[1])
@@ -311,7 +310,7 @@ def two_cards(suite):
         node.command += ["--sriov-pf", cards[1]]
         node.start()
         suite.equal("both cards again: no record stays", [], until(lambda: [records()] if not records() else None, 60, "the end of the records")[0])
-        suite.equal("and each has all of its functions", {card: 7 for card in cards}, free())
+        suite.equal("and each has all of its functions", dict.fromkeys(cards, 7), free())
     vf.sh("ip", "link", "set", cards[1], "down")
 
 

@@ -21,6 +21,8 @@ pub enum Need {
     Build,
     /// Run a Python program on the host.
     Python,
+    /// Lint programs in Python and shell.
+    Lint,
     /// Call `cargo nextest`.
     Nextest,
     /// Call `cargo deny`.
@@ -31,10 +33,11 @@ pub enum Need {
 
 impl Need {
     /// The needs of the demo, the tests and the lab together.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Guest,
         Self::Build,
         Self::Python,
+        Self::Lint,
         Self::Nextest,
         Self::Deny,
     ];
@@ -83,6 +86,8 @@ const BLKTESTS_PACKAGES: [(&str, Option<&str>); 6] = [
     ("xfsprogs", Some("mkfs.xfs")),
 ];
 const PYTHON_PACKAGES: [(&str, Option<&str>); 1] = [("python3", Some("python3"))];
+const LINT_PACKAGES: [(&str, Option<&str>); 2] =
+    [("python3-venv", None), ("shellcheck", Some("shellcheck"))];
 
 const QEMU_PACKAGE: &str = "qemu-system-x86";
 /// Older versions of QEMU have no `-netdev stream`, and lack devices that the lab uses.
@@ -314,6 +319,7 @@ fn packages(needs: &[Need]) -> Vec<Package> {
             Need::Guest => &GUEST_PACKAGES,
             Need::Build => &BUILD_PACKAGES,
             Need::Python => &PYTHON_PACKAGES,
+            Need::Lint => &LINT_PACKAGES,
             Need::Blktests => &BLKTESTS_PACKAGES,
             Need::Nextest | Need::Deny => &[],
         };

@@ -12,7 +12,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Steps of a few seconds, which every change runs.
-const ALWAYS: [&str; 6] = ["fetch", "fmt", "python", "deny", "nextest", "vectors"];
+const ALWAYS: [&str; 8] = [
+    "fetch", "fmt", "python", "ruff", "shell", "deny", "nextest", "vectors",
+];
 /// Steps that compile what cargo has not compiled yet.
 const OF_ANY_PACKAGE: [&str; 3] = ["clippy", "doctest", "doc"];
 /// Steps of one package.

@@ -7,6 +7,7 @@ mod affected;
 mod bench;
 mod blktests;
 mod cargo;
+mod checks;
 mod demo;
 mod fuzz;
 mod gpu_test;

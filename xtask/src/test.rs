@@ -1,7 +1,8 @@
 //! `cargo xtask test`: every check of the project, one after the other.
 
-use crate::affected::{self, Affected};
-use crate::cargo::{self, Scope, cargo, program};
+use crate::affected;
+use crate::cargo::Scope;
+use crate::checks;
 use crate::lab::{BootArguments, say};
 use crate::runner::{self, Chosen};
 use crate::suites::Suites;
@@ -9,7 +10,6 @@ use anyhow::{Result, bail};
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Need};
 use fabricbios_testbed::{Layout, Outcome, Report};
-use std::num::NonZero;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -81,7 +81,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         let full = arguments.full || arguments.only.contains(&step.name);
         match step.action {
             Action::Host(action) => step.run(&mut report, || action(layout)),
-            Action::Nextest => step.run(&mut report, || nextest(layout, affected.as_ref())),
+            Action::Nextest => step.run(&mut report, || checks::nextest(layout, affected.as_ref())),
             Action::Gpu => step.run(&mut report, || crate::gpu_test::step(layout, scope)),
             Action::Fuzz => step.run(&mut report, || crate::fuzz::step(layout, full)),
             Action::Lab(index) => lab.push(Chosen {
@@ -152,11 +152,11 @@ fn choose<'a>(all: &'a [Step], only: &[String]) -> Result<Vec<&'a Step>> {
 }
 
 fn steps(suites: &Suites) -> Vec<Step> {
-    use Need::{Build, Deny, Guest, Nextest, Python};
+    use Need::{Build, Deny, Guest, Lint, Nextest, Python};
     let host = |name: &str, about, needs, action| Step {
         name: name.to_owned(),
         about,
-        may_skip: name == "advisories",
+        may_skip: ["advisories", "ruff"].contains(&name),
         needs,
         action: Action::Host(action),
     };
@@ -165,27 +165,44 @@ fn steps(suites: &Suites) -> Vec<Step> {
             "fetch",
             "Cargo.lock is up to date; dependencies",
             &[],
-            fetch,
+            checks::fetch,
         ),
-        host("fmt", "formatting", &[], fmt),
-        host("clippy", "lints, warnings are errors", &[Build], clippy),
+        host("fmt", "formatting", &[], checks::fmt),
+        host(
+            "clippy",
+            "lints, warnings are errors",
+            &[Build],
+            checks::clippy,
+        ),
         host(
             "python",
             "Python programs use no name that is not there",
             &[Python],
-            python,
+            checks::python,
+        ),
+        host(
+            "ruff",
+            "lints of the Python programs",
+            &[Lint],
+            checks::ruff,
+        ),
+        host(
+            "shell",
+            "lints of the shell programs",
+            &[Lint],
+            checks::shell,
         ),
         host(
             "deny",
             "licences, bans and sources of dependencies",
             &[Deny],
-            deny,
+            checks::deny,
         ),
         host(
             "advisories",
             "known vulnerabilities of dependencies",
             &[Deny],
-            advisories,
+            checks::advisories,
         ),
         Step {
             name: "nextest".to_owned(),
@@ -198,26 +215,26 @@ fn steps(suites: &Suites) -> Vec<Step> {
             "doctest",
             "examples in the documentation",
             &[Build],
-            doctest,
+            checks::doctest,
         ),
         host(
             "doc",
             "documentation builds, warnings are errors",
             &[Build],
-            doc,
+            checks::doc,
         ),
         host(
             "vectors",
             "golden bytes, read by a second decoder",
             &[Python],
-            vectors,
+            checks::vectors,
         ),
     ];
     steps.push(host(
         "no-std",
         "the pure crates build without the standard library",
         &[Build],
-        no_std,
+        checks::no_std,
     ));
     steps.push(host(
         "gpu-features",
@@ -254,104 +271,6 @@ fn steps(suites: &Suites) -> Vec<Step> {
 pub(crate) fn step_names(suites: &Suites) -> Vec<String> {
     let names = steps(suites).into_iter().map(|step| step.name);
     names.collect()
-}
-
-fn passed(command: std::process::Command) -> Result<Outcome> {
-    cargo::run(command).map(|()| Outcome::Passed)
-}
-
-fn fetch(layout: &Layout) -> Result<Outcome> {
-    passed(cargo(layout, &["fetch", "--locked"])?)
-}
-
-fn fmt(layout: &Layout) -> Result<Outcome> {
-    passed(cargo(layout, &["fmt", "--all", "--check"])?)
-}
-
-fn clippy(layout: &Layout) -> Result<Outcome> {
-    passed(cargo(
-        layout,
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    )?)
-}
-
-fn deny(layout: &Layout) -> Result<Outcome> {
-    passed(cargo(
-        layout,
-        &["deny", "check", "bans", "licenses", "sources"],
-    )?)
-}
-
-/// The database of advisories is a separate repository; a host that cannot reach it skips this step.
-fn advisories(layout: &Layout) -> Result<Outcome> {
-    let fetched = cargo(layout, &["deny", "fetch", "db"])?.output()?;
-    if !fetched.status.success() {
-        return Ok(Outcome::Skipped(
-            "cannot fetch the advisory database".to_owned(),
-        ));
-    }
-    passed(cargo(
-        layout,
-        &["deny", "check", "--disable-fetch", "advisories"],
-    )?)
-}
-
-/// Runs the tests of the affected packages, or of all.
-fn nextest(layout: &Layout, affected: Option<&Affected>) -> Result<Outcome> {
-    // Half of the time of the tests is waiting, for deadlines and for processes.
-    let threads = 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = threads.to_string();
-    let words = ["nextest", "run", "--workspace", "--test-threads", &threads];
-    let mut command = cargo(layout, &words)?;
-    for package in affected.iter().flat_map(|it| &it.packages) {
-        command.arg("-E").arg(format!("package({package})"));
-    }
-    passed(command)
-}
-
-fn doctest(layout: &Layout) -> Result<Outcome> {
-    passed(cargo(layout, &["test", "--quiet", "--workspace", "--doc"])?)
-}
-
-fn doc(layout: &Layout) -> Result<Outcome> {
-    let mut command = cargo(layout, &["doc", "--workspace", "--no-deps"])?;
-    command.env("RUSTDOCFLAGS", "-D warnings");
-    passed(command)
-}
-
-fn no_std(layout: &Layout) -> Result<Outcome> {
-    let mut command = cargo(layout, &["build", "--locked"])?;
-    command
-        .current_dir(layout.repository().join("testbed/no-std"))
-        .env("CARGO_TARGET_DIR", layout.target().join("no-std"));
-    passed(command)
-}
-
-fn python(layout: &Layout) -> Result<Outcome> {
-    let words = [
-        "testbed/names.py",
-        "testbed",
-        "testbed/blktests",
-        "testbed/boot",
-        "testbed/guest",
-        "vectors",
-    ];
-    passed(program(layout, "python3", &words))
-}
-
-fn vectors(layout: &Layout) -> Result<Outcome> {
-    let check = "vectors/check.py";
-    if !layout.repository().join(check).is_file() {
-        return Ok(Outcome::Skipped(format!("{check} is not there")));
-    }
-    passed(program(layout, "python3", &[check]))
 }
 
 #[cfg(test)]

@@ -1,0 +1,181 @@
+//! The checks of `cargo xtask test` that run on the host.
+
+use crate::affected::Affected;
+use crate::cargo::{self, cargo, output, program};
+use anyhow::Result;
+use fabricbios_testbed::{Layout, Outcome};
+use std::fs;
+use std::num::NonZero;
+use std::process::Command;
+
+/// Workspaces beside the main one: their tests are other programs' (a fuzzer, a build without the standard library).
+const OTHER_WORKSPACES: [&str; 2] = ["fuzz/Cargo.toml", "testbed/no-std/Cargo.toml"];
+/// The version of ruff, so that a new one with new lints fails no old commit.
+const RUFF: &str = "ruff==0.17.6";
+
+fn passed(command: Command) -> Result<Outcome> {
+    cargo::run(command).map(|()| Outcome::Passed)
+}
+
+pub(crate) fn fetch(layout: &Layout) -> Result<Outcome> {
+    passed(cargo(layout, &["fetch", "--locked"])?)
+}
+
+pub(crate) fn fmt(layout: &Layout) -> Result<Outcome> {
+    cargo::run(cargo(layout, &["fmt", "--all", "--check"])?)?;
+    for manifest in OTHER_WORKSPACES {
+        let words = ["fmt", "--manifest-path", manifest, "--check"];
+        cargo::run(cargo(layout, &words)?)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+pub(crate) fn clippy(layout: &Layout) -> Result<Outcome> {
+    let words = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    cargo::run(cargo(layout, &words)?)?;
+    for manifest in OTHER_WORKSPACES {
+        // A fuzz target is a program only for the fuzzer.
+        let words = [
+            "clippy",
+            "--manifest-path",
+            manifest,
+            "--",
+            "--cfg",
+            "fuzzing",
+            "-D",
+            "warnings",
+        ];
+        let mut command = cargo(layout, &words)?;
+        command.env("CARGO_TARGET_DIR", layout.target().join("lint"));
+        cargo::run(command)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+pub(crate) fn deny(layout: &Layout) -> Result<Outcome> {
+    let checks = ["bans", "licenses", "sources"];
+    cargo::run(cargo(layout, &[&["deny", "check"], &checks[..]].concat())?)?;
+    for manifest in OTHER_WORKSPACES {
+        let words = [
+            "deny",
+            "--manifest-path",
+            manifest,
+            "--config",
+            "deny.toml",
+            "check",
+        ];
+        // They need fewer crates than the main one: an exception may have nothing to match.
+        let unmatched = ["-A", "license-not-encountered", "-A", "unmatched-skip"];
+        cargo::run(cargo(layout, &[&words[..], &unmatched, &checks].concat())?)?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// The database of advisories is a separate repository; a host that cannot reach it skips this step.
+pub(crate) fn advisories(layout: &Layout) -> Result<Outcome> {
+    let fetched = cargo(layout, &["deny", "fetch", "db"])?.output()?;
+    if !fetched.status.success() {
+        return Ok(Outcome::Skipped(
+            "cannot fetch the advisory database".to_owned(),
+        ));
+    }
+    passed(cargo(
+        layout,
+        &["deny", "check", "--disable-fetch", "advisories"],
+    )?)
+}
+
+/// Runs the tests of the affected packages, or of all.
+pub(crate) fn nextest(layout: &Layout, affected: Option<&Affected>) -> Result<Outcome> {
+    // Half of the time of the tests is waiting, for deadlines and for processes.
+    let threads = 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = threads.to_string();
+    let words = ["nextest", "run", "--workspace", "--test-threads", &threads];
+    let mut command = cargo(layout, &words)?;
+    for package in affected.iter().flat_map(|it| &it.packages) {
+        command.arg("-E").arg(format!("package({package})"));
+    }
+    passed(command)
+}
+
+pub(crate) fn doctest(layout: &Layout) -> Result<Outcome> {
+    passed(cargo(layout, &["test", "--quiet", "--workspace", "--doc"])?)
+}
+
+pub(crate) fn doc(layout: &Layout) -> Result<Outcome> {
+    let mut command = cargo(layout, &["doc", "--workspace", "--no-deps"])?;
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    passed(command)
+}
+
+pub(crate) fn no_std(layout: &Layout) -> Result<Outcome> {
+    let mut command = cargo(layout, &["build", "--locked"])?;
+    command
+        .current_dir(layout.repository().join("testbed/no-std"))
+        .env("CARGO_TARGET_DIR", layout.target().join("no-std"));
+    passed(command)
+}
+
+pub(crate) fn python(layout: &Layout) -> Result<Outcome> {
+    let words = [
+        "testbed/names.py",
+        "testbed",
+        "testbed/blktests",
+        "testbed/boot",
+        "testbed/guest",
+        "vectors",
+    ];
+    passed(program(layout, "python3", &words))
+}
+
+/// Lints the Python programs. ruff is no Debian package; a host that cannot fetch it skips this step.
+pub(crate) fn ruff(layout: &Layout) -> Result<Outcome> {
+    let place = layout.tools().join("python");
+    let ruff = place.join("bin/ruff").display().to_string();
+    let is_there = || {
+        output(program(layout, &ruff, &["--version"]))
+            .is_ok_and(|it| it.trim().replace(' ', "==") == RUFF)
+    };
+    if !(place.exists() && is_there()) {
+        let pip = place.join("bin/pip").display().to_string();
+        let fetched = [
+            program(
+                layout,
+                "python3",
+                &["-m", "venv", &place.display().to_string()],
+            ),
+            program(
+                layout,
+                &pip,
+                &["install", "--quiet", "--disable-pip-version-check", RUFF],
+            ),
+        ];
+        if fetched.into_iter().try_for_each(cargo::run).is_err() {
+            return Ok(Outcome::Skipped(format!("cannot fetch {RUFF}")));
+        }
+    }
+    passed(program(layout, &ruff, &["check", "--quiet"]))
+}
+
+/// Lints the programs whose first line names a shell.
+pub(crate) fn shell(layout: &Layout) -> Result<Outcome> {
+    let files = output(program(layout, "git", &["ls-files", "-z"]))?;
+    let is_shell = |path: &&str| {
+        let text = fs::read(layout.repository().join(path)).unwrap_or_default();
+        let first = text.split(|it| *it == b'\n').next().unwrap_or_default();
+        first.starts_with(b"#!") && first.ends_with(b"sh")
+    };
+    let programs: Vec<&str> = files.split('\0').filter(is_shell).collect();
+    passed(program(layout, "shellcheck", &programs))
+}
+
+pub(crate) fn vectors(layout: &Layout) -> Result<Outcome> {
+    passed(program(layout, "python3", &["vectors/check.py"]))
+}
