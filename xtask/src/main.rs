@@ -21,6 +21,7 @@ mod runner;
 mod stand_ins;
 mod suites;
 mod test;
+mod toolchain;
 
 use clap::{Parser, Subcommand};
 use fabricbios_testbed::Layout;
@@ -58,6 +59,8 @@ enum Task {
     Blktests(blktests::Arguments),
     /// Build the stand-ins of the vendors' GPU libraries, for tests without a GPU, in target/stand-ins
     StandIns,
+    /// Run a check that needs another toolchain or target: the oldest Rust, aarch64, Miri
+    Toolchain(toolchain::Arguments),
     /// Show what the lab and the tests need and this host lacks; install it with --yes
     Setup(lab::SetupArguments),
 }
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Task::Blktests(arguments) => blktests::run(&layout, &arguments),
         Task::Lab(arguments) => lab::run(&layout, &arguments),
         Task::StandIns => stand_ins::command(&layout),
+        Task::Toolchain(arguments) => toolchain::run_check(&layout, &arguments),
         Task::Setup(arguments) => lab::setup(&layout, &arguments),
     };
     result.unwrap_or_else(|error| {

@@ -6,7 +6,13 @@ use std::path::{Path, PathBuf};
 #[test]
 fn every_path_exists() {
     let mut pages = files("docs", ".md");
-    pages.push(repository().join("README.md"));
+    let at_root = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+    ];
+    pages.extend(at_root.map(|it| repository().join(it)));
     let mut wrong = Vec::new();
     for page in pages {
         let text = std::fs::read_to_string(&page).unwrap();
