@@ -26,6 +26,7 @@ PARTITIONS_MAX = 7
 OWNED, NOT_OWNED = "ModifyDeviceFiles: 0", "ModifyDeviceFiles: 1"
 SHARED, SESSION, DEVICE = (["--exclusivity", name] for name in ("shared", "session", "device"))
 PATTERN = b"a tenant was here"
+SENT, BACK = pathlib.Path("/tmp/sent.bin"), pathlib.Path("/tmp/back.bin")
 
 
 def ready():
@@ -128,11 +129,11 @@ def leased(tenant, *request, **terms):
         give_back(tenant, lease)
 
 
-def kernel(tenant, lease, name, *arguments, grid="1", block="1"):
-    """Runs a kernel of the stand-ins' PTX in a session of the lease."""
+def kernel(tenant, lease, module, *arguments, name=None, grid="1", block="1"):
+    """Runs a kernel of the stand-ins' PTX in a session of the lease; it has the module's name if none is given."""
     words = [word for argument in arguments for word in ("--arg", argument)]
-    return tenant.ask("gpu", "run", "--lease", lease["lease_id"], "--ptx", PTX / f"{name}.ptx", "--kernel", name, "--grid", grid,
-                      "--block", block, *words)
+    return tenant.ask("gpu", "run", "--lease", lease["lease_id"], "--ptx", PTX / f"{module}.ptx", "--kernel", name or module,
+                      "--grid", grid, "--block", block, *words)
 
 
 @contextlib.contextmanager
@@ -192,9 +193,24 @@ def filled(node, tenant, lease, size=16 << 10):
             node.knob("hang-launch")
 
 
-def copied(tenant, lease, size="1MiB", *words):
-    """Bytes that `gpu copy` has copied there and back, and found unchanged."""
-    return tenant.ask("gpu", "copy", "--lease", lease["lease_id"], "--bytes", size, *words)["bytes"]
+def copying(lease, count):
+    """Words for `fabricctl`: random bytes go to the device and come back behind a kernel that changes none of them."""
+    SENT.write_bytes(os.urandom(count))
+    module = PTX / "fill.ptx"
+    if lease["binding"]["gpu"]["vendor"] == "amd":
+        text = module.read_bytes()
+        module = pathlib.Path("/tmp/fill.object")
+        module.write_bytes(b"\x7fELF stand-in code object\n" + text + b"\n.end\n")
+    return ["gpu", "run", "--lease", lease["lease_id"], "--ptx", module, "--kernel", "fill", "--arg", f"inout:{SENT}:{BACK}",
+            "--arg", "u32:0", "--arg", "u32:0"]
+
+
+def copied(tenant, lease, *words):
+    """How many bytes came back from the device as they went there."""
+    tenant.ask(*copying(lease, 1 << 20), *words)
+    if BACK.read_bytes() != SENT.read_bytes():
+        raise RuntimeError("bytes came back from the device changed")
+    return BACK.stat().st_size
 
 
 def leases_again(tenant, resource, secs=600):

@@ -10,7 +10,7 @@ import subprocess
 
 from checks import Suite, until
 from fabric import Refused
-from gpus import (DEVICE, NODE, NOT_OWNED, PATTERN, PTX, SESSION, SHARED, SOCKET, GpuNode, alloc, copied, device_bytes, filled,
+from gpus import (DEVICE, NODE, NOT_OWNED, PATTERN, SESSION, SHARED, SOCKET, GpuNode, alloc, copied, device_bytes, filled,
                   gpus, kernel, leased, leases_again, machine, opens, ready, workers)
 
 
@@ -53,7 +53,7 @@ def sessions(suite):
         for vendor, row in sorted(gpus(node.operator).items()):
             with leased(alice, resource=row["resource_id"]) as lease:
                 for where, words in (("remote", []), ("local", ["--local-socket", SOCKET])):
-                    suite.equal(f"{vendor}, {where}: copies come back as they went", 1 << 20, copied(alice, lease, "1MiB", *words))
+                    suite.equal(f"{vendor}, {where}: copies come back as they went", 1 << 20, copied(alice, lease, *words))
                 suite.refused(f"{vendor}: another tenant's lease", lambda lease=lease: copied(bob, lease), 4)
         with leased(alice, resource=gpus(node.operator)["nvidia"]["resource_id"]) as lease:
             for name, factor in (("a", 1), ("b", 2)):
@@ -66,17 +66,12 @@ def sessions(suite):
             not_ptx.write_text("int main() { return 0; }\n")
             suite.refused("a module that is not PTX", lambda: alice.ask("gpu", "run", "--lease", lease["lease_id"], "--ptx", not_ptx,
                                                                         "--kernel", "k"), 3, "InvalidArgs")
-            suite.refused("a kernel that is not there", lambda: kernel_of(alice, lease, "vector_add", "none"), 4, "NotFound", "none")
+            suite.refused("a kernel that is not there", lambda: kernel(alice, lease, "vector_add", name="none"), 4, "NotFound", "none")
             suite.refused("more memory than leased", lambda: kernel(alice, lease, "vector_add", "zero:1TiB"), 3, "CapacityExceeded")
             before = workers()
             suite.refused("a kernel that faults", lambda: kernel(alice, lease, "fault"), None)
             suite.equal("ends its session alone: the next one of the lease works", 1 << 20, copied(alice, lease))
             suite.check("which is another worker", workers() != before, "another", before)
-
-
-def kernel_of(tenant, lease, module, name):
-    """Runs a kernel by any name."""
-    return tenant.ask("gpu", "run", "--lease", lease["lease_id"], "--ptx", PTX / f"{module}.ptx", "--kernel", name)
 
 
 def fractional(suite):
@@ -92,7 +87,7 @@ def fractional(suite):
                 suite.refused("memory is used up", lambda: alloc(bob, "40MiB", 60, resource=nvidia), 3, "CapacityExceeded")
                 for tenant, lease in ((alice, one), (bob, two)):
                     suite.equal("both sessions work", 1 << 20, copied(tenant, lease))
-                suite.refused("more memory than its share", lambda: copied(bob, two, "17MiB"), 3, "CapacityExceeded")
+                suite.refused("more memory than its share", lambda: kernel(bob, two, "fill", "zero:17MiB", "u32:0", "u32:0"), 3, "CapacityExceeded")
         suite.equal("orderly ends fence nothing", [], operator.ask("fence", "list")["fences"])
         with leased(alice, "1MiB", 60, *DEVICE, resource=nvidia) as whole:
             suite.refused("shared beside an exclusive lease", lambda: alloc(bob, "1MiB", 60, resource=nvidia), 3, "ResourceBusy")

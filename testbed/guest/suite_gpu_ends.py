@@ -17,8 +17,8 @@ import time
 import podman
 from checks import STOPPED_LATE_MS, Suite, length, until
 from fabric import Refused, program
-from gpus import (DEVICE, NODE, PATTERN, SHARED, SOCKET, GpuNode, alloc, cleared, copied, device_bytes, filled, gone, gpus, leased,
-                  leases_again, program_of, ready, run_in, workers)
+from gpus import (DEVICE, NODE, PATTERN, PTX, SHARED, SOCKET, GpuNode, alloc, cleared, copied, copying, device_bytes, filled, gone,
+                  gpus, kernel, leased, leases_again, program_of, ready, run_in, workers)
 from limited import CHARACTER, into, limited
 from steps import Gpu as steps
 
@@ -147,8 +147,10 @@ def container_root(suite):
         alice = node.tenant("alice")
         lease = alloc(alice, "1MiB", 600, resource=gpus(node.operator)["nvidia"]["resource_id"])
         where = ["--lease", lease["lease_id"], "--local-socket", SOCKET]
-        asked = {"its session": ["gpu", "copy", "--bytes", "4096", *where], "its entry": ["run", *where, "--", "/bin/busybox", "true"]}
-        mounts = [f"--volume={path}:{path}:ro" for path in ("/usr", "/lib", "/lib64", str(pathlib.Path(SOCKET).parent))]
+        module = PTX / "spin.ptx"
+        asked = {"its session": ["gpu", "run", *where, "--ptx", str(module), "--kernel", "spin", "--arg", "u64:0"],
+                 "its entry": ["run", *where, "--", "/bin/busybox", "true"]}
+        mounts = [f"--volume={path}:{path}:ro" for path in ("/usr", "/lib", "/lib64", str(pathlib.Path(SOCKET).parent), module)]
         for name, words in asked.items():
             script = f"exec /bin/fabricctl {' '.join(words)}"
             command = podman.container(place, "/dev/null", script, "--cap-drop=ALL", *mounts)
@@ -303,7 +305,7 @@ def live(node, tenant, resource, step):
     lease = alloc(tenant, "1MiB", 600, *(SHARED if shared else DEVICE), resource=resource)
     if step in steps.SESSION:
         # The client notices the daemon's death only when its connection has been idle for long.
-        with program_of(tenant, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "1MiB"):
+        with program_of(tenant, *copying(lease, 1 << 20)):
             node.process.wait(60)
     elif step in steps.ENTER:
         copied(tenant, lease)
@@ -326,13 +328,13 @@ def raced(suite):
         trials = length(60, 6)
         for trial in range(trials):
             lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
-            with program_of(alice, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "4KiB"):
+            with program_of(alice, *copying(lease, 4096)):
                 time.sleep(trial % 6 / 2000)  # The session is asked for before the end, or behind it.
                 alice.free(lease)
         for trial in range(length(8, 1)):
             lease = until(lambda: leases_again(alice, nvidia, 3), 60, "the device free again")
             time.sleep(max(0, lease["expires_at_unix_ms"] / 1000 - time.time() - 0.15 + trial / 50))
-            with program_of(alice, "gpu", "copy", "--lease", lease["lease_id"], "--bytes", "4KiB"):
+            with program_of(alice, *copying(lease, 4096)):
                 suite.equal("at the deadline: expired", "expired", alice.wait_until(lease, "expired", "fenced")["state"])
         suite.equal(f"{trials} times: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
         suite.equal("and no worker is left", set(), workers())
@@ -354,7 +356,7 @@ def memory(suite):
             limits = [(group / name).read_text().strip() for name in ("memory.max", "memory.oom.group", "pids.max")]
             suite.equal("limits of the lease", [str(64 << 20), "1", "512"], limits)
             # The memory of a stand-in is memory of the node.
-            suite.refused("a worker that takes more ends", lambda: copied(alice, lease, "96MiB"), None)
+            suite.refused("a worker that takes more ends", lambda: kernel(alice, lease, "fill", "zero:96MiB", "u32:0", "u32:0"), None)
             events = dict(line.split() for line in (group / "memory.events").read_text().splitlines())
             suite.check("for lack of the lease's memory", int(events["oom_kill"]), "oom_kill", events)
             suite.equal("its neighbour's worker stays", keeps, workers())

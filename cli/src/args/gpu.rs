@@ -11,8 +11,6 @@ use crate::values::{self, KernelArgument, Named};
 pub(crate) enum Gpu {
     /// Run one kernel: copy its inputs to the device, launch it, wait, and copy its outputs back
     Run(GpuRun),
-    /// Copy random bytes to the device and back, compare them, and print the speed both ways
-    Copy(GpuCopy),
     /// End the session of a lease, of which nothing stays: memory is wiped and freed
     Close(GpuClose),
 }
@@ -93,15 +91,6 @@ pub(crate) struct GpuRun {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct GpuCopy {
-    #[command(flatten)]
-    pub(crate) place: GpuPlace,
-    /// How much: bytes, or with K, M, G, T (1024 each) or KB, MB, GB, TB (1000 each)
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub(crate) bytes: u64,
-}
-
-#[derive(Debug, Args)]
 #[command(group(ArgGroup::new("which").args(["id", "lease"]).required(true)))]
 pub(crate) struct GpuClose {
     /// Which lease
@@ -149,9 +138,7 @@ impl Gpu {
     /// Whether the node's local socket alone is asked, without an identity.
     pub(crate) fn is_local(&self) -> bool {
         let (lease, socket) = match self {
-            Self::Run(GpuRun { place, .. }) | Self::Copy(GpuCopy { place, .. }) => {
-                (place.lease, &place.local_socket)
-            }
+            Self::Run(GpuRun { place, .. }) => (place.lease, &place.local_socket),
             Self::Close(close) => (close.lease(), &close.local_socket),
         };
         lease.is_some() && socket.is_some()
@@ -160,9 +147,7 @@ impl Gpu {
     /// Whether the command asks for a lease.
     pub(crate) fn is_leasing(&self) -> bool {
         match self {
-            Self::Run(GpuRun { place, .. }) | Self::Copy(GpuCopy { place, .. }) => {
-                place.vram.is_some()
-            }
+            Self::Run(GpuRun { place, .. }) => place.vram.is_some(),
             Self::Close(_) => false,
         }
     }

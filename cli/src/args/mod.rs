@@ -18,7 +18,7 @@ use fabricbios_wire::Role;
 pub(crate) use self::{
     alloc::{Alloc, Term},
     block::{AttachPlace, Block, BlockPlace, RecordedLease},
-    gpu::{Gpu, GpuClass, GpuClose, GpuCopy, GpuPlace, GpuRun},
+    gpu::{Gpu, GpuClass, GpuClose, GpuPlace, GpuRun},
     lease::Lease,
     local::{End, Enter, Run, RunWatch},
     mem::{Mem, Place, TransportChoice},

@@ -348,53 +348,6 @@ fn a_session_that_ends_in_the_middle_has_its_own_failure() {
     assert!(object["message"].as_str().unwrap().contains(LEASE_TEXT));
 }
 
-#[test]
-fn bytes_are_copied_there_and_back_and_timed() {
-    let world = World::new();
-    let json = world.json("gpu copy --vram 128MiB --secs 7 --bytes 66MiB");
-    assert_eq!(json["bytes"], 66 << 20);
-    assert_eq!(
-        (&json["over"], &json["freed"]),
-        (&"network".into(), &true.into())
-    );
-    for key in ["write_us", "read_us", "write_mb_per_sec", "read_mb_per_sec"] {
-        assert!(json[key].as_f64().unwrap() > 0.0, "{json}");
-    }
-    let Request::LeaseAlloc(alloc) = &world.node.asked()[0] else {
-        panic!("{:?}", world.node.asked())
-    };
-    assert_eq!((alloc.capacity, alloc.lease_secs), (128 << 20, 7));
-    let line = format!("gpu copy --lease {LEASE_TEXT} --bytes 5");
-    let text = text_of(&world.node, &line);
-    let part = "5 B to a GPU of memory and back over the network, unchanged: ";
-    assert!(text.starts_with(part), "{text}");
-}
-
-#[test]
-fn a_byte_that_comes_back_changed_is_named() {
-    let world = World::new();
-    // A worker that says it has written, and has not.
-    let mut writes = 0;
-    world.node.gpu().script(move |request| match request {
-        GpuRequest::MemWrite { .. } => {
-            writes += 1;
-            match writes {
-                2 => Act::Say,
-                _ => Act::Do,
-            }
-        }
-        _ => Act::Do,
-    });
-    let (status, object) = fails(&world.node, "gpu copy --vram 128MiB --bytes 9MiB");
-    assert_eq!((status, &object["reason"]["code"]), (1, &"Changed".into()));
-    let message = object["message"].as_str().unwrap();
-    assert!(
-        message.contains(" of 9437184 came back changed"),
-        "{message}"
-    );
-    assert!(message.contains("was given back"), "{message}");
-}
-
 /// Without a node and an identity.
 #[test]
 fn at_the_local_socket_a_lease_is_all_that_is_needed() {
@@ -416,13 +369,13 @@ fn at_the_local_socket_a_lease_is_all_that_is_needed() {
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let copied = done(&format!("gpu copy --lease {LEASE_TEXT} --bytes 33MiB"));
-    assert_eq!(copied["over"], "local socket");
+    fs::write(world.path("in"), vec![7; 33 << 20]).unwrap();
+    done(&format!(
+        "gpu run --lease {LEASE_TEXT} --ptx DIR/kernels.ptx --kernel nothing --arg inout:DIR/in:DIR/out"
+    ));
+    assert!(fs::read(world.path("in")).unwrap() == fs::read(world.path("out")).unwrap());
     let shared = |it: &GpuRequest| matches!(it, GpuRequest::MemWriteShared(_));
     assert!(gpu.log().iter().any(shared));
-    done(&format!(
-        "gpu run --lease {LEASE_TEXT} --ptx DIR/kernels.ptx --kernel nothing"
-    ));
     done(&format!("gpu close --lease {LEASE_TEXT}"));
     assert!(!gpu.is_running());
     assert!(world.node.asked().is_empty());
@@ -436,7 +389,9 @@ fn at_the_local_socket_a_lease_is_all_that_is_needed() {
     // A lease of its own takes the node, too.
     let (status, line) = line_of(
         &world.node,
-        &world.line("gpu copy --vram 1MiB --bytes 1 --local-socket DIR/none.sock"),
+        &world.line(
+            "gpu run --vram 1MiB --ptx DIR/kernels.ptx --kernel nothing --local-socket DIR/none.sock",
+        ),
     );
     assert!(
         status == 6 && line.contains("DIR/none.sock") || line.contains("none.sock"),

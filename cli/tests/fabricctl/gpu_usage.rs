@@ -64,9 +64,6 @@ fn wrong_arguments_are_usage_and_ask_for_nothing() {
             "DIR/no/dir",
         ),
         (format!("run {lease} --ptx DIR/none --kernel k"), "DIR/none"),
-        (format!("copy {lease}"), "--bytes"),
-        (format!("copy {lease} --bytes 0"), "zero bytes"),
-        ("copy --bytes 1".to_owned(), "--lease"),
         ("close".to_owned(), "--lease"),
         ("close --lease x".to_owned(), "lease list"),
     ] {
@@ -113,7 +110,7 @@ fn the_help_says_what_an_argument_looks_like() {
         assert!(line.chars().count() <= 100, "{line}");
     }
     let all = text_of(&world.node, "gpu --help");
-    for command in ["run", "copy", "close"] {
+    for command in ["run", "close"] {
         assert!(all.contains(&format!("\n  {command} ")), "{all}");
     }
 }

@@ -40,8 +40,6 @@ pub(crate) enum Act {
     Do,
     /// Refuses it.
     Refuse(Refusal),
-    /// Says that it is done, and has not done it.
-    Say,
     /// Closes this stream without an answer; the session goes on.
     Hang,
     /// Ends with the session.
@@ -313,7 +311,6 @@ impl Worker {
         let answer = match act {
             Act::Do => self.carry_out(&request, &data),
             Act::Refuse(refusal) => Err(refusal),
-            Act::Say => Ok((GpuReply::Done, Vec::new())),
             Act::Hang => return Ok(None),
             Act::Die => {
                 self.gpu.kill();

@@ -1,6 +1,5 @@
 //! `gpu …`: commands that use the session of a lease, over the network or at the node's local socket.
 
-mod copy;
 mod run;
 
 use fabricbios_client::{GpuLease, GpuSession, Node, Wiped};
@@ -9,19 +8,15 @@ use serde::Serialize;
 
 use super::alloc;
 use crate::{
-    args::{Gpu, GpuClose, GpuCopy, GpuPlace, GpuRun, Term},
+    args::{Gpu, GpuClose, GpuPlace, Term},
     failure::Failure,
     output::Output,
 };
 
 /// Runs the command. `node`: none if [`Gpu::is_local`].
 pub(super) fn run(node: Option<&Node>, command: Gpu, output: Output) -> Result<(), Failure> {
-    if let Gpu::Run(GpuRun { place, .. }) | Gpu::Copy(GpuCopy { place, .. }) = &command {
-        place.check().map_err(Failure::usage)?;
-    }
     match command {
         Gpu::Run(what) => run::run(node, what, output),
-        Gpu::Copy(what) => copy::run(node, what, output),
         Gpu::Close(what) => close(node, what, output),
     }
 }

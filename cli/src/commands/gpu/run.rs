@@ -50,6 +50,7 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
         shared_bytes,
         arguments,
     } = what;
+    place.check().map_err(Failure::usage)?;
     // Files that cannot be used are found before anything is asked for.
     let module = read(&ptx)?;
     let inputs: Vec<Vec<u8>> = arguments.iter().map(input).collect::<Result<_, _>>()?;
