@@ -94,10 +94,10 @@ def fractional(suite):
             suite.equal("device: honoured while free", "device", whole["effective"]["gpu_exclusivity"])
         neighbour = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
         victim = alloc(bob, "8MiB", 600, resource=nvidia)
+        copied(alice, neighbour)
+        keeps = workers()
         with filled(node, bob, victim):
-            before = workers()
-            copied(alice, neighbour)
-            for pid in before:
+            for pid in workers() - keeps:
                 os.kill(pid, signal.SIGSTOP)  # It cannot be asked to wipe.
             bob.free(victim)
         suite.equal("a worker had to be killed: its neighbour goes on", 1 << 20, copied(alice, neighbour))
