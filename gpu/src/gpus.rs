@@ -15,7 +15,8 @@ use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::LeaseId;
 
 use crate::{
-    Device, Libraries, Node, STEPS, Wiped,
+    Device, Libraries, Node, STEPS,
+    driver::Wiped,
     end::ROOT,
     limits::Limits,
     management::Scrub,

@@ -7,7 +7,7 @@
 
 mod acl;
 mod device;
-mod driver;
+pub mod driver;
 mod end;
 mod gpus;
 mod holders;
@@ -23,9 +23,6 @@ mod store;
 pub mod worker;
 
 pub use device::{Device, Health, Node, WHOLE_SLICES};
-pub use driver::{
-    Bare, Context, DriverError, Leftover, MemoryInfo, Wiped, bare, leave, search, wipe_free,
-};
 pub use end::GpuEnd;
 pub use gpus::{GpuConfig, Gpus};
 pub use libraries::Libraries;

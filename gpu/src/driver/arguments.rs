@@ -13,23 +13,23 @@ const ALIGN: usize = size_of::<u128>();
 /// bytes as the parameter has. Not every driver can tell beforehand how many that is, so there are pointers enough for every
 /// kernel, and behind each is memory enough for every parameter: what was not given is zero.
 #[derive(Debug)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     values: Vec<u128>,
     pointers: Vec<*mut c_void>,
 }
 
-impl Arguments {
-    /// Room for arguments.
-    #[must_use]
-    pub(crate) fn new() -> Self {
+impl Default for Arguments {
+    fn default() -> Self {
         Self {
             values: Vec::new(),
             pointers: vec![ptr::null_mut(); PARAMETERS_MAX],
         }
     }
+}
 
+impl Arguments {
     /// Puts these arguments into the row.
-    pub(crate) fn set(&mut self, arguments: &[Vec<u8>]) {
+    pub fn set(&mut self, arguments: &[Vec<u8>]) {
         let words = |bytes: usize| bytes.div_ceil(ALIGN);
         let given: usize = arguments.iter().map(|it| words(it.len())).sum();
         self.values.clear();
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn every_pointer_has_enough_behind_it() {
-        let mut arguments = Arguments::new();
+        let mut arguments = Arguments::default();
         let many: Vec<Vec<u8>> = (1..=40).map(|n| vec![n; usize::from(n)]).collect();
         arguments.set(&many);
         for (index, argument) in many.iter().enumerate() {

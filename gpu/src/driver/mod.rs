@@ -6,23 +6,19 @@
 
 mod api;
 mod arguments;
-mod bare;
 mod context;
 mod environment;
 mod error;
-mod leftover;
 mod module;
 mod shared;
 mod stream;
 mod wipe;
 
-pub(crate) use arguments::Arguments;
-pub use bare::{Bare, bare};
+pub use arguments::Arguments;
 pub(crate) use context::Driver;
 pub use context::{Context, MemoryInfo};
 pub use error::DriverError;
-pub use leftover::{Leftover, leave, search};
-pub(crate) use module::{Image, Kernel, Module};
-pub(crate) use shared::Shared;
-pub(crate) use stream::{Shape, Stream};
-pub use wipe::{Wiped, wipe_free};
+pub use module::{Image, Kernel, Module};
+pub use shared::Shared;
+pub use stream::{Shape, Stream};
+pub use wipe::{Wiped, take_all, wipe_free};

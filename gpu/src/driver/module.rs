@@ -24,10 +24,12 @@ const INVALID_VALUE: i32 = 1;
 
 /// The bytes of a module, with zeroes behind them.
 #[derive(Debug)]
-pub(crate) struct Image(Vec<u8>);
+pub struct Image(Vec<u8>);
 
 impl Image {
-    pub(crate) fn of(mut bytes: Vec<u8>) -> Self {
+    /// The image of these bytes.
+    #[must_use]
+    pub fn of(mut bytes: Vec<u8>) -> Self {
         bytes.resize(bytes.len() + PADDING_BYTES, 0);
         Self(bytes)
     }
@@ -35,14 +37,14 @@ impl Image {
 
 /// A loaded module.
 #[derive(Debug)]
-pub(crate) struct Module {
+pub struct Module {
     context: Context,
     handle: Handle,
 }
 
 /// A kernel. Its module stays loaded as long as it.
 #[derive(Debug)]
-pub(crate) struct Kernel {
+pub struct Kernel {
     _module: Arc<Module>,
     handle: Handle,
     /// Bytes of each parameter, if the driver can tell.
@@ -53,7 +55,10 @@ pub(crate) struct Kernel {
 
 impl Module {
     /// Loads an image. Drivers compile PTX here, which can take seconds.
-    pub(crate) fn load(context: &Context, image: &Image) -> Result<Self, DriverError> {
+    ///
+    /// # Errors
+    /// The driver refuses the image, or the context is lost.
+    pub fn load(context: &Context, image: &Image) -> Result<Self, DriverError> {
         let image: *const c_void = image.0.as_ptr().cast();
         let mut log = vec![0_u8; LOG_BYTES];
         let mut options = LOG_OPTIONS;
@@ -84,7 +89,10 @@ impl Module {
     }
 
     /// Finds a kernel.
-    pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> Result<Kernel, DriverError> {
+    ///
+    /// # Errors
+    /// The module has no such kernel, or the context is lost.
+    pub fn kernel(self: &Arc<Self>, name: &str) -> Result<Kernel, DriverError> {
         let vendor = self.context.vendor();
         let name = CString::new(name)
             .map_err(|error| DriverError::own(vendor, "find kernel", error.to_string()))?;

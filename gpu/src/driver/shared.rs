@@ -8,7 +8,7 @@ use super::{context::Context, error::DriverError};
 
 /// A mapped file of memory. The client changes it at any time, so the process makes no reference to its bytes.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub struct Shared {
     context: Context,
     base: NonNull<c_void>,
     length: usize,
@@ -17,11 +17,10 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Maps the first `length` bytes of a file whose length cannot shrink, and pins them if the driver can.
-    pub(crate) fn map(
-        context: &Context,
-        file: BorrowedFd<'_>,
-        length: u64,
-    ) -> Result<Self, DriverError> {
+    ///
+    /// # Errors
+    /// The file cannot be mapped, or the context is lost.
+    pub fn map(context: &Context, file: BorrowedFd<'_>, length: u64) -> Result<Self, DriverError> {
         let failed = |text: String| DriverError::own(context.vendor(), "mmap", text);
         let size = usize::try_from(length).ok().and_then(NonZeroUsize::new);
         let size = size.ok_or_else(|| failed(format!("{length} bytes cannot be mapped")))?;
@@ -59,7 +58,8 @@ impl Shared {
     }
 
     /// Whether the driver has pinned it.
-    pub(super) fn is_pinned(&self) -> bool {
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
         self.is_pinned
     }
 

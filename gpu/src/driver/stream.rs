@@ -20,18 +20,18 @@ const MAX_DYNAMIC_SHARED: i32 = 8;
 
 /// The size of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// Blocks of the grid.
-    pub(crate) grid: [u32; 3],
+    pub grid: [u32; 3],
     /// Threads of a block.
-    pub(crate) block: [u32; 3],
+    pub block: [u32; 3],
     /// Dynamic shared memory of a block, bytes.
-    pub(crate) shared_bytes: u32,
+    pub shared_bytes: u32,
 }
 
 /// A stream, with pinned memory through which it copies. It belongs to one thread.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub struct Stream {
     context: Context,
     handle: Handle,
     staging: NonNull<u8>,
@@ -45,7 +45,10 @@ pub(crate) struct Stream {
 
 impl Stream {
     /// Makes a stream with so many bytes (at least 1) of pinned memory.
-    pub(crate) fn new(context: &Context, staging_bytes: usize) -> Result<Self, DriverError> {
+    ///
+    /// # Errors
+    /// The driver has no pinned memory left, or the context is lost.
+    pub fn new(context: &Context, staging_bytes: usize) -> Result<Self, DriverError> {
         let api = context.api()?;
         let mut memory = std::ptr::null_mut();
         // SAFETY: `memory` has room for the result.
@@ -79,7 +82,10 @@ impl Stream {
     }
 
     /// Waits for all work of the stream.
-    pub(crate) fn synchronize(&mut self) -> Result<(), DriverError> {
+    ///
+    /// # Errors
+    /// A kernel failed, or the context is lost.
+    pub fn synchronize(&mut self) -> Result<(), DriverError> {
         // SAFETY: the stream lives as long as `self`.
         unsafe { self.context.api()?.synchronize_stream(self.handle) }?;
         (self.sent, self.is_copying) = (0, false);
@@ -87,7 +93,10 @@ impl Stream {
     }
 
     /// The next at most `most` bytes of the staging memory that no copy uses.
-    pub(crate) fn free_part(&mut self, most: usize) -> Result<&mut [u8], DriverError> {
+    ///
+    /// # Errors
+    /// The context is lost.
+    pub fn free_part(&mut self, most: usize) -> Result<&mut [u8], DriverError> {
         if self.sent >= self.staging_bytes {
             self.synchronize()?;
         }
@@ -97,7 +106,10 @@ impl Stream {
     }
 
     /// Begins to copy the first `length` bytes of the free part to the device.
-    pub(crate) fn send(&mut self, to: Address, length: usize) -> Result<(), DriverError> {
+    ///
+    /// # Errors
+    /// The driver refuses the address, or the context is lost.
+    pub fn send(&mut self, to: Address, length: usize) -> Result<(), DriverError> {
         let length = length.min(self.staging_bytes - self.sent);
         // SAFETY: the range is within the memory.
         let from = unsafe { self.staging.add(self.sent) };
@@ -112,7 +124,10 @@ impl Stream {
     }
 
     /// Begins to copy from the device, at most as much as the staging memory has.
-    pub(crate) fn begin_fetch(&mut self, from: Address, length: usize) -> Result<(), DriverError> {
+    ///
+    /// # Errors
+    /// The driver refuses the address, or the context is lost.
+    pub fn begin_fetch(&mut self, from: Address, length: usize) -> Result<(), DriverError> {
         if self.is_copying {
             self.synchronize()?;
         }
@@ -124,7 +139,10 @@ impl Stream {
     }
 
     /// Waits for all work of the stream; returns the first bytes of the staging memory.
-    pub(crate) fn fetched(&mut self, length: usize) -> Result<&[u8], DriverError> {
+    ///
+    /// # Errors
+    /// A kernel failed, or the context is lost.
+    pub fn fetched(&mut self, length: usize) -> Result<&[u8], DriverError> {
         self.synchronize()?;
         let length = length.min(self.staging_bytes);
         // SAFETY: the range is within the memory, and no copy is under way.
@@ -139,7 +157,10 @@ impl Stream {
     }
 
     /// Takes shared memory for copies, instead of what was there.
-    pub(crate) fn share(&mut self, shared: Shared) -> Result<(), DriverError> {
+    ///
+    /// # Errors
+    /// The context is lost.
+    pub fn share(&mut self, shared: Shared) -> Result<(), DriverError> {
         self.synchronize()?;
         self.shared = Some(shared);
         Ok(())
@@ -151,7 +172,10 @@ impl Stream {
     }
 
     /// Begins to copy a part of the shared memory to the device.
-    pub(crate) fn send_shared(
+    ///
+    /// # Errors
+    /// The shared memory has no such part, or the driver refuses the address.
+    pub fn send_shared(
         &mut self,
         to: Address,
         offset: u64,
@@ -167,7 +191,10 @@ impl Stream {
     }
 
     /// Begins to copy from the device to a part of the shared memory.
-    pub(crate) fn fetch_shared(
+    ///
+    /// # Errors
+    /// The shared memory has no such part, or the driver refuses the address.
+    pub fn fetch_shared(
         &mut self,
         from: Address,
         offset: u64,
@@ -200,7 +227,10 @@ impl Stream {
     }
 
     /// Queues a kernel. The driver copies the arguments before this returns.
-    pub(crate) fn launch(
+    ///
+    /// # Errors
+    /// The driver refuses the shape, or the context is lost.
+    pub fn launch(
         &self,
         kernel: &Kernel,
         shape: Shape,

@@ -47,7 +47,7 @@ pub fn wipe_free(
 ///
 /// # Errors
 /// The driver refuses something else than memory, or `each` fails.
-pub(super) fn take_all(
+pub fn take_all(
     context: &Context,
     smallest: u64,
     mut each: impl FnMut(Address, u64) -> Result<(), DriverError>,

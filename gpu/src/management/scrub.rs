@@ -8,7 +8,10 @@ use std::{
 use fabricbios_helper::{Call, CallError, Caller, Failure, Supervisor};
 use serde::{Deserialize, Serialize};
 
-use crate::{Context, Device, Libraries, Wiped, wipe_free};
+use crate::{
+    Device, Libraries,
+    driver::{Context, Wiped, wipe_free},
+};
 
 /// Overwrites all free memory of a device or partition with zeroes, but what the context of this process takes. The context
 /// stays open until the end of the process, or until [`Scrub::twice`] closes it.

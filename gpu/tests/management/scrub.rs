@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, fs};
 
-use fabricbios_gpu::{Wiped, management::Scrub};
+use fabricbios_gpu::{driver::Wiped, management::Scrub};
 use stand_in_device::{Identity, Knob, Vendor};
 
 use crate::lab::{Lab, MEMORY, MIB, PATIENCE, VENDORS, failure};

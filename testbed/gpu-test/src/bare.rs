@@ -8,11 +8,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use fabricbios_client::wire::{GpuBinding, GpuVendor};
-use fabricbios_gpu::{Device, Health, Libraries, WHOLE_SLICES, bare, leave as leave_behind};
+use fabricbios_client::wire::GpuBinding;
+use fabricbios_gpu::{Libraries, driver};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{scenarios::SPIN, tenants::PATTERN};
+use crate::plain;
 
 /// The subcommand that runs [`main`].
 pub(crate) const SUBCOMMAND: &str = "bare";
@@ -72,38 +72,14 @@ fn run() -> Result<()> {
     let [vendor, uuid, what @ ..] = &words[..] else {
         bail!("vendor and UUID");
     };
-    let device = Device {
-        uuid: uuid.clone(),
-        vendor: vendor.parse::<GpuVendor>()?,
-        name: String::new(),
-        pci: None,
-        vram_bytes: 0,
-        compute_units: 0,
-        compute_slices: WHOLE_SLICES,
-        partition_of: None,
-        has_partitions: false,
-        nodes: Vec::new(),
-        visible: uuid.clone(),
-        health: Health::Good,
-    };
-    let libraries = Libraries::default();
+    let context = driver::Context::open(&Libraries::default(), vendor.parse()?, uuid, uuid)?;
     let what: Vec<&str> = what.iter().map(String::as_str).collect();
     let text = match what[..] {
         ["measure", bytes, rounds] => {
-            let (bytes, rounds) = (bytes.parse()?, rounds.parse()?);
-            let times = bare(&libraries, &device, bytes, rounds, (SPIN, "spin"))?;
-            serde_json::to_vec(&Times {
-                write: times.write,
-                read: times.read,
-                launch: times.launch,
-                is_pinned: times.is_pinned,
-            })?
+            serde_json::to_vec(&plain::measure(&context, bytes.parse()?, rounds.parse()?)?)?
         }
-        ["leave"] => serde_json::to_vec(&leave_behind(&libraries, &device, PATTERN)?)?,
-        ["search"] => {
-            let seen = fabricbios_gpu::search(&libraries, &device, PATTERN)?;
-            serde_json::to_vec(&(seen.bytes, seen.looks, seen.found))?
-        }
+        ["leave"] => serde_json::to_vec(&plain::leave(&context)?)?,
+        ["search"] => serde_json::to_vec(&plain::search(&context)?)?,
         _ => bail!("measure BYTES ROUNDS, leave or search"),
     };
     Ok(io::stdout().write_all(&text)?)

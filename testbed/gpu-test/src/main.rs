@@ -5,6 +5,7 @@
 mod bare;
 mod kernels;
 mod node;
+mod plain;
 mod report;
 mod scenarios;
 mod speed;

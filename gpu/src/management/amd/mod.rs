@@ -10,7 +10,10 @@ use std::{thread, time::Duration};
 use fabricbios_helper::Failure;
 
 use super::{Accounted, Roots, watch::Watcher};
-use crate::{Context, Device, Health, Libraries, MemoryInfo};
+use crate::{
+    Device, Health, Libraries,
+    driver::{Context, DriverError, MemoryInfo},
+};
 
 pub(super) use devices::probe;
 
@@ -40,7 +43,7 @@ pub(super) fn account(
     })
 }
 
-fn asked(libraries: &Libraries, device: &Device) -> Result<MemoryInfo, crate::DriverError> {
+fn asked(libraries: &Libraries, device: &Device) -> Result<MemoryInfo, DriverError> {
     let context = Context::open(libraries, device.vendor, &device.visible, &device.uuid)?;
     let memory = context.memory()?;
     context.release()?;

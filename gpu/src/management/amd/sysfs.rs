@@ -2,7 +2,7 @@
 
 use fabricbios_kernfs::Tree;
 
-use crate::{Health, MemoryInfo, management::worst};
+use crate::{Health, driver::MemoryInfo, management::worst};
 
 /// The directory of a device on the PCI bus.
 fn directory(pci: &str) -> String {

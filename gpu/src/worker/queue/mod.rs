@@ -80,7 +80,7 @@ pub(super) fn serve(server: &Arc<Server>, socket: UnixStream) -> io::Result<()> 
         server,
         connection: &mut connection,
         stream: &mut stream,
-        arguments: Arguments::new(),
+        arguments: Arguments::default(),
     };
     let served = queue.serve();
     if server.engine.order.one_shot {
