@@ -19,9 +19,6 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::Watch;
 use crate::{Device, Health, Libraries};
 
-/// A library that says nothing for so long hangs.
-const SILENCE: Duration = Duration::from_secs(15);
-
 /// A process waits for errors for this part of that time, then it is heard.
 const WAITS: u32 = 7;
 
@@ -50,20 +47,6 @@ impl HealthWatch {
     /// # Errors
     /// A thread cannot be started.
     pub fn start(
-        supervisor: Supervisor,
-        libraries: Libraries,
-        devices: Vec<Device>,
-        tell: Tell,
-    ) -> io::Result<Self> {
-        Self::start_with(supervisor, libraries, devices, tell, SILENCE)
-    }
-
-    /// For tests: with another time after which a library hangs.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    #[doc(hidden)]
-    pub fn start_with(
         supervisor: Supervisor,
         libraries: Libraries,
         devices: Vec<Device>,

@@ -34,7 +34,7 @@ fn watch(lab: &Lab, devices: Vec<Device>) -> (HealthWatch, Receiver<Told>) {
     };
     let (supervisor, libraries) = (lab.supervisor.clone(), lab.libraries.clone());
     let watch =
-        HealthWatch::start_with(supervisor, libraries, devices, Arc::new(tell), SILENCE).unwrap();
+        HealthWatch::start(supervisor, libraries, devices, Arc::new(tell), SILENCE).unwrap();
     (watch, told)
 }
 

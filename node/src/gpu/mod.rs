@@ -318,6 +318,9 @@ fn end_all(opening: &Opening<'_>, found: &[Device]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A vendor's library that says nothing of the health for so long hangs.
+const SILENCE: Duration = Duration::from_secs(15);
+
 /// Tells the stores what the vendors' libraries tell of the devices' health.
 fn watch(
     opening: &Opening<'_>,
@@ -339,6 +342,7 @@ fn watch(
         Libraries::default(),
         devices,
         Arc::new(tell),
+        SILENCE,
     );
     watch
         .inspect_err(|error| tracing::error!(%error, "the health of GPUs is not watched"))
