@@ -195,7 +195,7 @@ fn last_served(lease: &LeaseInfo) -> anyhow::Result<f64> {
         endpoint: lease.binding.udp_endpoint.context("no endpoint")?.into(),
     };
     let deadline = UNIX_EPOCH + Duration::from_millis(lease.expires_at_unix_ms);
-    let mut client = MemoryClient::connect(coordinates, ClientOptions::default())?;
+    let mut client = MemoryClient::connect(coordinates, ClientOptions::default(), None)?;
     // Without the privilege the measurement includes the load of the machine.
     fabricbios_helper::set_niceness(NICENESS).ok();
     thread::sleep((deadline - BEFORE).duration_since(SystemTime::now())?);

@@ -46,9 +46,6 @@ pub use limit::{Rate, Sources};
 pub use replay::ReplayWindow;
 pub use room::{Room, Share};
 #[cfg(feature = "server")]
-#[doc(hidden)]
-pub use server::Plain;
-#[cfg(feature = "server")]
 pub use server::{Counters, FbbuConfig, FbbuPath, FbmuConfig, FbmuPath, Tally};
 pub use session_state::SessionState;
 pub use space::{Space, Store, StoreFailed};

@@ -137,7 +137,7 @@ fn followed() -> (Arc<Mutex<Node>>, BlockClient) {
     let node = Arc::new(Mutex::new(Node::start()));
     let coordinates = node.lock().unwrap().coordinates();
     let asked = Box::new(Asked(Arc::clone(&node)));
-    let client = BlockClient::connect_with_refresh(coordinates, short(), asked).unwrap();
+    let client = BlockClient::connect(coordinates, short(), Some(asked)).unwrap();
     (node, client)
 }
 
@@ -148,7 +148,7 @@ fn far(node: &Node) -> (Proxy, BlockClient) {
         endpoint: proxy.endpoint(),
         ..node.coordinates()
     };
-    let client = BlockClient::connect(coordinates, short()).unwrap();
+    let client = BlockClient::connect(coordinates, short(), None).unwrap();
     (proxy, client)
 }
 
@@ -190,7 +190,7 @@ fn all_blocks() -> Vec<u8> {
 fn whole_blocks_and_blocks_in_parts_reach_the_file() {
     for options in [ClientOptions::default(), short()] {
         let node = Node::start();
-        let mut client = BlockClient::connect(node.coordinates(), options).unwrap();
+        let mut client = BlockClient::connect(node.coordinates(), options, None).unwrap();
         write_and_read_all(&mut client, |_| ());
         assert!(node.disk() == all_blocks());
         assert_eq!(client.statistics().sessions, 1);
@@ -261,7 +261,7 @@ fn a_flush_does_not_fail_for_a_daemon_that_was_started_anew_nor_for_what_was_flu
 #[test]
 fn every_operation_ends_with_the_cut() {
     let node = Node::start();
-    let mut client = BlockClient::connect(node.coordinates(), short()).unwrap();
+    let mut client = BlockClient::connect(node.coordinates(), short(), None).unwrap();
     for number in 0..BLOCKS {
         let (block, from) = (number as u64, vec![1; BLOCK]);
         client.submit(Operation::Write { block, from });

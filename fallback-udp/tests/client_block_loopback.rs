@@ -32,7 +32,7 @@ fn short() -> ClientOptions {
 }
 
 fn connect(node: &Node, options: ClientOptions) -> BlockClient {
-    BlockClient::connect(node.coordinates(), options).unwrap()
+    BlockClient::connect(node.coordinates(), options, None).unwrap()
 }
 
 fn block(number: usize) -> Vec<u8> {
@@ -65,7 +65,7 @@ fn many_at_once_over_a_path_that_loses_repeats_and_reorders() {
         endpoint,
         ..node.coordinates()
     };
-    let mut client = BlockClient::connect(coordinates, short()).unwrap();
+    let mut client = BlockClient::connect(coordinates, short(), None).unwrap();
     let mut expected = HashMap::new();
     for number in 0..BLOCKS {
         let (block, from) = (number as u64, block(number));
@@ -99,7 +99,7 @@ fn wait_as_others_do(client: &BlockClient) {
 fn a_node_that_starts_again_with_another_key_is_followed_in_the_middle() {
     let node = Node::start(BLOCKS);
     let coordinates = node.coordinates();
-    let mut client = BlockClient::connect_with_refresh(coordinates, short(), node.asked()).unwrap();
+    let mut client = BlockClient::connect(coordinates, short(), Some(node.asked())).unwrap();
     for number in 0..BLOCKS {
         let (block, from) = (number as u64, block(number));
         client.submit(Operation::Write { block, from });
@@ -173,6 +173,6 @@ fn nobody_there_is_told_in_time() {
         give_up: Duration::from_millis(300),
         ..short()
     };
-    let error = BlockClient::connect(coordinates, options).unwrap_err();
+    let error = BlockClient::connect(coordinates, options, None).unwrap_err();
     assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
 }

@@ -18,7 +18,7 @@ use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryCli
 const MIB: usize = 1 << 20;
 
 fn connect(coordinates: Coordinates) -> MemoryClient {
-    MemoryClient::connect(coordinates, ClientOptions::default()).unwrap()
+    MemoryClient::connect(coordinates, ClientOptions::default(), None).unwrap()
 }
 
 /// Bytes of which no two stretches are the same.
@@ -81,7 +81,9 @@ fn sixty_four_mebibytes_each_way_over_a_path_that_loses_repeats_and_reorders() {
 fn a_node_that_starts_again_with_another_key_is_followed() {
     let node = Arc::new(Mutex::new(Node::start(8 << 20)));
     let coordinates = node.lock().unwrap().coordinates();
-    let mut client = connect(coordinates).with_refresh(Box::new(Asked(Arc::clone(&node))));
+    let asked = Box::new(Asked(Arc::clone(&node)));
+    let mut client =
+        MemoryClient::connect(coordinates, ClientOptions::default(), Some(asked)).unwrap();
     let bytes = pattern(8 * MIB);
     let mut restarted = false;
     let mut half_way = |done| {
@@ -139,7 +141,7 @@ fn clients_that_come_and_go_leave_room_for_the_next() {
         ..ClientOptions::default()
     };
     for number in 0..40 {
-        let mut client = MemoryClient::connect(node.coordinates(), options).unwrap();
+        let mut client = MemoryClient::connect(node.coordinates(), options, None).unwrap();
         client.write(number, &[1], &mut |_| ()).unwrap();
     }
     assert_eq!(node.memory(41), [vec![1; 40], vec![0]].concat());
@@ -154,7 +156,7 @@ fn nobody_there_is_told_in_time_and_without_the_key() {
         give_up: Duration::from_millis(300),
         ..ClientOptions::default()
     };
-    let error = MemoryClient::connect(coordinates.clone(), options).unwrap_err();
+    let error = MemoryClient::connect(coordinates.clone(), options, None).unwrap_err();
     assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
     assert!(
         error
@@ -175,18 +177,19 @@ fn a_closed_port_ends_a_call_as_soon_as_its_caller_does_not_wait_for_it() {
         give_up_closed: closed,
         ..ClientOptions::default()
     };
-    let mut client = MemoryClient::connect(coordinates.clone(), options(Duration::ZERO)).unwrap();
+    let mut client =
+        MemoryClient::connect(coordinates.clone(), options(Duration::ZERO), None).unwrap();
     node.stop();
     let error = client.write(0, &[1], &mut |_| ()).unwrap_err();
     assert!(matches!(error, ClientError::PortClosed { .. }), "{error}");
     for closed in [Duration::ZERO, Duration::from_millis(50)] {
-        let error = MemoryClient::connect(coordinates.clone(), options(closed)).unwrap_err();
+        let error = MemoryClient::connect(coordinates.clone(), options(closed), None).unwrap_err();
         assert!(matches!(error, ClientError::PortClosed { .. }), "{error}");
     }
     // A node that is somewhere else by now is found, also without waiting.
     let moved = Arc::new(Mutex::new(Node::start(MIB as u64)));
     let refresh = Box::new(Asked(Arc::clone(&moved)));
-    MemoryClient::connect_with_refresh(coordinates, options(Duration::ZERO), refresh).unwrap();
+    MemoryClient::connect(coordinates, options(Duration::ZERO), Some(refresh)).unwrap();
 }
 
 #[test]
@@ -208,7 +211,7 @@ fn the_longest_packet_can_be_set_and_payloads_covered() {
         payload_mac: true,
         ..ClientOptions::default()
     };
-    let mut client = MemoryClient::connect(node.coordinates(), options).unwrap();
+    let mut client = MemoryClient::connect(node.coordinates(), options, None).unwrap();
     assert_eq!(client.path_mtu(), Some(1500));
     let bytes = pattern(MIB);
     client.write(0, &bytes, &mut |_| ()).unwrap();

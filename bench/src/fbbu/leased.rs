@@ -52,7 +52,7 @@ impl Leased {
             endpoint: backend.local_addr(),
         };
         Ok(Self {
-            client: BlockClient::connect(coordinates, ClientOptions::default())?,
+            client: BlockClient::connect(coordinates, ClientOptions::default(), None)?,
             _backend: backend,
         })
     }

@@ -23,7 +23,7 @@ use super::servers::Leased;
 /// The most requests in flight.
 pub(super) const IN_FLIGHT: usize = 64;
 /// Datagrams per system call; the servers use the same number.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 /// A lost datagram makes the round invalid after this time.
 const SILENCE: Duration = Duration::from_secs(5);
 

@@ -9,13 +9,11 @@
 //! Requests of the small READs are signed before the clock starts, so that the client's own work is not
 //! measured.
 
+mod echo;
 mod load;
 mod servers;
 
-use std::{
-    num::NonZeroUsize,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use fabricbios_fallback_udp::{ClientOptions, Coordinates, MemoryClient};
@@ -40,30 +38,24 @@ pub(crate) struct Options {
 
 /// Bytes of a small READ.
 const READ_BYTES: u32 = 64;
-const ONE: NonZeroUsize = NonZeroUsize::MIN;
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let bytes = u64::from(options.bulk_mib) << 20;
-    let leased = Leased::open(bytes, ONE)?;
+    let leased = Leased::open(bytes)?;
     let reads = usize::try_from(options.reads)?;
     println!(
         "one serving thread; {READ_BYTES}-byte READs, {} in flight, loopback",
         load::IN_FLIGHT
     );
-    against(options, &leased, reads, &Echo::bare(leased.key(), ONE)?)?;
-    against(
-        options,
-        &leased,
-        reads,
-        &Echo::with_tags(leased.key(), ONE)?,
-    )?;
+    against(options, &leased, reads, &Echo::bare()?)?;
+    against(options, &leased, reads, &Echo::with_tags(&leased.key())?)?;
     bulk(options, &leased, bytes)
 }
 
 /// Small READs of the lease, and the same datagrams at the echo.
 fn against(options: &Options, leased: &Leased, reads: usize, echo: &Echo) -> anyhow::Result<()> {
     let mut load = Load::new(leased)?;
-    let mut same = Load::new(leased)?.towards(echo.address())?;
+    let mut same = Load::new(leased)?.towards(echo.address)?;
     let pairs = interleaved_pairs(
         options.rounds.into(),
         || same.small_reads(reads, READ_BYTES),
@@ -72,11 +64,11 @@ fn against(options: &Options, leased: &Leased, reads: usize, echo: &Echo) -> any
     let each = |times: &[Duration]| per_second(times, reads);
     println!(
         "\n{}: {:.0} a second; FBMU {:.0} a second (medians)",
-        echo.name(),
+        echo.name,
         each(&pairs.a),
         each(&pairs.b)
     );
-    pairs.print(echo.name(), "FBMU");
+    pairs.print(echo.name, "FBMU");
     println!("which is the rate of FBMU in that of the echo");
     Ok(())
 }
@@ -88,11 +80,11 @@ fn bulk(options: &Options, leased: &Leased, bytes: u64) -> anyhow::Result<()> {
         dp_key: leased.key(),
         endpoint: leased.address(),
     };
-    let mut client = MemoryClient::connect(coordinates, ClientOptions::default())?;
+    let mut client = MemoryClient::connect(coordinates, ClientOptions::default(), None)?;
     // The MTU of loopback is larger than the longest datagram.
     let payload = DATA_PAYLOAD_MAX;
-    let echo = Echo::of_writes(leased.key(), ONE)?;
-    let mut stream = Load::new(leased)?.towards(echo.address())?;
+    let echo = Echo::of_writes()?;
+    let mut stream = Load::new(leased)?.towards(echo.address)?;
     let count = contents.len().div_ceil(payload);
     let pairs = interleaved_pairs(
         usize::from(options.rounds).div_ceil(4),
@@ -106,11 +98,11 @@ fn bulk(options: &Options, leased: &Leased, bytes: u64) -> anyhow::Result<()> {
     let rate = |times: &[Duration]| per_second(times, contents.len()) / f64::from(1 << 20);
     println!(
         "\nbulk, datagrams of {payload} bytes: {} {:.0} MiB/s; MemoryClient {:.0} MiB/s (medians)",
-        echo.name(),
+        echo.name,
         rate(&pairs.a),
         rate(&pairs.b)
     );
-    pairs.print(echo.name(), "MemoryClient");
+    pairs.print(echo.name, "MemoryClient");
     println!("which is the rate of MemoryClient in that of the stream");
     Ok(())
 }

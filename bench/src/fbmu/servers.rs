@@ -1,16 +1,18 @@
-//! A lease over UDP, and the servers that it is compared with: the same threads with less work.
+//! A lease over UDP, and the servers that it is compared with: as many threads with less work.
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
 use anyhow::Context;
 use fabricbios_arena::{Arena, Source};
 use fabricbios_contract::{DataPath as _, Part};
-use fabricbios_fallback_udp::{DataKey, FbmuConfig, FbmuPath, Plain, ReplyBuffer};
+use fabricbios_fallback_udp::{DataKey, FbmuConfig, FbmuPath, ReplyBuffer};
 use fabricbios_lease::{BindOrder, BindingId, BootTime, Extent, Placement};
 use fabricbios_wire::{
     Binding, DATA_OVERHEAD, DataFrame, DataStatus, DpKey, Generation, LeaseId, ResourceId,
     Transport,
 };
+
+use super::echo;
 
 const ARENA: ResourceId = ResourceId(1);
 const ANY_PORT: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
@@ -23,10 +25,10 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    pub(super) fn open(bytes: u64, workers: NonZeroUsize) -> anyhow::Result<Self> {
+    pub(super) fn open(bytes: u64) -> anyhow::Result<Self> {
         let backend = FbmuPath::open(FbmuConfig {
             listen: ANY_PORT.into(),
-            workers: Some(workers),
+            workers: Some(NonZeroUsize::MIN),
             arenas: [(ARENA, Arc::new(Arena::open(&Source::default(), bytes)?))].into(),
             ops_per_second: u32::MAX,
         })?;
@@ -68,73 +70,53 @@ impl Leased {
     }
 }
 
-/// Server threads without leases.
+/// A server without leases.
 pub(super) struct Echo {
-    name: &'static str,
-    threads: Plain,
+    pub(super) name: &'static str,
+    pub(super) address: SocketAddr,
 }
 
 impl Echo {
     /// Sends as many bytes as FBMU would; they begin with the request's own bytes.
-    pub(super) fn bare(_key: DpKey, workers: NonZeroUsize) -> anyhow::Result<Self> {
-        Self::open("bare echo", workers, || {
-            |datagram: &[u8], reply: &mut ReplyBuffer| {
-                let length = length_of_reply(datagram);
-                reply[..DATA_OVERHEAD].copy_from_slice(&datagram[..DATA_OVERHEAD]);
-                length
-            }
+    pub(super) fn bare() -> anyhow::Result<Self> {
+        Self::open("bare echo", |datagram, reply| {
+            reply[..DATA_OVERHEAD].copy_from_slice(&datagram[..DATA_OVERHEAD]);
+            length_of_reply(datagram)
         })
     }
 
     /// Checks the request's tag and makes one for the reply, over the header as FBMU does.
-    pub(super) fn with_tags(key: DpKey, workers: NonZeroUsize) -> anyhow::Result<Self> {
-        let key = DataKey::new(&key);
-        Self::open("echo with the same tags", workers, move || {
-            let key = key.clone();
-            move |datagram: &[u8], reply: &mut ReplyBuffer| {
-                let Ok(frame) = DataFrame::parse(datagram) else {
-                    return 0;
-                };
-                if !key.verifies(frame.header_bytes, None, frame.tag) {
-                    return 0;
-                }
-                let header = frame.header.answered(DataStatus::Ok);
-                let (head, tag) = reply[..DATA_OVERHEAD].split_at_mut(frame.header_bytes.len());
-                head.copy_from_slice(&header.bytes());
-                tag.copy_from_slice(&key.tag(&header, &[]));
-                length_of_reply(datagram)
+    pub(super) fn with_tags(key: &DpKey) -> anyhow::Result<Self> {
+        let key = DataKey::new(key);
+        Self::open("echo with the same tags", move |datagram, reply| {
+            let Ok(frame) = DataFrame::parse(datagram) else {
+                return 0;
+            };
+            if !key.verifies(frame.header_bytes, None, frame.tag) {
+                return 0;
             }
+            let header = frame.header.answered(DataStatus::Ok);
+            let (head, tag) = reply[..DATA_OVERHEAD].split_at_mut(frame.header_bytes.len());
+            head.copy_from_slice(&header.bytes());
+            tag.copy_from_slice(&key.tag(&header, &[]));
+            length_of_reply(datagram)
         })
     }
 
     /// Answers each datagram of a stream with as many bytes as FBMU answers a WRITE.
-    pub(super) fn of_writes(_key: DpKey, workers: NonZeroUsize) -> anyhow::Result<Self> {
-        Self::open("bare stream", workers, || {
-            |datagram: &[u8], reply: &mut ReplyBuffer| {
-                reply[..DATA_OVERHEAD].copy_from_slice(&datagram[..DATA_OVERHEAD]);
-                DATA_OVERHEAD
-            }
+    pub(super) fn of_writes() -> anyhow::Result<Self> {
+        Self::open("bare stream", |datagram, reply| {
+            reply[..DATA_OVERHEAD].copy_from_slice(&datagram[..DATA_OVERHEAD]);
+            DATA_OVERHEAD
         })
     }
 
-    fn open<H>(
+    fn open(
         name: &'static str,
-        workers: NonZeroUsize,
-        handler: impl Fn() -> H,
-    ) -> anyhow::Result<Self>
-    where
-        H: FnMut(&[u8], &mut ReplyBuffer) -> usize + Send + 'static,
-    {
-        let threads = Plain::open(ANY_PORT.into(), workers, handler)?;
-        Ok(Self { name, threads })
-    }
-
-    pub(super) fn name(&self) -> &'static str {
-        self.name
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.threads.local_addr()
+        handler: impl FnMut(&[u8], &mut ReplyBuffer) -> usize + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let address = echo::start(handler)?;
+        Ok(Self { name, address })
     }
 }
 

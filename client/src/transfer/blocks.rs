@@ -135,6 +135,6 @@ impl Shared {
 }
 
 fn open(shared: &Shared, options: ClientOptions) -> Result<Connection, Error> {
-    let connect = BlockClient::connect_with_refresh;
+    let connect = BlockClient::connect;
     Connection::with(shared, options, connect, BlockClient::set_coordinates)
 }

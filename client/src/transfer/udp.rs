@@ -51,7 +51,8 @@ pub(super) fn options(transfers: Transfers, patience: Duration) -> ClientOptions
 type EndError = Arc<Mutex<Option<Error>>>;
 
 /// Connects a client.
-type Connect<C> = fn(Coordinates, ClientOptions, Box<dyn Refresh>) -> Result<C, ClientError>;
+type Connect<C> =
+    fn(Coordinates, ClientOptions, Option<Box<dyn Refresh>>) -> Result<C, ClientError>;
 
 impl<C> Connection<C> {
     pub(super) fn with(
@@ -66,7 +67,8 @@ impl<C> Connection<C> {
             end: Arc::clone(&end),
             within: options.give_up,
         };
-        match connect(valid_coordinates(shared)?, options, Box::new(refresher)) {
+        let refresh: Box<dyn Refresh> = Box::new(refresher);
+        match connect(valid_coordinates(shared)?, options, Some(refresh)) {
             Ok(client) => Ok(Self {
                 client,
                 set_coordinates,
@@ -116,7 +118,7 @@ impl<C> Connection<C> {
 
 impl Connection<MemoryClient> {
     pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
-        let connect = MemoryClient::connect_with_refresh;
+        let connect = MemoryClient::connect;
         let options = options(shared.transfers(), shared.patience());
         Self::with(shared, options, connect, MemoryClient::set_coordinates)
     }

@@ -59,27 +59,11 @@ pub struct BlockClient {
 }
 
 impl BlockClient {
-    /// Opens a session.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub fn connect(coordinates: Coordinates, options: ClientOptions) -> Result<Self, ClientError> {
-        Self::start(coordinates, options, None)
-    }
-
     /// Opens a session; `refresh` is asked for fresh coordinates if needed.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn connect_with_refresh(
-        coordinates: Coordinates,
-        options: ClientOptions,
-        refresh: Box<dyn Refresh>,
-    ) -> Result<Self, ClientError> {
-        Self::start(coordinates, options, Some(refresh))
-    }
-
-    fn start(
+    pub fn connect(
         coordinates: Coordinates,
         options: ClientOptions,
         refresh: Option<Box<dyn Refresh>>,

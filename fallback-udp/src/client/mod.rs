@@ -79,27 +79,11 @@ pub struct MemoryClient {
 }
 
 impl MemoryClient {
-    /// Opens a session.
-    ///
-    /// # Errors
-    /// See [`ClientError`].
-    pub fn connect(coordinates: Coordinates, options: ClientOptions) -> Result<Self, ClientError> {
-        Self::start(coordinates, options, None)
-    }
-
     /// Opens a session; `refresh` is asked for fresh coordinates if needed.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub fn connect_with_refresh(
-        coordinates: Coordinates,
-        options: ClientOptions,
-        refresh: Box<dyn Refresh>,
-    ) -> Result<Self, ClientError> {
-        Self::start(coordinates, options, Some(refresh))
-    }
-
-    fn start(
+    pub fn connect(
         coordinates: Coordinates,
         options: ClientOptions,
         refresh: Option<Box<dyn Refresh>>,
@@ -112,13 +96,6 @@ impl MemoryClient {
         };
         client.run(Work::Hello, &mut |_| ())?;
         Ok(client)
-    }
-
-    /// Sets where to ask for fresh coordinates.
-    #[must_use]
-    pub fn with_refresh(mut self, refresh: Box<dyn Refresh>) -> Self {
-        self.link.refresh = Some(refresh);
-        self
     }
 
     /// Sets the coordinates for the next call: after a rotation, a renewal or a restart of the node. New coordinates cost

@@ -136,11 +136,6 @@ impl Exchange {
         }
     }
 
-    /// The datagram, and room for the reply.
-    pub(super) fn open(&mut self) -> (&[u8], &mut ReplyBuffer) {
-        (&self.bytes[..self.length], &mut self.reply)
-    }
-
     /// The datagram with its source, and room for the reply.
     pub(super) fn incoming(&mut self, source: IpAddr) -> Incoming<'_> {
         Incoming {

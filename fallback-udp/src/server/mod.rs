@@ -15,7 +15,6 @@ mod fbbu;
 mod fbmu;
 mod leases;
 mod memory_server;
-mod plain;
 mod proof;
 mod release;
 mod responder;
@@ -29,5 +28,3 @@ mod worker;
 pub use counters::{Counters, Tally};
 pub use fbbu::{FbbuConfig, FbbuPath};
 pub use fbmu::{FbmuConfig, FbmuPath};
-#[doc(hidden)]
-pub use plain::Plain;

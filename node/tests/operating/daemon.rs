@@ -179,7 +179,7 @@ pub(crate) async fn with_memory<T: Send + 'static>(
         endpoint: info.binding.udp_endpoint.expect("an endpoint").into(),
     };
     let working = tokio::task::spawn_blocking(move || {
-        let client = MemoryClient::connect(coordinates, ClientOptions::default());
+        let client = MemoryClient::connect(coordinates, ClientOptions::default(), None);
         work(&mut client.expect("a session"))
     });
     working.await.expect("no panic")

@@ -235,7 +235,7 @@ async fn client_with<T: Send + 'static>(
 ) -> Result<T, ClientError> {
     let coordinates = coordinates(info);
     let working = tokio::task::spawn_blocking(move || {
-        let mut client = MemoryClient::connect(coordinates, options)?;
+        let mut client = MemoryClient::connect(coordinates, options, None)?;
         work(&mut client)
     });
     working.await.expect("no panic")

@@ -89,7 +89,7 @@ impl Kernel {
         let valid = Valid(Arc::new(Mutex::new(coordinates.clone())));
         let asked = Box::new(valid.clone());
         let options = ClientOptions::default();
-        let client = BlockClient::connect_with_refresh(coordinates, options, asked).unwrap();
+        let client = BlockClient::connect(coordinates, options, Some(asked)).unwrap();
         let (ours, socket) = pair().unwrap();
         let (stop, stopped) = pair().unwrap();
         // A test that waits for an answer that never comes fails.
