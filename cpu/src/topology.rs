@@ -182,12 +182,6 @@ impl Topology {
         self.groups.iter().map(|it| it.cpus.len()).sum::<usize>() == self.online.len()
     }
 
-    /// Whether a core has more than one online CPU. An offline sibling does not count.
-    #[must_use]
-    pub fn has_smt(&self) -> bool {
-        self.groups.iter().any(|it| it.cpus.len() > 1)
-    }
-
     /// The highest frequency in MHz. CPUs without a frequency driver (most virtual machines) tell none, which is no
     /// fault.
     #[must_use]

@@ -57,7 +57,7 @@ fn offered(topology: &Topology, wanted: &str, reserve: &[u32]) -> Result<Vec<Vec
 #[test]
 fn one_package_two_cores_without_siblings() {
     let topology = read(&machine(&[(&[0], 0), (&[1], 0)], &[]));
-    assert!(topology.is_complete() && !topology.has_smt());
+    assert!(topology.is_complete());
     assert_eq!(offered(&topology, "all", &[]).unwrap(), [[1]]);
     assert!(offered(&topology, "all", &[1]).unwrap().is_empty());
 }
@@ -66,7 +66,7 @@ fn one_package_two_cores_without_siblings() {
 fn two_packages_two_cores_two_siblings_on_two_nodes() {
     let cores: &[(&[u32], u32)] = &[(&[0, 4], 0), (&[1, 5], 0), (&[2, 6], 1), (&[3, 7], 1)];
     let topology = read(&machine(cores, &[]));
-    assert!(topology.is_complete() && topology.has_smt());
+    assert!(topology.is_complete());
     let places: Vec<_> = topology
         .groups
         .iter()
@@ -95,12 +95,12 @@ fn two_packages_two_cores_two_siblings_on_two_nodes() {
 fn a_sibling_that_is_offline_is_in_no_group() {
     let cores: &[(&[u32], u32)] = &[(&[0, 1], 0), (&[2, 3], 0), (&[4, 5], 0), (&[6, 7], 0)];
     let topology = read(&machine(cores, &[3]));
-    assert!(topology.is_complete() && topology.has_smt());
+    assert!(topology.is_complete());
     assert_eq!(topology.offline, [3]);
     let groups = offered(&topology, "all", &[]).unwrap();
     assert_eq!(groups, [vec![2], vec![4, 5], vec![6, 7]]);
     let single = read(&machine(cores, &[1, 3, 5, 7]));
-    assert!(single.is_complete() && !single.has_smt());
+    assert!(single.is_complete());
 }
 
 #[test]

@@ -188,15 +188,6 @@ pub fn identity_at(path: &Path) -> Option<Identity> {
     identity(path, AtFlags::empty())
 }
 
-/// The number of the character device at a path.
-#[must_use]
-pub fn device_at(path: &Path) -> Option<DeviceNumber> {
-    match identity_at(path)? {
-        Identity::Device(number) => Some(number),
-        Identity::File(..) => None,
-    }
-}
-
 fn identity(at: &Path, flags: AtFlags) -> Option<Identity> {
     let found = statx(CWD, at, flags, StatxFlags::TYPE | StatxFlags::INO).ok()?;
     match FileType::from_raw_mode(found.stx_mode.into()) {
@@ -248,7 +239,8 @@ mod tests {
 
     #[test]
     fn who_opens_a_device_is_found_and_who_closes_it_is_not() {
-        assert_eq!(device_at(Path::new("/dev/full")), Some(FULL[0]));
+        let full = identity_at(Path::new("/dev/full"));
+        assert_eq!(full, Some(Identity::Device(FULL[0])));
         let open = File::open("/dev/full").unwrap();
         assert!(has_full_open());
         assert!(tables().iter().any(|it| it.pid == own()));

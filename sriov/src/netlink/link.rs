@@ -216,28 +216,12 @@ impl Netlink {
         self.set("rename", index, LinkAttribute::IfName(name.into()))
     }
 
-    /// Sets the address of an interface.
-    ///
-    /// # Errors
-    /// The system refuses.
-    pub fn set_address<'a>(&self, by: impl Into<By<'a>>, mac: MacAddress) -> Result<(), Error> {
-        self.set("set address of", by, LinkAttribute::Address(mac.0.into()))
-    }
-
     /// Puts a note on an interface, up to 255 bytes.
     ///
     /// # Errors
     /// The system refuses.
     pub fn set_alias<'a>(&self, by: impl Into<By<'a>>, alias: &str) -> Result<(), Error> {
         self.set("set alias of", by, LinkAttribute::IfAlias(alias.into()))
-    }
-
-    /// Puts an interface below a bridge or bond; 0 takes it out.
-    ///
-    /// # Errors
-    /// The system refuses.
-    pub fn set_master<'a>(&self, by: impl Into<By<'a>>, master: u32) -> Result<(), Error> {
-        self.set("set master of", by, LinkAttribute::Controller(master))
     }
 
     /// Moves an interface to another network namespace, under a new name if one is given. It arrives set down.

@@ -9,7 +9,6 @@ mod vf;
 
 use std::{
     fmt, io,
-    os::fd::BorrowedFd,
     sync::{Mutex, PoisonError},
 };
 
@@ -123,15 +122,6 @@ impl Netlink {
         Ok(Self {
             inner: Mutex::new(inner),
         })
-    }
-
-    /// For another network namespace: `/proc/PID/ns/net` or a bind mount of it.
-    ///
-    /// # Errors
-    /// The descriptor is no network namespace, or the system refuses.
-    pub fn open_in(namespace: BorrowedFd<'_>) -> Result<Self, Error> {
-        let opened = namespace::inside(namespace, Self::open);
-        opened.map_err(|error| Error::of_system("enter", &"the network namespace", &error))?
     }
 
     /// Sends a request and waits for the acknowledgement. Returns the messages before it. `about` names the interface.

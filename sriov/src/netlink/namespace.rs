@@ -6,7 +6,6 @@ use std::{
         fd::{AsRawFd, BorrowedFd},
         unix::fs::MetadataExt,
     },
-    thread,
 };
 
 use nix::sys::stat::fstat;
@@ -64,25 +63,4 @@ pub fn is_own_network_namespace(namespace: BorrowedFd<'_>) -> io::Result<bool> {
         fstat(namespace).map_err(io::Error::from)?,
     );
     Ok((own.dev(), own.ino()) == (its.st_dev, its.st_ino))
-}
-
-/// Calls `act` on a thread of its own in the namespace.
-pub(super) fn inside<T: Send>(
-    namespace: BorrowedFd<'_>,
-    act: impl FnOnce() -> T + Send,
-) -> io::Result<T> {
-    let enter = || {
-        // SAFETY: the descriptor is open for the whole call. Only the namespace of this thread changes, and the thread
-        // ends here.
-        match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } {
-            0 => Ok(act()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
-    thread::scope(|scope| {
-        let thread = thread::Builder::new().name("netns".into());
-        let thread = thread.spawn_scoped(scope, enter)?;
-        let died = |_| Err(io::Error::other("the thread in the namespace died"));
-        thread.join().unwrap_or_else(died)
-    })
 }
