@@ -56,7 +56,6 @@ fn of(error: c_int) -> Option<(&'static CStr, &'static CStr)> {
         ),
         400 => (c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
         500 => (c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
-        600 => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
         700 => (
             c"CUDA_ERROR_ILLEGAL_ADDRESS",
             c"an illegal memory access was encountered",

@@ -18,9 +18,6 @@ type DevicePointer = u64;
 /// `CUcontext`, `CUstream`, `CUmodule` and `CUfunction`, which are pointers: the same registers as these.
 type Handle = usize;
 
-/// The CUDA version that the stand-in says it has: 12.4.
-const VERSION: c_int = 12040;
-
 static DRIVER: Driver = Driver::new(Vendor::Nvidia);
 
 fn code(result: Result<(), Status>) -> Code {
@@ -34,11 +31,6 @@ extern "C" fn cuInit(flags: c_uint) -> Code {
     } else {
         Err(Status::INVALID_VALUE)
     })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuDriverGetVersion(version: Out<c_int>) -> Code {
-    code(version.put(VERSION).map_err(Status::from))
 }
 
 #[unsafe(no_mangle)]
@@ -77,33 +69,10 @@ extern "C" fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: c_int) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: c_int) -> Code {
-    code(
-        DRIVER
-            .memory(device)
-            .and_then(|it| Ok(bytes.put(size(it.total))?)),
-    )
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int) -> Code {
     let wanted = match attribute {
-        1 => Attribute::Threads,
-        2 => Attribute::Block(0),
-        3 => Attribute::Block(1),
-        4 => Attribute::Block(2),
-        5 => Attribute::Blocks(0),
-        6 => Attribute::Blocks(1),
-        7 => Attribute::Blocks(2),
-        8 => Attribute::Shared,
-        10 => Attribute::Warp,
         16 => Attribute::Multiprocessors,
         39 => Attribute::ResidentThreads,
-        33 => Attribute::PciBus,
-        34 => Attribute::PciDevice,
-        50 => Attribute::PciDomain,
-        75 => Attribute::Major,
-        76 => Attribute::Minor,
         _ => return code(Err(Status::INVALID_VALUE)),
     };
     code(
@@ -128,27 +97,8 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuCtxCreate_v2(context: Out<Handle>, _flags: c_uint, device: c_int) -> Code {
-    code(
-        DRIVER
-            .create_context(device)
-            .and_then(|it| Ok(context.put(it)?)),
-    )
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxDestroy_v2(context: Handle) -> Code {
-    code(DRIVER.destroy_context(context))
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuCtxSetCurrent(context: Handle) -> Code {
     code(DRIVER.set_current(context))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuCtxGetCurrent(context: Out<Handle>) -> Code {
-    code(DRIVER.current_number().and_then(|it| Ok(context.put(it)?)))
 }
 
 #[unsafe(no_mangle)]

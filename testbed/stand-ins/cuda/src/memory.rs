@@ -35,15 +35,6 @@ extern "C" fn cuMemsetD8Async(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemsetD8_v2(to: DevicePointer, byte: c_uchar, length: usize) -> Code {
-    code(
-        DRIVER
-            .fill(0, to, byte, length)
-            .and_then(|()| DRIVER.synchronize_stream(0)),
-    )
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn cuMemcpyHtoDAsync_v2(
     to: DevicePointer,
     from: HostMemory,
@@ -61,18 +52,6 @@ extern "C" fn cuMemcpyDtoHAsync_v2(
     stream: Handle,
 ) -> Code {
     code(DRIVER.copy_out(stream, to, from, length))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyHtoD_v2(to: DevicePointer, from: HostMemory, length: usize) -> Code {
-    let copied = DRIVER.copy_in(0, to, from, length);
-    code(copied.and_then(|()| DRIVER.synchronize_stream(0)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoH_v2(to: HostMemory, from: DevicePointer, length: usize) -> Code {
-    let copied = DRIVER.copy_out(0, to, from, length);
-    code(copied.and_then(|()| DRIVER.synchronize_stream(0)))
 }
 
 #[unsafe(no_mangle)]

@@ -6,13 +6,9 @@ use stand_in_device::{Grid, HostMemory, Out, Status, Text, Words};
 
 use crate::{Code, DRIVER, Handle, code};
 
-/// `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: c_uint = 1;
-
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamCreate(stream: Out<Handle>, flags: c_uint) -> Code {
-    let made = DRIVER.create_stream(flags & NON_BLOCKING == 0);
-    code(made.and_then(|it| Ok(stream.put(it)?)))
+extern "C" fn cuStreamCreate(stream: Out<Handle>, _flags: c_uint) -> Code {
+    code(DRIVER.create_stream().and_then(|it| Ok(stream.put(it)?)))
 }
 
 #[unsafe(no_mangle)]
@@ -23,11 +19,6 @@ extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(stream: Handle) -> Code {
     code(DRIVER.synchronize_stream(stream))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamQuery(stream: Handle) -> Code {
-    code(DRIVER.query_stream(stream))
 }
 
 #[unsafe(no_mangle)]
@@ -108,12 +99,12 @@ extern "C" fn cuLaunchKernel(
     shared: c_uint,
     stream: Handle,
     parameters: Words,
-    extra: Words,
+    _extra: *mut *mut c_void,
 ) -> Code {
     let grid = Grid {
         blocks: [blocks_x, blocks_y, blocks_z],
         block: [block_x, block_y, block_z],
         shared,
     };
-    code(DRIVER.launch(function, grid, stream, (&parameters, &extra)))
+    code(DRIVER.launch(function, grid, stream, &parameters))
 }

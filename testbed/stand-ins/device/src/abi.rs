@@ -158,7 +158,7 @@ impl HostMemory {
     }
 }
 
-/// A pointer to a row of pointers, or null: `kernelParams` and `extra` of a launch.
+/// A pointer to a row of pointers, or null: `kernelParams` of a launch.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Words(*mut *mut c_void);
@@ -175,11 +175,5 @@ impl Words {
         // SAFETY: the caller of the exported function gives as many pointers as the kernel has parameters, or a row that
         // ends as the header says.
         Ok(HostMemory(unsafe { self.0.add(index).read() }))
-    }
-
-    /// Whether there is no row.
-    #[must_use]
-    pub fn is_null(&self) -> bool {
-        self.0.is_null()
     }
 }

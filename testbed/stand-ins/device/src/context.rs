@@ -19,8 +19,6 @@ use crate::{
 
 /// Address of the first byte of every device.
 pub(crate) const BASE: u64 = 0x7f00_0000_0000;
-/// The number of the default stream.
-pub(crate) const DEFAULT_STREAM: usize = 0;
 
 /// Bytes of a context's own, unless the knob says otherwise.
 const OWN_BYTES: u64 = GRANULE;
@@ -64,7 +62,6 @@ impl Context {
             .open_context(&identity)
             .map_err(|error| said(&error))?;
         let opened = opened.ok_or(Status::OUT_OF_MEMORY)?;
-        let default = Stream::start(true).map_err(|error| said(&error))?;
         let context = Self {
             identity,
             device,
@@ -73,7 +70,7 @@ impl Context {
             memory: opened.memory,
             allocations: Mutex::default(),
             shared: Mutex::default(),
-            streams: Mutex::new(BTreeMap::from([(DEFAULT_STREAM, default)])),
+            streams: Mutex::default(),
             error: AtomicI32::new(0),
         };
         let own = match context.device.knobs().number(Knob::Context) {
@@ -191,8 +188,8 @@ impl Context {
         (end <= start + allocation.bytes).then_some(offset)
     }
 
-    pub(crate) fn add_stream(&self, id: usize, is_blocking: bool) -> Result<(), Status> {
-        let stream = Stream::start(is_blocking).map_err(|error| said(&error))?;
+    pub(crate) fn add_stream(&self, id: usize) -> Result<(), Status> {
+        let stream = Stream::start().map_err(|error| said(&error))?;
         lock(&self.streams).insert(id, stream);
         Ok(())
     }
@@ -203,7 +200,7 @@ impl Context {
         Ok(())
     }
 
-    /// Gives work to a stream. The default stream waits for the others, and they for it, unless they were made not to.
+    /// Gives work to a stream.
     pub(crate) fn submit(
         self: &Arc<Self>,
         stream: usize,
@@ -211,16 +208,8 @@ impl Context {
     ) -> Result<Mark, Status> {
         let streams = lock(&self.streams);
         let chosen = streams.get(&stream).ok_or(Status::INVALID_HANDLE)?;
-        let waits_for = |id: usize, other: &Stream| {
-            id != stream
-                && other.is_blocking
-                && chosen.is_blocking
-                && (id == DEFAULT_STREAM || stream == DEFAULT_STREAM)
-        };
-        let others = streams.iter().filter(|(id, other)| waits_for(**id, other));
-        let after = others.map(|(_, other)| other.mark()).collect();
         let context = Arc::clone(self);
-        chosen.submit(after, move || {
+        chosen.submit(move || {
             let done = context.check().and_then(|()| work(&context));
             if let Err(Status(error)) = done {
                 let first = (Ordering::AcqRel, Ordering::Acquire);

@@ -28,30 +28,10 @@ thread_local! {
 /// Something that a device can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attribute {
-    /// Threads of a block.
-    Threads,
-    /// Threads of a block in a dimension.
-    Block(usize),
-    /// Blocks in a dimension.
-    Blocks(usize),
-    /// Shared memory of a block in bytes.
-    Shared,
-    /// Threads of a warp.
-    Warp,
     /// Multiprocessors.
     Multiprocessors,
     /// Threads that one multiprocessor can have at once.
     ResidentThreads,
-    /// Domain of the PCI bus.
-    PciDomain,
-    /// Number of the PCI bus.
-    PciBus,
-    /// Number on the PCI bus.
-    PciDevice,
-    /// Major number of the compute capability.
-    Major,
-    /// Minor number of the compute capability.
-    Minor,
 }
 
 #[derive(Debug, Clone)]
@@ -197,22 +177,11 @@ impl Driver {
     /// There is none of that number.
     pub fn attribute(&self, number: i32, attribute: Attribute) -> Result<i32, Status> {
         let identity = self.identity(number)?;
-        let (domain, bus, device) = identity.pci();
         let value = match attribute {
-            Attribute::Threads => launch::THREADS_MAX,
-            Attribute::Block(dimension) => launch::BLOCK_MAX[dimension],
-            Attribute::Blocks(dimension) => launch::BLOCKS_MAX[dimension],
-            Attribute::Shared => launch::SHARED_MAX,
-            Attribute::Warp => 32,
             Attribute::Multiprocessors => {
                 self.ready()?.device.slices(&identity) * Identity::MULTIPROCESSORS_OF_A_SLICE
             }
             Attribute::ResidentThreads => launch::RESIDENT_MAX,
-            Attribute::PciDomain => domain,
-            Attribute::PciBus => bus,
-            Attribute::PciDevice => device,
-            Attribute::Major => 9,
-            Attribute::Minor => 0,
         };
         Ok(i32::try_from(value).unwrap_or(i32::MAX))
     }

@@ -1,6 +1,6 @@
 //! The size of a launch and its arguments, as C callers give them.
 
-use crate::{Entry, HostMemory, Status, Words, kernel::Kernel};
+use crate::{Entry, Status, Words, kernel::Kernel};
 
 /// Most threads of a multiprocessor at once.
 pub(crate) const RESIDENT_MAX: u32 = 2048;
@@ -11,10 +11,6 @@ pub(crate) const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
 pub(crate) const BLOCKS_MAX: [u32; 3] = [i32::MAX.cast_unsigned(), 65535, 65535];
 /// Shared memory of a block in bytes.
 pub(crate) const SHARED_MAX: u32 = 48 << 10;
-
-/// Names of the entries of a launch's `extra` row.
-const BUFFER_POINTER: usize = 1;
-const BUFFER_SIZE: usize = 2;
 
 /// The size of a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,58 +40,18 @@ impl Grid {
 }
 
 /// A kernel that is ready to be given to a stream. Its arguments are copied.
-pub(crate) fn kernel(
-    entry: &Entry,
-    grid: Grid,
-    parameters: &Words,
-    extra: &Words,
-) -> Result<Kernel, Status> {
+pub(crate) fn kernel(entry: &Entry, grid: Grid, parameters: &Words) -> Result<Kernel, Status> {
     let takes = entry.block.is_none_or(|block| block == grid.block);
     if !takes || !grid.is_possible() {
         return Err(Status::INVALID_VALUE);
     }
-    let arguments = if entry.parameters.is_empty() {
-        Vec::new()
-    } else if extra.is_null() {
-        from_pointers(entry, parameters)?
-    } else {
-        from_buffer(entry, extra)?
-    };
+    let each = entry.parameters.iter().enumerate();
+    let arguments = each.map(|(index, it)| Ok(parameters.get(index)?.get(it.size)?));
     Ok(Kernel {
         name: entry.name.clone(),
-        arguments,
+        arguments: arguments.collect::<Result<_, Status>>()?,
         grid,
     })
-}
-
-fn from_pointers(entry: &Entry, row: &Words) -> Result<Vec<Vec<u8>>, Status> {
-    let each = entry.parameters.iter().enumerate();
-    each.map(|(index, parameter)| Ok(row.get(index)?.get(parameter.size)?))
-        .collect()
-}
-
-/// The row has names with what they name behind them, until another name.
-fn from_buffer(entry: &Entry, row: &Words) -> Result<Vec<Vec<u8>>, Status> {
-    let (mut buffer, mut size) = (HostMemory::at(std::ptr::null_mut()), 0);
-    for index in [0, 2] {
-        match row.get(index)?.address() {
-            BUFFER_POINTER => buffer = row.get(index + 1)?,
-            BUFFER_SIZE => {
-                let bytes = row.get(index + 1)?.get(size_of::<usize>())?;
-                size = bytes.try_into().map_or(0, usize::from_ne_bytes);
-            }
-            _ => break,
-        }
-    }
-    let needed = entry.parameters.iter().map(|it| it.offset + it.size).max();
-    if needed.unwrap_or(0) > size {
-        return Err(Status::INVALID_VALUE);
-    }
-    let all = buffer.get(size)?;
-    let each = entry.parameters.iter();
-    Ok(each
-        .map(|it| all[it.offset..][..it.size].to_vec())
-        .collect())
 }
 
 #[cfg(test)]

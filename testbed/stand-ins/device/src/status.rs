@@ -32,8 +32,6 @@ impl Status {
     pub const INVALID_HANDLE: Self = Self(400);
     /// The module has no such kernel.
     pub const NOT_FOUND: Self = Self(500);
-    /// The stream still works.
-    pub const NOT_READY: Self = Self(600);
     /// A kernel has touched memory that is not its process's. The context is lost.
     pub const ILLEGAL_ADDRESS: Self = Self(700);
     /// The host memory is pinned already.

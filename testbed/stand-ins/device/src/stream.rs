@@ -23,8 +23,6 @@ struct State {
 
 /// A queue of work.
 pub(crate) struct Stream {
-    /// Whether it waits for the default stream and the default stream for it.
-    pub(crate) is_blocking: bool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -43,9 +41,8 @@ pub(crate) struct Mark {
 }
 
 impl Stream {
-    pub(crate) fn start(is_blocking: bool) -> io::Result<Arc<Self>> {
+    pub(crate) fn start() -> io::Result<Arc<Self>> {
         let stream = Arc::new(Self {
-            is_blocking,
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
         });
@@ -77,14 +74,11 @@ impl Stream {
         }
     }
 
-    /// Adds work that begins when the marks are reached.
-    pub(crate) fn submit(&self, after: Vec<Mark>, work: impl FnOnce() + Send + 'static) {
+    /// Adds work.
+    pub(crate) fn submit(&self, work: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.state);
         state.submitted += 1;
-        state.queue.push_back(Box::new(move || {
-            after.iter().for_each(Mark::wait);
-            work();
-        }));
+        state.queue.push_back(Box::new(work));
         drop(state);
         self.changed.notify_all();
     }
@@ -104,14 +98,6 @@ impl Stream {
 }
 
 impl Mark {
-    pub(crate) fn is_reached(&self) -> bool {
-        lock(&self.stream.state).done >= self.submitted
-    }
-
-    pub(crate) fn wait(&self) {
-        while !self.wait_for(Duration::from_secs(3600)) {}
-    }
-
     /// Waits no longer than `patience`. False if it was not reached.
     pub(crate) fn wait_for(&self, patience: Duration) -> bool {
         let state = lock(&self.stream.state);
@@ -131,25 +117,22 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn work_is_done_in_order_and_after_its_marks() {
-        let first = Stream::start(true).unwrap();
-        let second = Stream::start(true).unwrap();
+    fn work_is_done_in_order() {
+        let stream = Stream::start().unwrap();
         let (open, gate) = mpsc::channel::<()>();
         let (say, said) = mpsc::channel();
         for (number, gate) in [(1, Some(gate)), (2, None)] {
             let say = say.clone();
-            first.submit(Vec::new(), move || {
+            stream.submit(move || {
                 gate.map(|it| it.recv());
                 say.send(number).unwrap();
             });
         }
-        second.submit(vec![first.mark()], move || say.send(3).unwrap());
-        let end = second.mark();
-        assert!(!end.is_reached());
+        drop(say);
+        let end = stream.mark();
         assert!(!end.wait_for(Duration::ZERO));
         open.send(()).unwrap();
-        end.wait();
-        assert!(end.is_reached());
-        assert_eq!(said.iter().collect::<Vec<i32>>(), [1, 2, 3]);
+        assert_eq!(said.iter().collect::<Vec<i32>>(), [1, 2]);
+        while !end.wait_for(Duration::from_secs(60)) {}
     }
 }

@@ -20,7 +20,6 @@ pub(crate) fn of(error: c_int) -> (&'static CStr, &'static CStr) {
         ),
         400 => (c"hipErrorInvalidHandle", c"invalid resource handle"),
         500 => (c"hipErrorNotFound", c"named symbol not found"),
-        600 => (c"hipErrorNotReady", c"device not ready"),
         700 => (
             c"hipErrorIllegalAddress",
             c"an illegal memory access was encountered",

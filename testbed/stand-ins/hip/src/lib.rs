@@ -8,7 +8,7 @@ mod errors;
 
 use std::{
     cell::Cell,
-    ffi::{c_char, c_int, c_uchar, c_uint},
+    ffi::{c_char, c_int, c_uchar, c_uint, c_void},
 };
 
 use stand_in_device::{
@@ -22,10 +22,6 @@ type DevicePointer = u64;
 /// `hipStream_t`, `hipModule_t` and `hipFunction_t`: likewise.
 type Handle = usize;
 
-/// The version that the stand-in says it has: 6.0.
-const VERSION: c_int = 60_000_000;
-/// `hipStreamNonBlocking`.
-const NON_BLOCKING: c_uint = 1;
 /// `hipErrorUnknown`.
 const UNKNOWN: Code = 999;
 
@@ -59,16 +55,6 @@ extern "C" fn hipInit(flags: c_uint) -> Code {
     } else {
         Err(Status::INVALID_VALUE)
     })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn hipDriverGetVersion(version: Out<c_int>) -> Code {
-    code(version.put(VERSION).map_err(Status::from))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn hipRuntimeGetVersion(version: Out<c_int>) -> Code {
-    hipDriverGetVersion(version)
 }
 
 #[unsafe(no_mangle)]
@@ -120,22 +106,8 @@ extern "C" fn hipDeviceTotalMem(bytes: Out<usize>, device: c_int) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int) -> Code {
     let wanted = match attribute {
-        23 => Attribute::Major,
-        26 => Attribute::Block(0),
-        27 => Attribute::Block(1),
-        28 => Attribute::Block(2),
-        29 => Attribute::Blocks(0),
-        30 => Attribute::Blocks(1),
-        31 => Attribute::Blocks(2),
-        56 => Attribute::Threads,
         57 => Attribute::ResidentThreads,
-        61 => Attribute::Minor,
         63 => Attribute::Multiprocessors,
-        67 => Attribute::PciBus,
-        68 => Attribute::PciDevice,
-        69 => Attribute::PciDomain,
-        74 => Attribute::Shared,
-        87 => Attribute::Warp,
         _ => return code(Err(Status::INVALID_VALUE)),
     };
     let found = DRIVER
@@ -239,8 +211,8 @@ extern "C" fn hipHostUnregister(memory: HostMemory) -> Code {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn hipStreamCreateWithFlags(stream: Out<Handle>, flags: c_uint) -> Code {
-    let made = ready().and_then(|()| DRIVER.create_stream(flags & NON_BLOCKING == 0));
+extern "C" fn hipStreamCreateWithFlags(stream: Out<Handle>, _flags: c_uint) -> Code {
+    let made = ready().and_then(|()| DRIVER.create_stream());
     code(made.and_then(|it| Ok(stream.put(it)?)))
 }
 
@@ -252,11 +224,6 @@ extern "C" fn hipStreamDestroy(stream: Handle) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn hipStreamSynchronize(stream: Handle) -> Code {
     code(ready().and_then(|()| DRIVER.synchronize_stream(stream)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn hipStreamQuery(stream: Handle) -> Code {
-    code(ready().and_then(|()| DRIVER.query_stream(stream)))
 }
 
 #[unsafe(no_mangle)]
@@ -297,14 +264,14 @@ extern "C" fn hipModuleLaunchKernel(
     shared: c_uint,
     stream: Handle,
     parameters: Words,
-    extra: Words,
+    _extra: *mut *mut c_void,
 ) -> Code {
     let grid = Grid {
         blocks: [blocks_x, blocks_y, blocks_z],
         block: [block_x, block_y, block_z],
         shared,
     };
-    let launch = |()| DRIVER.launch(function, grid, stream, (&parameters, &extra));
+    let launch = |()| DRIVER.launch(function, grid, stream, &parameters);
     code(ready().and_then(launch))
 }
 

@@ -1,9 +1,9 @@
 //! The library, its devices, and who uses them.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings::{
-    nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_t,
+    nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_t,
     nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as VERSION_MISMATCH,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
@@ -19,8 +19,6 @@ use crate::{
 /// What stands for a partition where there is none.
 pub(crate) const NOT_OF_A_PARTITION: c_uint = c_uint::MAX;
 
-/// The CUDA version that the stand-in says it has: 12.4.
-const CUDA_VERSION: c_int = 12040;
 /// Cores of a multiprocessor.
 const CORES: c_uint = 128;
 /// The device's node would be `/dev/nvidia240`, which no machine has.
@@ -43,28 +41,8 @@ extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
-    code(library::init())
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn nvmlShutdown() -> nvmlReturn_t {
     code(library::shutdown())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlSystemGetDriverVersion(version: OutText, length: c_uint) -> nvmlReturn_t {
-    code(library::device().and_then(|_| put_text(&version, "stand-in", length)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlSystemGetCudaDriverVersion(version: Out<c_int>) -> nvmlReturn_t {
-    code(library::device().and_then(|_| Ok(version.put(CUDA_VERSION)?)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) -> nvmlReturn_t {
-    nvmlSystemGetCudaDriverVersion(version)
 }
 
 #[unsafe(no_mangle)]
@@ -145,14 +123,6 @@ extern "C" fn nvmlDeviceGetMinorNumber(device: Handle, minor: Out<c_uint>) -> nv
 fn usage(device: Handle) -> Result<Usage, Failure> {
     let (device, identity) = handle::working(device)?;
     Ok(device.usage(&identity)?)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<nvmlMemory_t>) -> nvmlReturn_t {
-    code(usage(device).and_then(|Usage { total, free }| {
-        let used = total - free;
-        Ok(memory.put(nvmlMemory_t { total, free, used })?)
-    }))
 }
 
 #[unsafe(no_mangle)]

@@ -3,8 +3,7 @@
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlEccCounterType_t, nvmlEnableState_enum_NVML_FEATURE_DISABLED,
-    nvmlEnableState_enum_NVML_FEATURE_ENABLED, nvmlEnableState_t,
+    nvmlEccCounterType_t, nvmlEnableState_enum_NVML_FEATURE_DISABLED, nvmlEnableState_t,
     nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvmlMemoryErrorType_t,
     nvmlReturn_t,
 };
@@ -28,18 +27,6 @@ extern "C" fn nvmlDeviceGetTotalEccErrors(
             true => device.knobs().number(Knob::Ecc),
             false => 0,
         })?)
-    }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn nvmlDeviceGetEccMode(
-    device: Handle,
-    current: Out<nvmlEnableState_t>,
-    pending: Out<nvmlEnableState_t>,
-) -> nvmlReturn_t {
-    code(handle::working(device).and_then(|_| {
-        current.put(nvmlEnableState_enum_NVML_FEATURE_ENABLED)?;
-        Ok(pending.put(nvmlEnableState_enum_NVML_FEATURE_ENABLED)?)
     }))
 }
 

@@ -6,16 +6,6 @@ use super::{CURRENT, Driver, hang_at_exit};
 use crate::{Status, context::Context, lock};
 
 impl Driver {
-    /// Makes a context of a device, current for the thread. Returns its number.
-    ///
-    /// # Errors
-    /// There is no device of that number, or the state directory cannot be used.
-    pub fn create_context(&self, number: i32) -> Result<usize, Status> {
-        let id = self.new_context(number)?;
-        CURRENT.set(id);
-        Ok(id)
-    }
-
     fn new_context(&self, number: i32) -> Result<usize, Status> {
         let identity = self.identity(number)?;
         let device = Arc::clone(&self.ready()?.device);
@@ -28,10 +18,7 @@ impl Driver {
     }
 
     /// Ends a context with all that belongs to it.
-    ///
-    /// # Errors
-    /// There is none of that number, or the state directory cannot be used.
-    pub fn destroy_context(&self, id: usize) -> Result<(), Status> {
+    fn destroy_context(&self, id: usize) -> Result<(), Status> {
         self.ready()?;
         let mut objects = lock(&self.objects);
         let context = objects
@@ -56,7 +43,7 @@ impl Driver {
     /// Holds the primary context of a device, which is made if there is none. Returns its number.
     ///
     /// # Errors
-    /// As [`Driver::create_context`].
+    /// As [`Driver::primary`].
     pub fn retain_primary(&self, number: i32) -> Result<usize, Status> {
         let id = self.primary(number)?;
         if let Some((_, held)) = lock(&self.objects).primary.get_mut(&number) {
@@ -68,7 +55,7 @@ impl Driver {
     /// The number of a device's primary context, which is made if there is none.
     ///
     /// # Errors
-    /// As [`Driver::create_context`].
+    /// There is no device of that number, or the state directory cannot be used.
     pub fn primary(&self, number: i32) -> Result<usize, Status> {
         let _turn = lock(&self.making);
         self.ready()?;
@@ -118,15 +105,6 @@ impl Driver {
         }
         CURRENT.set(id);
         Ok(())
-    }
-
-    /// The number of the thread's context; 0 if it has none.
-    ///
-    /// # Errors
-    /// The driver is not initialised, or the device is gone.
-    pub fn current_number(&self) -> Result<usize, Status> {
-        self.ready()?;
-        Ok(CURRENT.get())
     }
 
     pub(super) fn current(&self) -> Result<Arc<Context>, Status> {

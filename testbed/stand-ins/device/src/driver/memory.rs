@@ -50,7 +50,6 @@ impl Driver {
     pub fn fill(&self, stream: usize, to: u64, byte: u8, length: usize) -> Result<(), Status> {
         let context = self.current()?;
         let offset = context.offset(to, length).ok_or(Status::INVALID_VALUE)?;
-        let stream = self.stream_of(stream)?;
         context.submit(stream, move |context| {
             context.fill(offset, length, byte);
             Ok(())
@@ -71,7 +70,6 @@ impl Driver {
     ) -> Result<(), Status> {
         let context = self.current()?;
         let offset = context.offset(to, length).ok_or(Status::INVALID_VALUE)?;
-        let stream = self.stream_of(stream)?;
         if self.is_pinned(from, length) {
             context.submit(stream, move |context| {
                 context.copy_in(offset, from, length);
@@ -105,7 +103,7 @@ impl Driver {
         if to.address() == 0 {
             return Err(Status::INVALID_VALUE);
         }
-        let mark = context.submit(self.stream_of(stream)?, move |context| {
+        let mark = context.submit(stream, move |context| {
             context.copy_out(offset, to, length);
             Ok(())
         })?;

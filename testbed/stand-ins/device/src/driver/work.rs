@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use super::{CURRENT, Driver, Loaded};
 use crate::{
-    Entry, Grid, HostMemory, Module, Status, Vendor, Words,
-    context::{DEFAULT_STREAM, open_late},
-    launch, lock,
+    Entry, Grid, HostMemory, Module, Status, Vendor, Words, context::open_late, launch, lock,
 };
 
 impl Driver {
@@ -14,10 +12,10 @@ impl Driver {
     ///
     /// # Errors
     /// No thread can be started for it.
-    pub fn create_stream(&self, is_blocking: bool) -> Result<usize, Status> {
+    pub fn create_stream(&self) -> Result<usize, Status> {
         let context = self.current()?;
         let id = lock(&self.objects).number();
-        context.add_stream(id, is_blocking)?;
+        context.add_stream(id)?;
         lock(&self.objects).streams.insert(id, CURRENT.get());
         Ok(id)
     }
@@ -41,30 +39,8 @@ impl Driver {
     /// There is none of that number, or a kernel failed.
     pub fn synchronize_stream(&self, id: usize) -> Result<(), Status> {
         let context = self.current()?;
-        let mark = context.mark(self.stream_of(id)?)?;
+        let mark = context.mark(id)?;
         context.wait(&mark)
-    }
-
-    /// Whether all work of a stream is done.
-    ///
-    /// # Errors
-    /// It is not ([`Status::NOT_READY`]), there is none of that number, or a kernel failed.
-    pub fn query_stream(&self, id: usize) -> Result<(), Status> {
-        let context = self.current()?;
-        if context.mark(self.stream_of(id)?)?.is_reached() {
-            context.check()
-        } else {
-            Err(Status::NOT_READY)
-        }
-    }
-
-    /// 0, 1 and 2 are names of the default stream.
-    pub(super) fn stream_of(&self, id: usize) -> Result<usize, Status> {
-        match id {
-            0..=2 => Ok(DEFAULT_STREAM),
-            _ if lock(&self.objects).streams.contains_key(&id) => Ok(id),
-            _ => Err(Status::INVALID_HANDLE),
-        }
     }
 
     /// Loads a module; returns its number.
@@ -140,11 +116,10 @@ impl Driver {
         function: usize,
         grid: Grid,
         stream: usize,
-        (parameters, extra): (&Words, &Words),
+        parameters: &Words,
     ) -> Result<(), Status> {
         let context = self.current()?;
-        let kernel = launch::kernel(&*self.entry(function)?, grid, parameters, extra)?;
-        let stream = self.stream_of(stream)?;
+        let kernel = launch::kernel(&*self.entry(function)?, grid, parameters)?;
         context.submit(stream, move |context| kernel.run(context))?;
         Ok(())
     }
