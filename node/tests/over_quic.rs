@@ -15,6 +15,7 @@ use fabricbios_node::{
 };
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
+use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 const ARENA: ResourceId = ResourceId(0xa);
@@ -22,18 +23,11 @@ const ARENA_BYTES: u64 = 8 << 20;
 
 /// A running node, its fake hardware, and its operator.
 struct World {
+    directory: TempDir,
     memory: Arc<FakeMemory>,
     service: Service,
     identity: Identity,
     operator: Node,
-}
-
-fn settings(state_dir: &Path) -> Settings {
-    Settings {
-        state_dir: Some(state_dir.into()),
-        listen: Some("127.0.0.1:0".parse().expect("an address")),
-        ..Settings::default()
-    }
 }
 
 /// What the daemon starts processes from.
@@ -43,11 +37,21 @@ fn program() -> Program {
 }
 
 impl World {
-    async fn start(state_dir: &Path) -> Self {
-        Self::with(&settings(state_dir)).await
+    async fn start() -> Self {
+        Self::with(Settings::default()).await
     }
 
-    async fn with(settings: &Settings) -> Self {
+    /// With these settings, and a state directory of its own.
+    async fn with(settings: Settings) -> Self {
+        Self::on(tempfile::tempdir().expect("a directory"), settings).await
+    }
+
+    async fn on(directory: TempDir, settings: Settings) -> Self {
+        let settings = &Settings {
+            state_dir: Some(directory.path().into()),
+            listen: Some("127.0.0.1:0".parse().expect("an address")),
+            ..settings
+        };
         let memory = Arc::new(FakeMemory::new(ARENA, ARENA_BYTES));
         let offered = memory::offered(memory.offer(), memory.provider(), 1 << 30);
         let fabric =
@@ -58,6 +62,7 @@ impl World {
         let identity = Identity::load(fabric.admin_identity()).expect("an identity");
         let operator = connect(&service, &identity).await;
         Self {
+            directory,
             memory,
             service,
             identity,
@@ -88,18 +93,35 @@ impl World {
         }
     }
 
-    async fn alloc(&self, bytes: u64, secs: u32, grace: u32) -> Result<LeaseInfo, Error> {
-        self.operator.alloc_async(request(bytes, secs, grace)).await
+    async fn alloc(&self, bytes: u64) -> Result<LeaseInfo, Error> {
+        self.operator.alloc_async(request(bytes)).await
+    }
+
+    async fn page(&self) -> LeaseInfo {
+        self.alloc(4096).await.expect("granted")
+    }
+
+    async fn free(&self, id: LeaseId) -> Result<LeaseInfo, Error> {
+        self.operator.lease_async(Request::LeaseFree(id)).await
+    }
+
+    async fn clear(&self) -> Result<Reply, Error> {
+        self.operator.call_async(Request::FenceClear(ARENA)).await
+    }
+
+    async fn flat(&self) -> Vec<FlatEntry> {
+        let asked = Request::GetInventory(InventoryForm::Flat);
+        let Ok(Reply::FlatInventory(entries)) = self.operator.call_async(asked).await else {
+            panic!("no inventory")
+        };
+        entries
     }
 
     /// Fences the arena by a cut that fails; cuts go on failing.
     async fn fence(&self) -> LeaseInfo {
-        let info = self.alloc(4096, 60, 0).await.expect("granted");
+        let info = self.page().await;
         self.memory.fail(Step::Cut, true);
-        let freed = self
-            .operator
-            .lease_async(Request::LeaseFree(info.lease_id))
-            .await;
+        let freed = self.free(info.lease_id).await;
         assert_eq!(refusal(freed).error, LeaseError::Fenced);
         info
     }
@@ -133,11 +155,12 @@ impl World {
         self.service.close().await;
     }
 
-    /// As a crash would: nothing is taken back.
-    async fn crash(mut self) {
+    /// As a crash would, and the next start: nothing is taken back.
+    async fn crash(mut self) -> Self {
         self.service.halt();
         self.service.stopped().await.expect("halted");
         self.service.close().await;
+        Self::on(self.directory, Settings::default()).await
     }
 }
 
@@ -151,7 +174,7 @@ async fn connect(service: &Service, identity: &Identity) -> Node {
 /// Asks for a page, in the background.
 fn one_page(node: &Node) -> JoinHandle<Result<LeaseInfo, Error>> {
     let node = node.clone();
-    tokio::spawn(async move { node.alloc_async(request(4096, 60, 0)).await })
+    tokio::spawn(async move { node.alloc_async(request(4096)).await })
 }
 
 fn over(phase: LeasePhase) -> bool {
@@ -161,11 +184,10 @@ fn over(phase: LeasePhase) -> bool {
     )
 }
 
-fn request(bytes: u64, secs: u32, grace: u32) -> LeaseAllocRequest {
+fn request(bytes: u64) -> LeaseAllocRequest {
     LeaseAllocRequest {
-        grace_secs: grace,
         terms: to_peer(17),
-        ..LeaseAllocRequest::new(ResourceType::Mem, bytes, secs)
+        ..LeaseAllocRequest::new(ResourceType::Mem, bytes, 60)
     }
 }
 
@@ -200,9 +222,12 @@ fn refusal<T: std::fmt::Debug>(outcome: Result<T, Error>) -> Refusal {
 
 #[tokio::test]
 async fn a_lease_opens_and_its_end_is_told_after_access_is_gone() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
-    let info = world.alloc(8192, 1, 0).await.expect("granted");
+    let world = World::start().await;
+    let asked = LeaseAllocRequest {
+        lease_secs: 1,
+        ..request(8192)
+    };
+    let info = world.operator.alloc_async(asked).await.expect("granted");
     assert!(world.memory.opens(rkey(&info)));
     let ended = world.until(info.lease_id, LeasePhase::Expired).await;
     assert!(!world.memory.opens(rkey(&info)));
@@ -215,14 +240,9 @@ async fn a_lease_opens_and_its_end_is_told_after_access_is_gone() {
 
 #[tokio::test]
 async fn a_free_is_answered_when_the_cut_is_proved() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
-    let info = world.alloc(8192, 60, 0).await.expect("granted");
-    let freed = world
-        .operator
-        .lease_async(Request::LeaseFree(info.lease_id))
-        .await
-        .expect("freed");
+    let world = World::start().await;
+    let info = world.page().await;
+    let freed = world.free(info.lease_id).await.expect("freed");
     assert_eq!(freed.phase, LeasePhase::Freed);
     assert!(!world.memory.opens(rkey(&info)));
     world.stop().await;
@@ -230,20 +250,15 @@ async fn a_free_is_answered_when_the_cut_is_proved() {
 
 #[tokio::test]
 async fn cuts_do_not_queue_behind_binds() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
-    let info = world.alloc(4096, 60, 0).await.expect("granted");
+    let world = World::start().await;
+    let info = world.page().await;
     world.memory.hold(Step::Bind);
     let stuck: Vec<_> = (0..32).map(|_| one_page(&world.operator)).collect();
     let memory = world.memory.clone();
     tokio::task::spawn_blocking(move || memory.wait_for(Step::Bind, 33))
         .await
         .expect("begun");
-    world
-        .operator
-        .lease_async(Request::LeaseFree(info.lease_id))
-        .await
-        .expect("freed meanwhile");
+    world.free(info.lease_id).await.expect("freed meanwhile");
     assert!(!world.memory.opens(rkey(&info)));
     world.memory.let_go(Step::Bind);
     for bind in stuck {
@@ -254,8 +269,7 @@ async fn cuts_do_not_queue_behind_binds() {
 
 #[tokio::test]
 async fn many_allocations_of_one_tenant_wait_for_their_turn_and_none_is_refused() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
+    let world = World::start().await;
     world.memory.hold(Step::Bind);
     let asked: Vec<_> = (0..100).map(|_| one_page(&world.operator)).collect();
     world.until_binding(100).await;
@@ -269,8 +283,7 @@ async fn many_allocations_of_one_tenant_wait_for_their_turn_and_none_is_refused(
 /// 1,100 of one tenant, of which 1,024 may wait at the node; a connection has 128 requests at once.
 #[tokio::test]
 async fn what_has_no_place_to_wait_at_the_node_waits_in_the_sdk() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
+    let world = World::start().await;
     world.memory.hold(Step::Bind);
     let mut asked = Vec::new();
     for _ in 0..11 {
@@ -279,7 +292,7 @@ async fn what_has_no_place_to_wait_at_the_node_waits_in_the_sdk() {
         asked.extend((0..100).map(|_| one_page(&patient)));
     }
     world.until_binding(1_024).await;
-    let refused = refusal(world.alloc(4096, 60, 0).await);
+    let refused = refusal(world.alloc(4096).await);
     assert_eq!(
         (refused.error, refused.class),
         (LeaseError::ResourceBusy, RefusalClass::Transient)
@@ -294,26 +307,24 @@ async fn what_has_no_place_to_wait_at_the_node_waits_in_the_sdk() {
 /// The bytes are being scrubbed for as long as the test likes.
 #[tokio::test]
 async fn space_that_is_being_scrubbed_is_waited_for_by_a_client_with_patience() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
-    let first = world.alloc(ARENA_BYTES, 60, 0).await.expect("granted");
+    let world = World::start().await;
+    let first = world.alloc(ARENA_BYTES).await.expect("granted");
     world.memory.hold(Step::Release);
-    let freed = Request::LeaseFree(first.lease_id);
-    world.operator.lease_async(freed).await.expect("freed");
-    let refused = refusal(world.alloc(ARENA_BYTES, 60, 0).await);
+    world.free(first.lease_id).await.expect("freed");
+    let refused = refusal(world.alloc(ARENA_BYTES).await);
     assert_eq!(
         (refused.error, refused.class),
         (LeaseError::ResourceBusy, RefusalClass::Transient),
         "{refused}"
     );
     assert!(refused.retry_after_ms.is_some(), "{refused}");
-    let too_much = refusal(world.alloc(ARENA_BYTES + 1, 60, 0).await);
+    let too_much = refusal(world.alloc(ARENA_BYTES + 1).await);
     assert_eq!(
         (too_much.error, too_much.class),
         (LeaseError::CapacityExceeded, RefusalClass::Permanent)
     );
     let patient = world.operator.patient(Duration::from_secs(120));
-    let asked = tokio::spawn(async move { patient.alloc_async(request(ARENA_BYTES, 60, 0)).await });
+    let asked = tokio::spawn(async move { patient.alloc_async(request(ARENA_BYTES)).await });
     world.memory.let_go(Step::Release);
     asked.await.expect("no panic").expect("granted when clean");
     world.stop().await;
@@ -321,54 +332,33 @@ async fn space_that_is_being_scrubbed_is_waited_for_by_a_client_with_patience() 
 
 #[tokio::test]
 async fn a_cut_that_fails_fences_until_a_remediation_verifies() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
+    let world = World::start().await;
     world.fence().await;
-    assert_eq!(
-        refusal(world.alloc(4096, 60, 0).await).error,
-        LeaseError::Fenced
-    );
-    let Ok(Reply::FlatInventory(entries)) = world
-        .operator
-        .call_async(Request::GetInventory(InventoryForm::Flat))
-        .await
-    else {
-        panic!("no inventory")
-    };
+    assert_eq!(refusal(world.alloc(4096).await).error, LeaseError::Fenced);
+    let entries = world.flat().await;
     assert_eq!(
         (entries[0].flags, entries[0].available),
         (resource_flags::FENCED, 0)
     );
-    let cleared = world.operator.call_async(Request::FenceClear(ARENA)).await;
+    let cleared = world.clear().await;
     assert_eq!(
         refusal(cleared).error,
         LeaseError::Fenced,
         "what does not verify stays fenced"
     );
     world.memory.fail(Step::Cut, false);
-    let cleared = world
-        .operator
-        .call_async(Request::FenceClear(ARENA))
-        .await
-        .expect("verified");
+    let cleared = world.clear().await.expect("verified");
     assert_eq!(cleared, Reply::FenceCleared);
-    world.alloc(4096, 60, 0).await.expect("granted again");
+    world.page().await;
     world.stop().await;
 }
 
 #[tokio::test]
 async fn what_was_alive_in_a_crash_is_revoked_and_what_had_ended_stays_so() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
-    let alive = world.alloc(4096, 60, 0).await.expect("granted").lease_id;
-    let freed = world.alloc(4096, 60, 0).await.expect("granted").lease_id;
-    world
-        .operator
-        .lease_async(Request::LeaseFree(freed))
-        .await
-        .expect("freed");
-    world.crash().await;
-    let world = World::start(directory.path()).await;
+    let world = World::start().await;
+    let (alive, freed) = (world.page().await.lease_id, world.page().await.lease_id);
+    world.free(freed).await.expect("freed");
+    let world = world.crash().await;
     let told = world.query(alive).await;
     assert_eq!(
         (told.status, told.phase),
@@ -385,11 +375,9 @@ async fn what_was_alive_in_a_crash_is_revoked_and_what_had_ended_stays_so() {
 
 #[tokio::test]
 async fn a_fence_outlives_the_daemon() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
+    let world = World::start().await;
     let info = world.fence().await;
-    world.crash().await;
-    let world = World::start(directory.path()).await;
+    let world = world.crash().await;
     let Ok(Reply::Fences(fences)) = world.operator.call_async(Request::FenceList).await else {
         panic!("no list")
     };
@@ -398,38 +386,32 @@ async fn a_fence_outlives_the_daemon() {
         (fences[0].resource_id, fences[0].lease_id),
         (ARENA, info.lease_id)
     );
-    assert_eq!(
-        refusal(world.alloc(4096, 60, 0).await).error,
-        LeaseError::Fenced
-    );
+    assert_eq!(refusal(world.alloc(4096).await).error, LeaseError::Fenced);
     world.stop().await;
 }
 
 #[tokio::test]
 async fn a_second_fence_outlives_the_daemon_like_the_first() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
+    let world = World::start().await;
     world.fence().await;
     world.memory.fail(Step::Cut, false);
-    let cleared = world.operator.call_async(Request::FenceClear(ARENA)).await;
+    let cleared = world.clear().await;
     assert_eq!(cleared.expect("verified"), Reply::FenceCleared);
-    world.crash().await;
-    let world = World::start(directory.path()).await;
+    let world = world.crash().await;
     world.fence().await;
-    world.crash().await;
-    let world = World::start(directory.path()).await;
-    assert_eq!(
-        refusal(world.alloc(4096, 60, 0).await).error,
-        LeaseError::Fenced
-    );
+    let world = world.crash().await;
+    assert_eq!(refusal(world.alloc(4096).await).error, LeaseError::Fenced);
     world.stop().await;
 }
 
 #[tokio::test]
 async fn a_drain_cuts_what_is_alive_before_the_node_is_gone() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
-    let info = world.alloc(4096, 60, 30).await.expect("granted");
+    let world = World::start().await;
+    let asked = LeaseAllocRequest {
+        grace_secs: 30,
+        ..request(4096)
+    };
+    let info = world.operator.alloc_async(asked).await.expect("granted");
     let memory = world.memory.clone();
     world.stop().await;
     assert!(!memory.opens(rkey(&info)));
@@ -437,14 +419,13 @@ async fn a_drain_cuts_what_is_alive_before_the_node_is_gone() {
 
 #[tokio::test]
 async fn an_address_that_does_not_resolve_is_refused_and_costs_nothing() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
-    let mut wanted = request(4096, 60, 0);
+    let world = World::start().await;
+    let mut wanted = request(4096);
     wanted.terms = to_peer(UNREACHABLE_QPN);
     let refused = refusal(world.operator.alloc_async(wanted).await);
     assert_eq!(refused.error, LeaseError::InvalidArgs);
     world
-        .alloc(ARENA_BYTES, 60, 0)
+        .alloc(ARENA_BYTES)
         .await
         .expect("all of the arena is there");
     world.stop().await;
@@ -452,9 +433,8 @@ async fn an_address_that_does_not_resolve_is_refused_and_costs_nothing() {
 
 #[tokio::test]
 async fn a_queue_pair_that_cannot_be_bound_takes_nothing_from_the_one_that_is() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let world = World::start(directory.path()).await;
-    let info = world.alloc(4096, 60, 0).await.expect("granted");
+    let world = World::start().await;
+    let info = world.page().await;
     let lease_id = info.lease_id;
     let bind = |qpn| {
         world.operator.lease_async(Request::LeaseBind {
@@ -468,11 +448,7 @@ async fn a_queue_pair_that_cannot_be_bound_takes_nothing_from_the_one_that_is() 
     let failed = refusal(bind(18).await);
     assert_eq!(failed.error, LeaseError::Unavailable, "{failed}");
     world.memory.fail(Step::Bind, false);
-    let told = world
-        .operator
-        .lease_async(Request::LeaseQuery(lease_id))
-        .await
-        .expect("told");
+    let told = world.query(lease_id).await;
     assert_eq!(
         (&told.binding, told.generation),
         (&info.binding, info.generation)
@@ -485,12 +461,10 @@ async fn a_queue_pair_that_cannot_be_bound_takes_nothing_from_the_one_that_is() 
 
 #[tokio::test]
 async fn a_kind_that_is_not_built_is_not_the_operators_choice() {
-    let directory = tempfile::tempdir().expect("a directory");
     // Lists this machine's processors at least.
-    let auto_detect = true;
-    let world = World::with(&Settings {
-        auto_detect,
-        ..settings(directory.path())
+    let world = World::with(Settings {
+        auto_detect: true,
+        ..Settings::default()
     })
     .await;
     let chosen = (RefusalClass::Policy, true);
@@ -508,19 +482,12 @@ async fn a_kind_that_is_not_built_is_not_the_operators_choice() {
 
 #[tokio::test]
 async fn a_vendors_resource_is_listed_and_never_leased() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let settings = Settings {
+    let world = World::with(Settings {
         advertise_vendor: vec!["fpga0=4".parse().expect("a resource")],
-        ..settings(directory.path())
-    };
-    let world = World::with(&settings).await;
-    let Ok(Reply::FlatInventory(entries)) = world
-        .operator
-        .call_async(Request::GetInventory(InventoryForm::Flat))
-        .await
-    else {
-        panic!("no inventory")
-    };
+        ..Settings::default()
+    })
+    .await;
+    let entries = world.flat().await;
     let is_vendor = |it: &&FlatEntry| it.resource_type == ResourceType::Vendor;
     let listed: Vec<_> = entries.iter().filter(is_vendor).collect();
     let [fpga] = listed[..] else {
