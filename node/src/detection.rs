@@ -95,9 +95,9 @@ impl Detection {
         detection
     }
 
-    /// Hardware that does not change, for tests.
-    #[must_use]
-    pub fn fixed(found: Found) -> Self {
+    /// Hardware that does not change.
+    #[cfg(test)]
+    pub(crate) fn fixed(found: Found) -> Self {
         Self::new(move || found.clone())
     }
 
