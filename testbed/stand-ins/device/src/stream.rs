@@ -110,29 +110,3 @@ impl Mark {
         state.done >= self.submitted
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc;
-
-    #[test]
-    fn work_is_done_in_order() {
-        let stream = Stream::start().unwrap();
-        let (open, gate) = mpsc::channel::<()>();
-        let (say, said) = mpsc::channel();
-        for (number, gate) in [(1, Some(gate)), (2, None)] {
-            let say = say.clone();
-            stream.submit(move || {
-                gate.map(|it| it.recv());
-                say.send(number).unwrap();
-            });
-        }
-        drop(say);
-        let end = stream.mark();
-        assert!(!end.wait_for(Duration::ZERO));
-        open.send(()).unwrap();
-        assert_eq!(said.iter().collect::<Vec<i32>>(), [1, 2]);
-        while !end.wait_for(Duration::from_secs(60)) {}
-    }
-}
