@@ -270,7 +270,7 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
     let config = TargetConfig {
         configfs: configfs.into(),
         ports: settings.nvmet.iter().map(|port| port.0).collect(),
-        hosts: hosts::known(past, &settings.state_dir().join(hosts::EARLIER))?,
+        hosts: hosts::known(past),
         host_records: Arc::new(past.journal.writer()),
         node_id,
         supervisor: supervisor.clone(),

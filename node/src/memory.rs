@@ -101,7 +101,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         }
         provider = provider.with_store(*resource_id, Arc::new(store));
         // Also for memory without a file: its leases must not go on in a file that a later run offers.
-        let (is_known, mark) = claim(arena, name, settings.state_dir(), past, *resource_id)?;
+        let (is_known, mark) = claim(arena, name, past, *resource_id)?;
         changes.extend(mark);
         resources.push(OfferedResource {
             described: described(name, &offer, paths.message_bytes_max()),

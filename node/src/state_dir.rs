@@ -1,25 +1,22 @@
 //! The state directory, with identities and journal: for one daemon, writable by its user only.
 
 use std::{
-    fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError},
+    fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError},
     io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::Path,
 };
 
 use anyhow::{Context, bail};
 use nix::unistd::{AccessFlags, Uid, access};
 
-use crate::{block::hosts, journal};
+use crate::journal;
 
 /// Mode bits for writing by others, and for any access by others.
 const WRITES: u32 = 0o022;
 const ANYTHING: u32 = 0o077;
 /// A directory such as /tmp, in which all users have files.
 const STICKY: u32 = 0o1000;
-
-/// Files that earlier versions made readable for all users.
-const TIGHTENED: [&str; 3] = ["daemon.lock", "arena.mark", "watchdog.log"];
 
 /// Creates the directory if needed and locks it for this daemon. `Err`: another daemon has it, another user owns it or
 /// can write to it, or another user can read a secret in it.
@@ -34,7 +31,6 @@ pub(crate) fn lock(path: &Path) -> anyhow::Result<File> {
         })?;
     }
     check(path, Uid::effective().as_raw())?;
-    tighten(path)?;
     let lock_path = path.join("daemon.lock");
     let file = open_lock(&lock_path)
         .with_context(|| format!("open {}; is the directory yours?", lock_path.display()))?;
@@ -104,13 +100,8 @@ fn check(directory: &Path, us: u32) -> anyhow::Result<()> {
     refuse(directory, &found, WRITES, "write")?;
     check_entries(directory, us, |name| {
         let is_key = name == "ca-key.pem" || name.ends_with(".identity");
-        is_key || name == journal::FILE || name == hosts::EARLIER
-    })?;
-    let hosts = directory.join(hosts::EARLIER);
-    match hosts.is_dir() {
-        true => check_entries(&hosts, us, |_all| true),
-        false => Ok(()),
-    }
+        is_key || name == journal::FILE
+    })
 }
 
 fn check_entries(
@@ -143,18 +134,6 @@ fn check_entries(
     Ok(())
 }
 
-fn tighten(directory: &Path) -> anyhow::Result<()> {
-    for path in TIGHTENED.map(|name| directory.join(name)) {
-        let is_open = |found: Metadata| found.mode() & ANYTHING != 0;
-        if fs::metadata(&path).is_ok_and(is_open) {
-            let owners_only = Permissions::from_mode(0o600);
-            fs::set_permissions(&path, owners_only)
-                .with_context(|| format!("set the mode of {}", path.display()))?;
-        }
-    }
-    Ok(())
-}
-
 fn refuse(path: &Path, found: &Metadata, bits: u32, what: &str) -> anyhow::Result<()> {
     if found.mode() & bits == 0 {
         return Ok(());
@@ -178,6 +157,8 @@ fn refuse(path: &Path, found: &Metadata, bits: u32, what: &str) -> anyhow::Resul
 
 #[cfg(test)]
 mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
     use super::*;
 
     fn set(path: &Path, mode: u32) {
@@ -215,23 +196,19 @@ mod tests {
     fn secrets_that_others_can_read_and_files_that_they_can_write_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        fs::create_dir(at("nvme-hosts")).unwrap();
-        set(&at("nvme-hosts"), 0o700);
         let secrets = [
             "ca-key.pem",
             "node.identity",
             "blue.identity",
             "journal.redb",
-            "nvme-hosts/00",
         ];
         for name in secrets {
             fs::write(at(name), "").unwrap();
             set(&at(name), 0o600);
         }
         drop(lock(directory.path()).unwrap());
-        for name in secrets.into_iter().chain(["nvme-hosts"]) {
-            let is_directory = at(name).is_dir();
-            set(&at(name), if is_directory { 0o750 } else { 0o640 });
+        for name in secrets {
+            set(&at(name), 0o640);
             let refused = refused(directory.path());
             assert!(
                 refused.contains(&format!("others can read {}", at(name).display())),
@@ -241,24 +218,10 @@ mod tests {
             assert!(refused.contains(&mend), "{refused}");
             let is_ca = name == "ca-key.pem";
             assert_eq!(refused.contains("renew-ca --new-key"), is_ca, "{refused}");
-            set(&at(name), if is_directory { 0o700 } else { 0o600 });
+            set(&at(name), 0o600);
         }
         set(&at("journal.redb"), 0o666);
         assert!(refused(directory.path()).contains("others can write"));
-    }
-
-    #[test]
-    fn what_was_readable_for_no_purpose_is_the_owners_alone() {
-        let directory = tempfile::tempdir().unwrap();
-        for name in TIGHTENED {
-            fs::write(directory.path().join(name), "").unwrap();
-            set(&directory.path().join(name), 0o644);
-        }
-        drop(lock(directory.path()).unwrap());
-        for name in TIGHTENED {
-            let found = fs::metadata(directory.path().join(name)).unwrap();
-            assert_eq!(found.mode() & 0o7777, 0o600, "{name}");
-        }
     }
 
     #[test]

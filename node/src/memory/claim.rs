@@ -1,13 +1,10 @@
 //! Whose bytes an arena has at a start, and what is overwritten before it is on offer.
 
-use std::{fs, io::ErrorKind, path::Path};
-
 use anyhow::{Context, anyhow};
 use fabricbios_arena::{Arena, Mark};
 use fabricbios_lease::Extent;
 use fabricbios_wire::ResourceId;
 
-use super::MemArena;
 use crate::{
     clock,
     journal::{Change, Key},
@@ -24,22 +21,16 @@ use crate::{
 pub(super) fn claim(
     arena: &Arena,
     name: &str,
-    state_dir: &Path,
     past: &Past,
     resource_id: ResourceId,
 ) -> anyhow::Result<(bool, Option<Change>)> {
     let recovered = &past.recovered;
     let key = Key::Mark(resource_id);
-    let found = recovered.records.get(&key);
-    let ours = match found {
-        Some(mark) => Some(mark.to_vec()),
-        None if name == MemArena::MEM0 => earlier_mark(state_dir)?,
-        None => None,
-    };
-    let same_mark = arena.mark().filter(|it| ours.as_deref() == Some(it));
+    let ours = recovered.records.get(&key).map(|mark| mark.as_slice());
+    let is_same_mark = arena.mark().is_some_and(|mark| ours == Some(&mark));
     let counted_beside = arena.commits();
     let is_older = recovered.commits < counted_beside;
-    if is_older && same_mark.is_some() {
+    if is_older && is_same_mark {
         tracing::error!(
             arena = name,
             journal = recovered.commits,
@@ -50,16 +41,14 @@ pub(super) fn claim(
     }
     // A reboot ends leases of memory and loses bytes that the file system had not written.
     let same_boot = recovered.last_boot_id == Some(clock::boot_id());
-    let known = same_mark.filter(|_| same_boot && !is_older);
-    let mark = match known {
-        Some(mark) => mark,
-        None => new_mark(arena)?,
+    let is_known = is_same_mark && same_boot && !is_older;
+    let change = match is_known {
+        true => None,
+        false => Some(Change::put(key, new_mark(arena)?.to_vec())),
     };
     // After a change of the mark a lower number is correct.
     arena.set_commits(recovered.commits);
-    let is_news = known.is_none() || found.is_none();
-    let change = is_news.then(|| Change::put(key, mark.to_vec()));
-    Ok((known.is_some(), change))
+    Ok((is_known, change))
 }
 
 fn new_mark(arena: &Arena) -> anyhow::Result<Mark> {
@@ -67,16 +56,6 @@ fn new_mark(arena: &Arena) -> anyhow::Result<Mark> {
     getrandom::fill(&mut mark).map_err(|error| anyhow!("make a mark for the memory: {error}"))?;
     arena.set_mark(&mark);
     Ok(mark)
-}
-
-/// The mark file of earlier versions, which had one arena. It counts if the journal has no mark, and is never written.
-fn earlier_mark(state_dir: &Path) -> anyhow::Result<Option<Vec<u8>>> {
-    let path = state_dir.join("arena.mark");
-    match fs::read(&path) {
-        Ok(mark) => Ok(Some(mark)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("{}", path.display())),
-    }
 }
 
 /// Overwrites the bytes of an arena that no lease holds, which an earlier run may have left dirty.
@@ -121,7 +100,7 @@ fn gaps(held: &[Extent], end: u64) -> Vec<Extent> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::{path::Path, sync::Arc};
 
     use fabricbios_arena::Source;
 
@@ -160,43 +139,6 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_of_an_earlier_version_is_read_once() {
-        let directory = tempfile::tempdir().unwrap();
-        let at = directory.path();
-        let boot = clock::boot_id();
-        drop(past(at, &boot));
-        fs::write(at.join("arena.mark"), [9; 16]).unwrap();
-        arena(at).set_mark(&[9; 16]);
-
-        let upgraded = past(at, &boot);
-        let (is_known, change) =
-            claim(&arena(at), MemArena::MEM0, at, &upgraded, RESOURCE).unwrap();
-        let expected = Change::put(Key::Mark(RESOURCE), vec![9; 16]);
-        assert_eq!((is_known, change.as_ref()), (true, Some(&expected)));
-        write(&upgraded, expected);
-        drop(upgraded);
-        fs::remove_file(at.join("arena.mark")).unwrap();
-        let next = past(at, &boot);
-        assert_eq!(
-            claim(&arena(at), MemArena::MEM0, at, &next, RESOURCE).unwrap(),
-            (true, None)
-        );
-    }
-
-    #[test]
-    fn a_mark_of_an_earlier_version_is_that_of_mem0_alone() {
-        let directory = tempfile::tempdir().unwrap();
-        let at = directory.path();
-        let boot = clock::boot_id();
-        drop(past(at, &boot));
-        fs::write(at.join("arena.mark"), [9; 16]).unwrap();
-        arena(at).set_mark(&[9; 16]);
-        let upgraded = past(at, &boot);
-        let (is_known, change) = claim(&arena(at), "other", at, &upgraded, RESOURCE).unwrap();
-        assert!(!is_known && change.is_some());
-    }
-
-    #[test]
     fn bytes_of_before_a_reboot_stay_unknown_after_a_start_in_vain() {
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path();
@@ -206,8 +148,7 @@ mod tests {
         drop(before);
         for _ in 0..2 {
             let past = past(at, &clock::boot_id());
-            let (is_known, change) =
-                claim(&arena(at), MemArena::MEM0, at, &past, RESOURCE).unwrap();
+            let (is_known, change) = claim(&arena(at), "mem0", &past, RESOURCE).unwrap();
             assert!(!is_known && change.is_some());
         }
     }

@@ -73,20 +73,12 @@ pub(super) fn encode(credential: &Credential) -> Result<Zeroizing<Vec<u8>>, Step
     Ok(text.0)
 }
 
-/// Checks that a record can be read.
-///
-/// # Errors
-/// It is damaged.
-pub fn check_host_record(record: &[u8]) -> Result<(), StepError> {
-    decode(record).map(drop)
-}
-
 pub(super) fn decode(record: &[u8]) -> Result<Credential, StepError> {
     // The reason is not told: it could quote a key.
     serde_json::from_slice(record).map_err(|_damaged| {
         StepError::new(
             "credentials",
-            "the record of a host of block storage is damaged, or of another version",
+            "the record of a host of block storage is damaged",
         )
     })
 }

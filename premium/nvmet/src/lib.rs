@@ -45,7 +45,7 @@ use fabricbios_wire::{BlockTerms, LeaseId, NodeId, NvmeofTransport, Transport};
 use zeroize::Zeroizing;
 
 pub use emergency_revoker::EmergencyRevoker;
-pub use host_records::{HOST_RECORD_BYTES_MAX, HostRecords, check_host_record};
+pub use host_records::{HOST_RECORD_BYTES_MAX, HostRecords};
 pub use names::{belongs_to, maker_of};
 pub use path::HostOwners;
 pub use probe::ask_rdma_main;

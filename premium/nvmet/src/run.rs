@@ -91,7 +91,7 @@ fn take(objects: &impl Objects, action: &Action) -> Result<bool, ObjectError> {
 /// Sets an attribute and reads it back, since some attributes accept a value and keep another one.
 fn set(objects: &impl Objects, path: &str, value: &Value) -> Result<(), ObjectError> {
     if matches!(value, Value::Secret(_)) {
-        // Linux 6.12 makes keys with mode 0644, and earlier versions of this program left them so.
+        // Linux 6.12 makes keys with mode 0644.
         objects.make_private(path)?;
     }
     if holds(objects, path, value)? {
