@@ -48,7 +48,6 @@ pub struct Node {
     /// Minor number.
     pub minor: u32,
     /// Programs that use other devices open it too, such as `/dev/nvidiactl`.
-    #[serde(default)]
     pub is_shared: bool,
 }
 

@@ -37,10 +37,8 @@ pub(crate) struct Record {
     /// The device's nodes, if the lease may have programs on this node.
     pub(crate) nodes: Vec<Node>,
     /// The device's own nodes, if only those may open them who have a lease.
-    #[serde(default)]
     pub(crate) owned: Vec<Node>,
     /// Those who may open them: the worker's user, and in an exclusive class those of the tenant.
-    #[serde(default)]
     pub(crate) users: BTreeSet<u32>,
     /// The directory of its CDI specification.
     pub(crate) cdi: PathBuf,

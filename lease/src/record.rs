@@ -10,11 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BootTime, Placement};
 
-/// The shape of [`LeaseRecord`] and [`crate::FenceRecord`]. Written with each of them: a serde format without field
-/// names would read one shape as another.
-pub const RECORDS_VERSION: u8 = 7;
-
-/// The record of a lease: enough to adopt it, or to answer LEASE_QUERY after its end. It has no secret.
+/// The record of a lease: enough to adopt it, or to answer LEASE_QUERY after its end. It has no secret. A change of its
+/// fields is another [`crate::FORMAT`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRecord {
     /// The lease.

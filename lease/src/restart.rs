@@ -51,17 +51,16 @@ impl LeaseTable {
                 self.restore_ended(now, &record, phase, cause, is_news);
             }
             RecoveryDecision::Holds(held, placement) => {
-                match self.take(record.resource_id, &placement) {
-                    Some(taken) => self.restore_holder(now, &record, held, taken),
-                    None => {
-                        self.note(Note::Displaced {
-                            lease_id: record.lease_id,
-                            resource_id: record.resource_id,
-                            placement,
-                        });
-                        let phase = held.displaced();
-                        self.restore_ended(now, &record, phase, EndCause::Displaced, true);
-                    }
+                if self.take(record.resource_id, &placement) {
+                    self.restore_holder(now, &record, held, placement);
+                } else {
+                    self.note(Note::Displaced {
+                        lease_id: record.lease_id,
+                        resource_id: record.resource_id,
+                        placement,
+                    });
+                    let phase = held.displaced();
+                    self.restore_ended(now, &record, phase, EndCause::Displaced, true);
                 }
             }
         }
@@ -141,11 +140,9 @@ impl LeaseTable {
         leases.filter(move |lease| lease.resource_id == id)
     }
 
-    fn take(&mut self, id: ResourceId, placement: &Placement) -> Option<Placement> {
-        let resource = self.resources.get_mut(&id)?;
-        let placement = resource.free.of_record(placement.clone());
-        let taken = resource.free.take_this(&placement);
-        taken.then_some(placement)
+    fn take(&mut self, id: ResourceId, placement: &Placement) -> bool {
+        let resource = self.resources.get_mut(&id);
+        resource.is_some_and(|resource| resource.free.take_this(placement))
     }
 
     fn restore_ended(
@@ -382,7 +379,7 @@ fn ended_for(cause: EndCause, at_unix_ms: u64) -> Box<LeaseEnd> {
     })
 }
 
-/// The cause for a lease whose end was not told, or was written by a version without causes.
+/// The cause for a lease whose end was not told.
 fn cause_of(phase: LeasePhase) -> EndCause {
     match phase {
         LeasePhase::Expired => EndCause::Expired,

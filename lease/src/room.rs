@@ -228,16 +228,6 @@ impl Room {
         let mut empty = self.clone();
         held.iter().all(|it| empty.take_this(it))
     }
-
-    /// Converts a placement of an earlier run: before version 5 of the records every placement was an extent.
-    pub(crate) fn of_record(&self, placement: Placement) -> Placement {
-        match (self, placement) {
-            (Self::Amounts { .. }, Placement::Stretch(extent)) if extent.offset == 0 => {
-                Placement::Amount(extent.length)
-            }
-            (_, placement) => placement,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -288,18 +278,6 @@ mod tests {
         assert!(!room.take_this(&Placement::Amount(100)));
         assert_eq!(most(&room), 2 * 4096);
         assert!(room.take_this(&Placement::Amount(2 * 4096)));
-    }
-
-    #[test]
-    fn an_extent_of_an_older_record_is_an_amount_where_amounts_are_given_out() {
-        let at = |offset| Placement::Stretch(Extent { offset, length: 9 });
-        let amounts = room(9, 1, AllocationMode::Amounts);
-        assert_eq!(amounts.of_record(at(0)), Placement::Amount(9));
-        assert_eq!(amounts.of_record(at(1)), at(1));
-        assert_eq!(
-            room(9, 1, AllocationMode::Stretches).of_record(at(0)),
-            at(0)
-        );
     }
 
     /// What leases hold at once is checked against the resource without leases.

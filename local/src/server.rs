@@ -135,7 +135,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     )
 }
 
-/// Opens the shared directory to other users, if another program or version made it for itself alone.
+/// Opens the shared directory to other users, if another program made it for itself alone.
 fn mend_shared(directory: &Path) -> io::Result<()> {
     match check_passable(directory) {
         Err(why) if is_shared(directory) => {

@@ -110,7 +110,7 @@ pub struct Recovered {
     pub last_boot_id: Option<String>,
     /// Wall-clock time of the last write; 0 at the first start.
     pub written_unix_ms: u64,
-    /// All records. A journal of an earlier version has no marks and no hosts.
+    /// All records.
     #[serde(skip)]
     pub records: BTreeMap<Key, Value>,
 }
@@ -175,7 +175,7 @@ impl Journal {
     /// The contents of a journal whose daemon has stopped in order. Changes nothing. `None`: there is no journal.
     ///
     /// # Errors
-    /// [`JournalError::NeedsRepair`]: a start may work. It is damaged or of another version, or cannot be read.
+    /// [`JournalError::NeedsRepair`]: a start may work. It is damaged or has another format, or cannot be read.
     pub(crate) fn look(path: &Path) -> Result<Option<Recovered>, JournalError> {
         match path.exists() {
             true => store::look(path).map(Some),

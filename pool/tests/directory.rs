@@ -322,14 +322,20 @@ fn a_marker_that_is_none_is_refused() {
     let marker = place.path().join(".fabricbios-pool");
     file_of(&marker, 0);
     drop(open(&place));
-    for text in [
-        "hello",
-        "fabricbios-pool 2\n",
-        "fabricbios-pool 2\nidentity 1\nnode 2\ngrants 3\n",
+    let whole = fs::read_to_string(&marker).unwrap();
+    let first_line = whole.lines().next().unwrap();
+    let damaged = format!("{first_line}\nidentity 1\nnode 2\ngrants 3\n");
+    let other = whole.replace(first_line, "fabricbios-pool 99");
+    for (text, why) in [
+        ("hello", "no marker"),
+        (first_line, "no marker"),
+        (&damaged, "no marker"),
+        (&other, "format 99"),
     ] {
         fs::write(&marker, text).unwrap();
         let error = refusal(config(place.path()));
-        assert!(error.contains("no marker"), "{error}");
+        assert!(error.contains(why) && error.contains("--force"), "{error}");
+        assert!(error.contains(&marker.display().to_string()), "{error}");
     }
     fs::remove_file(&marker).unwrap();
     let elsewhere = self::place();

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     journal::{Change, Key},
-    records::{self, Record},
+    records,
 };
 
 /// A pool that this node has offered at some time: its facts then, and its grants.
@@ -31,13 +31,6 @@ pub(super) struct PoolRecord {
     pub(super) grants: u64,
     /// The last run offered it, so its leases on record are complete.
     pub(super) was_offered: bool,
-}
-
-impl Record for PoolRecord {
-    type Version3 = Self;
-    type Version4 = Self;
-    type Version5 = Self;
-    type Version6 = Self;
 }
 
 impl PoolRecord {
@@ -80,5 +73,24 @@ impl PoolRecord {
             Key::Pool(self.identity),
             records::encode(self)?,
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_lease::FORMAT;
+
+    use super::{super::facts, *};
+
+    #[test]
+    fn a_record_is_written_as_the_number_of_the_format_says() {
+        let bytes = records::encode(&PoolRecord::of(&facts(7), Path::new("/pool"), 5)).unwrap();
+        let of_format_8 = "052f706f6f6c07008080808004802080200000000501";
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            (FORMAT, hex.as_str()),
+            (8, of_format_8),
+            "another shape needs another number: docs/compatibility.md"
+        );
     }
 }

@@ -2,16 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use fabricbios_lease::FORMAT;
 use fabricbios_wire::{Epoch, LeaseId, ResourceId};
-use redb::{
-    Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction,
-};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::{Group, Key, Recovered};
 use crate::clock;
-
-/// Format of the tables below. In format 1 values had no version, format 2 had no pools.
-pub(super) const FORMAT: u64 = 3;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 /// Number of commits. A file that was restored from a copy has a lower number than the stores beside it.
@@ -35,9 +31,6 @@ const TABLES: [(Table, OfId); 5] = [
     (Table::new("hosts"), Key::Host),
 ];
 
-/// A file of an earlier version has only the first tables.
-const FIRST_TABLES: usize = 3;
-
 pub(super) fn format_of(database: &impl ReadableDatabase) -> Result<u64, redb::Error> {
     let numbers = database.begin_read()?.open_table(NUMBERS)?;
     Ok(numbers.get("format")?.map_or(0, |value| value.value()))
@@ -54,12 +47,8 @@ pub(super) fn read(database: &impl ReadableDatabase) -> Result<Recovered, redb::
         Ok(numbers.get(name)?.map_or(0, |value| value.value()))
     };
     let mut records = BTreeMap::new();
-    for (index, (definition, of_id)) in TABLES.into_iter().enumerate() {
-        let table = match reading.open_table(definition) {
-            Err(TableError::TableDoesNotExist(_)) if index >= FIRST_TABLES => continue,
-            opened => opened?,
-        };
-        for entry in table.iter()? {
+    for (definition, of_id) in TABLES {
+        for entry in reading.open_table(definition)?.iter()? {
             let (id, value) = entry?;
             records.insert(of_id(id.value()), value.value().to_vec().into());
         }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fabricbios_lease::OtherFormat;
+
 /// Why the journal cannot be used. The node must not start: it would not know what is fenced.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -35,16 +37,14 @@ pub enum JournalError {
     },
     /// The file has another format.
     #[error(
-        "journal {path} has format {found}, this program knows format {known}: start the \
-         version of the program that wrote it"
+        "journal {path}: {why}, or, once every device of this node is known to be clean, move the file away to start \
+         with no leases and no fences"
     )]
     OtherFormat {
         /// The journal.
         path: PathBuf,
         /// The format of the file.
-        found: u64,
-        /// The format of this program.
-        known: u64,
+        why: OtherFormat,
     },
     /// Its last run did not stop in order.
     #[error(

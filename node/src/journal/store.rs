@@ -9,8 +9,9 @@ use std::sync::{Arc, atomic::Ordering};
 use std::time::{Duration, Instant};
 
 use fabricbios_helper::{FileBytes, Pidfd};
+use fabricbios_lease::OtherFormat;
 use nix::errno::Errno;
-use redb::{Builder, Database, DatabaseError};
+use redb::{Builder, Database, DatabaseError, ReadableDatabase};
 
 use super::contents;
 use super::meter::{Meter, Metered};
@@ -128,10 +129,7 @@ pub(super) fn look(path: &Path) -> Result<Recovered, JournalError> {
     let database = opened?.ok_or_else(|| JournalError::NeedsRepair {
         path: path.to_owned(),
     })?;
-    check_format(
-        path,
-        guarded(path, "read the format", || contents::format_of(&database))?,
-    )?;
+    check_format(path, &database)?;
     guarded(path, "read", || contents::read(&database))
 }
 
@@ -214,10 +212,7 @@ fn open_checked(path: &Path, meter: &Arc<Meter>) -> Result<Database, JournalErro
     if !whole {
         return Err(JournalError::damaged(path, "checksums do not match"));
     }
-    check_format(
-        path,
-        guarded(path, "read the format", || contents::format_of(&database))?,
-    )?;
+    check_format(path, &database)?;
     Ok(database)
 }
 
@@ -229,14 +224,11 @@ fn refuse_empty(path: &Path, found: &Metadata) -> Result<(), JournalError> {
     }
 }
 
-fn check_format(path: &Path, found: u64) -> Result<(), JournalError> {
-    if found == contents::FORMAT {
-        return Ok(());
-    }
-    Err(JournalError::OtherFormat {
+fn check_format(path: &Path, database: &impl ReadableDatabase) -> Result<(), JournalError> {
+    let found = guarded(path, "read the format", || contents::format_of(database))?;
+    OtherFormat::refuse(found).map_err(|why| JournalError::OtherFormat {
         path: path.to_owned(),
-        found,
-        known: contents::FORMAT,
+        why,
     })
 }
 

@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use fabricbios_lease::FORMAT;
+
 use super::meter::Meter;
 use super::store::Store;
 use super::*;
@@ -472,6 +474,23 @@ fn a_file_of_something_else_or_of_another_format_is_refused() {
         open_store(Path::new("/proc/none/journal.redb")),
         Err(JournalError::Io { .. })
     ));
+    let other = Scene::new();
+    other.open().0.close().unwrap();
+    let numbers = redb::TableDefinition::<&str, u64>::new("numbers");
+    let database = redb::Database::open(other.path()).unwrap();
+    let writing = database.begin_write().unwrap();
+    { writing.open_table(numbers).unwrap() }
+        .insert("format", FORMAT + 1)
+        .unwrap();
+    writing.commit().unwrap();
+    drop(database);
+    let refused = other.refused().to_string();
+    let expected = format!(
+        "journal {}: it has format {}, and this version of the node reads format {FORMAT}: start the version that wrote it",
+        other.path().display(),
+        FORMAT + 1
+    );
+    assert!(refused.starts_with(&expected), "{refused}");
 }
 
 #[test]

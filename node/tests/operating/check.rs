@@ -116,7 +116,7 @@ fn what_a_start_would_refuse_or_lack_is_named() {
             "key.pem: it has data that is not leased memory",
         ),
         (&[&nowhere], "make the directory, or mount its disk"),
-        (&[&pool], "no marker of a pool that this version knows"),
+        (&[&pool], "no marker of a pool"),
         (
             &["--macvlan-parent=nosuch0"],
             "lacks: --macvlan-parent nosuch0: there is no such interface",

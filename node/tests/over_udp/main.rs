@@ -7,7 +7,6 @@ mod bare_metal;
 mod both;
 mod keys;
 mod restarts;
-mod versions;
 mod world;
 
 use std::{

@@ -7,7 +7,7 @@
 //! | byte | what |
 //! |---:|---|
 //! | 0 | `FABRICBIOS POOL` and a zero |
-//! | 16 | version, 2 |
+//! | 16 | format, [`FORMAT`] |
 //! | 24 | sequence: the copy with the higher one counts |
 //! | 32 | identity |
 //! | 48 | node |
@@ -17,6 +17,9 @@
 //!
 //! Numbers are little-endian.
 
+use std::fmt;
+
+use fabricbios_lease::{FORMAT, OtherFormat};
 use fabricbios_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -27,9 +30,24 @@ pub(crate) const BYTES: usize = 4096;
 pub(crate) const PLACES: [u64; 2] = [0, 512 << 10];
 
 const MAGIC: &[u8; 16] = b"FABRICBIOS POOL\0";
-const VERSION: u64 = 2;
 const SUM_AT: usize = 96;
 const SUM_BYTES: usize = 32;
+
+/// Why a copy cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    Damaged,
+    OtherFormat(OtherFormat),
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged => f.write_str("the header of a pool is damaged"),
+            Self::OtherFormat(why) => write!(f, "the header of a pool: {why}"),
+        }
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Header {
@@ -46,7 +64,7 @@ impl Header {
     pub(crate) fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[..16].copy_from_slice(MAGIC);
-        bytes[16..24].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&FORMAT.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.identity);
         bytes[48..80].copy_from_slice(&self.node.0);
@@ -57,22 +75,17 @@ impl Header {
         bytes
     }
 
-    /// Parses a copy. `None`: there is no header. `Err`: the header is damaged.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, String> {
+    /// Parses a copy. `None`: there is no header.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, Flaw> {
         if bytes.get(..16) != Some(MAGIC) {
             return Ok(None);
         }
         let part = |from: usize, length: usize| bytes.get(from..from + length).unwrap_or_default();
         let number = |from| u64::from_le_bytes(part(from, 8).try_into().unwrap_or_default());
         if part(SUM_AT, SUM_BYTES) != &Sha256::digest(part(0, SUM_AT))[..] {
-            return Err("the header of a pool is damaged".to_owned());
+            return Err(Flaw::Damaged);
         }
-        if number(16) != VERSION {
-            let version = number(16);
-            return Err(format!(
-                "the header of a pool has version {version} and not {VERSION}"
-            ));
-        }
+        OtherFormat::refuse(number(16)).map_err(Flaw::OtherFormat)?;
         Ok(Some(Self {
             sequence: number(24),
             identity: part(32, 16).try_into().unwrap_or_default(),
@@ -82,16 +95,20 @@ impl Header {
         }))
     }
 
-    /// The valid copy with the higher sequence.
-    pub(crate) fn newest(copies: [&[u8]; 2]) -> Result<Option<Self>, String> {
+    /// The valid copy with the higher sequence. A torn write leaves one damaged copy; a copy of another format may be the
+    /// newer one.
+    pub(crate) fn newest(copies: [&[u8]; 2]) -> Result<Option<Self>, Flaw> {
         let [first, second] = copies.map(Self::decode);
         match (first, second) {
             (Ok(first), Ok(second)) => Ok([first, second]
                 .into_iter()
                 .flatten()
                 .max_by_key(|header| header.sequence)),
+            (Err(other @ Flaw::OtherFormat(_)), _) | (_, Err(other @ Flaw::OtherFormat(_))) => {
+                Err(other)
+            }
             (Ok(Some(whole)), Err(_)) | (Err(_), Ok(Some(whole))) => Ok(Some(whole)),
-            (Err(why), _) | (_, Err(why)) => Err(why),
+            (Err(damaged), _) | (_, Err(damaged)) => Err(damaged),
         }
     }
 
@@ -138,20 +155,26 @@ mod tests {
         assert_eq!(Header::newest([&[], &[]]), Ok(None));
         let mut torn = header(1).encode();
         torn[40] ^= 1;
-        assert!(
-            Header::newest([&torn, &nothing])
-                .unwrap_err()
-                .contains("damaged")
-        );
+        assert_eq!(Header::newest([&torn, &nothing]), Err(Flaw::Damaged));
     }
 
     #[test]
-    fn a_version_to_come_is_told() {
-        let mut bytes = header(1).encode();
-        bytes[16] = 3;
-        let sum = Sha256::digest(&bytes[..SUM_AT]);
-        bytes[SUM_AT..SUM_AT + SUM_BYTES].copy_from_slice(&sum);
-        assert!(Header::decode(&bytes).unwrap_err().contains("version 3"));
+    fn a_copy_of_another_format_is_refused_with_both_numbers_also_beside_a_whole_or_a_torn_one() {
+        let whole = header(1).encode();
+        let mut other = header(2).encode();
+        other[16..24].copy_from_slice(&99_u64.to_le_bytes());
+        let sum = Sha256::digest(&other[..SUM_AT]);
+        other[SUM_AT..SUM_AT + SUM_BYTES].copy_from_slice(&sum);
+        let mut torn = whole;
+        torn[40] ^= 1;
+        for beside in [whole, torn, [0; BYTES]] {
+            for copies in [[&beside[..], &other], [&other, &beside]] {
+                let refused = Header::newest(copies).unwrap_err().to_string();
+                let numbers =
+                    format!("format 99, and this version of the node reads format {FORMAT}");
+                assert!(refused.contains(&numbers), "{refused}");
+            }
+        }
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub(super) fn read_header(file: &File) -> Result<Option<Header>, String> {
             _ => {}
         }
     }
-    Header::newest([&copies[0], &copies[1]])
+    Header::newest([&copies[0], &copies[1]]).map_err(|flaw| flaw.to_string())
 }
 
 /// Refuses a device with data on it.

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base16ct::{lower::encode_string, mixed::decode_vec};
 use fabricbios_helper::Supervisor;
+use fabricbios_lease::{FORMAT, OtherFormat};
 use fabricbios_wire::NodeId;
 use nix::unistd::{AccessFlags, access};
 
@@ -18,7 +19,8 @@ use crate::lock::lock;
 use crate::wipe::{PoolCall, run};
 
 const NAME: &str = ".fabricbios-pool";
-const FIRST_LINE: &str = "fabricbios-pool 2";
+/// The first line begins so, and ends with the format.
+const FIRST_WORD: &str = "fabricbios-pool ";
 /// Longer than any marker.
 const BYTES_MAX: u64 = 4096;
 
@@ -239,17 +241,25 @@ impl Text {
                     grants: 0,
                 })
             }
-            None => Err(
-                "no marker of a pool that this version knows: remove it, or take the \
-                 directory with --force"
-                    .to_owned(),
-            ),
+            None => {
+                let why = OtherFormat::refuse(Self::format_of(text).unwrap_or(FORMAT));
+                let why = why.map_or_else(
+                    |other| other.to_string(),
+                    |()| "no marker of a pool: remove it".to_owned(),
+                );
+                Err(format!("{why}, or take the directory with --force"))
+            }
         }
+    }
+
+    /// The number of the format; `None`: it is no marker.
+    fn format_of(text: &str) -> Option<u64> {
+        text.lines().next()?.strip_prefix(FIRST_WORD)?.parse().ok()
     }
 
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
-        (lines.next()? == FIRST_LINE).then_some(())?;
+        (Self::format_of(lines.next()?)? == FORMAT).then_some(())?;
         let identity = lines.next()?.strip_prefix("identity ")?;
         let node = lines.next()?.strip_prefix("node ")?;
         let grants = lines.next()?.strip_prefix("grants ")?;
@@ -264,6 +274,6 @@ impl Text {
     fn to_text(&self) -> String {
         let Self { node, grants, .. } = self;
         let identity = encode_string(&self.identity);
-        format!("{FIRST_LINE}\nidentity {identity}\nnode {node}\ngrants {grants:020}\n")
+        format!("{FIRST_WORD}{FORMAT}\nidentity {identity}\nnode {node}\ngrants {grants:020}\n")
     }
 }
