@@ -4,8 +4,7 @@ import hmac
 import struct
 
 KEY = bytes(range(32))
-OPS = ["", "hello", "read", "write", "ping", "flush"]
-STATUS = ["OK", "NO_LEASE", "INVALID", "RANGE", "REPLAY", "FENCED", "TOO_OLD", "BUSY", "BLOCK_RO", "IO"]
+SERVICE = {b"FBMU": "memory", b"FBBU": "block"}
 HEADER = struct.Struct(">4sBBBB16sQQIIII")
 HELLO = [("resource_len", 8), ("unit", 4), ("max_read", 4), ("max_write", 4), ("session", 4), ("window", 2),
          ("read_only", 2), ("remaining_ms", 4), ("datagram_max", 4)]
@@ -33,7 +32,7 @@ def fields(data):
     if len(data) < LEAST:
         return None
     magic, version, *rest = HEADER.unpack_from(data)
-    return (magic, *rest) if magic in (b"FBMU", b"FBBU") and version == 0 else None
+    return (magic, *rest) if magic in SERVICE and version == 0 else None
 
 
 def genuine(data, head):
@@ -66,36 +65,28 @@ def judge_reply(data):
     return None if head and head[2] & REPLY and genuine(data, head) else "ignored"
 
 
-def lines(data):
-    """What a good frame says."""
-    magic, op, flags, status, lease_id, nonce, offset, length, crc, _, reserved = fields(data)
-    out = [("magic", magic.decode()), ("op", OPS[op]), ("flags", f"0x{flags:02x}"), ("status", STATUS[status]),
-           ("lease_id", lease_id.hex()), ("nonce", f"0x{nonce:016x}"), ("offset", offset), ("length", length),
-           ("payload_crc", f"0x{crc:08x}"), ("tag", data[56:88].hex())]
-    if reserved:
-        out += [("part.index", reserved >> 16), ("part.count", reserved & 0xFFFF)]
-    if len(data) > LEAST:
-        out.append(("payload", data[LEAST:].hex()))
-    if op == 1 and flags & REPLY and status == 0:
-        out += hello_lines(data[LEAST:])
-    return out
+def value(data):
+    """What a good frame says: header, tag, payload, and the reply to HELLO."""
+    magic, op, flags, status, lease_id, nonce, offset, length, crc, size, reserved = fields(data)
+    header = {"service": SERVICE[magic], "op": op, "flags": flags, "status": status, "lease_id": lease_id.hex(), "nonce": nonce,
+              "offset": offset, "length": length, "payload_crc": crc, "payload_len": size, "reserved": reserved}
+    is_hello = op == 1 and flags & REPLY and status == 0
+    return [header, list(data[56:LEAST]), list(data[LEAST:]), hello(data[LEAST:]) if is_hello else None]
 
 
-def hello_lines(payload):
-    out, at = [], 0
+def hello(payload):
+    out, at = {}, 0
     for name, size in HELLO:
-        value = int.from_bytes(payload[at:at + size], "big")
-        out.append((f"hello.{name}", ["false", "true"][value & 1] if name == "read_only" else value))
+        number = int.from_bytes(payload[at:at + size], "big")
+        out[name] = bool(number & 1) if name == "read_only" else number
         at += size
-    verifier = int.from_bytes(payload[40:48], "big")
-    return out + [("hello.write_verifier", f"0x{verifier:016x}")]
+    return out | {"write_verifier": int.from_bytes(payload[40:48], "big")}
 
 
-def make(values):
-    """The datagram that these lines are of; CRC and tag are computed, not copied."""
-    payload = bytes.fromhex(values.get("payload", ""))
-    reserved = int(values.get("part.index", 0)) << 16 | int(values.get("part.count", 0))
-    head = HEADER.pack(values["magic"].encode(), 0, OPS.index(values["op"]), int(values["flags"], 0),
-                       STATUS.index(values["status"]), bytes.fromhex(values["lease_id"]), int(values["nonce"], 0),
-                       int(values["offset"]), int(values["length"]), crc32c(payload), len(payload), reserved)
+def make(told):
+    """The datagram of which that is told; CRC and tag are computed, not copied."""
+    head, _, payload, _ = told
+    payload, magic = bytes(payload), {word: magic for magic, word in SERVICE.items()}[head["service"]]
+    head = HEADER.pack(magic, 0, head["op"], head["flags"], head["status"], bytes.fromhex(head["lease_id"]), head["nonce"],
+                       head["offset"], head["length"], crc32c(payload), len(payload), head["reserved"])
     return head + tag_of(head + bytes(32) + payload) + payload

@@ -1,5 +1,5 @@
-"""Operations of GPU sessions, written only from docs/spec/gpu-sessions.md: what `check.py` needs to read and make them. A layout
-is a list of fields; a field is its name, its size in bytes and its limits."""
+"""Operations of GPU sessions, written only from docs/spec/gpu-sessions.md: what `check.py` needs to read and make them. A
+message is its name and its layout: a list of fields, each with its name, its size in bytes and its limits."""
 
 COPY, MODULE, ANY = (1, 4_194_304), (1, 67_108_864), (0, 2**64 - 1)
 SOME = (1, 2**64 - 1)
@@ -7,74 +7,80 @@ HANDLE = [("memory", 8, ANY)]
 PLACE = HANDLE + [("offset", 8, ANY), ("length", 4, COPY)]
 SHARED = HANDLE + [("offset", 8, ANY), ("shared_offset", 8, ANY), ("length", 8, SOME)]
 REQUESTS = {
-    0x0601: [("lease_id", 16, None), ("session", 8, ANY)],
-    0x0602: [("bytes", 8, SOME)],
-    0x0603: PLACE,
-    0x0604: [("length", 4, MODULE)],
-    0x0605: "launch",
-    0x0606: [("whole_session", 1, "bool")],
-    0x0607: PLACE,
-    0x0608: HANDLE,
-    0x0609: [("module", 8, ANY)],
-    0x060A: [],
-    0x060B: [("length", 8, SOME)],
-    0x060C: SHARED,
-    0x060D: SHARED,
+    0x0601: ("open", [("lease_id", 16, None), ("session", 8, ANY)]),
+    0x0602: ("mem_alloc", [("bytes", 8, SOME)]),
+    0x0603: ("mem_write", PLACE),
+    0x0604: ("module_load", [("length", 4, MODULE)]),
+    0x0605: ("launch", [("module", 8, ANY), ("kernel", 255, "name"), ("grid", 4, "three"), ("block", 4, "three"),
+                        ("shared_bytes", 4, ANY), ("arguments", 4096, "list")]),
+    0x0606: ("sync", [("whole_session", 1, "bool")]),
+    0x0607: ("mem_read", PLACE),
+    0x0608: ("mem_free", HANDLE),
+    0x0609: ("module_unload", [("module", 8, ANY)]),
+    0x060A: ("close", []),
+    0x060B: ("mem_share", [("length", 8, SOME)]),
+    0x060C: ("mem_write_shared", SHARED),
+    0x060D: ("mem_read_shared", SHARED),
 }
 REPLIES = {
-    0x0601: [("session", 8, SOME), ("vram_bytes", 8, ANY), ("vram_used", 8, ANY), ("queue_slots", 2, ANY), ("device", 255, "text"),
-             ("uuid", 96, "text")],
-    0x0602: [("memory", 8, ANY), ("address", 8, ANY)],
-    0x0604: [("module", 8, ANY)],
-    0x0607: [("length", 4, COPY)],
-    0x060A: [("wiped_bytes", 8, ANY), ("free_bytes", 8, ANY)],
+    0x0601: ("opened", [("session", 8, SOME), ("vram_bytes", 8, ANY), ("vram_used", 8, ANY), ("queue_slots", 2, ANY),
+                        ("device", 255, "text"), ("uuid", 96, "text")]),
+    0x0602: ("memory", [("memory", 8, ANY), ("address", 8, ANY)]),
+    0x0604: ("module", [("module", 8, ANY)]),
+    0x0607: ("data", [("length", 4, COPY)]),
+    0x060A: ("closed", [("wiped_bytes", 8, ANY), ("free_bytes", 8, ANY)]),
 }
-THREE = ("grid", "block")
+DONE = ("done", [])
 
 
-def read(layout, r, need, quoted):
-    """The fields of a layout, from a reader of `check.py`."""
-    if layout == "launch":
-        return read_launch(r, need, quoted)
-    out = []
-    for name, size, limits in layout:
-        if limits is None:
-            out.append((name, r.id()))
-        elif limits == "bool":
-            out.append((name, r.word(["false", "true"])))
-        elif limits == "text":
-            out.append((name, quoted(r.text(size))))
-        else:
-            value = r.u(size)
-            need(limits[0] <= value <= limits[1], "InvalidArgs")
-            out.append((name, value))
-    return out
+def read(message, r, need):
+    """The content of a message under its name, from a reader of `check.py`; the name alone if it has none."""
+    name, layout = message
+    return {name: {field: read_field(size, limits, r, need) for field, size, limits in layout}} if layout else name
 
 
-def read_launch(r, need, quoted):
-    """GPU_LAUNCH."""
-    module, kernel = r.u(8), r.text(255)
-    need(kernel and "\0" not in kernel, "InvalidArgs")
-    out = [("module", module), ("kernel", quoted(kernel))]
-    out += [(name, ",".join(str(r.u(4)) for _ in range(3))) for name in THREE]
-    out.append(("shared_bytes", r.u(4)))
+def read_field(size, limits, r, need):
+    if limits is None:
+        return r.id()
+    if limits == "bool":
+        return r.word([False, True])
+    if limits == "three":
+        return [r.u(size) for _ in range(3)]
+    if limits == "list":
+        return r.list(256, lambda r: read_argument(size, r, need))
+    if limits in ("text", "name"):
+        text = r.text(size)
+        need(limits == "text" or text and "\0" not in text, "InvalidArgs")
+        return text
+    value = r.u(size)
+    need(limits[0] <= value <= limits[1], "InvalidArgs")
+    return value
 
-    def argument(r):
-        value = r.bytes(4096)
-        need(value, "InvalidArgs")
-        return value.hex()
-    return out + [(f"argument.{n}", value) for n, value in enumerate(r.list(256, argument))]
+
+def read_argument(size, r, need):
+    value = r.bytes(size)
+    need(value, "InvalidArgs")
+    return list(value)
 
 
-def make(layout, v, text_bytes):
-    """The bytes of the fields."""
-    number = lambda value, size: int(value).to_bytes(size, "big")
-    counted = lambda data: number(len(data), 4) + data
-    if layout == "launch":
-        out = number(v["module"], 8) + counted(text_bytes(v["kernel"]))
-        out += b"".join(number(part, 4) for name in THREE for part in v[name].split(","))
-        arguments = [bytes.fromhex(value) for name, value in v.items() if name.startswith("argument.")]
-        return out + number(v["shared_bytes"], 4) + number(len(arguments), 2) + b"".join(map(counted, arguments))
-    makers = {None: lambda value, _: bytes.fromhex(value), "bool": lambda value, _: bytes([value == "true"]),
-              "text": lambda value, _: counted(text_bytes(value))}
-    return b"".join(makers.get(limits, number)(v[name], size) for name, size, limits in layout)
+def make(messages, told):
+    """The bytes of what is told of one of these messages."""
+    if isinstance(told, str):
+        return b""
+    (name, fields), = told.items()
+    return b"".join(make_field(size, limits, fields[field]) for field, size, limits in dict(messages)[name])
+
+
+def number(value, size):
+    return value.to_bytes(size, "big")
+
+
+def counted(data):
+    return number(len(data), 4) + data
+
+
+def make_field(size, limits, value):
+    makers = {None: lambda: bytes.fromhex(value), "bool": lambda: bytes([value]), "text": lambda: counted(value.encode()),
+              "name": lambda: counted(value.encode()), "three": lambda: b"".join(number(part, size) for part in value),
+              "list": lambda: number(len(value), 2) + b"".join(counted(bytes(it)) for it in value)}
+    return makers.get(limits, lambda: number(value, size))()

@@ -15,25 +15,21 @@ pub enum Request {
     /// How long does access to the lease go on? The lease is one that takes processes. No descriptor.
     Term {
         /// The lease, 32 hex digits.
-        #[serde(with = "hex")]
         lease_id: LeaseId,
     },
     /// Move the caller into the lease. The descriptor is a pidfd of the caller.
     Run {
         /// The lease, 32 hex digits.
-        #[serde(with = "hex")]
         lease_id: LeaseId,
     },
     /// Hand the lease over to a network namespace. The descriptor is of the namespace.
     Enter {
         /// The lease, 32 hex digits.
-        #[serde(with = "hex")]
         lease_id: LeaseId,
     },
     /// Connect the caller to the worker of the lease's session. No descriptor.
     GpuSession {
         /// The lease, 32 hex digits.
-        #[serde(with = "hex")]
         lease_id: LeaseId,
         /// The session that the caller will open; 0: the lease's, which is started if there is none.
         session: u64,
@@ -139,20 +135,6 @@ impl From<Refusal> for Reply {
 fn encode(message: &impl Serialize) -> Vec<u8> {
     // All fields are texts, which JSON can always hold.
     serde_json::to_vec(message).unwrap_or_default()
-}
-
-/// A lease's id as text.
-mod hex {
-    use fabricbios_wire::LeaseId;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(id: &LeaseId, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(id)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<LeaseId, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
 }
 
 #[cfg(test)]

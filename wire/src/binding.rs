@@ -14,6 +14,7 @@ use crate::{
 
 /// A lease as its holder sees it: the reply to ALLOC, RENEW, QUERY, BIND and ROTATE.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LeaseInfo {
     /// The lease (also TLV 0x0101 of the binding).
     pub lease_id: LeaseId,
@@ -64,14 +65,39 @@ pub struct LeaseEnd {
     pub proof: Vec<ProofStep>,
     /// What was cleaned after the cut, how much and how, in order; empty before the part is clean, and in lists. Not on
     /// record: a node that was restarted since does not tell it.
-    #[cfg_attr(feature = "serde", serde(skip))]
+    #[cfg_attr(feature = "serde", serde(with = "cleaning"))]
     pub cleaning: Vec<ProofStep>,
+}
+
+/// Of [`LeaseEnd::cleaning`], compact formats have nothing.
+#[cfg(feature = "serde")]
+mod cleaning {
+    use alloc::vec::Vec;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::ProofStep;
+
+    pub(super) fn serialize<S: Serializer>(steps: &[ProofStep], to: S) -> Result<S::Ok, S::Error> {
+        match to.is_human_readable() {
+            true => steps.serialize(to),
+            false => to.serialize_unit(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<ProofStep>, D::Error> {
+        match from.is_human_readable() {
+            true => Vec::deserialize(from),
+            false => <()>::deserialize(from).map(|()| Vec::new()),
+        }
+    }
 }
 
 /// The cause of an end. The phase is separate: a lease whose term ran out and whose cut failed has the
 /// cause `Expired` and the phase FENCED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum EndCause {
     /// The term ran out, and the grace time if there was one.
@@ -119,7 +145,6 @@ pub const PROOF_FOUND_BYTES_MAX: usize = 256;
 
 /// The specification's three answers to LEASE_QUERY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum LeaseStatus {
     /// Access is open, or is being opened.
@@ -132,7 +157,6 @@ pub enum LeaseStatus {
 
 /// The state of a lease, finer than [`LeaseStatus`]; `state` in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum LeasePhase {
     /// The data plane is being made.
@@ -207,6 +231,7 @@ pub struct Binding {
 /// The coordinates that only one kind of resource has. The variant is the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum KindBinding {
     /// Memory: 0x0201–0x020C.
     Mem(Option<RdmaBinding>),
@@ -366,7 +391,6 @@ pub struct Endpoint {
 
 /// How a node gives out RDMA access. Value of 0x0208.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum RdmaStrategy {
     /// A type 2B memory window pinned to the lease's queue pair.
@@ -446,6 +470,7 @@ impl Drop for DpKey {
 
 /// One page of LEASE_LIST.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LeasePage {
     /// In order of id; keys are left out (`binding` is empty).
     pub leases: Vec<LeaseInfo>,

@@ -3,7 +3,6 @@
 
 /// CPU isolation, value of `TLV_LEASE_CPU_ISOLATION` (002 §2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum CpuIsolationClass {
     /// No pinning beyond a quota; SMT siblings may be split.
@@ -16,7 +15,6 @@ pub enum CpuIsolationClass {
 
 /// Whether a class or a rate is enforced. Value of 0x090B, and of each class in 0x0B06.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum Enforcement {
     /// The node has asked for it and cannot prove it.
@@ -27,7 +25,6 @@ pub enum Enforcement {
 
 /// How a workload runs on its cores (001, execution mode). Value of 0x0908.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum CpuExecutionMode {
     /// One thread.
@@ -38,7 +35,6 @@ pub enum CpuExecutionMode {
 
 /// The cpuset partition of a lease (kernel, cgroup v2, `cpuset.cpus.partition`). Value of 0x0603 and 0x090A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum CpuPartition {
     /// No partition: the CPUs are shared.
@@ -51,7 +47,6 @@ pub enum CpuPartition {
 
 /// GPU exclusivity, value of `TLV_LEASE_GPU_EXCLUSIVITY` (003 §2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum GpuExclusivityClass {
     /// The device may multiplex other tenants.
@@ -66,7 +61,6 @@ pub enum GpuExclusivityClass {
 
 /// How a lease of a GPU is used (001 §5.2). Value of 0x090C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum GpuExecutionMode {
     /// Everything that a stream has made is wiped and freed at its end.
@@ -77,7 +71,6 @@ pub enum GpuExecutionMode {
 
 /// The maker of a GPU, whose libraries use it. Value of 0x0502.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum GpuVendor {
     /// NVIDIA: CUDA.

@@ -21,6 +21,7 @@ pub const REPLY: u8 = 0x80;
 
 /// `u8 version, u8 flags, u16 msg_type, u32 request_id, u64 nonce, u32 payload_len`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Header {
     /// 0 in a request, [`REPLY`] in a reply.
     pub flags: u8,

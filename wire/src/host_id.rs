@@ -4,11 +4,14 @@ use core::{fmt, str::FromStr};
 
 use uuid::Uuid;
 
+use crate::readable::readable;
+
 /// A host identifier: a UUID other than zero, which stands for no host in NVMe-oF (base specification
 /// 2.0, section 5.27.1.25).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HostId(pub [u8; 16]);
+
+readable!(HostId, [u8; 16], |it| it.0, |it| Some(Self(it)));
 
 impl HostId {
     /// The identifier of these bytes; `None` for zero.

@@ -4,13 +4,16 @@ use core::{fmt, str::FromStr};
 
 use base16ct::HexDisplay;
 
+use crate::readable::readable;
+
 /// A 128-bit identifier printed as 32 hexadecimal digits.
 macro_rules! id128 {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct $name(pub u128);
+
+        readable!($name, u128, |it| it.0, |it| Some(Self(it)));
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,8 +80,9 @@ fn digits<const BYTES: usize>(text: &str) -> Result<[u8; BYTES], ParseIdError> {
 
 /// A node: SHA-256 of its public key (SubjectPublicKeyInfo, DER).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NodeId(pub [u8; 32]);
+
+readable!(NodeId, [u8; 32], |it| it.0, |it| Some(Self(it)));
 
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -39,7 +39,6 @@ pub struct KvCacheIntent {
 
 /// How warm a KV cache is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum KvCacheTier {
     /// The cache is in use for decoding.

@@ -10,6 +10,7 @@ use crate::{
 /// The parameters of a lease that only its kind has. The variant is the kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum LeaseTerms {
     /// Memory.
     Mem(MemTerms),

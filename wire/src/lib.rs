@@ -47,6 +47,7 @@ mod nvmeof;
 mod params;
 mod rdma_peer;
 mod read;
+mod readable;
 mod refusal;
 mod reply;
 mod request;

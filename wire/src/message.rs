@@ -43,6 +43,8 @@ pub enum MessageType {
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Request {
     /// PING: the answer repeats this number.
     Ping(u64),
@@ -106,6 +108,7 @@ pub enum InventoryForm {
 
 /// IDENTITY_ISSUE: asks to sign a key for a tenant. The private key is never sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct IssueRequest {
     /// The tenant: 1 to 64 of `a-z 0-9 - _ .`.
     pub tenant: String,
@@ -119,7 +122,6 @@ pub struct IssueRequest {
 
 /// The rights of an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum Role {
     /// May lease resources and use its own leases.
@@ -130,6 +132,8 @@ pub enum Role {
 
 /// An answer that is not a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[allow(
     clippy::large_enum_variant,
     reason = "most replies are leases, and each is moved a few times and gone"
@@ -167,6 +171,7 @@ pub type Answer = Result<Reply, Refusal>;
 
 /// The identity of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct NodeIdentity {
     /// The id, made of the node's key.
     pub node_id: NodeId,
@@ -196,6 +201,7 @@ pub enum RevokeOutcome {
 
 /// One fenced resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Fence {
     /// The resource.
     pub resource_id: ResourceId,

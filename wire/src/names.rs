@@ -7,7 +7,7 @@ use crate::{
     CpuExecutionMode, CpuIsolationClass, CpuPartition, DataOp, DataStatus, EndCause, Enforcement,
     GpuExclusivityClass, GpuExecutionMode, GpuVendor, HandOver, InventoryForm, KvCacheTier,
     LeaseError, LeasePhase, LeaseStatus, MessageType, NvmeofTransport, RdmaStrategy, RefusalClass,
-    ResourceType, RevokeOutcome, Role, Transport,
+    ResourceType, RevokeOutcome, Role, Transport, readable::readable,
 };
 
 /// The error of a text that is no known word.
@@ -78,6 +78,8 @@ macro_rules! words {
                 }
             }
         }
+
+        readable!($type, $repr, |it| *it as $repr, Self::$from);
     };
 }
 

@@ -5,14 +5,15 @@ use alloc::string::{String, ToString};
 use core::{fmt, str::FromStr};
 
 use crate::{
-    CDI_DEVICE_BYTES_MAX, DecodeError, INTERFACE_NAME_BYTES_MAX, tag,
+    CDI_DEVICE_BYTES_MAX, DecodeError, INTERFACE_NAME_BYTES_MAX,
+    readable::readable,
+    tag,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
 
 /// How the tenant gets its network function. Value of 0x0406 and 0x0412.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum HandOver {
     /// As a named interface in the node's own network namespace.
@@ -26,8 +27,9 @@ pub enum HandOver {
 
 /// A MAC address of one interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MacAddress(pub [u8; 6]);
+
+readable!(MacAddress, [u8; 6], |it| it.0, |it| Some(Self(it)));
 
 impl MacAddress {
     /// Whether one interface can have the address: it is neither zero nor a group's (IEEE 802, I/G bit).

@@ -40,7 +40,6 @@ impl BlockTerms {
 
 /// The transport of NVMe-oF; the numbers are those of TRTYPE in NVMe over Fabrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum NvmeofTransport {
     /// RDMA.

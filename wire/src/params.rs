@@ -6,6 +6,7 @@ use crate::{LeaseIntent, LeaseTerms, ResourceId, ResourceType};
 
 /// LEASE_ALLOC (0x0200).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LeaseAllocRequest {
     /// The resource; any of the kind if absent (zero on the wire).
     pub resource_id: Option<ResourceId>,
@@ -54,7 +55,6 @@ impl LeaseAllocRequest {
 
 /// The transport of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[repr(u8)]
 pub enum Transport {
     /// The best transport that the node has.

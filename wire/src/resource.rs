@@ -7,6 +7,7 @@ use crate::{Epoch, NodeId, ResourceId};
 /// The kind of a resource. An unknown code is kept and printed; such a resource is never leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum ResourceType {
     /// 0x0001, capacity in cores.
     Cpu,
@@ -46,6 +47,7 @@ pub mod health {
 
 /// One 36-byte entry of the flat form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct FlatEntry {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -61,6 +63,7 @@ pub struct FlatEntry {
 
 /// The structured form: typed fields per kind, then TLVs for later additions.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct ResourceInventory {
     /// The node.
     pub node_id: NodeId,
@@ -84,6 +87,7 @@ pub struct ResourceInventory {
 
 /// A memory arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct MemArena {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -103,6 +107,7 @@ pub struct MemArena {
 
 /// A block device or pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct BlockDev {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -123,6 +128,7 @@ pub const BLOCK_REMOVABLE: u32 = 1 << 1;
 
 /// CPU capacity and topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct CpuCap {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -166,6 +172,7 @@ pub mod cpu_flags {
 
 /// A network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct NicInfo {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -186,6 +193,7 @@ pub const NIC_LINK_UP: u32 = 1 << 1;
 
 /// A GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct GpuInfo {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -208,6 +216,8 @@ pub const GPU_MIG: u32 = 1 << 2;
 
 /// One TLV of the structured inventory's last area. Each names its resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum InventoryExtension {
     /// 0x0B01: a name for people, such as `rxe0`, `eth0`, `nvme0n1` (UTF-8, at most 255 bytes).
     Name(ResourceId, String),

@@ -6,14 +6,13 @@
 mod cases;
 #[path = "../examples/vectors/data_plane.rs"]
 mod data_plane;
-#[path = "../examples/vectors/describe.rs"]
-mod describe;
 #[path = "../examples/vectors/samples.rs"]
 mod samples;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 use base16ct::lower::decode_vec;
+use cases::json;
 use fabricbios_wire::*;
 
 const MAKE: &str = "run `cargo run -p fabricbios-wire --example vectors` and review the difference";
@@ -57,12 +56,8 @@ fn every_file_means_what_it_says() {
     for (name, text) in &files {
         let vector = Vector::read(text);
         let decoded = vector.decode();
-        let lines = decoded
-            .as_ref()
-            .map(|(lines, _)| lines.clone())
-            .map_err(|error| *error);
-        let expected = vector.expected();
-        assert_eq!(lines, expected, "{name}");
+        let value = decoded.as_ref().map(|(value, _)| value.as_str());
+        assert_eq!(value.map_err(|error| *error), vector.expected(), "{name}");
         if let (Ok((_, again)), "ok") = (decoded, vector.expect.as_str()) {
             assert_eq!(again, vector.bytes, "{name} is encoded differently");
         }
@@ -74,7 +69,7 @@ struct Vector {
     kind: String,
     asked: Header,
     expect: String,
-    values: Vec<String>,
+    value: String,
     bytes: Vec<u8>,
 }
 
@@ -87,9 +82,9 @@ impl Vector {
                 .map(|rest| rest.split_once(": ").unwrap())
             {
                 Some(("kind", kind)) => vector.kind = kind.to_owned(),
-                Some(("asked", asked)) => vector.asked = read_asked(asked),
+                Some(("asked", asked)) => vector.asked = serde_json::from_str(asked).unwrap(),
                 Some(("expect", expect)) => vector.expect = expect.to_owned(),
-                Some(("value", value)) => vector.values.push(value.to_owned()),
+                Some(("value", value)) => vector.value = value.to_owned(),
                 Some(_) => (),
                 None => vector.bytes.extend(decode_vec(line).unwrap()),
             }
@@ -97,48 +92,44 @@ impl Vector {
         vector
     }
 
-    fn expected(&self) -> Result<Vec<String>, &str> {
+    fn expected(&self) -> Result<&str, &str> {
         match self.expect.strip_prefix("refused ") {
             Some(error) => Err(error),
-            None => Ok(self.values.clone()),
+            None => Ok(&self.value),
         }
     }
 
     /// What it means, and the bytes that the code makes of that.
-    fn decode(&self) -> Result<(Vec<String>, Vec<u8>), &'static str> {
+    fn decode(&self) -> Result<(String, Vec<u8>), &'static str> {
         match self.kind.as_str() {
             "request" => decode_request(&self.bytes)
                 .map_err(status)
                 .map(|(header, it)| {
                     let again = encode_request(header.request_id, header.nonce, &it);
-                    (
-                        [describe::header(&header), describe::request(&it)].concat(),
-                        again,
-                    )
+                    (json(&(header, it)), again)
                 }),
             "answer" => decode_answer(&self.asked, &self.bytes)
                 .map_err(status)
-                .map(|it| (describe::answer(&it), encode_answer(&self.asked, &it))),
+                .map(|it| (json(&it), encode_answer(&self.asked, &it))),
             "gpu_request" => decode_gpu_request(&self.bytes)
                 .map_err(status)
                 .map(|(header, it)| {
                     let again = encode_gpu_request(header.request_id, header.nonce, &it);
-                    let lines = [describe::header(&header), describe::gpu_request(&it)].concat();
-                    (lines, again)
+                    (json(&(header, it)), again)
                 }),
             "gpu_answer" => decode_gpu_answer(&self.asked, &self.bytes)
                 .map_err(status)
                 .map(|it| {
                     let again = encode_gpu_answer(&self.asked, &it);
-                    (describe::gpu_answer(&it), again)
+                    (json(&it), again)
                 }),
             "tlv" => self.decode_params(),
             "flat" => decode_flat(&self.bytes)
                 .map_err(name)
-                .map(|it| (describe::flat(&it), encode_flat(&it).unwrap())),
+                .map(|it| (json(&it), encode_flat(&it).unwrap())),
             "structured" => decode_structured(&self.bytes)
                 .map_err(name)
-                .map(|it| (describe::structured(&it), encode_structured(&it).unwrap())),
+                .map(|it| (json(&it), encode_structured(&it).unwrap())),
             "data_request" => data_plane::request(&self.bytes),
             "data_reply" => data_plane::reply(&self.bytes),
             other => panic!("a vector of kind {other:?}"),
@@ -146,7 +137,7 @@ impl Vector {
     }
 
     /// As the params of the smallest LEASE_ALLOC.
-    fn decode_params(&self) -> Result<(Vec<String>, Vec<u8>), &'static str> {
+    fn decode_params(&self) -> Result<(String, Vec<u8>), &'static str> {
         let length = u32::try_from(self.bytes.len()).unwrap().to_be_bytes();
         let fixed = [
             &[0, 2][..],
@@ -156,9 +147,9 @@ impl Vector {
         ];
         let payload = [&fixed.concat(), &length[..], &self.bytes].concat();
         let alloc = LeaseAllocRequest::parse(&payload).map_err(name)?;
-        let lines = describe::params(&alloc);
+        let value = json(&alloc);
         let frame = encode_request(0, 0, &Request::LeaseAlloc(alloc));
-        Ok((lines, frame[HEADER_LEN + 38..].to_vec()))
+        Ok((value, frame[HEADER_LEN + 38..].to_vec()))
     }
 }
 
@@ -168,23 +159,4 @@ fn status(rejected: Rejected) -> &'static str {
 
 fn name(error: DecodeError) -> &'static str {
     error.lease_error().name()
-}
-
-fn read_asked(text: &str) -> Header {
-    let field = |name: &str| {
-        let parts = text.split(", ").map(|part| part.split_once(" = ").unwrap());
-        parts
-            .clone()
-            .find(|(key, _)| *key == name)
-            .unwrap()
-            .1
-            .to_owned()
-    };
-    Header {
-        flags: 0,
-        msg_type: u16::from_str_radix(field("msg_type").strip_prefix("0x").unwrap(), 16).unwrap(),
-        request_id: field("request_id").parse().unwrap(),
-        nonce: field("nonce").parse().unwrap(),
-        payload_len: 0,
-    }
 }

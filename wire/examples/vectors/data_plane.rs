@@ -1,12 +1,11 @@
 //! Frames of the data plane over UDP: sealed with the key of the vectors, judged as far as that goes
-//! without knowing a lease, and told in lines.
+//! without knowing a lease.
 
-use base16ct::lower::encode_string as hex;
 use fabricbios_wire::*;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::describe::Lines;
+use crate::cases::json;
 
 /// 00 01 … 1f.
 pub(crate) const KEY: [u8; 32] = {
@@ -65,7 +64,7 @@ pub(crate) fn sealed(header: &DataHeader, payload: &[u8]) -> Vec<u8> {
 }
 
 /// What a server says to it before it looks at the lease (section 2, steps 1 to 3).
-pub(crate) fn request(datagram: &[u8]) -> Result<(Lines, Vec<u8>), &'static str> {
+pub(crate) fn request(datagram: &[u8]) -> Result<(String, Vec<u8>), &'static str> {
     let is_reply = |header: &DataHeader| header.is_reply();
     let frame = match DataFrame::parse(datagram) {
         Err(NotAFrame::Foreign) => return Err("dropped"),
@@ -84,7 +83,7 @@ pub(crate) fn request(datagram: &[u8]) -> Result<(Lines, Vec<u8>), &'static str>
     if !op.is_some_and(|op| is_plain && may_be_part(header, op)) {
         return Err("INVALID");
     }
-    Ok((lines(&frame), sealed(header, frame.payload)))
+    Ok((told(&frame, None), sealed(header, frame.payload)))
 }
 
 /// FLUSH belongs to blocks.
@@ -104,20 +103,14 @@ fn may_be_part(header: &DataHeader, op: DataOp) -> bool {
 }
 
 /// Whether a client would believe it, if it had asked for it.
-pub(crate) fn reply(datagram: &[u8]) -> Result<(Lines, Vec<u8>), &'static str> {
+pub(crate) fn reply(datagram: &[u8]) -> Result<(String, Vec<u8>), &'static str> {
     let frame = DataFrame::parse(datagram).or(Err("ignored"))?;
     if !frame.header.is_reply() || !is_genuine(&frame) {
         return Err("ignored");
     }
-    let mut out = lines(&frame);
-    if let (1, 0, Some(it)) = (
-        frame.header.op,
-        frame.header.status,
-        HelloReply::read(frame.payload),
-    ) {
-        out.extend(hello(&it));
-    }
-    Ok((out, sealed(&frame.header, frame.payload)))
+    let is_hello = (frame.header.op, frame.header.status) == (1, 0);
+    let hello = HelloReply::read(frame.payload).filter(|_| is_hello);
+    Ok((told(&frame, hello), sealed(&frame.header, frame.payload)))
 }
 
 fn is_genuine(frame: &DataFrame<'_>) -> bool {
@@ -125,44 +118,7 @@ fn is_genuine(frame: &DataFrame<'_>) -> bool {
     *frame.tag == right && frame.header.payload_crc == crc32c(frame.payload)
 }
 
-fn lines(frame: &DataFrame<'_>) -> Lines {
-    let it = &frame.header;
-    let mut out = vec![
-        format!("magic = {}", String::from_utf8_lossy(&it.service.magic())),
-        format!("op = {}", DataOp::from_byte(it.op).map_or("", DataOp::name)),
-        format!("flags = 0x{:02x}", it.flags),
-        format!(
-            "status = {}",
-            DataStatus::from_byte(it.status).map_or("", DataStatus::name)
-        ),
-        format!("lease_id = {}", it.lease_id),
-        format!("nonce = 0x{:016x}", it.nonce),
-        format!("offset = {}", it.offset),
-        format!("length = {}", it.length),
-        format!("payload_crc = 0x{:08x}", it.payload_crc),
-        format!("tag = {}", hex(frame.tag)),
-    ];
-    if let Ok(Some(part)) = it.part() {
-        out.push(format!("part.index = {}", part.index()));
-        out.push(format!("part.count = {}", part.count()));
-    }
-    if !frame.payload.is_empty() {
-        out.push(format!("payload = {}", hex(frame.payload)));
-    }
-    out
-}
-
-fn hello(it: &HelloReply) -> Lines {
-    vec![
-        format!("hello.resource_len = {}", it.resource_len),
-        format!("hello.unit = {}", it.unit),
-        format!("hello.max_read = {}", it.max_read),
-        format!("hello.max_write = {}", it.max_write),
-        format!("hello.session = {}", it.session),
-        format!("hello.window = {}", it.window),
-        format!("hello.read_only = {}", it.read_only),
-        format!("hello.remaining_ms = {}", it.remaining_ms),
-        format!("hello.datagram_max = {}", it.datagram_max),
-        format!("hello.write_verifier = 0x{:016x}", it.write_verifier),
-    ]
+/// Header, tag, payload, and what a reply to HELLO says.
+fn told(frame: &DataFrame<'_>, hello: Option<HelloReply>) -> String {
+    json(&(frame.header, frame.tag, frame.payload, hello))
 }

@@ -3,7 +3,6 @@
 
 mod cases;
 mod data_plane;
-mod describe;
 mod samples;
 
 use std::{fs, io, path::Path};

@@ -3,7 +3,7 @@
 use fabricbios_wire::*;
 
 use super::*;
-use crate::{describe, samples};
+use crate::samples;
 
 fn answer(c: &mut Vec<Case>, name: &str, about: &str, message: MessageType, reply: Reply) {
     add_answer(c, &format!("answer_{name}"), about, message, &Ok(reply));
@@ -13,7 +13,7 @@ fn answer(c: &mut Vec<Case>, name: &str, about: &str, message: MessageType, repl
 fn add_answer(c: &mut Vec<Case>, name: &str, about: &str, message: MessageType, answer: &Answer) {
     let asked = asked(message);
     let bytes = encode_answer(&asked, answer);
-    good(c, name, Kind::Answer(asked), about, bytes, describe::answer(answer));
+    good(c, name, Kind::Answer(asked), about, bytes, json(answer));
 }
 
 #[rustfmt::skip] // One case a line.
@@ -302,7 +302,7 @@ fn with_more(c: &mut Vec<Case>, name: &str, about: &str, lease: LeaseInfo, more:
             MessageType::LeaseQuery as u16,
             &[fixed, &length, &area].concat(),
         ),
-        expect: Expect::Accepted(describe::answer(&answer)),
+        expect: Expect::Accepted(json(&answer)),
     });
 }
 

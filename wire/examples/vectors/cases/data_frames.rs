@@ -67,9 +67,9 @@ fn quarter() -> Vec<u8> {
 pub(crate) fn requests(c: &mut Vec<Case>) {
     let mut add = |name: &str, about: &str, header: DataHeader, payload: &[u8]| {
         let bytes = sealed(&header, payload);
-        let (lines, _) = data_plane::request(&bytes).unwrap_or_default();
+        let (value, _) = data_plane::request(&bytes).unwrap_or_default();
         let name = format!("data_plane_request_{name}");
-        good(c, &name, Kind::DataRequest, about, bytes, lines);
+        good(c, &name, Kind::DataRequest, about, bytes, value);
     };
     add(
         "hello",
@@ -127,9 +127,9 @@ fn answered(asked: DataHeader, status: DataStatus) -> DataHeader {
 pub(crate) fn replies(c: &mut Vec<Case>) {
     let mut add = |name: &str, about: &str, header: DataHeader, payload: &[u8]| {
         let bytes = sealed(&header, payload);
-        let (lines, _) = data_plane::reply(&bytes).unwrap_or_default();
+        let (value, _) = data_plane::reply(&bytes).unwrap_or_default();
         let name = format!("data_plane_reply_{name}");
-        good(c, &name, Kind::DataReply, about, bytes, lines);
+        good(c, &name, Kind::DataReply, about, bytes, value);
     };
     let said = hello_reply().bytes();
     add(

@@ -3,23 +3,23 @@
 use fabricbios_wire::*;
 
 use super::{bad_answers::damaged_lease, *};
-use crate::{describe, samples};
+use crate::samples;
 
 pub(crate) fn sessions(c: &mut Vec<Case>) {
     for (word, request) in samples::gpu_requests() {
         let bytes = encode_gpu_request(REQUEST_ID, NONCE, &request);
         let header = asked_by(request.message_type() as u16);
-        let lines = [describe::header(&header), describe::gpu_request(&request)].concat();
+        let value = framed(header, &bytes, &request);
         let about = format!("{:?}", request.message_type());
         let name = format!("gpu_request_{word}");
-        good(c, &name, Kind::GpuRequest, &about, bytes, lines);
+        good(c, &name, Kind::GpuRequest, &about, bytes, value);
     }
     for (word, message, answer) in samples::gpu_answers() {
         let asked = asked_by(message as u16);
         let bytes = encode_gpu_answer(&asked, &answer);
-        let lines = describe::gpu_answer(&answer);
+        let value = json(&answer);
         let (name, about) = (format!("gpu_answer_{word}"), format!("{message:?}"));
-        good(c, &name, Kind::GpuAnswer(asked), &about, bytes, lines);
+        good(c, &name, Kind::GpuAnswer(asked), &about, bytes, value);
     }
 }
 

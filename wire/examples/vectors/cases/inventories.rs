@@ -3,7 +3,7 @@
 use fabricbios_wire::*;
 
 use super::*;
-use crate::{describe, samples};
+use crate::samples;
 
 #[rustfmt::skip] // One case a line.
 pub(crate) fn inventories(c: &mut Vec<Case>) {
@@ -14,7 +14,7 @@ pub(crate) fn inventories(c: &mut Vec<Case>) {
         .collect();
     let mut flat = |name: &str, about: &str, entries: &[FlatEntry]| {
         let bytes = encode_flat(entries).unwrap_or_default();
-        good(c, &format!("flat_{name}"), Kind::Flat, about, bytes, describe::flat(entries));
+        good(c, &format!("flat_{name}"), Kind::Flat, about, bytes, json(&entries));
     };
     flat("empty", "a node with nothing", &[]);
     flat("types", "every type, a vendor's and an unknown one", &entries);
@@ -22,11 +22,8 @@ pub(crate) fn inventories(c: &mut Vec<Case>) {
     let degraded = samples::entry(ResourceType::Gpu, resource_flags::DEGRADED);
     flat("flags", "one fenced, one degraded", &[fenced, degraded]);
     let mut structured = |name: &str, about: &str, it: &ResourceInventory| {
-        let (bytes, lines) = (
-            encode_structured(it).unwrap_or_default(),
-            describe::structured(it),
-        );
-        good(c, &format!("structured_{name}"), Kind::Structured, about, bytes, lines);
+        let bytes = encode_structured(it).unwrap_or_default();
+        good(c, &format!("structured_{name}"), Kind::Structured, about, bytes, json(it));
     };
     structured("full", "every list and every extension", &samples::inventory());
     structured("empty", "a node with nothing", &empty_node());
@@ -38,7 +35,7 @@ pub(crate) fn inventories(c: &mut Vec<Case>) {
         .concat(),
     );
     let extensions = vec![InventoryExtension::Available(samples::ARENA, 9)];
-    let expect = Expect::Accepted(describe::structured(&ResourceInventory {
+    let expect = Expect::Accepted(json(&ResourceInventory {
         extensions,
         ..empty_node()
     }));

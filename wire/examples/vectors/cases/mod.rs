@@ -12,8 +12,22 @@ mod tlvs;
 
 use base16ct::lower::encode_string;
 use fabricbios_wire::*;
+use serde::Serialize;
 
-use crate::describe::{self, Lines};
+/// What bytes mean, for an implementation in any language.
+pub(crate) fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|error| error.to_string())
+}
+
+/// A request and its frame's header, of which `asked` lacks the length.
+pub(crate) fn framed(asked: Header, bytes: &[u8], request: &impl Serialize) -> String {
+    let payload_len = u32::try_from(bytes.len() - HEADER_LEN).unwrap_or(u32::MAX);
+    let header = Header {
+        payload_len,
+        ..asked
+    };
+    json(&(header, request))
+}
 
 /// What the bytes of a case are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +83,7 @@ impl Case {
         let mut out = format!("# name: {}\n# kind: {}\n", self.name, self.kind.word());
         let mut line = |key: &str, value: &str| out.push_str(&format!("# {key}: {value}\n"));
         if let Kind::Answer(asked) | Kind::GpuAnswer(asked) = self.kind {
-            line("asked", &describe::header(&asked).join(", "));
+            line("asked", &json(&asked));
         }
         line("about", &self.about);
         match &self.expect {
@@ -77,8 +91,8 @@ impl Case {
             Expect::Accepted(_) => line("expect", "ok, not canonical"),
             Expect::Refused(word) => line("expect", &format!("refused {word}")),
         }
-        if let Expect::Canonical(lines) | Expect::Accepted(lines) = &self.expect {
-            lines.iter().for_each(|value| line("value", value));
+        if let Expect::Canonical(value) | Expect::Accepted(value) = &self.expect {
+            line("value", value);
         }
         out + &hex_lines(&self.bytes)
     }
@@ -86,9 +100,9 @@ impl Case {
 
 enum Expect {
     /// These bytes are the only ones that an encoder makes of the value.
-    Canonical(Lines),
+    Canonical(String),
     /// A decoder takes them; an encoder would write something else.
-    Accepted(Lines),
+    Accepted(String),
     /// The word for the refusal.
     Refused(&'static str),
 }
@@ -143,14 +157,14 @@ fn asked_by(msg_type: u16) -> Header {
     }
 }
 
-fn good(cases: &mut Vec<Case>, name: &str, kind: Kind, about: &str, bytes: Vec<u8>, lines: Lines) {
+fn good(cases: &mut Vec<Case>, name: &str, kind: Kind, about: &str, bytes: Vec<u8>, value: String) {
     let (name, about) = (name.to_owned(), about.to_owned());
     cases.push(Case {
         name,
         kind,
         about,
         bytes,
-        expect: Expect::Canonical(lines),
+        expect: Expect::Canonical(value),
     });
 }
 

@@ -3,14 +3,14 @@
 use fabricbios_wire::*;
 
 use super::*;
-use crate::{describe, samples};
+use crate::samples;
 
 #[rustfmt::skip] // One case a line.
 fn request(cases: &mut Vec<Case>, name: &str, about: &str, request: Request) {
     let header = asked(request.message_type());
-    let lines = [describe::header(&header), describe::request(&request)].concat();
     let bytes = encode_request(REQUEST_ID, NONCE, &request);
-    good(cases, &format!("request_{name}"), Kind::Request, about, bytes, lines);
+    let value = framed(header, &bytes, &request);
+    good(cases, &format!("request_{name}"), Kind::Request, about, bytes, value);
 }
 
 #[rustfmt::skip] // One case a line.

@@ -3,14 +3,25 @@
 use fabricbios_wire::*;
 
 use super::*;
-use crate::{describe, samples};
+use crate::samples;
 
 #[rustfmt::skip] // One case a line.
 fn params(c: &mut Vec<Case>, name: &str, about: &str, alloc: &LeaseAllocRequest) {
     let frame = encode_request(0, 0, &Request::LeaseAlloc(alloc.clone()));
     // 20 of the header, 38 of the fixed part.
     let bytes = frame[HEADER_LEN + 38..].to_vec();
-    good(c, &format!("tlv_{name}"), Kind::Tlv, about, bytes, describe::params(alloc));
+    good(c, &format!("tlv_{name}"), Kind::Tlv, about, bytes, json(&smallest_with(alloc)));
+}
+
+/// The smallest request for memory with the params of this one.
+fn smallest_with(alloc: &LeaseAllocRequest) -> LeaseAllocRequest {
+    LeaseAllocRequest {
+        resource_id: None,
+        capacity: 1,
+        lease_secs: 1,
+        grace_secs: 0,
+        ..alloc.clone()
+    }
 }
 
 #[rustfmt::skip] // One case a line.
@@ -140,7 +151,7 @@ fn block(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
 fn accepted(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
     let mut add = |name: &str, about: &str, bytes: Vec<u8>, alloc: &LeaseAllocRequest| {
         let (name, about) = (format!("tlv_{name}"), about.to_owned());
-        let expect = Expect::Accepted(describe::params(alloc));
+        let expect = Expect::Accepted(json(&smallest_with(alloc)));
         c.push(Case {
             name,
             kind: Kind::Tlv,
