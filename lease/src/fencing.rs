@@ -102,9 +102,6 @@ impl LeaseTable {
             return;
         };
         resource.fenced_leases.insert(fence.lease_id);
-        if let Some(lease) = self.leases.get(&fence.lease_id) {
-            resource.free.fence(&lease.placement);
-        }
         resource.fenced_again = resource.resetting.is_some();
         let note = Note::Fenced {
             resource_id: fence.resource_id,
@@ -230,7 +227,6 @@ impl LeaseTable {
             return;
         };
         (resource.fence, resource.whole_in_doubt) = (None, false);
-        resource.free.unfence();
         for lease_id in core::mem::take(&mut resource.fenced_leases) {
             let stepped = self
                 .leases

@@ -1,6 +1,6 @@
 //! The invariants of the table, by name.
 //!
-//! - **overlap**: no two leases hold the same position, and no more leases share a unit or the cores than allowed.
+//! - **overlap**: no two leases hold the same position, and no more leases share the cores than allowed.
 //! - **capacity**: the held and the free part of a resource add up to the whole.
 //! - **generations**: no order names an older binding than an order before it.
 //! - **proof**: no end is told and no part is released while a binding may be open.

@@ -56,7 +56,6 @@ mod table;
 mod tenants;
 mod time;
 mod timers;
-mod units;
 
 pub use config::{Policy, Profile};
 pub use custody::{Custody, Lookup, NotFree};

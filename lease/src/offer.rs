@@ -147,13 +147,6 @@ pub enum AllocationMode {
     Slots,
     /// By amount only: files of a directory.
     Amounts,
-    /// In whole units, such as CPU cores. The capacity is how many there are.
-    Units {
-        /// Their numbers, each once.
-        numbers: Vec<u32>,
-        /// How many sharing leases may have one unit.
-        sharers: u32,
-    },
     /// By amounts of several things at once, such as rate and virtual functions. Requests are in the first one, and
     /// its capacity is that of the offer.
     Vector(Vec<Dimension>),

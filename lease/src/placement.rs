@@ -13,11 +13,11 @@ pub enum Placement {
     Stretch(Extent),
     /// An amount without positions: a file of a directory.
     Amount(u64),
-    /// These units, such as CPU cores.
+    /// These physical cores.
     Units {
         /// Their numbers, ascending, each once.
         numbers: Box<[u32]>,
-        /// Whether other leases may have the same units.
+        /// Always false: leases that share cores have an amount of CPUs.
         shared: bool,
     },
     /// An amount of each of several things of one device, such as a virtual function and its rate. Of a device that the

@@ -182,7 +182,7 @@ pub struct Availability {
     /// The whole amount.
     pub capacity: u64,
     /// The most that a lease of the default class could get now, such as the longest free stretch or the number of
-    /// free units. 0 while fenced or unavailable.
+    /// free cores. 0 while fenced or unavailable.
     pub available: u64,
     /// The classes that the resource knows, see [`Offer::classes`].
     pub classes: Option<ClassOffer>,

@@ -262,9 +262,6 @@ impl LeaseTable {
             return;
         };
         resource.fenced_leases.insert(record.lease_id);
-        if let Some(placement) = &record.placement {
-            resource.free.fence(placement);
-        }
         resource.fence_for(FenceRecord {
             resource_id: record.resource_id,
             resource_type: record.resource_type,

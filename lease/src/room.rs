@@ -8,7 +8,6 @@ use crate::{
     device::{Device, Occupancy},
     extents::{Extents, rounded},
     parts::{Parts, Shortage},
-    units::Units,
 };
 
 /// The need of a lease.
@@ -40,7 +39,7 @@ pub(crate) struct Explicit {
     pub(crate) amount: u64,
 }
 
-/// How a lease holds its units, its cores or its device. Resources with neither ignore it.
+/// How a lease holds its cores or its device. Resources with neither ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holding {
     /// No other lease has them.
@@ -57,7 +56,6 @@ pub(crate) enum Holding {
 pub(crate) enum Room {
     Stretches(Extents),
     Amounts { align: u64, free: u64 },
-    Units(Units),
     Cores(Cores),
     Vector(Parts),
     Device(Device),
@@ -74,9 +72,6 @@ impl Room {
                 align,
                 free: capacity - capacity % align,
             },
-            AllocationMode::Units { numbers, sharers } => {
-                Self::Units(Units::new(numbers, *sharers))
-            }
             AllocationMode::Cores { groups } => Self::Cores(Cores::new(groups)),
             AllocationMode::Vector(dimensions) => Self::Vector(Parts::new(dimensions, align)),
             AllocationMode::Device(dimensions) => Self::Device(Device::new(dimensions, align)),
@@ -88,7 +83,6 @@ impl Room {
         match self {
             Self::Stretches(extents) => extents.longest(),
             Self::Amounts { free, .. } => *free,
-            Self::Units(units) => units.count(need.holding == Holding::Shared),
             Self::Cores(cores) => cores.most(need.holding),
             Self::Vector(parts) => parts.most(need.explicit),
             Self::Device(device) => device.most(need),
@@ -108,21 +102,16 @@ impl Room {
         match self {
             Self::Stretches(extents) => extents.free(),
             Self::Amounts { free, .. } => *free,
-            Self::Units(units) => units.free(),
             Self::Cores(cores) => cores.free(),
             Self::Vector(parts) => parts.free(),
             Self::Device(device) => device.free(),
         }
     }
 
-    /// The amount that a placement takes: of several dimensions the first one, for units their places, for cores their
-    /// CPUs.
+    /// The amount that a placement takes: of several dimensions the first one, for cores their CPUs.
     pub(crate) fn taken_by(&self, placement: &Placement) -> u64 {
-        match (self, placement) {
-            (Self::Units(units), Placement::Units { shared: false, .. }) => {
-                placement.amount() * units.places()
-            }
-            (Self::Cores(cores), placement) => cores.cpus(placement),
+        match self {
+            Self::Cores(cores) => cores.cpus(placement),
             _ => placement.amount(),
         }
     }
@@ -135,11 +124,6 @@ impl Room {
                 let amount = rounded(need.amount, *align)?;
                 *free = free.checked_sub(amount)?;
                 Some(Placement::Amount(amount))
-            }
-            Self::Units(units) => {
-                let shared = need.holding == Holding::Shared;
-                let numbers = units.take(need.amount, shared)?;
-                Some(Placement::Units { numbers, shared })
             }
             Self::Cores(cores) => cores.take(need.amount, need.holding),
             Self::Vector(parts) => parts
@@ -160,9 +144,6 @@ impl Room {
                 }
                 fits
             }
-            (Self::Units(units), Placement::Units { numbers, shared }) => {
-                units.take_these(numbers, *shared)
-            }
             (Self::Cores(cores), wanted) => cores.take_this(wanted),
             (Self::Vector(parts), Placement::Vector(wanted)) => parts.take_these(wanted),
             (Self::Device(device), Placement::Vector(wanted)) => device.take_these(wanted),
@@ -175,26 +156,10 @@ impl Room {
         match (self, placement) {
             (Self::Stretches(extents), Placement::Stretch(extent)) => extents.give_back(*extent),
             (Self::Amounts { free, .. }, Placement::Amount(amount)) => *free += amount,
-            (Self::Units(units), Placement::Units { numbers, .. }) => units.give_back(numbers),
             (Self::Cores(cores), placement) => cores.give_back(placement),
             (Self::Vector(parts), Placement::Vector(given)) => parts.give_back(given),
             (Self::Device(device), Placement::Vector(given)) => device.give_back(given),
             _ => {}
-        }
-    }
-
-    /// The lease of this placement left its part unclean: no other lease gets any of it.
-    pub(crate) fn fence(&mut self, placement: &Placement) {
-        // Other parts belong to one lease alone, which keeps its part.
-        if let (Self::Units(units), Placement::Units { numbers, .. }) = (self, placement) {
-            units.fence(numbers);
-        }
-    }
-
-    /// Every part is clean.
-    pub(crate) fn unfence(&mut self) {
-        if let Self::Units(units) = self {
-            units.unfence();
         }
     }
 

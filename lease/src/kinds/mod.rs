@@ -95,7 +95,7 @@ pub(crate) trait Rules {
         Ok(())
     }
 
-    /// How a lease of this class holds its units, its cores or its device.
+    /// How a lease of this class holds its cores or its device.
     fn holding(&self, _class: Option<u8>) -> Holding {
         Holding::Alone
     }

@@ -24,4 +24,4 @@ mod restart;
 mod standing;
 mod told;
 mod transports;
-mod units;
+mod without_transport;
