@@ -4,9 +4,6 @@
 //! a part of a store: RDMA, UDP, the kernel's NVMe target. Neither knows the other. A [`Provider`] has the stores and
 //! the paths of one kind of resource and carries out the orders of the lease table: it opens the part, binds the paths,
 //! cuts them, removes them and releases the part, in this order.
-//!
-//! Everything that goes through [`Store`] and [`DataPath`] is plain data with, at most, a descriptor beside it. So each
-//! may live in a process of its own: [`remote`] has both ends of a socket between them.
 
 mod cdi;
 mod guard;
@@ -14,7 +11,6 @@ mod health;
 mod local;
 mod path;
 mod provider;
-pub mod remote;
 mod store;
 
 pub use cdi::{Cdi, Edits};

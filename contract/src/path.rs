@@ -4,7 +4,6 @@ use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
 use fabricbios_wire::{Binding, LeaseId};
-use serde::{Deserialize, Serialize};
 
 use crate::Part;
 
@@ -81,7 +80,7 @@ pub trait DataPath: Send + Sync + 'static {
 }
 
 /// The result of [`DataPath::revoke`]: access has ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revoked {
     /// The steps.
     pub steps: Proof,

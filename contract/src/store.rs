@@ -6,7 +6,6 @@ use fabricbios_lease::{
     BindError, BindOrder, BindingId, Condition, Extent, Placement, Proof, StepError,
 };
 use fabricbios_wire::LeaseId;
-use serde::{Deserialize, Serialize};
 
 /// Keeps the leased bytes or blocks, gives each lease its part, and cleans a part before the next lease gets it.
 ///
@@ -106,7 +105,7 @@ impl Part {
 }
 
 /// A lease's blocks, as a file or device of this machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
     /// The path of the file or device.
     pub path: PathBuf,

@@ -1,4 +1,4 @@
-//! Store and path without a node, on a kernel of the test: in this process, and again with each behind a socket.
+//! Store and path without a node, on a kernel of the test.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -6,7 +6,7 @@ mod kernel;
 
 use std::{
     collections::BTreeSet,
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::fd::OwnedFd,
     sync::{Arc, Mutex, mpsc::channel},
     thread,
     time::{Duration, Instant},
@@ -15,7 +15,6 @@ use std::{
 use fabricbios_cgroup::end_processes;
 use fabricbios_contract::{
     Caller, DataPath, EndByName, Given, Guard, LocalAccess, LocalRefusal, Provider, Store,
-    remote::{RemotePath, RemoteStore, serve_path, serve_store},
 };
 use fabricbios_cpu::{CpuConfig, CpuEnd, CpuPath, CpuStore, Limits, Root, Topology, Wanted};
 use fabricbios_lease::{
@@ -61,10 +60,8 @@ impl Guard for Told {
 struct World {
     kernel: Arc<Kernel>,
     told: Arc<Told>,
-    /// The store and the path themselves, for what does not go over a socket.
-    here: (Arc<CpuStore>, Arc<CpuPath>),
-    store: Arc<dyn Store>,
-    path: Arc<dyn DataPath>,
+    store: Arc<CpuStore>,
+    path: Arc<CpuPath>,
     provider: Arc<Provider>,
 }
 
@@ -86,31 +83,16 @@ fn store(kernel: &Arc<Kernel>) -> Result<CpuStore, StepError> {
 }
 
 impl World {
-    fn new(apart: bool) -> Self {
-        Self::on(Arc::new(Kernel::new(CONTROLLERS, true)), apart)
+    fn new() -> Self {
+        Self::on(Arc::new(Kernel::new(CONTROLLERS, true)))
     }
 
     /// A node that starts on this kernel.
-    fn on(kernel: Arc<Kernel>, apart: bool) -> Self {
+    fn on(kernel: Arc<Kernel>) -> Self {
         let told = Arc::<Told>::default();
-        let here = (
-            Arc::new(store(&kernel).unwrap()),
-            Arc::new(CpuPath::of(
-                root(&kernel),
-                kernel.tree("proc"),
-                told.clone(),
-            )),
-        );
-        let (mut store, mut path): (Arc<dyn Store>, Arc<dyn DataPath>) =
-            (here.0.clone(), here.1.clone());
-        if apart {
-            let (near, far) = UnixStream::pair().unwrap();
-            thread::spawn(move || serve_store(far, &store));
-            store = Arc::new(RemoteStore::new(near).unwrap());
-            let (near, far) = UnixStream::pair().unwrap();
-            thread::spawn(move || serve_path(far, &path));
-            path = Arc::new(RemotePath::new(near).unwrap());
-        }
+        let store = Arc::new(store(&kernel).unwrap());
+        let path = CpuPath::of(root(&kernel), kernel.tree("proc"), told.clone());
+        let path = Arc::new(path);
         let provider = Provider::new().with_store(CPUS, store.clone()).with_path(
             "cgroup",
             &[Transport::Auto],
@@ -119,24 +101,10 @@ impl World {
         Self {
             kernel,
             told,
-            here,
             store,
             path,
             provider: Arc::new(provider),
         }
-    }
-
-    /// The node ends, and lets go of the root cgroup: threads behind a socket take a moment.
-    fn end(self) {
-        let store = Arc::downgrade(&self.here.0);
-        drop(self);
-        while store.strong_count() > 0 {
-            thread::yield_now();
-        }
-    }
-
-    fn both() -> [Self; 2] {
-        [Self::new(false), Self::new(true)]
     }
 
     fn text(&self, below: &str) -> String {
@@ -159,7 +127,7 @@ impl World {
             is_root: false,
         };
         let given = Given::Process(pidfd(process.pid));
-        let entered = self.here.1.enter(LeaseId(lease), &caller, given);
+        let entered = self.path.enter(LeaseId(lease), &caller, given);
         entered.map(|it| it.place)
     }
 
@@ -236,34 +204,33 @@ fn name(lease: u128) -> String {
 
 #[test]
 fn an_exclusive_lease_is_a_partition_of_its_cores_and_their_memory_and_the_others_leave_them() {
-    for world in World::both() {
-        assert_eq!(world.text("cpuset.cpus.exclusive"), "2-5");
-        assert_eq!(world.text("shared/cpuset.cpus"), "2-5");
-        let binding = world.bound(&cores(1, &[2, 4]));
-        assert_eq!(listed(&binding), "2-4");
-        assert_eq!(binding.partition, CpuPartition::Root);
-        assert_eq!(binding.memory_nodes.len(), 1);
-        assert_eq!(binding.quota, None);
-        assert!(
-            binding.cgroup.ends_with(&format!("{ROOT}/{}", name(1))),
-            "{}",
-            binding.cgroup
-        );
-        assert_eq!(world.text("shared/cpuset.cpus"), "5");
-        assert_eq!(world.kernel.text("cpuset.cpus.effective"), "0-1,5");
-        // A lease of one CPU has nothing to balance.
-        let one = world.bound(&cores(2, &[5]));
-        assert_eq!(
-            (listed(&one), one.partition),
-            ("5".into(), CpuPartition::Isolated)
-        );
-    }
+    let world = World::new();
+    assert_eq!(world.text("cpuset.cpus.exclusive"), "2-5");
+    assert_eq!(world.text("shared/cpuset.cpus"), "2-5");
+    let binding = world.bound(&cores(1, &[2, 4]));
+    assert_eq!(listed(&binding), "2-4");
+    assert_eq!(binding.partition, CpuPartition::Root);
+    assert_eq!(binding.memory_nodes.len(), 1);
+    assert_eq!(binding.quota, None);
+    assert!(
+        binding.cgroup.ends_with(&format!("{ROOT}/{}", name(1))),
+        "{}",
+        binding.cgroup
+    );
+    assert_eq!(world.text("shared/cpuset.cpus"), "5");
+    assert_eq!(world.kernel.text("cpuset.cpus.effective"), "0-1,5");
+    // A lease of one CPU has nothing to balance.
+    let one = world.bound(&cores(2, &[5]));
+    assert_eq!(
+        (listed(&one), one.partition),
+        ("5".into(), CpuPartition::Isolated)
+    );
 }
 
 #[test]
 fn the_partition_is_the_one_that_was_asked_for() {
     for (number, partition) in [(2, CpuPartition::Isolated), (4, CpuPartition::Root)] {
-        let world = World::new(false);
+        let world = World::new();
         let terms = CpuTerms {
             partition: Some(partition),
             ..CpuTerms::default()
@@ -276,101 +243,97 @@ fn the_partition_is_the_one_that_was_asked_for() {
 
 #[test]
 fn a_best_effort_lease_is_a_cap_on_the_cpus_that_nobody_has_alone() {
-    for world in World::both() {
-        let binding = world.bound(&time(1, 2));
-        assert_eq!(
-            (listed(&binding), binding.partition),
-            ("2-5".into(), CpuPartition::Member)
-        );
-        let quota = CpuQuota {
-            quota_us: 200_000,
-            period_us: 100_000,
-        };
-        assert_eq!(binding.quota, Some(quota));
-        let exclusive = cores(2, &[2]);
-        world.bound(&exclusive);
-        assert_eq!(world.text("shared/cpuset.cpus.effective"), "4-5");
-        world.cut(2);
-        world.release(&exclusive).unwrap();
-        assert_eq!(world.text("shared/cpuset.cpus.effective"), "2-5");
-    }
+    let world = World::new();
+    let binding = world.bound(&time(1, 2));
+    assert_eq!(
+        (listed(&binding), binding.partition),
+        ("2-5".into(), CpuPartition::Member)
+    );
+    let quota = CpuQuota {
+        quota_us: 200_000,
+        period_us: 100_000,
+    };
+    assert_eq!(binding.quota, Some(quota));
+    let exclusive = cores(2, &[2]);
+    world.bound(&exclusive);
+    assert_eq!(world.text("shared/cpuset.cpus.effective"), "4-5");
+    world.cut(2);
+    world.release(&exclusive).unwrap();
+    assert_eq!(world.text("shared/cpuset.cpus.effective"), "2-5");
 }
 
 #[test]
 fn cores_of_another_lease_or_that_are_not_on_offer_are_refused_and_nothing_stays() {
-    for world in World::both() {
-        world.bound(&cores(1, &[2]));
-        for (numbers, text) in [
-            (&[2, 4][..], "CPUs 2-3 are those of another"),
-            (&[0], "core 0 is not on offer"),
-        ] {
-            let refused = world.provider.bind(&cores(9, numbers));
-            let Err(BindError::Failed(why)) = refused else {
-                panic!("{refused:?}")
-            };
-            assert!(why.detail.contains(text), "{why}");
-        }
-        assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
-        assert_eq!(world.text("shared/cpuset.cpus"), "4-5");
+    let world = World::new();
+    world.bound(&cores(1, &[2]));
+    for (numbers, text) in [
+        (&[2, 4][..], "CPUs 2-3 are those of another"),
+        (&[0], "core 0 is not on offer"),
+    ] {
+        let refused = world.provider.bind(&cores(9, numbers));
+        let Err(BindError::Failed(why)) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(why.detail.contains(text), "{why}");
     }
+    assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
+    assert_eq!(world.text("shared/cpuset.cpus"), "4-5");
 }
 
 #[test]
 fn a_partition_that_the_kernel_calls_invalid_is_no_lease() {
-    for world in World::both() {
-        world.kernel.refuse_writes(Some("cpuset.cpus.exclusive"));
-        let Err(BindError::Failed(_)) = world.provider.bind(&cores(1, &[2])) else {
-            panic!("granted without exclusive CPUs");
-        };
-        world.kernel.refuse_writes(None);
-        // Another cgroup in the root names a CPU of the lease.
-        let other = format!("{ROOT}/other");
-        let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.kernel;
-        fs.mkdir(&other).unwrap();
-        fs.write(&format!("{other}/cpuset.cpus"), "3").unwrap();
-        let Err(BindError::Failed(why)) = world.provider.bind(&cores(1, &[2])) else {
-            panic!("granted as an invalid partition");
-        };
-        assert!(why.detail.contains("root invalid (Cpu list"), "{why}");
-        assert_eq!(world.store.leases().unwrap(), []);
-        assert_eq!(world.text("shared/cpuset.cpus"), "2-5");
-    }
+    let world = World::new();
+    world.kernel.refuse_writes(Some("cpuset.cpus.exclusive"));
+    let Err(BindError::Failed(_)) = world.provider.bind(&cores(1, &[2])) else {
+        panic!("granted without exclusive CPUs");
+    };
+    world.kernel.refuse_writes(None);
+    // Another cgroup in the root names a CPU of the lease.
+    let other = format!("{ROOT}/other");
+    let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.kernel;
+    fs.mkdir(&other).unwrap();
+    fs.write(&format!("{other}/cpuset.cpus"), "3").unwrap();
+    let Err(BindError::Failed(why)) = world.provider.bind(&cores(1, &[2])) else {
+        panic!("granted as an invalid partition");
+    };
+    assert!(why.detail.contains("root invalid (Cpu list"), "{why}");
+    assert_eq!(world.store.leases().unwrap(), []);
+    assert_eq!(world.text("shared/cpuset.cpus"), "2-5");
 }
 
 #[test]
 fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
-    for world in World::both() {
-        let (first, second) = (world.kernel.spawn(), world.kernel.spawn());
-        let lease = cores(1, &[2]);
-        world.bound(&lease);
-        let place = world.enter(1, &first, "red").unwrap();
-        assert!(place.contains(&format!("{}/caller-", name(1))), "{place}");
-        assert_eq!(world.members(&name(1)), [first.pid]);
-        let open = world.path.verify(binding_id(1), None).unwrap_err();
-        assert!(open.detail.contains(&first.pid.to_string()), "{open}");
-        assert!(
-            world.path.remove(binding_id(1), &|| ()).is_err(),
-            "removed under a tenant"
-        );
-        assert_eq!(world.cut(1), ["freeze", "kill", "read cgroup"]);
-        assert_eq!(world.members(&name(1)), [0; 0]);
-        assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "1");
-        let refused = world.enter(1, &second, "red").unwrap_err();
-        assert!(matches!(refused, LocalRefusal::NotActive(_)), "{refused}");
-        let cleaned = world.release(&lease).unwrap().to_string();
-        assert!(cleaned.contains("nothing to clean"), "{cleaned}");
-        assert_eq!(world.kernel.groups(), ["nodes", ROOT, "nodes/fb/shared"]);
-        assert_eq!(world.kernel.text("cpuset.cpus.effective"), "0-5");
-        let told = world.told.0.lock().unwrap();
-        assert_eq!(*told, [format!("1 until {}", u64::MAX), "1 over".into()]);
-    }
+    let world = World::new();
+    let (first, second) = (world.kernel.spawn(), world.kernel.spawn());
+    let lease = cores(1, &[2]);
+    world.bound(&lease);
+    let place = world.enter(1, &first, "red").unwrap();
+    assert!(place.contains(&format!("{}/caller-", name(1))), "{place}");
+    assert_eq!(world.members(&name(1)), [first.pid]);
+    let open = world.path.verify(binding_id(1), None).unwrap_err();
+    assert!(open.detail.contains(&first.pid.to_string()), "{open}");
+    assert!(
+        world.path.remove(binding_id(1), &|| ()).is_err(),
+        "removed under a tenant"
+    );
+    assert_eq!(world.cut(1), ["freeze", "kill", "read cgroup"]);
+    assert_eq!(world.members(&name(1)), [0; 0]);
+    assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "1");
+    let refused = world.enter(1, &second, "red").unwrap_err();
+    assert!(matches!(refused, LocalRefusal::NotActive(_)), "{refused}");
+    let cleaned = world.release(&lease).unwrap().to_string();
+    assert!(cleaned.contains("nothing to clean"), "{cleaned}");
+    assert_eq!(world.kernel.groups(), ["nodes", ROOT, "nodes/fb/shared"]);
+    assert_eq!(world.kernel.text("cpuset.cpus.effective"), "0-5");
+    let told = world.told.0.lock().unwrap();
+    assert_eq!(*told, [format!("1 until {}", u64::MAX), "1 over".into()]);
 }
 
 /// A write to the kernel that does not come back holds up neither a renewal nor the end of those who are in.
 #[test]
 fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
     let patience = Duration::from_secs(20);
-    let world = World::new(false);
+    let world = World::new();
     let (inside, late) = (world.kernel.spawn(), world.kernel.spawn());
     world.bound(&cores(1, &[2]));
     world.enter(1, &inside, "red").unwrap();
@@ -403,59 +366,57 @@ fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
 
 #[test]
 fn what_comes_late_changes_nothing() {
-    for world in World::both() {
-        let lease = cores(1, &[2]);
-        world.bound(&lease);
-        world.cut(1);
-        world.release(&lease).unwrap();
-        world.bound(&cores(2, &[2]));
-        assert!(matches!(
-            world.provider.bind(&lease),
-            Err(BindError::Cancelled)
-        ));
-        assert!(matches!(
-            world.store.open(&lease),
-            Err(BindError::Cancelled)
-        ));
-        world
-            .store
-            .release(binding_id(1), Some(&lease.placement), &|| ())
-            .unwrap();
-        world.path.revoke(binding_id(1), Linger::None).unwrap();
-        assert!(world.path.extend(binding_id(1), BootTime(9)).is_err());
-        assert_eq!(
-            world.text(&format!("{}/cpuset.cpus.partition", name(2))),
-            "root"
-        );
-        assert_eq!(world.text(&format!("{}/cgroup.freeze", name(2))), "0");
-    }
+    let world = World::new();
+    let lease = cores(1, &[2]);
+    world.bound(&lease);
+    world.cut(1);
+    world.release(&lease).unwrap();
+    world.bound(&cores(2, &[2]));
+    assert!(matches!(
+        world.provider.bind(&lease),
+        Err(BindError::Cancelled)
+    ));
+    assert!(matches!(
+        world.store.open(&lease),
+        Err(BindError::Cancelled)
+    ));
+    world
+        .store
+        .release(binding_id(1), Some(&lease.placement), &|| ())
+        .unwrap();
+    world.path.revoke(binding_id(1), Linger::None).unwrap();
+    assert!(world.path.extend(binding_id(1), BootTime(9)).is_err());
+    assert_eq!(
+        world.text(&format!("{}/cpuset.cpus.partition", name(2))),
+        "root"
+    );
+    assert_eq!(world.text(&format!("{}/cgroup.freeze", name(2))), "0");
 }
 
 #[test]
 fn a_new_binding_keeps_the_processes_and_one_after_a_cut_thaws_the_cgroup() {
-    for world in World::both() {
-        let process = world.kernel.spawn();
-        let mut lease = cores(1, &[2]);
-        world.bound(&lease);
-        world.enter(1, &process, "red").unwrap();
-        lease.binding_id.generation = Generation(2);
-        world.bound(&lease);
-        assert_eq!(world.members(&name(1)), [process.pid]);
-        // A cut of the binding before finds the newer one.
-        world.path.revoke(binding_id(1), Linger::None).unwrap();
-        assert_eq!(world.members(&name(1)), [process.pid]);
-        let cut = world.provider.cut(lease.binding_id, Linger::None).unwrap();
-        assert_eq!(cut.steps().len(), 3);
-        lease.binding_id.generation = Generation(3);
-        world.bound(&lease);
-        assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "0");
-        world.enter(1, &world.kernel.spawn(), "red").unwrap();
-    }
+    let world = World::new();
+    let process = world.kernel.spawn();
+    let mut lease = cores(1, &[2]);
+    world.bound(&lease);
+    world.enter(1, &process, "red").unwrap();
+    lease.binding_id.generation = Generation(2);
+    world.bound(&lease);
+    assert_eq!(world.members(&name(1)), [process.pid]);
+    // A cut of the binding before finds the newer one.
+    world.path.revoke(binding_id(1), Linger::None).unwrap();
+    assert_eq!(world.members(&name(1)), [process.pid]);
+    let cut = world.provider.cut(lease.binding_id, Linger::None).unwrap();
+    assert_eq!(cut.steps().len(), 3);
+    lease.binding_id.generation = Generation(3);
+    world.bound(&lease);
+    assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "0");
+    world.enter(1, &world.kernel.spawn(), "red").unwrap();
 }
 
 #[test]
 fn only_the_callers_own_live_process_enters_a_lease_of_its_tenant_in_time() {
-    let world = World::new(false);
+    let world = World::new();
     let (mut process, other) = (world.kernel.spawn(), world.kernel.spawn());
     let refused = |lease, process: &Process, tenant: &str| {
         world.enter(lease, process, tenant).unwrap_err().to_string()
@@ -477,7 +438,7 @@ fn only_the_callers_own_live_process_enters_a_lease_of_its_tenant_in_time() {
         tenants: Vec::new(),
         is_root,
     };
-    let enter = |caller, given| world.here.1.enter(LeaseId(1), &caller, given);
+    let enter = |caller, given| world.path.enter(LeaseId(1), &caller, given);
     let strange = enter(caller(other.pid, true), Given::Process(pidfd(process.pid)));
     assert!(
         matches!(strange, Err(LocalRefusal::Unsupported(_))),
@@ -515,31 +476,30 @@ fn only_the_callers_own_live_process_enters_a_lease_of_its_tenant_in_time() {
 
 #[test]
 fn a_lease_has_limits_of_memory_and_processes_for_each_of_its_cpus_and_keeps_them() {
-    for world in World::both() {
-        for (order, below, cpus) in [
-            (cores(1, &[2, 4]), name(1), 3_u64),
-            (time(2, 1), format!("shared/{}", name(2)), 1),
-        ] {
-            world.bound(&order);
-            let of = |file: &str| world.text(&format!("{below}/{file}"));
-            assert_eq!(of("memory.max"), (cpus << 30).to_string());
-            assert_eq!(of("memory.swap.max"), "0");
-            assert_eq!(of("pids.max"), (cpus * 100).to_string());
-        }
-        // A daemon that died before it limited the lease, and one with other settings.
-        let limit = |file: &str| format!("cgroup/{ROOT}/{}/{file}", name(1));
-        world.kernel.put(&limit("memory.max"), "max");
-        world.kernel.put(&limit("pids.max"), "7");
-        world.store.open(&cores(1, &[2, 4])).unwrap();
-        let of = |file: &str| world.text(&format!("{}/{file}", name(1)));
-        assert_eq!(of("memory.max"), (3_u64 << 30).to_string());
-        assert_eq!(of("pids.max"), "7");
+    let world = World::new();
+    for (order, below, cpus) in [
+        (cores(1, &[2, 4]), name(1), 3_u64),
+        (time(2, 1), format!("shared/{}", name(2)), 1),
+    ] {
+        world.bound(&order);
+        let of = |file: &str| world.text(&format!("{below}/{file}"));
+        assert_eq!(of("memory.max"), (cpus << 30).to_string());
+        assert_eq!(of("memory.swap.max"), "0");
+        assert_eq!(of("pids.max"), (cpus * 100).to_string());
     }
+    // A daemon that died before it limited the lease, and one with other settings.
+    let limit = |file: &str| format!("cgroup/{ROOT}/{}/{file}", name(1));
+    world.kernel.put(&limit("memory.max"), "max");
+    world.kernel.put(&limit("pids.max"), "7");
+    world.store.open(&cores(1, &[2, 4])).unwrap();
+    let of = |file: &str| world.text(&format!("{}/{file}", name(1)));
+    assert_eq!(of("memory.max"), (3_u64 << 30).to_string());
+    assert_eq!(of("pids.max"), "7");
 }
 
 #[test]
 fn what_limits_a_caller_limits_it_in_the_lease_too() {
-    let world = World::new(false);
+    let world = World::new();
     let kernel = &world.kernel;
     let fs: &dyn fabricbios_cpu::Cgroupfs = &**kernel;
     kernel.limited("machine", &[("memory.max", "1000")], &["no packets"]);
@@ -595,7 +555,7 @@ fn what_limits_a_caller_limits_it_in_the_lease_too() {
 
 #[test]
 fn who_would_lose_a_limit_does_not_enter_and_stays_where_it_was() {
-    let world = World::new(false);
+    let world = World::new();
     let kernel = &world.kernel;
     let fs: &dyn fabricbios_cpu::Cgroupfs = &**kernel;
     kernel.limited("box", &[("pids.max", "20")], &["no devices"]);
@@ -634,56 +594,53 @@ fn who_would_lose_a_limit_does_not_enter_and_stays_where_it_was() {
 
 #[test]
 fn what_a_process_of_before_has_left_is_ended_by_its_name() {
-    for world in World::both() {
-        world.store.open(&cores(1, &[2])).unwrap();
-        world.store.open(&time(2, 1)).unwrap();
-        assert_eq!(world.path.leases().unwrap(), [LeaseId(1), LeaseId(2)]);
-        let left = world.provider.reconcile(&BTreeSet::new()).unwrap();
-        assert_eq!(left, []);
-        assert_eq!(world.store.leases().unwrap(), []);
-        assert_eq!(world.text("shared/cpuset.cpus"), "2-5");
-    }
+    let world = World::new();
+    world.store.open(&cores(1, &[2])).unwrap();
+    world.store.open(&time(2, 1)).unwrap();
+    assert_eq!(world.path.leases().unwrap(), [LeaseId(1), LeaseId(2)]);
+    let left = world.provider.reconcile(&BTreeSet::new()).unwrap();
+    assert_eq!(left, []);
+    assert_eq!(world.store.leases().unwrap(), []);
+    assert_eq!(world.text("shared/cpuset.cpus"), "2-5");
 }
 
 #[test]
 fn a_lease_goes_on_after_a_restart_or_is_an_error_and_never_made_anew() {
-    for apart in [false, true] {
-        let before = World::new(apart);
-        let process = before.kernel.spawn();
-        before.bound(&cores(1, &[2]));
-        before.enter(1, &process, "red").unwrap();
-        let kernel = before.kernel.clone();
-        let refused = store(&kernel).unwrap_err();
-        assert!(refused.detail.contains("another process"), "{refused}");
-        before.end();
-        // Nobody watched meanwhile, and the partition became invalid.
-        kernel.put(
-            &format!("cgroup/{ROOT}/{}/cpuset.cpus.partition", name(1)),
-            "root invalid",
-        );
-        let world = World::on(kernel, apart);
-        assert_eq!(world.text("shared/cpuset.cpus"), "4-5");
-        let adopts = |order| BindOrder {
-            adopts: true,
-            ..order
-        };
-        assert_eq!(listed(&world.bound(&adopts(cores(1, &[2])))), "2-3");
-        assert_eq!(world.members(&name(1)), [process.pid]);
-        assert_eq!(
-            world.text(&format!("{}/cpuset.cpus.partition", name(1))),
-            "root"
-        );
-        let Err(BindError::Failed(gone)) = world.provider.bind(&adopts(cores(2, &[4]))) else {
-            panic!("made anew");
-        };
-        assert!(gone.detail.contains("has no cgroup"), "{gone}");
-        assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
-    }
+    let before = World::new();
+    let process = before.kernel.spawn();
+    before.bound(&cores(1, &[2]));
+    before.enter(1, &process, "red").unwrap();
+    let kernel = before.kernel.clone();
+    let refused = store(&kernel).unwrap_err();
+    assert!(refused.detail.contains("another process"), "{refused}");
+    drop(before);
+    // Nobody watched meanwhile, and the partition became invalid.
+    kernel.put(
+        &format!("cgroup/{ROOT}/{}/cpuset.cpus.partition", name(1)),
+        "root invalid",
+    );
+    let world = World::on(kernel);
+    assert_eq!(world.text("shared/cpuset.cpus"), "4-5");
+    let adopts = |order| BindOrder {
+        adopts: true,
+        ..order
+    };
+    assert_eq!(listed(&world.bound(&adopts(cores(1, &[2])))), "2-3");
+    assert_eq!(world.members(&name(1)), [process.pid]);
+    assert_eq!(
+        world.text(&format!("{}/cpuset.cpus.partition", name(1))),
+        "root"
+    );
+    let Err(BindError::Failed(gone)) = world.provider.bind(&adopts(cores(2, &[4]))) else {
+        panic!("made anew");
+    };
+    assert!(gone.detail.contains("has no cgroup"), "{gone}");
+    assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
 }
 
 #[test]
 fn a_start_with_fewer_cpus_succeeds_and_best_effort_leases_without_any_can_be_released() {
-    let before = World::new(false);
+    let before = World::new();
     before.bound(&cores(1, &[2]));
     let mut processes = Vec::new();
     for lease in [2, 3] {
@@ -717,33 +674,32 @@ fn a_start_with_fewer_cpus_succeeds_and_best_effort_leases_without_any_can_be_re
 
 #[test]
 fn a_process_that_cannot_die_is_moved_aside_and_keeps_only_its_cores_from_others() {
-    for world in World::both() {
-        let process = world.kernel.spawn();
-        let lease = cores(1, &[2]);
-        world.bound(&lease);
-        world.enter(1, &process, "red").unwrap();
-        world.kernel.make_immortal(process.pid);
-        let proof = world.provider.cut(binding_id(1), Linger::None).unwrap();
-        let aside = format!("moved aside: pid {} (worker", process.pid);
-        assert!(proof.steps()[1].found.contains(&aside), "{proof}");
-        let stuck = world.release(&lease).unwrap_err();
-        let expected = format!("pid {} (worker, state S", process.pid);
-        assert!(stuck.detail.contains(&expected), "{stuck}");
-        assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
-        let taken = world.provider.bind(&cores(2, &[2]));
-        assert!(matches!(taken, Err(BindError::Failed(_))), "{taken:?}");
-        world.bound(&cores(3, &[4]));
-        assert_eq!(world.text("shared/cpuset.cpus"), "5");
-        world.kernel.let_die();
-        let leases = [(binding_id(1), lease.placement.clone())];
-        world.provider.reset(CPUS, &leases).unwrap();
-        world.bound(&cores(4, &[2]));
-    }
+    let world = World::new();
+    let process = world.kernel.spawn();
+    let lease = cores(1, &[2]);
+    world.bound(&lease);
+    world.enter(1, &process, "red").unwrap();
+    world.kernel.make_immortal(process.pid);
+    let proof = world.provider.cut(binding_id(1), Linger::None).unwrap();
+    let aside = format!("moved aside: pid {} (worker", process.pid);
+    assert!(proof.steps()[1].found.contains(&aside), "{proof}");
+    let stuck = world.release(&lease).unwrap_err();
+    let expected = format!("pid {} (worker, state S", process.pid);
+    assert!(stuck.detail.contains(&expected), "{stuck}");
+    assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
+    let taken = world.provider.bind(&cores(2, &[2]));
+    assert!(matches!(taken, Err(BindError::Failed(_))), "{taken:?}");
+    world.bound(&cores(3, &[4]));
+    assert_eq!(world.text("shared/cpuset.cpus"), "5");
+    world.kernel.let_die();
+    let leases = [(binding_id(1), lease.placement.clone())];
+    world.provider.reset(CPUS, &leases).unwrap();
+    world.bound(&cores(4, &[2]));
 }
 
 #[test]
 fn a_process_that_is_exiting_is_waited_for_and_not_moved() {
-    let world = World::new(false);
+    let world = World::new();
     let process = world.kernel.spawn();
     world.bound(&cores(1, &[2]));
     world.enter(1, &process, "red").unwrap();
@@ -772,7 +728,7 @@ fn a_tracer_that_keeps_a_killed_process_is_killed_unless_it_is_root_and_the_proc
         ((0, 0), true),
         ((7, 0), false),
     ] {
-        let world = World::new(false);
+        let world = World::new();
         let process = world.kernel.spawn();
         let mut tracer = world.kernel.spawn();
         let lease = cores(1, &[2]);
@@ -794,8 +750,8 @@ fn a_tracer_that_keeps_a_killed_process_is_killed_unless_it_is_root_and_the_proc
 
 #[test]
 fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
-    let world = World::new(false);
-    let (store, told) = (&world.here.0, Arc::new(Mutex::new(Vec::new())));
+    let world = World::new();
+    let (store, told) = (&world.store, Arc::new(Mutex::new(Vec::new())));
     let its = told.clone();
     store.tell_condition(Box::new(move |condition| {
         its.lock().unwrap().push(condition);
@@ -846,44 +802,43 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
 /// Whatever the table knows of it.
 #[test]
 fn a_cpu_that_is_offline_is_told_without_a_lease_and_in_the_refusal() {
-    for world in World::both() {
-        let (tell, told) = channel();
-        world
-            .store
-            .tell_condition(Box::new(move |it| drop(tell.send(it))));
-        let online = "sys/devices/system/cpu/online";
-        world.kernel.put(online, "0-4");
-        world.here.0.check_partitions(Instant::now());
-        let Condition::Partial { why, missing } = told.recv().unwrap() else {
-            panic!("not told");
+    let world = World::new();
+    let (tell, told) = channel();
+    world
+        .store
+        .tell_condition(Box::new(move |it| drop(tell.send(it))));
+    let online = "sys/devices/system/cpu/online";
+    world.kernel.put(online, "0-4");
+    world.store.check_partitions(Instant::now());
+    let Condition::Partial { why, missing } = told.recv().unwrap() else {
+        panic!("not told");
+    };
+    assert!(why.contains("cpu5 is offline now"), "{why}");
+    assert_eq!(missing, [5]);
+    for (lease, text) in [
+        (cores(1, &[4, 5]), "cpu5 is offline now"),
+        (time(1, 4), "only the CPUs `2-4`"),
+    ] {
+        let Err(BindError::Unavailable(why)) = world.provider.bind(&lease) else {
+            panic!("granted without its CPU");
         };
-        assert!(why.contains("cpu5 is offline now"), "{why}");
-        assert_eq!(missing, [5]);
-        for (lease, text) in [
-            (cores(1, &[4, 5]), "cpu5 is offline now"),
-            (time(1, 4), "only the CPUs `2-4`"),
-        ] {
-            let Err(BindError::Unavailable(why)) = world.provider.bind(&lease) else {
-                panic!("granted without its CPU");
-            };
-            assert!(why.detail.contains(text), "{why}");
-        }
-        assert_eq!(world.store.leases().unwrap(), []);
-        world.kernel.put(online, "0-5");
-        assert_eq!(
-            told.recv().unwrap(),
-            Condition::Good,
-            "the store looks by itself"
-        );
-        world.bound(&cores(2, &[4, 5]));
+        assert!(why.detail.contains(text), "{why}");
     }
+    assert_eq!(world.store.leases().unwrap(), []);
+    world.kernel.put(online, "0-5");
+    assert_eq!(
+        told.recv().unwrap(),
+        Condition::Good,
+        "the store looks by itself"
+    );
+    world.bound(&cores(2, &[4, 5]));
 }
 
 /// The kernel does not make a partition valid again beside a cgroup that names its CPUs.
 #[test]
 fn a_lease_whose_partition_stays_invalid_is_lost() {
-    let world = World::new(false);
-    let (store, told) = (&world.here.0, Arc::new(Mutex::new(Vec::new())));
+    let world = World::new();
+    let (store, told) = (&world.store, Arc::new(Mutex::new(Vec::new())));
     let its = told.clone();
     store.tell_condition(Box::new(move |condition| {
         its.lock().unwrap().push(condition);
@@ -928,7 +883,7 @@ fn a_lease_whose_partition_stays_invalid_is_lost() {
 /// A bind that failed leaves a lease of an earlier run active.
 #[test]
 fn a_lease_whose_partition_is_invalid_at_a_restart_is_lost_too() {
-    let before = World::new(false);
+    let before = World::new();
     before.bound(&cores(1, &[2]));
     let kernel = before.kernel.clone();
     drop(before);
@@ -936,7 +891,7 @@ fn a_lease_whose_partition_is_invalid_at_a_restart_is_lost_too() {
     let other = format!("{ROOT}/other");
     fs.mkdir(&other).unwrap();
     fs.write(&format!("{other}/cpuset.cpus"), "2").unwrap();
-    let world = World::on(kernel.clone(), false);
+    let world = World::on(kernel.clone());
     let adopts = BindOrder {
         adopts: true,
         ..cores(1, &[2])
@@ -946,7 +901,7 @@ fn a_lease_whose_partition_is_invalid_at_a_restart_is_lost_too() {
     };
     assert!(why.detail.contains("other/cpuset.cpus is `2`"), "{why}");
     let told = Arc::new(Mutex::new(Vec::new()));
-    let (store, its) = (&world.here.0, told.clone());
+    let (store, its) = (&world.store, told.clone());
     store.check_partitions(Instant::now());
     store.tell_condition(Box::new(move |condition| {
         its.lock().unwrap().push(condition);
@@ -966,8 +921,8 @@ fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
     let online = "sys/devices/system/cpu/online";
     let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
     kernel.put(online, "0,2,4-5");
-    let world = World::on(kernel, false);
-    let (store, told) = (&world.here.0, Arc::new(Mutex::new(Vec::new())));
+    let world = World::on(kernel);
+    let (store, told) = (&world.store, Arc::new(Mutex::new(Vec::new())));
     let its = told.clone();
     store.tell_condition(Box::new(move |condition| {
         its.lock().unwrap().push(condition);
@@ -1008,7 +963,7 @@ fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
 #[test]
 fn leases_in_a_root_cgroup_of_before_are_ended_with_their_processes() {
     let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
-    let world = World::on(kernel.clone(), false);
+    let world = World::on(kernel.clone());
     let processes = [kernel.spawn(), kernel.spawn()];
     for (lease, process) in [cores(1, &[2]), time(2, 1)].iter().zip(&processes) {
         world.bound(lease);
@@ -1022,7 +977,7 @@ fn leases_in_a_root_cgroup_of_before_are_ended_with_their_processes() {
     end_all().unwrap();
     assert_eq!(kernel.groups(), ["nodes", ROOT, "nodes/fb/shared"]);
     let refused = "cgroup.kill";
-    let world = World::on(kernel.clone(), false);
+    let world = World::on(kernel.clone());
     world.bound(&cores(1, &[2]));
     drop(world);
     kernel.refuse_writes(Some(refused));
@@ -1032,7 +987,7 @@ fn leases_in_a_root_cgroup_of_before_are_ended_with_their_processes() {
 
 #[test]
 fn the_watchdog_ends_a_lease_by_its_name_alone() {
-    let world = World::new(false);
+    let world = World::new();
     let end = CpuEnd::of(root(&world.kernel), world.kernel.tree("proc"));
     end.end(LeaseId(1)).unwrap();
     for (lease, at) in [
@@ -1051,7 +1006,7 @@ fn the_watchdog_ends_a_lease_by_its_name_alone() {
 
 #[test]
 fn the_watchdog_kills_a_lease_while_the_process_of_another_does_not_die() {
-    let world = World::new(false);
+    let world = World::new();
     let processes = [world.kernel.spawn(), world.kernel.spawn()];
     for (lease, process) in [time(1, 1), time(2, 1)].iter().zip(&processes) {
         world.bound(lease);
@@ -1089,8 +1044,8 @@ fn a_host_that_cannot_do_it_is_told_what_is_missing() {
         assert!(error.detail.contains(&expected), "{error}");
     }
     let old = Arc::new(Kernel::new(CONTROLLERS, false));
-    let world = World::on(old, false);
-    let why = world.here.0.not_exclusive().unwrap();
+    let world = World::on(old);
+    let why = world.store.not_exclusive().unwrap();
     assert!(why.contains("Linux 6.7"), "{why}");
     assert!(matches!(
         world.provider.bind(&cores(1, &[2])),

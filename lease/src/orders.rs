@@ -1,4 +1,4 @@
-//! Parts of orders and reports: plain data, so that a provider may run in another process than the table.
+//! Parts of orders and reports: plain data.
 
 use alloc::{string::String, sync::Arc, vec::Vec};
 use core::{fmt, time::Duration};
@@ -35,7 +35,7 @@ impl Extent {
 
 /// Names one binding of one lease on one resource. An order never touches a binding whose
 /// generation is newer than its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BindingId {
     /// The lease.
     pub lease_id: LeaseId,
@@ -56,7 +56,7 @@ impl fmt::Display for BindingId {
 }
 
 /// Whether a client that is cut should learn it from the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Linger {
     /// No linger: the client freed the lease.
     None,
@@ -67,7 +67,7 @@ pub enum Linger {
 
 /// Make the binding of a lease. An older binding works until the new one is connected. Then the older one is cut, and
 /// only then the new one opens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindOrder {
     /// Which binding.
     pub binding_id: BindingId,
@@ -121,7 +121,7 @@ impl BindOrder {
 
 /// Why a bind failed. Except for `Lost` and `Stranded`, the old binding works as before, with all its keys, and later
 /// orders name it by the newer generation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindError {
     /// The request cannot be met, by the client's fault (a GID that does not resolve) or because the transport is
     /// missing. Nothing is left behind.
@@ -152,7 +152,7 @@ impl BindError {
 }
 
 /// The path has cut the binding already, or its lease was released: the deadline cannot be extended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AlreadyCut;
 
 impl fmt::Display for AlreadyCut {
@@ -164,7 +164,7 @@ impl fmt::Display for AlreadyCut {
 impl core::error::Error for AlreadyCut {}
 
 /// The health of a resource; [`crate::Report::Condition`] reports every change. It starts as good.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
     /// The resource works.
     #[default]

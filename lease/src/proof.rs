@@ -4,10 +4,9 @@ use alloc::{string::String, vec::Vec};
 use core::{fmt, time::Duration};
 
 use fabricbios_wire::{PROOF_STEPS_MAX, ProofStep};
-use serde::{Deserialize, Serialize};
 
 /// The steps and checks of a cut or of a cleaning, in order. The first [`PROOF_STEPS_MAX`] steps are kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proof(Vec<ProofStep>);
 
 impl Proof {

@@ -24,7 +24,7 @@ type Held = (String, Sender<()>, Receiver<()>);
 
 /// What the fakes share.
 #[derive(Default)]
-pub(crate) struct Place {
+struct Place {
     /// By what and lease: `part`, or the path's name while it has something of the lease; the value says that it may be
     /// reached.
     there: Mutex<BTreeMap<(&'static str, LeaseId), bool>>,
@@ -34,7 +34,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn step(&self, step: &str) -> Result<(), BindError> {
+    fn step(&self, step: &str) -> Result<(), BindError> {
         self.done.lock().unwrap().push(step.to_owned());
         let held = self.held.lock().unwrap().take_if(|(it, ..)| it == step);
         if let Some((_, began, let_on)) = held {
@@ -61,7 +61,7 @@ impl Place {
     }
 }
 
-pub(crate) struct FakeStore(pub(crate) Arc<Place>);
+struct FakeStore(Arc<Place>);
 
 impl Store for FakeStore {
     fn prepare(&self, _: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
@@ -113,9 +113,9 @@ impl Store for FakeStore {
     fn tell_condition(&self, _: TellCondition) {}
 }
 
-pub(crate) struct FakePath {
-    pub(crate) name: &'static str,
-    pub(crate) place: Arc<Place>,
+struct FakePath {
+    name: &'static str,
+    place: Arc<Place>,
 }
 
 impl FakePath {
@@ -228,7 +228,6 @@ fn rdma(has_peer: bool) -> RdmaBinding {
 
 pub(crate) struct World {
     place: Arc<Place>,
-    pub(crate) rdma: Arc<dyn DataPath>,
     pub(crate) provider: Arc<Provider>,
 }
 
@@ -237,28 +236,14 @@ impl World {
         let place = Arc::<Place>::default();
         let path = |name| {
             let place = place.clone();
-            crate::path(Arc::new(FakePath { name, place }))
+            Arc::new(FakePath { name, place })
         };
-        let store = crate::store(Arc::new(FakeStore(place.clone())));
-        let (rdma, udp) = (path("rdma"), path("udp"));
-        Self::of(place.clone(), store, rdma, udp)
-    }
-
-    pub(crate) fn of(
-        place: Arc<Place>,
-        store: Arc<dyn Store>,
-        rdma: Arc<dyn DataPath>,
-        udp: Arc<dyn DataPath>,
-    ) -> Self {
         let provider = Provider::new()
-            .with_store(POOL, store)
-            .with_path("RDMA", &[Transport::Rdma], rdma.clone())
-            .with_path("UDP", &[Transport::Udp], udp);
-        Self {
-            place,
-            rdma,
-            provider: Arc::new(provider),
-        }
+            .with_store(POOL, Arc::new(FakeStore(place.clone())))
+            .with_path("RDMA", &[Transport::Rdma], path("rdma"))
+            .with_path("UDP", &[Transport::Udp], path("udp"));
+        let provider = Arc::new(provider);
+        Self { place, provider }
     }
 
     /// With a lease that is bound over both paths.

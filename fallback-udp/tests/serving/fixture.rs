@@ -1,20 +1,14 @@
-//! An arena and a path over UDP to it, on a port of its own. Orders reach both through sockets, as in processes of
-//! their own.
+//! An arena and a path over UDP to it, on a port of its own.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
     num::NonZeroUsize,
-    os::unix::net::UnixStream,
     sync::Arc,
-    thread::{self, JoinHandle},
     time::Duration,
 };
 
 use fabricbios_arena::{Arena, ArenaStore, Source};
-use fabricbios_contract::{
-    DataPath, Provider, Store,
-    remote::{RemotePath, RemoteStore, serve_path, serve_store},
-};
+use fabricbios_contract::Provider;
 use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
 use fabricbios_lease::{BindOrder, BindingId, BootTime, Extent, Linger};
 use fabricbios_wire::{Binding, Generation, LeaseId, ResourceId, Transport};
@@ -30,7 +24,6 @@ pub(crate) struct Fixture {
     pub(crate) arena: Arc<Arena>,
     pub(crate) udp: Arc<FbmuPath>,
     pub(crate) backend: Provider,
-    serving: JoinHandle<std::io::Result<()>>,
 }
 
 impl Fixture {
@@ -46,32 +39,21 @@ impl Fixture {
     pub(crate) fn with(config: FbmuConfig) -> Self {
         let arena = Arc::clone(&config.arenas[&RESOURCE]);
         let udp = Arc::new(FbmuPath::open(config).unwrap());
-        let (here, there) = UnixStream::pair().unwrap();
-        let path: Arc<dyn DataPath> = udp.clone();
-        let serving = thread::spawn(move || serve_path(there, &path));
-        let path = RemotePath::new(here).unwrap();
-        let (here, there) = UnixStream::pair().unwrap();
-        let store: Arc<dyn Store> = Arc::new(ArenaStore::new(Arc::clone(&arena)));
-        thread::spawn(move || serve_store(there, &store));
-        let store = RemoteStore::new(here).unwrap();
-        let backend = Provider::new()
-            .with_store(RESOURCE, Arc::new(store))
-            .with_path("UDP", &[Transport::Udp], Arc::new(path));
+        let store = Arc::new(ArenaStore::new(Arc::clone(&arena)));
+        let backend = Provider::new().with_store(RESOURCE, store).with_path(
+            "UDP",
+            &[Transport::Udp],
+            udp.clone(),
+        );
         Self {
             arena,
             udp,
             backend,
-            serving,
         }
     }
 
     pub(crate) fn close(self) {
         drop(self.backend);
-        self.serving.join().unwrap().unwrap();
-        // The thread of a call ends after its answer.
-        while Arc::strong_count(&self.udp) > 1 {
-            thread::yield_now();
-        }
         Arc::into_inner(self.udp).unwrap().close();
     }
 

@@ -1,4 +1,4 @@
-//! Store and path without a node, on stand-ins: in this process, and again with each behind a socket.
+//! Store and path without a node, on stand-ins.
 
 #![cfg(all(feature = "gpu-cuda", feature = "gpu-hip"))]
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
@@ -29,7 +29,7 @@ use std::{
     thread,
 };
 
-use fabricbios_contract::EndByName;
+use fabricbios_contract::{EndByName, Store};
 use fabricbios_gpu::{Device, GpuEnd, Health, Node};
 use fabricbios_lease::{BindError, BindOrder, BootTime, Condition};
 use fabricbios_wire::{GpuRequest, LeaseError, LeaseId};
@@ -50,41 +50,40 @@ use world::{Session, World, lease_id, part, signal_worker, whole, worker_user};
 
 #[test]
 fn a_cut_ends_the_session_and_the_release_leaves_no_byte() {
-    for world in World::both() {
-        let lease = whole(1);
-        let binding = world.bound(&lease);
-        assert_eq!(binding.uuid, world.device.uuid);
-        assert_eq!(binding.vram_bytes, MEMORY);
-        let stranger = world.here.connect(lease_id(1), "blue", 0).unwrap_err();
-        assert_eq!(stranger.error, LeaseError::NotFound);
-        let mut session = world.filled(lease_id(1));
-        let again = world.session(lease_id(1)).unwrap();
-        assert_eq!(again.number, session.number);
-        let proof = world.cut(&lease);
-        assert!(session.is_over());
-        let steps: Vec<&str> = proof.steps().iter().map(|it| it.step.as_str()).collect();
-        assert_eq!(steps, ["kill worker", "look for processes"]);
-        let refused = world.session(lease_id(1)).err().unwrap();
-        assert_eq!(refused.error, LeaseError::Expired);
-        assert!(world.has_pattern());
-        let cleaned = world.release(&lease).unwrap().to_string();
-        assert!(cleaned.contains("wipe device"), "{cleaned}");
-        assert!(
-            cleaned.contains("bytes overwritten with zeroes"),
-            "{cleaned}"
-        );
-        assert!(!world.has_pattern());
-        assert_eq!(world.store.leases().unwrap(), []);
-        assert!(matches!(
-            world.provider.bind(&lease),
-            Err(BindError::Cancelled)
-        ));
-    }
+    let world = World::new();
+    let lease = whole(1);
+    let binding = world.bound(&lease);
+    assert_eq!(binding.uuid, world.device.uuid);
+    assert_eq!(binding.vram_bytes, MEMORY);
+    let stranger = world.path.connect(lease_id(1), "blue", 0).unwrap_err();
+    assert_eq!(stranger.error, LeaseError::NotFound);
+    let mut session = world.filled(lease_id(1));
+    let again = world.session(lease_id(1)).unwrap();
+    assert_eq!(again.number, session.number);
+    let proof = world.cut(&lease);
+    assert!(session.is_over());
+    let steps: Vec<&str> = proof.steps().iter().map(|it| it.step.as_str()).collect();
+    assert_eq!(steps, ["kill worker", "look for processes"]);
+    let refused = world.session(lease_id(1)).err().unwrap();
+    assert_eq!(refused.error, LeaseError::Expired);
+    assert!(world.has_pattern());
+    let cleaned = world.release(&lease).unwrap().to_string();
+    assert!(cleaned.contains("wipe device"), "{cleaned}");
+    assert!(
+        cleaned.contains("bytes overwritten with zeroes"),
+        "{cleaned}"
+    );
+    assert!(!world.has_pattern());
+    assert_eq!(world.store.leases().unwrap(), []);
+    assert!(matches!(
+        world.provider.bind(&lease),
+        Err(BindError::Cancelled)
+    ));
 }
 
 #[test]
 fn nothing_connects_after_the_deadline() {
-    let world = World::new(false);
+    let world = World::new();
     let lease = whole(1);
     world.bound(&lease);
     world
@@ -98,30 +97,29 @@ fn nothing_connects_after_the_deadline() {
 
 #[test]
 fn a_shared_lease_wipes_its_own_memory_beside_its_neighbour() {
-    for world in World::both() {
-        let [one, two] = [part(1), part(2)];
-        world.bound(&one);
-        world.bound(&two);
-        let _leaves = world.filled(lease_id(1));
-        let mut stays = world.session(lease_id(2)).unwrap();
-        world.cut(&one);
-        let cleaned = world.release(&one).unwrap().to_string();
-        assert!(cleaned.contains("overwritten by its worker"), "{cleaned}");
-        assert!(!world.has_pattern());
-        stays
-            .ask(&GpuRequest::MemAlloc { bytes: MIB }, &[])
-            .unwrap();
-        let too_much = stays.ask(&GpuRequest::MemAlloc { bytes: 8 * MIB }, &[]);
-        assert_eq!(too_much.unwrap_err().error, LeaseError::CapacityExceeded);
-        world.cut(&two);
-        world.release(&two).unwrap();
-    }
+    let world = World::new();
+    let [one, two] = [part(1), part(2)];
+    world.bound(&one);
+    world.bound(&two);
+    let _leaves = world.filled(lease_id(1));
+    let mut stays = world.session(lease_id(2)).unwrap();
+    world.cut(&one);
+    let cleaned = world.release(&one).unwrap().to_string();
+    assert!(cleaned.contains("overwritten by its worker"), "{cleaned}");
+    assert!(!world.has_pattern());
+    stays
+        .ask(&GpuRequest::MemAlloc { bytes: MIB }, &[])
+        .unwrap();
+    let too_much = stays.ask(&GpuRequest::MemAlloc { bytes: 8 * MIB }, &[]);
+    assert_eq!(too_much.unwrap_err().error, LeaseError::CapacityExceeded);
+    world.cut(&two);
+    world.release(&two).unwrap();
 }
 
 /// Its tenant may hold all queues of the session: it is closed in order nevertheless.
 #[test]
 fn a_shared_lease_with_all_queues_in_use_is_wiped() {
-    let world = World::new(false);
+    let world = World::new();
     let [one, two] = [part(1), part(2)];
     world.bound(&one);
     world.bound(&two);
@@ -136,7 +134,7 @@ fn a_shared_lease_with_all_queues_in_use_is_wiped() {
 
 #[test]
 fn a_device_that_cannot_be_wiped_is_reset_by_the_next_release() {
-    let world = World::new(false);
+    let world = World::new();
     let lease = whole(1);
     world.bound(&lease);
     let _leaves = world.filled(lease_id(1));
@@ -157,7 +155,7 @@ fn a_device_that_cannot_be_wiped_is_reset_by_the_next_release() {
 /// Only the operator's remediation resets a device that failed by itself, and not beside a lease.
 #[test]
 fn a_device_that_failed_is_reset_when_it_has_no_lease() {
-    let world = World::new(false);
+    let world = World::new();
     let resource = whole(1).binding_id.resource_id;
     let (tell, told) = mpsc::channel();
     world
@@ -171,18 +169,16 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
         ),
         (Health::Good, Condition::Good),
     ] {
-        world.device_store.set_health(health);
+        world.store.set_health(health);
         assert_eq!(told.recv().unwrap(), expected);
     }
     let lease = whole(1);
     world.bound(&lease);
-    world
-        .device_store
-        .set_health(Health::Failed("XID 79".into()));
+    world.store.set_health(Health::Failed("XID 79".into()));
     let failed = Condition::Failed("XID 79".into());
     assert_eq!(told.recv().unwrap(), failed);
     // Another process that watches knows nothing of the error.
-    world.device_store.set_health(Health::Good);
+    world.store.set_health(Health::Good);
     assert!(told.try_recv().is_err());
     let reset = world.lab.directory.path().join("was-reset");
     let script = format!("touch {}", reset.display());
@@ -204,17 +200,15 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
 /// The libraries of the next daemon know nothing of what the last one was told.
 #[test]
 fn a_failure_outlives_the_daemon_until_the_device_is_reset() {
-    let restarted = |world: World| World::on(world.lab, world.turn, false);
+    let restarted = |world: World| World::on(world.lab, world.turn);
     let condition = |world: &World| {
         let (tell, told) = mpsc::channel();
         let tell = move |it| tell.send(it).unwrap_or_default();
         world.store.tell_condition(Box::new(tell));
         told.try_recv().unwrap_or(Condition::Good)
     };
-    let world = World::new(false);
-    world
-        .device_store
-        .set_health(Health::Failed("XID 79".into()));
+    let world = World::new();
+    world.store.set_health(Health::Failed("XID 79".into()));
     let world = restarted(restarted(world));
     // Its own libraries say that all is well.
     assert_eq!(world.device.health, Health::Good);
@@ -243,39 +237,38 @@ fn a_failure_outlives_the_daemon_until_the_device_is_reset() {
 /// A worker that had to be killed costs its neighbours nothing: the device is leased on, and wiped behind the last of them.
 #[test]
 fn a_worker_that_was_killed_leaves_a_shared_device_open() {
-    for world in World::both() {
-        let [one, two] = [part(1), part(2)];
-        world.bound(&one);
-        world.bound(&two);
-        let _leaves = world.filled(lease_id(1));
-        let mut stays = world.session(lease_id(2)).unwrap();
-        signal_worker(&world, lease_id(1), Signal::SIGSTOP);
-        world.cut(&one);
-        world.release(&one).unwrap();
-        assert!(world.has_pattern());
-        stays
-            .ask(&GpuRequest::MemAlloc { bytes: MIB }, &[])
-            .unwrap();
-        // A lease that comes later is a neighbour too.
-        let three = part(3);
-        world.bound(&three);
-        world.cut(&two);
-        world.release(&two).unwrap();
-        let mut comes = world.session(lease_id(3)).unwrap();
-        comes
-            .ask(&GpuRequest::MemAlloc { bytes: 8 * MIB }, &[])
-            .unwrap();
-        world.cut(&three);
-        world.release(&three).unwrap();
-        assert!(!world.has_pattern());
-        world.bound(&whole(4));
-    }
+    let world = World::new();
+    let [one, two] = [part(1), part(2)];
+    world.bound(&one);
+    world.bound(&two);
+    let _leaves = world.filled(lease_id(1));
+    let mut stays = world.session(lease_id(2)).unwrap();
+    signal_worker(&world, lease_id(1), Signal::SIGSTOP);
+    world.cut(&one);
+    world.release(&one).unwrap();
+    assert!(world.has_pattern());
+    stays
+        .ask(&GpuRequest::MemAlloc { bytes: MIB }, &[])
+        .unwrap();
+    // A lease that comes later is a neighbour too.
+    let three = part(3);
+    world.bound(&three);
+    world.cut(&two);
+    world.release(&two).unwrap();
+    let mut comes = world.session(lease_id(3)).unwrap();
+    comes
+        .ask(&GpuRequest::MemAlloc { bytes: 8 * MIB }, &[])
+        .unwrap();
+    world.cut(&three);
+    world.release(&three).unwrap();
+    assert!(!world.has_pattern());
+    world.bound(&whole(4));
 }
 
 /// The daemon may die between the end of the last lease and the wipe.
 #[test]
 fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
-    let world = World::new(false);
+    let world = World::new();
     let [one, two] = [part(1), part(2)];
     world.bound(&one);
     let neighbour = part(5);
@@ -309,7 +302,7 @@ fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
 /// The driver gives the memory back when the wipe is done, long after the end of the process.
 #[test]
 fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
-    let world = World::new(false);
+    let world = World::new();
     let knobs = &world.lab.directory;
     let lease = whole(1);
     world.bound_beside_another(&lease);
@@ -328,7 +321,7 @@ fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
 /// The wipe is over, and so is the look before the next lease.
 #[test]
 fn memory_that_comes_back_beside_a_grant_refuses_it_once() {
-    let world = World::new(false);
+    let world = World::new();
     let knobs = &world.lab.directory;
     let lease = whole(1);
     world.bound_beside_another(&lease);
@@ -349,7 +342,7 @@ fn memory_that_comes_back_beside_a_grant_refuses_it_once() {
 
 #[test]
 fn memory_that_comes_back_during_a_wipe_is_wiped_too() {
-    let world = World::new(false);
+    let world = World::new();
     let knobs = &world.lab.directory;
     let lease = whole(1);
     world.bound_beside_another(&lease);
@@ -391,33 +384,32 @@ fn kill_worker(world: &World, lease: LeaseId, session: &mut Session) {
 /// The session of one lease dies beside a neighbour's, before anybody has ended the lease.
 #[test]
 fn the_memory_of_a_session_that_died_is_read_by_nobody() {
-    for world in World::both() {
-        let [one, two] = [part(1), part(2)];
-        world.bound(&one);
-        world.bound(&two);
-        let mut died = world.filled(lease_id(1));
-        kill_worker(&world, lease_id(1), &mut died);
-        assert!(world.has_pattern());
-        // The stand-in gives the lowest address that is free.
-        world.settle();
-        let three = part(3);
-        world.bound(&three);
-        let mut comes = world.session(lease_id(3)).unwrap();
-        comes
-            .ask(&GpuRequest::MemAlloc { bytes: 4 * MIB }, &[])
-            .unwrap();
-        assert!(!world.has_pattern());
-        for lease in [&one, &two, &three] {
-            world.cut(lease);
-            world.release(lease).unwrap();
-        }
+    let world = World::new();
+    let [one, two] = [part(1), part(2)];
+    world.bound(&one);
+    world.bound(&two);
+    let mut died = world.filled(lease_id(1));
+    kill_worker(&world, lease_id(1), &mut died);
+    assert!(world.has_pattern());
+    // The stand-in gives the lowest address that is free.
+    world.settle();
+    let three = part(3);
+    world.bound(&three);
+    let mut comes = world.session(lease_id(3)).unwrap();
+    comes
+        .ask(&GpuRequest::MemAlloc { bytes: 4 * MIB }, &[])
+        .unwrap();
+    assert!(!world.has_pattern());
+    for lease in [&one, &two, &three] {
+        world.cut(lease);
+        world.release(lease).unwrap();
     }
 }
 
 /// The worker writes into the file that says whether it has closed its session: here it never stops.
 #[test]
 fn of_what_a_worker_says_at_its_end_a_little_is_read() {
-    let world = World::new(false);
+    let world = World::new();
     let lease = part(1);
     world.bound(&lease);
     let mut died = world.filled(lease_id(1));
@@ -451,10 +443,10 @@ fn a_cut_in_the_middle_of_a_workers_start_waits_for_nobody() {
     let library = lab.place.path().join("libcuda.so");
     mkfifo(&library, Mode::S_IRWXU).unwrap();
     lab.libraries.cuda = vec![library.clone()];
-    let world = World::on(lab, World::turn(), false);
+    let world = World::on(lab, World::turn());
     let lease = whole(1);
     world.bound(&lease);
-    let here = world.here.clone();
+    let here = world.path.clone();
     let opening = thread::spawn(move || here.connect(lease_id(1), "red", 0));
     // Returns when the worker has opened the other end.
     let says_nothing = fs::File::options().write(true).open(&library).unwrap();
@@ -483,7 +475,7 @@ fn a_cut_in_the_middle_of_a_workers_start_waits_for_nobody() {
 
 #[test]
 fn a_worker_has_no_descriptor_variable_or_terminal_of_the_daemons() {
-    let world = World::new(false);
+    let world = World::new();
     let of_daemon = fs::File::open("/dev/full").unwrap();
     // A program that is started would inherit it.
     fcntl(of_daemon.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
@@ -545,7 +537,7 @@ impl Terminal {
             nodes: vec![node],
             ..lab.device(Vendor::Nvidia)
         };
-        World::of(device, lab, World::turn(), false)
+        World::of(device, lab, World::turn())
     }
 
     fn open(&self) -> fs::File {
@@ -607,11 +599,11 @@ fn a_user_who_has_the_device_open_gets_no_lease_beside_him_and_ends_it_after_one
 
 #[test]
 fn a_session_outlives_the_daemon_and_ends_by_name_without_one() {
-    let world = World::new(false);
+    let world = World::new();
     let lease = whole(1);
     world.bound(&lease);
     let mut session = world.filled(lease_id(1));
-    let next = World::on(world.lab, world.turn, false);
+    let next = World::on(world.lab, world.turn);
     assert_eq!(next.store.leases().unwrap(), [lease_id(1)]);
     let adopted = BindOrder {
         adopts: true,

@@ -6,13 +6,9 @@ use std::{
     os::unix::{fs::FileExt, net::UnixStream},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
 };
 
-use fabricbios_contract::{
-    DataPath, Guard, Provider, Store,
-    remote::{RemotePath, RemoteStore, serve_path, serve_store},
-};
+use fabricbios_contract::{Guard, Provider, Store};
 use fabricbios_gpu::{Device, GpuConfig, GpuPath, GpuStore, Gpus};
 use fabricbios_helper::Program;
 use fabricbios_lease::{BindOrder, BindingId, BootTime, Linger, Placement, Proof, StepError};
@@ -54,29 +50,26 @@ pub(crate) struct World {
     /// Held until the test is over.
     pub(crate) turn: MutexGuard<'static, ()>,
     pub(crate) device: Device,
-    /// The path itself, for what does not go over a socket.
-    pub(crate) here: Arc<GpuPath>,
-    /// The store itself, for the same.
-    pub(crate) device_store: Arc<GpuStore>,
-    pub(crate) store: Arc<dyn Store>,
+    pub(crate) path: Arc<GpuPath>,
+    pub(crate) store: Arc<GpuStore>,
     pub(crate) provider: Provider,
 }
 
 impl World {
-    pub(crate) fn new(apart: bool) -> Self {
-        Self::on(Lab::new(), Self::turn(), apart)
+    pub(crate) fn new() -> Self {
+        Self::on(Lab::new(), Self::turn())
     }
 
     pub(crate) fn turn() -> MutexGuard<'static, ()> {
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn on(lab: Lab, turn: MutexGuard<'static, ()>, apart: bool) -> Self {
+    pub(crate) fn on(lab: Lab, turn: MutexGuard<'static, ()>) -> Self {
         let device = lab.device(Vendor::Nvidia);
-        Self::of(device, lab, turn, apart)
+        Self::of(device, lab, turn)
     }
 
-    pub(crate) fn of(device: Device, lab: Lab, turn: MutexGuard<'static, ()>, apart: bool) -> Self {
+    pub(crate) fn of(device: Device, lab: Lab, turn: MutexGuard<'static, ()>) -> Self {
         let is_root = geteuid().is_root();
         assert!(
             is_root,
@@ -95,37 +88,23 @@ impl World {
             libraries: lab.libraries.clone(),
         };
         let gpus = Arc::new(Gpus::open(config).unwrap());
-        let here = GpuPath::new(gpus.clone(), vec![device.clone()], Arc::new(Watches));
-        let here = Arc::new(here);
-        let device_store = Arc::new(GpuStore::new(gpus, device.clone()));
-        let mut store: Arc<dyn Store> = device_store.clone();
-        let mut path: Arc<dyn DataPath> = here.clone();
-        if apart {
-            let (near, far) = UnixStream::pair().unwrap();
-            thread::spawn(move || serve_store(far, &store));
-            store = Arc::new(RemoteStore::new(near).unwrap());
-            let (near, far) = UnixStream::pair().unwrap();
-            thread::spawn(move || serve_path(far, &path));
-            path = Arc::new(RemotePath::new(near).unwrap());
-        }
+        let path = GpuPath::new(gpus.clone(), vec![device.clone()], Arc::new(Watches));
+        let path = Arc::new(path);
+        let store = Arc::new(GpuStore::new(gpus, device.clone()));
         let transports = [Transport::Auto];
-        let provider =
-            Provider::new()
-                .with_store(GPU, store.clone())
-                .with_path("gpu", &transports, path);
+        let provider = Provider::new().with_store(GPU, store.clone()).with_path(
+            "gpu",
+            &transports,
+            path.clone(),
+        );
         Self {
             lab,
             turn,
             device,
-            here,
-            device_store,
+            path,
             store,
             provider,
         }
-    }
-
-    pub(crate) fn both() -> impl Iterator<Item = Self> {
-        [false, true].into_iter().map(Self::new)
     }
 
     /// A lease that its tenant can use.
@@ -180,7 +159,7 @@ impl World {
     }
 
     pub(crate) fn session(&self, lease: LeaseId) -> Result<Session, Refusal> {
-        let stream = self.here.connect(lease, "red", 0)?;
+        let stream = self.path.connect(lease, "red", 0)?;
         let mut session = Session { stream, number: 0 };
         match session.ask(
             &GpuRequest::Open {

@@ -1,4 +1,4 @@
-//! Store and path of macvlan leases on a kernel of the test: in this process, and with each behind a socket.
+//! Store and path of macvlan leases on a kernel of the test.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -7,15 +7,12 @@ mod kernel;
 use std::{
     collections::BTreeSet,
     fs::{self, File},
-    os::unix::net::UnixStream,
     path::PathBuf,
     sync::{Arc, Mutex, mpsc},
-    thread,
 };
 
 use fabricbios_contract::{
     Caller, DataPath, EndByName, Given, Guard, LocalAccess, LocalRefusal, Provider, Store,
-    remote::{RemotePath, RemoteStore, serve_path, serve_store},
 };
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
@@ -57,9 +54,8 @@ struct World {
     directory: TempDir,
     kernel: Arc<FakeKernel>,
     guard: Arc<Watching>,
-    store: Arc<dyn Store>,
-    path: Arc<dyn DataPath>,
-    local: Arc<MacvlanPath>,
+    store: Arc<MacvlanStore>,
+    path: Arc<MacvlanPath>,
     provider: Arc<Provider>,
 }
 
@@ -94,21 +90,12 @@ fn parent(
 }
 
 impl World {
-    fn new(apart: bool) -> Self {
+    fn new() -> Self {
         let (directory, kernel) = machine("1000");
         let parent = parent(&directory, &kernel, None).unwrap();
         let guard = Arc::new(Watching::default());
-        let local = Arc::new(MacvlanPath::new(parent.clone(), guard.clone()));
-        let mut store: Arc<dyn Store> = Arc::new(MacvlanStore::new(parent));
-        let mut path: Arc<dyn DataPath> = local.clone();
-        if apart {
-            let (here, there) = UnixStream::pair().unwrap();
-            thread::spawn(move || serve_store(there, &store));
-            store = Arc::new(RemoteStore::new(here).unwrap());
-            let (here, there) = UnixStream::pair().unwrap();
-            thread::spawn(move || serve_path(there, &path));
-            path = Arc::new(RemotePath::new(here).unwrap());
-        }
+        let path = Arc::new(MacvlanPath::new(parent.clone(), guard.clone()));
+        let store = Arc::new(MacvlanStore::new(parent));
         let provider = Provider::new().with_store(NIC, store.clone()).with_path(
             "macvlan",
             &[Transport::Auto],
@@ -121,13 +108,8 @@ impl World {
             guard,
             store,
             path,
-            local,
             provider: Arc::new(provider),
         }
-    }
-
-    fn both() -> [Self; 2] {
-        [Self::new(false), Self::new(true)]
     }
 
     fn bound(&self, lease: u128, terms: NetTerms) -> NetBinding {
@@ -209,26 +191,25 @@ fn root() -> Caller {
 
 #[test]
 fn a_lease_has_three_devices_with_its_limits_and_the_tenant_one_of_them() {
-    for world in World::both() {
-        let net = world.bound(1, NetTerms::default());
-        let name = net.interface.unwrap();
-        let up = world.kernel.up();
-        assert_eq!(up.len(), 4, "with the parent: {up:?}");
-        assert!(up.contains(&name), "{up:?}");
-        assert!(net.mac.is_of_one_interface());
-        assert_eq!(net.rate_bps, 100_000_000);
-        let macvlan = &world.kernel.links("macvlan").unwrap()[0];
-        assert_eq!(macvlan.mac, Some(net.mac));
-        let rate = world.kernel.shaped(macvlan.index).unwrap();
-        assert_eq!(rate, Some(100_000_000 / 8));
-        world.end(1);
-        world.is_empty();
-    }
+    let world = World::new();
+    let net = world.bound(1, NetTerms::default());
+    let name = net.interface.unwrap();
+    let up = world.kernel.up();
+    assert_eq!(up.len(), 4, "with the parent: {up:?}");
+    assert!(up.contains(&name), "{up:?}");
+    assert!(net.mac.is_of_one_interface());
+    assert_eq!(net.rate_bps, 100_000_000);
+    let macvlan = &world.kernel.links("macvlan").unwrap()[0];
+    assert_eq!(macvlan.mac, Some(net.mac));
+    let rate = world.kernel.shaped(macvlan.index).unwrap();
+    assert_eq!(rate, Some(100_000_000 / 8));
+    world.end(1);
+    world.is_empty();
 }
 
 #[test]
 fn a_tagged_frame_of_a_tenant_is_dropped_before_any_rule_passes_it() {
-    let world = World::new(false);
+    let world = World::new();
     for (lease, vlan) in [(1, None), (2, VlanId::new(42))] {
         let terms = NetTerms {
             vlan,
@@ -249,161 +230,153 @@ fn a_tagged_frame_of_a_tenant_is_dropped_before_any_rule_passes_it() {
 
 #[test]
 fn access_opens_last_and_for_a_namespace_only_the_node_s_devices_are_up() {
-    for world in World::both() {
-        world.bound(1, netns());
-        let calls = world.kernel.calls();
-        assert_eq!(calls[calls.len() - 2..], ["set up", "set up"]);
-        let before = &calls[..calls.len() - 2];
-        assert!(!before.contains(&"set up"), "{calls:?}");
-        assert_eq!(world.kernel.up().len(), 3, "with the parent");
-        world.end(1);
-    }
+    let world = World::new();
+    world.bound(1, netns());
+    let calls = world.kernel.calls();
+    assert_eq!(calls[calls.len() - 2..], ["set up", "set up"]);
+    let before = &calls[..calls.len() - 2];
+    assert!(!before.contains(&"set up"), "{calls:?}");
+    assert_eq!(world.kernel.up().len(), 3, "with the parent");
+    world.end(1);
 }
 
 #[test]
 fn what_cannot_be_had_is_refused_and_leaves_nothing() {
-    for world in World::both() {
-        let vfio = NetTerms {
-            hand_over: Some(HandOver::Vfio),
-            ..NetTerms::default()
-        };
-        assert!(world.refused(1, vfio).contains("no PCI devices"));
-        let of_node = world.refused(1, with_mac(OTHERS));
-        assert!(of_node.contains("interface parent0"), "{of_node}");
-        world.is_empty();
-        let mac = MacAddress([2, 0, 0, 0, 0, 1]);
-        world.bound(1, with_mac(mac));
-        assert!(world.refused(2, with_mac(mac)).contains("another lease"));
-        world.end(1);
-        // The address is free again.
-        world.bound(3, with_mac(mac));
-        world.end(3);
-        world.is_empty();
-    }
+    let world = World::new();
+    let vfio = NetTerms {
+        hand_over: Some(HandOver::Vfio),
+        ..NetTerms::default()
+    };
+    assert!(world.refused(1, vfio).contains("no PCI devices"));
+    let of_node = world.refused(1, with_mac(OTHERS));
+    assert!(of_node.contains("interface parent0"), "{of_node}");
+    world.is_empty();
+    let mac = MacAddress([2, 0, 0, 0, 0, 1]);
+    world.bound(1, with_mac(mac));
+    assert!(world.refused(2, with_mac(mac)).contains("another lease"));
+    world.end(1);
+    // The address is free again.
+    world.bound(3, with_mac(mac));
+    world.end(3);
+    world.is_empty();
 }
 
 #[test]
 fn a_failure_at_any_call_leaves_nothing() {
-    for world in World::both() {
-        world.bound(1, NetTerms::default());
-        let calls = world.kernel.calls().len();
-        world.end(1);
-        for number in 1..=calls {
-            world.kernel.refuse(Some(number));
-            let lease = 10 + number as u128;
-            let failed = world.provider.bind(&order(lease, NetTerms::default()));
-            assert!(matches!(failed, Err(BindError::Failed(_))), "{failed:?}");
-            world.kernel.refuse(None);
-            world.is_empty();
-        }
+    let world = World::new();
+    world.bound(1, NetTerms::default());
+    let calls = world.kernel.calls().len();
+    world.end(1);
+    for number in 1..=calls {
+        world.kernel.refuse(Some(number));
+        let lease = 10 + number as u128;
+        let failed = world.provider.bind(&order(lease, NetTerms::default()));
+        assert!(matches!(failed, Err(BindError::Failed(_))), "{failed:?}");
+        world.kernel.refuse(None);
+        world.is_empty();
     }
 }
 
 #[test]
 fn a_limit_that_does_not_read_back_is_no_grant() {
-    for world in World::both() {
-        world.kernel.set_forgetful(true);
-        let Err(BindError::Failed(why)) = world.provider.bind(&order(1, netns())) else {
-            panic!("granted without its last rule, which drops")
-        };
-        assert!(why.detail.contains("rules for sent frames"), "{why}");
-        world.is_empty();
-    }
+    let world = World::new();
+    world.kernel.set_forgetful(true);
+    let Err(BindError::Failed(why)) = world.provider.bind(&order(1, netns())) else {
+        panic!("granted without its last rule, which drops")
+    };
+    assert!(why.detail.contains("rules for sent frames"), "{why}");
+    world.is_empty();
 }
 
 #[test]
 fn a_cut_deletes_the_rules_that_pass_frames_and_the_release_deletes_the_devices() {
-    for world in World::both() {
-        world.bound(1, NetTerms::default());
-        assert!(world.kernel.redirects());
-        world.kernel.calls();
-        let cut = world.provider.cut(binding_id(1), Linger::None).unwrap();
-        let calls = [
-            "delete redirect",
-            "delete redirect",
-            "get redirect",
-            "get redirect",
-        ];
-        assert_eq!(world.kernel.calls(), calls);
-        assert!(!world.kernel.redirects());
-        let steps: Vec<&str> = cut.steps().iter().map(|it| &*it.step).collect();
-        let expected = [
-            "delete rule for sent frames",
-            "delete rule for received frames",
-            "look for rules",
-        ];
-        assert_eq!(steps, expected);
-        assert_eq!(world.guard.0.lock().unwrap().as_slice(), [binding_id(1)]);
-        let released = world.provider.release(binding_id(1), rate(), &|| ());
-        let cleaned = released.unwrap().to_string();
-        assert!(cleaned.contains("nothing to clean"), "{cleaned}");
-        world.is_empty();
-    }
+    let world = World::new();
+    world.bound(1, NetTerms::default());
+    assert!(world.kernel.redirects());
+    world.kernel.calls();
+    let cut = world.provider.cut(binding_id(1), Linger::None).unwrap();
+    let calls = [
+        "delete redirect",
+        "delete redirect",
+        "get redirect",
+        "get redirect",
+    ];
+    assert_eq!(world.kernel.calls(), calls);
+    assert!(!world.kernel.redirects());
+    let steps: Vec<&str> = cut.steps().iter().map(|it| &*it.step).collect();
+    let expected = [
+        "delete rule for sent frames",
+        "delete rule for received frames",
+        "look for rules",
+    ];
+    assert_eq!(steps, expected);
+    assert_eq!(world.guard.0.lock().unwrap().as_slice(), [binding_id(1)]);
+    let released = world.provider.release(binding_id(1), rate(), &|| ());
+    let cleaned = released.unwrap().to_string();
+    assert!(cleaned.contains("nothing to clean"), "{cleaned}");
+    world.is_empty();
 }
 
 /// Who keeps the kernel's lock of network devices busy delays no cut, of the daemon or of the watchdog.
 #[test]
 fn a_cut_does_not_wait_for_devices_that_cannot_be_deleted() {
-    for world in World::both() {
-        for (lease, is_daemon_dead) in [(1, false), (2, true)] {
-            world.bound(lease, NetTerms::default());
-            world.kernel.lack(&["delete"]);
-            if is_daemon_dead {
-                let watchdog = MacvlanEnd::new(world.kernel.clone());
-                watchdog.end(binding_id(lease).lease_id).unwrap();
-            } else {
-                world.provider.cut(binding_id(lease), Linger::None).unwrap();
-            }
-            assert!(!world.kernel.redirects(), "lease {lease}");
-            let kept = world.provider.release(binding_id(lease), rate(), &|| ());
-            kept.unwrap_err();
-            world.kernel.lack(&[]);
-            world.end(lease);
+    let world = World::new();
+    for (lease, is_daemon_dead) in [(1, false), (2, true)] {
+        world.bound(lease, NetTerms::default());
+        world.kernel.lack(&["delete"]);
+        if is_daemon_dead {
+            let watchdog = MacvlanEnd::new(world.kernel.clone());
+            watchdog.end(binding_id(lease).lease_id).unwrap();
+        } else {
+            world.provider.cut(binding_id(lease), Linger::None).unwrap();
         }
-        world.is_empty();
+        assert!(!world.kernel.redirects(), "lease {lease}");
+        let kept = world.provider.release(binding_id(lease), rate(), &|| ());
+        kept.unwrap_err();
+        world.kernel.lack(&[]);
+        world.end(lease);
     }
+    world.is_empty();
 }
 
 #[test]
 fn a_rule_that_cannot_be_deleted_or_read_ends_with_its_device() {
-    for world in World::both() {
-        for (lease, call) in [(1, "delete redirect"), (2, "get redirect")] {
-            world.bound(lease, NetTerms::default());
-            world.kernel.lack(&[call]);
-            world.provider.cut(binding_id(lease), Linger::None).unwrap();
-            assert_eq!(world.kernel.names(), [""; 0], "{call}");
-            world.kernel.lack(&[]);
-            world.end(lease);
-        }
-        world.is_empty();
+    let world = World::new();
+    for (lease, call) in [(1, "delete redirect"), (2, "get redirect")] {
+        world.bound(lease, NetTerms::default());
+        world.kernel.lack(&[call]);
+        world.provider.cut(binding_id(lease), Linger::None).unwrap();
+        assert_eq!(world.kernel.names(), [""; 0], "{call}");
+        world.kernel.lack(&[]);
+        world.end(lease);
     }
+    world.is_empty();
 }
 
 #[test]
 fn a_cut_that_failed_is_tried_again_and_opens_nothing_meanwhile() {
-    for world in World::both() {
-        world.bound(1, NetTerms::default());
-        // The rule, and then its device.
-        world.kernel.lack(&["delete redirect", "delete"]);
-        for _ in 0..2 {
-            let uncut = world.provider.cut(binding_id(1), Linger::None);
-            assert!(uncut.is_err() && world.kernel.redirects(), "{uncut:?}");
-        }
-        world.kernel.lack(&[]);
-        let late = world.provider.bind(&order(1, NetTerms::default()));
-        assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
-        world.provider.cut(binding_id(1), Linger::None).unwrap();
-        assert!(!world.kernel.redirects());
-        world.end(1);
-        world.is_empty();
+    let world = World::new();
+    world.bound(1, NetTerms::default());
+    // The rule, and then its device.
+    world.kernel.lack(&["delete redirect", "delete"]);
+    for _ in 0..2 {
+        let uncut = world.provider.cut(binding_id(1), Linger::None);
+        assert!(uncut.is_err() && world.kernel.redirects(), "{uncut:?}");
     }
+    world.kernel.lack(&[]);
+    let late = world.provider.bind(&order(1, NetTerms::default()));
+    assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
+    world.provider.cut(binding_id(1), Linger::None).unwrap();
+    assert!(!world.kernel.redirects());
+    world.end(1);
+    world.is_empty();
 }
 
 #[test]
 fn a_cut_during_a_bind_is_proved_and_the_bind_leaves_nothing() {
     // Before the rules are made, and after.
     for call in ["make macvlan", "shape"] {
-        let world = World::new(false);
+        let world = World::new();
         let path = world.path.clone();
         world.kernel.meanwhile(call, move || {
             path.revoke(binding_id(1), Linger::None).unwrap();
@@ -417,83 +390,79 @@ fn a_cut_during_a_bind_is_proved_and_the_bind_leaves_nothing() {
 
 #[test]
 fn a_device_with_another_name_is_cut_by_its_index_and_found_by_its_note() {
-    for world in World::both() {
-        let rename = || {
-            let macvlan = world.kernel.links("macvlan").unwrap()[0].name.clone();
-            world.kernel.rename(&macvlan, "mine");
-        };
-        world.bound(1, NetTerms::default());
-        rename();
-        // The next process has no index.
-        let parent = parent(&world.directory, &world.kernel, None).unwrap();
-        let next = MacvlanPath::new(parent, world.guard.clone());
-        next.revoke(binding_id(1), Linger::None).unwrap();
-        let uncut = next.verify(binding_id(1), None).unwrap_err();
-        assert!(uncut.detail.contains("mine"), "{uncut}");
-        world.provider.cut(binding_id(1), Linger::None).unwrap();
-        assert!(!world.kernel.redirects());
-        let kept = world.provider.release(binding_id(1), rate(), &|| ());
-        assert!(kept.unwrap_err().detail.contains("mine"));
-    }
+    let world = World::new();
+    let rename = || {
+        let macvlan = world.kernel.links("macvlan").unwrap()[0].name.clone();
+        world.kernel.rename(&macvlan, "mine");
+    };
+    world.bound(1, NetTerms::default());
+    rename();
+    // The next process has no index.
+    let parent = parent(&world.directory, &world.kernel, None).unwrap();
+    let next = MacvlanPath::new(parent, world.guard.clone());
+    next.revoke(binding_id(1), Linger::None).unwrap();
+    let uncut = next.verify(binding_id(1), None).unwrap_err();
+    assert!(uncut.detail.contains("mine"), "{uncut}");
+    world.provider.cut(binding_id(1), Linger::None).unwrap();
+    assert!(!world.kernel.redirects());
+    let kept = world.provider.release(binding_id(1), rate(), &|| ());
+    assert!(kept.unwrap_err().detail.contains("mine"));
 }
 
 #[test]
 fn late_calls_change_nothing() {
-    for world in World::both() {
-        world.path.revoke(binding_id(1), Linger::None).unwrap();
-        let late = world.provider.bind(&order(1, NetTerms::default()));
-        assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
-        assert_eq!(world.kernel.names(), [""; 0]);
-        world.bound(2, NetTerms::default());
-        let mut again = order(2, NetTerms::default());
-        again.binding_id.generation = Generation(2);
-        world.provider.bind(&again).unwrap();
-        // A cut of the binding before.
-        world.path.revoke(binding_id(2), Linger::None).unwrap();
-        assert_eq!(world.kernel.names().len(), 3);
-    }
+    let world = World::new();
+    world.path.revoke(binding_id(1), Linger::None).unwrap();
+    let late = world.provider.bind(&order(1, NetTerms::default()));
+    assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
+    assert_eq!(world.kernel.names(), [""; 0]);
+    world.bound(2, NetTerms::default());
+    let mut again = order(2, NetTerms::default());
+    again.binding_id.generation = Generation(2);
+    world.provider.bind(&again).unwrap();
+    // A cut of the binding before.
+    world.path.revoke(binding_id(2), Linger::None).unwrap();
+    assert_eq!(world.kernel.names().len(), 3);
 }
 
 #[test]
 fn what_a_dead_process_has_left_is_ended_by_name() {
-    for [left, world] in [World::both(), World::both()] {
-        // Whole, and half made: a macvlan alone.
-        left.bound(1, NetTerms::default());
-        world
-            .kernel
-            .make_macvlan("fbm000000000002", kernel::PARENT, OTHERS)
-            .unwrap();
-        let note = format!("fabricbios-07070707 {} 1 parent0", LeaseId(2 << 80));
-        world.kernel.set_alias("fbm000000000002", &note).unwrap();
-        drop(world.provider.reconcile(&BTreeSet::new()).unwrap());
-        let other = MacvlanEnd::new(left.kernel.clone());
-        other.end(binding_id(1).lease_id).unwrap();
-        other.end(binding_id(1).lease_id).unwrap();
-        assert!(!left.kernel.redirects());
-        left.end(1);
-        assert_eq!(left.kernel.names(), [""; 0]);
-        left.bound(3, NetTerms::default());
-        end_unoffered(&*left.kernel, NODE, records(&left.directory), &["parent0"]).unwrap();
-        assert_eq!(left.kernel.names().len(), 3, "still on offer");
-        end_unoffered(&*left.kernel, NODE, records(&left.directory), &[]).unwrap();
-        left.is_empty();
-    }
+    let [left, world] = [World::new(), World::new()];
+    // Whole, and half made: a macvlan alone.
+    left.bound(1, NetTerms::default());
+    world
+        .kernel
+        .make_macvlan("fbm000000000002", kernel::PARENT, OTHERS)
+        .unwrap();
+    let note = format!("fabricbios-07070707 {} 1 parent0", LeaseId(2 << 80));
+    world.kernel.set_alias("fbm000000000002", &note).unwrap();
+    drop(world.provider.reconcile(&BTreeSet::new()).unwrap());
+    let other = MacvlanEnd::new(left.kernel.clone());
+    other.end(binding_id(1).lease_id).unwrap();
+    other.end(binding_id(1).lease_id).unwrap();
+    assert!(!left.kernel.redirects());
+    left.end(1);
+    assert_eq!(left.kernel.names(), [""; 0]);
+    left.bound(3, NetTerms::default());
+    end_unoffered(&*left.kernel, NODE, records(&left.directory), &["parent0"]).unwrap();
+    assert_eq!(left.kernel.names().len(), 3, "still on offer");
+    end_unoffered(&*left.kernel, NODE, records(&left.directory), &[]).unwrap();
+    left.is_empty();
 }
 
 #[test]
 fn the_lease_of_a_damaged_record_ends_by_its_name() {
-    for world in World::both() {
-        world.bound(1, NetTerms::default());
-        let directory = records(&world.directory);
-        let record = fs::read_dir(directory).unwrap().next().unwrap().unwrap();
-        fs::write(record.path(), "{").unwrap();
-        let refused = world.provider.bind(&order(2, NetTerms::default()));
-        let name = record.file_name().into_string().unwrap();
-        assert!(format!("{refused:?}").contains(&name), "{refused:?}");
-        world.end(1);
-        world.is_empty();
-        world.bound(2, NetTerms::default());
-    }
+    let world = World::new();
+    world.bound(1, NetTerms::default());
+    let directory = records(&world.directory);
+    let record = fs::read_dir(directory).unwrap().next().unwrap().unwrap();
+    fs::write(record.path(), "{").unwrap();
+    let refused = world.provider.bind(&order(2, NetTerms::default()));
+    let name = record.file_name().into_string().unwrap();
+    assert!(format!("{refused:?}").contains(&name), "{refused:?}");
+    world.end(1);
+    world.is_empty();
+    world.bound(2, NetTerms::default());
 }
 
 #[test]
@@ -507,38 +476,36 @@ fn a_start_while_the_driver_tells_no_speed_keeps_the_rate() {
 
 #[test]
 fn an_adopted_lease_keeps_its_devices_and_one_without_them_fails() {
-    for world in World::both() {
-        let first = world.bound(1, NetTerms::default());
-        let parent = parent(&world.directory, &world.kernel, None).unwrap();
-        let next = MacvlanPath::new(parent, world.guard.clone());
-        let adopts = BindOrder {
-            adopts: true,
-            ..order(1, NetTerms::default())
-        };
-        let part = world.store.open(&adopts).unwrap();
-        world.kernel.calls();
-        let adopted = next.bind(&adopts, &part).unwrap();
-        assert_eq!(adopted.kind, KindBinding::Net(Some(Box::new(first))));
-        assert_eq!(world.kernel.calls(), [""; 0], "nothing was changed");
-        MacvlanEnd::new(world.kernel.clone())
-            .end(binding_id(1).lease_id)
-            .unwrap();
-        let mut again = adopts.clone();
-        again.binding_id.generation = Generation(2);
-        let gone = next.bind(&again, &part);
-        assert!(gone.is_err(), "{gone:?}");
-    }
+    let world = World::new();
+    let first = world.bound(1, NetTerms::default());
+    let parent = parent(&world.directory, &world.kernel, None).unwrap();
+    let next = MacvlanPath::new(parent, world.guard.clone());
+    let adopts = BindOrder {
+        adopts: true,
+        ..order(1, NetTerms::default())
+    };
+    let part = world.store.open(&adopts).unwrap();
+    world.kernel.calls();
+    let adopted = next.bind(&adopts, &part).unwrap();
+    assert_eq!(adopted.kind, KindBinding::Net(Some(Box::new(first))));
+    assert_eq!(world.kernel.calls(), [""; 0], "nothing was changed");
+    MacvlanEnd::new(world.kernel.clone())
+        .end(binding_id(1).lease_id)
+        .unwrap();
+    let mut again = adopts.clone();
+    again.binding_id.generation = Generation(2);
+    let gone = next.bind(&again, &part);
+    assert!(gone.is_err(), "{gone:?}");
 }
 
 #[test]
 fn only_the_tenant_gives_a_namespace_and_only_to_an_open_lease_that_takes_one() {
-    let world = World::new(false);
+    let world = World::new();
     world.bound(1, netns());
     world.bound(2, NetTerms::default());
     let file = || Given::NetworkNamespace(File::open("/dev/null").unwrap().into());
-    let enter = |lease, caller: &Caller, given| {
-        world.local.enter(binding_id(lease).lease_id, caller, given)
-    };
+    let enter =
+        |lease, caller: &Caller, given| world.path.enter(binding_id(lease).lease_id, caller, given);
     let stranger = Caller {
         uid: 1000,
         tenants: vec!["blue".into()],
@@ -589,29 +556,28 @@ fn a_kernel_without_a_shaper_makes_rates_best_effort_and_says_so() {
 
 #[test]
 fn a_parent_that_goes_away_gives_no_leases_until_it_is_back() {
-    for world in World::both() {
-        let (tell, told) = mpsc::channel();
-        world
-            .store
-            .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
-        let old = order(1, netns());
-        world.provider.bind(&old).unwrap();
-        world.kernel.lose_parent();
-        let gone = Condition::Unavailable("parent0: the interface is gone".into());
-        assert_eq!(told.recv().unwrap(), gone);
-        // A grant that was on its way.
-        let late = world.provider.bind(&order(2, netns())).unwrap_err();
-        assert!(format!("{late:?}").contains("parent0"), "{late:?}");
-        // The lease that lost it ends as any other.
-        world.end(1);
-        assert_eq!(world.kernel.names(), [""; 0]);
-        let index = world.kernel.make_parent();
-        assert_eq!(told.recv().unwrap(), Condition::Good);
-        world.provider.bind(&order(3, netns())).unwrap();
-        let macvlans = world.kernel.links("macvlan").unwrap();
-        let parents: Vec<_> = macvlans.iter().map(|it| it.parent).collect();
-        assert_eq!(parents, [Some(index)]);
-    }
+    let world = World::new();
+    let (tell, told) = mpsc::channel();
+    world
+        .store
+        .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
+    let old = order(1, netns());
+    world.provider.bind(&old).unwrap();
+    world.kernel.lose_parent();
+    let gone = Condition::Unavailable("parent0: the interface is gone".into());
+    assert_eq!(told.recv().unwrap(), gone);
+    // A grant that was on its way.
+    let late = world.provider.bind(&order(2, netns())).unwrap_err();
+    assert!(format!("{late:?}").contains("parent0"), "{late:?}");
+    // The lease that lost it ends as any other.
+    world.end(1);
+    assert_eq!(world.kernel.names(), [""; 0]);
+    let index = world.kernel.make_parent();
+    assert_eq!(told.recv().unwrap(), Condition::Good);
+    world.provider.bind(&order(3, netns())).unwrap();
+    let macvlans = world.kernel.links("macvlan").unwrap();
+    let parents: Vec<_> = macvlans.iter().map(|it| it.parent).collect();
+    assert_eq!(parents, [Some(index)]);
 }
 
 /// Replaces a file of `parent0` in `/sys`, which a store may read meanwhile.
@@ -627,34 +593,33 @@ fn put(directory: &TempDir, file: &str, text: &str) {
 
 #[test]
 fn a_parent_without_a_carrier_is_told_and_leased_as_before() {
-    for world in World::both() {
-        let (tell, told) = mpsc::channel();
-        put(&world.directory, "operstate", "up\n");
-        put(&world.directory, "flags", "0x1003\n");
+    let world = World::new();
+    let (tell, told) = mpsc::channel();
+    put(&world.directory, "operstate", "up\n");
+    put(&world.directory, "flags", "0x1003\n");
+    world
+        .store
+        .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
+    for (nth, (file, text, why)) in [
+        ("operstate", "lowerlayerdown\n", "no carrier"),
+        ("flags", "0x1002\n", "is down: ip link set parent0 up"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        put(&world.directory, file, text);
+        let Condition::Degraded(told) = told.recv().unwrap() else {
+            panic!("not degraded");
+        };
+        assert!(told.contains(why), "{told}");
         world
-            .store
-            .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
-        for (nth, (file, text, why)) in [
-            ("operstate", "lowerlayerdown\n", "no carrier"),
-            ("flags", "0x1002\n", "is down: ip link set parent0 up"),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            put(&world.directory, file, text);
-            let Condition::Degraded(told) = told.recv().unwrap() else {
-                panic!("not degraded");
-            };
-            assert!(told.contains(why), "{told}");
-            world
-                .provider
-                .bind(&order(nth as u128 + 1, netns()))
-                .unwrap();
-        }
-        put(&world.directory, "operstate", "up\n");
-        put(&world.directory, "flags", "0x1003\n");
-        assert_eq!(told.recv().unwrap(), Condition::Good);
+            .provider
+            .bind(&order(nth as u128 + 1, netns()))
+            .unwrap();
     }
+    put(&world.directory, "operstate", "up\n");
+    put(&world.directory, "flags", "0x1003\n");
+    assert_eq!(told.recv().unwrap(), Condition::Good);
 }
 
 #[test]
@@ -694,7 +659,7 @@ fn the_rate_on_offer_is_that_of_the_driver_or_less() {
 
 #[test]
 fn a_vlan_is_told_back() {
-    let world = World::new(false);
+    let world = World::new();
     let vlan = VlanId::new(42);
     let terms = NetTerms {
         vlan,

@@ -1,4 +1,4 @@
-//! Virtual functions on a card of files: store and path in this process, and again with each behind a socket.
+//! Store and path of virtual functions on a card of files.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +13,7 @@ use std::{
     thread,
 };
 
-use fabricbios_contract::{Caller, EndByName, Given, LocalAccess, LocalRefusal, Store};
+use fabricbios_contract::{Caller, DataPath, EndByName, Given, LocalAccess, LocalRefusal, Store};
 use fabricbios_lease::{BindError, Condition, Linger};
 use fabricbios_sriov::vf::{Card, VfStore};
 use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, VlanId};
@@ -44,61 +44,59 @@ fn plain() -> NetTerms {
 
 #[test]
 fn a_lease_has_what_it_asked_for_and_nothing_of_it_stays() {
-    for world in World::both() {
-        let net = world.bind(1, terms(HandOver::Interface));
-        assert_eq!(net.pci_function, Some(function(FUNCTIONS[0])));
-        assert_eq!(
-            (net.mac, net.vlan, net.rate_bps),
-            (MAC, VlanId::new(42), 100_000_000)
-        );
-        let name = net.interface.unwrap();
-        let links = world.kernel.links();
-        let link = links.iter().find(|it| it.name == name).unwrap();
-        assert!(link.is_up && link.mac == Some(MAC));
-        let vf = world.kernel.vf(0);
-        assert_eq!((vf.vlan, vf.rate_mbps), (Some(42), Some(100)));
-        assert_eq!((vf.spoof_check, vf.trust), (Some(true), Some(false)));
-        world.kernel.log();
-        let proof = world.cut(1).unwrap().to_string();
-        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
-        assert!(proof.contains("no bus master"), "{proof}");
-        let cleaned = world.release(1).unwrap().to_string();
-        assert!(cleaned.contains("reset function"), "{cleaned}");
-        let steps = ["unbind", "reset", "mac", "vlan", "rate"];
-        assert_eq!(world.kernel.log(), steps);
-        assert!(world.is_neutral(0));
-        assert!(world.store.leases().unwrap().is_empty());
-    }
+    let world = World::new();
+    let net = world.bind(1, terms(HandOver::Interface));
+    assert_eq!(net.pci_function, Some(function(FUNCTIONS[0])));
+    assert_eq!(
+        (net.mac, net.vlan, net.rate_bps),
+        (MAC, VlanId::new(42), 100_000_000)
+    );
+    let name = net.interface.unwrap();
+    let links = world.kernel.links();
+    let link = links.iter().find(|it| it.name == name).unwrap();
+    assert!(link.is_up && link.mac == Some(MAC));
+    let vf = world.kernel.vf(0);
+    assert_eq!((vf.vlan, vf.rate_mbps), (Some(42), Some(100)));
+    assert_eq!((vf.spoof_check, vf.trust), (Some(true), Some(false)));
+    world.kernel.log();
+    let proof = world.cut(1).unwrap().to_string();
+    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(proof.contains("no bus master"), "{proof}");
+    let cleaned = world.release(1).unwrap().to_string();
+    assert!(cleaned.contains("reset function"), "{cleaned}");
+    let steps = ["unbind", "reset", "mac", "vlan", "rate"];
+    assert_eq!(world.kernel.log(), steps);
+    assert!(world.is_neutral(0));
+    assert!(world.store.leases().unwrap().is_empty());
 }
 
 #[test]
 fn two_leases_never_have_one_function_or_one_address() {
-    for world in World::both() {
-        let one = world.bind(1, terms(HandOver::Interface));
-        for mac in [MAC, "52:54:00:77:00:04".parse().unwrap()] {
-            let again = NetTerms {
-                mac: Some(mac),
-                ..plain()
-            };
-            let refused = world.provider.bind(&order(2, again));
-            assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
-        }
-        let two = world.bind(3, plain());
-        assert_ne!(one.pci_function, two.pci_function);
-        assert!(two.mac.is_of_one_interface() && two.mac.0[0] & 2 != 0);
-        let third = world.provider.bind(&order(4, plain()));
-        assert!(matches!(third, Err(BindError::Failed(_))), "{third:?}");
-        world.cut(1).unwrap();
-        world.release(1).unwrap();
-        let next = world.bind(5, plain());
-        assert_eq!(next.pci_function, one.pci_function);
+    let world = World::new();
+    let one = world.bind(1, terms(HandOver::Interface));
+    for mac in [MAC, "52:54:00:77:00:04".parse().unwrap()] {
+        let again = NetTerms {
+            mac: Some(mac),
+            ..plain()
+        };
+        let refused = world.provider.bind(&order(2, again));
+        assert!(matches!(refused, Err(BindError::Refused(_))), "{refused:?}");
     }
+    let two = world.bind(3, plain());
+    assert_ne!(one.pci_function, two.pci_function);
+    assert!(two.mac.is_of_one_interface() && two.mac.0[0] & 2 != 0);
+    let third = world.provider.bind(&order(4, plain()));
+    assert!(matches!(third, Err(BindError::Failed(_))), "{third:?}");
+    world.cut(1).unwrap();
+    world.release(1).unwrap();
+    let next = world.bind(5, plain());
+    assert_eq!(next.pci_function, one.pci_function);
 }
 
 #[test]
 fn whatever_fails_in_a_grant_leaves_nothing_behind() {
     for action in ["mac", "vlan", "rate", "bind", "rename", "set up"] {
-        let world = World::here();
+        let world = World::new();
         world.kernel.fails(Some(action));
         let error = world
             .provider
@@ -115,7 +113,7 @@ fn whatever_fails_in_a_grant_leaves_nothing_behind() {
 #[test]
 fn a_setting_that_the_card_does_not_keep_is_an_error() {
     for action in ["mac", "vlan", "rate"] {
-        let world = World::here();
+        let world = World::new();
         world.kernel.ignores(Some(action));
         let error = world.provider.bind(&order(1, terms(HandOver::Interface)));
         let Err(BindError::Failed(why)) = error else {
@@ -128,7 +126,7 @@ fn a_setting_that_the_card_does_not_keep_is_an_error() {
 #[test]
 fn a_release_that_fails_keeps_the_function_and_succeeds_later() {
     for action in ["unbind", "reset", "mac", "vlan", "rate"] {
-        let world = World::here();
+        let world = World::new();
         let one = world.bind(1, terms(HandOver::Interface));
         world.cut(1).unwrap();
         world.kernel.fails(Some(action));
@@ -209,7 +207,7 @@ fn the_watchdog_unbinds_a_driver_that_nobody_has_checked() {
 
 #[test]
 fn a_release_takes_a_function_that_reaches_memory_again() {
-    let world = World::here();
+    let world = World::new();
     world.bind(1, plain());
     world.cut(1).unwrap();
     world.kernel.set_bus_master(FUNCTIONS[0], true);
@@ -219,19 +217,18 @@ fn a_release_takes_a_function_that_reaches_memory_again() {
 
 #[test]
 fn no_binding_opens_after_its_cut() {
-    for world in World::both() {
-        world.store.open(&order(1, plain())).unwrap();
-        world.cut(1).unwrap();
-        let part = world.store.open(&order(1, plain())).unwrap();
-        let late = world.path.bind(&order(1, plain()), &part);
-        assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
-        assert_eq!(world.kernel.driver(FUNCTIONS[0]), None);
-    }
+    let world = World::new();
+    world.store.open(&order(1, plain())).unwrap();
+    world.cut(1).unwrap();
+    let part = world.store.open(&order(1, plain())).unwrap();
+    let late = world.path.bind(&order(1, plain()), &part);
+    assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
+    assert_eq!(world.kernel.driver(FUNCTIONS[0]), None);
 }
 
 #[test]
 fn a_cut_does_not_wait_for_a_bind_and_the_bind_opens_nothing() {
-    let world = World::here();
+    let world = World::new();
     let path = world.path.clone();
     world.kernel.meanwhile("bind", move || {
         path.revoke(binding_id(1), Linger::None).unwrap();
@@ -245,19 +242,18 @@ fn a_cut_does_not_wait_for_a_bind_and_the_bind_opens_nothing() {
 
 #[test]
 fn a_late_order_never_touches_the_function_of_the_next_lease() {
-    for world in World::both() {
-        let one = world.bind(1, plain());
-        world.cut(1).unwrap();
-        world.release(1).unwrap();
-        let next = world.bind(2, plain());
-        assert_eq!(one.pci_function, next.pci_function);
-        world.cut(1).unwrap();
-        world.path.remove(binding_id(1), &|| ()).unwrap();
-        world.store.release(binding_id(1), None, &|| ()).unwrap();
-        world.watchdog().end(LeaseId(1)).unwrap();
-        assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
-        assert_eq!(world.kernel.vf(0).mac, Some(next.mac));
-    }
+    let world = World::new();
+    let one = world.bind(1, plain());
+    world.cut(1).unwrap();
+    world.release(1).unwrap();
+    let next = world.bind(2, plain());
+    assert_eq!(one.pci_function, next.pci_function);
+    world.cut(1).unwrap();
+    world.path.remove(binding_id(1), &|| ()).unwrap();
+    world.store.release(binding_id(1), None, &|| ()).unwrap();
+    world.watchdog().end(LeaseId(1)).unwrap();
+    assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert_eq!(world.kernel.vf(0).mac, Some(next.mac));
 }
 
 fn holder_of(file: &Path) -> Child {
@@ -268,44 +264,43 @@ fn holder_of(file: &Path) -> Child {
 
 #[test]
 fn a_machine_gets_the_group_and_its_process_is_killed_before_the_driver_lets_go() {
-    for world in World::both() {
-        let net = world.bind(1, terms(HandOver::Vfio));
-        assert_eq!((net.vfio_group, net.interface), (Some(8), None));
-        let device = net.cdi_device.unwrap();
-        let containers = world.containers(1);
-        assert!(containers.join("open").exists());
-        let spec = world
-            .directory
-            .path()
-            .join(format!("cdi/fabricbios-{}.json", LeaseId(1)));
-        assert_eq!(
-            fs::metadata(&spec).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
-        let text = fs::read_to_string(&spec).unwrap();
-        let group = world.directory.path().join("dev/vfio/8");
-        assert!(text.contains(group.to_str().unwrap()), "{text}");
-        assert!(device.ends_with(&LeaseId(1).to_string()), "{device}");
-        let mut holder = holder_of(&group);
-        world.kernel.set_bus_master(FUNCTIONS[0], true);
-        world.kernel.log();
-        let proof = world.cut(1).unwrap().to_string();
-        assert!(proof.contains(&format!("[{}]", holder.id())), "{proof}");
-        assert!(!holder.wait().unwrap().success());
-        assert!(!spec.exists() && !world.kernel.is_bus_master(FUNCTIONS[0]));
-        assert!(!containers.join("open").exists());
-        world.release(1).unwrap();
-        assert!(!containers.exists());
-        let log = world.kernel.log();
-        let done: Vec<_> = log.iter().filter(|it| *it != "open group").collect();
-        assert_eq!(done[..2], ["unbind", "reset"]);
-        assert!(world.is_neutral(0));
-    }
+    let world = World::new();
+    let net = world.bind(1, terms(HandOver::Vfio));
+    assert_eq!((net.vfio_group, net.interface), (Some(8), None));
+    let device = net.cdi_device.unwrap();
+    let containers = world.containers(1);
+    assert!(containers.join("open").exists());
+    let spec = world
+        .directory
+        .path()
+        .join(format!("cdi/fabricbios-{}.json", LeaseId(1)));
+    assert_eq!(
+        fs::metadata(&spec).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let text = fs::read_to_string(&spec).unwrap();
+    let group = world.directory.path().join("dev/vfio/8");
+    assert!(text.contains(group.to_str().unwrap()), "{text}");
+    assert!(device.ends_with(&LeaseId(1).to_string()), "{device}");
+    let mut holder = holder_of(&group);
+    world.kernel.set_bus_master(FUNCTIONS[0], true);
+    world.kernel.log();
+    let proof = world.cut(1).unwrap().to_string();
+    assert!(proof.contains(&format!("[{}]", holder.id())), "{proof}");
+    assert!(!holder.wait().unwrap().success());
+    assert!(!spec.exists() && !world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!containers.join("open").exists());
+    world.release(1).unwrap();
+    assert!(!containers.exists());
+    let log = world.kernel.log();
+    let done: Vec<_> = log.iter().filter(|it| *it != "open group").collect();
+    assert_eq!(done[..2], ["unbind", "reset"]);
+    assert!(world.is_neutral(0));
 }
 
 #[test]
 fn a_machine_that_turns_bus_mastering_on_all_the_time_is_cut() {
-    let world = World::here();
+    let world = World::new();
     for lease in 1..=10 {
         world.bind(lease, terms(HandOver::Vfio));
         let turns_on = r#"while :; do printf '\0\0\0\0\7\0' 1<>"$0"; done"#;
@@ -331,7 +326,7 @@ fn a_machine_that_turns_bus_mastering_on_all_the_time_is_cut() {
 /// Nobody else's cut waits for it: neither in the daemon nor in the watchdog.
 #[test]
 fn a_holder_that_is_slow_to_end_delays_only_the_proof() {
-    let world = World::here();
+    let world = World::new();
     world.bind(1, terms(HandOver::Vfio));
     let mut holder = holder_of(&world.directory.path().join("dev/vfio/8"));
     let pid = Pid::from_raw(holder.id().cast_signed());
@@ -357,28 +352,27 @@ fn a_holder_that_is_slow_to_end_delays_only_the_proof() {
 
 #[test]
 fn a_cut_that_failed_is_tried_again_and_opens_nothing_meanwhile() {
-    for world in World::both() {
-        world.bind(1, plain());
-        let config = world.kernel.device(FUNCTIONS[0]).join("config");
-        let away = config.with_extension("away");
-        fs::rename(&config, &away).unwrap();
-        for _ in 0..2 {
-            world.cut(1).unwrap_err();
-        }
-        fs::rename(&away, &config).unwrap();
-        assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
-        let late = world.provider.bind(&order(1, plain()));
-        assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
-        world.cut(1).unwrap();
-        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
-        world.release(1).unwrap();
-        assert!(world.is_neutral(0));
+    let world = World::new();
+    world.bind(1, plain());
+    let config = world.kernel.device(FUNCTIONS[0]).join("config");
+    let away = config.with_extension("away");
+    fs::rename(&config, &away).unwrap();
+    for _ in 0..2 {
+        world.cut(1).unwrap_err();
     }
+    fs::rename(&away, &config).unwrap();
+    assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
+    let late = world.provider.bind(&order(1, plain()));
+    assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
+    world.cut(1).unwrap();
+    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    world.release(1).unwrap();
+    assert!(world.is_neutral(0));
 }
 
 #[test]
 fn a_group_that_cannot_be_opened_is_an_error() {
-    let world = World::here();
+    let world = World::new();
     world.bind(1, terms(HandOver::Vfio));
     world.kernel.fails(Some("open group"));
     let error = world.cut(1).unwrap_err();
@@ -390,7 +384,7 @@ fn a_group_that_cannot_be_opened_is_an_error() {
 /// While one lease's holder is looked for, the next one's access ends, and the search goes on beside it.
 #[test]
 fn the_watchdog_ends_a_lease_beside_a_search() {
-    let world = World::here();
+    let world = World::new();
     world.bind(1, terms(HandOver::Vfio));
     let other = NetTerms {
         mac: None,
@@ -425,7 +419,7 @@ fn the_watchdog_ends_a_lease_beside_a_search() {
 
 #[test]
 fn a_function_that_shares_its_group_is_not_handed_to_vfio() {
-    let world = World::here();
+    let world = World::new();
     let members = world.directory.path().join("kernel/iommu_groups/8/devices");
     fs::create_dir(members.join("0000:01:11.0")).unwrap();
     let refused = world.provider.bind(&order(1, terms(HandOver::Vfio)));
@@ -443,7 +437,7 @@ fn a_function_that_shares_its_group_is_not_handed_to_vfio() {
 
 #[test]
 fn only_its_tenant_gives_a_namespace_and_only_until_the_cut() {
-    let world = World::here();
+    let world = World::new();
     let caller = |tenant: &str| Caller {
         uid: 1000,
         pid: 1,
@@ -452,7 +446,7 @@ fn only_its_tenant_gives_a_namespace_and_only_until_the_cut() {
     };
     let enter = |caller: &Caller, path: &str| {
         let given = Given::NetworkNamespace(File::open(path).unwrap().into());
-        world.local.enter(LeaseId(1), caller, given)
+        world.path.enter(LeaseId(1), caller, given)
     };
     let own = "/proc/self/ns/net";
     assert_eq!(enter(&caller("blue"), own), Err(LocalRefusal::NotFound));
@@ -479,26 +473,25 @@ fn only_its_tenant_gives_a_namespace_and_only_until_the_cut() {
 
 #[test]
 fn an_interface_in_another_namespace_is_cut_and_released_all_the_same() {
-    for world in World::both() {
-        world.bind(1, terms(HandOver::Netns));
-        world.kernel.take_interface(FUNCTIONS[0]);
-        world.cut(1).unwrap();
-        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
-        world.release(1).unwrap();
-        assert!(world.is_neutral(0));
-    }
+    let world = World::new();
+    world.bind(1, terms(HandOver::Netns));
+    world.kernel.take_interface(FUNCTIONS[0]);
+    world.cut(1).unwrap();
+    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    world.release(1).unwrap();
+    assert!(world.is_neutral(0));
 }
 
 #[test]
 fn the_next_start_adopts_a_lease_or_ends_it_by_its_record() {
-    let world = World::here();
+    let world = World::new();
     let one = world.bind(1, terms(HandOver::Interface));
     let two = world.bind(2, plain());
     let World {
         directory, kernel, ..
     } = world;
     kernel.log();
-    let world = World::on(directory, kernel, false);
+    let world = World::on(directory, kernel);
     assert_eq!(
         world.kernel.log(),
         ["set up"],
@@ -519,14 +512,14 @@ fn the_next_start_adopts_a_lease_or_ends_it_by_its_record() {
 #[test]
 fn a_lease_that_the_watchdog_cut_is_not_adopted() {
     for hand_over in [HandOver::Interface, HandOver::Vfio] {
-        let world = World::here();
+        let world = World::new();
         world.bind(1, terms(hand_over));
         world.watchdog().end(LeaseId(1)).unwrap();
         assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
         let World {
             directory, kernel, ..
         } = world;
-        let world = World::on(directory, kernel, false);
+        let world = World::on(directory, kernel);
         let mut adopted = order(1, terms(hand_over));
         adopted.adopts = true;
         let error = world.provider.bind(&adopted).unwrap_err();
@@ -539,7 +532,7 @@ fn a_lease_that_the_watchdog_cut_is_not_adopted() {
 
 #[test]
 fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
-    let world = World::here();
+    let world = World::new();
     world.bind(1, plain());
     let end = world.watchdog();
     end.end_unoffered(&[function(FUNCTIONS[1]), function(CARD)])
@@ -551,7 +544,7 @@ fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
     let World {
         directory, kernel, ..
     } = world;
-    let world = World::on(directory, kernel, false);
+    let world = World::on(directory, kernel);
     assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
     world.cut(1).unwrap();
     world.release(1).unwrap();
@@ -560,7 +553,7 @@ fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
 
 #[test]
 fn a_start_while_the_link_is_down_keeps_leases_and_rate() {
-    let world = World::here();
+    let world = World::new();
     world.bind(1, terms(HandOver::Interface));
     let interface = world.kernel.root.join("class/net/pf0");
     fs::write(interface.join("carrier"), "0").unwrap();
@@ -570,7 +563,7 @@ fn a_start_while_the_link_is_down_keeps_leases_and_rate() {
     let World {
         directory, kernel, ..
     } = world;
-    let world = World::on(directory, kernel, false);
+    let world = World::on(directory, kernel);
     let mut adopted = order(1, terms(HandOver::Interface));
     adopted.adopts = true;
     world.provider.bind(&adopted).unwrap();
@@ -578,7 +571,7 @@ fn a_start_while_the_link_is_down_keeps_leases_and_rate() {
 
 #[test]
 fn leases_of_a_card_that_is_gone_are_over() {
-    let world = World::here();
+    let world = World::new();
     let end = world.watchdog();
     assert!(!end.all_are_gone(&[]).unwrap(), "there is no lease");
     world.bind(1, terms(HandOver::Vfio));
@@ -593,7 +586,7 @@ fn leases_of_a_card_that_is_gone_are_over() {
 
 #[test]
 fn a_card_that_goes_away_gives_no_leases_and_another_one_in_its_place_neither() {
-    let world = World::here();
+    let world = World::new();
     let (tell, told) = mpsc::channel();
     let store = VfStore::new(Arc::new(card(&world.kernel, "pf0", None).unwrap()));
     store.tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
@@ -618,7 +611,7 @@ fn a_card_that_goes_away_gives_no_leases_and_another_one_in_its_place_neither() 
 /// A card that is down sets no rates.
 #[test]
 fn a_card_that_is_down_gives_no_leases_until_it_is_up() {
-    let world = World::here();
+    let world = World::new();
     let put = |file: &str, text: &str| {
         let new = world.kernel.root.join("new");
         fs::write(&new, text).unwrap();
@@ -653,7 +646,7 @@ fn a_card_that_is_down_gives_no_leases_until_it_is_up() {
 
 #[test]
 fn the_function_of_a_damaged_record_is_given_to_nobody() {
-    let world = World::here();
+    let world = World::new();
     world.bind(1, terms(HandOver::Interface));
     let directory = world.directory.path().join("records");
     let record = fs::read_dir(directory).unwrap().next().unwrap().unwrap();
@@ -665,7 +658,7 @@ fn the_function_of_a_damaged_record_is_given_to_nobody() {
     let World {
         directory, kernel, ..
     } = world;
-    let world = World::on(directory, kernel, false);
+    let world = World::on(directory, kernel);
     assert_eq!(card(&world.kernel, "pf0", None).unwrap().count(), 1);
     assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
     let mut adopted = order(1, plain());

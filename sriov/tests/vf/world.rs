@@ -6,20 +6,13 @@ use std::{
     io,
     os::{
         fd::BorrowedFd,
-        unix::{
-            fs::{FileExt, symlink},
-            net::UnixStream,
-        },
+        unix::fs::{FileExt, symlink},
     },
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
-    thread,
 };
 
-use fabricbios_contract::{
-    DataPath, Guard, Provider, Store,
-    remote::{RemotePath, RemoteStore, serve_path, serve_store},
-};
+use fabricbios_contract::{DataPath, Guard, Provider};
 use fabricbios_helper::{Failure, Handler, Supervisor};
 use fabricbios_lease::{
     BindOrder, BindingId, BootTime, Linger, Placement, Proof, Quantity, StepError,
@@ -396,9 +389,8 @@ impl Guard for Watches {
 pub(crate) struct World {
     pub(crate) directory: TempDir,
     pub(crate) kernel: Arc<Kernel>,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) path: Arc<dyn DataPath>,
-    pub(crate) local: Arc<VfPath>,
+    pub(crate) store: Arc<VfStore>,
+    pub(crate) path: Arc<VfPath>,
     pub(crate) provider: Arc<Provider>,
 }
 
@@ -460,30 +452,17 @@ impl World {
 
     /// With a card of another driver.
     pub(crate) fn of(driver: &'static str) -> Self {
-        Self::new(driver, false)
-    }
-
-    fn new(driver: &'static str, apart: bool) -> Self {
         let (directory, kernel) = kernel_of(driver);
-        let world = Self::on(directory, kernel, apart);
+        let world = Self::on(directory, kernel);
         world.kernel.log();
         world
     }
 
     /// The node starts on what is there.
-    pub(crate) fn on(directory: TempDir, kernel: Arc<Kernel>, apart: bool) -> Self {
+    pub(crate) fn on(directory: TempDir, kernel: Arc<Kernel>) -> Self {
         let card = Arc::new(card(&kernel, "pf0", None).unwrap());
-        let local = Arc::new(VfPath::new(card.clone(), Arc::new(Watches)));
-        let mut store: Arc<dyn Store> = Arc::new(VfStore::new(card));
-        let mut path: Arc<dyn DataPath> = local.clone();
-        if apart {
-            let (here, there) = UnixStream::pair().unwrap();
-            thread::spawn(move || serve_store(there, &store));
-            store = Arc::new(RemoteStore::new(here).unwrap());
-            let (here, there) = UnixStream::pair().unwrap();
-            thread::spawn(move || serve_path(there, &path));
-            path = Arc::new(RemotePath::new(here).unwrap());
-        }
+        let path = Arc::new(VfPath::new(card.clone(), Arc::new(Watches)));
+        let store = Arc::new(VfStore::new(card));
         let provider = Provider::new()
             .with_store(RESOURCE, store.clone())
             .with_path("SR-IOV", &[Transport::Auto], path.clone());
@@ -492,17 +471,12 @@ impl World {
             kernel,
             store,
             path,
-            local,
             provider: Arc::new(provider),
         }
     }
 
-    pub(crate) fn both() -> [Self; 2] {
-        [Self::new("igb", false), Self::new("igb", true)]
-    }
-
-    pub(crate) fn here() -> Self {
-        Self::new("igb", false)
+    pub(crate) fn new() -> Self {
+        Self::of("igb")
     }
 
     pub(crate) fn bind(&self, lease: u128, terms: NetTerms) -> NetBinding {

@@ -1,12 +1,12 @@
 //! A lease from bind to release, as its client sees it: the same with windows and with regions.
 
 mod binding;
+mod by_name;
 mod crash;
 mod cutting;
 pub(crate) mod faults;
 mod guard;
 mod keys;
-mod remote;
 mod several;
 mod tracker;
 mod using;
