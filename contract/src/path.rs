@@ -22,17 +22,15 @@ pub trait DataPath: Send + Sync + 'static {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError>;
 
     /// Sets the deadline of the lease, on the boot-time clock. The newest call counts, even if its deadline is earlier.
-    /// `Ok`: the deadline is in force here, or the path has not bound the lease yet.
+    /// Never blocks: the driver itself calls it, in the order of its orders. `Ok`: the deadline is in force here, or the path has not bound the lease yet.
     ///
     /// # Errors
     /// The binding is already cut here: the lease cannot go on.
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut>;
 
-    /// The end of the lease is not proved: the path may tell clients that still ask. Without this method, nobody is told.
+    /// The end of the lease is not proved: the path may tell clients that still ask. Never blocks. Without this method,
+    /// nobody is told.
     fn fenced(&self, _binding_id: BindingId) {}
-
-    /// True: [`DataPath::extend`] and [`DataPath::fenced`] never block, so the driver itself may call them.
-    fn extends_at_once(&self) -> bool;
 
     /// Gives the binding a new key beside the old one, which works until [`DataPath::retire_key`]. Over NVMe-oF the old
     /// key opens no new connection from now on; live connections go on. A path without this method has no keys.

@@ -121,11 +121,6 @@ impl DataPath for CpuPath {
         Ok(())
     }
 
-    /// Nothing waits for the kernel under the lock of a lease's state.
-    fn extends_at_once(&self) -> bool {
-        true
-    }
-
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
         let lease = binding_id.lease_id;
         self.bindings

@@ -1,13 +1,6 @@
 //! Carries out orders by providers, in worker pools, and reports the outcomes.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use fabricbios_contract::Provider;
 use fabricbios_lease::{
@@ -30,8 +23,6 @@ pub struct Dispatcher {
     resources: HashMap<ResourceId, Resource>,
     kinds: HashMap<ResourceType, OfKind>,
     on_report: OnReport,
-    /// How many orders went to the pools.
-    orders: AtomicU64,
 }
 
 /// The pools that end and open access to leases of a kind. A call that is stuck keeps one thread; the table fences long
@@ -82,7 +73,6 @@ impl Dispatcher {
             resources: HashMap::new(),
             kinds: HashMap::new(),
             on_report,
-            orders: AtomicU64::new(0),
         }
     }
 
@@ -124,22 +114,18 @@ impl Dispatcher {
             return None;
         };
         let pool = match order {
-            Order::Extend(binding_id, deadline)
-                if resource.provider.extends_at_once(binding_id.lease_id) =>
-            {
+            Order::Extend(binding_id, deadline) => {
                 let outcome = resource.provider.extend(binding_id, deadline);
                 return Some(Report::Extended(binding_id, deadline, outcome));
             }
-            Order::Fenced(binding_id) if resource.provider.extends_at_once(binding_id.lease_id) => {
+            Order::Fenced(binding_id) => {
                 resource.provider.fenced(binding_id);
                 return None;
             }
             Order::Confirm(binding_id) if !resource.confirms => {
                 return Some(Report::Confirmed(binding_id, Ok(())));
             }
-            Order::Extend(..) | Order::Fenced(_) | Order::Cut(..) | Order::RetireKey(_) => {
-                &resource.of_kind.ending
-            }
+            Order::Cut(..) | Order::RetireKey(_) => &resource.of_kind.ending,
             // A binding without peers does not wait behind those that wait for the network.
             Order::Bind(ref order) if order.peers().is_empty() => &resource.preparing,
             Order::Rotate(_) => &resource.preparing,
@@ -148,25 +134,17 @@ impl Dispatcher {
             Order::Release(..) | Order::Reset(..) => &resource.cleaning,
         };
         let (pool, reports) = (pool.clone(), self.on_report.clone());
-        let number = self.orders.fetch_add(1, Ordering::Relaxed);
         pool.run(owner.clone(), move || {
             let whose = owner.clone();
             let on_report = move |report| reports(whose.clone(), report);
-            resource.carry_out(owner, order, number, on_report);
+            resource.carry_out(owner, order, on_report);
         });
         None
     }
 }
 
 impl Resource {
-    /// `number`: later orders have higher numbers.
-    fn carry_out(
-        self,
-        owner: Owner,
-        order: Order,
-        number: u64,
-        on_report: impl Fn(Report) + Send + 'static,
-    ) {
+    fn carry_out(self, owner: Owner, order: Order, on_report: impl Fn(Report) + Send + 'static) {
         let provider = self.provider;
         match order {
             Order::Bind(order) => {
@@ -211,14 +189,8 @@ impl Resource {
             Order::Reset(id, leases) => {
                 on_report(Report::Reset(id, provider.reset(id, &leases)));
             }
-            Order::Extend(id, deadline) => {
-                on_report(Report::Extended(
-                    id,
-                    deadline,
-                    provider.extend_in_order(id, deadline, number),
-                ));
-            }
-            Order::Fenced(id) => provider.fenced(id),
+            // The driver itself has carried them out.
+            Order::Extend(..) | Order::Fenced(_) => {}
         }
     }
 }
@@ -250,14 +222,9 @@ mod tests {
             Err(BindError::Cancelled)
         }
         fn extend(&self, _: BindingId, _: BootTime) -> Result<(), AlreadyCut> {
-            let let_on = self.let_on.lock();
-            let_on.unwrap_or_else(PoisonError::into_inner).recv().ok();
             Ok(())
         }
         fn fenced(&self, _: BindingId) {}
-        fn extends_at_once(&self) -> bool {
-            false
-        }
         fn rotate(&self, _: BindingId) -> Result<Binding, BindError> {
             Err(BindError::Cancelled)
         }
@@ -321,18 +288,15 @@ mod tests {
         dispatcher
     }
 
-    /// A path in another process may be stopped.
     #[test]
-    fn the_driver_does_not_wait_for_a_path_that_does_not_extend_at_once() {
-        let (report, reports) = channel();
+    fn a_deadline_is_told_to_the_paths_in_the_turn_of_the_driver() {
+        let (report, _reports) = channel();
         let (revoked, _ends) = channel();
-        let (let_on, wait) = channel();
+        let (_let_on, wait) = channel();
         let dispatcher = with_slow_path(report, revoked, wait);
-        let_on.send(()).unwrap();
         let told = dispatcher.dispatch(None, Order::Extend(binding_id(1), BootTime(7)));
-        assert!(told.is_none(), "{told:?}");
         let extended = Report::Extended(binding_id(1), BootTime(7), Ok(()));
-        assert_eq!(reports.recv().unwrap(), extended);
+        assert_eq!(told, Some(extended));
     }
 
     #[test]

@@ -51,8 +51,6 @@ impl PathEntry {
 struct Lease {
     /// Held while the lease is made or removed. Cuts and changes of keys never take this lock.
     making: Mutex<()>,
-    /// Number of the newest order that set the deadline. Held while the paths get a deadline.
-    extended: Mutex<u64>,
     /// Held for a moment only.
     state: Mutex<LeaseState>,
 }
@@ -156,13 +154,7 @@ impl Provider {
         self.store(binding_id.resource_id)?.confirm(binding_id)
     }
 
-    /// True: [`Provider::extend`] and [`Provider::fenced`] never block for this lease.
-    #[must_use]
-    pub fn extends_at_once(&self, lease_id: LeaseId) -> bool {
-        self.of(lease_id).all(|(_, it)| it.path.extends_at_once())
-    }
-
-    /// Sets the deadline of the lease.
+    /// Sets the deadline of the lease. Never blocks.
     ///
     /// # Errors
     /// A path has cut the binding: the lease cannot go on over the others either.
@@ -174,30 +166,7 @@ impl Provider {
             .fold(Ok(()), Result::and)
     }
 
-    /// Sets the deadline of the lease as one of several threads. `number` is that of the order, ascending: an older order
-    /// that is late changes nothing.
-    ///
-    /// # Errors
-    /// As [`Provider::extend`].
-    pub fn extend_in_order(
-        &self,
-        binding_id: BindingId,
-        deadline: BootTime,
-        number: u64,
-    ) -> Result<(), AlreadyCut> {
-        let Some(lease) = self.leases().find_or_make(binding_id.lease_id) else {
-            return self.extend(binding_id, deadline);
-        };
-        let extended = lease.extended.lock();
-        let mut extended = extended.unwrap_or_else(PoisonError::into_inner);
-        if number < *extended {
-            return Ok(());
-        }
-        *extended = number;
-        self.extend(binding_id, deadline)
-    }
-
-    /// Tells the paths that the end of the lease is not proved.
+    /// Tells the paths that the end of the lease is not proved. Never blocks.
     pub fn fenced(&self, binding_id: BindingId) {
         self.of(binding_id.lease_id)
             .for_each(|(_, it)| it.path.fenced(binding_id));

@@ -167,22 +167,6 @@ fn stranded_and_cancelled_stay_what_they_are() {
 }
 
 #[test]
-fn an_older_deadline_that_is_late_changes_nothing() {
-    let world = World::bound();
-    let extend = |number| {
-        world
-            .provider
-            .extend_in_order(binding_id(1), BootTime(1), number)
-    };
-    extend(2).unwrap();
-    assert_eq!(world.asked(), ["rdma extend", "udp extend"]);
-    extend(1).unwrap();
-    assert_eq!(world.asked(), [] as [&str; 0]);
-    extend(3).unwrap();
-    assert_eq!(world.asked(), ["rdma extend", "udp extend"]);
-}
-
-#[test]
 fn a_deadline_and_a_fence_are_told_to_the_paths_that_the_lease_has() {
     let world = World::bound();
     world.provider.extend(binding_id(1), BootTime(1)).unwrap();

@@ -166,10 +166,6 @@ impl DataPath for FakePath {
     fn fenced(&self, _: BindingId) {
         self.does("fenced").unwrap();
     }
-
-    fn extends_at_once(&self) -> bool {
-        true
-    }
     fn rotate(&self, _: BindingId) -> Result<Binding, BindError> {
         self.does("rotate").map(|()| self.binding(true))
     }

@@ -226,10 +226,6 @@ impl<C: Content> DataPath for UdpPath<C> {
         }
     }
 
-    fn extends_at_once(&self) -> bool {
-        true
-    }
-
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         let cell = self
             .bound_cell(binding_id, "rotate")

@@ -49,10 +49,6 @@ impl DataPath for NetPaths {
         path.extend(binding_id, deadline)
     }
 
-    fn extends_at_once(&self) -> bool {
-        self.paths.values().all(|it| it.extends_at_once())
-    }
-
     fn revoke(&self, binding_id: BindingId, linger: Linger) -> Result<Revoked, StepError> {
         self.of(binding_id)?.revoke(binding_id, linger)
     }

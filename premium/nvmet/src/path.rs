@@ -85,10 +85,6 @@ impl DataPath for Target {
     /// Nothing to do: the kernel itself answers the client.
     fn fenced(&self, _binding_id: BindingId) {}
 
-    fn extends_at_once(&self) -> bool {
-        true
-    }
-
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         self.rekey(binding_id).map(binding)
     }

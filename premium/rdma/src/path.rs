@@ -226,10 +226,6 @@ impl DataPath for RdmaPath {
     /// Nothing to do: the device answers the client itself.
     fn fenced(&self, _binding_id: BindingId) {}
 
-    fn extends_at_once(&self) -> bool {
-        true
-    }
-
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         self.add_key(binding_id)
     }

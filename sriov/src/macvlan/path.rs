@@ -37,7 +37,7 @@ pub struct MacvlanPath {
 struct Entry {
     /// Held while the devices are made, looked at or deleted. A cut does not wait for it.
     work: Mutex<()>,
-    /// Held for a moment, and while access opens.
+    /// Held for a moment.
     state: Mutex<State>,
 }
 
@@ -123,12 +123,19 @@ impl MacvlanPath {
             false => devices.make(kernel, &plan, generation),
         };
         let indexes = made.map_err(BindError::Failed)?;
-        let mut state = entry.state();
-        state.gate.open(generation)?;
-        state.indexes = Some(indexes);
+        {
+            let mut state = entry.state();
+            state.gate.open(generation)?;
+            state.indexes = Some(indexes);
+        }
         if !order.adopts {
             let opened = devices.set_up(kernel, record.hand_over);
             opened.map_err(BindError::Failed)?;
+        }
+        let mut state = entry.state();
+        // A cut does not wait for the kernel: it has deleted the rules, and the devices go.
+        if !state.gate.admits(generation) {
+            return Err(BindError::Cancelled);
         }
         state.open = Some((generation, order.tenant.clone()));
         Ok(())
@@ -197,11 +204,6 @@ impl DataPath for MacvlanPath {
         }
         self.guard.extend(binding_id, deadline);
         Ok(())
-    }
-
-    /// The lock of the state is held while the kernel sets devices up.
-    fn extends_at_once(&self) -> bool {
-        false
     }
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {

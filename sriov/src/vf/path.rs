@@ -41,7 +41,7 @@ pub struct VfPath {
 struct Entry {
     /// Held while the function is handed over or taken back, which may take seconds. A cut does not wait for it.
     work: Mutex<()>,
-    /// Held for a moment, and while access opens.
+    /// Held for a moment.
     state: Mutex<State>,
 }
 
@@ -205,11 +205,15 @@ impl VfPath {
             false => self.attach(lease, record),
         };
         let link = link.map_err(BindError::Failed)?;
-        let mut state = entry.state();
-        state.gate.open(generation)?;
+        entry.state().gate.open(generation)?;
         if !order.adopts {
             let given = self.give(lease, record, link.as_ref());
             given.map_err(BindError::Failed)?;
+        }
+        let mut state = entry.state();
+        // A cut does not wait for the kernel: what was given meanwhile is taken back.
+        if !state.gate.admits(generation) {
+            return Err(BindError::Cancelled);
         }
         state.open = Some((generation, order.tenant.clone()));
         Ok(())
@@ -277,11 +281,6 @@ impl DataPath for VfPath {
         }
         self.guard.extend(binding_id, deadline);
         Ok(())
-    }
-
-    /// The lock of the state is held while the kernel sets the interface up.
-    fn extends_at_once(&self) -> bool {
-        false
     }
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {

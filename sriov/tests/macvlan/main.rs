@@ -374,15 +374,17 @@ fn a_cut_that_failed_is_tried_again_and_opens_nothing_meanwhile() {
 
 #[test]
 fn a_cut_during_a_bind_is_proved_and_the_bind_leaves_nothing() {
-    // Before the rules are made, and after.
-    for call in ["make macvlan", "shape"] {
+    // Before the rules are made, after, and while the devices are set up.
+    for call in ["make macvlan", "shape", "set up"] {
         let world = World::new();
         let path = world.path.clone();
         world.kernel.meanwhile(call, move || {
+            path.extend(binding_id(1), BootTime(u64::MAX)).unwrap();
             path.revoke(binding_id(1), Linger::None).unwrap();
         });
         let late = world.provider.bind(&order(1, NetTerms::default()));
         assert!(late.is_err(), "{call}: {late:?}");
+        assert!(!world.kernel.redirects(), "{call}");
         world.path.verify(binding_id(1), None).unwrap();
         world.is_empty();
     }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use fabricbios_contract::{Caller, DataPath, EndByName, Given, LocalAccess, LocalRefusal, Store};
-use fabricbios_lease::{BindError, Condition, Linger};
+use fabricbios_lease::{BindError, BootTime, Condition, Linger};
 use fabricbios_sriov::vf::{Card, VfStore};
 use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, VlanId};
 use nix::{
@@ -228,16 +228,22 @@ fn no_binding_opens_after_its_cut() {
 
 #[test]
 fn a_cut_does_not_wait_for_a_bind_and_the_bind_opens_nothing() {
-    let world = World::new();
-    let path = world.path.clone();
-    world.kernel.meanwhile("bind", move || {
-        path.revoke(binding_id(1), Linger::None).unwrap();
-    });
-    let late = world.provider.bind(&order(1, terms(HandOver::Interface)));
-    assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
-    assert_eq!(world.kernel.driver(FUNCTIONS[0]), None);
-    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
-    assert!(world.kernel.links().iter().all(|it| it.name == "pf0"));
+    for call in ["bind", "set up"] {
+        let world = World::new();
+        let path = world.path.clone();
+        world.kernel.meanwhile(call, move || {
+            path.extend(binding_id(1), BootTime(u64::MAX)).unwrap();
+            path.revoke(binding_id(1), Linger::None).unwrap();
+        });
+        let late = world.provider.bind(&order(1, terms(HandOver::Interface)));
+        assert!(
+            matches!(late, Err(BindError::Cancelled)),
+            "{call}: {late:?}"
+        );
+        assert_eq!(world.kernel.driver(FUNCTIONS[0]), None);
+        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+        assert!(world.kernel.links().iter().all(|it| it.name == "pf0"));
+    }
 }
 
 #[test]

@@ -304,10 +304,6 @@ impl DataPath for FakeMemory {
 
     fn fenced(&self, _binding_id: BindingId) {}
 
-    fn extends_at_once(&self) -> bool {
-        true
-    }
-
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         let mut state = self.lock();
         let rkey = state.fresh_key();
