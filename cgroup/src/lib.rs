@@ -1,6 +1,5 @@
 //! Cgroups of leases (cgroup v2): processes of tenants enter them, and end with them.
 
-mod bindings;
 mod caller;
 mod containers;
 mod controllers;
@@ -15,7 +14,6 @@ mod process;
 mod programs;
 mod root;
 
-pub use bindings::{Admission, Bindings, Entry};
 pub use containers::Containers;
 pub use devices::{DeviceNumber, allow_only};
 pub use end::{described, end_processes};

@@ -5,6 +5,7 @@
 //! the paths of one kind of resource and carries out the orders of the lease table: it opens the part, binds the paths,
 //! cuts them, removes them and releases the part, in this order.
 
+mod bindings;
 mod cdi;
 mod guard;
 mod health;
@@ -13,6 +14,7 @@ mod path;
 mod provider;
 mod store;
 
+pub use bindings::{Admission, Bindings, Entry, Making};
 pub use cdi::{Cdi, Edits};
 pub use guard::{EndByName, Guard};
 pub use health::{Check, Health};

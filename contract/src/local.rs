@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 /// A path whose leases are used on the node itself.
 pub trait LocalAccess: Send + Sync + 'static {
     /// Puts what the caller gives into the lease: a process into its cores, its interface into a network namespace.
-    /// Under the same lock as bind and revoke, so that nothing enters after a cut: knows the lease, checks the caller
-    /// ([`Caller::check`]) and that the lease is open, and then moves what is given. May block, and comes from several
-    /// threads at once.
+    /// Knows the lease, checks the caller ([`Caller::check`]) and that the lease is open, and then moves what is given
+    /// ([`Entry::admit`](crate::Entry::admit)). Nothing enters after a cut; what was entering as it began is ended
+    /// before the proof. May block, and comes from several threads at once.
     ///
     /// # Errors
     /// Nothing was moved, or it was moved back; after [`LocalRefusal::Failed`] the detail says what is left.

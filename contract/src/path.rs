@@ -14,7 +14,7 @@ use crate::Part;
 pub trait DataPath: Send + Sync + 'static {
     /// Makes the binding of `order.binding_id`. A binding of an older generation goes on until the new one is
     /// connected; then it is cut, and only then the new one opens. Never opens access after a [`DataPath::revoke`] of
-    /// the same or a newer generation has begun. Before the first [`DataPath::extend`], a path that checks deadlines
+    /// the same or a newer generation has begun; what it was opening at that moment is ended before the proof. Before the first [`DataPath::extend`], a path that checks deadlines
     /// itself gives no access.
     ///
     /// # Errors
@@ -89,6 +89,15 @@ pub struct Revoked {
 }
 
 impl Revoked {
+    /// Revoked by these steps, and not proved.
+    #[must_use]
+    pub fn by(steps: Proof) -> Self {
+        Self {
+            steps,
+            ..Self::default()
+        }
+    }
+
     /// Revoked and already proved.
     #[must_use]
     pub fn proved(steps: Proof) -> Self {

@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::{Bindings, Root, enter};
+use fabricbios_cgroup::{Root, enter};
 use fabricbios_contract::{
-    Caller, DataPath, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
+    Bindings, Caller, DataPath, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
 };
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
@@ -23,7 +23,6 @@ use crate::{ENDS_WITHIN, STEPS, cgroupfs::CpuRoot, end::end, ranges};
 pub struct CpuPath {
     root: Root,
     proc: Tree,
-    guard: Arc<dyn Guard>,
     bindings: Bindings,
 }
 
@@ -42,14 +41,35 @@ impl CpuPath {
         Self {
             root: root.with_steps(STEPS),
             proc,
-            guard,
-            bindings: Bindings::default(),
+            bindings: Bindings::guarded_by(guard),
         }
     }
 
-    fn end_processes(&self, lease: LeaseId) -> Result<Proof, StepError> {
+    fn end_processes(&self, lease: LeaseId) -> Result<Revoked, StepError> {
         let proof = end(&self.root, &self.proc, lease, ENDS_WITHIN)?;
-        Ok(proof.unwrap_or_else(|| Proof::nothing_to_cut("the lease has no cgroup")))
+        let nothing = || Proof::nothing_to_cut("the lease has no cgroup");
+        Ok(Revoked::by(proof.unwrap_or_else(nothing)))
+    }
+
+    /// Reads what the kernel says. The cgroup stays frozen: even a process that root moves into it does not run.
+    fn prove(&self, lease: LeaseId) -> Result<Proof, StepError> {
+        let mut proof = Proof::default();
+        let began = Instant::now();
+        if let Some(below) = self.root.find("verify", lease)? {
+            let frozen = self
+                .root
+                .read("verify", &format!("{below}/cgroup.freeze"))?;
+            let members = self.root.members("verify", &below)?;
+            if frozen != "1" || self.root.is_populated("verify", &below)? || !members.is_empty() {
+                let why = format!(
+                    "{}: cgroup.freeze is {frozen}, processes {members:?}",
+                    self.root.path(&below).display()
+                );
+                return Err(StepError::new("verify", why));
+            }
+            proof.add("read cgroup", began.elapsed(), "frozen, 0 processes");
+        }
+        Ok(proof)
     }
 
     /// The coordinates, as the kernel has them.
@@ -92,8 +112,7 @@ fn parse_quota(text: &str) -> Option<CpuQuota> {
 impl DataPath for CpuPath {
     fn bind(&self, order: &BindOrder, _part: &Part) -> Result<Binding, BindError> {
         let lease = order.binding_id.lease_id;
-        let entry = self.bindings.entry(lease).ok_or(BindError::Cancelled)?;
-        self.guard.check(order)?;
+        let making = self.bindings.begin(order)?;
         let found = self
             .root
             .find("find lease", lease)
@@ -107,54 +126,38 @@ impl DataPath for CpuPath {
         // An earlier cut froze it.
         let thaw = || {
             let file = format!("{below}/cgroup.freeze");
-            self.root.write("thaw", &file, "0")
+            let thawed = self.root.write("thaw", &file, "0");
+            thawed.map_err(BindError::Failed)
         };
-        entry.open(order, thaw)?;
+        making.beside(thaw)?;
         let mut binding = Binding::plain(order.terms.resource_type());
         binding.kind = KindBinding::Cpu(Some(Box::new(coordinates)));
         Ok(binding)
     }
 
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
-        self.bindings.extend(binding_id, deadline)?;
-        self.guard.extend(binding_id, deadline);
-        Ok(())
+        self.bindings.extend(binding_id, deadline)
     }
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
         let lease = binding_id.lease_id;
         self.bindings
-            .revoke(binding_id, || self.end_processes(lease))
+            .revoke(binding_id, |()| self.end_processes(lease))
     }
 
-    /// Reads what the kernel says. The cgroup stays frozen: even a process that root moves into it does not run.
     fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         let lease = binding_id.lease_id;
-        let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
-        if let Err(proof) = self.bindings.check_current(binding_id) {
-            return Ok(proof);
-        }
-        let began = Instant::now();
-        if let Some(below) = self.root.find("verify", lease)? {
-            let frozen = self
-                .root
-                .read("verify", &format!("{below}/cgroup.freeze"))?;
-            let members = self.root.members("verify", &below)?;
-            if frozen != "1" || self.root.is_populated("verify", &below)? || !members.is_empty() {
-                let why = format!(
-                    "{}: cgroup.freeze is {frozen}, processes {members:?}",
-                    self.root.path(&below).display()
-                );
-                return Err(StepError::new("verify", why));
-            }
-            proof.add("read cgroup", began.elapsed(), "frozen, 0 processes");
-        }
-        self.guard.over(binding_id);
-        Ok(proof)
+        self.bindings.verify(
+            binding_id,
+            revoked,
+            |()| self.end_processes(lease),
+            |(), _| self.prove(lease),
+        )
     }
 
     fn remove(&self, binding_id: BindingId, _progress: &dyn Fn()) -> Result<(), StepError> {
-        self.bindings.remove(binding_id)
+        // The store removes the cgroup.
+        self.bindings.remove(binding_id.lease_id, |()| Ok(()))
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

@@ -8,9 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::{Bindings, enter};
+use fabricbios_cgroup::enter;
 use fabricbios_contract::{
-    Caller, DataPath, Edits, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
+    Bindings, Caller, DataPath, Edits, Entered, Given, Guard, LocalAccess, LocalRefusal, Part,
+    Revoked,
 };
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
@@ -33,7 +34,6 @@ pub struct GpuPath {
     gpus: Arc<Gpus>,
     /// By UUID.
     devices: BTreeMap<String, Device>,
-    guard: Arc<dyn Guard>,
     bindings: Bindings,
 }
 
@@ -45,8 +45,7 @@ impl GpuPath {
         Self {
             gpus,
             devices: devices.into_iter().map(by_uuid).collect(),
-            guard,
-            bindings: Bindings::default(),
+            bindings: Bindings::guarded_by(guard),
         }
     }
 
@@ -91,7 +90,7 @@ impl GpuPath {
         &self,
         lease: LeaseId,
         session: u64,
-        check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
+        check: impl Fn(&str) -> Result<(), LocalRefusal>,
     ) -> Result<UnixStream, NotConnected> {
         let entry = self.bindings.in_use(lease).map_err(NotConnected::Lease)?;
         // Held until the worker serves.
@@ -158,86 +157,22 @@ impl GpuPath {
         Ok(())
     }
 
-    fn end(&self, lease: LeaseId) -> Result<Proof, StepError> {
-        match self.gpus.records.find(lease)? {
-            Some(record) => {
-                if !record.is_exclusive {
-                    self.gpus.sessions.close(lease, &record, CLOSES_WITHIN);
-                }
-                self.gpus.end(lease, &record)
-            }
-            None => Ok(nothing()),
+    fn end(&self, lease: LeaseId) -> Result<Revoked, StepError> {
+        let Some(record) = self.gpus.records.find(lease)? else {
+            return Ok(Revoked::proved(nothing()));
+        };
+        if !record.is_exclusive {
+            self.gpus.sessions.close(lease, &record, CLOSES_WITHIN);
         }
-    }
-}
-
-/// Why there is no connection to a worker.
-enum NotConnected {
-    Lease(LocalRefusal),
-    Worker(Refusal),
-}
-
-impl DataPath for GpuPath {
-    fn bind(&self, order: &BindOrder, _part: &Part) -> Result<Binding, BindError> {
-        let lease = order.binding_id.lease_id;
-        let entry = self.bindings.entry(lease).ok_or(BindError::Cancelled)?;
-        self.guard.check(order)?;
-        let (record, device) = self.of(lease).map_err(|error| match error {
-            LocalRefusal::Failed(error) => BindError::Failed(error),
-            other => BindError::Failed(StepError::new("find lease", other)),
-        })?;
-        let has_programs = !record.nodes.is_empty();
-        // A cut that comes meanwhile ends all of it again.
-        let admit = || {
-            if has_programs {
-                self.admit_containers(lease, &record, device)?;
-            }
-            owned::admit(&record.owned, &record.users)?;
-            passed("open nodes");
-            // An earlier cut froze the cgroup.
-            match &self.gpus.root {
-                Some(root) => root.write("thaw", &format!("{}/cgroup.freeze", below(lease)), "0"),
-                None => Ok(()),
-            }
-        };
-        entry.open(order, admit)?;
-        let gpu = GpuBinding {
-            uuid: device.uuid.clone(),
-            vendor: device.vendor,
-            vram_bytes: record.vram_bytes,
-            // The control plane, which the node knows.
-            session_endpoint: None,
-            cdi_device: has_programs.then(|| record.cdi().device_name(lease)),
-            compute_slices: order.terms.gpu().and_then(|terms| terms.compute_slices),
-            queue_slots: if record.one_shot { 1 } else { QUEUE_SLOTS },
-        };
-        Ok(Binding {
-            kind: KindBinding::Gpu(Some(Box::new(gpu))),
-            ..Binding::plain(ResourceType::Gpu)
-        })
-    }
-
-    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
-        self.bindings.extend(binding_id, deadline)?;
-        self.guard.extend(binding_id, deadline);
-        Ok(())
-    }
-
-    fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
-        let lease = binding_id.lease_id;
-        self.bindings.revoke(binding_id, || self.end(lease))
+        self.gpus.end(lease, &record).map(Revoked::by)
     }
 
     /// Reads what the kernel says. The cgroup stays frozen, and no device can be opened there.
-    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        let lease = binding_id.lease_id;
-        let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
-        if let Err(proof) = self.bindings.check_current(binding_id) {
-            return Ok(proof);
-        }
+    fn prove(&self, lease: LeaseId) -> Result<Proof, StepError> {
         let Some(record) = self.gpus.records.find(lease)? else {
             return Ok(nothing());
         };
+        let mut proof = Proof::default();
         let began = Instant::now();
         if let Some(worker) = record.worker
             && worker.process.is_there()
@@ -267,12 +202,77 @@ impl DataPath for GpuPath {
             began.elapsed(),
             "no worker, 0 processes",
         );
-        self.guard.over(binding_id);
         Ok(proof)
+    }
+}
+
+/// Why there is no connection to a worker.
+enum NotConnected {
+    Lease(LocalRefusal),
+    Worker(Refusal),
+}
+
+impl DataPath for GpuPath {
+    fn bind(&self, order: &BindOrder, _part: &Part) -> Result<Binding, BindError> {
+        let lease = order.binding_id.lease_id;
+        let making = self.bindings.begin(order)?;
+        let (record, device) = self.of(lease).map_err(|error| match error {
+            LocalRefusal::Failed(error) => BindError::Failed(error),
+            other => BindError::Failed(StepError::new("find lease", other)),
+        })?;
+        let has_programs = !record.nodes.is_empty();
+        // A cut that comes meanwhile ends all of it again.
+        let admit = || -> Result<(), StepError> {
+            if has_programs {
+                self.admit_containers(lease, &record, device)?;
+            }
+            owned::admit(&record.owned, &record.users)?;
+            passed("open nodes");
+            // An earlier cut froze the cgroup.
+            match &self.gpus.root {
+                Some(root) => root.write("thaw", &format!("{}/cgroup.freeze", below(lease)), "0"),
+                None => Ok(()),
+            }
+        };
+        making.beside(|| admit().map_err(BindError::Failed))?;
+        let gpu = GpuBinding {
+            uuid: device.uuid.clone(),
+            vendor: device.vendor,
+            vram_bytes: record.vram_bytes,
+            // The control plane, which the node knows.
+            session_endpoint: None,
+            cdi_device: has_programs.then(|| record.cdi().device_name(lease)),
+            compute_slices: order.terms.gpu().and_then(|terms| terms.compute_slices),
+            queue_slots: if record.one_shot { 1 } else { QUEUE_SLOTS },
+        };
+        Ok(Binding {
+            kind: KindBinding::Gpu(Some(Box::new(gpu))),
+            ..Binding::plain(ResourceType::Gpu)
+        })
+    }
+
+    fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        self.bindings.extend(binding_id, deadline)
+    }
+
+    fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
+        let lease = binding_id.lease_id;
+        self.bindings.revoke(binding_id, |()| self.end(lease))
+    }
+
+    fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        let lease = binding_id.lease_id;
+        self.bindings.verify(
+            binding_id,
+            revoked,
+            |()| self.end(lease),
+            |(), _| self.prove(lease),
+        )
     }
 
     fn remove(&self, binding_id: BindingId, _progress: &dyn Fn()) -> Result<(), StepError> {
-        self.bindings.remove(binding_id)
+        // The store removes what the lease has.
+        self.bindings.remove(binding_id.lease_id, |()| Ok(()))
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

@@ -1,0 +1,153 @@
+//! One bind.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use fabricbios_lease::{BindError, BindingId, Gate, StepError};
+use fabricbios_wire::Generation;
+
+use super::{Bindings, Entry, State};
+
+/// A binding that is being made. If nothing of the lease is left at the end, its entry goes.
+#[derive(Debug)]
+pub struct Making<'a, M: Default> {
+    bindings: &'a Bindings<M>,
+    entry: Arc<Entry<M>>,
+    binding_id: BindingId,
+    tenant: Arc<str>,
+    /// The binding before.
+    before: Option<Generation>,
+}
+
+impl<'a, M: Default> Making<'a, M> {
+    pub(super) fn new(
+        bindings: &'a Bindings<M>,
+        entry: Arc<Entry<M>>,
+        binding_id: BindingId,
+        tenant: Arc<str>,
+    ) -> Self {
+        let before = entry.state().gate.generation();
+        Self {
+            bindings,
+            entry,
+            binding_id,
+            tenant,
+            before,
+        }
+    }
+
+    /// The objects of the path.
+    #[must_use]
+    pub fn objects(&self) -> &M {
+        &self.entry.objects
+    }
+
+    /// Whether the binding may open now.
+    ///
+    /// # Errors
+    /// Those of the gate.
+    pub fn check(&self) -> Result<(), BindError> {
+        let gate = self.entry.state().gate.clone();
+        let mut trial = State {
+            gate,
+            ..State::default()
+        };
+        Ok(trial.open(self.binding_id.generation)?)
+    }
+
+    /// Opens access with `admit` beside whoever has it by a binding before, which goes on. Can be called once for each step
+    /// of a bind that opens access.
+    ///
+    /// # Errors
+    /// Those of `admit`, or of the gate: a cut may have begun meanwhile. The path undoes what `admit` has done, or leaves
+    /// it to the cut.
+    pub fn beside<T, E: From<BindError>>(
+        &self,
+        admit: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let _admission = self.entry.admission();
+        self.open()?;
+        let admitted = admit().and_then(|admitted| {
+            self.check_again()?;
+            Ok(admitted)
+        });
+        match &admitted {
+            Ok(_) => self.entry.deadline.store(0, Ordering::Release),
+            Err(_) if self.before.is_none() => self.undone(),
+            Err(_) => {}
+        }
+        admitted
+    }
+
+    /// Makes the binding in the place of the one before, which ends first: `end` ends whatever the lease has, `make` makes
+    /// what gives no access yet, and `open` opens access. `end` is called after a failure too, but not for a binding that
+    /// was `adopted`: its end is a cut of its own.
+    ///
+    /// # Errors
+    /// Those of `make` and `open`, or of the gate. `Stranded`: those of `end`.
+    pub fn anew<T>(
+        &self,
+        adopted: bool,
+        make: impl FnOnce() -> Result<T, StepError>,
+        open: impl FnOnce(T) -> Result<(), StepError>,
+        end: impl Fn() -> Result<(), StepError>,
+    ) -> Result<(), BindError> {
+        let _admission = self.entry.admission();
+        self.check_again()?;
+        if let Some(before) = self.before {
+            end().map_err(BindError::Stranded)?;
+            self.entry.state().end(before);
+        }
+        self.open()?;
+        self.entry.deadline.store(0, Ordering::Release);
+        let made = make().map_err(BindError::Failed).and_then(|made| {
+            self.check_again()?;
+            open(made).map_err(BindError::Failed)?;
+            self.check_again()
+        });
+        let Err(error) = made else { return Ok(()) };
+        if adopted {
+            return Err(error);
+        }
+        end().map_err(BindError::Stranded)?;
+        self.undone();
+        Err(match self.before {
+            Some(_) => error.lost(),
+            None => error,
+        })
+    }
+
+    fn open(&self) -> Result<(), BindError> {
+        let mut state = self.entry.state();
+        state.open(self.binding_id.generation)?;
+        state.tenant = Arc::clone(&self.tenant);
+        state.is_open = true;
+        Ok(())
+    }
+
+    /// Whether no cut has begun.
+    fn check_again(&self) -> Result<(), BindError> {
+        match self.entry.admits(self.binding_id.generation) {
+            true => Ok(()),
+            false => Err(BindError::Cancelled),
+        }
+    }
+
+    /// Nothing of this binding is left, nor of one before.
+    fn undone(&self) {
+        let mut state = self.entry.state();
+        state.end(self.binding_id.generation);
+        // No cut knows of it, and no order names it any more.
+        if self.before.is_none() && state.gate.revoked().is_none() {
+            state.gate = Gate::default();
+        }
+    }
+}
+
+impl<M: Default> Drop for Making<'_, M> {
+    fn drop(&mut self) {
+        let mut leases = self.bindings.leases();
+        if self.entry.state().gate == Gate::default() {
+            leases.forget(self.binding_id.lease_id);
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! The life of each lease on one path: which binding may open access, until when, and what a cut waits for.
+//!
+//! A path has one [`Bindings`], and each of its leases one [`Entry`]: the [`Gate`], the deadline, and the path's own
+//! objects `M`. The path supplies its work in the kernel; bind, extend, revoke, verify and remove are here. An entry has
+//! two locks:
+//!
+//! - **state**, held for a moment and never over a call of the kernel. A deadline and a cut take no other lock.
+//! - **admission**, held by whoever opens access or takes objects away, also while the kernel waits: a bind, an entry of
+//!   a user of the machine, the proof, the removal.
+//!
+//! A cut closes the gate, ends access and does not wait for the admission, which a tenant or another user of the machine
+//! may hold up. What is admitted as the gate closes may arrive behind the cut. So a bind asks the gate once more when its
+//! work is done, and the proof waits for the admission and cuts again before it looks.
+
+mod making;
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use fabricbios_lease::{
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Gate, Lookup, NotOpened, Proof,
+    StepError,
+};
+use fabricbios_wire::{Generation, LeaseId};
+use nix::time::{ClockId, clock_gettime};
+
+pub use making::Making;
+
+use crate::{Guard, LocalRefusal, Revoked};
+
+/// The leases of a path, see the module.
+#[derive(Debug)]
+pub struct Bindings<M = ()> {
+    leases: Mutex<Custody<Arc<Entry<M>>>>,
+    guard: Option<Arc<dyn Guard>>,
+}
+
+/// One lease.
+#[derive(Debug, Default)]
+pub struct Entry<M = ()> {
+    /// Of the path.
+    pub objects: M,
+    state: Mutex<State>,
+    admission: Mutex<()>,
+    /// Nanoseconds on the boot-time clock; 0 until the first `extend` after a bind.
+    deadline: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    gate: Gate,
+    /// Of the last binding that opened.
+    tenant: Arc<str>,
+    /// A binding has opened, and no end was proved since.
+    is_open: bool,
+    /// Somebody was admitting when a cut closed the gate.
+    cuts_again: bool,
+}
+
+impl<M> Default for Bindings<M> {
+    fn default() -> Self {
+        Self {
+            leases: Mutex::default(),
+            guard: None,
+        }
+    }
+}
+
+impl<M: Default> Bindings<M> {
+    /// Without leases; `guard` ends those that this process cannot end.
+    #[must_use]
+    pub fn guarded_by(guard: Arc<dyn Guard>) -> Self {
+        Self {
+            guard: Some(guard),
+            ..Self::default()
+        }
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Custody<Arc<Entry<M>>>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The entry of a lease, a new one if there is none. `None`: the lease was removed.
+    #[must_use]
+    pub fn entry(&self, lease: LeaseId) -> Option<Arc<Entry<M>>> {
+        self.leases().find_or_make(lease)
+    }
+
+    /// The entry of a lease that somebody wants to use.
+    ///
+    /// # Errors
+    /// The path has no such lease, or it is over.
+    pub fn in_use(&self, lease: LeaseId) -> Result<Arc<Entry<M>>, LocalRefusal> {
+        LocalRefusal::unless_here(self.leases().find(lease))
+    }
+
+    /// See [`Guard::check`].
+    ///
+    /// # Errors
+    /// The lease is new, and nobody would end it if this process hangs.
+    pub fn check_guard(&self, order: &BindOrder) -> Result<(), BindError> {
+        self.guard.as_ref().map_or(Ok(()), |it| it.check(order))
+    }
+
+    /// Begins a bind. Nothing is made yet.
+    ///
+    /// # Errors
+    /// The lease was removed, or [`Bindings::check_guard`] refuses it.
+    pub fn begin(&self, order: &BindOrder) -> Result<Making<'_, M>, BindError> {
+        let making = self.begin_unguarded(order.binding_id, &order.tenant)?;
+        self.check_guard(order)?;
+        Ok(making)
+    }
+
+    /// [`Bindings::begin`] after the guard was asked.
+    ///
+    /// # Errors
+    /// The lease was removed.
+    pub fn begin_unguarded(
+        &self,
+        binding_id: BindingId,
+        tenant: &Arc<str>,
+    ) -> Result<Making<'_, M>, BindError> {
+        let entry = self.entry(binding_id.lease_id);
+        let entry = entry.ok_or(BindError::Cancelled)?;
+        Ok(Making::new(self, entry, binding_id, Arc::clone(tenant)))
+    }
+
+    /// Sets the deadline of a binding; nothing waits for the kernel.
+    ///
+    /// # Errors
+    /// The binding was cut.
+    pub fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        match self.leases().find(binding_id.lease_id) {
+            Lookup::Here(entry) if entry.state().gate.is_closed(binding_id.generation) => {
+                return Err(AlreadyCut);
+            }
+            Lookup::Here(entry) => entry.deadline.store(deadline.0, Ordering::Release),
+            Lookup::Released => return Err(AlreadyCut),
+            // The lease is bound later.
+            Lookup::Unknown => {}
+        }
+        if let Some(guard) = &self.guard {
+            guard.extend(binding_id, deadline);
+        }
+        Ok(())
+    }
+
+    /// Closes the gate and ends access with `cut`. Waits for nobody who admits.
+    ///
+    /// # Errors
+    /// Those of `cut`.
+    pub fn revoke(
+        &self,
+        binding_id: BindingId,
+        cut: impl FnOnce(&M) -> Result<Revoked, StepError>,
+    ) -> Result<Revoked, StepError> {
+        let Some(entry) = self.entry(binding_id.lease_id) else {
+            return Ok(Revoked::proved(removed()));
+        };
+        let closed = entry.state().gate.revoke(binding_id.generation);
+        if let Err(moved_on) = closed {
+            return Ok(Revoked::proved(moved_on.into()));
+        }
+        // Who takes the lock from now on finds the gate closed.
+        if matches!(entry.admission.try_lock(), Err(TryLockError::WouldBlock)) {
+            entry.state().cuts_again = true;
+        }
+        cut(&entry.objects)
+    }
+
+    /// Waits for who was admitting when the gate closed, and then cuts again; then finds the proof with `prove`, which
+    /// gets what is known of the cut and adds its own steps.
+    ///
+    /// # Errors
+    /// Those of `cut` and `prove`.
+    pub fn verify(
+        &self,
+        binding_id: BindingId,
+        revoked: Option<&Revoked>,
+        cut: impl FnOnce(&M) -> Result<Revoked, StepError>,
+        prove: impl FnOnce(&M, Option<&Revoked>) -> Result<Proof, StepError>,
+    ) -> Result<Proof, StepError> {
+        let Some(entry) = self.entry(binding_id.lease_id) else {
+            return Ok(removed());
+        };
+        let _admission = entry.admission();
+        let cuts_again = {
+            let state = entry.state();
+            if let Err(moved_on) = state.gate.check_current(binding_id.generation) {
+                return Ok(moved_on.into());
+            }
+            state.cuts_again
+        };
+        let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
+        let mut known = revoked;
+        if cuts_again {
+            proof = proof.and(cut(&entry.objects)?.steps);
+            // Neither cut has found everything.
+            known = None;
+        }
+        if known.is_none_or(|it| !it.is_proved) {
+            proof = proof.and(prove(&entry.objects, known)?);
+        }
+        let mut state = entry.state();
+        state.cuts_again = false;
+        if state.gate.is_closed(binding_id.generation) {
+            state.end(binding_id.generation);
+        }
+        drop(state);
+        if let Some(guard) = &self.guard {
+            guard.over(binding_id);
+        }
+        Ok(proof)
+    }
+
+    /// Removes the objects of a lease with `clean`. The lease never comes back.
+    ///
+    /// # Errors
+    /// Its end is not proved, or those of `clean`.
+    pub fn remove(
+        &self,
+        lease: LeaseId,
+        clean: impl FnOnce(&M) -> Result<(), StepError>,
+    ) -> Result<(), StepError> {
+        let Some(entry) = self.entry(lease) else {
+            return Ok(());
+        };
+        let _admission = entry.admission();
+        if !entry.state().is_ended() {
+            let why = format_args!("lease {lease}: it was not revoked");
+            return Err(StepError::new("remove", why));
+        }
+        clean(&entry.objects)?;
+        entry.state().gate.remove();
+        self.leases().release(lease);
+        Ok(())
+    }
+}
+
+impl<M> Entry<M> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admission(&self) -> MutexGuard<'_, ()> {
+        self.admission
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the generation may be made, or used if it has opened.
+    #[must_use]
+    pub fn admits(&self, generation: Generation) -> bool {
+        self.state().gate.admits(generation)
+    }
+
+    /// The time until the deadline of a binding that is in use, whose tenant passes `check`.
+    ///
+    /// # Errors
+    /// Those of `check`; the lease is not in use.
+    pub fn remaining(
+        &self,
+        check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
+    ) -> Result<Duration, LocalRefusal> {
+        let state = self.state();
+        let generation = state.bound(check)?;
+        self.left(&state, generation)
+    }
+
+    fn left(&self, state: &State, generation: Generation) -> Result<Duration, LocalRefusal> {
+        if !state.is_open || !state.gate.admits(generation) {
+            return Err(LocalRefusal::NotActive("it was cut".into()));
+        }
+        match self.deadline.load(Ordering::Acquire).checked_sub(now()) {
+            None | Some(0) => Err(LocalRefusal::NotActive("its deadline has passed".into())),
+            Some(left) => Ok(Duration::from_nanos(left)),
+        }
+    }
+
+    /// Lets somebody in, whose tenant passes `check`. The proof of a cut waits for the end of the admission, and cuts
+    /// again.
+    ///
+    /// # Errors
+    /// Those of `check`; the lease is not in use.
+    pub fn admit(
+        &self,
+        check: impl Fn(&str) -> Result<(), LocalRefusal>,
+    ) -> Result<Admission<'_, M>, LocalRefusal> {
+        // Nobody waits for the proof of a cut to be refused.
+        self.remaining(&check)?;
+        let guard = self.admission();
+        let generation = self.state().bound(check)?;
+        let admission = Admission {
+            entry: self,
+            generation,
+            _guard: guard,
+        };
+        admission.check()?;
+        Ok(admission)
+    }
+}
+
+impl State {
+    /// The generation of the lease's binding, whose tenant passes `check`.
+    fn bound(
+        &self,
+        check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
+    ) -> Result<Generation, LocalRefusal> {
+        let bound = self.gate.generation();
+        let bound = bound.ok_or_else(|| LocalRefusal::NotActive("it is not bound yet".into()))?;
+        check(&self.tenant)?;
+        Ok(bound)
+    }
+
+    /// Opens the gate. Who has access by a binding before that was not cut has it by this one.
+    fn open(&mut self, generation: Generation) -> Result<(), NotOpened> {
+        let before = self.gate.generation();
+        if let Some(before) = before.filter(|it| !self.gate.is_revoked(*it)) {
+            self.gate.ended(before);
+        }
+        self.gate.open(generation)
+    }
+
+    /// Nobody has access, and nobody can get it behind a cut.
+    fn is_ended(&self) -> bool {
+        !(self.is_open || self.cuts_again)
+    }
+
+    /// The end of this generation is proved.
+    fn end(&mut self, generation: Generation) {
+        self.gate.ended(generation);
+        self.is_open = false;
+    }
+}
+
+/// Somebody enters. The binding stays the same meanwhile, and the proof of its cut waits for the end of this.
+#[derive(Debug)]
+pub struct Admission<'a, M> {
+    entry: &'a Entry<M>,
+    generation: Generation,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl<M> Admission<'_, M> {
+    /// Whether the lease is still in use. To be asked by whoever has entered, before a wait: the cut that has begun
+    /// meanwhile may have ended everything before, and its proof waits for this admission.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check(&self) -> Result<(), LocalRefusal> {
+        let state = self.entry.state();
+        self.entry.left(&state, self.generation).map(drop)
+    }
+}
+
+fn removed() -> Proof {
+    Proof::nothing_to_cut("the lease was removed before")
+}
+
+/// The time on the clock of deadlines.
+fn now() -> u64 {
+    // The call fails only if the kernel does not have the clock; then every lease counts as ended.
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from);
+    now.map_or(u64::MAX, |it| {
+        u64::try_from(it.as_nanos()).unwrap_or(u64::MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests;
