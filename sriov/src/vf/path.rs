@@ -1,21 +1,15 @@
 //! Hands a virtual function to its tenant, and takes it back.
 
-use std::{
-    os::fd::AsFd,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{os::fd::AsFd, path::Path, sync::Arc};
 
 use fabricbios_contract::{
-    Caller, DataPath, Edits, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
+    Bindings, Caller, DataPath, Edits, Entered, Given, Guard, LocalAccess, LocalRefusal, Part,
+    Revoked,
 };
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Custody, Gate, Linger, Lookup, Proof,
-    StepError,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
-use fabricbios_wire::{
-    Binding, Generation, HandOver, KindBinding, LeaseId, NetBinding, ResourceType,
-};
+use fabricbios_wire::{Binding, HandOver, KindBinding, LeaseId, NetBinding, ResourceType};
 
 use super::{
     card::{Card, MBPS, VFIO},
@@ -32,34 +26,7 @@ const NAME_DIGITS: usize = 12;
 #[derive(Debug)]
 pub struct VfPath {
     card: Arc<Card>,
-    guard: Arc<dyn Guard>,
-    leases: Mutex<Custody<Arc<Entry>>>,
-}
-
-/// One lease.
-#[derive(Debug, Default)]
-struct Entry {
-    /// Held while the function is handed over or taken back, which may take seconds. A cut does not wait for it.
-    work: Mutex<()>,
-    /// Held for a moment.
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    gate: Gate,
-    /// The binding that has opened.
-    open: Option<(Generation, Arc<str>)>,
-}
-
-impl Entry {
-    fn work(&self) -> MutexGuard<'_, ()> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    bindings: Bindings,
 }
 
 impl VfPath {
@@ -68,17 +35,8 @@ impl VfPath {
     pub fn new(card: Arc<Card>, guard: Arc<dyn Guard>) -> Self {
         Self {
             card,
-            guard,
-            leases: Mutex::default(),
+            bindings: Bindings::guarded_by(guard),
         }
-    }
-
-    fn leases(&self) -> MutexGuard<'_, Custody<Arc<Entry>>> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn entry(&self, lease: LeaseId) -> Option<Arc<Entry>> {
-        self.leases().find_or_make(lease)
     }
 
     fn cutter(&self) -> &Cutter {
@@ -194,156 +152,73 @@ impl VfPath {
         ))
     }
 
-    fn make(&self, order: &BindOrder, entry: &Entry, record: &Record) -> Result<(), BindError> {
-        let BindingId {
-            lease_id: lease,
-            generation,
-            ..
-        } = order.binding_id;
-        let link = match order.adopts {
-            true => self.check_adopted(lease, record).map(|()| None),
-            false => self.attach(lease, record),
-        };
-        let link = link.map_err(BindError::Failed)?;
-        entry.state().gate.open(generation)?;
-        if !order.adopts {
-            let given = self.give(lease, record, link.as_ref());
-            given.map_err(BindError::Failed)?;
+    fn cut(&self, lease: LeaseId) -> Result<Revoked, StepError> {
+        match self.record(lease)? {
+            Some(record) => self.cutter().stop(lease, &record).map(Revoked::by),
+            None => Ok(Revoked::proved(nothing())),
         }
-        let mut state = entry.state();
-        // A cut does not wait for the kernel: what was given meanwhile is taken back.
-        if !state.gate.admits(generation) {
-            return Err(BindError::Cancelled);
+    }
+
+    fn prove(&self, lease: LeaseId) -> Result<Proof, StepError> {
+        match self.record(lease)? {
+            Some(record) => self.cutter().prove(lease, &record, true),
+            None => Ok(nothing()),
         }
-        state.open = Some((generation, order.tenant.clone()));
-        Ok(())
     }
 }
 
 impl DataPath for VfPath {
     fn bind(&self, order: &BindOrder, _part: &Part) -> Result<Binding, BindError> {
-        let BindingId {
-            lease_id: lease,
-            generation,
-            ..
-        } = order.binding_id;
-        self.guard.check(order)?;
+        let lease = order.binding_id.lease_id;
+        let making = self.bindings.begin(order)?;
         let record = self.record(lease).map_err(BindError::Failed)?;
         let record = record.ok_or_else(|| {
             let why = format!("lease {lease} has no virtual function");
             BindError::Failed(StepError::new("bind", why))
         })?;
-        let entry = self.entry(lease).ok_or(BindError::Cancelled)?;
-        let _work = entry.work();
-        let before = {
-            let state = entry.state();
-            if !state.gate.admits(generation) {
-                return Err(BindError::Cancelled);
-            }
-            state.gate.generation()
+        let make = || match order.adopts {
+            true => self.check_adopted(lease, &record).map(|()| None),
+            false => self.attach(lease, &record),
         };
-        let end = |generation| {
-            let ended = self.take_back(lease, &record);
-            let mut state = entry.state();
-            state.open = None;
-            if ended.is_ok() {
-                state.gate.ended(generation);
-            }
-            ended
+        let open = |link: Option<Link>| match order.adopts {
+            true => Ok(()),
+            false => self.give(lease, &record, link.as_ref()),
         };
         // The tenant of the binding before loses the function, and gets it anew.
-        if let Some(before) = before {
-            end(before).map_err(BindError::Stranded)?;
-        }
-        self.make(order, &entry, &record).map_err(|error| {
-            let undone = match order.adopts {
-                // Its end is a cut of its own.
-                true => Ok(()),
-                false => end(generation),
-            };
-            match (undone, before) {
-                (Err(left), _) => BindError::Stranded(left),
-                (Ok(()), Some(_)) => error.lost(),
-                (Ok(()), None) => error,
-            }
-        })?;
+        let end = || self.take_back(lease, &record);
+        making.anew(order.adopts, make, open, end)?;
         Ok(binding(lease, &record))
     }
 
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
-        match self.leases().find(binding_id.lease_id) {
-            Lookup::Released => return Err(AlreadyCut),
-            Lookup::Here(entry) if entry.state().gate.is_closed(binding_id.generation) => {
-                return Err(AlreadyCut);
-            }
-            // An unknown lease is bound later.
-            Lookup::Here(_) | Lookup::Unknown => {}
-        }
-        self.guard.extend(binding_id, deadline);
-        Ok(())
+        self.bindings.extend(binding_id, deadline)
     }
 
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
         let lease = binding_id.lease_id;
-        let Some(entry) = self.entry(lease) else {
-            return Ok(Revoked::proved(released()));
-        };
-        {
-            let mut state = entry.state();
-            if let Err(moved_on) = state.gate.revoke(binding_id.generation) {
-                return Ok(Revoked::proved(moved_on.into()));
-            }
-            state.open = None;
-        }
-        let Some(record) = self.record(lease)? else {
-            self.guard.over(binding_id);
-            return Ok(Revoked::proved(nothing()));
-        };
-        let steps = self.cutter().stop(lease, &record)?;
-        entry.state().gate.ended(binding_id.generation);
-        Ok(Revoked {
-            steps,
-            ..Revoked::default()
-        })
+        self.bindings.revoke(binding_id, |()| self.cut(lease))
     }
 
     fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         let lease = binding_id.lease_id;
-        let Some(entry) = self.entry(lease) else {
-            return Ok(released());
-        };
-        // A bind that is late makes the function bus master before it sees that it was cut, and undoes that.
-        let _work = entry.work();
-        if let Err(moved_on) = entry.state().gate.check_current(binding_id.generation) {
-            return Ok(moved_on.into());
-        }
-        let Some(record) = self.record(lease)? else {
-            return Ok(nothing());
-        };
-        let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
-        proof = proof.and(self.cutter().prove(lease, &record, true)?);
-        self.guard.over(binding_id);
-        Ok(proof)
+        self.bindings.verify(
+            binding_id,
+            revoked,
+            |()| self.cut(lease),
+            |(), _| self.prove(lease),
+        )
     }
 
     fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
         let lease = binding_id.lease_id;
-        let Some(entry) = self.entry(lease) else {
-            return Ok(());
-        };
-        let _work = entry.work();
-        if entry.state().open.is_some() {
-            let why = format!("{binding_id}: it was not revoked");
-            return Err(StepError::new("remove", why));
-        }
-        if let Some(record) = self.record(lease)? {
+        self.bindings.remove(lease, |()| {
+            let Some(record) = self.record(lease)? else {
+                return Ok(());
+            };
             progress();
             // After a restart nothing of this process has cut it, and who resets a function may turn bus mastering on.
-            self.take_back(lease, &record)?;
-        }
-        entry.state().gate.remove();
-        self.leases().release(lease);
-        Ok(())
+            self.take_back(lease, &record)
+        })
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
@@ -360,19 +235,9 @@ impl LocalAccess for VfPath {
         caller: &Caller,
         given: Given,
     ) -> Result<Entered, LocalRefusal> {
-        let entry = LocalRefusal::unless_here(self.leases().find(lease))?;
-        // The function is not released meanwhile. A cut takes the lock of the state alone, and does not wait for the kernel.
-        let _work = entry.work();
-        {
-            let state = entry.state();
-            let Some((generation, tenant)) = &state.open else {
-                return Err(LocalRefusal::NotActive("it has no binding".to_owned()));
-            };
-            caller.check(tenant)?;
-            if !state.gate.admits(*generation) {
-                return Err(LocalRefusal::NotActive("it is over".to_owned()));
-            }
-        }
+        let entry = self.bindings.in_use(lease)?;
+        // The function is not released meanwhile.
+        let _admission = entry.admit(|tenant| caller.check(tenant))?;
         let record = self.record(lease).map_err(LocalRefusal::Failed)?;
         let record = record.ok_or(LocalRefusal::NotFound)?;
         let namespace = match given {
@@ -420,10 +285,6 @@ fn binding(lease: LeaseId, record: &Record) -> Binding {
 
 fn interface_name(lease: LeaseId) -> String {
     format!("fb{}", &lease.to_string()[..NAME_DIGITS])
-}
-
-fn released() -> Proof {
-    Proof::nothing_to_cut("the lease was removed before")
 }
 
 fn nothing() -> Proof {

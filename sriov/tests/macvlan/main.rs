@@ -114,6 +114,8 @@ impl World {
 
     fn bound(&self, lease: u128, terms: NetTerms) -> NetBinding {
         let bound = self.provider.bind(&order(lease, terms)).unwrap();
+        let extended = self.provider.extend(binding_id(lease), BootTime(u64::MAX));
+        extended.unwrap();
         match bound.kind {
             KindBinding::Net(Some(net)) => *net,
             other => panic!("{other:?}"),

@@ -480,15 +480,15 @@ impl World {
     }
 
     pub(crate) fn bind(&self, lease: u128, terms: NetTerms) -> NetBinding {
-        net(self.provider.bind(&order(lease, terms)).unwrap())
+        let bound = self.provider.bind(&order(lease, terms)).unwrap();
+        let extended = self.provider.extend(binding_id(lease), BootTime(u64::MAX));
+        extended.unwrap();
+        net(bound)
     }
 
     pub(crate) fn cut(&self, lease: u128) -> Result<Proof, StepError> {
         let revoked = self.path.revoke(binding_id(lease), Linger::None)?;
-        match revoked.is_proved {
-            true => Ok(revoked.steps),
-            false => self.path.verify(binding_id(lease), Some(&revoked)),
-        }
+        self.path.verify(binding_id(lease), Some(&revoked))
     }
 
     pub(crate) fn release(&self, lease: u128) -> Result<Proof, StepError> {
