@@ -110,19 +110,17 @@ impl<'a> Cut<'a> {
         Ok(unlinked)
     }
 
-    /// `Ok`: the subsystem is proved unreachable.
+    /// `Ok`: the subsystem is proved unreachable, by these steps after those of `revoked`.
     pub(super) fn verify(&self, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        let (mut proof, unlinked) = match revoked {
-            Some(revoked) if revoked.is_proved => return Ok(revoked.steps.clone()),
+        let Unlinked { ports, host } = match revoked {
             Some(revoked) => {
                 let unlinked = postcard::from_bytes(&revoked.found);
-                let unlinked: Unlinked = unlinked.map_err(|error| self.error(error))?;
-                (revoked.steps.clone(), unlinked)
+                unlinked.map_err(|error| self.error(error))?
             }
-            None if self.is_there()? => (Proof::default(), Unlinked::default()),
+            None if self.is_there()? => Unlinked::default(),
             None => return Ok(nothing_there()),
         };
-        let Unlinked { ports, host } = unlinked;
+        let mut proof = Proof::default();
         let started = Instant::now();
         let anchored = self.proofs.settle()?;
         self.sweep_all(&ports, &anchored)?;

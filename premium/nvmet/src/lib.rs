@@ -5,7 +5,6 @@
 //! the objects contain the lease id, so that a new process finds them. Objects of others are never touched.
 
 mod batcher;
-mod binding_states;
 mod credentials;
 mod cut;
 mod emergency_revoker;
@@ -37,7 +36,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_contract::{Guard, Revoked};
+use fabricbios_contract::{Bindings, Revoked};
 use fabricbios_helper::{Handler, ReadFirst, Supervisor};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{BindingId, Proof, StepError};
@@ -52,8 +51,7 @@ pub use probe::ask_rdma_main;
 pub use steps::STEPS;
 
 use self::{
-    binding_states::BindingStates, credentials::Credentials, cut::Cut, names::Names, ports::Ports,
-    probe::Prober, proof::Proofs,
+    credentials::Credentials, cut::Cut, names::Names, ports::Ports, probe::Prober, proof::Proofs,
 };
 
 /// Calls of this crate that may hang, for the process that makes them.
@@ -112,6 +110,17 @@ pub struct Export {
     pub grace: Duration,
 }
 
+/// Held by the calls that make and remove the objects of a lease, which may take seconds, and taken before the lease is
+/// admitted. Its last export.
+#[derive(Debug, Default)]
+struct Work(Mutex<Option<Export>>);
+
+impl Work {
+    fn lock(&self) -> MutexGuard<'_, Option<Export>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The kernel's target. Its calls block and may be made from several threads at once. A call for one lease waits for
 /// a call for another lease only where the kernel itself does.
 #[derive(Debug)]
@@ -121,9 +130,8 @@ pub struct Target {
     ports: Arc<Ports>,
     credentials: Mutex<Credentials>,
     host_records: Arc<dyn HostRecords>,
-    states: BindingStates,
+    bindings: Bindings<Work>,
     proofs: Proofs,
-    guard: Option<Arc<dyn Guard>>,
     owners: Option<Arc<dyn HostOwners>>,
     supervisor: Supervisor,
 }
@@ -155,9 +163,8 @@ impl Target {
             ports,
             credentials: Mutex::new(credentials),
             host_records: config.host_records,
-            states: BindingStates::default(),
+            bindings: Bindings::default(),
             proofs,
-            guard: None,
             owners: None,
             supervisor: config.supervisor,
         })
@@ -200,16 +207,14 @@ impl Target {
     /// # Errors
     /// The subsystem may still be linked, and a host allowed.
     pub fn revoke(&self, binding_id: BindingId) -> Result<Revoked, StepError> {
-        let state = self.states.get_or_make(binding_id.lease_id);
-        let mut gate = state.gate();
-        match gate.revoke(binding_id.generation) {
-            Err(moved_on) => Ok(Revoked::proved(moved_on.into())),
-            Ok(()) => {
-                let cut = self.cut_of(binding_id);
-                // The watchdog may have removed the same links meanwhile, which is no error.
-                cut.revoke().or_else(|_concurrent| cut.revoke())
-            }
-        }
+        let lease = binding_id.lease_id;
+        self.bindings.revoke(binding_id, |_| self.end_access(lease))
+    }
+
+    fn end_access(&self, lease: LeaseId) -> Result<Revoked, StepError> {
+        let cut = self.cut_of(lease);
+        // The watchdog may have removed the same links meanwhile, which is no error.
+        cut.revoke().or_else(|_concurrent| cut.revoke())
     }
 
     /// Proves that access has ended. Without `revoked` it looks at every port of this node. Cuts of several leases
@@ -222,13 +227,13 @@ impl Target {
         binding_id: BindingId,
         revoked: Option<&Revoked>,
     ) -> Result<Proof, StepError> {
-        let state = self.states.get_or_make(binding_id.lease_id);
-        if let Err(moved_on) = state.gate().check_current(binding_id.generation) {
-            return Ok(moved_on.into());
-        }
-        let proof = self.cut_of(binding_id).verify(revoked)?;
-        state.gate().ended(binding_id.generation);
-        Ok(proof)
+        let lease = binding_id.lease_id;
+        self.bindings.verify(
+            binding_id,
+            revoked,
+            |_| self.end_access(lease),
+            |_, revoked| self.cut_of(lease).verify(revoked),
+        )
     }
 
     /// Ends access and proves it.
@@ -240,8 +245,8 @@ impl Target {
         self.verify(binding_id, Some(&revoked))
     }
 
-    fn cut_of(&self, binding_id: BindingId) -> Cut<'_> {
-        Cut::of(binding_id.lease_id, &self.names, &self.proofs)
+    fn cut_of(&self, lease: LeaseId) -> Cut<'_> {
+        Cut::of(lease, &self.names, &self.proofs)
     }
 
     /// All leases of this node that have objects here, complete or not.

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use fabricbios_contract::{DataPath, Guard, Part, Revoked};
+use fabricbios_contract::{Bindings, DataPath, Guard, Part, Revoked};
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
@@ -26,7 +26,7 @@ impl Target {
     /// Sets the guard, since the kernel looks at no clock, and the owners of hosts. For a target without leases.
     #[must_use]
     pub fn guarded_by(mut self, guard: Arc<dyn Guard>, owners: Arc<dyn HostOwners>) -> Self {
-        self.guard = Some(guard);
+        self.bindings = Bindings::guarded_by(guard);
         self.owners = Some(owners);
         self
     }
@@ -41,9 +41,7 @@ impl DataPath for Target {
                 format!("{}: it has no blocks", order.binding_id),
             ));
         };
-        if let Some(guard) = &self.guard {
-            guard.check(order)?;
-        }
+        self.bindings.check_guard(order)?;
         if let Some(owners) = &self.owners {
             let admitted = owners.admits(order.binding_id, &order.tenant, terms);
             admitted.map_err(|why| refused("host", why))?;
@@ -69,17 +67,7 @@ impl DataPath for Target {
     }
 
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
-        if self
-            .states
-            .get_or_make(binding_id.lease_id)
-            .is_closed(binding_id.generation)
-        {
-            return Err(AlreadyCut);
-        }
-        if let Some(guard) = &self.guard {
-            guard.extend(binding_id, deadline);
-        }
-        Ok(())
+        self.bindings.extend(binding_id, deadline)
     }
 
     /// Nothing to do: the kernel itself answers the client.
@@ -99,11 +87,7 @@ impl DataPath for Target {
     }
 
     fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
-        let proof = Self::verify(self, binding_id, revoked)?;
-        if let Some(guard) = &self.guard {
-            guard.over(binding_id);
-        }
-        Ok(proof)
+        Self::verify(self, binding_id, revoked)
     }
 
     fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {

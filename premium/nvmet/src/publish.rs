@@ -3,12 +3,14 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use fabricbios_contract::Making;
 use fabricbios_lease::{BindError, BindingId, StepError};
-use fabricbios_wire::{Endpoint, Nqn, NvmeofAddress, NvmeofBinding, NvmeofTransport, Transport};
+use fabricbios_wire::{
+    Endpoint, LeaseId, Nqn, NvmeofAddress, NvmeofBinding, NvmeofTransport, Transport,
+};
 
 use super::{
-    Export, Target,
-    binding_states::BindingState,
+    Export, Target, Work,
     credentials::{Assigned, Credential, Credentials},
     names::{NAMESPACE, host_path, port_link_path, subsystem_path},
     objects::{Objects, failed},
@@ -38,6 +40,18 @@ enum PublishError {
     Cut,
 }
 
+impl From<BindError> for PublishError {
+    fn from(not_opened: BindError) -> Self {
+        match not_opened {
+            BindError::Stranded(error) => Self::Failed {
+                error,
+                is_stuck: true,
+            },
+            _ => Self::Cut,
+        }
+    }
+}
+
 impl From<Failed> for PublishError {
     fn from(failed: Failed) -> Self {
         Self::Failed {
@@ -50,33 +64,26 @@ impl From<Failed> for PublishError {
 impl Target {
     /// Makes the objects of the export that do not exist yet. Existing objects stay unchanged, also under a connected
     /// client, and a lease keeps its names and keys. Never links to a port after a [`Target::cut`] of the same or a
-    /// newer generation has begun.
+    /// newer generation has begun; the proof of that cut waits for one link at most.
     ///
     /// # Errors
     /// `Refused`: the terms or the volume cannot be exported. `Cancelled`: a cut came first. `Failed`: the kernel
     /// refused a step, and everything was undone. `Stranded`: something could not be undone.
     pub fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError> {
-        let state = self.states.get_or_make(export.binding_id.lease_id);
-        let mut work = state.work();
-        let result = self.publish_in(&state, export);
-        match &result {
-            Ok(_) => {
-                *work = Some(export.clone());
-                self.states.keep(export.binding_id.lease_id);
-            }
-            Err(_) => self.states.forget_later(export.binding_id.lease_id),
-        }
-        result
+        let binding_id = export.binding_id;
+        let making = self.bindings.begin_unguarded(binding_id, &export.tenant)?;
+        let mut work = making.objects().lock();
+        let published = self.publish_in(&making, export)?;
+        *work = Some(export.clone());
+        Ok(published)
     }
 
     fn publish_in(
         &self,
-        state: &BindingState,
+        making: &Making<'_, Work>,
         export: &Export,
     ) -> Result<NvmeofBinding, BindError> {
-        if !state.gate().begin(export.binding_id.generation) {
-            return Err(BindError::Cancelled);
-        }
+        making.check()?;
         let device_path = volume_path(export)?;
         let ports = self.ports_for(export)?;
         let assigned = self.assign_credential(export)?;
@@ -91,12 +98,14 @@ impl Target {
         let links = plan::links(&subsystem, credential.host_nqn.as_str(), numbers);
         steps::passed("write credentials");
         let made = run.take_all(&steps).map_err(PublishError::from);
-        let made = made.and_then(|()| link_all(state, export.binding_id, &links, &mut run));
+        // Each link opens access by itself, and the proof of a cut waits for no more than one.
+        let mut link = |it| making.beside(|| run.take(it).map_err(PublishError::from));
+        let made = made.and_then(|()| links.iter().try_for_each(&mut link));
         match made {
             Ok(()) => self
                 .binding(export, credential, &ports)
                 .map_err(BindError::Failed),
-            Err(stopped) => Err(self.undo_publish(export.binding_id, run, &assigned, stopped)),
+            Err(stopped) => Err(self.undo_publish(lease, run, &assigned, stopped)),
         }
     }
 
@@ -106,15 +115,16 @@ impl Target {
     /// `Refused`: the lease has no export here, or another lease of the tenant has the same host NQN and would lose
     /// its key. `Failed`: the old key is back. `Stranded`: it is not.
     pub fn rekey(&self, binding_id: BindingId) -> Result<NvmeofBinding, BindError> {
-        let state = self.states.get_or_make(binding_id.lease_id);
-        let work = state.work();
+        let entry = self.bindings.entry(binding_id.lease_id);
+        let entry = entry.ok_or(BindError::Cancelled)?;
+        let work = entry.objects.lock();
         let nothing = || {
             refused(format_args!(
                 "{binding_id} has no export here to give new keys to"
             ))
         };
         let export = work.as_ref().ok_or_else(nothing)?;
-        if !state.gate().admits(binding_id.generation) {
+        if !entry.admits(binding_id.generation) {
             return Err(BindError::Cancelled);
         }
         let mut credentials = self.credentials();
@@ -144,10 +154,11 @@ impl Target {
     /// # Errors
     /// The lease has no export here.
     pub fn binding_of(&self, binding_id: BindingId) -> Result<NvmeofBinding, StepError> {
-        let state = self.states.get_or_make(binding_id.lease_id);
-        let work = state.work();
         let nothing =
             || StepError::new("look at export", format_args!("{binding_id} has none here"));
+        let entry = self.bindings.entry(binding_id.lease_id);
+        let entry = entry.ok_or_else(nothing)?;
+        let work = entry.objects.lock();
         let export = work.as_ref().ok_or_else(nothing)?;
         let credential = self.credentials().find(binding_id.lease_id).cloned();
         let ports = self.linked_ports(binding_id)?;
@@ -233,7 +244,7 @@ impl Target {
 
     fn undo_publish(
         &self,
-        binding_id: BindingId,
+        lease: LeaseId,
         run: Run<'_, Target>,
         assigned: &Assigned,
         stopped: PublishError,
@@ -241,7 +252,7 @@ impl Target {
         let undone = run.undo().and_then(|()| match assigned.is_new {
             true => {
                 let mut credentials = self.credentials();
-                credentials.release(binding_id.lease_id, |host| self.remove_host(host))
+                credentials.release(lease, |host| self.remove_host(host))
             }
             false => Ok(()),
         });
@@ -310,20 +321,4 @@ fn volume_path(export: &Export) -> Result<&str, BindError> {
             format_args!("no path for the kernel: {shown}"),
         ))
     })
-}
-
-/// A cut waits for one link at most, and no link follows a cut.
-fn link_all(
-    state: &BindingState,
-    binding_id: BindingId,
-    links: &[plan::Step],
-    run: &mut Run<'_, Target>,
-) -> Result<(), PublishError> {
-    for link in links {
-        let mut gate = state.gate();
-        gate.open(binding_id.generation)
-            .map_err(|_shut| PublishError::Cut)?;
-        run.take(link)?;
-    }
-    Ok(())
 }

@@ -23,21 +23,33 @@ impl Target {
     /// The lease is still linked, the kernel refuses, or it makes no progress for some seconds; then the error names
     /// the device, and a later call goes on waiting for the same process.
     pub fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError> {
-        let state = self.states.get_or_make(lease);
-        let work = state.work();
+        let Some(entry) = self.bindings.entry(lease) else {
+            return Ok(());
+        };
+        let work = entry.objects.lock();
         let subsystem = self.names.subsystem(lease);
         self.refuse_linked(&subsystem)?;
-        state.gate().remove();
-        let exists = self.tree.exists(subsystem_path(&subsystem));
+        self.bindings.remove(lease, |_| {
+            self.remove_objects(lease, &subsystem, work.as_ref(), progress)
+        })
+    }
+
+    fn remove_objects(
+        &self,
+        lease: LeaseId,
+        subsystem: &str,
+        export: Option<&Export>,
+        progress: &dyn Fn(),
+    ) -> Result<(), StepError> {
+        let exists = self.tree.exists(subsystem_path(subsystem));
         if exists.map_err(|error| failed("remove", error))? {
-            self.remove_namespace(&subsystem, work.as_ref())?;
+            self.remove_namespace(subsystem, export)?;
             progress();
-            self.remove_subsystem(&subsystem)?;
+            self.remove_subsystem(subsystem)?;
         }
         let mut credentials = self.credentials();
         credentials.release(lease, |host| self.remove_host(host))?;
         steps::passed("remove credentials");
-        self.states.forget_later(lease);
         progress();
         Ok(())
     }

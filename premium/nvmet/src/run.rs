@@ -124,7 +124,11 @@ fn undo(objects: &impl Objects, inverse: &Inverse) -> Result<(), ObjectError> {
     match inverse {
         Inverse::RemoveObject(path) => objects.rmdir(path),
         Inverse::RemoveNamespace(path) => objects.remove_namespace(path),
-        Inverse::Unlink(path) => objects.unlink(path),
+        Inverse::Unlink(path) => match objects.unlink(path) {
+            // A cut came first.
+            Err(error) if error.errno == Some(libc::ENOENT) => Ok(()),
+            unlinked => unlinked,
+        },
     }
 }
 

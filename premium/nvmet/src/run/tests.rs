@@ -246,6 +246,20 @@ proptest! {
 }
 
 #[test]
+fn an_export_that_a_cut_has_unlinked_meanwhile_is_undone() {
+    let all = steps(&credential());
+    let fake = Fake::new();
+    let before = fake.picture();
+    let mut run = Run::new(&fake);
+    run.take_all(&all).unwrap();
+    for step in all.iter().filter(|step| step.name == "link port") {
+        fake.unlink(&subject(step)).unwrap();
+    }
+    run.undo().unwrap();
+    assert_eq!(fake.picture(), before);
+}
+
+#[test]
 fn a_whole_export_taken_again_changes_nothing() {
     let credential = credential();
     let all = steps(&credential);
