@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::credentials::Credential;
 
-/// Longest record: a host with 90,000 leases.
+/// Longest record: a host with 110,000 leases.
 pub const HOST_RECORD_BYTES_MAX: usize = 4_000_000;
 
 /// Stores records of hosts, which contain keys.

@@ -133,7 +133,7 @@ fn a_record_has_an_end() {
     let disk = Disk::default();
     let mut all = open(&disk);
     let mut many = take(&mut all, A, &names(NAME));
-    many.leases = (0..100_000)
+    many.leases = (0..120_000)
         .map(|number| LeaseId(u128::MAX - number))
         .collect();
     let error = all.store(many).unwrap_err().to_string();
