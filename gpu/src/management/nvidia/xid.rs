@@ -5,7 +5,7 @@
 //! program (RESTART_APP) or by nothing (IGNORE) changes no health, unless its text asks for a reset at some time. 48, 74 and 144
 //! to 150 have workflows there. 109 is answered by a reset there, but any program can cause it by not ending: NVIDIA's own
 //! device plugin for Kubernetes counts it with the programs' errors, like 13, 31, 43, 45 and 68; if the device does need a
-//! reset, the driver tells so by its recovery action.
+//! reset, the driver tells so by its recovery action. A number without an arm of its own degrades the device.
 
 use crate::Health;
 
