@@ -12,10 +12,7 @@ use fabricbios_wire::{
     resource_flags,
 };
 
-use crate::{
-    detect::Detected,
-    detection::{Detection, Found},
-};
+use crate::detection::{Detection, Found};
 
 /// A memory arena on offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,9 +57,6 @@ pub struct Inventory {
 pub trait Described: fmt::Debug + Send + Sync {
     /// Replaces the detected entry by the resource. [`describe`] adds the fields that all kinds have.
     fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found);
-
-    /// Removes detected hardware that is part of this resource.
-    fn hide(&self, _detected: &mut Detected) {}
 
     /// What is wrong with the hardware of the resource, for people. `None`: nothing.
     fn trouble(&self, _found: &Found) -> Option<String> {
@@ -129,11 +123,13 @@ impl Inventory {
         trouble: Option<String>,
     ) -> Reply {
         let (found, silence) = self.detection.latest();
-        let mut detected = found.listed.clone();
-        for described in self.described.values() {
-            described.hide(&mut detected);
-        }
         let offered = offered.map(|available| self.status(available, &found));
+        let offered: Vec<ResourceStatus> = offered.collect();
+        let mut detected = found.listed.clone();
+        // Arenas are parts of the machine's memory, which would be counted twice.
+        if { offered.iter() }.any(|it| it.available.resource_type == ResourceType::Mem) {
+            detected.mem.clear();
+        }
         match form {
             InventoryForm::Flat => {
                 Reply::FlatInventory(flat(detected.flat(&self.node_id), offered))
@@ -173,10 +169,7 @@ impl Inventory {
 }
 
 /// The flat form, 36 bytes an entry: what is on offer in place of what was detected.
-fn flat(
-    mut entries: Vec<FlatEntry>,
-    offered: impl Iterator<Item = ResourceStatus>,
-) -> Vec<FlatEntry> {
+fn flat(mut entries: Vec<FlatEntry>, offered: Vec<ResourceStatus>) -> Vec<FlatEntry> {
     for status in offered {
         entries.retain(|entry| entry.resource_id != status.available.resource_id);
         entries.push(status.flat_entry());
@@ -186,11 +179,6 @@ fn flat(
 }
 
 impl Described for OfferedArena {
-    /// The memory of the machine would be counted twice.
-    fn hide(&self, detected: &mut Detected) {
-        detected.mem.clear();
-    }
-
     fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
         inventory.mem_arenas.push(MemArena {
             resource_id: self.resource_id,
@@ -206,12 +194,6 @@ impl Described for OfferedArena {
 }
 
 impl Described for OfferedPool {
-    /// A device on offer is listed as a pool, not as a detected device.
-    fn hide(&self, detected: &mut Detected) {
-        let is_its = |found: &str| self.facts.device.as_deref() == Some(found);
-        detected.blocks.retain(|found| !is_its(&found.name));
-    }
-
     fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
         let read_only = if self.facts.read_only { BLOCK_RO } else { 0 };
         let removable = if self.facts.removable {

@@ -14,7 +14,7 @@ use fabricbios_wire::{
 
 use crate::{
     config::{GpuShareMode, Settings},
-    detect::{Detected, resource_id},
+    detect::resource_id,
     detection::Found,
     inventory::{Described, ResourceStatus, describe},
 };
@@ -160,13 +160,6 @@ impl Described for OfferedGpu {
             session_slots_free: free(SESSIONS),
             queue_slots: QUEUE_SLOTS,
         });
-    }
-
-    /// The kernel lists the device by its address; the entry by its UUID has the same id.
-    fn hide(&self, detected: &mut Detected) {
-        detected
-            .gpus
-            .retain(|it| Some(&it.name) != self.device.pci.as_ref());
     }
 }
 
