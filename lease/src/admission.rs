@@ -176,11 +176,6 @@ impl LeaseTable {
         {
             return Ok(());
         }
-        if self.policy.not_built.contains(&kind) {
-            return Err(invalid(format!(
-                "this version of the node leases no {kind}: what its inventory has of it is only listed"
-            )));
-        }
         if self.policy.detected.contains(&kind) {
             return Err(not_allowed(format!(
                 "this node has {kind} but its operator offers none of it for lease"

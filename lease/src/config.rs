@@ -53,8 +53,6 @@ pub struct Policy {
     pub detected: Vec<ResourceType>,
     /// The rules of admission for CPU leases.
     pub profile: Profile,
-    /// Kinds without a provider in this daemon: no operator can offer them.
-    pub not_built: Vec<ResourceType>,
 }
 
 impl Default for Policy {
@@ -78,7 +76,6 @@ impl Default for Policy {
             network: NetworkRights::default(),
             detected: Vec::new(),
             profile: Profile::Linux,
-            not_built: Vec::new(),
         }
     }
 }

@@ -27,27 +27,22 @@ use crate::{
 /// Every kind that this daemon can lease.
 pub const KINDS: &[Kind] = &[
     Kind {
-        of: ResourceType::Mem,
         open: memory::open,
         check: memory::check,
     },
     Kind {
-        of: ResourceType::Block,
         open: block::open,
         check: block::check,
     },
     Kind {
-        of: ResourceType::Cpu,
         open: cpu::open,
         check: cpu::check,
     },
     Kind {
-        of: ResourceType::Net,
         open: net::open,
         check: net::check,
     },
     Kind {
-        of: ResourceType::Gpu,
         open: gpu::open,
         check: gpu::check,
     },
@@ -56,8 +51,6 @@ pub const KINDS: &[Kind] = &[
 /// A kind of resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Its type.
-    pub of: ResourceType,
     /// Opens the stores and paths that the settings ask for, and decides by the journal whether leases of an earlier
     /// run go on. A failed call leaves nothing behind.
     pub open: fn(&Opening<'_>) -> anyhow::Result<Opened>,

@@ -8,7 +8,7 @@ use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
 use anyhow::Context;
 use fabricbios_control::{Fabric, Limits, Server};
 use fabricbios_lease::{Durability, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Policy};
-use fabricbios_wire::{LeaseId, ResourceId, ResourceType};
+use fabricbios_wire::{LeaseId, ResourceId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
     mailbox::Sender,
     net,
     past::Past,
-    providers::{self, KINDS, Offered},
+    providers::{self, Offered},
     records,
     request_router::RequestRouter,
 };
@@ -214,17 +214,6 @@ fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Po
         .cut_within_ms
         .map(|ms| Duration::from_millis(ms.into()));
     let capacities = offered.iter();
-    let leasable = [
-        ResourceType::Mem,
-        ResourceType::Block,
-        ResourceType::Cpu,
-        ResourceType::Net,
-        ResourceType::Gpu,
-    ];
-    let is_built = |kind: &ResourceType| {
-        let offers = offered.iter().any(|it| it.kind == *kind);
-        offers || KINDS.iter().any(|it| it.of == *kind)
-    };
     Policy {
         tenant_leases_max: settings
             .leases_per_tenant_max
@@ -241,10 +230,6 @@ fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Po
         profile: settings.profile.unwrap_or_default().into(),
         network: net::rights::rights(settings),
         detected: inventory.kinds(),
-        not_built: leasable
-            .into_iter()
-            .filter(|kind| !is_built(kind))
-            .collect(),
         ..default
     }
 }

@@ -460,7 +460,7 @@ async fn a_queue_pair_that_cannot_be_bound_takes_nothing_from_the_one_that_is() 
 }
 
 #[tokio::test]
-async fn a_kind_that_is_not_built_is_not_the_operators_choice() {
+async fn a_kind_that_is_not_there_is_not_the_operators_choice() {
     // Lists this machine's processors at least.
     let world = World::with(Settings {
         auto_detect: true,

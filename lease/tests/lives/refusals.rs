@@ -7,8 +7,7 @@ use crate::support::*;
 
 fn refused(change: impl FnOnce(&mut LeaseAllocRequest)) -> (LeaseError, RefusalClass) {
     let policy = Policy {
-        detected: vec![ResourceType::Gpu, ResourceType::Net],
-        not_built: vec![ResourceType::Net],
+        detected: vec![ResourceType::Gpu],
         ..Policy::default()
     };
     let mut world = World::with_policy(policy);
@@ -53,7 +52,7 @@ fn each_has_its_code_and_class() {
         refused(|r| r.terms = LeaseTerms::plain(ResourceType::Gpu)),
         (InvalidArgs, Policy)
     );
-    // No operator could offer it.
+    // The node has none.
     assert_eq!(
         refused(|r| r.terms = LeaseTerms::plain(ResourceType::Net)),
         (InvalidArgs, Permanent)
