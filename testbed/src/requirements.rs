@@ -468,7 +468,7 @@ mod tests {
         let plan = bare().plan(&layout, &system("trixie"));
         assert!(
             plan.iter()
-                .any(|line| line.ends_with("pkg-config qemu-system-x86")),
+                .any(|line| line.ends_with("shellcheck qemu-system-x86")),
             "{plan:#?}"
         );
         assert!(plan.iter().all(|line| !line.contains("backports")));

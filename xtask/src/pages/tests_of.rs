@@ -120,8 +120,8 @@ fn names_are_those_that_nextest_shows() {
     ));
     assert!(has(
         "fabricbios-contract",
-        "remote",
-        "cases::a_lease_is_bound_over_the_paths_it_asked_for"
+        "provider",
+        "a_lease_is_bound_over_the_paths_it_asked_for"
     ));
     let declared = read("Cargo.toml");
     let members = declared.split("members = [").nth(1).unwrap();
