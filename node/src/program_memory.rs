@@ -1,6 +1,6 @@
 //! The program and its libraries stay in memory: the disk that they came from may stop answering, and a cut must not wait for it.
 //!
-//! The processes that the daemon starts lock their memory themselves (`helper/src/supervisor.rs`, `watchdog/process.rs`). The daemon
+//! The processes that the daemon starts lock their memory themselves (`host/helper/src/supervisor.rs`, `watchdog/process.rs`). The daemon
 //! locks what is mapped from files only: its heap needs no disk, and the arena of leased memory may be larger than what is locked of it.
 
 use std::{ffi::c_void, fs, io, ptr::NonNull};

@@ -130,6 +130,6 @@ def self_test(folder):
 
 
 if __name__ == "__main__":
-    VECTORS = self_test(pathlib.Path(__file__).resolve().parents[2] / "vectors" / "v0")
+    VECTORS = self_test(pathlib.Path(__file__).resolve().parents[1] / "vectors" / "v0")
     print(f"CRC-32C and sizes as they must be, {VECTORS} golden frames made again")
     sys.exit(0 if VECTORS else 1)

@@ -19,13 +19,13 @@ def listed(*sources):
     return tuple(names)
 
 
-BLOCK = listed("pool/src/steps.rs", "premium/nvmet/src/steps.rs")
+BLOCK = listed("host/pool/src/steps.rs", "premium/nvmet/src/steps.rs")
 MACVLAN = listed("sriov/src/macvlan/steps.rs")
 
 
 class Cpu:
     """CPU cores."""
-    SOURCE = "cpu/src/steps.rs"
+    SOURCE = "host/cpu/src/steps.rs"
     # Of a start that finds no control group of an earlier one.
     START = ("make root", "enable controllers", "root exclusive", "make shared", "shared cpus")
     # Of an exclusive lease, and of a share.

@@ -6,7 +6,7 @@ data-plane-over-udp.md, and gpu_session.py only from gpu-sessions.md) and uses o
 It decodes every vector and compares what it says with the `value`, which is JSON. If the file says that the bytes are
 canonical, it also encodes them again from that. Exits 1 on any difference, and if there was nothing to check.
 
-Usage: python3 vectors/check.py [FOLDER]
+Usage: python3 testbed/vectors/check.py [FOLDER]
 """
 
 import ipaddress

@@ -154,5 +154,5 @@ pub const DEFAULT_PORT: u16 = 5701;
 
 /// The examples of the README compile.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../../README.md")]
 enum Readme {}

@@ -18,7 +18,7 @@ use fabricbios_wire::*;
 const MAKE: &str = "run `cargo run -p fabricbios-wire --example vectors` and review the difference";
 
 fn files() -> BTreeMap<String, String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/v0");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbed/vectors/v0");
     let read = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().unwrap();
         (name, fs::read_to_string(entry.path()).unwrap())

@@ -1,7 +1,7 @@
 //! The driver with its table on a machine that is made up: a clock that jumps, providers and a disk that take their
 //! time, fail and hang, and a process that dies at any moment. One number is a whole run, and the same run each time.
 //!
-//! The table's own model (`lease/tests/model`) knows what each answer has to be. Here it is looked at what only the
+//! The table's own model (`control/lease/tests/model`) knows what each answer has to be. Here it is looked at what only the
 //! driver can get wrong: what is told before it is durable, what is done in which order, and what a crash leaves.
 
 #![allow(

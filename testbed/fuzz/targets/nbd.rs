@@ -3,7 +3,7 @@
 #![no_main]
 
 #[allow(dead_code, reason = "replies are not what is looked at")]
-#[path = "../../cli/src/commands/block_device/protocol.rs"]
+#[path = "../../../client/cli/src/commands/block_device/protocol.rs"]
 mod protocol;
 
 use libfuzzer_sys::fuzz_target;

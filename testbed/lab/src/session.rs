@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 use std::time::Instant;
 
 /// The program that the guest runs, relative to the checkout.
-const PROGRAM: &str = "testbed/boot/session.py";
+const PROGRAM: &str = "testbed/lab/boot/session.py";
 const NAME: &str = "shared";
 
 /// A guest that waits for commands. Dropping it ends it and leaves its logs.

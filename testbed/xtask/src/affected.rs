@@ -25,7 +25,11 @@ const OF_PACKAGE: [(&str, &str); 4] = [
     ("fuzz", "fabricbios-fuzz"),
 ];
 /// Workspaces beside the main one, which take packages from it.
-const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "testbed/no-std/Cargo.toml"];
+const MANIFESTS: [&str; 3] = [
+    "Cargo.toml",
+    "testbed/fuzz/Cargo.toml",
+    "testbed/no-std/Cargo.toml",
+];
 /// The package that tests the pages and the heads of the suites: every change can reach it.
 const PAGES: &str = "xtask";
 /// What runs in a guest, and what boots it.
@@ -276,7 +280,12 @@ mod tests {
     use super::*;
 
     fn steps(files: &[&str]) -> Affected {
-        let layout = Layout::new(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+        let layout = Layout::new(
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .ancestors()
+                .nth(2)
+                .unwrap(),
+        );
         let files: Vec<&Path> = files.iter().map(Path::new).collect();
         let suites = Suites::discover(&layout).unwrap();
         let packages = Packages::read(&layout).unwrap();
@@ -294,7 +303,7 @@ mod tests {
     #[test]
     fn what_every_lease_needs_reaches_every_suite() {
         let all = steps(&["Cargo.lock"]);
-        for file in ["node/src/driver.rs", "testbed/src/lab.rs"] {
+        for file in ["node/src/driver.rs", "testbed/lab/src/lab.rs"] {
             let affected = steps(&[file]);
             let missing: Vec<_> = all.steps.difference(&affected.steps).collect();
             assert!(
@@ -307,7 +316,12 @@ mod tests {
     #[test]
     fn a_kind_reaches_its_suites() {
         let folder = |name: &str| {
-            let layout = Layout::new(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+            let layout = Layout::new(
+                Path::new(env!("CARGO_MANIFEST_DIR"))
+                    .ancestors()
+                    .nth(2)
+                    .unwrap(),
+            );
             let packages = Packages::read(&layout).unwrap();
             packages.named(name).unwrap().folder.join("src/lib.rs")
         };
@@ -344,7 +358,12 @@ mod tests {
 
     #[test]
     fn suites_cover_what_exists() {
-        let layout = Layout::new(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+        let layout = Layout::new(
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .ancestors()
+                .nth(2)
+                .unwrap(),
+        );
         let packages = Packages::read(&layout).unwrap();
         let all = Suites::discover(&layout).unwrap();
         for kind in all.kinds() {

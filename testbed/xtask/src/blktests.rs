@@ -291,7 +291,7 @@ mod tests_of_rows {
     /// Tests the guest's parser of blktests' output on recorded output.
     #[test]
     fn the_guests_parser_reads_what_check_prints() {
-        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testbed/blktests");
+        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../blktests");
         let ran = std::process::Command::new("python3")
             .args(["-B", "-m", "unittest", "test_rows"])
             .current_dir(place)

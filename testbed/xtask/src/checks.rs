@@ -9,7 +9,7 @@ use std::num::NonZero;
 use std::process::Command;
 
 /// Workspaces beside the main one: their tests are other programs' (a fuzzer, a build without the standard library).
-const OTHER_WORKSPACES: [&str; 2] = ["fuzz/Cargo.toml", "testbed/no-std/Cargo.toml"];
+const OTHER_WORKSPACES: [&str; 2] = ["testbed/fuzz/Cargo.toml", "testbed/no-std/Cargo.toml"];
 /// The version of ruff, so that a new one with new lints fails no old commit.
 const RUFF: &str = "ruff==0.17.6";
 
@@ -128,9 +128,9 @@ pub(crate) fn python(layout: &Layout) -> Result<Outcome> {
         "testbed/names.py",
         "testbed",
         "testbed/blktests",
-        "testbed/boot",
+        "testbed/lab/boot",
         "testbed/guest",
-        "vectors",
+        "testbed/vectors",
     ];
     passed(program(layout, "python3", &words))
 }
@@ -177,5 +177,5 @@ pub(crate) fn shell(layout: &Layout) -> Result<Outcome> {
 }
 
 pub(crate) fn vectors(layout: &Layout) -> Result<Outcome> {
-    passed(program(layout, "python3", &["vectors/check.py"]))
+    passed(program(layout, "python3", &["testbed/vectors/check.py"]))
 }

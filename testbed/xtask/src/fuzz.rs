@@ -1,9 +1,9 @@
 //! `cargo xtask fuzz`: coverage-guided fuzzing of the code that reads a peer's bytes.
 //!
-//! The targets are in fuzz/. They are built with the project's own compiler: the coverage counters are a
+//! The targets are in testbed/fuzz/. They are built with the project's own compiler: the coverage counters are a
 //! pass of LLVM that needs no nightly, and address sanitising would find little in code without unsafe.
 //! New inputs of a run stay in target/fuzz/corpus; `--keep` adds the useful ones to the corpora in
-//! fuzz/corpus.
+//! testbed/fuzz/corpus.
 
 use crate::cargo::{self, cargo};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// How long each runs
     #[arg(long, value_name = "N", default_value_t = 60)]
     secs: u32,
-    /// Add the inputs that reach something new to the corpora in fuzz/corpus
+    /// Add the inputs that reach something new to the corpora in testbed/fuzz/corpus
     #[arg(long)]
     keep: bool,
     /// Install what is missing without asking
@@ -90,7 +90,7 @@ pub(crate) fn step(layout: &Layout, full: bool) -> Result<Outcome> {
 
 /// The names of the targets, in the order of the manifest.
 fn targets(layout: &Layout) -> Result<Vec<String>> {
-    let manifest = layout.repository().join("fuzz/Cargo.toml");
+    let manifest = layout.repository().join("testbed/fuzz/Cargo.toml");
     let text = fs::read_to_string(&manifest).with_context(|| manifest.display().to_string())?;
     let binaries = text.split("[[bin]]").skip(1);
     let name = |binary: &str| {
@@ -116,7 +116,7 @@ impl<'a> Fuzz<'a> {
             &["build", "--release", "--locked", "--target", TRIPLE],
         )?;
         build
-            .current_dir(layout.repository().join("fuzz"))
+            .current_dir(layout.repository().join("testbed/fuzz"))
             .env("CARGO_TARGET_DIR", &work)
             .env("RUSTFLAGS", COVERAGE);
         cargo::run(build)?;
@@ -127,7 +127,7 @@ impl<'a> Fuzz<'a> {
 
     /// The golden vectors are the best inputs to start from.
     fn write_seeds(&self) -> Result<()> {
-        let vectors = self.layout.repository().join("vectors/v0");
+        let vectors = self.layout.repository().join("testbed/vectors/v0");
         for entry in fs::read_dir(&vectors).with_context(|| vectors.display().to_string())? {
             let path = entry?.path();
             let text = fs::read_to_string(&path)?;
@@ -191,9 +191,13 @@ impl<'a> Fuzz<'a> {
         Ok(())
     }
 
-    /// Adds to fuzz/corpus the inputs that reach code which its own inputs do not reach.
+    /// Adds to testbed/fuzz/corpus the inputs that reach code which its own inputs do not reach.
     fn keep(&self, target: &str) -> Result<()> {
-        let kept = self.layout.repository().join("fuzz/corpus").join(target);
+        let kept = self
+            .layout
+            .repository()
+            .join("testbed/fuzz/corpus")
+            .join(target);
         fs::create_dir_all(&kept)?;
         let mut command = self.command(target);
         command
@@ -210,7 +214,11 @@ impl<'a> Fuzz<'a> {
 
     /// Inputs that exist before a run; the run does not change them.
     fn inputs(&self, target: &str) -> Vec<PathBuf> {
-        let corpus = self.layout.repository().join("fuzz/corpus").join(target);
+        let corpus = self
+            .layout
+            .repository()
+            .join("testbed/fuzz/corpus")
+            .join(target);
         let there = |path: &PathBuf| path.is_dir();
         [corpus, self.seeds(target)]
             .into_iter()
@@ -286,9 +294,12 @@ mod tests {
 
     #[test]
     fn every_file_of_a_target_is_a_target() {
-        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .unwrap();
         let named = targets(&Layout::new(repository)).unwrap();
-        for entry in fs::read_dir(repository.join("fuzz/targets")).unwrap() {
+        for entry in fs::read_dir(repository.join("testbed/fuzz/targets")).unwrap() {
             let path = entry.unwrap().path();
             let stem = path.file_stem().unwrap().to_str().unwrap();
             assert!(

@@ -181,7 +181,7 @@ mod tests {
         let lines = rust("host/pool/src/lib.rs", text);
         assert_eq!((lines.product, lines.tests), (6, 13));
         for proof in [
-            "testbed/src/a.rs",
+            "testbed/lab/src/a.rs",
             "host/pool/tests/a.rs",
             "host/pool/src/a/tests.rs",
         ] {

@@ -68,8 +68,9 @@ enum Task {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask/ has a parent");
+        .ancestors()
+        .nth(2)
+        .expect("testbed/xtask is two folders below the checkout");
     let layout = Layout::new(repository);
     let result = match arguments.command {
         Task::Demo(arguments) => demo::run(&layout, &arguments),

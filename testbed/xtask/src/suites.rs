@@ -24,17 +24,17 @@ const RUST_TESTS: [RustTests; 5] = [
     },
     RustTests {
         package: "fabricbios-pool",
-        directory: "pool/tests",
+        directory: "host/pool/tests",
         prefix: "pool_device",
     },
     RustTests {
         package: "fabricbios-cgroup",
-        directory: "cgroup/tests",
+        directory: "host/cgroup/tests",
         prefix: "cgroup_lab",
     },
     RustTests {
         package: "fabricbios-local",
-        directory: "local/tests",
+        directory: "host/local/tests",
         prefix: "socket",
     },
 ];
@@ -312,7 +312,12 @@ mod tests {
 
     #[test]
     fn the_longest_suites_are_there() {
-        let layout = Layout::new(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap());
+        let layout = Layout::new(
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .ancestors()
+                .nth(2)
+                .unwrap(),
+        );
         let suites = Suites::discover(&layout).unwrap();
         for name in LONGEST {
             assert!(suites.0.iter().any(|kind| kind.name() == name), "{name}");

@@ -10,7 +10,7 @@ mod attach;
 mod block;
 mod blocks;
 mod bulk;
-#[path = "../../../client/tests/common/mod.rs"]
+#[path = "../../../sdk/tests/common/mod.rs"]
 mod common;
 mod ended;
 mod fail;

@@ -1,5 +1,5 @@
 //! The same lives, chosen by a fuzzer that sees which paths of the table they reach: the target `table`
-//! of fuzz/. Four bytes choose one action, so that a changed byte changes one action and lives can be
+//! of testbed/fuzz/. Four bytes choose one action, so that a changed byte changes one action and lives can be
 //! cut and joined.
 
 use libfuzzer_sys::fuzz_target;

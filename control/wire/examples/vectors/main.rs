@@ -1,4 +1,4 @@
-//! Writes the golden vectors under `vectors/v0/`:
+//! Writes the golden vectors under `testbed/vectors/v0/`:
 //! `cargo run -p fabricbios-wire --example vectors`.
 
 mod cases;
@@ -8,14 +8,14 @@ mod samples;
 use std::{fs, io, path::Path};
 
 fn main() -> io::Result<()> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vectors/v0");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbed/vectors/v0");
     fs::create_dir_all(&folder)?;
     remove_old(&folder)?;
     let cases = cases::all();
     for case in &cases {
         fs::write(folder.join(case.file_name()), case.file())?;
     }
-    println!("{} vectors in vectors/v0", cases.len());
+    println!("{} vectors in testbed/vectors/v0", cases.len());
     Ok(())
 }
 

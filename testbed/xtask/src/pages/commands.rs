@@ -100,7 +100,7 @@ impl Known {
         let names = || words.iter().take_while(|word| !word.starts_with('-'));
         match (task, words) {
             ("fuzz", _) => {
-                let targets = read("fuzz/Cargo.toml");
+                let targets = read("testbed/fuzz/Cargo.toml");
                 let unknown = names().find(|name| !targets.contains(&format!("name = \"{name}\"")));
                 unknown.map(|name| format!("no fuzz target {name}"))
             }

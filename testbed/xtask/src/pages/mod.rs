@@ -10,7 +10,10 @@ mod tests_of;
 use std::path::{Path, PathBuf};
 
 fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap()
 }
 
 fn read(path: &str) -> String {

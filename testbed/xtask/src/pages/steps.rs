@@ -6,7 +6,7 @@ use std::process::Command;
 /// Pages that tell numbers of steps.
 const PAGES: [&str; 2] = ["docs/evidence.md", "docs/testing.md"];
 
-/// A number of steps names its lists: "23 steps (`cpu/src/steps.rs`)", or several, whose sum it is.
+/// A number of steps names its lists: "23 steps (`host/cpu/src/steps.rs`)", or several, whose sum it is.
 #[test]
 fn numbers_of_steps_are_those_of_the_code() {
     let mut wrong = Vec::new();
