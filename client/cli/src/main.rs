@@ -2,6 +2,8 @@
 //!
 //! Standard output has the result, standard error the failure, and the exit status the kind of failure. All decisions
 //! are the node's.
+//!
+//! Read first: `commands/mod.rs`.
 #![deny(unsafe_code)]
 
 mod args;

@@ -98,6 +98,10 @@
 //!
 //! The feature `rdma`, on by default, adds the transport RDMA. Its library is loaded at its first use, and a machine
 //! without the library uses UDP.
+//!
+//! Never here: a decision of the node.
+//!
+//! Read first: `lease.rs`, the handle of a lease.
 #![forbid(unsafe_code)]
 
 mod address;

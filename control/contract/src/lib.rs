@@ -4,6 +4,10 @@
 //! a part of a store: RDMA, UDP, the kernel's NVMe target. Neither knows the other. A [`Provider`] has the stores and
 //! the paths of one kind of resource and carries out the orders of the lease table: it opens the part, binds the paths,
 //! cuts them, removes them and releases the part, in this order.
+//!
+//! Never here: a kind of hardware.
+//!
+//! Read first: `store.rs` and `path.rs`, the two promises; then `provider/mod.rs`, one lease made of both.
 
 mod bindings;
 mod cdi;

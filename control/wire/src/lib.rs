@@ -8,6 +8,8 @@
 //! never recurses, and allocates only for items whose bytes are there. An `encode` never writes a wrong
 //! length: a value that does not fit becomes a frame that the other side refuses (requests) or a refusal
 //! (answers).
+//!
+//! Read first: `message.rs`, the requests and answers; then `tlv.rs`, the form of everything that may grow.
 #![no_std]
 #![forbid(unsafe_code)]
 

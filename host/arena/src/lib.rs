@@ -5,6 +5,10 @@
 //!
 //! Remote clients read and write at any time, also through a device, so bytes are copied and never
 //! borrowed: each byte that is copied out is the value of some moment.
+//!
+//! Never here: access for anybody.
+//!
+//! Read first: `store.rs`, which bytes belong to which lease.
 
 mod map;
 mod mark;

@@ -1,4 +1,8 @@
 //! Cgroups of leases (cgroup v2): processes of tenants enter them, and end with them.
+//!
+//! Never here: a kind of resource.
+//!
+//! Read first: `enter.rs`, how a process comes into a lease; then `end.rs`, how all of them end.
 
 mod caller;
 mod containers;

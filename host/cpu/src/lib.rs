@@ -4,6 +4,10 @@
 //! task of anybody else runs there. A `best_effort` lease is a cgroup with a cap of CPU time on the CPUs that no
 //! exclusive lease has. [`CpuStore`] makes and removes the cgroups; [`CpuPath`] moves processes of the tenant in, and
 //! ends them.
+//!
+//! Never here: the start of a tenant's program.
+//!
+//! Read first: `store.rs`, a cgroup for each lease; then `path.rs`, how processes enter and end.
 #![forbid(unsafe_code)]
 
 mod cgroupfs;

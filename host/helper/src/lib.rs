@@ -5,6 +5,10 @@
 //! program that lies in memory ([`Program`]), has nothing of the daemon but a socket, and forks. No file is opened for that,
 //! no program is searched for, and every process runs the code of the daemon that asks, whatever was installed since.
 //! docs/decisions/0017-helper-program.md has the reasons.
+//!
+//! Never here: the purpose of a call.
+//!
+//! Read first: `supervisor.rs`, the process that starts the others.
 
 mod call;
 mod line;

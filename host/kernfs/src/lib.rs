@@ -4,6 +4,8 @@
 //! the path, the value and the errno. This crate knows no attribute by name, never retries and refuses a path that leaves
 //! its root (`..`, absolute). Symbolic links of the kernel are followed, since sysfs is built of them. The kernel can block
 //! any call for any time.
+//!
+//! Read first: [`Tree`], in this file.
 #![forbid(unsafe_code)]
 
 mod death;

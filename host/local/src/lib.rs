@@ -6,6 +6,10 @@
 //! The node moves what was given into the lease; it starts no program for anybody. With the answer to a request for a session
 //! comes a descriptor too: a stream socket to the session's worker. The kernel says who the caller is (`SO_PEERCRED`).
 //! docs/decisions/0023-local-socket.md has the reasons.
+//!
+//! Never here: a decision whose a lease is.
+//!
+//! Read first: `message.rs`, what is asked and answered.
 
 #[cfg(feature = "client")]
 mod client;

@@ -3,6 +3,8 @@
 //!
 //! A [`Pool`] makes, finds and cleans volumes; it gives no access. The lease table decides where a lease lies and journals it;
 //! the name of a volume has the id of its lease, so that a new process finds it.
+//!
+//! Read first: `device.rs`, a raw device as a pool.
 
 mod device;
 mod directory;

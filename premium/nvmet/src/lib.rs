@@ -3,6 +3,10 @@
 //! Each lease has one subsystem with one namespace and one allowed host, linked to shared ports. The kernel serves
 //! the blocks; this crate makes the objects in configfs, removes them, and proves that access has ended. The names of
 //! the objects contain the lease id, so that a new process finds them. Objects of others are never touched.
+//!
+//! Never here: a decision when a lease ends.
+//!
+//! Read first: `plan.rs`, the steps of an export; then `cut.rs`, how access ends.
 
 mod batcher;
 mod credentials;

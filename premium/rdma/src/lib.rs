@@ -5,6 +5,8 @@
 //! phases of one binding and their order. `connect` and `grant` make access, and `cut` ends it with proof. `guard` tells
 //! the watchdog how to end access when this process does not. `request` is the client. Nothing here decides when a lease
 //! ends.
+//!
+//! Read first: `cut.rs`, how access ends; then `path.rs`.
 
 mod bind;
 mod binding_cell;

@@ -3,6 +3,10 @@
 //! Every object is destroyed by a method that consumes it; if the kernel refuses, the method returns the object with
 //! the errno. `Drop` destroys nothing and only logs a forgotten object. [`managed`] is the exception: its process
 //! ends anyway. libibverbs is loaded at the first call, so a host without it works too.
+//!
+//! Never here: any knowledge of leases.
+//!
+//! Read first: `memory.rs`, what a device may touch.
 
 mod foreign;
 mod handle;

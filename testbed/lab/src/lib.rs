@@ -4,6 +4,8 @@
 //! apt configuration, boots it on the host's own root file system (read-only), and returns a command's exit
 //! code so that a crash cannot be mistaken for it. It does not decide what is tested. `docs/testing.md`
 //! explains its use.
+//!
+//! Read first: `lab.rs`, a prepared kernel and a way to run it.
 
 mod accelerator;
 mod apt;

@@ -2,6 +2,8 @@
 //!
 //! This crate contains the list of checks and their order. `fabricbios-testbed` boots guests; each suite
 //! contains its own assertions.
+//!
+//! Read first: `test.rs`, the list of all checks.
 
 mod affected;
 mod bench;

@@ -4,6 +4,7 @@ mod commands;
 mod coverage;
 mod evidence;
 mod paths;
+mod rooms;
 mod steps;
 mod tests_of;
 

@@ -1,4 +1,4 @@
-//! Paths in README.md and docs/.
+//! Paths in README.md, docs/ and the pages of the rooms.
 
 use super::{code_spans, files, none_wrong, repository};
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 #[test]
 fn every_path_exists() {
     let mut pages = files("docs", ".md");
+    pages.extend(super::rooms::pages());
     let at_root = [
         "README.md",
         "CONTRIBUTING.md",

@@ -1,0 +1,160 @@
+//! The rooms, which are the top-level folders: their pages, their drawing, and which of them uses which.
+
+use super::{none_wrong, read, repository};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The source of the drawing.
+const SOURCE: &str = "docs/rooms.txt";
+
+/// The source's rows of rooms, from top to bottom, and its arrows.
+struct Drawing {
+    rows: Vec<Vec<String>>,
+    arrows: BTreeSet<(String, String)>,
+}
+
+impl Drawing {
+    fn read() -> Self {
+        let text = read(SOURCE);
+        let lines = text
+            .lines()
+            .filter(|it| !it.is_empty() && !it.starts_with('#'));
+        let (arrows, rows): (Vec<&str>, Vec<&str>) = lines.partition(|it| it.contains(" > "));
+        let name = |text: &str| text.split(':').next().unwrap().trim().to_owned();
+        let arrow = |it: &&str| {
+            it.split_once(" > ")
+                .map(|(from, to)| (from.into(), to.into()))
+        };
+        Self {
+            rows: rows
+                .iter()
+                .map(|row| row.split('|').map(name).collect())
+                .collect(),
+            arrows: arrows.iter().filter_map(arrow).collect(),
+        }
+    }
+
+    fn row(&self, room: &str) -> Option<usize> {
+        self.rows
+            .iter()
+            .position(|row| row.iter().any(|it| it == room))
+    }
+}
+
+/// The page of each room.
+pub(super) fn pages() -> Vec<PathBuf> {
+    let rooms = Drawing::read().rows.concat().into_iter();
+    rooms.map(|room| page(&room)).collect()
+}
+
+fn page(room: &str) -> PathBuf {
+    repository().join(room).join("README.md")
+}
+
+/// The packages of the workspace: name, folder, and the names of those that it is built with, without those of its tests.
+fn packages() -> Vec<(String, String, Vec<String>)> {
+    let workspace = read("Cargo.toml");
+    let members = workspace.split("members = [").nth(1).unwrap();
+    let members = members.split(']').next().unwrap();
+    let folders = members.split('"').skip(1).step_by(2);
+    let packages = folders.map(|folder| {
+        let text = read(&format!("{folder}/Cargo.toml"));
+        let name = text.split("name = \"").nth(1).unwrap();
+        let name = name.split('"').next().unwrap().to_owned();
+        let built_with = text.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+        let built_with = built_with.lines().take_while(|it| !it.starts_with('['));
+        let built_with = built_with.map(|it| it.split(['.', ' ']).next().unwrap().to_owned());
+        (name, folder.to_owned(), built_with.collect())
+    });
+    packages.collect()
+}
+
+fn room(folder: &str) -> &str {
+    folder.split('/').next().unwrap()
+}
+
+/// Each pair of rooms of which the first uses the second, with a package for which it does.
+fn uses() -> BTreeMap<(String, String), String> {
+    let packages = packages();
+    let rooms: BTreeMap<&str, &str> = packages
+        .iter()
+        .map(|(name, folder, _)| (name.as_str(), room(folder)))
+        .collect();
+    let mut uses = BTreeMap::new();
+    for (name, folder, built_with) in &packages {
+        let of_ours = built_with.iter().filter_map(|it| rooms.get(it.as_str()));
+        for other in of_ours.filter(|other| **other != room(folder)) {
+            uses.insert((room(folder).into(), (*other).into()), name.clone());
+        }
+    }
+    uses
+}
+
+#[test]
+fn every_room_has_a_page_and_a_line_of_the_table() {
+    let (drawing, table) = (Drawing::read(), read("docs/architecture.md"));
+    let mut rooms: BTreeSet<String> = drawing.rows.concat().into_iter().collect();
+    let of_packages = packages()
+        .into_iter()
+        .map(|(_, folder, _)| room(&folder).to_owned());
+    rooms.extend(of_packages);
+    let mut wrong = Vec::new();
+    for room in rooms {
+        if drawing.row(&room).is_none() {
+            wrong.push(format!("{SOURCE} has no {room}"));
+        }
+        if !table.contains(&format!("\n| `{room}/` | ")) {
+            wrong.push(format!("the table of docs/architecture.md has no {room}"));
+        }
+        if !page(&room).is_file() {
+            wrong.push(format!("{room} has no README.md"));
+        }
+    }
+    none_wrong(&wrong);
+}
+
+#[test]
+fn a_room_uses_only_rooms_below_it() {
+    let drawing = Drawing::read();
+    let uses = uses();
+    let upwards = uses
+        .iter()
+        .filter(|((room, other), _)| drawing.row(room) >= drawing.row(other));
+    let wrong: Vec<String> = upwards
+        .map(|((room, other), package)| format!("{package}, of {room}, uses {other}"))
+        .collect();
+    none_wrong(&wrong);
+    // An arrow that other arrows imply is not drawn.
+    let implied = |(room, other): &(String, String)| {
+        let mut waiting: Vec<&str> = uses
+            .keys()
+            .filter(|(from, to)| from == room && to != other)
+            .map(|(_, to)| to.as_str())
+            .collect();
+        while let Some(next) = waiting.pop() {
+            if next == other {
+                return true;
+            }
+            let more = uses.keys().filter(|(from, _)| from == next);
+            waiting.extend(more.map(|(_, to)| to.as_str()));
+        }
+        false
+    };
+    let drawn = uses.keys().filter(|it| !implied(it)).cloned().collect();
+    assert_eq!(drawing.arrows, drawn, "the arrows of {SOURCE}");
+}
+
+#[test]
+fn the_drawing_is_made_from_its_source() {
+    let output = Command::new("python3")
+        .args(["testbed/drawing.py", SOURCE])
+        .current_dir(repository())
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8_lossy(&output.stdout) == read("docs/rooms.svg"),
+        "python3 testbed/drawing.py {SOURCE} > docs/rooms.svg makes it anew: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
