@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use fabricbios_lease::{BindError, BindingId, Gate, StepError};
 use fabricbios_wire::Generation;
 
-use super::{Bindings, Entry, State};
+use super::{Bindings, Entry, entry::State};
 
 /// A binding that is being made. If nothing of the lease is left at the end, its entry goes.
 #[derive(Debug)]

@@ -1,12 +1,12 @@
 //! A path on a kernel of the test, whose calls the rest of the node comes in between.
 
-use std::{cell::Cell, sync::mpsc, thread};
+use std::{cell::Cell, sync::mpsc, thread, time::Duration};
 
 use fabricbios_lease::BindError;
-use fabricbios_wire::ResourceId;
+use fabricbios_wire::{Generation, ResourceId};
 use proptest::prelude::*;
 
-use super::*;
+use super::{entry::now, *};
 
 const LEASE: LeaseId = LeaseId(1);
 const PROVED: &str = "no access";
@@ -23,6 +23,8 @@ fn binding_id(generation: u32) -> BindingId {
 #[derive(Debug, Default)]
 struct Kernel {
     access: Option<u32>,
+    /// How often access has opened.
+    opened: u32,
     /// The newest generation whose end is proved.
     proved: u32,
 }
@@ -42,6 +44,7 @@ impl Path {
         let mut kernel = self.kernel();
         assert!(generation > kernel.proved, "it opens behind its proof");
         kernel.access = Some(generation);
+        kernel.opened += 1;
         Ok(())
     }
 
@@ -73,6 +76,7 @@ impl Path {
             });
         }
         let make = || {
+            assert_eq!(self.kernel().access, None, "the one before goes on");
             before();
             Ok(())
         };
@@ -179,14 +183,23 @@ impl World {
     fn step(&mut self, step: Step) {
         match step {
             Step::Bind(generation, is_anew, [before, after]) => {
-                let held = self.path.kernel().access;
+                let Kernel {
+                    access: held,
+                    opened,
+                    ..
+                } = *self.path.kernel();
+                let is_cut = Cell::new(false);
+                let before = || {
+                    self.meanwhile(before);
+                    is_cut.set(self.is_over(generation));
+                };
                 let is_late = self.is_over(generation) || self.bound > generation;
-                let bound = self.path.bind(
-                    generation,
-                    is_anew,
-                    [&|| self.meanwhile(before), &|| self.meanwhile(after)],
-                );
+                let bound =
+                    self.path
+                        .bind(generation, is_anew, [&before, &|| self.meanwhile(after)]);
                 let access = self.path.kernel().access;
+                let opens = self.path.kernel().opened > opened;
+                assert!(!(opens && is_anew && is_cut.get()), "it opens all the same");
                 if bound.is_ok() {
                     assert!(!is_late && !self.is_over(generation), "opened behind a cut");
                     assert_eq!(access, Some(generation));
@@ -303,8 +316,6 @@ fn a_cut_does_not_wait_for_who_enters_and_the_proof_does_and_cuts_again() {
     let revoked = path.revoke(1);
     let refused = admission.check().unwrap_err();
     assert!(matches!(refused, LocalRefusal::NotActive(_)), "{refused}");
-    // It arrives behind the cut.
-    path.opens(1).unwrap();
     let (begin, begun) = mpsc::channel();
     thread::scope(|scope| {
         let proof = scope.spawn(move || {
@@ -312,6 +323,10 @@ fn a_cut_does_not_wait_for_who_enters_and_the_proof_does_and_cuts_again() {
             path.verify(1, Some(&revoked))
         });
         begun.recv().unwrap();
+        // A proof that did not wait would be over by now, and fail the test below.
+        (0..1000).for_each(|_| thread::yield_now());
+        // It arrives behind the cut.
+        path.opens(1).unwrap();
         drop(admission);
         proof.join().unwrap().unwrap();
     });
@@ -355,6 +370,35 @@ fn a_binding_whose_end_is_not_proved_is_not_removed_and_lets_none_open_beside_it
     assert!(matches!(beside, Err(BindError::Stranded(_))), "{beside:?}");
     path.verify(1, Some(&revoked)).unwrap();
     path.bind_alone(2, false).unwrap();
+}
+
+#[test]
+fn a_bind_that_fails_ends_what_it_has_opened_and_loses_the_one_before() {
+    let path = bound();
+    let error = || StepError::new("open", "on purpose");
+    let fails = |()| {
+        path.opens(2)?;
+        Err(error())
+    };
+    let making = path.bindings.begin_unguarded(binding_id(2), &"red".into());
+    let failed = making
+        .unwrap()
+        .anew(false, || Ok(()), fails, || path.ends().map(drop));
+    assert_eq!(failed, Err(BindError::Lost(error())));
+    assert_eq!(path.kernel().access, None);
+}
+
+#[test]
+fn nobody_enters_a_new_binding_before_its_deadline_is_there() {
+    for is_anew in [true, false] {
+        let path = bound();
+        path.enter(&|| ()).unwrap();
+        path.bind_alone(2, is_anew).unwrap();
+        let early = path.enter(&|| ()).unwrap_err();
+        assert!(early.to_string().contains("deadline"), "{early}");
+        path.extend(2).unwrap();
+        path.enter(&|| ()).unwrap();
+    }
 }
 
 #[test]

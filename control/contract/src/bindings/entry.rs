@@ -1,0 +1,162 @@
+//! One lease of a path.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use fabricbios_lease::{Gate, NotOpened};
+use fabricbios_wire::Generation;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::LocalRefusal;
+
+/// One lease.
+#[derive(Debug, Default)]
+pub struct Entry<M = ()> {
+    /// Of the path.
+    pub objects: M,
+    state: Mutex<State>,
+    pub(super) admission: Mutex<()>,
+    /// Nanoseconds on the boot-time clock; 0 until the first `extend` after a bind.
+    pub(super) deadline: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) gate: Gate,
+    /// Of the last binding that opened.
+    pub(super) tenant: Arc<str>,
+    /// A binding has opened, and no end was proved since.
+    pub(super) is_open: bool,
+    /// Somebody was admitting when a cut closed the gate.
+    pub(super) cuts_again: bool,
+}
+
+impl<M> Entry<M> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn admission(&self) -> MutexGuard<'_, ()> {
+        self.admission
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the generation may be made, or used if it has opened.
+    #[must_use]
+    pub fn admits(&self, generation: Generation) -> bool {
+        self.state().gate.admits(generation)
+    }
+
+    /// The time until the deadline of a binding that is in use, whose tenant passes `check`.
+    ///
+    /// # Errors
+    /// Those of `check`; the lease is not in use.
+    pub fn remaining(
+        &self,
+        check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
+    ) -> Result<Duration, LocalRefusal> {
+        let state = self.state();
+        let generation = state.bound(check)?;
+        self.left(&state, generation)
+    }
+
+    fn left(&self, state: &State, generation: Generation) -> Result<Duration, LocalRefusal> {
+        if !state.is_open || !state.gate.admits(generation) {
+            return Err(LocalRefusal::NotActive("it was cut".into()));
+        }
+        match self.deadline.load(Ordering::Acquire).checked_sub(now()) {
+            None | Some(0) => Err(LocalRefusal::NotActive("its deadline has passed".into())),
+            Some(left) => Ok(Duration::from_nanos(left)),
+        }
+    }
+
+    /// Lets somebody in, whose tenant passes `check`. The proof of a cut waits for the end of the admission, and cuts
+    /// again.
+    ///
+    /// # Errors
+    /// Those of `check`; the lease is not in use.
+    pub fn admit(
+        &self,
+        check: impl Fn(&str) -> Result<(), LocalRefusal>,
+    ) -> Result<Admission<'_, M>, LocalRefusal> {
+        // Nobody waits for the proof of a cut to be refused.
+        self.remaining(&check)?;
+        let guard = self.admission();
+        let generation = self.state().bound(check)?;
+        let admission = Admission {
+            entry: self,
+            generation,
+            _guard: guard,
+        };
+        admission.check()?;
+        Ok(admission)
+    }
+}
+
+impl State {
+    /// The generation of the lease's binding, whose tenant passes `check`.
+    fn bound(
+        &self,
+        check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
+    ) -> Result<Generation, LocalRefusal> {
+        let bound = self.gate.generation();
+        let bound = bound.ok_or_else(|| LocalRefusal::NotActive("it is not bound yet".into()))?;
+        check(&self.tenant)?;
+        Ok(bound)
+    }
+
+    /// Opens the gate. Who has access by a binding before that was not cut has it by this one.
+    pub(super) fn open(&mut self, generation: Generation) -> Result<(), NotOpened> {
+        let before = self.gate.generation();
+        if let Some(before) = before.filter(|it| !self.gate.is_revoked(*it)) {
+            self.gate.ended(before);
+        }
+        self.gate.open(generation)
+    }
+
+    /// Nobody has access, and nobody can get it behind a cut.
+    pub(super) fn is_ended(&self) -> bool {
+        !(self.is_open || self.cuts_again)
+    }
+
+    /// The end of this generation is proved.
+    pub(super) fn end(&mut self, generation: Generation) {
+        self.gate.ended(generation);
+        self.is_open = false;
+    }
+}
+
+/// Somebody enters. The binding stays the same meanwhile, and the proof of its cut waits for the end of this.
+#[derive(Debug)]
+pub struct Admission<'a, M> {
+    entry: &'a Entry<M>,
+    generation: Generation,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl<M> Admission<'_, M> {
+    /// Whether the lease is still in use. To be asked by whoever has entered, before a wait: the cut that has begun
+    /// meanwhile may have ended everything before, and its proof waits for this admission.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check(&self) -> Result<(), LocalRefusal> {
+        let state = self.entry.state();
+        self.entry.left(&state, self.generation).map(drop)
+    }
+}
+
+/// The time on the clock of deadlines.
+pub(super) fn now() -> u64 {
+    // The call fails only if the kernel does not have the clock; then every lease counts as ended.
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from);
+    now.map_or(u64::MAX, |it| {
+        u64::try_from(it.as_nanos()).unwrap_or(u64::MAX)
+    })
+}
