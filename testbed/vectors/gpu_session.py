@@ -50,7 +50,7 @@ def read_field(size, limits, r, need):
         return r.list(256, lambda r: read_argument(size, r, need))
     if limits in ("text", "name"):
         text = r.text(size)
-        need(limits == "text" or text and "\0" not in text, "InvalidArgs")
+        need(limits == "text" or (text and "\0" not in text), "InvalidArgs")
         return text
     value = r.u(size)
     need(limits[0] <= value <= limits[1], "InvalidArgs")
