@@ -76,7 +76,7 @@ impl Cores {
     /// The CPUs of a placement, as [`Cores::free`] counts.
     pub(crate) fn cpus(&self, placement: &Placement) -> u64 {
         match placement {
-            Placement::Units { numbers, .. } => {
+            Placement::Cores(numbers) => {
                 let groups = numbers.iter().filter_map(|number| self.groups.get(number));
                 groups.map(|group| group.cpus).sum()
             }
@@ -100,10 +100,7 @@ impl Cores {
                 let open = tightest.or_else(of_any).filter(suffices)?;
                 let mut numbers: Box<[u32]> = open.get(..count)?.iter().map(|it| it.1).collect();
                 numbers.sort_unstable();
-                Placement::Units {
-                    numbers,
-                    shared: false,
-                }
+                Placement::Cores(numbers)
             }
         };
         self.take_this(&placement).then_some(placement)
@@ -117,10 +114,7 @@ impl Cores {
         }
         match wanted {
             Placement::Amount(_) => self.shared += cpus,
-            Placement::Units {
-                numbers,
-                shared: false,
-            } => {
+            Placement::Cores(numbers) => {
                 let open = |number| self.groups.get(number).is_some_and(|group| !group.held);
                 if !numbers.is_sorted_by(|a, b| a < b) || !numbers.iter().all(open) {
                     return false;
@@ -135,7 +129,7 @@ impl Cores {
     /// Gives back what was taken.
     pub(crate) fn give_back(&mut self, placement: &Placement) {
         match placement {
-            Placement::Units { numbers, .. } => self.hold(numbers, false),
+            Placement::Cores(numbers) => self.hold(numbers, false),
             other => self.shared = self.shared.saturating_sub(other.amount()),
         }
     }
@@ -196,10 +190,7 @@ mod tests {
     }
 
     fn groups(numbers: &[u32]) -> Option<Placement> {
-        Some(Placement::Units {
-            numbers: numbers.into(),
-            shared: false,
-        })
+        Some(Placement::Cores(numbers.into()))
     }
 
     #[test]
@@ -284,7 +275,7 @@ mod tests {
                     let most = cores.most(holding);
                     let got = cores.take(n as u64, holding);
                     prop_assert_eq!(got.is_some(), n > 0 && n as u64 <= most, "{} of {}", n, most);
-                    if let (Some(Placement::Units { numbers, .. }), Holding::AloneInOneNode) = (&got, holding) {
+                    if let (Some(Placement::Cores(numbers)), Holding::AloneInOneNode) = (&got, holding) {
                         let nodes: BTreeSet<u32> = numbers.iter().map(|it| all[*it as usize / 3].1).collect();
                         prop_assert_eq!(nodes.len(), 1);
                     }
@@ -297,7 +288,7 @@ mod tests {
                 for placement in &held {
                     taken += cores.cpus(placement);
                     match placement {
-                        Placement::Units { numbers, .. } => exclusive.extend(numbers.iter().copied()),
+                        Placement::Cores(numbers) => exclusive.extend(numbers.iter().copied()),
                         other => shared += other.amount(),
                     }
                 }

@@ -165,7 +165,7 @@ pub enum AllocationMode {
 /// A physical core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreGroup {
-    /// Its number, see [`crate::Placement::Units`].
+    /// Its number, see [`crate::Placement::Cores`].
     pub number: u32,
     /// How many logical CPUs of it are online.
     pub cpus: u32,

@@ -13,13 +13,8 @@ pub enum Placement {
     Stretch(Extent),
     /// An amount without positions: a file of a directory.
     Amount(u64),
-    /// These physical cores.
-    Units {
-        /// Their numbers, ascending, each once.
-        numbers: Box<[u32]>,
-        /// Always false: leases that share cores have an amount of CPUs.
-        shared: bool,
-    },
+    /// The physical cores of these numbers, ascending, each once. Leases that share cores have an amount of CPUs.
+    Cores(Box<[u32]>),
     /// An amount of each of several things of one device, such as a virtual function and its rate. Of a device that the
     /// lease has alone, all of each.
     Vector(Box<[Quantity]>),
@@ -41,7 +36,7 @@ impl Placement {
         match self {
             Self::Stretch(extent) => extent.length,
             Self::Amount(amount) => *amount,
-            Self::Units { numbers, .. } => numbers.len() as u64,
+            Self::Cores(numbers) => numbers.len() as u64,
             Self::Vector(parts) => parts.first().map_or(0, |part| part.amount),
         }
     }

@@ -255,10 +255,7 @@ mod tests {
         };
         let groups = vec![group(0), group(1)];
         let room = room(2, 1, AllocationMode::Cores { groups });
-        let core = |number: u32| Placement::Units {
-            numbers: [number].into(),
-            shared: false,
-        };
+        let core = |number: u32| Placement::Cores([number].into());
         let time = Placement::Amount(2);
         assert!(room.has_room_for(&[&core(1), &time]));
         assert!(!room.has_room_for(&[&core(1), &core(1)]));

@@ -223,10 +223,7 @@ impl CpuStore {
 
     fn share(&self, order: &BindOrder) -> Result<Share, StepError> {
         match &order.placement {
-            Placement::Units {
-                numbers,
-                shared: false,
-            } => {
+            Placement::Cores(numbers) => {
                 let groups = self.groups(numbers)?;
                 let one = cpus_of(&groups).len() == 1;
                 let terms = order.terms.cpu();
@@ -595,7 +592,7 @@ impl Store for CpuStore {
         }
         progress();
         let groups = match placement {
-            Some(Placement::Units { numbers, .. }) => self.groups(numbers).unwrap_or_default(),
+            Some(Placement::Cores(numbers)) => self.groups(numbers).unwrap_or_default(),
             _ => Vec::new(),
         };
         {

@@ -187,10 +187,7 @@ fn order(lease: u128, placement: Placement, terms: CpuTerms) -> BindOrder {
 }
 
 fn cores(lease: u128, numbers: &[u32]) -> BindOrder {
-    let placement = Placement::Units {
-        numbers: numbers.into(),
-        shared: false,
-    };
+    let placement = Placement::Cores(numbers.into());
     order(lease, placement, CpuTerms::default())
 }
 

@@ -77,10 +77,7 @@ fn cores_that_are_missing_are_not_granted_and_come_back() {
         world.ask(Request::LeaseAlloc(of_cpu(cores, isolated(None))));
         world.bind_order().placement
     };
-    let units = |numbers: &[u32]| Placement::Units {
-        numbers: numbers.into(),
-        shared: false,
-    };
+    let units = |numbers: &[u32]| Placement::Cores(numbers.into());
     assert_eq!(asked(&mut world, 3), units(&[0, 1, 2]));
     world.report(Report::Condition(ARENA, Condition::Good));
     assert_eq!(told(&world), (None, 4, vec![2, 1, 1]));

@@ -31,10 +31,7 @@ fn asked(count: u64, class: CpuIsolationClass) -> LeaseAllocRequest {
 }
 
 fn groups(numbers: &[u32]) -> Placement {
-    Placement::Units {
-        numbers: numbers.into(),
-        shared: false,
-    }
+    Placement::Cores(numbers.into())
 }
 
 /// How much is available of each class.
@@ -275,7 +272,7 @@ fn check(world: &World, known: &mut BTreeMap<LeaseId, Placement>) {
         );
         match placement {
             Placement::Amount(cpus) => shared += cpus,
-            Placement::Units { numbers, .. } => {
+            Placement::Cores(numbers) => {
                 let news = |number: &u32| exclusive.insert(*number);
                 assert!(numbers.iter().all(news), "{id}: {numbers:?}");
             }

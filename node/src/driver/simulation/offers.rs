@@ -142,7 +142,7 @@ impl Offered {
         for placement in held {
             match placement {
                 Placement::Stretch(extent) => taken.push(extent.offset..extent.end()),
-                Placement::Units { numbers, .. } => {
+                Placement::Cores(numbers) => {
                     taken.extend(numbers.iter().map(|&it| it.into()..u64::from(it) + 1));
                 }
                 Placement::Amount(shared) => cpus += shared,
