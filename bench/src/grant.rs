@@ -15,7 +15,10 @@ use clap::Args;
 use fabricbios_client::{Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_helper::Program;
-use fabricbios_node::{config::Settings, gpu::GpuParts, memory, past::Past, service::Service};
+use fabricbios_node::{
+    journal::past::Past, kinds::gpu::GpuParts, kinds::memory, process::service::Service,
+    settings::Settings,
+};
 use fabricbios_testbed::fakes::FakeMemory;
 use fabricbios_wire::{LeaseAllocRequest, Request, ResourceId, ResourceType};
 

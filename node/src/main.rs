@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    fabricbios_node::program::main()
+    fabricbios_node::process::program::main()
 }

@@ -11,7 +11,10 @@ use fabricbios_client::{Error, Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_helper::Program;
 use fabricbios_node::{
-    clock, config::Settings, gpu::GpuParts, memory, past::Past, service::Service,
+    journal::past::Past,
+    kinds::{gpu::GpuParts, memory},
+    process::{clock, service::Service},
+    settings::Settings,
 };
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;

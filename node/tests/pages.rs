@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use clap::CommandFactory;
-use fabricbios_node::config::Cli;
+use fabricbios_node::settings::Cli;
 
 #[test]
 fn the_operators_page_has_every_setting_and_no_other() {

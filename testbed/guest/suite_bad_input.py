@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
-# covers: rdma verbs arena fallback-udp pool nvmet node/src/memory node/src/block
+# covers: rdma verbs arena fallback-udp pool nvmet node/src/kinds/memory node/src/kinds/block
 """Wrong arguments, impossible requests, strangers and noise: each gets a clear refusal with its exit status,
 and afterwards the node has what it had before."""
 import contextlib

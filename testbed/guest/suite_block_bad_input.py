@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool fallback-udp node/src/block
+# covers: nvmet pool fallback-udp node/src/kinds/block
 """Pools that cannot be, sizes and names that make no sense, ports that are taken, a kernel without configfs or nvmet:
 each is refused with its name and what to do, and harms nothing."""
 import contextlib

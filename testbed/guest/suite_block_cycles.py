@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=7200
-# covers: nvmet pool node/src/block
+# covers: nvmet pool node/src/kinds/block
 """Leases of blocks granted and freed, over and over, leave configfs, device-mapper and the pools as they were found.
 BLOCK_CYCLES says how often, BLOCK_CONNECT after how many a client connects to one of them."""
 import os

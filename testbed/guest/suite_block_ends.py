@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool fallback-udp node/src/block
+# covers: nvmet pool fallback-udp node/src/kinds/block
 """The end of a lease of blocks under running I/O: free, revocation and expiry each end in errors and then in no device,
 and nothing is accepted afterwards, while a neighbour on the same pool writes and verifies without an error. What a
 tenant wrote cannot be found by the next. Many leases that end together all end, and a node that cannot prove an end

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool fallback-udp node/src/block
+# covers: nvmet pool fallback-udp node/src/kinds/block
 """Blocks over UDP: a client in plain Python and `fabricctl` see the same bytes, what is forged, out of bounds or against
 the lease is refused, NVMe-oF and UDP are two transports to one lease that are cut together, and a file system on an attached
 device survives packets that are lost."""

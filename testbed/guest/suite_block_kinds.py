@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool fallback-udp node/src/block
+# covers: nvmet pool fallback-udp node/src/kinds/block
 """Pools of every kind, from outside: the inventory says what each is, a client's device and HELLO have the same blocks, a
 pool that cannot be written gives read-only leases, and one that breaks under a running daemon is degraded alone."""
 import atexit

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm alone timeout=600
-# covers: nvmet pool fallback-udp node/src/block
+# covers: nvmet pool fallback-udp node/src/kinds/block
 """Pools that are not what the node remembers: a journal put back from an older copy, a pool that is away at a start, a
 pool taken by force from a node whose state is lost. Nobody ever reads what another left, and nothing is lost that an
 operator has not given up."""

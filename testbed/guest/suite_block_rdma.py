@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm alone timeout=600
-# covers: nvmet pool node/src/block
+# covers: nvmet pool node/src/kinds/block
 """Blocks over NVMe/RDMA on soft-RoCE: the lease's own line connects, nobody else gets in, free and expiry end it
 under running I/O while a neighbour's goes on, and a daemon's death and other keys do not."""
 import subprocess

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm disk=256M boots=3 timeout=300
-# covers: nvmet pool fallback-udp node/src/block
+# covers: nvmet pool fallback-udp node/src/kinds/block
 """A power cut under a connected client. After the boot a lease that has not expired has its names, keys and bytes before
 the node says READY; one whose time ran out while the machine was off is gone, and what was in it cannot be found. After
 another boot with a clock that runs behind, nobody knows how long the machine was off, and the lease is over.

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
-# covers: nvmet pool fallback-udp node/src/block
+# covers: nvmet pool fallback-udp node/src/kinds/block
 """The daemon dies by SIGKILL under a connected client: the kernel goes on serving, the next daemon adopts; what runs
 out meanwhile, or under a daemon that is stopped, is cut at its deadline. Killed at each of its own steps, it leaves nothing that its successor does
 not adopt, remove or fence. A subsystem of somebody else stands beside it and never notices.

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool node/src/block
+# covers: nvmet pool node/src/kinds/block
 """Storage that hangs under a lease: the client is cut on time all the same, the release gives up and fences what it
 cannot finish, naming the device, and everybody else's grants, cuts and I/O go on. When the storage answers again the
 fence goes."""

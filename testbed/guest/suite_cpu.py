@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm topology=2x2x2 numa=2 timeout=1800
-# covers: cpu cgroup local rdma verbs arena fallback-udp node/src/memory
+# covers: cpu cgroup local node/src/kinds/cpu rdma verbs arena fallback-udp node/src/kinds/memory
 """Leases of CPU cores on two sockets of two cores with two threads each: whole cores are alone, shares are capped, and
 nothing outlives its lease, whatever the tenant, a neighbour or the daemon does. The group of the boot CPU, 0 and 1, is
 the node's own."""

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm topology=2x2x2 numa=2
-# covers: cpu cgroup local
+# covers: cpu cgroup local node/src/kinds/cpu
 """What limits the processes of CPU leases: the limits of the lease, and those that its processes had before they entered."""
 import json
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm topology=1x2x1
-# covers: cpu cgroup local
+# covers: cpu cgroup local node/src/kinds/cpu
 """Leases of CPU cores on two cores without siblings: strict isolation is possible there. CPU 0 is the node's own."""
 import os
 import signal

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm systemd smp=4
-# covers: cpu cgroup local
+# covers: cpu cgroup local node/src/kinds/cpu
 """Leases of CPU cores beside systemd as process 1: it takes no controller, CPU or process from them, whatever its own units
 ask for, and kills nothing of them with the service of the daemon."""
 import pathlib

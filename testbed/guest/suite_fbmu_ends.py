@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: fallback-udp arena node/src/memory
+# covers: fallback-udp arena node/src/kinds/memory
 """Memory over UDP when it ends or changes: a client that keeps writing is refused on time, keys rotate with and
 without overlap, and a renewal in grace brings the bytes back under another key. The node runs without any privilege."""
 import contextlib

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: fallback-udp arena node/src/memory
+# covers: fallback-udp arena node/src/kinds/memory
 """Noise on the port of the data plane over UDP, from several addresses, while somebody with a key does small reads:
 none of them fails, and what the noise costs is printed."""
 import contextlib

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
-# covers: fallback-udp arena node/src/memory
+# covers: fallback-udp arena node/src/kinds/memory
 """Memory over UDP through a network that loses, delays, doubles and reorders, and through a restart of the node:
 the bytes arrive, late ones undo nothing, and no datagram is longer than the path takes.
 

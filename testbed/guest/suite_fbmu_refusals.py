@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: fallback-udp arena node/src/memory
+# covers: fallback-udp arena node/src/kinds/memory
 """Memory over UDP with a client written from the page alone: it reads and writes, and no frame that is forged,
 replayed, reflected, stale, tampered with or out of bounds changes a byte or is answered otherwise than the page says."""
 import secrets

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
-# covers: rdma verbs arena node/src/memory
+# covers: rdma verbs arena node/src/kinds/memory
 """A cut that comes too late fences the arena: nothing new is leased, across a restart too, until a remediation
 has taken down and looked for what was left. Then all of it can be leased again.
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
-# covers: gpu local node/src/gpu testbed/stand-ins
+# covers: gpu local node/src/kinds/gpu testbed/stand-ins
 """Leases of GPUs on stand-ins of the vendors' libraries: what is found, admission in both modes, sessions."""
 import os
 import pathlib

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
-# covers: gpu local node/src/gpu testbed/stand-ins
+# covers: gpu local node/src/kinds/gpu testbed/stand-ins
 """Ends of GPU leases on stand-ins of the vendors' libraries, with the real kernel's control groups and device controller: nothing
 is left, whoever dies or stops meanwhile."""
 import contextlib

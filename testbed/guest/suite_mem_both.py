@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: rdma verbs arena fallback-udp node/src/memory
+# covers: rdma verbs arena fallback-udp node/src/kinds/memory
 """One lease, two transports: what is written over RDMA is read over UDP and the other way round, and both transports are cut
 together when the lease ends."""
 import contextlib

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: rdma verbs arena node/src/memory
+# covers: rdma verbs arena node/src/kinds/memory
 """The end of a lease's term: no error before it, nothing written after it, contents kept in grace, and an
 answer about ended leases even after a restart."""
 import contextlib

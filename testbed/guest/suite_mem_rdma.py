@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm quiet timeout=1200
-# covers: rdma verbs arena fallback-udp node/src/memory
+# covers: rdma verbs arena fallback-udp node/src/kinds/memory
 """Leased memory over RDMA, from the client's side: it can be used, only as far as it was leased, and not
 after the lease has ended, however that came about. MEM_CYCLES says how many leases are granted and freed to see
 that nothing stays behind."""

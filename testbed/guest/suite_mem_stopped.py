@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900 disk=192M
-# covers: rdma verbs arena fallback-udp nvmet pool node/src/memory node/src/block
+# covers: rdma verbs arena fallback-udp nvmet pool node/src/kinds/memory node/src/kinds/block
 """A daemon that is stopped ends no lease over RDMA: its watchdog does, lease by lease, each at its own deadline, and lets
 everything else go on. Where the watchdog may not, it kills the daemon, and the next start says why. A daemon whose state disk does
 not answer ends when it is told to, and one whose program is on such a disk cuts."""

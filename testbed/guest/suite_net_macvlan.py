@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=1200
-# covers: sriov local node/src/net
+# covers: sriov local node/src/kinds/net
 """Leases of macvlan interfaces on one end of a veth pair; the other end is the wire. Tenants are root in their namespaces:
 frames that are not theirs do not pass, their rate holds, and every end leaves the links of the start."""
 import contextlib

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm igb smp=1 timeout=900
-# covers: sriov local node/src/net
+# covers: sriov local node/src/kinds/net
 """Virtual functions of a card as leases: real packets obey VLAN and address, access ends at the deadline whatever the tenant
 or the daemon does, and a function comes back as it was."""
 import contextlib

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: two-vm timeout=600
-# covers: rdma verbs arena fallback-udp node/src/memory
+# covers: rdma verbs arena fallback-udp node/src/kinds/memory
 """Node and client on two machines: `suite_two_vm.py node` in one, `suite_two_vm.py client` in the other. They
 meet in a directory that both can write; the lease's bytes go over the link between them."""
 import json

@@ -4,10 +4,9 @@ use fabricbios_lease::{Now, Order, Report};
 use fabricbios_wire::LeaseId;
 
 use crate::{
-    clock,
-    dispatcher::Dispatcher,
-    fair::Owner,
+    driver::{dispatcher::Dispatcher, fair::Owner},
     journal::{Change, CommitError, Journal, Seq},
+    process::clock,
 };
 
 /// See the module. No call blocks.

@@ -19,9 +19,9 @@ use fabricbios_wire::{Epoch, Generation, NodeId, ResourceId};
 
 use super::*;
 use crate::{
-    detection::{Detection, Found},
+    inventory::detection::{Detection, Found},
     journal::{Key, Recovered},
-    service,
+    process::service,
 };
 use offers::{Offered, SEEDS_OF_EACH_KIND};
 use world::{Event, Simulated, World};

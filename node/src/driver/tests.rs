@@ -18,10 +18,11 @@ use fabricbios_wire::{
 
 use super::*;
 use crate::{
-    block, clock,
-    detection::{Detection, Found},
-    dispatcher::Dispatcher,
+    driver::dispatcher::Dispatcher,
+    inventory::detection::{Detection, Found},
     journal::Journal,
+    kinds::block,
+    process::clock,
 };
 
 const ARENA: ResourceId = ResourceId(1);

@@ -3,9 +3,11 @@
 //! A message is its length, four bytes little-endian, and its postcard form. Both ends run the same program
 //! (`fabricbios_helper::Program`), so there is one version.
 
-use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
-use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
+use std::{
+    io::{self, BufReader, BufWriter, ErrorKind, Read, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+};
 
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;

@@ -7,7 +7,7 @@ use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::{Group, Key, Recovered};
-use crate::clock;
+use crate::process::clock;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 /// Number of commits. A file that was restored from a copy has a lower number than the stores beside it.

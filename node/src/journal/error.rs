@@ -1,8 +1,9 @@
 //! Why a journal does not open, and why a group is not durable.
 
-use std::fmt;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
 
 use fabricbios_lease::OtherFormat;
 

@@ -1,9 +1,13 @@
 //! Counts writes and syncs of the file below redb, and notes a failed sync.
 
-use std::fs::File;
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    fs::File,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use redb::{StorageBackend, backends::FileBackend};
 use serde::{Deserialize, Serialize};

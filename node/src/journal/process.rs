@@ -4,20 +4,23 @@
 //! as long as the disk does not answer. So this process does the journal's disk I/O. It has only the journal and a
 //! socket to the daemon, as standard input. When the daemon is gone it writes the current group and ends.
 
-use std::io::{self, stdin};
-use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::{
+    io::{self, stdin},
+    os::{fd::AsFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use clap::Args;
 use nix::sys::prctl::{set_dumpable, set_name};
 
-use super::Group;
-use super::channel::{Channel, Message};
-use super::meter::Meter;
-use super::store::Store;
-use crate::detached::outlive_the_daemon;
+use super::{
+    Group,
+    channel::{Channel, Message},
+    meter::Meter,
+    store::Store,
+};
+use crate::process::detached::outlive_the_daemon;
 
 /// Arguments of the subcommand.
 #[derive(Args, Clone, Debug)]

@@ -1,11 +1,12 @@
 //! The queue of changes, and the thread that commits them.
 
-use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::{
+    fmt,
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
 
-use super::remote::Remote;
-use super::{Change, CommitError, Group, JournalCounts, OnCommit, Seq};
+use super::{Change, CommitError, Group, JournalCounts, OnCommit, Seq, remote::Remote};
 
 /// Pause after a failed commit, so that a full disk is not retried all the time.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);

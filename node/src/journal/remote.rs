@@ -1,19 +1,22 @@
 //! The daemon's side of the process that writes the journal: starts it, sends it groups, restarts it when it has ended.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    io,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::PathBuf,
+    process::{Child, Stdio},
+    sync::Arc,
+};
 
 use fabricbios_helper::Program;
 
-use super::channel::{Channel, Message};
-use super::process::unexpected;
-use super::queue::Shared;
-use super::{CommitError, Group, JournalCounts, JournalError, Recovered};
+use super::{
+    CommitError, Group, JournalCounts, JournalError, Recovered,
+    channel::{Channel, Message},
+    process::unexpected,
+    queue::Shared,
+};
 
 /// Runs the writer of the journal.
 pub(super) enum RunAs {

@@ -1,22 +1,25 @@
 //! The journal's file: opens, checks and reads it, and commits groups.
 
-use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, atomic::Ordering};
-use std::time::{Duration, Instant};
+use std::{
+    fs::{self, File, Metadata, OpenOptions},
+    io,
+    os::unix::fs::OpenOptionsExt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use fabricbios_helper::{FileBytes, Pidfd};
 use fabricbios_lease::OtherFormat;
 use nix::errno::Errno;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase};
 
-use super::contents;
-use super::meter::{Meter, Metered};
-use super::{Group, JournalError, Recovered};
-use crate::state_dir::open_lock;
+use super::{
+    Group, JournalError, Recovered, contents,
+    meter::{Meter, Metered},
+};
+use crate::process::state_dir::open_lock;
 
 /// redb's default is one gibibyte. The journal is read once, so a cache only helps commits.
 const CACHE_BYTES: usize = 16 << 20;

@@ -1,15 +1,16 @@
-use std::fs;
-use std::io;
-use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::{
+    fs, io,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+};
 
 use fabricbios_lease::FORMAT;
 
-use super::meter::Meter;
-use super::store::Store;
-use super::*;
+use super::{meter::Meter, store::Store, *};
 
 /// Faults of a disk, and the operations that it was asked for. A fault stays until it is removed.
 #[derive(Debug, Default)]

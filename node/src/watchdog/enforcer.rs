@@ -15,7 +15,7 @@ use super::{
     rdma_deadlines::RdmaDeadlines,
     reply_writer::{REFUSED, ReplyWriter, WATCHING, WELL},
 };
-use crate::clock;
+use crate::process::clock;
 
 /// How long a cut over RDMA may take; after that the device counts as stuck.
 const STUCK: Duration = Duration::from_secs(10);

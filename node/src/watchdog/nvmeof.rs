@@ -17,7 +17,7 @@ use fabricbios_lease::StepError;
 use fabricbios_nvmet::EmergencyRevoker;
 use fabricbios_wire::{LeaseId, NodeId};
 
-use crate::block::CONFIGFS;
+use crate::kinds::block::CONFIGFS;
 
 /// Revokes at once, and sweeps on a thread of its own, so that no cut waits for it. If another watchdog takes over
 /// before it is done, the daemon's proof sweeps. A drop waits for the sweeps.

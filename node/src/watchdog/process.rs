@@ -18,9 +18,13 @@ use fabricbios_cpu::CpuEnd;
 use fabricbios_gpu::GpuEnd;
 use fabricbios_lease::StepError;
 use fabricbios_wire::{NodeId, ResourceType};
-use nix::sys::mman::{MlockAllFlags, mlockall};
-use nix::sys::prctl::set_name;
-use nix::unistd::getppid;
+use nix::{
+    sys::{
+        mman::{MlockAllFlags, mlockall},
+        prctl::set_name,
+    },
+    unistd::getppid,
+};
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 
 use super::{
@@ -34,11 +38,12 @@ use super::{
     reply_writer::ReplyWriter,
 };
 use crate::{
-    detached::outlive_the_daemon,
-    helpers, log_format,
-    mailbox::{Mailbox, Sender},
-    net::NetEnd,
-    workers::raise_priority,
+    driver::{
+        mailbox::{Mailbox, Sender},
+        workers::raise_priority,
+    },
+    kinds::net::NetEnd,
+    process::{detached::outlive_the_daemon, helpers, log_format},
 };
 
 /// Most log lines that wait for the disk; further lines are dropped and counted.

@@ -11,7 +11,7 @@ use super::{
     rdma_deadlines::GuardedLease,
     reply_writer::{ReplyWriter, leave_reason},
 };
-use crate::mailbox::Sender;
+use crate::driver::mailbox::Sender;
 
 /// See the module.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ use super::{
     reply_reader::Reply,
     restart::{Action, RestartPolicy},
 };
-use crate::{clock, workers::raise_priority};
+use crate::{driver::workers::raise_priority, process::clock};
 
 /// How long a watchdog may leave messages unread.
 const LISTENS: Duration = Duration::from_secs(5);

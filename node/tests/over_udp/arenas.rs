@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::FileExt, path::Path, time::Duration};
 
-use fabricbios_node::config::Settings;
+use fabricbios_node::settings::Settings;
 use fabricbios_wire::*;
 
 use crate::world::*;

@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 
 use fabricbios_fallback_udp::{DataKey, crc32c};
-use fabricbios_node::config::{Profile, Settings};
+use fabricbios_node::settings::{Profile, Settings};
 use fabricbios_wire::*;
 
 use crate::world::*;

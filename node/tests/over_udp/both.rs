@@ -7,7 +7,10 @@ use fabricbios_client::Error;
 use fabricbios_contract::Provider;
 use fabricbios_control::Fabric;
 use fabricbios_fallback_udp::{ClientError, FbmuConfig, FbmuPath};
-use fabricbios_node::{memory, past::Past, providers::Opened};
+use fabricbios_node::{
+    journal::past::Past,
+    kinds::{Opened, memory},
+};
 use fabricbios_testbed::fakes::{FakeMemory, Step, UNREACHABLE_QPN};
 use fabricbios_wire::*;
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use fabricbios_fallback_udp::ClientError;
-use fabricbios_node::{config::Settings, past::Past, udp_listen::UdpListen};
+use fabricbios_node::{journal::past::Past, kinds::udp_listen::UdpListen, settings::Settings};
 use fabricbios_wire::*;
 use world::*;
 

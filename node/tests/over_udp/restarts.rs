@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::FileExt, path::PathBuf};
 
 use fabricbios_lease::Extent;
-use fabricbios_node::config::Settings;
+use fabricbios_node::settings::Settings;
 use fabricbios_wire::*;
 
 use crate::world::*;

@@ -13,13 +13,10 @@ use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryCli
 use fabricbios_helper::{Program, Supervisor};
 use fabricbios_lease::{BindingId, Extent};
 use fabricbios_node::{
-    config::Settings,
-    gpu::GpuParts,
-    memory,
-    past::Past,
-    providers::{Opened, Opening},
-    service::Service,
-    udp_listen::UdpListen,
+    journal::past::Past,
+    kinds::{Opened, Opening, gpu::GpuParts, memory, udp_listen::UdpListen},
+    process::service::Service,
+    settings::Settings,
     watchdog::Watchdog,
 };
 use fabricbios_wire::*;

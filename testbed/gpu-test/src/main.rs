@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         .nth(1)
         .is_some_and(|first| node::SUBCOMMANDS.contains(&&*first));
     if is_daemon {
-        return fabricbios_node::program::main();
+        return fabricbios_node::process::program::main();
     }
     if env::args().nth(1).as_deref() == Some(bare::SUBCOMMAND) {
         return bare::main();

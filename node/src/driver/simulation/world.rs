@@ -14,11 +14,8 @@ use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase};
 
 use super::{MILLISECOND, offers::Offered};
 use crate::{
-    driver::{Environment, Input},
-    fair::Owner,
-    journal::{Change, CommitError, Key, Seq, Value},
-    mailbox::Sender,
-    records,
+    driver::{Environment, Input, fair::Owner, mailbox::Sender},
+    journal::{Change, CommitError, Key, Seq, Value, records},
 };
 
 /// A later event.

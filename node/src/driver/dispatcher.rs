@@ -1,0 +1,334 @@
+//! Carries out orders by providers, in worker pools, and reports the outcomes.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use fabricbios_contract::Provider;
+use fabricbios_lease::{
+    BindError, BindingId, Condition, Durability, Offer, Order, Placement, Report,
+};
+use fabricbios_wire::{ResourceId, ResourceType};
+
+use crate::{
+    driver::{
+        fair::Owner,
+        release_retry::{self, ReleaseRetry},
+        workers::{Urgency, WorkerPool},
+    },
+    process::descriptors,
+};
+
+/// Receives reports, with the owner of the lease. Called on the threads of the pools.
+pub type OnReport = Arc<dyn Fn(Owner, Report) + Send + Sync>;
+
+/// The providers of a node, by resource.
+pub struct Dispatcher {
+    resources: HashMap<ResourceId, Resource>,
+    kinds: HashMap<ResourceType, OfKind>,
+    on_report: OnReport,
+}
+
+/// The pools that end and open access to leases of a kind. A call that is stuck keeps one thread; the table fences long
+/// before all threads are stuck.
+#[derive(Clone)]
+struct OfKind {
+    ending: WorkerPool,
+    proving: WorkerPool,
+    opening: WorkerPool,
+}
+
+impl OfKind {
+    fn new() -> Self {
+        Self {
+            ending: WorkerPool::new("ending", 64, Urgency::Deadline),
+            proving: WorkerPool::new("proving", 64, Urgency::Deadline),
+            opening: WorkerPool::new("opening", 64, Urgency::Usual),
+        }
+    }
+}
+
+/// The provider and the pools of one resource: a call that is stuck or slow delays only this resource.
+#[derive(Clone)]
+struct Resource {
+    provider: Arc<Provider>,
+    of_kind: OfKind,
+    preparing: WorkerPool,
+    cleaning: WorkerPool,
+    release_retry: ReleaseRetry,
+    releases_later: bool,
+    /// Grants are confirmed to the store, which then finds out a journal that was restored from an older copy.
+    confirms: bool,
+}
+
+impl fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dispatcher")
+            .field("resources", &self.resources.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Dispatcher {
+    /// No providers yet.
+    #[must_use]
+    pub fn new(on_report: OnReport) -> Self {
+        Self {
+            resources: HashMap::new(),
+            kinds: HashMap::new(),
+            on_report,
+        }
+    }
+
+    /// Adds a resource of this kind. `provider` has its store.
+    pub fn add(&mut self, kind: ResourceType, offer: &Offer, provider: Arc<Provider>) {
+        let release_retry =
+            ReleaseRetry::start(&provider, self.on_report.clone(), release_retry::PAUSE);
+        let resource = Resource {
+            provider,
+            releases_later: offer.durability.leases_stay(),
+            confirms: offer.durability == Durability::Machine,
+            of_kind: self.kinds.entry(kind).or_insert_with(OfKind::new).clone(),
+            preparing: WorkerPool::new("preparing", 16, Urgency::Usual),
+            cleaning: WorkerPool::new("cleaning", 16, Urgency::Usual),
+            release_retry,
+        };
+        self.resources.insert(offer.resource_id, resource);
+    }
+
+    /// Retries a release that failed in an earlier run until it succeeds.
+    pub fn release_later(&self, binding_id: BindingId, placement: Placement) {
+        if let Some(resource) = self.resources.get(&binding_id.resource_id) {
+            resource.release_retry.try_later(binding_id, placement);
+        }
+    }
+
+    /// A callback for the conditions of resources.
+    pub fn on_condition(&self) -> Arc<dyn Fn(ResourceId, Condition) + Send + Sync> {
+        let on_report = self.on_report.clone();
+        Arc::new(move |id, condition| on_report(None, Report::Condition(id, condition)))
+    }
+
+    /// Has an order for a lease of `owner` carried out. Never blocks. Returns the report of an order that is done
+    /// already.
+    pub fn dispatch(&self, owner: Owner, order: Order) -> Option<Report> {
+        let Some(resource) = self.resources.get(&order.resource_id()).cloned() else {
+            // Only a fence of an earlier run can name a resource that is not on offer any more.
+            tracing::error!(?order, "no provider has this resource");
+            return None;
+        };
+        let pool = match order {
+            Order::Extend(binding_id, deadline) => {
+                let outcome = resource.provider.extend(binding_id, deadline);
+                return Some(Report::Extended(binding_id, deadline, outcome));
+            }
+            Order::Fenced(binding_id) => {
+                resource.provider.fenced(binding_id);
+                return None;
+            }
+            Order::Confirm(binding_id) if !resource.confirms => {
+                return Some(Report::Confirmed(binding_id, Ok(())));
+            }
+            Order::Cut(..) | Order::RetireKey(_) => &resource.of_kind.ending,
+            // A binding without peers does not wait behind those that wait for the network.
+            Order::Bind(ref order) if order.peers().is_empty() => &resource.preparing,
+            Order::Rotate(_) => &resource.preparing,
+            // A confirmation is one write and does not wait behind cleaning.
+            Order::Confirm(_) | Order::Bind(_) => &resource.of_kind.opening,
+            Order::Release(..) | Order::Reset(..) => &resource.cleaning,
+        };
+        let (pool, reports) = (pool.clone(), self.on_report.clone());
+        pool.run(owner.clone(), move || {
+            let whose = owner.clone();
+            let on_report = move |report| reports(whose.clone(), report);
+            resource.carry_out(owner, order, on_report);
+        });
+        None
+    }
+}
+
+impl Resource {
+    fn carry_out(self, owner: Owner, order: Order, on_report: impl Fn(Report) + Send + 'static) {
+        let provider = self.provider;
+        match order {
+            Order::Bind(order) => {
+                let progress = || on_report(Report::BindProgress(order.binding_id));
+                progress();
+                let bound = descriptors::for_a_grant()
+                    .and_then(|granting| provider.prepare(&order, &progress).map(|()| granting))
+                    .map_err(BindError::Failed)
+                    .and_then(|_granting| provider.bind(&order));
+                on_report(Report::Bind(order.binding_id, bound));
+            }
+            Order::Confirm(id) => on_report(Report::Confirmed(id, provider.confirm(id))),
+            Order::Rotate(id) => on_report(Report::Rotate(id, provider.rotate(id))),
+            Order::RetireKey(id) => {
+                on_report(Report::EndBegan(id));
+                on_report(Report::RetireKey(id, provider.retire_key(id)));
+            }
+            Order::Cut(id, linger) => {
+                on_report(Report::EndBegan(id));
+                let cut = provider.revoke(id, linger);
+                if cut.is_proved() {
+                    return on_report(Report::Cut(id, provider.verify(cut)));
+                }
+                on_report(Report::CutMoves(id));
+                self.of_kind.proving.run(owner, move || {
+                    let outcome = provider.verify(cut);
+                    // Cuts that wait behind this one learn that it is done.
+                    on_report(Report::CutMoves(id));
+                    on_report(Report::Cut(id, outcome));
+                });
+            }
+            Order::Release(id, placement) => {
+                let progress = || on_report(Report::ReleaseProgress(id));
+                progress();
+                let outcome = provider.release(id, placement.clone(), &progress);
+                let failed = outcome.is_err();
+                on_report(Report::Release(id, outcome));
+                if failed && self.releases_later {
+                    self.release_retry.try_later(id, placement);
+                }
+            }
+            Order::Reset(id, leases) => {
+                on_report(Report::Reset(id, provider.reset(id, &leases)));
+            }
+            // The driver itself has carried them out.
+            Order::Extend(..) | Order::Fenced(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    };
+
+    use fabricbios_contract::{DataPath, Part, Revoked};
+    use fabricbios_lease::{
+        AllocationMode, AlreadyCut, BindOrder, BootTime, Durability, FenceScope, Linger, Proof,
+        StepError,
+    };
+    use fabricbios_wire::{Binding, Generation, LeaseId};
+
+    use super::*;
+
+    /// Ends access at once; the proof waits to be let on.
+    struct Slow {
+        revoked: Sender<BindingId>,
+        let_on: Mutex<Receiver<()>>,
+    }
+
+    impl DataPath for Slow {
+        fn bind(&self, _: &BindOrder, _: &Part) -> Result<Binding, BindError> {
+            Err(BindError::Cancelled)
+        }
+        fn extend(&self, _: BindingId, _: BootTime) -> Result<(), AlreadyCut> {
+            Ok(())
+        }
+        fn fenced(&self, _: BindingId) {}
+        fn rotate(&self, _: BindingId) -> Result<Binding, BindError> {
+            Err(BindError::Cancelled)
+        }
+        fn retire_key(&self, _: BindingId) -> Result<Binding, StepError> {
+            Ok(Binding::plain(ResourceType::Mem))
+        }
+        fn revoke(&self, binding_id: BindingId, _: Linger) -> Result<Revoked, StepError> {
+            self.revoked.send(binding_id).unwrap();
+            Ok(Revoked::default())
+        }
+        fn verify(&self, _: BindingId, _: Option<&Revoked>) -> Result<Proof, StepError> {
+            let let_on = self.let_on.lock();
+            let let_on = let_on.unwrap_or_else(PoisonError::into_inner).recv();
+            let_on.map_or_else(
+                |_| Err(StepError::new("cut", "on purpose")),
+                |()| Ok(Proof::nothing_to_cut("it is a fake")),
+            )
+        }
+        fn remove(&self, _: BindingId, _: &dyn Fn()) -> Result<(), StepError> {
+            Ok(())
+        }
+        fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn binding_id(lease: u128) -> BindingId {
+        BindingId {
+            lease_id: LeaseId(lease),
+            generation: Generation(1),
+            resource_id: ResourceId(1),
+        }
+    }
+
+    fn with_slow_path(
+        report: Sender<Report>,
+        revoked: Sender<BindingId>,
+        let_on: Receiver<()>,
+    ) -> Dispatcher {
+        let mut dispatcher = Dispatcher::new(Arc::new(move |_, it| report.send(it).unwrap()));
+        let slow = Slow {
+            revoked,
+            let_on: Mutex::new(let_on),
+        };
+        let offer = Offer {
+            resource_id: ResourceId(1),
+            capacity: 0,
+            align: 1,
+            transports: Vec::new(),
+            durability: Durability::Machine,
+            fence_scope: FenceScope::Part,
+            cut_within: None,
+            allocation_mode: AllocationMode::Stretches,
+            read_only: false,
+            classes: None,
+            rate: None,
+            needs_vlan: None,
+        };
+        let provider = Provider::new().with_path("slow", &[], Arc::new(slow));
+        dispatcher.add(ResourceType::Block, &offer, Arc::new(provider));
+        dispatcher
+    }
+
+    #[test]
+    fn a_deadline_is_told_to_the_paths_in_the_turn_of_the_driver() {
+        let (report, _reports) = channel();
+        let (revoked, _ends) = channel();
+        let (_let_on, wait) = channel();
+        let dispatcher = with_slow_path(report, revoked, wait);
+        let told = dispatcher.dispatch(None, Order::Extend(binding_id(1), BootTime(7)));
+        let extended = Report::Extended(binding_id(1), BootTime(7), Ok(()));
+        assert_eq!(told, Some(extended));
+    }
+
+    #[test]
+    fn no_end_of_access_waits_for_a_proof_however_many_there_are() {
+        let (report, reports) = channel();
+        let (revoked, ends) = channel();
+        let (let_on, wait) = channel();
+        let dispatcher = with_slow_path(report, revoked, wait);
+        let all = 1..=300;
+        let dispatch = |lease| {
+            let owner = Some(format!("{}", lease % 7).into());
+            dispatcher.dispatch(owner, Order::Cut(binding_id(lease), Linger::None));
+        };
+        all.clone().for_each(dispatch);
+        assert_eq!(ends.iter().take(300).count(), 300, "nobody was let on yet");
+        all.clone().for_each(|_| let_on.send(()).unwrap());
+        let mut moved = Vec::new();
+        let mut cut = 0;
+        while cut < 300 {
+            match reports.recv().unwrap() {
+                Report::EndBegan(_) => {}
+                Report::CutMoves(binding_id) => moved.push(binding_id),
+                Report::Cut(binding_id, outcome) => {
+                    assert!(outcome.is_ok(), "{outcome:?}");
+                    let moves = moved.iter().filter(|it| **it == binding_id).count();
+                    assert_eq!(moves, 2, "revoked, and proved");
+                    cut += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Writes the table's notes as log lines with fields.
+
+use fabricbios_lease::{Condition, Note};
+use fabricbios_wire::{
+    CpuExecutionMode, CpuIsolationClass, CpuPartition, Effective, GpuExclusivityClass, LeaseError,
+    LeaseIntent, ResourceId, Transport,
+};
+
+use crate::driver::refusals;
+
+/// Writes a line for the condition of a resource, with the word that inventories have for it.
+pub(crate) fn log_condition(resource_id: ResourceId, condition: &Condition) {
+    match condition {
+        Condition::Good => tracing::info!(%resource_id, "does well again"),
+        Condition::Degraded(why) | Condition::Partial { why, .. } | Condition::Lost { why, .. } => {
+            tracing::warn!(%resource_id, why, "degraded");
+        }
+        Condition::Unavailable(why) => {
+            tracing::warn!(%resource_id, why, "degraded: nothing of it is granted until it is back");
+        }
+        Condition::Failed(why) => {
+            tracing::error!(%resource_id, why, "FENCED: the resource has failed");
+        }
+    }
+}
+
+/// Writes one line. Of a tenant's refusals only the first ones of each second are written.
+pub(crate) fn log(note: &Note) {
+    match note {
+        Note::Granted {
+            lease_id,
+            tenant,
+            resource_id,
+            wanted,
+            effective,
+            intent,
+            policy,
+        } => {
+            tracing::info!(
+                %lease_id, %tenant, %resource_id, %wanted, requested = %classes(&wanted.classes), effective = %classes(effective),
+                intent = intent.as_deref().map(|intent| tracing::field::display(stated(intent))), %policy, "granted"
+            );
+        }
+        Note::Adopted { lease_id, state } => {
+            tracing::info!(%lease_id, ?state, "adopted: a lease of an earlier run goes on");
+        }
+        Note::Displaced {
+            lease_id,
+            resource_id,
+            placement,
+        } => {
+            tracing::error!(%lease_id, %resource_id, ?placement, "what this lease of an earlier run held cannot be had any more: it is over");
+        }
+        Note::Refused {
+            tenant,
+            wanted,
+            lease_id,
+            refusal,
+        } => {
+            if !refusals::gets_line(tenant) {
+                return;
+            }
+            let wanted = wanted.as_ref();
+            tracing::info!(
+                %tenant,
+                lease_id = lease_id.map(tracing::field::display),
+                wanted = wanted.map(tracing::field::display),
+                requested = wanted.map(|w| tracing::field::display(classes(&w.classes))),
+                effective = "none",
+                policy = policy_of(refusal.error),
+                class = %refusal.class,
+                code = refusal.error.name(),
+                "refused: {}", refusal.message
+            );
+        }
+        Note::NotBound { lease_id, error } => {
+            tracing::warn!(%lease_id, %error, "no binding could be made");
+        }
+        Note::Cut {
+            binding_id,
+            cause,
+            took,
+            after_deadline,
+            proof,
+        } => {
+            tracing::info!(
+                lease_id = %binding_id.lease_id, generation = binding_id.generation.0, %cause,
+                took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                after_deadline_us = after_deadline.map(|late| u64::try_from(late.as_micros()).unwrap_or(u64::MAX)),
+                %proof, "cut"
+            );
+        }
+        Note::Ended { lease_id, phase } => tracing::info!(%lease_id, %phase, "ended"),
+        Note::Fenced {
+            resource_id,
+            lease_id,
+            reason,
+        } => {
+            tracing::error!(%resource_id, %lease_id, %reason, "FENCED");
+        }
+        Note::Unfenced { resource_id, by } => tracing::warn!(%resource_id, %by, "fence cleared"),
+        Note::Rotated {
+            binding_id,
+            overlap,
+        } => {
+            tracing::info!(lease_id = %binding_id.lease_id, overlap_ms = u64::try_from(overlap.as_millis()).unwrap_or(u64::MAX), "keys rotated");
+        }
+        Note::NotExtended(binding_id, error) => {
+            tracing::warn!(lease_id = %binding_id.lease_id, generation = binding_id.generation.0, %error, "deadline not extended");
+        }
+        Note::KeyNotRetired(binding_id, error) => {
+            tracing::error!(lease_id = %binding_id.lease_id, %error, "old key not retired; cutting");
+        }
+        Note::Broken {
+            invariant,
+            lease_id,
+            resource_id,
+            detail,
+        } => {
+            tracing::error!(%invariant, %lease_id, %resource_id, detail, "a mistake in this program was found");
+        }
+        Note::Stale(binding_id, what) => {
+            tracing::debug!(lease_id = %binding_id.lease_id, generation = binding_id.generation.0, what, "stale");
+        }
+    }
+}
+
+/// The stated classes and transport, by their names on the wire.
+fn classes(stated: &Effective) -> String {
+    let width = stated.cpu_execution_width.map(|it| format!("width {it}"));
+    let rate = stated.net_rate.map(|it| format!("rate {it}"));
+    let names = [
+        stated.cpu_isolation.map(CpuIsolationClass::name),
+        stated.cpu_execution_mode.map(CpuExecutionMode::name),
+        width.as_deref(),
+        stated.cpu_partition.map(CpuPartition::name),
+        stated.gpu_exclusivity.map(GpuExclusivityClass::name),
+        stated.transport.map(Transport::name),
+        stated.rotate_on_renew.then_some("rotate_on_renew"),
+        rate.as_deref(),
+    ];
+    let names: Vec<&str> = names.into_iter().flatten().collect();
+    match names.is_empty() {
+        true => "default".into(),
+        false => names.join(","),
+    }
+}
+
+/// What a tenant said of its use. Bytes that are no text are escaped.
+fn stated(intent: &LeaseIntent) -> String {
+    let cache = intent.kv_cache.iter();
+    let cache = cache.map(|it| format!("kv_cache {} {}", it.tier, it.block_bytes));
+    let near = intent.affinities.iter().map(|it| {
+        let (category, strength, form) = (it.category, it.strength, it.target_type);
+        let target = it.target.escape_ascii();
+        format!("affinity {category}/{strength}/{form} {target}")
+    });
+    cache.chain(near).collect::<Vec<_>>().join(",")
+}
+
+/// The rule behind a refusal.
+fn policy_of(error: LeaseError) -> &'static str {
+    match error {
+        LeaseError::InvalidIntent => "request validation",
+        LeaseError::InvalidArgs => "the operator's limits and what the resource can do",
+        LeaseError::CapacityExceeded => "capacity, never over-committed",
+        LeaseError::NotFound => "a lease answers only to its tenant",
+        LeaseError::NotPermitted => "role of the identity",
+        LeaseError::RenewTooEarly => "renewal window, last 20 % of the term",
+        LeaseError::Expired | LeaseError::Revoked => "the lease is over",
+        LeaseError::Fenced => "nothing is granted on a fenced resource",
+        LeaseError::ResourceBusy => "in use at the moment",
+        _ => "node state",
+    }
+}

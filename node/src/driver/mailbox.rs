@@ -1,0 +1,248 @@
+//! The driver's inputs: three queues, and a timer on the boot-time clock.
+//!
+//! Notices of the node itself come first. Reports of providers and requests have one queue each, in which tenants take
+//! turns.
+//!
+//! The driver waits in poll(2) on an eventfd and a timerfd, because the timed receive of a std channel uses a clock
+//! that stops while the machine is suspended.
+
+use std::{
+    collections::VecDeque,
+    io, mem,
+    os::fd::AsFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use fabricbios_lease::BootTime;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        time::TimeSpec,
+        timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+    },
+};
+
+use crate::driver::fair::{FairQueue, Owner};
+
+/// The receiving end.
+#[derive(Debug)]
+pub struct Mailbox<T> {
+    shared: Arc<Shared<T>>,
+    timer: TimerFd,
+}
+
+/// The sending end. Sending never blocks.
+#[derive(Debug)]
+pub struct Sender<T>(Arc<Shared<T>>);
+
+#[derive(Debug)]
+struct Shared<T> {
+    queues: Mutex<Queues<T>>,
+    wakeup: EventFd,
+}
+
+#[derive(Debug)]
+struct Queues<T> {
+    notices: VecDeque<T>,
+    reports: FairQueue<T>,
+    requests: FairQueue<T>,
+    /// The driver found nothing and waits for the eventfd, or is about to.
+    is_waiting: bool,
+    is_closed: bool,
+}
+
+impl<T> Queues<T> {
+    fn is_empty(&self) -> bool {
+        self.notices.is_empty() && self.reports.is_empty() && self.requests.is_empty()
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, Queues<T>> {
+        // Each change of the queues is whole, also after a panic.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Sender<T> {
+    /// Sends a notice of the node itself; `false`: the driver is gone.
+    pub fn notify(&self, item: T) -> bool {
+        self.send(|queues| queues.notices.push_back(item))
+    }
+
+    /// Sends the report of an order for a lease of `owner`; `false`: the driver is gone.
+    pub fn report(&self, owner: Owner, item: T) -> bool {
+        self.send(|queues| queues.reports.push(owner, item))
+    }
+
+    /// Sends a request of `owner`; `false`: the driver is gone.
+    pub fn request(&self, owner: Owner, item: T) -> bool {
+        self.send(|queues| queues.requests.push(owner, item))
+    }
+
+    fn send(&self, push: impl FnOnce(&mut Queues<T>)) -> bool {
+        let mut queues = self.0.lock();
+        if queues.is_closed {
+            return false;
+        }
+        push(&mut queues);
+        let is_waiting = mem::take(&mut queues.is_waiting);
+        drop(queues);
+        // An eventfd that is full is readable already.
+        !is_waiting || matches!(self.0.wakeup.write(1), Ok(_) | Err(Errno::EAGAIN))
+    }
+}
+
+impl<T> Drop for Mailbox<T> {
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+    }
+}
+
+impl<T> Mailbox<T> {
+    /// A mailbox and its sender.
+    ///
+    /// # Errors
+    /// The process has no file descriptors left.
+    pub fn new() -> io::Result<(Self, Sender<T>)> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let shared = Arc::new(Shared {
+            queues: Mutex::new(Queues {
+                notices: VecDeque::new(),
+                reports: FairQueue::default(),
+                requests: FairQueue::default(),
+                is_waiting: false,
+                is_closed: false,
+            }),
+            wakeup: EventFd::from_value_and_flags(0, flags)?,
+        });
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
+        let sender = Sender(shared.clone());
+        Ok((Self { shared, timer }, sender))
+    }
+
+    /// Waits for an item, or until the time `until`.
+    ///
+    /// # Errors
+    /// The kernel refuses the timer or the wait, which it does not do while the descriptors are open.
+    pub fn wait(&self, until: Option<BootTime>) -> io::Result<()> {
+        {
+            let mut queues = self.shared.lock();
+            if !queues.is_empty() {
+                return Ok(());
+            }
+            queues.is_waiting = true;
+        }
+        self.set_timer(until)?;
+        let mut ready = [
+            PollFd::new(self.shared.wakeup.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut ready, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        // Resets the eventfd; EAGAIN: it was not written.
+        match self.shared.wakeup.read() {
+            Ok(_) | Err(Errno::EAGAIN) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn set_timer(&self, until: Option<BootTime>) -> io::Result<()> {
+        let Some(until) = until else {
+            return Ok(self.timer.unset()?);
+        };
+        // Zero would disarm the timer; one nanosecond after the boot is in the past as well.
+        let at = TimeSpec::from(Duration::from_nanos(until.0.max(1)));
+        let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
+        Ok(self.timer.set(Expiration::OneShot(at), flags)?)
+    }
+
+    /// The next notice of the node itself; never waits.
+    pub fn take_notice(&self) -> Option<T> {
+        self.shared.lock().notices.pop_front()
+    }
+
+    /// The next report, of the owner who has the turn; never waits.
+    pub fn take_report(&self) -> Option<T> {
+        self.shared.lock().reports.pop()
+    }
+
+    /// The next request, of the owner who has the turn; never waits.
+    pub fn take_request(&self) -> Option<T> {
+        self.shared.lock().requests.pop()
+    }
+
+    /// True if all queues are empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.shared.lock().is_empty()
+    }
+
+    /// The least value of `look` over the first report of each owner; reports of one owner are in order.
+    pub fn least_of_reports<R: Ord>(&self, look: impl Fn(&T) -> Option<R>) -> Option<R> {
+        self.shared.lock().reports.heads().filter_map(look).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::clock;
+
+    #[test]
+    fn what_was_sent_wakes_and_each_sort_has_a_queue_of_its_own() {
+        let (mailbox, sender) = Mailbox::new().unwrap();
+        let (a, b): (Owner, Owner) = (Some("a".into()), Some("b".into()));
+        assert!(
+            sender.request(a.clone(), 1)
+                && sender.request(a.clone(), 2)
+                && sender.request(b.clone(), 3)
+        );
+        assert!(sender.notify(4) && sender.report(a, 6) && sender.report(b, 5));
+        mailbox.wait(None).unwrap();
+        assert_eq!(mailbox.least_of_reports(|n| Some(*n)), Some(5));
+        assert_eq!(
+            (mailbox.take_notice(), mailbox.take_notice()),
+            (Some(4), None)
+        );
+        let asked: Vec<i32> = std::iter::from_fn(|| mailbox.take_request()).collect();
+        assert_eq!(asked, [1, 3, 2]);
+        assert!(!mailbox.is_empty());
+        let reports: Vec<i32> = std::iter::from_fn(|| mailbox.take_report()).collect();
+        assert_eq!((reports, mailbox.is_empty()), (vec![6, 5], true));
+    }
+
+    #[test]
+    fn a_deadline_that_has_passed_does_not_wait() {
+        let (mailbox, _sender) = Mailbox::<()>::new().unwrap();
+        mailbox.wait(Some(BootTime(0))).unwrap();
+        mailbox.wait(Some(clock::now().boot)).unwrap();
+    }
+
+    #[test]
+    fn a_deadline_is_never_early() {
+        let (mailbox, _sender) = Mailbox::<()>::new().unwrap();
+        let until = clock::now().boot + Duration::from_millis(20);
+        mailbox.wait(Some(until)).unwrap();
+        assert!(clock::now().boot >= until);
+    }
+
+    #[test]
+    fn a_mailbox_that_is_gone_says_so() {
+        let (mailbox, sender) = Mailbox::new().unwrap();
+        drop(mailbox);
+        assert!(!sender.request(None, ()) && !sender.notify(()) && !sender.report(None, ()));
+    }
+}

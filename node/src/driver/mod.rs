@@ -1,0 +1,578 @@
+//! The one owner of the lease table: waits for an input, applies it without blocking, carries out the table's effects,
+//! and waits again.
+//!
+//! Orders are dispatched at once, so a cut waits for nothing. An answer that depends on a change is sent when the
+//! change is durable.
+
+pub mod dispatcher;
+mod endpoint;
+mod environment;
+pub mod fair;
+pub(crate) mod log_note;
+pub mod mailbox;
+mod refusals;
+pub(crate) mod release_retry;
+pub mod request_router;
+pub mod workers;
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    io,
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use fabricbios_lease::{
+    After, Asked, BootTime, Change as TableChange, Effect, LeaseTable, Order, Report, State,
+    StepError, Ticket,
+};
+use fabricbios_wire::{
+    Answer, Endpoint, InventoryForm, LeaseError, LeaseId, Refusal, RefusalClass, Reply, Request,
+    Role,
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    driver::{
+        fair::{FairQueue, Owner},
+        mailbox::Mailbox,
+        workers::raise_priority,
+    },
+    inventory::Inventory,
+    journal::{Change, CommitError, Key, Seq, records},
+};
+
+pub use environment::{Environment, Machine};
+
+/// An input of the driver.
+#[derive(Debug)]
+pub enum Input {
+    /// A request of a peer.
+    Request {
+        /// The peer and where its answer goes.
+        requester: Requester,
+        /// From its certificate.
+        role: Role,
+        /// The request.
+        request: Request,
+    },
+    /// A report of a provider.
+    Report {
+        /// When the step was done; the driver may read the report later.
+        at: BootTime,
+        /// The report.
+        report: Report,
+    },
+    /// The journal is durable up to this submission, or could not be written.
+    Durable(Result<Seq, CommitError>),
+    /// Revoke every lease, then stop.
+    Drain,
+    /// Stop now.
+    Halt,
+}
+
+/// How long a drain may take; cuts and scrubs that take longer may never end.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long READY waits for the adoption of leases of an earlier run. A slower adoption goes on afterwards; if it
+/// fails, the lease ends.
+const ADOPTION_PATIENCE: Duration = Duration::from_secs(20);
+
+/// After this time without an answer the journal counts as one that cannot be written.
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(9);
+
+/// Most items of each sort in one turn, so that no sort delays the others by more than some milliseconds.
+const REPORTS_A_TURN: usize = 64;
+const TIMERS_A_TURN: usize = 64;
+const REQUESTS_A_TURN: usize = 16;
+const RELEASED_A_TURN: usize = 64;
+
+/// Interval of the check whether the node has settled or drained, while there is more to do.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A client that waits for an answer.
+#[derive(Debug)]
+pub struct Requester {
+    /// From its certificate.
+    pub tenant: Arc<str>,
+    /// The address in endpoints where the node listens on a wildcard.
+    pub reached: Option<IpAddr>,
+    /// Where the client reaches the control plane, if that is known.
+    pub control: Option<Endpoint>,
+    /// Receives the answer.
+    pub reply: oneshot::Sender<Answer>,
+}
+
+/// An answer or order that waits until every change before it is durable.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all held items are answers"
+)]
+enum Held {
+    /// A client is not told of a change that a crash could undo.
+    Answer(Ticket, Answer, After),
+    /// A release or reset: after a crash the journal must not have a live lease whose bytes are scrubbed. Cuts are
+    /// never held.
+    Order(Order),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Driver<E> {
+    table: LeaseTable,
+    environment: E,
+    inventory: Inventory,
+    mailbox: Mailbox<Input>,
+    requesters: HashMap<Ticket, Requester>,
+    next_ticket: u64,
+    /// Changes of the current turn.
+    batch: Vec<Change>,
+    submitted: Seq,
+    durable: Seq,
+    /// Waits for the disk, in order of submission.
+    held: VecDeque<(Seq, Owner, Held)>,
+    /// Waited for changes that are durable now. One commit can release the items of many thousands of leases.
+    released: FairQueue<Held>,
+    /// Durable grants, which are answered once their store has confirmed them.
+    confirming: HashMap<LeaseId, (Ticket, Answer)>,
+    /// The error of the last commit, if it failed.
+    unwritable: Option<CommitError>,
+    /// Since when the journal has had changes to write and has not answered.
+    silent_since: Option<BootTime>,
+    draining: Option<BootTime>,
+    /// Leases that an earlier run could not cut and has reported.
+    fenced_before: BTreeSet<LeaseId>,
+    next_look: BootTime,
+    /// Signalled when leases of an earlier run are adopted or cut, at the latest at this time.
+    settled: Option<(oneshot::Sender<()>, BootTime)>,
+}
+
+impl<E: Environment> Driver<E> {
+    /// A driver that does not run yet.
+    #[must_use]
+    pub fn new(
+        table: LeaseTable,
+        environment: E,
+        inventory: Inventory,
+        mailbox: Mailbox<Input>,
+    ) -> Self {
+        Self {
+            table,
+            environment,
+            inventory,
+            mailbox,
+            requesters: HashMap::new(),
+            next_ticket: 0,
+            batch: Vec::new(),
+            submitted: Seq(0),
+            durable: Seq(0),
+            held: VecDeque::new(),
+            released: FairQueue::default(),
+            confirming: HashMap::new(),
+            unwritable: None,
+            silent_since: None,
+            draining: None,
+            fenced_before: BTreeSet::new(),
+            next_look: BootTime(0),
+            settled: None,
+        }
+    }
+
+    /// Signals `settled` when leases of an earlier run are adopted or cut.
+    #[must_use]
+    pub fn with_settled_signal(mut self, settled: oneshot::Sender<()>) -> Self {
+        self.settled = Some((settled, self.environment.now().boot + ADOPTION_PATIENCE));
+        self
+    }
+
+    /// Writes `changes` in one commit with the restored leases, so that a crash leaves both or none.
+    #[must_use]
+    pub fn with_changes(mut self, changes: impl IntoIterator<Item = Change>) -> Self {
+        self.batch.extend(changes);
+        self
+    }
+
+    /// Runs until drained or halted, then closes the journal. Returns, after a drain, the leases whose end could not be
+    /// proved.
+    ///
+    /// # Errors
+    /// The driver cannot wait for inputs, or the journal could not be closed.
+    pub fn run(mut self) -> io::Result<Vec<LeaseId>> {
+        raise_priority();
+        self.begin();
+        while let Some(more) = self.turn() {
+            let now = self.environment.now().boot;
+            if more && now < self.next_look {
+                continue;
+            }
+            self.next_look = now + LOOK;
+            self.signal_settled();
+            if self.is_done() {
+                break;
+            }
+            if !more {
+                self.mailbox.wait(self.next_wake())?;
+            }
+        }
+        let uncut = self.uncut();
+        self.environment.close().map_err(io::Error::other)?;
+        Ok(uncut)
+    }
+
+    /// Adopts or ends the leases of an earlier run.
+    fn begin(&mut self) {
+        let uncut = self.table.uncut();
+        let fenced = uncut.filter(|(_, state)| *state == State::Fenced);
+        self.fenced_before = fenced.map(|(id, _)| id).collect();
+        self.table.on_start(self.environment.now());
+        self.perform();
+    }
+
+    fn uncut(&self) -> Vec<LeaseId> {
+        let is_ours = |id: &LeaseId| self.draining.is_some() && !self.fenced_before.contains(id);
+        let uncut = self.table.uncut().map(|(id, _)| id);
+        uncut.filter(is_ours).collect()
+    }
+
+    /// Does some of each sort of work. Returns whether there is more; `None`: stop now.
+    fn turn(&mut self) -> Option<bool> {
+        while let Some(input) = self.mailbox.take_notice() {
+            if matches!(input, Input::Halt) {
+                return None;
+            }
+            self.apply(input);
+            self.perform();
+        }
+        self.release_held();
+        for _ in 0..REPORTS_A_TURN {
+            let Some(input) = self.mailbox.take_report() else {
+                break;
+            };
+            self.apply(input);
+        }
+        self.perform();
+        let now = self.environment.now();
+        let done_at = |input: &Input| match input {
+            Input::Report { at, .. } => Some(*at),
+            _ => None,
+        };
+        let heard = self.mailbox.least_of_reports(done_at).unwrap_or(now.boot);
+        let more_is_due = self.table.tick_some(now, heard, TIMERS_A_TURN);
+        self.perform();
+        for _ in 0..REQUESTS_A_TURN {
+            let Some(input) = self.mailbox.take_request() else {
+                break;
+            };
+            self.apply(input);
+        }
+        self.perform();
+        self.check_journal(now.boot);
+        Some(more_is_due || !self.released.is_empty() || !self.mailbox.is_empty())
+    }
+
+    /// Treats a disk that does not answer like one that is full.
+    fn check_journal(&mut self, now: BootTime) {
+        // Others write to the journal too, so more may be durable than this one has submitted.
+        if self.submitted <= self.durable {
+            return;
+        }
+        let since = *self.silent_since.get_or_insert(now);
+        if since + JOURNAL_PATIENCE <= now {
+            self.silent_since = Some(now);
+            let secs = JOURNAL_PATIENCE.as_secs();
+            let error = format_args!("its disk has not answered for {secs} s");
+            self.not_durable(&CommitError::new(error));
+            self.perform();
+        }
+    }
+
+    fn next_wake(&self) -> Option<BootTime> {
+        self.table
+            .next_deadline()
+            .into_iter()
+            .chain(self.draining)
+            .chain(self.settled.as_ref().map(|(_, latest)| *latest))
+            .chain(self.silent_since.map(|since| since + JOURNAL_PATIENCE))
+            .min()
+    }
+
+    /// READY comes after this signal, so leases that expired while no daemon ran are not served any more then.
+    fn signal_settled(&mut self) {
+        let Some((_, latest)) = self.settled else {
+            return;
+        };
+        if self.table.is_settled() || latest <= self.environment.now().boot {
+            let settled = self.settled.take();
+            // The receiver may be gone already.
+            settled.map(|(settled, _)| settled.send(()).ok());
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let Some(patience_ends) = self.draining else {
+            return false;
+        };
+        let fenced_alone = || {
+            let census = self.table.census();
+            census.keys().all(|state| *state == State::Fenced)
+        };
+        let waits =
+            !self.held.is_empty() || !self.released.is_empty() || !self.confirming.is_empty();
+        (!waits && fenced_alone()) || patience_ends <= self.environment.now().boot
+    }
+
+    fn apply(&mut self, input: Input) {
+        match input {
+            Input::Request {
+                requester,
+                role,
+                request,
+            } => self.on_request(requester, role, request),
+            Input::Report { at, report } => self.on_report(at, report),
+            Input::Durable(outcome) => {
+                self.silent_since = None;
+                match outcome {
+                    Ok(seq) => {
+                        self.unwritable = None;
+                        self.durable = self.durable.max(seq);
+                    }
+                    Err(error) => self.not_durable(&error),
+                }
+            }
+            Input::Drain => {
+                let now = self.environment.now();
+                self.draining = Some(now.boot + DRAIN_PATIENCE);
+                self.table.on_drain(now);
+            }
+            Input::Halt => {}
+        }
+    }
+
+    fn on_report(&mut self, at: BootTime, report: Report) {
+        match &report {
+            Report::Condition(id, condition) => log_note::log_condition(*id, condition),
+            Report::Confirmed(binding_id, outcome) => {
+                if let Some((ticket, answer)) = self.confirming.remove(&binding_id.lease_id) {
+                    let refused = outcome.as_ref().err().map(unconfirmed);
+                    self.reply(ticket, refused.map_or(answer, Err));
+                }
+            }
+            _ => {}
+        }
+        self.table.on_report(self.environment.now(), at, report);
+    }
+
+    fn on_request(&mut self, requester: Requester, role: Role, request: Request) {
+        let now = self.environment.now();
+        let tenant = Arc::clone(&requester.tenant);
+        let may_ask = self.table.check_rate(now, &tenant, role);
+        if let Err(refusal) = may_ask.and_then(|()| self.check_accepts_leases(&request)) {
+            return requester.reply(Err(refusal));
+        }
+        if let Request::GetInventory(form) = request {
+            return requester.reply(Ok(self.inventory_now(form)));
+        }
+        let Some(fresh_id) = self.environment.random_lease_id() else {
+            let why = "the system has no randomness for a lease id";
+            return requester.reply(Err(unavailable(why)));
+        };
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        self.requesters.insert(ticket, requester);
+        let asked = Asked {
+            ticket,
+            tenant,
+            role,
+            fresh_id,
+            request,
+        };
+        self.table.on_request(now, &asked);
+    }
+
+    fn inventory_now(&self, form: InventoryForm) -> Reply {
+        let unwritable = self.unwritable.as_ref();
+        let trouble = unwritable.map(|error| format!("the journal cannot be written: {error}"));
+        self.inventory
+            .told(form, self.table.availability(), trouble)
+    }
+
+    /// Checks that new leases are accepted at the moment.
+    fn check_accepts_leases(&self, request: &Request) -> Result<(), Refusal> {
+        if !matches!(request, Request::LeaseAlloc(_)) {
+            return Ok(());
+        }
+        if self.draining.is_some() {
+            return Err(unavailable("the node is shutting down; lease elsewhere"));
+        }
+        if let Some(error) = &self.unwritable {
+            return Err(unwritten(error));
+        }
+        match self.environment.has_room() {
+            true => Ok(()),
+            false => Err(unavailable(
+                "the node's journal does not keep up; try again later",
+            )),
+        }
+    }
+
+    /// Carries out the table's effects until there are none.
+    fn perform(&mut self) {
+        let mut held = Vec::new();
+        while let Some(effect) = self.table.poll_effect() {
+            match effect {
+                Effect::Order {
+                    order,
+                    tenant,
+                    after_journal: true,
+                } => held.push((tenant, Held::Order(order))),
+                Effect::Order { order, tenant, .. } => self.dispatch(tenant, order),
+                Effect::Journal(change) => self.batch.extend(encode(change)),
+                Effect::Note(note) => log_note::log(&note),
+                Effect::Answer {
+                    ticket,
+                    answer,
+                    after: After::Nothing,
+                } => self.reply(ticket, answer),
+                Effect::Answer {
+                    ticket,
+                    answer,
+                    after,
+                } => {
+                    let requester = self.requesters.get(&ticket);
+                    let tenant = requester.map(|requester| Arc::clone(&requester.tenant));
+                    held.push((tenant, Held::Answer(ticket, answer, after)));
+                }
+            }
+        }
+        if !self.batch.is_empty() {
+            self.submitted = self.environment.submit(std::mem::take(&mut self.batch));
+        }
+        let seq = self.submitted;
+        self.held
+            .extend(held.into_iter().map(|(tenant, it)| (seq, tenant, it)));
+        let is_durable = |(seq, ..): &(Seq, Owner, Held)| *seq <= self.durable;
+        while self.held.front().is_some_and(is_durable)
+            && let Some((_, tenant, held)) = self.held.pop_front()
+        {
+            self.released.push(tenant, held);
+        }
+    }
+
+    /// Dispatches an order. The report of an order that is done at once is applied in this turn.
+    fn dispatch(&mut self, owner: Owner, order: Order) {
+        if let Some(report) = self.environment.dispatch(owner, order) {
+            self.on_report(self.environment.now().boot, report);
+        }
+    }
+
+    /// Sends some of the answers and orders that waited for the disk.
+    fn release_held(&mut self) {
+        for _ in 0..RELEASED_A_TURN {
+            match self.released.pop_of(|_| true) {
+                Some((tenant, Held::Answer(ticket, answer, After::Grant(binding_id)))) => {
+                    self.confirming
+                        .insert(binding_id.lease_id, (ticket, answer));
+                    self.dispatch(tenant, Order::Confirm(binding_id));
+                }
+                Some((_, Held::Answer(ticket, answer, _))) => self.reply(ticket, answer),
+                Some((tenant, Held::Order(order))) => self.dispatch(tenant, order),
+                None => return,
+            }
+        }
+    }
+
+    /// The disk refused the commit: the waiting clients get an error, and leases that were to be granted are taken
+    /// back. Cuts did not wait. Releases go on waiting: the commit is tried again.
+    fn not_durable(&mut self, error: &CommitError) {
+        if self.unwritable.is_none() {
+            tracing::error!(%error, waiting = self.held.len(), "the journal could not be written; trying again");
+        }
+        self.unwritable = Some(error.clone());
+        for (seq, tenant, held) in std::mem::take(&mut self.held) {
+            let (ticket, answer, after) = match held {
+                Held::Answer(ticket, answer, after) => (ticket, answer, after),
+                order @ Held::Order(..) => {
+                    self.held.push_back((seq, tenant, order));
+                    continue;
+                }
+            };
+            if let After::Grant(binding_id) = after {
+                self.table
+                    .on_grant_lost(self.environment.now(), binding_id.lease_id);
+                self.reply(ticket, Err(unwritten(error)));
+                continue;
+            }
+            let told = match answer {
+                Ok(_) => Err(Refusal::new(
+                    LeaseError::Internal,
+                    RefusalClass::Transient,
+                    format!(
+                        "decided, but it could not be written down ({error}): should the node die before it can be, it comes undone"
+                    ),
+                )),
+                refusal => refusal,
+            };
+            self.reply(ticket, told);
+        }
+    }
+
+    fn reply(&mut self, ticket: Ticket, answer: Answer) {
+        if let Some(requester) = self.requesters.remove(&ticket) {
+            requester.reply(answer);
+        }
+    }
+}
+
+impl Requester {
+    /// A client that has gone away needs no answer: its lease, if any, is listed and expires.
+    fn reply(self, answer: Answer) {
+        if self
+            .reply
+            .send(endpoint::reachable(answer, self.reached, self.control))
+            .is_err()
+        {
+            tracing::debug!("a client went away before its answer");
+        }
+    }
+}
+
+fn unavailable(message: impl Into<String>) -> Refusal {
+    Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, message)
+}
+
+fn unwritten(error: &CommitError) -> Refusal {
+    unavailable(format!(
+        "nothing was leased: the node cannot write its journal ({error}); lease elsewhere, or try again when its \
+         operator has seen to the disk"
+    ))
+}
+
+fn unconfirmed(error: &StepError) -> Refusal {
+    unavailable(format!(
+        "nothing was leased: the node could not do `{}`, its storage does not answer or fails; lease elsewhere, or try \
+         again later, the node's log says what is wrong",
+        error.step
+    ))
+}
+
+/// The journal's form of a change. Records are plain data, so encoding does not fail; a failure would be logged,
+/// because an unwritten record is better than a node that has stopped.
+fn encode(change: TableChange) -> Option<Change> {
+    let (key, encoded) = match change {
+        TableChange::PutLease(record) => (Key::Lease(record.lease_id), records::encode(&record)),
+        TableChange::PutFence(record) => (Key::Fence(record.resource_id), records::encode(&record)),
+        TableChange::RemoveLease(id) => return Some(Change::remove(Key::Lease(id))),
+        TableChange::RemoveFence(id) => return Some(Change::remove(Key::Fence(id))),
+    };
+    encoded
+        .inspect_err(|error| tracing::error!(%error, "a record cannot be encoded"))
+        .map(|bytes| Change::put(key, bytes))
+        .ok()
+}
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

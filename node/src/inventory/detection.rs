@@ -1,0 +1,289 @@
+//! The hardware as it is now: read when an inventory is asked for, and at most once a second.
+
+use std::{
+    any::Any,
+    fmt,
+    os::unix::fs::FileTypeExt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fabricbios_wire::Size;
+use nix::sys::statvfs::statvfs;
+use tokio::{sync::watch, time::timeout};
+
+use crate::{
+    inventory::detect::{CpuFound, Detected, NicFound, Sources, detect, detect_cpu, detect_nic},
+    kinds::{gpu::FoundGpus, net},
+    settings::Settings,
+};
+
+/// What was read counts for so long.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// A start and an inventory wait for the kernel for so long. Then an inventory tells what was read before, if anything.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// With less than this the journal cannot grow, and no lease can be granted.
+const STATE_BYTES_MIN: u64 = 1 << 20;
+
+/// What one look found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// What inventories list although it is not on offer.
+    pub listed: Detected,
+    /// The processors, if they are listed or on offer.
+    pub cpu: Option<CpuFound>,
+    /// The interfaces on offer, physical or not.
+    pub interfaces: Vec<NicFound>,
+    /// Why the file system of the state directory is a problem.
+    pub state_dir: Option<String>,
+}
+
+/// Looks at the hardware. The kernel may block it for any time.
+pub type Look = dyn Fn() -> Found + Send + Sync;
+
+/// See the module.
+pub struct Detection {
+    look: Arc<Look>,
+    reading: Arc<Mutex<Option<Instant>>>,
+    latest: Arc<watch::Sender<Latest>>,
+}
+
+#[derive(Clone)]
+struct Latest {
+    found: Arc<Found>,
+    /// When the look that found it began; before the first one has found something, the time of the start.
+    at: Instant,
+    /// False until a look has found something.
+    is_known: bool,
+    /// Why the last look found nothing.
+    failed: Option<String>,
+}
+
+impl fmt::Debug for Detection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Detection").finish_non_exhaustive()
+    }
+}
+
+impl Detection {
+    /// Looks at once, and again when it is asked to. The first look too is waited for for a limited time.
+    #[must_use]
+    pub fn new(look: impl Fn() -> Found + Send + Sync + 'static) -> Self {
+        let detection = Self {
+            look: Arc::new(look),
+            reading: Arc::default(),
+            latest: Arc::new(watch::Sender::new(Latest {
+                found: Arc::default(),
+                at: Instant::now(),
+                is_known: false,
+                failed: None,
+            })),
+        };
+        let started = detection.start_look(&mut lock(&detection.reading));
+        if let Some(ended) = started {
+            // The thread sends nothing: its end is the answer.
+            ended.recv_timeout(PATIENCE).ok();
+        }
+        if let Some(why) = detection.latest().1 {
+            tracing::warn!("the node starts without knowing its hardware: {why}");
+        }
+        detection
+    }
+
+    /// Hardware that does not change.
+    #[cfg(test)]
+    pub(crate) fn fixed(found: Found) -> Self {
+        Self::new(move || found.clone())
+    }
+
+    /// What the settings offer and list of this machine.
+    #[must_use]
+    pub fn of_this_machine(settings: &Settings, gpus: FoundGpus) -> Self {
+        let lists = settings.auto_detect;
+        let offers_cpus = settings.cpus.is_some();
+        let names = net::interfaces(settings);
+        let vendors = settings.advertise_vendor.clone();
+        let pools = settings.block_pool.clone();
+        let state_dir: PathBuf = settings.state_dir().into();
+        Self::new(move || {
+            let sources = Sources::of_this_machine();
+            let mut listed = Detected::default();
+            if lists {
+                listed = detect(&sources);
+                listed.list_gpus(&gpus.list());
+                // A device on offer is listed as a pool.
+                let pools: Vec<String> = pools.iter().filter_map(|it| device_name(it)).collect();
+                listed.blocks.retain(|disk| !pools.contains(&disk.name));
+            }
+            listed.vendors.clone_from(&vendors);
+            let cpu = listed.cpus.first().cloned();
+            let interface = |name: &String| {
+                let known = listed.nics.iter().find(|it| it.name == *name).cloned();
+                known.unwrap_or_else(|| detect_nic(&sources, name).0)
+            };
+            Found {
+                cpu: cpu.or_else(|| detect_cpu(&sources).0.filter(|_| offers_cpus)),
+                interfaces: names.iter().map(interface).collect(),
+                state_dir: lack_of_room(&state_dir),
+                listed,
+            }
+        })
+    }
+
+    /// Waits for a look that is at most a second old, if the kernel gives one in time.
+    pub async fn refresh(&self) {
+        let mut latest = self.latest.subscribe();
+        if self.begin() {
+            // Without an answer the inventory says so.
+            timeout(PATIENCE, latest.changed()).await.ok();
+        }
+    }
+
+    /// True if no look is needed.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        let latest = self.latest.borrow();
+        latest.is_known && latest.failed.is_none() && latest.at.elapsed() < FRESH
+    }
+
+    /// The last look that found something, and why it is an old one or none, if the kernel has not answered since, or a look
+    /// has failed.
+    #[must_use]
+    pub fn latest(&self) -> (Arc<Found>, Option<String>) {
+        let latest = self.latest.borrow().clone();
+        let silent = lock(&self.reading).is_some_and(|since| since.elapsed() >= PATIENCE);
+        let seconds = latest.at.elapsed().as_secs();
+        let why = match latest.failed {
+            _ if silent => Some(format!(
+                "the kernel has told nothing of the hardware for {seconds} s"
+            )),
+            Some(why) if latest.is_known => Some(format!(
+                "the hardware is told as it was {seconds} s ago: {why}"
+            )),
+            Some(why) => Some(format!("the hardware is unknown: {why}")),
+            None => None,
+        };
+        (latest.found, why)
+    }
+
+    /// Returns whether a look goes on that may end soon.
+    fn begin(&self) -> bool {
+        let mut reading = lock(&self.reading);
+        if let Some(since) = *reading {
+            return since.elapsed() < PATIENCE;
+        }
+        !self.is_fresh() && self.start_look(&mut reading).is_some()
+    }
+
+    /// Looks on a thread of its own. The receiver is disconnected when the look has ended; `None`: there is no thread.
+    fn start_look(&self, reading: &mut Option<Instant>) -> Option<mpsc::Receiver<()>> {
+        let at = Instant::now();
+        let (look, latest, done) = (self.look.clone(), self.latest.clone(), self.reading.clone());
+        let (ends, ended) = mpsc::channel();
+        let thread = thread::Builder::new().name("detection".into());
+        let started = thread.spawn(move || {
+            let _ends: mpsc::Sender<()> = ends;
+            let before = latest.borrow().found.clone();
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                let found = look();
+                found.warn_unlike(&before);
+                found
+            }));
+            // Under the lock: who finds no look under way finds this one.
+            let mut reading = lock(&done);
+            *reading = None;
+            latest.send_modify(|latest| match outcome {
+                Ok(found) => {
+                    *latest = Latest {
+                        found: Arc::new(found),
+                        at,
+                        is_known: true,
+                        failed: None,
+                    }
+                }
+                Err(panic) => {
+                    let panic = told(&*panic);
+                    tracing::error!(panic, "a look at the hardware panicked");
+                    latest.failed = Some(format!(
+                        "the last look at it panicked, which is a defect of fabricbiosd: {panic}"
+                    ));
+                }
+            });
+        });
+        match started {
+            Ok(_) => *reading = Some(at),
+            Err(error) => {
+                let why = format!("there is no thread to look at it: {error}");
+                tracing::warn!("the hardware: {why}");
+                self.latest.send_modify(|it| it.failed = Some(why));
+                return None;
+            }
+        }
+        Some(ended)
+    }
+}
+
+/// The message of a panic.
+fn told(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|it| (*it).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".into())
+}
+
+impl Found {
+    /// Logs the warnings that the look before did not have.
+    fn warn_unlike(&self, before: &Self) {
+        let known = &before.listed.warnings;
+        for warning in self.listed.warnings.iter().filter(|it| !known.contains(it)) {
+            tracing::warn!("{warning}");
+        }
+        if let Some(why) = self
+            .state_dir
+            .as_ref()
+            .filter(|_| before.state_dir.is_none())
+        {
+            tracing::warn!("{why}");
+        }
+    }
+
+    /// The interface of this name.
+    #[must_use]
+    pub fn interface(&self, name: &str) -> Option<&NicFound> {
+        self.interfaces.iter().find(|it| it.name == name)
+    }
+}
+
+/// The kernel's name of the block device at this path, if there is one.
+fn device_name(path: &Path) -> Option<String> {
+    let device = path.canonicalize().ok()?;
+    let kind = device.metadata().ok()?.file_type();
+    let name = device.file_name()?.to_str()?;
+    kind.is_block_device().then(|| name.to_owned())
+}
+
+/// Why the journal cannot grow.
+fn lack_of_room(state_dir: &Path) -> Option<String> {
+    let at = state_dir.display();
+    match statvfs(state_dir) {
+        Err(errno) => Some(format!("--state-dir {at}: {errno}")),
+        Ok(of) => {
+            // Root may use what is reserved for it.
+            let free = of.blocks_free().saturating_mul(of.fragment_size());
+            let free = Size(free);
+            (free < Size(STATE_BYTES_MIN))
+                .then(|| format!("--state-dir {at}: its file system has {free} left"))
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! The node's inventory: detected hardware, overlaid with the resources on offer and their free capacity.
+
+mod classes;
+pub mod detect;
+pub mod detection;
+pub mod vendor;
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use fabricbios_lease::Availability;
+use fabricbios_pool::Facts;
+use fabricbios_wire::{
+    BLOCK_REMOVABLE, BLOCK_RO, BlockDev, Epoch, FlatEntry, InventoryExtension, InventoryForm,
+    MemArena, NodeId, Reply, ResourceId, ResourceInventory, ResourceType, Transport, health,
+    resource_flags,
+};
+
+use crate::inventory::detection::{Detection, Found};
+
+/// A memory arena on offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferedArena {
+    /// The resource.
+    pub resource_id: ResourceId,
+    /// A name for people.
+    pub name: String,
+    /// Granularity of leases, bytes.
+    pub align_bytes: u32,
+    /// Most bytes in one operation of the data plane.
+    pub message_bytes_max: u32,
+    /// Transports, best first.
+    pub transports: Vec<Transport>,
+}
+
+/// A block pool on offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfferedPool {
+    /// The resource.
+    pub resource_id: ResourceId,
+    /// The pool's facts.
+    pub facts: Facts,
+    /// Transports, best first.
+    pub transports: Vec<Transport>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Inventory {
+    /// The node.
+    pub node_id: NodeId,
+    /// This start of the daemon.
+    pub epoch: Epoch,
+    /// The hardware, on offer or not.
+    detection: Arc<Detection>,
+    /// Describes each resource on offer.
+    described: BTreeMap<ResourceId, Arc<dyn Described>>,
+}
+
+/// Describes a resource on offer in inventories.
+pub trait Described: fmt::Debug + Send + Sync {
+    /// Replaces the detected entry by the resource. [`describe`] adds the fields that all kinds have.
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found);
+
+    /// What is wrong with the hardware of the resource, for people. `None`: nothing.
+    fn trouble(&self, _found: &Found) -> Option<String> {
+        None
+    }
+}
+
+/// The state of a resource on offer, the same in every form.
+#[derive(Clone, Debug)]
+pub struct ResourceStatus {
+    /// Free capacity and fences, from the table. `trouble` has also what is wrong with the hardware.
+    pub available: Availability,
+}
+
+impl ResourceStatus {
+    /// As the health of a typed entry and as the flags of a flat one.
+    fn state(&self) -> (u32, u16) {
+        match (self.available.fenced, &self.available.trouble) {
+            (true, _) => (health::FENCED, resource_flags::FENCED),
+            (false, Some(_)) => (health::DEGRADED, resource_flags::DEGRADED),
+            (false, None) => (health::OK, 0),
+        }
+    }
+
+    /// As the health of a typed entry.
+    pub(crate) fn health(&self) -> u32 {
+        self.state().0
+    }
+
+    fn flat_entry(&self) -> FlatEntry {
+        FlatEntry {
+            resource_id: self.available.resource_id,
+            resource_type: self.available.resource_type,
+            flags: self.state().1,
+            capacity: self.available.capacity,
+            available: self.available.available,
+        }
+    }
+}
+
+impl Inventory {
+    /// An inventory without resources on offer.
+    #[must_use]
+    pub fn new(node_id: NodeId, epoch: Epoch, detection: Arc<Detection>) -> Self {
+        Self {
+            node_id,
+            epoch,
+            detection,
+            described: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a resource on offer.
+    pub fn describe(&mut self, id: ResourceId, described: Arc<dyn Described>) {
+        self.described.insert(id, described);
+    }
+
+    /// The inventory in this form. `offered`: from the table. `trouble`: what is wrong with the node itself.
+    #[must_use]
+    pub fn told(
+        &self,
+        form: InventoryForm,
+        offered: impl Iterator<Item = Availability>,
+        trouble: Option<String>,
+    ) -> Reply {
+        let (found, silence) = self.detection.latest();
+        let offered = offered.map(|available| self.status(available, &found));
+        let offered: Vec<ResourceStatus> = offered.collect();
+        let mut detected = found.listed.clone();
+        // Arenas are parts of the machine's memory, which would be counted twice.
+        if { offered.iter() }.any(|it| it.available.resource_type == ResourceType::Mem) {
+            detected.mem.clear();
+        }
+        match form {
+            InventoryForm::Flat => {
+                Reply::FlatInventory(flat(detected.flat(&self.node_id), offered))
+            }
+            InventoryForm::Structured => {
+                let trouble = trouble.or_else(|| found.state_dir.clone()).or(silence);
+                let mut inventory = detected.inventory(self.node_id, self.epoch);
+                if let Some(why) = trouble {
+                    inventory.health = inventory.health.max(health::DEGRADED);
+                    let why = InventoryExtension::HealthReason(ResourceId(0), why);
+                    inventory.extensions.push(why);
+                }
+                for status in offered {
+                    if let Some(described) = self.described.get(&status.available.resource_id) {
+                        described.overlay(&mut inventory, status, &found);
+                    }
+                }
+                Reply::Inventory(inventory)
+            }
+        }
+    }
+
+    fn status(&self, mut available: Availability, found: &Found) -> ResourceStatus {
+        let described = self.described.get(&available.resource_id);
+        let of_hardware = described.and_then(|it| it.trouble(found));
+        available.trouble = available.trouble.or(of_hardware);
+        ResourceStatus { available }
+    }
+
+    /// Detected kinds, on offer or not: a refusal distinguishes the two.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<ResourceType> {
+        let (found, _) = self.detection.latest();
+        let entries = found.listed.flat(&self.node_id);
+        entries.iter().map(|entry| entry.resource_type).collect()
+    }
+}
+
+/// The flat form, 36 bytes an entry: what is on offer in place of what was detected.
+fn flat(mut entries: Vec<FlatEntry>, offered: Vec<ResourceStatus>) -> Vec<FlatEntry> {
+    for status in offered {
+        entries.retain(|entry| entry.resource_id != status.available.resource_id);
+        entries.push(status.flat_entry());
+    }
+    entries.sort_by_key(|entry| (entry.resource_type, entry.resource_id));
+    entries
+}
+
+impl Described for OfferedArena {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
+        inventory.mem_arenas.push(MemArena {
+            resource_id: self.resource_id,
+            base: 0,
+            len: status.available.capacity,
+            align: self.align_bytes,
+            max_read: self.message_bytes_max,
+            max_write: self.message_bytes_max,
+            health: status.health(),
+        });
+        describe(inventory, status, &self.name, &self.transports);
+    }
+}
+
+impl Described for OfferedPool {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
+        let read_only = if self.facts.read_only { BLOCK_RO } else { 0 };
+        let removable = if self.facts.removable {
+            BLOCK_REMOVABLE
+        } else {
+            0
+        };
+        inventory.block_devs.push(BlockDev {
+            resource_id: self.resource_id,
+            block_size: self.facts.block_bytes,
+            capacity: status.available.capacity,
+            flags: read_only | removable,
+            health: status.health(),
+        });
+        describe(inventory, status, &self.facts.name, &self.transports);
+    }
+}
+
+/// Adds the fields that every kind of resource has.
+pub fn describe(
+    inventory: &mut ResourceInventory,
+    status: ResourceStatus,
+    name: &str,
+    transports: &[Transport],
+) {
+    let id = status.available.resource_id;
+    inventory.health = inventory.health.max(status.health());
+    inventory
+        .extensions
+        .retain(|extension| !speaks_of(extension, id));
+    inventory.extensions.extend([
+        InventoryExtension::Name(id, name.to_owned()),
+        InventoryExtension::Available(id, status.available.available),
+        InventoryExtension::Transports(id, transports.to_vec()),
+    ]);
+    inventory
+        .extensions
+        .extend(classes::told(&status.available));
+    let why = status.available.trouble;
+    let why = why.map(|why| InventoryExtension::HealthReason(id, why));
+    inventory.extensions.extend(why);
+    let part = status.available.fenced_part;
+    let part = (part != 0).then_some(InventoryExtension::FencedPart(id, part));
+    inventory.extensions.extend(part);
+}
+
+fn speaks_of(extension: &InventoryExtension, id: ResourceId) -> bool {
+    match extension {
+        InventoryExtension::Name(of, _)
+        | InventoryExtension::Available(of, _)
+        | InventoryExtension::Transports(of, _)
+        | InventoryExtension::FencedPart(of, _)
+        | InventoryExtension::HealthReason(of, _)
+        | InventoryExtension::ClassEnforcement(of, _)
+        | InventoryExtension::ClassAvailable(of, _) => *of == id,
+        InventoryExtension::Classes { resource_id, .. }
+        | InventoryExtension::VirtualFunctions { resource_id, .. }
+        | InventoryExtension::GpuSlots { resource_id, .. } => *resource_id == id,
+    }
+}

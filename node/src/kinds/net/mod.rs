@@ -1,0 +1,292 @@
+//! Network functions on offer: macvlan interfaces, and virtual functions of a card.
+
+pub mod macvlan;
+mod paths;
+pub mod rights;
+pub mod sriov;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use fabricbios_cgroup::Process;
+use fabricbios_contract::{DataPath, EndByName, LocalAccess, Provider, Store};
+use fabricbios_helper::Supervisor;
+use fabricbios_lease::{Offer, StepError};
+use fabricbios_sriov::{
+    macvlan::MacvlanEnd,
+    netlink::Netlink,
+    vf::{DIMENSION, Places, VfEnd},
+};
+use fabricbios_wire::{
+    InventoryExtension, LeaseId, NicInfo, NodeId, ResourceInventory, ResourceType, Transport,
+};
+use nix::unistd::geteuid;
+
+use crate::{
+    inventory::{Described, ResourceStatus, describe, detection::Found},
+    kinds::{Continuity, Offered, OfferedResource, Opened, Opening, cdi},
+    process::{
+        check::{Checking, Findings},
+        helpers,
+    },
+    settings::Settings,
+};
+
+use paths::NetPaths;
+
+/// Bytes of the node's id in the name of its directory.
+const ID_BYTES: usize = 4;
+
+const BITS_PER_MEGABIT: u64 = 1_000_000;
+
+/// One interface on offer.
+struct Interface {
+    name: String,
+    offer: Offer,
+    /// How many virtual functions can be leased; `None`: its leases have other interfaces.
+    functions: Option<u32>,
+    store: Arc<dyn Store>,
+    path: Arc<dyn DataPath>,
+    local: Arc<dyn LocalAccess>,
+}
+
+/// Opens what `--macvlan-parent` and `--sriov-pf` ask for.
+///
+/// # Errors
+/// An interface cannot be offered, or a lease of an earlier run cannot be ended.
+pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
+    let Opening {
+        settings,
+        node_id,
+        watchdog,
+        ..
+    } = *opening;
+    let records = records(&node_id);
+    if settings.macvlan_parent.is_empty() && settings.sriov_pf.is_empty() && !records.exists() {
+        tracing::info!(
+            "no network functions are offered for lease; --macvlan-parent IFNAME or --sriov-pf IFNAME offers some"
+        );
+        return Ok(Opened::nothing());
+    }
+    check_names(settings, &records)?;
+    let netlink = Arc::new(Netlink::open().context("reach the kernel's network links")?);
+    let mut interfaces = macvlan::open(opening, &netlink)?;
+    interfaces.extend(sriov::open(opening, &netlink)?);
+    if interfaces.is_empty() {
+        return Ok(Opened::nothing());
+    }
+    watchdog.ends(ResourceType::Net, records);
+    if settings.net_vlan.is_empty() {
+        tracing::warn!("{NO_VLANS}");
+    }
+    watchdog.passes("--calls", helpers::lock_of(settings.state_dir()));
+    let mut provider = Provider::new();
+    let mut paths = NetPaths::default();
+    let mut resources: Vec<OfferedResource> = Vec::new();
+    for interface in interfaces {
+        let id = interface.offer.resource_id;
+        if resources.iter().any(|it| it.offer.resource_id == id) {
+            bail!("{}: the interface is offered twice", interface.name);
+        }
+        resources.push(OfferedResource {
+            described: Arc::new(OfferedInterface::new(&interface)),
+            offer: interface.offer,
+            // The records say which lease has what, until a reboot.
+            continuity: Continuity::Known,
+        });
+        provider = provider.with_store(id, interface.store);
+        paths.add(id, interface.path, interface.local);
+    }
+    let paths = Arc::new(paths);
+    let provider = provider.with_path("network", &[Transport::Auto], paths.clone());
+    let per_tenant_max = settings.net_per_tenant_max.map(u64::from);
+    Ok(Opened {
+        offered: Some(Offered {
+            kind: ResourceType::Net,
+            resources,
+            provider: Arc::new(provider),
+            per_tenant_max: per_tenant_max.map(|mbps| mbps * BITS_PER_MEGABIT),
+            watchdog: Some(watchdog.clone()),
+            ready: Box::new(|_| Ok(())),
+            changes: Vec::new(),
+        }),
+        local: Some(paths),
+        ..Opened::nothing()
+    })
+}
+
+/// The interfaces on offer.
+pub(crate) fn interfaces(settings: &Settings) -> Vec<String> {
+    let parents = settings.macvlan_parent.iter().map(|it| &it.interface);
+    let cards = settings.sriov_pf.iter().map(|it| &it.interface);
+    parents.chain(cards).cloned().collect()
+}
+
+/// See [`crate::kinds::Kind::check`].
+pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
+    let settings = checking.settings;
+    let records = records(&checking.node_id);
+    let is_offered = !settings.macvlan_parent.is_empty() || !settings.sriov_pf.is_empty();
+    if !is_offered || found.lacks_if(check_names(settings, &records)).is_none() {
+        return;
+    }
+    if !settings.sriov_pf.is_empty() {
+        sriov::check(&places(&records), &settings.sriov_pf, found);
+        found.refused_if(cdi::check(settings));
+    }
+    if settings.net_vlan.is_empty() {
+        found.warns(NO_VLANS);
+    }
+}
+
+const NO_VLANS: &str = "every lease of a network function is refused: --net-vlan TENANT=LIST, such as blue=0,100-199, says \
+                        which tenant may have which VLANs";
+
+/// A name that no interface has, or too few rights, are told before anything is ended or made. An interface with leases of an
+/// earlier run may be gone.
+fn check_names(settings: &Settings, records: &Path) -> anyhow::Result<()> {
+    let parents = settings.macvlan_parent.iter();
+    let parents = parents.map(|it| ("--macvlan-parent", &it.interface));
+    let card = settings.sriov_pf.iter();
+    let wanted = parents.chain(card.map(|it| ("--sriov-pf", &it.interface)));
+    for (option, name) in wanted.clone() {
+        if !Path::new("/sys/class/net").join(name).exists() && !records.exists() {
+            let names = fs::read_dir("/sys/class/net").into_iter().flatten();
+            let names = names.filter_map(|it| it.ok()?.file_name().into_string().ok());
+            let names = names.collect::<BTreeSet<_>>();
+            let names = names.iter().map(|it| &**it).collect::<Vec<&str>>();
+            bail!(
+                "{option} {name}: there is no such interface; there are {}",
+                names.join(", ")
+            );
+        }
+    }
+    let first = wanted.into_iter().next();
+    match first.filter(|_| !geteuid().is_root()) {
+        Some((option, name)) => bail!("{option} {name}: only root can lease network functions"),
+        None => Ok(()),
+    }
+}
+
+/// Reads `IFNAME` or `IFNAME=NUMBER`; 0 is no number of things to offer.
+fn interface_and_number(text: &str) -> Option<(String, Option<u32>)> {
+    let (interface, number) = match text.split_once('=') {
+        Some((interface, number)) => {
+            let number = number.parse().ok().filter(|it: &u32| *it > 0)?;
+            (interface, Some(number))
+        }
+        None => (text, None),
+    };
+    let is_name = !interface.is_empty() && !interface.contains('/');
+    is_name.then(|| (interface.to_owned(), number))
+}
+
+/// The records of network functions; a reboot empties the directory.
+fn records(node_id: &NodeId) -> PathBuf {
+    let id: String = node_id
+        .0
+        .iter()
+        .take(ID_BYTES)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    PathBuf::from(format!("/run/fabricbios-{id}/net"))
+}
+
+/// Ends leases of network functions in the watchdog.
+#[derive(Debug)]
+pub struct NetEnd {
+    macvlans: MacvlanEnd,
+    functions: VfEnd,
+}
+
+impl NetEnd {
+    /// With records in this directory. `supervisor` makes calls that may hang. `daemon`: its process.
+    ///
+    /// # Errors
+    /// The kernel gives no socket for its links.
+    pub fn new(
+        records: &Path,
+        supervisor: Supervisor,
+        daemon: Option<Process>,
+    ) -> Result<Self, StepError> {
+        Ok(Self {
+            macvlans: MacvlanEnd::new(Arc::new(Netlink::open()?)),
+            functions: VfEnd::new(&places(records), supervisor, daemon),
+        })
+    }
+}
+
+impl EndByName for NetEnd {
+    fn end(&self, lease: LeaseId) -> Result<(), StepError> {
+        self.macvlans.end(lease)?;
+        self.functions.end(lease)
+    }
+}
+
+fn places(records: &Path) -> Places {
+    Places {
+        sysfs: "/sys".into(),
+        dev: "/dev".into(),
+        records: records.into(),
+    }
+}
+
+/// An interface on offer in inventories.
+#[derive(Debug)]
+struct OfferedInterface {
+    speed_bps: u64,
+    name: String,
+    functions: Option<u32>,
+}
+
+impl OfferedInterface {
+    fn new(interface: &Interface) -> Self {
+        Self {
+            speed_bps: interface.offer.capacity,
+            name: interface.name.clone(),
+            functions: interface.functions,
+        }
+    }
+}
+
+impl Described for OfferedInterface {
+    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found) {
+        let resource_id = status.available.resource_id;
+        let info = found.interface(&self.name).map(|it| it.info(resource_id));
+        inventory.nics.retain(|it| it.resource_id != resource_id);
+        inventory.nics.push(NicInfo {
+            resource_id,
+            speed_bps: self.speed_bps,
+            mtu: info.map_or(0, |it| it.mtu),
+            flags: info.map_or(0, |it| it.flags),
+            health: status.health(),
+        });
+        let mut dimensions = status.available.free_dimensions.iter();
+        let free = dimensions.find(|it| it.name == DIMENSION);
+        let free = free.and_then(|it| u32::try_from(it.amount).ok());
+        describe(inventory, status, &self.name, &[]);
+        let functions = self
+            .functions
+            .map(|total| InventoryExtension::VirtualFunctions {
+                resource_id,
+                total,
+                free: free.unwrap_or_default(),
+            });
+        inventory.extensions.extend(functions);
+    }
+
+    fn trouble(&self, found: &Found) -> Option<String> {
+        let what = match found.interface(&self.name) {
+            None => "its state cannot be read, or it is gone",
+            Some(it) if it.degraded => "its state cannot be read, or it is gone",
+            Some(it) if !it.link_up => "its link is down: leases of it reach nothing",
+            Some(_) => return None,
+        };
+        Some(format!("{}: {what}", self.name))
+    }
+}

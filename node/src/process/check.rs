@@ -1,0 +1,198 @@
+//! `check`: what a start with these settings would refuse, what the machine lacks for it, and of what it would warn. It calls
+//! what the start calls before it changes anything, and changes nothing.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    time::SystemTime,
+};
+
+use fabricbios_control::Fabric;
+use fabricbios_wire::NodeId;
+use nix::ifaddrs::getifaddrs;
+
+use crate::{
+    journal::{self, Journal, JournalError, Recovered, past::refuse_lost_node},
+    kinds::{KINDS, local_socket},
+    process::state_dir,
+    settings::Settings,
+};
+
+/// The arguments of a kind's check.
+#[derive(Debug)]
+pub struct Checking<'a> {
+    /// The operator's settings.
+    pub settings: &'a Settings,
+    /// The node; one that does not exist before the first start.
+    pub node_id: NodeId,
+    /// A daemon runs on the state directory, so what it has is free only when it has ended.
+    pub has_daemon: bool,
+    /// The journal of earlier runs. `Err`: why it cannot be read now.
+    pub past: Result<Recovered, String>,
+}
+
+/// What a check has found.
+#[derive(Debug, Default)]
+pub struct Findings(Vec<(Weight, String)>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weight {
+    Refused,
+    Lacks,
+    Withheld,
+    Warning,
+}
+
+impl Findings {
+    /// A start refuses this.
+    pub fn refused(&mut self, why: impl fmt::Display) {
+        self.0.push((Weight::Refused, why.to_string()));
+    }
+
+    /// A start fails because the machine or the user lacks this.
+    pub fn lacks(&mut self, what: impl fmt::Display) {
+        self.0.push((Weight::Lacks, what.to_string()));
+    }
+
+    /// A start goes on without this.
+    pub fn withheld(&mut self, what: impl fmt::Display) {
+        self.0.push((Weight::Withheld, what.to_string()));
+    }
+
+    /// A start logs this, and goes on.
+    pub fn warns(&mut self, of: impl fmt::Display) {
+        self.0.push((Weight::Warning, of.to_string()));
+    }
+
+    /// [`Findings::refused`], with the error of a step of the start.
+    pub fn refused_if<T>(&mut self, step: anyhow::Result<T>) -> Option<T> {
+        step.map_err(|error| self.refused(format_args!("{error:#}")))
+            .ok()
+    }
+
+    /// [`Findings::lacks`], with the error of a step of the start.
+    pub fn lacks_if<T>(&mut self, step: anyhow::Result<T>) -> Option<T> {
+        step.map_err(|error| self.lacks(format_args!("{error:#}")))
+            .ok()
+    }
+
+    /// True if a start would fail.
+    #[must_use]
+    pub fn stop_a_start(&self) -> bool {
+        let stops = |weight| matches!(weight, Weight::Refused | Weight::Lacks);
+        self.0.iter().any(|(weight, _)| stops(*weight))
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (weight, text) in &self.0 {
+            let word = match weight {
+                Weight::Refused => "refused",
+                Weight::Lacks => "lacks",
+                Weight::Withheld => "withheld",
+                Weight::Warning => "warning",
+            };
+            writeln!(f, "{word}: {text}")?;
+        }
+        match self.stop_a_start() {
+            true => writeln!(f, "a start with these settings would fail"),
+            false => writeln!(f, "nothing was found that would make a start fail"),
+        }
+    }
+}
+
+/// Checks the settings on this machine.
+#[must_use]
+pub fn check(settings: &Settings) -> Findings {
+    let mut found = Findings::default();
+    let state_dir = settings.state_dir();
+    let has_daemon = found.refused_if(state_dir::look(state_dir)) == Some(true);
+    if has_daemon {
+        found.warns(format_args!(
+            "a daemon runs on the state directory {}: stop it before the start",
+            state_dir.display()
+        ));
+    }
+    let node = Fabric::check(state_dir, SystemTime::now()).map_err(Into::into);
+    let past = past(state_dir, has_daemon, &mut found);
+    let checking = Checking {
+        settings,
+        node_id: found.refused_if(node).flatten().unwrap_or(NodeId([0; 32])),
+        has_daemon,
+        past,
+    };
+    addresses(settings, &mut found);
+    for kind in KINDS {
+        (kind.check)(&checking, &mut found);
+    }
+    local_socket::check(settings, &mut found);
+    found
+}
+
+/// The journal, if its process has closed it. A start refuses one that it cannot repair, and a new node beside records.
+fn past(state_dir: &Path, has_daemon: bool, found: &mut Findings) -> Result<Recovered, String> {
+    if has_daemon {
+        return Err("a daemon writes to it".into());
+    }
+    let past = Journal::look(&state_dir.join(journal::FILE)).map(Option::unwrap_or_default);
+    let past = past.map_err(|error| {
+        if !matches!(error, JournalError::NeedsRepair { .. }) {
+            found.refused(&error);
+        }
+        error.to_string()
+    })?;
+    found.refused_if(refuse_lost_node(state_dir, &past));
+    Ok(past)
+}
+
+/// An address that no interface has cannot be opened.
+fn addresses(settings: &Settings, found: &mut Findings) {
+    let Ok(interfaces) = getifaddrs() else { return };
+    let own: Vec<IpAddr> = interfaces.filter_map(|it| ip_of(it.address?)).collect();
+    let data = [
+        (
+            "fbmu-listen",
+            settings.fbmu_listen(),
+            !settings.arenas().is_empty(),
+        ),
+        (
+            "fbbu-listen",
+            settings.fbbu_listen(),
+            !settings.block_pool.is_empty(),
+        ),
+    ];
+    let data = data.into_iter().filter(|(.., is_used)| *is_used);
+    let data = data.filter_map(|(name, address, _)| Some((name, address?)));
+    for (name, address) in [("listen", settings.listen())].into_iter().chain(data) {
+        if !is_own(address.ip(), &own) {
+            found.lacks(format_args!(
+                "--{name} {address}: no interface has this address"
+            ));
+        }
+    }
+    for port in &settings.nvmet {
+        let address = port.0.address;
+        if !is_own(address.ip(), &own) {
+            found.warns(format_args!(
+                "--nvmet {}:{address}: no interface has this address yet; nothing is leased there before one has it",
+                port.0.transport
+            ));
+        }
+    }
+}
+
+fn is_own(ip: IpAddr, own: &[IpAddr]) -> bool {
+    ip.is_unspecified() || ip.is_loopback() || own.contains(&ip)
+}
+
+fn ip_of(address: nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address
+        .as_sockaddr_in()
+        .map(|it| SocketAddr::from((it.ip(), 0)));
+    let v6 = address
+        .as_sockaddr_in6()
+        .map(|it| SocketAddr::from((it.ip(), 0)));
+    v4.or(v6).map(|it| it.ip())
+}

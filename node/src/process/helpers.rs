@@ -1,0 +1,68 @@
+//! The supervisor process, which runs each call that may hang in a process of its own.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use fabricbios_helper::{Handler, Program, Supervisor, supervise};
+use nix::sys::prctl::set_name;
+
+use crate::{
+    kinds::block::ListExports,
+    process::{detached::outlive_the_daemon, state_dir::open_lock},
+};
+
+/// The subcommand that runs [`supervisor_main`].
+const SUBCOMMAND: &str = "supervisor";
+
+/// Locked by calls that must not run twice at the same time.
+const LOCK: &str = "calls.lock";
+
+/// Starts the supervisor, which also finds calls that an earlier daemon on the same state directory has left running.
+///
+/// # Errors
+/// The lock file cannot be opened, or no process can be started.
+pub fn start(program: &Program, state_dir: &Path) -> anyhow::Result<Supervisor> {
+    let file = open(&lock_of(state_dir))?;
+    Supervisor::start(program, SUBCOMMAND, file)
+        .context("start the process that starts processes for calls that may hang")
+}
+
+/// The file that [`for_watchdog`] takes.
+pub(crate) fn lock_of(state_dir: &Path) -> PathBuf {
+    state_dir.join(LOCK)
+}
+
+/// The supervisor of a watchdog, whose program lies in memory: the first call starts it.
+///
+/// # Errors
+/// The lock file cannot be opened.
+pub(crate) fn for_watchdog(lock: &Path) -> anyhow::Result<Supervisor> {
+    let program = Program::running().context("open the program that runs")?;
+    Ok(Supervisor::when_needed(&program, SUBCOMMAND, open(lock)?))
+}
+
+fn open(lock: &Path) -> anyhow::Result<File> {
+    open_lock(lock).with_context(|| format!("open {}", lock.display()))
+}
+
+/// Runs the supervisor until the daemon is gone.
+///
+/// # Errors
+/// The process cannot detach from the daemon, or its socket fails.
+pub fn supervisor_main() -> anyhow::Result<()> {
+    outlive_the_daemon()?;
+    set_name(c"fb-supervisor")?;
+    Ok(supervise(&calls())?)
+}
+
+fn calls() -> Vec<Handler> {
+    let mut calls = fabricbios_nvmet::calls();
+    calls.extend(fabricbios_pool::calls());
+    calls.extend(fabricbios_sriov::vf::calls());
+    calls.extend(fabricbios_gpu::management::handlers());
+    calls.push(Handler::of::<ListExports>());
+    calls
+}

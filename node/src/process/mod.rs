@@ -1,0 +1,16 @@
+//! The daemon as a process: its subcommands, start and end, its state directory, and the processes beside it.
+//!
+//! [`program`] has the subcommands, [`run`] the start and the signals, [`service`] what starts in which order.
+
+pub mod check;
+pub mod clock;
+pub(crate) mod descriptors;
+pub(crate) mod detached;
+pub mod helpers;
+pub mod log_format;
+pub mod program;
+mod program_memory;
+mod ready;
+pub mod run;
+pub mod service;
+pub(crate) mod state_dir;

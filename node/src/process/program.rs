@@ -1,0 +1,148 @@
+//! The program `fabricbiosd`: its subcommands. Other programs that contain the daemon call [`main`] too.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
+
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    journal,
+    process::{check, helpers, log_format, run},
+    settings::{CdiHook, Cli, Command, Settings},
+    watchdog,
+};
+
+/// Most log lines in the queue to standard error, some seconds of a busy node; further lines are dropped.
+const LINES_WAITING_MAX: usize = 16_384;
+
+/// Interval of the check for dropped log lines.
+const DROPS_TOLD_EVERY: Duration = Duration::from_secs(5);
+
+/// Runs the subcommand in the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let (_, flags) = matches.subcommand().unwrap_or(("", &matches));
+    match cli.command {
+        Command::ControlServer(_) => control_server(flags),
+        Command::Check(_) => check(flags),
+        Command::RenewCa(arguments) => match run::renew_ca(&arguments) {
+            Ok(told) => tell(&format!("{told}\n"), ExitCode::SUCCESS),
+            Err(error) => {
+                writeln!(io::stderr(), "fabricbiosd renew-ca: {error:#}").ok();
+                ExitCode::FAILURE
+            }
+        },
+        Command::Supervisor => {
+            helpers::supervisor_main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
+        Command::AskRdma => fabricbios_nvmet::ask_rdma_main(),
+        Command::Watchdog(arguments) => {
+            watchdog::watchdog_main(|is_orphan| arguments.ends(is_orphan))
+        }
+        Command::Journal(arguments) => {
+            journal::journal_main(&arguments).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
+        Command::GpuWorker => fabricbios_gpu::worker::worker_main(),
+        Command::CdiHook(CdiHook { records, lease }) => {
+            match fabricbios_cgroup::hook_main(&records, lease) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(why) => {
+                    // The engine may have closed the other end.
+                    let hook = fabricbios_cgroup::HOOK;
+                    writeln!(io::stderr(), "fabricbiosd {hook}: {why}").ok();
+                    ExitCode::FAILURE
+                }
+            }
+        }
+    }
+}
+
+fn check(flags: &ArgMatches) -> ExitCode {
+    let found = match Settings::read(flags) {
+        Ok(settings) => check::check(&settings),
+        Err(error) => {
+            let mut found = check::Findings::default();
+            error.each().into_iter().for_each(|it| found.refused(it));
+            found
+        }
+    };
+    let status = match found.stop_a_start() {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    };
+    tell(&found.to_string(), status)
+}
+
+/// Writes to standard output.
+fn tell(text: &str, status: ExitCode) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => status,
+        Err(error) => {
+            writeln!(
+                io::stderr(),
+                "fabricbiosd: write to standard output: {error}"
+            )
+            .ok();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn control_server(flags: &ArgMatches) -> ExitCode {
+    let _until_written = log_to_stderr();
+    if let Err(errno) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!(%errno, "tenants' bytes and keys may end up in a core dump");
+    }
+    let run = Settings::read(flags)
+        .map_err(Into::into)
+        .and_then(|settings| run::control_server(&settings));
+    match run {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Logs through a queue, so that a stalled reader of the log does not stall a cut.
+fn log_to_stderr() -> WorkerGuard {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let (writer, dropped, guard) = log_format::stderr(LINES_WAITING_MAX);
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .fmt_fields(log_format::fields())
+        .with_writer(writer)
+        .init();
+    let tell = thread::Builder::new().name("log drops".into());
+    if let Err(error) = tell.spawn(move || tell_drops(&dropped)) {
+        tracing::error!(%error, "cannot start a thread: lines of the log that are dropped are not told");
+    }
+    guard
+}
+
+/// Logs the number of dropped lines whenever it has grown. This line can be dropped too; then a later one has the
+/// larger number. The proof of a cut is not lost with its log line: LEASE_QUERY tells it.
+fn tell_drops(dropped: &ErrorCounter) {
+    let mut told = 0;
+    loop {
+        thread::sleep(DROPS_TOLD_EVERY);
+        let dropped = dropped.dropped_lines();
+        if dropped > told {
+            told = dropped;
+            tracing::error!(
+                dropped,
+                "lines of the log were dropped since the start: it is not read as fast as it is written"
+            );
+        }
+    }
+}

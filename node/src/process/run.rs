@@ -1,0 +1,226 @@
+//! The daemon as a process: one to a state directory, started and stopped by signals.
+
+use std::{path::Path, time::SystemTime};
+
+use anyhow::Context;
+use fabricbios_control::Fabric;
+use fabricbios_helper::Program;
+use fabricbios_wire::LeaseId;
+use nix::sys::stat::{Mode, umask};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::{
+    journal::past::Past,
+    kinds::{self, Opening, gpu::GpuParts, local_socket},
+    process::{descriptors, helpers, program_memory, ready, service::Service, state_dir},
+    settings::{OnStop, RenewCa, Settings},
+    watchdog::Watchdog,
+};
+
+/// Runs `control-server` until it is told to stop.
+///
+/// # Errors
+/// The state directory cannot be used, a device or an address cannot be opened, or leases were not cut.
+pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
+    // New files are readable by this user only.
+    umask(Mode::from_bits_truncate(0o077));
+    descriptors::raise()?;
+    let _lock = state_dir::lock(settings.state_dir())?;
+    let program = Program::of_this_process().context("copy the program that runs")?;
+    // Before this process opens a device: a child has a copy of every descriptor until it runs its program.
+    let supervisor = helpers::start(&program, settings.state_dir())?;
+    // First use of the state disk: a disk that does not answer is reported here.
+    let past = Past::open(&program, settings)?;
+    let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
+    let watchdog = Watchdog::new(&program, settings.state_dir())?;
+    let opened = kinds::open_all(&Opening {
+        settings,
+        node_id: fabric.node_id(),
+        past: &past,
+        watchdog: &watchdog,
+        supervisor: &supervisor,
+        program: &program,
+    })?;
+    program_memory::lock();
+    let (mut offered, mut local, mut close) = (Vec::new(), Vec::new(), Vec::new());
+    let mut gpus = GpuParts::default();
+    for kind in opened {
+        if !kind.gpus.found.list().is_empty() {
+            gpus = kind.gpus;
+        }
+        offered.extend(kind.offered);
+        local.extend(kind.local);
+        close.push(kind.close);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime of the control plane")?;
+    let on_stop = settings.on_stop.unwrap_or_default();
+    let told_to = runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let _local_socket = local_socket::open(settings, local)?;
+        let mut service = Service::start(settings, &fabric, past, offered, gpus)?;
+        service.settled().await;
+        ready::announce(settings, &fabric, service.local_addr());
+        let told_to = until_stopped(&mut signals, &mut service, on_stop).await;
+        match told_to {
+            Ok(Told::StopAtOnce) => service.halt(),
+            Ok(Told::Drain(_) | Told::Keep) | Err(_) => service.close().await,
+        }
+        told_to
+    });
+    // Else the next run cleans up, or goes on with what is there.
+    let is_over = match told_to {
+        Ok(Told::Drain(_)) => true,
+        Ok(Told::Keep | Told::StopAtOnce) => false,
+        Err(_) => on_stop == OnStop::End,
+    };
+    if is_over {
+        // In reverse order of opening.
+        close.into_iter().rev().for_each(|close| close());
+    }
+    match told_to? {
+        Told::Drain(uncut) if !uncut.is_empty() => Err(not_cut(&uncut, settings.state_dir())),
+        Told::Drain(_) | Told::Keep | Told::StopAtOnce => Ok(()),
+    }
+}
+
+/// Runs `renew-ca`. Returns what to tell the operator.
+///
+/// # Errors
+/// A daemon runs on the state directory, or its files do not allow it.
+pub fn renew_ca(arguments: &RenewCa) -> anyhow::Result<String> {
+    let RenewCa { state_dir, new_key } = arguments;
+    umask(Mode::from_bits_truncate(0o077));
+    if !state_dir.is_dir() {
+        anyhow::bail!(
+            "there is no state directory {}: name that of the node with --state-dir",
+            state_dir.display()
+        );
+    }
+    let _lock = state_dir::lock(state_dir)?;
+    let fabric = Fabric::renew(state_dir, *new_key, SystemTime::now())?;
+    let others = match new_key {
+        true => {
+            "every identity that it had issued is void: issue new ones with `fabricctl identity issue`"
+        }
+        false => "identities that it has issued stay valid",
+    };
+    Ok(format!(
+        "the CA of node {} is renewed, and its new certificate is in {}; {others}",
+        fabric.node_id(),
+        state_dir.join("ca.pem").display()
+    ))
+}
+
+/// The error of a run that did not end all access.
+fn not_cut(leases: &[LeaseId], state_dir: &Path) -> anyhow::Error {
+    let shown: Vec<String> = leases.iter().take(SHOWN).map(LeaseId::to_string).collect();
+    let more = match leases.len().checked_sub(SHOWN) {
+        Some(more @ 1..) => format!(" and {more} more"),
+        _ => String::new(),
+    };
+    anyhow::anyhow!(
+        "{} leases were not cut: {}{more}. Over RDMA and UDP their access ends with this process; all other \
+         access may go on until their deadlines: start the daemon again with --state-dir {}, which cuts what is \
+         not fenced, and then clear what `fabricctl fence list` shows with `fabricctl fence clear`",
+        leases.len(),
+        shown.join(", "),
+        state_dir.display()
+    )
+}
+
+/// Most lease ids in the error; the log has a FENCED line for each.
+const SHOWN: usize = 64;
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("listen for signals");
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// How the daemon was told to stop.
+enum Told {
+    /// By one signal: every lease was revoked, except these.
+    Drain(Vec<LeaseId>),
+    /// By one signal: leases stay as they are.
+    Keep,
+    /// By two signals: the end of the process cuts the remaining leases.
+    StopAtOnce,
+}
+
+/// The first signal drains, or halts if leases are kept; the second does not wait.
+async fn until_stopped(
+    signals: &mut Signals,
+    service: &mut Service,
+    on_stop: OnStop,
+) -> anyhow::Result<Told> {
+    tokio::select! {
+        outcome = service.stopped() => return outcome.map(Told::Drain),
+        () = signals.next() => {}
+    }
+    ready::stopping();
+    match on_stop {
+        OnStop::End => {
+            tracing::info!("stopping: taking every lease back");
+            service.drain();
+        }
+        OnStop::Keep => {
+            tracing::info!(
+                "stopping: leases stay (on-stop = keep). The next start on this state directory adopts them; what is \
+                 reached through this process only has no access until then, and memory over RDMA or without a file ends"
+            );
+            service.halt();
+        }
+    }
+    tokio::select! {
+        outcome = service.stopped() => outcome.map(|uncut| match on_stop {
+            OnStop::End => Told::Drain(uncut),
+            OnStop::Keep => Told::Keep,
+        }),
+        () = signals.next() => {
+            tracing::warn!("stopping at once: what is not cut yet ends with this process");
+            Ok(Told::StopAtOnce)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stops_the_node_is_told_what_was_not_cut_and_what_to_do() {
+        let one = not_cut(&[LeaseId(0xAB)], Path::new("/var/lib/node")).to_string();
+        let expected = "1 leases were not cut: 000000000000000000000000000000ab. Over";
+        assert!(one.starts_with(expected), "{one}");
+        assert!(
+            one.contains("--state-dir /var/lib/node") && !one.contains('\n'),
+            "{one}"
+        );
+        let many: Vec<LeaseId> = (1..=100).map(LeaseId).collect();
+        let many = not_cut(&many, Path::new("/")).to_string();
+        assert!(
+            many.starts_with("100 leases") && many.contains(" and 36 more. "),
+            "{many}"
+        );
+    }
+}

@@ -1,0 +1,293 @@
+//! A running node: journal, table, providers, driver and control plane.
+//!
+//! The control plane opens last, after the journal was read, leases that have ended were marked and fences were
+//! restored.
+
+use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
+
+use anyhow::Context;
+use fabricbios_control::{Fabric, Limits, Server};
+use fabricbios_lease::{Durability, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Policy};
+use fabricbios_wire::{LeaseId, ResourceId};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    driver::{
+        Driver, Input, Machine, dispatcher::Dispatcher, mailbox::Sender,
+        request_router::RequestRouter,
+    },
+    inventory::{Inventory, detection::Detection},
+    journal::{Change, Key, Recovered, past::Past, records},
+    kinds::{self, Offered, gpu::GpuParts, net},
+    process::clock,
+    settings::Settings,
+};
+
+/// Most requests queued between the control plane and the driver; further ones wait on their streams.
+const REQUESTS_QUEUED: usize = 1_024;
+
+/// How long closing the clients' connections may take.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// A running node.
+#[derive(Debug)]
+pub struct Service {
+    server: Server,
+    driver: Sender<Input>,
+    stopped: oneshot::Receiver<io::Result<Vec<LeaseId>>>,
+    settled: Option<oneshot::Receiver<()>>,
+}
+
+impl Service {
+    /// Starts a node with the recovered journal and the resources on offer. The caller has locked the state directory
+    /// of `settings`. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// A record of the journal cannot be read, a resource cannot be made ready, the watchdog does not start, or the
+    /// address is taken.
+    pub fn start(
+        settings: &Settings,
+        fabric: &Fabric,
+        past: Past,
+        mut offered: Vec<Offered>,
+        gpus: GpuParts,
+    ) -> anyhow::Result<Self> {
+        let Past {
+            mailbox,
+            driver,
+            journal,
+            recovered,
+        } = past;
+        let epoch = recovered.epoch;
+        let changes = { offered.iter_mut() }.flat_map(|it| mem::take(&mut it.changes));
+        let changes: Vec<Change> = changes.collect();
+        let detection = Arc::new(Detection::of_this_machine(settings, gpus.found));
+        let (table, dispatcher, inventory) = prepare(
+            settings,
+            fabric,
+            recovered,
+            offered,
+            detection.clone(),
+            driver.clone(),
+        )?;
+        let (asked, requests) = mpsc::channel(REQUESTS_QUEUED);
+        let server = Server::start(
+            settings.listen(),
+            fabric,
+            limits(settings),
+            asked,
+            gpus.sessions,
+        )?;
+        let router = RequestRouter {
+            ca: fabric.ca(),
+            node_id: fabric.node_id(),
+            epoch,
+            listen: server.local_addr(),
+            advertise: settings.advertise,
+            detection,
+        };
+        let (tell_settled, settled) = oneshot::channel();
+        let machine = Machine {
+            dispatcher,
+            journal,
+        };
+        let new = Driver::new(table, machine, inventory, mailbox);
+        let stopped = drive(new.with_settled_signal(tell_settled).with_changes(changes))?;
+        tokio::spawn(router.serve(requests, driver.clone()));
+        Ok(Self {
+            server,
+            driver,
+            stopped,
+            settled: Some(settled),
+        })
+    }
+
+    /// The address that the control plane listens on.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.server.local_addr()
+    }
+
+    /// Waits until leases of an earlier run are adopted or cut, for a limited time.
+    pub async fn settled(&mut self) {
+        if let Some(settled) = self.settled.take() {
+            // `stopped` reports a driver that has stopped.
+            settled.await.ok();
+        }
+    }
+
+    /// Starts to revoke every lease; [`Service::stopped`] returns when all are.
+    pub fn drain(&self) {
+        self.driver.notify(Input::Drain);
+    }
+
+    /// Stops without revoking leases: the end of the process cuts them.
+    pub fn halt(&self) {
+        self.driver.notify(Input::Halt);
+    }
+
+    /// Waits until the driver has stopped. Returns the leases that it could not cut.
+    ///
+    /// # Errors
+    /// The driver's thread panicked, or the journal could not be closed.
+    pub async fn stopped(&mut self) -> anyhow::Result<Vec<LeaseId>> {
+        let outcome = (&mut self.stopped).await;
+        outcome
+            .context("the driver's thread panicked")?
+            .context(
+                "stopped before all was cut and written down; leases that were ended meanwhile may go on at the next start",
+            )
+    }
+
+    /// Closes the clients' connections.
+    pub async fn close(self) {
+        self.server.shutdown(GOODBYE).await;
+    }
+}
+
+/// Runs the driver on a thread of its own, so that the control plane cannot delay a deadline.
+fn drive(driver: Driver<Machine>) -> anyhow::Result<oneshot::Receiver<io::Result<Vec<LeaseId>>>> {
+    let (tell, stopped) = oneshot::channel();
+    thread::Builder::new()
+        .name("driver".into())
+        .spawn(move || {
+            // The receiver is dropped only when the daemon ends.
+            tell.send(driver.run()).ok();
+        })
+        .context("start the driver's thread")?;
+    Ok(stopped)
+}
+
+/// Makes what the driver owns, from the hardware and from the journal.
+fn prepare(
+    settings: &Settings,
+    fabric: &Fabric,
+    recovered: Recovered,
+    offered: Vec<Offered>,
+    detection: Arc<Detection>,
+    driver: Sender<Input>,
+) -> anyhow::Result<(LeaseTable, Dispatcher, Inventory)> {
+    let mut inventory = Inventory::new(fabric.node_id(), recovered.epoch, detection);
+    let mut dispatcher = Dispatcher::new(Arc::new(move |owner, report| {
+        let at = clock::now().boot;
+        driver.report(owner, Input::Report { at, report });
+    }));
+    let mut table = LeaseTable::new(policy(settings, &inventory, &offered));
+    offered.iter().for_each(|it| it.offer(&mut table, true));
+    let (now, boot_id) = (clock::now(), clock::boot_id());
+    let is_known = |id| offered.iter().any(|it| it.knows(id));
+    restore(&mut table, now, &boot_id, &recovered, &is_known)?;
+    offered.iter().for_each(|it| it.offer(&mut table, false));
+    kinds::watch_over(&offered, &table)?;
+    for offered in offered {
+        offered.start(&mut table, &mut dispatcher, &mut inventory)?;
+    }
+    Ok((table, dispatcher, inventory))
+}
+
+/// Limits of the control plane.
+fn limits(settings: &Settings) -> Limits {
+    let default = Limits::default();
+    let or = |setting: Option<u32>, default| setting.map_or(default, |it| it as usize);
+    Limits {
+        connections_max: or(settings.connections_max, default.connections_max),
+        connections_per_source_max: or(
+            settings.connections_per_source_max,
+            default.connections_per_source_max,
+        ),
+        connections_per_tenant_max: or(
+            settings.connections_per_tenant_max,
+            default.connections_per_tenant_max,
+        ),
+        ..default
+    }
+}
+
+fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Policy {
+    let default = Policy::default();
+    let cut_within = settings
+        .cut_within_ms
+        .map(|ms| Duration::from_millis(ms.into()));
+    let capacities = offered.iter();
+    Policy {
+        tenant_leases_max: settings
+            .leases_per_tenant_max
+            .map_or(default.tenant_leases_max, |most| most as usize),
+        tenant_capacity_max: capacities
+            .filter_map(|it| Some((it.kind, it.per_tenant_max?)))
+            .collect(),
+        tenant_requests_per_sec: settings
+            .requests_per_tenant_max
+            .unwrap_or(default.tenant_requests_per_sec),
+        lease_secs_max: settings.lease_secs_max.unwrap_or(default.lease_secs_max),
+        grace_secs_max: settings.grace_secs_max.unwrap_or(default.grace_secs_max),
+        cut_within: cut_within.unwrap_or(default.cut_within),
+        profile: settings.profile.unwrap_or_default().into(),
+        network: net::rights::rights(settings),
+        detected: inventory.kinds(),
+        ..default
+    }
+}
+
+/// True if the wall clock can be right after a reboot: this boot began after the last write of the run before. A clock
+/// without a battery starts years in the past.
+fn may_be(now: Now, written_unix_ms: u64) -> bool {
+    let up_ms = now.boot.0 / 1_000_000;
+    now.unix_ms.saturating_sub(up_ms) + CLOCK_GRAIN_MS >= written_unix_ms
+}
+
+/// Battery-backed clocks count whole seconds.
+const CLOCK_GRAIN_MS: u64 = 2_000;
+
+/// Restores leases and fences. `is_known`: the resource is the same as in the last run.
+pub(crate) fn restore(
+    table: &mut LeaseTable,
+    now: Now,
+    boot_id: &str,
+    recovered: &Recovered,
+    is_known: &dyn Fn(ResourceId) -> bool,
+) -> anyhow::Result<()> {
+    let same_boot = recovered.last_boot_id.as_deref() == Some(boot_id);
+    for (key, bytes) in &recovered.records {
+        let Key::Lease(id) = key else { continue };
+        let record: LeaseRecord = records::decode(bytes).with_context(|| format!("lease {id}"))?;
+        let id = record.resource_id;
+        // State that the kernel keeps for each lease stays even if the resource is not that of the last run.
+        let stays = table.durability(id).is_some_and(Durability::leases_stay);
+        let run = EarlierRun {
+            same_boot: same_boot && (is_known(id) || stays),
+            wall_clock_trusted: may_be(now, recovered.written_unix_ms),
+        };
+        table.restore_lease(now, record, run);
+    }
+    // The first start has neither an earlier boot nor a fence.
+    let rebooted = recovered.last_boot_id.is_some() && !same_boot;
+    for (key, bytes) in &recovered.records {
+        let Key::Fence(id) = key else { continue };
+        let fence: FenceRecord =
+            records::decode(bytes).with_context(|| format!("fence of {id}"))?;
+        tracing::warn!(resource_id = %id, reason = %fence.reason, rebooted, "fenced since before");
+        table.restore_fence(now, fence, rebooted);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricbios_lease::BootTime;
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_went_back_over_a_reboot_is_not_believed() {
+        let up = |secs: u64, unix_ms| Now {
+            boot: BootTime(secs * 1_000_000_000),
+            unix_ms,
+        };
+        let written = 1_800_000_000_000;
+        assert!(may_be(up(30, written + 40_000), written));
+        // As late as the last write, but the machine has been up for longer than that.
+        assert!(!may_be(up(30, written + 10_000), written));
+        assert!(!may_be(up(30, 30_000), written));
+    }
+}
