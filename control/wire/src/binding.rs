@@ -14,7 +14,7 @@ use crate::{
 
 /// A lease as its holder sees it: the reply to ALLOC, RENEW, QUERY, BIND and ROTATE.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct LeaseInfo {
     /// The lease (also TLV 0x0101 of the binding).
     pub lease_id: LeaseId,
@@ -470,7 +470,7 @@ impl Drop for DpKey {
 
 /// One page of LEASE_LIST.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct LeasePage {
     /// In order of id; keys are left out (`binding` is empty).
     pub leases: Vec<LeaseInfo>,

@@ -20,8 +20,8 @@ pub const HELLO_REPLY_LEN: usize = 48;
 
 /// One of the two services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", serde(rename_all = "snake_case"))]
 pub enum DataService {
     /// FBMU: memory.
     Memory,
@@ -99,7 +99,7 @@ pub mod data_flags {
 /// The 56 bytes before the tag. Fields with few values are kept as received: they are checked after
 /// the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct DataHeader {
     /// The service, from the magic.
     pub service: DataService,
@@ -325,7 +325,7 @@ impl Part {
 
 /// The reply to HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct HelloReply {
     /// Length of the lease, in units.
     pub resource_len: u64,

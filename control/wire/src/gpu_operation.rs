@@ -41,8 +41,8 @@ pub enum GpuMessageType {
 
 /// An operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", serde(rename_all = "snake_case"))]
 pub enum GpuRequest {
     /// GPU_SESSION_OPEN, the first frame of each stream.
     Open {
@@ -111,7 +111,7 @@ pub enum GpuRequest {
 
 /// A copy between memory of the device and shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct GpuSharedCopy {
     /// The memory.
     pub memory: u64,
@@ -125,7 +125,7 @@ pub struct GpuSharedCopy {
 
 /// GPU_LAUNCH: a kernel and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct GpuLaunch {
     /// The module.
     pub module: u64,
@@ -143,8 +143,8 @@ pub struct GpuLaunch {
 
 /// The answer to an operation that was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", serde(rename_all = "snake_case"))]
 pub enum GpuReply {
     /// GPU_SESSION_OPEN.
     Opened(GpuOpened),
@@ -178,7 +178,7 @@ pub enum GpuReply {
 
 /// An open session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct GpuOpened {
     /// Its number, never 0.
     pub session: u64,

@@ -43,8 +43,8 @@ pub enum MessageType {
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", serde(rename_all = "snake_case"))]
 pub enum Request {
     /// PING: the answer repeats this number.
     Ping(u64),
@@ -108,7 +108,7 @@ pub enum InventoryForm {
 
 /// IDENTITY_ISSUE: asks to sign a key for a tenant. The private key is never sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct IssueRequest {
     /// The tenant: 1 to 64 of `a-z 0-9 - _ .`.
     pub tenant: String,
@@ -132,8 +132,8 @@ pub enum Role {
 
 /// An answer that is not a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", serde(rename_all = "snake_case"))]
 #[allow(
     clippy::large_enum_variant,
     reason = "most replies are leases, and each is moved a few times and gone"
@@ -171,7 +171,7 @@ pub type Answer = Result<Reply, Refusal>;
 
 /// The identity of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct NodeIdentity {
     /// The id, made of the node's key.
     pub node_id: NodeId,
@@ -201,7 +201,7 @@ pub enum RevokeOutcome {
 
 /// One fenced resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct Fence {
     /// The resource.
     pub resource_id: ResourceId,

@@ -6,7 +6,7 @@ use crate::{LeaseIntent, LeaseTerms, ResourceId, ResourceType};
 
 /// LEASE_ALLOC (0x0200).
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct LeaseAllocRequest {
     /// The resource; any of the kind if absent (zero on the wire).
     pub resource_id: Option<ResourceId>,

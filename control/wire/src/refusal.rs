@@ -52,7 +52,7 @@ pub enum RefusalClass {
 
 /// A refusal: status, then TLVs 0x0A01 class, 0x0A02 message, 0x0A03 renewable-at, 0x0A04 retry-after.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct Refusal {
     /// The status word.
     pub error: LeaseError,

@@ -47,7 +47,7 @@ pub mod health {
 
 /// One 36-byte entry of the flat form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct FlatEntry {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -63,7 +63,7 @@ pub struct FlatEntry {
 
 /// The structured form: typed fields per kind, then TLVs for later additions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct ResourceInventory {
     /// The node.
     pub node_id: NodeId,
@@ -87,7 +87,7 @@ pub struct ResourceInventory {
 
 /// A memory arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct MemArena {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -107,7 +107,7 @@ pub struct MemArena {
 
 /// A block device or pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct BlockDev {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -128,7 +128,7 @@ pub const BLOCK_REMOVABLE: u32 = 1 << 1;
 
 /// CPU capacity and topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct CpuCap {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -172,7 +172,7 @@ pub mod cpu_flags {
 
 /// A network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct NicInfo {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -193,7 +193,7 @@ pub const NIC_LINK_UP: u32 = 1 << 1;
 
 /// A GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct GpuInfo {
     /// Which resource.
     pub resource_id: ResourceId,
@@ -216,8 +216,8 @@ pub const GPU_MIG: u32 = 1 << 2;
 
 /// One TLV of the structured inventory's last area. Each names its resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+#[cfg_attr(feature = "vectors", serde(rename_all = "snake_case"))]
 pub enum InventoryExtension {
     /// 0x0B01: a name for people, such as `rxe0`, `eth0`, `nvme0n1` (UTF-8, at most 255 bytes).
     Name(ResourceId, String),
