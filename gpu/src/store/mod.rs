@@ -330,6 +330,10 @@ impl Store for GpuStore {
     fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
         let lease = binding_id.lease_id;
         self.state().before.remove(&lease);
+        // A bind that failed may have opened some of it. The proof of a cut looks for that while the record is there.
+        if let Some(record) = self.record_of(lease)? {
+            self.gpus.end(lease, &record)?;
+        }
         self.gpus.remove_cgroup(lease)?;
         self.gpus.records.remove(lease)
     }

@@ -29,7 +29,7 @@ use std::{
     thread,
 };
 
-use fabricbios_contract::{EndByName, Store};
+use fabricbios_contract::{Cdi, Edits, EndByName, Store};
 use fabricbios_gpu::{Device, GpuEnd, Health, Node};
 use fabricbios_lease::{BindError, BindOrder, BootTime, Condition};
 use fabricbios_wire::{GpuRequest, LeaseError, LeaseId};
@@ -471,6 +471,26 @@ fn a_cut_in_the_middle_of_a_workers_start_waits_for_nobody() {
     world.session(lease_id(2)).unwrap();
     world.cut(&next);
     world.release(&next).unwrap();
+}
+
+#[test]
+fn what_a_bind_that_failed_has_opened_goes_with_its_part() {
+    let world = World::new();
+    let order = whole(1);
+    world.store.open(&order).unwrap();
+    let cdi = Cdi::at(world.lab.place.path().join("cdi"), "gpu");
+    let edits = Edits {
+        environment: &[],
+        nodes: &[],
+        hook: &[],
+    };
+    cdi.write(lease_id(1), &edits).unwrap();
+    world
+        .store
+        .forget(order.binding_id, &order.placement)
+        .unwrap();
+    assert!(!cdi.exists(lease_id(1)));
+    world.bound(&whole(2));
 }
 
 #[test]

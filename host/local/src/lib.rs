@@ -7,7 +7,7 @@
 //! comes a descriptor too: a stream socket to the session's worker. The kernel says who the caller is (`SO_PEERCRED`).
 //! docs/decisions/0023-local-socket.md has the reasons.
 //!
-//! Never here: a decision whose a lease is.
+//! Never here: a decision about whose a lease is.
 //!
 //! Read first: `message.rs`, what is asked and answered.
 

@@ -3,7 +3,6 @@
 use std::{
     any::Any,
     fmt,
-    os::unix::fs::FileTypeExt,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
@@ -108,7 +107,6 @@ impl Detection {
         let offers_cpus = settings.cpus.is_some();
         let names = net::interfaces(settings);
         let vendors = settings.advertise_vendor.clone();
-        let pools = settings.block_pool.clone();
         let state_dir: PathBuf = settings.state_dir().into();
         Self::new(move || {
             let sources = Sources::of_this_machine();
@@ -116,9 +114,6 @@ impl Detection {
             if lists {
                 listed = detect(&sources);
                 listed.list_gpus(&gpus.list());
-                // A device on offer is listed as a pool.
-                let pools: Vec<String> = pools.iter().filter_map(|it| device_name(it)).collect();
-                listed.blocks.retain(|disk| !pools.contains(&disk.name));
             }
             listed.vendors.clone_from(&vendors);
             let cpu = listed.cpus.first().cloned();
@@ -256,14 +251,6 @@ impl Found {
     pub fn interface(&self, name: &str) -> Option<&NicFound> {
         self.interfaces.iter().find(|it| it.name == name)
     }
-}
-
-/// The kernel's name of the block device at this path, if there is one.
-fn device_name(path: &Path) -> Option<String> {
-    let device = path.canonicalize().ok()?;
-    let kind = device.metadata().ok()?.file_type();
-    let name = device.file_name()?.to_str()?;
-    kind.is_block_device().then(|| name.to_owned())
 }
 
 /// Why the journal cannot grow.

@@ -61,6 +61,11 @@ pub trait Described: fmt::Debug + Send + Sync {
     /// Replaces the detected entry by the resource. [`describe`] adds the fields that all kinds have.
     fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found);
 
+    /// The kernel's name of the block device that the resource is.
+    fn block_device(&self) -> Option<&str> {
+        None
+    }
+
     /// What is wrong with the hardware of the resource, for people. `None`: nothing.
     fn trouble(&self, _found: &Found) -> Option<String> {
         None
@@ -133,6 +138,11 @@ impl Inventory {
         if { offered.iter() }.any(|it| it.available.resource_type == ResourceType::Mem) {
             detected.mem.clear();
         }
+        let pools = self.described.values().filter_map(|it| it.block_device());
+        let pools: Vec<&str> = pools.collect();
+        detected
+            .blocks
+            .retain(|it| !pools.contains(&it.name.as_str()));
         match form {
             InventoryForm::Flat => {
                 Reply::FlatInventory(flat(detected.flat(&self.node_id), offered))
@@ -197,6 +207,10 @@ impl Described for OfferedArena {
 }
 
 impl Described for OfferedPool {
+    fn block_device(&self) -> Option<&str> {
+        self.facts.device.as_deref()
+    }
+
     fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
         let read_only = if self.facts.read_only { BLOCK_RO } else { 0 };
         let removable = if self.facts.removable {

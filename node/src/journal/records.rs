@@ -20,11 +20,12 @@ const DAMAGED: &str = "the journal holds a damaged record; move the journal away
 #[cfg(test)]
 mod tests {
     use fabricbios_lease::{
-        BootTime, Extent, FORMAT, FenceRecord, LeaseRecord, Placement, StepError,
+        BootTime, Extent, FORMAT, FenceRecord, LeaseRecord, Placement, Quantity, StepError,
     };
     use fabricbios_wire::{
-        Affinity, CpuIsolationClass, CpuTerms, Effective, EndCause, Generation, LeaseEnd, LeaseId,
-        LeaseIntent, LeasePhase, ProofStep, ResourceId, ResourceType, Transport,
+        Affinity, BlockTerms, CpuIsolationClass, CpuTerms, Effective, EndCause, Generation,
+        GpuTerms, LeaseEnd, LeaseId, LeaseIntent, LeasePhase, LeaseTerms, MemTerms, NetTerms,
+        ProofStep, ResourceId, ResourceType, Transport,
     };
 
     use super::*;
@@ -107,12 +108,34 @@ mod tests {
 
     #[test]
     fn records_are_written_as_the_number_of_the_format_says() {
+        let placements = [
+            Placement::Amount(4096),
+            Placement::Cores([1, 2].into()),
+            Placement::Vector(
+                [Quantity {
+                    name: "vfs".into(),
+                    amount: 1,
+                }]
+                .into(),
+            ),
+        ];
+        let terms: [LeaseTerms; 6] = [
+            MemTerms::default().into(),
+            BlockTerms::default().into(),
+            CpuTerms::default().into(),
+            NetTerms::default().into(),
+            GpuTerms::default().into(),
+            LeaseTerms::Other(ResourceType::Vendor),
+        ];
         let whole = [encode(&lease()).unwrap(), encode(&fence()).unwrap()].concat();
+        let parts = [encode(&placements).unwrap(), encode(&terms).unwrap()].concat();
+        let whole = [whole, parts].concat();
         let hex: String = whole.iter().map(|byte| format!("{byte:02x}")).collect();
         let of_format_8 = concat!(
             "0104626c75650200802001008040802003e807c8dc0300000102000000000104000000003c0a0701040105020104616e6e61",
             "0107436f6e6e65637406077265667573656401000102010100010400010001030204067261636b2037",
             "010102030a6465616c6c6f635f6d770345494f00",
+            "018020020201020301037666730100000100000000020000000003000000040000000506",
         );
         assert_eq!(
             (FORMAT, hex.as_str()),

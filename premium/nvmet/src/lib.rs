@@ -4,7 +4,7 @@
 //! the blocks; this crate makes the objects in configfs, removes them, and proves that access has ended. The names of
 //! the objects contain the lease id, so that a new process finds them. Objects of others are never touched.
 //!
-//! Never here: a decision when a lease ends.
+//! Never here: a decision about when a lease ends.
 //!
 //! Read first: `plan.rs`, the steps of an export; then `cut.rs`, how access ends.
 

@@ -489,15 +489,28 @@ fn an_adopted_lease_keeps_its_devices_and_one_without_them_fails() {
         ..order(1, NetTerms::default())
     };
     let part = world.store.open(&adopts).unwrap();
+    let devices = world.kernel.names();
+    world.kernel.rename("parent0", "elsewhere");
+    let failed = next.bind(&adopts, &part).unwrap_err();
+    assert!(matches!(failed, BindError::Failed(_)), "{failed:?}");
+    world.kernel.rename("elsewhere", "parent0");
+    let adopts = BindOrder {
+        binding_id: BindingId {
+            generation: Generation(2),
+            ..adopts.binding_id
+        },
+        ..adopts
+    };
     world.kernel.calls();
     let adopted = next.bind(&adopts, &part).unwrap();
+    assert_eq!(world.kernel.names(), devices);
     assert_eq!(adopted.kind, KindBinding::Net(Some(Box::new(first))));
     assert_eq!(world.kernel.calls(), [""; 0], "nothing was changed");
     MacvlanEnd::new(world.kernel.clone())
         .end(binding_id(1).lease_id)
         .unwrap();
     let mut again = adopts.clone();
-    again.binding_id.generation = Generation(2);
+    again.binding_id.generation = Generation(3);
     let gone = next.bind(&again, &part);
     assert!(gone.is_err(), "{gone:?}");
 }

@@ -16,7 +16,7 @@ use std::{
 use fabricbios_contract::{Caller, DataPath, EndByName, Given, LocalAccess, LocalRefusal, Store};
 use fabricbios_lease::{BindError, BootTime, Condition, Linger};
 use fabricbios_sriov::vf::{Card, VfStore};
-use fabricbios_wire::{HandOver, LeaseId, MacAddress, NetTerms, VlanId};
+use fabricbios_wire::{Generation, HandOver, LeaseId, MacAddress, NetTerms, VlanId};
 use nix::{
     sys::{
         ptrace,
@@ -508,7 +508,15 @@ fn the_next_start_adopts_a_lease_or_ends_it_by_its_record() {
     assert_eq!(leases, [LeaseId(1), LeaseId(2)]);
     let mut adopted = order(1, terms(HandOver::Interface));
     adopted.adopts = true;
+    // The function is in the middle of a reset.
+    world.kernel.set_bus_master(FUNCTIONS[0], false);
+    let failed = world.provider.bind(&adopted).unwrap_err();
+    assert!(matches!(failed, BindError::Failed(_)), "{failed:?}");
+    world.kernel.set_bus_master(FUNCTIONS[0], true);
+    let driver = world.kernel.driver(FUNCTIONS[0]);
+    adopted.binding_id.generation = Generation(2);
     assert_eq!(net(world.provider.bind(&adopted).unwrap()), one);
+    assert_eq!(world.kernel.driver(FUNCTIONS[0]), driver);
     world.cut(2).unwrap();
     world.release(2).unwrap();
     assert!(world.kernel.is_bus_master(FUNCTIONS[0]) && world.is_neutral(1));

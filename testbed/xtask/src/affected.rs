@@ -24,6 +24,11 @@ const OF_PACKAGE: [(&str, &str); 4] = [
     ("gpu-test", "fabricbios-gpu-test"),
     ("fuzz", "fabricbios-fuzz"),
 ];
+/// Folders of no package, and the package whose tests read them.
+const READ_BY: [(&str, &str); 2] = [
+    ("testbed/vectors", "fabricbios-wire"),
+    ("testbed/stand-ins/ptx", "fabricbios-gpu"),
+];
 /// Workspaces beside the main one, which take packages from it.
 const MANIFESTS: [&str; 3] = [
     "Cargo.toml",
@@ -48,7 +53,7 @@ pub(crate) fn find(layout: &Layout, base: &str, suites: &Suites) -> Result<Affec
     let changed = output(program(
         layout,
         "git",
-        &["diff", "-z", "--name-only", base, "--"],
+        &["diff", "-z", "--no-renames", "--name-only", base, "--"],
     ))
     .with_context(|| format!("--affected {base}: no such commit; name one"))?;
     let new = ["ls-files", "-z", "--others", "--exclude-standard"];
@@ -142,8 +147,11 @@ impl Packages {
         self.0.iter().find(|it| it.name == name)
     }
 
-    /// The package that has this file.
+    /// The package that has this file, or reads it.
     fn of(&self, file: &Path) -> Option<&Package> {
+        if let Some((_, reader)) = READ_BY.iter().find(|(folder, _)| file.starts_with(folder)) {
+            return self.named(reader);
+        }
         let having = self.0.iter().filter(|it| file.starts_with(&it.folder));
         having.max_by_key(|it| it.folder.components().count())
     }

@@ -2,10 +2,11 @@
 
 use crate::affected::Affected;
 use crate::cargo::{self, cargo, output, program};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use fabricbios_testbed::{Layout, Outcome};
 use std::fs;
 use std::num::NonZero;
+use std::path::Path;
 use std::process::Command;
 
 /// Workspaces beside the main one: their tests are other programs' (a fuzzer, a build without the standard library).
@@ -18,7 +19,12 @@ fn passed(command: Command) -> Result<Outcome> {
 }
 
 pub(crate) fn fetch(layout: &Layout) -> Result<Outcome> {
-    passed(cargo(layout, &["fetch", "--locked"])?)
+    cargo::run(cargo(layout, &["fetch", "--locked"])?)?;
+    for manifest in OTHER_WORKSPACES {
+        let words = ["fetch", "--locked", "--manifest-path", manifest];
+        cargo::run(cargo(layout, &words)?)?;
+    }
+    Ok(Outcome::Passed)
 }
 
 pub(crate) fn fmt(layout: &Layout) -> Result<Outcome> {
@@ -44,6 +50,7 @@ pub(crate) fn clippy(layout: &Layout) -> Result<Outcome> {
         // A fuzz target is a program only for the fuzzer.
         let words = [
             "clippy",
+            "--locked",
             "--manifest-path",
             manifest,
             "--",
@@ -154,7 +161,15 @@ pub(crate) fn ruff(layout: &Layout) -> Result<Outcome> {
             program(
                 layout,
                 &pip,
-                &["install", "--quiet", "--disable-pip-version-check", RUFF],
+                &[
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                    "--only-binary=:all:",
+                    "--retries=1",
+                    "--timeout=15",
+                    RUFF,
+                ],
             ),
         ];
         if fetched.into_iter().try_for_each(cargo::run).is_err() {
@@ -166,14 +181,28 @@ pub(crate) fn ruff(layout: &Layout) -> Result<Outcome> {
 
 /// Lints the programs whose first line names a shell.
 pub(crate) fn shell(layout: &Layout) -> Result<Outcome> {
-    let files = output(program(layout, "git", &["ls-files", "-z"]))?;
-    let is_shell = |path: &&str| {
-        let text = fs::read(layout.repository().join(path)).unwrap_or_default();
-        let first = text.split(|it| *it == b'\n').next().unwrap_or_default();
-        first.starts_with(b"#!") && first.ends_with(b"sh")
-    };
-    let programs: Vec<&str> = files.split('\0').filter(is_shell).collect();
+    let mut programs = Vec::new();
+    for folder in [".ci", "testbed"] {
+        add_shell_programs(&layout.repository().join(folder), &mut programs)?;
+    }
+    let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
     passed(program(layout, "shellcheck", &programs))
+}
+
+fn add_shell_programs(folder: &Path, found: &mut Vec<String>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("{}", folder.display()))? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            add_shell_programs(&entry.path(), found)?;
+            continue;
+        }
+        let text = fs::read(entry.path()).unwrap_or_default();
+        let first = text.split(|it| *it == b'\n').next().unwrap_or_default();
+        if first.starts_with(b"#!") && first.ends_with(b"sh") {
+            found.push(entry.path().display().to_string());
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn vectors(layout: &Layout) -> Result<Outcome> {

@@ -93,7 +93,8 @@ impl<'a, M: Default> Making<'a, M> {
     ) -> Result<(), BindError> {
         let _admission = self.entry.admission();
         self.check_again()?;
-        if let Some(before) = self.before {
+        // Before an adopted binding there was at most an attempt that failed; what is there is in use since an earlier run.
+        if let Some(before) = self.before.filter(|_| !adopted) {
             end().map_err(BindError::Stranded)?;
             self.entry.state().end(before);
         }

@@ -132,18 +132,26 @@ impl<M: Default> Bindings<M> {
         binding_id: BindingId,
         cut: impl FnOnce(&M) -> Result<Revoked, StepError>,
     ) -> Result<Revoked, StepError> {
-        let Some(entry) = self.entry(binding_id.lease_id) else {
+        // Under this lock, because a bind that fails forgets an entry whose gate nobody has closed.
+        let mut leases = self.leases();
+        let Some(entry) = leases.find_or_make(binding_id.lease_id) else {
             return Ok(Revoked::proved(removed()));
         };
         let closed = entry.state().gate.revoke(binding_id.generation);
+        drop(leases);
         if let Err(moved_on) = closed {
             return Ok(Revoked::proved(moved_on.into()));
         }
         // Who takes the lock from now on finds the gate closed.
-        if matches!(entry.admission.try_lock(), Err(TryLockError::WouldBlock)) {
+        let cuts_again = matches!(entry.admission.try_lock(), Err(TryLockError::WouldBlock));
+        if cuts_again {
             entry.state().cuts_again = true;
         }
-        cut(&entry.objects)
+        let revoked = cut(&entry.objects)?;
+        Ok(Revoked {
+            is_proved: revoked.is_proved && !cuts_again,
+            ..revoked
+        })
     }
 
     /// Waits for who was admitting when the gate closed, and then cuts again; then finds the proof with `prove`, which
@@ -161,14 +169,16 @@ impl<M: Default> Bindings<M> {
         let Some(entry) = self.entry(binding_id.lease_id) else {
             return Ok(removed());
         };
+        let check_current = || entry.state().gate.check_current(binding_id.generation);
+        // Who admits for a newer binding is waited for by nobody here.
+        if let Err(moved_on) = check_current() {
+            return Ok(moved_on.into());
+        }
         let _admission = entry.admission();
-        let cuts_again = {
-            let state = entry.state();
-            if let Err(moved_on) = state.gate.check_current(binding_id.generation) {
-                return Ok(moved_on.into());
-            }
-            state.cuts_again
-        };
+        if let Err(moved_on) = check_current() {
+            return Ok(moved_on.into());
+        }
+        let cuts_again = entry.state().cuts_again;
         let mut proof = revoked.map(|it| it.steps.clone()).unwrap_or_default();
         let mut known = revoked;
         if cuts_again {

@@ -424,3 +424,17 @@ fn a_bind_that_leaves_nothing_leaves_no_entry() {
     assert_eq!(late, Err(BindError::Cancelled));
     path.extend(1).unwrap_err();
 }
+
+#[test]
+fn a_cut_during_a_bind_is_no_proof_by_itself() {
+    let path = Path::default();
+    let cut = || {
+        let revoked = path
+            .bindings
+            .revoke(binding_id(1), |()| Ok(Revoked::proved(Proof::default())));
+        let revoked = revoked.unwrap();
+        assert!(!revoked.is_proved);
+    };
+    let bound = path.bind(1, false, [&|| (), &cut]);
+    assert!(matches!(bound, Err(BindError::Cancelled)), "{bound:?}");
+}
