@@ -1,5 +1,5 @@
-//! Whether and where a request for a lease can be met: the operator's envelope × what is asked ×
-//! what the resource can do. Decides at once; never over-commits.
+//! Decides whether and where a request for a lease can be met: the operator's limits × the request × the abilities of
+//! the resource. The decision is immediate and never over-commits.
 
 use alloc::format;
 
@@ -40,7 +40,7 @@ pub(crate) fn wanted(request: &LeaseAllocRequest) -> Wanted {
 }
 
 impl LeaseTable {
-    /// Finds a place and takes it, or says why there is none.
+    /// Finds a place and takes it, or refuses the request.
     pub(crate) fn admit(
         &mut self,
         now: Now,
@@ -91,7 +91,8 @@ impl LeaseTable {
         })
     }
 
-    /// Refuses a lease that gets more than it asked for, which is all of a device, and more than its tenant may hold.
+    /// Refuses a lease that would get a whole device, more than its request names, if its tenant may not hold that
+    /// much.
     fn check_all_of_it(
         &self,
         now: Now,
@@ -230,12 +231,13 @@ impl LeaseTable {
                 resource.absence().is_some(),
                 resource.is_fenced(),
                 !has_room,
-                // Its leases may fail.
+                // A resource comes later if its leases may fail.
                 matches!(
                     resource.condition.0,
                     Condition::Degraded(_) | Condition::Partial { .. }
                 ),
-                // The tightest fit; without any, the refusal is about the resource with the most room.
+                // The tightest fit first. If none has room, the resource with the most room comes first: the refusal is
+                // about it.
                 if has_room { most } else { u64::MAX - most },
             )
         };
@@ -254,7 +256,7 @@ impl Resource {
         serves && self.absence().is_none() && !self.is_fenced()
     }
 
-    /// Whether transport, class and VLAN of the request can be had.
+    /// Whether the resource has the transport, the class and the VLAN of the request.
     fn suits(&self, request: &LeaseAllocRequest) -> bool {
         self.fits(request) && self.class(request).is_ok() && self.check_vlan(&request.terms).is_ok()
     }

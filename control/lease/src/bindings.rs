@@ -1,4 +1,4 @@
-//! Results of a bind: the lease is in use, or the waiting client is told why the bind failed.
+//! Results of a bind: the lease is in use, or the waiting client receives the reason of the failure.
 
 use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
@@ -39,7 +39,7 @@ impl LeaseTable {
         }
     }
 
-    /// A lease has coordinates of its own kind only: a path that gives others has opened something else.
+    /// Checks that the coordinates are of the lease's kind: a path that returns others has opened something else.
     pub(crate) fn of_its_kind(&self, id: LeaseId, binding: Binding) -> Result<Binding, StepError> {
         let given = binding.kind.resource_type();
         match self.leases.get(&id).map(|lease| lease.kind) {
@@ -63,7 +63,7 @@ impl LeaseTable {
             lease.start_term(now, whole_secs(lease.term));
         }
         let deadline = lease.deadline;
-        // The client is told of the binding only after every path has acknowledged the deadline.
+        // The client receives the binding only after every path has acknowledged the deadline.
         self.extend(
             now,
             binding_id.lease_id,
@@ -101,8 +101,8 @@ impl LeaseTable {
         self.settle(now, id);
     }
 
-    /// Writes down the lease in its new state and answers the waiting requests. A request that waits for another term
-    /// goes on waiting.
+    /// Writes the lease to the journal in its new state and answers the waiting requests. A request that waits for
+    /// another term goes on waiting.
     pub(crate) fn settle(&mut self, now: Now, id: LeaseId) {
         self.put(id);
         self.arm(id);
@@ -118,7 +118,7 @@ impl LeaseTable {
             match waiting {
                 Waiting::Grant(ticket) => self.answer_after(After::Grant(binding_id), ticket, told),
                 Waiting::Rebind(ticket) | Waiting::Renew(ticket) => self.answer(ticket, told),
-                // Requests for the end are answered by the cut.
+                // The cut answers requests for the end.
                 Waiting::Free(_) | Waiting::Revoke(_) => {}
             }
         }
@@ -189,8 +189,8 @@ impl LeaseTable {
         });
     }
 
-    /// Answers the requests that waited for a binding or key, which was not made. A renewal has succeeded: it is
-    /// answered with the new term and the old key, or with no key.
+    /// Answers the requests that waited for a binding or key that was not made. A renewal has succeeded: its answer has
+    /// the new term and the old key, or no key.
     pub(crate) fn tell_without(&mut self, now: Now, id: LeaseId, refusal: &Refusal) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -212,8 +212,8 @@ impl LeaseTable {
 }
 
 impl LeaseTable {
-    /// Handles the result of [`crate::Order::Confirm`]. If the store could not keep its data of the lease, the lease,
-    /// which is on record, ends.
+    /// Handles the result of [`crate::Order::Confirm`]. The lease is on record by now. If the store could not save its
+    /// own data of the lease, the lease ends.
     pub(crate) fn confirmed(
         &mut self,
         now: Now,
@@ -228,7 +228,7 @@ impl LeaseTable {
     }
 
     /// Takes back a grant that the journal could not write. The client was refused, so the lease is cut, released and
-    /// removed at once. A lease that is fenced by now keeps its record, so that its bytes are given to nobody.
+    /// removed at once. A lease that is fenced by now keeps its record, so that no other lease gets its bytes.
     pub fn on_grant_lost(&mut self, now: Now, id: LeaseId) {
         let holds = |lease: &&mut Lease| lease.state != State::Fenced;
         let Some(lease) = self.leases.get_mut(&id).filter(holds) else {
@@ -251,8 +251,8 @@ impl Lease {
         };
     }
 
-    /// Plans another bind of a lease of an earlier run: no client waits who could ask again, and an address or a disk
-    /// may be ready a little later after a boot.
+    /// Plans another bind of a lease of an earlier run: no waiting client could repeat the request, and an address or a
+    /// disk may be ready only some time after a boot.
     fn try_again(&mut self, now: Now) {
         if self.state == State::Active && self.bound_before {
             let pause = Duration::from_secs(1 << self.bound_in_vain.min(8));

@@ -13,15 +13,15 @@ pub struct Policy {
     /// Longest term. An hour: long enough that renewal is cheap, short enough that a forgotten
     /// lease comes back the same day.
     pub lease_secs_max: u32,
-    /// Longest grace time. It keeps bytes from everybody else without being used.
+    /// Longest grace time. During a grace time nobody uses the bytes, and no other lease can have them.
     pub grace_secs_max: u32,
     /// A cut fails if it is not proved this long after a thread began it: the published contract wants an outcome of
     /// a revoke within a second. If a provider reports [`CutMoves`](crate::Report::CutMoves), the time counts from the
     /// last progress. In any case a cut fails ten times this long after its order. A resource may need longer, see
     /// [`Offer::cut_within`](crate::Offer::cut_within).
     pub cut_within: Duration,
-    /// A first bind without progress for this long is cut; for a later bind the holder is told that it is still being
-    /// made. A kernel gives up on an address after a few seconds, and several binds may queue for their turn.
+    /// A first bind without progress for this long is cut. A later bind goes on, and the holder is answered that it
+    /// takes long. A kernel gives up on an address after a few seconds, and several binds may queue for their turn.
     pub bind_within: Duration,
     /// A release fails after this long without progress. Not in total: scrubbing scales with size.
     pub release_stall: Duration,

@@ -14,7 +14,7 @@ use crate::{CoreGroup, Placement, room::Holding};
 pub(crate) struct Cores {
     /// By number.
     groups: BTreeMap<u32, Group>,
-    /// How many CPUs' time the sharing leases have.
+    /// The number of CPUs whose time the sharing leases have.
     shared: u64,
     /// The groups that no new lease gets at the moment.
     missing: BTreeSet<u32>,
@@ -24,7 +24,7 @@ pub(crate) struct Cores {
 struct Group {
     cpus: u64,
     node: u32,
-    /// An exclusive lease has it.
+    /// An exclusive lease has the group.
     held: bool,
 }
 
@@ -46,13 +46,13 @@ impl Cores {
         self.missing = numbers.iter().copied().collect();
     }
 
-    /// How many CPUs a new lease could have: none of missing groups.
+    /// The number of CPUs that a new lease could get; CPUs of missing groups do not count.
     fn spare(&self) -> u64 {
         let open: u64 = self.open(None).iter().map(|(cpus, _)| cpus).sum();
         open.saturating_sub(self.shared)
     }
 
-    /// How many CPUs no lease has, missing or not. An exclusive lease has all CPUs of its groups.
+    /// The number of CPUs that no lease has, missing or not. An exclusive lease has all CPUs of its groups.
     pub(crate) fn free(&self) -> u64 {
         let open = self.groups.values().filter(|group| !group.held);
         let open: u64 = open.map(|group| group.cpus).sum();
@@ -106,7 +106,8 @@ impl Cores {
         self.take_this(&placement).then_some(placement)
     }
 
-    /// Takes exactly this, also of missing groups. `false`: not all of it can be had; no change then.
+    /// Takes exactly this placement, also from missing groups. `false`: a part of it is not free, and nothing has
+    /// changed.
     pub(crate) fn take_this(&mut self, wanted: &Placement) -> bool {
         let cpus = self.cpus(wanted);
         if cpus == 0 || cpus > self.free() {
@@ -146,7 +147,8 @@ impl Cores {
         self.groups.values().map(|group| group.node).collect()
     }
 
-    /// The groups that no exclusive lease has and that are not missing, of this node or of all. Those with the fewest CPUs come first.
+    /// The groups that are not missing and that no exclusive lease has, of this node or of all nodes. The groups with
+    /// the fewest CPUs come first.
     fn open(&self, node: Option<u32>) -> Vec<Open> {
         let of_node = |group: &Group| node.is_none_or(|node| node == group.node);
         let open = self.groups.iter();
@@ -183,7 +185,7 @@ mod tests {
         CoreGroup { number, cpus, node }
     }
 
-    /// Groups 0, 3, 6, … with so many CPUs on such a node.
+    /// Groups with the numbers 0, 3, 6, …; each pair is the number of CPUs and the NUMA node.
     fn cores(groups: &[(u32, u32)]) -> Cores {
         let groups = (0..).step_by(3).zip(groups).map(group);
         Cores::new(&groups.collect::<Vec<_>>())
@@ -216,7 +218,7 @@ mod tests {
         assert!(!cores.take_this(&groups(&[0]).unwrap()));
     }
 
-    /// The sharing leases may have more than what is left.
+    /// The sharing leases may have more CPUs than the groups that are not missing.
     #[test]
     fn missing_groups_are_not_taken_and_what_was_taken_of_them_counts() {
         let mut cores = cores(&[(2, 0), (2, 0), (2, 1)]);
@@ -260,8 +262,8 @@ mod tests {
     }
 
     proptest! {
-        /// A group has one exclusive lease at most, the open CPUs suffice for the sharing leases, a lease in one node
-        /// is in one node, and all is free in the end.
+        /// A group has one exclusive lease at most. The open CPUs suffice for the sharing leases. A lease of one NUMA
+        /// node has groups of one node only. Everything is free in the end.
         #[test]
         fn no_core_is_given_out_twice(
             all in prop::collection::vec((1u32..4, 0u32..3), 1..8),

@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - **disjoint**: no two leases hold the same position.
-//! - **steady**: a lease holds one part, the same one for as long as it holds any.
-//! - **clean**: a part is free only after its lease was released or forgotten. The store calls that when the part is
-//!   clean, or if the lease never used it.
+//! - **steady**: a lease that holds a part gets no other part.
+//! - **clean**: a part is free only after its lease was released or forgotten. The store calls either only when the
+//!   part is clean, or if the lease never used it.
 //! - **released**: a released lease holds no part. An order for it is late: another lease may have its part.
 //!
 //! `T` is the note that the store keeps for each lease; for a lock or a state, use a shared pointer.
@@ -29,7 +29,7 @@ pub struct Custody<T> {
     /// The held parts, by first position.
     held: BTreeMap<u64, (Extent, LeaseId)>,
     released: BTreeSet<LeaseId>,
-    /// The same, oldest first.
+    /// The released leases, oldest first.
     in_order: VecDeque<LeaseId>,
 }
 
@@ -99,10 +99,10 @@ impl<T: Clone + Default> Custody<T> {
         (!is_over).then(|| self.leases.entry(lease).or_default().note.clone())
     }
 
-    /// Gives a part to a lease, also repeatedly; makes the entry if needed.
+    /// Gives a part to a lease and makes the entry if needed. A repeated call is harmless.
     ///
     /// # Errors
-    /// As [`Custody::check`]; no change then.
+    /// Those of [`Custody::check`]; nothing has changed then.
     pub fn claim(&mut self, lease: LeaseId, extent: Extent) -> Result<T, NotFree> {
         self.check(lease, extent)?;
         self.held.insert(extent.offset, (extent, lease));
@@ -111,7 +111,7 @@ impl<T: Clone + Default> Custody<T> {
         Ok(entry.note.clone())
     }
 
-    /// Whether a lease may have a part, or clean it when it gives it back.
+    /// Checks that a lease may have a part, or may clean the part that it gives back.
     ///
     /// # Errors
     /// The lease was released or holds another part, or another lease holds an overlapping part.

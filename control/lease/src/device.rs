@@ -16,7 +16,7 @@ pub(crate) struct Device {
     alone: bool,
 }
 
-/// Who has something of a device.
+/// Which leases have a share of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Occupancy {
     Free,

@@ -31,15 +31,15 @@ pub enum Effect {
         /// scrubbed. Cuts never wait, nor does the release of a lease that is not on record.
         after_journal: bool,
     },
-    /// Write down.
+    /// Write a change to the journal.
     Journal(Change),
-    /// Tell the asker.
+    /// Send an answer.
     Answer {
         /// The receiver.
         ticket: Ticket,
         /// The answer.
         answer: Answer,
-        /// When.
+        /// The condition to wait for.
         after: After,
     },
     /// For the log.
@@ -53,8 +53,9 @@ pub enum After {
     Nothing,
     /// Every change so far is durable.
     Journal,
-    /// The same, and it grants this lease: an [`Order::Confirm`] comes before the answer. Where the changes cannot be
-    /// written, the asker is refused and [`crate::LeaseTable::on_grant_lost`] takes the lease back.
+    /// Every change so far is durable. The answer grants this lease, and an [`Order::Confirm`] comes before the answer.
+    /// If the changes cannot be written, the client is refused and [`crate::LeaseTable::on_grant_lost`] takes the lease
+    /// back.
     Grant(BindingId),
 }
 
@@ -63,12 +64,13 @@ pub enum After {
 pub enum Order {
     /// Make the binding of a lease.
     Bind(BindOrder),
-    /// Use this deadline, on the boot-time clock. Given after a bind and before the client is told, at every renewal,
-    /// and before a lease is bound anew. The newest order counts. The table goes on when the report comes.
+    /// Use this deadline, on the boot-time clock. The order comes after a bind and before the client is answered, at
+    /// every renewal, and before a lease is bound again. The newest order counts. The table goes on when the report
+    /// comes.
     Extend(BindingId, BootTime),
-    /// Given by the driver: the grant is in the journal, and the answer waits for the report.
+    /// The grant is in the journal, and the answer waits for the report. The driver makes this order.
     Confirm(BindingId),
-    /// The end of the lease could not be proved: the path may tell a client that still asks.
+    /// The end of the lease could not be proved: the path may report this to a client that still asks.
     Fenced(BindingId),
     /// Give the binding a new key beside the old one.
     Rotate(BindingId),
@@ -78,7 +80,8 @@ pub enum Order {
     Cut(BindingId, Linger),
     /// After a cut: remove the remaining objects and scrub the part. Idempotent.
     Release(BindingId, Placement),
-    /// Remediation of a fenced resource, with its fenced leases: each is cut, released and looked for again.
+    /// Remediation of a fenced resource with its fenced leases: cut and release each lease, then look for strays and
+    /// repair the store.
     Reset(ResourceId, Vec<(BindingId, Placement)>),
 }
 
@@ -129,10 +132,9 @@ pub enum Report {
     RetireKey(BindingId, Result<Binding, StepError>),
     /// Of [`Order::Cut`]; `Ok` carries the proof.
     Cut(BindingId, Result<Proof, StepError>),
-    /// A thread has begun with an [`Order::Cut`] or an [`Order::RetireKey`].
+    /// A thread has begun an [`Order::Cut`] or an [`Order::RetireKey`].
     EndBegan(BindingId),
-    /// A cut has progressed, where cuts of one kind of resource wait for each other: the cuts behind it are not
-    /// stuck.
+    /// A cut has progressed, of a kind of resource whose cuts wait for each other: the cuts behind it are not stuck.
     CutMoves(BindingId),
     /// A release progresses.
     ReleaseProgress(BindingId),
@@ -140,7 +142,7 @@ pub enum Report {
     Release(BindingId, Result<Proof, StepError>),
     /// Of [`Order::Reset`].
     Reset(ResourceId, Result<(), StepError>),
-    /// The health of a resource has changed, for inventories; and leases may be lost.
+    /// The health of a resource has changed: inventories show it, and leases may be lost.
     Condition(ResourceId, Condition),
 }
 
@@ -192,7 +194,7 @@ pub struct FenceRecord {
     /// The error.
     #[serde(with = "crate::step::recorded")]
     pub reason: StepError,
-    /// Whether it was only the release that failed: then its late success clears the fence.
+    /// Whether only the release failed. A late success of the release then clears the fence.
     pub by_release: bool,
 }
 

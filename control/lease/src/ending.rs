@@ -21,8 +21,8 @@ impl LeaseTable {
     }
 
     /// Handles up to `most` due timers, deadlines first, by turns of the tenants. Returns whether more are due.
-    /// `heard`: all reports of work done until this time have been handled, so that a provider is not found late
-    /// because its report was not read yet.
+    /// `heard`: all reports of work done until this time have been handled, so that a provider does not count as late
+    /// because nobody has read its report yet.
     pub fn tick_some(&mut self, now: Now, heard: BootTime, most: usize) -> bool {
         for _ in 0..most {
             self.fence_broken(now);
@@ -52,7 +52,7 @@ impl LeaseTable {
         }
     }
 
-    /// The timer was removed from the queue.
+    /// Handles a deadline that is due. The caller has removed the timer from the queue.
     fn deadline_is_due(&mut self, now: Now, timer: Timer) {
         let Timer::Lease(id) = timer else { return };
         let Some(lease) = self.leases.get_mut(&id) else {
@@ -77,14 +77,14 @@ impl LeaseTable {
                 self.order(Order::RetireKey(binding_id));
                 self.arm(id);
             }
-            // The first term is over before the paths acknowledged it; the client was not told of the lease.
+            // The first term is over before the paths acknowledged it. The client does not know the lease yet.
             State::Binding => self.end(now, id, Event::Revoke, EndCause::BindingFailed, None),
             State::Grace => self.end(now, id, Event::GraceOver, EndCause::Expired, None),
             _ => {}
         }
     }
 
-    /// The timer was removed from the queue.
+    /// Handles the end of a provider's time limit. The caller has removed the timer from the queue.
     fn patience_is_over(&mut self, now: Now, timer: Timer) {
         let id = match timer {
             Timer::Lease(id) => id,
@@ -144,7 +144,7 @@ impl LeaseTable {
                 self.end(now, id, Event::Revoke, EndCause::KeyNotRetired, None);
             }
             _ if lease.extending.is_some() => self.extension_is_overdue(now, id),
-            // The client is told that the bind takes long. The lease goes on until its deadline.
+            // The client is answered that the bind takes long. The lease goes on until its deadline.
             _bind_takes_long => {
                 lease.patience_over = true;
                 let still_binding = unavailable(format!(
@@ -233,7 +233,7 @@ impl LeaseTable {
         }
     }
 
-    /// The state is `Releasing` already.
+    /// Starts the release. The state is `Releasing` already.
     pub(crate) fn start_release(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
@@ -270,7 +270,7 @@ impl LeaseTable {
         self.holds(Invariant::Tenants, &lease, counted, "its tenant held less");
         let fenced = lease.fault.is_some();
         if !lease.granted() {
-            // The client was never told of the lease.
+            // The client never learned of the lease.
             if fenced {
                 self.journal(Change::RemoveLease(id));
             }
@@ -283,7 +283,7 @@ impl LeaseTable {
         };
         let ended = lease.record().over(phase);
         if fenced || releases_again {
-            // Written down before the part is granted again: the next run must neither reserve the part for this
+            // Goes to the journal before the part is granted again: the next run must neither reserve the part for this
             // lease nor release it again.
             self.journal(Change::PutLease(ended.clone()));
         }

@@ -1,8 +1,8 @@
-//! Another deadline: an order to every path, and the step that waits for the acknowledgement.
+//! A new deadline: an order to every path, and the step that waits for the acknowledgement.
 //!
-//! The old deadline is in force until every path has acknowledged the new one. Then the client is answered, or the
-//! next step is taken. A path that has cut the binding already refuses, and the lease ends. If the acknowledgement
-//! does not come in time, the lease keeps its old deadline, and the client is told so.
+//! The old deadline is in force until every path has acknowledged the new one. Then the client is answered, or the next
+//! step is taken. If a path has cut the binding already, it refuses, and the lease ends. If the acknowledgement does
+//! not come in time, the lease keeps its old deadline, and the client receives that answer.
 
 use alloc::{boxed::Box, format};
 use core::time::Duration;
@@ -37,10 +37,10 @@ pub(crate) enum Then {
         expires_at_unix_ms: u64,
         rotates: bool,
     },
-    /// The next binding is ordered. Every path that opens knows its deadline first, so that it closes even if this
+    /// The next binding is ordered. Every path knows its deadline before it opens, so that it closes even if this
     /// process dies.
     Bind,
-    /// The client is told of the binding.
+    /// The client receives the binding.
     Tell(Box<Binding>),
 }
 

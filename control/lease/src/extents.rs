@@ -56,8 +56,7 @@ impl Extents {
         })
     }
 
-    /// Takes exactly these positions. `false`: they are not all free, or not
-    /// aligned, and nothing changed.
+    /// Takes exactly these positions. `false`: they are not all free or not aligned, and nothing has changed.
     pub(crate) fn take_this(&mut self, wanted: Extent) -> bool {
         let aligned =
             wanted.offset.is_multiple_of(self.align) && wanted.length.is_multiple_of(self.align);
@@ -145,7 +144,7 @@ mod tests {
     }
 
     proptest! {
-        /// Never twice the same byte, never a byte outside, and all of it back in the end.
+        /// No byte is taken twice, no byte is outside of the resource, and every byte is free in the end.
         #[test]
         fn handed_out_stretches_are_disjoint(steps in prop::collection::vec((any::<bool>(), 1u64..40_000), 1..200)) {
             let mut extents = Extents::new(1 << 18, 4096, u64::MAX);

@@ -50,7 +50,7 @@ impl LeaseTable {
         self.stop_extending(id);
         match before {
             State::Cutting => self.cut_is_over(now, id),
-            // Ends access as far as possible; that does not clear the fence.
+            // A cut ends access as far as possible; it does not clear the fence.
             State::Binding | State::Active | State::Rebinding => {
                 self.order(Order::Cut(binding_id, Linger::None));
             }
@@ -62,7 +62,7 @@ impl LeaseTable {
         self.arm(id);
     }
 
-    /// The condition of a resource as its store reports it.
+    /// Handles a condition that the store of a resource reports.
     pub(crate) fn condition_reported(&mut self, now: Now, id: ResourceId, condition: Condition) {
         if let Condition::Lost { why, leases } = &condition {
             self.lost(now, id, leases, why);
@@ -71,19 +71,19 @@ impl LeaseTable {
         if let Some(resource) = resource.filter(|it| it.condition.0 != condition) {
             match &condition {
                 Condition::Partial { missing, .. } => resource.free.set_missing(missing),
-                // Its leases end, and the next report tells what is missing.
+                // Its leases end, and the next report says what is missing.
                 Condition::Lost { .. } => {}
                 _ => resource.free.set_missing(&[]),
             }
             let before = resource.condition.1;
-            // The fence of a resource that has failed for another reason too is the same one.
+            // A failed resource that fails for another reason keeps its fence, and the time since which it is fenced.
             let is_same = resource.failure().is_some() && matches!(condition, Condition::Failed(_));
             let since = if is_same { before } else { now.unix_ms };
             resource.condition = (condition, since);
         }
     }
 
-    /// See [`Condition::Lost`].
+    /// Fences the leases of a [`Condition::Lost`].
     fn lost(&mut self, now: Now, of: ResourceId, leases: &[LeaseId], why: &str) {
         for &id in leases {
             self.catch_up(now, id);
@@ -114,7 +114,7 @@ impl LeaseTable {
         self.note(note);
     }
 
-    /// A fenced lease is clean now: the fence names another lease that is not.
+    /// If the fence of the resource names this lease, which is clean now, names another fenced lease instead.
     pub(crate) fn name_another_culprit(&mut self, clean: BindingId) {
         let Some(resource) = self.resources.get_mut(&clean.resource_id) else {
             return;
@@ -188,7 +188,7 @@ impl LeaseTable {
         self.order(Order::Reset(id, leases));
     }
 
-    /// A remediation came to an end: only a verified one clears the fence.
+    /// Handles the end of a remediation: only a verified remediation clears the fence.
     pub(crate) fn reset_done(&mut self, now: Now, id: ResourceId, outcome: Result<(), StepError>) {
         let Some(resource) = self.resources.get_mut(&id) else {
             return;

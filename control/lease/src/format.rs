@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// The format of the files that a later version of the node has to read: the journal with its records, and what a pool
-/// stores of itself. Each of them carries this number. docs/compatibility.md says when it is raised.
+/// The format of the files that a later version of the node has to read: the journal with its records, and the data
+/// that a pool stores about itself. Each of them carries this number. docs/compatibility.md says when it is raised.
 pub const FORMAT: u64 = 8;
 
 /// The format of a file that this version cannot read.
@@ -14,7 +14,7 @@ impl OtherFormat {
     /// Checks the number that was found in a file.
     ///
     /// # Errors
-    /// It is not [`FORMAT`].
+    /// The number is not [`FORMAT`]; the error contains it.
     pub fn refuse(found: u64) -> Result<(), Self> {
         match found {
             FORMAT => Ok(()),

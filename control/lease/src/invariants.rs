@@ -3,7 +3,7 @@
 //! - **overlap**: no two leases hold the same position, and no more leases share the cores than allowed.
 //! - **capacity**: the held and the free part of a resource add up to the whole.
 //! - **generations**: no order names an older binding than an order before it.
-//! - **proof**: no end is told and no part is released while a binding may be open.
+//! - **proof**: no end is reported to a client and no part is released while a binding may be open.
 //! - **timers**: each lease has the timers that its state wants, and there are no others.
 //! - **tenants**: the counts of a tenant match its leases.
 //! - **census**: the count of each state matches the leases in that state.
@@ -36,7 +36,7 @@ pub enum Invariant {
     Capacity,
     /// Orders never name an older binding.
     Generations,
-    /// No end is told, and no part released, before the cut is proved.
+    /// No end is reported to a client, and no part is released, before the cut is proved.
     Proof,
     /// Every lease has the timers of its state, and there are no others.
     Timers,
@@ -112,7 +112,7 @@ impl LeaseTable {
         );
     }
 
-    /// Checks **generations** and **proof** for an order. An order that breaks them is not given, except a cut, which
+    /// Checks **generations** and **proof** for an order. An order that breaks them is dropped, except a cut, which
     /// then names the newest binding.
     pub(crate) fn may_order(&mut self, order: &mut Order) -> bool {
         let Some(lease) = order.lease_id().and_then(|id| self.leases.get_mut(&id)) else {
@@ -149,7 +149,7 @@ impl LeaseTable {
         cuts
     }
 
-    /// Checks **proof** before an end is told.
+    /// Checks **proof** before an end is reported to a client.
     pub(crate) fn may_tell_end(&mut self, id: LeaseId) -> bool {
         let open = self.leases.get(&id).filter(|lease| lease.may_be_open);
         let Some(lease) = open.cloned() else {

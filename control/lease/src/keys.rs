@@ -173,7 +173,7 @@ impl LeaseTable {
         lease.binding = Some(Box::new(binding));
         let overlap = lease.overlap;
         if overlap.is_zero() {
-            // The client is told when the old key is dead, not before.
+            // The client is answered when the old key is dead, not before.
             lease.old_key = Some(OldKey::Retiring {
                 by: now.boot + lease.cut_within * CUT_PATIENCES,
             });
@@ -223,7 +223,7 @@ impl LeaseTable {
                     Some(Outstanding::Term | Outstanding::Bind)
                 ) =>
             {
-                // The report of the bind tells which binding is in use.
+                // The report of the bind says which binding is in use.
                 lease.old_key = None;
                 self.arm(binding_id.lease_id);
             }

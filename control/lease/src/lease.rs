@@ -101,7 +101,7 @@ pub(crate) struct Lease {
     pub(crate) outstanding: Option<Outstanding>,
     /// A deadline that is not acknowledged yet.
     pub(crate) extending: Option<Box<Extending>>,
-    /// The client has been told that the bind or rotation takes long.
+    /// The client has been answered that the bind or rotation takes long.
     pub(crate) patience_over: bool,
     /// A thread has begun the release, which must progress from then on.
     pub(crate) release_began: bool,
@@ -113,7 +113,7 @@ pub(crate) struct Lease {
     pub(crate) bound_in_vain: u32,
     /// A restart could not adopt the lease: it is being revoked.
     pub(crate) cannot_go_on: bool,
-    /// An earlier run told the end of the lease, but may not have finished it: the lease is cut and released again.
+    /// An earlier run reported the end of the lease, but may not have finished it: the lease is cut and released again.
     pub(crate) told_over: bool,
     /// Overlap of the rotation under way.
     pub(crate) overlap: Duration,
@@ -220,7 +220,7 @@ impl Lease {
         self.deadline + self.grace
     }
 
-    /// How it is told to have ended, if it is not fenced.
+    /// The phase after the end, unless the lease is fenced.
     pub(crate) fn ending(&self) -> LeasePhase {
         match self.end.as_ref().map(|end| end.cause) {
             Some(EndCause::Expired) => LeasePhase::Expired,
@@ -249,7 +249,7 @@ impl Lease {
         }
     }
 
-    /// The phase that the holder is told. A lease that is being cut is told as active until the cut is proved.
+    /// The phase that the holder sees. A lease that is being cut appears as active until the cut is proved.
     pub(crate) fn phase(&self) -> LeasePhase {
         match self.state {
             State::Binding => LeasePhase::Binding,
@@ -299,7 +299,7 @@ impl Lease {
         }
     }
 
-    /// The binding while it can be used, else an empty one.
+    /// The binding that the holder sees: empty while it cannot be used.
     fn told_binding(&self, now: Now) -> Binding {
         let usable = matches!(self.state, State::Active | State::Rebinding);
         let Some(binding) = self.binding.as_deref().filter(|_| usable) else {
@@ -349,7 +349,7 @@ impl Lease {
         }
     }
 
-    /// Whether the end of the lease was told.
+    /// Whether the end of the lease was reported to clients.
     pub(crate) fn is_over(&self) -> bool {
         let over = matches!(self.state, State::Releasing | State::Fenced | State::Ended);
         over || self.told_over
@@ -361,7 +361,7 @@ impl Lease {
         self.state.may_be_reachable() && !is_cut
     }
 
-    /// Whether the client was told of the lease.
+    /// Whether the lease was granted, and its client knows it.
     pub(crate) fn granted(&self) -> bool {
         self.granted_at_unix_ms != 0
     }

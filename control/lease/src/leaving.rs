@@ -1,5 +1,5 @@
-//! What comes back soon: the parts of leases that are over and are being cleaned. A request that such a part can meet
-//! is refused for a moment only, with the time until which cleaning probably takes.
+//! Parts of leases that are over and are still being cleaned. A request that such a part can meet is refused for a
+//! moment only: the refusal says after which time the cleaning is probably done.
 
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 use core::time::Duration;
@@ -8,11 +8,11 @@ use fabricbios_wire::{LeaseAllocRequest, LeaseId, Refusal, ResourceId, ResourceT
 
 use crate::{LeaseTable, Now, State, lease::Lease, resource::Resource, room::Need, standing::busy};
 
-/// The bounds of the time that a client is told to wait before it asks again.
+/// The bounds of the time after which the client of a refused request asks again.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(20);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// A refusal looks at so many leases that leave.
+/// The most leases that one refusal looks at.
 const LOOKED_AT_MAX: usize = 64;
 
 /// How long the cleaning of an amount took the last time.
@@ -41,7 +41,7 @@ impl Lease {
         self.state == State::Releasing || self.state == State::Cutting && self.told_over
     }
 
-    /// For how long its part has been cleaned.
+    /// How long the cleaning of its part has taken so far.
     pub(crate) fn cleaned_for(&self, now: Now) -> Duration {
         let since = self.over_since;
         since.map_or(Duration::ZERO, |since| since.until(now.boot))
@@ -65,7 +65,7 @@ impl LeaseTable {
             }
             let more = it.leaving.len() > leaving.len();
             let after = returns_in(now, it, need, &leaving);
-            // What the others leave is not looked at.
+            // If these leases do not free enough, the leases beyond the limit may: then the longest time.
             let after = after.or(more.then_some(RETRY_AFTER_MAX))?;
             Some((after, it.id))
         });
@@ -73,8 +73,8 @@ impl LeaseTable {
         Some(refusal(after, format!("resource {id} is being cleaned")))
     }
 
-    /// The refusal of a request that a quota allows once leases of the tenant that are over are cleaned. `None`: it
-    /// does not allow it then either. `wanted`: the kind and the amount; `None`, if leases are counted.
+    /// The refusal of a request that a quota allows once leases of the tenant that are over are cleaned. `None`: the
+    /// quota does not allow the request then either. `wanted`: the kind and the amount; `None` if leases are counted.
     pub(crate) fn quota_comes_back(
         &self,
         now: Now,
@@ -137,7 +137,7 @@ impl LeaseTable {
     }
 }
 
-/// When enough of these leases are cleaned for the need, the soonest first.
+/// The time until the cleaning of these leases, the soonest first, has freed enough for the need.
 fn returns_in(now: Now, of: &Resource, need: Need, leaving: &[&Lease]) -> Option<Duration> {
     let mut soonest: Vec<(Duration, LeaseId, &Lease)> = leaving
         .iter()
@@ -152,7 +152,8 @@ fn returns_in(now: Now, of: &Resource, need: Need, leaving: &[&Lease]) -> Option
     enough.map(|(left, ..)| left)
 }
 
-/// How long cleaning probably takes from now on. Beyond what is known of the resource: as long again as it has taken.
+/// How long cleaning will probably take from now on. Without a pace, or beyond the expected time: as long as it has
+/// taken so far.
 fn left(now: Now, pace: Option<Pace>, lease: &Lease) -> Duration {
     let so_far = lease.cleaned_for(now);
     let expected = pace.map(|it| it.expects(lease.placement.amount()));

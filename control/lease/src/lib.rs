@@ -1,4 +1,4 @@
-//! The mind of fabricBIOS: who holds what until when, and what must happen next.
+//! The lease table of fabricBIOS: who holds which resource until when, and what must happen next.
 //!
 //! Pure: time is an argument, the table decides, drivers act. This crate performs no I/O, reads no clock, starts no
 //! thread and takes no lock. Start reading at [`State`] (the life of a lease), then [`LeaseTable`] (requests), then

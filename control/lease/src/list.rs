@@ -8,9 +8,8 @@ use fabricbios_wire::{LEASES_PER_PAGE_MAX, LeaseId, LeasePage, Reply, Role};
 use crate::{Asked, LeaseTable, Now};
 
 impl LeaseTable {
-    /// The caller's leases, or everybody's for an operator, with ids above `after`. Looks at a page
-    /// of the living and a page of the ended at most, however many there are. Proofs and
-    /// intents are left out: a page of them would be long.
+    /// The caller's leases, or all leases for an operator, with ids above `after`. Looks at one page of live leases and
+    /// one page of ended leases at most. Proofs and intents are left out: a page of them would be long.
     pub(crate) fn list(&self, now: Now, asked: &Asked, after: LeaseId, ended: bool) -> Reply {
         let above = (Bound::Excluded(after), Bound::Unbounded);
         let page = LEASES_PER_PAGE_MAX + 1;

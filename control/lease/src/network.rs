@@ -12,7 +12,7 @@ use fabricbios_wire::{MacAddress, Refusal, VlanId};
 
 use crate::standing::not_allowed;
 
-/// Frames without a tag, as a number of a VLAN.
+/// The VLAN number that stands for frames without a tag.
 const UNTAGGED: u16 = 0;
 
 /// VLANs as the operator lists them: numbers and ranges with commas between them, such as `0,100-199`. 0 is the untagged
@@ -24,7 +24,7 @@ pub struct VlanList(
 );
 
 impl VlanList {
-    /// `None`: the untagged network.
+    /// Whether the list has this VLAN. `None`: the untagged network.
     #[must_use]
     pub fn has(&self, vlan: Option<VlanId>) -> bool {
         self.0.iter().any(|range| range.contains(&number(vlan)))
@@ -120,8 +120,8 @@ fn range(part: &str) -> Result<RangeInclusive<u16>, ParseVlansError> {
 /// Which tenant may have which VLANs and MAC addresses.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkRights {
-    /// The VLANs of each tenant. A tenant that is not listed has none, and the untagged network neither; two tenants share
-    /// a VLAN if it is listed for both.
+    /// The VLANs of each tenant. A tenant that is not listed has no VLAN and no untagged network. Two tenants share a
+    /// VLAN if it is listed for both.
     pub vlans: BTreeMap<String, VlanList>,
     /// Only these tenants may ask for this address. Any tenant may ask for a locally administered address that is not
     /// listed.

@@ -93,8 +93,8 @@ impl LeaseTable {
 }
 
 impl Resource {
-    /// Why a device that could meet the request has no room for it: who has it, or what its leases have used up. `None`
-    /// for other resources.
+    /// Why a device that could meet the request has no room for it: which leases have it, or which amounts they have
+    /// used up. `None` for other resources.
     fn occupied(&self, request: &LeaseAllocRequest) -> Option<Refusal> {
         let (id, need) = (self.id, self.need(request));
         let (occupancy, shortages) = self.free.occupancy(need)?;
@@ -141,12 +141,12 @@ fn shortages_told(request: &LeaseAllocRequest, shortages: &[Shortage]) -> String
     told.join(", ")
 }
 
-/// For people and for programs.
+/// The amount in a unit for people, and as a number for programs.
 fn amount_told(request: &LeaseAllocRequest, amount: u64) -> String {
     format!("{} ({amount})", request.resource_type().amount(amount))
 }
 
-/// There is too little of it now.
+/// Too little of the resource is free now.
 fn exhausted(message: String) -> Refusal {
     Refusal::new(
         LeaseError::CapacityExceeded,

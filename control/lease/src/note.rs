@@ -37,7 +37,7 @@ pub enum Note {
         wanted: Wanted,
         /// The classes that are enforced.
         effective: Effective,
-        /// What the tenant said of its use.
+        /// The use that the tenant stated.
         intent: Option<Box<LeaseIntent>>,
         /// The rule that decided.
         policy: &'static str,
@@ -71,7 +71,7 @@ pub enum Note {
         /// The refusal.
         refusal: Refusal,
     },
-    /// A binding or key could not be made, by the node's own fault.
+    /// A binding or key could not be made, by a fault of the node.
     NotBound {
         /// The lease.
         lease_id: LeaseId,
@@ -107,22 +107,22 @@ pub enum Note {
         /// The error.
         reason: StepError,
     },
-    /// A fence was cleared, and by what.
+    /// A fence was cleared.
     Unfenced {
         /// The resource.
         resource_id: ResourceId,
-        /// `remediation` or `late release`.
+        /// The cause: `remediation` or `late release`.
         by: &'static str,
     },
-    /// A lease has other keys, by a request or a renewal.
+    /// A lease has new keys, after a request or a renewal.
     Rotated {
         /// The binding.
         binding_id: BindingId,
-        /// For how long the old keys go on working.
+        /// For how long the old keys still work.
         overlap: Duration,
     },
-    /// A deadline could not be extended: a path did not answer, or has cut the binding already. In the second case
-    /// the lease ends.
+    /// A deadline could not be extended: a path did not answer in time, or has cut the binding already. In the second
+    /// case the lease ends.
     NotExtended(BindingId, StepError),
     /// A key could not be retired; the lease is cut for it.
     KeyNotRetired(BindingId, StepError),

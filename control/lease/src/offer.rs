@@ -1,4 +1,4 @@
-//! The offer of a resource: everything that the table knows of it.
+//! The offer of a resource: everything that the table knows about it.
 
 use alloc::{string::String, vec::Vec};
 use core::time::Duration;
@@ -14,15 +14,15 @@ pub struct Offer {
     pub capacity: u64,
     /// Granularity of stretches and amounts.
     pub align: u64,
-    /// Transports of its leases, best first. If empty, its leases have no transport, or cannot be had if their kind
-    /// needs one.
+    /// Transports of its leases, best first. If empty, its leases have no transport; a kind that needs a transport gets
+    /// no lease.
     pub transports: Vec<Transport>,
-    /// What is left of it when the process ends.
+    /// What remains of the resource when the process ends.
     pub durability: Durability,
     /// What a failed release or cut fences.
     pub fence_scope: FenceScope,
-    /// The time limit of its cuts, if it needs more than [`crate::Policy::cut_within`]: where access ends at once, and
-    /// the proof comes later. A longer limit of the policy counts instead.
+    /// The time limit of its cuts, if they need longer than [`crate::Policy::cut_within`]: access ends at once, and the
+    /// proof comes later. If the limit of the policy is longer, that limit counts.
     pub cut_within: Option<Duration>,
     /// The allocation mode.
     pub allocation_mode: AllocationMode,
@@ -52,21 +52,22 @@ pub struct ClassOffer {
 pub struct OfferedClass {
     /// The class.
     pub class: u8,
-    /// Whether it can be had.
+    /// Whether a lease can have it.
     pub state: ClassState,
 }
 
-/// Whether a class can be had.
+/// Whether a lease can have a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClassState {
     /// The provider enforces it.
     Enforced,
-    /// The provider does what it can for it and proves nothing.
+    /// The provider tries to provide it and proves nothing.
     BestEffort,
     /// No lease gets it: the resource cannot enforce it. The text says why; the refusal contains it, after the name of
     /// the class.
     Refused(String),
-    /// No lease gets it: the operator's policy forbids it. The text says what forbids it, as for `Refused`.
+    /// No lease gets it: the operator's policy forbids it. The text says what forbids it and is used as that of
+    /// `Refused`.
     Forbidden(String),
     /// The provider enforces it for requests that name no class. A request that names it is refused with this text.
     Implied(String),
@@ -89,7 +90,7 @@ impl ClassState {
     }
 }
 
-/// What is left of a resource when the process has ended, see [`crate::LeaseTable::restore_lease`].
+/// What remains of a resource when the process has ended, see [`crate::LeaseTable::restore_lease`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Nothing: its leases end with the process.
@@ -128,8 +129,8 @@ impl Durability {
 /// bookkeeping, fence the whole resource: the parts concerned are not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceScope {
-    /// Every part is separate by hardware or kernel: a failed release or cut fences the part of its lease alone. Who
-    /// still has access to it reaches no other part.
+    /// Hardware or kernel separates the parts: a failed release or cut fences the part of its lease alone. A client
+    /// that still has access to that part reaches no other part.
     Separate,
     /// A failed release fences the part of its lease alone: the lease is cut, and no other part is in doubt. A failed
     /// cut fences the whole resource.
@@ -147,12 +148,12 @@ pub enum AllocationMode {
     Slots,
     /// By amount only: files of a directory.
     Amounts,
-    /// By amounts of several things at once, such as rate and virtual functions. Requests are in the first one, and
-    /// its capacity is that of the offer.
+    /// By amounts of several things at once, such as rate and virtual functions. A request names its amount of the
+    /// first one, and the capacity of the first one is the capacity of the offer.
     Vector(Vec<Dimension>),
-    /// The same for a device that can be had alone, such as a GPU: a lease of an exclusive class needs all of it to be
-    /// free, and takes all of every dimension, so that its capacity is that of the offer. Leases of the other classes
-    /// share the device, each with its amounts.
+    /// Like `Vector`, for a device that one lease can have alone, such as a GPU: a lease of an exclusive class needs
+    /// the whole device to be free and takes all of every dimension, so that its capacity is that of the offer. Leases
+    /// of the other classes share the device, each with its amounts.
     Device(Vec<Dimension>),
     /// In groups of CPUs that share a physical core, by class: `whole_core` and `strict_isolated` get whole groups
     /// (`strict_isolated` of one NUMA node), `best_effort` gets time of the CPUs in groups that no exclusive lease has.
@@ -174,7 +175,7 @@ pub struct CoreGroup {
 }
 
 /// The name of the [`Dimension`] of which a request for a GPU can name an amount: the compute slices of the device. The
-/// terms of a lease tell how many it has.
+/// terms of a lease say how many it has.
 pub const COMPUTE_SLICES: &str = "compute slices";
 
 /// One of several things that a device has an amount of.

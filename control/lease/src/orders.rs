@@ -55,7 +55,7 @@ impl fmt::Display for BindingId {
     }
 }
 
-/// Whether a client that is cut should learn it from the wire.
+/// How long the connection of a cut client stays open, so that the client learns of the cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Linger {
     /// No linger: the client freed the lease.
@@ -82,9 +82,9 @@ pub struct BindOrder {
     pub terms: LeaseTerms,
     /// How long the contents are kept after the term.
     pub grace: Duration,
-    /// An earlier run of the node bound this lease, and the lease goes on. Objects of that binding that work are
-    /// kept, also while a client uses them; missing objects are made again with the same names and keys. The bytes
-    /// are found where they are and not scrubbed.
+    /// An earlier run of the node bound this lease, and the lease goes on. Objects of that binding that work are kept,
+    /// also while a client uses them; missing objects are made again with the same names and keys. The bytes stay in
+    /// place and are not scrubbed.
     pub adopts: bool,
 }
 
@@ -126,7 +126,7 @@ pub enum BindError {
     /// The request cannot be met, by the client's fault (a GID that does not resolve) or because the transport is
     /// missing. Nothing is left behind.
     Refused(StepError),
-    /// What the lease needs is not there at the moment; clients are told why. Nothing is left behind.
+    /// Something that the lease needs is missing at the moment; the client receives the reason. Nothing is left behind.
     Unavailable(StepError),
     /// The node failed. Nothing is left behind.
     Failed(StepError),
@@ -171,7 +171,7 @@ pub enum Condition {
     Good,
     /// A part of the resource failed (text for people); it is leased as before, and its leases may fail.
     Degraded(String),
-    /// These groups of cores ([`crate::CoreGroup::number`]) cannot be had at the moment (text for people): no new lease
+    /// These groups of cores ([`crate::CoreGroup::number`]) are missing at the moment (text for people): no new lease
     /// gets them. They come back by themselves. Leases that have some of them may fail.
     Partial {
         /// For people.
@@ -179,13 +179,12 @@ pub enum Condition {
         /// The numbers of the groups, leased or not.
         missing: Vec<u32>,
     },
-    /// Nothing of the resource can be had at the moment (text for people): it gets no new leases. It comes back by
-    /// itself.
+    /// The whole resource is missing at the moment (text for people): it gets no new leases. It comes back by itself.
     Unavailable(String),
     /// The resource failed (text for people): it is fenced, and gets no new leases until it was repaired or reset.
     Failed(String),
-    /// The same, and what these leases were granted is not theirs alone any more, and was not given back to them in
-    /// time: each that is in use ends, fenced.
+    /// The resource failed as in `Failed`. These leases do not have their part alone any more, and did not get it back
+    /// in time: each of them that is in use ends, fenced.
     Lost {
         /// For people.
         why: String,

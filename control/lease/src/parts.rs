@@ -25,7 +25,7 @@ pub(crate) struct Shortage {
     pub(crate) wanted: u64,
     pub(crate) free: u64,
     pub(crate) capacity: u64,
-    /// It is the dimension that requests are in.
+    /// Whether it is the dimension in which requests name their capacity.
     pub(crate) is_first: bool,
 }
 
@@ -78,7 +78,8 @@ impl Parts {
         explicit.is_none_or(suffices)
     }
 
-    /// Takes this much of the first dimension, rounded up to the alignment, and what follows from it of the others.
+    /// Takes this much of the first dimension, rounded up to the alignment, and the resulting amounts of the other
+    /// dimensions.
     pub(crate) fn take(
         &mut self,
         amount: u64,
@@ -154,7 +155,8 @@ impl Part {
         explicit.is_some_and(|it| it.dimension == self.of.name)
     }
 
-    /// The amount of the first dimension, of `whole` in all, for which this dimension suffices.
+    /// The largest amount of the first dimension for which this dimension suffices. `whole`: the total of the first
+    /// dimension.
     fn most(&self, whole: u64) -> u64 {
         match self.of.takes {
             Takes::Asked => self.free,
@@ -173,7 +175,8 @@ impl Dimension {
         }
     }
 
-    /// The amount that a lease takes of this dimension if it takes `amount` of the first, of `whole` in all.
+    /// The amount that a lease takes of this dimension if it takes `amount` of the first dimension, whose total is
+    /// `whole`.
     fn wanted(&self, amount: u64, whole: u64) -> Option<Quantity> {
         let amount = match self.takes {
             Takes::Asked => amount,
@@ -185,7 +188,7 @@ impl Dimension {
     }
 }
 
-/// `amount` × `to` / `from`; 0 where `from` is.
+/// `amount` × `to` / `from`; 0 if `from` is 0.
 fn scaled(amount: u64, to: u64, from: u64, divide: fn(u128, u128) -> u128) -> u64 {
     match from {
         0 => 0,

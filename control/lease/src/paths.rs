@@ -6,7 +6,7 @@ use fabricbios_wire::{LeaseAllocRequest, Refusal, Transport};
 
 use crate::{kinds::rules, resource::Resource, standing::invalid};
 
-/// Whether this transport has a key of datagrams.
+/// Whether leases over this transport have a key for datagrams.
 pub(crate) fn takes_datagrams(transport: Transport) -> bool {
     matches!(transport, Transport::Udp | Transport::Both)
 }

@@ -15,8 +15,8 @@ pub enum Placement {
     Amount(u64),
     /// The physical cores of these numbers, ascending, each once. Leases that share cores have an amount of CPUs.
     Cores(Box<[u32]>),
-    /// An amount of each of several things of one device, such as a virtual function and its rate. Of a device that the
-    /// lease has alone, all of each.
+    /// An amount of each of several things of one device, such as a virtual function and its rate. A lease that has the
+    /// device alone has all of each.
     Vector(Box<[Quantity]>),
 }
 

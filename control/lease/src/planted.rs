@@ -7,7 +7,7 @@ use proptest::{
     test_runner::{RngAlgorithm, TestError, TestRng, TestRunner},
 };
 
-/// Has each mistake found by one of the same 4,096 cases, at every run of the tests.
+/// Checks that each mistake is found by one of 4,096 cases. Every run of the tests uses the same cases.
 pub(crate) fn all_are_found<M: Copy + Debug, S: Strategy>(
     mistakes: impl IntoIterator<Item = M>,
     steps: impl Fn() -> S,

@@ -16,7 +16,7 @@ impl Proof {
         Self::of("nothing to cut:", Duration::ZERO, why)
     }
 
-    /// Of one step, see [`Proof::add`].
+    /// A proof of one step, see [`Proof::add`].
     #[must_use]
     pub fn of(step: impl Into<String>, took: Duration, found: impl fmt::Display) -> Self {
         let mut proof = Self::default();
@@ -24,7 +24,7 @@ impl Proof {
         proof
     }
 
-    /// That a part keeps nothing of its lease, with the reason.
+    /// A proof that a part keeps no data of its lease, with the reason.
     #[must_use]
     pub fn nothing_to_clean(why: impl fmt::Display) -> Self {
         Self::of("nothing to clean:", Duration::ZERO, why)

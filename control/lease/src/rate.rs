@@ -1,4 +1,4 @@
-//! How often each tenant may ask.
+//! Limits the rate of requests of each tenant.
 
 use alloc::{collections::BTreeMap, sync::Arc};
 use core::time::Duration;
@@ -11,7 +11,7 @@ const AHEAD: Duration = Duration::from_secs(1);
 /// Idle tenants are dropped only above this number.
 const KEPT: usize = 1024;
 
-/// The generic cell rate algorithm: each request uses up a part of the time, and nobody may be further ahead of the
+/// The generic cell rate algorithm: each request uses up a part of the time, and no tenant may be further ahead of the
 /// clock than [`AHEAD`].
 #[derive(Debug, Default)]
 pub(crate) struct Rates {

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BootTime, Placement};
 
-/// The record of a lease: enough to adopt it, or to answer LEASE_QUERY after its end. It has no secret. A change of its
-/// fields is another [`crate::FORMAT`].
+/// The record of a lease: enough to adopt it, or to answer LEASE_QUERY after its end. It contains no secret. A change
+/// of its fields needs another [`crate::FORMAT`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRecord {
     /// The lease.
@@ -50,8 +50,8 @@ pub struct LeaseRecord {
     pub fenced_by_release: bool,
     /// The terms of the kind as they are enforced; absent if they are plain, and after the end.
     pub terms: Option<Box<LeaseTerms>>,
-    /// What the tenant said of its use of the lease: kept and told, not enforced. Absent if it said nothing, and after
-    /// the end.
+    /// The use of the lease that the tenant stated: kept and reported, not enforced. Absent if the tenant stated none,
+    /// and after the end.
     pub intent: Option<Box<LeaseIntent>>,
 }
 
@@ -100,8 +100,8 @@ impl LeaseRecord {
     }
 }
 
-/// The status of the specification for a phase. Grace and Freed are told as Expired, since the holder could have
-/// known; Fenced is told as Revoked.
+/// The status of the specification for a phase. Grace and Freed are reported as Expired, since the holder could have
+/// known; Fenced is reported as Revoked.
 fn status_of(phase: LeasePhase) -> LeaseStatus {
     match phase {
         LeasePhase::Binding | LeasePhase::Active => LeaseStatus::Active,

@@ -37,7 +37,7 @@ pub(crate) enum Held {
     Ends {
         /// How it ended.
         phase: LeasePhase,
-        /// Whether the earlier run told the end already.
+        /// Whether the earlier run reported the end already.
         told: bool,
         /// When its term ended, or now.
         ended_at: BootTime,
@@ -156,8 +156,9 @@ fn term(now: Now, record: &LeaseRecord, run: EarlierRun, durability: Durability)
 }
 
 impl Resource {
-    /// Whether a new process can open the access of a lease again. Queue pairs of memory end with the process. UDP
-    /// keys are made anew. Kernel targets are still there or can be made again; so can leases without a transport.
+    /// Whether a new process can open the access of a lease again. Queue pairs of memory end with the process. UDP keys
+    /// are made again. Kernel targets remain or can be made again. A lease without a transport can be opened again if
+    /// its resource survives.
     fn can_reopen(&self, record: &LeaseRecord) -> bool {
         let transport = record.effective.transport;
         let reopens = match (self.durability, transport) {

@@ -145,7 +145,7 @@ impl LeaseTable {
         self.arm(binding_id.lease_id);
     }
 
-    /// Also for a lease that is fenced by now: cuts behind it get its thread.
+    /// Notes progress, also of a cut whose lease is fenced by now: the cuts behind it get its thread.
     fn cut_moves(&mut self, done: BootTime, binding_id: BindingId) {
         let expected = [State::Cutting, State::Fenced];
         if let Some(lease) = self.waiting_for(binding_id, "cut moves", &expected) {
@@ -155,7 +155,7 @@ impl LeaseTable {
         }
     }
 
-    /// Ignored for a lease that ends: no client waits for its bind.
+    /// Notes progress of a bind. Ignored for a lease that ends: no client waits for its bind.
     fn bind_moves(&mut self, done: BootTime, binding_id: BindingId) {
         let moves = |lease: &&mut Lease| {
             let waits = matches!(lease.state, State::Binding | State::Rebinding);
@@ -174,7 +174,7 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(binding_id, "release moves", &expected) else {
             return;
         };
-        // A release that waits for a bind to come back has not been ordered yet.
+        // While the report of a bind is outstanding, the release has not been ordered yet.
         if lease.state == State::Releasing && lease.outstanding.is_none() {
             lease.since = done;
             lease.release_began = true;

@@ -276,7 +276,7 @@ fn lease_of(request: &Request) -> Option<LeaseId> {
 }
 
 impl LeaseTable {
-    /// A lease, alive or ended. Its tenant and the operator who revoked it are told to operators only.
+    /// A lease, alive or ended. Only operators see its tenant and the operator who revoked it.
     pub(crate) fn told(
         &self,
         now: Now,
@@ -299,7 +299,7 @@ impl LeaseTable {
         Some(info)
     }
 
-    /// Writes down what is known of a live lease.
+    /// Writes the record of a live lease to the journal.
     pub(crate) fn put(&mut self, id: LeaseId) {
         if let Some(lease) = self.leases.get(&id) {
             let record = lease.record();

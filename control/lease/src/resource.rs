@@ -36,7 +36,7 @@ pub(crate) struct Resource {
     pub(crate) rate: Option<Enforcement>,
     /// See [`Offer::needs_vlan`].
     pub(crate) needs_vlan: Option<String>,
-    /// The last one reported, and since when, Unix ms.
+    /// The last reported condition, and since when it holds, Unix ms.
     pub(crate) condition: (Condition, u64),
     /// The resource without leases.
     pub(crate) empty: Room,
@@ -98,7 +98,7 @@ impl Resource {
         }
     }
 
-    /// Why nothing of it can be had at the moment, if so.
+    /// Why the whole resource is missing at the moment, if it is.
     pub(crate) fn absence(&self) -> Option<&str> {
         match &self.condition.0 {
             Condition::Unavailable(why) => Some(why),
@@ -116,7 +116,8 @@ impl Resource {
             .or_else(|| fence.map(|it| it.reason.to_string()))
     }
 
-    /// The fences of FENCE_LIST: that of leases that were not proved clean, and that of the resource itself.
+    /// The fences of FENCE_LIST: the fence by leases that were not proved clean, and the fence of the failed resource
+    /// itself.
     pub(crate) fn fences(&self) -> impl Iterator<Item = Fence> + '_ {
         let of_leases = self.fence.as_ref().map(FenceRecord::to_wire);
         let own = self.failure().map(|why| Fence {
@@ -189,12 +190,12 @@ pub struct Availability {
     /// The most that a lease of each of these classes could get now. 0 while fenced or unavailable, and for a class that
     /// no lease gets.
     pub available_by_class: Vec<(u8, u64)>,
-    /// How much of each [`crate::Dimension`] is free, in the order of the offer. Also told while fenced or unavailable.
+    /// How much of each [`crate::Dimension`] is free, in the order of the offer; also while fenced or unavailable.
     pub free_dimensions: Vec<Quantity>,
     /// Whether the whole resource is fenced: it gets no new leases.
     pub fenced: bool,
     /// What is wrong, for people: a fence of the whole or of parts, or a condition that is not good. `None`: nothing.
     pub trouble: Option<String>,
-    /// Size of the fenced parts. 0 if no part is fenced, or the whole resource.
+    /// Size of the fenced parts. 0 if no part is fenced, or if the whole resource is.
     pub fenced_part: u64,
 }

@@ -34,11 +34,11 @@ impl LeaseTable {
     /// it is over.
     ///
     /// With [`crate::Durability::Machine`], a lease over any transport that is still offered is adopted, also on
-    /// another boot: there the time that was left is counted by the wall clock, the time off included, if that clock
-    /// is trusted, is not before the grant, and leaves no more than a term. In its grace time its bytes are kept once
-    /// a cut is proved, since the run before may have died between the deadline and its cut; a term that ended before
-    /// this boot counts as ended at its start, so that the bytes are kept somewhat longer. Every other lease that
-    /// holds a part is cut and released, also a lease whose end was told already: its phase stays.
+    /// another boot. There the wall clock gives the rest of the term (the time off counts), if that clock is trusted,
+    /// is not before the grant, and leaves no more than a term. In the grace time of a lease its bytes are kept once a
+    /// cut is proved, since the earlier run may have died between the deadline and its cut. A term that ended before
+    /// this boot counts as ended at the start of this run, so that the bytes are kept somewhat longer. Every other
+    /// lease that holds a part is cut and released, also a lease whose end was reported already: its phase stays.
     ///
     /// A lease whose part cannot be had any more, because the resource shrank or another lease has the bytes, is
     /// over, with a note; the bytes are not touched. Its remaining access is removed with all parts that no lease
@@ -92,7 +92,7 @@ impl LeaseTable {
         if !(found_graver && fence.by_release) {
             resource.fence = Some(fence);
         }
-        // Orders are not carried out yet: a remediation that was ordered before finds this too.
+        // Orders are not carried out yet: a remediation that was ordered earlier in this start covers this fence too.
         if reverify && resource.resetting.is_none() {
             self.start_reset(now, id, None);
         }
@@ -183,7 +183,7 @@ impl LeaseTable {
         let resource = self.resources.get(&record.resource_id);
         lease.bound_before = resource.is_some_and(|resource| resource.durability.leases_stay());
         if lease.bound_before && lease.state == State::Grace {
-            // The run before may have died between the deadline and its cut.
+            // The earlier run may have died between the deadline and its cut.
             lease.state = State::Cutting;
         }
         lease.may_be_open = lease.bound_before;
@@ -361,7 +361,7 @@ impl Lease {
     }
 }
 
-/// The end that an earlier run told.
+/// The end that an earlier run reported.
 fn known_end(record: &LeaseRecord) -> Option<Box<LeaseEnd>> {
     record.end.clone().filter(|end| end.at_unix_ms != 0)
 }
@@ -376,7 +376,7 @@ fn ended_for(cause: EndCause, at_unix_ms: u64) -> Box<LeaseEnd> {
     })
 }
 
-/// The cause for a lease whose end was not told.
+/// The cause for a lease whose end was not reported.
 fn cause_of(phase: LeasePhase) -> EndCause {
     match phase {
         LeasePhase::Expired => EndCause::Expired,

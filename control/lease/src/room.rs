@@ -21,7 +21,7 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Of a lease that names no dimension.
+    /// The need of a lease that names no dimension.
     pub(crate) fn plain(amount: u64, holding: Holding) -> Self {
         Self {
             amount,
@@ -32,7 +32,7 @@ impl Need {
 }
 
 /// The amount of a [`crate::Dimension`] that a request names, instead of the amount that follows from its capacity. A
-/// lease that has a device alone gets all, and at least this much.
+/// lease that has a device alone gets the whole amount, which must be at least this much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Explicit {
     pub(crate) dimension: &'static str,
@@ -179,8 +179,8 @@ impl Room {
         }
     }
 
-    /// Who has something of it, if one lease can have it alone; and of which dimensions less is free than a sharing
-    /// lease needs.
+    /// For a resource that one lease can have alone: which leases have a share of it, and the dimensions of which less
+    /// is free than a sharing lease needs.
     pub(crate) fn occupancy(&self, need: Need) -> Option<(Occupancy, Vec<Shortage>)> {
         match self {
             Self::Device(device) => Some((device.occupancy(), device.shortages(need))),
@@ -188,7 +188,7 @@ impl Room {
         }
     }
 
-    /// Whether all these placements can be had at once. To be asked of a resource without leases.
+    /// Whether all these placements can be had at once. Valid only for a resource without leases.
     pub(crate) fn has_room_for(&self, held: &[&Placement]) -> bool {
         let mut empty = self.clone();
         held.iter().all(|it| empty.take_this(it))

@@ -7,8 +7,8 @@ use fabricbios_wire::{EndCause, LeaseError, LeaseId, LeasePhase, Refusal, Refusa
 use crate::{Asked, LeaseTable, State, lease::Lease, record::Ended};
 
 impl LeaseTable {
-    /// Whether the asker holds the lease (`true`) or may only look at it (`false`). Other tenants are told that there
-    /// is no such lease.
+    /// Whether the asker holds the lease (`true`) or may only look at it (`false`). Other tenants are answered that
+    /// there is no such lease.
     pub(crate) fn visible(&self, asked: &Asked, id: LeaseId) -> Result<bool, Refusal> {
         let live = self.leases.get(&id).map(|lease| &lease.tenant);
         let tenant = live.or_else(|| self.ended.get(&id).map(|ended| &ended.record.tenant));
@@ -80,7 +80,7 @@ impl Lease {
         }
     }
 
-    /// Why the holder cannot have it any more.
+    /// The refusal of a request for a lease that is over: how the lease ended.
     pub(crate) fn over(&self) -> Refusal {
         let (id, cause) = (self.id, self.end.as_deref().map(|end| end.cause));
         let message = match self.fault.as_deref() {

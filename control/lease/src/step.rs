@@ -5,8 +5,8 @@ use core::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The name of a step, such as `modify_qp RTR` or `dealloc_mw`, with the path if the lease has several. For people:
-/// the program decides nothing by it.
+/// The name of a step, such as `modify_qp RTR` or `dealloc_mw`, with the path if the lease has several. For people
+/// only: the program decides nothing by the name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     path: Option<Cow<'static, str>>,
@@ -45,12 +45,12 @@ impl fmt::Display for Step {
     }
 }
 
-/// A step that failed: the step, the place and the error of the system.
+/// A step that failed: the step, the place and the error of the operating system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepError {
     /// Which step.
     pub step: Step,
-    /// The error number of the system, if the system refused.
+    /// The error number, if a system call failed.
     pub errno: Option<i32>,
     /// Path, value, lease and errno, for people.
     pub detail: String,
@@ -66,7 +66,7 @@ impl StepError {
         }
     }
 
-    /// Adds the error number of the system.
+    /// Adds the error number of a system call.
     #[must_use]
     pub fn with_errno(self, errno: impl Into<Option<i32>>) -> Self {
         let errno = errno.into();

@@ -40,7 +40,7 @@ pub struct Asked {
     pub request: Request,
 }
 
-/// Who holds what until when.
+/// The leases: who holds which part of which resource until when.
 #[derive(Debug)]
 pub struct LeaseTable {
     pub(crate) policy: Policy,
@@ -65,13 +65,13 @@ pub struct LeaseTable {
     pub(crate) deadlines: Timers,
     /// Time limits of providers.
     pub(crate) patience: Timers,
-    /// When records of ended leases go.
+    /// When records of ended leases are dropped.
     pub(crate) forget: Timers,
-    /// How many leases are in each state, with whether an earlier run told of their end.
+    /// The number of leases by state, and by whether an earlier run reported their end.
     pub(crate) census: BTreeMap<(State, bool), usize>,
     /// The amount of each resource that leases hold.
     pub(crate) held: BTreeMap<ResourceId, u64>,
-    /// Invariants that failed in the step that is being done.
+    /// Invariants that failed in the current step.
     pub(crate) broken: Vec<Broken>,
     effects: VecDeque<Effect>,
 }
@@ -164,8 +164,8 @@ impl LeaseTable {
         leases.map(|lease| (lease.id, lease.state))
     }
 
-    /// Whether every lease of an earlier run has a binding again or is cut. Leases whose end that run told already do
-    /// not count.
+    /// Whether every lease of an earlier run has a binding again or is cut. Leases whose end that run reported already
+    /// do not count.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let unsettled = [State::Rebinding, State::Cutting].map(|state| (state, false));

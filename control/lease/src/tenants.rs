@@ -72,7 +72,7 @@ impl LeaseTable {
         )))
     }
 
-    /// Whether the tenant may have one more lease. Ended leases do not count.
+    /// Refuses one more lease beyond the limit of the tenant or of the node. Ended leases do not count.
     pub(crate) fn check_leases(&self, now: Now, name: &str) -> Result<(), Refusal> {
         let has = self.tenants.get(name).map_or(0, |tenant| tenant.live.len());
         let max = self.policy.tenant_leases_max;
@@ -94,7 +94,7 @@ impl LeaseTable {
         Ok(())
     }
 
-    /// Whether the tenant may have this much more of the kind.
+    /// Refuses this much more of the kind beyond the limit of the tenant.
     pub(crate) fn check_capacity(
         &self,
         now: Now,
@@ -120,7 +120,7 @@ impl LeaseTable {
         ))
     }
 
-    /// Whether the tenant may have one more binding or rotation on its way. They take turns with those of other
+    /// Refuses one more binding or rotation of the tenant beyond its limit. They take turns with those of other
     /// tenants; the limit is on how many wait.
     pub(crate) fn check_binds(&self, name: &str) -> Result<(), Refusal> {
         let on_their_way = self

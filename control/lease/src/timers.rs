@@ -72,7 +72,7 @@ impl Timers {
         self.wait(owner, after);
     }
 
-    /// The owner waits for its earliest timer, or has none.
+    /// The owner waits for its earliest timer; `None`: the owner has none.
     fn wait(&mut self, owner: &Owner, next: Option<BootTime>) {
         match next {
             Some(at) => drop(self.first.insert((at, owner.clone()))),
@@ -89,7 +89,7 @@ impl Timers {
         turns.chain(self.first.first().map(|&(at, _)| at)).min()
     }
 
-    /// When a timer stands.
+    /// The time for which a timer is set.
     pub(crate) fn at(&self, owner: &Owner, timer: Timer) -> Option<BootTime> {
         let mut its = self.owners.get(owner)?.timers.iter();
         its.find(|(_, it)| *it == timer).map(|(at, _)| *at)
@@ -100,7 +100,7 @@ impl Timers {
         self.owners.values().map(|its| its.timers.len()).sum()
     }
 
-    /// The earliest of one owner.
+    /// The earliest timer of one owner.
     pub(crate) fn first_of(&self, owner: &Owner) -> Option<Timer> {
         let first = self.owners.get(owner)?.timers.first();
         first.map(|&(_, timer)| timer)

@@ -61,11 +61,11 @@ enum Mistake {
     ReleasesByForgetting,
     /// The store gives a lease another part before the first one is clean.
     ClaimsAnew,
-    /// The store keeps the part of a lease that never was.
+    /// The store keeps the part of a lease that it has to forget.
     ForgetsNothing,
 }
 
-/// Entries, and what was released.
+/// The expected state: the entries and the released leases.
 #[derive(Default)]
 struct List {
     entries: Vec<(LeaseId, Option<Extent>)>,

@@ -14,9 +14,9 @@ use crate::planted;
 /// The next step, from any thread.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A bind begins to make this generation: beside what is open, if something is.
+    /// A bind begins to make this generation, beside the open binding if there is one.
     Make(Generation),
-    /// A bind or a rotation goes on with what is there.
+    /// A bind or a rotation goes on with the existing objects.
     TakeOver(Generation),
     /// The bind of this generation has connected, and opens.
     Open(Generation),
@@ -166,7 +166,7 @@ impl Path {
         begun.max()
     }
 
-    /// By the history alone.
+    /// The expected result of `open`, from the history alone.
     fn may_open(&self, new: Generation) -> Result<(), NotOpened> {
         let is_over = self.past.iter().any(|past| match past {
             Past::Begun(other) => *other > new,

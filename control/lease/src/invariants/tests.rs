@@ -1,4 +1,4 @@
-//! Each invariant with its violation planted: it is found, and what it concerns is fenced.
+//! Plants a violation of each invariant: the table must find it and fence the resource concerned.
 
 use std::{vec, vec::Vec};
 
@@ -21,10 +21,10 @@ const NOW: Now = Now {
     unix_ms: 1_700_000_000_000,
 };
 
-/// Breaks a rule.
+/// Plants a violation.
 type Plant = fn(&mut Node);
 
-/// A table whose orders are all carried out, and what it said.
+/// A table whose orders all succeed, with the orders, answers and notes so far.
 struct Node {
     table: LeaseTable,
     next: u64,
@@ -34,7 +34,7 @@ struct Node {
 }
 
 impl Node {
-    /// Two leases of a page of one resource; and another resource.
+    /// Two leases of one page each on the first resource, and a second resource.
     fn new() -> Self {
         let mut table = LeaseTable::new(Policy::default());
         for resource_id in [ONE, OTHER] {
@@ -112,7 +112,7 @@ impl Node {
         self.table.leases.get_mut(&LeaseId(number)).unwrap()
     }
 
-    /// The mistake was found, its resource is fenced, and the node goes on with the other resource.
+    /// Checks that the mistake was found, its resource is fenced, and the node goes on with the other resource.
     fn is_fenced_for(&mut self, invariant: Invariant) {
         let is_it =
             |note: &Note| matches!(note, Note::Broken { invariant: it, .. } if *it == invariant);
@@ -221,7 +221,7 @@ fn an_order_for_an_older_binding_is_not_given_and_the_newest_is_cut() {
 fn nobody_is_told_and_nothing_released_before_the_proof() {
     let mut node = Node::new();
     node.orders.clear();
-    // As if the step that a proof causes had come without one.
+    // The lease enters `Releasing` without a proof.
     node.lease(1).state = State::Releasing;
     let waiting = crate::lease::Waiting::Free(Ticket(99));
     node.lease(1).waiting.push(waiting);

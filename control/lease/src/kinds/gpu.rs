@@ -85,7 +85,7 @@ impl Rules for GpuTerms {
         }
     }
 
-    /// The compute slices are those that the lease has, which is all of them in an exclusive class.
+    /// The compute slices are those of the lease; in an exclusive class, all slices of the device.
     fn enforced(&self, grant: &Grant<'_>) -> LeaseTerms {
         let slices = grant.placement.of_dimension(COMPUTE_SLICES);
         let mode = self.execution_mode.unwrap_or(GpuExecutionMode::Session);

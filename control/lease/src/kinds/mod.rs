@@ -30,11 +30,10 @@ pub(crate) struct Grant<'a> {
 
 /// The rules of one kind, for the terms of a request.
 pub(crate) trait Rules {
-    /// Why these terms cannot be had with a lease of another kind.
+    /// Why a lease of another kind cannot have these terms.
     fn foreign_to(&self, kind: ResourceType) -> String;
 
-    /// Why a resource of that kind cannot be leased under these terms, if there is more to say than that its kind is
-    /// another one.
+    /// Why a resource of that kind cannot be leased under these terms, if there is a reason beyond its kind.
     fn not_of(&self, _kind: ResourceType) -> Option<&'static str> {
         None
     }
@@ -105,7 +104,7 @@ pub(crate) trait Rules {
         None
     }
 
-    /// The part of the echo that is in the terms.
+    /// The fields of [`Effective`] that come from the terms.
     fn effective(&self) -> Effective {
         Effective::default()
     }
