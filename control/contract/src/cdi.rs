@@ -11,21 +11,21 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 use serde_json::json;
 
-/// Debian's podman 4.3.1 takes no newer version.
+/// The newest version that Debian's podman 4.3.1 accepts.
 const VERSION: &str = "0.5.0";
 
-/// So long an engine waits for the hook of a specification, in seconds.
+/// How long a container engine waits for the hook of a specification, in seconds.
 const HOOK_WITHIN_SECS: u32 = 20;
 
-/// What containers get of a lease.
+/// What a container with the lease gets.
 #[derive(Clone, Copy, Debug)]
 pub struct Edits<'a> {
     /// Variables (`NAME=VALUE`).
     pub environment: &'a [String],
     /// Device nodes of the host, and the mode that each has in the container. They belong to the container's root.
     pub nodes: &'a [(&'a Path, u32)],
-    /// A program of the host and its arguments. The engine runs it before the container's program (`createRuntime`), and starts
-    /// nothing if it fails.
+    /// A program of the host and its arguments. The engine runs it before the container's program (`createRuntime`). If
+    /// it fails, the engine does not start the container.
     pub hook: &'a [String],
 }
 
@@ -37,7 +37,7 @@ pub struct Cdi {
 }
 
 impl Cdi {
-    /// In a tmpfs where container engines look for them, such as `/run/cdi`.
+    /// `directory` is in a tmpfs where container engines look, such as `/run/cdi`.
     #[must_use]
     pub fn at(directory: impl Into<PathBuf>, class: &'static str) -> Self {
         Self {
@@ -52,7 +52,8 @@ impl Cdi {
         format!("{}={lease}", self.kind())
     }
 
-    /// Gives containers of the lease this. Only this user can read the file: only root's containers may have the devices.
+    /// Writes the specification of the lease. Only this user can read the file: only root's containers may have the
+    /// devices.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -79,7 +80,7 @@ impl Cdi {
             }],
         });
         let at = self.file(lease);
-        // Engines read no file of this name.
+        // Container engines ignore files with this extension.
         let new = at.with_extension("new");
         let written = fs::create_dir_all(&self.directory)
             .and_then(|()| unless_gone(fs::remove_file(&new)))
@@ -98,7 +99,8 @@ impl Cdi {
         self.file(lease).exists()
     }
 
-    /// No container that is started later has the devices. Success also if there is no file.
+    /// Removes the specification: no container that is started later gets the devices. Succeeds also if there is no
+    /// file.
     ///
     /// # Errors
     /// The file cannot be removed.

@@ -1,23 +1,23 @@
-//! The end of leases whose daemon is dead, stopped or hangs: another process, the watchdog, ends them by name.
+//! Ends leases whose daemon is dead, stopped or hangs: another process, the watchdog, ends them by name.
 
 use std::fmt;
 
 use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, StepError};
 use fabricbios_wire::{Generation, LeaseId};
 
-/// Tells the watchdog the deadlines of the leases of one kind. No method waits.
+/// Sends the deadlines of the leases of one kind to the watchdog. No method waits.
 pub trait Guard: fmt::Debug + Send + Sync {
-    /// Whether the watchdog is there to end access if this process cannot.
+    /// Whether the watchdog runs and can end access if this process cannot.
     fn watches(&self) -> bool;
 
     /// Sets the deadline of the lease. The newest generation counts; within it, the last call.
     fn extend(&self, binding_id: BindingId, deadline: BootTime);
 
-    /// The end of access was proved, for this generation and all before it.
+    /// Reports that the end of access was proved, for this generation and all older ones.
     fn over(&self, binding_id: BindingId);
 
-    /// Refuses a new lease while the watchdog is absent, since nobody else would end it if this process hangs. A lease
-    /// that has access already goes on.
+    /// Refuses a new lease while the watchdog is absent, since nothing would end the lease if this process hangs. A
+    /// lease that has access already goes on.
     ///
     /// # Errors
     /// The lease is new, and there is no watchdog.
@@ -36,13 +36,13 @@ pub trait Guard: fmt::Debug + Send + Sync {
     }
 }
 
-/// Ends leases of one kind without the daemon, in the watchdog's process. A crate makes it from plain paths, and it
-/// finds by itself what a lease has.
+/// Ends leases of one kind without the daemon, in the watchdog's process. The crate of the kind builds it from plain
+/// paths. It finds the objects of a lease by itself.
 pub trait EndByName: Send {
-    /// Ends the access of a lease, as [`DataPath::revoke`](crate::DataPath::revoke) does: by its name alone, also if
-    /// the daemon is about to do the same. Idempotent: a lease that has nothing left is ended. The other leases of the kind
-    /// wait for it, so it waits for no process of a tenant for longer than a moment: that goes on beside the ends of
-    /// other leases, and the next call tells its outcome.
+    /// Ends the access of a lease, as [`DataPath::revoke`](crate::DataPath::revoke) does: by its name alone, also while
+    /// the daemon does the same. Idempotent: a lease without objects counts as ended. The other leases of the kind wait
+    /// for this call, so the call waits only a moment for processes of a tenant. Their end goes on beside the ends of
+    /// other leases, and the next call returns its outcome.
     ///
     /// # Errors
     /// A client may still have access. The call is repeated.

@@ -1,4 +1,5 @@
-//! The health of a store: the result of the latest call, and of a thread that checks from time to time. Changes are reported.
+//! The health of a store: the result of the latest call, and of a thread that checks the store periodically. Each
+//! change is reported.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,7 +14,7 @@ use crate::TellCondition;
 /// A check only reads a few names; if it takes longer than this, the store has a problem.
 const CHECK_MAX: Duration = Duration::from_secs(5);
 
-/// Checks a store and returns its condition. The kernel may block it for any time.
+/// Checks a store and returns its condition. The kernel may block the check for any time.
 pub type Check = Box<dyn Fn() -> Condition + Send>;
 
 /// The known health of a store; reading it never blocks.
@@ -29,7 +30,7 @@ struct Known {
     call_trouble: Option<String>,
     checked: Condition,
     tell: Option<TellCondition>,
-    /// The last report.
+    /// The last condition that was reported.
     told: Condition,
 }
 
@@ -40,7 +41,7 @@ impl fmt::Debug for Known {
 }
 
 impl Health {
-    /// A store in this condition, checked from now on, again and again after this time.
+    /// Starts with `checked` as the condition of the store. A thread repeats `check` after each period `every`.
     #[must_use]
     pub fn watch(checked: Condition, every: Duration, check: Check) -> Self {
         let known = Arc::new(Mutex::new(Known {
@@ -74,17 +75,17 @@ impl Health {
         Self { known, _stop: stop }
     }
 
-    /// Records the result of a call.
+    /// Records the result of a call and returns it.
     ///
     /// # Errors
-    /// The result is one.
+    /// `result` is an error.
     pub fn note<T>(&self, result: Result<T, StepError>) -> Result<T, StepError> {
         let trouble = result.as_ref().err().map(ToString::to_string);
         change(&self.known, |known| known.call_trouble = trouble);
         result
     }
 
-    /// Sets the receiver of reports. It gets one at once if the store has a problem.
+    /// Sets the receiver of reports. It receives one at once if the store has a problem.
     pub fn tell(&self, tell: TellCondition) {
         change(&self.known, |known| {
             known.told = Condition::Good;
@@ -92,7 +93,7 @@ impl Health {
         });
     }
 
-    /// The condition as it is known.
+    /// The known condition: of the latest call or check.
     #[must_use]
     pub fn condition(&self) -> Condition {
         lock(&self.known).condition()
@@ -118,7 +119,7 @@ fn await_result(
         Ok(checked) => checked,
         Err(RecvTimeoutError::Disconnected) => return None,
         Err(RecvTimeoutError::Timeout) => {
-            // Its disk may only be busy: whoever asks for a lease finds out.
+            // The disk may only be busy: the next request for a lease finds out.
             let silent = Condition::Degraded("it does not answer".to_owned());
             change(known, |known| known.checked = silent);
             answers.recv().ok()?
@@ -128,7 +129,7 @@ fn await_result(
     Some(())
 }
 
-/// Called under the lock, so that changes are reported in their order.
+/// Reports under the lock, so that reports come in the order of the changes.
 fn change(known: &Mutex<Known>, change: impl FnOnce(&mut Known)) {
     let mut known = lock(known);
     change(&mut known);

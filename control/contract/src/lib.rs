@@ -7,7 +7,7 @@
 //!
 //! Never here: a kind of hardware.
 //!
-//! Read first: `store.rs` and `path.rs`, the two promises; then `provider/mod.rs`, one lease made of both.
+//! Read first: `store.rs` and `path.rs`, the two interfaces; then `provider/mod.rs`, which makes one lease of both.
 
 mod bindings;
 mod cdi;

@@ -1,4 +1,4 @@
-//! What the users of this machine do with leases of their tenants: only they can give a process or a namespace.
+//! How users of this machine use leases of their tenants: only a local user can give a process or a network namespace.
 
 use std::{fmt, io, os::fd::OwnedFd, time::Duration};
 
@@ -8,33 +8,34 @@ use serde::{Deserialize, Serialize};
 
 /// A path whose leases are used on the node itself.
 pub trait LocalAccess: Send + Sync + 'static {
-    /// Puts what the caller gives into the lease: a process into its cores, its interface into a network namespace.
-    /// Knows the lease, checks the caller ([`Caller::check`]) and that the lease is open, and then moves what is given
-    /// ([`Entry::admit`](crate::Entry::admit)). Nothing enters after a cut; what was entering as it began is ended
-    /// before the proof. May block, and comes from several threads at once.
+    /// Moves what the caller gives into the lease: a process into the lease's cores, or the lease's interface into a
+    /// network namespace. Checks that the path has the lease, the caller ([`Caller::check`]) and that the lease is
+    /// open, and then moves it ([`Entry::admit`](crate::Entry::admit)). Nothing enters after a cut. An entry that was
+    /// under way as the cut began is ended before the proof. May block, and comes from several threads at once.
     ///
     /// # Errors
-    /// Nothing was moved, or it was moved back; after [`LocalRefusal::Failed`] the detail says what is left.
+    /// Nothing was moved, or it was moved back. The detail of [`LocalRefusal::Failed`] says what is left.
     fn enter(&self, lease: LeaseId, caller: &Caller, given: Given)
     -> Result<Entered, LocalRefusal>;
 
-    /// The time until access to a lease ends that takes processes. Knows the lease and checks the caller as
-    /// [`LocalAccess::enter`] does, and waits for nothing.
+    /// The time until the end of access, for a lease that takes processes. Checks the lease and the caller as
+    /// [`LocalAccess::enter`] does. Never waits.
     ///
     /// # Errors
-    /// [`LocalRefusal::NotFound`]: the path has no such lease, or its leases take no processes. Else as `enter`.
+    /// [`LocalRefusal::NotFound`]: the path has no such lease, or its leases take no processes. Otherwise those of
+    /// `enter`.
     fn remaining(&self, _lease: LeaseId, _caller: &Caller) -> Result<Duration, LocalRefusal> {
         Err(LocalRefusal::NotFound)
     }
 
-    /// Connects the caller to the worker that serves the lease's session: a stream socket, on which the caller then opens
-    /// the session. The number `session` is the one that it will ask for; 0: the lease's, which is started if there is
-    /// none. Knows the lease and checks the caller as [`LocalAccess::enter`] does. May block, and comes from several
-    /// threads at once.
+    /// Connects the caller to the worker that serves the lease's session, and returns a stream socket on which the
+    /// caller then opens the session. `session`: the number that the caller will ask for; 0: the session of the lease,
+    /// which is started if there is none. Checks the lease and the caller as [`LocalAccess::enter`] does. May block,
+    /// and comes from several threads at once.
     ///
     /// # Errors
-    /// There is no connection. [`LocalRefusal::Unsupported`] says that no lease of this kind has sessions, and is told only
-    /// if no other kind knows what it is asked for.
+    /// There is no connection. [`LocalRefusal::Unsupported`]: no lease of this kind has sessions; the caller gets this
+    /// error only if no path of another kind has the lease.
     fn session(
         &self,
         _lease: LeaseId,
@@ -47,16 +48,16 @@ pub trait LocalAccess: Send + Sync + 'static {
     }
 }
 
-/// A process of this machine that asks, as the kernel tells who it is.
+/// A process of this machine that sends a request. The kernel reports its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Its user.
+    /// The user id of the process.
     pub uid: u32,
-    /// Its number in the daemon's PID namespace.
+    /// The process id in the daemon's PID namespace.
     pub pid: i32,
-    /// The tenants of that user, as the operator has set them.
+    /// The tenants of that user, as configured by the operator.
     pub tenants: Vec<String>,
-    /// The user is root of this machine, and may do with any lease what its tenant may do.
+    /// The user is root of this machine, and may do everything that the tenant of a lease may do.
     pub is_root: bool,
 }
 
@@ -81,7 +82,7 @@ impl Caller {
 pub enum Given {
     /// A pidfd of the caller itself.
     Process(OwnedFd),
-    /// A descriptor that is said to be of a network namespace; the path checks that.
+    /// A descriptor that the caller sends as one of a network namespace; the path checks that.
     NetworkNamespace(OwnedFd),
 }
 
@@ -107,17 +108,17 @@ impl fmt::Display for Given {
     }
 }
 
-/// What was given is in the lease.
+/// The result of an entry: the process or interface is in the lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entered {
-    /// Where, for people: a cgroup, an interface.
+    /// The cgroup or interface, for people.
     pub place: String,
     /// Variables that programs in the lease need, such as the device that they may use.
     pub environment: Vec<(String, String)>,
 }
 
 impl Entered {
-    /// In this place, without variables.
+    /// Entered at this place, without variables.
     #[must_use]
     pub fn at(place: impl Into<String>) -> Self {
         Self {
@@ -127,25 +128,25 @@ impl Entered {
     }
 }
 
-/// Nothing has entered the lease.
+/// Why nothing has entered the lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LocalRefusal {
     /// The path has no such lease.
     NotFound,
     /// The lease is of a tenant to which the caller's user does not belong.
     NotYours {
-        /// The user.
+        /// The user id.
         uid: u32,
-        /// The tenant that has the lease.
+        /// The tenant of the lease.
         tenant: String,
     },
-    /// Leases of the kind, or this one, take nothing of that sort. What was given and why, for people.
+    /// Leases of this kind, or this lease, take nothing of that sort. The text says what was given and why, for people.
     Unsupported(String),
-    /// The lease is not open: not bound yet, or over. The state, for people.
+    /// The lease is not open: not bound yet, or over. The text says which, for people.
     NotActive(String),
-    /// A step failed, by the fault of the node or of what was given.
+    /// A step failed, by a fault of the node or of the given process or namespace.
     Failed(StepError),
-    /// The session was not reached: a refusal as over the network, with the names of its status and class.
+    /// The session was not reached. The refusal is as over the network, with the names of its status and class.
     Session {
         /// The name of the status.
         error: String,
@@ -168,7 +169,7 @@ impl From<Refusal> for LocalRefusal {
 }
 
 impl LocalRefusal {
-    /// What a path has of the lease.
+    /// The entry of a path for the lease, or the refusal without one.
     ///
     /// # Errors
     /// The lease is over, or the path does not know it.

@@ -13,23 +13,25 @@ use crate::Part;
 /// a call for another, except `bind` for `bind`. [`DataPath::revoke`] never waits for a `bind`.
 pub trait DataPath: Send + Sync + 'static {
     /// Makes the binding of `order.binding_id`. A binding of an older generation goes on until the new one is
-    /// connected; then it is cut, and only then the new one opens. Never opens access after a [`DataPath::revoke`] of
-    /// the same or a newer generation has begun; what it was opening at that moment is ended before the proof. Before the first [`DataPath::extend`], a path that checks deadlines
-    /// itself gives no access.
+    /// connected; then the older one is cut, and only then the new one opens. Never opens access after a
+    /// [`DataPath::revoke`] of the same or a newer generation has begun; access that was being opened at that moment is
+    /// ended before the proof. Before the first [`DataPath::extend`], a path that checks deadlines itself gives no
+    /// access.
     ///
     /// # Errors
     /// There is no new binding. Unless the error is `Lost` or `Stranded`, the older binding is unchanged.
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError>;
 
     /// Sets the deadline of the lease, on the boot-time clock. The newest call counts, even if its deadline is earlier.
-    /// Never blocks: the driver itself calls it, in the order of its orders. `Ok`: the deadline is in force here, or the path has not bound the lease yet.
+    /// Never blocks: the driver's own thread calls it, in the order of the orders. `Ok`: the deadline is in force here,
+    /// or the path has not bound the lease yet.
     ///
     /// # Errors
     /// The binding is already cut here: the lease cannot go on.
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut>;
 
-    /// The end of the lease is not proved: the path may tell clients that still ask. Never blocks. Without this method,
-    /// nobody is told.
+    /// The end of the lease is not proved: the path may report this to clients that still ask. Never blocks. A path
+    /// without this method reports nothing.
     fn fenced(&self, _binding_id: BindingId) {}
 
     /// Gives the binding a new key beside the old one, which works until [`DataPath::retire_key`]. Over NVMe-oF the old
@@ -70,7 +72,7 @@ pub trait DataPath: Send + Sync + 'static {
     /// An object may still use the part.
     fn remove(&self, binding_id: BindingId, progress: &dyn Fn()) -> Result<(), StepError>;
 
-    /// Every lease that has objects in the path, also of an earlier process and half made ones.
+    /// Every lease that has objects in the path, also incomplete ones and those of an earlier process.
     ///
     /// # Errors
     /// The path cannot be read.

@@ -20,29 +20,29 @@ pub trait Store: Send + Sync + 'static {
     /// The part is not clean. There is no binding, and nothing is left behind.
     fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError>;
 
-    /// The part of a lease, for its paths. A part that is there is returned unchanged. If there is none and the order
-    /// does not adopt one, the part is made.
+    /// The part of a lease, for its paths. An existing part is returned unchanged. If there is none and the order does
+    /// not adopt one, the store makes the part.
     ///
     /// # Errors
     /// There is no part, and nothing is left behind unless the error says so.
     fn open(&self, order: &BindOrder) -> Result<Part, BindError>;
 
-    /// The grant of a lease is in the journal, and the client is not told yet. A store that detects older journals by a
-    /// mark of its own has written this mark to its disk when this returns.
+    /// The grant of a lease is in the journal, and the client has no answer yet. A store that recognises outdated
+    /// journals by a mark of its own has written this mark to its disk when this call returns.
     ///
     /// # Errors
-    /// The mark is not written. No client is told of the lease, which ends.
+    /// The mark is not written. The client does not receive the lease, which ends.
     fn confirm(&self, binding_id: BindingId) -> Result<(), StepError>;
 
     /// Takes back a part that no path has opened: no client has used the part.
     ///
     /// # Errors
-    /// Some of the part stays.
+    /// The part, or some of it, remains.
     fn forget(&self, binding_id: BindingId, placement: &Placement) -> Result<(), StepError>;
 
-    /// After every path was removed: cleans the part and takes it back, once, and says what was cleaned, how much and how;
-    /// nothing of a part that is not there any more. `placement` is absent if it is not on record. `progress` is called at
-    /// least every 16 MiB.
+    /// After every path was removed: cleans the part and takes it back, once. Returns what was cleaned, how much and
+    /// how; nothing for a part that does not exist any more. `placement` is absent if it is not on record. `progress`
+    /// is called at least every 16 MiB.
     ///
     /// # Errors
     /// The part is not clean; no other lease gets it.
@@ -53,17 +53,17 @@ pub trait Store: Send + Sync + 'static {
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError>;
 
-    /// Every lease that has something in the store, also of an earlier process and half made parts.
+    /// Every lease that has something in the store, also incomplete parts and those of an earlier process.
     ///
     /// # Errors
     /// The store cannot be read.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError>;
 
-    /// Repairs a store whose condition is [`Condition::Failed`], as far as that can be done beside its leases; `tell` hears
-    /// of the outcome before this returns. Most stores cannot fail so, and do nothing.
+    /// Repairs a store whose condition is [`Condition::Failed`], as far as its leases allow. The receiver of
+    /// [`Store::tell_condition`] gets the outcome before this returns. Most stores cannot fail so, and do nothing.
     ///
     /// # Errors
-    /// It is as it was.
+    /// The repair failed; the condition is unchanged.
     fn repair(&self) -> Result<(), StepError> {
         Ok(())
     }

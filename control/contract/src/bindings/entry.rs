@@ -14,10 +14,10 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::LocalRefusal;
 
-/// One lease.
+/// One lease of a path: its gate, its deadline and the path's objects.
 #[derive(Debug, Default)]
 pub struct Entry<M = ()> {
-    /// Of the path.
+    /// The path's own objects of the lease.
     pub objects: M,
     state: Mutex<State>,
     pub(super) admission: Mutex<()>,
@@ -28,11 +28,11 @@ pub struct Entry<M = ()> {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) gate: Gate,
-    /// Of the last binding that opened.
+    /// The tenant of the last binding that opened.
     pub(super) tenant: Arc<str>,
     /// A binding has opened, and no end was proved since.
     pub(super) is_open: bool,
-    /// Somebody was admitting when a cut closed the gate.
+    /// An admission was under way when a cut closed the gate.
     pub(super) cuts_again: bool,
 }
 
@@ -53,7 +53,7 @@ impl<M> Entry<M> {
         self.state().gate.admits(generation)
     }
 
-    /// The time until the deadline of a binding that is in use, whose tenant passes `check`.
+    /// The time until the deadline of a binding that is in use. `check` decides on its tenant.
     ///
     /// # Errors
     /// Those of `check`; the lease is not in use.
@@ -76,8 +76,8 @@ impl<M> Entry<M> {
         }
     }
 
-    /// Lets somebody in, whose tenant passes `check`. The proof of a cut waits for the end of the admission, and cuts
-    /// again.
+    /// Starts an admission, in which the caller gives access. `check` decides on the tenant. The proof of a cut waits
+    /// for the end of the admission, and cuts again.
     ///
     /// # Errors
     /// Those of `check`; the lease is not in use.
@@ -85,7 +85,7 @@ impl<M> Entry<M> {
         &self,
         check: impl Fn(&str) -> Result<(), LocalRefusal>,
     ) -> Result<Admission<'_, M>, LocalRefusal> {
-        // Nobody waits for the proof of a cut to be refused.
+        // Checked before the lock too, so that a refusal never waits for the proof of a cut.
         self.remaining(&check)?;
         let guard = self.admission();
         let generation = self.state().bound(check)?;
@@ -100,7 +100,7 @@ impl<M> Entry<M> {
 }
 
 impl State {
-    /// The generation of the lease's binding, whose tenant passes `check`.
+    /// The generation of the lease's binding. `check` decides on its tenant.
     fn bound(
         &self,
         check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
@@ -111,7 +111,7 @@ impl State {
         Ok(bound)
     }
 
-    /// Opens the gate. Who has access by a binding before that was not cut has it by this one.
+    /// Opens the gate. Access by an older binding that was not cut continues under this binding.
     pub(super) fn open(&mut self, generation: Generation) -> Result<(), NotOpened> {
         let before = self.gate.generation();
         if let Some(before) = before.filter(|it| !self.gate.is_revoked(*it)) {
@@ -120,19 +120,19 @@ impl State {
         self.gate.open(generation)
     }
 
-    /// Nobody has access, and nobody can get it behind a cut.
+    /// Whether no client has access, and none can get access behind a cut.
     pub(super) fn is_ended(&self) -> bool {
         !(self.is_open || self.cuts_again)
     }
 
-    /// The end of this generation is proved.
+    /// Marks the end of this generation as proved.
     pub(super) fn end(&mut self, generation: Generation) {
         self.gate.ended(generation);
         self.is_open = false;
     }
 }
 
-/// Somebody enters. The binding stays the same meanwhile, and the proof of its cut waits for the end of this.
+/// Access is being given. The binding stays the same meanwhile, and the proof of its cut waits until this is dropped.
 #[derive(Debug)]
 pub struct Admission<'a, M> {
     entry: &'a Entry<M>,
@@ -141,18 +141,18 @@ pub struct Admission<'a, M> {
 }
 
 impl<M> Admission<'_, M> {
-    /// Whether the lease is still in use. To be asked by whoever has entered, before a wait: the cut that has begun
-    /// meanwhile may have ended everything before, and its proof waits for this admission.
+    /// Checks that the lease is still in use. Call it after access was given and before a wait: a cut that has begun
+    /// meanwhile may have ended only the access that it found, and its proof waits for this admission.
     ///
     /// # Errors
-    /// It is not.
+    /// The lease was cut, or its deadline has passed.
     pub fn check(&self) -> Result<(), LocalRefusal> {
         let state = self.entry.state();
         self.entry.left(&state, self.generation).map(drop)
     }
 }
 
-/// The time on the clock of deadlines.
+/// Nanoseconds on the boot-time clock, the clock of deadlines.
 pub(super) fn now() -> u64 {
     // The call fails only if the kernel does not have the clock; then every lease counts as ended.
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from);

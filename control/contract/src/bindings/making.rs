@@ -7,14 +7,14 @@ use fabricbios_wire::Generation;
 
 use super::{Bindings, Entry, entry::State};
 
-/// A binding that is being made. If nothing of the lease is left at the end, its entry goes.
+/// A binding that is being made. If nothing of the lease is left at the end, its entry is removed.
 #[derive(Debug)]
 pub struct Making<'a, M: Default> {
     bindings: &'a Bindings<M>,
     entry: Arc<Entry<M>>,
     binding_id: BindingId,
     tenant: Arc<str>,
-    /// The binding before.
+    /// The generation of the older binding.
     before: Option<Generation>,
 }
 
@@ -54,8 +54,8 @@ impl<'a, M: Default> Making<'a, M> {
         Ok(trial.open(self.binding_id.generation)?)
     }
 
-    /// Opens access with `admit` beside whoever has it by a binding before, which goes on. Can be called once for each step
-    /// of a bind that opens access.
+    /// Opens access with `admit` beside the access by an older binding, which continues. Can be called once for each
+    /// step of a bind that opens access.
     ///
     /// # Errors
     /// Those of `admit`, or of the gate: a cut may have begun meanwhile. The path undoes what `admit` has done, or leaves
@@ -78,9 +78,9 @@ impl<'a, M: Default> Making<'a, M> {
         admitted
     }
 
-    /// Makes the binding in the place of the one before, which ends first: `end` ends whatever the lease has, `make` makes
-    /// what gives no access yet, and `open` opens access. `end` is called after a failure too, but not for a binding that
-    /// was `adopted`: its end is a cut of its own.
+    /// Replaces the older binding, which ends first: `end` ends all access to the lease, `make` makes objects that give
+    /// no access yet, and `open` opens access. `end` is called after a failure too, but not for a binding that was
+    /// `adopted`: its own cut ends it.
     ///
     /// # Errors
     /// Those of `make` and `open`, or of the gate. `Stranded`: those of `end`.
@@ -93,7 +93,8 @@ impl<'a, M: Default> Making<'a, M> {
     ) -> Result<(), BindError> {
         let _admission = self.entry.admission();
         self.check_again()?;
-        // Before an adopted binding there was at most an attempt that failed; what is there is in use since an earlier run.
+        // In this run, an adopted binding follows at most a failed attempt. Its objects are in use since an earlier
+        // run.
         if let Some(before) = self.before.filter(|_| !adopted) {
             end().map_err(BindError::Stranded)?;
             self.entry.state().end(before);
@@ -133,11 +134,11 @@ impl<'a, M: Default> Making<'a, M> {
         }
     }
 
-    /// Nothing of this binding is left, nor of one before.
+    /// Marks that nothing of this binding and of an older one is left.
     fn undone(&self) {
         let mut state = self.entry.state();
         state.end(self.binding_id.generation);
-        // No cut knows of it, and no order names it any more.
+        // No cut knows of the lease, and no order names it any more.
         if self.before.is_none() && state.gate.revoked().is_none() {
             state.gate = Gate::default();
         }

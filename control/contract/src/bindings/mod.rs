@@ -1,16 +1,16 @@
 //! The life of each lease on one path: which binding may open access, until when, and what a cut waits for.
 //!
 //! A path has one [`Bindings`], and each of its leases one [`Entry`]: the [`Gate`], the deadline, and the path's own
-//! objects `M`. The path supplies its work in the kernel; bind, extend, revoke, verify and remove are here. An entry has
-//! two locks:
+//! objects `M`. The path supplies its calls of the kernel. Bind, extend, revoke, verify and remove are here. An entry
+//! has two locks:
 //!
 //! - **state**, held for a moment and never over a call of the kernel. A deadline and a cut take no other lock.
-//! - **admission**, held by whoever opens access or takes objects away, also while the kernel waits: a bind, an entry of
-//!   a user of the machine, the proof, the removal.
+//! - **admission**, held by each thread that opens access or takes objects away, also while the kernel waits: a bind,
+//!   the entry of a local user's process, the proof, the removal.
 //!
-//! A cut closes the gate, ends access and does not wait for the admission, which a tenant or another user of the machine
-//! may hold up. What is admitted as the gate closes may arrive behind the cut. So a bind asks the gate once more when its
-//! work is done, and the proof waits for the admission and cuts again before it looks.
+//! A cut closes the gate, ends access and does not wait for the admission, which a tenant or another user of the
+//! machine may hold up. Access that is being admitted as the gate closes may open after the cut. So a bind asks the
+//! gate again when its work is done, and the proof waits for the admission and cuts again before it checks.
 
 mod entry;
 mod making;
@@ -44,7 +44,7 @@ impl<M> Default for Bindings<M> {
 }
 
 impl<M: Default> Bindings<M> {
-    /// Without leases; `guard` ends those that this process cannot end.
+    /// No leases yet. `guard` ends the leases that this process cannot end.
     #[must_use]
     pub fn guarded_by(guard: Arc<dyn Guard>) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl<M: Default> Bindings<M> {
         self.leases().find_or_make(lease)
     }
 
-    /// The entry of a lease that somebody wants to use.
+    /// The entry of a lease that a local user wants to use.
     ///
     /// # Errors
     /// The path has no such lease, or it is over.
@@ -74,12 +74,12 @@ impl<M: Default> Bindings<M> {
     /// See [`Guard::check`].
     ///
     /// # Errors
-    /// The lease is new, and nobody would end it if this process hangs.
+    /// The lease is new, and no watchdog would end it if this process hangs.
     pub fn check_guard(&self, order: &BindOrder) -> Result<(), BindError> {
         self.guard.as_ref().map_or(Ok(()), |it| it.check(order))
     }
 
-    /// Begins a bind. Nothing is made yet.
+    /// Begins a bind. Makes no object yet.
     ///
     /// # Errors
     /// The lease was removed, or [`Bindings::check_guard`] refuses it.
@@ -89,7 +89,7 @@ impl<M: Default> Bindings<M> {
         Ok(making)
     }
 
-    /// [`Bindings::begin`] after the guard was asked.
+    /// Like [`Bindings::begin`], without the check of the guard.
     ///
     /// # Errors
     /// The lease was removed.
@@ -103,7 +103,7 @@ impl<M: Default> Bindings<M> {
         Ok(Making::new(self, entry, binding_id, Arc::clone(tenant)))
     }
 
-    /// Sets the deadline of a binding; nothing waits for the kernel.
+    /// Sets the deadline of a binding. Never waits for the kernel.
     ///
     /// # Errors
     /// The binding was cut.
@@ -123,7 +123,7 @@ impl<M: Default> Bindings<M> {
         Ok(())
     }
 
-    /// Closes the gate and ends access with `cut`. Waits for nobody who admits.
+    /// Closes the gate and ends access with `cut`. Waits for no admission.
     ///
     /// # Errors
     /// Those of `cut`.
@@ -132,7 +132,7 @@ impl<M: Default> Bindings<M> {
         binding_id: BindingId,
         cut: impl FnOnce(&M) -> Result<Revoked, StepError>,
     ) -> Result<Revoked, StepError> {
-        // Under this lock, because a bind that fails forgets an entry whose gate nobody has closed.
+        // Under this lock, because a failed bind forgets an entry whose gate no cut has closed.
         let mut leases = self.leases();
         let Some(entry) = leases.find_or_make(binding_id.lease_id) else {
             return Ok(Revoked::proved(removed()));
@@ -142,7 +142,7 @@ impl<M: Default> Bindings<M> {
         if let Err(moved_on) = closed {
             return Ok(Revoked::proved(moved_on.into()));
         }
-        // Who takes the lock from now on finds the gate closed.
+        // A thread that takes the lock from now on finds the gate closed.
         let cuts_again = matches!(entry.admission.try_lock(), Err(TryLockError::WouldBlock));
         if cuts_again {
             entry.state().cuts_again = true;
@@ -154,8 +154,8 @@ impl<M: Default> Bindings<M> {
         })
     }
 
-    /// Waits for who was admitting when the gate closed, and then cuts again; then finds the proof with `prove`, which
-    /// gets what is known of the cut and adds its own steps.
+    /// Waits for the admission that was under way when the gate closed, and then cuts again. Then proves with `prove`,
+    /// which gets the data of the cut and adds its own steps.
     ///
     /// # Errors
     /// Those of `cut` and `prove`.
@@ -170,7 +170,7 @@ impl<M: Default> Bindings<M> {
             return Ok(removed());
         };
         let check_current = || entry.state().gate.check_current(binding_id.generation);
-        // Who admits for a newer binding is waited for by nobody here.
+        // Checked before the lock too: no proof waits for an admission of a newer binding.
         if let Err(moved_on) = check_current() {
             return Ok(moved_on.into());
         }
@@ -183,7 +183,7 @@ impl<M: Default> Bindings<M> {
         let mut known = revoked;
         if cuts_again {
             proof = proof.and(cut(&entry.objects)?.steps);
-            // Neither cut has found everything.
+            // Neither cut alone has ended all access.
             known = None;
         }
         if known.is_none_or(|it| !it.is_proved) {
@@ -204,7 +204,7 @@ impl<M: Default> Bindings<M> {
     /// Removes the objects of a lease with `clean`. The lease never comes back.
     ///
     /// # Errors
-    /// Its end is not proved, or those of `clean`.
+    /// The end of its access is not proved, or those of `clean`.
     pub fn remove(
         &self,
         lease: LeaseId,

@@ -1,4 +1,4 @@
-//! A path on a kernel of the test, whose calls the rest of the node comes in between.
+//! A path on a fake kernel. The test changes the lease between the calls of this kernel.
 
 use std::{cell::Cell, sync::mpsc, thread, time::Duration};
 
@@ -19,7 +19,7 @@ fn binding_id(generation: u32) -> BindingId {
     }
 }
 
-/// What the kernel of the test has.
+/// The state of the fake kernel.
 #[derive(Debug, Default)]
 struct Kernel {
     access: Option<u32>,
@@ -53,7 +53,7 @@ impl Path {
         Ok(Revoked::default())
     }
 
-    /// `in_between` comes before access opens, and after.
+    /// `in_between` runs before and after access opens.
     fn bind(
         &self,
         generation: u32,
@@ -132,7 +132,7 @@ impl Path {
     }
 }
 
-/// What comes in between, from a thread that does not wait.
+/// What another thread does in between. That thread does not wait.
 #[derive(Clone, Copy, Debug)]
 enum Meanwhile {
     Nothing,
@@ -142,7 +142,7 @@ enum Meanwhile {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Whether in the place of the one before, and what comes before and after access opens.
+    /// The generation; whether the binding replaces the older one; what happens before and after access opens.
     Bind(u32, bool, [Meanwhile; 2]),
     Enter(Meanwhile),
     Meanwhile(Meanwhile),
@@ -151,11 +151,11 @@ enum Step {
     Remove,
 }
 
-/// The path and what has happened to it.
+/// The path and the events so far.
 #[derive(Debug, Default)]
 struct World {
     path: Path,
-    /// The newest that was bound.
+    /// The newest generation that was bound.
     bound: u32,
     revoked: Cell<u32>,
     is_removed: bool,
@@ -229,7 +229,7 @@ impl World {
                     "{access:?} is proved gone"
                 );
             }
-            // The proof of a binding in use.
+            // A proof for a binding that may be in use.
             Step::Verify(generation) => {
                 let proved = self.path.verify(generation, None);
                 let is_current = self.path.kernel().access == Some(generation);
@@ -273,7 +273,7 @@ proptest! {
     }
 }
 
-/// The kernel of the test fails the test if something opens behind its proof, or is removed under its tenant.
+/// The fake kernel fails the test if access opens after its proof, or if objects are removed while a tenant has access.
 #[test]
 fn threads_bind_cut_and_remove_a_lease_in_any_order() {
     for round in 0..200 {
@@ -323,9 +323,9 @@ fn a_cut_does_not_wait_for_who_enters_and_the_proof_does_and_cuts_again() {
             path.verify(1, Some(&revoked))
         });
         begun.recv().unwrap();
-        // A proof that did not wait would be over by now, and fail the test below.
+        // A proof that does not wait is over after this, and fails the assertion below.
         (0..1000).for_each(|_| thread::yield_now());
-        // It arrives behind the cut.
+        // The access opens after the cut.
         path.opens(1).unwrap();
         drop(admission);
         proof.join().unwrap().unwrap();

@@ -7,7 +7,7 @@ use super::{Bindings, Lease, Provider, stranded_unless};
 use crate::Part;
 
 impl Provider {
-    /// Opens the part and binds every path that the order wants.
+    /// Opens the part and binds every path that the order names.
     ///
     /// # Errors
     /// See [`BindError`]. Everything that this call has made is removed, unless the error is `Stranded`.
@@ -112,9 +112,9 @@ impl Provider {
         stranded_unless(closed, error)
     }
 
-    /// Makes new keys on every path that has one, the first path first, which may refuse. If a later path fails, a new
-    /// key exists that no client is told: the error is `Stranded`. A path that waits for its client's queue pair has no
-    /// key.
+    /// Makes new keys on every path that has one. The paths come in their order, and only the first path may refuse. If
+    /// a later path fails, a new key exists that no client receives: the error is `Stranded`. A path that waits for its
+    /// client's queue pair has no key.
     ///
     /// # Errors
     /// After `Refused`, `Unavailable` and `Failed` the old keys are unchanged.

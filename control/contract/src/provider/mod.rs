@@ -91,20 +91,20 @@ impl fmt::Debug for Provider {
 }
 
 impl Provider {
-    /// Without stores and paths.
+    /// A provider without stores and paths.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With the store of a resource.
+    /// Adds the store of a resource.
     #[must_use]
     pub fn with_store(mut self, resource_id: ResourceId, store: Arc<dyn Store>) -> Self {
         self.stores.insert(resource_id, store);
         self
     }
 
-    /// With one more path, the last. `name` is for errors of leases with several paths.
+    /// Adds a path, behind the others. `name` is for errors of leases with several paths.
     #[must_use]
     pub fn with_path(
         mut self,
@@ -139,17 +139,18 @@ impl Provider {
         }
     }
 
-    /// Sets the transport of a lease of an earlier process: the lease has no other path.
+    /// Sets the transport of a lease of an earlier process, so that only the paths of this transport count for the
+    /// lease.
     pub fn expect(&self, lease: LeaseId, transport: Transport) {
         if let Some(lease) = self.leases().find_or_make(lease) {
             lease.state().transport = Some(transport);
         }
     }
 
-    /// The grant of a lease is in the journal, see [`Store::confirm`].
+    /// Reports that the grant of a lease is in the journal, see [`Store::confirm`].
     ///
     /// # Errors
-    /// No client may be told of the lease.
+    /// The client must not receive the lease.
     pub fn confirm(&self, binding_id: BindingId) -> Result<(), StepError> {
         self.store(binding_id.resource_id)?.confirm(binding_id)
     }
@@ -157,22 +158,22 @@ impl Provider {
     /// Sets the deadline of the lease. Never blocks.
     ///
     /// # Errors
-    /// A path has cut the binding: the lease cannot go on over the others either.
+    /// A path has cut the binding: the lease cannot go on over the other paths either.
     pub fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
         let extend = |(_, it): (usize, &PathEntry)| it.path.extend(binding_id, deadline);
-        // Every path is told, also after a refusal.
+        // Every path gets the deadline, also after a refusal.
         self.of(binding_id.lease_id)
             .map(extend)
             .fold(Ok(()), Result::and)
     }
 
-    /// Tells the paths that the end of the lease is not proved. Never blocks.
+    /// Reports to the paths that the end of the lease is not proved. Never blocks.
     pub fn fenced(&self, binding_id: BindingId) {
         self.of(binding_id.lease_id)
             .for_each(|(_, it)| it.path.fenced(binding_id));
     }
 
-    /// After the cut: removes the objects of the paths, then releases the part, and says what was cleaned; nothing, if
+    /// After the cut: removes the objects of the paths, then releases the part. Returns what was cleaned; nothing if
     /// the lease was released before.
     ///
     /// # Errors
@@ -237,7 +238,7 @@ impl Provider {
         })
     }
 
-    /// The paths that a lease may have: all, for an unknown lease.
+    /// The paths that a lease may have: all paths for an unknown lease.
     fn of(&self, lease: LeaseId) -> impl DoubleEndedIterator<Item = (usize, &PathEntry)> {
         let known = self.leases().find(lease).here();
         let over = known.and_then(|it| it.state().transport);
@@ -284,7 +285,7 @@ impl Provider {
         Ok(cleaned)
     }
 
-    /// On an error, tells the paths that the end is not proved.
+    /// On an error, reports to the paths that the end is not proved.
     fn or_fenced<T>(
         &self,
         binding_id: BindingId,
@@ -294,7 +295,7 @@ impl Provider {
     }
 }
 
-/// `error`, if everything is closed; else `Stranded`.
+/// Returns `error` if everything is closed, else `Stranded`.
 fn stranded_unless(closed: Result<(), StepError>, error: BindError) -> BindError {
     match (closed, error) {
         (Ok(()), error) | (Err(_), error @ BindError::Stranded(_)) => error,

@@ -1,5 +1,5 @@
 //! Strays: objects without a lease on record. A crash between the making of an object and its record leaves them. No
-//! client was told of such a lease, so there is no data of a tenant in it; it is cut and removed like any other.
+//! client received such a lease, so the objects have no data of a tenant. They are cut and removed like any others.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct Stray {
     /// The resource.
     pub resource_id: ResourceId,
-    /// The lease in its name.
+    /// The lease in the name of the objects.
     pub lease_id: LeaseId,
     /// The reason.
     pub why: StepError,
@@ -42,9 +42,9 @@ impl Stray {
 }
 
 impl Provider {
-    /// At start: removes everything of leases that are not in `known`, which has every lease on record that holds
+    /// At start: removes all objects of leases that are not in `known`, the set of leases on record that hold
     /// something. All strays are cut before the first is removed. A long removal goes on in the background, because
-    /// deadlines of other leases do not wait. Returns the strays that are still there, to be fenced.
+    /// deadlines of other leases do not wait. Returns the strays that still exist, to be fenced.
     ///
     /// # Errors
     /// A store or a path cannot be read.
@@ -73,7 +73,7 @@ impl Provider {
         Ok(strays)
     }
 
-    /// The strays that are still there after `patience`.
+    /// The strays that still exist after `patience`.
     fn remove_within(
         self: &Arc<Self>,
         patience: Duration,
@@ -85,7 +85,7 @@ impl Provider {
             thread::spawn(move || {
                 let removed =
                     provider.take_away(stray_binding_id(resource_id, lease_id), None, &|| ());
-                // After the patience there is no receiver any more.
+                // When the patience is over, there is no receiver any more.
                 tell.send((resource_id, lease_id, removed)).ok();
             });
         }

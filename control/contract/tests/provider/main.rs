@@ -1,5 +1,6 @@
-//! Which part of a lease is asked what, in which order, and what is left when one of them fails; against a store and
-//! paths that remember what they hold. The real ones are tested where they live, and in the lab.
+//! Checks which calls a provider makes to the store and the paths of a lease, their order, and what remains when a call
+//! fails. The store and the paths are fakes that remember what they hold. The real ones have tests of their own, also
+//! in the lab.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -70,7 +71,7 @@ fn a_first_binding_that_fails_leaves_nothing() {
         panic!("not failed")
     };
     assert!(why.step.path() == Some("UDP"), "{why}");
-    // Somebody may have been in it.
+    // A client may have used the binding over the first path.
     let undone = ["rdma revoke", "rdma verify", "rdma remove", "release"];
     assert_eq!(world.asked()[3..], undone);
     assert!(world.is_empty());
@@ -318,7 +319,7 @@ fn a_release_that_comes_twice_touches_nothing_the_second_time() {
         .release(binding_id(1), EXTENT, &|| ())
         .unwrap();
     assert_eq!(world.asked(), Vec::<String>::new());
-    // Nor is it bound again.
+    // The lease is not bound again either.
     let error = world.provider.bind(&order(2, Transport::Udp));
     assert_eq!(error, Err(BindError::Cancelled));
 }
@@ -388,7 +389,7 @@ fn strays_go_and_those_on_record_stay() {
     assert_eq!(world.ids("part"), [LeaseId(1)]);
     assert_eq!(world.ids("rdma"), [LeaseId(1)]);
     assert_eq!(world.ids("udp"), []);
-    // A remediation leaves a lease alone that is on record and not bound yet.
+    // A remediation removes the stray of lease 4 and leaves lease 1 alone, which is on record and not bound yet.
     world.put("part", LeaseId(4));
     world.provider.reset(POOL, &[]).unwrap();
     assert_eq!(world.ids("part"), [LeaseId(1)]);

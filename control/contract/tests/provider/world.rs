@@ -1,4 +1,4 @@
-//! A store and two paths, which do what they are asked unless told to fail.
+//! A fake store and two fake paths. Each call succeeds unless the test makes it fail.
 
 use std::{
     collections::BTreeMap,
@@ -19,14 +19,14 @@ pub(crate) const EXTENT: Extent = Extent {
     length: 1 << 20,
 };
 
-/// A step that says that it has begun, and waits to be let on.
+/// A step that reports its begin and then waits until the test lets it go on.
 type Held = (String, Sender<()>, Receiver<()>);
 
-/// What the fakes share.
+/// The state that the fakes share.
 #[derive(Default)]
 struct Place {
-    /// By what and lease: `part`, or the path's name while it has something of the lease; the value says that it may be
-    /// reached.
+    /// The objects of each lease by their owner: `part` for the store, or the name of the path. The value is true if a
+    /// client may reach them.
     there: Mutex<BTreeMap<(&'static str, LeaseId), bool>>,
     failing: Mutex<BTreeMap<String, BindError>>,
     held: Mutex<Option<Held>>,
@@ -242,7 +242,7 @@ impl World {
         Self { place, provider }
     }
 
-    /// With a lease that is bound over both paths.
+    /// A world with a lease that is bound over both paths.
     pub(crate) fn bound() -> Self {
         let world = Self::new();
         world.provider.bind(&order(1, Transport::Both)).unwrap();
@@ -250,7 +250,7 @@ impl World {
         world
     }
 
-    /// What was asked since the last time.
+    /// The calls since the last time.
     pub(crate) fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.place.done.lock().unwrap())
     }
@@ -267,7 +267,7 @@ impl World {
         self.place.failing.lock().unwrap().clear();
     }
 
-    /// The next call of this step says that it has begun and waits to be let on.
+    /// The next call of this step reports its begin and waits until the test lets it go on.
     pub(crate) fn hold(&self, step: &str) -> (Receiver<()>, Sender<()>) {
         let ((tell, began), (let_on, wait)) = (channel(), channel());
         *self.place.held.lock().unwrap() = Some((step.to_owned(), tell, wait));
