@@ -12,14 +12,14 @@ use fabricbios_wire::Role;
 
 use crate::Principal;
 
-/// Operators may exceed a limit by this part of it. The role of a peer is known after its handshake; until then every peer counts
-/// as an operator.
+/// The part by which operators may exceed a limit: an eighth. The role of a peer is known only after its handshake;
+/// until then every peer counts as an operator.
 const OPERATORS_PART: usize = 8;
 
 /// The limits of the control plane. The defaults are enough for a rack of clients, and protect against one bad client.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections, handshakes included. Operators may exceed this limit and the next one by an eighth.
+    /// Connections, handshakes included. Operators may exceed this and the next limit by an eighth.
     pub connections_max: usize,
     /// Connections from one IPv4 address or one IPv6 /64. One tenant has at most half of them.
     pub connections_per_source_max: usize,
@@ -31,7 +31,8 @@ pub struct Limits {
     pub session_streams_max: usize,
     /// Streams to sessions of GPUs of one tenant.
     pub session_streams_per_tenant_max: usize,
-    /// Streams whose worker is being connected, which can take as long as its start. One tenant has at most half of them.
+    /// Streams whose worker is being connected, which may take as long as the start of the worker. One tenant has at
+    /// most half of them.
     pub session_openings_max: usize,
     /// From the first packet to a verified certificate.
     pub handshake_timeout: Duration,
@@ -58,7 +59,7 @@ impl Default for Limits {
     }
 }
 
-/// Why a connection is refused.
+/// The reason why a connection is refused: the limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     Node,
@@ -142,7 +143,7 @@ impl Admission {
         })
     }
 
-    /// A place for a request of `peer`, of which at most `max` wait.
+    /// A place for a request of `peer`, of whose requests at most `max` wait.
     pub(crate) fn wait(self: &Arc<Self>, peer: &Principal, max: usize) -> Option<Waiting> {
         take(&mut self.counts().waiting, peer.clone(), max).then(|| Waiting {
             admission: Arc::clone(self),
@@ -164,7 +165,7 @@ impl Counts {
         }
     }
 
-    /// Whether half of all places, or of those of this source, are taken.
+    /// Whether half of all places, or half of the places of this source, are taken.
     fn are_half(&self, limits: &Limits, source: IpAddr) -> bool {
         let of = |counts: &HashMap<IpAddr, usize>| counts.get(&source).copied().unwrap_or(0);
         let of_source = of(&self.by_source) + of(&self.unvalidated);
@@ -173,7 +174,8 @@ impl Counts {
 }
 
 impl Place {
-    /// The handshake is over, which validates the address too and says who the peer is.
+    /// Counts the connection for its peer. The handshake is over: it has validated the address and shown who the peer
+    /// is.
     pub(crate) fn for_peer(&mut self, peer: &Principal) -> Result<(), Full> {
         let limits = &self.admission.limits;
         let source_max = limits.connections_per_source_max;
@@ -230,7 +232,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A limit, with the part beyond it for operators.
+/// A limit as it holds for operators: with the part beyond the limit.
 fn with_operators(max: usize) -> usize {
     max + max.div_ceil(OPERATORS_PART)
 }
@@ -336,7 +338,7 @@ mod tests {
             let join = |peer: &Principal| join(&admission, "10.0.0.1", peer);
             let full = ["a", "b"].map(|name| [(); 4].map(|()| join(&tenant(name)).unwrap()));
             join(&tenant("c")).unwrap_err();
-            // A name that a tenant has too has no part in the tenant's bounds.
+            // An operator with the name of a tenant does not count in the tenant's limits.
             let one = join(&operator("a")).unwrap();
             join(&operator("a")).unwrap_err();
             drop(full);

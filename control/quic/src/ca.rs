@@ -1,6 +1,6 @@
 //! The certificate authority of the fabric: one ECDSA P-256 key.
 //!
-//! Only the key of a signing request is used. Names, roles and usages are set here, so that no tenant can get the name
+//! A signing request gives only its key. The authority sets names, roles and usages, so that no tenant can get the name
 //! of the node or of another tenant.
 
 use std::{
@@ -24,12 +24,12 @@ use crate::principal::{NODE_ORGANIZATION, organization};
 
 /// The name in every node certificate; clients verify it, whatever the address is.
 pub const NODE_DNS_NAME: &str = "node.fabricbios";
-/// Validity of a tenant's or operator's certificate unless requests otherwise.
+/// Validity of a certificate of a tenant or operator, unless the request asks for another.
 pub const DEFAULT_VALIDITY: Duration = Duration::from_secs(365 * DAY_SECS);
 
 const DAY_SECS: u64 = 86_400;
 const CA_VALIDITY: Duration = Duration::from_secs(3_652 * DAY_SECS);
-/// The clocks of the machines of a fabric may differ by this much.
+/// The largest difference between the clocks of the machines of a fabric. Certificates begin this long before now.
 const BACKDATED: Duration = Duration::from_secs(3_600);
 
 /// The authority. Its key never leaves it.
@@ -49,12 +49,12 @@ impl fmt::Debug for Ca {
 }
 
 impl Ca {
-    /// A new authority, as the PEM text that [`Ca::from_pem`] takes: key, then certificate.
+    /// Makes a new authority as PEM text for [`Ca::from_pem`]: key, then certificate.
     pub(crate) fn generate(now: SystemTime) -> Result<Zeroizing<String>, rcgen::Error> {
         Self::with_key(KeyPair::generate()?, now)
     }
 
-    /// The same with this key: identities that it has signed stay valid.
+    /// Makes a new authority with an existing key: identities that the key has signed stay valid.
     pub(crate) fn with_key(
         key: KeyPair,
         now: SystemTime,
@@ -65,7 +65,7 @@ impl Ca {
         Ok(Zeroizing::new(format!("{}{}", *key_pem, certificate.pem())))
     }
 
-    /// The authority of a PEM text.
+    /// Reads an authority from PEM text.
     pub(crate) fn from_pem(pem: &str) -> Result<Self, String> {
         let key = crate::tls::key_pair(pem)?;
         let certificate = crate::tls::first_certificate(pem.as_bytes())?;
@@ -114,7 +114,7 @@ impl Ca {
         })
     }
 
-    /// The certificate of the node itself.
+    /// Makes the certificate of the node itself.
     pub(crate) fn issue_node(
         &self,
         key: &KeyPair,
@@ -140,7 +140,7 @@ impl Ca {
         Ok(params)
     }
 
-    /// The end of a certificate: not after the end of the authority.
+    /// The end of a new certificate: at most the end of the authority.
     fn last_moment(&self, valid_secs: u32, now: SystemTime) -> Result<SystemTime, Refusal> {
         let validity = match valid_secs {
             0 => DEFAULT_VALIDITY,
@@ -255,7 +255,7 @@ fn internal(error: &rcgen::Error) -> Refusal {
     Refusal::new(LeaseError::Internal, RefusalClass::Transient, message)
 }
 
-/// The request of the node for its first operator.
+/// The request of the node itself for the identity of its first operator.
 pub(crate) fn first_operator(csr_der: Vec<u8>) -> IssueRequest {
     IssueRequest {
         tenant: "admin".into(),

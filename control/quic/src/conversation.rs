@@ -1,4 +1,4 @@
-//! One stream: reads a request and sends the answer, or leads to a session.
+//! One stream: reads a request and sends the answer, or connects the stream to a session.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -27,7 +27,7 @@ pub(crate) const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Conversation {
     pub(crate) shared: Arc<Shared>,
     pub(crate) principal: Principal,
-    /// The end of the peer's certificate.
+    /// When the peer's certificate ends.
     pub(crate) not_after: SystemTime,
     local_ip: Option<IpAddr>,
     pub(crate) remote: SocketAddr,
@@ -56,7 +56,7 @@ impl Conversation {
             return;
         };
         let remote = self.remote;
-        // After an answer the rest of the request is not needed.
+        // Once the answer is known, the rest of the request is not needed.
         let mut stop = || recv.stop(VarInt::from_u32(close::DONE)).ok();
         let bytes = match received {
             Received::Session(first) => return self.session(first, send, recv).await,
@@ -145,7 +145,7 @@ async fn read_chunks(
     Ok(None)
 }
 
-/// Waits until the peer has the answer, so that a shutdown does not overtake it.
+/// Waits until the peer has acknowledged the answer, so that a shutdown does not overtake it.
 pub(crate) async fn deliver(send: &mut SendStream, bytes: &[u8]) -> Result<(), String> {
     send.write_all(bytes).await.map_err(|e| e.to_string())?;
     send.finish().map_err(|e| e.to_string())?;

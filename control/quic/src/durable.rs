@@ -15,7 +15,7 @@ pub(crate) fn write_private(path: &Path, contents: &[u8]) -> io::Result<()> {
     let aside = aside(path);
     let written = write_new(&aside, contents).and_then(|()| fs::rename(&aside, path));
     if written.is_err() {
-        // The first error is reported; a temporary file that stays is harmless.
+        // The first error is reported. A temporary file that remains is harmless.
         fs::remove_file(&aside).ok();
     }
     written.and_then(|()| sync_parent(path))

@@ -7,12 +7,13 @@ use quinn::{Endpoint, IdleTimeout, TransportConfig, VarInt};
 
 use crate::{Fabric, Limits, ServerError, tls};
 
-/// Bytes that a connection may have sent that were not read: some frames of the largest size.
+/// Most unread bytes of a peer on one connection: several frames of the largest size.
 pub(crate) const RECEIVE_WINDOW: u32 = 9 << 16;
 const _: () = assert!(RECEIVE_WINDOW as usize >= 8 * (HEADER_LEN + MAX_PAYLOAD + 1));
-/// Bytes that were written to a connection and not acknowledged.
+/// Most bytes that are written to a connection and not acknowledged.
 pub(crate) const SEND_WINDOW: u32 = RECEIVE_WINDOW;
-/// Both, while the connection has a stream to a session: what a network of 25 Gbit/s carries in 0.6 ms.
+/// Both limits, in bytes, while the connection has a stream to a session: a network of 25 Gbit/s carries this in 0.6
+/// ms.
 pub(crate) const SESSION_WINDOW: u32 = 2 << 20;
 
 /// An endpoint on `socket` that serves the members of one fabric.
@@ -24,7 +25,7 @@ pub(crate) fn endpoint(
     let crypto = tls::server_config(fabric.node(), &fabric.ca()).map_err(ServerError::Tls)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config.transport_config(Arc::new(transport(limits)?));
-    // Limits are counted by address, so the address of a connection must not change.
+    // Limits count by address, so the address of a connection must not change.
     config.migration(false);
     let endpoint = tls::endpoint_config(fabric.node());
     let runtime = Arc::new(quinn::TokioRuntime);
@@ -40,7 +41,7 @@ fn transport(limits: &Limits) -> Result<TransportConfig, ServerError> {
         .max_concurrent_bidi_streams(limits.requests_per_connection_max.into())
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None)
-        // A stream's window cannot be changed later. The window of its connection bounds it too.
+        // A stream's window cannot change later. The window of its connection limits the stream too.
         .stream_receive_window(SESSION_WINDOW.into())
         .receive_window(RECEIVE_WINDOW.into())
         .send_window(SEND_WINDOW.into())

@@ -1,8 +1,9 @@
-//! The files of the fabric: made at the first start, read at each later one.
+//! The files of the fabric. The first start makes them; each later start reads them.
 //!
-//! `ca-key.pem` (key and certificate of the CA) is written first, then `node.identity`, and then `ca.pem` and
-//! `admin.identity`, which are made if they are missing. So the next start finishes an interrupted first start, and a lost
-//! `node.identity` is told from one that was never there. A damaged file is reported and never replaced.
+//! The first start writes `ca-key.pem` (key and certificate of the CA) first, then `node.identity`, then `ca.pem` and
+//! `admin.identity`. A later start makes the last two if they are missing, so it finishes an interrupted first start.
+//! The order also shows whether a missing `node.identity` was lost or never existed. A damaged file is reported and
+//! never replaced.
 
 mod renew;
 
@@ -25,7 +26,7 @@ const CA_KEY: &str = "ca-key.pem";
 const CA: &str = "ca.pem";
 const NODE: &str = "node.identity";
 const ADMIN: &str = "admin.identity";
-/// An operator identity with less than this left is replaced at the next start.
+/// The next start replaces an operator identity that is valid for less than this.
 const ADMIN_LEFT_MIN: Duration = Duration::from_secs(30 * 86_400);
 
 /// Certificate authority, node and first operator of one state directory.
@@ -61,14 +62,14 @@ impl Drop for NodeKeys {
 /// Why there is no usable identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The file system refused.
+    /// A call of the file system failed.
     #[error("{action} {path}: {error}; check that the directory exists and who may use it")]
     Io {
         /// The step that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The error of the system, which the text has.
+        /// The error of the operating system; the text of this error contains it.
         error: io::Error,
     },
     /// The file exists and cannot be used.
@@ -115,7 +116,7 @@ impl Fabric {
         })
     }
 
-    /// Checks the files as [`Fabric::open_or_create`] does, and changes nothing. `None`: there is no node yet.
+    /// Checks the files as [`Fabric::open_or_create`] does, and changes nothing. `None`: the directory has no node yet.
     ///
     /// # Errors
     /// See [`IdentityError`].
@@ -129,7 +130,7 @@ impl Fabric {
         Ok(node.map(|it| it.id))
     }
 
-    /// Refuses to make a new node beside records of an earlier one, whose leases would be forgotten.
+    /// Refuses to make a new node beside records of an earlier node, whose leases would be forgotten.
     ///
     /// # Errors
     /// There is no `node.identity`.
@@ -177,8 +178,8 @@ fn open_ca(state_dir: &Path, now: SystemTime) -> Result<(Ca, bool), IdentityErro
     Ok((ca, true))
 }
 
-/// The CA of a state directory; `None`: there is no fabric yet. No CA is made where identities of an old one exist: their
-/// holders would be locked out without notice.
+/// Reads the CA of a state directory. `None`: the directory has no fabric yet. Where identities of an old CA exist, a
+/// missing CA is an error: with a new CA their holders would be locked out without notice.
 fn read_ca(state_dir: &Path, now: SystemTime) -> Result<Option<Ca>, IdentityError> {
     let path = state_dir.join(CA_KEY);
     let bad = damaged(&path, CA_REMEDY);
@@ -204,8 +205,7 @@ const CA_REMEDY: &str = "restore it from a backup; or, if it is lost, let `fabri
 const EXPIRED_REMEDY: &str =
     "run `fabricbiosd renew-ca`: node id, leases, pools and the key of the CA stay";
 
-/// Checks `ca.pem`, a copy of the certificate for people.
-/// `false`: there is no copy yet.
+/// Checks `ca.pem`, a copy of the certificate for people. `false`: the copy does not exist yet.
 fn is_published(state_dir: &Path, ca: &Ca) -> Result<bool, IdentityError> {
     let path = state_dir.join(CA);
     let Some(text) = read(&path)? else {
@@ -236,7 +236,7 @@ fn open_node(state_dir: &Path, ca: &Ca, now: SystemTime) -> Result<NodeKeys, Ide
     make_node(&path, key, ca, now)
 }
 
-/// `None`: there was no node yet, or its first start was interrupted.
+/// Reads the node's keys. `None`: the directory has had no node yet, or its first start was interrupted.
 fn read_node(state_dir: &Path, ca: &Ca) -> Result<Option<NodeKeys>, IdentityError> {
     let path = state_dir.join(NODE);
     let Some(text) = read(&path)? else {
@@ -256,7 +256,7 @@ fn lost_node(state_dir: &Path) -> IdentityError {
     damaged(&state_dir.join(NODE), LOST_NODE_REMEDY)(what)
 }
 
-/// Writes the identity of the node with this key, which makes its id.
+/// Writes the identity of the node with this key; the node id is computed from the key.
 fn make_node(
     path: &Path,
     key: KeyPair,
@@ -295,7 +295,7 @@ fn open_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError
     }
 }
 
-/// The end of the first operator's identity.
+/// Reads the end of the first operator's identity.
 fn read_admin(path: &Path, ca: &Ca) -> Result<Option<SystemTime>, IdentityError> {
     let text = read(path)?;
     let end = text.map(|text| admin_end(&text, ca)).transpose();

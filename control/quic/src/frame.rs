@@ -1,7 +1,7 @@
-//! The first frame of a stream: bytes in, a request or the bytes of a refusal out. Pure.
+//! The first frame of a stream: takes bytes and returns a request, or the bytes of an answer. Pure.
 //!
-//! A frame is refused as soon as it cannot become valid, so a peer never makes the node keep more than one frame of the largest
-//! size.
+//! A frame is refused as soon as it cannot become valid, so a peer never makes the node keep more than one frame of the
+//! largest size.
 
 use std::time::Duration;
 
@@ -26,13 +26,12 @@ pub(crate) enum Received {
     Request(Header, Request),
     /// An answer to send: a PING or an invalid frame.
     Answer(Vec<u8>),
-    /// The stream leads to a session: what follows is for its worker.
+    /// The stream leads to a session: the bytes after this frame are for its worker.
     Session(FirstFrame),
 }
 
 impl Frame {
-    /// Most bytes to read next: the missing ones and, unless the stream leads to a session, one more, which would be too
-    /// many.
+    /// Most bytes to read next: the missing bytes. For a request also one more, to detect a frame that is too long.
     pub(crate) fn wants(&self) -> usize {
         match &self.header {
             None => HEADER_LEN - self.bytes.len(),
@@ -43,8 +42,8 @@ impl Frame {
         }
     }
 
-    /// Takes bytes. `Some`: no more is needed, because the frame is invalid, or because it is complete and leads to a
-    /// session.
+    /// Takes bytes. `Some`: the frame needs no more bytes, because it is invalid, or because it is complete and leads
+    /// to a session.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Option<Received> {
         self.bytes.extend_from_slice(bytes);
         if self.header.is_none()
@@ -63,7 +62,7 @@ impl Frame {
         }
     }
 
-    /// The peer has finished.
+    /// The result after the peer has finished the stream.
     pub(crate) fn end(self) -> Received {
         match decode_request(&self.bytes) {
             Ok((header, Request::Ping(number))) => {
@@ -74,7 +73,7 @@ impl Frame {
         }
     }
 
-    /// The peer has not finished in time.
+    /// The answer to a peer that has not finished in time.
     pub(crate) fn timed_out(&self, limit: Duration) -> Vec<u8> {
         let message = format!("the request was not complete after {limit:?}; send it again");
         let refusal = Refusal::new(LeaseError::Malformed, RefusalClass::Transient, message);
@@ -110,7 +109,7 @@ impl Frame {
     }
 }
 
-/// The operation, if the header is of one of a session.
+/// The operation of a session, if the header is of one.
 fn of_session(header: &Header) -> Option<GpuMessageType> {
     GpuMessageType::from_code(header.msg_type)
 }
@@ -125,7 +124,7 @@ fn open_first(header: &Header) -> Received {
     Received::Answer(answer(Some(header), Err(refusal)))
 }
 
-/// A parsed header has at most `MAX_PAYLOAD`.
+/// Bytes of the whole frame; a parsed header has at most `MAX_PAYLOAD`.
 fn length(header: &Header) -> usize {
     HEADER_LEN + usize::try_from(header.payload_len).unwrap_or(MAX_PAYLOAD)
 }

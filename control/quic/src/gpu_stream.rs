@@ -1,5 +1,5 @@
-//! One stream to a session of a GPU: asks the node for the worker of the session, and then copies bytes. The worker reads
-//! them; here only the first frame is read.
+//! One stream to a session of a GPU: asks the node for the worker of the session, and then copies bytes. This side
+//! reads only the first frame; the worker reads the rest.
 
 use std::{
     os::unix::net::UnixStream,
@@ -26,16 +26,16 @@ use crate::{
 
 /// Connects streams to the workers of sessions.
 pub trait SessionConnector: Send + Sync + 'static {
-    /// Connects to the worker that serves the session: a stream socket, over which the frame goes that opened the stream.
-    /// Checks that the lease is one of a GPU, is active and belongs to `principal`. May block, and comes from several
-    /// threads at once.
+    /// Connects to the worker that serves the session. Returns a stream socket; the caller then writes the first frame
+    /// of the stream to it. Checks that the lease is one of a GPU, is active and belongs to `principal`. May block, and
+    /// comes from several threads at once.
     ///
     /// # Errors
-    /// The refusal is the answer to the client.
+    /// The refusal, which is the answer to the client.
     fn connect(&self, principal: &Principal, open: SessionOpen) -> Result<UnixStream, Refusal>;
 }
 
-/// What the first frame of a stream asks for.
+/// The session that the first frame of a stream asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOpen {
     /// The lease.
@@ -44,7 +44,7 @@ pub struct SessionOpen {
     pub session: u64,
 }
 
-/// A node without GPUs.
+/// The connector of a node without GPUs: refuses every session.
 #[derive(Clone, Copy, Debug)]
 pub struct NoSessions;
 
@@ -72,7 +72,7 @@ pub(crate) struct FirstFrame {
 }
 
 impl Conversation {
-    /// Connects the stream to the worker and copies until one of them is gone.
+    /// Connects the stream to the worker and copies until the client or the worker is gone.
     pub(crate) async fn session(
         self,
         first: FirstFrame,
@@ -94,7 +94,7 @@ impl Conversation {
             }
         };
         let wide = self.windows.widen();
-        // A worker that is gone already ends the relay at once.
+        // If the worker is gone already, the relay ends at once.
         worker.write_all(&first.bytes).await.ok();
         let valid_for = self.not_after.duration_since(SystemTime::now());
         let ended = tokio::select! {
@@ -106,11 +106,11 @@ impl Conversation {
             Some(Ended::ByWorker) => {
                 recv.stop(VarInt::from_u32(close::DONE)).ok();
                 send.finish().ok();
-                // So that a shutdown does not overtake the last answer.
+                // A shutdown must not overtake the last answer.
                 timeout(DELIVERY_TIMEOUT, send.stopped()).await.ok();
             }
             Some(Ended::ByClient) => abandon(&mut send, &mut recv, close::DONE),
-            // The certificate is not valid any more.
+            // The certificate has expired.
             None => abandon(&mut send, &mut recv, close::EXPIRED),
         }
         drop((wide, place));
@@ -137,8 +137,8 @@ fn abandon(send: &mut SendStream, recv: &mut RecvStream, code: u32) {
     send.reset(VarInt::from_u32(code)).ok();
 }
 
-/// What a connection may have in flight: more while it has streams to sessions, which carry more than requests. Such a
-/// stream, which stays open, takes no place of a request.
+/// The windows of a connection: larger while the connection has streams to sessions, which carry more than requests.
+/// Such a stream stays open and takes no place of a request.
 #[derive(Debug)]
 pub(crate) struct Windows {
     connection: Connection,
@@ -146,7 +146,7 @@ pub(crate) struct Windows {
     sessions: Mutex<u32>,
 }
 
-/// Dropping the last one of a connection makes its windows small again.
+/// A stream to a session. When the last one of a connection is dropped, the windows become small again.
 #[derive(Debug)]
 pub(crate) struct Wide<'a>(&'a Windows);
 
@@ -164,7 +164,7 @@ impl Windows {
         Wide(self)
     }
 
-    /// Sets the windows under the lock, so that they fit the last count.
+    /// Changes the count and sets the windows, both under the lock, so that the windows fit the last count.
     fn count(&self, change: impl FnOnce(u32) -> u32) {
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         *sessions = change(*sessions);

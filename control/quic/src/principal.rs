@@ -24,7 +24,7 @@ pub struct Peer {
     pub not_after: SystemTime,
 }
 
-/// A certificate of the fabric CA that names no principal.
+/// The error of a certificate of the fabric CA that names no principal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("certificate names no tenant: {0}")]
 pub struct NotAPrincipal(String);
@@ -57,17 +57,17 @@ impl Peer {
     }
 }
 
-/// Subject O of a node.
+/// Subject O of a node's certificate.
 pub(crate) const NODE_ORGANIZATION: &str = "fabricbios-node";
 
-/// True if the certificate is that of a node.
+/// Whether the certificate is that of a node.
 pub(crate) fn is_node(certificate: &CertificateDer<'_>) -> Result<bool, String> {
     let parsed = parse(certificate)?;
     let organization = only("O", parsed.subject().iter_organization())?;
     Ok(organization == NODE_ORGANIZATION)
 }
 
-/// Subject O of a role.
+/// Subject O of the certificates of a role.
 pub(crate) fn organization(role: Role) -> &'static str {
     match role {
         Role::Tenant => "fabricbios-tenant",

@@ -1,5 +1,5 @@
-//! Copies bytes between a stream of a client and the socket of a worker, both ways, as they are. What one side does not read
-//! stops the other: no more than the buffers here and those of the kernel is kept.
+//! Copies bytes between a stream of a client and the socket of a worker, both ways, unchanged. Backpressure both ways:
+//! if one side does not read, the other side stops after the buffers here and in the kernel are full.
 
 use std::{io, os::unix::net::UnixStream as StdUnixStream};
 
@@ -17,14 +17,14 @@ use tokio::{
     },
 };
 
-/// Bytes that may wait in the socket for the worker. A Unix socket counts them at the sender, so the worker sets the other
-/// direction.
+/// Bytes that may wait in the socket for the worker. A Unix socket counts them at its sender, so the worker sets this
+/// limit for the other direction.
 const SOCKET_BYTES: usize = 512 << 10;
 
 /// Most bytes of one read from the worker.
 const READ_BYTES: usize = 256 << 10;
 
-/// Pieces of the client's data, a packet each, that are written at once.
+/// Most pieces of the client's data that are written at once. A piece is the data of one packet.
 const PIECES: usize = 256;
 
 /// How a relay ended.
@@ -36,8 +36,8 @@ pub(crate) enum Ended {
     ByClient,
 }
 
-/// Copies until the worker closes its end or the client is gone. A client that finishes its side still gets what the worker
-/// sends.
+/// Copies until the worker closes its end or the client is gone. After a client has finished its side, it still
+/// receives the worker's bytes.
 pub(crate) async fn relay(
     send: &mut SendStream,
     recv: &mut RecvStream,
@@ -55,9 +55,9 @@ pub(crate) async fn relay(
     down.await
 }
 
-/// The socket of a worker for [`relay`].
+/// Prepares the socket of a worker for [`relay`].
 pub(crate) fn prepare(worker: StdUnixStream) -> io::Result<UnixStream> {
-    // Without CAP_NET_ADMIN the system's limit holds; a small buffer is only slower.
+    // Without CAP_NET_ADMIN the limit of the system counts; a small buffer is only slower.
     if setsockopt(&worker, SndBufForce, &SOCKET_BYTES).is_err() {
         setsockopt(&worker, SndBuf, &SOCKET_BYTES).ok();
     }
@@ -65,7 +65,8 @@ pub(crate) fn prepare(worker: StdUnixStream) -> io::Result<UnixStream> {
     UnixStream::from_std(worker)
 }
 
-/// From the client to the worker. `Ok`: nothing more goes there, and the worker sees the end.
+/// Copies from the client to the worker. `Ok`: the client has finished or the worker reads no more; the worker sees the
+/// end.
 async fn up(recv: &mut RecvStream, mut to_worker: OwnedWriteHalf) -> Result<(), Ended> {
     let mut pieces = vec![Bytes::new(); PIECES];
     loop {
@@ -75,7 +76,7 @@ async fn up(recv: &mut RecvStream, mut to_worker: OwnedWriteHalf) -> Result<(), 
             Err(_) => return Err(Ended::ByClient),
         };
         let pieces = pieces.get_mut(..count).unwrap_or_default();
-        // A worker that reads no more may still have something to say.
+        // A worker that reads no more may still send an answer.
         if write_all(&mut to_worker, pieces).await.is_err() {
             return Ok(());
         }
@@ -86,7 +87,7 @@ async fn up(recv: &mut RecvStream, mut to_worker: OwnedWriteHalf) -> Result<(), 
 async fn write_all(to: &mut OwnedWriteHalf, pieces: &[Bytes]) -> io::Result<()> {
     let mut slices: Vec<io::IoSlice<'_>> = pieces.iter().map(|it| io::IoSlice::new(it)).collect();
     let mut left = &mut slices[..];
-    // Leaves out empty pieces at the front.
+    // Skips empty pieces at the front.
     io::IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
         match to.write_vectored(left).await? {
@@ -97,7 +98,7 @@ async fn write_all(to: &mut OwnedWriteHalf, pieces: &[Bytes]) -> io::Result<()> 
     Ok(())
 }
 
-/// From the worker to the client.
+/// Copies from the worker to the client.
 async fn down(from_worker: &mut OwnedReadHalf, send: &mut SendStream) -> Ended {
     let mut buffer = BytesMut::new();
     loop {
@@ -105,7 +106,7 @@ async fn down(from_worker: &mut OwnedReadHalf, send: &mut SendStream) -> Ended {
         if buffer.capacity() - buffer.len() < READ_BYTES / 4 {
             buffer.reserve(READ_BYTES);
         }
-        // An error, such as a reset by a worker that was killed, is an end too; data before it was read already.
+        // An error is an end too, such as a reset by a killed worker. Data before the error was read already.
         if !matches!(from_worker.read_buf(&mut buffer).await, Ok(1..)) {
             return Ended::ByWorker;
         }

@@ -30,7 +30,7 @@ use crate::{
     session_places::SessionPlaces,
 };
 
-/// Limit of closing all connections.
+/// How long the close of all connections may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request of an authenticated peer. Dropping `reply` tells the peer that the node is stopping.
@@ -54,15 +54,15 @@ pub struct PeerRequest {
 /// Why the control plane could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address is taken, foreign or forbidden.
+    /// The address is in use, is not of this machine, or is not permitted.
     #[error("cannot listen on UDP {listen}; choose another address with --listen")]
     Listen {
         /// The configured address.
         listen: SocketAddr,
-        /// The error of the system.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The identity does not make a TLS server.
+    /// Key and certificate of the node do not make a TLS server; the text says why.
     #[error("cannot set up TLS: {0}")]
     Tls(String),
 }
@@ -87,8 +87,8 @@ pub(crate) struct Shared {
 }
 
 impl Server {
-    /// Listens and serves until [`Server::shutdown`]: requests go to `requests`, and streams to sessions of GPUs where
-    /// `connector` connects them. Must be called within a tokio runtime.
+    /// Listens and serves until [`Server::shutdown`]: requests go to `requests`, and `connector` connects streams to
+    /// sessions of GPUs. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -126,12 +126,12 @@ impl Server {
         self.local_addr
     }
 
-    /// Takes no more requests, answers those that were taken, and closes all connections. After `patience` the unanswered
-    /// requests are dropped, and streams to sessions, which have no end of their own, are cut.
+    /// Accepts no more requests, answers the accepted ones, and closes all connections. After `patience` the unanswered
+    /// requests are dropped, and streams to sessions are cut: they have no end of their own.
     pub async fn shutdown(mut self, patience: Duration) {
         self.stop.send_replace(true);
         timeout(patience, &mut self.accepting).await.ok();
-        // Before the streams that are left are dropped: a connection without any would close with another code.
+        // Closes before the remaining streams are dropped: a connection without streams would close with another code.
         self.endpoint.close(
             VarInt::from_u32(close::SHUTTING_DOWN),
             b"the node is shutting down",

@@ -1,4 +1,4 @@
-//! The limits of streams to sessions of GPUs. Unlike a request such a stream stays, so it has places of its own.
+//! The limits of streams to sessions of GPUs. Such a stream stays open, unlike a request, so it has places of its own.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ pub(crate) struct SessionPlaces {
 #[derive(Debug, Default)]
 struct Counts {
     open: HashMap<Principal, usize>,
-    /// Those of `open` whose worker is being connected.
+    /// The streams of `open` whose worker is being connected.
     opening: HashMap<Principal, usize>,
 }
 
@@ -42,7 +42,7 @@ impl SessionPlaces {
         })
     }
 
-    /// A place for a stream of `peer` whose worker will now be connected. The refusal is transient.
+    /// A place for a stream of `peer` whose worker is connected next. A refusal is transient.
     pub(crate) fn begin(self: &Arc<Self>, peer: &Principal) -> Result<SessionPlace, Refusal> {
         let all_max = self.limits.session_streams_max;
         let of_one_max = self.limits.session_streams_per_tenant_max;
@@ -91,7 +91,7 @@ fn busy(why: String) -> Refusal {
 }
 
 impl SessionPlace {
-    /// The worker is connected.
+    /// Marks the worker as connected.
     pub(crate) fn opened(&mut self) {
         if std::mem::take(&mut self.is_opening) {
             give_back(&mut self.places.counts().opening, &self.peer);

@@ -20,7 +20,7 @@ use zeroize::Zeroize;
 
 use crate::{Ca, NodeKeys};
 
-/// Certificate, that of its CA, and key.
+/// The certificate of an identity, the certificate of its CA, and the key.
 type Parts = (
     CertificateDer<'static>,
     CertificateDer<'static>,
@@ -37,7 +37,7 @@ pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> 
     PrivateKeyDer::from_pem_slice(pem).map_err(|e| format!("its private key: {}", plain(&e)))
 }
 
-/// The same for signing.
+/// The private key of a PEM text, in the form for signing.
 pub(crate) fn key_pair(pem: &str) -> Result<KeyPair, String> {
     let mut der = private_key(pem.as_bytes())?;
     let key = KeyPair::try_from(&der).map_err(|e| format!("its private key: {e}"));
@@ -45,7 +45,7 @@ pub(crate) fn key_pair(pem: &str) -> Result<KeyPair, String> {
     key
 }
 
-/// The words of the library show lines as lists of numbers.
+/// The error in plain words: the text of the library shows lines of the file as lists of numbers.
 fn plain(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {
@@ -72,7 +72,7 @@ pub(crate) fn first_certificate_block(pem: &str) -> Result<&str, String> {
     Ok(&pem[start..start + length + END.len()])
 }
 
-/// Certificate and key of an identity file of this CA.
+/// Certificate and key of an identity file, which must be of this CA.
 pub(crate) fn identity(
     pem: &[u8],
     ca: &CertificateDer<'_>,
@@ -84,7 +84,7 @@ pub(crate) fn identity(
     }
 }
 
-/// Certificate, that of its CA, and key of an identity file.
+/// Reads an identity file: certificate, certificate of its CA, and key.
 pub(crate) fn parts(pem: &[u8]) -> Result<Parts, String> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
@@ -106,8 +106,8 @@ pub(crate) fn check_server_keys(node: &NodeKeys) -> Result<(), String> {
         .map_err(|e| e.to_string())
 }
 
-/// TLS 1.3 only, clients of this fabric only, and no resumption: each connection proves its certificate, and no request
-/// can be replayed.
+/// TLS 1.3 only, clients of this fabric only, and no resumption: each connection proves its certificate, and a request
+/// cannot be replayed.
 pub(crate) fn server_config(node: &NodeKeys, ca: &Ca) -> Result<QuicServerConfig, String> {
     let mut roots = RootCertStore::empty();
     roots
@@ -129,8 +129,8 @@ pub(crate) fn server_config(node: &NodeKeys, ca: &Ca) -> Result<QuicServerConfig
     QuicServerConfig::try_from(config).map_err(|e| e.to_string())
 }
 
-/// A stateless reset key that is the same after a restart: a restarted node resets the old connections of its clients at
-/// once (RFC 9000 §10.3).
+/// A stateless reset key that stays the same across restarts: a restarted node resets the old connections of its
+/// clients at once (RFC 9000 §10.3).
 pub(crate) fn endpoint_config(node: &NodeKeys) -> EndpointConfig {
     let root = hmac::Key::new(hmac::HMAC_SHA256, node.key.secret_der());
     let reset = hmac::sign(&root, b"fabricbios stateless reset");
@@ -140,7 +140,7 @@ pub(crate) fn endpoint_config(node: &NodeKeys) -> EndpointConfig {
     config
 }
 
-/// Random connection ids. The default generator of quinn would reject the ids of an earlier process.
+/// Random connection ids. The default generator of quinn would refuse the ids of an earlier process.
 struct RandomIds;
 
 impl ConnectionIdGenerator for RandomIds {

@@ -13,13 +13,14 @@ use super::{
 use crate::{Ca, principal, tls};
 
 impl Fabric {
-    /// Makes a new certificate of the CA for ten years, and with it new ones for the node, whose key and id stay, and for
-    /// the first operator. With the same key of the CA every other identity stays valid to its own end; with a new one
-    /// (`is_new_key`) all are void. The caller holds the lock of the directory. A call that was interrupted is repeated.
+    /// Makes a new certificate of the CA for ten years, and new certificates for the node, whose key and id stay, and
+    /// for the first operator. If the CA keeps its key, every other identity stays valid to its own end. If the CA gets
+    /// a new key (`is_new_key`), all other identities are void. The caller holds the lock of the directory. After an
+    /// interruption, repeat the call.
     ///
     /// # Errors
-    /// There is no node whose id could be kept, a file is of another fabric or in the place of another, and nothing is
-    /// changed; or a file cannot be written.
+    /// The directory has no node whose id could stay, or a file belongs to another fabric or is in the place of another
+    /// file; nothing has changed then. Or a file cannot be written.
     pub fn renew(
         state_dir: &Path,
         is_new_key: bool,
@@ -50,7 +51,7 @@ impl Fabric {
         write(&ca_path, &text)?;
         let node = make_node(&node_path, key, &ca, now)?;
         make_admin(&admin_identity, &ca, now)?;
-        // Last: until then it tells which files are of this node.
+        // Written last: until then the old copy shows which files belong to this node.
         write(&ca_copy, ca.certificate_pem())?;
         Ok(Self {
             ca: Arc::new(ca),
@@ -89,11 +90,13 @@ fn node_key(path: &Path) -> Result<(KeyPair, CertificateDer<'static>), IdentityE
     Err(bad(why))
 }
 
-/// The public keys of the CAs that may have signed the files of this node. `None`: nothing tells.
+/// The public keys of the CAs that may have signed the files of this node. `None`: unknown, because the copy is
+/// missing.
 struct OwnKeys(Option<Vec<Vec<u8>>>);
 
 impl OwnKeys {
-    /// `interrupted`: `ca-key.pem`, if an interrupted renewal may have given it a new key that the copy does not have yet.
+    /// `interrupted`: `ca-key.pem`, if an interrupted renewal may have written a new key there that the copy does not
+    /// have yet.
     fn read(copy: &Path, interrupted: Option<&Path>) -> Result<Self, IdentityError> {
         let Some(text) = read(copy)? else {
             return Ok(Self(None));
@@ -101,8 +104,8 @@ impl OwnKeys {
         let certificate = tls::first_certificate(text.as_bytes());
         let of_copy = certificate.and_then(|it| principal::public_key_info(&it));
         let mut keys = vec![of_copy.map_err(damaged(copy, COPY_REMEDY))?];
-        // It may be lost or damaged. An interrupted renewal is not told from a foreign copy beside the node's own other
-        // files: the copy holds no secret and is made anew.
+        // This file may be lost or damaged. A foreign copy beside the node's own other files looks like an interrupted
+        // renewal: that is harmless, because the copy holds no secret and is made again.
         let pem = interrupted.and_then(|path| read(path).ok().flatten());
         if let Some(mut key) = pem.and_then(|pem| tls::key_pair(&pem).ok()) {
             keys.push(key.subject_public_key_info());
@@ -117,7 +120,7 @@ impl OwnKeys {
     }
 }
 
-/// Refuses to overwrite what is not the identity of an operator of this fabric.
+/// Refuses to overwrite a file that is not the identity of an operator of this fabric.
 fn check_admin(path: &Path, own: &OwnKeys) -> Result<(), IdentityError> {
     let Some(text) = read(path)? else {
         return Ok(());
@@ -175,7 +178,7 @@ mod tests {
         Arc::new(roots)
     }
 
-    /// A tenant's certificate for twenty years at most.
+    /// Issues a tenant's certificate for at most twenty years.
     fn tenant(fabric: &Fabric) -> CertificateDer<'static> {
         let pem = tenant_pem(fabric, &KeyPair::generate().unwrap());
         tls::first_certificate(pem.as_bytes()).unwrap()
@@ -198,7 +201,7 @@ mod tests {
         certificate_pem
     }
 
-    /// Whether the node of this fabric admits the client, and a client with this CA the node.
+    /// Whether the node admits the client, and whether a client that trusts `its_ca` admits the node.
     fn meet(
         fabric: &Fabric,
         client: &CertificateDer<'static>,
@@ -239,7 +242,7 @@ mod tests {
     fn with_a_new_key_the_node_id_stays_and_every_identity_is_void() {
         let (directory, before) = made();
         let (blue, its_ca) = (tenant(&before), before.ca().certificate().clone());
-        // Also if the old key is lost.
+        // A renewal with a new key does not need the old key.
         fs::remove_file(directory.path().join(CA_KEY)).unwrap();
         let after = Fabric::renew(directory.path(), true, SystemTime::now()).unwrap();
         assert_eq!(after.node_id(), before.node_id());
@@ -281,7 +284,7 @@ mod tests {
             let old = [CA, ADMIN, NODE].map(|name| fs::read(at(name)).unwrap());
             let now = SystemTime::now() + Duration::from_secs(60);
             Fabric::renew(directory.path(), is_new_key, now).unwrap();
-            // As after a power cut behind each file: the last of those that were written is old again.
+            // As after a power cut behind each file: the files that were written later are the old ones again.
             for (name, bytes) in [CA, ADMIN, NODE].iter().zip(old) {
                 fs::write(at(name), bytes).unwrap();
                 let is_cut = |name| fs::read(at(name)).unwrap();

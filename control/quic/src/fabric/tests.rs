@@ -174,7 +174,7 @@ fn files_of_another_fabric_are_refused_and_nothing_is_lost() {
         assert_eq!(files(), before);
         fs::write(&path, own).unwrap();
     }
-    // Two files of this fabric in each other's place.
+    // Each of these two files of this fabric is in the place of the other.
     fs::rename(dir.path().join(NODE), dir.path().join("moved")).unwrap();
     fs::copy(dir.path().join(ADMIN), dir.path().join(NODE)).unwrap();
     let why = Fabric::open_or_create(dir.path(), now())

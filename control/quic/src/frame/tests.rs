@@ -1,4 +1,4 @@
-//! A stream's bytes, in every cut, whole and damaged.
+//! The bytes of a stream, split at every place, whole and damaged.
 
 use fabricbios_wire::{LeaseId, decode_answer, encode_gpu_request, encode_request};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! A node without a lease table, and clients good and bad.
+//! A node without a lease table, and well-behaved and misbehaving clients.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,15 +36,15 @@ use tokio::{
 /// The behaviour of the daemon in a test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handler {
-    /// Says no at once.
+    /// Refuses every request at once.
     Refuse,
-    /// Says no, and repeats the lease id.
+    /// Refuses every request; the refusal contains the lease id.
     EchoLeaseId,
     /// Leaves requests in the queue.
     Hold,
 }
 
-/// The parts of a request that the daemon gets.
+/// The parts of a request that the daemon receives.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) principal: Principal,
@@ -68,7 +68,7 @@ pub(crate) struct World {
     sender: mpsc::Sender<PeerRequest>,
     connector: Arc<dyn SessionConnector>,
     capacity: usize,
-    /// The server's own, so that it can die without a goodbye.
+    /// The runtime of the server alone, so that the server can die without closing its connections.
     runtime: Option<Runtime>,
 }
 
@@ -90,7 +90,7 @@ impl World {
         Self::start_on(loopback, handler, limits, queue).await
     }
 
-    /// A node whose streams to sessions are connected so.
+    /// A node with this connector for streams to sessions.
     pub(crate) async fn with_sessions(
         limits: Limits,
         connector: Arc<dyn SessionConnector>,
@@ -161,7 +161,7 @@ impl World {
         self.issue("late", 60, SystemTime::now() - Duration::from_secs(86_400))
     }
 
-    /// A certificate that is valid for two seconds more, or three.
+    /// A certificate that is valid for two or three more seconds.
     pub(crate) fn expiring(&self) -> Credentials {
         self.issue("late", 60, SystemTime::now() - Duration::from_secs(57))
     }
@@ -205,7 +205,7 @@ impl World {
             .unwrap()
     }
 
-    /// Connects and asks; a certificate that is refused shows only at the second step.
+    /// Connects and sends a request. A refused certificate shows only when the request is sent.
     pub(crate) async fn try_call(
         &self,
         credentials: Option<&Credentials>,
@@ -218,8 +218,8 @@ impl World {
             .map(|_| Ok(Reply::Pong(0)))
     }
 
-    /// Begins handshakes and goes on with none, from an address that somebody else may have too. Over when the
-    /// node has answered each.
+    /// Begins handshakes from an address that may belong to another client, and continues none of them. Returns when
+    /// the node has answered each.
     pub(crate) async fn leave_handshakes_unfinished(&self, count: usize) {
         let sink = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let stranger = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -263,7 +263,7 @@ impl World {
         tokio::spawn(self.server.take().unwrap().shutdown(patience))
     }
 
-    /// As SIGKILL and a supervisor would have it.
+    /// Dies and starts again, as after SIGKILL under a supervisor.
     pub(crate) async fn crash_and_restart(&mut self) {
         let (server, runtime) = (self.server.take().unwrap(), self.runtime.take().unwrap());
         let dying = move || {
@@ -352,7 +352,7 @@ fn credentials(path: &std::path::Path) -> Credentials {
     }
 }
 
-/// A client that does as it is told, also what it should not.
+/// A client that sends whatever the test wants, also invalid bytes.
 #[derive(Clone)]
 pub(crate) struct Client {
     connection: Connection,
@@ -382,7 +382,7 @@ impl Client {
         self.send_raw(&encode_request(5, 6, request)).await
     }
 
-    /// Sends bytes, and reads the answer as one to their header, as far as they have one.
+    /// Sends bytes and decodes the answer. Its message type must be that of the bytes, if they have a whole header.
     pub(crate) async fn send_raw(&self, bytes: &[u8]) -> Answer {
         let answer = self.raw(bytes).await.unwrap();
         let got = Header::parse(answer.first_chunk::<HEADER_LEN>().unwrap()).unwrap();
@@ -397,11 +397,11 @@ impl Client {
         decode_answer(&to, &answer).unwrap()
     }
 
-    /// Sends bytes; the answer's bytes.
+    /// Sends bytes and returns the bytes of the answer.
     pub(crate) async fn raw(&self, bytes: &[u8]) -> Result<Vec<u8>, String> {
         let opened = self.connection.open_bi().await;
         let (mut send, mut recv) = opened.map_err(|e| format!("{e:?}"))?;
-        // A node that has heard enough may stop the stream before its end.
+        // A node that has read enough may stop the stream before its end.
         send.write_all(bytes).await.ok();
         send.finish().ok();
         recv.read_to_end(100_000)
@@ -418,7 +418,7 @@ impl Client {
     }
 }
 
-/// The one that begins with its length.
+/// The connection id at the start of these bytes; its first byte is its length.
 fn connection_id(bytes: &[u8]) -> Vec<u8> {
     bytes[1..1 + usize::from(bytes[0])].to_vec()
 }

@@ -1,4 +1,4 @@
-//! Many at once, too many at once, and a node that goes away.
+//! Many requests at once, too many at once, and a node that goes away.
 
 use std::time::Duration;
 

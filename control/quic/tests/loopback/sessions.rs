@@ -1,4 +1,4 @@
-//! Streams to sessions of GPUs, with workers that are threads here.
+//! Streams to sessions of GPUs. The workers are threads of the test.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,7 +28,7 @@ use crate::common::{Client, World};
 
 const LEASE: LeaseId = LeaseId(0xA);
 
-/// Connects each stream to a thread that does this.
+/// Connects each stream to a new thread that runs this function.
 struct Workers<F>(F);
 
 impl<F: Fn(UnixStream) + Clone + Send + Sync + 'static> SessionConnector for Workers<F> {
@@ -40,7 +40,7 @@ impl<F: Fn(UnixStream) + Clone + Send + Sync + 'static> SessionConnector for Wor
     }
 }
 
-/// Connects each stream as this function says.
+/// Connects each stream with this function.
 struct By<F>(F);
 
 impl<F> SessionConnector for By<F>
@@ -66,14 +66,14 @@ fn open_frame(session: u64) -> Vec<u8> {
     encode_gpu_request(5, 6, &GpuRequest::Open { lease_id, session })
 }
 
-/// A stream whose first frame was sent.
+/// Opens a stream and sends its first frame.
 async fn open(client: &Client) -> (SendStream, RecvStream) {
     let (mut send, recv) = client.open().await;
     send.write_all(&open_frame(0)).await.unwrap();
     (send, recv)
 }
 
-/// A stream whose first frame came back.
+/// Opens a stream and waits until its first frame comes back.
 async fn open_echo(client: &Client) -> (SendStream, RecvStream) {
     let (send, mut recv) = open(client).await;
     let mut frame = vec![0; open_frame(0).len()];
@@ -82,7 +82,7 @@ async fn open_echo(client: &Client) -> (SendStream, RecvStream) {
     (send, recv)
 }
 
-/// The refusal that is all of the answer to this frame.
+/// Sends this frame; the whole answer must be a refusal, which is returned.
 async fn refusal(client: &Client, frame: &[u8]) -> Refusal {
     let (mut send, mut recv) = client.open().await;
     send.write_all(frame).await.ok();
@@ -103,7 +103,7 @@ async fn a_stream_reaches_the_worker_with_its_first_frame_and_comes_back() {
     let client = world.connect(&world.tenant("blue")).await;
     let (mut send, mut recv) = client.open().await;
     let frame = open_frame(7);
-    // In two parts, and with the next operation behind it.
+    // The frame goes in two parts. The next operation follows the second part.
     send.write_all(&frame[..30]).await.unwrap();
     send.write_all(&[&frame[30..], b"and so on"].concat())
         .await
@@ -140,7 +140,7 @@ async fn much_data_arrives_unchanged_both_ways() {
     assert!(got == expected, "{} bytes came back changed", got.len());
 }
 
-/// Waits until a count does not change any more, while the node answers somebody else; returns it.
+/// Waits until a count does not change any more, while the node answers another client. Returns the count.
 async fn settled(world: &World, count: &AtomicU64) -> u64 {
     let other = world.connect(&world.tenant("red")).await;
     let mut last = (count.load(Ordering::Relaxed), 0);
@@ -156,7 +156,7 @@ async fn settled(world: &World, count: &AtomicU64) -> u64 {
     last.0
 }
 
-/// More than all buffers between a client and a worker have room for.
+/// Bytes: more than fit in all buffers between a client and a worker.
 const TOO_MUCH: u64 = 128 << 20;
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn a_client_that_does_not_read_stops_the_worker() {
             stream.write_all(&piece).unwrap();
             count.fetch_add(piece.len() as u64, Ordering::Relaxed);
         }
-        // Unread bytes would reset the connection.
+        // A close with unread bytes would reset the connection.
         stream
             .read_exact(&mut vec![0; open_frame(0).len()])
             .unwrap();
@@ -304,7 +304,7 @@ async fn a_node_without_gpus_says_so() {
 async fn what_a_worker_said_before_it_died_arrives() {
     let world = world(|mut stream| {
         stream.write_all(b"half an ans").unwrap();
-        // What it has not read resets the connection.
+        // The close resets the connection, because the worker has not read its input.
     })
     .await;
     let client = world.connect(&world.tenant("blue")).await;
@@ -328,7 +328,7 @@ async fn the_worker_sees_when_its_client_is_gone() {
     })
     .await;
     let client = world.connect(&world.tenant("blue")).await;
-    // A stream that is reset before the node has read the first frame reaches no worker.
+    // A stream that the client resets before the node has read the first frame reaches no worker.
     let (mut send, mut recv) = open(&client).await;
     assert_eq!(recv.read_exact(&mut [0]).await, Ok(()));
     send.reset(VarInt::from_u32(0)).unwrap();
@@ -361,7 +361,7 @@ async fn a_tenant_has_so_many_streams_and_leaves_others_theirs() {
     let refused = refusal(&red, &open_frame(0)).await;
     assert!(refused.message.contains("on this node"), "{refused}");
     first.finish().unwrap();
-    // Its place comes back when the node has seen the end.
+    // The place of the first stream is free again when the node has seen its end.
     loop {
         let (mut send, mut recv) = open(&blue).await;
         send.finish().unwrap();
@@ -433,7 +433,7 @@ async fn a_shutdown_cuts_streams_to_sessions_after_its_patience() {
     let client = world.connect(&world.tenant("blue")).await;
     let (mut send, mut recv) = open_echo(&client).await;
     let stopping = world.shutdown(Duration::from_secs(2));
-    // Until then it is served.
+    // The stream works until the patience is over.
     send.write_all(b"still").await.unwrap();
     let mut back = [0; 5];
     recv.read_exact(&mut back).await.unwrap();
@@ -464,7 +464,7 @@ async fn a_stream_ends_with_the_certificate_of_its_client() {
     );
 }
 
-/// The answer to the first frame is the worker's.
+/// The worker sends the answer to the first frame.
 #[tokio::test]
 async fn an_answer_of_a_worker_is_the_one_that_a_client_expects() {
     let world = world(|mut stream| {
