@@ -1,11 +1,11 @@
-//! Answers about a lease that is over: the table of "How a lease ends" in the wire encoding.
+//! Answers to requests about a lease that is over: the table of "How a lease ends" in the wire encoding.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 
 use crate::support::*;
 
-/// Cut, proved, scrubbed.
+/// The lease is cut, proved and scrubbed.
 fn ends(world: &mut World) {
     let cut = world.cut_order();
     world.cut_ok(cut);
@@ -55,7 +55,7 @@ fn of_one_that_was_revoked() {
     let mut world = World::new();
     let id = world.granted(1, 10, 0).lease_id;
     world.operator(Request::LeaseRevoke(id));
-    // Requested while the end is under way, and answered with its result.
+    // The requests come while the end is under way; each answer contains its result.
     let freed = world.free(id);
     ends(&mut world);
     assert_eq!(world.lease(freed).phase, LeasePhase::Revoked);

@@ -1,4 +1,4 @@
-//! A request that fits when a lease that is over is cleaned: refused for a moment, with the time to ask again.
+//! A request that fits once a lease that is over is cleaned: it is refused for a moment, with the time to ask again.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use LeaseError::{CapacityExceeded, ResourceBusy};
 
 const GBIT: u64 = 1_000_000_000;
 
-/// A resource of one kind, a lease of so much of it, and the amounts.
+/// A resource of one kind, the terms of its leases, the whole amount and a smaller one.
 struct Kind {
     name: &'static str,
     kind: ResourceType,
@@ -270,13 +270,13 @@ fn the_time_to_return_follows_what_the_last_part_took() {
     let first = begin(&mut world, memory(4));
     let order = ends(&mut world, first);
     let told = |world: &mut World| refused(world, memory(16)).retry_after_ms;
-    // Nothing is known yet: as long again as it has taken.
+    // Without a pace: as long again as the cleaning has taken so far.
     world.pass_ms(300);
     assert_eq!(told(&mut world), Some(300));
     world.pass_ms(100);
     assert_eq!(told(&mut world), Some(400));
     cleaned(&mut world, order);
-    // 4 pages took 400 ms.
+    // The pace is 4 pages in 400 ms.
     let second = begin(&mut world, memory(16));
     let _cleaning = ends(&mut world, second);
     assert_eq!(told(&mut world), Some(1_600));
@@ -305,7 +305,7 @@ fn a_wall_clock_that_jumps_changes_no_time_to_return() {
     }
 }
 
-/// One lease on its way back is enough for a request, so the time is that of the sooner one.
+/// One of the leases being cleaned is enough for the request, so the time is that of the sooner one.
 #[test]
 fn the_time_is_that_of_the_first_part_that_is_enough() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Grants, second bindings, and binds that fail or take long.
+//! Grants, later bindings, and binds that fail or take long.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -148,7 +148,7 @@ fn overlap_ends_while_binding() -> (World, BindingId) {
 #[test]
 fn a_key_before_dies_on_time_while_another_binding_is_connected() {
     let (mut world, bind) = overlap_ends_while_binding();
-    // Of the binding that the backend had at that time.
+    // The report contains the binding that the backend had at that time.
     world.report(Report::RetireKey(bind, Ok(binding(9))));
     let error = BindError::Refused(failed("modify_qp RTR"));
     world.report(Report::Bind(bind, Err(error)));
@@ -198,8 +198,8 @@ fn what_is_bound_while_a_key_is_being_ended_waits_for_that() {
     );
 }
 
-/// The bind order may still wait for a thread when the cut is proved. The bytes must not be given away before its
-/// report.
+/// The bind order may still wait for a thread when the cut is proved. No other lease may get the bytes before the
+/// report of the bind.
 #[test]
 fn nothing_is_released_while_a_bind_is_on_its_way() {
     let mut world = World::new();
@@ -270,7 +270,7 @@ fn a_second_bind_that_takes_long_does_not_cost_the_lease() {
     );
 }
 
-/// Bytes that must be made clean first take as long as writing them.
+/// A bind that first scrubs bytes takes as long as writing these bytes.
 #[test]
 fn a_binding_that_moves_may_take_long_and_one_that_stands_still_is_cut() {
     let mut world = World::new();

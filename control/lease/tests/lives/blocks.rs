@@ -25,7 +25,7 @@ fn with_host(transport: Transport) -> LeaseAllocRequest {
     wanted
 }
 
-/// The order, or the refusal.
+/// The bind order, or the text of the refusal.
 fn bound(offer: Offer, wanted: LeaseAllocRequest) -> Result<BindOrder, String> {
     let mut world = World::of_blocks(offer);
     let ticket = world.ask(Request::LeaseAlloc(wanted));
@@ -221,7 +221,7 @@ fn rotation_gives_a_key_to_a_lease_of_blocks_without_one() {
     assert!(world.lease(ticket).binding.nvmeof().is_some());
 }
 
-/// Files have no positions: the rest of a directory can be had in one piece.
+/// Files have no positions: one lease can have all that is free of a directory.
 #[test]
 fn a_directory_is_given_out_by_amount() {
     let mut world = World::of_blocks(Offer {

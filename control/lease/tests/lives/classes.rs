@@ -48,7 +48,7 @@ fn refused(world: &mut World, wanted: LeaseAllocRequest) -> Refusal {
     world.refusal(ticket).clone()
 }
 
-/// Of four cores one has a CPU that is offline.
+/// One of the four cores has a CPU that is offline.
 #[test]
 fn cores_that_are_missing_are_not_granted_and_come_back() {
     let mut world = world(classes(WholeCore, None));
@@ -140,7 +140,7 @@ fn a_class_that_cannot_be_had_is_refused_by_its_name_with_the_reason() {
     assert!(refusal.message.contains("has no classes"), "{refusal}");
 }
 
-/// One node leases two CPU resources; the tenant gets its class where it can be had.
+/// A node has two CPU resources; the tenant gets its class on the one that offers the class.
 #[test]
 fn a_resource_that_refuses_the_class_is_left_for_another() {
     let why = "incomplete topology";

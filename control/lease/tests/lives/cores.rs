@@ -34,7 +34,7 @@ fn groups(numbers: &[u32]) -> Placement {
     Placement::Cores(numbers.into())
 }
 
-/// How much is available of each class.
+/// The available amount of each class.
 fn available(world: &World) -> [u64; 3] {
     let told = world.table.availability().next().expect("the offer");
     let by_class: BTreeMap<u8, u64> = told.available_by_class.into_iter().collect();
@@ -87,7 +87,7 @@ fn strict_leases_stay_in_one_node_and_whole_cores_where_they_can() {
     );
 }
 
-/// There are no contents to keep and no keys, and no queue pair belongs to a lease.
+/// A lease of cores has no contents, no keys and no queue pairs.
 #[test]
 fn grace_rotation_and_binding_are_refused() {
     let mut world = world();
@@ -108,7 +108,7 @@ fn grace_rotation_and_binding_are_refused() {
         assert_eq!(refusal.error, LeaseError::InvalidArgs);
         assert!(refusal.message.contains(word), "{refusal}");
     }
-    // Also while it has no binding: waiting does not help.
+    // The refusals are the same while the lease has no binding: waiting does not help.
     let mut after = restart_into(&world, self::world(), true);
     let ticket = after.rotate(binding_id.lease_id, 0);
     assert_eq!(after.refusal(ticket).error, LeaseError::InvalidArgs);
@@ -146,7 +146,7 @@ fn a_release_or_cut_that_failed_keeps_its_cores_and_its_time_from_others() {
     }
 }
 
-/// Somebody made the kernel give the cores of a lease to others too.
+/// Another program made the kernel give the cores of a lease to other processes too.
 #[test]
 fn a_lease_that_lost_its_cores_ends_fenced_and_the_others_go_on() {
     let mut world = world();
@@ -223,7 +223,7 @@ fn cores_that_one_tenant_holds_are_counted_in_every_class() {
 fn a_lease_that_ended_before_a_reboot_takes_no_cores_from_one_granted_after_it() {
     let mut world = world();
     let (ended_before, part) = granted(&mut world, asked(1, WholeCore));
-    // It is cut, and its release is not done, when the machine goes down.
+    // When the machine goes down, the lease is cut and its release is not done.
     world.free(ended_before.lease_id);
     let cut = world.cut_order();
     world.cut_ok(cut);
@@ -241,7 +241,7 @@ fn a_lease_that_ended_before_a_reboot_takes_no_cores_from_one_granted_after_it()
 enum Step {
     Ask(u64, CpuIsolationClass),
     Free(usize),
-    /// The oldest order comes back, well or not.
+    /// The report of the oldest order: success (true) or failure.
     Report(bool),
     Pass,
     Clear,
@@ -260,7 +260,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A core has one exclusive lease at most, the other cores have CPUs for all sharing leases, and a lease keeps its part.
+/// Checks: a core has at most one exclusive lease, the other cores suffice for all sharing leases, and a lease keeps
+/// its part.
 fn check(world: &World, known: &mut BTreeMap<LeaseId, Placement>) {
     assert_eq!(world.table.check(), []);
     let (mut shared, mut exclusive) = (0, BTreeSet::new());

@@ -1,4 +1,4 @@
-//! Who gets a GPU: each class under each mode of the node, for each occupancy of the device.
+//! Which request gets a GPU: each class, under each mode of the node, for each occupancy of the device.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -78,7 +78,7 @@ pub(crate) fn gpu(of: Gpu, mode: Mode) -> Offer {
                 class(Shared, shared),
                 class(SessionExclusive, ClassState::Enforced),
                 class(DeviceExclusive, whole),
-                // Nobody gets it, even if an offer has it.
+                // No lease gets this class, even if an offer has it.
                 class(PartitionExclusive, ClassState::Enforced),
             ],
         }),
@@ -118,7 +118,7 @@ pub(crate) fn refused(world: &mut World, wanted: LeaseAllocRequest) -> Refusal {
 #[derive(Clone, Copy, Debug)]
 enum Holds {
     Nothing,
-    /// A lease shares it, and some of everything is left.
+    /// A lease shares the device, and some of every dimension is free.
     Some,
     /// One lease of an exclusive class.
     All,
@@ -127,7 +127,7 @@ enum Holds {
     Sessions,
 }
 
-/// A world in this state. In exclusive mode the leases that share are of an earlier run, in fractional mode.
+/// A world in this state. In exclusive mode, the sharing leases come from an earlier run in fractional mode.
 fn holding(of: Gpu, mode: Mode, holds: Holds) -> World {
     let shared = |gib, slices| asked(gib, Some(slices), Some(Shared));
     let leases = match holds {
@@ -148,12 +148,12 @@ fn holding(of: Gpu, mode: Mode, holds: Holds) -> World {
     }
 }
 
-/// The answer to a request for a GiB.
+/// The answer to a request for 1 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gets {
     /// The whole device.
     All,
-    /// What it asked for.
+    /// The requested amount.
     Part,
     /// InvalidArgs, by the operator's policy.
     Policy,
@@ -227,7 +227,7 @@ fn each_class_under_each_mode_for_each_occupancy() {
     ];
     for (of, mode, class, expected) in table {
         for (holds, expected) in states.into_iter().zip(expected) {
-            // By its id, and as the only one there is.
+            // The request names the GPU, or names no resource.
             for resource_id in [None, Some(ARENA)] {
                 let wanted = LeaseAllocRequest {
                     resource_id,

@@ -1,4 +1,4 @@
-//! Lives of GPUs: random ones beside a slow and simple table, and a long one.
+//! Lives of GPUs: random lives compared with a slow and simple table, and one long life.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{
 
 use GpuExclusivityClass::{DeviceExclusive, SessionExclusive, Shared};
 
-/// What the model knows of a lease: how much it has, and whether the device is its alone.
+/// What the model knows of a lease: its amounts, and whether it has the device alone.
 #[derive(Clone, Debug)]
 struct Has {
     gib: u64,
@@ -73,7 +73,7 @@ fn decides(
 enum Step {
     Ask(u64, Option<u16>, Option<GpuExclusivityClass>),
     Free(usize),
-    /// The oldest order comes back, well or not.
+    /// The report of the oldest order: success (true) or failure.
     Report(bool),
     Pass,
     Clear,
@@ -99,13 +99,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The lease is over, and not fenced: its part is being released.
+/// Whether the lease is over and not fenced: its part is being released.
 fn is_over(world: &mut World, id: LeaseId) -> bool {
     use LeasePhase::{Expired, Freed, Revoked};
     matches!(world.phase(id), Expired | Freed | Revoked)
 }
 
-/// Every lease that holds a part is known, and has what the model says.
+/// Checks that every lease with a part is known and has the amounts of the model.
 fn check(world: &World, known: &mut BTreeMap<LeaseId, Has>) {
     assert_eq!(world.table.check(), []);
     let holders = world.table.holders(ARENA);
@@ -179,7 +179,7 @@ fn after_a_hundred_thousand_leases_all_of_the_device_is_there() {
     let (mut held, mut grants, mut number) = (Vec::new(), 0, 0usize);
     while grants < 100_000 {
         number += 1;
-        // Each class with each size and each number of slices: these numbers have no factor in common.
+        // Each class with each size and each number of slices: the three numbers of choices have no common factor.
         let class = [
             None,
             Some(Shared),

@@ -1,4 +1,4 @@
-//! Leases of GPUs: what each has and is told, the choice among several, and what is refused.
+//! Leases of GPUs: the amounts and the answers of each, the choice among several GPUs, and the refusals.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(crate) fn free(world: &World) -> Vec<u64> {
     told.free_dimensions.iter().map(|it| it.amount).collect()
 }
 
-/// How much is available: by default, and for each class that is asked for here.
+/// The available amount by default, and of each class that these tests request.
 pub(crate) fn available(world: &World) -> [u64; 4] {
     let told = world.table.availability().next().expect("the offer");
     let by_class: BTreeMap<u8, u64> = told.available_by_class.into_iter().collect();
@@ -101,7 +101,7 @@ fn a_lease_is_told_its_class_its_mode_and_the_slices_that_it_has() {
                 told.effective.gpu_execution_mode,
             );
             assert_eq!((class, mode), (terms.exclusivity, terms.execution_mode));
-            // The next run knows it too.
+            // The record keeps the terms: the next run has them too.
             let mut next = restart_into(&world, self::world(of, mode_of(of, &terms)), true);
             assert_eq!(next.query(told.lease_id).effective, told.effective);
             assert_eq!(next.bind_order().terms.gpu(), Some(&terms));
@@ -109,7 +109,7 @@ fn a_lease_is_told_its_class_its_mode_and_the_slices_that_it_has() {
     }
 }
 
-/// The other mode than that of the run before, where that makes a difference.
+/// The mode of the next run: the other mode, where that makes a difference.
 fn mode_of(of: Gpu, terms: &GpuTerms) -> Mode {
     match of == WHOLE && terms.exclusivity == Some(Shared) {
         true => Mode::Exclusive,
@@ -135,7 +135,7 @@ fn what_is_available_is_told_by_class_and_by_dimension() {
     assert_eq!(available(&partition), [40, 0, 40, 40]);
 }
 
-/// A node with a whole GPU (0xa), another one (0xb) and a partition (0xc).
+/// A node with two whole GPUs (0xa and 0xb) and a partition (0xc).
 fn several(mode: Mode) -> World {
     let mut world = world(WHOLE, mode);
     for (id, of) in [(0xb, WHOLE), (0xc, PARTITION)] {
@@ -305,7 +305,7 @@ fn a_lease_that_could_not_be_cleaned_keeps_its_part_and_the_scope_says_who_else_
     }
 }
 
-/// The slots of sessions are the operator's number, and may be fewer in the next run.
+/// The operator sets the number of session slots; the next run may have fewer.
 #[test]
 fn a_lease_that_the_device_has_no_room_for_any_more_is_given_up() {
     let mut before = world(WHOLE, Mode::Fractional);

@@ -95,7 +95,8 @@ fn only_a_client_that_did_not_ask_gets_a_linger_and_only_while_there_is_time() {
     assert_eq!(world.orders.iter().filter(brief).count(), 32);
 }
 
-/// What was cleaned is told when the part is clean, of a lease that was fenced meanwhile too; a list is short.
+/// A query shows what was cleaned once the part is clean, also for a lease that was fenced meanwhile. A list leaves it
+/// out.
 #[test]
 fn a_query_says_what_was_cleaned_when_it_is_clean() {
     let zeroed = || Proof::of("zero memory", Duration::from_micros(7), "65536 bytes");

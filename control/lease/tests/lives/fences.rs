@@ -37,7 +37,7 @@ fn a_cut_that_fails_or_takes_too_long_fences_and_nothing_new_is_granted() {
     }
 }
 
-/// The disk refuses the grant when the lease has ended already, and its cut has failed.
+/// The grant cannot be written when the lease has ended already and its cut has failed.
 #[test]
 fn a_grant_that_is_lost_takes_no_fenced_lease_off_the_record() {
     let mut world = World::new();
@@ -208,7 +208,7 @@ fn told(world: &World) -> Availability {
     world.table.availability().next().expect("the arena")
 }
 
-/// Inventory, list of fences, remediation and admission tell the same of a resource that has failed by itself.
+/// Inventory, FENCE_LIST, remediation and admission agree on a resource that has failed by itself.
 #[test]
 fn a_resource_that_failed_is_fenced_everywhere_until_it_is_well() {
     let mut world = World::new();
@@ -232,7 +232,7 @@ fn a_resource_that_failed_is_fenced_everywhere_until_it_is_well() {
     let is = (refusal.error, refusal.class);
     assert_eq!(is, (LeaseError::Fenced, RefusalClass::Transient));
     assert!(refusal.message.contains(why), "{refusal}");
-    // The lease that it has goes on.
+    // The lease of the failed resource goes on.
     assert_eq!(world.phase(binding_id.lease_id), LeasePhase::Active);
     let ticket = world.operator(Request::FenceClear(ARENA));
     assert_eq!(world.order(), Order::Reset(ARENA, vec![]));
@@ -240,7 +240,7 @@ fn a_resource_that_failed_is_fenced_everywhere_until_it_is_well() {
     let refusal = world.refusal(ticket).clone();
     assert!(refusal.message.contains(why), "{refusal}");
     assert_eq!(world.table.fences(), fences, "still since then");
-    // A remediation that helps is followed by the report.
+    // A store that the remediation has repaired reports it first.
     let ticket = world.operator(Request::FenceClear(ARENA));
     world.order();
     world.report(Report::Condition(ARENA, Condition::Good));
@@ -266,7 +266,7 @@ fn a_failure_with_another_reason_is_the_same_fence() {
     assert_eq!(fences.len(), 1, "{fences:?}");
     assert_eq!(fences[0].since_unix_ms, since);
     assert!(fences[0].reason.contains("it needs a reset"), "{fences:?}");
-    // One that was well meanwhile has failed anew.
+    // A resource that was good in between has failed again: its fence is new.
     world.report(Report::Condition(ARENA, Condition::Good));
     world.report(failed("XID 79"));
     assert_eq!(world.table.fences()[0].since_unix_ms, since + 5_000);
@@ -284,7 +284,7 @@ fn a_degraded_resource_is_leased_and_says_why() {
     world.granted(1, 10, 0);
 }
 
-/// The smaller one is the tighter fit, and is degraded.
+/// The smaller resource is the tighter fit, and is degraded.
 #[test]
 fn a_degraded_resource_is_chosen_when_no_good_one_has_room() {
     let mut world = World::new();
@@ -297,7 +297,7 @@ fn a_degraded_resource_is_chosen_when_no_good_one_has_room() {
     assert_eq!([of(16), of(16), of(16)], [GOOD, GOOD, ARENA]);
 }
 
-/// A fence of a lease beside a failure of the resource: a remediation that leaves the failure leaves both.
+/// A lease is fenced and its resource has failed. If a remediation leaves the failure, both fences stay.
 #[test]
 fn a_failed_resource_with_a_fenced_lease_has_two_fences() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! A failed release or cut on a resource whose leases survive the machine: the fenced part and the rest.
+//! A failed release or cut on a resource whose leases survive the machine: the fenced part and the other parts.
 
 use core::time::Duration;
 
@@ -12,7 +12,7 @@ fn world() -> World {
     World::of_blocks(block_offer())
 }
 
-/// No part of a lease can reach another.
+/// A resource on which no lease can reach the part of another lease.
 fn separate() -> World {
     World::of_blocks(Offer {
         fence_scope: FenceScope::Separate,
@@ -20,7 +20,7 @@ fn separate() -> World {
     })
 }
 
-/// A lease that was freed, and whose release does not come back.
+/// A lease that was freed, and whose release does not end.
 fn stuck(world: &mut World) -> BindingId {
     let binding_id = world.granted_blocks(NvmeTcp, 100, 0);
     world.free(binding_id.lease_id);
@@ -49,7 +49,7 @@ fn told(world: &mut World) -> Vec<LeaseId> {
     }
 }
 
-/// Whether the whole is fenced, whether parts are, and the available amount.
+/// Whether the whole resource is fenced, whether parts are fenced, and the available amount.
 fn state(world: &World) -> (bool, bool, u64) {
     let pool = world.table.availability().next().expect("a pool");
     (
@@ -153,7 +153,7 @@ fn of_two_stuck_releases_each_clears_its_own_part() {
     );
 }
 
-/// The crash came before the graver fence was written down, and after its lease was.
+/// The crash came after the record of the lease was written, and before that of the graver fence.
 #[test]
 fn after_a_restart_parts_are_parts_and_a_failed_cut_is_all_of_it() {
     let run = EarlierRun {
@@ -203,7 +203,7 @@ fn where_parts_are_separate_a_failed_cut_leaves_the_rest_to_others() {
         reachable(&world).contains(&uncut.lease_id),
         "nothing proves its end"
     );
-    // Others come and go, and a late release changes nothing: the lease was never cut.
+    // Other leases come and go. A late release changes nothing: the lease was never cut.
     world.granted_blocks(NvmeTcp, 100, 0);
     world.free(other.lease_id);
     let cut = world.cut_order();
@@ -247,7 +247,7 @@ fn where_parts_are_separate_a_failed_cut_and_a_stuck_release_fence_two_parts() {
     assert_eq!(told(&mut world), [uncut.lease_id]);
 }
 
-/// Nobody knows which part such objects reach.
+/// It is unknown which part such objects reach.
 #[test]
 fn where_parts_are_separate_objects_of_no_lease_on_record_fence_it_all() {
     for (is_cut, expected) in [(true, (false, true, 16)), (false, (true, false, 0))] {
@@ -270,7 +270,7 @@ fn where_parts_are_separate_objects_of_no_lease_on_record_fence_it_all() {
     }
 }
 
-/// One remediation looks for all of them.
+/// One remediation looks for the objects of both leases.
 #[test]
 fn objects_of_two_leases_that_are_not_on_record_have_one_remediation_and_one_time_limit() {
     let mut world = separate();

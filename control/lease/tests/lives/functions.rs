@@ -1,4 +1,4 @@
-//! Leases of network functions: a rate of the link, and one of its functions each.
+//! Leases of network functions: each has a rate of the link and one of its functions.
 
 use std::time::Duration;
 
@@ -144,7 +144,7 @@ fn terms_that_no_function_has_are_refused() {
     assert_eq!(world.bind_order().terms, terms);
 }
 
-/// The frames of a function stop at once; that its holder has ended is proved later.
+/// The frames of a function stop at once; the proof that its holder's access has ended comes later.
 #[test]
 fn the_time_limit_of_a_cut_is_that_of_the_offer_if_it_is_longer_than_the_nodes() {
     for (node_ms, limit_ms) in [(1_000, 11_000), (30_000, 30_000)] {
@@ -265,7 +265,7 @@ fn a_card_that_sends_tags_of_tenants_gives_no_untagged_lease() {
     );
     world.ask(with(7, None));
     assert_eq!(world.bind_order().binding_id.resource_id, ResourceId(77));
-    // Another resource of the node may have what this one has not.
+    // Another resource of the node may have the function that this resource lacks.
     world
         .table
         .offer(ResourceType::Net, port(Enforcement::Enforced));
@@ -274,7 +274,7 @@ fn a_card_that_sends_tags_of_tenants_gives_no_untagged_lease() {
     assert_eq!(world.bind_order().binding_id.resource_id, ARENA);
 }
 
-/// The operator has changed the list, and started the node again.
+/// The operator has changed the list and restarted the node.
 #[test]
 fn a_lease_that_is_not_allowed_any_more_goes_on_and_is_not_renewed() {
     let of = |listed: (&str, &str), needs_vlan: Option<&str>| {

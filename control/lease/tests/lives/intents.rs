@@ -1,4 +1,5 @@
-//! What a tenant says of its use of a lease: kept and told, never enforced. And what is left of many leases.
+//! Intents, the use of a lease that a tenant states: kept and reported, never enforced. Also the memory that many
+//! leases leave behind.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -97,7 +98,7 @@ fn nothing_grows_over_a_hundred_thousand_leases() {
         let wanted = asked().with_terms(terms);
         let (binding_id, _) = granted(&mut world, wanted);
         ended(&mut world, binding_id);
-        // What the driver would have carried out by now.
+        // The driver has taken these effects by now.
         world.answers.clear();
         world.notes.clear();
         world.journal.clear();
@@ -108,6 +109,6 @@ fn nothing_grows_over_a_hundred_thousand_leases() {
     }
     assert_eq!(world.table.records(), 20);
     assert_eq!(world.available(), 4);
-    // Ids and times have more digits.
+    // Ids and times have more digits by then.
     assert!(size_at[1] < size_at[0] + size_at[0] / 10, "{size_at:?}");
 }

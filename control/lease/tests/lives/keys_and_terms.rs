@@ -206,7 +206,7 @@ fn a_short_lease_that_rotates_can_be_renewed_again_and_again() {
     }
 }
 
-/// A renewal in grace binds towards the queue pair on record, which may be gone by now.
+/// A renewal in grace binds to the queue pair on record, which may not exist any more.
 #[test]
 fn a_renewal_whose_binding_fails_is_a_renewal_without_a_key() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Lives of leases from outside: requests, reports and their effects.
+//! Lives of leases seen from outside: requests, reports and their effects.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -31,7 +31,7 @@ fn restart(before: &World) -> World {
     restart_into(before, world(), before.now, run)
 }
 
-/// This many seconds pass until the node is back, twenty of them after the start of the kernel.
+/// The node is back after this many seconds; the kernel started twenty seconds before that.
 fn reboot(before: &World, off_secs: u64, wall_clock_trusted: bool) -> World {
     let now = Now {
         boot: BootTime(20_000_000_000),
@@ -56,7 +56,7 @@ fn holders(world: &World) -> Vec<(BindingId, Extent)> {
         .collect()
 }
 
-/// The only orders are a cut and then a release; then the bytes are free.
+/// Checks that the only orders are a cut and then a release, and that the bytes are free afterwards.
 fn is_cut_and_released(world: &mut World, binding_id: BindingId, extent: Extent) {
     assert_eq!(world.order(), Order::Cut(binding_id, Linger::None));
     world.cut_ok(binding_id);
@@ -173,7 +173,7 @@ fn a_clock_that_cannot_be_believed_ends_the_lease() {
     }
 }
 
-/// Zeroing memory, opening pools, proving the ends of hundreds of leases: minutes, on a busy disk.
+/// A start zeroes memory, opens pools and proves the ends of hundreds of leases. On a busy disk that takes minutes.
 #[test]
 fn a_start_that_takes_long_fences_nothing() {
     let mut before = world();
@@ -193,7 +193,7 @@ fn a_start_that_takes_long_fences_nothing() {
     assert_eq!(after.available(), 16 * PAGE);
 }
 
-/// The node died again before it cut the revoked lease, and the clock is right by now.
+/// The node died again before it cut the revoked lease, and the wall clock is right now.
 #[test]
 fn what_was_revoked_at_a_restart_stays_revoked() {
     let mut before = world();
@@ -369,7 +369,7 @@ fn a_lease_whose_part_is_gone_is_over_and_nothing_is_released() {
     assert_eq!(records(&after)[&lost.lease_id].placement, None);
 }
 
-/// An address or a disk is not ready yet after a boot, and no client waits who would ask again.
+/// An address or a disk is not ready yet after a boot, and no client waits that would ask again.
 #[test]
 fn what_is_not_ready_after_a_reboot_is_tried_again_until_it_is() {
     let mut before = world();

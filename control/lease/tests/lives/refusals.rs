@@ -52,7 +52,7 @@ fn each_has_its_code_and_class() {
         refused(|r| r.terms = LeaseTerms::plain(ResourceType::Gpu)),
         (InvalidArgs, Policy)
     );
-    // The node has none.
+    // The node has no network function.
     assert_eq!(
         refused(|r| r.terms = LeaseTerms::plain(ResourceType::Net)),
         (InvalidArgs, Permanent)
@@ -121,11 +121,11 @@ fn what_is_too_much_is_told_the_most_that_any_pool_has() {
     let ticket = world.ask(Request::LeaseAlloc(of_pages(32)));
     let refusal = world.refusal(ticket);
     assert_eq!(refusal.class, RefusalClass::Transient, "{refusal}");
-    // For people and for programs.
+    // The refusal has each amount in a unit for people and as a number for programs.
     for amount in ["128 KiB (131072)", "16 KiB (16384)", "256 KiB (262144)"] {
         assert!(refusal.message.contains(amount), "{refusal}");
     }
-    // A request that names a resource is told of that one.
+    // The refusal of a request that names a resource is about that resource.
     let named = LeaseAllocRequest {
         resource_id: Some(ResourceId(1)),
         ..of_pages(32)
@@ -160,7 +160,7 @@ fn a_resource_that_cannot_be_had_at_the_moment_is_left_for_another() {
         refusal.message.contains("/dev/sdz: it is gone"),
         "{refusal}"
     );
-    // It comes back by itself.
+    // The resource comes back by itself.
     world.report(Report::Condition(ResourceId(1), Condition::Good));
     let ticket = world.ask(Request::LeaseAlloc(LeaseAllocRequest {
         resource_id: Some(ResourceId(1)),
@@ -170,7 +170,7 @@ fn a_resource_that_cannot_be_had_at_the_moment_is_left_for_another() {
     assert!(world.answer(ticket).is_none());
 }
 
-/// It went away between the admission and the binding.
+/// The room of the pool went away between the admission and the binding.
 #[test]
 fn what_is_not_there_at_the_moment_is_told_with_the_reason() {
     let mut world = World::of_blocks(pool(1, 4));

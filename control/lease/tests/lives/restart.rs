@@ -29,7 +29,7 @@ pub(crate) fn records(world: &World) -> BTreeMap<LeaseId, LeaseRecord> {
     known
 }
 
-/// `next` restores the records of `before`, at the same time.
+/// Restores the records of `before` in `next`, at the same time.
 pub(crate) fn restart_into(before: &World, mut next: World, same_boot: bool) -> World {
     (next.now, next.next) = (before.now, before.next);
     next.journal.clone_from(&before.journal);
@@ -356,7 +356,7 @@ fn what_is_fenced_keeps_its_bytes_until_the_remediation_has_them() {
     }
 }
 
-/// The crash came after the lease was on record as fenced, before its fence was.
+/// The crash came after the record of the fenced lease was written, and before that of its fence.
 #[test]
 fn a_fenced_lease_fences_without_a_record_of_the_fence() {
     let mut before = World::lasting(&[UDP]);
@@ -375,7 +375,7 @@ fn a_fenced_lease_fences_without_a_record_of_the_fence() {
     assert_eq!(after.available(), 16 * PAGE);
 }
 
-/// The lease was not granted, but something of it may still reach its bytes.
+/// The lease was not granted, but one of its objects may still reach its bytes.
 #[test]
 fn what_strands_before_it_was_granted_is_on_record_until_it_is_clean() {
     let mut before = World::lasting(&[UDP]);

@@ -93,7 +93,7 @@ fn pages_of_a_list_follow_one_another_without_gap_or_repetition() {
     assert_eq!(seen, ids);
 }
 
-/// Names as long as they can be, and proofs that would not all fit.
+/// The names have the largest length, and the proofs would not all fit.
 #[test]
 fn a_page_of_ended_leases_fits_a_frame_and_has_no_proofs() {
     let mut world = World::new();
@@ -214,8 +214,8 @@ fn what_a_tenant_had_never_refuses_its_next_lease_and_the_oldest_records_give_wa
     };
     let his = end_one("bob");
     let hers: Vec<LeaseId> = (0..100).map(|_| end_one("alice")).collect();
-    // Both have three records then, which is one too many: a record of the tenant with the longest history is
-    // dropped.
+    // Both tenants have three records then, one more than the limit of all: a record of the tenant with the most
+    // records is dropped.
     end_one("carol");
     assert_eq!(world.table.records(), 4);
     let known = |world: &mut World, tenant: &str, id: LeaseId| {

@@ -1,4 +1,4 @@
-//! Leases over UDP and over both transports: which transport is taken, and keys of datagrams.
+//! Leases over UDP and over both transports: the choice of the transport, and keys of datagrams.
 
 use fabricbios_lease::*;
 use fabricbios_wire::*;
@@ -139,7 +139,7 @@ fn a_new_queue_pair_is_a_new_binding_on_both_transports_and_none_on_udp() {
     assert_eq!(world.orders, []);
 }
 
-/// A renewal in grace failed to bind. The request that the message names gives a key again.
+/// A renewal in grace failed to bind. The message names the request that gives a key again.
 #[test]
 fn what_gives_a_key_to_a_lease_without_one_is_told_and_works() {
     for (transport, name) in [

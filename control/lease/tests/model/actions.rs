@@ -1,4 +1,4 @@
-//! Actions of a random life. A lease or order is a number, reduced to the leases and orders at that time.
+//! Actions of a random life. Each names a lease or order by a number, modulo the leases and orders of that time.
 
 use fabricbios_lease::EarlierRun;
 use fabricbios_wire::{GpuExclusivityClass, ResourceType, Transport};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::oracle::Limits;
 
-/// The asker.
+/// The role of the client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
     Holder,
@@ -21,9 +21,9 @@ pub(crate) enum Step {
     Millis(u64),
     /// Exactly to the next deadline.
     Due,
-    /// To one nanosecond before it.
+    /// To one nanosecond before the next deadline.
     AlmostDue,
-    /// Exactly to when a lease can be renewed first, or one nanosecond before it.
+    /// Exactly to the time from which a lease can be renewed, or one nanosecond before it.
     Renewable(usize, bool),
 }
 
@@ -39,21 +39,21 @@ pub(crate) enum Outcome {
     Lost,
     /// Failed, something left behind.
     Stranded,
-    /// Not done, but progressing.
+    /// Not done, but in progress.
     Moving,
 }
 
-/// To which queue pairs of the client.
+/// The queue pairs of the client that a request names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Peer {
     None,
-    /// Of a port.
+    /// One queue pair, at a port.
     Port(usize),
-    /// Several, of ports.
+    /// Several queue pairs, all at ports.
     Several(usize),
-    /// Of a group, or of nobody.
+    /// One queue pair at the address of a group, or at an address of no port.
     Nobody(usize),
-    /// Several, of which one is nobody's.
+    /// Several queue pairs, one of them at an address of no port.
     Mixed(usize),
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Wish {
     pub(crate) terms: Terms,
 }
 
-/// The terms for blocks, and those for GPUs.
+/// Terms for blocks and for GPUs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) read_only: bool,
@@ -101,19 +101,19 @@ pub(crate) enum Action {
     Revoke(Asker, usize),
     ClearFence(Asker, usize),
     Drain,
-    /// From now on paths acknowledge deadlines at once, or only by reports.
+    /// From now on, paths acknowledge deadlines at once (true), or only by reports.
     Paths(bool),
     Pass(Step),
-    /// About an order that was not reported yet.
+    /// The report of an order that has none yet.
     Report(usize, Outcome),
-    /// A report that was given before comes again.
+    /// An earlier report comes again.
     Again(usize),
-    /// A report about a binding that never was.
+    /// A report about a binding that never existed.
     Stray(usize, Outcome),
-    /// A report of progress of a release, for any lease.
+    /// A report that a release progresses, for any lease.
     Moves(usize),
-    /// The daemon dies, and comes back after this time. The number is how much of the journal a worse crash would
-    /// have left.
+    /// The daemon dies, and comes back after this time. The number says how much of the journal remains after a worse
+    /// crash.
     Restart(Step, EarlierRun, usize),
 }
 
@@ -151,7 +151,7 @@ fn wish() -> impl Strategy<Value = Action> {
     ];
     (0..3usize, bytes, secs, grace, of_what, any::<bool>(), arena).prop_map(
         |(tenant, bytes, secs, grace, (kind, (transport, peer), terms), rotate_on_renew, arena)| {
-            // Leases of GPUs have neither contents nor keys: most requests do without.
+            // Leases of GPUs have neither contents nor keys, so most of these requests ask for neither.
             let plain = kind == ResourceType::Gpu && grace != 1;
             let (grace, rotate_on_renew) = if plain {
                 (0, false)
@@ -212,7 +212,7 @@ fn gpu_terms() -> impl Strategy<Value = Terms> {
     })
 }
 
-/// A lease of ten seconds is asked for and bound.
+/// A request for a lease of ten seconds, and the report of its bind.
 pub(crate) fn comes(number: usize) -> [Action; 2] {
     let wish = Wish {
         tenant: number % 3,

@@ -1,4 +1,4 @@
-//! Requests to both the table and the model.
+//! Requests, sent to both the table and the model.
 
 use super::*;
 
@@ -60,7 +60,7 @@ impl Pair {
         who: usize,
         request: impl FnOnce(LeaseId) -> Request,
     ) {
-        // Mostly about leases on record, so that most requests have an effect.
+        // Most requests name a lease on record, so that they have an effect.
         let known: Vec<_> = { self.oracle.leases.iter() }
             .map(|lease| (lease.id, lease.tenant.clone()))
             .collect();

@@ -1,4 +1,4 @@
-//! Comparison of the table and the model after every step.
+//! Compares the table and the model after every step.
 
 use super::*;
 
@@ -65,7 +65,7 @@ impl Pair {
                 Effect::Order { order, .. } => {
                     self.seen.order(&order, &self.open, &fenced);
                     match order {
-                        // Orders without a report.
+                        // An order that gets no report.
                         Order::Fenced(_) => {}
                         Order::Extend(binding_id, deadline) if self.oracle.at_once => {
                             let agreed = Report::Extended(binding_id, deadline, Ok(()));
@@ -172,7 +172,7 @@ impl Pair {
         }
     }
 
-    /// Each tenant is told of its own leases only.
+    /// Checks that each tenant sees only its own leases.
     pub(super) fn compare_tenants(&mut self, told: &[LeaseInfo], live: &[LeaseInfo]) {
         for tenant in TENANTS.into_iter().chain([STRANGER]) {
             let leases = self.oracle.leases.iter();
@@ -187,7 +187,7 @@ impl Pair {
         }
     }
 
-    /// Only operators see fences.
+    /// Checks that only operators see fences.
     pub(super) fn compare_fences(&mut self) {
         let told = self.look(OPERATOR, Asker::Operator, Request::FenceList);
         assert_eq!(told, Ok(Reply::Fences(self.table.fences())));

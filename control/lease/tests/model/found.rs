@@ -1,4 +1,4 @@
-//! Lives in which the table once differed from its documentation, each with the difference; and some lives without a
+//! Lives in which the table once differed from its documentation, each with the difference, and some lives without a
 //! defect that random lives rarely reach.
 
 use super::*;
@@ -34,8 +34,7 @@ fn rotating(secs: u32, grace: u32) -> Wish {
 const DUE: Action = Pass(Step::Due);
 const DONE: Action = Told(0, Fine);
 
-/// The end of a lease was not written down when its grace time was over: after a restart it would have been told as
-/// revoked.
+/// The end of a lease after its grace time was not written down: a restart would have reported it as revoked.
 #[test]
 fn the_end_of_grace_is_written_down() {
     live(&[Alloc(lease(1, 1)), DONE, DUE, DONE, DUE]);
@@ -47,13 +46,13 @@ fn a_drain_in_grace_is_written_down() {
     live(&[Alloc(lease(1, 1)), DONE, DUE, DONE, Drain]);
 }
 
-/// A client that freed a lease during the cut at its deadline was told of a grace time, and the bytes stayed taken.
+/// A client freed a lease during the cut at its deadline. The answer named a grace time, and the bytes stayed taken.
 #[test]
 fn a_lease_freed_during_the_cut_of_its_deadline_is_not_kept() {
     live(&[Alloc(lease(1, 9)), DONE, DUE, Free(Holder, 0), DONE]);
 }
 
-/// The operator was told that the lease is torn down, and the holder could renew it in its grace time.
+/// The operator got the answer that the lease is torn down, but the holder could renew it in its grace time.
 #[test]
 fn a_lease_revoked_during_the_cut_of_its_deadline_is_not_kept() {
     live(&[Alloc(lease(1, 9)), DONE, DUE, Revoke(Operator, 0), DONE]);
@@ -65,7 +64,7 @@ fn a_lease_drained_during_the_cut_of_its_deadline_is_not_kept() {
     live(&[Alloc(lease(1, 9)), DONE, DUE, Drain, DONE]);
 }
 
-/// A key from before the cut prevented renewals although it was gone.
+/// A key that the cut had ended still prevented renewals.
 #[test]
 fn an_old_key_does_not_outlive_the_cut() {
     let rotate = Rotate(Holder, 0, 8_000);
@@ -73,7 +72,7 @@ fn an_old_key_does_not_outlive_the_cut() {
     live(&[Alloc(rotating(1, 9)), DONE, rotate, DONE, DUE, DONE, renew]);
 }
 
-/// While the new binding was made, the holder was told the coordinates of the dead one.
+/// While the new binding was being made, the holder saw the coordinates of the dead one.
 #[test]
 fn a_renewal_in_grace_tells_no_dead_key() {
     live(&[Alloc(lease(1, 9)), DONE, DUE, DONE, Renew(Holder, 0, 0)]);
@@ -128,8 +127,8 @@ fn a_rotation_reported_again_retires_nothing() {
     ]);
 }
 
-/// Of two full arenas the smaller could never meet the request, and the refusal was permanent although the larger
-/// could later.
+/// Two arenas were full, and the smaller one could never meet the request. The refusal was permanent, although the
+/// larger one could meet it later.
 #[test]
 fn no_room_now_is_not_no_room_ever() {
     let wish = |arena, bytes| Wish {
@@ -146,7 +145,7 @@ fn no_room_now_is_not_no_room_ever() {
     live(&[&taken[..], &[Alloc(wish(None, 12 * PAGE))]].concat());
 }
 
-/// A client that freed a lease again during the scrub was told that the lease had expired.
+/// A client that freed a lease again during the scrub got the answer that the lease had expired.
 #[test]
 fn freeing_twice_is_no_error_while_scrubbing() {
     live(&[
@@ -158,7 +157,7 @@ fn freeing_twice_is_no_error_while_scrubbing() {
     ]);
 }
 
-/// A fenced lease whose bind had not come back was told as busy.
+/// A request for a fenced lease whose bind was still outstanding got the answer busy.
 #[test]
 fn a_fence_is_told_although_a_bind_is_on_its_way() {
     let fenced = [Alloc(lease(20, 0)), Free(Holder, 0), Told(1, Failed)];
@@ -184,7 +183,7 @@ fn what_only_a_tail_could_hold_never_fits() {
     live(&[Alloc(wish)]);
 }
 
-/// The stall timer ran while a bind was outstanding, and fenced for a release that had not been ordered.
+/// The stall timer of a release ran while a bind was outstanding, and fenced the lease although no release was ordered.
 #[test]
 fn a_release_that_was_not_ordered_does_not_move() {
     let cut = [Alloc(lease(20, 0)), Free(Holder, 0), Told(1, Fine)];
@@ -211,7 +210,7 @@ fn a_renewal_that_rotates_nothing_takes_no_turn() {
     );
 }
 
-/// No defect: a client that waits for a rotation is told that it takes long, and the lease goes on.
+/// No defect: a client that waits for a rotation gets the answer that it takes long, and the lease goes on.
 #[test]
 fn a_rotation_that_takes_long_does_not_cost_the_lease() {
     let rotate = Rotate(Holder, 0, 0);
@@ -219,7 +218,7 @@ fn a_rotation_that_takes_long_does_not_cost_the_lease() {
     live(&[Alloc(lease(60, 0)), DONE, rotate, long, DONE, DONE]);
 }
 
-/// No defect: a late bind is accepted, and the next bind has the same time limit.
+/// No defect: a late bind is accepted, and the next bind has a new time limit of the same length.
 #[test]
 fn patience_begins_anew_with_every_bind() {
     let bind = Bind(Holder, 0, Peer::Port(1));

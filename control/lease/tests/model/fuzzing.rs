@@ -1,6 +1,6 @@
-//! The same lives, chosen by a fuzzer that sees which paths of the table they reach: the target `table`
-//! of testbed/fuzz/. Four bytes choose one action, so that a changed byte changes one action and lives can be
-//! cut and joined.
+//! The same random lives, chosen by a fuzzer that sees which code of the table each life reaches: the target `table` of
+//! testbed/fuzz/. Four bytes choose one action. So a changed byte changes one action, and the fuzzer can cut and join
+//! lives.
 
 use libfuzzer_sys::fuzz_target;
 use proptest::{

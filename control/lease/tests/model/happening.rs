@@ -58,7 +58,7 @@ impl Pair {
         invariant_a_binding_that_fails_takes_nothing(&report, before, after);
     }
 
-    /// The holder's view of the lease of this report.
+    /// The holder's view of the lease that this report is about.
     fn holders_view(&mut self, report: &Report) -> Option<LeaseInfo> {
         let its = |lease: &&oracle::Held| Some(lease.id) == report.lease_id();
         let (id, tenant) = { self.oracle.leases.iter().find(its) }
@@ -90,7 +90,7 @@ impl Pair {
         self.report(report);
     }
 
-    /// A report that comes twice changes nothing, unless it also fits an order that has not been reported yet.
+    /// Repeats a report. It changes nothing, unless it also fits an order that has no report yet.
     pub(super) fn report_again(&mut self, which: usize) {
         let Some(report) = self
             .reported
@@ -152,7 +152,7 @@ impl Pair {
         self.report(Report::CutMoves(binding_id));
     }
 
-    /// Everything is reported, every fence is cleared, all time passes.
+    /// Reports every order, clears every fence and lets all time pass.
     pub(super) fn settle(&mut self) {
         for _ in 0..1_000 {
             if !self.open.is_empty() {
@@ -202,7 +202,7 @@ impl Pair {
         invariant_bytes_have_one_holder(&self.table, &self.world.offers);
     }
 
-    /// The disk had only some of the changes.
+    /// After a crash, the disk has only some of the changes.
     pub(super) fn restart_after_a_worse_crash(&self, run: EarlierRun, left: usize) {
         let changes = &self.seen.changes;
         let left = left % (changes.len() + 1);
@@ -229,7 +229,7 @@ pub(super) fn restored(world: &World, journal: &Journal, now: Now, run: EarlierR
     table
 }
 
-/// Whether the report fits the order.
+/// Whether the report is one of the order.
 pub(super) fn answers(report: &Report, order: &Order) -> bool {
     match (report, order) {
         (Report::Bind(binding_id, _) | Report::BindProgress(binding_id), Order::Bind(order)) => {
@@ -255,12 +255,12 @@ pub(super) fn answers(report: &Report, order: &Order) -> bool {
     }
 }
 
-/// A backend names its keys: the new ones, and the old one of a rotation.
+/// The report of a backend. It names its keys: the new keys, and the old key of a rotation.
 pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &Oracle) -> Report {
     let fine = matches!(outcome, Outcome::Fine);
     let error = || StepError::new("step", "on purpose");
     let done = || if fine { Ok(()) } else { Err(error()) };
-    // A key that cannot be made leaves the others as they are.
+    // If a new key cannot be made, the other keys stay unchanged.
     let rotates = matches!(order, Order::Rotate(_));
     let bound = |binding: Binding| match outcome {
         Outcome::Fine | Outcome::Moving => Ok(binding),
@@ -290,7 +290,7 @@ pub(super) fn outcome_of(order: &Order, outcome: Outcome, number: u32, oracle: &
         Order::RetireKey(binding_id) => {
             Report::RetireKey(*binding_id, done().map(|()| retired(*binding_id, oracle)))
         }
-        // A path that progresses has acknowledged.
+        // A path that reports progress of this order has acknowledged the deadline.
         Order::Extend(binding_id, deadline) => {
             let agrees = fine || matches!(outcome, Outcome::Moving);
             Report::Extended(
@@ -333,7 +333,7 @@ pub(super) fn retired(binding_id: BindingId, oracle: &Oracle) -> Binding {
     binding(binding_id, transport, keys.rkey, number)
 }
 
-/// `number`: of the UDP key and of the NVMe-oF key, on transports that have them.
+/// `number`: the number of the UDP key and of the NVMe-oF key, on transports that have them.
 pub(super) fn binding(
     binding_id: BindingId,
     transport: Transport,
@@ -371,7 +371,7 @@ pub(super) fn binding(
     }
 }
 
-/// `number`: of the key, for comparison.
+/// `number`: the number of the key, for comparison.
 fn nvmeof(number: u32) -> NvmeofBinding {
     let name = |number: u32| format!("nqn.2025-01.org.example:{number}").parse().unwrap();
     NvmeofBinding {

@@ -1,4 +1,4 @@
-//! Invariants that are checked by the effects alone, without the oracle.
+//! Invariants that are checked from the effects alone, without the oracle.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +33,7 @@ impl Journal {
 pub(crate) struct Seen {
     /// Newest generation named by an order.
     newest: BTreeMap<LeaseId, Generation>,
-    /// The binding in use, by the reports of its backend.
+    /// The binding in use, as its backend has reported it.
     works: BTreeMap<LeaseId, Generation>,
     /// Bindings whose cut was reported as proved.
     proved: BTreeSet<(LeaseId, Generation)>,
@@ -44,9 +44,9 @@ pub(crate) struct Seen {
     cut: BTreeSet<(LeaseId, Generation)>,
     /// The deadlines that the paths of a lease acknowledged.
     prolonged: BTreeSet<(LeaseId, Generation, BootTime)>,
-    /// All changes that were ever written.
+    /// All changes of the journal so far.
     pub(crate) changes: Vec<Change>,
-    /// The records.
+    /// The records on disk.
     pub(crate) journal: Journal,
 }
 
@@ -78,7 +78,7 @@ impl Seen {
         }
     }
 
-    /// Clients are told only of bindings that exist now.
+    /// Answers contain only bindings that exist now.
     pub(crate) fn invariant_what_is_told_works(&self, info: &LeaseInfo) {
         let told = !info.binding.is_plain();
         let works = self.works.get(&info.lease_id);
@@ -160,12 +160,12 @@ impl Seen {
         assert!(!cut, "{binding_id}: prolonged after its cut");
     }
 
-    /// A client can use a key until the time that it is told.
+    /// A client can use a key for as long as the answer says.
     fn invariant_the_transport_knew_before(&self, info: &LeaseInfo, now: BootTime) {
         if info.binding.is_plain() {
             return;
         }
-        // A newer binding may be on its way, or have come to nothing.
+        // A newer binding may be under way, or may have failed.
         let is_told = |&(id, generation, until): &(LeaseId, Generation, BootTime)| {
             let left_ms = until.0.saturating_sub(now.0) / 1_000_000;
             id == info.lease_id && info.generation <= generation && left_ms == info.remaining_ms
@@ -174,7 +174,7 @@ impl Seen {
         assert!(told, "no path has agreed to {info:?}: {:?}", self.prolonged);
     }
 
-    /// The process is gone with its state. Its end has cut its bindings, except those that the kernel serves.
+    /// The process is gone with its state. Its death has ended its bindings, except those that the kernel serves.
     pub(crate) fn restart(&mut self, offers: &[Offer]) {
         let ended = |id: &LeaseId| {
             let place = self.extents.get(id);
@@ -304,7 +304,7 @@ impl Seen {
     }
 }
 
-/// A client keeps its binding and keys until another binding works in its place.
+/// A client keeps its binding and its keys until another binding has replaced them.
 pub(crate) fn invariant_a_binding_that_fails_takes_nothing(
     report: &Report,
     before: Option<LeaseInfo>,
@@ -328,7 +328,7 @@ fn invariant_no_new_lease_on_a_fenced_resource(bind: &BindOrder, fenced: &[Resou
     );
 }
 
-/// A scrubbed part is not opened again by an order that still waits for its thread.
+/// When a part is scrubbed, no order that could open it again still waits for its thread.
 fn invariant_nothing_is_on_its_way(binding_id: BindingId, open: &[Order]) {
     let binds = |order: &Order| match order {
         Order::Bind(bind) => bind.binding_id.lease_id == binding_id.lease_id,
@@ -375,7 +375,7 @@ fn is_amount(id: ResourceId, offers: &[Offer]) -> bool {
     of(id, offers).allocation_mode != AllocationMode::Stretches
 }
 
-/// After any loss of the journal, no bytes have two holders.
+/// After any loss of journal data, no bytes have two holders.
 pub(crate) fn invariant_nobody_is_displaced(effects: &[Effect]) {
     let mut effects = effects.iter();
     let displaced = effects.find(|it| matches!(it, Effect::Note(Note::Displaced { .. })));
@@ -412,7 +412,7 @@ pub(crate) fn invariant_nothing_revives(
     }
 }
 
-/// After any loss of the journal, bytes have one holder, and fenced bytes are not free.
+/// After any loss of journal data, bytes have one holder, and fenced bytes are not free.
 pub(crate) fn invariant_bytes_have_one_holder(table: &LeaseTable, offers: &[Offer]) {
     for (offer, arena) in offers.iter().zip(table.availability()) {
         let holders = table.holders(offer.resource_id);

@@ -1,8 +1,8 @@
 //! The table against a slow and simple model, over random actions in any order.
 //!
-//! After every step both must tell the same of every lease and resource, name the same next
-//! deadline, give the same orders and the same answers; the invariants are checked besides.
-//! `PROPTEST_CASES` says how many lives of a node are tried.
+//! After every step both must show the same state of every lease and resource, name the same next deadline, and give
+//! the same orders and the same answers; the invariants are checked too. `PROPTEST_CASES` is the number of random
+//! lives.
 #![cfg_attr(
     fuzzing,
     no_main,
@@ -38,10 +38,10 @@ use oracle::{Keys, Limits, Oracle, Said};
 use proptest::prelude::*;
 
 const PAGE: u64 = 4096;
-/// What the vector has: pairs of pages, and functions for so many leases.
+/// The amounts of the vector: pairs of pages, and functions, one for each lease.
 const PAIRS: u64 = 3;
 const FUNCTIONS: u64 = 2;
-/// What a device has: pages, compute slices, and sessions for so many leases.
+/// The amounts of a device: pages, compute slices, and sessions, one for each lease.
 const DEVICE_PAGES: u64 = 8;
 const SLICES: u16 = 3;
 const SESSIONS: u64 = 3;
@@ -51,7 +51,7 @@ const TENANTS: [&str; 3] = ["alice", "bob", "carol"];
 const STRANGER: &str = "mallory";
 const OPERATOR: &str = "root";
 
-/// GIDs of ports of clients, and GIDs that are no port.
+/// GIDs of ports of clients, and GIDs that belong to no port.
 const PORTS: [&str; 3] = ["fe80::1", "2001:db8::1", "::ffff:192.0.2.1"];
 const NOBODY: [&str; 8] = [
     "::",
@@ -64,7 +64,7 @@ const NOBODY: [&str; 8] = [
     "::ffff:127.0.0.1",
 ];
 
-/// The limits.
+/// The offers of the node and the limits of its operator.
 #[derive(Clone, Debug)]
 struct World {
     offers: Vec<Offer>,
@@ -72,10 +72,10 @@ struct World {
 }
 
 impl World {
-    /// A large arena with a tail that is no page, a smaller one over one transport only whose bytes die with
-    /// the process, and one whose best transport takes no queue pair. A device of blocks, a directory of them,
-    /// a device that cannot be written, and one whose leases are separate and take several things at once. A GPU that
-    /// leases share, and one that they do not.
+    /// A large arena with a tail shorter than a page; a smaller arena over one transport, whose bytes end with the
+    /// process; an arena whose best transport takes no queue pair. A device of blocks; a directory of files; a
+    /// read-only device; a device with separate leases that take several things at once. A GPU that leases share, and a
+    /// GPU that they do not share.
     fn new(limits: Limits) -> Self {
         let (both, udp, nvme) = (Transport::Both, Transport::Udp, Transport::NvmeTcp);
         let offers = vec![
@@ -113,7 +113,7 @@ impl World {
         Self { offers, limits }
     }
 
-    /// Room for so many leases that not all cuts at once may linger.
+    /// A world with room for so many leases that not all cuts under way may linger.
     fn wide() -> Self {
         Self {
             offers: vec![offer(0xa0, 80 * PAGE, &[Transport::Rdma])],
@@ -164,7 +164,7 @@ fn offer(id: u128, capacity: u64, transports: &[Transport]) -> Offer {
     }
 }
 
-/// The numbers of blocks are higher, and those of GPUs the highest.
+/// The kind by the number: blocks have higher numbers than memory, and GPUs the highest.
 fn kind_of(id: ResourceId) -> ResourceType {
     match id.0 {
         0x300.. => ResourceType::Gpu,
@@ -226,7 +226,7 @@ struct Pair {
     oracle: Oracle,
     seen: Seen,
     now: Now,
-    /// Ordered and not reported yet.
+    /// Orders without a report yet.
     open: Vec<Order>,
     reported: Vec<Report>,
     /// All leases that were ever requested, with their tenants.
@@ -324,14 +324,14 @@ proptest! {
 }
 
 proptest! {
-    // Each step looks at every lease.
+    // Fewer cases, because each step looks at every lease.
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
         cases: ProptestConfig::default().cases / 16,
         ..ProptestConfig::default()
     })]
 
-    /// So many leases end together that not all cuts may linger.
+    /// So many leases end at the same time that not all cuts may linger.
     #[test]
     fn a_crowd_is_cut_as_its_model_says(
         leases in 30..50usize,

@@ -1,4 +1,4 @@
-//! Lives across restarts that random lives rarely reach, each with the defect that it would show.
+//! Lives across restarts that random lives rarely reach, each with the defect that it would reveal.
 
 use super::*;
 
@@ -52,7 +52,7 @@ fn a_lease_adopted_in_grace_is_released_without_a_cut() {
     ]);
 }
 
-/// A client that had waited long was told of a term that the next restart did not know.
+/// A client that had waited long got an answer with a term that the next restart did not know.
 #[test]
 fn a_term_that_was_told_before_its_binding_is_kept() {
     let renewed = [udp(2, 9), DONE, DUE, DONE, Renew(Holder, 0, 100)];
@@ -60,7 +60,7 @@ fn a_term_that_was_told_before_its_binding_is_kept() {
     live(&[&renewed[..], &told].concat());
 }
 
-/// The bytes of a clean lease would have been reserved for it beside their new holder.
+/// The bytes of a clean lease would have stayed reserved for it although they had a new holder.
 #[test]
 fn a_fence_that_was_cleared_keeps_nothing_when_another_stands() {
     let cleared = [

@@ -1,4 +1,4 @@
-//! A world for the table: a manual clock, tickets, and the effects so far.
+//! The surroundings of a table: a manual clock, tickets, and the effects so far.
 #![allow(dead_code, reason = "each test uses its part")]
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
@@ -14,7 +14,7 @@ pub(crate) struct World {
     pub(crate) table: LeaseTable,
     pub(crate) now: Now,
     pub(crate) orders: Vec<Order>,
-    /// Deadlines and fences that paths were told.
+    /// Orders with deadlines and fences for the paths.
     pub(crate) said: Vec<Order>,
     pub(crate) answers: Vec<(Ticket, Answer)>,
     pub(crate) journal: Vec<Change>,
@@ -33,12 +33,12 @@ impl World {
         Self::of(ResourceType::Mem, policy, offer(ARENA, 16 * PAGE))
     }
 
-    /// With blocks of this offer.
+    /// A world with blocks of this offer.
     pub(crate) fn of_blocks(offer: Offer) -> Self {
         Self::of(ResourceType::Block, Policy::default(), offer)
     }
 
-    /// With an arena whose bytes survive the process, over these transports.
+    /// A world with an arena whose bytes survive the process, over these transports.
     pub(crate) fn lasting(transports: &[Transport]) -> Self {
         let offer = Offer {
             transports: transports.to_vec(),
@@ -155,7 +155,7 @@ impl World {
         self.lease(ticket).clone()
     }
 
-    /// Takes the only order there is.
+    /// Takes the order, which must be the only one.
     pub(crate) fn order(&mut self) -> Order {
         assert_eq!(self.orders.len(), 1, "{:?}", self.orders);
         self.orders.remove(0)
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// A thread begins with the cut.
+    /// Takes the order of a cut and reports that a thread has begun it.
     pub(crate) fn cut_order(&mut self) -> BindingId {
         match self.order() {
             Order::Cut(binding_id, _) => {
@@ -263,7 +263,7 @@ impl World {
         })
     }
 
-    /// The only thing said since the last time.
+    /// Takes the order about a deadline or a fence, which must be the only one.
     pub(crate) fn said(&mut self) -> Order {
         assert_eq!(self.said.len(), 1, "{:?}", self.said);
         self.said.remove(0)
@@ -336,7 +336,7 @@ pub(crate) fn blocks(secs: u32, grace: u32) -> LeaseAllocRequest {
     }
 }
 
-/// `key` stands for whatever key the transport has.
+/// `key`: the number of the key that the transport has.
 pub(crate) fn block_binding_over(transport: Transport, key: u8) -> Binding {
     let name = |text: &str| text.parse::<Nqn>().unwrap();
     let nvmeof = NvmeofBinding {
@@ -368,7 +368,7 @@ pub(crate) fn to_peers(rdma_peers: Vec<RdmaPeer>) -> MemTerms {
     MemTerms { rdma_peers }
 }
 
-/// Of a request for blocks.
+/// The terms of a request for blocks.
 pub(crate) fn block_terms(wanted: &mut LeaseAllocRequest) -> &mut BlockTerms {
     match &mut wanted.terms {
         LeaseTerms::Block(terms) => terms,
@@ -430,7 +430,7 @@ pub(crate) fn over(transport: Transport, secs: u32, grace: u32) -> LeaseAllocReq
     }
 }
 
-/// `key` stands for whatever key the transport has.
+/// `key`: the number of the key that the transport has.
 pub(crate) fn binding_over(transport: Transport, key: u8) -> Binding {
     let rdma = match transport {
         Transport::Rdma | Transport::Both => binding(key.into()),
@@ -465,7 +465,7 @@ pub(crate) fn ended(world: &mut World, binding_id: BindingId) {
     world.released();
 }
 
-/// The report of an order to a kind without keys, that went well or failed.
+/// The report of an order to a kind without keys: success or failure.
 pub(crate) fn outcome(kind: ResourceType, order: Order, well: bool) -> Report {
     let or = |step| match well {
         true => Ok(()),

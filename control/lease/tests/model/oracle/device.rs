@@ -1,4 +1,4 @@
-//! GPUs: each lease has an amount of everything, or all of it.
+//! GPUs: each lease has an amount of each dimension, or the whole device.
 
 use super::*;
 use crate::{DEVICE_PAGES, SESSIONS, SLICES};
@@ -23,7 +23,7 @@ impl Has {
         Placement::Vector(quantities.collect())
     }
 
-    /// The terms of its lease.
+    /// The enforced terms of the lease that has this.
     pub(super) fn terms(self, arena: &Arena, wanted: &GpuTerms) -> LeaseTerms {
         let default = match arena.shares() {
             true => GpuExclusivityClass::Shared,
@@ -43,7 +43,7 @@ impl Arena {
         self.id == ResourceId(0x300)
     }
 
-    /// Whether its lease would have the GPU alone, or why there is no such lease.
+    /// Whether a lease for this request has the GPU alone; or why there is no such lease.
     pub(super) fn alone(&self, wanted: &GpuTerms) -> Result<bool, LeaseError> {
         match wanted.exclusivity {
             None => Ok(!self.shares()),
@@ -74,7 +74,7 @@ impl Arena {
         (0..=pages).rev().find(fits).unwrap_or(0)
     }
 
-    /// What a lease for this request gets, which there is room for.
+    /// What a lease for this request gets. The caller has checked that there is room.
     pub(super) fn has_of_device(&self, wanted: &LeaseAllocRequest) -> Option<Has> {
         let terms = wanted.terms.gpu()?;
         let pages = wanted.capacity.div_ceil(PAGE);
@@ -104,7 +104,7 @@ impl Arena {
     }
 }
 
-/// The slices for so many pages, by the share that they are of all.
+/// The compute slices for this many pages, in proportion to all pages.
 fn share(pages: u64) -> u64 {
     (pages * u64::from(SLICES)).div_ceil(DEVICE_PAGES)
 }

@@ -10,7 +10,7 @@ impl Oracle {
         due.map(|(at, ..)| at).min()
     }
 
-    /// Owner, time and subject: leases before resources, then by id.
+    /// The timers of this sort: time, subject and owner. They sort by time, leases before resources, then by id.
     fn alarms(&self, sort: Sort) -> Vec<(u64, bool, u128, Option<String>)> {
         let alarm = |lease: &Held| {
             let owner = Some(lease.tenant.clone());
@@ -23,7 +23,7 @@ impl Oracle {
         leases.chain(resets).collect()
     }
 
-    /// Deadlines first, then time limits of backends, then records.
+    /// Handles all due timers: deadlines first, then time limits of backends, then records.
     pub(crate) fn pass_to(&mut self, boot: u64) {
         self.boot = boot;
         let mut turns = [vec![], vec![]];
@@ -119,7 +119,7 @@ impl Oracle {
         }
     }
 
-    /// The waiting requests are answered; the lease is unchanged.
+    /// Answers the waiting requests; the lease is unchanged.
     pub(super) fn lose_patience(&mut self, at: usize) {
         self.leases[at].patience_over = true;
         let waits = std::mem::take(&mut self.leases[at].waits);
@@ -136,7 +136,7 @@ impl Oracle {
 
 /// Ends.
 impl Oracle {
-    /// The lease ends as `phase`, from any state.
+    /// Ends the lease as `phase`, from any state.
     pub(super) fn end(&mut self, at: usize, phase: LeasePhase) {
         let lease = &mut self.leases[at];
         match lease.life {
@@ -228,7 +228,7 @@ impl Oracle {
         }
     }
 
-    /// The bytes are free; a lease that was not granted leaves no record.
+    /// Marks the lease as clean: its bytes are free. A lease that was not granted leaves no record.
     pub(super) fn clean(&mut self, at: usize) {
         self.clean_since(at, 0);
     }

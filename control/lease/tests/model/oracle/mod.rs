@@ -1,5 +1,5 @@
-//! The lease table once more, slow and simple: a list, scanned from end to end for everything. Written from the
-//! documentation, so that it agrees with the table only where the table does what is documented.
+//! A second lease table, slow and simple: a list that every operation scans from end to end. It is written from the
+//! documentation, so it agrees with the table only where the table does what is documented.
 
 mod device;
 mod ends;
@@ -36,7 +36,7 @@ pub(crate) struct Limits {
     pub(crate) tenant_leases: usize,
     pub(crate) tenant_ended: usize,
     pub(crate) tenant_binds: usize,
-    /// Of memory.
+    /// The most bytes of memory of one tenant.
     pub(crate) tenant_bytes: u64,
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn dp_key(number: u32) -> DpKey {
     DpKey(key)
 }
 
-/// The compared part of an answer.
+/// The part of an answer that is compared.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Said {
     Lease {
@@ -126,7 +126,7 @@ enum Life {
     InUse,
     /// A new binding is being made; the old one works.
     NewBinding,
-    /// A new key is being made, or the old one is being ended before the new one is told.
+    /// A new key is being made, or the old key is being retired before the client gets the new key.
     NewKey,
     BeingCut,
     Kept,
@@ -145,7 +145,7 @@ enum OldKey {
     Dying {
         by: u64,
     },
-    /// Retired with its binding, while the order to retire it was outstanding.
+    /// The key ended with its binding, while the order to retire it was outstanding.
     Gone,
 }
 
@@ -161,7 +161,7 @@ enum Waits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnItsWay {
     Nothing,
-    /// A bind, when its deadline is acknowledged.
+    /// A bind that waits for the acknowledgement of its deadline.
     Term,
     Bind,
     Rotate,
@@ -188,15 +188,15 @@ pub(crate) struct Held {
     pub(crate) extent: Extent,
     life: Life,
     generation: u32,
-    /// The generation of the told binding.
+    /// The generation of the binding that the holder sees.
     bound: Option<u32>,
-    /// `Auto`: its kind has none.
+    /// `Auto`: its kind has no transport.
     transport: Transport,
     peers: Vec<RdmaPeer>,
     /// Peers of the binding in use while another one is being made.
     peers_before: Option<Vec<RdmaPeer>>,
     rotate_on_renew: bool,
-    /// Of blocks and GPUs, as they are enforced.
+    /// The enforced terms of blocks and GPUs.
     terms: Option<LeaseTerms>,
     term_secs: u32,
     grace_ns: u64,
@@ -207,7 +207,7 @@ pub(crate) struct Held {
     cut_moved: Option<u64>,
     /// When its end was certain, wall clock; 0 before.
     pub(crate) ended_ms: u64,
-    /// When its record goes, once it is clean.
+    /// When its record is dropped, once it is clean.
     forget_at: u64,
     pub(crate) granted: bool,
     ending: LeasePhase,
@@ -217,7 +217,7 @@ pub(crate) struct Held {
     on_its_way: OnItsWay,
     /// A deadline that no path has acknowledged.
     extending: Option<(u64, Then)>,
-    /// The waiting client was told that it takes long.
+    /// The waiting client was answered that the work takes long.
     patience_over: bool,
     release_ordered: bool,
     /// The release has progressed.
@@ -227,7 +227,7 @@ pub(crate) struct Held {
     /// When the lease is bound again, and how many such binds failed.
     again_at: Option<u64>,
     in_vain: u32,
-    /// An earlier run told its end; the lease is cut once more.
+    /// An earlier run reported its end; the lease is cut once more.
     told_over: bool,
     /// The lease could not be adopted and is cut.
     revoked_at_a_restart: bool,
@@ -278,7 +278,7 @@ impl Held {
         at.into_iter().min()
     }
 
-    /// The last fifth of the term begins.
+    /// When the last fifth of the term begins.
     pub(crate) fn renewable_at(&self) -> u64 {
         let window = u64::from(self.term_secs) * SEC / 5;
         self.deadline.saturating_sub(window)
@@ -319,12 +319,12 @@ impl Held {
         }
     }
 
-    /// Its end was told; only the node's own work is left.
+    /// Whether its end was reported; then only work of the node is left.
     fn is_over(&self) -> bool {
         self.told_over || matches!(self.life, Life::Scrubbed | Life::Clean | Life::Fenced)
     }
 
-    /// It is over, and not clean yet.
+    /// Whether it is over and not clean yet.
     fn leaves(&self) -> bool {
         self.is_over() && matches!(self.life, Life::Scrubbed | Life::BeingCut)
     }
@@ -341,7 +341,7 @@ impl Held {
         Generation(self.bound.unwrap_or(self.generation))
     }
 
-    /// The keys that the holder is told, and the rkey before with its end.
+    /// The keys that the holder sees, and the old rkey with its end.
     pub(crate) fn told(&self) -> (Keys, Option<(u32, u64)>) {
         match (self.life, self.old) {
             (Life::InUse | Life::NewBinding | Life::NewKey, OldKey::Works { rkey, until }) => {
@@ -352,7 +352,7 @@ impl Held {
         }
     }
 
-    /// The lease loses its binding.
+    /// Removes the binding of the lease.
     fn unbind(&mut self) {
         (self.keys, self.bound, self.old, self.peers_before) =
             (Keys::NONE, None, OldKey::None, None);
@@ -366,7 +366,7 @@ impl Held {
         self.extending.take().map(|(_, then)| then)
     }
 
-    /// The binding before is gone, and with it the key before.
+    /// Removes the older binding, and with it the old key.
     fn older_is_gone(&mut self) {
         self.peers_before = None;
         self.old = match self.old {
@@ -382,7 +382,7 @@ impl Held {
         }
     }
 
-    /// Why a request about a lease in this state cannot be met.
+    /// The refusal of a request that does not fit the state of the lease.
     fn unfit(&self) -> LeaseError {
         match self.life {
             Life::Kept if self.on_its_way == OnItsWay::Nothing => LeaseError::Expired,
@@ -405,7 +405,7 @@ impl Held {
     }
 }
 
-/// A timer: a deadline, a time limit of a backend, or the end of a record.
+/// The sort of a timer: a deadline, a time limit of a backend, or the end of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sort {
     Time,
@@ -423,7 +423,7 @@ pub(crate) struct Arena {
     allocation_mode: AllocationMode,
     read_only: bool,
     owner: Vec<Option<LeaseId>>,
-    /// Of a GPU: what each lease has.
+    /// For a GPU: what each lease has.
     has: BTreeMap<LeaseId, Has>,
     /// The lease that the fence names, and whether only releases failed.
     fence: Option<(LeaseId, bool)>,
@@ -483,17 +483,17 @@ impl Arena {
         self.durability == Durability::Machine
     }
 
-    /// The lease that its fence names.
+    /// The lease that the fence of the arena names.
     pub(crate) fn culprit(&self) -> Option<LeaseId> {
         self.fence.map(|(id, _)| id)
     }
 
-    /// The bytes of its whole pages.
+    /// The bytes of all whole pages.
     pub(crate) fn usable(&self) -> u64 {
         self.owner.len() as u64 * PAGE
     }
 
-    /// For amounts, any free ones.
+    /// The pages of a placement. An amount has no positions: any free pages.
     fn pages(&self, extent: Extent) -> Vec<usize> {
         let first = extent.offset / PAGE;
         let end = (extent.offset + extent.length).div_ceil(PAGE);
@@ -510,7 +510,7 @@ impl Arena {
     }
 }
 
-/// All there is.
+/// The whole state of the model.
 #[derive(Clone, Debug)]
 pub(crate) struct Oracle {
     pub(crate) boot: u64,
@@ -518,7 +518,7 @@ pub(crate) struct Oracle {
     draining: bool,
     /// Paths acknowledge deadlines at once.
     pub(crate) at_once: bool,
-    /// By kind of resource.
+    /// When a cut of each kind of resource last progressed.
     cut_moved: BTreeMap<ResourceType, u64>,
     pub(crate) arenas: Vec<Arena>,
     pub(crate) leases: Vec<Held>,

@@ -129,7 +129,7 @@ impl Oracle {
         let before = std::mem::replace(&mut lease.keys, Keys::of(binding));
         match lease.life {
             Life::NewKey if lease.overlap_ms == 0 => {
-                // Told when the old key is dead.
+                // The client is answered when the old key is dead.
                 lease.old = OldKey::Dying {
                     by: now + 10 * CUT_NS,
                 };
@@ -147,7 +147,7 @@ impl Oracle {
         self.in_use(at);
     }
 
-    /// Paths learn another deadline. The next step waits until they have acknowledged it.
+    /// Gives the paths another deadline. The next step waits until they have acknowledged it.
     pub(super) fn prolong(&mut self, at: usize, to: u64, then: Then) {
         self.orders
             .push(Order::Extend(self.binding_id(at), BootTime(to)));
@@ -250,7 +250,7 @@ impl Oracle {
         self.tell_without(at, waits, error);
     }
 
-    /// A renewal has the term, also without the key.
+    /// A renewal without a new key still has the new term.
     pub(super) fn tell_without(
         &mut self,
         at: usize,

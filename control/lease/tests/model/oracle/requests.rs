@@ -11,7 +11,7 @@ fn block_of(wanted: &LeaseAllocRequest) -> BlockTerms {
 
 /// Requests.
 impl Oracle {
-    /// The arena that should be taken.
+    /// The arena that the table should choose.
     pub(crate) fn place(&self, wanted: &LeaseAllocRequest) -> Result<usize, LeaseError> {
         let (secs, grace) = (wanted.lease_secs, wanted.grace_secs);
         if wanted.capacity == 0 || secs == 0 || secs > TERM_MAX_SECS || grace > TERM_MAX_SECS {
@@ -26,7 +26,7 @@ impl Oracle {
         if !wanted.foreign.is_empty() || !self.arenas.iter().any(of_kind) {
             return Err(LeaseError::InvalidArgs);
         }
-        // Partitions are no class; there is nothing to keep, and no key to rotate.
+        // A partition is no class. A lease of a GPU has no contents to keep and no key to rotate.
         let gpu = wanted.terms.gpu();
         let partition = Some(GpuExclusivityClass::PartitionExclusive);
         let invalid =
@@ -56,7 +56,7 @@ impl Oracle {
                 let other = &self.arenas[it];
                 let any = wanted.resource_id.is_none() && of_kind(other) && !other.fenced();
                 let may = it == at || any && self.transport(it, wanted).is_some();
-                // One that has room already was passed over for another reason.
+                // An arena that has room already was not chosen for another reason.
                 let some_leave = self.leases.iter().any(|of| of.arena == it && of.leaves());
                 may && some_leave && self.most_of(&self.when_clean(it), wanted) >= wanted.capacity
             });
@@ -83,7 +83,7 @@ impl Oracle {
         arena.most_of_device(shared, gpu.compute_slices) * PAGE
     }
 
-    /// The arena as it is when every lease of it that is over is clean.
+    /// The arena after the cleaning of all its leases that are over.
     fn when_clean(&self, at: usize) -> Arena {
         let mut arena = self.arenas[at].clone();
         let its = self.leases.iter().filter(|it| it.arena == at);
@@ -92,7 +92,8 @@ impl Oracle {
         arena
     }
 
-    /// Order: arenas that fit tightest, then looser ones, then those that cannot now, then those that never can.
+    /// The best arena: first those that fit tightest, then looser ones, then those without room now, then those that
+    /// can never meet the request.
     pub(super) fn tightest(&self, wanted: &LeaseAllocRequest) -> usize {
         let mut left: Vec<usize> = (0..self.arenas.len()).collect();
         left.retain(|&at| self.arenas[at].kind == wanted.resource_type());
@@ -132,7 +133,7 @@ impl Oracle {
         arena.transports.iter().find(fits).copied()
     }
 
-    /// `extent`: the choice of the table; any free one is right.
+    /// `extent`: the table's choice; any free extent is right.
     pub(crate) fn alloc(
         &mut self,
         ticket: Ticket,
@@ -208,7 +209,7 @@ impl Oracle {
         self.order_bind(self.leases.len() - 1);
     }
 
-    /// Ended leases do not count.
+    /// Checks the limits of leases. Ended leases do not count.
     fn room_for_a_lease(&self, tenant: &str, wanted: &LeaseAllocRequest) -> Result<(), LeaseError> {
         let alive = || self.leases.iter().filter(|lease| lease.alive());
         let its = || alive().filter(|lease| lease.tenant == tenant);
@@ -263,7 +264,7 @@ impl Oracle {
         }));
     }
 
-    /// The lease, if this asker may use it and it is not over.
+    /// The lease, if the asker may use it and it is not over.
     pub(super) fn mine(&self, asker: Asker, id: LeaseId) -> Result<usize, LeaseError> {
         let at = self.find(id).ok_or(LeaseError::NotFound)?;
         match asker {
@@ -407,7 +408,7 @@ impl Oracle {
         };
         match self.mine(asker, id).and_then(fits) {
             Err(error) => self.refuse(ticket, error),
-            // No key to rotate and no queue pair to bind to: LEASE_BIND gives a key.
+            // There is no key to rotate and no queue pair to bind to: LEASE_BIND gives a key.
             Ok(at) if self.leases[at].keys == Keys::NONE => {
                 self.ask_for_peers(at, &[]);
                 self.leases[at].waits.push((ticket, Waits::Rebind));

@@ -8,7 +8,7 @@ impl Oracle {
         self.boot = boot;
         self.draining = false;
         self.cut_moved.clear();
-        // A lease that was not granted is forgotten, unless something of it may be left.
+        // A lease that was not granted is forgotten, unless one of its objects may remain.
         let known = |lease: &Held| lease.granted || lease.life == Life::Fenced;
         let (known, unknown) = self.leases.drain(..).partition(known);
         self.leases = known;
@@ -32,7 +32,7 @@ impl Oracle {
         }
         for at in 0..self.arenas.len() {
             self.arenas[at].resetting = None;
-            // Another boot: only the bytes can be left.
+            // On another boot only bytes can remain.
             if self.arenas[at].fence.is_some() && !run.same_boot {
                 self.reset(self.arenas[at].id, None);
             }
@@ -78,7 +78,7 @@ impl Oracle {
         }
     }
 
-    /// Nanoseconds left of its term, if it can go on by a trusted clock.
+    /// Nanoseconds left of its term, if a trusted clock allows the lease to go on.
     fn left(&self, at: usize, run: EarlierRun) -> Option<i128> {
         let (lease, machine) = (&self.leases[at], self.machine(at));
         let by_datagrams = matches!(lease.transport, Transport::Udp | Transport::Both);
@@ -95,7 +95,7 @@ impl Oracle {
         adopted.then_some(span(self.boot, lease.deadline))
     }
 
-    /// The lease is over since `ended`; `phase`: its end, if that was not told before.
+    /// Marks the lease as over since `ended`. `phase`: its end, if that was not reported before.
     fn cut_once_more(&mut self, at: usize, phase: Option<LeasePhase>, ended: u64) {
         let lease = &mut self.leases[at];
         lease.ending = phase.unwrap_or(lease.ending);
