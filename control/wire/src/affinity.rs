@@ -1,5 +1,5 @@
-//! `TLV_LEASE_AFFINITY` (0x0910): the targets that a lease wants to be near to, or far from. May
-//! repeat; all are kept, in order.
+//! `TLV_LEASE_AFFINITY` (0x0910): a target that a lease wants to be near to, or far from. May repeat; all are kept, in
+//! order.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Affinity {
-    /// The thing compared: 1 resource, 2 node, 3 rack, 4 tenant, 5 data.
+    /// What the affinity compares: 1 resource, 2 node, 3 rack, 4 tenant, 5 data.
     pub category: u8,
     /// 1 required, 2 preferred, 3 avoid.
     pub strength: u8,
@@ -85,8 +85,8 @@ pub(crate) fn write(w: &mut Writer, affinities: &[Affinity]) {
     }
 }
 
-/// A target that is too long for its length field also makes the TLV too long, which is never
-/// written.
+/// The value of the TLV. A target that is too long for its length field also makes the TLV too long; such a TLV is
+/// never written.
 fn value(affinity: &Affinity) -> Vec<u8> {
     let length = u16::try_from(affinity.target.len())
         .unwrap_or(u16::MAX)

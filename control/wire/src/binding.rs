@@ -1,5 +1,4 @@
-//! A lease as told to its holder: its state and the coordinates of its data plane (000, "Binding TLV
-//! Format").
+//! A lease as its holder sees it: its state and the coordinates of its data plane (000, "Binding TLV Format").
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::fmt;
@@ -24,7 +23,7 @@ pub struct LeaseInfo {
     pub status: LeaseStatus,
     /// The exact state.
     pub phase: LeasePhase,
-    /// Number of bindings so far.
+    /// The number of bindings so far.
     pub generation: Generation,
     /// Granted capacity, in the unit of the type.
     pub capacity: u64,
@@ -32,22 +31,22 @@ pub struct LeaseInfo {
     pub granted_at_unix_ms: u64,
     /// Wall clock of the deadline.
     pub expires_at_unix_ms: u64,
-    /// Wall clock from which renewal is accepted; 0 when it is not any more.
+    /// Wall clock from which renewal is accepted; 0 if renewal is not possible any more.
     pub renewable_at_unix_ms: u64,
     /// Wall clock until which contents are kept; 0 without grace.
     pub grace_ends_unix_ms: u64,
-    /// Milliseconds of access left, by the node's own clock when it answered. A client whose wall clock
-    /// differs uses this.
+    /// Milliseconds of access left when the node answered, by its own clock. A client whose wall clock differs uses
+    /// this.
     pub remaining_ms: u64,
     /// Classes that the node enforces for this lease.
     pub effective: Effective,
-    /// 0x0901 and 0x0910: what the tenant stated of its use, kept and not enforced. Boxed: few leases have one.
+    /// 0x0901 and 0x0910: the use that the tenant stated, kept and not enforced. Boxed: few leases have one.
     pub intent: Option<Box<LeaseIntent>>,
     /// The kind and the coordinates; parts that the lease does not have are absent.
     pub binding: Binding,
-    /// 0x0C01: the tenant. Told to operators only; a tenant sees only its own leases.
+    /// 0x0C01: the tenant. Only operators receive it; a tenant sees only its own leases.
     pub tenant: Option<String>,
-    /// 0x0C02 to 0x0C04: the end of the lease. Absent before. Boxed: of a million leases most have not ended.
+    /// 0x0C02 to 0x0C04: the end of the lease; absent while it lives. Boxed: of a million leases most have not ended.
     pub end: Option<Box<LeaseEnd>>,
 }
 
@@ -59,17 +58,17 @@ pub struct LeaseEnd {
     pub at_unix_ms: u64,
     /// The cause.
     pub cause: EndCause,
-    /// The operator who revoked the lease. Told to operators only.
+    /// The operator who revoked the lease. Only operators receive it.
     pub by: Option<String>,
     /// The steps of the cut, in order; empty in lists and for a lease that was not cut.
     pub proof: Vec<ProofStep>,
     /// What was cleaned after the cut, how much and how, in order; empty before the part is clean, and in lists. Not on
-    /// record: a node that was restarted since does not tell it.
+    /// record: empty after a restart of the node.
     #[cfg_attr(feature = "serde", serde(with = "cleaning"))]
     pub cleaning: Vec<ProofStep>,
 }
 
-/// Of [`LeaseEnd::cleaning`], compact formats have nothing.
+/// The serde form of [`LeaseEnd::cleaning`]: compact formats, such as records, leave it out.
 #[cfg(feature = "serde")]
 mod cleaning {
     use alloc::vec::Vec;
@@ -112,8 +111,8 @@ pub enum EndCause {
     NodeRestarted = 4,
     /// An old key could not be proved dead, so the lease was cut.
     KeyNotRetired = 5,
-    /// A failed binding left objects behind, a binding was not made in time, it was already cut when its deadline should
-    /// have been extended, or what it gave was not the lease's alone any more.
+    /// A failed binding left objects behind; a binding was not made in time; it was already cut when its deadline
+    /// should have been extended; or the lease lost the sole hold of its part.
     BindingFailed = 6,
     /// After a restart the part of the lease was gone, or belonged to another lease.
     Displaced = 7,
@@ -175,8 +174,7 @@ pub enum LeasePhase {
     Fenced = 6,
 }
 
-/// The classes that the node enforces. A client that asked for a class and does not find it here
-/// frees the lease.
+/// The classes that the node enforces. A client that asked for a class and does not find it here frees the lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Effective {
@@ -243,7 +241,7 @@ pub enum KindBinding {
     Net(Option<Box<NetBinding>>),
     /// A GPU: 0x0501–0x0507.
     Gpu(Option<Box<GpuBinding>>),
-    /// A kind without coordinates of its own; never one of those above.
+    /// A kind without coordinates of its own; never one of the kinds above.
     Other(ResourceType),
 }
 
@@ -287,7 +285,7 @@ impl Binding {
         *self == Self::plain(self.kind.resource_type())
     }
 
-    /// The coordinates over RDMA, if it is memory and has any.
+    /// The coordinates over RDMA, if the lease is of memory and has any.
     #[must_use]
     pub fn rdma(&self) -> Option<&RdmaBinding> {
         match &self.kind {
@@ -305,7 +303,7 @@ impl Binding {
         }
     }
 
-    /// The coordinates over NVMe-oF, if it is block storage and has any.
+    /// The coordinates over NVMe-oF, if the lease is of block storage and has any.
     #[must_use]
     pub fn nvmeof(&self) -> Option<&NvmeofBinding> {
         match &self.kind {
@@ -314,7 +312,7 @@ impl Binding {
         }
     }
 
-    /// The coordinates of CPU cores, if it has any.
+    /// The coordinates of CPU cores, if the lease has any.
     #[must_use]
     pub fn cpu(&self) -> Option<&CpuBinding> {
         match &self.kind {
@@ -323,7 +321,7 @@ impl Binding {
         }
     }
 
-    /// The coordinates of a network function, if it has any.
+    /// The coordinates of a network function, if the lease has any.
     #[must_use]
     pub fn net(&self) -> Option<&NetBinding> {
         match &self.kind {
@@ -332,7 +330,7 @@ impl Binding {
         }
     }
 
-    /// The coordinates of a GPU, if it has any.
+    /// The coordinates of a GPU, if the lease has any.
     #[must_use]
     pub fn gpu(&self) -> Option<&GpuBinding> {
         match &self.kind {
@@ -341,14 +339,14 @@ impl Binding {
         }
     }
 
-    /// Whether there is a key that can be changed, over any transport.
+    /// Whether the lease has a key that can be changed, over any transport.
     #[must_use]
     pub fn has_key(&self) -> bool {
         let rkey = self.rdma().and_then(|rdma| rdma.rkey);
         rkey.is_some() || self.dp_key.is_some() || self.nvmeof().is_some()
     }
 
-    /// The coordinates of both, those of `self` first. Both are of one kind.
+    /// Merges the coordinates of two paths; where both have one, that of `self` stays. Both are of one kind.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -375,7 +373,7 @@ impl Binding {
 pub struct Limits {
     /// First byte or block, counted from the start of the lease.
     pub offset: u64,
-    /// How many.
+    /// The number of bytes or blocks.
     pub length: u64,
 }
 
@@ -425,7 +423,7 @@ pub struct RdmaBinding {
     pub max_rd_atomic: u8,
     /// 0x020B: whether the key allows atomics.
     pub atomics: bool,
-    /// 0x020C, repeatable: further queue pairs over the same bytes, in the order of the client's.
+    /// 0x020C, repeatable: further queue pairs over the same bytes, in the order of the client's queue pairs.
     pub further: Vec<RdmaQueuePair>,
 }
 
@@ -441,13 +439,13 @@ pub struct RdmaQueuePair {
     pub rkey: u32,
 }
 
-/// 0x0209: `u32 rkey, u32 milliseconds it still works`.
+/// 0x0209: `u32 rkey, u32 milliseconds` for which the key still works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PreviousKey {
     /// The old key.
     pub rkey: u32,
-    /// Milliseconds from the answer on.
+    /// Milliseconds for which the key still works, from the answer on.
     pub remaining_ms: u32,
 }
 
@@ -474,6 +472,6 @@ impl Drop for DpKey {
 pub struct LeasePage {
     /// In order of id; keys are left out (`binding` is empty).
     pub leases: Vec<LeaseInfo>,
-    /// Ask again after this id for the rest.
+    /// The last id of this page, if more follow: the request for the next page names it. `None`: no more leases.
     pub next: Option<LeaseId>,
 }

@@ -1,6 +1,6 @@
 //! The TLVs of a binding: 0x0102–0x0104 and 0x0201–0x020C; 0x0301–0x0309 are in `nvmeof`, 0x0401–0x0408 in `net`,
-//! 0x0501–0x0507 in `gpu`, 0x0601–0x0605 in `cpu`. When one of the RDMA tags is there, all of 0x0202–0x0208, 0x020A and
-//! 0x020B must be.
+//! 0x0501–0x0507 in `gpu`, 0x0601–0x0605 in `cpu`. If one of the RDMA tags is present, all of 0x0202–0x0208, 0x020A and
+//! 0x020B must be present.
 
 use alloc::boxed::Box;
 
@@ -15,7 +15,7 @@ use crate::{
 
 type Read<T> = Result<T, DecodeError>;
 
-/// Tags of another kind are checked, then left out like tags that are not known.
+/// Reads the coordinates of `kind`. Tags of another kind are checked, then left out like unknown tags.
 pub(crate) fn read(area: &TlvArea<'_>, kind: ResourceType) -> Read<Binding> {
     Ok(Binding {
         dp_key: area.read(tag::DP_KEY, |tlv| tlv.fixed().map(DpKey))?,

@@ -17,7 +17,7 @@ pub enum CpuIsolationClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Enforcement {
-    /// The node has asked for it and cannot prove it.
+    /// The node has asked its system for it and cannot prove that it is enforced.
     BestEffort = 0,
     /// The node enforces it.
     Enforced = 1,

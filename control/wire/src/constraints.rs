@@ -1,4 +1,4 @@
-//! 0x0904 transport and 0x0905 rotate-on-renew: asked for with a lease, echoed in what is enforced.
+//! 0x0904 transport and 0x0905 rotate-on-renew: terms of a request, repeated among the enforced classes of an answer.
 
 use crate::{
     DecodeError, Effective, Enforcement, Transport, cpu, gpu, nvmeof, tag, tlv::TlvArea,
@@ -22,7 +22,7 @@ pub(crate) fn write_rotate_on_renew(w: &mut Writer, rotate: bool) {
     w.tlv_if(tag::LEASE_ROTATE_ON_RENEW, rotate.then_some([1]));
 }
 
-/// The echo of a lease.
+/// Reads the enforced classes of a lease.
 pub(crate) fn find_effective(area: &TlvArea<'_>) -> Result<Effective, DecodeError> {
     Ok(Effective {
         cpu_isolation: cpu::find_isolation(area)?,

@@ -44,7 +44,7 @@ pub struct CpuBinding {
     pub cgroup: String,
     /// 0x0603.
     pub partition: CpuPartition,
-    /// 0x0604: the NUMA nodes of its memory, in ranges as `cpus`; empty if memory is not bound.
+    /// 0x0604: the NUMA nodes of its memory, in ranges like `cpus`; empty if memory is not bound.
     pub memory_nodes: Vec<CpuRange>,
     /// 0x0605: microseconds of CPU time in a period, and the period in microseconds; absent without a cap.
     pub quota: Option<CpuQuota>,
@@ -61,7 +61,7 @@ pub struct CpuRange {
 }
 
 impl CpuRange {
-    /// The ranges of these numbers, which need no order.
+    /// The ranges of these numbers, which may come in any order.
     #[must_use]
     pub fn of(numbers: impl IntoIterator<Item = u16>) -> Vec<Self> {
         let mut numbers: Vec<u16> = numbers.into_iter().collect();
@@ -80,7 +80,7 @@ impl CpuRange {
         ranges
     }
 
-    /// The numbers.
+    /// All numbers of the range.
     #[must_use]
     pub fn numbers(self) -> RangeInclusive<u16> {
         self.first..=self.last
@@ -88,7 +88,7 @@ impl CpuRange {
 }
 
 impl core::fmt::Display for CpuRange {
-    /// As the kernel writes a list: `3` or `4-7`.
+    /// The form of the kernel's lists: `3` or `4-7`.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self.first == self.last {
             true => write!(f, "{}", self.first),
@@ -103,7 +103,7 @@ impl core::fmt::Display for CpuRange {
 pub struct CpuQuota {
     /// Microseconds of CPU time in each period.
     pub quota_us: u32,
-    /// Microseconds.
+    /// Length of a period, microseconds.
     pub period_us: u32,
 }
 
@@ -131,7 +131,8 @@ pub(crate) fn find_execution_width(area: &TlvArea<'_>) -> Result<Option<u16>, De
     )
 }
 
-/// A request and an echo never name `member`: a lease that shares its CPUs has no partition.
+/// Reads the partition. `member` is refused in a request and in an answer: a lease that shares its CPUs has no
+/// partition.
 pub(crate) fn find_partition(area: &TlvArea<'_>) -> Result<Option<CpuPartition>, DecodeError> {
     let asked = |byte| CpuPartition::from_byte(byte).filter(|it| *it != CpuPartition::Member);
     area.read(tag::LEASE_CPU_PARTITION, |tlv| {
@@ -152,7 +153,7 @@ pub(crate) fn write_isolation(w: &mut Writer, class: Option<CpuIsolationClass>) 
     w.tlv_if(tag::LEASE_CPU_ISOLATION, class.map(|class| [class as u8]));
 }
 
-/// 0x0908–0x090A.
+/// Writes 0x0908–0x090A.
 pub(crate) fn write_execution(
     w: &mut Writer,
     mode: Option<CpuExecutionMode>,

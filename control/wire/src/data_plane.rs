@@ -15,7 +15,7 @@ pub const DATAGRAM_MAX: usize = 9_216;
 pub const DATA_PAYLOAD_MAX: usize = DATAGRAM_MAX - DATA_OVERHEAD;
 /// Shortest payload of a HELLO.
 pub const HELLO_LEN: usize = 40;
-/// Bytes of a whole reply to HELLO, if the request was as long.
+/// Bytes of a complete reply to HELLO, if the request was at least as long.
 pub const HELLO_REPLY_LEN: usize = 48;
 
 /// One of the two services.
@@ -56,7 +56,7 @@ pub enum DataOp {
     Read = 2,
     /// Writes to the lease.
     Write = 3,
-    /// Asks for an answer only.
+    /// Asks only for an answer.
     Ping = 4,
     /// FBBU: makes all answered writes durable.
     Flush = 5,
@@ -125,7 +125,7 @@ pub struct DataHeader {
     pub reserved: u32,
 }
 
-/// The parts of a datagram. The payload has the length of the header.
+/// The parts of a datagram. The payload has the length that the header states.
 #[derive(Clone, Copy, Debug)]
 pub struct DataFrame<'a> {
     /// The bytes of the header, over which the tag is computed.
@@ -148,7 +148,7 @@ pub enum NotAFrame {
 }
 
 impl DataHeader {
-    /// Reads a header of 56 bytes. `None`: the magic or the version is another one.
+    /// Reads a header of 56 bytes. `None`: another magic or another version.
     #[must_use]
     pub fn read(bytes: &[u8; DATA_HEADER_LEN]) -> Option<Self> {
         let service = DataService::of(part(bytes, 0))?;
@@ -278,7 +278,7 @@ impl Part {
     /// Fewest bytes of a part.
     pub const BYTES_MIN: u32 = 64;
 
-    /// `None`: `count` is no power of two from 2 to 64, or there is no part `index`.
+    /// Part `index` of `count`. `None`: `count` is no power of two from 2 to 64, or there is no part `index`.
     #[must_use]
     pub const fn new(index: u16, count: u16) -> Option<Self> {
         if count.is_power_of_two() && count >= 2 && count <= Self::COUNT_MAX && index < count {
@@ -345,13 +345,13 @@ pub struct HelloReply {
     pub remaining_ms: u32,
     /// Longest datagram that the server accepts.
     pub datagram_max: u32,
-    /// FBBU: the write verifier. It changes when the server's machine was rebooted: writes that were not
-    /// flushed may be lost. 0: the server has none.
+    /// FBBU: the write verifier. It changes with each reboot of the server's machine: writes that were not flushed may
+    /// then be lost. 0: the server has none.
     pub write_verifier: u64,
 }
 
 impl HelloReply {
-    /// The payload, 48 bytes; a shorter reply has its first bytes.
+    /// The payload, 48 bytes; a shorter reply consists of its first bytes.
     #[must_use]
     pub fn bytes(&self) -> [u8; HELLO_REPLY_LEN] {
         let mut out = [0; HELLO_REPLY_LEN];

@@ -21,7 +21,7 @@ impl DhchapSecret {
         has_form(text).then(|| Self(text.to_owned()))
     }
 
-    /// The text, for the kernel or for the command line of its owner.
+    /// The secret text, for the kernel or for the command line of its owner.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

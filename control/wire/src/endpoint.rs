@@ -1,5 +1,5 @@
-//! An address and a port: 16 bytes of IPv6 (IPv4 as v4-mapped) and a `u16`. A wildcard is refused:
-//! a client cannot send to it.
+//! An address and a port: 16 bytes of IPv6 (IPv4 as v4-mapped) and a `u16`. A wildcard is refused: a client cannot send
+//! to it.
 
 use alloc::borrow::Cow;
 use core::{
@@ -29,7 +29,7 @@ impl From<SocketAddr> for Endpoint {
 }
 
 impl From<Endpoint> for SocketAddr {
-    /// A v4-mapped address becomes IPv4 again.
+    /// Turns a v4-mapped address into IPv4 again.
     fn from(endpoint: Endpoint) -> Self {
         Self::new(Ipv6Addr::from(endpoint.addr).to_canonical(), endpoint.port)
     }
@@ -42,7 +42,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Whether the address is a wildcard, or the port 0.
+    /// Whether the address is a wildcard or the port is 0.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         SocketAddr::from(*self).ip().is_unspecified() || self.port == 0
@@ -74,5 +74,5 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<Endpoint> {
     })
 }
 
-/// The expected endpoint, for errors.
+/// The text of errors for the expected endpoint.
 pub(crate) const EXPECTED: &str = "an address and a port that can be reached";

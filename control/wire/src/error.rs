@@ -1,5 +1,5 @@
-//! Errors of decoding: the place, the tag, the expected and the received value, and the fault by the
-//! words of the specification.
+//! Errors of decoding: the place, the tag, the expected and the received value, and the fault as the specification
+//! names it.
 
 use alloc::{borrow::Cow, format, string::ToString};
 use core::fmt;
@@ -9,7 +9,7 @@ use crate::{Header, LeaseError, Refusal, RefusalClass, tag};
 /// The class of a decoding error. Decides the status word of the refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DecodeFault {
-    /// Not a message: truncated, over-long, trailing bytes, lengths that cannot be.
+    /// Not a message: truncated, too long, trailing bytes, or impossible lengths.
     Malformed,
     /// An unknown version, flag or message type.
     Unsupported,
@@ -19,7 +19,7 @@ pub enum DecodeFault {
     InvalidArgs,
 }
 
-/// One decoding error, as precise as known.
+/// One decoding error, with all that is known of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeError {
     /// The class of the error.

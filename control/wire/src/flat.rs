@@ -1,4 +1,4 @@
-//! The flat inventory (000, "Flat Inventory Format"): `u16 count`, then 36 bytes each.
+//! The flat inventory (000, "Flat Inventory Format"): `u16 count`, then 36 bytes for each resource.
 
 use alloc::vec::Vec;
 

@@ -10,7 +10,7 @@ use crate::{
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 20;
-/// The only version there is.
+/// The only version.
 pub const VERSION: u8 = 0;
 /// The ALPN of the QUIC handshake.
 pub const ALPN: &[u8] = b"fabricbios/0";
@@ -25,7 +25,7 @@ pub const REPLY: u8 = 0x80;
 pub struct Header {
     /// 0 in a request, [`REPLY`] in a reply.
     pub flags: u8,
-    /// A [`MessageType`], not checked here: a reply to an unknown one repeats it.
+    /// A [`MessageType`], not checked here: a reply to an unknown type repeats the number.
     pub msg_type: u16,
     /// Chosen by the client, repeated by the node.
     pub request_id: u32,
@@ -157,7 +157,7 @@ fn seal_refusal(header: Header, message: &str) -> Vec<u8> {
     seal(header, w).unwrap_or_else(|| header.to_bytes().to_vec())
 }
 
-/// A writer with room for the header, so that a payload, which can hold a key, is never copied.
+/// A writer with room for the header. A payload, which can hold a key, then needs no copy.
 pub(crate) fn frame_writer() -> Writer {
     let mut w = Writer::new();
     w.raw(&[0; HEADER_LEN]);

@@ -32,7 +32,7 @@ pub struct GpuBinding {
     pub vendor: GpuVendor,
     /// 0x0503: the most bytes that a session can allocate.
     pub vram_bytes: u64,
-    /// 0x0504: where sessions are opened. Absent while that is not known.
+    /// 0x0504: the address for opening sessions. Absent while it is unknown.
     pub session_endpoint: Option<Endpoint>,
     /// 0x0505: the name of the device for container engines on the node; ASCII, 1 to 128 bytes.
     pub cdi_device: Option<String>,
@@ -42,7 +42,7 @@ pub struct GpuBinding {
     pub queue_slots: u16,
 }
 
-/// `None`: the node's policy chooses the class.
+/// Reads the class. `None`: the node's policy chooses it.
 pub(crate) fn find(params: &TlvArea<'_>) -> Result<Option<GpuExclusivityClass>, DecodeError> {
     params.read(tag::LEASE_GPU_EXCLUSIVITY, |tlv| {
         tlv.byte_of("class", "0 to 3", GpuExclusivityClass::from_byte)

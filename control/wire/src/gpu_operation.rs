@@ -60,7 +60,7 @@ pub enum GpuRequest {
     MemWrite {
         /// The memory.
         memory: u64,
-        /// From its start, bytes.
+        /// Start of the copy in the memory, bytes.
         offset: u64,
         /// 1 to [`crate::GPU_COPY_BYTES_MAX`].
         length: u32,
@@ -74,14 +74,14 @@ pub enum GpuRequest {
     Launch(GpuLaunch),
     /// GPU_SYNC.
     Sync {
-        /// Waits for all queues of the session, else for this one.
+        /// True: waits for all queues of the session. False: waits for this queue.
         whole_session: bool,
     },
     /// GPU_MEM_READ; the bytes follow the answer.
     MemRead {
         /// The memory.
         memory: u64,
-        /// From its start, bytes.
+        /// Start of the copy in the memory, bytes.
         offset: u64,
         /// 1 to [`crate::GPU_COPY_BYTES_MAX`].
         length: u32,
@@ -100,7 +100,7 @@ pub enum GpuRequest {
     Close,
     /// GPU_MEM_SHARE; the descriptor of a sealed memfd comes beside the frame.
     MemShare {
-        /// Its length, bytes.
+        /// Length of the memfd, bytes.
         length: u64,
     },
     /// GPU_MEM_WRITE_SHARED.
@@ -115,11 +115,11 @@ pub enum GpuRequest {
 pub struct GpuSharedCopy {
     /// The memory.
     pub memory: u64,
-    /// From its start, bytes.
+    /// Start of the copy in the memory of the device, bytes.
     pub offset: u64,
-    /// From the start of the shared memory, bytes.
+    /// Start of the copy in the shared memory, bytes.
     pub shared_offset: u64,
-    /// At least 1.
+    /// Bytes, at least 1.
     pub length: u64,
 }
 
@@ -160,16 +160,16 @@ pub enum GpuReply {
         /// The handle.
         module: u64,
     },
-    /// GPU_MEM_READ: so many bytes follow the answer.
+    /// GPU_MEM_READ: this many bytes follow the answer.
     Data {
-        /// As requested.
+        /// The requested length, bytes.
         length: u32,
     },
     /// GPU_SESSION_CLOSE.
     Closed {
         /// Bytes of the device that were overwritten with zeroes.
         wiped_bytes: u64,
-        /// Bytes that the session could have had.
+        /// The most bytes that the session could allocate.
         free_bytes: u64,
     },
     /// Every other operation.
@@ -180,13 +180,13 @@ pub enum GpuReply {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct GpuOpened {
-    /// Its number, never 0.
+    /// The number of the session, never 0.
     pub session: u64,
-    /// The most bytes that it can allocate.
+    /// The most bytes that the session can allocate.
     pub vram_bytes: u64,
-    /// The bytes that it has allocated.
+    /// The bytes that the session has allocated.
     pub vram_used: u64,
-    /// How many streams it can have at once.
+    /// How many streams the session can have at once.
     pub queue_slots: u16,
     /// The name of the device, at most 255 bytes.
     pub device: String,

@@ -13,8 +13,8 @@ use crate::{
     write::Writer,
 };
 
-/// A request as a frame. A request that is too long for its length fields becomes a frame without payload, which is
-/// refused.
+/// A request as a frame. A request that is too long for its length fields becomes a frame without payload, which every
+/// node refuses.
 #[must_use]
 pub fn encode_gpu_request(request_id: u32, nonce: u64, request: &GpuRequest) -> Vec<u8> {
     let header = Header {

@@ -58,7 +58,7 @@ fn read_name(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
     Ok(InventoryExtension::Name(resource_id, String::from(name)))
 }
 
-/// The only one whose id may be zero.
+/// The only extension whose id may be zero: the node itself.
 fn read_health_reason(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError> {
     let id = tlv.value.first_chunk::<ID_LEN>();
     let id = id.ok_or_else(|| tlv.wrong_length("at least 16 bytes".into()))?;
@@ -129,7 +129,7 @@ fn read_class_available(tlv: &Tlv<'_>) -> Result<InventoryExtension, DecodeError
     Ok(InventoryExtension::ClassAvailable(resource_id, classes))
 }
 
-/// A class that came twice could be read in two ways.
+/// Refuses a repeated class, which two readers could take differently.
 fn ascending<T>(tlv: &Tlv<'_>, classes: &[(u8, T)]) -> Result<(), DecodeError> {
     match classes.is_sorted_by(|(one, _), (next, _)| one < next) {
         true => Ok(()),

@@ -65,7 +65,7 @@ pub(crate) fn write(w: &mut Writer, request: &LeaseAllocRequest) {
     w.area(|w| write_params(w, request));
 }
 
-/// In ascending order of tags, so that equal requests are equal bytes.
+/// Writes the params in ascending order of tags, so that equal requests have equal bytes.
 fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
     let peers = request.stated().map(LeaseTerms::rdma_peers);
     peers.for_each(|peers| rdma_peer::write(w, peers));

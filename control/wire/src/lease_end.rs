@@ -16,7 +16,7 @@ pub(crate) fn find_tenant(area: &TlvArea<'_>) -> Decoded<Option<String>> {
     Ok(tenant.map(String::from))
 }
 
-/// Steps without an end are skipped.
+/// Reads the end and its steps. Steps of a lease without an end are skipped.
 pub(crate) fn find(area: &TlvArea<'_>) -> Decoded<Option<Box<LeaseEnd>>> {
     let Some(mut end) = area.read(tag::LEASE_END, read_end)? else {
         return Ok(None);

@@ -8,7 +8,7 @@ use crate::{
     write::Writer,
 };
 
-/// What a tenant says of the use of its lease. The node keeps it with the lease and enforces nothing of it.
+/// The use of its lease that a tenant states. The node keeps it with the lease and enforces nothing of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LeaseIntent {

@@ -22,12 +22,12 @@ pub enum LeaseTerms {
     Net(NetTerms),
     /// GPU memory.
     Gpu(GpuTerms),
-    /// A kind that is advertised and never leased; never one of those above.
+    /// A kind that is advertised and never leased; never one of the kinds above.
     Other(ResourceType),
 }
 
 impl LeaseTerms {
-    /// The terms of that kind with nothing stated.
+    /// The terms of that kind, with nothing stated.
     #[must_use]
     pub fn plain(kind: ResourceType) -> Self {
         match kind {
@@ -68,7 +68,7 @@ impl LeaseTerms {
         }
     }
 
-    /// The same with these queue pairs of the client, where the kind takes any.
+    /// The same terms with these queue pairs of the client, if the kind takes any.
     #[must_use]
     pub fn with_rdma_peers(mut self, peers: &[RdmaPeer]) -> Self {
         if let Self::Mem(terms) = &mut self {
@@ -133,7 +133,7 @@ from_terms!(
 );
 
 impl LeaseAllocRequest {
-    /// The same request with these terms. Those of another kind go to [`LeaseAllocRequest::foreign`].
+    /// The same request with these terms. Terms of another kind go to [`LeaseAllocRequest::foreign`].
     #[must_use]
     pub fn with_terms(mut self, terms: impl Into<LeaseTerms>) -> Self {
         let terms = terms.into();
@@ -150,7 +150,7 @@ impl LeaseAllocRequest {
         self
     }
 
-    /// Everything that is stated, also of other kinds.
+    /// The terms of all kinds that the request states.
     pub(crate) fn stated(&self) -> impl Iterator<Item = &LeaseTerms> {
         core::iter::once(&self.terms).chain(&self.foreign)
     }

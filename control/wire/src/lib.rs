@@ -9,7 +9,7 @@
 //! length: a value that does not fit becomes a frame that the other side refuses (requests) or a refusal
 //! (answers).
 //!
-//! Read first: `message.rs`, the requests and answers; then `tlv.rs`, the form of everything that may grow.
+//! Read first: `message.rs`, the requests and answers; then `tlv.rs`, the form of all data that later versions extend.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -10,8 +10,8 @@ pub const AFFINITY_TARGET_BYTES_MAX: usize = 255;
 /// Leases of one LEASE_LIST page: without keys, coordinates, intents and proofs each has 308 bytes at most, and
 /// all of them 39 KiB.
 pub const LEASES_PER_PAGE_MAX: usize = 128;
-/// Fences of one FENCE_LIST answer: 128 × (46 + 400) bytes fit one payload. The rest shows when
-/// some were cleared.
+/// Fences of one FENCE_LIST answer: 128 × (46 + 400) bytes fit one payload. The others appear when some fences were
+/// cleared.
 pub const FENCES_MAX: usize = 128;
 /// Bytes of a fence's reason; longer ones are cut at a character when they are encoded.
 pub const FENCE_REASON_BYTES_MAX: usize = 400;
@@ -22,7 +22,7 @@ pub const FLAT_ENTRIES_MAX: usize = 1_800;
 /// Items of each list of a structured inventory: five full lists leave a quarter of the payload to
 /// extensions.
 pub const INVENTORY_LIST_MAX: usize = 256;
-/// TLVs of a structured inventory that are kept: eight for each of 256 resources.
+/// TLVs of a structured inventory: eight for each of 256 resources; further TLVs are not kept.
 pub const EXTENSIONS_MAX: usize = 2_048;
 /// Bytes of a resource's name; kernel names are shorter than 32.
 pub const RESOURCE_NAME_BYTES_MAX: usize = 255;
@@ -40,14 +40,14 @@ pub const VERSION_BYTES_MAX: usize = 64;
 pub const CSR_BYTES_MAX: usize = 4_096;
 /// Bytes of one PEM text of an answer.
 pub const PEM_BYTES_MAX: usize = 16_384;
-/// Milliseconds for which an old key may live on beside a new one.
+/// Longest overlap of an old key and a new key, milliseconds.
 pub const ROTATE_OVERLAP_MS_MAX: u32 = 60_000;
 /// Queue pairs of one lease: more than one only helps a client with several threads, and each has
 /// verbs objects of its own to take down in time.
 pub const RDMA_PEERS_MAX: usize = 8;
 /// Bytes of an NVMe Qualified Name (NVM Express base specification 2.0, section 4.5).
 pub const NQN_BYTES_MAX: usize = 223;
-/// Addresses of one NVMe-oF subsystem: more ports than a machine has transports to.
+/// Addresses of one NVMe-oF subsystem: more than the ports that a machine offers.
 pub const NVMEOF_ADDRESSES_MAX: usize = 8;
 /// Bytes of a DH-HMAC-CHAP secret's text: `DHHC-1:03:`, 64 bytes and a checksum in base64, `:`.
 pub const DHCHAP_SECRET_BYTES_MAX: usize = 128;
@@ -64,7 +64,8 @@ pub const CPU_CGROUP_BYTES_MAX: usize = 512;
 pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
 /// Longest UUID of a GPU, bytes: that of a MIG partition has 40, or 80 in the form of older drivers.
 pub const GPU_UUID_BYTES_MAX: usize = 96;
-/// Most bytes of one copy in a GPU session: a client splits longer ones and sends ahead.
+/// Most bytes of one copy in a GPU session. A client splits longer copies and sends the pieces without waiting for
+/// answers.
 pub const GPU_COPY_BYTES_MAX: u32 = 4 << 20;
 /// Longest module of a GPU session, bytes.
 pub const GPU_MODULE_BYTES_MAX: u32 = 64 << 20;

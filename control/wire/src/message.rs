@@ -65,14 +65,14 @@ pub enum Request {
     LeaseQuery(LeaseId),
     /// LEASE_FREE.
     LeaseFree(LeaseId),
-    /// LEASE_LIST: the caller's leases (an operator's: everybody's) with ids above `after`.
+    /// LEASE_LIST: the leases with ids above `after`: those of the caller; for an operator, all leases.
     LeaseList {
         /// The last id of the page before; zero for the first page.
         after: LeaseId,
         /// Whether the list includes ended leases that are still on record.
         ended: bool,
     },
-    /// LEASE_BIND: connects, also again after an access fault.
+    /// LEASE_BIND: connects the lease to queue pairs; also repeated, after an access fault.
     LeaseBind {
         /// The lease.
         lease_id: LeaseId,
@@ -173,7 +173,7 @@ pub type Answer = Result<Reply, Refusal>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct NodeIdentity {
-    /// The id, made of the node's key.
+    /// The id, computed from the node's key.
     pub node_id: NodeId,
     /// Counts the starts of the daemon.
     pub epoch: Epoch,
@@ -187,7 +187,7 @@ pub struct NodeIdentity {
     pub version: String,
 }
 
-/// LEASE_REVOKE's outcome (published facts 6.2).
+/// The outcome of LEASE_REVOKE (published facts 6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RevokeOutcome {

@@ -1,4 +1,4 @@
-//! The words for every value: for people, for JSON, and the byte on the wire.
+//! The words for every value: for people and for JSON, with the number on the wire.
 
 use alloc::string::String;
 use core::{fmt, str::FromStr};

@@ -32,13 +32,13 @@ pub struct MacAddress(pub [u8; 6]);
 readable!(MacAddress, [u8; 6], |it| it.0, |it| Some(Self(it)));
 
 impl MacAddress {
-    /// Whether one interface can have the address: it is neither zero nor a group's (IEEE 802, I/G bit).
+    /// Whether the address is one of a single interface: neither zero nor a group address (IEEE 802, I/G bit).
     #[must_use]
     pub fn is_of_one_interface(self) -> bool {
         self.0 != [0; 6] && self.0[0] & 1 == 0
     }
 
-    /// Whether no manufacturer gave the address out (IEEE 802, U/L bit).
+    /// Whether the address is not from a manufacturer (IEEE 802, U/L bit).
     #[must_use]
     pub fn is_locally_administered(self) -> bool {
         self.0[0] & 2 != 0
@@ -58,7 +58,7 @@ impl fmt::Debug for MacAddress {
     }
 }
 
-/// The text is no MAC address of one interface.
+/// The error of a text that is no MAC address of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseMacError;
 
@@ -97,7 +97,7 @@ impl FromStr for MacAddress {
 pub struct VlanId(u16);
 
 impl VlanId {
-    /// `None` unless 1 to 4094.
+    /// A VLAN id; `None` unless `id` is from 1 to 4094.
     #[must_use]
     pub fn new(id: u16) -> Option<Self> {
         (1..=4094).contains(&id).then_some(Self(id))
@@ -128,7 +128,7 @@ impl From<VlanId> for u16 {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NetTerms {
-    /// 0x0410. Absent: the node makes one.
+    /// 0x0410. Absent: the node chooses an address.
     pub mac: Option<MacAddress>,
     /// 0x0411. Absent: frames are untagged.
     pub vlan: Option<VlanId>,
@@ -140,7 +140,7 @@ pub struct NetTerms {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NetBinding {
-    /// 0x0401; absent unless it is a PCI function.
+    /// 0x0401; absent if the function is not on PCI.
     pub pci_function: Option<PciFunction>,
     /// 0x0402: the interface; absent if a virtual machine gets the function.
     pub interface: Option<String>,
@@ -152,7 +152,7 @@ pub struct NetBinding {
     pub rate_bps: u64,
     /// 0x0406.
     pub hand_over: HandOver,
-    /// 0x0407: N of `/dev/vfio/N`.
+    /// 0x0407: the number N in `/dev/vfio/N`.
     pub vfio_group: Option<u32>,
     /// 0x0408: the name for a container engine (Container Device Interface).
     pub cdi_device: Option<String>,
@@ -173,7 +173,7 @@ pub struct PciFunction {
 }
 
 impl fmt::Display for PciFunction {
-    /// As sysfs names it: `0000:01:10.1`.
+    /// The form of sysfs: `0000:01:10.1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             domain,
@@ -199,7 +199,7 @@ impl PciFunction {
             function: u8::from_str_radix(function, 16).ok()?,
         };
         let is_a_function = parsed.device < 32 && parsed.function < 8;
-        // Numbers of another width and with a sign are not of sysfs.
+        // sysfs writes no number with a sign or with another width.
         (is_a_function && parsed.to_string() == text).then_some(parsed)
     }
 }
@@ -261,7 +261,7 @@ fn read_hand_over(tlv: &Tlv<'_>) -> Result<HandOver, DecodeError> {
     tlv.byte_of("hand-over", "0 to 2", HandOver::from_byte)
 }
 
-/// A name that the kernel takes (`dev_valid_name`) and that is no path.
+/// Reads a name that the kernel accepts (`dev_valid_name`) and that is no path.
 fn read_interface(tlv: &Tlv<'_>) -> Result<String, DecodeError> {
     match tlv.word(INTERFACE_NAME_BYTES_MAX)? {
         name if name == "." || name == ".." || name.contains(['/', ':']) => {
@@ -271,7 +271,7 @@ fn read_interface(tlv: &Tlv<'_>) -> Result<String, DecodeError> {
     }
 }
 
-/// For a driver, a rate of 0 is no limit at all.
+/// Reads the rate. 0 is refused: for a driver it means no limit at all.
 fn read_rate(tlv: &Tlv<'_>) -> Result<u64, DecodeError> {
     match u64::from_be_bytes(tlv.fixed()?) {
         0 => Err(tlv.unknown_value(0, "rate", "at least 1", 0)),

@@ -5,9 +5,9 @@ use core::{fmt, str::FromStr};
 
 use crate::{HostId, NQN_BYTES_MAX};
 
-/// An NVMe Qualified Name (base specification 2.0, section 4.5): `nqn.yyyy-mm.reverse.domain:text`. At
-/// most 223 bytes; here of letters, digits and `- . _ : + = @` only. So a name is also one name of a
-/// directory, one word of a command line and one of the kernel's comma-separated options.
+/// An NVMe Qualified Name (base specification 2.0, section 4.5): `nqn.yyyy-mm.reverse.domain:text`, at most 223 bytes.
+/// Here it has only letters, digits and `- . _ : + = @`, so that a name is also a valid directory name, one word of a
+/// command line and one value in the kernel's comma-separated options.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(try_from = "String", into = "String"))]
@@ -39,7 +39,7 @@ impl NotAnNqn {
     pub(crate) const EXPECTED: &'static str =
         "nqn.yyyy-mm.reverse.domain:text, at most 223 of a-z A-Z 0-9 - . _ : + = @";
 
-    /// The mistake in the text.
+    /// The mistake in the text, in words.
     pub(crate) fn what(self) -> &'static str {
         self.0
     }
@@ -105,7 +105,7 @@ fn is_taken(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._:+=@".contains(&byte)
 }
 
-/// `yyyy-mm`
+/// Whether the bytes have the form `yyyy-mm`.
 fn is_date(date: &[u8]) -> bool {
     let [year @ .., b'-', tens, ones] = date else {
         return false;

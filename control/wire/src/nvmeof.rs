@@ -16,16 +16,16 @@ use crate::{
 pub struct BlockTerms {
     /// 0x0906: the lease is read-only.
     pub read_only: bool,
-    /// 0x0310: the host that will connect; absent: the node mints one for this lease.
+    /// 0x0310: the host that will connect. Absent: the node makes a name for this lease.
     pub host_nqn: Option<Nqn>,
-    /// 0x0311: its host identifier; absent: the UUID of its name, or one that the node mints.
+    /// 0x0311: the identifier of this host. Absent: the UUID of its name, or one that the node makes.
     pub host_id: Option<HostId>,
     /// 0x0907: the client also authenticates the node (bidirectional DH-HMAC-CHAP).
     pub mutual_auth: bool,
 }
 
 impl BlockTerms {
-    /// Whether nothing was asked for.
+    /// Whether no term is stated.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
@@ -62,7 +62,7 @@ pub struct NvmeofAddress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NvmeofBinding {
-    /// 0x0301, repeatable: the same subsystem, best first; at least one.
+    /// 0x0301, repeatable: addresses of the same subsystem, best first; at least one.
     pub addresses: Vec<NvmeofAddress>,
     /// 0x0302.
     pub subsystem: Nqn,
@@ -70,14 +70,13 @@ pub struct NvmeofBinding {
     pub nsid: u32,
     /// 0x0304: the host that may connect.
     pub host_nqn: Nqn,
-    /// 0x0305: the identifier of this host; a kernel refuses two names with one identifier.
+    /// 0x0305: the identifier of this host. A kernel refuses two names with the same identifier.
     pub host_id: HostId,
     /// 0x0306: the secret of the host.
     pub dhchap_secret: DhchapSecret,
     /// 0x0307: the secret of the node, if mutual authentication was asked for.
     pub dhchap_ctrl_secret: Option<DhchapSecret>,
-    /// 0x0308: seconds for which a client's kernel may try to reconnect after a loss of the connection:
-    /// `--ctrl-loss-tmo`. At most 30.
+    /// 0x0308: seconds for which a client's kernel tries to restore a lost connection (`--ctrl-loss-tmo`). At most 30.
     pub ctrl_loss_secs: u32,
     /// 0x0309: bytes of a block, a power of two from 512 to 65,536.
     pub block_bytes: u32,
@@ -94,7 +93,7 @@ pub(crate) fn find_terms(area: &TlvArea<'_>) -> Read<BlockTerms> {
     })
 }
 
-/// The terms have tags below 0x0901 and above 0x0905; this writes those below.
+/// Writes the terms with tags below 0x0901; `write_classes` writes those above 0x0905.
 pub(crate) fn write_host(w: &mut Writer, terms: &BlockTerms) {
     if let Some(name) = &terms.host_nqn {
         w.tlv(tag::NVMEOF_HOST, name.as_str().as_bytes());
@@ -109,7 +108,7 @@ pub(crate) fn write_classes(w: &mut Writer, read_only: bool, mutual_auth: bool) 
 
 fn read_nqn(tlv: &Tlv<'_>) -> Read<Nqn> {
     let named = tlv.text(0, NQN_BYTES_MAX)?.parse();
-    // An error does not repeat a peer's text, which may be anything.
+    // The error does not repeat the peer's text, which may contain anything.
     named.map_err(|why: NotAnNqn| tlv.unknown_value(0, "NQN", NotAnNqn::EXPECTED, why.what()))
 }
 
@@ -119,12 +118,12 @@ fn read_host_id(tlv: &Tlv<'_>) -> Read<HostId> {
 }
 
 fn read_secret(tlv: &Tlv<'_>) -> Read<DhchapSecret> {
-    // An error never repeats a secret.
+    // The error never repeats a secret.
     DhchapSecret::new(tlv.text(0, DHCHAP_SECRET_BYTES_MAX)?)
         .ok_or_else(|| tlv.unknown_value(0, "secret", "DHHC-1:…:", "something else"))
 }
 
-/// 0 names no namespace and 0xFFFFFFFF all of them (base specification 2.0, section 3.2.1.2).
+/// Reads the namespace id. 0 means no namespace and 0xFFFFFFFF all of them (base specification 2.0, section 3.2.1.2).
 fn read_nsid(tlv: &Tlv<'_>) -> Read<u32> {
     match tlv.u32()? {
         nsid @ (0 | u32::MAX) => Err(tlv.unknown_value(0, "nsid", "1 to 4294967294", nsid)),

@@ -8,7 +8,7 @@ use crate::{LeaseIntent, LeaseTerms, ResourceId, ResourceType};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct LeaseAllocRequest {
-    /// The resource; any of the kind if absent (zero on the wire).
+    /// The resource. Absent (zero on the wire): any resource of the kind.
     pub resource_id: Option<ResourceId>,
     /// Amount, in the unit of the type.
     pub capacity: u64,
@@ -24,8 +24,8 @@ pub struct LeaseAllocRequest {
     pub rotate_on_renew: bool,
     /// The kind, and the terms that only this kind has.
     pub terms: LeaseTerms,
-    /// Terms of other kinds, as received from a peer, in the order of [`ResourceType`]. Plain terms are left
-    /// out. A request with foreign terms is refused. See [`LeaseAllocRequest::with_terms`].
+    /// Terms of other kinds, as received from a peer, in the order of [`ResourceType`]. Plain terms are left out. A
+    /// node refuses a request with foreign terms. See [`LeaseAllocRequest::with_terms`].
     pub foreign: Vec<LeaseTerms>,
 }
 

@@ -9,7 +9,7 @@ use crate::{
     write::Writer,
 };
 
-/// The terms of a lease of memory.
+/// The terms of a lease of memory: the queue pairs of the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemTerms {
@@ -32,8 +32,8 @@ pub struct RdmaPeer {
 }
 
 impl RdmaPeer {
-    /// Whether the GID can be that of one port. Kernels also accept multicast and unspecified addresses, and
-    /// then wait for an answer that never comes.
+    /// Whether the GID can belong to one port. Kernels also accept multicast and unspecified addresses, and then wait
+    /// for an answer that never comes.
     #[must_use]
     pub fn names_one_port(&self) -> bool {
         let v6 = Ipv6Addr::from(self.gid);
@@ -54,7 +54,7 @@ pub(crate) fn find_terms(params: &TlvArea<'_>) -> Result<MemTerms, DecodeError> 
     find(params).map(|rdma_peers| MemTerms { rdma_peers })
 }
 
-/// The queue pairs; an error if there is none.
+/// Reads the queue pairs; an error if there is none.
 pub(crate) fn require(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
     match find(params)? {
         peers if peers.is_empty() => Err(params.missing(tag::RDMA_PEER)),
@@ -88,8 +88,8 @@ fn split(v: &[u8; 28]) -> RdmaPeer {
     }
 }
 
-/// Queue pair and packet sequence numbers have 24 bits; the hardware would silently cut a larger
-/// one.
+/// Checks that a queue pair number or packet sequence number fits in 24 bits; the hardware would silently cut off the
+/// other bits.
 pub(crate) fn check_u24(
     tlv: &Tlv<'_>,
     at: usize,
@@ -102,7 +102,7 @@ pub(crate) fn check_u24(
     Err(tlv.unknown_value(at, field, "at most 16777215", value))
 }
 
-/// The five path MTUs of InfiniBand, or 0 for none.
+/// Checks that the path MTU is one of the five of InfiniBand, or 0 for none.
 pub(crate) fn check_path_mtu(tlv: &Tlv<'_>, at: usize, value: u16) -> Result<u16, DecodeError> {
     if matches!(value, 0 | 256 | 512 | 1024 | 2048 | 4096) {
         return Ok(value);

@@ -1,5 +1,5 @@
-//! A cursor over a peer's bytes that knows its offset. It never reads past the end, and allocates only
-//! after a check of the bound.
+//! A cursor over a peer's bytes that knows its offset. It never reads past the end, and checks each bound before it
+//! allocates.
 
 use alloc::{borrow::Cow, string::String, vec::Vec};
 
@@ -132,8 +132,8 @@ impl<'a> Reader<'a> {
         TlvArea::parse(bytes, self.offset - bytes.len())
     }
 
-    /// `u16` count, then that many items of at least `item_bytes` each. Allocates only for items
-    /// whose bytes can be there.
+    /// `u16` count, then that many items of at least `item_bytes` each. Allocates only for as many items as the
+    /// remaining bytes can hold.
     pub(crate) fn list<T>(
         &mut self,
         max: usize,

@@ -1,7 +1,7 @@
-//! Serde forms of values that have a word or a text of their own: this text where the format is for people, such as JSON; a
-//! number or bytes where it is compact, such as a record of the node's journal.
+//! Serde forms of values that have a word or a text of their own. Formats for people, such as JSON, use the text.
+//! Compact formats, such as a record of the node's journal, use a number or bytes.
 
-/// `$of` makes the compact form of a reference, and `$from` reads it; `None`: there is no such value.
+/// `$of` makes the compact form of a reference, and `$from` reads it; `None`: the value does not exist.
 macro_rules! readable {
     ($type:ty, $compact:ty, $of:expr, $from:expr) => {
         #[cfg(feature = "serde")]

@@ -3,20 +3,20 @@
 use alloc::string::String;
 use core::fmt;
 
-/// The reason's code; the first four keep the specification's names. The status word of a reply:
-/// 0 is success.
+/// The code of the reason: the status word of a reply, in which 0 is success. The first four keep the names of the
+/// specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum LeaseError {
     /// An unknown class byte, a malformed length of a known tag (002 §3, 003 §3).
     InvalidIntent = 1,
-    /// Well-formed and impossible here; always with the rejection-reason TLV.
+    /// Well-formed, but impossible here; always with the rejection-reason TLV.
     InvalidArgs = 2,
-    /// More than the resource has, or an exclusive resource already held.
+    /// More than the resource has free, or an exclusive resource that is already held.
     CapacityExceeded = 3,
-    /// Held in a way that excludes this request, for now.
+    /// Held at present in a way that excludes this request.
     ResourceBusy = 4,
-    /// The lease or resource does not exist or is not the caller's: the answer is the same.
+    /// The lease or resource does not exist, or belongs to another tenant: the answer is the same for both.
     NotFound = 5,
     /// The lease's term is over.
     Expired = 6,
@@ -26,9 +26,9 @@ pub enum LeaseError {
     Fenced = 8,
     /// The caller's role does not allow this.
     NotPermitted = 9,
-    /// Renewal before the window; carries `renewable_at_unix_ms`.
+    /// Renewal before the window; the refusal contains `renewable_at_unix_ms`.
     RenewTooEarly = 10,
-    /// A message, version or flag that this node does not speak.
+    /// This node does not know the message, the version or the flag.
     Unsupported = 11,
     /// Bytes that are not a message.
     Malformed = 12,
@@ -38,13 +38,13 @@ pub enum LeaseError {
     Unavailable = 14,
 }
 
-/// Whether asking again can help (001 §6.3).
+/// Whether a repeated request can succeed (001 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RefusalClass {
-    /// Asking again never helps here.
+    /// The request never succeeds here.
     Permanent = 0,
-    /// Asking again later can help.
+    /// The request may succeed later.
     Transient = 1,
     /// The operator's policy forbids it.
     Policy = 2,
@@ -63,7 +63,7 @@ pub struct Refusal {
     pub message: String,
     /// 0x0A03.
     pub renewable_at_unix_ms: Option<u64>,
-    /// 0x0A04: when the same request probably works, in milliseconds from now. An estimate.
+    /// 0x0A04: milliseconds after which the same request probably succeeds. An estimate.
     pub retry_after_ms: Option<u32>,
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn read(
     read_outcome(r, |r| read_reply(message_type()?, r))
 }
 
-/// `u16 status`, then what `read` reads or a refusal.
+/// Reads `u16 status`, then the value with `read`, or a refusal.
 pub(crate) fn read_outcome<T>(
     r: &mut Reader<'_>,
     read: impl FnOnce(&mut Reader<'_>) -> Decoded<T>,
@@ -202,7 +202,7 @@ fn write_identity(w: &mut Writer, identity: &NodeIdentity) {
         .text(&identity.version, VERSION_BYTES_MAX);
 }
 
-/// If there are more fences than fit, the first ones are sent; the others follow when some are cleared.
+/// Writes as many fences as fit. The others appear when some are cleared.
 fn write_fences(w: &mut Writer, fences: &[Fence]) {
     let shown = fences.get(..FENCES_MAX).unwrap_or(fences);
     w.list(shown, FENCES_MAX, |w, fence| {

@@ -19,7 +19,7 @@ pub enum ResourceType {
     Net,
     /// 0x0005, capacity in bytes of VRAM.
     Gpu,
-    /// 0x0010, capacity is an HTTP port; advertised, never leased.
+    /// 0x0010, advertised, never leased. The capacity is an HTTP port.
     Scheduler,
     /// 0x00FF, vendor space; advertised, never leased.
     Vendor,
@@ -49,13 +49,13 @@ pub mod health {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct FlatEntry {
-    /// Which resource.
+    /// The id of the resource.
     pub resource_id: ResourceId,
-    /// Of what kind.
+    /// The kind of the resource.
     pub resource_type: ResourceType,
     /// [`resource_flags`].
     pub flags: u16,
-    /// In the unit of the type.
+    /// The whole amount, in the unit of the type.
     pub capacity: u64,
     /// The amount that a lease could still get. 0 if the operator does not offer the resource.
     pub available: u64,
@@ -67,19 +67,19 @@ pub struct FlatEntry {
 pub struct ResourceInventory {
     /// The node.
     pub node_id: NodeId,
-    /// Starts of the daemon.
+    /// The number of starts of the daemon.
     pub epoch: Epoch,
-    /// Worst health of the parts.
+    /// The worst health of all resources.
     pub health: u32,
-    /// MEM.
+    /// The arenas of memory.
     pub mem_arenas: Vec<MemArena>,
-    /// BLOCK.
+    /// The devices and pools of block storage.
     pub block_devs: Vec<BlockDev>,
-    /// CPU.
+    /// The CPU resources.
     pub cpu_caps: Vec<CpuCap>,
-    /// NET.
+    /// The network interfaces.
     pub nics: Vec<NicInfo>,
-    /// GPU.
+    /// The GPUs.
     pub gpus: Vec<GpuInfo>,
     /// Later additions; unknown tags are skipped.
     pub extensions: Vec<InventoryExtension>,
@@ -89,11 +89,11 @@ pub struct ResourceInventory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct MemArena {
-    /// Which resource.
+    /// The id of the resource.
     pub resource_id: ResourceId,
-    /// Base address within the node; 0 where addresses are given per lease.
+    /// Base address within the node; 0 if each lease has an address of its own.
     pub base: u64,
-    /// Bytes.
+    /// Length, bytes.
     pub len: u64,
     /// Granularity of leases, bytes.
     pub align: u32,
@@ -109,11 +109,11 @@ pub struct MemArena {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct BlockDev {
-    /// Which resource.
+    /// The id of the resource.
     pub resource_id: ResourceId,
     /// Bytes per block.
     pub block_size: u32,
-    /// Bytes.
+    /// Capacity, bytes.
     pub capacity: u64,
     /// Bit 0 `BLOCK_RO`, bit 1 `BLOCK_REMOVABLE`.
     pub flags: u32,
@@ -130,13 +130,13 @@ pub const BLOCK_REMOVABLE: u32 = 1 << 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct CpuCap {
-    /// Which resource.
+    /// The id of the resource.
     pub resource_id: ResourceId,
-    /// Physical core groups that can be leased under the current policy; 0 if none are on offer.
+    /// Physical core groups that can be leased under the current policy; 0 if none are offered.
     pub cores: u16,
     /// Online logical CPUs.
     pub threads: u16,
-    /// Highest frequency, 0 if unknown.
+    /// Highest frequency, MHz; 0 if unknown.
     pub max_mhz: u32,
     /// [`cpu_flags`].
     pub flags: u32,
@@ -144,8 +144,8 @@ pub struct CpuCap {
     pub health: u32,
 }
 
-/// Bits of [`CpuCap::flags`]. Bits 24..26 hold the policy in force; the source leaves the numbers
-/// open, here they are the class byte plus one (0 = not stated).
+/// Bits of [`CpuCap::flags`]. Bits 24..26 hold the policy in force. The source leaves their numbers open; here they are
+/// the class byte plus one (0 = not stated).
 pub mod cpu_flags {
     /// Can host tasklets.
     pub const TASKLET_HOST: u32 = 1 << 0;
@@ -174,11 +174,11 @@ pub mod cpu_flags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct NicInfo {
-    /// Which resource.
+    /// The id of the resource.
     pub resource_id: ResourceId,
     /// Link speed, bits per second, 0 if unknown.
     pub speed_bps: u64,
-    /// Bytes.
+    /// Largest frame, bytes.
     pub mtu: u32,
     /// Bit 0 `NIC_SRIOV`, bit 1 `NIC_LINK_UP`.
     pub flags: u32,
@@ -195,9 +195,9 @@ pub const NIC_LINK_UP: u32 = 1 << 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
 pub struct GpuInfo {
-    /// Which resource.
+    /// The id of the resource.
     pub resource_id: ResourceId,
-    /// Bytes, 0 if unknown.
+    /// Memory, bytes; 0 if unknown.
     pub vram_bytes: u64,
     /// CUDA cores or stream processors, 0 if unknown.
     pub compute_units: u32,
@@ -225,11 +225,11 @@ pub enum InventoryExtension {
     Available(ResourceId, u64),
     /// 0x0B03: class bytes that the node can enforce for the resource, and the default (001 §6.1).
     Classes {
-        /// Of which resource.
+        /// The resource.
         resource_id: ResourceId,
         /// The class of a request without a class; 0 if the resource has no classes.
         default: u8,
-        /// The classes that may be asked for; none if the resource has no classes.
+        /// The classes that a request may name; empty if the resource has no classes.
         supported: Vec<u8>,
     },
     /// 0x0B04: transports over which a lease of this resource can be used.
@@ -242,28 +242,28 @@ pub enum InventoryExtension {
     ClassAvailable(ResourceId, Vec<(u8, u64)>),
     /// 0x0B08: virtual functions of a network interface.
     VirtualFunctions {
-        /// Of which resource.
+        /// The resource.
         resource_id: ResourceId,
-        /// All that can be leased.
+        /// The number of functions that can be leased.
         total: u32,
-        /// Those that are free.
+        /// The number of free functions.
         free: u32,
     },
     /// 0x0B09: slots of a GPU (001 §5.1).
     GpuSlots {
-        /// Of which resource.
+        /// The resource.
         resource_id: ResourceId,
-        /// The parts into which its computing power is divided.
+        /// The number of parts into which its computing power is divided.
         compute_slices: u16,
-        /// Those that are free.
+        /// The number of free compute slices.
         compute_slices_free: u16,
-        /// Leases, each with one session, that it can have at once.
+        /// The number of leases, each with one session, that it can have at once.
         session_slots: u16,
-        /// Those that are free.
+        /// The number of free session slots.
         session_slots_free: u16,
         /// Streams that a session can have at once.
         queue_slots: u16,
     },
-    /// 0x0B0A: why the health of a resource is not [`health::OK`], for people. Resource 0: of the node itself.
+    /// 0x0B0A: why the health of a resource is not [`health::OK`], for people. Resource 0 stands for the node itself.
     HealthReason(ResourceId, String),
 }

@@ -1,4 +1,4 @@
-//! Numbers of bytes as people write and read them; for programs they are plain numbers.
+//! Numbers of bytes as people write and read them. For programs they are plain numbers.
 
 use alloc::{format, string::String};
 use core::{fmt, str::FromStr};
@@ -18,7 +18,7 @@ pub struct Size(pub u64);
 pub enum ParseSizeError {
     /// Not a whole number, or an unknown unit.
     NotASize,
-    /// It does not fit 64 bits.
+    /// The number does not fit in 64 bits.
     TooLarge,
 }
 
@@ -75,14 +75,14 @@ impl fmt::Display for Size {
         let whole = bytes >> shift;
         match bytes - (whole << shift) {
             0 => write!(f, "{whole} {unit}"),
-            // At most 2^40 times ten: it fits.
+            // At most 2^40 times ten, which fits.
             rest => write!(f, "{whole}.{} {unit}", (rest * 10) >> shift),
         }
     }
 }
 
 impl ResourceType {
-    /// `amount`, which is in the unit of the type, for people.
+    /// `amount`, in the unit of the type, as text for people.
     #[must_use]
     pub fn amount(self, amount: u64) -> String {
         match self {
@@ -95,7 +95,8 @@ impl ResourceType {
     }
 }
 
-/// Bits per second in the largest unit that gives at least 1; with one decimal, rounded down, if the number is not whole.
+/// Bits per second in the largest unit that gives at least 1; with one decimal, rounded down, if the number is not
+/// whole.
 fn bit_rate(bits: u64) -> String {
     let units = [
         (1_000_000_000, "Gbit/s"),

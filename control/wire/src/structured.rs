@@ -1,5 +1,5 @@
-//! The structured inventory (000, "Structured Inventory Format"): node, epoch, health, five lists,
-//! and then (ours) an area of TLVs for later additions about the same resources.
+//! The structured inventory (000, "Structured Inventory Format"): node, epoch, health, five lists, and then (ours) an
+//! area of TLVs for later additions about the same resources.
 
 use alloc::vec::Vec;
 

@@ -1,12 +1,12 @@
-//! Every tag by name. 0x0101–0x0104, 0x0201–0x0205, 0x0901–0x0903 and 0x0910 are the sources'; the
-//! others are ours and extend by family: 0x02xx RDMA, 0x03xx NVMe-oF, 0x04xx NET, 0x05xx GPU,
-//! 0x06xx CPU, 0x09xx what is asked for, 0x0Axx refusals, 0x0Bxx inventory, 0x0Cxx what a lease was.
+//! Every tag by name. 0x0101–0x0104, 0x0201–0x0205, 0x0901–0x0903 and 0x0910 come from the sources. The others are ours
+//! and extend by family: 0x02xx RDMA, 0x03xx NVMe-oF, 0x04xx NET, 0x05xx GPU, 0x06xx CPU, 0x09xx terms of a request,
+//! 0x0Axx refusals, 0x0Bxx inventory, 0x0Cxx tenant and end of a lease.
 
 macro_rules! tags {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $words:literal;)*) => {
         $($(#[$doc])* pub const $name: u16 = $code;)*
 
-        /// Words for a known tag.
+        /// The words for a known tag; `None`: the tag is unknown.
         #[must_use]
         pub fn name(tag: u16) -> Option<&'static str> {
             match tag {
@@ -113,7 +113,7 @@ tags! {
     GPU_COMPUTE_SLICES = 0x0506, "compute slices";
     /// `u16`.
     GPU_QUEUE_SLOTS = 0x0507, "queue slots";
-    /// `u16, u16`: first and last of a range; again for each range, all in one value.
+    /// `u16, u16`: first and last number of a range. Further ranges follow in the same value.
     CPU_CPUS = 0x0601, "logical CPUs";
     /// ASCII, 1 to 512 bytes.
     CPU_CGROUP = 0x0602, "cgroup";
@@ -173,10 +173,10 @@ tags! {
     INVENTORY_CLASS_ENFORCEMENT = 0x0B06, "enforcement of classes";
     /// `u128`, then `u8` class and `u64` units for each class, ascending; may repeat.
     INVENTORY_CLASS_AVAILABLE = 0x0B07, "available by class";
-    /// `u128, u32, u32`: all, and those that are free; may repeat.
+    /// `u128, u32, u32`: the number of all functions and of the free ones; may repeat.
     INVENTORY_VIRTUAL_FUNCTIONS = 0x0B08, "virtual functions";
-    /// `u128`, then five `u16`: all compute slices, the free ones, all session slots, the free ones, the queue slots of a
-    /// session; may repeat.
+    /// `u128`, then five `u16`: all compute slices, the free ones, all session slots, the free ones, the queue slots of
+    /// a session; may repeat.
     INVENTORY_GPU_SLOTS = 0x0B09, "slots of a GPU";
     /// `u128`, UTF-8; may repeat.
     INVENTORY_HEALTH_REASON = 0x0B0A, "reason of a health";

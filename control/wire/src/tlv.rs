@@ -2,7 +2,7 @@
 //! refusals and inventory extensions. Unknown tags are skipped. A repeated tag is
 //! refused unless it may repeat: two readers could take different values.
 //!
-//! After [`TlvArea::parse`] every TLV lies within the area; nothing later panics.
+//! After [`TlvArea::parse`] every TLV lies within the area, so no later step can panic.
 
 use alloc::{borrow::Cow, format, vec::Vec};
 
@@ -50,12 +50,12 @@ impl<'a> Tlv<'a> {
         meaning(byte).ok_or_else(|| self.unknown_value(0, field, expected, byte))
     }
 
-    /// The value as a byte that is 0 or 1.
+    /// The value as a flag: one byte that is 0 or 1.
     pub(crate) fn flag(&self) -> Result<bool, DecodeError> {
         self.byte_of("flag", "0 or 1", |byte| (byte <= 1).then_some(byte == 1))
     }
 
-    /// The value behind `skip` bytes as text of at most `max` bytes.
+    /// The value after the first `skip` bytes, as text of at most `max` bytes.
     pub(crate) fn text(&self, skip: usize, max: usize) -> Result<&'a str, DecodeError> {
         let length = self.value.len().saturating_sub(skip);
         if length > max {
@@ -73,7 +73,7 @@ impl<'a> Tlv<'a> {
         }
     }
 
-    /// At most `length` bytes behind `skip` as text.
+    /// At most `length` bytes after the first `skip` bytes, as text.
     pub(crate) fn text_within(&self, skip: usize, length: usize) -> Result<&'a str, DecodeError> {
         let bytes = self.value.get(skip..skip + length).unwrap_or_default();
         core::str::from_utf8(bytes).map_err(|wrong| {
@@ -93,7 +93,7 @@ impl<'a> Tlv<'a> {
         )
     }
 
-    /// `at`: counted from the start of the value.
+    /// The error of an unknown value. `at`: its place, counted from the start of the value.
     pub(crate) fn unknown_value(
         &self,
         at: usize,
@@ -141,7 +141,7 @@ impl<'a> TlvArea<'a> {
     /// Checks the whole area. `offset`: its start, for errors.
     ///
     /// # Errors
-    /// A TLV runs out of the area.
+    /// A TLV is longer than the rest of the area.
     pub fn parse(bytes: &'a [u8], offset: usize) -> Result<Self, DecodeError> {
         let mut walk = Walk {
             rest: bytes,
@@ -157,14 +157,14 @@ impl<'a> TlvArea<'a> {
             rest: self.bytes,
             offset: self.offset,
         };
-        // `parse` has walked the same bytes without an error, so none is lost here.
+        // `parse` has read the same bytes without an error, so this loses none.
         core::iter::from_fn(move || walk.step().ok().flatten())
     }
 
     /// The TLV with this tag, if there is one.
     ///
     /// # Errors
-    /// There are several.
+    /// The tag comes more than once.
     pub fn find(&self, tag: u16) -> Result<Option<Tlv<'a>>, DecodeError> {
         let mut found = self.iter().filter(|tlv| tlv.tag == tag);
         let first = found.next();
@@ -251,8 +251,8 @@ impl<'a> Walk<'a> {
         Ok(Some(Tlv { tag, offset, value }))
     }
 
-    /// The error of a length that runs out of the area. For a known tag the specification wants
-    /// `InvalidIntent` (cpu-isolation-wire-format.md §3); any other is `Malformed`.
+    /// The error of a length that is longer than the rest of the area. The specification wants `InvalidIntent` for a
+    /// known tag (cpu-isolation-wire-format.md §3); for any other tag the error is `Malformed`.
     fn overrun(
         &self,
         tag: Option<u16>,

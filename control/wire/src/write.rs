@@ -10,8 +10,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// A writer with room for the largest lease with a key, which has 16 affinities of 264 bytes: a buffer that
-    /// grows would leave copies of the key behind.
+    /// A writer with room for the largest lease with a key, which has 16 affinities of 264 bytes. A buffer that grows
+    /// would leave copies of the key behind.
     pub(crate) fn new() -> Self {
         Self {
             out: Vec::with_capacity(8_192),
@@ -88,7 +88,7 @@ impl Writer {
         }
     }
 
-    /// One TLV, if there is a value.
+    /// One TLV; nothing if there is no value.
     pub(crate) fn tlv_if<const N: usize>(&mut self, tag: u16, value: Option<[u8; N]>) -> &mut Self {
         match value {
             Some(value) => self.tlv(tag, &value),
@@ -112,8 +112,7 @@ impl Writer {
         self
     }
 
-    /// The written bytes. `None`: a part is too long for its length field, or the whole is longer than `max`
-    /// bytes.
+    /// The written bytes. `None`: a part is too long for its length field, or all bytes together are more than `max`.
     pub(crate) fn finish(self, max: usize) -> Option<Vec<u8>> {
         (!self.too_long && self.out.len() <= max).then_some(self.out)
     }

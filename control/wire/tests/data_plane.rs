@@ -1,5 +1,5 @@
-//! Frames of the data plane over UDP: every field where the page has it, and nothing that somebody
-//! sends does worse than an error.
+//! Frames of the data plane over UDP: every field is where the specification page has it, and no bytes from a peer
+//! cause more than an error.
 
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
@@ -149,7 +149,7 @@ fn what_reserved_says_is_a_part_or_nothing_or_nonsense() {
     }
 }
 
-/// Each byte of the header belongs to one field, in the order of the page.
+/// Each byte of the header belongs to one field, in the order of the specification page.
 #[test]
 fn every_field_lies_where_the_page_has_it() {
     let bytes: [u8; DATA_HEADER_LEN] = core::array::from_fn(|at| match at {

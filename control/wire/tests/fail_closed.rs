@@ -1,11 +1,11 @@
-//! What is reserved, unknown, repeated, too long or meaningless is refused with the word that the
-//! specification has for it.
+//! Reserved, unknown, repeated, too long and meaningless values are refused with the status that the specification
+//! names.
 
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
 use fabricbios_wire::*;
 
-/// A LEASE_ALLOC whose params are `params`, as a node reads it.
+/// Reads a LEASE_ALLOC with these params as a node does.
 fn alloc(params: &[u8]) -> Result<LeaseAllocRequest, Refusal> {
     let mut frame = encode_request(1, 2, &Request::LeaseAlloc(plain()));
     let length_at = frame.len() - 4;
@@ -93,7 +93,7 @@ fn every_wrong_length_of_a_known_tag_is_an_invalid_intent() {
         for wrong in (0..300).filter(|length| *length != right) {
             assert_intent(&tlv(tag, &vec![1; wrong]));
         }
-        // A length that runs out of the blob.
+        // A length that is longer than the rest of the params.
         assert_intent(&tlv(tag, &vec![1; right])[..right + 3]);
     }
 }
@@ -346,8 +346,8 @@ fn a_request_that_does_not_fit_is_never_a_valid_frame() {
     assert!(request.check().is_err());
 }
 
-/// A request has the terms of its own kind and no others. What a peer stated of another kind is told apart, so
-/// that a node refuses it by name.
+/// A request has terms of its own kind only. Terms of another kind from a peer are kept apart, so that a node can
+/// refuse them by name.
 #[test]
 fn terms_of_another_kind_are_told_apart() {
     let class = tlv(0x0902, &[1]);

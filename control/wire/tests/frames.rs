@@ -1,4 +1,4 @@
-//! Headers, answers and limits: what is not for this side, or does not fit, is refused or told.
+//! Headers, answers and limits: a frame that is not for this side, or does not fit, is refused or reported.
 
 use fabricbios_wire::*;
 
@@ -284,7 +284,7 @@ fn the_largest_answers_fit_a_frame() {
         end: None,
         ..lease.clone()
     };
-    // Lists have neither keys nor intents nor proofs.
+    // Leases in lists have neither keys nor intents nor proofs.
     let mut listed = LeaseInfo {
         binding: Binding::plain(ResourceType::Mem),
         intent: None,

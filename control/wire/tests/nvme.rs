@@ -1,4 +1,4 @@
-//! Names, identifiers and secrets of NVMe-oF: what is taken, and what an error never repeats.
+//! Names, identifiers and secrets of NVMe-oF: accepted forms, and texts that an error never repeats.
 
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 

@@ -1,5 +1,4 @@
-//! What one side says is what the other side understands, and nothing that a peer sends does worse
-//! than an error.
+//! Each side decodes what the other side encodes, and no bytes from a peer cause more than an error.
 
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
@@ -95,7 +94,7 @@ proptest! {
         prop_assert_eq!(fault, DecodeFault::Malformed);
     }
 
-    /// Whatever decodes says the same when it is encoded again.
+    /// A damaged frame that still decodes has the same meaning when it is encoded again.
     #[test]
     fn damage_is_an_error_or_another_message(
         request in common::request(), at: prop::sample::Index, byte: u8,
@@ -143,7 +142,7 @@ proptest! {
     }
 }
 
-/// The first `length` bytes with a header that says so, as a peer would send that means harm.
+/// The first `length` bytes of a frame, with this length in its header, as a hostile peer could send them.
 fn shortened(frame: &[u8], length: usize) -> Vec<u8> {
     with_true_length(frame[..length].to_vec())
 }

@@ -1,4 +1,4 @@
-//! The golden vectors are what the code makes of them, byte for byte, and mean what they say.
+//! The golden vectors: the code writes the same bytes and reads the same meaning.
 
 #![allow(clippy::unwrap_used, reason = "a helper that fails is a failed test")]
 
@@ -99,7 +99,7 @@ impl Vector {
         }
     }
 
-    /// What it means, and the bytes that the code makes of that.
+    /// The meaning of the bytes, and the bytes that the code writes for this meaning.
     fn decode(&self) -> Result<(String, Vec<u8>), &'static str> {
         match self.kind.as_str() {
             "request" => decode_request(&self.bytes)
@@ -136,7 +136,7 @@ impl Vector {
         }
     }
 
-    /// As the params of the smallest LEASE_ALLOC.
+    /// Decodes the bytes as the params of the smallest LEASE_ALLOC.
     fn decode_params(&self) -> Result<(String, Vec<u8>), &'static str> {
         let length = u32::try_from(self.bytes.len()).unwrap().to_be_bytes();
         let fixed = [

@@ -1,4 +1,4 @@
-//! The words that people type and that JSON says.
+//! The words that people type and that JSON contains.
 
 use std::net::SocketAddr;
 
@@ -150,7 +150,7 @@ fn sizes_in_every_spelling() {
         ("2GiB", 2 << 30),
         ("1T", 1 << 40),
         ("16777215TiB", 16_777_215 << 40),
-        // As disks are sold.
+        // Units of disk vendors.
         ("1MB", 1_000_000),
         ("1kB", 1_000),
         ("2GB", 2_000_000_000),

@@ -1,5 +1,5 @@
-//! Frames of the data plane over UDP: sealed with the key of the vectors, judged as far as that goes
-//! without knowing a lease.
+//! Frames of the data plane over UDP: sealed with the key of the vectors, and judged as far as possible without a
+//! lease.
 
 use fabricbios_wire::*;
 use hmac::{Hmac, KeyInit, Mac};
@@ -7,7 +7,7 @@ use sha2::Sha256;
 
 use crate::cases::json;
 
-/// 00 01 … 1f.
+/// The bytes 00 01 … 1f.
 pub(crate) const KEY: [u8; 32] = {
     let mut key = [0; 32];
     let mut at = 0;
@@ -20,7 +20,7 @@ pub(crate) const KEY: [u8; 32] = {
     key
 };
 
-/// CRC-32C, bit by bit; 0 of nothing, as the field has it.
+/// CRC-32C, bit by bit. The result for no bytes is 0, which is also the value of the field.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32| crc >> 1 ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 };
     let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc));
@@ -28,7 +28,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 fn tag(header: &[u8], payload: &[u8]) -> [u8; DATA_TAG_LEN] {
-    // A key shorter than a block is one with zeros behind it (RFC 2104 section 2).
+    // Zeros extend a key that is shorter than a block (RFC 2104 section 2).
     let mut block = [0; 64];
     block[..KEY.len()].copy_from_slice(&KEY);
     let mut mac = Hmac::<Sha256>::new(&block.into());
@@ -37,7 +37,7 @@ fn tag(header: &[u8], payload: &[u8]) -> [u8; DATA_TAG_LEN] {
     mac.finalize().into_bytes().into()
 }
 
-/// The payload as far as the tag covers it.
+/// The part of the payload that the tag covers: all or nothing.
 fn covered<'a>(header: &DataHeader, payload: &'a [u8]) -> &'a [u8] {
     if header.has_payload_mac() {
         payload
@@ -46,14 +46,14 @@ fn covered<'a>(header: &DataHeader, payload: &'a [u8]) -> &'a [u8] {
     }
 }
 
-/// The datagram, with the right tag over whatever the header says.
+/// A datagram with this header unchanged, also a wrong one, and the right tag for it.
 pub(crate) fn sealed_as_told(header: &DataHeader, payload: &[u8]) -> Vec<u8> {
     let bytes = header.bytes();
     let tag = tag(&bytes, covered(header, payload));
     [&bytes[..], &tag, payload].concat()
 }
 
-/// The datagram with everything right.
+/// A datagram whose checksum, length and tag are right.
 pub(crate) fn sealed(header: &DataHeader, payload: &[u8]) -> Vec<u8> {
     let header = DataHeader {
         payload_crc: crc32c(payload),
@@ -63,7 +63,7 @@ pub(crate) fn sealed(header: &DataHeader, payload: &[u8]) -> Vec<u8> {
     sealed_as_told(&header, payload)
 }
 
-/// What a server says to it before it looks at the lease (section 2, steps 1 to 3).
+/// The decision of a server before it looks at the lease (section 2, steps 1 to 3).
 pub(crate) fn request(datagram: &[u8]) -> Result<(String, Vec<u8>), &'static str> {
     let is_reply = |header: &DataHeader| header.is_reply();
     let frame = match DataFrame::parse(datagram) {
@@ -86,12 +86,12 @@ pub(crate) fn request(datagram: &[u8]) -> Result<(String, Vec<u8>), &'static str
     Ok((told(&frame, None), sealed(header, frame.payload)))
 }
 
-/// FLUSH belongs to blocks.
+/// Whether the service has the operation: only blocks have FLUSH.
 fn has(service: DataService, op: DataOp) -> bool {
     op != DataOp::Flush || service == DataService::Block
 }
 
-/// What is in parts is read or written, in blocks.
+/// Whether the frame may carry this part: only a READ or WRITE of blocks has parts.
 fn may_be_part(header: &DataHeader, op: DataOp) -> bool {
     match header.part() {
         Ok(None) => true,
@@ -102,7 +102,7 @@ fn may_be_part(header: &DataHeader, op: DataOp) -> bool {
     }
 }
 
-/// Whether a client would believe it, if it had asked for it.
+/// Whether a client would accept the reply, if it had sent the request.
 pub(crate) fn reply(datagram: &[u8]) -> Result<(String, Vec<u8>), &'static str> {
     let frame = DataFrame::parse(datagram).or(Err("ignored"))?;
     if !frame.header.is_reply() || !is_genuine(&frame) {
@@ -118,7 +118,7 @@ fn is_genuine(frame: &DataFrame<'_>) -> bool {
     *frame.tag == right && frame.header.payload_crc == crc32c(frame.payload)
 }
 
-/// Header, tag, payload, and what a reply to HELLO says.
+/// The JSON of header, tag, payload and the content of a reply to HELLO.
 fn told(frame: &DataFrame<'_>, hello: Option<HelloReply>) -> String {
     json(&(frame.header, frame.tag, frame.payload, hello))
 }

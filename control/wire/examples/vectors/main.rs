@@ -19,7 +19,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// A case that is gone must not leave its file.
+/// Removes the files of all cases first, so that a removed case leaves none.
 fn remove_old(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

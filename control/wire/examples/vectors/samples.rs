@@ -1,5 +1,4 @@
-//! The values that the vectors are made of; every field has a different number, so that swapped
-//! fields show.
+//! The values of the vectors. Every field has a different number, so that swapped fields are noticed.
 
 use fabricbios_wire::*;
 
@@ -29,7 +28,7 @@ pub(crate) fn cpu(class: CpuIsolationClass) -> CpuTerms {
     }
 }
 
-/// Everything that can be asked of CPU cores.
+/// Every term for CPU cores.
 pub(crate) fn cpu_terms() -> CpuTerms {
     CpuTerms {
         execution_mode: Some(CpuExecutionMode::SharedMemory),
@@ -39,7 +38,7 @@ pub(crate) fn cpu_terms() -> CpuTerms {
     }
 }
 
-/// Everything that can be asked of a network function.
+/// Every term for a network function.
 pub(crate) fn net_terms() -> NetTerms {
     NetTerms {
         mac: Some(MacAddress([0x02, 0x71, 0x72, 0x73, 0x74, 0x75])),
@@ -55,7 +54,7 @@ pub(crate) fn gpu(class: GpuExclusivityClass) -> GpuTerms {
     }
 }
 
-/// Everything that can be asked of a GPU.
+/// Every term for a GPU.
 pub(crate) fn full_gpu() -> GpuTerms {
     GpuTerms {
         exclusivity: Some(GpuExclusivityClass::Shared),
@@ -64,7 +63,7 @@ pub(crate) fn full_gpu() -> GpuTerms {
     }
 }
 
-/// A lease of a GPU: with every part, or with those alone that each has.
+/// A lease of a GPU: with every part (`full`), or only with the parts that every such lease has.
 pub(crate) fn gpu_lease(full: bool) -> LeaseInfo {
     let uuid = "GPU-1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901".to_owned();
     let binding = GpuBinding {
@@ -101,7 +100,7 @@ pub(crate) fn gpu_lease(full: bool) -> LeaseInfo {
     }
 }
 
-/// Every operation of a GPU session, by the word for it.
+/// Every operation of a GPU session, with the word for it.
 pub(crate) fn gpu_requests() -> Vec<(&'static str, GpuRequest)> {
     let (memory, module) = (0x5152_5354_0000_0001, 0x5152_5354_0000_0002);
     let copy = GpuSharedCopy {
@@ -268,7 +267,7 @@ pub(crate) fn peers(count: usize) -> Vec<RdmaPeer> {
     (0..).map(one).take(count).collect()
 }
 
-/// Everything that can be asked of block storage.
+/// Every term for block storage.
 pub(crate) fn block_terms() -> BlockTerms {
     BlockTerms {
         read_only: true,
@@ -303,7 +302,7 @@ pub(crate) fn nvmeof() -> Option<NvmeofBinding> {
     })
 }
 
-/// The same with every part: several addresses, proof of the node, blocks of 4,096 bytes.
+/// The same with every part: several addresses, mutual authentication, blocks of 4,096 bytes.
 pub(crate) fn full_nvmeof() -> Option<NvmeofBinding> {
     let v6 = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
     Some(NvmeofBinding {
@@ -329,7 +328,7 @@ fn nvmeof_address(transport: NvmeofTransport, addr: [u8; 16], port: u16) -> Nvme
     }
 }
 
-/// `blocks` of storage over this transport.
+/// A lease of `blocks` of storage over this transport.
 pub(crate) fn block_lease(transport: Transport, nvmeof: Option<NvmeofBinding>) -> LeaseInfo {
     let length = nvmeof
         .as_ref()
@@ -359,7 +358,7 @@ pub(crate) fn full_block_lease() -> LeaseInfo {
     lease
 }
 
-/// Queue pairs of the node beside the first.
+/// Further queue pairs of the node, beside the first.
 pub(crate) fn further(count: usize) -> Vec<RdmaQueuePair> {
     let one = |n: u32| RdmaQueuePair {
         qp_num: 0x0021_2223 + n,
@@ -501,7 +500,7 @@ pub(crate) fn full_lease() -> LeaseInfo {
     }
 }
 
-/// Cores that the lease has alone.
+/// Cores that no other lease has.
 pub(crate) fn cpu_binding() -> CpuBinding {
     CpuBinding {
         cpus: CpuRange::of([2, 3]),
@@ -512,7 +511,7 @@ pub(crate) fn cpu_binding() -> CpuBinding {
     }
 }
 
-/// The same with every part; the kernel has numbered siblings apart.
+/// The same with every part. The kernel has given siblings numbers that are not neighbours.
 pub(crate) fn full_cpu_binding() -> CpuBinding {
     CpuBinding {
         cpus: CpuRange::of([2, 3, 66, 67, 0x0101]),
@@ -583,7 +582,7 @@ pub(crate) fn net_lease(binding: NetBinding, rate: Enforcement) -> LeaseInfo {
     }
 }
 
-/// A lease that an operator took back, as operators are told of it.
+/// A lease that an operator took back, as operators see it.
 pub(crate) fn revoked_lease() -> LeaseInfo {
     let step = |step: &str, took_us, found: &str| ProofStep {
         step: step.to_owned(),

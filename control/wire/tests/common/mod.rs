@@ -1,4 +1,4 @@
-//! Any request and any answer that the protocol can say, within its limits.
+//! Any request and any answer of the protocol, within its limits.
 
 use fabricbios_wire::*;
 use proptest::{
@@ -142,7 +142,7 @@ fn alloc() -> impl Strategy<Value = LeaseAllocRequest> {
         select(Transport::ALL),
         any::<bool>(),
     );
-    // Every other code is a kind that is not leased.
+    // Any other code is a kind that is never leased.
     let kind = prop_oneof![
         (1..=5u16).prop_map(ResourceType::from_code),
         resource_type()
@@ -183,7 +183,7 @@ fn cpu_terms() -> impl Strategy<Value = CpuTerms> {
     )
 }
 
-/// What a request can say and an answer tells back: never a member.
+/// Terms that a request can state and an answer repeats; the partition is never `member`.
 fn execution()
 -> impl Strategy<Value = (Option<CpuExecutionMode>, Option<u16>, Option<CpuPartition>)> {
     (
@@ -217,7 +217,7 @@ fn cpu_binding() -> impl Strategy<Value = CpuBinding> {
         vec(any::<u16>(), 1..40).prop_map(CpuRange::of),
         "[!-~]{1,512}",
         select(CpuPartition::ALL),
-        // Numbers that are close, so that some ranges have more than one.
+        // Numbers that are close together, so that some ranges have more than one number.
         vec(0..9u16, 0..9).prop_map(CpuRange::of),
     );
     let quota = (1..=u32::MAX, 1..=u32::MAX).prop_map(|(quota_us, period_us)| CpuQuota {
@@ -755,7 +755,7 @@ fn lease_end() -> impl Strategy<Value = LeaseEnd> {
         found,
     });
     let by = option::of(text(TENANT_BYTES_MAX).prop_filter("said", |by| !by.is_empty()));
-    // The first few are those of the proof.
+    // The first few steps are those of the proof; the others are of the cleaning.
     let steps = (vec(step, 0..=8), 0..=8usize);
     (any::<u64>(), select(EndCause::ALL), by, steps).prop_map(
         |(at_unix_ms, cause, by, (mut proof, of_proof))| LeaseEnd {

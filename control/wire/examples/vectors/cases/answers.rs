@@ -202,7 +202,7 @@ fn net_leases(c: &mut Vec<Case>) {
     });
 }
 
-/// The tenant's own words, told back.
+/// The intent of the tenant, repeated in the answer.
 #[rustfmt::skip] // One case a line.
 fn intents(c: &mut Vec<Case>) {
     let with = |intent: LeaseIntent| {
@@ -216,7 +216,7 @@ fn intents(c: &mut Vec<Case>) {
     answer(c, "lease_intent_affinities", "affinities alone", query, with(near));
 }
 
-/// Every phase, with the status that goes with it.
+/// Every phase, with the status that belongs to it.
 #[rustfmt::skip] // One case a line.
 fn lease_lives(c: &mut Vec<Case>) {
     for phase in LeasePhase::ALL {
@@ -235,7 +235,7 @@ fn lease_lives(c: &mut Vec<Case>) {
     }
 }
 
-/// What is told of an end, and to whom.
+/// The data of an end that tenants and operators receive.
 #[rustfmt::skip] // One case a line.
 fn lease_ends(c: &mut Vec<Case>) {
     let query = MessageType::LeaseQuery;
@@ -285,7 +285,7 @@ fn steps_without_an_end(c: &mut Vec<Case>) {
     with_more(c, "steps_without_end", about, samples::rdma_lease(), &steps);
 }
 
-/// The lease with more TLVs, which an encoder does not write and which change nothing.
+/// The lease with further TLVs, which an encoder does not write and a decoder ignores.
 fn with_more(c: &mut Vec<Case>, name: &str, about: &str, lease: LeaseInfo, more: &[u8]) {
     let asked = asked(MessageType::LeaseQuery);
     let answer = Ok(Reply::Lease(lease));

@@ -1,11 +1,11 @@
-//! Answers that a client does not take.
+//! Answers that a client refuses.
 
 use fabricbios_wire::*;
 
 use super::*;
 use crate::samples;
 
-/// The TLVs of a good lease answer, one of them replaced or left out.
+/// The TLVs of a valid lease answer; the TLV of `tag` is replaced or left out.
 pub(super) fn damaged_lease(lease: LeaseInfo, tag: u16, instead: &[u8]) -> Vec<u8> {
     let whole = encode_answer(&asked(MessageType::LeaseQuery), &Ok(Reply::Lease(lease)));
     let area_at = HEADER_LEN + 2 + 88 + 4;
@@ -184,7 +184,7 @@ fn bad_cpu(c: &mut Vec<Case>) {
             _ => tlv(tag, &[0, 1, 0, 1]),
         };
         cpu(&format!("twice_{tag:04x}"), "the tag again", tag, &good.repeat(2));
-        // In the place of the last one.
+        // The truncated TLV is the last one of the area.
         let cut = &good[..good.len() - 1];
         cpu(&format!("truncated_{tag:04x}"), "a length that runs out of the area", 0x090A, cut);
     }
@@ -257,7 +257,7 @@ fn bad_net(c: &mut Vec<Case>) {
         net(&format!("twice_{tag:04x}"), "the tag again", tag, &tlv(tag, value).repeat(2));
         let cut = &tlv(tag, value)[..3 + value.len()];
         net(&format!("truncated_{tag:04x}"), "a length that runs out of the area", 0x090B, cut);
-        // Texts have no one length.
+        // Texts have no fixed length.
         if !matches!(tag, 0x0402 | 0x0408) {
             let (cut, long) = (&value[..value.len() - 1], [value, &[1]].concat());
             net(&format!("short_{tag:04x}"), "a byte is missing", tag, &tlv(tag, cut));
@@ -299,7 +299,7 @@ fn bad_net(c: &mut Vec<Case>) {
     net("rate_echo_twice", "the tag again", 0x090B, &tlv(0x090B, &[1]).repeat(2));
 }
 
-/// What is told back is checked as what is asked.
+/// A client checks an intent in an answer as a node checks one in a request.
 #[rustfmt::skip] // One case a line.
 fn bad_intents(c: &mut Vec<Case>) {
     let kind = Kind::Answer(asked(MessageType::LeaseQuery));

@@ -36,7 +36,7 @@ pub(crate) fn bad_classes(c: &mut Vec<Case>) {
             0x090C,
             [0x02, 0x03, 0x7F, 0x80, 0xFE, 0xFF],
         ),
-        // 0 shares its CPUs, and nobody asks for that.
+        // 0 is the partition that shares its CPUs; a request never names it.
         (
             "cpu_partition",
             0x090A,

@@ -49,7 +49,7 @@ fn of_blocks(header: DataHeader) -> DataHeader {
     DataHeader { service, ..header }
 }
 
-/// Of a block.
+/// The header of a part of a block.
 fn part(index: u16, count: u16, header: DataHeader) -> DataHeader {
     let reserved = Part::new(index, count).map_or(0, Part::reserved);
     let length = 1;
@@ -215,7 +215,7 @@ fn hello_reply() -> HelloReply {
     }
 }
 
-/// Refused before the lease is looked at.
+/// Requests that a server refuses before it looks at the lease.
 pub(crate) fn bad_requests(c: &mut Vec<Case>) {
     let mut add = |name: &str, about: &str, bytes: Vec<u8>, word: &'static str| {
         let name = format!("bad_data_plane_request_{name}");
@@ -397,7 +397,7 @@ pub(crate) fn bad_requests(c: &mut Vec<Case>) {
     }
 }
 
-/// What a client does not believe.
+/// Replies that a client ignores.
 pub(crate) fn bad_replies(c: &mut Vec<Case>) {
     let mut add = |name: &str, about: &str, bytes: Vec<u8>| {
         let name = format!("bad_data_plane_reply_{name}");

@@ -114,7 +114,7 @@ pub(crate) fn bad_bindings(c: &mut Vec<Case>) {
         (0x090D, &[0, 1]),
     ] {
         gpu(&format!("twice_{tag:04x}"), "the tag again", tag, &tlv(tag, value).repeat(2));
-        // Texts have no one length.
+        // Texts have no fixed length.
         if !matches!(tag, 0x0501 | 0x0505) {
             let long = [value, &[0]].concat();
             gpu(&format!("long_{tag:04x}"), "a byte too many", tag, &tlv(tag, &long));

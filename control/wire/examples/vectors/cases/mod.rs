@@ -1,4 +1,4 @@
-//! Every golden vector: its bytes and what they mean, or which refusal they deserve.
+//! Every golden vector: its bytes, and their meaning or the expected refusal.
 
 mod answers;
 mod bad_answers;
@@ -14,12 +14,12 @@ use base16ct::lower::encode_string;
 use fabricbios_wire::*;
 use serde::Serialize;
 
-/// What bytes mean, for an implementation in any language.
+/// The meaning of the bytes as JSON, for an implementation in any language.
 pub(crate) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|error| error.to_string())
 }
 
-/// A request and its frame's header, of which `asked` lacks the length.
+/// A request with the header of its frame. `asked` is that header without the length.
 pub(crate) fn framed(asked: Header, bytes: &[u8], request: &impl Serialize) -> String {
     let payload_len = u32::try_from(bytes.len() - HEADER_LEN).unwrap_or(u32::MAX);
     let header = Header {
@@ -29,7 +29,7 @@ pub(crate) fn framed(asked: Header, bytes: &[u8], request: &impl Serialize) -> S
     json(&(header, request))
 }
 
-/// What the bytes of a case are.
+/// The kind of message that the bytes of a case are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request,
@@ -45,7 +45,7 @@ pub(crate) enum Kind {
     Structured,
     /// A datagram to a server of the data plane.
     DataRequest,
-    /// A datagram from one.
+    /// A datagram from a server of the data plane.
     DataReply,
 }
 
@@ -101,9 +101,9 @@ impl Case {
 enum Expect {
     /// These bytes are the only ones that an encoder makes of the value.
     Canonical(String),
-    /// A decoder takes them; an encoder would write something else.
+    /// A decoder accepts these bytes; an encoder would write others.
     Accepted(String),
-    /// The word for the refusal.
+    /// The decoder refuses the bytes; the word for the refusal.
     Refused(&'static str),
 }
 
@@ -112,7 +112,7 @@ fn hex_lines(bytes: &[u8]) -> String {
     rows.map(|row| row + "\n").collect()
 }
 
-/// All of them; the order does not matter.
+/// All cases, in no particular order.
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = vec![];
     for add in [
@@ -197,7 +197,7 @@ fn refused(
     });
 }
 
-/// A header and a payload, with a true length.
+/// A frame of a header and a payload; the header has the right length.
 fn frame(flags: u8, msg_type: u16, payload: &[u8]) -> Vec<u8> {
     let payload_len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
     let header = Header {

@@ -8,12 +8,12 @@ use crate::samples;
 #[rustfmt::skip] // One case a line.
 fn params(c: &mut Vec<Case>, name: &str, about: &str, alloc: &LeaseAllocRequest) {
     let frame = encode_request(0, 0, &Request::LeaseAlloc(alloc.clone()));
-    // 20 of the header, 38 of the fixed part.
+    // 20 bytes of the header, 38 bytes of the fixed part.
     let bytes = frame[HEADER_LEN + 38..].to_vec();
     good(c, &format!("tlv_{name}"), Kind::Tlv, about, bytes, json(&smallest_with(alloc)));
 }
 
-/// The smallest request for memory with the params of this one.
+/// The smallest request for memory with the params of `alloc`.
 fn smallest_with(alloc: &LeaseAllocRequest) -> LeaseAllocRequest {
     LeaseAllocRequest {
         resource_id: None,
@@ -146,7 +146,7 @@ fn block(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
     params(c, "mutual_auth_01", "the node proves itself too", &with(mutual_auth));
 }
 
-/// What a decoder takes and an encoder does not write.
+/// Params that a decoder accepts and an encoder does not write.
 #[rustfmt::skip] // One case a line.
 fn accepted(c: &mut Vec<Case>, plain: &LeaseAllocRequest) {
     let mut add = |name: &str, about: &str, bytes: Vec<u8>, alloc: &LeaseAllocRequest| {
