@@ -12,7 +12,7 @@ use crate::{CoreGroup, Placement, room::Holding};
 /// sharing leases.
 #[derive(Clone, Debug)]
 pub(crate) struct Cores {
-    /// By number.
+    /// All groups, by number.
     groups: BTreeMap<u32, Group>,
     /// The number of CPUs whose time the sharing leases have.
     shared: u64,

@@ -118,19 +118,19 @@ impl Order {
 /// The result of an [`Order`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// Of [`Order::Bind`].
+    /// The result of [`Order::Bind`].
     Bind(BindingId, Result<Binding, BindError>),
     /// An [`Order::Bind`] progresses: bytes are being scrubbed.
     BindProgress(BindingId),
-    /// Of [`Order::Extend`], with its deadline.
+    /// The result of [`Order::Extend`], with its deadline.
     Extended(BindingId, BootTime, Result<(), AlreadyCut>),
-    /// Of [`Order::Confirm`].
+    /// The result of [`Order::Confirm`].
     Confirmed(BindingId, Result<(), StepError>),
-    /// Of [`Order::Rotate`].
+    /// The result of [`Order::Rotate`].
     Rotate(BindingId, Result<Binding, BindError>),
-    /// Of [`Order::RetireKey`].
+    /// The result of [`Order::RetireKey`].
     RetireKey(BindingId, Result<Binding, StepError>),
-    /// Of [`Order::Cut`]; `Ok` carries the proof.
+    /// The result of [`Order::Cut`]; `Ok` contains the proof.
     Cut(BindingId, Result<Proof, StepError>),
     /// A thread has begun an [`Order::Cut`] or an [`Order::RetireKey`].
     EndBegan(BindingId),
@@ -138,9 +138,9 @@ pub enum Report {
     CutMoves(BindingId),
     /// A release progresses.
     ReleaseProgress(BindingId),
-    /// Of [`Order::Release`]; `Ok` says what was cleaned, how much and how.
+    /// The result of [`Order::Release`]; `Ok` says what was cleaned, how much and how.
     Release(BindingId, Result<Proof, StepError>),
-    /// Of [`Order::Reset`].
+    /// The result of [`Order::Reset`].
     Reset(ResourceId, Result<(), StepError>),
     /// The health of a resource has changed: inventories show it, and leases may be lost.
     Condition(ResourceId, Condition),

@@ -156,7 +156,7 @@ impl Lease {
         }
     }
 
-    /// From when on renewal is accepted: the last fifth of the term, inclusive.
+    /// The time from which renewal is accepted: the last fifth of the term, inclusive.
     pub(crate) fn renewable_at(&self) -> BootTime {
         let window = self.term / RENEWAL_WINDOW_FRACTION;
         BootTime(

@@ -25,13 +25,13 @@ use serde::{Deserialize, Serialize};
 /// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum State {
-    /// The first binding is being made; nobody has been told of the lease.
+    /// The first binding is being made; the client does not know the lease yet.
     Binding,
     /// In use.
     Active,
     /// In use; a new binding or a new key is being made.
     Rebinding,
-    /// Access is being cut; the end is not told until the cut is proved.
+    /// Access is being cut; the end is reported only after the cut is proved.
     Cutting,
     /// Access is cut, the contents are kept.
     Grace,
@@ -125,7 +125,7 @@ impl State {
         })
     }
 
-    /// Whether somebody may still have access.
+    /// Whether a client may still have access.
     #[must_use]
     pub fn may_be_reachable(self) -> bool {
         !matches!(self, Self::Grace | Self::Releasing | Self::Ended)

@@ -28,15 +28,15 @@ pub struct LeaseRecord {
     pub placement: Option<Placement>,
     /// The newest generation of its binding.
     pub generation: Generation,
-    /// Wall clock.
+    /// When the lease was granted, wall clock.
     pub granted_at_unix_ms: u64,
-    /// Wall clock.
+    /// When the term ends, wall clock.
     pub expires_at_unix_ms: u64,
     /// The classes that are enforced.
     pub effective: Effective,
     /// The current term, seconds.
     pub term_secs: u32,
-    /// Seconds.
+    /// The grace time, seconds.
     pub grace_secs: u32,
     /// End of the term on the boot-time clock; valid on the boot in which it was written.
     pub deadline: BootTime,

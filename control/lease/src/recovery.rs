@@ -20,7 +20,7 @@ pub struct EarlierRun {
 pub(crate) enum RecoveryDecision {
     /// The lease is over and holds no part.
     Over(LeasePhase),
-    /// The lease keeps its part of the resource, if the part can be had.
+    /// The lease keeps its part of the resource, if that part is still free for it.
     Holds(Held, Placement),
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    /// The phase of a lease whose part cannot be had any more.
+    /// The phase of a lease whose part is gone or belongs to another lease.
     pub(crate) fn displaced(self) -> LeasePhase {
         match self {
             Self::Ends {

@@ -40,9 +40,8 @@ impl LeaseTable {
     /// this boot counts as ended at the start of this run, so that the bytes are kept somewhat longer. Every other
     /// lease that holds a part is cut and released, also a lease whose end was reported already: its phase stays.
     ///
-    /// A lease whose part cannot be had any more, because the resource shrank or another lease has the bytes, is
-    /// over, with a note; the bytes are not touched. Its remaining access is removed with all parts that no lease
-    /// holds.
+    /// If the part of a lease is gone, because the resource shrank, or belongs to another lease, the lease is over,
+    /// with a note, and the bytes are not touched. Its remaining access is removed with all parts that no lease holds.
     pub fn restore_lease(&mut self, now: Now, record: LeaseRecord, run: EarlierRun) {
         match self.recovery_decision(now, &record, run) {
             RecoveryDecision::Over(phase) => {

@@ -13,10 +13,10 @@ use crate::{
 /// The need of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
-    /// In the unit of the resource's type.
+    /// The amount, in the unit of the resource's type.
     pub(crate) amount: u64,
     pub(crate) holding: Holding,
-    /// Resources without dimensions ignore it.
+    /// The amount of one dimension, if the request names it. Resources without dimensions ignore it.
     pub(crate) explicit: Option<Explicit>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Explicit {
 pub(crate) enum Holding {
     /// No other lease has them.
     Alone,
-    /// The same, and cores are of one NUMA node.
+    /// No other lease has them, and cores are of one NUMA node.
     AloneInOneNode,
     /// Other sharing leases may have them too.
     Shared,

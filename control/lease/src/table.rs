@@ -28,7 +28,7 @@ use crate::{
 /// A request with the data that the table cannot make by itself.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// For the answer.
+    /// The receiver of the answer.
     pub ticket: Ticket,
     /// The tenant, from the certificate.
     pub tenant: Arc<str>,

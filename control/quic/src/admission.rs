@@ -34,9 +34,9 @@ pub struct Limits {
     /// Streams whose worker is being connected, which may take as long as the start of the worker. One tenant has at
     /// most half of them.
     pub session_openings_max: usize,
-    /// From the first packet to a verified certificate.
+    /// The longest time from the first packet to a verified certificate.
     pub handshake_timeout: Duration,
-    /// From the opening of a stream to the end of its frame.
+    /// The longest time from the opening of a stream to the end of its frame.
     pub request_timeout: Duration,
     /// A connection is closed after this long without a packet. Clients send keep-alives.
     pub idle_timeout: Duration,

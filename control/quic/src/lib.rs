@@ -1,4 +1,4 @@
-//! QUIC in front of the lease table: it authenticates peers and decodes their requests.
+//! The QUIC server in front of the lease table: it authenticates peers and decodes their requests.
 //!
 //! It authenticates, limits and decodes; it never decides about a lease and never touches hardware. A valid request reaches the
 //! daemon as [`PeerRequest`] on a channel. A stream to a session of a GPU is copied to the session's worker, which a

@@ -33,7 +33,7 @@ use crate::{
 /// How long the close of all connections may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A request of an authenticated peer. Dropping `reply` tells the peer that the node is stopping.
+/// A request of an authenticated peer. If `reply` is dropped, the peer receives the refusal that the node is stopping.
 #[derive(Debug)]
 pub struct PeerRequest {
     /// The peer.

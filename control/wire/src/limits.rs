@@ -22,7 +22,7 @@ pub const FLAT_ENTRIES_MAX: usize = 1_800;
 /// Items of each list of a structured inventory: five full lists leave a quarter of the payload to
 /// extensions.
 pub const INVENTORY_LIST_MAX: usize = 256;
-/// TLVs of a structured inventory: eight for each of 256 resources; further TLVs are not kept.
+/// Known TLVs of a structured inventory: eight for each of 256 resources. An inventory with more is refused.
 pub const EXTENSIONS_MAX: usize = 2_048;
 /// Bytes of a resource's name; kernel names are shorter than 32.
 pub const RESOURCE_NAME_BYTES_MAX: usize = 255;

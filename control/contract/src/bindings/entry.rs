@@ -56,7 +56,7 @@ impl<M> Entry<M> {
     /// The time until the deadline of a binding that is in use. `check` decides on its tenant.
     ///
     /// # Errors
-    /// Those of `check`; the lease is not in use.
+    /// `check` refuses the tenant, or the lease is not in use.
     pub fn remaining(
         &self,
         check: impl FnOnce(&str) -> Result<(), LocalRefusal>,
@@ -80,7 +80,7 @@ impl<M> Entry<M> {
     /// for the end of the admission, and cuts again.
     ///
     /// # Errors
-    /// Those of `check`; the lease is not in use.
+    /// `check` refuses the tenant, or the lease is not in use.
     pub fn admit(
         &self,
         check: impl Fn(&str) -> Result<(), LocalRefusal>,

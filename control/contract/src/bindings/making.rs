@@ -41,10 +41,10 @@ impl<'a, M: Default> Making<'a, M> {
         &self.entry.objects
     }
 
-    /// Whether the binding may open now.
+    /// Checks that the binding may open now.
     ///
     /// # Errors
-    /// Those of the gate.
+    /// A cut, a newer generation or the removal came first.
     pub fn check(&self) -> Result<(), BindError> {
         let gate = self.entry.state().gate.clone();
         let mut trial = State {
@@ -58,8 +58,8 @@ impl<'a, M: Default> Making<'a, M> {
     /// step of a bind that opens access.
     ///
     /// # Errors
-    /// Those of `admit`, or of the gate: a cut may have begun meanwhile. The path undoes what `admit` has done, or leaves
-    /// it to the cut.
+    /// `admit` failed, or the gate refused: a cut may have begun meanwhile. The path undoes what `admit` has done, or
+    /// leaves it to the cut.
     pub fn beside<T, E: From<BindError>>(
         &self,
         admit: impl FnOnce() -> Result<T, E>,
@@ -83,7 +83,7 @@ impl<'a, M: Default> Making<'a, M> {
     /// `adopted`: its own cut ends it.
     ///
     /// # Errors
-    /// Those of `make` and `open`, or of the gate. `Stranded`: those of `end`.
+    /// `make` or `open` failed, or the gate refused the binding. `Stranded`: `end` failed.
     pub fn anew<T>(
         &self,
         adopted: bool,

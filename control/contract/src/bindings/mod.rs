@@ -89,7 +89,7 @@ impl<M: Default> Bindings<M> {
         Ok(making)
     }
 
-    /// Like [`Bindings::begin`], without the check of the guard.
+    /// Like [`Bindings::begin`]; the caller checks the guard itself.
     ///
     /// # Errors
     /// The lease was removed.
@@ -126,7 +126,7 @@ impl<M: Default> Bindings<M> {
     /// Closes the gate and ends access with `cut`. Waits for no admission.
     ///
     /// # Errors
-    /// Those of `cut`.
+    /// `cut` failed: its error.
     pub fn revoke(
         &self,
         binding_id: BindingId,
@@ -158,7 +158,7 @@ impl<M: Default> Bindings<M> {
     /// which gets the data of the cut and adds its own steps.
     ///
     /// # Errors
-    /// Those of `cut` and `prove`.
+    /// `cut` or `prove` failed: its error.
     pub fn verify(
         &self,
         binding_id: BindingId,
@@ -204,7 +204,7 @@ impl<M: Default> Bindings<M> {
     /// Removes the objects of a lease with `clean`. The lease never comes back.
     ///
     /// # Errors
-    /// The end of its access is not proved, or those of `clean`.
+    /// The end of access is not proved, or `clean` failed.
     pub fn remove(
         &self,
         lease: LeaseId,

@@ -203,7 +203,7 @@ impl Provider {
     /// strays and repairs the store. Leases in use are not touched.
     ///
     /// # Errors
-    /// Something of a lease may still be there.
+    /// Objects or data of a lease may remain.
     pub fn reset(
         &self,
         resource_id: ResourceId,

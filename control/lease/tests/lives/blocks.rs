@@ -249,7 +249,7 @@ fn of_pages(pages: u64) -> LeaseAllocRequest {
     }
 }
 
-/// For example a read-only device without FBBU: no client could use its leases.
+/// For example a read-only device without FBBU: its leases would have no transport.
 #[test]
 fn a_pool_without_any_transport_gives_no_leases() {
     let without = Offer {

@@ -163,7 +163,7 @@ fn the_time_limit_of_a_cut_is_that_of_the_offer_if_it_is_longer_than_the_nodes()
         let (binding_id, _) = granted(&mut first, asked(GBIT));
         let (other, _) = granted(&mut before, asked(GBIT));
         first.free(binding_id.lease_id);
-        // The same for a lease of an earlier run.
+        // The time limit also holds for a lease of an earlier run.
         let mut next = restart_into(&before, world(), true);
         next.orders.clear();
         next.free(other.lease_id);

@@ -40,7 +40,7 @@ fn the_end_of_grace_is_written_down() {
     live(&[Alloc(lease(1, 1)), DONE, DUE, DONE, DUE]);
 }
 
-/// The same when a drain ended the grace time.
+/// The end of a lease whose grace time a drain ended was not written down.
 #[test]
 fn a_drain_in_grace_is_written_down() {
     live(&[Alloc(lease(1, 1)), DONE, DUE, DONE, Drain]);
