@@ -99,7 +99,7 @@ pub(crate) const BIND_AGAIN_WITHIN: Duration = Duration::from_secs(64);
 /// Renewal is accepted in the last fifth of the term (000, LEASE_RENEW).
 pub(crate) const RENEWAL_WINDOW_FRACTION: u32 = 5;
 
-/// Longest overlap of two keys: a client that needs a minute to follow is not following.
+/// Longest overlap of two keys, milliseconds: a client that has not taken the new key after a minute will not take it.
 pub(crate) const OVERLAP_MS_MAX: u32 = 60_000;
 
 /// Maximum of cuts of leases of an earlier run that are under way, so that the last of many cuts is not late.

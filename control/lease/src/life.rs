@@ -62,7 +62,7 @@ pub enum Event {
     Free,
     /// An operator or a fault took it back.
     Revoke,
-    /// What the table granted is not the lease's alone any more, see [`crate::Condition::Lost`].
+    /// The lease does not have its part alone any more, see [`crate::Condition::Lost`].
     Lost,
     /// Proven unreachable, nothing to keep.
     CutProved,

@@ -57,7 +57,7 @@ pub(crate) async fn relay(
 
 /// Prepares the socket of a worker for [`relay`].
 pub(crate) fn prepare(worker: StdUnixStream) -> io::Result<UnixStream> {
-    // Without CAP_NET_ADMIN the limit of the system counts; a small buffer is only slower.
+    // Without CAP_NET_ADMIN the limit of the kernel holds; a small buffer is only slower.
     if setsockopt(&worker, SndBufForce, &SOCKET_BYTES).is_err() {
         setsockopt(&worker, SndBuf, &SOCKET_BYTES).ok();
     }
