@@ -153,7 +153,8 @@ impl LeaseTable {
         resource.map_or(Ok(()), |it| it.check_vlan(&terms))
     }
 
-    /// Refuses a kind that cannot be leased at all or is not offered on this node, and a named resource of another kind.
+    /// Refuses a kind that cannot be leased at all or is not offered on this node, and a named resource of another
+    /// kind.
     fn check_offered(&self, request: &LeaseAllocRequest) -> Result<(), Refusal> {
         let kind = request.resource_type();
         if matches!(request.terms, LeaseTerms::Other(_)) {

@@ -16,8 +16,8 @@ use crate::{
 
 /// Fencing.
 impl LeaseTable {
-    /// Fences a lease that could not be proved clean: it keeps its part. [`crate::FenceScope`] says whether the resource
-    /// gets new leases.
+    /// Fences a lease that could not be proved clean: it keeps its part. [`crate::FenceScope`] says whether the
+    /// resource gets new leases.
     pub(crate) fn fence(&mut self, now: Now, id: LeaseId, event: Event, reason: StepError) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;

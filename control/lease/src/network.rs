@@ -15,8 +15,8 @@ use crate::standing::not_allowed;
 /// The VLAN number that stands for frames without a tag.
 const UNTAGGED: u16 = 0;
 
-/// VLANs as the operator lists them: numbers and ranges with commas between them, such as `0,100-199`. 0 is the untagged
-/// network.
+/// VLANs as the operator lists them: numbers and ranges with commas between them, such as `0,100-199`. 0 is the
+/// untagged network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanList(
     /// At least one; ascending, without overlap.

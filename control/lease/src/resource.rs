@@ -187,8 +187,8 @@ pub struct Availability {
     pub available: u64,
     /// The classes that the resource knows, see [`Offer::classes`].
     pub classes: Option<ClassOffer>,
-    /// The most that a lease of each of these classes could get now. 0 while fenced or unavailable, and for a class that
-    /// no lease gets.
+    /// The most that a lease of each of these classes could get now. 0 while fenced or unavailable, and for a class
+    /// that no lease gets.
     pub available_by_class: Vec<(u8, u64)>,
     /// How much of each [`crate::Dimension`] is free, in the order of the offer; also while fenced or unavailable.
     pub free_dimensions: Vec<Quantity>,

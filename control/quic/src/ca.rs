@@ -97,7 +97,8 @@ impl Ca {
         &self.certificate_pem
     }
 
-    /// Signs the key of a tenant or an operator and returns the reply to IDENTITY_ISSUE. The caller checks the permission.
+    /// Signs the key of a tenant or an operator and returns the reply to IDENTITY_ISSUE. The caller checks the
+    /// permission.
     ///
     /// # Errors
     /// The request is invalid, or the authority has expired.

@@ -93,8 +93,8 @@ pub enum IdentityError {
 }
 
 impl Fabric {
-    /// Opens the fabric of a state directory and makes missing files. The caller holds the lock of the directory, so that
-    /// no other daemon does this at the same time.
+    /// Opens the fabric of a state directory and makes missing files. The caller holds the lock of the directory, so
+    /// that no other daemon does this at the same time.
     ///
     /// # Errors
     /// See [`IdentityError`].

@@ -1,8 +1,8 @@
 //! The QUIC server in front of the lease table: it authenticates peers and decodes their requests.
 //!
-//! It authenticates, limits and decodes; it never decides about a lease and never touches hardware. A valid request reaches the
-//! daemon as [`PeerRequest`] on a channel. A stream to a session of a GPU is copied to the session's worker, which a
-//! [`SessionConnector`] connects. The frames are those of `docs/spec/fabricbios-wire-encoding-v0.md`.
+//! It authenticates, limits and decodes; it never decides about a lease and never touches hardware. A valid request
+//! reaches the daemon as [`PeerRequest`] on a channel. A stream to a session of a GPU is copied to the session's
+//! worker, which a [`SessionConnector`] connects. The frames are those of `docs/spec/fabricbios-wire-encoding-v0.md`.
 //!
 //! Read first: `conversation.rs`, from the bytes of a stream to a request and its answer.
 #![forbid(unsafe_code)]

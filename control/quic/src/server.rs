@@ -38,8 +38,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct PeerRequest {
     /// The peer.
     pub principal: Principal,
-    /// The local address that the peer reached, if the kernel provided it: a node that listens on a wildcard puts it into
-    /// endpoints.
+    /// The local address that the peer reached, if the kernel provided it: a node that listens on a wildcard puts it
+    /// into endpoints.
     pub local_ip: Option<IpAddr>,
     /// Address of the peer.
     pub remote: SocketAddr,
