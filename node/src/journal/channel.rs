@@ -1,7 +1,7 @@
 //! Messages between the daemon and the journal's process, over a socket.
 //!
 //! A message is its length, four bytes little-endian, and its postcard form. Both ends run the same program
-//! (`fabricbios_helper::Program`), so there is one version.
+//! (`fabricbios_helper::Program`), so the format has one version.
 
 use std::{
     io::{self, BufReader, BufWriter, ErrorKind, Read, Write},
@@ -20,10 +20,10 @@ pub(crate) const MESSAGE_BYTES_MAX: u32 = 4 << 20;
 
 #[derive(Serialize, Deserialize)]
 pub(super) enum Message {
-    /// To the process, first: open the journal and count this start with this boot id. `None`: go on in place of a
+    /// To the process, first message: open the journal and count this start with this boot id. `None`: replace a
     /// process that has ended.
     Begin(Option<String>),
-    /// From the process: a record. To the process: a change of the next group.
+    /// From the process: a record. To the process: a change that belongs to the next group.
     Record(Key, Option<Value>),
     /// From the process, after the records: the journal is open; the rest of its contents.
     Opened(Recovered),
@@ -84,7 +84,7 @@ impl Channel {
 
     /// Closes the socket in both directions.
     pub(super) fn end(&self) {
-        // The other end may be gone already.
+        // The other end may be closed already.
         self.output.get_ref().shutdown(Shutdown::Both).ok();
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_length_makes_no_room_for_more_than_comes() {
         let too_much = (MESSAGE_BYTES_MAX + 1).to_le_bytes();
-        // The second is cut off, the third is not a message.
+        // The second length is cut off; the third message cannot be decoded.
         let lengths = [
             too_much,
             MESSAGE_BYTES_MAX.to_le_bytes(),

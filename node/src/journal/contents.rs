@@ -10,7 +10,7 @@ use super::{Group, Key, Recovered};
 use crate::process::clock;
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
-/// Number of commits. A file that was restored from a copy has a lower number than the stores beside it.
+/// Number of commits. A file that was restored from a copy has a lower number than the stores that keep the number too.
 const COMMITS: &str = "commits";
 /// Wall-clock time of the last write.
 const WRITTEN: &str = "written_unix_ms";

@@ -7,10 +7,10 @@ use std::{
 
 use fabricbios_lease::OtherFormat;
 
-/// Why the journal cannot be used. The node must not start: it would not know what is fenced.
+/// Why the journal cannot be used. The node must not start without its journal: it would not know what is fenced.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Another process has it open.
+    /// Another process has the journal open.
     #[error(
         "journal {path} is still held by process {holder}, which a daemon that has ended left behind: it writes what \
          that daemon had given it, and the state disk does not answer, or the process is stopped \
@@ -47,7 +47,7 @@ pub enum JournalError {
         /// The format of the file.
         why: OtherFormat,
     },
-    /// Its last run did not stop in order.
+    /// The last run did not stop in order.
     #[error(
         "journal {path} is read only after the repair that a start makes: the last run did not stop in order"
     )]
@@ -58,14 +58,14 @@ pub enum JournalError {
     /// The message of the process that writes the journal, or how it ended.
     #[error("{0}")]
     Process(String),
-    /// The system refused.
+    /// A system call failed.
     #[error("journal {path}: {step}: {error}")]
     Io {
         /// The journal.
         path: PathBuf,
         /// The failed step.
         step: String,
-        /// The error of the system, which the text has.
+        /// The error of the system; the message contains its text.
         error: io::Error,
     },
 }
@@ -82,7 +82,7 @@ impl JournalError {
     pub(super) fn redb(path: &Path, step: &str, error: redb::Error) -> Self {
         match error {
             redb::Error::Io(source) if source.kind() != io::ErrorKind::UnexpectedEof => {
-                // redb reports a file that is not its own as invalid data of the I/O layer.
+                // redb reports a file of another program as invalid data of the I/O layer.
                 if source.kind() == io::ErrorKind::InvalidData {
                     return Self::damaged(path, format!("{step}: {source}"));
                 }

@@ -1,11 +1,11 @@
 //! The journal: leases, fences and other records that must survive the daemon.
 //!
 //! A separate process writes the file (`process.rs`), so that a disk that does not answer does not block the daemon.
-//! One thread sends it groups: the changes submitted while a commit runs form the next group, which is one redb
-//! transaction and durable when reported. Values are opaque bytes. Cuts never wait for the journal.
+//! One thread sends it groups: the changes submitted while a commit runs form the next group. A group is one redb
+//! transaction and is durable when the process reports it. Values are opaque bytes. Cuts never wait for the journal.
 //!
-//! At most one change of each record waits: a later one replaces it. [`Journal::has_room`] is false when the disk does
-//! not keep up and no new leases should be accepted.
+//! At most one change of each record waits: a later change replaces it. [`Journal::has_room`] is false when the disk
+//! does not keep up; the node then accepts no new leases.
 
 mod channel;
 mod contents;
@@ -49,7 +49,7 @@ pub const FILE: &str = "journal.redb";
 /// Waiting changes at which [`Journal::has_room`] becomes false: some seconds of grants.
 pub const WAITING_MAX: usize = 65_536;
 
-/// How long a close may take, with the last group.
+/// How long a close may take, including the last group.
 const CLOSES_WITHIN: Duration = Duration::from_secs(3);
 
 /// The number of a submission. If a number is durable, all lower ones are.
@@ -157,8 +157,9 @@ impl Journal {
     /// file. Counts this start and stores `boot_id` before it returns.
     ///
     /// # Errors
-    /// The file is empty or damaged (it is never replaced by a new one, because fences would be lost), has another
-    /// format, or the process of an earlier daemon holds it for more than some seconds; or the disk refuses.
+    /// The file is empty or damaged (the node never replaces it by a new file, because fences would be lost), has
+    /// another format, or the process of an earlier daemon holds it for more than some seconds; or the disk reports an
+    /// error.
     pub fn open(
         program: &Program,
         path: &Path,
@@ -168,7 +169,7 @@ impl Journal {
         Self::open_as(RunAs::Program(program.clone()), path, boot_id, on_commit)
     }
 
-    /// The same in a thread instead of a process.
+    /// The same with a thread instead of a process.
     #[cfg(test)]
     pub(crate) fn open_here(
         path: &Path,
@@ -181,7 +182,8 @@ impl Journal {
     /// The contents of a journal whose daemon has stopped in order. Changes nothing. `None`: there is no journal.
     ///
     /// # Errors
-    /// [`JournalError::NeedsRepair`]: a start may work. It is damaged or has another format, or cannot be read.
+    /// [`JournalError::NeedsRepair`]: a start may succeed nevertheless. Other errors: the journal is damaged, has
+    /// another format, or cannot be read.
     pub(crate) fn look(path: &Path) -> Result<Option<Recovered>, JournalError> {
         match path.exists() {
             true => store::look(path).map(Some),
@@ -202,7 +204,7 @@ impl Journal {
         let queue = Arc::clone(&shared);
         thread::Builder::new()
             .name("journal".to_owned())
-            // The receiver is gone if the process is ending.
+            // The receiver is gone if the daemon's process is ending.
             .spawn(move || drop(tell.send(write_all(remote, &queue, &on_commit))))
             .map_err(|e| JournalError::io(path, "start the journal's thread", e))?;
         let path = path.to_owned();
@@ -229,8 +231,8 @@ impl Journal {
     }
 
     /// Calls `count` with the number of each commit, on the journal's thread, before the commit is reported. A store
-    /// keeps the number beside its bytes, so that a journal that was restored from an older copy is found out. Only the
-    /// first call of this function has an effect.
+    /// keeps the number beside its bytes; by this number the next start detects a journal that was restored from an
+    /// older copy. Only the first call of this function has an effect.
     pub fn count_commits_with(&self, count: impl Fn(u64) + Send + Sync + 'static) {
         self.shared.commit_counter.set(Box::new(count)).ok();
     }
@@ -250,7 +252,7 @@ impl Journal {
     /// Makes every submission durable, then closes, within some seconds.
     ///
     /// # Errors
-    /// The disk refused or did not answer in time: changes since the last report may be lost.
+    /// The disk reported an error or did not answer in time: changes since the last report may be lost.
     pub fn close(mut self) -> Result<(), CommitError> {
         self.stop(Stop::Flush)
     }

@@ -30,7 +30,7 @@ impl Past {
     /// `program` is `fabricbiosd`.
     ///
     /// # Errors
-    /// The journal does not open, see [`Journal::open`], or it is of a node whose identity is gone.
+    /// The journal does not open, see [`Journal::open`], or it belongs to a node whose identity is gone.
     pub fn open(program: &Program, settings: &Settings) -> anyhow::Result<Self> {
         let (mailbox, driver) = Mailbox::new().context("create the driver's mailbox")?;
         let path = settings.state_dir().join(journal::FILE);
@@ -49,7 +49,7 @@ impl Past {
     }
 }
 
-/// Records are of a node: a new one would forget its leases.
+/// Refuses records of another node: a node with a new identity would not find its leases.
 pub(crate) fn refuse_lost_node(state_dir: &Path, recovered: &Recovered) -> anyhow::Result<()> {
     if recovered.records.is_empty() {
         return Ok(());

@@ -1,8 +1,9 @@
 //! `fabricbiosd journal`: the process that writes the journal.
 //!
-//! A thread that waits for a disk cannot be killed, nor can its process, which would keep every port and queue pair for
-//! as long as the disk does not answer. So this process does the journal's disk I/O. It has only the journal and a
-//! socket to the daemon, as standard input. When the daemon is gone it writes the current group and ends.
+//! A thread that waits for a disk cannot be killed, nor can its process, and such a process keeps every port and queue
+//! pair for as long as the disk does not answer. So this process does the journal's disk I/O. It has only the journal
+//! and a socket to the daemon, as standard input. When the daemon is gone, the process writes the current group and
+//! ends.
 
 use std::{
     io::{self, stdin},
@@ -33,7 +34,8 @@ pub struct Arguments {
 /// Commits groups for the daemon until the daemon is gone.
 ///
 /// # Errors
-/// The process cannot detach from the daemon, the journal does not open (the daemon is told why), or the socket fails.
+/// The process cannot detach from the daemon, the journal does not open (the process sends the reason to the daemon),
+/// or the socket fails.
 pub fn journal_main(arguments: &Arguments) -> anyhow::Result<()> {
     outlive_the_daemon()?;
     set_name(c"fb-journal")?;
@@ -84,7 +86,7 @@ pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> io:
     }
 }
 
-/// A message that does not belong here: the other end is another program.
+/// A message that does not belong in this direction: the other end runs another program.
 pub(super) fn unexpected() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,

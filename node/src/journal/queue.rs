@@ -11,7 +11,7 @@ use super::{Change, CommitError, Group, JournalCounts, OnCommit, Seq, remote::Re
 /// Pause after a failed commit, so that a full disk is not retried all the time.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// How long a thread waits for a write; a slow disk is done by then.
+/// How long a thread waits for a write; a slow disk finishes within this time.
 const PATIENCE: Duration = Duration::from_secs(9);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) struct Shared {
     wake: Condvar,
     /// Wakes the threads that wait for a write.
     durable: Condvar,
-    /// Stores the number of the last commit in another place too.
+    /// Stores the number of the last commit outside the journal too.
     pub(super) commit_counter: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
 }
 
@@ -87,7 +87,7 @@ impl Shared {
         Some((std::mem::take(&mut queue.waiting), Seq(queue.last_seq)))
     }
 
-    /// Puts a failed group back. Values that came since are newer and stay.
+    /// Puts a failed group back. Values submitted since are newer and stay.
     pub(super) fn put_back(&self, group: Group) {
         let mut queue = self.lock();
         for (key, value) in group {
@@ -95,7 +95,7 @@ impl Shared {
         }
     }
 
-    /// Waits before another try. False: the journal is being closed, give up.
+    /// Waits before the next try. `false`: the journal is closing; give up.
     fn pause(&self) -> bool {
         let open = |queue: &mut Queue| queue.stop == Stop::No;
         let waited = self.wake.wait_timeout_while(self.lock(), RETRY_PAUSE, open);
@@ -120,8 +120,8 @@ impl Writer {
         self.0.submit(changes)
     }
 
-    /// Adds changes to the next submission of any thread, or to the close of the journal: for changes that only matter
-    /// together with a later one.
+    /// Adds changes to the next submission of any thread, or to the close of the journal. Use it for changes that only
+    /// matter together with a later change.
     pub fn add(&self, changes: Vec<Change>) {
         self.0.lock().add(changes);
     }
@@ -129,7 +129,7 @@ impl Writer {
     /// Waits until the submissions up to `seq` are durable, for some seconds at most.
     ///
     /// # Errors
-    /// They are not durable in time; they may become durable later.
+    /// The submissions are not durable in time; they may become durable later.
     pub fn wait(&self, seq: Seq) -> Result<(), CommitError> {
         let late = |queue: &mut Queue| queue.durable_seq < seq.0;
         let shared = &self.0;
@@ -155,7 +155,7 @@ pub(super) fn write_all(
     while let Some((group, seq)) = shared.next_group() {
         match remote.commit(&group) {
             Ok(number) => {
-                // Before the commit is reported.
+                // A store gets the number before the commit is reported.
                 if let Some(count) = shared.commit_counter.get() {
                     count(number);
                 }

@@ -1,4 +1,4 @@
-//! Encodes records for the journal, whose format says how they are written ([`fabricbios_lease::FORMAT`]).
+//! Encodes records for the journal. [`fabricbios_lease::FORMAT`] is the version of this encoding.
 
 use anyhow::{Context, ensure};
 use serde::{Serialize, de::DeserializeOwned};
@@ -41,7 +41,7 @@ mod tests {
         }
     }
 
-    /// With every part that a record can have.
+    /// A lease record in which every optional part has a value.
     fn lease() -> LeaseRecord {
         let terms = CpuTerms {
             isolation: Some(CpuIsolationClass::WholeCore),

@@ -1,4 +1,5 @@
-//! The daemon's side of the process that writes the journal: starts it, sends it groups, restarts it when it has ended.
+//! The daemon's side of the process that writes the journal: starts the process, sends it groups, restarts it when it
+//! has ended.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +19,7 @@ use super::{
     queue::Shared,
 };
 
-/// Runs the writer of the journal.
+/// How the writer of the journal runs.
 pub(super) enum RunAs {
     /// In a process of this program.
     Program(Program),
@@ -80,8 +81,8 @@ impl Remote {
         Ok((remote, recovered))
     }
 
-    /// Commits one transaction; `Ok`: it is durable, with this number. After an error it may or may not be durable:
-    /// retry it.
+    /// Commits one transaction; `Ok`: it is durable, with this number. After an error the transaction may or may not be
+    /// durable: retry it.
     pub(super) fn commit(&mut self, group: &Group) -> Result<u64, CommitError> {
         let mut process = match self.process.take() {
             Some(process) => process,
@@ -164,7 +165,7 @@ impl Process {
         }
     }
 
-    /// Without a boot id the process goes on in place of one that has ended, and returns no records.
+    /// Starts the process. Without a boot id the process replaces one that has ended, and returns no records.
     fn open(&mut self, boot_id: Option<&str>) -> Result<Recovered, Failure> {
         self.channel
             .send(&Message::Begin(boot_id.map(str::to_owned)))?;

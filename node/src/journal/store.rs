@@ -70,12 +70,12 @@ impl Store {
         Ok((store, found))
     }
 
-    /// Goes on in place of a process that has ended. Opens the file at the first commit; returns no records.
+    /// Replaces a process that has ended. Opens the file at the first commit; returns no records.
     pub(super) fn resume(
         path: &Path,
         meter: Arc<Meter>,
     ) -> Result<(Self, Recovered), JournalError> {
-        // The ended process may have had a failed sync.
+        // A sync of the ended process may have failed.
         meter.sync_failed.store(true, Ordering::Relaxed);
         let store = Self {
             _lock: take_lock(path)?,
@@ -87,7 +87,7 @@ impl Store {
     }
 
     /// Commits one transaction; `Ok`: it is durable, with this number. After an error the next call opens the file
-    /// anew. The group may or may not be in it: retry it.
+    /// anew. The group may or may not be in the file: retry it.
     pub(super) fn commit(&mut self, group: &Group) -> Result<u64, JournalError> {
         let database = match self.database.take() {
             Some(database) => database,
@@ -142,7 +142,7 @@ fn sibling(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The lock is a file of its own, because the journal's file is sometimes replaced.
+/// Locks a file of its own, because the journal's file is sometimes replaced.
 fn take_lock(path: &Path) -> Result<File, JournalError> {
     let at = sibling(path, ".lock");
     let failed = |step, error| JournalError::io(path, format!("{step} {}", at.display()), error);

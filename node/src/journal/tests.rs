@@ -12,7 +12,7 @@ use fabricbios_lease::FORMAT;
 
 use super::{meter::Meter, store::Store, *};
 
-/// Faults of a disk, and the operations that it was asked for. A fault stays until it is removed.
+/// Faults of a disk, and the operations that the journal has requested. A fault stays until the test removes it.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     sync: AtomicBool,
@@ -83,7 +83,7 @@ impl Scene {
         (journal, recovered, reports)
     }
 
-    /// Of one lease each.
+    /// Each commit has one lease.
     fn with_two_commits(&self) -> (Journal, Receiver<Report>) {
         let (journal, _first, reports) = self.open();
         await_durable(&reports, journal.submit(vec![put(1, "one")]));
@@ -97,7 +97,7 @@ impl Scene {
 }
 
 fn open_at(path: &Path, tell: Sender<Report>) -> Result<(Journal, Recovered), JournalError> {
-    // A test that has seen enough hangs up before the journal does.
+    // The receiver is gone when the test ends before the journal.
     let on_commit = Box::new(move |report| drop(tell.send(report)));
     Journal::open_here(path, "boot-1", on_commit)
 }
@@ -107,7 +107,7 @@ fn open_store(path: &Path) -> Result<Recovered, JournalError> {
     Store::open(path, "boot-1", Arc::default()).map(|(_store, recovered)| recovered)
 }
 
-/// With a disk that the test has in its hands.
+/// Opens the journal with a disk whose faults the test controls.
 fn open_metered(path: &Path, tell: Sender<Report>, meter: &Arc<Meter>) -> Journal {
     let (run_as, on_commit) = (RunAs::Thread(Arc::clone(meter)), move |report| {
         drop(tell.send(report));
@@ -161,7 +161,7 @@ fn reopening_sees_what_was_durable() {
     journal.submit(vec![put(1, "one"), put(2, "two"), fence(9)]);
     let seq = journal.submit(vec![put(2, "new"), remove(1), put(3, "x")]);
     await_durable(&reports, seq);
-    // Dropped without a close, as by a crash of the process.
+    // The journal is dropped without a close, as by a crash of the process.
     drop(journal);
     let (journal, second, _reports) = scene.open();
     assert_eq!(
@@ -203,7 +203,7 @@ fn what_is_added_goes_with_the_next_submission_or_the_close() {
 fn a_copy_taken_between_commits_is_the_state_of_the_last_one() {
     let scene = Scene::new();
     let (journal, reports) = scene.with_two_commits();
-    // A power cut leaves the file as it is, not closed.
+    // A power cut leaves the file without a close.
     let cut = Scene::new();
     fs::copy(scene.path(), cut.path()).unwrap();
     await_durable(&reports, journal.submit(vec![put(3, "three")]));
@@ -211,7 +211,7 @@ fn a_copy_taken_between_commits_is_the_state_of_the_last_one() {
     assert_eq!(leases(&recovered), [(1, "one"), (2, "two")]);
 }
 
-/// The file after a power cut: everything synced, and of the rest what `reached` the disk.
+/// The file after a power cut: everything synced, and of the other writes those that `reached` the disk.
 fn image(asked: &[Asked], mut reached: impl FnMut() -> bool) -> Vec<u8> {
     let synced = asked
         .iter()
@@ -239,7 +239,7 @@ fn a_power_cut_at_any_moment_leaves_whole_groups_and_all_that_was_reported() {
     let journal = open_metered(&scene.path(), tell, &meter);
     let mut reported = vec![meter.faults.asked().len()];
     for id in 1..=3 {
-        // Both or none: the new lease and the end of the one before.
+        // A group has both or none: the new lease and the end of the previous lease.
         let group = vec![put(id, "value"), remove(id - 1)];
         await_durable(&reports, journal.submit(group));
         reported.push(meter.faults.asked().len());
@@ -288,7 +288,7 @@ fn who_waits_for_a_write_goes_on_when_it_is_on_the_disk() {
     writer.wait(seq).unwrap();
     let seq = writer.submit(vec![Change::remove(Key::Pool(8))]);
     writer.wait(seq).unwrap();
-    // Dropped without a close, as by a crash of the process.
+    // The journal is dropped without a close, as by a crash of the process.
     drop(journal);
     let (_journal, second, _reports) = scene.open();
     assert_eq!(
@@ -326,7 +326,7 @@ fn what_comes_during_a_commit_goes_into_one_group() {
     let scene = Scene::new();
     let (entered, at_report) = channel();
     let (release, gate) = channel::<()>();
-    // The journal's thread stands in the report of the first group while the others are handed in.
+    // The journal's thread stays in the report of the first group while the test submits the other changes.
     let on_commit = move |report: Report| {
         let first = report == Ok(Seq(1));
         entered.send(report).unwrap_or_default();
@@ -414,7 +414,7 @@ fn damage_anywhere_is_found_or_harmless() {
     );
     journal.close().unwrap();
     let whole = fs::read(scene.path()).unwrap();
-    // Densely over the header, then thinly over the rest.
+    // Every fourth byte of the header, then 60 places in the rest.
     let places = (0..320)
         .step_by(4)
         .chain((320..whole.len()).step_by(whole.len() / 60));
@@ -436,11 +436,11 @@ fn damage_anywhere_is_found_or_harmless() {
 fn after_a_crash_damage_never_brings_back_the_commit_before() {
     let scene = Scene::new();
     let (_journal, _reports) = scene.with_two_commits();
-    // As a power cut leaves it: never closed.
+    // A power cut leaves the file without a close.
     let whole = fs::read(scene.path()).unwrap();
     let cut = Scene::new();
-    // The header densely, but for the byte that says which commit counts: it is told of by being written. Of the
-    // rest, pages in which there is something.
+    // Every byte of the header, except byte 9, which selects the newest commit: a write of this byte is the commit
+    // itself. In the rest, the beginnings of pages that are not empty.
     let pages = whole.chunks(4096).enumerate().skip(1);
     let used = pages.filter(|(_, page)| page.iter().any(|&byte| byte != 0));
     let places = (0..9)
@@ -511,7 +511,7 @@ fn after_a_failed_sync_the_file_is_written_anew() {
     assert_ne!(before, after, "the file whose sync failed is still in use");
 }
 
-/// Inode of the journal before and after.
+/// Returns the inode of the journal before and after the fault.
 fn survives_fault(set: impl Fn(&Faults, bool), said: &str) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     let scene = Scene::new();

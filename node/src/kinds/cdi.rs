@@ -12,14 +12,14 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use crate::settings::Settings;
 
-/// Where container engines look if nothing is set.
+/// The default directory.
 const DIRECTORY: &str = "/run/cdi";
 
-/// The directory of `--cdi-dir`, made if it is missing. A specification names devices of the machine and programs that run as
-/// root: it must not outlive a reboot, and nobody else may write one.
+/// The directory of `--cdi-dir`, made if it is missing. A specification names devices of the machine and programs that
+/// run as root: it must not outlive a reboot, and no other user may write one.
 ///
 /// # Errors
-/// It is no tmpfs, or another user owns it or can write to it or above it.
+/// The directory is no tmpfs, or another user owns it or can write to it or above it.
 pub(crate) fn directory(settings: &Settings) -> anyhow::Result<PathBuf> {
     let directory = named(settings);
     let made = || {
@@ -34,7 +34,7 @@ pub(crate) fn directory(settings: &Settings) -> anyhow::Result<PathBuf> {
     Ok(directory)
 }
 
-/// Checks the directory of `--cdi-dir`, and makes none.
+/// Checks the directory of `--cdi-dir` and does not create it.
 ///
 /// # Errors
 /// See [`directory`].
@@ -69,7 +69,7 @@ fn check_tmpfs(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The directory, or the nearest above it that is there.
+/// The directory, or the nearest existing directory above it.
 fn existing(directory: &Path) -> &Path {
     let mut all = directory.ancestors();
     all.find(|it| it.exists()).unwrap_or(directory)
@@ -102,7 +102,7 @@ mod tests {
         assert!(!Path::new("relative").exists());
     }
 
-    /// The check finds it in the directory above, and makes none.
+    /// The check examines the directory above and creates nothing.
     #[test]
     fn a_directory_to_be_made_outside_a_tmpfs_is_refused() {
         let settings = Settings {

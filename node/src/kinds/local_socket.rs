@@ -26,7 +26,7 @@ pub(crate) fn check(settings: &Settings, found: &mut Findings) {
         "put a socket of their own in the place of the node's",
     );
     found.refused_if(checked.with_context(named));
-    // Without tenants root alone uses the socket.
+    // Without tenants only root uses the socket.
     if settings.tenant_uid.is_empty() {
         return;
     }

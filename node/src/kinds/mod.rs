@@ -62,7 +62,7 @@ pub struct Kind {
     /// Opens the stores and paths that the settings ask for, and decides by the journal whether leases of an earlier
     /// run go on. A failed call leaves nothing behind.
     pub open: fn(&Opening<'_>) -> anyhow::Result<Opened>,
-    /// Tells what `open` would refuse, lack or warn of, and changes nothing.
+    /// Reports what `open` would refuse, lack or warn of. Changes nothing.
     pub check: fn(&Checking<'_>, &mut Findings),
 }
 
@@ -79,14 +79,14 @@ pub struct Opening<'a> {
     pub watchdog: &'a Watchdog,
     /// Makes calls that may hang.
     pub supervisor: &'a Supervisor,
-    /// The program that runs, for processes that outlive this one.
+    /// The program of this process, for processes that outlive this one.
     pub program: &'a Program,
 }
 
-/// The file of this program, which container engines run. A newer version may have taken its place later.
+/// The file of this program, which container engines run. A newer version may have replaced it since the start.
 ///
 /// # Errors
-/// The file is not known.
+/// The path of the running program cannot be read.
 pub(crate) fn own_program() -> anyhow::Result<PathBuf> {
     env::current_exe().context("find the file of this program")
 }
@@ -95,9 +95,9 @@ pub(crate) fn own_program() -> anyhow::Result<PathBuf> {
 pub struct Opened {
     /// The resources on offer; `None`: there are none of the kind.
     pub offered: Option<Offered>,
-    /// What users of this machine do with the leases of the kind; `None`: nothing.
+    /// Operations of local users on leases of the kind; `None`: there are none.
     pub local: Option<Arc<dyn LocalAccess>>,
-    /// What the node needs of GPUs besides their offer; of other kinds the default.
+    /// The node's GPUs and their sessions; the default for other kinds.
     pub gpus: GpuParts,
     /// Closes devices, ports and sockets after the node has stopped.
     pub close: Box<dyn FnOnce()>,
@@ -142,7 +142,7 @@ pub(crate) fn close<T>(
 /// Opens every kind.
 ///
 /// # Errors
-/// A kind cannot be opened as the settings ask.
+/// The settings ask for something that a kind cannot open.
 pub fn open_all(opening: &Opening<'_>) -> anyhow::Result<Vec<Opened>> {
     KINDS.iter().map(|kind| (kind.open)(opening)).collect()
 }
@@ -156,7 +156,7 @@ pub struct Offered {
     pub kind: ResourceType,
     /// The resources.
     pub resources: Vec<OfferedResource>,
-    /// Makes their leases.
+    /// The provider of their leases.
     pub provider: Arc<Provider>,
     /// The capacity limit of one tenant, in the unit of the kind.
     pub per_tenant_max: Option<u64>,
@@ -182,13 +182,13 @@ pub struct OfferedResource {
 /// How a resource relates to the leases on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Continuity {
-    /// The record is complete: its leases go on, as far as the durability of the resource allows.
+    /// The record is complete: leases of the resource go on, as far as the durability of the resource allows.
     Known,
     /// The leases are over: this is another resource, or grants since the record are unknown.
     Fresh,
     /// The resource is not available now. Its leases keep their parts.
     Absent,
-    /// The resource knows of grants that the record lacks: its leases are over, and it is not offered.
+    /// The resource has stored grants that the record lacks: its leases are over, and the resource is not offered.
     JournalIsOlder,
 }
 
@@ -233,15 +233,16 @@ impl Offered {
         }
     }
 
-    /// Offers resources to the table: those with leases before the records are restored, the others afterwards, so that
-    /// their leases of an earlier run are over.
+    /// Offers resources to the table. Resources with leases are offered before the records are restored, the others
+    /// afterwards, so that earlier leases of the others are over.
     pub(crate) fn offer(&self, table: &mut LeaseTable, has_leases: bool) {
         for OfferedResource {
             offer, continuity, ..
         } in &self.resources
         {
-            // Kernel state of unknown leases belongs to nobody. Other unknown resources are offered first all the same;
-            // [`Offered::knows`] ends their leases.
+            // Unknown resources whose leases do not stay are offered first too, and [`Offered::knows`] ends their
+            // leases. If their leases stay, they are offered later: the kernel state of such a lease belongs to no
+            // tenant.
             let is_first = continuity.has_leases() || !offer.durability.leases_stay();
             if is_first != has_leases {
                 continue;
@@ -256,7 +257,7 @@ impl Offered {
         resources.any(|it| it.offer.resource_id == resource_id && it.continuity.has_leases())
     }
 
-    /// Tells the paths of the leases that clients may still reach. Returns the watchdog, which is to begin then.
+    /// Announces to the paths the leases that clients may still reach. Returns the watchdog, which must begin then.
     pub(crate) fn watched(&self, table: &LeaseTable) -> Option<&Watchdog> {
         let watchdog = self.watchdog.as_ref()?;
         for resource in self
@@ -275,7 +276,7 @@ impl Offered {
         Some(watchdog)
     }
 
-    /// Removes or fences what belongs to no lease on record, before anything is advertised.
+    /// Removes or fences the state of leases that are not on record, before anything is advertised.
     pub(crate) fn start(
         self,
         table: &mut LeaseTable,

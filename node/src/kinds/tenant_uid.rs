@@ -25,7 +25,7 @@ impl FromStr for TenantUid {
         let bad = || BadTenantUid(text.into());
         let (tenant, uid) = text.split_once('=').ok_or_else(bad)?;
         let uid: u32 = uid.parse().map_err(|_not_a_number| bad())?;
-        // chown(2) and others take the last number for no user.
+        // chown(2) and other calls use the last number for "no user".
         if !is_tenant_name(tenant) || uid == u32::MAX {
             return Err(bad());
         }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, str::FromStr};
 
-/// An address, or none.
+/// An address, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpListen {
     /// The node does not offer the transport.

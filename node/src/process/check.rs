@@ -1,5 +1,5 @@
-//! `check`: what a start with these settings would refuse, what the machine lacks for it, and of what it would warn. It calls
-//! what the start calls before it changes anything, and changes nothing.
+//! `check`: reports what a start with these settings would refuse, what the machine lacks for it, and what it would
+//! warn of. It makes the calls that a start makes before its first change, and changes nothing.
 
 use std::{
     fmt,
@@ -19,14 +19,14 @@ use crate::{
     settings::Settings,
 };
 
-/// The arguments of a kind's check.
+/// The arguments of [`crate::kinds::Kind::check`].
 #[derive(Debug)]
 pub struct Checking<'a> {
     /// The operator's settings.
     pub settings: &'a Settings,
-    /// The node; one that does not exist before the first start.
+    /// The node. Before the first start it is a node that does not exist.
     pub node_id: NodeId,
-    /// A daemon runs on the state directory, so what it has is free only when it has ended.
+    /// A daemon runs on the state directory: its ports and devices are free only after its end.
     pub has_daemon: bool,
     /// The journal of earlier runs. `Err`: why it cannot be read now.
     pub past: Result<Recovered, String>,
@@ -131,7 +131,8 @@ pub fn check(settings: &Settings) -> Findings {
     found
 }
 
-/// The journal, if its process has closed it. A start refuses one that it cannot repair, and a new node beside records.
+/// The journal, if its process has closed it. Like a start, refuses a journal that it cannot repair, and records
+/// without the identity of their node.
 fn past(state_dir: &Path, has_daemon: bool, found: &mut Findings) -> Result<Recovered, String> {
     if has_daemon {
         return Err("a daemon writes to it".into());
@@ -147,7 +148,7 @@ fn past(state_dir: &Path, has_daemon: bool, found: &mut Findings) -> Result<Reco
     Ok(past)
 }
 
-/// An address that no interface has cannot be opened.
+/// Reports an address that no interface has: a socket cannot be bound to it.
 fn addresses(settings: &Settings, found: &mut Findings) {
     let Ok(interfaces) = getifaddrs() else { return };
     let own: Vec<IpAddr> = interfaces.filter_map(|it| ip_of(it.address?)).collect();

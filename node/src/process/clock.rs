@@ -29,8 +29,8 @@ fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The id of this boot of the machine; a fence of another boot is verified again. If the kernel does not tell it, each
-/// call returns another id, so that two boots are never taken for one.
+/// The id of this boot of the machine; a fence of another boot is verified again. If the kernel does not report an id,
+/// each call returns another id, so that two boots never have the same id.
 #[must_use]
 pub fn boot_id() -> String {
     boot_id_in("/proc/sys/kernel/random/boot_id")
@@ -43,7 +43,7 @@ fn boot_id_in(path: &str) -> String {
     )
 }
 
-/// The boot id as a number, never 0. If the kernel does not tell it, each start has another number.
+/// The boot id as a number, never 0. If the kernel does not report an id, each start has another number.
 #[must_use]
 pub fn boot_number() -> u64 {
     let digits = boot_id().replace('-', "");

@@ -1,7 +1,8 @@
-//! Limits the use of file descriptors by grants and by streams to sessions of GPUs. A lease of blocks over UDP keeps one open,
-//! and so does such a stream; ends of leases need some for a moment, for the kernel's objects and for helper processes.
+//! Limits the file descriptors of grants and of streams to GPU sessions. A lease of blocks over UDP keeps one
+//! descriptor open, and so does such a stream. Ends of leases need some descriptors for a moment, for kernel objects
+//! and helper processes.
 //!
-//! The kernel counts the open descriptors. Other connections of the control plane use none.
+//! The kernel counts the open descriptors. Other connections of the control plane use no descriptor.
 
 use std::{
     fs, io,
@@ -13,8 +14,8 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseError, Refusal, RefusalClass};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Reserved for cuts, proofs, releases and the journal: 64 cuts at once, 16 releases at once in each of two pools, each
-/// with a process and its pipes, and half of that again.
+/// Descriptors reserved for cuts, proofs, releases and the journal: 64 cuts at once, 16 releases at once in each of two
+/// pools, each with a process and its pipes, and half of this sum again.
 const KEPT: u64 = 384;
 
 /// Most descriptors of one grant, or of a stream to a session: its file, a process and its pipes.
@@ -83,7 +84,8 @@ fn limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(current, _)| current)
 }
 
-/// Since Linux 6.2 the size of the directory is the number (proc_pid_fd(5)); before, the entries are counted.
+/// Since Linux 6.2 the size of the directory is the number of descriptors (proc_pid_fd(5)); on older kernels this
+/// function counts the entries.
 fn used() -> io::Result<u64> {
     match fs::metadata("/proc/self/fd")?.len() {
         0 => Ok(fs::read_dir("/proc/self/fd")?.count() as u64),

@@ -23,14 +23,14 @@ pub(crate) fn outlive_the_daemon() -> anyhow::Result<()> {
     }
 }
 
-/// Closes all descriptors except standard input, output and error. The daemon's own are close-on-exec; the process that
-/// started the daemon may have left others.
+/// Closes all descriptors except standard input, output and error. The daemon's own descriptors are close-on-exec, but
+/// the program that started the daemon may have passed others on.
 fn close_what_was_inherited() -> io::Result<()> {
     let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();
     for descriptor in open.into_iter().filter(|it| *it > 2) {
-        // One of them belonged to the directory and is closed already.
+        // One entry is the descriptor of the directory itself, which is closed already.
         close(descriptor).ok();
     }
     Ok(())

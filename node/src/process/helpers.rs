@@ -17,10 +17,10 @@ use crate::{
 /// The subcommand that runs [`supervisor_main`].
 const SUBCOMMAND: &str = "supervisor";
 
-/// Locked by calls that must not run twice at the same time.
+/// The file that calls lock if they must not run twice at the same time.
 const LOCK: &str = "calls.lock";
 
-/// Starts the supervisor, which also finds calls that an earlier daemon on the same state directory has left running.
+/// Starts the supervisor. It also finds calls that an earlier daemon on the same state directory has left running.
 ///
 /// # Errors
 /// The lock file cannot be opened, or no process can be started.
@@ -35,7 +35,7 @@ pub(crate) fn lock_of(state_dir: &Path) -> PathBuf {
     state_dir.join(LOCK)
 }
 
-/// The supervisor of a watchdog, whose program lies in memory: the first call starts it.
+/// The supervisor for a watchdog. Its program stays in memory, and the first call starts it.
 ///
 /// # Errors
 /// The lock file cannot be opened.

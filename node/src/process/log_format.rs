@@ -1,4 +1,4 @@
-//! Formats the fields of log lines: text that a peer chose cannot start a new line or control a terminal.
+//! Formats the fields of log lines. Text that a peer chose cannot start a new line or control a terminal.
 
 use std::{
     fmt::{self, Write},
@@ -29,7 +29,7 @@ pub fn fields() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'stat
         |to: &mut format::Writer<'_>, field: &tracing::field::Field, value: &dyn fmt::Debug| {
             match field.name() {
                 "message" => {}
-                // The prefix of a line from the `log` crate has these fields already.
+                // In lines of the `log` crate the prefix already has these fields.
                 name if name.starts_with("log.") => return Ok(()),
                 name => write!(to, "{name}=")?,
             }
@@ -43,7 +43,7 @@ struct Escaped<'a, W>(&'a mut W);
 impl<W: Write> Write for Escaped<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.chars().try_for_each(|c| match c {
-            // These two end lines too (Unicode) and are not control characters.
+            // Unicode defines these two as line ends, although they are not control characters.
             '\u{2028}' | '\u{2029}' => write!(self.0, "{}", c.escape_unicode()),
             c if c.is_control() => write!(self.0, "{}", c.escape_default()),
             c => self.0.write_char(c),

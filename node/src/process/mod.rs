@@ -1,6 +1,7 @@
 //! The daemon as a process: its subcommands, start and end, its state directory, and the processes beside it.
 //!
-//! [`program`] has the subcommands, [`run`] the start and the signals, [`service`] what starts in which order.
+//! [`program`] has the subcommands, [`run`] the start and the signals, [`service`] the order in which the parts of a
+//! node start.
 
 pub mod check;
 pub mod clock;

@@ -55,7 +55,7 @@ pub fn main() -> ExitCode {
             match fabricbios_cgroup::hook_main(&records, lease) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(why) => {
-                    // The engine may have closed the other end.
+                    // The engine may have closed the other end of the pipe.
                     let hook = fabricbios_cgroup::HOOK;
                     writeln!(io::stderr(), "fabricbiosd {hook}: {why}").ok();
                     ExitCode::FAILURE
@@ -130,8 +130,8 @@ fn log_to_stderr() -> WorkerGuard {
     guard
 }
 
-/// Logs the number of dropped lines whenever it has grown. This line can be dropped too; then a later one has the
-/// larger number. The proof of a cut is not lost with its log line: LEASE_QUERY tells it.
+/// Logs the number of dropped lines whenever it has grown. If this line is dropped too, a later line has the larger
+/// number. A lost log line does not lose the proof of a cut: LEASE_QUERY returns it.
 fn tell_drops(dropped: &ErrorCounter) {
     let mut told = 0;
     loop {

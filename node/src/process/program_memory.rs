@@ -1,15 +1,17 @@
-//! The program and its libraries stay in memory: the disk that they came from may stop answering, and a cut must not wait for it.
+//! Keeps the program and its libraries in memory: the disk with their files may stop answering, and a cut must not wait
+//! for it.
 //!
-//! The processes that the daemon starts lock their memory themselves (`host/helper/src/supervisor.rs`, `watchdog/process.rs`). The daemon
-//! locks what is mapped from files only: its heap needs no disk, and the arena of leased memory may be larger than what is locked of it.
+//! The processes that the daemon starts lock their memory themselves (`host/helper/src/supervisor.rs`,
+//! `watchdog/process.rs`). The daemon locks only memory that is mapped from files: its heap needs no disk, and the
+//! arena of leased memory may be larger than the limit of locked memory.
 
 use std::{ffi::c_void, fs, io, ptr::NonNull};
 
 use anyhow::Context;
 use nix::sys::mman::mlock;
 
-/// Reads in and locks every private mapping of a file. Called when all libraries are loaded. The daemon also works unlocked, so a
-/// refusal is a warning in the log.
+/// Loads and locks every private mapping of a file. Call it after all libraries are loaded. If the kernel refuses, the
+/// daemon works without the lock and logs a warning.
 pub(crate) fn lock() {
     match mappings().and_then(|it| it.iter().try_fold(0, |sum, one| Ok(sum + one.lock()?))) {
         Ok(bytes) => tracing::info!(bytes, "program and libraries are locked in memory"),
@@ -28,7 +30,7 @@ struct Mapping {
 }
 
 impl Mapping {
-    /// The number of bytes that are locked.
+    /// Locks the mapping. Returns the number of locked bytes.
     fn lock(&self) -> anyhow::Result<usize> {
         let length = self.end - self.start;
         let address = NonNull::new(self.start as *mut c_void).context("a mapping at 0")?;
@@ -47,8 +49,8 @@ fn mappings() -> anyhow::Result<Vec<Mapping>> {
     of_files.collect::<io::Result<_>>().context(path)
 }
 
-/// Reads one line of proc_pid_maps(5): `START-END PERMISSIONS OFFSET DEVICE INODE PATH`. None: the mapping is shared (the arena), cannot
-/// be read (a guard page), or belongs to no file.
+/// Reads one line of proc_pid_maps(5): `START-END PERMISSIONS OFFSET DEVICE INODE PATH`. `None`: the mapping is shared
+/// (the arena), cannot be read (a guard page), or belongs to no file.
 fn of_a_file(line: &str) -> io::Result<Option<Mapping>> {
     let unreadable = || io::Error::other(format!("not as in proc_pid_maps(5): {line}"));
     let mut words = line.split_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! The daemon as a process: one to a state directory, started and stopped by signals.
+//! The daemon's run: one daemon for each state directory, started from a command line and stopped by signals.
 
 use std::{path::Path, time::SystemTime};
 
@@ -17,7 +17,7 @@ use crate::{
     watchdog::Watchdog,
 };
 
-/// Runs `control-server` until it is told to stop.
+/// Runs `control-server` until a signal stops it.
 ///
 /// # Errors
 /// The state directory cannot be used, a device or an address cannot be opened, or leases were not cut.
@@ -27,7 +27,8 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
     descriptors::raise()?;
     let _lock = state_dir::lock(settings.state_dir())?;
     let program = Program::of_this_process().context("copy the program that runs")?;
-    // Before this process opens a device: a child has a copy of every descriptor until it runs its program.
+    // The supervisor starts before this process opens a device: a child has a copy of every descriptor until it
+    // executes its program.
     let supervisor = helpers::start(&program, settings.state_dir())?;
     // First use of the state disk: a disk that does not answer is reported here.
     let past = Past::open(&program, settings)?;
@@ -71,7 +72,7 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
         }
         told_to
     });
-    // Else the next run cleans up, or goes on with what is there.
+    // Otherwise the next run cleans up or adopts what remains.
     let is_over = match told_to {
         Ok(Told::Drain(_)) => true,
         Ok(Told::Keep | Told::StopAtOnce) => false,
@@ -87,10 +88,10 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
-/// Runs `renew-ca`. Returns what to tell the operator.
+/// Runs `renew-ca`. Returns the message for the operator.
 ///
 /// # Errors
-/// A daemon runs on the state directory, or its files do not allow it.
+/// A daemon runs on the state directory, or its certificates and keys cannot be read or written.
 pub fn renew_ca(arguments: &RenewCa) -> anyhow::Result<String> {
     let RenewCa { state_dir, new_key } = arguments;
     umask(Mode::from_bits_truncate(0o077));
@@ -115,7 +116,7 @@ pub fn renew_ca(arguments: &RenewCa) -> anyhow::Result<String> {
     ))
 }
 
-/// The error of a run that did not end all access.
+/// The error of a run that could not cut all leases.
 fn not_cut(leases: &[LeaseId], state_dir: &Path) -> anyhow::Error {
     let shown: Vec<String> = leases.iter().take(SHOWN).map(LeaseId::to_string).collect();
     let more = match leases.len().checked_sub(SHOWN) {
@@ -157,13 +158,13 @@ impl Signals {
     }
 }
 
-/// How the daemon was told to stop.
+/// How signals told the daemon to stop.
 enum Told {
-    /// By one signal: every lease was revoked, except these.
+    /// One signal: every lease was revoked, except these.
     Drain(Vec<LeaseId>),
-    /// By one signal: leases stay as they are.
+    /// One signal: leases stay as they are.
     Keep,
-    /// By two signals: the end of the process cuts the remaining leases.
+    /// Two signals: the end of the process cuts the remaining leases.
     StopAtOnce,
 }
 

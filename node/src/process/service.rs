@@ -1,7 +1,6 @@
 //! A running node: journal, table, providers, driver and control plane.
 //!
-//! The control plane opens last, after the journal was read, leases that have ended were marked and fences were
-//! restored.
+//! The control plane opens last: before that, the journal is read, ended leases are marked and fences are restored.
 
 use std::{io, mem, net::SocketAddr, sync::Arc, thread, time::Duration};
 
@@ -26,7 +25,7 @@ use crate::{
 /// Most requests queued between the control plane and the driver; further ones wait on their streams.
 const REQUESTS_QUEUED: usize = 1_024;
 
-/// How long closing the clients' connections may take.
+/// How long closing the clients' connections may take at the end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A running node.
@@ -111,12 +110,12 @@ impl Service {
     /// Waits until leases of an earlier run are adopted or cut, for a limited time.
     pub async fn settled(&mut self) {
         if let Some(settled) = self.settled.take() {
-            // `stopped` reports a driver that has stopped.
+            // The caller learns from `stopped` if the driver has stopped.
             settled.await.ok();
         }
     }
 
-    /// Starts to revoke every lease; [`Service::stopped`] returns when all are.
+    /// Starts to revoke every lease; [`Service::stopped`] returns when all leases are over.
     pub fn drain(&self) {
         self.driver.notify(Input::Drain);
     }
@@ -158,7 +157,7 @@ fn drive(driver: Driver<Machine>) -> anyhow::Result<oneshot::Receiver<io::Result
     Ok(stopped)
 }
 
-/// Makes what the driver owns, from the hardware and from the journal.
+/// Builds the parts of the driver from the hardware and the journal.
 fn prepare(
     settings: &Settings,
     fabric: &Fabric,
@@ -229,8 +228,8 @@ fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Po
     }
 }
 
-/// True if the wall clock can be right after a reboot: this boot began after the last write of the run before. A clock
-/// without a battery starts years in the past.
+/// True if the wall clock is plausible after a reboot: this boot began after the last write of the previous run. A
+/// clock without a battery starts years in the past.
 fn may_be(now: Now, written_unix_ms: u64) -> bool {
     let up_ms = now.boot.0 / 1_000_000;
     now.unix_ms.saturating_sub(up_ms) + CLOCK_GRAIN_MS >= written_unix_ms
@@ -252,7 +251,7 @@ pub(crate) fn restore(
         let Key::Lease(id) = key else { continue };
         let record: LeaseRecord = records::decode(bytes).with_context(|| format!("lease {id}"))?;
         let id = record.resource_id;
-        // State that the kernel keeps for each lease stays even if the resource is not that of the last run.
+        // Kernel state of leases stays in place even if the resource is not the resource of the last run.
         let stays = table.durability(id).is_some_and(Durability::leases_stay);
         let run = EarlierRun {
             same_boot: same_boot && (is_known(id) || stays),
@@ -260,7 +259,7 @@ pub(crate) fn restore(
         };
         table.restore_lease(now, record, run);
     }
-    // The first start has neither an earlier boot nor a fence.
+    // At the first start there is neither an earlier boot nor a fence.
     let rebooted = recovered.last_boot_id.is_some() && !same_boot;
     for (key, bytes) in &recovered.records {
         let Key::Fence(id) = key else { continue };
@@ -286,7 +285,7 @@ mod tests {
         };
         let written = 1_800_000_000_000;
         assert!(may_be(up(30, written + 40_000), written));
-        // As late as the last write, but the machine has been up for longer than that.
+        // The clock shows the time of the last write, but the machine has been up for longer than the time since then.
         assert!(!may_be(up(30, written + 10_000), written));
         assert!(!may_be(up(30, 30_000), written));
     }

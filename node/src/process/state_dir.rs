@@ -1,4 +1,4 @@
-//! The state directory, with identities and journal: for one daemon, writable by its user only.
+//! The state directory, with identities and journal: one daemon uses it, and only the daemon's user can write to it.
 
 use std::{
     fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError},
@@ -15,11 +15,11 @@ use crate::journal;
 /// Mode bits for writing by others, and for any access by others.
 const WRITES: u32 = 0o022;
 const ANYTHING: u32 = 0o077;
-/// A directory such as /tmp, in which all users have files.
+/// Mode bit of a directory such as /tmp, in which all users have files.
 const STICKY: u32 = 0o1000;
 
-/// Creates the directory if needed and locks it for this daemon. `Err`: another daemon has it, another user owns it or
-/// can write to it, or another user can read a secret in it.
+/// Creates the directory if needed and locks it for this daemon. `Err`: another daemon has locked it, another user owns
+/// it or can write to it, or another user can read a secret in it.
 pub(crate) fn lock(path: &Path) -> anyhow::Result<File> {
     if !path.is_dir() {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
@@ -75,7 +75,8 @@ fn is_locked(file: &Path) -> bool {
     File::open(file).is_ok_and(taken)
 }
 
-/// Opens a lock file, and creates it only if needed: creating a file waits on a frozen file system, opening does not.
+/// Opens a lock file, and creates it only if needed: on a frozen file system creating a file waits, but opening does
+/// not.
 pub(crate) fn open_lock(at: &Path) -> io::Result<File> {
     let mut open = OpenOptions::new();
     open.read(true).write(true).mode(0o600);
@@ -85,7 +86,8 @@ pub(crate) fn open_lock(at: &Path) -> io::Result<File> {
     }
 }
 
-/// A user who can write here can act as the node, its CA and its operator. `us`: the user of the daemon.
+/// Refuses a directory in which another user can write: that user could act as the node, its CA and its operator. `us`:
+/// the user of the daemon.
 fn check(directory: &Path, us: u32) -> anyhow::Result<()> {
     let found = fs::metadata(directory);
     let found = found.with_context(|| format!("look at {}", directory.display()))?;
@@ -178,7 +180,7 @@ mod tests {
             let refused = refused(directory.path());
             assert!(refused.contains("others can write"), "{refused}");
             assert!(refused.contains(&format!("(mode {mode:04o})")), "{refused}");
-            // Of /tmp that would be the end of other programs.
+            // The message must not suggest chmod for /tmp: that would break other programs.
             assert_eq!(refused.contains("chmod"), mode != 0o1777, "{refused}");
         }
         set(directory.path(), 0o755);

@@ -1,4 +1,4 @@
-//! Tells whether a volume that the kernel serves belongs to a pool, by sysfs.
+//! Finds out from sysfs whether a volume that the kernel serves belongs to a pool.
 
 use std::{
     fs,

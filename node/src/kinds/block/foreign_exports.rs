@@ -19,7 +19,8 @@ use zeroize::Zeroizing;
 
 use super::belonging::is_of;
 
-/// Listing the namespaces of a subsystem takes longer only while one is being removed.
+/// How long listing the namespaces of a subsystem may take. The listing takes longer only while the kernel removes a
+/// namespace.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Reports the path of each enabled namespace of the subsystem at this path. The kernel blocks the listing while a
@@ -38,7 +39,7 @@ impl Call for ListExports {
             detail: error.to_string(),
         };
         for name in namespaces.list("").map_err(failed)? {
-            // A namespace may be removed meanwhile.
+            // The kernel may remove a namespace during the listing.
             let read = |what| namespaces.read(Path::new(&name).join(what));
             if let (Ok("1"), Ok(path)) = (read("enable").as_deref(), read("device_path")) {
                 caller.progress(path)?;
@@ -56,7 +57,7 @@ pub(super) struct ForeignExports<'a> {
     pub(super) supervisor: &'a Supervisor,
 }
 
-/// A subsystem that serves a volume of the pool.
+/// An export of a volume of the pool.
 #[derive(Debug, PartialEq, Eq)]
 struct Export {
     subsystem: String,
@@ -115,7 +116,7 @@ impl ForeignExports<'_> {
         }
     }
 
-    /// Subsystems of others that serve such a volume.
+    /// Exports of the volumes for which `is_meant` is true, by subsystems that are not of this node.
     fn serving(&self, is_meant: impl Fn(&Path) -> bool) -> Vec<Export> {
         let subsystems = Tree::new(self.configfs).list("subsystems");
         // Without a target there are no exports.
@@ -132,7 +133,7 @@ impl ForeignExports<'_> {
         found
     }
 
-    /// Ends an export as the node that made it would. Returns when none of its I/O is in flight.
+    /// Ends an export in the way of the node that made it. Returns when no I/O of the export is in flight.
     fn end_one(&self, subsystem: &str, node_id: NodeId, lease_id: LeaseId) -> anyhow::Result<()> {
         let tree = Tree::new(self.configfs);
         let allowed = format!("subsystems/{subsystem}/allowed_hosts");
@@ -145,7 +146,7 @@ impl ForeignExports<'_> {
             target.remove_host(&host).ok();
         }
         target.close()?;
-        // A target that is opened again finds its ports without leases and removes them.
+        // A reopened target finds the ports that have no leases and removes them.
         Ok(self.target_of(node_id)?.close()?)
     }
 

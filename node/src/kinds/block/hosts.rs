@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 
 use crate::journal::{Change, Key, MESSAGE_BYTES_MAX, Seq, Writer, past::Past};
 
-// A record that is too long for the journal would block all others.
+// A record that is too long for the journal would block all other records.
 const _: () = assert!(HOST_RECORD_BYTES_MAX + 64 < MESSAGE_BYTES_MAX as usize);
 
 /// The hosts on record.
@@ -48,7 +48,7 @@ mod tests {
         let submitted = journal.submit(vec![lease]);
         assert_eq!(submitted, Seq(1), "the host was submitted by itself");
         Writer::wait(&hosts, submitted).unwrap();
-        // A new key waits for no lease.
+        // A new key is durable without a commit of a lease.
         hosts.write(7, Some(vec![3].into()));
         HostRecords::wait(&hosts, HostRecords::submit(&hosts)).unwrap();
         drop(journal);

@@ -50,7 +50,7 @@ use withheld::Withheld;
 /// The kernel's NVMe target.
 pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
 
-/// The hosts that only one tenant may name.
+/// The hosts of `--nvme-host`: only one tenant may name each.
 #[derive(Debug)]
 struct NamedHosts(Vec<NvmeHost>);
 
@@ -98,7 +98,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     if let Some(why) = without_rdma(settings) {
         tracing::warn!("{why}");
     }
-    // The kernel's target last: a start that fails before leaves nothing in the kernel.
+    // The kernel's target opens last: a start that fails earlier leaves nothing in the kernel.
     let paths = Paths {
         datagrams: open_datagrams(opening)?,
         target: open_target(opening, true)?,
@@ -217,7 +217,7 @@ fn known(checking: &Checking<'_>) -> anyhow::Result<Known> {
     }
 }
 
-/// Says which pools of the last run with live leases are not given.
+/// Reports the pools of the last run that have live leases and are not in the settings.
 fn check_forgotten(checking: &Checking<'_>, known: &Known, found: &mut Findings) {
     let Checking {
         settings, node_id, ..
@@ -230,7 +230,7 @@ fn check_forgotten(checking: &Checking<'_>, known: &Known, found: &mut Findings)
         let Err(why) = refuse_forgotten(settings, node_id, past, record) else {
             continue;
         };
-        // A pool is known by what is in it, which is not read here.
+        // A pool is identified by its contents, and the check does not read them.
         match given.iter().find(|it| known.at(it).is_none()) {
             None => found.refused(format_args!("{why:#}")),
             Some(other) => found.warns(format_args!(
@@ -244,7 +244,7 @@ fn check_forgotten(checking: &Checking<'_>, known: &Known, found: &mut Findings)
 const NO_TRANSPORT: &str =
     "no transport leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen";
 
-/// Why `--nvmet rdma` cannot work: the kernel's port is retried for ever without an RDMA device.
+/// Why `--nvmet rdma` cannot work: without an RDMA device the kernel's port would be retried for ever.
 fn without_rdma(settings: &Settings) -> Option<String> {
     let mut ports = settings.nvmet.iter().map(|port| port.0);
     let port = ports.find(|it| it.transport == NvmeofTransport::Rdma)?;
@@ -309,7 +309,7 @@ fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuPath>>
         Ok(served) => {
             tracing::info!(listen = %served.local_addr(), "block storage is leased over UDP");
             let supervisor = supervisor.clone();
-            // The path reads on a thread of the daemon, which must not hang.
+            // The path reads on a thread of the daemon, so a read must not hang.
             let look = move |path: &Path| readable::check(&supervisor, path);
             Ok(Some(Arc::new(served.looking_first(look))))
         }

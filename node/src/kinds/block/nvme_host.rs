@@ -1,6 +1,6 @@
 //! `--nvme-host`: which tenant may name which NVMe host.
 //!
-//! Without this setting the first tenant that names a host has it.
+//! Without this setting a host belongs to the first tenant that names it.
 
 use std::str::FromStr;
 
@@ -23,7 +23,7 @@ impl NvmeHost {
     fn is_taken_by(&self, tenant: &str, terms: &BlockTerms) -> bool {
         let its_id = self.nqn.uuid();
         let by_name = terms.host_nqn.as_ref() == Some(&self.nqn);
-        // A host without an explicit id has the id in its NQN, in any spelling.
+        // A host without an explicit id has its id in the NQN, in any spelling.
         let named = terms.host_nqn.as_ref().and_then(Nqn::uuid);
         let by_id = its_id.is_some() && terms.host_id.or(named) == its_id;
         (by_name || by_id) && tenant != self.tenant

@@ -1,8 +1,9 @@
 //! The journal's record of each pool: its facts and its number of grants.
 //!
-//! The pool stores the number of its latest grant too. A journal that was restored from an older copy knows fewer
-//! grants than the pool, which is how it is found out. The journal gets each number first, in the commit of the lease,
-//! so that a crash between the two is not mistaken for an older copy. The pool gets it before the client is answered.
+//! The pool stores the number of its latest grant too. A journal that was restored from an older copy has a lower
+//! number than the pool; the node detects the older copy by this difference. The journal stores each number first, in
+//! the commit of the lease, so that a crash between the two writes does not look like an older copy. The pool stores
+//! the number before the node answers the client.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::{Change, Key, records};
 
-/// A pool that this node has offered at some time: its facts then, and its grants.
+/// A pool that this node has offered at some time: its facts at that time, and its grants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PoolRecord {
     pub(super) path: PathBuf,
@@ -26,7 +27,7 @@ pub(super) struct PoolRecord {
     pub(super) removable: bool,
     /// The number of the latest grant.
     pub(super) grants: u64,
-    /// The last run offered it, so its leases on record are complete.
+    /// The last run offered the pool, so the leases of the pool on record are complete.
     pub(super) was_offered: bool,
 }
 

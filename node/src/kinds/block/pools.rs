@@ -1,7 +1,7 @@
 //! Opens the pools of `--block-pool` and compares them with the journal.
 //!
-//! A path that this node has never offered must be a pool, or the node does not start: it may be a typing error. A pool
-//! of the last run that is not available now is withheld, and the node starts without it.
+//! A path that this node has never offered must be a pool; otherwise the node does not start, because the path may be a
+//! typing error. A pool of the last run that is not available now is withheld, and the node starts without it.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ use crate::{
 pub(super) struct OpenPool {
     pub(super) resource_id: ResourceId,
     pub(super) facts: Facts,
-    /// `Err`: why it is not available.
+    /// `Err`: why the pool is not available.
     pub(super) pool: Result<Pool, String>,
     pub(super) record: PoolRecord,
     pub(super) continuity: Continuity,
@@ -74,8 +74,8 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
     Ok(pools)
 }
 
-/// A pool of the last run that this one does not offer may have been forgotten. While leases of it live, the operator says
-/// that they are to end.
+/// Refuses a start that leaves out a pool of the last run with live leases: the operator may have forgotten it. With
+/// `--without-pool` the operator confirms that these leases end.
 pub(super) fn refuse_forgotten(
     settings: &Settings,
     node_id: &NodeId,
@@ -103,7 +103,7 @@ pub(super) fn refuse_forgotten(
     )
 }
 
-/// The same path, as it is written or without links.
+/// True if both are the same path, as written or after links are resolved.
 pub(super) fn is_same(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| path.canonicalize().ok();
     one == other || real(one).is_some_and(|it| Some(it) == real(other))
@@ -124,15 +124,15 @@ fn not_offered<'a>(
     records.filter(move |it| !is_offered(it.identity))
 }
 
-/// The records of all pools. Leases of a pool that is not on offer are over with this run.
+/// The records of all pools. Leases of a pool that is not on offer end with this run.
 fn changes(known: &Known, pools: &[OpenPool]) -> anyhow::Result<Vec<Change>> {
     let not_offered = not_offered(known, pools).map(|record| PoolRecord {
         was_offered: false,
         ..record.clone()
     });
     let offered = pools.iter().map(|pool| PoolRecord {
-        // A pool that starts anew counts as not offered until its first grant: if this start fails before its earlier
-        // leases are over, the next start must not adopt them.
+        // A pool that starts anew is recorded as not offered until its first grant: if this start fails before the
+        // earlier leases are over, the next start must not adopt them.
         was_offered: pool.continuity.has_leases(),
         ..pool.record.clone()
     });
@@ -165,7 +165,7 @@ impl PoolOpener<'_> {
         let mut missing = Vec::new();
         for path in &self.opening.settings.block_pool {
             let readable = readable::check(self.opening.supervisor, path);
-            // Also of a known pool: withheld, it would take the leases with it that it serves otherwise.
+            // A known pool is checked too: if it were withheld, its leases over UDP would lose access as well.
             if readable.is_ok() && !self.opening.settings.nvmet.is_empty() {
                 serves_nvmet(path)?;
             }

@@ -1,16 +1,16 @@
-//! Checks that storage answers, by a helper process, which can be abandoned: a thread of the daemon that hangs on a
-//! device would keep the whole process and its locks after its death.
+//! Checks that storage answers. A helper process does this, because the daemon can abandon a process: a thread of the
+//! daemon that hangs on a device would keep the whole process and its locks after its death.
 
 use std::{path::Path, time::Duration};
 
 use fabricbios_helper::{CallError, ReadFirst, Supervisor};
 use fabricbios_lease::StepError;
 
-/// A slow disk, or one that spins up, answers within this time.
+/// How long a read may take: a slow disk, or a disk that spins up, answers within this time.
 const PATIENCE: Duration = Duration::from_secs(9);
 
-/// Reads the beginning, not from a cache. `Err`: no answer came. A read error is not reported here; opening the storage
-/// reports it.
+/// Reads the beginning of the storage, not from a cache. `Err`: no answer came. This call does not report a read error;
+/// opening the storage reports it.
 pub(super) fn check(supervisor: &Supervisor, path: &Path) -> Result<(), StepError> {
     if path.is_dir() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Exports of an earlier run whose pools are not on offer any more. The table does not know them, and their clients
-//! would keep access.
+//! Exports of an earlier run whose pools are not on offer any more. The lease table does not contain them, and their
+//! clients would keep access.
 
 use std::{sync::Arc, thread};
 
@@ -8,7 +8,7 @@ use fabricbios_contract::stray_binding_id;
 use fabricbios_nvmet::Target;
 use fabricbios_wire::ResourceId;
 
-/// Cuts and removes all of them. `Err`: a cut failed; the node must not start then.
+/// Cuts and removes all stale exports. `Err`: a cut failed; the node must not start then.
 pub(super) fn end_all(target: Option<Arc<Target>>) -> anyhow::Result<()> {
     let Some(target) = target else { return Ok(()) };
     let leases = target.leases()?;

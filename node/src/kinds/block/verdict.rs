@@ -11,13 +11,13 @@ use crate::journal::{Key, Recovered, records};
 /// The judgement of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Its leases on record are complete.
+    /// The leases of the pool on record are complete.
     Trusted,
-    /// A run without it ended its leases: their bytes must be overwritten.
+    /// A run without this pool ended the leases of the pool: their bytes must be overwritten.
     Distrusted,
-    /// It starts anew: earlier leases are over.
+    /// The pool starts anew: earlier leases are over.
     Fresh,
-    /// It has grants that the journal does not know.
+    /// The pool has grants that the journal does not have.
     JournalIsOlder,
 }
 
@@ -45,13 +45,13 @@ impl Known {
         })
     }
 
-    /// The pool that the last run had at this path, or else an earlier run.
+    /// The record of the pool that was at this path in the last run, or else in an earlier run.
     pub(super) fn at(&self, path: &Path) -> Option<&PoolRecord> {
         let there = self.records.values().filter(|it| it.path == path);
         there.max_by_key(|it| it.was_offered)
     }
 
-    /// The pool that the last run had at this path. No new pool is made there.
+    /// The record of the pool that was at this path in the last run. No new pool is made at this path.
     pub(super) fn expected(&self, path: &Path) -> Option<&PoolRecord> {
         self.at(path).filter(|it| it.was_offered)
     }
@@ -60,7 +60,7 @@ impl Known {
         self.records.get(&identity).map_or(0, |it| it.grants)
     }
 
-    /// `of_pool`: the grants that the pool knows of. `is_taken_over`: it was another node's.
+    /// `of_pool`: the number of grants that the pool has stored. `is_taken_over`: the pool was another node's.
     pub(super) fn judge(
         &self,
         identity: u128,
@@ -70,7 +70,7 @@ impl Known {
     ) -> Verdict {
         let record = self.records.get(&identity);
         let is_ahead = of_pool > self.grants(identity) && !self.is_first_run;
-        // Another node had the pool meanwhile, or this node ended before it answered the first grant of the pool.
+        // Another node had the pool meanwhile, or this node ended before it answered the first grant.
         let has_lost_its_number = of_pool == 0 && self.grants(identity) > 0;
         match (is_ahead, force) {
             _ if is_taken_over || has_lost_its_number => Verdict::Fresh,
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(verdict(&known_of_five, 5, false), Verdict::Trusted);
         assert_eq!(verdict(&known_of_five, 6, false), Verdict::JournalIsOlder);
         assert_eq!(verdict(&known_of_five, 6, true), Verdict::Fresh);
-        // A copy from before the pool was first offered.
+        // The journal is a copy from before the pool was first offered.
         assert_eq!(verdict(&known(None), 1, false), Verdict::JournalIsOlder);
     }
 

@@ -1,4 +1,5 @@
-//! A pool of the last run that is not available now. Nothing of it is granted or touched; its leases keep their parts.
+//! A pool of the last run that is not available now. The node grants and touches nothing of it; its leases keep their
+//! parts.
 
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{BindError, BindOrder, BindingId, Condition, Placement, Proof, StepError};
@@ -33,8 +34,8 @@ impl Store for Withheld {
     fn forget(&self, _: BindingId, _: &Placement) -> Result<(), StepError> {
         Err(self.error())
     }
-    /// Fails for a lease on record, which stays fenced. Volumes that are not on record are looked for when the pool is
-    /// back.
+    /// Fails for a lease on record, which stays fenced. The node looks for volumes that are not on record when the pool
+    /// is available again.
     fn release(
         &self,
         _: BindingId,
@@ -43,7 +44,7 @@ impl Store for Withheld {
     ) -> Result<Proof, StepError> {
         placement.map_or(Ok(Proof::default()), |_| Err(self.error()))
     }
-    /// None now: volumes are looked for when the pool is back.
+    /// Empty: the node looks for volumes when the pool is available again.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         Ok(Vec::new())
     }

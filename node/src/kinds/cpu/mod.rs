@@ -94,8 +94,9 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         align: 1,
         transports: Vec::new(),
         durability: Durability::Boot,
-        // A partition is exclusive whatever the cgroups beside it do. A best_effort lease that could not be cut keeps its
-        // share in the table, and its processes stay in `shared`, which loses CPUs before an exclusive lease has them.
+        // A partition is exclusive whatever the cgroups beside it do. A best_effort lease that could not be cut keeps
+        // its share in the table. Its processes stay in `shared`, and `shared` loses CPUs before an exclusive lease
+        // receives them.
         fence_scope: FenceScope::Separate,
         cut_within: None,
         allocation_mode: AllocationMode::Cores {
@@ -116,7 +117,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let described = Arc::new(OfferedCpus { cap });
     let mut offered = Offered::new(ResourceType::Cpu, offer, described, Arc::new(provider));
     for resource in &mut offered.resources {
-        // The cgroups are the record of which lease has what, until a reboot.
+        // The cgroups record which lease has which CPUs, until a reboot.
         resource.continuity = Continuity::Known;
     }
     Ok(Opened {
@@ -158,7 +159,7 @@ fn usable_root(at: &Path) -> anyhow::Result<Root> {
     Root::at(at).map_err(|why| anyhow!("--cpus: {why}"))
 }
 
-/// Checks that the cgroup above hands on the controllers that leases need.
+/// Checks that the cgroup above `at` makes the controllers available that leases need.
 fn controllers(at: &Path) -> anyhow::Result<()> {
     let list = at.with_file_name("cgroup.controllers");
     let there = fs::read_to_string(&list).with_context(|| format!("--cpus: {}", list.display()))?;
@@ -224,7 +225,8 @@ fn end_elsewhere(
     })
 }
 
-/// Keeps the path of the root cgroup for the next start. The cgroups do not outlive the machine, so the file need not.
+/// Stores the path of the root cgroup for the next start. The cgroups do not outlive the machine, so the file need not
+/// be durable.
 fn record(last_root: &Path, at: &Path) -> anyhow::Result<()> {
     let new = last_root.with_extension("new");
     let open = OpenOptions::new()
@@ -248,8 +250,9 @@ fn end_all(at: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the processes of a lease can take, for each of its logical CPUs. By default all leases together leave the node the share of
-/// the CPUs that are never leased. The kernel has 1,024 numbers of processes for each CPU, and no fewer than 32,768.
+/// Limits of the processes of a lease, for each of its logical CPUs. By default all leases together leave the node the
+/// memory share of the CPUs that are never leased. The kernel has 1,024 process numbers for each CPU, and at least
+/// 32,768.
 fn limits(settings: &Settings, proc: &Tree, online: usize) -> anyhow::Result<Limits> {
     const PROCESSES: u32 = 1024;
     let memory_bytes = match settings.cpu_memory_max {
@@ -356,13 +359,13 @@ fn policy(settings: &Settings) -> CpuIsolationClass {
     let policy = settings.cpu_isolation_policy;
     let policy = policy.unwrap_or(match profile(settings) {
         Profile::Linux => CpuIsolationPolicy::default(),
-        // The only class there.
+        // The profile has no other class.
         Profile::BareMetal => CpuIsolationPolicy::BestEffort,
     });
     policy.into()
 }
 
-/// The capacity, in the unit of a request without a class: CPUs whose time is shared, or cores.
+/// The capacity in the unit of a request without a class: logical CPUs for best_effort, else cores.
 fn capacity(classes: &ClassOffer, cores: u16, cpus: usize) -> u64 {
     match classes.default == CpuIsolationClass::BestEffort as u8 {
         true => cpus as u64,
@@ -583,7 +586,8 @@ mod tests {
         }
     }
 
-    /// Cores and policy (class + 1), and whether topology-aware leasing and the refusal of wide leases are told.
+    /// Cores and policy (class + 1) of the inventory entry, and its flags for topology-aware leasing and the refusal of
+    /// wide leases.
     fn told(settings: &Settings, topology: Topology) -> (u16, u32, bool, bool) {
         let classes = classes(settings, &topology, None);
         let found = CpuFound {

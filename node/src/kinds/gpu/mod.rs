@@ -35,16 +35,17 @@ use crate::{
     settings::Settings,
 };
 
-/// A vendor's library that says nothing for so long hangs.
+/// A vendor's library that is silent for this time counts as hung.
 const PROBE_SILENCE: Duration = Duration::from_secs(20);
 
-/// Memory of a lease's worker and programs: contexts of real drivers and their compilers take some hundred megabytes.
+/// Default limit of a lease's worker and programs: contexts of real drivers and their compilers take some hundred
+/// megabytes.
 const WORKER_MEMORY_MAX: Size = Size(4 << 30);
 
-/// Bytes of the node's id in names.
+/// Bytes of the node's id that names contain.
 const ID_BYTES: usize = 4;
 
-/// The GPUs that the vendors' libraries have found, with the health that was told last.
+/// The GPUs that the vendors' libraries have found, each with its last reported health.
 #[derive(Clone, Debug, Default)]
 pub struct FoundGpus(Arc<Mutex<Vec<Device>>>);
 
@@ -53,7 +54,7 @@ impl FoundGpus {
         Self(Arc::new(Mutex::new(devices)))
     }
 
-    /// All of them.
+    /// All GPUs found.
     #[must_use]
     pub fn list(&self) -> Vec<Device> {
         self.devices().clone()
@@ -100,7 +101,7 @@ impl fmt::Debug for GpuParts {
 /// Opens what `--gpus` asks for, and looks for GPUs to list.
 ///
 /// # Errors
-/// A GPU that is named is not there, or what leases need cannot be made.
+/// A GPU that the settings name does not exist, or the cgroups or directories of leases cannot be made.
 pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let Opening {
         settings,
@@ -162,7 +163,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
                 sessions: session_slots(settings),
                 not_owned,
             }),
-            // The records say which lease has what, until a reboot.
+            // The records say which lease has which device, until a reboot.
             continuity: Continuity::Known,
         });
         stores.push(store);
@@ -208,10 +209,10 @@ fn needs_root() -> anyhow::Result<()> {
     }
 }
 
-/// Shuts a helper process in as workers of sessions are.
+/// Isolates a helper process as the workers of sessions are isolated, as a trial.
 ///
 /// # Errors
-/// No worker would serve on this machine.
+/// On this machine no worker could serve.
 fn try_worker(opening: &Opening<'_>) -> anyhow::Result<()> {
     needs_root()?;
     let trial = Trial {
@@ -242,7 +243,7 @@ fn digits(node_id: &NodeId) -> String {
     bytes.map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The node stops. Leases that go on without it keep the nodes of their devices.
+/// Restores the device nodes when the node stops. Devices with leases that go on without the node keep their nodes.
 fn give_nodes_back(gpus: &Gpus, stores: &[Arc<GpuStore>]) {
     let has_leases = |store: &GpuStore| {
         let leases = fabricbios_contract::Store::leases(store);
@@ -291,14 +292,14 @@ fn tenants(settings: &Settings) -> BTreeMap<String, BTreeSet<u32>> {
     tenants
 }
 
-/// Ends the leases that an earlier run with `--gpus` has left. What cannot be cleaned stays in the records, and the next run
-/// with `--gpus` fences it.
+/// Ends the leases that an earlier run with `--gpus` has left. A lease that cannot be cleaned stays in the records, and
+/// the next run with `--gpus` fences it.
 fn end_all(opening: &Opening<'_>, found: &[Device]) -> anyhow::Result<()> {
     let directory = records(&opening.node_id);
     if !directory.exists() {
         return Ok(());
     }
-    // No specification is written there: the records say where those of earlier leases are.
+    // This call writes no specification: the records name the directories of earlier leases' specifications.
     let gpus = Arc::new(gpus(opening, cdi::named(opening.settings))?);
     for device in found {
         let store = GpuStore::new(gpus.clone(), device.clone());
@@ -314,15 +315,15 @@ fn end_all(opening: &Opening<'_>, found: &[Device]) -> anyhow::Result<()> {
         store.leave()?;
     }
     gpus.give_nodes_back(|_| false);
-    // It stays if a lease of a device that is gone has a record in it.
+    // The directory stays if it has a record of a lease whose device is gone.
     fs::remove_dir(&directory).ok();
     Ok(())
 }
 
-/// A vendor's library that says nothing of the health for so long hangs.
+/// A vendor's library that does not report health for this time counts as hung.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// Tells the stores what the vendors' libraries tell of the devices' health.
+/// Passes the health that the vendors' libraries report on to the stores.
 fn watch(
     opening: &Opening<'_>,
     found: FoundGpus,

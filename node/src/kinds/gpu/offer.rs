@@ -17,18 +17,18 @@ use crate::{
     settings::{GpuShareMode, Settings},
 };
 
-/// Of what a GPU has an amount, besides [`COMPUTE_SLICES`].
+/// Names of a GPU's capacities, besides [`COMPUTE_SLICES`].
 const VRAM: &str = "vram";
 const SESSIONS: &str = "sessions";
 
-/// Leases of a shared GPU at once. Each session has a context, for which the driver takes some hundred megabytes.
+/// Most leases of a shared GPU at once. Each session has a context, for which the driver takes some hundred megabytes.
 const SESSION_SLOTS: u16 = 8;
 
-/// The proof of a cut waits until the driver has torn the context of a killed worker down, which takes long if it has much
-/// memory. Access ends at once.
+/// The proof of a cut waits until the driver has torn down the context of a killed worker. This takes long if the
+/// context has much memory. Access ends at once.
 const CUT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Sessions of one GPU at once.
+/// Most sessions of one GPU at once.
 pub(super) fn session_slots(settings: &Settings) -> u16 {
     match settings.gpu_share_mode.unwrap_or_default() {
         GpuShareMode::Exclusive => 1,
@@ -36,7 +36,7 @@ pub(super) fn session_slots(settings: &Settings) -> u16 {
     }
 }
 
-/// What leases of the device can have. `not_owned`: why others may open its nodes.
+/// The offer of the device. `not_owned`: why users without a lease may open its nodes.
 pub(super) fn offer(
     settings: &Settings,
     node_id: &NodeId,
@@ -54,7 +54,7 @@ pub(super) fn offer(
         align: 1,
         transports: Vec::new(),
         durability: Durability::Boot,
-        // Memory that was not wiped may be given to any lease of the device.
+        // Memory that was not wiped may become part of any later lease of the device.
         fence_scope: FenceScope::Whole,
         cut_within: Some(CUT_WITHIN),
         allocation_mode: AllocationMode::Device(vec![
@@ -99,7 +99,7 @@ fn classes(settings: &Settings, device: &Device, not_owned: Option<&str>) -> Cla
                     GpuShareMode::Exclusive => {
                         ClassState::Forbidden("the node's gpu-share-mode is exclusive".into())
                     }
-                    // Compute slices are counted, and nothing keeps a lease to its own.
+                    // Compute slices are only counted: nothing limits a lease to its own slices.
                     GpuShareMode::Fractional => ClassState::BestEffort,
                 },
             ),
@@ -126,7 +126,7 @@ pub(super) struct OfferedGpu {
     pub(super) device: Device,
     pub(super) resource_id: ResourceId,
     pub(super) sessions: u16,
-    /// Why others may open its nodes.
+    /// Why users without a lease may open its nodes.
     pub(super) not_owned: Option<String>,
 }
 

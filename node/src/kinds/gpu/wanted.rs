@@ -8,9 +8,9 @@ use fabricbios_gpu::Device;
 /// GPUs that `--gpus` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WantedGpus {
-    /// All that work.
+    /// All GPUs that work.
     All,
-    /// Those with these UUIDs.
+    /// The GPUs with these UUIDs.
     These(Vec<String>),
 }
 
@@ -33,10 +33,10 @@ impl FromStr for WantedGpus {
 }
 
 impl WantedGpus {
-    /// The devices on offer: of a divided one only its partitions.
+    /// The devices on offer. Of a device that is divided (MIG), only its partitions are on offer.
     ///
     /// # Errors
-    /// One that is named is not there, cannot be leased, or is named twice.
+    /// A named device does not exist, cannot be leased, or is named twice.
     pub(super) fn of(&self, found: &[Device]) -> anyhow::Result<Vec<Device>> {
         let known = || {
             let uuids: Vec<&str> = found.iter().map(|it| &*it.uuid).collect();

@@ -26,7 +26,7 @@ pub(super) struct OpenArena {
 /// Opens every arena of the settings.
 ///
 /// # Errors
-/// The machine has not that much memory or no such NUMA node, or a file cannot be opened.
+/// The machine does not have that much memory or no such NUMA node, or a file cannot be opened.
 pub(super) fn open(settings: &Settings, node_id: &NodeId) -> anyhow::Result<Vec<OpenArena>> {
     let all = settings.arenas();
     if all.is_empty() {
@@ -58,7 +58,7 @@ fn open_one(settings: &Settings, arena: &MemArena, near: Option<u32>) -> anyhow:
         .with_context(|| format!("{}: {bytes} bytes of memory", setting(settings, arena)))
 }
 
-/// The setting that an arena comes from, for errors.
+/// The setting that defines an arena, for errors.
 fn setting(settings: &Settings, arena: &MemArena) -> String {
     match &arena.file {
         _ if settings.mem_arena.contains(arena) => format!("--mem-arena {}", arena.name),
@@ -67,7 +67,7 @@ fn setting(settings: &Settings, arena: &MemArena) -> String {
     }
 }
 
-/// Refuses more memory than the machine has: the daemon would be killed when tenants use it.
+/// Refuses more memory than the machine has: otherwise the kernel kills the daemon when tenants use the memory.
 fn check_there_is(settings: &Settings, all: &[MemArena]) -> anyhow::Result<()> {
     let in_memory = || all.iter().filter(|it| it.file.is_none());
     let wanted = in_memory().fold(0, |sum: u64, it| sum.saturating_add(it.bytes.0));
@@ -107,7 +107,7 @@ fn check_node(sys: &Tree, arena: &MemArena) -> anyhow::Result<()> {
     }
 }
 
-/// True if no transport would lead to the memory. `devices`: those for RDMA.
+/// True if no transport would lead to the memory. `devices`: the RDMA devices.
 fn has_no_path(settings: &Settings, devices: &[String]) -> bool {
     let has_rdma = match settings.rdma_device() {
         Some(None) => !devices.is_empty(),

@@ -1,4 +1,5 @@
-//! Whose bytes an arena has at a start, and what is overwritten before it is on offer.
+//! Decides to whom the bytes of an arena belong at a start, and which bytes are overwritten before the arena is on
+//! offer.
 
 use anyhow::{Context, anyhow};
 use fabricbios_arena::{Arena, Mark};
@@ -10,13 +11,14 @@ use crate::{
     process::clock,
 };
 
-/// Tells whether the bytes belong to the leases in the journal, and returns the change that the journal needs for them.
+/// Decides whether the bytes belong to the leases in the journal, and returns the change that the journal needs for
+/// them.
 ///
-/// Journal and bytes have the same mark, and the bytes have the number of the journal's last commit. A journal with a
-/// lower number was restored from a copy: leases that it calls live may have bytes that belong to others now. If the
-/// two do not match, the bytes get a new mark, which no copy of a journal has. The journal gets the new mark in the
-/// commit that ends the earlier leases, so a start that fails before leaves the two different. The caller counts later
-/// commits beside the bytes.
+/// Journal and bytes have the same mark, and the bytes store the number of the journal's last commit. A journal with a
+/// lower number was restored from a copy: bytes of a lease that this journal records as live may belong to another
+/// tenant now. If the two do not match, the bytes get a new mark, which no copy of a journal has. The journal gets the
+/// new mark in the commit that ends the earlier leases, so a start that fails before this commit leaves the two marks
+/// different. The caller stores the numbers of later commits beside the bytes.
 pub(super) fn claim(
     arena: &Arena,
     name: &str,
@@ -45,7 +47,7 @@ pub(super) fn claim(
         true => None,
         false => Some(Change::put(key, new_mark(arena)?.to_vec())),
     };
-    // After a change of the mark a lower number is correct.
+    // After a change of the mark, a lower number is correct.
     arena.set_commits(recovered.commits);
     Ok((is_known, change))
 }
@@ -111,7 +113,7 @@ mod tests {
 
     const RESOURCE: ResourceId = ResourceId(7);
 
-    /// The outcome of a start on this boot id in the directory.
+    /// The opened journal in this directory, as after a start with this boot id.
     fn past(directory: &Path, boot_id: &str) -> Past {
         let (mailbox, driver) = Mailbox::new().unwrap();
         let path = directory.join(journal::FILE);
@@ -162,7 +164,7 @@ mod tests {
         assert_eq!(gaps(&[extent(0, 9)], 9), []);
         let held = [extent(6, 1), extent(0, 2), extent(2, 1)];
         assert_eq!(gaps(&held, 9), [extent(3, 3), extent(7, 2)]);
-        // A lease of a larger arena of before.
+        // The lease is of an earlier, larger arena.
         assert_eq!(gaps(&[extent(8, 8)], 9), [extent(0, 8)]);
     }
 }

@@ -6,7 +6,7 @@ use fabricbios_wire::{RESOURCE_NAME_BYTES_MAX, Size};
 
 use crate::settings::pages;
 
-/// Memory that is offered as one resource.
+/// An arena that is offered as one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemArena {
     /// The name in inventories, from which the resource id is made: 1 to 255 bytes.
@@ -15,11 +15,11 @@ pub struct MemArena {
     pub bytes: Size,
     /// The file that holds the bytes; `None`: memory that ends with the process.
     pub file: Option<PathBuf>,
-    /// The preferred NUMA node; `None`: that of the RDMA device, if it tells one.
+    /// The preferred NUMA node; `None`: the node of the RDMA device, if the kernel reports one.
     pub numa_node: Option<u32>,
 }
 
-/// Text that is no arena.
+/// Text that does not describe an arena.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "NAME=SIZE[,file=PATH][,numa-node=N] is expected, such as near=64GiB,file=/dev/shm/near,numa-node=1: {0}"
@@ -27,7 +27,7 @@ pub struct MemArena {
 pub struct BadMemArena(String);
 
 impl MemArena {
-    /// The name of the arena of `--mem-bytes`, and of the memory that a machine has.
+    /// The name of the arena of `--mem-bytes`, and of the machine's memory in inventories.
     pub const MEM0: &'static str = "mem0";
 }
 

@@ -56,8 +56,8 @@ struct Paths {
 /// all arenas. A node without RDMA is a normal node: one line of the log says so.
 ///
 /// # Errors
-/// The machine has not that much memory or no such NUMA node, a file or the named device cannot be opened, or the address is
-/// taken.
+/// The machine does not have that much memory or no such NUMA node, a file or the named device cannot be opened, or the
+/// address is taken.
 pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let Opening {
         settings,
@@ -100,7 +100,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
             (offer.align, offer.allocation_mode) = (SLOT_BYTES, AllocationMode::Slots);
         }
         provider = provider.with_store(*resource_id, Arc::new(store));
-        // Also for memory without a file: its leases must not go on in a file that a later run offers.
+        // Memory without a file gets a mark too: its leases must not go on in a file that a later run offers.
         let (is_known, mark) = claim(arena, name, past, *resource_id)?;
         changes.extend(mark);
         resources.push(OfferedResource {
@@ -131,8 +131,8 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     })
 }
 
-/// Overwrites what no lease of this arena holds, if an earlier run may have left bytes in it. `held`: the leases of all
-/// arenas.
+/// Overwrites the bytes of this arena that no lease holds, if an earlier run may have left data in them. `held`: the
+/// leases of all arenas.
 fn make_ready(open: &OpenArena, held: &[(BindingId, Placement)]) -> anyhow::Result<()> {
     if !open.arena.backing().outlives_process {
         return Ok(());

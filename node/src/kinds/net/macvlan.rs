@@ -18,11 +18,11 @@ use crate::{inventory::detect::resource_id, kinds::Opening};
 pub struct MacvlanParent {
     /// The interface.
     pub interface: String,
-    /// Offer that many megabits per second.
+    /// The megabits per second to offer.
     pub mbps: Option<u32>,
 }
 
-/// The text names no parent.
+/// Text that names no parent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no interface, such as eth0, or one with megabits per second to offer, such as eth0=1000"
@@ -40,7 +40,7 @@ impl FromStr for MacvlanParent {
     }
 }
 
-/// Opens what `--macvlan-parent` asks for, and ends what an earlier run has left on other parents.
+/// Opens the interfaces of `--macvlan-parent`, and ends leases that an earlier run has left on other parents.
 pub(super) fn open(
     opening: &Opening<'_>,
     netlink: &Arc<Netlink>,

@@ -48,7 +48,7 @@ const BITS_PER_MEGABIT: u64 = 1_000_000;
 struct Interface {
     name: String,
     offer: Offer,
-    /// How many virtual functions can be leased; `None`: its leases have other interfaces.
+    /// Most virtual functions that can be leased; `None`: leases of this interface use macvlan.
     functions: Option<u32>,
     store: Arc<dyn Store>,
     path: Arc<dyn DataPath>,
@@ -96,7 +96,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         resources.push(OfferedResource {
             described: Arc::new(OfferedInterface::new(&interface)),
             offer: interface.offer,
-            // The records say which lease has what, until a reboot.
+            // The records say which lease has which interface, until a reboot.
             continuity: Continuity::Known,
         });
         provider = provider.with_store(id, interface.store);
@@ -147,8 +147,8 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
 const NO_VLANS: &str = "every lease of a network function is refused: --net-vlan TENANT=LIST, such as blue=0,100-199, says \
                         which tenant may have which VLANs";
 
-/// A name that no interface has, or too few rights, are told before anything is ended or made. An interface with leases of an
-/// earlier run may be gone.
+/// Refuses names of missing interfaces and a user without rights before the start ends or makes anything. An interface
+/// may be missing if records exist: its leases are of an earlier run.
 fn check_names(settings: &Settings, records: &Path) -> anyhow::Result<()> {
     let parents = settings.macvlan_parent.iter();
     let parents = parents.map(|it| ("--macvlan-parent", &it.interface));
@@ -197,7 +197,7 @@ fn records(node_id: &NodeId) -> PathBuf {
     PathBuf::from(format!("/run/fabricbios-{id}/net"))
 }
 
-/// Ends leases of network functions in the watchdog.
+/// Ends leases of network functions for the watchdog.
 #[derive(Debug)]
 pub struct NetEnd {
     macvlans: MacvlanEnd,
@@ -205,10 +205,10 @@ pub struct NetEnd {
 }
 
 impl NetEnd {
-    /// With records in this directory. `supervisor` makes calls that may hang. `daemon`: its process.
+    /// Uses the records in this directory. `supervisor` makes calls that may hang. `daemon`: the daemon's process.
     ///
     /// # Errors
-    /// The kernel gives no socket for its links.
+    /// The kernel does not open a netlink socket.
     pub fn new(
         records: &Path,
         supervisor: Supervisor,

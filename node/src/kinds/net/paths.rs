@@ -44,7 +44,7 @@ impl DataPath for NetPaths {
     }
 
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
-        // Without a path there is nothing that could be extended.
+        // A lease without a path has no access to extend.
         let path = self.of(binding_id).map_err(|_not_offered| AlreadyCut)?;
         path.extend(binding_id, deadline)
     }

@@ -16,7 +16,7 @@ use crate::{
     process::check::Findings,
 };
 
-/// In an error.
+/// The context of an error.
 const END: &str = "end leases of virtual functions that an earlier run has left; offer their card again with --sriov-pf, or end the process named here";
 
 /// `IFNAME` or `IFNAME=N`.
@@ -28,7 +28,7 @@ pub struct SriovPf {
     pub count: Option<u32>,
 }
 
-/// The text names no card.
+/// Text that names no card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadSriovPf;
 
@@ -56,7 +56,7 @@ impl FromStr for SriovPf {
 /// Opens what `--sriov-pf` asks for: each card is a resource of its own.
 ///
 /// # Errors
-/// A card has no virtual functions to lease, or others can write to the directory for container engines.
+/// A card has no virtual functions to lease, or other users can write to the directory for container engines.
 pub(super) fn open(
     opening: &Opening<'_>,
     netlink: &Arc<Netlink>,
@@ -71,7 +71,7 @@ pub(super) fn open(
     let end = VfEnd::new(&places(&records), supervisor.clone(), None);
     let wanted = &settings.sriov_pf;
     let (mut there, mut failed) = (Vec::new(), Vec::new());
-    // Before any card is touched.
+    // All checks come before any card is changed.
     for it @ SriovPf { interface, count } in wanted {
         match Card::check(&places(&records), interface, *count) {
             Ok(function) => there.push((it, function)),
@@ -110,7 +110,7 @@ pub(super) fn open(
         .collect())
 }
 
-/// Checks the cards as a start does before it touches any.
+/// Makes the checks that a start makes before it changes any card.
 pub(super) fn check(places: &Places, wanted: &[SriovPf], found: &mut Findings) {
     for SriovPf { interface, count } in wanted {
         if let Err(error) = Card::check(places, interface, *count) {
@@ -119,7 +119,7 @@ pub(super) fn check(places: &Places, wanted: &[SriovPf], found: &mut Findings) {
     }
 }
 
-/// All that are opened, or the first error; what was opened before is closed then, the last one first.
+/// All opened items, or the first error; on an error the opened items are closed, the last one first.
 fn all_or_none<T, E>(
     opened: impl Iterator<Item = Result<T, E>>,
     close: impl Fn(T),
