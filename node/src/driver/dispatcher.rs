@@ -1,4 +1,4 @@
-//! Carries out orders by providers, in worker pools, and reports the outcomes.
+//! Carries out orders by calling providers in worker pools, and reports the outcomes.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -27,8 +27,8 @@ pub struct Dispatcher {
     on_report: OnReport,
 }
 
-/// The pools that end and open access to leases of a kind. A call that is stuck keeps one thread; the table fences long
-/// before all threads are stuck.
+/// The pools that end and open access to leases of a kind. A stuck call keeps one thread; the table fences long before
+/// all threads are stuck.
 #[derive(Clone)]
 struct OfKind {
     ending: WorkerPool,
@@ -46,7 +46,7 @@ impl OfKind {
     }
 }
 
-/// The provider and the pools of one resource: a call that is stuck or slow delays only this resource.
+/// The provider and the pools of one resource: a stuck or slow call delays only this resource.
 #[derive(Clone)]
 struct Resource {
     provider: Arc<Provider>,
@@ -55,7 +55,7 @@ struct Resource {
     cleaning: WorkerPool,
     release_retry: ReleaseRetry,
     releases_later: bool,
-    /// Grants are confirmed to the store, which then finds out a journal that was restored from an older copy.
+    /// Grants are confirmed to the store, which can then detect a journal that was restored from an older copy.
     confirms: bool,
 }
 
@@ -107,11 +107,10 @@ impl Dispatcher {
         Arc::new(move |id, condition| on_report(None, Report::Condition(id, condition)))
     }
 
-    /// Has an order for a lease of `owner` carried out. Never blocks. Returns the report of an order that is done
-    /// already.
+    /// Carries out an order for a lease of `owner`. Never blocks. Returns the report if the order is done already.
     pub fn dispatch(&self, owner: Owner, order: Order) -> Option<Report> {
         let Some(resource) = self.resources.get(&order.resource_id()).cloned() else {
-            // Only a fence of an earlier run can name a resource that is not on offer any more.
+            // Only a fence of an earlier run can name a resource that is no longer on offer.
             tracing::error!(?order, "no provider has this resource");
             return None;
         };
@@ -128,7 +127,7 @@ impl Dispatcher {
                 return Some(Report::Confirmed(binding_id, Ok(())));
             }
             Order::Cut(..) | Order::RetireKey(_) => &resource.of_kind.ending,
-            // A binding without peers does not wait behind those that wait for the network.
+            // A bind without peers does not wait behind binds that wait for the network.
             Order::Bind(ref order) if order.peers().is_empty() => &resource.preparing,
             Order::Rotate(_) => &resource.preparing,
             // A confirmation is one write and does not wait behind cleaning.
@@ -173,7 +172,7 @@ impl Resource {
                 on_report(Report::CutMoves(id));
                 self.of_kind.proving.run(owner, move || {
                     let outcome = provider.verify(cut);
-                    // Cuts that wait behind this one learn that it is done.
+                    // This report extends the time of the cuts that wait behind this cut.
                     on_report(Report::CutMoves(id));
                     on_report(Report::Cut(id, outcome));
                 });
@@ -191,7 +190,7 @@ impl Resource {
             Order::Reset(id, leases) => {
                 on_report(Report::Reset(id, provider.reset(id, &leases)));
             }
-            // The driver itself has carried them out.
+            // The driver itself has carried out these orders.
             Order::Extend(..) | Order::Fenced(_) => {}
         }
     }
@@ -213,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// Ends access at once; the proof waits to be let on.
+    /// Ends access at once; the proof waits for `let_on`.
     struct Slow {
         revoked: Sender<BindingId>,
         let_on: Mutex<Receiver<()>>,

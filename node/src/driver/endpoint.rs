@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use fabricbios_wire::{Answer, Endpoint, KindBinding, Reply};
 
-/// Replaces a wildcard in an answer by `ip`, the advertised address or the one that the client reached. An endpoint
-/// without an address is left out: no client would accept the answer. Sessions of a GPU are served by the control plane,
-/// at `control`.
+/// Replaces a wildcard address in an answer by `ip`: the advertised address, or the address that the client reached. An
+/// endpoint without an address is left out, because no client would accept the answer. The control plane serves the
+/// sessions of a GPU, at `control`.
 pub(crate) fn reachable(
     mut answer: Answer,
     ip: Option<IpAddr>,
@@ -31,7 +31,7 @@ pub(crate) fn reachable(
     answer
 }
 
-/// `None`: no address is known, also if a socket for IPv4 was reached over IPv6.
+/// `None`: no address is known, or the client reached a socket for IPv4 over IPv6.
 fn place(bound: Endpoint, ip: Option<IpAddr>) -> Option<Endpoint> {
     if !bound.is_wildcard() {
         return Some(bound);

@@ -15,7 +15,7 @@ pub trait Environment {
     fn now(&self) -> Now;
     /// A random, unused lease id; `None`: the system has no randomness.
     fn random_lease_id(&mut self) -> Option<LeaseId>;
-    /// Has an order for a lease of `owner` carried out. Returns the report if the order is done already.
+    /// Carries out an order for a lease of `owner`. Returns the report if the order is done already.
     fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report>;
     /// Submits changes that become durable together.
     fn submit(&mut self, changes: Vec<Change>) -> Seq;
@@ -31,7 +31,7 @@ pub trait Environment {
 /// The machine that the node runs on.
 #[derive(Debug)]
 pub struct Machine {
-    /// Carry out orders.
+    /// Carries out orders.
     pub dispatcher: Dispatcher,
     /// Stores changes.
     pub journal: Journal,

@@ -43,7 +43,7 @@ impl<T> FairQueue<T> {
         self.pop_of(|_| true).map(|(_, item)| item)
     }
 
-    /// The next item of an owner that `may` be served now. The other owners keep their turns.
+    /// The next item of an owner for whom `may` returns true. The other owners keep their turns.
     pub fn pop_of(&mut self, may: impl Fn(&Owner) -> bool) -> Option<(Owner, T)> {
         let at = self.turns.iter().position(may)?;
         let owner = self.turns.remove(at)?;

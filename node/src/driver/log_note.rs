@@ -8,7 +8,7 @@ use fabricbios_wire::{
 
 use crate::driver::refusals;
 
-/// Writes a line for the condition of a resource, with the word that inventories have for it.
+/// Writes a line for the condition of a resource. The line names the condition as inventories do.
 pub(crate) fn log_condition(resource_id: ResourceId, condition: &Condition) {
     match condition {
         Condition::Good => tracing::info!(%resource_id, "does well again"),
@@ -24,7 +24,7 @@ pub(crate) fn log_condition(resource_id: ResourceId, condition: &Condition) {
     }
 }
 
-/// Writes one line. Of a tenant's refusals only the first ones of each second are written.
+/// Writes one line. Only the first refusals of a tenant in each second get a line.
 pub(crate) fn log(note: &Note) {
     match note {
         Note::Granted {
@@ -146,7 +146,7 @@ fn classes(stated: &Effective) -> String {
     }
 }
 
-/// What a tenant said of its use. Bytes that are no text are escaped.
+/// A tenant's statement about its use of the lease. Bytes that are no text are escaped.
 fn stated(intent: &LeaseIntent) -> String {
     let cache = intent.kv_cache.iter();
     let cache = cache.map(|it| format!("kv_cache {} {}", it.tier, it.block_bytes));

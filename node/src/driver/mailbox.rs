@@ -1,7 +1,7 @@
 //! The driver's inputs: three queues, and a timer on the boot-time clock.
 //!
-//! Notices of the node itself come first. Reports of providers and requests have one queue each, in which tenants take
-//! turns.
+//! The driver takes the node's own notices first. Reports of providers and requests have one queue each, in which
+//! tenants take turns.
 //!
 //! The driver waits in poll(2) on an eventfd and a timerfd, because the timed receive of a std channel uses a clock
 //! that stops while the machine is suspended.
@@ -49,7 +49,7 @@ struct Queues<T> {
     notices: VecDeque<T>,
     reports: FairQueue<T>,
     requests: FairQueue<T>,
-    /// The driver found nothing and waits for the eventfd, or is about to.
+    /// The driver found the queues empty and waits for the eventfd, or is about to wait.
     is_waiting: bool,
     is_closed: bool,
 }
@@ -97,7 +97,7 @@ impl<T> Sender<T> {
         push(&mut queues);
         let is_waiting = mem::take(&mut queues.is_waiting);
         drop(queues);
-        // An eventfd that is full is readable already.
+        // A full eventfd is already readable.
         !is_waiting || matches!(self.0.wakeup.write(1), Ok(_) | Err(Errno::EAGAIN))
     }
 }
@@ -134,7 +134,7 @@ impl<T> Mailbox<T> {
     /// Waits for an item, or until the time `until`.
     ///
     /// # Errors
-    /// The kernel refuses the timer or the wait, which it does not do while the descriptors are open.
+    /// The timer or the wait fails, which cannot happen while the descriptors are open.
     pub fn wait(&self, until: Option<BootTime>) -> io::Result<()> {
         {
             let mut queues = self.shared.lock();
@@ -152,7 +152,7 @@ impl<T> Mailbox<T> {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        // Resets the eventfd; EAGAIN: it was not written.
+        // Resets the eventfd; EAGAIN: nobody has written to it.
         match self.shared.wakeup.read() {
             Ok(_) | Err(Errno::EAGAIN) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -190,7 +190,7 @@ impl<T> Mailbox<T> {
         self.shared.lock().is_empty()
     }
 
-    /// The least value of `look` over the first report of each owner; reports of one owner are in order.
+    /// The least value that `look` returns for the first report of each owner; reports of one owner are in order.
     pub fn least_of_reports<R: Ord>(&self, look: impl Fn(&T) -> Option<R>) -> Option<R> {
         self.shared.lock().reports.heads().filter_map(look).min()
     }

@@ -1,4 +1,4 @@
-//! The one owner of the lease table: waits for an input, applies it without blocking, carries out the table's effects,
+//! The only owner of the lease table: waits for an input, applies it without blocking, carries out the table's effects,
 //! and waits again.
 //!
 //! Orders are dispatched at once, so a cut waits for nothing. An answer that depends on a change is sent when the
@@ -52,14 +52,14 @@ pub enum Input {
     Request {
         /// The peer and where its answer goes.
         requester: Requester,
-        /// From its certificate.
+        /// The peer's role, from its certificate.
         role: Role,
         /// The request.
         request: Request,
     },
     /// A report of a provider.
     Report {
-        /// When the step was done; the driver may read the report later.
+        /// When the provider finished the step; the driver may read the report later.
         at: BootTime,
         /// The report.
         report: Report,
@@ -82,21 +82,21 @@ const ADOPTION_PATIENCE: Duration = Duration::from_secs(20);
 /// After this time without an answer the journal counts as one that cannot be written.
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(9);
 
-/// Most items of each sort in one turn, so that no sort delays the others by more than some milliseconds.
+/// Most items of each sort in one turn. So one sort delays the others by some milliseconds at most.
 const REPORTS_A_TURN: usize = 64;
 const TIMERS_A_TURN: usize = 64;
 const REQUESTS_A_TURN: usize = 16;
 const RELEASED_A_TURN: usize = 64;
 
-/// Interval of the check whether the node has settled or drained, while there is more to do.
+/// Interval of the check whether the node has settled or drained, while the driver has more work.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A client that waits for an answer.
 #[derive(Debug)]
 pub struct Requester {
-    /// From its certificate.
+    /// The tenant in its certificate.
     pub tenant: Arc<str>,
-    /// The address in endpoints where the node listens on a wildcard.
+    /// The address that the client reached. Answers use it in endpoints where the node listens on a wildcard.
     pub reached: Option<IpAddr>,
     /// Where the client reaches the control plane, if that is known.
     pub control: Option<Endpoint>,
@@ -111,7 +111,7 @@ pub struct Requester {
     reason = "nearly all held items are answers"
 )]
 enum Held {
-    /// A client is not told of a change that a crash could undo.
+    /// Clients must not learn of a change that a crash could undo.
     Answer(Ticket, Answer, After),
     /// A release or reset: after a crash the journal must not have a live lease whose bytes are scrubbed. Cuts are
     /// never held.
@@ -131,9 +131,9 @@ pub struct Driver<E> {
     batch: Vec<Change>,
     submitted: Seq,
     durable: Seq,
-    /// Waits for the disk, in order of submission.
+    /// Answers and orders that wait for the disk, in order of submission.
     held: VecDeque<(Seq, Owner, Held)>,
-    /// Waited for changes that are durable now. One commit can release the items of many thousands of leases.
+    /// Answers and orders whose changes are durable now. One commit can release the items of many thousands of leases.
     released: FairQueue<Held>,
     /// Durable grants, which are answered once their store has confirmed them.
     confirming: HashMap<LeaseId, (Ticket, Answer)>,
@@ -145,7 +145,7 @@ pub struct Driver<E> {
     /// Leases that an earlier run could not cut and has reported.
     fenced_before: BTreeSet<LeaseId>,
     next_look: BootTime,
-    /// Signalled when leases of an earlier run are adopted or cut, at the latest at this time.
+    /// The signal that leases of an earlier run are adopted or cut, and its latest time.
     settled: Option<(oneshot::Sender<()>, BootTime)>,
 }
 
@@ -236,7 +236,7 @@ impl<E: Environment> Driver<E> {
         uncut.filter(is_ours).collect()
     }
 
-    /// Does some of each sort of work. Returns whether there is more; `None`: stop now.
+    /// Does some work of each sort. Returns whether there is more; `None`: stop now.
     fn turn(&mut self) -> Option<bool> {
         while let Some(input) = self.mailbox.take_notice() {
             if matches!(input, Input::Halt) {
@@ -272,9 +272,9 @@ impl<E: Environment> Driver<E> {
         Some(more_is_due || !self.released.is_empty() || !self.mailbox.is_empty())
     }
 
-    /// Treats a disk that does not answer like one that is full.
+    /// Treats a disk that does not answer like a full disk.
     fn check_journal(&mut self, now: BootTime) {
-        // Others write to the journal too, so more may be durable than this one has submitted.
+        // Other threads write to the journal too, so more may be durable than the driver has submitted.
         if self.submitted <= self.durable {
             return;
         }
@@ -298,7 +298,7 @@ impl<E: Environment> Driver<E> {
             .min()
     }
 
-    /// READY comes after this signal, so leases that expired while no daemon ran are not served any more then.
+    /// READY follows this signal. So leases that expired while no daemon ran are no longer served at READY.
     fn signal_settled(&mut self) {
         let Some((_, latest)) = self.settled else {
             return;
@@ -483,8 +483,8 @@ impl<E: Environment> Driver<E> {
         }
     }
 
-    /// The disk refused the commit: the waiting clients get an error, and leases that were to be granted are taken
-    /// back. Cuts did not wait. Releases go on waiting: the commit is tried again.
+    /// The commit failed: the waiting clients get an error, and leases that were about to be granted are taken back.
+    /// Cuts did not wait. Releases go on waiting, because the journal retries the commit.
     fn not_durable(&mut self, error: &CommitError) {
         if self.unwritable.is_none() {
             tracing::error!(%error, waiting = self.held.len(), "the journal could not be written; trying again");
@@ -526,7 +526,7 @@ impl<E: Environment> Driver<E> {
 }
 
 impl Requester {
-    /// A client that has gone away needs no answer: its lease, if any, is listed and expires.
+    /// A client that has gone away needs no answer: its lease, if any, stays listed and expires.
     fn reply(self, answer: Answer) {
         if self
             .reply
@@ -557,8 +557,8 @@ fn unconfirmed(error: &StepError) -> Refusal {
     ))
 }
 
-/// The journal's form of a change. Records are plain data, so encoding does not fail; a failure would be logged,
-/// because an unwritten record is better than a node that has stopped.
+/// The journal's form of a change. Records are plain data, so encoding does not fail. A failure would only be logged,
+/// because an unwritten record is better than a stopped node.
 fn encode(change: TableChange) -> Option<Change> {
     let (key, encoded) = match change {
         TableChange::PutLease(record) => (Key::Lease(record.lease_id), records::encode(&record)),

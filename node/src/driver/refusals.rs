@@ -1,4 +1,4 @@
-//! Limits the log lines for refusals of one tenant, so that they do not displace the lines of others.
+//! Limits the log lines for refusals of one tenant, so that they do not displace lines about other tenants.
 
 use std::{
     collections::BTreeMap,
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::driver::log_note;
 
-    /// The log lines meanwhile.
+    /// Returns the log lines that `by` writes.
     fn logged(by: impl FnOnce()) -> Vec<String> {
         let mut file = tempfile::tempfile().unwrap();
         let subscriber = tracing_subscriber::fmt()

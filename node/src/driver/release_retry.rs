@@ -27,7 +27,7 @@ pub(crate) struct ReleaseRetry(Sender<FailedRelease>);
 impl ReleaseRetry {
     /// Starts the thread, which ends when the last clone of this is dropped.
     pub(crate) fn start(provider: &Arc<Provider>, on_report: OnReport, pause: Duration) -> Self {
-        // A thread that waits must not keep devices and ports open.
+        // A waiting thread must not keep devices and ports open.
         let provider = Arc::downgrade(provider);
         let (hand_in, unfinished) = mpsc::channel();
         let started = thread::Builder::new()
@@ -41,7 +41,7 @@ impl ReleaseRetry {
 
     /// Retries a release from now on.
     pub(crate) fn try_later(&self, binding_id: BindingId, placement: Placement) {
-        // Without the thread an operator clears the fence.
+        // If the thread is gone, an operator clears the fence.
         self.0.send((binding_id, placement)).ok();
     }
 }
@@ -58,14 +58,14 @@ fn work(
         };
         let released = provider.release(*binding_id, placement.clone(), &|| ());
         if released.is_ok() {
-            // No tenant waits for it any more: the owner is the node.
+            // No tenant waits for the release any more: its owner is the node.
             on_report(None, Report::Release(*binding_id, Ok(Proof::default())));
         }
         released.is_ok()
     };
     let mut list = Vec::new();
     loop {
-        // An empty list waits without a limit.
+        // While the list is empty, the thread waits without a limit.
         let pause = if list.is_empty() {
             Duration::MAX
         } else {

@@ -1,4 +1,4 @@
-//! Routes requests of the control plane: answers those that need no table, passes the others to the driver.
+//! Routes requests of the control plane: answers requests that need no table, and passes the others to the driver.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -31,7 +31,7 @@ pub struct RequestRouter {
     pub listen: SocketAddr,
     /// The address in endpoints, if the operator set one.
     pub advertise: Option<IpAddr>,
-    /// Is asked before an inventory.
+    /// The detected hardware; the router refreshes it before an inventory.
     pub detection: Arc<Detection>,
 }
 
@@ -99,7 +99,7 @@ impl RequestRouter {
         }
     }
 
-    /// The advertised address, else the address that the client reached, else the bound address, which may be a
+    /// The advertised address, or else the address that the client reached, or else the bound address, which may be a
     /// wildcard.
     fn endpoint(&self, reached: Option<IpAddr>) -> Endpoint {
         let bound = Some(self.listen.ip()).filter(|ip| !ip.is_unspecified());

@@ -1,8 +1,8 @@
-//! The driver with its table on a machine that is made up: a clock that jumps, providers and a disk that take their
-//! time, fail and hang, and a process that dies at any moment. One number is a whole run, and the same run each time.
+//! The driver with its table on a simulated machine: a clock that jumps, providers and a disk that are slow, fail and
+//! hang, and a process that dies at any moment. One seed determines a whole run.
 //!
-//! The table's own model (`control/lease/tests/model`) knows what each answer has to be. Here it is looked at what only the
-//! driver can get wrong: what is told before it is durable, what is done in which order, and what a crash leaves.
+//! The table's own model (`control/lease/tests/model`) checks each answer. This simulation checks only the driver's
+//! part: that no answer comes before its change is durable, the order of steps, and the state after a crash.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -29,7 +29,7 @@ use world::{Event, Simulated, World};
 const POOL: ResourceId = ResourceId(1);
 const TENANTS: [&str; 3] = ["alice", "bob", "carol"];
 const BOOT: &str = "boot";
-/// No access is left so long after a deadline: a cut may take ten times its patience, and the driver some turns.
+/// No access remains this long after a deadline: a cut may take ten times its limit, and the driver some turns.
 const LATE: Duration = Duration::from_secs(11);
 const MILLISECOND: u64 = 1_000_000;
 
@@ -45,9 +45,9 @@ struct Run {
     driver: Driver<Simulated>,
     started_at: u64,
     waiting: Vec<Waiting>,
-    /// Leases whose grant was told, and by whom they were asked for.
+    /// Leases whose grant was answered, and the tenant who requested each.
     granted: BTreeMap<LeaseId, &'static str>,
-    /// Of these, those whose end was told.
+    /// The leases of `granted` whose end was reported to a client.
     over: BTreeSet<LeaseId>,
 }
 
@@ -74,7 +74,7 @@ fn table(world: &World) -> LeaseTable {
 
 fn start(world: &Simulated) -> Driver<Simulated> {
     let table = table(&world.world());
-    // State of leases that are not on record is removed before the driver begins: no client was told of them.
+    // State of leases that are not on record is removed before the driver begins: no client knows these leases.
     let known: BTreeSet<LeaseId> = table
         .holders(POOL)
         .map(|(binding_id, _)| binding_id.lease_id)
@@ -172,7 +172,7 @@ impl Run {
         }
     }
 
-    /// Lets time go on to the next thing that happens, but not beyond `until`.
+    /// Advances the time to the next event, but not beyond `until`.
     fn go_on(&mut self, until: u64) {
         let (next, due) = {
             let world = self.world.world();
@@ -206,7 +206,7 @@ impl Run {
         }
     }
 
-    /// No client is told of a change that a crash undoes, nor of an end before it is proved.
+    /// Checks that no client learns of a change that a crash can undo, or of an end before its proof.
     fn told(&mut self, who: &'static str, about: Option<LeaseId>, answer: Answer) {
         let Ok(Reply::Lease(info)) = answer else {
             return;
@@ -232,7 +232,7 @@ impl Run {
         self.over.insert(id);
     }
 
-    /// The table knows of everything that can be reached, and nothing can be for long after its time.
+    /// Checks that the table contains every lease with access, and that no access lasts long after its deadline.
     fn check(&self) {
         assert_eq!(self.driver.table.check(), [], "invariants");
         let uncut: BTreeMap<LeaseId, State> = self.driver.table.uncut().collect();
@@ -252,7 +252,7 @@ impl Run {
         }
     }
 
-    /// The process dies: orders under way are done or not, and their reports are lost.
+    /// The process dies: running orders are carried out or not, and their reports are lost.
     fn crash(&mut self) {
         {
             let mut world = self.world.world();
@@ -262,14 +262,14 @@ impl Run {
             world.waiting.truncate(kept);
             world.write_down();
             world.commits_at = None;
-            // The kernel lets go of a dead process's threads.
+            // The kernel ends the stuck threads of a dead process.
             world.stuck.clear();
             for (_, event) in std::mem::take(&mut world.later) {
                 if matches!(event, Event::Order(..)) && world.percent(50) {
                     world.happens(event);
                 }
             }
-            // The next process finds exports by their names, which say nothing of bindings.
+            // The next process finds exports by their names, which do not contain generations.
             world.cut.clear();
             let found = world.access.values_mut();
             found.for_each(|access| access.generation = Generation(0));
@@ -288,7 +288,7 @@ impl Run {
         self.started_at = self.world.world().now;
     }
 
-    /// Without further faults everything comes back.
+    /// Removes all faults and checks that the whole capacity becomes free again.
     fn ends(mut self) {
         {
             let mut world = self.world.world();
@@ -322,7 +322,7 @@ impl Run {
     }
 }
 
-/// Returns how many leases were granted.
+/// Runs one simulation. Returns the number of granted leases.
 fn run(seed: u64) -> usize {
     let mut run = Run::new(seed);
     for _ in 0..60 {
@@ -357,7 +357,7 @@ fn whatever_fails_and_whenever_it_dies_nobody_is_told_too_early_and_all_comes_ba
             };
             (granted, runs) = (granted + leases, runs + 1);
         }
-        // Else a fault of the made-up machine fences the resource at once, and nothing is tried.
+        // Otherwise a simulated fault fences the resource at once, and the run tests nothing.
         assert!(
             only.is_some() || granted > 5 * runs,
             "{granted} leases in {runs} runs"

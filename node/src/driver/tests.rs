@@ -1,5 +1,5 @@
-//! Answers and orders that wait for the disk. The test gives the driver each input, so it decides when changes are
-//! durable.
+//! Tests of answers and orders that wait for the disk. The test gives the driver each input, so the test decides when
+//! changes are durable.
 
 use std::{
     fs::Permissions,
@@ -30,7 +30,7 @@ const ARENA: ResourceId = ResourceId(1);
 struct Scene {
     driver: Driver<Machine>,
     memory: Arc<FakeMemory>,
-    /// Reports of the providers, and what the journal says.
+    /// Reports of the providers and of the journal.
     inputs: Receiver<Input>,
     _directory: tempfile::TempDir,
 }
@@ -42,7 +42,7 @@ impl Scene {
         })
     }
 
-    /// Of a store that outlives the machine.
+    /// A scene whose store outlives the machine, so it confirms grants.
     fn that_confirms() -> Self {
         Self::with(FakeMemory::new(ARENA, 1 << 20), |memory, _, _| {
             let offer = Offer {
@@ -53,7 +53,7 @@ impl Scene {
         })
     }
 
-    /// Of a pool in a directory.
+    /// A scene with a block pool in a directory.
     fn of_blocks() -> Self {
         let memory = FakeMemory::over(Transport::Udp, ARENA, 1 << 20);
         Self::with(memory, |memory, directory, journal| {
@@ -141,7 +141,7 @@ impl Scene {
         }
     }
 
-    /// Gives the driver its inputs until `is_enough`; the journal's only `with_disk`.
+    /// Gives the driver its inputs until `is_enough`; inputs of the journal only with `with_disk`.
     fn go_on(&mut self, with_disk: bool, mut is_enough: impl FnMut(&Driver<Machine>) -> bool) {
         let mut withheld = Vec::new();
         while !is_enough(&self.driver) {
@@ -160,12 +160,12 @@ impl Scene {
     }
 }
 
-/// The withheld inputs come first.
+/// Returns a receiver that yields `first` before `rest`.
 fn prepended(first: Vec<Input>, rest: Receiver<Input>) -> Receiver<Input> {
     let (tell, all) = channel();
     std::thread::spawn(move || {
         for input in first.into_iter().chain(rest) {
-            // A scene that is over wants no more.
+            // The scene is over and has dropped the receiver.
             if tell.send(input).is_err() {
                 break;
             }
@@ -351,7 +351,7 @@ fn health_of(scene: &mut Scene) -> (u32, Option<String>) {
     (inventory.health, why)
 }
 
-/// A grant of all memory waits for the disk, which `fails`.
+/// A grant of all memory waits for the disk, and `fails` makes the disk fail.
 fn is_refused_and_leaves_nothing(told: &str, fails: impl FnOnce(&mut Scene)) {
     let mut scene = Scene::new();
     let all = LeaseAllocRequest::new(ResourceType::Mem, 1 << 20, 3600);
@@ -368,7 +368,7 @@ fn is_refused_and_leaves_nothing(told: &str, fails: impl FnOnce(&mut Scene)) {
     let (told_health, why) = health_of(&mut scene);
     assert_eq!(told_health, health::DEGRADED);
     assert!(why.unwrap().contains(told));
-    // Its bytes come back before the disk does.
+    // The bytes are free again before the disk recovers.
     scene.go_on(false, |driver| driver.table.census().is_empty());
     let available: Vec<u64> = { scene.driver.table.availability() }
         .map(|it| it.available)

@@ -227,8 +227,8 @@ impl WorkerPool {
     }
 }
 
-/// Raises the priority of the calling thread. Without the privilege it stays as it is: the table's deadlines judge the
-/// delay.
+/// Raises the priority of the calling thread. Without the privilege the priority stays as it is: the table's deadlines
+/// judge the delay.
 pub(crate) fn raise_priority() {
     if let Err(errno) = fabricbios_helper::set_niceness(RAISED_NICENESS) {
         tracing::debug!(%errno, "cannot raise a thread's priority");

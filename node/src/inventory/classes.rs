@@ -1,10 +1,10 @@
-//! What inventories tell of the classes of a resource.
+//! The classes of a resource as inventories list them.
 
 use fabricbios_lease::{Availability, ClassState};
 use fabricbios_wire::{Enforcement, InventoryExtension};
 
-/// The classes that can be requested, whether each is enforced, and how much of each is available; the last two also of the
-/// default where only a request without a class gets it. A resource without classes has an empty list.
+/// The classes that can be requested, whether each is enforced, and how much of each is available. A default class that
+/// no request can name is in the last two lists only. A resource without classes has an empty list.
 pub(super) fn told(of: &Availability) -> Vec<InventoryExtension> {
     let resource_id = of.resource_id;
     let Some(offer) = &of.classes else {

@@ -1,4 +1,4 @@
-//! The hardware as it is now: read when an inventory is asked for, and at most once a second.
+//! Current hardware: detected when a client requests an inventory, and at most once a second.
 
 use std::{
     any::Any,
@@ -20,19 +20,20 @@ use crate::{
     settings::Settings,
 };
 
-/// What was read counts for so long.
+/// How long a detection result counts as current.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A start and an inventory wait for the kernel for so long. Then an inventory tells what was read before, if anything.
+/// How long a start and an inventory wait for the kernel. After that an inventory uses the last result, if there is
+/// one.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// With less than this the journal cannot grow, and no lease can be granted.
+/// Free bytes below which the journal cannot grow, so no lease can be granted.
 const STATE_BYTES_MIN: u64 = 1 << 20;
 
-/// What one look found.
+/// The result of one detection.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// What inventories list although it is not on offer.
+    /// Hardware that inventories list although it is not on offer.
     pub listed: Detected,
     /// The processors, if they are listed or on offer.
     pub cpu: Option<CpuFound>,
@@ -42,7 +43,7 @@ pub struct Found {
     pub state_dir: Option<String>,
 }
 
-/// Looks at the hardware. The kernel may block it for any time.
+/// Detects the hardware. The kernel may block this call for any time.
 pub type Look = dyn Fn() -> Found + Send + Sync;
 
 /// See the module.
@@ -55,11 +56,11 @@ pub struct Detection {
 #[derive(Clone)]
 struct Latest {
     found: Arc<Found>,
-    /// When the look that found it began; before the first one has found something, the time of the start.
+    /// When the detection of `found` began; before the first result, the time of the start.
     at: Instant,
-    /// False until a look has found something.
+    /// False until a detection has succeeded.
     is_known: bool,
-    /// Why the last look found nothing.
+    /// Why the last detection failed.
     failed: Option<String>,
 }
 
@@ -70,7 +71,8 @@ impl fmt::Debug for Detection {
 }
 
 impl Detection {
-    /// Looks at once, and again when it is asked to. The first look too is waited for for a limited time.
+    /// Detects at once, and again on each [`Detection::refresh`] that needs it. This call waits for the first detection
+    /// for a limited time.
     #[must_use]
     pub fn new(look: impl Fn() -> Found + Send + Sync + 'static) -> Self {
         let detection = Self {
@@ -85,7 +87,7 @@ impl Detection {
         };
         let started = detection.start_look(&mut lock(&detection.reading));
         if let Some(ended) = started {
-            // The thread sends nothing: its end is the answer.
+            // The thread sends nothing: its end disconnects the channel.
             ended.recv_timeout(PATIENCE).ok();
         }
         if let Some(why) = detection.latest().1 {
@@ -94,13 +96,13 @@ impl Detection {
         detection
     }
 
-    /// Hardware that does not change.
+    /// A detection whose result never changes.
     #[cfg(test)]
     pub(crate) fn fixed(found: Found) -> Self {
         Self::new(move || found.clone())
     }
 
-    /// What the settings offer and list of this machine.
+    /// Detects the hardware of this machine that the settings offer and list.
     #[must_use]
     pub fn of_this_machine(settings: &Settings, gpus: FoundGpus) -> Self {
         let lists = settings.auto_detect;
@@ -130,24 +132,24 @@ impl Detection {
         })
     }
 
-    /// Waits for a look that is at most a second old, if the kernel gives one in time.
+    /// Waits until a result is at most one second old, for a limited time.
     pub async fn refresh(&self) {
         let mut latest = self.latest.subscribe();
         if self.begin() {
-            // Without an answer the inventory says so.
+            // If the kernel does not answer, the inventory contains a note.
             timeout(PATIENCE, latest.changed()).await.ok();
         }
     }
 
-    /// True if no look is needed.
+    /// True if the last result is at most one second old.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         let latest = self.latest.borrow();
         latest.is_known && latest.failed.is_none() && latest.at.elapsed() < FRESH
     }
 
-    /// The last look that found something, and why it is an old one or none, if the kernel has not answered since, or a look
-    /// has failed.
+    /// The last successful result. If it is old or empty, also the reason: the kernel has not answered since, or a
+    /// detection has failed.
     #[must_use]
     pub fn latest(&self) -> (Arc<Found>, Option<String>) {
         let latest = self.latest.borrow().clone();
@@ -166,7 +168,7 @@ impl Detection {
         (latest.found, why)
     }
 
-    /// Returns whether a look goes on that may end soon.
+    /// Starts a detection if needed. Returns whether a detection runs that may end soon.
     fn begin(&self) -> bool {
         let mut reading = lock(&self.reading);
         if let Some(since) = *reading {
@@ -175,7 +177,8 @@ impl Detection {
         !self.is_fresh() && self.start_look(&mut reading).is_some()
     }
 
-    /// Looks on a thread of its own. The receiver is disconnected when the look has ended; `None`: there is no thread.
+    /// Starts a detection on its own thread. The receiver is disconnected when the detection has ended; `None`: no
+    /// thread could be started.
     fn start_look(&self, reading: &mut Option<Instant>) -> Option<mpsc::Receiver<()>> {
         let at = Instant::now();
         let (look, latest, done) = (self.look.clone(), self.latest.clone(), self.reading.clone());
@@ -189,7 +192,7 @@ impl Detection {
                 found.warn_unlike(&before);
                 found
             }));
-            // Under the lock: who finds no look under way finds this one.
+            // The result is stored under the lock: a caller who finds no running detection finds this result.
             let mut reading = lock(&done);
             *reading = None;
             latest.send_modify(|latest| match outcome {
@@ -231,7 +234,7 @@ fn told(panic: &(dyn Any + Send)) -> String {
 }
 
 impl Found {
-    /// Logs the warnings that the look before did not have.
+    /// Logs the warnings that the previous result did not have.
     fn warn_unlike(&self, before: &Self) {
         let known = &before.listed.warnings;
         for warning in self.listed.warnings.iter().filter(|it| !known.contains(it)) {
@@ -253,13 +256,13 @@ impl Found {
     }
 }
 
-/// Why the journal cannot grow.
+/// Why the journal cannot grow; `None` if it can.
 fn lack_of_room(state_dir: &Path) -> Option<String> {
     let at = state_dir.display();
     match statvfs(state_dir) {
         Err(errno) => Some(format!("--state-dir {at}: {errno}")),
         Ok(of) => {
-            // Root may use what is reserved for it.
+            // Root may use the blocks that the file system reserves for root.
             let free = of.blocks_free().saturating_mul(of.fragment_size());
             let free = Size(free);
             (free < Size(STATE_BYTES_MIN))

@@ -58,15 +58,15 @@ pub struct Inventory {
 
 /// Describes a resource on offer in inventories.
 pub trait Described: fmt::Debug + Send + Sync {
-    /// Replaces the detected entry by the resource. [`describe`] adds the fields that all kinds have.
+    /// Replaces the detected entry by the entry of this resource. [`describe`] adds the fields that all kinds have.
     fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found);
 
-    /// The kernel's name of the block device that the resource is.
+    /// The kernel's name of the block device, if the resource is one.
     fn block_device(&self) -> Option<&str> {
         None
     }
 
-    /// What is wrong with the hardware of the resource, for people. `None`: nothing.
+    /// A defect of the hardware, for people. `None`: there is none.
     fn trouble(&self, _found: &Found) -> Option<String> {
         None
     }
@@ -75,12 +75,12 @@ pub trait Described: fmt::Debug + Send + Sync {
 /// The state of a resource on offer, the same in every form.
 #[derive(Clone, Debug)]
 pub struct ResourceStatus {
-    /// Free capacity and fences, from the table. `trouble` has also what is wrong with the hardware.
+    /// Free capacity and fences, from the table. `trouble` includes defects of the hardware.
     pub available: Availability,
 }
 
 impl ResourceStatus {
-    /// As the health of a typed entry and as the flags of a flat one.
+    /// The health of a typed entry, and the flags of a flat entry.
     fn state(&self) -> (u32, u16) {
         match (self.available.fenced, &self.available.trouble) {
             (true, _) => (health::FENCED, resource_flags::FENCED),
@@ -89,7 +89,7 @@ impl ResourceStatus {
         }
     }
 
-    /// As the health of a typed entry.
+    /// The health of a typed entry.
     pub(crate) fn health(&self) -> u32 {
         self.state().0
     }
@@ -122,7 +122,7 @@ impl Inventory {
         self.described.insert(id, described);
     }
 
-    /// The inventory in this form. `offered`: from the table. `trouble`: what is wrong with the node itself.
+    /// The inventory in this form. `offered`: from the table. `trouble`: a defect of the node itself.
     #[must_use]
     pub fn told(
         &self,
@@ -134,7 +134,7 @@ impl Inventory {
         let offered = offered.map(|available| self.status(available, &found));
         let offered: Vec<ResourceStatus> = offered.collect();
         let mut detected = found.listed.clone();
-        // Arenas are parts of the machine's memory, which would be counted twice.
+        // Arenas are parts of the machine's memory: listing both would count it twice.
         if { offered.iter() }.any(|it| it.available.resource_type == ResourceType::Mem) {
             detected.mem.clear();
         }
@@ -172,7 +172,7 @@ impl Inventory {
         ResourceStatus { available }
     }
 
-    /// Detected kinds, on offer or not: a refusal distinguishes the two.
+    /// The kinds of detected hardware, on offer or not: a refusal distinguishes the two.
     #[must_use]
     pub fn kinds(&self) -> Vec<ResourceType> {
         let (found, _) = self.detection.latest();
@@ -181,7 +181,7 @@ impl Inventory {
     }
 }
 
-/// The flat form, 36 bytes an entry: what is on offer in place of what was detected.
+/// The flat form, 36 bytes per entry: resources on offer replace detected hardware.
 fn flat(mut entries: Vec<FlatEntry>, offered: Vec<ResourceStatus>) -> Vec<FlatEntry> {
     for status in offered {
         entries.retain(|entry| entry.resource_id != status.available.resource_id);

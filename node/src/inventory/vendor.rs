@@ -9,7 +9,7 @@ use fabricbios_wire::RESOURCE_NAME_BYTES_MAX;
 pub struct VendorResource {
     /// The name in inventories, 1 to 255 bytes.
     pub name: String,
-    /// In a unit of the vendor's.
+    /// In a unit that the vendor defines.
     pub capacity: u64,
 }
 

@@ -23,10 +23,10 @@ use nix::{
 const STOP: Duration = Duration::from_secs(1);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
-/// Longest single wait for the end of the daemon; the wait is repeated.
+/// Longest single wait for the end of the daemon; the watchdog repeats the wait.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
-/// How long a killed process may take to be gone.
+/// How long a killed process may take to disappear.
 const END: Duration = Duration::from_secs(2);
 
 /// See the module.
@@ -36,23 +36,23 @@ pub(super) struct Daemon {
     pid: Pid,
 }
 
-/// A stopped daemon. A drop continues it, unless it was stopped before.
+/// A stopped daemon. A drop continues the daemon, unless it was stopped before.
 #[derive(Debug)]
 pub(super) struct Stopped<'a> {
     daemon: &'a Daemon,
-    /// The daemon was stopped already, so a drop does not continue it.
+    /// The daemon was stopped before this call, so a drop does not continue it.
     before: bool,
 }
 
 impl Daemon {
-    /// The parent process; `None` if it is gone already.
+    /// The parent process; `None` if the parent is gone already.
     pub(super) fn parent() -> anyhow::Result<Option<Self>> {
         let pid = getppid();
         let process = match Pidfd::open(pid) {
             Err(Errno::ESRCH) => return Ok(None),
             opened => Arc::new(opened.context("open the daemon's process")?),
         };
-        // While it is the parent, no other process has its pid.
+        // While the daemon is the parent, no other process has its pid.
         Ok((getppid() == pid).then_some(Self { process, pid }))
     }
 
@@ -67,8 +67,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Stops the daemon and waits until none of its threads runs. A thread that waits in the kernel, for a disk or a
-    /// device, stops before it runs again.
+    /// Stops the daemon and waits until none of its threads runs. A thread that waits in the kernel for a disk or a
+    /// device counts as stopped: it stops before it runs again.
     pub(super) fn stop(&self) -> Result<Stopped<'_>, StepError> {
         let failed = |what: &str| StepError::new("stop the daemon", what);
         let before = self.threads().any(|(_, state)| is_stopped(state)) && self.is_still();
@@ -104,7 +104,7 @@ impl Daemon {
         entries.filter_map(move |entry| {
             let number = entry.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name before the state may contain any character.
+            // The name in front of the state may contain any character.
             let (_, behind_name) = stat.rsplit_once(") ")?;
             Some((Pid::from_raw(number), behind_name.chars().next()?))
         })
@@ -116,8 +116,8 @@ impl Daemon {
             .any(|(thread, state)| thread == self.pid && matches!(state, 'Z' | 'X'))
     }
 
-    /// Duplicates one of its descriptors. A process whose first thread has ended still has them while another thread
-    /// lives.
+    /// Duplicates one of its descriptors. A process whose first thread has ended keeps its descriptors while another
+    /// thread lives.
     pub(super) fn descriptor(&self, number: i32) -> Result<OwnedFd, StepError> {
         let mut refused = match self.process.descriptor(number) {
             Ok(descriptor) => return Ok(descriptor),
@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that says what it is told.
+    /// A process that repeats its input.
     fn cat() -> (Child, Daemon) {
         let mut cat = Command::new("cat");
         let child = cat.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -219,7 +219,7 @@ mod tests {
         says_what_it_is_told(&mut child);
         let stopped = daemon.stop().unwrap();
         assert!(daemon.threads().all(|(_, state)| state == 'T'));
-        // Another one, which did not stop it, changes nothing.
+        // A second stop, which found the daemon stopped, continues nothing.
         drop(daemon.stop().unwrap());
         assert!(daemon.threads().all(|(_, state)| state == 'T'));
         drop(stopped);
@@ -233,7 +233,7 @@ mod tests {
         let (mut child, daemon) = cat();
         let stopped = daemon.stop().unwrap();
         let duplicate = daemon.descriptor(1);
-        // If the system refuses pidfd_getfd to all processes, the test says so.
+        // Some systems refuse pidfd_getfd to all processes; then the test checks this error.
         if let Err(refused) = &duplicate {
             assert!(
                 refused.detail.contains("Operation not permitted"),

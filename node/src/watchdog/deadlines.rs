@@ -10,9 +10,9 @@ use fabricbios_wire::{Generation, LeaseId, ResourceType};
 
 use super::message::WatchdogMessage;
 
-/// How long after a deadline a running daemon may take for its own cut and proof. By then it has fenced a lease that it
-/// could not cut, or still waits for the proof where that takes long ([`fabricbios_lease::Offer::cut_within`]): an end
-/// beside its own does no harm.
+/// How long after a deadline a running daemon may take for its own cut and proof. By then the daemon has fenced a lease
+/// that it could not cut, or still waits for a slow proof ([`fabricbios_lease::Offer::cut_within`]): a second end by
+/// the watchdog does no harm.
 pub(super) const DAEMON_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Pause before a failed end is tried again.
@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Deadlines {
     kind: ResourceType,
     leases: BTreeMap<LeaseId, Known>,
-    /// The deadlines, the earliest first. The lease that is being ended has none.
+    /// The deadlines, the earliest first. The lease that is currently ended has no entry.
     ends: BTreeSet<(BootTime, LeaseId)>,
 }
 
@@ -32,7 +32,7 @@ struct Known {
     generation: Generation,
     end: BootTime,
     failures: u32,
-    /// It was returned by [`Deadlines::take_due`], and no message came since.
+    /// [`Deadlines::take_due`] returned this lease, and no message came since.
     is_ending: bool,
 }
 
@@ -74,13 +74,14 @@ impl Deadlines {
         }
     }
 
-    /// When [`Deadlines::take_due`] returns a lease next. `patience`: the time that the daemon has for its own end.
+    /// When [`Deadlines::take_due`] next returns a lease. `patience`: the time that the daemon has for its own end.
     pub(super) fn next(&self, patience: Duration) -> Option<BootTime> {
         let (end, _) = self.ends.first()?;
         Some(*end + patience)
     }
 
-    /// An overdue lease, which is to be ended now: [`Deadlines::ended`] or [`Deadlines::try_again`] follows.
+    /// An overdue lease for the caller to end now; the caller reports with [`Deadlines::ended`] or
+    /// [`Deadlines::try_again`].
     pub(super) fn take_due(&mut self, now: BootTime, patience: Duration) -> Option<LeaseId> {
         if self.next(patience).is_none_or(|next| now < next) {
             return None;
@@ -90,7 +91,8 @@ impl Deadlines {
         Some(lease)
     }
 
-    /// The lease was ended. If the daemon has sent a message meanwhile, the message counts.
+    /// The lease was ended. If the daemon has sent a message meanwhile, the lease stays with the deadline of the
+    /// message.
     pub(super) fn ended(&mut self, lease: LeaseId) {
         if self.leases.get(&lease).is_some_and(|it| it.is_ending) {
             self.leases.remove(&lease);
@@ -114,12 +116,12 @@ impl Deadlines {
         Some(known.failures)
     }
 
-    /// True if no lease is left.
+    /// True if there is no lease.
     pub(super) fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
-    /// The messages that tell another watchdog all deadlines.
+    /// Messages with all deadlines, for another watchdog.
     pub(super) fn messages(&self) -> impl Iterator<Item = WatchdogMessage> + '_ {
         let until = |(lease, known): (&LeaseId, &Known)| {
             WatchdogMessage::Until(self.kind, *lease, known.generation, known.end)

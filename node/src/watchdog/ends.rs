@@ -28,7 +28,7 @@ pub type KindEnd = (ResourceType, Box<dyn EndByName>);
 #[derive(Debug)]
 pub(super) struct Ends {
     kinds: Vec<Kind>,
-    /// True: only the watchdog can end leases.
+    /// True: the daemon is gone, so only the watchdog can end leases.
     is_orphan: Arc<AtomicBool>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Ended {
 }
 
 impl Ends {
-    /// Starts a thread for each kind, which tells the outcome of each order, and ends after this is dropped.
+    /// Starts a thread for each kind. A thread reports the outcome of each order, and ends after `self` is dropped.
     pub(super) fn start(
         kinds: Vec<KindEnd>,
         is_orphan: Arc<AtomicBool>,
@@ -108,20 +108,20 @@ impl Ends {
         self.kinds.iter().all(|kind| kind.deadlines.is_empty())
     }
 
-    /// When [`Ends::end_due`] has something to do next. The outcome of an order comes besides.
+    /// When [`Ends::end_due`] next has work. Outcomes of orders arrive separately.
     pub(super) fn next(&self) -> Option<BootTime> {
         let patience = self.patience();
         let idle = self.kinds.iter().filter(|kind| !kind.is_busy);
         idle.filter_map(|kind| kind.deadlines.next(patience)).min()
     }
 
-    /// Orders the end of one lease of each kind, so that messages of the daemon are read before the next.
+    /// Orders the end of one lease of each kind. The caller reads messages of the daemon before the next end.
     pub(super) fn end_due(&mut self, now: BootTime) {
         let patience = self.patience();
         for kind in self.kinds.iter_mut().filter(|kind| !kind.is_busy) {
             if let Some(lease) = kind.deadlines.take_due(now, patience) {
                 kind.is_busy = true;
-                // The thread ends after the sender only.
+                // The thread ends only after this sender is dropped.
                 kind.orders.send(lease).ok();
             }
         }
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// Ends a lease when and as it is told.
+    /// Test double: returns the outcome sent to it.
     struct StandIn(mpsc::Receiver<Result<(), StepError>>);
 
     impl EndByName for StandIn {

@@ -26,7 +26,7 @@ pub(super) struct Enforcer {
     tried: bool,
     ends: Ends,
     memory: RdmaDeadlines,
-    /// The daemon, while it exists, and the thread that cuts RDMA leases.
+    /// The daemon while it exists, and the thread that cuts RDMA leases.
     daemon: Option<(Daemon, RdmaCutter)>,
     /// Start of the current cut of leases over RDMA.
     cutting: Option<BootTime>,
@@ -81,7 +81,7 @@ impl Enforcer {
         Ok(())
     }
 
-    /// Tries once, early, whether the watchdog may duplicate the daemon's descriptors, and reports a refusal.
+    /// Tests once, early, whether the watchdog may duplicate the daemon's descriptors, and reports a refusal.
     fn try_once(&mut self, pair: GuardedPair) {
         let (Some((daemon, _)), false) = (&self.daemon, self.tried) else {
             return;
@@ -93,8 +93,8 @@ impl Enforcer {
         }
     }
 
-    /// True if no lease is left and no message will come. A watchdog that was not told to begin has nothing to do: an
-    /// earlier one watches.
+    /// True if no lease is left and no message will come. A watchdog that got no `Begin` has nothing to do: an earlier
+    /// watchdog watches.
     pub(super) fn is_done(&self) -> bool {
         let nothing_left = self.ends.is_empty() && self.memory.is_empty();
         self.ends.is_orphan() && (nothing_left || !self.began)

@@ -1,4 +1,4 @@
-//! The lock that one watchdog at a time has.
+//! The lock of the current watchdog: one watchdog at a time has it.
 //!
 //! The daemon opens the file and passes it as standard output, because opening a file may wait for a disk.
 
@@ -12,8 +12,8 @@ use anyhow::{Context, ensure};
 use fabricbios_helper::{FileBytes, Pidfd};
 use nix::{errno::Errno, sys::signal::Signal, unistd::Pid};
 
-/// How long a killed watchdog of an earlier run may take to end. One that is stuck in the kernel does nothing when it
-/// returns.
+/// How long a killed watchdog of an earlier run may take to end. A killed watchdog that is stuck in the kernel does
+/// nothing more when the kernel call returns.
 const TAKE_OVER: Duration = Duration::from_secs(5);
 
 /// Kills the watchdog that has the lock, and takes the lock.
@@ -36,7 +36,7 @@ pub(super) fn take_over() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes the lock on a thread as soon as it is free: the next watchdog finds this one by the lock.
+/// Takes the lock on a thread as soon as it is free, so that the next watchdog finds this watchdog by the lock.
 fn lock_when_it_is_gone() -> anyhow::Result<()> {
     thread::Builder::new()
         .name("lock".into())
@@ -45,7 +45,7 @@ fn lock_when_it_is_gone() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kills the process that has the lock; true if it is gone. A later process with the same pid is not killed.
+/// Kills the process that has the lock; true if the process is gone. A later process with the same pid is not killed.
 fn end(file: &Stdout, holder: Pid) -> anyhow::Result<bool> {
     let descriptor = match Pidfd::open(holder) {
         Err(Errno::ESRCH) => return Ok(true),

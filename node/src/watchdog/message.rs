@@ -15,13 +15,13 @@ pub(super) enum WatchdogMessage {
     Over(ResourceType, LeaseId, Generation),
     /// This queue pair is about to give access to a lease over RDMA.
     Opens(LeaseId, GuardedPair),
-    /// The deadline of a lease over RDMA.
+    /// The new deadline of a lease over RDMA.
     Extend(LeaseId, BootTime),
     /// The cut of the queue pair with this number was proved, or failed.
     Ends(LeaseId, u32),
     /// A cut over RDMA has begun.
     Moves,
-    /// All earlier leases were sent: watch from now on, in place of the watchdog of an earlier run.
+    /// All earlier leases were sent: watch from now on, and replace the watchdog of an earlier run.
     Begin,
     /// Reply with `well`.
     Ping,

@@ -1,12 +1,13 @@
 //! The watchdog: keeps deadlines while the daemon is dead, stopped or hangs.
 //!
-//! The kernel serves NVMe-oF, and a device its queue pairs, without the daemon: access would go on after the deadline
-//! if the daemon could not cut. So a small process gets the deadlines over a socket. While the daemon runs, the
-//! watchdog gives it some time to cut with a proof. When the daemon is dead, the watchdog ends leases by name at their
-//! deadlines, each kind in its own way ([`Watchdog::ends`]) and on its own thread. The watchdog's process ends when no
-//! lease is left; the watchdog of the next daemon replaces it. When the daemon hangs, the watchdog also cuts leases over
-//! RDMA: it stops the daemon for the cut and lets it go on afterwards, or kills it if the cut is refused. The daemon, or
-//! the next one, proves and removes what the watchdog has cut. The log is `watchdog.log` in the state directory.
+//! The kernel serves NVMe-oF, and a device serves its queue pairs, without the daemon: access would go on after the
+//! deadline if the daemon could not cut. So a small process receives the deadlines over a socket. While the daemon
+//! runs, the watchdog gives the daemon some time to cut with a proof. When the daemon is dead, the watchdog ends leases
+//! by name at their deadlines, each kind in its own way ([`Watchdog::ends`]) and on its own thread. The watchdog's
+//! process ends when no lease is left; the watchdog of the next daemon replaces it. When the daemon hangs, the watchdog
+//! also cuts leases over RDMA: it stops the daemon for the cut and continues it afterwards, or kills it if the cut
+//! fails. The daemon, or the next daemon, proves these cuts and removes the leases' objects. The log is `watchdog.log`
+//! in the state directory.
 //!
 //! All other access ends with the daemon's process.
 
@@ -65,7 +66,7 @@ pub struct Watchdog {
     shared: Arc<Shared>,
 }
 
-/// State that other threads than the runner read.
+/// State that threads other than the runner read.
 #[derive(Debug, Default)]
 struct Shared {
     /// True while a watchdog watches.
@@ -76,11 +77,11 @@ struct Shared {
 #[derive(Debug)]
 enum RunnerEvent {
     Send(WatchdogMessage),
-    /// Leases of this kind are ended by name; the argument tells the process how to find them.
+    /// The process ends leases of this kind by name; the argument says how to find them.
     Ends(ResourceType, OsString),
     /// The command line of the process has this argument too.
     Passes(&'static str, OsString),
-    /// Start the process; the sender gets the outcome when it watches.
+    /// Start the process; the sender reports when it watches, or why it does not.
     Begin(Sender<io::Result<()>>),
     /// The watchdog with this number replied.
     Replied(u64, Reply),
@@ -89,8 +90,8 @@ enum RunnerEvent {
 }
 
 impl Watchdog {
-    /// A watchdog that has not begun: tell it first how leases are ended, and the leases of an earlier run. Opens its
-    /// files in the state directory. `program` is `fabricbiosd`.
+    /// A watchdog that has not begun. Before [`Watchdog::begin`], register how leases are ended, and the leases of an
+    /// earlier run. Opens its files in the state directory. `program` is `fabricbiosd`.
     ///
     /// # Errors
     /// The files cannot be opened, or no thread can be started.
@@ -139,24 +140,24 @@ impl Watchdog {
         }
     }
 
-    /// True while a watchdog watches. Without one, no access is opened that only a running daemon could end.
+    /// True while a watchdog watches. Otherwise the node opens no access that only a running daemon could end.
     #[must_use]
     pub fn watches(&self) -> bool {
         self.shared.watches.load(Ordering::SeqCst)
     }
 
-    /// The watchdog's process ends leases of this kind by name: `--KIND argument` in its command line tells it how to find
-    /// them. To be called before [`Watchdog::begin`]; the first call for a kind counts.
+    /// Makes the watchdog's process end leases of this kind by name: `--KIND argument` in its command line says how to
+    /// find them. Call it before [`Watchdog::begin`]; the first call for a kind counts.
     pub fn ends(&self, kind: ResourceType, argument: impl Into<OsString>) {
         self.tell(RunnerEvent::Ends(kind, argument.into()));
     }
 
-    /// The process gets `name value` in its command line. To be called before [`Watchdog::begin`].
+    /// Adds `name value` to the command line of the process. Call it before [`Watchdog::begin`].
     pub fn passes(&self, name: &'static str, value: impl Into<OsString>) {
         self.tell(RunnerEvent::Passes(name, value.into()));
     }
 
-    /// What a path of this kind tells the watchdog, after [`Watchdog::ends`].
+    /// The guard by which a path of this kind informs the watchdog. Call [`Watchdog::ends`] first.
     #[must_use]
     pub fn guard(&self, kind: ResourceType) -> Arc<dyn Guard> {
         Arc::new(KindGuard {
@@ -169,7 +170,7 @@ impl Watchdog {
         self.tell(RunnerEvent::Send(message));
     }
 
-    /// The runner's thread ends with the process only.
+    /// Sends an event to the runner. The runner's thread ends only with the process.
     fn tell(&self, event: RunnerEvent) {
         self.events.send(event).ok();
     }
@@ -226,7 +227,7 @@ impl fabricbios_rdma::Guard for Watchdog {
         self.send(WatchdogMessage::Ends(lease, number));
     }
 
-    /// Reads the replies first: the watchdog sent them before it let this process go on, and the reading thread may be
+    /// Reads the replies first: the watchdog sent them before it continued this process, and the reading thread may be
     /// late.
     fn has_done(&self, lease: LeaseId) -> Option<String> {
         let mut replies = self.shared.replies();
@@ -237,7 +238,7 @@ impl fabricbios_rdma::Guard for Watchdog {
 
 impl Shared {
     fn replies(&self) -> MutexGuard<'_, ReplyReader> {
-        // The state is whole at any time, also after a panic.
+        // The state is consistent at any time, also after a panic.
         self.replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

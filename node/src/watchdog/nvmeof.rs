@@ -19,8 +19,8 @@ use fabricbios_wire::{LeaseId, NodeId};
 
 use crate::kinds::block::CONFIGFS;
 
-/// Revokes at once, and sweeps on a thread of its own, so that no cut waits for it. If another watchdog takes over
-/// before it is done, the daemon's proof sweeps. A drop waits for the sweeps.
+/// Revokes at once, and sweeps on a thread of its own, so that no cut waits for a sweep. If another watchdog takes over
+/// before a sweep is done, the daemon's proof sweeps. A drop waits for the sweeps.
 pub(super) struct NvmeofEnd {
     revoker: Arc<EmergencyRevoker>,
     is_orphan: Arc<AtomicBool>,
@@ -54,7 +54,7 @@ impl EndByName for NvmeofEnd {
         if self.is_orphan.load(Ordering::SeqCst)
             && let Some(unswept) = &self.unswept
         {
-            // The sweeping thread ends after this sender only.
+            // The sweeping thread ends only after this sender is dropped.
             unswept.send((lease, ports)).ok();
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! `fabricbiosd watchdog`: the process that the daemon leaves behind when it dies.
+//! `fabricbiosd watchdog`: the process that stays when the daemon dies.
 //!
 //! Its standard input is a socket to the daemon, in both directions; its standard output is the lock file, its standard
 //! error the log. Once it has begun, no cut waits for a disk.
@@ -118,7 +118,7 @@ pub(super) enum Event {
 pub fn watchdog_main(
     ends: impl FnOnce(&Arc<AtomicBool>) -> anyhow::Result<Vec<KindEnd>>,
 ) -> ExitCode {
-    // Before another thread could receive the signals.
+    // The handlers are set before another thread could receive the signals.
     let outlives = outlive_the_daemon();
     let (_until_written, dropped) = log_to_stderr();
     let outcome = outlives
@@ -175,7 +175,7 @@ fn watch(
     };
     let is_orphan = Arc::default();
     let kinds = ends(&is_orphan)?;
-    // The mailbox is there until the threads have ended.
+    // The mailbox exists until the threads have ended.
     let tell = move |ended| {
         sender.notify(Event::Ended(ended));
     };

@@ -99,7 +99,7 @@ fn cut_one(
     Ok(())
 }
 
-/// The last resort: kills the daemon, which ends its leases over RDMA. The next start logs the reason.
+/// The last resort: kills the daemon, whose end also ends its leases over RDMA. The next start logs the reason.
 pub(super) fn kill(daemon: &Daemon, why: &StepError) -> Result<(), StepError> {
     let reason = format!(
         "the watchdog killed the daemon, process {}: it cut no lease over RDMA that was over, and nobody else could: {why}",

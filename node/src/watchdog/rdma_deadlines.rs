@@ -1,6 +1,6 @@
 //! Deadlines of leases over RDMA, and which of them the daemon has missed.
 //!
-//! A busy daemon reports each cut; a daemon that is stopped or hangs reports none.
+//! A busy daemon reports each cut; a stopped or hanging daemon reports none.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use fabricbios_wire::LeaseId;
 
 use super::{deadlines::DAEMON_PATIENCE, message::WatchdogMessage};
 
-/// Most leases in one cut: the daemon is stopped meanwhile.
+/// Most leases in one cut, because the daemon is stopped during the cut.
 const TOGETHER: usize = 256;
 
 /// How often the pause between two failed cuts doubles, up to 64 s.
@@ -37,7 +37,7 @@ pub(super) struct RdmaDeadlines {
 #[derive(Debug, Default)]
 struct Guarded {
     pairs: Vec<GuardedPair>,
-    /// `None` until the deadline is known; no client knows the queue pairs before.
+    /// `None` until the deadline is known; until then no client knows the queue pairs.
     end: Option<BootTime>,
 }
 
@@ -67,7 +67,7 @@ impl RdmaDeadlines {
         }
     }
 
-    /// When [`RdmaDeadlines::due`] returns leases next.
+    /// When [`RdmaDeadlines::due`] next returns leases.
     pub(super) fn next(&self) -> Option<BootTime> {
         let (end, _) = self.ends.first()?;
         Some((self.heard.max(*end) + DAEMON_PATIENCE).max(self.not_before))
@@ -113,7 +113,7 @@ impl RdmaDeadlines {
         self.leases.is_empty()
     }
 
-    /// The messages that tell another watchdog all queue pairs and deadlines.
+    /// Messages with all queue pairs and deadlines, for another watchdog.
     pub(super) fn messages(&self) -> impl Iterator<Item = WatchdogMessage> + '_ {
         self.leases.iter().flat_map(|(lease, guarded)| {
             let opens = guarded
@@ -168,7 +168,7 @@ mod tests {
         memory
     }
 
-    /// A until 10, B until 12.
+    /// Two leases: A until 10, B until 12.
     fn two() -> RdmaDeadlines {
         told(&[
             WatchdogMessage::Opens(A, pair(1)),

@@ -1,4 +1,4 @@
-//! Reads the watchdog's replies. Any thread that needs a reply reads it, because the waiting thread may be late.
+//! Reads the watchdog's replies. A thread that needs a reply reads it itself, because the reading thread may be late.
 
 use std::{
     collections::HashMap,
@@ -29,12 +29,12 @@ pub(super) struct ReplyReader {
     /// The socket of the current watchdog, which does not block.
     socket: Option<UnixStream>,
     rest: Vec<u8>,
-    /// What the watchdog did to each lease that it has cut.
+    /// The watchdog's action on each lease that it has cut.
     done: HashMap<LeaseId, String>,
 }
 
 impl ReplyReader {
-    /// Replaces the watchdog, by another one or by none. Returns its number.
+    /// Replaces the watchdog by another one, or by none. Returns the number of the new watchdog.
     pub(super) fn replace(&mut self, socket: Option<UnixStream>) -> u64 {
         self.socket = socket;
         self.rest.clear();
@@ -47,7 +47,7 @@ impl ReplyReader {
         self.number
     }
 
-    /// Removes and returns what the watchdog did to a lease.
+    /// Removes and returns the watchdog's action on a lease.
     pub(super) fn take_done(&mut self, lease: LeaseId) -> Option<String> {
         self.done.remove(&lease)
     }

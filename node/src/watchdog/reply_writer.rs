@@ -11,7 +11,7 @@ use std::{
 use fabricbios_wire::LeaseId;
 use nix::sys::socket::{MsgFlags, send};
 
-/// Most bytes that wait for a stopped daemon; further replies are dropped, and its proofs then lack them.
+/// Most bytes that wait for a stopped daemon. Further replies are dropped, and the daemon's proofs then lack them.
 const UNREAD_BYTES_MAX: usize = 1 << 20;
 
 /// How long a kill waits until its reason is written to a disk that may be stuck.
@@ -64,11 +64,11 @@ impl ReplyWriter {
     }
 }
 
-/// The watchdog watches, in place of the one before.
+/// The watchdog watches, in place of the previous watchdog.
 pub(super) const WATCHING: &str = "watching";
 /// The reply to a ping.
 pub(super) const WELL: &str = "well";
-/// The watchdog may not duplicate descriptors, so it could only kill the daemon; the reason follows.
+/// The watchdog may not duplicate descriptors, so it could only kill the daemon. The reason follows.
 pub(super) const REFUSED: &str = "refused";
 /// The watchdog has cut a lease.
 pub(super) const CUT: &str = "cut";

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a watchdog may take until it watches: it may have to wait for the end of an earlier one.
+/// How long a watchdog may take until it watches: it may have to wait for the end of an earlier watchdog.
 pub(super) const START: Duration = Duration::from_secs(10);
 
 /// The watchdog is pinged every second, and replaced after [`UNANSWERED_MAX`] pings without a reply.
@@ -33,12 +33,12 @@ pub(super) struct RestartPolicy {
 
 #[derive(Debug)]
 enum State {
-    /// Not begun yet.
+    /// [`Watchdog::begin`](super::Watchdog::begin) was not called yet.
     Unwanted,
     Starting {
         since: Instant,
     },
-    /// `unanswered` counts pings, not time: a daemon that was stopped has sent none meanwhile.
+    /// `unanswered` counts pings, not time: a stopped daemon sends no pings.
     Watching {
         since: Instant,
         unanswered: u32,

@@ -40,18 +40,18 @@ use crate::{driver::workers::raise_priority, process::clock};
 /// How long a watchdog may leave messages unread.
 const LISTENS: Duration = Duration::from_secs(5);
 
-/// Most events before messages are sent.
+/// Most events that are read before messages are sent.
 const TOGETHER: usize = 1_024;
 
-/// Has the process, and the state to tell the next one. Waits for no disk, except for the libraries that the dynamic
-/// loader reads.
+/// Has the process, and the state that the next process needs. Waits for no disk, except for the libraries that the
+/// dynamic loader reads.
 pub(super) struct Runner {
     pub(super) program: Program,
-    /// Tells the process of each kind how to find its leases.
+    /// The arguments that say how the process finds the leases of each kind.
     pub(super) arguments: Vec<OsString>,
     /// The lock file of the watchdogs.
     pub(super) lock: File,
-    /// A log of its own: readers of the daemon's output must not wait for the watchdog's end.
+    /// The watchdog has its own log: readers of the daemon's output must not wait for the watchdog's end.
     pub(super) log: File,
     pub(super) kinds: Vec<Deadlines>,
     pub(super) memory: RdmaDeadlines,
@@ -100,7 +100,7 @@ impl Runner {
                 self.memory.note(message, clock::now().boot);
                 self.send(message);
             }
-            // Two sorts of network functions are one kind here.
+            // Both sorts of network functions are one kind here; the first call counts.
             RunnerEvent::Ends(kind, _) if self.kinds.iter().any(|it| it.kind() == kind) => {}
             RunnerEvent::Ends(kind, argument) if !self.has(kind) => {
                 self.kinds.push(Deadlines::new(kind));
@@ -125,7 +125,7 @@ impl Runner {
                 Reply::IsWell => self.restarts.answered(),
             },
             RunnerEvent::Gone(number) if self.is_there(number) => self.gone("it has ended"),
-            // Events of a watchdog that was replaced.
+            // These events are of a watchdog that was replaced.
             RunnerEvent::Replied(..) | RunnerEvent::Gone(_) => {}
         }
     }
@@ -200,7 +200,8 @@ impl Runner {
         }
     }
 
-    /// Kills the watchdog, if it has not ended, and schedules a restart. If it did not even begin, the start fails.
+    /// Kills the watchdog, if it has not ended, and schedules a restart. If the watchdog did not begin, the start
+    /// fails.
     fn gone(&mut self, why: &str) {
         self.shared.watches.store(false, Ordering::SeqCst);
         self.shared.replies().replace(None);
@@ -217,7 +218,7 @@ impl Runner {
         }
     }
 
-    /// The receiver may have given up.
+    /// Reports the outcome of the start. The receiver may have given up.
     fn tell(&mut self, begun: io::Result<()>) {
         self.waiting.take().map(|waiting| waiting.send(begun));
     }
@@ -233,7 +234,7 @@ impl Runner {
             .stdout(self.lock.try_clone()?)
             .stderr(self.log.try_clone()?)
             .spawn()?;
-        // The child was not waited for yet, so no other process has its pid.
+        // The daemon has not waited for the child yet, so no other process has its pid.
         let handle = Pidfd::open(Pid::from_raw(child.id().cast_signed()))?;
         let number = self.shared.replies().replace(Some(ours.try_clone()?));
         self.attend(child, number, ours.try_clone()?)?;
@@ -244,7 +245,7 @@ impl Runner {
         })
     }
 
-    /// Reads its replies on a thread, which reports its end.
+    /// Reads the watchdog's replies on a thread, which reports the watchdog's end.
     fn attend(&self, mut child: Child, number: u64, socket: UnixStream) -> io::Result<()> {
         let (shared, events) = (Arc::clone(&self.shared), self.events.clone());
         let attend = move || {

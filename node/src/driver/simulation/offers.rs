@@ -1,5 +1,5 @@
-//! What the simulated node leases: blocks in stretches, CPU cores by class, functions of a network port, or a GPU that is
-//! shared or had alone.
+//! The resources of the simulated node: blocks in stretches, CPU cores by class, functions of a network port, or a GPU
+//! in shared or exclusive leases.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ const KINDS: [ResourceType; 4] = [
     ResourceType::Gpu,
 ];
 
-/// How many seeds in a row have each kind once.
+/// After this many consecutive seeds, each kind occurred once.
 pub(super) const SEEDS_OF_EACH_KIND: usize = KINDS.len();
 
 /// The only resource of the node.
@@ -41,7 +41,7 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    /// Each kind in turn.
+    /// The kinds take turns from seed to seed.
     pub(super) fn of(seed: u64) -> Self {
         Self {
             kind: KINDS[seed as usize % KINDS.len()],
@@ -122,7 +122,7 @@ impl Offered {
                 isolation: CpuIsolationClass::from_byte(below(4) as u8),
                 ..CpuTerms::default()
             }),
-            // Mostly shared.
+            // Most requests are for a shared lease.
             ResourceType::Gpu => request.with_terms(GpuTerms {
                 exclusivity: match below(6) {
                     class @ 1..=2 => GpuExclusivityClass::from_byte(class as u8),
@@ -135,7 +135,7 @@ impl Offered {
         }
     }
 
-    /// Asserts that nobody has what another has, and all together no more than there is.
+    /// Asserts that no two leases hold the same part, and that all leases together hold no more than the capacity.
     pub(super) fn assert_apart(self, held: &[&Placement]) {
         let (mut cpus, mut taken) = (0, Vec::new());
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();

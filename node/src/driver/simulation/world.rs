@@ -1,4 +1,4 @@
-//! The machine that is made up, and what outlives a process on it.
+//! The simulated machine, and its state that outlives a process.
 
 use std::{
     cell::{RefCell, RefMut},
@@ -24,42 +24,42 @@ use crate::{
     reason = "a few hundred of them live at once, in a test"
 )]
 pub(super) enum Event {
-    /// A provider does it, and says so.
+    /// A provider carries out the order and reports.
     Order(Owner, Order),
-    /// The disk has committed, or refused, the submissions up to then.
+    /// The disk has committed, or failed to commit, the submissions so far.
     Commit,
 }
 
-/// Somebody can reach bytes.
+/// A client can reach the bytes of a lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access {
     pub(super) generation: Generation,
     pub(super) until: BootTime,
 }
 
-/// The machine without the driver: what it holds outlives the process.
+/// The machine without the driver: its state outlives the process.
 pub(super) struct World {
     pub(super) offered: Offered,
     pub(super) random: fastrand::Rng,
     pub(super) now: u64,
     pub(super) has_faults: bool,
     pub(super) later: BTreeMap<(u64, u64), Event>,
-    /// What comes to an end only when nothing fails any more.
+    /// Events that happen only after all faults are removed.
     pub(super) stuck: Vec<Event>,
     pub(super) next: u64,
     pub(super) access: BTreeMap<LeaseId, Access>,
-    /// Parts that were given out and not made clean since.
+    /// Parts of granted leases that are not clean yet.
     pub(super) used: BTreeMap<LeaseId, Placement>,
     /// The newest generation of each lease that was cut.
     pub(super) cut: BTreeMap<LeaseId, Generation>,
-    /// Groups that are durable together or not at all.
+    /// Groups of changes, each durable as a whole or not at all.
     pub(super) waiting: Vec<Vec<Change>>,
     pub(super) submitted: u64,
     pub(super) commits_at: Option<u64>,
     pub(super) records: BTreeMap<Key, Value>,
-    /// Leases whose grant was told.
+    /// Leases whose grant was reported to a client.
     pub(super) told: BTreeSet<LeaseId>,
-    /// Of the driver that runs.
+    /// The mailbox of the running driver.
     pub(super) driver: Option<Sender<Input>>,
 }
 
@@ -145,7 +145,7 @@ impl World {
     }
 
     pub(super) fn later(&mut self, event: Event) {
-        // Mostly soon; now and then beyond every patience.
+        // Usually soon; sometimes later than every time limit.
         let most_ms = if self.fails(2) { 60_000 } else { 40 };
         let after = self.below(most_ms * MILLISECOND);
         self.next += 1;
@@ -165,7 +165,7 @@ impl World {
             assert!(is_known, "{binding_id} is confirmed before it is on record");
         }
         match order {
-            // Mostly at once, like the paths of this process.
+            // Usually at once, like the paths in the daemon's process.
             Order::Extend(..) if !self.fails(20) => return Some(self.carried_out(order)),
             Order::Fenced(_) => {}
             order if self.fails(1) => self.stuck.push(Event::Order(owner, order)),
@@ -174,7 +174,7 @@ impl World {
         None
     }
 
-    /// A path that has cut the binding refuses; now and then one cuts on its own.
+    /// A path that has cut the binding refuses; sometimes a path cuts by itself.
     fn extended(&mut self, binding_id: BindingId, until: BootTime) -> Result<(), AlreadyCut> {
         if self.access.contains_key(&binding_id.lease_id) && self.fails(3) {
             self.end_access(binding_id);
@@ -214,7 +214,7 @@ impl World {
             return;
         };
         let fails = self.fails(10);
-        // Changes that could not be synced may be in the file all the same.
+        // Changes whose sync failed may be in the file nevertheless.
         if !fails || self.percent(50) {
             self.write_down();
         }
@@ -230,7 +230,8 @@ impl World {
         }
     }
 
-    /// All that waits: what came since the commit began may be in it, and is told of by the next one.
+    /// Writes all waiting changes. Changes submitted since the commit began may be included; the next commit reports
+    /// them.
     pub(super) fn write_down(&mut self) {
         for change in self.waiting.drain(..).flatten() {
             match change.value {
@@ -240,7 +241,7 @@ impl World {
         }
     }
 
-    /// How a lease ended, if it has, as the journal says; none: it says nothing of it.
+    /// The outcome of a lease in the journal: `None` without a record, `Some(None)` while the lease lives.
     pub(super) fn record(&self, id: LeaseId) -> Option<Option<LeasePhase>> {
         let record: LeaseRecord = records::decode(self.records.get(&Key::Lease(id))?).unwrap();
         Some(record.ended)
@@ -275,8 +276,8 @@ impl World {
                     !self.access.contains_key(&binding_id.lease_id),
                     "{binding_id} is released and reachable"
                 );
-                // After a crash the journal must not say that a lease lives whose bytes are clean, if anybody knows of
-                // it.
+                // After a crash the journal must not contain a live lease whose bytes are scrubbed, if a client knows
+                // the lease.
                 let is_told = self.told.contains(&binding_id.lease_id);
                 let lives = self.record(binding_id.lease_id) == Some(None);
                 assert!(

@@ -1,5 +1,5 @@
-//! Block devices: `/sys/block`. Physical ones of this machine that have a size; an empty card reader has none, and a
-//! namespace over NVMe-oF is another machine's.
+//! Physical block devices of this machine with a size, from `/sys/block`. An empty card reader has no size, and a
+//! namespace over NVMe-oF belongs to another machine.
 
 use fabricbios_kernfs::Tree;
 
@@ -17,9 +17,9 @@ pub struct BlockFound {
     pub bytes: u64,
     /// Bytes per logical block.
     pub block_size: u32,
-    /// Writes are refused.
+    /// The device refuses writes.
     pub read_only: bool,
-    /// The medium can go away.
+    /// The medium can be removed.
     pub removable: bool,
     /// A property could not be read.
     pub degraded: bool,
@@ -35,7 +35,7 @@ pub(super) fn detect(sys: &Tree, warnings: &mut Warnings) -> Vec<BlockFound> {
 
 fn block(sys: &Tree, name: String, warnings: &mut Warnings) -> Option<BlockFound> {
     let path = |file: &str| format!("block/{name}/{file}");
-    // The kernel hides the single paths of a multipath disk; the disk itself is listed.
+    // The kernel hides the single paths of a multipath disk; the disk itself is visible.
     let hidden = sys.read(path("hidden")).is_ok_and(|hidden| hidden == "1");
     if hidden || !sys.exists(path("device")).unwrap_or(false) || is_over_fabrics(sys, &name) {
         return None;
@@ -56,7 +56,7 @@ fn block(sys: &Tree, name: String, warnings: &mut Warnings) -> Option<BlockFound
         degraded: size.is_none() || read_only.is_none() || removable.is_none(),
         bytes,
         block_size: size.unwrap_or(512),
-        // If it is unknown whether the disk is writable, it counts as read-only.
+        // A disk counts as read-only if the property cannot be read.
         read_only: read_only.unwrap_or(true),
         removable: removable.unwrap_or(false),
         name,

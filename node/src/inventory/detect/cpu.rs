@@ -54,7 +54,7 @@ fn cpuinfo_mhz(cpuinfo: &str) -> Option<u32> {
     fields(cpuinfo, "cpu MHz").filter_map(mhz).max()
 }
 
-/// The key of the feature line differs by architecture, and so tells it.
+/// Reads the feature line, whose key differs by architecture and so identifies it.
 fn arch_flags(cpuinfo: &str) -> u32 {
     let has = |line: &str, word: &str| line.split_whitespace().any(|flag| flag == word);
     let bit = |set: bool, bit: u32| if set { bit } else { 0 };
@@ -69,7 +69,7 @@ fn arch_flags(cpuinfo: &str) -> u32 {
     let Some(features) = fields(cpuinfo, "Features").next() else {
         return 0;
     };
-    // `asimd` is what the kernel calls NEON on AArch64, and 32-bit ARM has no such word.
+    // `asimd` is the kernel's name of NEON on AArch64; 32-bit ARM has no such word.
     bit(has(features, "asimd"), cpu_flags::NEON)
         | bit(has(features, "crc32"), cpu_flags::CRC32)
         | bit(

@@ -14,9 +14,9 @@ pub struct GpuFound {
     pub name: String,
     /// The vendor.
     pub vendor: GpuVendor,
-    /// Bytes; 0 if only the vendor's library knows.
+    /// Bytes; 0 if only the vendor's library can read the size.
     pub vram_bytes: u64,
-    /// The vendor's driver holds it, so that CUDA or ROCm can use it.
+    /// The vendor's driver is bound to it, so that CUDA or ROCm can use it.
     pub driver_bound: bool,
 }
 

@@ -158,7 +158,8 @@ impl CpuFound {
         u16::try_from(self.topology.online.len()).unwrap_or(u16::MAX)
     }
 
-    /// The entry of processors that are not on offer: without a policy of leases, under which no cores can be leased.
+    /// The entry of processors that are not on offer. It has no isolation policy, so clients know that they cannot
+    /// lease these cores.
     #[must_use]
     pub fn cap(&self, resource_id: ResourceId) -> CpuCap {
         let is_complete = self.topology.is_complete();
@@ -198,7 +199,7 @@ fn mem_arena(node: &NodeId, found: &MemFound) -> MemArena {
 }
 
 impl NicFound {
-    /// Its entry.
+    /// Its entry in inventories.
     #[must_use]
     pub fn info(&self, resource_id: ResourceId) -> NicInfo {
         let sriov = if self.vfs_max > 0 { NIC_SRIOV } else { 0 };

@@ -9,7 +9,7 @@ use super::Warnings;
 pub struct MemFound {
     /// `mem0`.
     pub name: String,
-    /// Memory that the kernel manages: installed memory without the parts of firmware and kernel.
+    /// Memory that the kernel manages: installed memory without the parts that firmware and kernel occupy.
     pub bytes: u64,
 }
 

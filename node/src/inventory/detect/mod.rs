@@ -1,7 +1,7 @@
 //! Detects the machine's hardware from procfs and sysfs (000, "Auto-Detection").
 //!
 //! Detection only reads the two given trees. Detected hardware is advertised with nothing available until the operator
-//! offers it, so that no root disk and no management NIC is leased by accident. A missing or malformed file costs one
+//! offers it, so that nobody leases a root disk or a management NIC by accident. A missing or malformed file costs one
 //! item or one property, with a warning. Only physical devices are listed: a NIC or disk without a `device` link (lo,
 //! veth, loop, zram, dm, md) is left out.
 
@@ -38,7 +38,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The running kernel's.
+    /// The trees of the running kernel.
     #[must_use]
     pub fn of_this_machine() -> Self {
         Self {
@@ -59,11 +59,11 @@ pub struct Detected {
     pub nics: Vec<NicFound>,
     /// By PCI address.
     pub gpus: Vec<GpuFound>,
-    /// Those that the vendors' libraries know; none of them is in `gpus`.
+    /// The GPUs that the vendors' libraries report; none of them is in `gpus`.
     pub known_gpus: Vec<Device>,
     /// By device name.
     pub blocks: Vec<BlockFound>,
-    /// What the operator lists.
+    /// The resources of `--advertise-vendor`.
     pub vendors: Vec<VendorResource>,
     /// Skipped or degraded items with the reason, for the log.
     pub warnings: Vec<String>,
@@ -90,7 +90,7 @@ pub fn detect(sources: &Sources) -> Detected {
 }
 
 impl Detected {
-    /// Lists GPUs as the vendors' libraries know them, in place of what the kernel says of the same devices.
+    /// Lists the GPUs that the vendors' libraries report, in place of the kernel's entries for the same devices.
     pub(crate) fn list_gpus(&mut self, known: &[Device]) {
         let is_known = |name: &str| known.iter().any(|it| it.pci.as_deref() == Some(name));
         self.gpus.retain(|found| !is_known(&found.name));

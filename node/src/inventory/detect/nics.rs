@@ -10,7 +10,7 @@ use super::Warnings;
 pub struct NicFound {
     /// Such as `eth0`.
     pub name: String,
-    /// 0 if unknown, as with no link.
+    /// Bits per second; 0 if unknown, as without a link.
     pub speed_bps: u64,
     /// Bytes, 0 if unknown.
     pub mtu: u32,
@@ -48,7 +48,7 @@ pub(super) fn nic(sys: &Tree, name: String, warnings: &mut Warnings) -> NicFound
         speed_bps: speed_bps(sys, &path("speed")),
         degraded: mtu.is_none() || state.is_none() || vfs_max.is_none(),
         mtu: mtu.unwrap_or(0),
-        // Drivers that do not report a state say `unknown`; the carrier tells then.
+        // Drivers that do not report a state return `unknown`; then the carrier decides.
         link_up: match state.as_deref() {
             Some("up") => true,
             Some("unknown") => sys
@@ -61,7 +61,8 @@ pub(super) fn nic(sys: &Tree, name: String, warnings: &mut Warnings) -> NicFound
     }
 }
 
-/// Megabits. Reading it fails with EINVAL while the link is down, and some drivers say -1.
+/// The speed in bits per second, from a file in megabits. Reading fails with EINVAL while the link is down, and some
+/// drivers return -1.
 fn speed_bps(sys: &Tree, path: &str) -> u64 {
     let mbps = sys
         .read_as::<i64>(path)

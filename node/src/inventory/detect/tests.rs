@@ -7,7 +7,7 @@ use fabricbios_wire::{
 
 use super::*;
 
-/// A kernel that says what a test wants: `path = text`, `path/` a directory, `path -> target` a link.
+/// The files of a simulated kernel: `path = text`, `path/` a directory, `path -> target` a link.
 struct Machine {
     dir: tempfile::TempDir,
 }

@@ -29,12 +29,12 @@ async fn a_look_is_made_when_it_is_asked_for_and_the_last_one_is_old() {
     is_old(&detection);
     let mut latest = detection.latest.subscribe();
     detection.refresh().await;
-    // On a slow machine the look may take longer than an inventory waits.
+    // On a slow machine the detection may take longer than an inventory waits.
     latest
         .wait_for(|it| *it.found.state_dir.as_ref().unwrap() == "1")
         .await
         .unwrap();
-    // Inventories in a row share one look.
+    // Inventories in a row share one detection.
     detection
         .latest
         .send_modify(|it| it.at = Instant::now() + FRESH);
@@ -62,7 +62,7 @@ async fn a_kernel_that_hangs_keeps_no_inventory_waiting_for_ever_and_shows() {
     assert_eq!(number(&detection), "0", "the look before");
     let why = detection.latest().1.unwrap();
     assert!(why.contains("told nothing"), "{why}");
-    // No second look begins beside the one that hangs.
+    // No second detection begins beside the hanging one.
     detection.refresh().await;
     let mut latest = detection.latest.subscribe();
     latest.mark_unchanged();
