@@ -26,34 +26,34 @@ const USER: u16 = 0x02;
 const GROUP_OBJ: u16 = 0x04;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
-/// The number of an entry that names nobody.
+/// The number of an entry that names no user or group.
 const NOBODY: u32 = u32::MAX;
 const READ_WRITE: u16 = 6;
-/// Nobody needs a longer list: it has some 500 entries.
+/// Room for some 500 entries: no list needs more.
 const LIST_BYTES_MAX: usize = 4096;
 
-/// Whose a node is, and who else may open it.
+/// The owner of a node, and the users who may open it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Access {
     uid: u32,
     gid: u32,
     mode: u32,
-    /// `None`: the mode says it all.
+    /// `None`: the node has no list; the mode alone decides.
     list: Option<Vec<u8>>,
 }
 
-/// A device node that is open for calls about itself: another file may take its name meanwhile.
+/// A device node, opened for calls about the node itself: another file may take its name meanwhile.
 pub(crate) struct OpenNode {
     file: OwnedFd,
     shown: String,
 }
 
-/// Why a node is not what it should be.
+/// Why a node is not as expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// There is nothing at its path.
+    /// No file is at its path.
     Gone(String),
-    /// For people.
+    /// Any other reason, for people.
     Other(String),
 }
 
@@ -67,7 +67,7 @@ impl Trouble {
 
 impl OpenNode {
     /// # Errors
-    /// The node is not there, or its path names something else.
+    /// The node does not exist, or its path names something else.
     pub(crate) fn of(node: &Node) -> Result<Self, Trouble> {
         let shown = node.path.display().to_string();
         let file = open(
@@ -91,7 +91,7 @@ impl OpenNode {
         Ok(Self { file, shown })
     }
 
-    /// The node itself, by a path: calls on extended attributes take no such descriptor.
+    /// A path to the open node: calls on extended attributes do not accept an `O_PATH` descriptor.
     fn at(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }
@@ -124,8 +124,8 @@ impl OpenNode {
         })
     }
 
-    /// The node is root's, and these users may open it. One call sets the list and the mode: there is no moment in which
-    /// more users may.
+    /// Makes root the owner of the node and admits these users. One call sets the list and the mode, so at no moment
+    /// may more users open the node.
     pub(crate) fn admit_only(&self, users: &BTreeSet<u32>) -> Result<(), String> {
         self.own(0, 0)?;
         let set = setxattr(self.at(), ATTRIBUTE, &list(users), XattrFlags::empty());
@@ -153,10 +153,10 @@ impl OpenNode {
 }
 
 impl Access {
-    /// The users besides root who may open the node, if only users may whom a list names.
+    /// The users besides root who may open the node. The node must admit only users whom its list names.
     ///
     /// # Errors
-    /// For people: who else may.
+    /// Who else may open the node; for people.
     pub(crate) fn users(&self) -> Result<BTreeSet<u32>, String> {
         let mut users = BTreeSet::new();
         if self.uid != 0 {
@@ -205,7 +205,7 @@ fn list(users: &BTreeSet<u32>) -> Vec<u8> {
     bytes
 }
 
-/// Tag, rights and number of each entry. `None`: this is no list of the version that is known.
+/// Tag, rights and number of each entry. `None`: the bytes are no list of the known version.
 fn entries(list: &[u8]) -> Option<Vec<(u16, u16, u32)>> {
     let (version, entries) = list.split_first_chunk::<4>()?;
     if u32::from_le_bytes(*version) != VERSION || entries.len() % 8 != 0 {
@@ -263,7 +263,7 @@ mod tests {
         };
         assert!(with(OTHER, 4).unwrap_err().contains("everybody"));
         assert!(with(GROUP_OBJ, 4).unwrap_err().contains("group"));
-        // The mask takes the right away again.
+        // The mask removes the right again.
         assert_eq!(with(MASK, 0), Ok(BTreeSet::new()));
         for length in [0, 3, 5, whole.len() - 1] {
             let cut = access(0o660, Some(whole[..length].to_vec()));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Compute slices of a whole device: as many as MIG divides one into.
 pub const WHOLE_SLICES: u16 = 7;
 
-/// A GPU, or a MIG partition of one, as the vendor's library tells.
+/// A GPU, or a MIG partition of one, as the vendor's library reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// The vendor's UUID: `GPU-…` or `MIG-…`.
@@ -24,17 +24,17 @@ pub struct Device {
     pub vram_bytes: u64,
     /// CUDA cores or stream processors; 0 if unknown.
     pub compute_units: u32,
-    /// The parts into which leases divide its computing power.
+    /// The number of parts into which leases divide its computing power.
     pub compute_slices: u16,
     /// Of a partition: the UUID of its device.
     pub partition_of: Option<String>,
-    /// It is divided into partitions (MIG), and only these can be leased.
+    /// The device is divided into partitions (MIG), and only the partitions can be leased.
     pub has_partitions: bool,
-    /// The device nodes that a program needs to use it, and no other device.
+    /// The device nodes that a program needs to use this device and no other.
     pub nodes: Vec<Node>,
     /// The value of CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES that shows this device alone.
     pub visible: String,
-    /// As the vendor's library tells.
+    /// As the vendor's library reports it.
     pub health: Health,
 }
 
@@ -47,7 +47,7 @@ pub struct Node {
     pub major: u32,
     /// Minor number.
     pub minor: u32,
-    /// Programs that use other devices open it too, such as `/dev/nvidiactl`.
+    /// Programs that use other devices open this node too, such as `/dev/nvidiactl`.
     pub is_shared: bool,
 }
 
@@ -62,19 +62,20 @@ impl Node {
 /// The health of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Health {
-    /// Nothing is known against it.
+    /// No fault is known.
     #[default]
     Good,
-    /// It works with a fault, for people.
+    /// The device works with a fault; the text describes it, for people.
     Degraded(String),
-    /// Its library does not answer, so no lease of it can be made or cleaned; since when, for people.
+    /// The library does not answer, so no lease of the device can be made or cleaned. The text says since when, for
+    /// people.
     Silent(String),
-    /// It cannot be used until it was reset or replaced; why, for people.
+    /// The device cannot be used until it is reset or replaced. The text says why, for people.
     Failed(String),
 }
 
 impl Health {
-    /// As inventories tell it.
+    /// The health code of inventories.
     #[must_use]
     pub fn code(&self) -> u32 {
         match self {
@@ -85,11 +86,11 @@ impl Health {
     }
 }
 
-/// Tells programs in a lease the vendor of their GPU.
+/// Environment variable with the vendor of the GPU, for programs in a lease.
 const VENDOR: &str = "FABRICBIOS_GPU_VENDOR";
 
 impl Device {
-    /// Variables for programs, with their values: one that shows them this device alone, and one that tells its vendor.
+    /// Variables for programs, with their values: one shows them only this device, the other names its vendor.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, &str); 2] {
         let variable = match self.vendor {
@@ -99,7 +100,7 @@ impl Device {
         [(variable, &self.visible), (VENDOR, self.vendor.name())]
     }
 
-    /// The nodes that only those open who use this device.
+    /// The nodes that only users of this device open.
     pub(crate) fn own_nodes(&self) -> Vec<Node> {
         let own = self.nodes.iter().filter(|it| !it.is_shared);
         own.cloned().collect()

@@ -1,4 +1,4 @@
-//! The end of leases of GPUs without the daemon.
+//! Ends leases of GPUs without the daemon.
 
 use std::{
     fs,
@@ -30,10 +30,10 @@ pub struct GpuEnd {
 }
 
 impl GpuEnd {
-    /// With records in this directory.
+    /// Uses the records in this directory.
     ///
     /// # Errors
-    /// The root cgroup that is named there is in no file system of cgroup v2.
+    /// The root cgroup named there is not in a file system of cgroup v2.
     pub fn at(records: &Path) -> Result<Self, StepError> {
         let named = fs::read_to_string(records.join(ROOT)).ok();
         let named = named.map(PathBuf::from);

@@ -1,4 +1,4 @@
-//! What the stores and the path of all devices share: records, cgroups, helper processes.
+//! State that the stores and the path of all devices share: records, cgroups, helper processes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,26 +26,26 @@ use crate::{
     steps::passed,
 };
 
-/// A vendor's library that says nothing for so long hangs. Opening a context takes seconds, without a word.
+/// A vendor's library that is silent for this time counts as hung. Opening a context takes seconds without a report.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Cgroups of processes that cannot die begin so.
+/// Name prefix of the cgroups for processes that cannot die.
 const STUCK: &str = "stuck-";
 
-/// Where things are, and what makes calls.
+/// Directories of GPU leases, and the programs that make calls.
 #[derive(Debug)]
 pub struct GpuConfig {
     /// The directory of the records, which a reboot empties.
     pub records: PathBuf,
     /// The root cgroup of the leases. `None`: no cgroup v2 is mounted.
     pub cgroup: Option<PathBuf>,
-    /// The most memory that the worker of a lease, and the lease's programs on the node, can have together: bytes.
+    /// Memory limit, in bytes, of a lease's worker together with the lease's programs on the node.
     pub worker_memory_max: u64,
     /// The directory of CDI specifications.
     pub cdi: PathBuf,
     /// The users of this machine that belong to each tenant.
     pub tenants: BTreeMap<String, BTreeSet<u32>>,
-    /// The program of this node, in a file that container engines can execute: their hook.
+    /// This node's program, in a file that container engines can execute as their hook.
     pub hook: PathBuf,
     /// Makes calls that may hang.
     pub supervisor: Supervisor,
@@ -59,9 +59,9 @@ pub struct GpuConfig {
 #[derive(Debug)]
 pub struct Gpus {
     pub(crate) records: Records,
-    /// `None`: this machine allows no control groups for leases, so there are no programs on the node in leases.
+    /// `None`: this machine does not allow control groups for leases, so leases have no programs on the node.
     pub(crate) root: Option<Root>,
-    /// What the control group of a lease is kept to, as far as this machine allows it.
+    /// The limits of a lease's control group, as far as this machine allows them.
     limits: Limits,
     pub(crate) cdi: PathBuf,
     tenants: BTreeMap<String, BTreeSet<u32>>,
@@ -75,7 +75,7 @@ impl Gpus {
     /// Makes the directory of the records and the root cgroup.
     ///
     /// # Errors
-    /// The directory cannot be made, or the root cgroup of an earlier run cannot be used any more.
+    /// The directory cannot be made, or the root cgroup of an earlier run is no longer usable.
     pub fn open(config: GpuConfig) -> Result<Self, StepError> {
         let directory = config.records;
         let records = Records::at(&directory);
@@ -87,14 +87,14 @@ impl Gpus {
         };
         let root = match tried {
             Ok(path) => {
-                // Freezer, kill and device controller are in every cgroup; the limits need more.
+                // Every cgroup has freezer, kill and device controller; only the limits need more controllers.
                 let written = fs::write(&named, path.as_os_str().as_bytes());
                 written.map_err(|error| failed("make root", &named, &error))?;
                 let root = root_at(path)?;
                 passed("make root");
                 Some(root)
             }
-            // Leases may have programs there.
+            // Leases of an earlier run may have programs in this cgroup.
             Err(error) if named.exists() => return Err(error),
             Err(error) => {
                 tracing::warn!(
@@ -128,8 +128,8 @@ impl Gpus {
         })
     }
 
-    /// Those who may open the device for a lease: its worker's user, and those of the tenant if it may have programs on this
-    /// node. Root may anyway.
+    /// The users who may open the device for a lease: the worker's user, and the tenant's users if the lease may have
+    /// programs on this node. Root may open it always.
     pub(crate) fn users(&self, lease: LeaseId, tenant: &str, has_programs: bool) -> BTreeSet<u32> {
         let of_tenant = { self.tenants.get(tenant) }.filter(|_| has_programs);
         let of_tenant = of_tenant.into_iter().flatten().copied();
@@ -138,7 +138,7 @@ impl Gpus {
         users
     }
 
-    /// Puts back what the nodes of these devices were before this node or an earlier run of it took them.
+    /// Restores owner, mode and list of these devices' nodes to the state before this node or an earlier run took them.
     pub fn give_nodes_back(&self, is_kept: impl Fn(&str) -> bool) {
         for uuid in owned::taken(&self.records).iter().filter(|it| !is_kept(it)) {
             if let Err(error) = owned::give_back(&self.records, uuid) {
@@ -173,7 +173,7 @@ impl Gpus {
         wiped.map_err(|error| not_done("scrub", error))
     }
 
-    /// Makes the cgroup of a lease, in which this device alone can be opened.
+    /// Makes the cgroup of a lease; its processes can open only this device.
     pub(crate) fn make_cgroup(&self, lease: LeaseId, device: &Device) -> Result<(), StepError> {
         let Some(root) = &self.root else {
             return Ok(());
@@ -187,13 +187,13 @@ impl Gpus {
         Ok(())
     }
 
-    /// Ends the worker of a lease and all other processes, and lets nothing open the device any more.
+    /// Ends the worker of a lease and all its other processes, and closes the device's nodes to them.
     pub(crate) fn end(&self, lease: LeaseId, record: &Record) -> Result<Proof, StepError> {
         let (root, proc) = (self.root.as_ref(), &self.proc);
         end(root, proc, &self.records, lease, record, ENDS_WITHIN)
     }
 
-    /// Removes the cgroup of a lease, and that of processes that could not die, if these have ended.
+    /// Removes the cgroup of a lease, and the cgroup of processes that could not die, if these have ended.
     pub(crate) fn remove_cgroup(&self, lease: LeaseId) -> Result<(), StepError> {
         let Some(root) = &self.root else {
             return Ok(());
@@ -215,8 +215,8 @@ impl Gpus {
     }
 }
 
-/// Tries what leases need of this root cgroup, in a cgroup below it that is removed again. The root may be left.
-/// Else, why this machine cannot limit leases by control groups.
+/// Tests what leases need of this root cgroup, in a child cgroup that is removed again. The root may stay. `Err`: why
+/// this machine cannot limit leases by control groups.
 fn try_cgroup(root: &Path) -> Result<(), StepError> {
     let probe = root.join("probe");
     fs::create_dir_all(&probe).map_err(|error| failed("make root", &probe, &error))?;
@@ -239,7 +239,7 @@ fn not_done(step: &'static str, error: CallError) -> StepError {
     }
 }
 
-/// See [`Gpus::end`]; also without the daemon. Waits for each process that was killed, at most for `patience`.
+/// See [`Gpus::end`]; the watchdog calls it too, without the daemon. Waits at most `patience` for each killed process.
 pub(crate) fn end(
     root: Option<&Root>,
     proc: &Tree,
@@ -248,20 +248,20 @@ pub(crate) fn end(
     record: &Record,
     patience: Duration,
 ) -> Result<Proof, StepError> {
-    // A container that is started from now on does not get the device. If the file stays, the lease is ended nevertheless.
+    // A container that starts from now on does not get the device. If the file stays, the lease is ended nevertheless.
     let removed = record.cdi().remove(lease);
     passed("remove CDI spec");
-    // What cannot be ended in one place holds up no other.
+    // A part that cannot be ended must not delay the other parts.
     let closed = owned::withdraw(&record.owned, &record.users);
     passed("close nodes");
     let containers = records.containers(lease);
-    // Nothing of them runs on; those that do not end at once are waited for below.
+    // The containers are stopped now; the call below waits for processes that do not end at once.
     let stopped = containers.end(proc, Duration::ZERO);
     let in_cgroup = root.map_or(Ok(Proof::default()), |root| {
         end_cgroup(root, proc, lease, patience)
     });
     let began = Instant::now();
-    // It is in no cgroup if there are none here, or if it died before it was moved.
+    // The worker is in no cgroup if this machine has none, or if the worker died before it was moved.
     let worker = record.worker.map_or(Ok(()), |worker| {
         worker.process.kill("kill worker", patience)
     });
@@ -277,7 +277,7 @@ pub(crate) fn end(
     Ok(proof)
 }
 
-/// Ends what is in the cgroup of a lease, if there is one.
+/// Ends the processes in the cgroup of a lease, if the cgroup exists.
 fn end_cgroup(
     root: &Root,
     proc: &Tree,
@@ -288,11 +288,11 @@ fn end_cgroup(
     let began = Instant::now();
     let below = below(lease);
     if root.exists("find lease", &below)? {
-        // What is moved into the cgroup from now on finds no device.
+        // A process that is moved into the cgroup from now on cannot open the device.
         allow_only("deny devices", &root.path(&below), &[])?;
         passed("deny devices");
         proof.add("deny devices", began.elapsed(), "");
-        // A worker in the cgroup is killed with the others, and its end is waited for here.
+        // A worker in the cgroup is killed with the other processes, and this call waits for its end.
         proof = proof.and(end_processes(
             root,
             proc,

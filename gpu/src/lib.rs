@@ -1,9 +1,10 @@
 //! GPUs on offer: discovery, leases, and the worker processes of sessions.
 //!
-//! A lease of a GPU is used in a *session*: a worker process opens the one context of the lease and serves the tenant's streams
-//! ([`worker`]). In an exclusive class, programs of the tenant on the node may use the device too; the device controller of
-//! their cgroup opens its nodes alone. [`GpuStore`] knows the device before each grant and wipes it after the lease;
-//! [`GpuPath`] connects clients and ends everything. The vendors' libraries are loaded in workers and helper processes only.
+//! The tenant uses a lease of a GPU in a *session*: a worker process opens the one context of the lease and serves the
+//! tenant's streams ([`worker`]). In an exclusive class, programs of the tenant on the node may use the device too; the
+//! device controller of their cgroup lets them open the nodes of this device only. [`GpuStore`] examines the device
+//! before each grant and wipes it after the lease; [`GpuPath`] connects clients and ends all access. Only workers and
+//! helper processes load the vendors' libraries.
 
 mod acl;
 mod device;
@@ -30,5 +31,5 @@ pub use path::GpuPath;
 pub use steps::STEPS;
 pub use store::GpuStore;
 
-/// How many streams a session can have at once.
+/// Most streams of a session at once.
 pub const QUEUE_SLOTS: u16 = 16;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The names under which each library is looked for, in this order. A name without a slash is looked for as dlopen(3) does.
+/// The names of each library, in the order in which they are tried. dlopen(3) searches its path for a name without a
+/// slash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Libraries {
     /// NVIDIA's management library.

@@ -1,4 +1,4 @@
-//! What the processes of a lease can take of the node: its worker, and its programs.
+//! Limits the resources of the node that a lease's worker and programs can take.
 
 use fabricbios_cgroup::Root;
 use fabricbios_lease::StepError;
@@ -14,7 +14,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Gives the control groups below the root the controllers. A machine that does not allow one lacks its limits: the log says so.
+    /// Enables the controllers for the control groups below the root. If the machine does not allow a controller, its
+    /// limits are missing and the log says so.
     pub(crate) fn enable(root: &Root) {
         for controller in ["memory", "pids"] {
             let made = root.make(&[controller]);
@@ -29,10 +30,11 @@ impl Limits {
         }
     }
 
-    /// Sets them for the control group of a lease. If its memory is used up, all of its processes end, and nobody else's.
+    /// Sets the limits for the control group of a lease. If the memory is used up, the kernel kills all processes of
+    /// this lease and no others.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// A limit cannot be written.
     pub(crate) fn set(&self, root: &Root, below: &str) -> Result<(), StepError> {
         let limits = fabricbios_cgroup::Limits {
             memory_bytes: self.memory_bytes,
@@ -40,7 +42,7 @@ impl Limits {
         };
         limits.set(root, below)?;
         let whole = format!("{below}/memory.oom.group");
-        // It is missing with its controller.
+        // The file is missing if its controller is.
         if root.exists(STEP, &whole)? {
             root.write(STEP, &whole, "1")?;
         }

@@ -12,13 +12,13 @@ use libloading::Library;
 use super::error::DriverError;
 use crate::libraries::Libraries;
 
-/// `CUcontext`, `CUstream`, `CUmodule`, `CUfunction` and HIP's: pointers that only the driver follows.
+/// `CUcontext`, `CUstream`, `CUmodule`, `CUfunction` and those of HIP: pointers that only the driver follows.
 pub(super) type Handle = usize;
 /// `CUdeviceptr` and device pointers of HIP.
 pub(super) type Address = u64;
 
-/// One line for each call: its arguments, and its names in CUDA's driver API and in HIP. An empty name: that driver has no
-/// such call, and this program does not make it there. `optional` calls may be missing in older drivers.
+/// One line for each call: its arguments, and its names in CUDA's driver API and in HIP. An empty name: that driver has
+/// no such call, and this program never makes it there. `optional` calls may be missing in older drivers.
 macro_rules! calls {
     (needed { $($(#[$doc:meta])* $field:ident($($arg:ident: $type:ty),*) = $cuda:literal, $hip:literal;)* }
      optional { $($(#[$odoc:meta])* $ofield:ident($($oarg:ident: $otype:ty),*) = $ocuda:literal, $ohip:literal;)* }) => {
@@ -47,7 +47,7 @@ macro_rules! calls {
             pub(super) unsafe fn $field(&self, $($arg: $type),*) -> Result<(), DriverError> {
                 let name = named(self.vendor, $cuda, $hip);
                 let Some(call) = self.table.$field else { return Err(self.missing(name)) };
-                // SAFETY: the caller says so.
+                // SAFETY: the caller guarantees it.
                 self.checked(name, unsafe { call($($arg),*) })
             })*
             $($(#[$odoc])*
@@ -59,7 +59,7 @@ macro_rules! calls {
             pub(super) unsafe fn $ofield(&self, $($oarg: $otype),*) -> Option<Result<(), DriverError>> {
                 let name = named(self.vendor, $ocuda, $ohip);
                 let call = self.table.$ofield?;
-                // SAFETY: the caller says so.
+                // SAFETY: the caller guarantees it.
                 Some(self.checked(name, unsafe { call($($oarg),*) }))
             })*
         }
@@ -76,25 +76,25 @@ calls! {
     device(device: *mut c_int, ordinal: c_int) = "cuDeviceGet", "hipDeviceGet";
     /// The name of a device.
     device_name(name: *mut c_char, room: c_int, device: c_int) = "cuDeviceGetName", "hipDeviceGetName";
-    /// Makes the device's context (CUDA).
+    /// Retains the device's primary context (CUDA).
     retain_context(context: *mut Handle, device: c_int) = "cuDevicePrimaryCtxRetain", "";
-    /// Gives the device's context up (CUDA).
+    /// Releases the device's primary context (CUDA).
     release_context(device: c_int) = "cuDevicePrimaryCtxRelease_v2", "";
-    /// Makes a context the calling thread's (CUDA).
+    /// Makes a context current for the calling thread (CUDA).
     set_context(context: Handle) = "cuCtxSetCurrent", "";
-    /// Makes a device the calling thread's (HIP).
+    /// Makes a device current for the calling thread (HIP).
     set_device(device: c_int) = "", "hipSetDevice";
-    /// Ends the context of the calling thread's device (HIP).
+    /// Ends the context of the calling thread's current device (HIP).
     reset_device() = "", "hipDeviceReset";
     /// Waits for all work of the context.
     synchronize() = "cuCtxSynchronize", "hipDeviceSynchronize";
-    /// Memory of the device: free, and all.
+    /// Free memory and all memory of the device, bytes.
     memory_info(free: *mut usize, total: *mut usize) = "cuMemGetInfo_v2", "hipMemGetInfo";
     /// Allocates memory.
     allocate(address: *mut Address, bytes: usize) = "cuMemAlloc_v2", "hipMalloc";
     /// Frees memory.
     free(address: Address) = "cuMemFree_v2", "hipFree";
-    /// Fills memory.
+    /// Fills memory with a byte.
     fill(to: Address, value: u8, bytes: usize, stream: Handle) = "cuMemsetD8Async", "hipMemsetD8Async";
     /// Copies to the device.
     copy_to(to: Address, from: *const c_void, bytes: usize, stream: Handle)
@@ -108,11 +108,11 @@ calls! {
     free_host(memory: *mut c_void) = "cuMemFreeHost", "hipHostFree";
     /// Pins memory of the host.
     register_host(memory: *mut c_void, bytes: usize, flags: c_uint) = "cuMemHostRegister_v2", "hipHostRegister";
-    /// Ends the pinning of memory of the host.
+    /// Unpins memory of the host.
     unregister_host(memory: *mut c_void) = "cuMemHostUnregister", "hipHostUnregister";
     /// Makes a stream.
     create_stream(stream: *mut Handle, flags: c_uint) = "cuStreamCreate", "hipStreamCreateWithFlags";
-    /// Ends a stream.
+    /// Destroys a stream.
     destroy_stream(stream: Handle) = "cuStreamDestroy_v2", "hipStreamDestroy";
     /// Waits for all work of a stream.
     synchronize_stream(stream: Handle) = "cuStreamSynchronize", "hipStreamSynchronize";
@@ -120,7 +120,7 @@ calls! {
     load_module(module: *mut Handle, image: *const c_void) = "cuModuleLoadData", "hipModuleLoadData";
     /// Unloads a module.
     unload_module(module: Handle) = "cuModuleUnload", "hipModuleUnload";
-    /// Finds a kernel of a module.
+    /// Finds a kernel in a module.
     function(function: *mut Handle, module: Handle, name: *const c_char) = "cuModuleGetFunction", "hipModuleGetFunction";
     /// Queues a kernel.
     launch(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared_bytes: c_uint,
@@ -153,14 +153,14 @@ pub(super) struct Api {
     text: ErrorText,
 }
 
-/// A call that names or describes an error. This shape is not the same in both drivers.
+/// A call that returns the name or the text of an error. Its shape differs between the two drivers.
 enum ErrorText {
     Cuda(unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int),
     Hip(unsafe extern "C" fn(c_int) -> *const c_char),
 }
 
 impl Api {
-    /// Loads the library. It is never unloaded: threads of its own run until the process ends.
+    /// Loads the library. The library is never unloaded, because its own threads run until the process ends.
     pub(super) fn load(libraries: &Libraries, vendor: GpuVendor) -> Result<Self, DriverError> {
         let (paths, feature, is_compiled) = match vendor {
             GpuVendor::Nvidia => (&libraries.cuda, "gpu-cuda", cfg!(feature = "gpu-cuda")),
@@ -220,9 +220,9 @@ impl ErrorText {
     fn of_code(&self, code: c_int) -> Option<String> {
         let mut text = ptr::null();
         match self {
-            // SAFETY: any number can be asked about.
+            // SAFETY: the call accepts any number.
             Self::Hip(call) => text = unsafe { call(code) },
-            // SAFETY: `text` has room for the pointer. If the number is unknown it stays null.
+            // SAFETY: `text` has room for the pointer. If the number is unknown, `text` stays null.
             Self::Cuda(call) => drop(unsafe { call(code, &mut text) }),
         }
         if text.is_null() {
@@ -263,7 +263,7 @@ fn open(vendor: GpuVendor, paths: &[PathBuf]) -> Result<Library, DriverError> {
     Err(DriverError::own(vendor, "dlopen", text))
 }
 
-/// A symbol of the library. An empty name has none.
+/// A symbol of the library; `None` for an empty name.
 ///
 /// # Safety
 /// The symbol is a function of the type `F`.
@@ -276,7 +276,7 @@ unsafe fn find<F: Copy>(
     if name.is_empty() {
         return Ok(None);
     }
-    // SAFETY: the caller knows the type.
+    // SAFETY: the caller guarantees the type.
     match unsafe { library.get::<F>(name.as_bytes()) } {
         Ok(symbol) => Ok(Some(*symbol)),
         Err(error) if is_needed => {

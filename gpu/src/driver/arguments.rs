@@ -1,17 +1,18 @@
-//! Arguments of kernels, as the drivers read them.
+//! Arguments of kernels, in the form that the drivers read.
 
 use std::{ffi::c_void, ptr};
 
-/// More bytes than the parameters of a kernel can have (32,764), and so more than the driver reads at a pointer.
+/// More bytes than the parameters of a kernel can have (32,764). So a driver never reads more than this at one pointer.
 const READ_MAX: usize = 32 << 10;
-/// More parameters than a kernel can have: each has at least a byte.
+/// More parameters than a kernel can have: each has at least one byte.
 const PARAMETERS_MAX: usize = READ_MAX;
 /// Values are aligned to this many bytes.
 const ALIGN: usize = size_of::<u128>();
 
-/// A row of pointers to arguments. A driver reads as many pointers as the kernel has parameters, and at each of them as many
-/// bytes as the parameter has. Not every driver can tell beforehand how many that is, so there are pointers enough for every
-/// kernel, and behind each is memory enough for every parameter: what was not given is zero.
+/// An array of pointers to arguments. A driver reads one pointer for each parameter of the kernel, and at each pointer
+/// as many bytes as the parameter has. Not every driver can report these numbers beforehand. So there are enough
+/// pointers for every kernel, and enough memory behind each pointer for every parameter. Memory without an argument is
+/// zero.
 #[derive(Debug)]
 pub struct Arguments {
     values: Vec<u128>,
@@ -28,7 +29,7 @@ impl Default for Arguments {
 }
 
 impl Arguments {
-    /// Puts these arguments into the row.
+    /// Puts these arguments into the array.
     pub fn set(&mut self, arguments: &[Vec<u8>]) {
         let words = |bytes: usize| bytes.div_ceil(ALIGN);
         let given: usize = arguments.iter().map(|it| words(it.len())).sum();
@@ -49,7 +50,7 @@ impl Arguments {
         pointers.for_each(|pointer| *pointer = zeroes);
     }
 
-    /// The row. It is valid until the arguments change.
+    /// The array. It is valid until the arguments change.
     pub(super) fn pointers(&mut self) -> *mut *mut c_void {
         self.pointers.as_mut_ptr()
     }
@@ -59,9 +60,9 @@ impl Arguments {
 mod tests {
     use super::*;
 
-    /// What a driver reads for a parameter.
+    /// The bytes that a driver reads for a parameter.
     fn read(arguments: &mut Arguments, index: usize, bytes: usize) -> Vec<u8> {
-        // SAFETY: the row has this pointer, and there are so many bytes behind it.
+        // SAFETY: the array has this pointer, and at least `bytes` bytes are behind it.
         unsafe {
             let value = arguments.pointers().add(index).read();
             std::slice::from_raw_parts(value.cast(), bytes).to_vec()

@@ -1,4 +1,4 @@
-//! A device's context of this process.
+//! The context of a device in this process.
 
 use std::{
     cell::Cell,
@@ -27,11 +27,11 @@ const HIP_RESIDENT: [c_int; 2] = [63, 57];
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
-    /// The number of the context that is this thread's.
+    /// The number of the context that is current in this thread.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A context, in which a process uses one device. It can be used by all threads.
+/// A context, by which a process uses one device. All threads can use it.
 #[derive(Clone, Debug)]
 pub struct Context(Arc<Inner>);
 
@@ -55,7 +55,7 @@ pub struct MemoryInfo {
     pub total: u64,
 }
 
-/// A vendor's library that is loaded and has opened nothing yet.
+/// A loaded vendor's library that has not opened a device yet.
 #[derive(Debug)]
 pub(crate) struct Driver {
     api: Api,
@@ -63,7 +63,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Loads the library. The process must be as for [`Context::open`].
+    /// Loads the library. The same conditions apply to the process as for [`Context::open`].
     ///
     /// # Errors
     /// The library cannot be loaded.
@@ -79,7 +79,7 @@ impl Driver {
         })
     }
 
-    /// Opens a context of the device with this UUID. The process may have given up rights since the library was loaded.
+    /// Opens a context of the device with this UUID. The process may have given up rights after the library was loaded.
     ///
     /// # Errors
     /// As [`Context::open`].
@@ -101,7 +101,7 @@ impl Driver {
             handle,
             is_released: AtomicBool::new(false),
         }));
-        // HIP makes its context at the first call that needs it.
+        // HIP creates its context at the first call that needs one.
         context.memory()?;
         Ok(context)
     }
@@ -111,11 +111,11 @@ impl Context {
     /// Loads the vendor's library and opens a context of the device with this UUID. `visible` is the value of
     /// `CUDA_VISIBLE_DEVICES` or `ROCR_VISIBLE_DEVICES`.
     ///
-    /// The process must have one thread and nothing of the vendor's loaded: a worker or a helper process, which uses one
-    /// device until it ends.
+    /// The process must have one thread and must not have loaded anything of the vendor's: it is a worker or a helper
+    /// process, which uses one device until it ends.
     ///
     /// # Errors
-    /// The library cannot be loaded, the device is not visible, or the driver refuses.
+    /// The library cannot be loaded, the device is not visible, or a call of the driver fails.
     pub fn open(
         libraries: &Libraries,
         vendor: GpuVendor,
@@ -125,7 +125,7 @@ impl Context {
         Driver::load(libraries, vendor, visible)?.open(uuid)
     }
 
-    /// Whose driver this is.
+    /// The vendor of the driver.
     #[must_use]
     pub fn vendor(&self) -> GpuVendor {
         self.0.api.vendor
@@ -149,7 +149,7 @@ impl Context {
         Ok(MemoryInfo { free, total })
     }
 
-    /// Threads that the whole device can run at once; 0 if the driver cannot tell.
+    /// Threads that the whole device can run at once; 0 if the driver cannot report it.
     pub(crate) fn resident_threads(&self) -> u64 {
         let attributes = match self.vendor() {
             GpuVendor::Nvidia => CUDA_RESIDENT,
@@ -172,7 +172,7 @@ impl Context {
             .product()
     }
 
-    /// Allocates memory, which has the bytes of whoever had it before. Returns its address on the device.
+    /// Allocates memory; it still has the bytes of its previous owner. Returns its address on the device.
     ///
     /// # Errors
     /// The device has no memory left, or the context is lost.
@@ -184,7 +184,7 @@ impl Context {
         Ok(address)
     }
 
-    /// Frees memory. Its bytes stay.
+    /// Frees memory. The bytes are not overwritten.
     ///
     /// # Errors
     /// Nothing is allocated at this address, or the context is lost.
@@ -198,11 +198,11 @@ impl Context {
     /// # Errors
     /// A kernel failed, or the context is lost.
     pub fn synchronize(&self) -> Result<(), DriverError> {
-        // SAFETY: it has no arguments.
+        // SAFETY: the call has no arguments.
         unsafe { self.api()?.synchronize() }
     }
 
-    /// Ends the context. Later calls fail. Without it, the context ends with the process.
+    /// Ends the context. Later calls fail. Without this call the context ends with the process.
     ///
     /// # Errors
     /// The context is lost.
@@ -214,12 +214,12 @@ impl Context {
         match api.vendor {
             // SAFETY: `open` has retained it once.
             GpuVendor::Nvidia => unsafe { api.release_context(self.0.device) },
-            // SAFETY: it has no arguments.
+            // SAFETY: the call has no arguments.
             GpuVendor::Amd => unsafe { api.reset_device() },
         }
     }
 
-    /// The driver's calls. The context is the calling thread's afterwards.
+    /// The driver's calls. Makes the context current in the calling thread.
     pub(super) fn api(&self) -> Result<&Api, DriverError> {
         let inner = &*self.0;
         if inner.is_released.load(Ordering::Acquire) {
@@ -230,7 +230,7 @@ impl Context {
             match inner.api.vendor {
                 // SAFETY: the context lives until it is released.
                 GpuVendor::Nvidia => unsafe { inner.api.set_context(inner.handle) }?,
-                // SAFETY: the driver has given this number.
+                // SAFETY: the driver has returned this number.
                 GpuVendor::Amd => unsafe { inner.api.set_device(inner.device) }?,
             }
             CURRENT.set(inner.number);
@@ -239,7 +239,7 @@ impl Context {
     }
 }
 
-/// The visible device of this UUID.
+/// The visible device with this UUID.
 fn find_device(api: &Api, visible: &str, uuid: &str) -> Result<c_int, DriverError> {
     let mut count = 0;
     // SAFETY: `count` has room for the result.
@@ -256,7 +256,7 @@ fn find_device(api: &Api, visible: &str, uuid: &str) -> Result<c_int, DriverErro
         match text_of(api.vendor, &bytes) {
             Some(text) if !is_same(&text, uuid) => found.push(text),
             None if count > 1 => found.push("a device without a UUID".into()),
-            // A device that has no UUID is the right one if it is the only one that is visible.
+            // A device without a UUID is the right device if no other device is visible.
             _ => return Ok(device),
         }
     }
@@ -271,7 +271,7 @@ fn find_device(api: &Api, visible: &str, uuid: &str) -> Result<c_int, DriverErro
     Err(DriverError::own(api.vendor, "find device", text))
 }
 
-/// The digits of a UUID. AMD's are text, and another text, or zeroes, where a device has no UUID.
+/// The digits of a UUID. AMD's UUIDs are text; a device without a UUID has another text, or zeroes.
 fn text_of(vendor: GpuVendor, bytes: &[u8; 16]) -> Option<String> {
     let digits: String = match vendor {
         GpuVendor::Nvidia => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -281,7 +281,7 @@ fn text_of(vendor: GpuVendor, bytes: &[u8; 16]) -> Option<String> {
     (is_number && digits.bytes().any(|it| it != b'0')).then_some(digits)
 }
 
-/// Whether these are the digits of the UUID, which has a kind before them and hyphens between.
+/// True if `digits` are the digits of `uuid`, which has a prefix for the kind of device, and hyphens.
 fn is_same(digits: &str, uuid: &str) -> bool {
     let (_, rest) = uuid.split_once('-').unwrap_or(("", uuid));
     rest.replace('-', "")

@@ -1,11 +1,11 @@
-//! Which device the vendor's library shows to this process.
+//! The environment variables that select the device for the vendor's library in this process.
 
 use std::env;
 
 use fabricbios_wire::GpuVendor;
 
-/// Sets the environment from which the vendor's library reads, when it is loaded, which device it shows. Nothing of a
-/// tenant's is cached in files: the caches of the vendors' compilers are switched off.
+/// Sets the environment from which the vendor's library reads, while it loads, which device to show. Switches off the
+/// caches of the vendors' compilers, so that no bytes of a tenant reach files.
 ///
 /// The process must have one thread: a worker or a helper process that has loaded nothing yet.
 pub(super) fn prepare(vendor: GpuVendor, visible: &str) {
@@ -14,16 +14,16 @@ pub(super) fn prepare(vendor: GpuVendor, visible: &str) {
             &[
                 ("CUDA_VISIBLE_DEVICES", visible),
                 ("CUDA_CACHE_DISABLE", "1"),
-                // A module takes its memory when it is loaded, and not later in the middle of a launch.
+                // A module takes its memory when it is loaded, not later during a launch.
                 ("CUDA_MODULE_LOADING", "EAGER"),
-                // No server of the machine has the context instead of this process.
+                // No MPS server of the machine may own the context instead of this process.
                 ("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent"),
             ],
             &["CUDA_INJECTION64_PATH", "CUDA_LAUNCH_BLOCKING"],
         ),
         GpuVendor::Amd => (
             &[("ROCR_VISIBLE_DEVICES", visible), ("AMD_COMGR_CACHE", "0")],
-            // HIP applies these to what the first variable leaves.
+            // HIP applies these variables to the devices that the first variable leaves.
             &[
                 "HIP_VISIBLE_DEVICES",
                 "CUDA_VISIBLE_DEVICES",

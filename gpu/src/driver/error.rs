@@ -5,7 +5,7 @@ use fabricbios_wire::GpuVendor;
 /// A call of a vendor's driver that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverError {
-    /// Whose driver.
+    /// The vendor of the driver.
     pub vendor: GpuVendor,
     /// The call, such as `cuMemAlloc_v2`.
     pub call: &'static str,
@@ -25,7 +25,7 @@ const NOT_FOUND: i32 = 500;
 const UNKNOWN: i32 = 999;
 
 impl DriverError {
-    /// An error that is not the vendor's.
+    /// An error that this program detected, not the vendor.
     pub(crate) fn own(vendor: GpuVendor, call: &'static str, text: impl Into<String>) -> Self {
         Self {
             vendor,
@@ -48,8 +48,8 @@ impl DriverError {
         self.code == NOT_FOUND
     }
 
-    /// A kernel did something that ended its context: an illegal address or instruction, a failed assertion, a time limit, memory that it
-    /// kept.
+    /// A kernel ended its context: by an illegal address or instruction, a failed assertion, a time limit, or memory
+    /// that it kept.
     #[must_use]
     pub fn is_kernel_fault(&self) -> bool {
         matches!(self.code, 700 | 702 | 710 | 714..=719 | 721)
@@ -59,9 +59,9 @@ impl DriverError {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let is_lost = match self.code {
-            // The driver is shutting down; the device is unavailable, not there, or needs a reset.
+            // The driver is shutting down; the device is unavailable, missing, or needs a reset.
             4 | 46 | 100 | 802 => true,
-            // The server of several processes (MPS) has ended this one; a device of another machine has failed.
+            // The MPS server has ended this process; a device of another machine has failed.
             810 | 911 => true,
             // The context is invalid or destroyed.
             201 | 709 => true,

@@ -1,8 +1,8 @@
 //! The vendors' drivers. CUDA's driver API and HIP have the same calls with the same shapes, so one table of function
-//! pointers with two lists of names is the binding for both. The libraries are loaded at run time.
+//! pointers with two lists of names binds both. The libraries are loaded at run time.
 //!
-//! All unsafe code of sessions is here. Memory of a device is named by its address, which is a number: no call of this
-//! module reads or writes there as memory of the process.
+//! All unsafe code of sessions is here. An address of device memory is only a number: no call of this module reads or
+//! writes there as memory of the process.
 
 mod api;
 mod arguments;

@@ -9,7 +9,7 @@ use fabricbios_wire::GpuVendor;
 
 use super::{api::Handle, context::Context, error::DriverError};
 
-/// Drivers find the end of an image by reading it: so many zeroes follow it.
+/// Drivers find the end of an image by reading it, so this many zeroes follow the image.
 const PADDING_BYTES: usize = 64 << 10;
 /// The longest log of the compiler.
 const LOG_BYTES: usize = 8 << 10;
@@ -27,7 +27,7 @@ const INVALID_VALUE: i32 = 1;
 pub struct Image(Vec<u8>);
 
 impl Image {
-    /// The image of these bytes.
+    /// The image of these bytes, with the zeroes appended.
     #[must_use]
     pub fn of(mut bytes: Vec<u8>) -> Self {
         bytes.resize(bytes.len() + PADDING_BYTES, 0);
@@ -42,22 +42,22 @@ pub struct Module {
     handle: Handle,
 }
 
-/// A kernel. Its module stays loaded as long as it.
+/// A kernel. Its module stays loaded while the kernel exists.
 #[derive(Debug)]
 pub struct Kernel {
     _module: Arc<Module>,
     handle: Handle,
-    /// Bytes of each parameter, if the driver can tell.
+    /// Bytes of each parameter, if the driver can report them.
     pub(crate) parameters: Option<Vec<usize>>,
-    /// Bytes of the variables of each of its threads that are in the memory of the device; 0 if the driver cannot tell.
+    /// Bytes of each thread's local variables in the device's memory; 0 if the driver cannot report it.
     pub(crate) local_bytes: u64,
 }
 
 impl Module {
-    /// Loads an image. Drivers compile PTX here, which can take seconds.
+    /// Loads an image. Drivers compile PTX in this call, which can take seconds.
     ///
     /// # Errors
-    /// The driver refuses the image, or the context is lost.
+    /// The driver rejects the image, or the context is lost.
     pub fn load(context: &Context, image: &Image) -> Result<Self, DriverError> {
         let image: *const c_void = image.0.as_ptr().cast();
         let mut log = vec![0_u8; LOG_BYTES];
@@ -135,13 +135,13 @@ impl Drop for Module {
     /// If the context is lost or released, the module ends with the process.
     fn drop(&mut self) {
         if let Ok(api) = self.context.api() {
-            // SAFETY: the module is loaded, and there is no kernel of it any more.
+            // SAFETY: the module is loaded, and no kernel of it exists any more.
             unsafe { api.unload_module(self.handle) }.ok();
         }
     }
 }
 
-/// Adds what the compiler says.
+/// Adds the messages of the compiler.
 fn explained(mut error: DriverError, log: &[u8]) -> DriverError {
     let log = log.split(|byte| *byte == 0).next().unwrap_or_default();
     let log = String::from_utf8_lossy(log);

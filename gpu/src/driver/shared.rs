@@ -1,4 +1,4 @@
-//! Memory that a client shares with the session, mapped here and known to the driver.
+//! Memory that a client shares with the session. It is mapped in this process and registered with the driver.
 
 use std::{ffi::c_void, num::NonZeroUsize, os::fd::BorrowedFd, ptr::NonNull};
 
@@ -6,7 +6,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{context::Context, error::DriverError};
 
-/// A mapped file of memory. The client changes it at any time, so the process makes no reference to its bytes.
+/// A mapped file in memory. The client may change its bytes at any time, so the process makes no reference to them.
 #[derive(Debug)]
 pub struct Shared {
     context: Context,
@@ -25,7 +25,7 @@ impl Shared {
         let size = usize::try_from(length).ok().and_then(NonZeroUsize::new);
         let size = size.ok_or_else(|| failed(format!("{length} bytes cannot be mapped")))?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: the kernel chooses the place, so nothing that is mapped changes.
+        // SAFETY: the kernel chooses the place, so no existing mapping changes.
         let base = unsafe { mmap(None, size, access, MapFlags::MAP_SHARED, file, 0) };
         let base =
             base.map_err(|errno| failed(format!("{length} bytes of the shared memory: {errno}")))?;
@@ -43,13 +43,13 @@ impl Shared {
         } {
             Ok(()) => shared.is_pinned = true,
             Err(error) if error.is_lost() => return Err(error),
-            // Copies of memory that is not pinned are slower, and work.
+            // Copies of memory that is not pinned work too, but are slower.
             Err(error) => tracing::info!(%error, length, "shared memory is used without pinning"),
         }
         Ok(shared)
     }
 
-    /// A part of it. None: it has no such part.
+    /// A part of the mapping. `None`: the part is not within the mapping.
     pub(super) fn part(&self, offset: u64, length: u64) -> Option<(NonNull<c_void>, usize)> {
         let end = offset.checked_add(length)?;
         let (offset, length) = (usize::try_from(offset).ok()?, usize::try_from(length).ok()?);
@@ -57,7 +57,7 @@ impl Shared {
         (end <= self.length()).then(|| (unsafe { self.base.byte_add(offset) }, length))
     }
 
-    /// Whether the driver has pinned it.
+    /// True if the driver has pinned the memory.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         self.is_pinned
@@ -73,14 +73,14 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if self.is_pinned {
             let api = self.context.api();
-            // SAFETY: it was registered, and no copy is under way: they end before their calls return.
+            // SAFETY: the memory was registered, and no copy is in flight: copies end before their calls return.
             let ended = api.and_then(|api| unsafe { api.unregister_host(self.base.as_ptr()) });
             // If the context is lost, the driver may still use the pages: they stay until the process ends.
             if ended.is_err() {
                 return;
             }
         }
-        // SAFETY: the mapping is this value's own, and nobody uses it any more.
+        // SAFETY: the mapping belongs to this value, and nobody uses it any more.
         unsafe { munmap(self.base, self.length) }.ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Streams: work of the device in order.
+//! Streams: queues whose work the device does in order.
 
 use std::{ffi::c_void, ptr::NonNull, slice};
 
@@ -13,7 +13,7 @@ use super::{
 
 /// The stream does not wait for the default stream (`CU_STREAM_NON_BLOCKING`, `hipStreamNonBlocking`).
 const NON_BLOCKING: u32 = 1;
-/// The most dynamic shared memory that a kernel gets without asking for more.
+/// The most dynamic shared memory, in bytes, that a kernel gets without a call that asks for more.
 const SHARED_BYTES_PLAIN: u32 = 48 << 10;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
 const MAX_DYNAMIC_SHARED: i32 = 8;
@@ -36,18 +36,18 @@ pub struct Stream {
     handle: Handle,
     staging: NonNull<u8>,
     staging_bytes: usize,
-    /// From so many bytes of the staging memory on, no copy is under way.
+    /// Copies may be in flight in the staging memory below this offset, bytes.
     sent: usize,
     shared: Option<Shared>,
-    /// Copies of pinned or shared memory may be under way.
+    /// Copies of pinned or shared memory may be in flight.
     is_copying: bool,
 }
 
 impl Stream {
-    /// Makes a stream with so many bytes (at least 1) of pinned memory.
+    /// Makes a stream with this many bytes (at least 1) of pinned memory.
     ///
     /// # Errors
-    /// The driver has no pinned memory left, or the context is lost.
+    /// The driver cannot pin more memory, or the context is lost.
     pub fn new(context: &Context, staging_bytes: usize) -> Result<Self, DriverError> {
         let api = context.api()?;
         let mut memory = std::ptr::null_mut();
@@ -61,7 +61,7 @@ impl Stream {
                 text,
             ));
         };
-        // SAFETY: the driver has allocated so many bytes there.
+        // SAFETY: the driver has allocated this many bytes there.
         unsafe { staging.write_bytes(0, staging_bytes) };
         let mut handle = 0;
         // SAFETY: `handle` has room for the result.
@@ -92,7 +92,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The next at most `most` bytes of the staging memory that no copy uses.
+    /// A free part of the staging memory, which no copy uses: at most `most` bytes.
     ///
     /// # Errors
     /// The context is lost.
@@ -108,7 +108,7 @@ impl Stream {
     /// Begins to copy the first `length` bytes of the free part to the device.
     ///
     /// # Errors
-    /// The driver refuses the address, or the context is lost.
+    /// The driver rejects the address, or the context is lost.
     pub fn send(&mut self, to: Address, length: usize) -> Result<(), DriverError> {
         let length = length.min(self.staging_bytes - self.sent);
         // SAFETY: the range is within the memory.
@@ -123,10 +123,10 @@ impl Stream {
         }
     }
 
-    /// Begins to copy from the device, at most as much as the staging memory has.
+    /// Begins to copy from the device, at most the length of the staging memory.
     ///
     /// # Errors
-    /// The driver refuses the address, or the context is lost.
+    /// The driver rejects the address, or the context is lost.
     pub fn begin_fetch(&mut self, from: Address, length: usize) -> Result<(), DriverError> {
         if self.is_copying {
             self.synchronize()?;
@@ -134,7 +134,7 @@ impl Stream {
         let length = length.min(self.staging_bytes);
         (self.sent, self.is_copying) = (length, true);
         let to: *mut c_void = self.staging.as_ptr().cast();
-        // SAFETY: the memory has so many bytes, and stays until the stream's work is done, see `drop`.
+        // SAFETY: the memory has this many bytes, and stays until the stream's work is done, see `drop`.
         unsafe { self.context.api()?.copy_from(to, from, length, self.handle) }
     }
 
@@ -156,7 +156,7 @@ impl Stream {
         unsafe { self.context.api()?.fill(to, 0, bytes, self.handle) }
     }
 
-    /// Takes shared memory for copies, instead of what was there.
+    /// Uses this shared memory for copies, instead of the previous shared memory.
     ///
     /// # Errors
     /// The context is lost.
@@ -174,7 +174,7 @@ impl Stream {
     /// Begins to copy a part of the shared memory to the device.
     ///
     /// # Errors
-    /// The shared memory has no such part, or the driver refuses the address.
+    /// The shared memory has no such part, or the driver rejects the address.
     pub fn send_shared(
         &mut self,
         to: Address,
@@ -193,7 +193,7 @@ impl Stream {
     /// Begins to copy from the device to a part of the shared memory.
     ///
     /// # Errors
-    /// The shared memory has no such part, or the driver refuses the address.
+    /// The shared memory has no such part, or the driver rejects the address.
     pub fn fetch_shared(
         &mut self,
         from: Address,
@@ -229,7 +229,7 @@ impl Stream {
     /// Queues a kernel. The driver copies the arguments before this returns.
     ///
     /// # Errors
-    /// The driver refuses the shape, or the context is lost.
+    /// The driver rejects the shape, or the context is lost.
     pub fn launch(
         &self,
         kernel: &Kernel,
@@ -244,11 +244,11 @@ impl Stream {
         } = shape;
         if shared_bytes > SHARED_BYTES_PLAIN {
             let most = i32::try_from(shared_bytes).unwrap_or(i32::MAX);
-            // SAFETY: the kernel's module is loaded. A driver without the call decides at the launch.
+            // SAFETY: the kernel's module is loaded. A driver without this call decides at the launch.
             let set = unsafe { api.set_attribute(kernel.handle(), MAX_DYNAMIC_SHARED, most) };
             set.transpose()?;
         }
-        // SAFETY: the kernel's module is loaded, and the row has enough for every kernel.
+        // SAFETY: the kernel's module is loaded, and the array has enough arguments for every kernel.
         unsafe {
             api.launch(
                 kernel.handle(),
@@ -275,8 +275,8 @@ impl Drop for Stream {
             return;
         }
         if let Ok(api) = self.context.api() {
-            // SAFETY: both are of this context, no copy is under way, and nobody uses them any more. The device finishes
-            // kernels that are still queued.
+            // SAFETY: both are of this context, no copy is in flight, and nobody uses them any more. The device
+            // finishes kernels that are still queued.
             unsafe {
                 api.free_host(self.staging.as_ptr().cast()).ok();
                 api.destroy_stream(self.handle).ok();

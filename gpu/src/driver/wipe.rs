@@ -6,12 +6,12 @@ use super::{api::Address, context::Context, error::DriverError, stream::Stream};
 
 /// The largest piece: progress is reported after each.
 const PIECE_BYTES_MAX: u64 = 1 << 30;
-/// The smallest piece. Drivers take memory from the device in larger parts, so less is not worth a call.
+/// The smallest piece. Drivers take memory from the device in larger parts, so a smaller piece is not worth a call.
 const PIECE_BYTES_MIN: u64 = 64 << 10;
-/// So many bytes at the start, in the middle and at the end of each piece are read back.
+/// Bytes that are read back at the start, in the middle and at the end of each piece.
 const SAMPLE_BYTES: u64 = 4 << 10;
 
-/// What was wiped.
+/// The result of a wipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wiped {
     /// Bytes that were overwritten with zeroes.
@@ -20,11 +20,11 @@ pub struct Wiped {
     pub free_bytes: u64,
 }
 
-/// Overwrites all free memory of the context's device with zeroes: takes all of it, in pieces that become smaller, fills
-/// them, reads a sample of each, and frees them. `progress` gets the bytes that were wiped so far and the bytes to wipe.
+/// Overwrites all free memory of the context's device with zeroes: allocates all of it, in pieces that become smaller,
+/// fills them, reads a sample of each, and frees them. `progress` gets the bytes wiped so far and the bytes to wipe.
 ///
 /// # Errors
-/// The driver refuses something else than memory, or memory is not zero after it was filled.
+/// A call of the driver fails for another reason than lack of memory, or memory is not zero after it was filled.
 pub fn wipe_free(
     context: &Context,
     progress: &mut dyn FnMut(u64, u64),
@@ -42,11 +42,11 @@ pub fn wipe_free(
     })
 }
 
-/// Takes all free memory of the device, in pieces that become smaller, down to `smallest` bytes; calls `each` with the address
-/// and the bytes of each piece, and frees them all.
+/// Allocates all free memory of the device, in pieces that become smaller, down to `smallest` bytes; calls `each` with
+/// the address and the bytes of each piece, and frees them all.
 ///
 /// # Errors
-/// The driver refuses something else than memory, or `each` fails.
+/// A call of the driver fails for another reason than lack of memory, or `each` fails.
 pub fn take_all(
     context: &Context,
     smallest: u64,
@@ -56,7 +56,7 @@ pub fn take_all(
     let (mut pieces, mut bytes) = (Vec::new(), 0);
     let mut size = PIECE_BYTES_MAX;
     let mut taken = Ok(());
-    // Others may free memory meanwhile: that was not free before, and is theirs to wipe.
+    // Memory freed meanwhile is not counted; its owner wipes it.
     while taken.is_ok() && size >= smallest && bytes < free_bytes {
         match context.allocate(size) {
             Ok(at) => {

@@ -1,4 +1,4 @@
-//! Who has the nodes of a device open, or may have.
+//! Finds the processes that have the nodes of a device open, or may have.
 
 mod standstill;
 mod users;
@@ -21,26 +21,28 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use users::EndUsers;
 
-/// A look is given up after so long.
+/// The search fails after this time.
 const LOOK_MAX: Duration = Duration::from_secs(300);
 
-/// Any user can make a look long, with open files. So much of it is each user's.
+/// Any user can make the search long by opening many files. So each user's files get this much time.
 const USER_LOOK_MAX: Duration = Duration::from_secs(30);
 
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// Files that are sent to a process are received soon. So often, and with such pauses, they are looked for again.
+/// A process usually receives files that were sent to it soon. The search looks for such files again this many times,
+/// with pauses.
 const AGAIN: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Looks for the processes that have one of the devices open, or mapped, or files on their way of which it may be one. Those that
-/// end meanwhile are left out, and the helper processes of this node.
+/// Searches for the processes that have one of the devices open or mapped, or have unreceived files in a socket, one of
+/// which may be the device. Processes that end meanwhile and the helper processes of this node are left out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Holders {
     pub(crate) devices: BTreeSet<DeviceNumber>,
     /// Processes of these users are left out: [`EndUsers`] looks at them.
     pub(crate) without: BTreeSet<u32>,
-    /// A user who has more open files than can be looked at in time makes the look fail. Else the rest of his is left out.
+    /// True: a user with more open files than can be searched in time makes the search fail. False: the rest of this
+    /// user's files is skipped.
     pub(crate) is_complete: bool,
 }
 
@@ -48,16 +50,16 @@ pub(crate) struct Holders {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Holder {
     pub(crate) process: Process,
-    /// 0 only if all of its user numbers are root's.
+    /// 0 only if all user ids of the process are root's.
     pub(crate) user: u32,
-    /// It is in the node's own user and PID namespaces.
+    /// The process is in the node's own user and PID namespaces.
     pub(crate) is_of_node: bool,
-    /// Else it has files on their way, and the device may be one of them.
+    /// False: the process has unreceived files in a socket, and the device may be one of them.
     pub(crate) has_device: bool,
 }
 
 impl Holder {
-    /// It is a daemon of the node's root, and not root of a container.
+    /// True for a daemon of the node's root; false for root of a container.
     pub(crate) fn is_roots(&self) -> bool {
         self.user == 0 && self.is_of_node
     }
@@ -95,7 +97,7 @@ impl Call for Holders {
 }
 
 impl Holders {
-    /// `user_max`: so much of the look is each user's. It reports, and looks at the time, each `report_every`.
+    /// `user_max`: the time for each user's files. The search reports, and checks the time, every `report_every`.
     fn look(
         &self,
         user_max: Duration,
@@ -111,7 +113,7 @@ impl Holders {
         let mut reported = began;
         let tables = tables();
         let mut carriers: Vec<(Table, PathBuf, Holder)> = Vec::new();
-        // Threads with a table of their own share the memory of their process.
+        // Threads with their own table of files still share the memory of their process.
         let mut looked_at = BTreeSet::new();
         let mut took: BTreeMap<u32, Duration> = BTreeMap::new();
         for (done, table) in tables.iter().enumerate() {
@@ -181,7 +183,7 @@ fn too_many(holder: Holder, limit: Duration) -> Failure {
     ))
 }
 
-/// The process of this number, as one that has the device.
+/// The process with this number, as a holder of the device.
 fn holder_of(pid: i32) -> Option<Holder> {
     let process = Process::of(pid)?;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -191,7 +193,7 @@ fn holder_of(pid: i32) -> Option<Holder> {
         .filter_map(|it| it.parse::<u32>().ok());
     let is_own = |name: &str| {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{name}")).ok();
-        // A kernel thread or a process that is ending has none of its own.
+        // A kernel thread or an ending process has no namespaces.
         of(&pid.to_string()).is_none_or(|it| Some(it) == of("self"))
     };
     Some(Holder {

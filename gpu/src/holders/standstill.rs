@@ -1,4 +1,4 @@
-//! All processes of a user stand still for a while.
+//! Stops all processes of a user for a while.
 
 use std::{
     collections::BTreeSet,
@@ -28,12 +28,12 @@ use nix::{
 
 use super::{Holder, holder_of};
 
-/// Processes that got the signal stand still after so long, unless the machine is very slow.
+/// Signalled processes have stopped after this time, unless the machine is very slow.
 const STILL_WITHIN: Duration = Duration::from_secs(2);
 
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// The user can stop or kill the process that sends the signal.
+/// Most tries to signal: the user can stop or kill the process that sends the signal.
 const TRIES: u32 = 8;
 
 /// The processes of these users.
@@ -42,28 +42,28 @@ pub(super) fn processes_of(users: &BTreeSet<u32>) -> impl Iterator<Item = Holder
     found.filter(|it| users.contains(&it.user))
 }
 
-/// All processes of some users stand still while this lives, and while this process does.
+/// Keeps all processes of some users stopped while this value and this process exist.
 pub(super) struct Standstill {
     pub(super) processes: Vec<Holder>,
-    /// Its other end is closed when this process ends, however it does.
+    /// The other end closes when this process ends, in whatever way.
     lives: Option<OwnedFd>,
-    /// The process that lets them go on then.
+    /// The process that continues the stopped processes then.
     guardian: Pid,
 }
 
 impl Standstill {
     pub(super) fn of(users: &BTreeSet<u32>) -> Result<Self, Failure> {
-        // They go on standing still.
+        // Processes that were stopped before stay stopped.
         let stopped = processes_of(users).filter(|it| state_of(it.process.pid) == Some('T'));
         let stopped: Vec<Process> = stopped.map(|it| it.process).collect();
         let (ends, lives) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
-        // SAFETY: a helper has one thread, so nothing is locked or half done in the new process.
+        // SAFETY: a helper has one thread, so no lock is held and no state is half changed in the new process.
         let guardian = match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
                 drop(lives);
                 File::from(ends).read_exact(&mut [0]).ok();
                 let_go_on(users, &stopped);
-                // SAFETY: nothing of the helper is to be run at the end of this process.
+                // SAFETY: no exit handler of the helper may run at the end of this process.
                 unsafe { libc::_exit(0) }
             }
             ForkResult::Parent { child } => child,
@@ -104,7 +104,7 @@ fn stands(holder: &Holder) -> bool {
     threads(holder.process.pid).map(state_of).all(stands)
 }
 
-/// Lets the processes of these users go on, but for those that had stopped before.
+/// Continues the processes of these users, except those that were stopped before.
 fn let_go_on(users: &BTreeSet<u32>, stopped: &[Process]) {
     for Holder { process, .. } in processes_of(users) {
         if !stopped.contains(&process)
@@ -116,22 +116,23 @@ fn let_go_on(users: &BTreeSet<u32>, stopped: &[Process]) {
     }
 }
 
-/// Stops all processes of a user, at once: while the kernel does so, no process of his starts another one.
+/// Stops all processes of a user in one call. During this call no process of the user can start another one.
 fn stop(user: u32) -> Result<(), Failure> {
     let uid = Uid::from_raw(user);
     if uid.is_root() {
         return Err(Failure::from("root's processes go on".to_owned()));
     }
     for _ in 0..TRIES {
-        // SAFETY: the new process calls system calls only, and ends.
+        // SAFETY: the new process only makes system calls, and ends.
         match unsafe { fork() }.map_err(io::Error::from)? {
             ForkResult::Child => {
-                // SAFETY: the call takes no pointer. Nothing here is this user's.
+                // SAFETY: the call takes no pointer. It closes all descriptors, so nothing of this process is left to
+                // the user.
                 unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
                 let all = Pid::from_raw(-1);
                 let sent = setresuid(uid, uid, uid).and_then(|()| kill(all, Signal::SIGSTOP));
                 let is_done = matches!(sent, Ok(()) | Err(Errno::ESRCH));
-                // SAFETY: nothing of the helper is to be run at the end of this process.
+                // SAFETY: no exit handler of the helper may run at the end of this process.
                 unsafe { libc::_exit(i32::from(!is_done)) }
             }
             ForkResult::Parent { child } => {
@@ -158,7 +159,7 @@ mod tests {
     fn a_helper_that_is_killed_leaves_nobody_standing() {
         const USER: u32 = 4735;
         let mut waits = child(USER, File::open("/dev/null").unwrap().into());
-        // SAFETY: of this process's other threads, none has a lock that the new process takes: they wait for this test.
+        // SAFETY: no other thread of this process holds a lock that the new process takes: all wait for this test.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => {
                 let still = Standstill::of(&[USER].into()).unwrap();

@@ -105,7 +105,7 @@ fn a_user_who_has_too_many_files_is_named_or_left_out() {
     };
     let error = look(true).unwrap_err().detail;
     assert!(error.contains("of user "), "{error}");
-    // Of the user's, something was looked at before the time was: what it was is no matter.
+    // Some of the user's files were searched before the time was over; it does not matter which.
     let found = look(false).unwrap();
     assert!(
         found
@@ -135,7 +135,7 @@ fn root_of_a_container_is_no_daemon_of_the_nodes_root() {
     child.wait().unwrap();
 }
 
-/// The tables of processes do not have what was sent and not received.
+/// Tables of open files do not contain files that were sent and not received.
 #[test]
 fn a_socket_with_files_that_nobody_receives_counts() {
     let (_master, path) = terminal();
@@ -153,7 +153,7 @@ fn a_socket_with_files_that_nobody_receives_counts() {
     child.wait().unwrap();
 }
 
-/// A socket to which the file was sent. Nobody has received it.
+/// A socket to which the file was sent and not received.
 pub(super) fn in_flight(file: File) -> OwnedFd {
     let (near, far) = UnixStream::pair().unwrap();
     let files = [file.as_raw_fd()];

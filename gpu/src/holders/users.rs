@@ -1,4 +1,4 @@
-//! The processes of a lease's users that have its device, or hide it.
+//! The processes of a lease's users that have the device of the lease, or hide it.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -15,22 +15,22 @@ use super::{
 };
 use crate::sessions::ENDS_WITHIN;
 
-/// Something that is not one of these processes may start others of the same users meanwhile.
+/// Most rounds: a process of another user may start new processes of these users meanwhile.
 const ROUNDS: u32 = 8;
 
-/// Kills the processes of some users that have one of the devices, or may: in a table of open files, mapped, in a socket's
-/// queue, or in a ring. Meanwhile all processes of these users stand still, so that none passes the device on, or starts
-/// another one.
+/// Kills the processes of some users that have one of the devices, or may have it: in a table of open files, mapped, in
+/// a socket's queue, or in a ring. Meanwhile all processes of these users are stopped, so that none passes the device
+/// on or starts another process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct EndUsers {
     pub(crate) devices: BTreeSet<DeviceNumber>,
-    /// Not root.
+    /// Never contains root.
     pub(crate) users: BTreeSet<u32>,
 }
 
 impl Call for EndUsers {
     const NAME: &'static str = "gpu-end-users";
-    /// Those who were killed.
+    /// The killed processes.
     type Answer = Vec<Holder>;
 
     fn make(self, caller: &Caller) -> Result<Vec<Holder>, Failure> {
@@ -93,7 +93,7 @@ impl EndUsers {
                     rings.extend(ring);
                     file.may_carry(table, &devices)
                 }
-                // What a ring has is told only where it is open.
+                // The files of a ring are only visible where the ring is open.
                 None => ring.is_some_and(|it| !rings.contains(&it)),
             };
             if is_hidden || file.is_one_of(&devices) {
@@ -103,7 +103,7 @@ impl EndUsers {
                 reported = Instant::now();
                 report("open files of the lease's users")?;
                 if began.elapsed() > USER_LOOK_MAX {
-                    // Who has so many has some to hide.
+                    // A process with so many open files may hide the device among them.
                     return Ok(true);
                 }
             }
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A process in which another thread lives on, and of which /proc shows no mapping.
+    /// A process whose first thread has ended while another thread lives: /proc shows no mapping of it.
     #[test]
     fn a_process_that_has_lost_its_first_thread_is_killed() {
         const USER: u32 = 4733;

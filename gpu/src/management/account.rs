@@ -1,4 +1,4 @@
-//! Who uses a device, and how much of its memory.
+//! The memory of a device and the processes that use it.
 
 use fabricbios_helper::{Call, Caller, Failure};
 use fabricbios_wire::GpuVendor;
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 use super::{Roots, amd, nvidia};
 use crate::{Device, Health, Libraries};
 
-/// Asks for the memory, the processes and the health of a device or partition.
+/// Reads the memory, the processes and the health of a device or partition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Account {
     /// The device or partition.
     pub device: Device,
-    /// Those that are asked.
+    /// The libraries to ask.
     pub libraries: Libraries,
 }
 
 /// A device's memory, processes and health.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accounted {
-    /// Memory that can be allocated, bytes. 0 if the device does not answer any more.
+    /// Memory that can be allocated, bytes. 0 if the device no longer answers.
     pub free_bytes: u64,
-    /// All memory, bytes. 0 if the device does not answer any more.
+    /// All memory, bytes. 0 if the device no longer answers.
     pub total_bytes: u64,
-    /// Those that the driver lists, in the order of their numbers, without the process that asks. A process that has ended may
-    /// still be listed.
+    /// The processes that the driver lists, ordered by number, without the asking process. The driver may still list a
+    /// process that has ended.
     pub processes: Vec<Process>,
-    /// Of a partition: that of its device too.
+    /// For a partition, the health of its device counts too.
     pub health: Health,
 }
 
@@ -35,12 +35,12 @@ pub struct Accounted {
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Memory of the device that it has; 0 if the driver does not tell.
+    /// Memory of the device that the process has, bytes; 0 if the driver does not report it.
     pub bytes: u64,
 }
 
 impl Accounted {
-    /// A device of which nothing but its health is known.
+    /// An account of a device of which only the health is known.
     pub(super) fn unknown(health: Health) -> Self {
         Self {
             free_bytes: 0,
@@ -50,7 +50,7 @@ impl Accounted {
         }
     }
 
-    /// The same processes in the order of their numbers, each once, with the most bytes, and without this process.
+    /// Sorts the processes by number, keeps each once with its highest memory, and removes this process.
     pub(super) fn processes(mut all: Vec<Process>) -> Vec<Process> {
         let own = std::process::id();
         all.retain(|it| it.pid != own);

@@ -19,17 +19,19 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::Watch;
 use crate::{Device, Health, Libraries};
 
-/// A process waits for errors for this part of that time, then it is heard.
+/// The watching process waits for errors for one seventh of the silence limit, then it answers.
 const WAITS: u32 = 7;
 
-/// Pause before another process watches. A process that resets devices takes the lock of the one that it has ended.
+/// Pause before another process watches. It gives a process that resets devices time to take the lock of the watching
+/// process that it has ended.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Gets the UUID of a device or partition and its health, when that has changed, and again and again while it has failed.
+/// Receives the UUID of a device or partition and its health: when the health has changed, and repeatedly while it is
+/// `Failed`.
 pub type Tell = Arc<dyn Fn(&str, &Health) + Send + Sync>;
 
-/// Watches the health of devices until it is dropped. For each vendor there is a process, which is replaced when it hangs or
-/// dies, and a thread, which talks to it.
+/// Watches the health of devices until dropped. Each vendor has a process, which is replaced when it hangs or dies, and
+/// a thread, which talks to the process.
 pub struct HealthWatch {
     is_over: Arc<AtomicBool>,
     threads: Vec<Thread>,
@@ -42,7 +44,7 @@ impl fmt::Debug for HealthWatch {
 }
 
 impl HealthWatch {
-    /// Watches devices and partitions. `tell` hears of each change from the health that they have here on.
+    /// Watches devices and partitions. `tell` receives each change, beginning from the health in `devices`.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -91,7 +93,8 @@ impl HealthWatch {
 }
 
 impl Drop for HealthWatch {
-    /// Nothing is told any more. The threads end by themselves, since they may have to wait until a library hangs for certain.
+    /// Stops all reports. The threads end later by themselves, because a thread may first have to wait until a library
+    /// counts as hung.
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
         for thread in &self.threads {
@@ -100,12 +103,12 @@ impl Drop for HealthWatch {
     }
 }
 
-/// What the thread of a vendor has.
+/// The state of a vendor's thread.
 struct Watched {
     supervisor: Supervisor,
     silence: Duration,
     library: &'static str,
-    /// When it answered last, or when the watch began.
+    /// When the process answered last, or when the watch began.
     heard: OffsetDateTime,
     call: Watch,
     known: BTreeMap<String, Health>,
@@ -132,7 +135,7 @@ impl Watched {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// Watches by one process, as long as it answers. Returns what people should know of its end.
+    /// Watches with one process, as long as it answers. Returns the reason for people if the process failed.
     fn watch(&mut self, mut session: Session) -> Option<String> {
         let step = RefCell::new(String::new());
         let mut has_answered = false;
@@ -146,7 +149,7 @@ impl Watched {
                         self.tell(&uuid, health);
                     }
                 }
-                // A reset ends the process.
+                // A reset ends the watching process.
                 Err(lost @ CallError::Lost { .. }) if has_answered => {
                     tracing::info!(%lost, "another process watches the health of GPUs from now on");
                     // A device that was reset may fail again in the same way.
@@ -160,7 +163,7 @@ impl Watched {
     }
 
     fn tell_silence(&mut self, why: &str) {
-        // A time of the calendar has this form.
+        // Every calendar time has this form.
         let heard = self.heard.replace_nanosecond(0).ok();
         let heard = heard.and_then(|it| it.format(&Rfc3339).ok());
         let heard = heard.unwrap_or_default();
@@ -169,14 +172,15 @@ impl Watched {
         let devices = self.call.devices.iter();
         let uuids: Vec<String> = devices.map(|it| it.uuid.clone()).collect();
         for uuid in uuids {
-            // A device that has failed has not become better by that.
+            // A failed device is no better because its library is silent.
             if !matches!(self.known.get(&uuid), Some(Health::Failed(_))) {
                 self.tell(&uuid, Health::Silent(why.clone()));
             }
         }
     }
 
-    /// A failure is told again and again: a reset that the watch does not notice may have helped for a moment only.
+    /// Reports a change. Reports a failure each time: a reset that the watch does not notice may have helped for a
+    /// moment only.
     fn tell(&mut self, uuid: &str, health: Health) {
         let is_new = self.known.get(uuid) != Some(&health);
         if self.is_over() || !(is_new || matches!(health, Health::Failed(_))) {

@@ -1,4 +1,4 @@
-//! Stands for the half of a vendor that this program was built without.
+//! Replaces the module of a vendor that this program was built without.
 
 use fabricbios_helper::Failure;
 use fabricbios_wire::GpuVendor;
@@ -6,10 +6,10 @@ use fabricbios_wire::GpuVendor;
 use super::{Accounted, Probed, Roots, watch::Watcher};
 use crate::{Device, Libraries};
 
-/// Finds nothing.
+/// Finds no device.
 pub(super) fn probe(_libraries: &Libraries, _roots: &Roots, _probed: &mut Probed) {}
 
-/// Fails.
+/// Always fails.
 pub(super) fn account(
     _libraries: &Libraries,
     _roots: &Roots,
@@ -18,7 +18,7 @@ pub(super) fn account(
     Err(refused(device.vendor))
 }
 
-/// Fails.
+/// Always fails.
 pub(super) fn watcher(
     _libraries: &Libraries,
     _roots: Roots,

@@ -1,7 +1,7 @@
 //! Calls of the vendors' management libraries: discovery, account, scrub, reset and health.
 //!
-//! These libraries may hang or crash, so helper processes load them, never the daemon. What the kernel itself tells (sysfs, proc)
-//! is read there too.
+//! These libraries may hang or crash, so helper processes load them, never the daemon. Helper processes also read the
+//! kernel's own files (sysfs, proc).
 #![cfg_attr(
     not(all(feature = "gpu-cuda", feature = "gpu-hip")),
     allow(
@@ -66,10 +66,10 @@ pub fn handlers() -> Vec<Handler> {
     ]
 }
 
-/// Test hook: dev, proc and sys of GPUs are in this directory.
+/// Test hook: the directory with dev, proc and sys for GPUs.
 const ROOT: &str = "FABRICBIOS_GPU_ROOT";
 
-/// Where the kernel's files are.
+/// The directories of the kernel's files.
 #[derive(Debug)]
 pub(crate) struct Roots {
     dev: PathBuf,
@@ -78,7 +78,7 @@ pub(crate) struct Roots {
 }
 
 impl Roots {
-    /// Those of this machine.
+    /// The directories of this machine.
     pub(crate) fn real() -> Self {
         Self::at(&env::var_os(ROOT).map_or_else(|| "/".into(), PathBuf::from))
     }
@@ -92,7 +92,8 @@ impl Roots {
     }
 }
 
-/// Whether a library is not there, by the error of dlopen(3). One that is there and lacks another library is.
+/// True if dlopen(3) failed because this library does not exist. If the library exists and lacks another library, this
+/// is false.
 fn is_absent(library: &Path, error: &str) -> bool {
     let absent = format!(
         "{}: cannot open shared object file: No such file",
@@ -101,7 +102,7 @@ fn is_absent(library: &Path, error: &str) -> bool {
     error.contains(&absent)
 }
 
-/// All that is known of a device, as one: the worst, with the texts of all that are as bad.
+/// Combines all reports of a device's health: the worst one, with all texts of that degree.
 pub(crate) fn worst(all: impl IntoIterator<Item = Health>) -> Health {
     let (mut degraded, mut silent, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     for health in all {

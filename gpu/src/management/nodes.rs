@@ -6,10 +6,10 @@ use nix::sys::stat::{SFlag, major, minor, stat};
 
 use crate::Node;
 
-/// The nodes at these paths, all or none: a program that cannot open one of them cannot use the device.
+/// The nodes at these paths, all or none: a program needs every one of them to use the device.
 ///
 /// # Errors
-/// For people: what is missing.
+/// A node is missing; for people.
 pub(super) fn nodes(paths: &[(PathBuf, bool)]) -> Result<Vec<Node>, String> {
     let found = paths.iter().map(|(path, is_shared)| node(path, *is_shared));
     let (found, missing): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
@@ -23,7 +23,7 @@ pub(super) fn nodes(paths: &[(PathBuf, bool)]) -> Result<Vec<Node>, String> {
 /// The character device at this path. `is_shared`: programs that use other devices open it too.
 ///
 /// # Errors
-/// For people: it is not there, or something else is.
+/// No node is there, or something else is; for people.
 fn node(path: &Path, is_shared: bool) -> Result<Node, String> {
     let shown = path.display();
     let found = stat(path).map_err(|errno| format!("{shown}: {}", errno.desc()))?;

@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use super::{Roots, amd, nvidia};
 use crate::{Device, Libraries};
 
-/// Looks for the devices of each vendor of whose management library there is a name. [`discover`] does it for the daemon.
+/// Finds the devices of each vendor whose management library is named in `libraries`. The daemon uses [`discover`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Probe {
-    /// Those that are asked. NVIDIA's devices are found by `nvml`, AMD's by `hip`.
+    /// The libraries to ask: `nvml` for NVIDIA's devices, `hip` for AMD's.
     pub libraries: Libraries,
 }
 
-/// What was found.
+/// The result of discovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probed {
     /// The devices, each before its partitions.
     pub devices: Vec<Device>,
-    /// What cannot be told of a device, or keeps one from being used; for people.
+    /// Facts about a device that could not be read, or that prevent its use; for people.
     pub warnings: Vec<String>,
-    /// Why there are no devices of a vendor, if that is no fault; for people.
+    /// Why a vendor has no devices, if that is no fault; for people.
     pub notes: Vec<String>,
 }
 
@@ -45,8 +45,8 @@ impl Call for Probe {
     }
 }
 
-/// Looks for all devices, in a helper process for each vendor: a library that crashes, or says nothing for `silence_max`, costs
-/// its own devices only, and a warning.
+/// Finds all devices, in one helper process for each vendor. A library that crashes, or is silent for `silence_max`,
+/// costs only its own devices, and a warning.
 #[must_use]
 pub fn discover(supervisor: &Supervisor, libraries: &Libraries, silence_max: Duration) -> Probed {
     let none = || Libraries {

@@ -24,22 +24,22 @@ use crate::Device;
 
 /// NVIDIA's tool.
 const TOOL: &str = "nvidia-smi";
-/// Where it is if it is not in PATH.
+/// Its path if PATH does not contain it.
 const TOOL_PATH: &str = "/usr/bin/nvidia-smi";
 
 /// The tool takes some seconds for a device, and longer if the device is linked to others.
 const ENDS_WITHIN: Duration = Duration::from_secs(180);
 
-/// How often the caller hears that the tool still runs.
+/// How often the caller gets the report that the tool still runs.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
-/// So much of the end of the tool's output is kept.
+/// This many bytes of the end of the tool's output are kept.
 const OUTPUT_BYTES_MAX: u64 = 2048;
 
-/// Resets a device that nobody uses. All of its memory is lost.
+/// Resets a device that no process uses. All of its memory is lost.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Reset {
-    /// The device; no partition.
+    /// The device, never a partition.
     pub device: Device,
 }
 
@@ -77,7 +77,8 @@ impl Call for Reset {
     }
 }
 
-/// Ends the process that watches devices: one that has a device open keeps it from being reset. The daemon starts another one.
+/// Ends the process that watches devices, because a process that has the device open prevents a reset. The daemon
+/// starts another one.
 fn end(pid: i32) -> Result<(), Failure> {
     if pid == 0 {
         let why = "a process in another PID namespace watches the devices";
@@ -91,7 +92,7 @@ fn end(pid: i32) -> Result<(), Failure> {
 }
 
 fn run_tool(device: &Device, caller: &Caller) -> Result<(), Failure> {
-    // A file and no pipe, which a tool that says much would fill.
+    // A file, not a pipe: much output would fill a pipe.
     let mut output =
         File::from(memfd_create("output", MFdFlags::MFD_CLOEXEC).map_err(io::Error::from)?);
     let start = |program: &str| -> io::Result<Child> {
@@ -131,7 +132,7 @@ fn run_tool(device: &Device, caller: &Caller) -> Result<(), Failure> {
     Err(failed(format!("{status}: {}", last_of(&mut output)?)))
 }
 
-/// What the tool said last, in one line.
+/// The end of the tool's output, in one line.
 fn last_of(output: &mut File) -> io::Result<String> {
     let start = output.metadata()?.len().saturating_sub(OUTPUT_BYTES_MAX);
     output.seek(SeekFrom::Start(start))?;
@@ -141,7 +142,7 @@ fn last_of(output: &mut File) -> io::Result<String> {
     Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The kernel resets the device over PCI.
+/// Lets the kernel reset the device over PCI.
 fn write_reset(roots: &Roots, pci: &str) -> Result<(), Failure> {
     let file = format!("bus/pci/devices/{pci}/reset");
     roots.sys.write(file, "1").map_err(|error| Failure {

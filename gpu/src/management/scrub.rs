@@ -1,4 +1,4 @@
-//! Wiping the free memory of a device.
+//! Wipes the free memory of a device.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -13,8 +13,8 @@ use crate::{
     driver::{Context, Wiped, wipe_free},
 };
 
-/// Overwrites all free memory of a device or partition with zeroes, but what the context of this process takes. The context
-/// stays open until the end of the process, or until [`Scrub::twice`] closes it.
+/// Overwrites all free memory of a device or partition with zeroes, except the memory of this process's context. The
+/// context stays open until the end of the process, or until [`Scrub::twice`] closes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Scrub {
     /// The device or partition.
@@ -23,7 +23,7 @@ pub struct Scrub {
     pub libraries: Libraries,
 }
 
-/// Opens the context for [`Scrub`]. The answer is the free memory beside it, bytes.
+/// Opens the context for [`Scrub`]. The answer is the remaining free memory, bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct OpenContext(Scrub);
 
@@ -31,12 +31,13 @@ pub(super) struct OpenContext(Scrub);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct CloseContext;
 
-/// The context of this process, which makes one call at a time.
+/// The context of this process, which serves one call at a time.
 static CONTEXT: Mutex<Option<Context>> = Mutex::new(None);
 
 impl Scrub {
-    /// Makes the call in two processes, of which the second wipes what the context of the first one took. Contexts take some
-    /// hundred MiB, more than 1 % of most devices. `silence_max` and `progress` are those of [`Supervisor::call`].
+    /// Makes the call in two processes; the second process wipes the memory of the first process's context. Contexts
+    /// take some hundred MiB, more than 1 % of most devices. `silence_max` and `progress` are those of
+    /// [`Supervisor::call`].
     ///
     /// # Errors
     /// See [`CallError`].
@@ -49,13 +50,13 @@ impl Scrub {
         let mut one = supervisor.session()?;
         let first = one.ask(self, silence_max, progress)?;
         let mut other = supervisor.session()?;
-        // Its context gets memory that the first process has wiped.
+        // The context of the second process gets memory that the first process has wiped.
         let beside = other.ask(&OpenContext(self.clone()), silence_max, progress)?;
         one.ask(&CloseContext, silence_max, progress)?;
         let second = other.ask(self, silence_max, progress)?;
         other.ask(&CloseContext, silence_max, progress)?;
         let context = first.free_bytes.saturating_sub(beside);
-        // If the first process left some out, the second one's context may be there.
+        // If the first process left some memory out, the second context may lie in that memory.
         let left_out = first.free_bytes.saturating_sub(first.bytes);
         Ok(Wiped {
             bytes: second.bytes + context.saturating_sub(left_out),

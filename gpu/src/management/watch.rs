@@ -1,4 +1,4 @@
-//! One look at the health of devices, which waits for errors.
+//! One check of the health of devices, which waits for errors.
 
 use std::{
     cell::RefCell,
@@ -12,37 +12,37 @@ use serde::{Deserialize, Serialize};
 use super::{Roots, amd, nvidia};
 use crate::{Device, Health, Libraries};
 
-/// What a device does not tell by itself is asked for so often.
+/// How often the watch reads the state that a device does not report by itself.
 const READ_EVERY: Duration = Duration::from_secs(10);
 
-/// A reset takes so long at most, and a little to begin and end.
+/// The longest time of a reset, with a little time to begin and end.
 const RESET_MAX: Duration = Duration::from_secs(200);
 
-/// The process that watches holds this lock, since a device that it has open cannot be reset.
+/// The watching process holds this lock: a device that it has open cannot be reset.
 const LOCK: &str = "gpu-watch";
 
-/// Waits for an error and answers the UUID and health of each device. The first call in a process does not wait. What errors
-/// have said of a device counts as long as the process lives; [`super::Reset`] ends it.
+/// Waits for an error, then answers with the UUID and health of each device. The first call in a process does not wait.
+/// The health that errors imply counts as long as the process lives; [`super::Reset`] ends the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Watch {
     /// The management libraries.
     pub libraries: Libraries,
-    /// Devices and partitions of one vendor: in all calls in a process the same ones.
+    /// Devices and partitions of one vendor; every call in a process must have the same ones.
     pub devices: Vec<Device>,
-    /// The most that the call waits.
+    /// The longest time that the call waits.
     pub patience: Duration,
 }
 
 /// Watches devices of one vendor.
 pub(super) trait Watcher {
-    /// Waits for an error, at most so long. True: one has come, so the health of a device may have changed.
+    /// Waits for an error, for this time at most. True: an error has come, so the health of a device may have changed.
     fn wait(&mut self, patience: Duration) -> bool;
 
     /// The health of a device.
     fn health(&self, device: &Device) -> Health;
 }
 
-/// What a process that watches has.
+/// The state of a watching process.
 struct Watching {
     watcher: Box<dyn Watcher>,
     read: Instant,
@@ -85,7 +85,7 @@ impl Watch {
             GpuVendor::Nvidia => {
                 let since = Instant::now();
                 caller.lock_telling(LOCK, |pid| {
-                    // A process that has the devices for longer does not end: that is told as silence.
+                    // A process that keeps the devices for longer does not end; the caller reports that as silence.
                     if since.elapsed() > RESET_MAX {
                         return Ok(());
                     }
@@ -94,7 +94,7 @@ impl Watch {
                 })?;
                 nvidia::watcher
             }
-            // Nothing is held open.
+            // AMD's watcher keeps no device open.
             GpuVendor::Amd => amd::watcher,
         };
         caller.progress("loading the management library")?;
@@ -119,8 +119,8 @@ impl Watch {
     }
 }
 
-/// Waits until no other process watches or resets NVIDIA's devices, without a word meanwhile. `busy` gets the number of the one
-/// that does.
+/// Waits until no other process watches or resets NVIDIA's devices; makes no report meanwhile. `busy` receives the
+/// number of the process that has the lock.
 pub(super) fn lock(
     caller: &Caller,
     busy: impl FnOnce(i32) -> Result<(), Failure>,

@@ -13,7 +13,7 @@ use crate::{
     management::{Probed, Roots, is_absent, nodes::nodes},
 };
 
-/// They hide devices, or give them other numbers.
+/// Variables that hide devices, or give them other numbers.
 const HIDING: [&str; 4] = [
     "ROCR_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
@@ -39,7 +39,7 @@ pub(in crate::management) fn probe(libraries: &Libraries, roots: &Roots, probed:
         Ok(Some(ordinals)) => {
             for (index, ordinal) in ordinals.into_iter().enumerate() {
                 let found = device(&hip, index, ordinal, roots, &mut probed.warnings);
-                // Parts of one device, of which only all together have a name.
+                // HIP lists the parts of a divided device as devices, and all parts have one UUID.
                 if probed.devices.iter().any(|it| it.uuid == found.uuid) {
                     let warning =
                         format!("{}: a second device of this UUID is left out", found.uuid);
@@ -57,7 +57,7 @@ pub(in crate::management) fn probe(libraries: &Libraries, roots: &Roots, probed:
     }
 }
 
-/// Loads HIP, if it is there.
+/// Loads HIP, if it is installed.
 fn load(libraries: &Libraries, probed: &mut Probed) -> Result<Option<Hip>, String> {
     for library in &libraries.hip {
         match Hip::load(library) {
@@ -81,7 +81,7 @@ fn device(
     let mut told = Vec::new();
     let pci = keep(&mut told, hip.pci(ordinal));
     let uuid = keep(&mut told, hip.uuid(ordinal)).flatten();
-    // HIP's own number is the only other name for it.
+    // Without a UUID, HIP's number is the only name of the device.
     let visible = uuid.clone().unwrap_or_else(|| index.to_string());
     let uuid = uuid.unwrap_or_else(|| match &pci {
         Some(pci) => format!("GPU-{pci}"),
@@ -131,7 +131,7 @@ fn device_nodes(roots: &Roots, pci: &str) -> Result<Vec<Node>, String> {
     if own.is_empty() {
         return Err("it has no render node".into());
     }
-    // Programs need none of these, and many machines have none.
+    // Programs do not need these nodes, and many machines have none.
     let mut cards = sysfs::nodes(&roots.sys, pci, "card");
     cards.retain(|name| roots.dev.join("dri").join(name).exists());
     own.extend(cards);

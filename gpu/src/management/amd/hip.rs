@@ -1,4 +1,4 @@
-//! The few calls of HIP that discovery makes.
+//! The few HIP calls of discovery.
 
 use std::{
     ffi::{CStr, OsStr, c_char, c_int},
@@ -15,7 +15,7 @@ const MULTIPROCESSORS: c_int = 63;
 type Call<A> = unsafe extern "C" fn(*mut A, c_int) -> c_int;
 type TextCall = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 
-/// The loaded library. It is never unloaded: threads of its own run until the process ends.
+/// The loaded library. It is never unloaded, because its own threads run until the process ends.
 pub(super) struct Hip {
     count: unsafe extern "C" fn(*mut c_int) -> c_int,
     device: Call<c_int>,
@@ -23,7 +23,7 @@ pub(super) struct Hip {
     pci: TextCall,
     memory: Call<usize>,
     attribute: unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int,
-    /// Since ROCm 5.2.
+    /// `hipDeviceGetUuid`, since ROCm 5.2.
     uuid: Option<Call<[u8; 16]>>,
     error: unsafe extern "C" fn(c_int) -> *const c_char,
 }
@@ -56,14 +56,14 @@ impl Hip {
         }
     }
 
-    /// The visible devices. `None`: there is none, as HIP says.
+    /// The visible devices. `None`: HIP reports that there is none.
     ///
     /// # Errors
     /// Why they cannot be counted; for people.
     pub(super) fn devices(&self) -> Result<Option<Vec<Ordinal>>, String> {
         let mut count = 0;
-        // SAFETY: `count` has room for the result. This call initialises HIP too; hipInit would say "invalid device" where
-        // there is none.
+        // SAFETY: `count` has room for the result. This call initialises HIP too; on a machine without devices hipInit
+        // would return "invalid device".
         match unsafe { (self.count)(&raw mut count) } {
             NO_DEVICE => Ok(None),
             code => {
@@ -90,7 +90,7 @@ impl Hip {
         Ok(bytes as u64)
     }
 
-    /// Compute units, or pairs of them in devices that use them in pairs.
+    /// Compute units, or pairs of units on devices that use them in pairs.
     pub(super) fn compute_units(&self, ordinal: Ordinal) -> Result<u32, String> {
         let (mut count, device) = (0, self.device(ordinal)?);
         // SAFETY: `count` has room for the result.
@@ -99,7 +99,7 @@ impl Hip {
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
-    /// The UUID as `ROCR_VISIBLE_DEVICES` takes it. `None`: the device has none.
+    /// The UUID in the form of `ROCR_VISIBLE_DEVICES`. `None`: the device has none.
     pub(super) fn uuid(&self, ordinal: Ordinal) -> Result<Option<String>, String> {
         match self.uuid {
             Some(call) => Ok(uuid_of(&self.value("hipDeviceGetUuid", call, ordinal)?)),
@@ -136,12 +136,12 @@ impl Hip {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: the call takes any number.
+        // SAFETY: the call accepts any number.
         let text = unsafe { (self.error)(code) };
         if text.is_null() {
             return Err(format!("{call}: error {code}"));
         }
-        // SAFETY: the library gives a text of its own that ends with a zero.
+        // SAFETY: the library returns its own text, which ends with a zero.
         let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
         Err(format!("{call}: {text} ({code})"))
     }
@@ -152,14 +152,14 @@ impl Hip {
 /// # Safety
 /// The symbol is a function of the type `F`.
 unsafe fn find<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
-    // SAFETY: the caller knows the type.
+    // SAFETY: the caller guarantees the type.
     match unsafe { library.get::<F>(name.as_bytes()) } {
         Ok(symbol) => Ok(*symbol),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// HIP gives 16 hexadecimal digits as text; of a device without a number of its own zeroes, or `XX`.
+/// HIP returns 16 hexadecimal digits as text; for a device without its own number, zeroes or `XX`.
 fn uuid_of(bytes: &[u8; 16]) -> Option<String> {
     let is_number = bytes.iter().all(u8::is_ascii_hexdigit) && bytes.iter().any(|it| *it != b'0');
     is_number.then(|| format!("GPU-{}", String::from_utf8_lossy(bytes)))

@@ -1,4 +1,4 @@
-//! What KFD, the kernel's driver for computing on AMD's devices, tells in /sys/class/kfd.
+//! Reads /sys/class/kfd, the files of KFD, the kernel's driver for computing on AMD's devices.
 
 use std::str::FromStr;
 
@@ -29,11 +29,11 @@ pub(super) fn nodes(sys: &Tree, pci: &str) -> Vec<KfdNode> {
     let node = |number: String| {
         let properties = sys.read(format!("{NODES}/{number}/properties")).ok()?;
         let property = |name| property::<u32>(&properties, name);
-        // The upper half has the number of the part.
+        // The upper half of the location has the number of the part.
         let location = property("location_id")? & 0xffff;
-        // Kernels before 5.9 have no domain there.
+        // Kernels before 5.9 have no domain in this file.
         let domain = property("domain").unwrap_or(0);
-        // That of a processor is 0.
+        // The gpu_id of a processor is 0.
         let gpu_id = sys.read_as(format!("{NODES}/{number}/gpu_id")).ok();
         let gpu_id = gpu_id.filter(|id| *id != 0)?;
         let units = property("simd_count").unwrap_or(0);
@@ -48,7 +48,7 @@ pub(super) fn nodes(sys: &Tree, pci: &str) -> Vec<KfdNode> {
     numbers.into_iter().filter_map(node).collect()
 }
 
-/// The processes that have memory or queues on these nodes. KFD lists each process that has it open, for all devices.
+/// The processes that have memory or queues on these nodes. KFD lists each process that has KFD open, for all devices.
 pub(super) fn processes(sys: &Tree, nodes: &[KfdNode]) -> Vec<Process> {
     let pids = sys.list(PROCESSES).unwrap_or_default();
     let process = |name: String| {
@@ -73,7 +73,7 @@ fn has_queue(sys: &Tree, pid: u32, nodes: &[KfdNode]) -> bool {
     })
 }
 
-/// Domain, and bus, device and function as KFD writes them, of an address such as `0000:03:00.0`.
+/// The domain, and bus, device and function as one number in KFD's form, of an address such as `0000:03:00.0`.
 fn place(pci: &str) -> Option<(u32, u32)> {
     let hex = |text: &str| u32::from_str_radix(text, 16).ok();
     let (rest, function) = pci.rsplit_once('.')?;
@@ -83,7 +83,7 @@ fn place(pci: &str) -> Option<(u32, u32)> {
     Some((hex(domain)?, location))
 }
 
-/// A line `name value` of a node's properties.
+/// The value of a line `name value` in a node's properties.
 fn property<T: FromStr>(properties: &str, name: &str) -> Option<T> {
     let value = |line: &str| {
         let (found, value) = line.split_once(' ')?;
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// A processor and two devices, of which the second has two parts.
+    /// A processor and two devices; the second device has two parts.
     fn topology() -> (tempfile::TempDir, Tree) {
         let place = tempfile::tempdir().unwrap();
         let nodes = [
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(ids(&nodes(&sys, "0000:03:00.0")), [(31001, 6656)]);
         let parts = [(31002, 3328), (31003, 3328)];
         assert_eq!(ids(&nodes(&sys, "0001:83:00.0")), parts);
-        // The processor's address.
+        // The first address is the processor's.
         for pci in [
             "0000:00:00.0",
             "0000:03:00.1",
@@ -167,7 +167,7 @@ mod tests {
     fn a_process_that_uses_only_another_device_is_not_listed() {
         let (place, sys) = topology();
         let files = [
-            // Of each process that has KFD open, for each device.
+            // The files list each process that has KFD open, for each device.
             ("700/vram_31001", "8192\n"),
             ("700/vram_31002", "0\n"),
             ("701/vram_31001", "0\n"),

@@ -17,7 +17,7 @@ use crate::{
 
 pub(super) use devices::probe;
 
-/// The account of a device. The memory is as the kernel tells; where it does not, as HIP tells, in a context of this process.
+/// The account of a device. The kernel reports the memory; if it does not, HIP does, in a context of this process.
 pub(super) fn account(
     libraries: &Libraries,
     roots: &Roots,
@@ -50,7 +50,7 @@ fn asked(libraries: &Libraries, device: &Device) -> Result<MemoryInfo, DriverErr
     Ok(memory)
 }
 
-/// A watcher of these devices: the kernel counts their errors.
+/// A watcher of these devices. It reads the kernel's error counters.
 pub(super) fn watcher(
     _libraries: &Libraries,
     roots: Roots,

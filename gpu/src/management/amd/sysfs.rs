@@ -1,4 +1,4 @@
-//! What amdgpu tells of a device in sysfs.
+//! Reads amdgpu's files about a device in sysfs.
 
 use fabricbios_kernfs::Tree;
 
@@ -9,7 +9,7 @@ fn directory(pci: &str) -> String {
     format!("bus/pci/devices/{pci}")
 }
 
-/// Memory of a device. `None`: the kernel does not tell.
+/// Memory of a device. `None`: the kernel does not report it.
 pub(super) fn memory(sys: &Tree, pci: &str) -> Option<MemoryInfo> {
     let read = |name: &str| {
         sys.read_as::<u64>(format!("{}/{name}", directory(pci)))
@@ -22,7 +22,7 @@ pub(super) fn memory(sys: &Tree, pci: &str) -> Option<MemoryInfo> {
     })
 }
 
-/// The names of a device's nodes in /dev/dri that begin so: `renderD`, or `card`, by which programs can compute too.
+/// The names of a device's nodes in /dev/dri with this prefix: `renderD`, or `card`, by which programs can compute too.
 pub(super) fn nodes(sys: &Tree, pci: &str, begin: &str) -> Vec<String> {
     let mut names = sys
         .list(format!("{}/drm", directory(pci)))
@@ -31,8 +31,8 @@ pub(super) fn nodes(sys: &Tree, pci: &str, begin: &str) -> Vec<String> {
     names
 }
 
-/// The health of a device, by the errors that amdgpu has counted for each of its blocks since it was loaded. Devices without
-/// RAS (reliability, availability, serviceability) have no counters.
+/// The health of a device, from the errors that amdgpu has counted for each of its blocks since it was loaded. Devices
+/// without RAS (reliability, availability, serviceability) have no counters.
 pub(super) fn health(sys: &Tree, pci: &str) -> Health {
     let ras = format!("{}/ras", directory(pci));
     let names = sys.list(&ras).unwrap_or_default();

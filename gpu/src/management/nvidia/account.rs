@@ -14,7 +14,8 @@ use crate::{
     management::{Accounted, Process, Roots},
 };
 
-/// The account of a device or partition. That of one that does not work any more says why, instead of an error.
+/// The account of a device or partition. For a device that no longer works, its health has the reason, instead of an
+/// error.
 pub(in crate::management) fn account(
     libraries: &Libraries,
     _roots: &Roots,
@@ -42,7 +43,7 @@ pub(in crate::management) fn account(
 
 fn processes(handle: &Handle<'_>) -> Result<Vec<Process>, NvmlError> {
     let mut all = handle.running_compute_processes()?;
-    // Partitions draw nothing.
+    // Partitions have no graphics.
     match handle.running_graphics_processes() {
         Err(NvmlError::NotSupported | NvmlError::InvalidArg) => {}
         listed => all.extend(listed?),

@@ -61,7 +61,7 @@ impl Search<'_> {
         self.probed.warnings.push(format!("{of}: {what}: {why}"));
     }
 
-    /// A value that a device may not have.
+    /// A value that a device may lack.
     fn keep<T>(&mut self, of: &str, what: &str, value: Result<T, NvmlError>) -> Option<T> {
         match value {
             Ok(value) => Some(value),
@@ -110,7 +110,7 @@ impl Search<'_> {
         }
     }
 
-    /// The nodes of the device. The program that makes them is the vendor's, and the driver runs it too.
+    /// The nodes of the device. If they are missing, the vendor's program makes them; the driver runs this program too.
     fn nodes(&mut self, device: &Device, minor: Option<u32>) -> Vec<Node> {
         let Some(minor) = minor else {
             return Vec::new();
@@ -126,7 +126,8 @@ impl Search<'_> {
         });
         if nodes(&paths).is_err() {
             let minor = minor.to_string();
-            // With -u, the number is that of nvidia-uvm, whose node it replaces. What is still missing then is told.
+            // With -u, the 0 is the minor number of nvidia-uvm; its node is replaced. Nodes that are missing after this
+            // cause a warning.
             for arguments in [&["-c", &minor][..], &["-u", "-c", "0"]] {
                 let mut make = Command::new("nvidia-modprobe");
                 make.args(arguments).output().ok();
@@ -153,7 +154,7 @@ impl Search<'_> {
                 Ok((uuid, partition)) => {
                     self.add_partition(device, handle, uuid, &partition, minor);
                 }
-                // There are fewer than there could be.
+                // The device has fewer partitions than the maximum.
                 Err(NvmlError::NotFound | NvmlError::InvalidArg) => {}
                 Err(error) => {
                     let what = format!("partition {index} is left out");
@@ -196,7 +197,7 @@ impl Search<'_> {
             health: health::of(self.nvml, handle),
         };
         let capabilities = self.capabilities(&partition, handle, minor);
-        // The other partitions have those of the device too.
+        // Other partitions use the nodes of the device too.
         let of_device = device.nodes.iter().map(|it| Node {
             is_shared: true,
             ..it.clone()
@@ -209,7 +210,7 @@ impl Search<'_> {
         self.probed.devices.push(Device { nodes, ..partition });
     }
 
-    /// The nodes of a partition's GPU instance and compute instance: who cannot open them cannot use it.
+    /// The nodes of a partition's GPU instance and compute instance: without both a program cannot use the partition.
     fn capabilities(
         &mut self,
         partition: &Device,
@@ -242,7 +243,7 @@ impl Search<'_> {
                 Err(error) => self.warn(&partition.uuid, "only root can use it", error),
             }
         }
-        // Of both instances, or no program can use them.
+        // Programs need the nodes of both instances.
         if paths.len() < 2 {
             return Vec::new();
         }
@@ -268,7 +269,7 @@ fn number(call: impl FnOnce(*mut c_uint) -> nvmlReturn_t) -> Result<u32, NvmlErr
     Ok(number)
 }
 
-/// Cores of a streaming multiprocessor: 64 in A100 and A30, 128 in all other devices that can be divided.
+/// Cores of a streaming multiprocessor: 64 in A100 and A30, 128 in all other divisible devices.
 fn cores_each(whole: &Handle<'_>) -> u32 {
     match whole.cuda_compute_capability() {
         Ok(capability) if (capability.major, capability.minor) == (8, 0) => 64,
@@ -276,7 +277,7 @@ fn cores_each(whole: &Handle<'_>) -> u32 {
     }
 }
 
-/// What programs can have of a device's memory. The driver keeps the rest.
+/// The part of a device's memory that programs can have. The driver keeps the rest.
 fn usable(memory: &MemoryInfo) -> u64 {
     memory.total.saturating_sub(memory.reserved)
 }

@@ -1,4 +1,4 @@
-//! What NVML tells of a device's health. Errors that it tells only when they happen are in [`super::xid`].
+//! The health that NVML reports of a device. [`super::xid`] has the errors that NVML reports only when they happen.
 
 use std::ffi::c_uint;
 
@@ -13,7 +13,7 @@ use nvml_wrapper::{
 
 use crate::{Health, management::worst};
 
-/// The health of a device; of a partition that of its device, too.
+/// The health of a device. For a partition, the health of its device counts too.
 pub(super) fn of(nvml: &Nvml, handle: &Handle<'_>) -> Health {
     match handle.mig_is_mig_device_handle() {
         Ok(true) => match handle.mig_parent_device() {
@@ -28,13 +28,14 @@ pub(super) fn of(nvml: &Nvml, handle: &Handle<'_>) -> Health {
 pub(super) fn of_uuid(nvml: &Nvml, uuid: &str) -> Health {
     match nvml.device_by_uuid(uuid) {
         Ok(handle) => of(nvml, &handle),
-        // A partition that was made anew may have the same UUID.
+        // A partition that is made anew may have the same UUID.
         Err(NvmlError::NotFound) => Health::Silent("NVML does not know it any more".into()),
         Err(error) => of_error(&error).unwrap_or_default(),
     }
 }
 
-/// What an error says of the device. `None`: nothing, such as that the device has no such thing.
+/// The health that an error implies. `None`: the error says nothing about health, such as that the device lacks a
+/// feature.
 pub(super) fn of_error(error: &NvmlError) -> Option<Health> {
     match error {
         NvmlError::GpuLost => Some(Health::Failed(
@@ -69,7 +70,7 @@ fn told(result: Result<Health, NvmlError>) -> Health {
     result.unwrap_or_else(|error| of_error(&error).unwrap_or_default())
 }
 
-/// Every device can tell its memory, so it needs to.
+/// Every device can report its memory, so a failure here is a fault.
 fn memory(handle: &Handle<'_>) -> Health {
     told(handle.memory_info().map(|_| Health::Good))
 }
@@ -84,7 +85,7 @@ fn ecc(handle: &Handle<'_>) -> Health {
     }))
 }
 
-/// Devices from Ampere on replace rows of memory by spare ones.
+/// Devices from Ampere on replace defective rows of memory by spare rows.
 fn remapped_rows(nvml: &Nvml, handle: &Handle<'_>) -> Health {
     let [
         mut corrected,
@@ -111,7 +112,7 @@ fn remapped_rows(nvml: &Nvml, handle: &Handle<'_>) -> Health {
     }))
 }
 
-/// Devices before Ampere take pages of memory out of use.
+/// Devices before Ampere retire defective pages of memory.
 fn retired_pages(handle: &Handle<'_>) -> Health {
     told(handle.are_pages_pending_retired().map(|is| match is {
         false => Health::Good,
@@ -119,7 +120,7 @@ fn retired_pages(handle: &Handle<'_>) -> Health {
     }))
 }
 
-/// What the driver itself says has to be done (since R550).
+/// The recovery action that the driver itself demands (since R550).
 fn recovery_action(handle: &Handle<'_>) -> Health {
     let field = FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
     let value = handle.field_values_for(&[field]).and_then(|values| {

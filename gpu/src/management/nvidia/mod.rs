@@ -18,9 +18,9 @@ pub(super) use watcher::watcher;
 
 /// Why NVML cannot be used; for people.
 enum NotOpened {
-    /// A machine without NVIDIA's devices.
+    /// The machine has no NVIDIA device.
     NoDevice(String),
-    /// A fault.
+    /// NVML or the driver is faulty.
     Fault(String),
 }
 
@@ -31,7 +31,7 @@ impl From<NotOpened> for Failure {
     }
 }
 
-/// Loads and initialises NVML. The process has the devices open until it ends or the result is dropped.
+/// Loads and initialises NVML. The process has the devices open until it ends or drops the result.
 fn open(libraries: &Libraries) -> Result<Nvml, NotOpened> {
     for library in &libraries.nvml {
         let shown = library.display();

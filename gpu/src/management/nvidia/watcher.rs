@@ -1,4 +1,4 @@
-//! Watching the health of devices with NVML.
+//! Watches the health of devices with NVML.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -13,18 +13,19 @@ use crate::{
     management::{Roots, watch::Watcher, worst},
 };
 
-/// A watcher of these devices and of those whose partitions are among them.
+/// A watcher of these devices, and of the devices of these partitions.
 pub(in crate::management) fn watcher(
     libraries: &Libraries,
     _roots: Roots,
     devices: &[Device],
 ) -> Result<Box<dyn Watcher>, Failure> {
-    // The process has it until it ends.
+    // The process keeps NVML until it ends.
     let nvml: &'static Nvml = Box::leak(Box::new(open(libraries)?));
     let mut uuids: Vec<&str> = devices.iter().map(whole).collect();
     uuids.sort_unstable();
     uuids.dedup();
-    // One set for each device: a device that cannot be registered spoils no other one's, and an event names its device.
+    // One set for each device: a device that cannot be registered does not affect the others, and an event names its
+    // device.
     let sets = uuids.into_iter().filter_map(|uuid| {
         let set = registered(nvml, uuid).ok()?;
         Some((uuid.to_owned(), set))
@@ -36,7 +37,7 @@ pub(in crate::management) fn watcher(
     }))
 }
 
-/// The UUID of the device, or of that of which it is a partition.
+/// The UUID of the device; for a partition, of its device.
 fn whole(device: &Device) -> &str {
     device.partition_of.as_ref().unwrap_or(&device.uuid)
 }
@@ -50,9 +51,9 @@ fn registered(nvml: &'static Nvml, uuid: &str) -> Result<EventSet<'static>, Nvml
 
 struct NvmlWatcher {
     nvml: &'static Nvml,
-    /// Of the devices that tell errors when they happen.
+    /// The event sets of the devices that report errors when they happen.
     sets: Vec<(String, EventSet<'static>)>,
-    /// What errors have said of each device. Only a reset takes it away, and no process watches then.
+    /// The health that errors have implied, by device. Only a reset clears it, and no process watches during a reset.
     errors: BTreeMap<String, Vec<Health>>,
 }
 
@@ -89,7 +90,7 @@ impl Watcher for NvmlWatcher {
                     self.sets.push((uuid, set));
                 }
                 Err(NvmlError::Timeout) => self.sets.push((uuid, set)),
-                // The device is gone. Its health tells so.
+                // The device is gone. Its health will show that.
                 Err(_) => is_any = true,
             }
         }

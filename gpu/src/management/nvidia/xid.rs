@@ -1,16 +1,17 @@
 //! Critical XID errors.
 //!
-//! The source is NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the Xid Catalog"): what it
-//! answers by a reset of the device or the machine (RESET_GPU, RESTART_BM) has failed, and what it answers by ending the
-//! program (RESTART_APP) or by nothing (IGNORE) changes no health, unless its text asks for a reset at some time. 48, 74 and 144
-//! to 150 have workflows there. 109 is answered by a reset there, but any program can cause it by not ending: NVIDIA's own
-//! device plugin for Kubernetes counts it with the programs' errors, like 13, 31, 43, 45 and 68; if the device does need a
-//! reset, the driver tells so by its recovery action. A number without an arm of its own degrades the device.
+//! The source is NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the Xid
+//! Catalog"). If the catalogue's action is a reset of the device or the machine (RESET_GPU, RESTART_BM), the device has
+//! failed. If the action is to end the program (RESTART_APP) or nothing (IGNORE), the health does not change, unless
+//! the catalogue's text asks for a reset at some time. 48, 74 and 144 to 150 have workflows there. The action of 109 is
+//! a reset there, but any program can cause 109 by not ending: NVIDIA's own device plugin for Kubernetes counts it with
+//! the programs' errors, like 13, 31, 43, 45 and 68; if the device does need a reset, the driver reports that by its
+//! recovery action. A number without an arm of its own degrades the device.
 
 use crate::Health;
 
-/// The health of a device that had this error. `None`: a program, or the driver in its service, did something wrong, which says
-/// nothing of the device.
+/// The health of a device that had this error. `None`: a program, or the driver while it served one, caused the error,
+/// which says nothing about the device.
 pub(super) fn health(xid: u64) -> Option<Health> {
     let failed = |text| Some(Health::Failed(format!("XID {xid}: {text}")));
     let degraded = |text| Some(Health::Degraded(format!("XID {xid}: {text}")));
@@ -18,7 +19,7 @@ pub(super) fn health(xid: u64) -> Option<Health> {
         8 | 11..=14 | 25 | 31..=32 | 37..=41 | 43..=45 | 60 | 66..=72 | 75..=77 => None,
         80 | 82..=86 | 88..=89 | 93 | 96..=107 | 109 | 121 | 126..=135 | 137 | 139 => None,
         141..=142 | 160 => None,
-        // The driver says what has to be done: it is asked after each error.
+        // The recovery action has changed: the watcher reads it after each error.
         154 => None,
         46 => failed("it stopped processing"),
         48 | 140 | 171..=172 => failed("memory error that ECC could not correct"),
