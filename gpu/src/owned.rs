@@ -1,5 +1,5 @@
-//! Whose a device's own nodes are. While it is offered they are root's, and nobody else may open them; for its term a lease's
-//! users may. What was found at the start is put back when the device is not offered any more.
+//! Ownership of a device's own nodes. While the device is on offer, root owns them and no other user may open them; a
+//! lease's users may for its term. When the device is no longer on offer, the state found at the start is restored.
 
 use std::{
     collections::BTreeSet,
@@ -19,24 +19,24 @@ use crate::{
     record::{Records, read, remove_file, write},
 };
 
-/// What NVIDIA's driver was loaded with. nvidia-modprobe, which every user may run, puts the nodes' mode back unless this says
-/// otherwise.
+/// The options that NVIDIA's driver was loaded with. nvidia-modprobe, which every user may run, resets the mode of the
+/// nodes unless `ModifyDeviceFiles` is 0.
 const PARAMETERS: &str = "driver/nvidia/params";
 
-/// Leases of one device begin and end at once; the lists of its nodes are read and written by one at a time.
+/// Held while the lists of nodes are read and written: leases of one device may begin and end at the same time.
 static LISTS: Mutex<()> = Mutex::new(());
 
-/// How a node was found.
+/// A node, and its access at the start.
 #[derive(Serialize, Deserialize)]
 struct Found {
     node: Node,
     access: Access,
 }
 
-/// Makes the device's own nodes root's. Of the users who may open them now, those of `users` still may.
+/// Makes root the owner of the device's own nodes. Of the users who may open them now, only those in `users` still may.
 ///
 /// # Errors
-/// For people: why they cannot be kept from others. They are as they were found.
+/// The nodes cannot be protected; for people. The nodes are as before the call.
 pub(crate) fn take(
     records: &Records,
     device: &Device,
@@ -82,7 +82,7 @@ fn check_parameters(roots: &Roots) -> Result<(), String> {
     }
 }
 
-/// Writes down how the nodes are, unless an earlier run has.
+/// Records the access of the nodes, unless an earlier run has done so.
 fn note(records: &Records, device: &Device, own: &[Node]) -> Result<(), String> {
     let at = records.nodes(&device.uuid);
     let mut all = found(&at).map_err(|error| error.to_string())?;
@@ -101,7 +101,7 @@ fn found(at: &Path) -> Result<Vec<Found>, StepError> {
     Ok(read(at)?.unwrap_or_default())
 }
 
-/// Puts back what was found before [`take`]. A node that is gone or another one stays as it is.
+/// Restores the access from before [`take`]. A node that is gone or replaced stays as it is.
 pub(crate) fn give_back(records: &Records, uuid: &str) -> Result<(), StepError> {
     let at = records.nodes(uuid);
     for Found { node, access } in found(&at)? {
@@ -125,7 +125,7 @@ pub(crate) fn taken(records: &Records) -> Vec<String> {
 /// Checks that nobody but root and `allowed` may open the nodes.
 ///
 /// # Errors
-/// For people: a node is gone or another one, or who may open it.
+/// A node is gone or replaced, or another user may open it; for people.
 pub(crate) fn check(nodes: &[Node], allowed: &BTreeSet<u32>) -> Result<(), String> {
     for node in nodes {
         let shown = node.path.display();
@@ -139,15 +139,15 @@ pub(crate) fn check(nodes: &[Node], allowed: &BTreeSet<u32>) -> Result<(), Strin
     Ok(())
 }
 
-/// Lets users open the nodes, and reads that back.
+/// Lets users open the nodes, and reads the result back.
 pub(crate) fn admit(nodes: &[Node], users: &BTreeSet<u32>) -> Result<(), StepError> {
     change(nodes, |them| them.extend(users)).map_err(|it| StepError::new("open nodes", it.text()))
 }
 
-/// Lets users open the nodes no more, and reads that back. A node that is gone lets nobody in.
+/// Stops users from opening the nodes, and reads the result back. A node that is gone counts as closed.
 pub(crate) fn withdraw(nodes: &[Node], users: &BTreeSet<u32>) -> Result<(), StepError> {
     let mut outcome = Ok(());
-    // What cannot be closed holds up no other.
+    // A node that cannot be closed must not keep the others open.
     for node in nodes {
         let closed = change(std::slice::from_ref(node), |them| {
             them.retain(|it| !users.contains(it));
@@ -160,7 +160,7 @@ pub(crate) fn withdraw(nodes: &[Node], users: &BTreeSet<u32>) -> Result<(), Step
     outcome
 }
 
-/// Reads back that none of the users may open the nodes, and nobody else who has no lease.
+/// Checks that none of these users may open the nodes, nor any user without a lease.
 pub(crate) fn check_withdrawn(nodes: &[Node], users: &BTreeSet<u32>) -> Result<(), StepError> {
     for node in nodes {
         let found = match OpenNode::of(node) {
@@ -197,10 +197,10 @@ fn change(nodes: &[Node], change: impl Fn(&mut BTreeSet<u32>)) -> Result<(), Tro
 }
 
 impl Records {
-    /// The files of [`take`] end so.
+    /// Suffix of the files that [`take`] writes.
     const NODES: &str = ".nodes";
 
-    /// How the device's nodes were found.
+    /// The file with the state of the device's nodes at the start.
     fn nodes(&self, uuid: &str) -> PathBuf {
         self.of_device(uuid, Self::NODES)
     }

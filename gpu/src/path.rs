@@ -22,17 +22,18 @@ use fabricbios_wire::{
 
 use crate::{Device, Gpus, QUEUE_SLOTS, gpus::below, owned, record::Record, steps::passed};
 
-/// A worker of a shared lease is asked to wipe its memory and to end; after so long it is killed.
+/// A worker of a shared lease gets this long to wipe its memory and to end; then it is killed.
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
 
-/// In a container every user may use the device, as on machines where the vendor's driver makes the nodes.
+/// Mode of device nodes in a container: every user may use the device, as on machines where the vendor's driver makes
+/// the nodes.
 const NODE_MODE: u32 = 0o666;
 
 /// The path to the GPUs of a node.
 #[derive(Debug)]
 pub struct GpuPath {
     gpus: Arc<Gpus>,
-    /// By UUID.
+    /// The devices by UUID.
     devices: BTreeMap<String, Device>,
     bindings: Bindings,
 }
@@ -49,8 +50,8 @@ impl GpuPath {
         }
     }
 
-    /// Connects a client of `tenant` to the worker of a lease. `session`: 0 for the session of the lease, which is started
-    /// if there is none, else exactly this one. May block.
+    /// Connects a client of `tenant` to the worker of a lease. `session`: 0 for the current session of the lease, which
+    /// is started if there is none; otherwise only the session with this number. May block.
     ///
     /// # Errors
     /// The lease is not the tenant's or not in use, the session is over, or no worker can be started.
@@ -62,7 +63,7 @@ impl GpuPath {
     ) -> Result<UnixStream, Refusal> {
         let of_tenant = |of: &str| match of == tenant {
             true => Ok(()),
-            // Others are not told that there is such a lease.
+            // Other tenants must not learn that the lease exists.
             false => Err(LocalRefusal::NotFound),
         };
         self.connect_checked(lease, session, of_tenant)
@@ -93,12 +94,12 @@ impl GpuPath {
         check: impl Fn(&str) -> Result<(), LocalRefusal>,
     ) -> Result<UnixStream, NotConnected> {
         let entry = self.bindings.in_use(lease).map_err(NotConnected::Lease)?;
-        // Held until the worker serves.
+        // Held until the worker serves, so that a cut waits.
         let admission = entry.admit(check).map_err(NotConnected::Lease)?;
         let (mut record, device) = self.of(lease).map_err(NotConnected::Lease)?;
         let into_cgroup = |pid: i32| {
             if let Some(root) = &self.gpus.root {
-                // A cgroup whose own cgroups have limits of callers takes no processes.
+                // The worker gets a child cgroup: a cgroup whose children have limits cannot contain processes itself.
                 let place = format!("{}/worker", below(lease));
                 root.make_below("make worker cgroup", &place)?;
                 let procs = root.name(&format!("{place}/cgroup.procs"));
@@ -136,7 +137,7 @@ impl GpuPath {
         }
     }
 
-    /// Lets container engines have the device.
+    /// Lets container engines give the device to containers of the lease.
     fn admit_containers(
         &self,
         lease: LeaseId,
@@ -167,7 +168,7 @@ impl GpuPath {
         self.gpus.end(lease, &record).map(Revoked::by)
     }
 
-    /// Reads what the kernel says. The cgroup stays frozen, and no device can be opened there.
+    /// Reads the proof from the kernel. The cgroup stays frozen, and no process in it can open a device.
     fn prove(&self, lease: LeaseId) -> Result<Proof, StepError> {
         let Some(record) = self.gpus.records.find(lease)? else {
             return Ok(nothing());
@@ -206,7 +207,7 @@ impl GpuPath {
     }
 }
 
-/// Why there is no connection to a worker.
+/// Why no worker could be connected.
 enum NotConnected {
     Lease(LocalRefusal),
     Worker(Refusal),
@@ -221,7 +222,7 @@ impl DataPath for GpuPath {
             other => BindError::Failed(StepError::new("find lease", other)),
         })?;
         let has_programs = !record.nodes.is_empty();
-        // A cut that comes meanwhile ends all of it again.
+        // A cut during this closure ends all of it again.
         let admit = || -> Result<(), StepError> {
             if has_programs {
                 self.admit_containers(lease, &record, device)?;
@@ -239,7 +240,7 @@ impl DataPath for GpuPath {
             uuid: device.uuid.clone(),
             vendor: device.vendor,
             vram_bytes: record.vram_bytes,
-            // The control plane, which the node knows.
+            // The node adds its control plane as the endpoint.
             session_endpoint: None,
             cdi_device: has_programs.then(|| record.cdi().device_name(lease)),
             compute_slices: order.terms.gpu().and_then(|terms| terms.compute_slices),
@@ -271,7 +272,7 @@ impl DataPath for GpuPath {
     }
 
     fn remove(&self, binding_id: BindingId, _progress: &dyn Fn()) -> Result<(), StepError> {
-        // The store removes what the lease has.
+        // The store removes the directory and cgroup of the lease.
         self.bindings.remove(binding_id.lease_id, |()| Ok(()))
     }
 
@@ -293,7 +294,7 @@ impl LocalAccess for GpuPath {
         given: Given,
     ) -> Result<Entered, LocalRefusal> {
         let entry = self.bindings.in_use(lease)?;
-        // Held until the process is in.
+        // Held until the process is in the cgroup.
         let _admission = entry.admit(|tenant| caller.check(tenant))?;
         let Given::Process(process) = given else {
             let why = format!("a lease of a GPU takes a process and no {given}");

@@ -1,5 +1,5 @@
-//! What each lease has: a file for each lease, in a directory that a reboot empties. The next daemon and the watchdog find
-//! there what a lease has.
+//! The records of leases: a file for each lease, in a directory that a reboot empties. The next daemon and the watchdog
+//! read there what a lease has.
 
 use std::{
     collections::BTreeSet,
@@ -15,42 +15,42 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Node, STEPS, management};
 
-/// The files of records end so.
+/// Suffix of the files of leases.
 const SUFFIX: &str = ".gpu";
 
-/// The files of devices that are not wiped end so.
+/// Suffix of the files of devices with bytes that are not wiped.
 const UNWIPED: &str = ".unwiped";
 
-/// The files of devices that were wiped end so.
+/// Suffix of the files of wiped devices.
 const WIPED: &str = ".wiped";
 
-/// The files of devices that have failed and were not reset since end so.
+/// Suffix of the files of devices that have failed and were not reset since.
 const FAILED: &str = ".failed";
 
-/// What a lease has.
+/// The record of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// The device or partition.
     pub(crate) uuid: String,
-    /// No other lease has any of the device.
+    /// No other lease shares the device.
     pub(crate) is_exclusive: bool,
     /// The device's nodes, if the lease may have programs on this node.
     pub(crate) nodes: Vec<Node>,
-    /// The device's own nodes, if only those may open them who have a lease.
+    /// The device's own nodes, if only users of leases may open them.
     pub(crate) owned: Vec<Node>,
-    /// Those who may open them: the worker's user, and in an exclusive class those of the tenant.
+    /// The users who may open `owned`: the worker's user, and in an exclusive class the tenant's users.
     pub(crate) users: BTreeSet<u32>,
-    /// The directory of its CDI specification.
+    /// The directory of the lease's CDI specification.
     pub(crate) cdi: PathBuf,
-    /// The most bytes that its session can allocate.
+    /// Most bytes that the session can allocate.
     pub(crate) vram_bytes: u64,
-    /// Everything that a stream makes is wiped at its end.
+    /// Everything that a stream makes is wiped when the stream ends.
     pub(crate) one_shot: bool,
     /// The device is wiped when the session is closed.
     pub(crate) scrub_at_close: bool,
-    /// The device before the grant.
+    /// The state of the device before the grant.
     pub(crate) baseline: Baseline,
-    /// The worker that was started last.
+    /// The last started worker.
     pub(crate) worker: Option<Worker>,
     /// A worker has ended without wiping its memory.
     pub(crate) is_dirty: bool,
@@ -59,25 +59,25 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What container engines get.
+    /// The CDI specification for container engines.
     pub(crate) fn cdi(&self) -> Cdi {
         Cdi::at(&self.cdi, "gpu")
     }
 }
 
-/// A device before a grant.
+/// The state of a device before a grant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Baseline {
-    /// Bytes of memory that were free.
+    /// Free memory, bytes.
     pub(crate) free_bytes: u64,
-    /// Those who had the device's nodes open.
+    /// The processes that had the device's nodes open.
     pub(crate) holders: Vec<Process>,
-    /// Those whom the vendor's library listed.
+    /// The processes that the vendor's library listed.
     pub(crate) listed: Vec<Listed>,
 }
 
 impl Baseline {
-    /// A device as the vendor's library tells it, with those who have its nodes open to be added.
+    /// The state that the vendor's library reports. The caller adds the processes that have the nodes open.
     pub(crate) fn of(account: &management::Accounted) -> Self {
         Self {
             free_bytes: account.free_bytes,
@@ -91,7 +91,7 @@ impl Baseline {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Listed {
     pub(crate) pid: u32,
-    /// `None`: there is none with this number.
+    /// `None`: no process has this number.
     pub(crate) process: Option<Process>,
 }
 
@@ -126,7 +126,7 @@ impl Records {
         &self.0
     }
 
-    /// Only root may reach the sockets of workers.
+    /// Makes the directory. Only root may reach the sockets of workers.
     pub(crate) fn make_directory(&self) -> Result<(), StepError> {
         use std::os::unix::fs::DirBuilderExt;
         let mut make = fs::DirBuilder::new();
@@ -147,7 +147,7 @@ impl Records {
         Containers::of(&self.0, lease, STEPS)
     }
 
-    /// Removes everything of a lease, the record last.
+    /// Removes all files of a lease, its record last.
     pub(crate) fn remove(&self, lease: LeaseId) -> Result<(), StepError> {
         self.containers(lease).remove()?;
         for at in [
@@ -178,7 +178,7 @@ impl Records {
         self.file(lease, ".sock")
     }
 
-    /// The file in which a worker says that it has wiped its memory before it ended.
+    /// The file into which a worker writes that it wiped its memory before it ended.
     pub(crate) fn closed(&self, lease: LeaseId) -> PathBuf {
         self.file(lease, ".closed")
     }
@@ -189,7 +189,7 @@ impl Records {
             .join(format!("{}{suffix}", uuid.replace(['/', '\0'], "_")))
     }
 
-    /// The device as it was before its leases, if one of them has left bytes there that are not wiped.
+    /// The state of the device before its leases, if a lease left bytes there that are not wiped.
     pub(crate) fn unwiped(&self, uuid: &str) -> Result<Option<Baseline>, StepError> {
         read(&self.of_device(uuid, UNWIPED))
     }
@@ -199,19 +199,19 @@ impl Records {
         write(&self.of_device(uuid, UNWIPED), &new, baseline)
     }
 
-    /// All that was free on the device, so many bytes, was wiped.
+    /// Records that all free memory of the device, this many bytes, was wiped.
     pub(crate) fn set_wiped(&self, uuid: &str, free_bytes: u64) -> Result<(), StepError> {
         let new = self.of_device(uuid, ".new");
         write(&self.of_device(uuid, WIPED), &new, &free_bytes)?;
         remove_file("remove record", &self.of_device(uuid, UNWIPED))
     }
 
-    /// Others use the device from now on.
+    /// Records that the wiped memory no longer counts, because others may use the device from now on.
     pub(crate) fn forget_wiped(&self, uuid: &str) -> Result<(), StepError> {
         remove_file("remove record", &self.of_device(uuid, WIPED))
     }
 
-    /// Bytes that were free on the device when it was last wiped. More than these are not wiped.
+    /// Free bytes of the device at its last wipe. Free bytes beyond this number are not wiped.
     pub(crate) fn wiped_bytes(&self, uuid: &str) -> Result<Option<u64>, StepError> {
         read(&self.of_device(uuid, WIPED))
     }
@@ -234,7 +234,7 @@ impl Records {
         write(&self.of_device(uuid, FAILED), &new, &why)
     }
 
-    /// The device was reset.
+    /// Records that the device was reset.
     pub(crate) fn set_reset(&self, uuid: &str) -> Result<(), StepError> {
         remove_file("remove record", &self.of_device(uuid, FAILED))
     }
@@ -244,7 +244,7 @@ impl Records {
     }
 }
 
-/// What a file says. `None`: there is no file.
+/// The value in a file. `None`: there is no file.
 pub(crate) fn read<T: DeserializeOwned>(at: &Path) -> Result<Option<T>, StepError> {
     let text = match fs::read(at) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -256,7 +256,7 @@ pub(crate) fn read<T: DeserializeOwned>(at: &Path) -> Result<Option<T>, StepErro
         .map_err(|error| failed("read record", at, &error.into()))
 }
 
-/// Writes a file, all or nothing of it.
+/// Writes a whole file or nothing.
 pub(crate) fn write<T: Serialize>(at: &Path, new: &Path, value: &T) -> Result<(), StepError> {
     let text = serde_json::to_vec(value).map_err(io::Error::from);
     let written = text
@@ -265,7 +265,7 @@ pub(crate) fn write<T: Serialize>(at: &Path, new: &Path, value: &T) -> Result<()
     written.map_err(|error| failed("write record", at, &error))
 }
 
-/// Success also if there is none.
+/// Removes a file. A missing file is no error.
 pub(crate) fn remove_file(step: &'static str, at: &Path) -> Result<(), StepError> {
     match fs::remove_file(at) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(step, at, &error)),
@@ -273,7 +273,7 @@ pub(crate) fn remove_file(step: &'static str, at: &Path) -> Result<(), StepError
     }
 }
 
-/// The error of a call on a file as that of a step.
+/// Converts the error of a call on a file into the error of a step.
 pub(crate) fn failed(step: &'static str, at: &Path, error: &io::Error) -> StepError {
     StepError::new(step, format_args!("{}: {error}", at.display())).with_errno(error.raw_os_error())
 }

@@ -1,6 +1,6 @@
-//! The names of all steps. A test lets the daemon die after each, to see how the next daemon goes on.
+//! The names of all steps. A test kills the daemon after each step and checks how the next daemon continues.
 
-/// All steps that change something: of a grant, of a session, of a cut, of a release; in their order.
+/// All steps that change something, in order: of a grant, of a session, of a cut, of a release.
 pub const STEPS: &[&str] = &[
     "make root",
     "enable controllers",

@@ -1,4 +1,4 @@
-//! On nodes of their own in a directory of their own.
+//! These tests use nodes of their own, in a directory of their own.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
@@ -15,7 +15,7 @@ struct Place {
     device: Device,
 }
 
-/// A device of AMD with a node that everybody may open.
+/// An AMD device with a node that everybody may open.
 fn place() -> Place {
     let directory = tempfile::tempdir().unwrap();
     let node = Node {
@@ -48,7 +48,7 @@ fn place() -> Place {
     }
 }
 
-/// Its mode does not depend on the umask.
+/// Makes a node; its mode does not depend on the umask.
 fn make(at: &Path) {
     mknod(at, SFlag::S_IFCHR, Mode::S_IRUSR, makedev(1, 7)).unwrap();
     fs::set_permissions(at, fs::Permissions::from_mode(0o666)).unwrap();
@@ -91,11 +91,11 @@ fn a_node_is_roots_while_free_and_its_users_for_a_term_and_then_as_it_was() {
     assert_eq!(place.users(), [1000, WORKER]);
     let why = check(&nodes, &set(&[WORKER])).unwrap_err();
     assert!(why.ends_with("user 1000 may open it"), "{why}");
-    // A neighbour of a shared device.
+    // A second user, of another lease of a shared device.
     admit(&nodes, &set(&[WORKER + 1])).unwrap();
     withdraw(&nodes, &set(&[WORKER, 1000])).unwrap();
     assert_eq!(place.users(), [WORKER + 1]);
-    // The next daemon knows what the first one found; of the users it keeps those of leases that go on.
+    // The next daemon has the state that the first daemon found. It keeps the users of leases that go on.
     take(&place.records, &place.device, &set(&[WORKER + 1, 5])).unwrap();
     assert_eq!(place.users(), [WORKER + 1]);
     take(&place.records, &place.device, &set(&[])).unwrap();
@@ -142,7 +142,7 @@ fn links_other_files_and_other_devices_are_not_taken() {
     fs::remove_file(path).unwrap();
     mknod(path, SFlag::S_IFCHR, Mode::S_IRUSR, makedev(1, 5)).unwrap();
     wrong("is not the character device 1:7");
-    // What the link names was not touched.
+    // The target of the link was not changed.
     assert_eq!(fs::metadata(&other).unwrap().mode() & 0o7777, 0o666);
 }
 

@@ -1,4 +1,5 @@
-//! Connections of the daemon to a worker, which may be taken over by its tenant: the daemon never waits long for it.
+//! Connections of the daemon to a worker. Its tenant may have taken over the worker, so the daemon never waits long for
+//! it.
 
 use std::{
     io::{self, Read, Write},
@@ -16,7 +17,7 @@ use fabricbios_wire::{
 };
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 
-/// Connects to a worker. One that accepts nobody is not waited for.
+/// Connects to a worker. Does not wait for a worker that accepts no connection.
 pub(super) fn dial(socket: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let descriptor = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -29,7 +30,7 @@ pub(super) fn dial(socket: &Path) -> io::Result<UnixStream> {
 /// Asks a worker to close its session, and waits for the answer for at most `patience`.
 pub(super) fn ask_to_close(socket: &Path, lease: LeaseId, patience: Duration) -> io::Result<()> {
     let mut stream = dial(socket)?;
-    // A worker that answers byte by byte gets no more time than one that does not answer.
+    // A worker that answers byte by byte gets no more time than a silent worker.
     let (_asking, asked) = mpsc::channel::<()>();
     let line = stream.try_clone()?;
     thread::spawn(move || {
@@ -120,7 +121,7 @@ mod tests {
                 ..Header::parse(&asked).unwrap()
             };
             stream.write_all(&answer.to_bytes()).unwrap();
-            // Eleven minutes of bytes.
+            // Enough bytes for eleven minutes.
             while stream.write_all(&[0]).is_ok() {
                 thread::sleep(Duration::from_millis(10));
             }

@@ -1,4 +1,4 @@
-//! The worker processes of sessions, from the daemon's side: their start, connections to them, and their end.
+//! The daemon's side of sessions: starts workers, connects to them and ends them.
 
 mod ask;
 
@@ -32,22 +32,23 @@ use ask::{ask_to_close, dial};
 /// The subcommand of the program that runs [`crate::worker::worker_main`].
 const SUBCOMMAND: &str = "gpu-worker";
 
-/// Opening a context takes some seconds if the driver is not in use yet.
+/// How long a worker may take until it serves: opening a context takes some seconds if the driver is not in use yet.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
-/// The driver tears the context of a killed worker down before the process has ended.
+/// How long a killed worker may take to end: the driver tears down its context before the process ends.
 pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(8);
 
-/// Of the daemon's environment a worker gets these, which its libraries read.
+/// The variables of the daemon's environment that a worker gets, because its libraries read them.
 const ENVIRONMENT: [&str; 3] = [LIBRARY_PATH, "HSA_OVERRIDE_GFX_VERSION", STAND_INS];
 
-/// A worker can write anything, and any amount, where it says that it has closed its session: so much is read.
+/// Most bytes that are read of a worker's report that it closed its session: a worker can write anything there, in any
+/// amount.
 const CLOSED_BYTES: u64 = 32;
 
-/// Users of workers, which no account of the machine has: 2^30 from here on.
+/// First user id of workers. No account of the machine has any of these 2^30 ids.
 pub(crate) const FIRST_UID: u32 = 0x4000_0000;
 
-/// Starts workers and finds those that run.
+/// Starts workers and finds running ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Sessions {
     pub(crate) program: Program,
@@ -55,14 +56,15 @@ pub(crate) struct Sessions {
     pub(crate) records: Records,
 }
 
-/// What a worker answers to its order: what this machine does not let it do for its isolation, or why it does not serve.
+/// A worker's answer to its order: the parts of its isolation that this machine does not allow, or why the worker does
+/// not serve.
 type Started = Result<Vec<String>, String>;
 
 impl Sessions {
-    /// Connects to the worker of a lease. With session 0 a worker is started if none runs; else it has to be the one of that
-    /// session. `enter` puts a new worker into the lease's cgroup, and fails if the lease is over by then: a cut that has begun
-    /// before kills it no more. One that begins later does, and so ends the wait for its answer. To be called under the lease's
-    /// lock.
+    /// Connects to the worker of a lease. With session 0 a worker is started if none runs; otherwise the worker must
+    /// have this session. `enter` puts a new worker into the lease's cgroup, and fails if the lease is over by then: a
+    /// cut that began earlier does not kill this worker. A cut that begins later kills the worker, which also ends the
+    /// wait for its answer. Call it under the lease's lock.
     pub(crate) fn connect(
         &self,
         lease: LeaseId,
@@ -93,7 +95,7 @@ impl Sessions {
                         let busy = LeaseError::ResourceBusy;
                         return Err(Refusal::new(busy, RefusalClass::Transient, why));
                     }
-                    // It ends.
+                    // The worker is ending.
                     Err(_) => {}
                 }
             }
@@ -122,7 +124,7 @@ impl Sessions {
         })
     }
 
-    /// Notes whether the last worker, if it has ended, has wiped its memory.
+    /// If the last worker has ended, records whether it wiped its memory.
     pub(crate) fn note_end(&self, lease: LeaseId, record: &mut Record) -> Result<(), StepError> {
         if record.worker.is_none_or(|it| it.process.is_there()) {
             return Ok(());
@@ -132,7 +134,7 @@ impl Sessions {
         self.records.write(lease, record)
     }
 
-    /// Whether a worker of the lease has ended without wiping its memory.
+    /// True if a worker of the lease has ended without wiping its memory.
     pub(crate) fn is_dirty(&self, lease: LeaseId, record: &Record) -> bool {
         let has_closed = |session: u64| {
             let mut closed = String::new();
@@ -170,7 +172,7 @@ impl Sessions {
             .stderr(Stdio::null())
             .spawn();
         let mut child = spawned.map_err(|error| fail(error.to_string()))?;
-        // It has the worker's end of the line, which then closes when the worker ends.
+        // `command` holds the worker's end of the line. Without this copy the line closes when the worker ends.
         drop(command);
         let pid = i32::try_from(child.id()).map_err(|error| fail(error.to_string()))?;
         let process = Process::of(pid);
@@ -185,7 +187,7 @@ impl Sessions {
         let process = process.ok_or_else(|| fail(format!("worker {pid} ended at once")))?;
         let session = random_session().map_err(|error| fail(error.to_string()))?;
         record.worker = Some(Worker { process, session });
-        // Before it can have any of the tenant's bytes.
+        // The record is written before the worker can have any bytes of the tenant.
         self.records.write(lease, record)?;
         let begun = enter(pid).and_then(|()| {
             let order = WorkerOrder {
@@ -202,7 +204,8 @@ impl Sessions {
             order_worker(&line, &order, &listener).map_err(fail)
         });
         let lacks = begun.inspect_err(|_| {
-            // It has not served, so it has nothing of the tenant's. One that does not die stays in the record.
+            // The worker has not served, so it has nothing of the tenant. A worker that does not die stays in the
+            // record.
             if process.kill("start worker", ENDS_WITHIN).is_ok() {
                 record.worker = None;
                 self.records.write(lease, record).ok();
@@ -216,7 +219,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Asks the worker to wipe its memory and to end, and waits for that. False: it has not within `patience`.
+    /// Asks the worker to wipe its memory and to end, and waits for the answer. `false`: no answer came within
+    /// `patience`.
     pub(crate) fn close(&self, lease: LeaseId, record: &Record, patience: Duration) -> bool {
         let Some(worker) = record.worker.filter(|it| it.process.is_there()) else {
             return true;
@@ -232,7 +236,7 @@ impl Sessions {
     }
 }
 
-/// Sends the order with the socket to serve, and waits for the answer.
+/// Sends the order with the listening socket, and waits for the answer.
 fn order_worker(
     line: &Line,
     order: &WorkerOrder,
@@ -273,7 +277,7 @@ fn groups(device: &Device) -> Vec<u32> {
     groups
 }
 
-/// A number that no earlier session of the lease has, and no client guesses.
+/// A random number, different from those of earlier sessions, that no client can guess.
 fn random_session() -> Result<u64, getrandom::Error> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes)?;

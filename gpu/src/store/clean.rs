@@ -1,4 +1,4 @@
-//! The end of a lease on its device: nobody holds it, its memory is back, and all of it is wiped.
+//! The end of a lease on its device: no process holds the device, its memory is free again, and all of it is wiped.
 
 use std::{
     fmt::Display,
@@ -18,29 +18,29 @@ use crate::{
     steps::passed,
 };
 
-/// Memory that is not back after so long without any coming back is lost.
+/// How long the store waits while no memory comes back; then the missing memory counts as lost.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// The driver itself takes and gives back some memory between two looks: pages of its own, of 2 MiB each. They may not come
-/// back; what a tenant had does.
+/// The driver itself takes and returns pages of 2 MiB between two looks. Missing memory up to this amount may be the
+/// driver's; memory of a tenant always comes back.
 const TOLERANCE_BYTES: u64 = 32 << 20;
 
-/// A driver gives the memory of a dead process back in parts. Where less than [`TOLERANCE_BYTES`] are missing and none came back
-/// for so long, the rest is the driver's own.
+/// A driver returns the memory of a dead process in parts. If less than [`TOLERANCE_BYTES`] are missing and none came
+/// back for this time, the rest is the driver's own.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Memory that comes back during a wipe is not wiped, so all is wiped again, at most so often.
+/// Most wipes in a row: memory that comes back during a wipe is not wiped, so all memory is wiped again.
 const WIPES: usize = 4;
 
-/// Of the bytes that were free before the grant, so many are wiped.
+/// Percentage of the bytes free before the grant that must be wiped.
 const WIPED_PERCENT: u64 = 99;
 
-/// A device is reset at most once in this time for one lease.
+/// Shortest time between two resets of the device for one lease.
 const RESET_EVERY: Duration = Duration::from_secs(300);
 
 impl GpuStore {
-    /// Proves that nothing of the lease is left on the device, and wipes the device. Where that fails again, it resets the
-    /// device first.
+    /// Proves that nothing of the lease is left on the device, and wipes the device. If this fails a second time,
+    /// resets the device and tries again.
     pub(super) fn clean(
         &self,
         lease: LeaseId,
@@ -51,7 +51,7 @@ impl GpuStore {
         self.end_holders(record, progress)?;
         let wiped = self.wipe(lease, record, progress).or_else(|error| {
             match resets.get(&lease) {
-                // What the first release lacks may come back by itself.
+                // Memory that the first release lacks may come back by itself.
                 None => {
                     resets.insert(lease, None);
                     return Err(error);
@@ -67,8 +67,9 @@ impl GpuStore {
         Ok(wiped)
     }
 
-    /// The end of a lease beside others. A worker that had to be killed leaves bytes of its tenant on the device; no neighbour
-    /// can read them, as new memory is zeroes. A wipe takes all memory that is free, so it waits until the last lease is over.
+    /// Ends a lease beside others. A killed worker leaves bytes of its tenant on the device. No neighbour can read
+    /// them, because new memory is filled with zeroes. A wipe takes all free memory, so it waits until the last lease
+    /// is over.
     pub(super) fn end_shared(
         &self,
         lease: LeaseId,
@@ -115,7 +116,7 @@ impl GpuStore {
         self.clean(lease, &record, resets, progress)
     }
 
-    /// Waits for the memory, and overwrites it: again, if some came back meanwhile.
+    /// Waits for the memory and overwrites it; repeats this if more memory came back meanwhile.
     fn wipe(
         &self,
         lease: LeaseId,
@@ -178,8 +179,8 @@ impl GpuStore {
         Ok(Proof::of("wipe device", began.elapsed(), found))
     }
 
-    /// Waits until the vendor lists no process of the lease and `wanted` bytes are free, or almost so many and no more come back.
-    /// Returns how many are free. Memory that comes back is progress.
+    /// Waits until the vendor lists no process of the lease and `wanted` bytes are free, or almost as many and no more
+    /// come back. Returns the number of free bytes. Reports progress when memory comes back.
     fn wait_for_memory(
         &self,
         record: &Record,
@@ -236,7 +237,7 @@ impl GpuStore {
         StepError::new("wait for memory", why)
     }
 
-    /// Resets a device that has failed, if it has no lease.
+    /// Resets a failed device, if it has no lease.
     pub(super) fn reset_failed(&self, why: &str) -> Result<(), StepError> {
         let _work = self.work(&|| ());
         let using = self.records()?.len();
@@ -250,7 +251,7 @@ impl GpuStore {
         self.reset(None, &why, &|| ())
     }
 
-    /// Resets the device, if nothing uses it.
+    /// Resets the device, if no process uses it.
     fn reset(
         &self,
         lease: Option<LeaseId>,

@@ -1,4 +1,4 @@
-//! The health of a device: as the vendor's library tells, and as long as a failure lasts.
+//! The health of a device. The vendor's library reports it, and the store keeps a failure.
 
 use fabricbios_lease::Condition;
 
@@ -24,8 +24,8 @@ impl GpuStore {
         self.state().health()
     }
 
-    /// The health has changed. Only a reset makes a device that has failed better: the library forgets errors when another
-    /// device is reset, and when another process watches. A failure is kept until a reset, or a reboot.
+    /// Sets a changed health. Only a reset clears a failure: the library forgets errors when another device is reset,
+    /// and when another process watches. So the store keeps a failure until a reset, or a reboot.
     pub fn set_health(&self, health: Health) {
         let mut state = self.state();
         let is_failed = |it: &Health| matches!(it, Health::Failed(_));
@@ -37,7 +37,7 @@ impl GpuStore {
         }
     }
 
-    /// The device was reset: this is its health.
+    /// Sets the health after a reset of the device.
     pub(super) fn was_reset(&self, health: Health) {
         if let Err(error) = self.gpus.records.set_reset(&self.device.uuid) {
             tracing::error!(%error, uuid = self.device.uuid, "after a restart the device has failed again, although it was reset");

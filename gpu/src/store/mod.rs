@@ -1,4 +1,4 @@
-//! The store of one device: it knows the device before each grant, and wipes it before the next one.
+//! The store of one device: it examines the device before each grant, and wipes it before the next grant.
 
 mod clean;
 mod health;
@@ -28,7 +28,7 @@ use crate::{
 
 use health::condition;
 
-/// Pause between two looks.
+/// Pause between two looks at the device.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The store of a device or partition.
@@ -37,22 +37,22 @@ pub struct GpuStore {
     gpus: Arc<Gpus>,
     device: Device,
     state: Mutex<State>,
-    /// One release or grant at a time looks at the memory of the device: a wipe takes all that is free.
+    /// Held while a release or grant examines the device's memory, because a wipe takes all free memory.
     work: Mutex<Resets>,
 }
 
-/// Of leases whose memory did not come back: the last reset.
+/// Leases whose memory did not come back, with the time of their last reset.
 type Resets = BTreeMap<LeaseId, Option<Instant>>;
 
 struct State {
     released: Custody<()>,
-    /// As the vendor's library tells.
+    /// The health that the vendor's library reports.
     health: Health,
-    /// Of the device's nodes.
+    /// The health of the device's nodes.
     nodes: Health,
-    /// Nobody but leases' users may open the device's own nodes.
+    /// Only users of leases may open the device's own nodes.
     is_owned: bool,
-    /// Of leases that are about to be granted: those who have the device open.
+    /// For each lease that is about to be granted, the processes that have the device open.
     before: BTreeMap<LeaseId, Vec<Process>>,
     tell: Option<TellCondition>,
 }
@@ -69,7 +69,7 @@ impl GpuStore {
     /// The store of this device.
     #[must_use]
     pub fn new(gpus: Arc<Gpus>, device: Device) -> Self {
-        // The libraries of another process know nothing of errors that were told to the last one.
+        // The libraries of a new process do not have the errors that earlier processes received.
         let failure = gpus.records.failure(&device.uuid);
         let store = Self {
             gpus,
@@ -94,11 +94,12 @@ impl GpuStore {
         &self.device.uuid
     }
 
-    /// Keeps the device's own nodes from all who have no lease. Users of leases that go on stay. To be called once, at the
-    /// start.
+    /// Closes the device's own nodes to all users without a lease. Users of leases that go on keep access. Call it
+    /// once, at the start.
     ///
     /// # Errors
-    /// For people: why it cannot. Then anybody may use the device beside a lease, so that an exclusive class would be a lie.
+    /// The nodes cannot be closed; for people. Then anybody may use the device beside a lease, so the node must not
+    /// offer an exclusive class.
     pub fn take_nodes(&self) -> Result<(), String> {
         let mut users = BTreeSet::new();
         for (_, record) in self.records().map_err(|error| error.to_string())? {
@@ -109,7 +110,7 @@ impl GpuStore {
         taken
     }
 
-    /// The nodes are read back at each grant and each end.
+    /// Reads the nodes back, at each grant and each end.
     fn check_nodes(&self) -> Result<(), StepError> {
         if !self.state().is_owned {
             return Ok(());
@@ -137,7 +138,7 @@ impl GpuStore {
         })
     }
 
-    /// Waits for others that look at the memory of the device.
+    /// Waits for other calls that examine the memory of the device.
     fn work(&self, progress: &dyn Fn()) -> MutexGuard<'_, Resets> {
         loop {
             match self.work.try_lock() {
@@ -187,8 +188,8 @@ impl GpuStore {
         self.gpus.make_cgroup(lease, &self.device)
     }
 
-    /// The device as it is to be for a wipe, if it has bytes that no wipe has seen: left by a shared lease, or memory that came
-    /// back after the last wipe.
+    /// The state that the device must reach by a wipe, if it has bytes that no wipe has covered: left by a shared
+    /// lease, or memory that came back after the last wipe.
     fn unwiped(&self) -> Result<Option<Baseline>, StepError> {
         let (records, uuid) = (&self.gpus.records, &self.device.uuid);
         if let Some(baseline) = records.unwiped(uuid)? {
@@ -201,7 +202,7 @@ impl GpuStore {
         Ok(self.has_unwiped(&baseline)?.then_some(baseline))
     }
 
-    /// The device is not on offer any more: what was wiped does not count when it is again.
+    /// The device is no longer on offer: when it is offered again, the earlier wipe does not count.
     ///
     /// # Errors
     /// The record cannot be removed.
@@ -209,19 +210,20 @@ impl GpuStore {
         self.gpus.records.forget_wiped(&self.device.uuid)
     }
 
-    /// More memory is free than the last wipe has seen.
+    /// True if more memory is free than at the last wipe.
     fn has_unwiped(&self, baseline: &Baseline) -> Result<bool, StepError> {
         let wiped = self.gpus.records.wiped_bytes(&self.device.uuid)?;
         Ok(wiped.is_some_and(|wiped| baseline.free_bytes > wiped))
     }
 
-    /// What a lease for this order has.
+    /// The record of a lease for this order.
     fn record(&self, order: &BindOrder) -> Result<Record, StepError> {
         let lease = order.binding_id.lease_id;
         let account = self.account("look at device")?;
         let terms = order.terms.gpu().cloned().unwrap_or_default();
         let is_shared = is_shared(order);
-        // Nothing keeps a program to a part of the memory, and without a cgroup nothing ends it.
+        // In a shared class nothing limits a program to its part of the memory, and without a cgroup nothing ends a
+        // program.
         let has_programs = !is_shared && self.gpus.root.is_some();
         let mut state = self.state();
         Ok(Record {
@@ -268,8 +270,8 @@ fn is_shared(order: &BindOrder) -> bool {
 }
 
 impl Store for GpuStore {
-    /// The device was wiped when it was given back, but for bytes that a shared lease has left and memory that
-    /// came back later.
+    /// Wipes what earlier releases could not: bytes that a shared lease has left, and memory that came back later. All
+    /// other memory was wiped at the release.
     fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
         let lease = order.binding_id.lease_id;
         if order.adopts || self.record_of(lease)?.is_some() {
@@ -286,7 +288,7 @@ impl Store for GpuStore {
                     holders: holders.clone(),
                     ..baseline
                 },
-                // Those of the lease before have ended.
+                // The users of the previous lease have no processes any more.
                 users: BTreeSet::new(),
                 ..self.record(order)?
             };
@@ -311,7 +313,7 @@ impl Store for GpuStore {
             }
             None => {}
         }
-        // No wipe begins before the lease has its record.
+        // No wipe may begin before the lease has its record.
         let _work = self.work(&|| ());
         match self.make(order) {
             Ok(()) => Ok(part),
@@ -330,7 +332,7 @@ impl Store for GpuStore {
     fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
         let lease = binding_id.lease_id;
         self.state().before.remove(&lease);
-        // A bind that failed may have opened some of it. The proof of a cut looks for that while the record is there.
+        // A failed bind may have opened a part. The proof of a cut checks that while the record exists.
         if let Some(record) = self.record_of(lease)? {
             self.gpus.end(lease, &record)?;
         }
@@ -350,13 +352,13 @@ impl Store for GpuStore {
         }
         let mut cleaned = Proof::default();
         if let Some(mut record) = self.record_of(lease)? {
-            // The path has done so already, unless none was ever bound.
+            // The path has done so already, unless the lease was never bound.
             self.gpus.end(lease, &record)?;
             self.gpus.sessions.note_end(lease, &mut record)?;
             record.is_over = true;
             self.gpus.records.write(lease, &record)?;
             progress();
-            // What is wrong with the nodes is told; the holders show whether somebody used that.
+            // A fault of the nodes is reported as health; the search for holders shows whether a process used it.
             self.check_nodes().ok();
             let mut work = self.work(progress);
             cleaned = match record.is_exclusive {

@@ -1,4 +1,4 @@
-//! Those who have the device open without a lease.
+//! Processes that have the device open without a lease.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,11 @@ use crate::{
 };
 
 impl GpuStore {
-    /// Those who have the device open before a lease for this order: daemons of the node's root, for persistence and monitoring.
-    /// And those who may have it, and could not be asked.
+    /// The processes that have the device open before a lease for this order: daemons of the node's root, for
+    /// persistence and monitoring; and processes that may have it and could not be examined.
     ///
     /// # Errors
-    /// Another has it open: he would have it beside the lease.
+    /// Another process has the device open: its user would have the device beside the lease.
     pub(super) fn holders_before(
         &self,
         order: &BindOrder,
@@ -40,11 +40,12 @@ impl GpuStore {
         Err(StepError::new("look for holders", why))
     }
 
-    /// Ends the processes of the lease's users that have the device: nothing of the lease's own processes is left by now, but
+    /// Ends the processes of the lease's users that have the device. The lease's own processes have ended by now, but
     /// its users may have opened the device elsewhere.
     ///
     /// # Errors
-    /// Another has it open and had not before the grant. He may have got it without his doing, so he is not killed.
+    /// Another process has the device open and did not have it before the grant. It may have received the device
+    /// without its own doing, so it is not killed.
     pub(super) fn end_holders(
         &self,
         record: &Record,
@@ -81,7 +82,7 @@ impl GpuStore {
         Err(StepError::new("look for holders", why))
     }
 
-    /// Where everybody may open the device, those who do say nothing about leases beside them.
+    /// If everybody may open the device, its holders say nothing about a shared lease.
     fn counts_holders(&self, is_exclusive: bool) -> bool {
         is_exclusive || self.state().is_owned
     }
@@ -91,7 +92,8 @@ impl GpuStore {
         nodes.iter().map(crate::Node::number).collect()
     }
 
-    /// Who has the device open, or may have it, besides workers of leases and the users of a lease that is over.
+    /// The processes that have the device open, or may have it, except workers of leases and the users of `over`, a
+    /// lease that is over.
     fn holders(
         &self,
         over: Option<&Record>,
@@ -100,7 +102,8 @@ impl GpuStore {
         let call = Holders {
             devices: self.numbers(),
             without: over.map(|it| it.users.clone()).unwrap_or_default(),
-            // Before a grant, the end of the lease before has shown that nobody has it who may not open it.
+            // Before a grant the search need not be complete: the end of the previous lease has shown that only
+            // permitted users have the device.
             is_complete: over.is_some() || !self.state().is_owned,
         };
         let mut holders = self.gpus.call("look for holders", &call, progress)?;

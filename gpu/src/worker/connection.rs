@@ -1,4 +1,4 @@
-//! A stream of a client: frames with the data behind them.
+//! A client's stream: frames, each with its data behind it.
 
 use std::{
     io::{self, Read, Write},
@@ -12,7 +12,7 @@ use fabricbios_wire::{
     MAX_PAYLOAD, Refusal, Rejected, decode_gpu_request, encode_gpu_answer,
 };
 
-/// Data that nobody wants is read in parts of this size.
+/// Unwanted data is read in parts of this size, bytes.
 const DISCARD_BYTES: usize = 64 << 10;
 
 /// A client's stream.
@@ -26,7 +26,7 @@ pub(super) struct Connection {
 pub(super) struct Operation {
     pub(super) header: Header,
     pub(super) request: GpuRequest,
-    /// The descriptor that came with the frame, if the request takes one.
+    /// The descriptor beside the frame, if the request takes one.
     pub(super) descriptor: Option<OwnedFd>,
 }
 
@@ -35,12 +35,12 @@ impl Connection {
         Self { socket }
     }
 
-    /// Limits how long the client may be silent. None: for ever.
+    /// Limits how long the client may be silent. `None`: without a limit.
     pub(super) fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
         self.socket.set_read_timeout(patience)
     }
 
-    /// Waits for the first bytes of the next frame. None: the client has finished.
+    /// Waits for the first bytes of the next frame. `None`: the client has closed its stream.
     pub(super) fn next(&mut self) -> io::Result<Option<Start>> {
         let mut start = Start {
             bytes: [0; HEADER_LEN],
@@ -72,7 +72,7 @@ impl Connection {
             Ok(descriptor) => descriptor.filter(|_| takes_one),
             Err(got) => return Ok(Err(with_descriptors(header, got))),
         };
-        // A parsed header has at most the largest payload.
+        // A parsed header allows at most the largest payload.
         let payload = usize::try_from(header.payload_len).unwrap_or(MAX_PAYLOAD);
         let mut frame = start.bytes.to_vec();
         frame.resize(HEADER_LEN + payload, 0);
@@ -86,7 +86,7 @@ impl Connection {
         )
     }
 
-    /// Reads a part of a header, and what came beside it.
+    /// Reads a part of a header, and a descriptor beside it.
     fn receive(&self, start: &mut Start) -> io::Result<()> {
         let Received { length, descriptor } =
             receive(&self.socket, &mut start.bytes[start.length..])?;
@@ -100,12 +100,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads so much data.
+    /// Reads data until `to` is full.
     pub(super) fn read(&mut self, to: &mut [u8]) -> io::Result<()> {
         self.socket.read_exact(to)
     }
 
-    /// Reads so much data that nobody wants.
+    /// Reads `length` bytes of unwanted data.
     pub(super) fn discard(&mut self, length: usize) -> io::Result<()> {
         let mut bytes = vec![0; DISCARD_BYTES.min(length)];
         let mut left = length;
@@ -117,7 +117,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends an answer, and the data of a read behind it.
+    /// Sends an answer; the data of a read follows it.
     pub(super) fn answer(
         &mut self,
         to: &Header,
@@ -128,7 +128,7 @@ impl Connection {
         self.socket.write_all(data)
     }
 
-    /// Answers a frame that is none. Without a header the answer is to operation 0.
+    /// Answers bytes that are no valid frame. Without a header the answer is to operation 0.
     pub(super) fn reject(&mut self, rejected: &Rejected) -> io::Result<()> {
         let header = rejected.header.unwrap_or_default();
         self.answer(&header, &Err(rejected.refusal()), &[])
@@ -140,7 +140,7 @@ impl Connection {
 pub(super) struct Start {
     bytes: [u8; HEADER_LEN],
     length: usize,
-    /// As in [`Received`].
+    /// The descriptor as in [`Received`].
     descriptor: Result<Option<OwnedFd>, String>,
 }
 

@@ -1,5 +1,5 @@
-//! The files that a worker can open: those that the vendors' libraries read, and the nodes of its device. Where the kernel has
-//! Landlock it checks each opening; elsewhere the worker gets a root directory with these files alone in it.
+//! The files that a worker can open: those that the vendors' libraries read, and the nodes of its device. If the kernel
+//! has Landlock, it checks each opening; otherwise the worker gets a root directory that contains only these files.
 
 use std::{
     env, fs,
@@ -25,7 +25,7 @@ use nix::{
 
 use crate::{Libraries, Node};
 
-/// Programs and libraries of the system, and what the dynamic linker reads.
+/// Programs and libraries of the system, and files that the dynamic linker reads.
 const LIBRARIES: [&str; 8] = [
     "/usr",
     "/lib",
@@ -36,7 +36,7 @@ const LIBRARIES: [&str; 8] = [
     "/etc/ld.so.cache",
     "/etc/alternatives",
 ];
-/// What drivers read of the kernel: their own state, the machine, and their own process.
+/// Files of the kernel that drivers read: the driver's own state, the machine, and the own process.
 const KERNEL: [&str; 9] = [
     "/sys",
     "/proc/driver",
@@ -48,19 +48,20 @@ const KERNEL: [&str; 9] = [
     "/proc/modules",
     "/proc/version",
 ];
-/// Device nodes of every program.
+/// Device nodes that every program may use.
 const PSEUDO: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"];
-/// AMD's libraries look for nodes there.
+/// AMD's libraries look for nodes in this directory.
 const LISTED: &str = "/dev/dri";
 /// Where the dynamic linker looks first.
 pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// Test hook: the directory in which stand-ins for the vendors' libraries keep their devices.
 pub(crate) const STAND_INS: &str = "FABRICBIOS_STAND_IN_DIR";
 
-/// The newest interface of Landlock whose rights are used: ioctl of device nodes. Older kernels check what they know.
+/// The newest Landlock interface whose rights are used: ioctl of device nodes. An older kernel checks the rights that
+/// it has.
 const RIGHTS: ABI = ABI::V5;
 
-/// What a worker can do with a file, or with those below a directory.
+/// The rights of a worker on a file, or on the files below a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
@@ -80,12 +81,12 @@ impl Access {
     }
 }
 
-/// All that a worker can open from its start on.
+/// All files that a worker can open after its start.
 #[derive(Clone, Debug)]
 pub(super) struct Files(Vec<(PathBuf, Access)>);
 
 impl Files {
-    /// Those for these libraries and these nodes.
+    /// The files for these libraries and these nodes.
     pub(super) fn of(libraries: &Libraries, nodes: &[Node]) -> Self {
         let mut all: Vec<(PathBuf, Access)> = Vec::new();
         let mut add = |path: &Path, access| all.push((path.to_owned(), access));
@@ -115,10 +116,10 @@ impl Files {
         Self(all)
     }
 
-    /// From now on this thread and those that it starts can open nothing else. What is open stays open.
+    /// From now on this thread and its new threads can open no other file. Open files stay open.
     ///
     /// # Errors
-    /// For people: neither Landlock nor a root directory of its own can be had.
+    /// Neither Landlock nor an own root directory is possible; for people.
     pub(super) fn shut_in(&self) -> Result<(), String> {
         let why = match self.by_landlock() {
             Ok(true) => return Ok(()),
@@ -132,7 +133,7 @@ impl Files {
         })
     }
 
-    /// False: the kernel has no Landlock.
+    /// Uses Landlock. `false`: the kernel has no Landlock.
     pub(super) fn by_landlock(&self) -> Result<bool, RulesetError> {
         let mut rules = Ruleset::default()
             .handle_access(AccessFs::from_all(RIGHTS))?
@@ -144,20 +145,21 @@ impl Files {
             };
             rules = rules.add_rule(PathBeneath::new(&file, rights))?;
             if path.starts_with("/proc/self") {
-                // The rule is on the directory that is there now, and the kernel makes it anew if nobody has it open.
+                // The rule applies to the directory that exists now. The kernel would make it anew if no process had it
+                // open.
                 std::mem::forget(file);
             }
         }
         Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
     }
 
-    /// A root directory in memory, in which the files are mounted.
+    /// Uses a root directory in memory, into which the files are mounted.
     pub(super) fn by_root(&self) -> io::Result<()> {
-        /// On top of this the new root is made. No place of a worker contains it.
+        /// The new root is made on top of this directory. No file of a worker is in it.
         const PLACE: &str = "/dev";
         const NONE: Option<&str> = None;
         unshare(CloneFlags::CLONE_NEWNS)?;
-        // What is mounted from now on is mounted here alone.
+        // From now on mounts are visible in this process only.
         mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
         let opened = self.opened();
         let safe = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -200,7 +202,7 @@ impl Files {
         Ok(())
     }
 
-    /// Those that are there, by descriptors that only name them.
+    /// The existing files, by descriptors that only name them (`O_PATH`).
     fn opened(&self) -> Vec<(&Path, Access, File)> {
         let open = |path: &Path| {
             let mut options = File::options();

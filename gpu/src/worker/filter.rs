@@ -1,4 +1,4 @@
-//! The filter of system calls.
+//! The worker's filter of system calls.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-/// Numbers that all architectures share and the C library's headers may lack.
+/// Call numbers that all architectures share and the C library's headers may lack.
 const SYS_FCHMODAT2: c_long = 452;
 const SYS_SETXATTRAT: c_long = 463;
 const SYS_REMOVEXATTRAT: c_long = 466;
 
 /// Calls that fail with `EPERM`.
 pub(super) const DENIED: &[c_long] = &[
-    // Programs and processes. A thread is made with `clone`, see `rules`.
+    // Programs and processes. `clone` can still make a thread, see `rules`.
     libc::SYS_execve,
     libc::SYS_execveat,
     #[cfg(target_arch = "x86_64")]
@@ -32,11 +32,11 @@ pub(super) const DENIED: &[c_long] = &[
     libc::SYS_pidfd_getfd,
     libc::SYS_setns,
     libc::SYS_unshare,
-    // Networks. The listening socket is there, and accepts.
+    // Networks. The listening socket exists already, and accepts.
     libc::SYS_connect,
     libc::SYS_bind,
     libc::SYS_listen,
-    // Files of others.
+    // Files of other processes.
     libc::SYS_open_by_handle_at,
     libc::SYS_mount,
     libc::SYS_umount2,
@@ -49,7 +49,7 @@ pub(super) const DENIED: &[c_long] = &[
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_fspick,
-    // Whose a file is, and what it gives to those who run it.
+    // The owner of a file, and the rights that it gives to a process that executes it.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
     libc::SYS_fchmod,
@@ -72,7 +72,7 @@ pub(super) const DENIED: &[c_long] = &[
     libc::SYS_lremovexattr,
     libc::SYS_fremovexattr,
     SYS_REMOVEXATTRAT,
-    // Parts of the kernel that had many faults.
+    // Parts of the kernel with a history of many faults.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
@@ -82,7 +82,7 @@ pub(super) const DENIED: &[c_long] = &[
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
-    // The machine.
+    // The machine as a whole.
     libc::SYS_init_module,
     libc::SYS_finit_module,
     libc::SYS_delete_module,
@@ -99,11 +99,13 @@ const SET_ID: [u64; 2] = [0o4000, 0o2000];
 /// The type of a socket without its flags.
 const SOCKET_TYPE: u64 = 0xf;
 
-/// Installs the filter in all threads of the process. A process whose calls are of another architecture (32 bits) is killed.
+/// Installs the filter in all threads of the process. The kernel kills a process that makes calls of another
+/// architecture (32 bits).
 pub(super) fn install() -> Result<(), String> {
     let failed = |error: &dyn std::fmt::Display| format!("the filter of system calls: {error}");
     let rules = rules().map_err(|error| failed(&error))?;
-    // The C library then makes threads with `clone` and opens files with `openat`, whose arguments a filter can see.
+    // Without these two calls the C library makes threads with `clone` and opens files with `openat`, whose arguments a
+    // filter can read.
     let not_there = [libc::SYS_clone3, libc::SYS_openat2].map(|call| (call, Vec::new()));
     let not_there = BTreeMap::from(not_there);
     for (rules, errno) in [(rules, libc::EPERM), (not_there, libc::ENOSYS)] {
@@ -131,7 +133,7 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError>
     let mut deny_if = |call, conditions: &[(u8, SeccompCmpOp, u64)]| {
         let of_call = rules.entry(call).or_default();
         for (argument, operator, value) in conditions {
-            // The pointer of `sendto` is the only argument of 64 bits.
+            // The pointer of `sendto` is the only argument with 64 bits.
             let length = if *argument == 4 {
                 SeccompCmpArgLen::Qword
             } else {
@@ -145,13 +147,13 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError>
     let flag = |flag: i32| u64::from(flag.cast_unsigned());
     let no_stream = [libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET]
         .map(|kind| (1, MaskedEq(SOCKET_TYPE), flag(kind)));
-    // A socket that cannot be connected is good for nothing but datagrams, so those cannot be made.
+    // A socket that cannot connect is useful for datagrams only, so datagram sockets are denied too.
     deny_if(libc::SYS_socket, &[(0, Ne, flag(libc::AF_UNIX))])?;
     deny_if(libc::SYS_socket, &no_stream)?;
-    // `sendmsg` names a receiver too, in memory that a filter cannot read.
+    // `sendmsg` can name a receiver too, in memory that a filter cannot read.
     deny_if(libc::SYS_socketpair, &no_stream)?;
     deny_if(libc::SYS_sendto, &[(4, Ne, 0)])?;
-    // Files that are made so. The argument is the mode.
+    // Files with these mode bits at their creation. The argument is the mode.
     for (call, argument) in [
         #[cfg(target_arch = "x86_64")]
         (libc::SYS_open, 2),
@@ -165,14 +167,14 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError>
         let bits = SET_ID.map(|bit| (argument, MaskedEq(bit), bit));
         deny_if(call, &bits)?;
     }
-    // Input of a terminal, as if it were typed.
+    // Input to a terminal as if it were typed.
     for request in [libc::TIOCSTI, libc::TIOCLINUX] {
         deny_if(libc::SYS_ioctl, &[(1, Eq, request)])?;
     }
-    // Threads only.
+    // Only threads are allowed.
     let thread = flag(libc::CLONE_THREAD);
     deny_if(libc::SYS_clone, &[(0, MaskedEq(thread), 0)])?;
-    // Signals to itself only.
+    // Only signals to the own process are allowed.
     let own = u64::from(std::process::id());
     for call in [
         libc::SYS_kill,
@@ -185,7 +187,7 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError>
     Ok(rules)
 }
 
-/// Denies the calls of the x32 interface, whose numbers have this bit: the other filters do not know them.
+/// Denies the calls of the x32 interface, whose numbers have this bit: the other filters do not check them.
 #[cfg(target_arch = "x86_64")]
 fn deny_x32() -> BpfProgram {
     use seccompiler::sock_filter;
@@ -197,7 +199,7 @@ fn deny_x32() -> BpfProgram {
         k,
     };
     vec![
-        // The number of the call is at the start of what a filter sees.
+        // The number of the call is at the start of the data that a filter reads.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), 0),
         step(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, (0, 1), X32_BIT),
         step(

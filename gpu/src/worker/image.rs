@@ -1,4 +1,4 @@
-//! What a module looks like from outside. The driver reads the rest.
+//! Checks the outer format of a module. The driver parses the rest.
 
 use fabricbios_wire::GpuVendor;
 
@@ -8,12 +8,12 @@ const ELF: &[u8] = b"\x7fELF";
 const FATBIN: &[u8] = &0xba55_ed50_u32.to_le_bytes();
 /// Several code objects in one file (`clang-offload-bundler`).
 const BUNDLE: &[u8] = b"__CLANG_OFFLOAD_BUNDLE__";
-/// The same, compressed.
+/// A compressed bundle.
 const COMPRESSED_BUNDLE: &[u8] = b"CCOB";
 /// The first directive of PTX.
 const VERSION: &str = ".version";
 
-/// Checks that bytes can be a module of this vendor.
+/// Checks that these bytes can be a module of this vendor.
 pub(super) fn check(vendor: GpuVendor, image: &[u8]) -> Result<(), String> {
     let begins = |with: &&[u8]| image.starts_with(with);
     let expected = match vendor {

@@ -1,4 +1,4 @@
-//! The size of a launch, and its arguments.
+//! Checks the size of a launch, and its arguments.
 
 use fabricbios_wire::{GpuLaunch, GpuVendor};
 
@@ -8,7 +8,7 @@ const GRID_MAX: [u32; 3] = [i32::MAX.cast_unsigned(), 65_535, 65_535];
 const THREADS_MAX: u32 = 1024;
 const DIMENSIONS: [char; 3] = ['x', 'y', 'z'];
 
-/// Checks the sizes against what devices of this vendor can do. The driver refuses what only this device cannot do.
+/// Checks the sizes against the limits of this vendor's devices. The driver checks the limits of this device.
 pub(super) fn check_shape(vendor: GpuVendor, launch: &GpuLaunch) -> Result<(), String> {
     let block_max = match vendor {
         GpuVendor::Nvidia => [THREADS_MAX, THREADS_MAX, 64],
@@ -36,7 +36,7 @@ pub(super) fn check_shape(vendor: GpuVendor, launch: &GpuLaunch) -> Result<(), S
     Ok(())
 }
 
-/// Checks number and sizes of the arguments, if the driver knows those of the kernel's parameters.
+/// Checks number and sizes of the arguments, if the driver reports those of the kernel's parameters.
 pub(super) fn check_arguments(
     launch: &GpuLaunch,
     parameters: Option<&[usize]>,

@@ -1,10 +1,10 @@
-//! The process of a session. It holds the one context of a lease, and serves the tenant's streams: the daemon passes their bytes
-//! on and does not look at them. So a module or a kernel that breaks the vendor's driver breaks this process only.
+//! The process of a session. It holds the one context of a lease and serves the tenant's streams; the daemon passes
+//! their bytes on unread. So a module or a kernel that breaks the vendor's driver breaks only this process.
 //!
-//! The worker reads its order ([`WorkerOrder`]) and a listening socket from standard input, shuts itself off from the machine's
-//! files, becomes another user, opens the context, gives up all other rights, answers, and serves. It outlives the daemon, whose successor finds the socket again. It
-//! ends with the session, and has then written the session's number to what was its standard output, if everything of the
-//! tenant's was wiped.
+//! The worker reads its order ([`WorkerOrder`]) and a listening socket from standard input, isolates itself from the
+//! machine's files, becomes another user, opens the context, gives up all other rights, answers, and serves. The worker
+//! outlives the daemon, and the next daemon finds its socket. The worker ends with the session. If everything of the
+//! tenant was wiped, the worker has written the session's number to its original standard output before.
 
 mod connection;
 mod engine;
@@ -43,16 +43,16 @@ pub use trial::Trial;
 use self::{engine::Engine, files::Files, server::Server};
 use crate::driver::Driver;
 
-/// Serves the session that the order on standard input describes, until it ends. The process must have one thread, and have
-/// loaded nothing of the vendor's. The answer to the order is a `Result<Vec<String>, String>`: the parts of the isolation that
-/// this machine does not allow, or why the worker does not serve.
+/// Serves the session in the order on standard input, until the session ends. The process must have one thread, and
+/// must not have loaded anything of the vendor's. The answer to the order is a `Result<Vec<String>, String>`: the parts
+/// of the isolation that this machine does not allow, or why the worker does not serve.
 ///
-/// Exit status 0: the session was closed and everything wiped. 3: its context was lost, or something could not be wiped. 1: it
-/// did not begin.
+/// Exit status 0: the session was closed and everything wiped. 3: the context was lost, or memory could not be wiped.
+/// 1: the session did not begin.
 #[must_use]
 pub fn worker_main() -> ExitCode {
     let left = sandbox::leave_daemon();
-    // There is nobody to tell if this fails: the caller sees that the line is closed.
+    // If this fails, no channel is left for an error: the caller sees that the line is closed.
     let Ok(line) = stdin().as_fd().try_clone_to_owned().map(Line::from) else {
         return ExitCode::FAILURE;
     };
@@ -72,7 +72,8 @@ pub fn worker_main() -> ExitCode {
     }
 }
 
-/// The file that was standard output. The driver writes there what kernels print, so from now on it leads nowhere.
+/// The file that was standard output. Standard output itself leads nowhere from now on, because the driver writes the
+/// output of kernels there.
 fn take_stdout() -> Result<File, String> {
     let taken = stdout().as_fd().try_clone_to_owned().and_then(|mark| {
         dup2_stdout(File::options().write(true).open("/dev/null")?)?;
@@ -95,9 +96,10 @@ fn start(line: &Line, mark: File) -> Result<Started, String> {
     let device = &order.device;
     Files::of(&order.libraries, &device.nodes).shut_in()?;
     let failed = |error| format!("device {}: no context can be opened: {error}", device.uuid);
-    // It may lie where the worker's user cannot read it.
+    // The library is loaded now, because the worker's user may not be able to read it.
     let driver = Driver::load(&order.libraries, device.vendor, &device.visible).map_err(failed)?;
-    // The driver gives a context the rights of the process that opens it: root's may have privileged channels.
+    // The user changes before the context opens, because the driver gives a context the rights of its process: root's
+    // context may have privileged channels.
     lacks.extend(sandbox::become_user(order.uid, &order.gids)?);
     let context = driver.open(&device.uuid).map_err(failed)?;
     sandbox::close()?;

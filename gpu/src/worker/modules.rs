@@ -7,7 +7,8 @@ use std::{
 
 use crate::driver::{Context, DriverError, Image, Kernel, Module};
 
-/// A module that seems to take more than this of the device is measured again: others may have taken memory meanwhile.
+/// A module that seems to take more device memory than this, in bytes, is measured again: other sessions may have taken
+/// memory meanwhile.
 const MEASURED_ONCE_BYTES: u64 = 32 << 20;
 const MEASUREMENTS: usize = 3;
 
@@ -16,14 +17,14 @@ const MEASUREMENTS: usize = 3;
 pub(super) struct Loaded {
     module: Arc<Module>,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
-    /// As it was sent.
+    /// Bytes of the image that the client sent.
     pub(super) image_bytes: u64,
-    /// What it takes of the device.
+    /// Bytes of device memory that the module takes.
     pub(super) device_bytes: u64,
 }
 
 impl Loaded {
-    /// A kernel of it.
+    /// The kernel of this name.
     pub(super) fn kernel(&self, name: &str) -> Result<Arc<Kernel>, DriverError> {
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = kernels.get(name) {
@@ -35,9 +36,9 @@ impl Loaded {
     }
 }
 
-/// Loads a module, and measures what it takes of the device: its variables are memory of the lease too. The driver only tells
-/// how much is free, and other sessions of the device change that. So a large difference is measured again, and the smallest
-/// counts.
+/// Loads a module, and measures its device memory: its variables are memory of the lease too. The driver only reports
+/// the free memory, and other sessions of the device change that. So a large difference is measured again, and the
+/// smallest counts.
 pub(super) fn load(context: &Context, bytes: Vec<u8>) -> Result<Loaded, DriverError> {
     let image_bytes = bytes.len() as u64;
     let image = Image::of(bytes);

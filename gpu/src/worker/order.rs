@@ -1,11 +1,11 @@
-//! What a worker is told to serve.
+//! The order that a worker receives from the daemon.
 
 use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
 use crate::{device::Device, libraries::Libraries};
 
-/// The one message that a worker gets on its standard input; the listening socket comes beside it.
+/// The only message that a worker gets on its standard input; the listening socket comes beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerOrder {
     /// The lease.
@@ -16,7 +16,7 @@ pub struct WorkerOrder {
     pub device: Device,
     /// The vendors' libraries.
     pub libraries: Libraries,
-    /// The most bytes that the session can allocate.
+    /// Most bytes that the session can allocate.
     pub vram_bytes: u64,
     /// The session ends with its only stream.
     pub one_shot: bool,
@@ -24,6 +24,6 @@ pub struct WorkerOrder {
     pub scrub_at_close: bool,
     /// The worker's user after its start.
     pub uid: u32,
-    /// Its further groups: those of the device nodes. Its own group has the number of the user.
+    /// Its supplementary groups: those of the device nodes. Its own group has the number of the user.
     pub gids: Vec<u32>,
 }

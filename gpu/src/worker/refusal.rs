@@ -8,12 +8,12 @@ fn permanent(error: LeaseError, why: impl Display) -> Refusal {
     Refusal::new(error, RefusalClass::Permanent, why.to_string())
 }
 
-/// The request is wrong.
+/// The request is invalid.
 pub(super) fn invalid(why: impl Display) -> Refusal {
     permanent(LeaseError::InvalidArgs, why)
 }
 
-/// A handle or session that does not exist.
+/// The handle or session does not exist.
 pub(super) fn not_found(why: impl Display) -> Refusal {
     permanent(LeaseError::NotFound, why)
 }
@@ -23,12 +23,12 @@ pub(super) fn lost(why: impl Display) -> Refusal {
     permanent(LeaseError::Unavailable, why)
 }
 
-/// Neither the request nor the session is wrong.
+/// A fault of the node.
 pub(super) fn internal(why: impl Display) -> Refusal {
     permanent(LeaseError::Internal, why)
 }
 
-/// All of something is in use, which may change.
+/// All slots or handles of a sort are in use; this may change.
 pub(super) fn busy(why: impl Display) -> Refusal {
     Refusal::new(
         LeaseError::ResourceBusy,
@@ -37,7 +37,7 @@ pub(super) fn busy(why: impl Display) -> Refusal {
     )
 }
 
-/// More than there is: never possible, or not as long as so much is in use.
+/// The request exceeds a limit: for ever, or (`is_ever_possible`) only while so much is in use.
 pub(super) fn exceeded(is_ever_possible: bool, why: impl Display) -> Refusal {
     let class = if is_ever_possible {
         RefusalClass::Transient

@@ -1,5 +1,6 @@
-//! The isolation of a worker. What a tenant sends is parsed by the vendor's driver (its compiler for one), so a worker is
-//! prepared for being taken over: it then has one device, its streams, and nothing to reach anybody else with.
+//! The isolation of a worker. The vendor's driver parses the tenant's input (its compiler does, for example), so the
+//! isolation assumes that the tenant takes over the worker: the worker then has one device and its streams, and no way
+//! to reach other processes.
 
 use std::ptr;
 
@@ -18,29 +19,31 @@ use nix::{
 
 use super::filter;
 
-/// Processes and threads of a lease. The drivers of both vendors have some ten threads, and each queue of a session has one.
+/// Most processes and threads of a lease. The drivers of both vendors have some ten threads, and each queue of a
+/// session has one.
 pub(crate) const THREADS_MAX: u64 = 512;
-/// No file grows beyond this, whoever made it. Libraries' files in memory are smaller.
+/// Most bytes of a file that the worker writes, whoever made the file. Files in memory that libraries make are smaller.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
-/// The kernel's numbers of capabilities are below this.
+/// All capability numbers of the kernel are below this number.
 const CAPABILITIES_END: libc::c_ulong = 64;
 
-/// Leaves the daemon's terminal, and closes its descriptors but for the standard ones. Before anything is opened.
+/// Leaves the daemon's terminal, and closes its descriptors except the standard ones. Call it before anything is
+/// opened.
 ///
 /// # Errors
-/// For people: the system refuses.
+/// A system call fails; for people.
 pub(super) fn leave_daemon() -> Result<(), String> {
     setsid().map_err(|errno| format!("no session of its own: {errno}"))?;
-    // SAFETY: the caller has nothing open beside the standard descriptors, and no library of others is loaded yet.
+    // SAFETY: the caller has opened only the standard descriptors, and has loaded no foreign library yet.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     let closed = Errno::result(closed).map(drop);
     closed.map_err(|errno| format!("the daemon's descriptors cannot be closed: {errno}"))
 }
 
-/// Leaves the network and the System V memory of the machine. Before the driver is loaded: its threads inherit this.
-/// Returns what this machine does not allow.
+/// Leaves the network and the System V memory of the machine. Call it before the driver is loaded, because its threads
+/// inherit the isolation. Returns the parts that this machine does not allow.
 pub(super) fn separate() -> Vec<String> {
     let mut lacks = Vec::new();
     for (flag, what) in [
@@ -52,11 +55,11 @@ pub(super) fn separate() -> Vec<String> {
     lacks
 }
 
-/// The process is another user from now on, without capabilities. Before the context is opened. Returns what this machine does
-/// not allow.
+/// Makes the process another user, without capabilities. Call it before the context is opened. Returns the parts that
+/// this machine does not allow.
 ///
 /// # Errors
-/// For people: it cannot become that user.
+/// The process cannot become that user; for people.
 pub(super) fn become_user(uid: u32, gids: &[u32]) -> Result<Vec<String>, String> {
     let mut lacks = Vec::new();
     for (what, limit, most) in [
@@ -72,18 +75,18 @@ pub(super) fn become_user(uid: u32, gids: &[u32]) -> Result<Vec<String>, String>
     );
     set_user(uid, gids).map_err(|why| format!("no user of its own: {why}"))?;
     drop_capabilities().map_err(|errno| format!("its capabilities stay: {errno}"))?;
-    // The change of the user has hidden the process's own /proc from it, and drivers read there.
+    // The change of user has hidden the process's own /proc from the process, and drivers read there.
     note(&mut lacks, "its own /proc", set_dumpable(true));
     Ok(lacks)
 }
 
-/// Gives up everything but what the process has open: the system calls that reach other processes, programs or networks fail,
-/// in all threads.
+/// Gives up all other rights: system calls that reach other processes, programs or networks fail, in all threads. Open
+/// descriptors stay.
 ///
 /// # Errors
-/// A part of this cannot be done.
+/// A part of the isolation fails.
 pub(super) fn close() -> Result<(), String> {
-    // A file that would grow too large is refused to the driver, and does not end it.
+    // Writing beyond the file size limit is an error for the driver, and does not kill the process.
     // SAFETY: `SigIgn` runs no code.
     unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }
         .and_then(|_| setrlimit(Resource::RLIMIT_FSIZE, FILE_BYTES_MAX, FILE_BYTES_MAX))
@@ -101,7 +104,7 @@ fn note(lacks: &mut Vec<String>, what: &str, done: Result<(), Errno>) {
     }
 }
 
-/// For all threads: the C library passes it on.
+/// Sets the user for all threads: the C library makes the call in each thread.
 fn set_user(uid: u32, gids: &[u32]) -> Result<(), String> {
     if !geteuid().is_root() {
         return Err("it was not started by root".into());
@@ -123,7 +126,7 @@ fn drop_bounding_set() -> Result<(), Errno> {
         let done = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
         match Errno::result(done) {
             Ok(_) => {}
-            // The kernel does not know so many.
+            // The kernel has no capability with this number.
             Err(Errno::EINVAL) => return Ok(()),
             Err(errno) => return Err(errno),
         }
@@ -131,7 +134,8 @@ fn drop_bounding_set() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Of this thread and those that it starts. Other threads have lost theirs with the change of the user.
+/// Drops the capabilities of this thread and its later threads. The change of user has dropped those of the other
+/// threads.
 fn drop_capabilities() -> Result<(), Errno> {
     let header = [CAPABILITY_VERSION, 0];
     let none = [0_u32; 6];

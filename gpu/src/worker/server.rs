@@ -22,13 +22,13 @@ use super::{
 };
 use crate::QUEUE_SLOTS;
 
-/// Most streams at once, those that are refused included.
+/// Most streams at once, including refused ones.
 const CONNECTIONS_MAX: usize = 256;
-/// How long a worker that ends waits until the answers of other queues are sent.
+/// How long an ending worker waits until the answers of other queues are sent.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long the worker does not accept streams when the system has no room for another one.
+/// How long the worker accepts no streams when the system has no resources for another one.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The process ended because the context was lost, or memory could not be wiped.
+/// Exit status: the context was lost, or memory could not be wiped.
 const EXIT_LOST: i32 = 3;
 
 /// The worker's side of all streams.
@@ -37,7 +37,7 @@ pub(super) struct Server {
     pub(super) engine: Engine,
     traffic: Mutex<Traffic>,
     changed: Condvar,
-    /// Gets the number of a session that was wiped.
+    /// The file that gets the number of a wiped session.
     mark: File,
     /// Everything of the session was wiped.
     is_wiped: AtomicBool,
@@ -52,11 +52,11 @@ struct Traffic {
     is_leaving: bool,
 }
 
-/// Counts one operation as long as it lives.
+/// Counts one operation while it exists.
 #[derive(Debug)]
 pub(super) struct Running<'a>(&'a Server);
 
-/// Counts one queue as long as it lives.
+/// Counts one queue while it exists.
 #[derive(Debug)]
 pub(super) struct Slot<'a>(&'a Server);
 
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    /// Gives a stream whose first frame this is a queue.
+    /// Gives a queue to a stream whose first request is this one.
     pub(super) fn admit(&self, request: &GpuRequest) -> Result<Slot<'_>, Refusal> {
         let order = &self.engine.order;
         let (lease, own) = (order.lease_id, order.session);
@@ -167,8 +167,8 @@ impl Server {
         Running(self)
     }
 
-    /// Notes that everything of the session was wiped: the mark gets the session's number, and the process ends when this
-    /// operation is answered.
+    /// Records that everything of the session was wiped: writes the session's number to the mark. The process ends when
+    /// this operation is answered.
     pub(super) fn note_wiped(&self) {
         let written = writeln!(&self.mark, "{}", self.engine.order.session);
         if let Err(error) = written {
@@ -177,7 +177,8 @@ impl Server {
         self.is_wiped.store(true, Ordering::Release);
     }
 
-    /// Ends the process if the context is lost or everything was wiped, after the answers to other operations that end soon.
+    /// Ends the process if the context is lost or everything was wiped. Waits for the answers to other operations that
+    /// end soon.
     pub(super) fn leave_if_over(&self) {
         if !self.engine.is_lost() && !self.is_wiped.load(Ordering::Acquire) {
             return;
@@ -197,10 +198,11 @@ impl Server {
         drop(traffic);
         let code = if self.engine.is_lost() { EXIT_LOST } else { 0 };
         if code == 0 && is_idle {
-            // The context ends with the process if it cannot end here.
+            // If the context cannot be released, it ends with the process.
             self.engine.context.release().ok();
         }
-        // SAFETY: it ends the process at once. Handlers of the vendor's library must not run while other threads use it.
+        // SAFETY: the call ends the process at once. Exit handlers of the vendor's library must not run while other
+        // threads use it.
         unsafe { libc::_exit(code) }
     }
 

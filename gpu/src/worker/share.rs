@@ -1,4 +1,4 @@
-//! Checks of memory that a client on the node shares.
+//! Checks memory that a client on the node shares.
 
 use std::os::fd::BorrowedFd;
 
@@ -13,8 +13,8 @@ use nix::{
 
 use super::refusal::invalid;
 
-/// Checks that a file is memory (a memfd) that cannot become shorter: a worker that touches memory behind the end of its file
-/// would be killed.
+/// Checks that a file is memory (a memfd) that cannot shrink: the kernel kills a worker that touches a mapping beyond
+/// the end of its file.
 pub(super) fn check(file: BorrowedFd<'_>, length: u64, most: u64) -> Result<(), Refusal> {
     if length > most {
         let why = format!(

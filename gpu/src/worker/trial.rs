@@ -1,4 +1,4 @@
-//! A trial of the isolation of workers, when the node starts.
+//! Tests the isolation of workers when the node starts.
 
 use fabricbios_helper::{Call, Caller, Failure};
 use serde::{Deserialize, Serialize};
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::{files::Files, sandbox};
 use crate::{Libraries, sessions::FIRST_UID};
 
-/// Shuts its process in as a worker does, without a device. The answer: what this machine does not allow. It fails if no worker
-/// would serve here.
+/// Isolates its process like a worker, without a device. The answer: the parts of the isolation that this machine does
+/// not allow. The call fails if no worker could serve here.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Trial {
     /// The vendors' libraries.

@@ -11,17 +11,17 @@ use crate::{
 };
 
 impl Engine {
-    /// Fails if no operation is possible any more.
+    /// Fails if the session is closed or lost.
     pub(in crate::worker) fn check_open(&self) -> Result<(), Refusal> {
         self.open().map(drop)
     }
 
-    /// Whether the context is lost.
+    /// True if the context is lost.
     pub(in crate::worker) fn is_lost(&self) -> bool {
         self.lost.get().is_some()
     }
 
-    /// Ends the session although its kernels do not: the process ends, and wipes nothing.
+    /// Ends the session although its kernels still run: the process ends and wipes nothing.
     pub(in crate::worker) fn abandon(&self, after: Duration) -> Refusal {
         let secs = after.as_secs();
         let why = format!(
@@ -40,7 +40,7 @@ impl Engine {
         stream: &mut Stream,
         idle: impl FnOnce(),
     ) -> Result<GpuReply, Refusal> {
-        // A second one is refused while the first one wipes.
+        // A second close is refused while the first one wipes.
         self.check_open()?;
         let _taking = self.taking();
         let (memories, modules) = {
@@ -48,7 +48,7 @@ impl Engine {
             if let Some(refusal) = self.over_in(&state) {
                 return Err(refusal);
             }
-            // Nothing is queued from now on.
+            // From now on nothing is queued.
             state.is_closed = true;
             (
                 std::mem::take(&mut state.memories),
@@ -76,7 +76,7 @@ impl Engine {
         });
         closed.map_err(|error| {
             let refusal = self.failed(&error, internal);
-            // What could not be wiped ends the session like a lost context.
+            // Memory that could not be wiped ends the session like a lost context.
             self.lost.set(error.to_string()).ok();
             refusal
         })
@@ -97,7 +97,8 @@ impl Engine {
         Ok(memories.iter().map(|memory| memory.bytes).sum())
     }
 
-    /// What a failed call of the driver means. `refused` makes the refusal if it is neither memory nor the context.
+    /// Converts a failed call of the driver into a refusal. `refused` makes the refusal if neither memory nor the
+    /// context is the cause.
     pub(in crate::worker) fn failed(
         &self,
         error: &DriverError,
@@ -139,7 +140,7 @@ impl Engine {
         }
     }
 
-    /// The state of a session that is not over.
+    /// Locks the state for reading. Fails if the session is over.
     pub(super) fn open(&self) -> Result<RwLockReadGuard<'_, State>, Refusal> {
         let state = self.read();
         match self.over_in(&state) {

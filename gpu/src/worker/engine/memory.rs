@@ -8,20 +8,20 @@ use crate::{
     worker::refusal::{exceeded, internal, invalid},
 };
 
-/// What a buffer takes of a device: drivers give memory in units.
+/// Bytes of device memory that a buffer uses: drivers allocate in units.
 fn taken(bytes: u64) -> u64 {
     let unit = if bytes > 1 << 20 { 2 << 20 } else { 512 };
     bytes.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
 }
 
 impl Engine {
-    /// Allocates memory, and fills it with zeroes: it may be from another tenant whose worker died.
+    /// Allocates memory and fills it with zeroes: it may have bytes of another tenant whose worker died.
     pub(in crate::worker) fn allocate(
         &self,
         stream: &mut Stream,
         bytes: u64,
     ) -> Result<GpuReply, Refusal> {
-        // A session that is closed answers at once, also while it is being wiped.
+        // A closed session answers at once, also while it is being wiped.
         drop(self.open()?);
         let _taking = self.taking();
         let (used, cap) = {
@@ -64,7 +64,7 @@ impl Engine {
         self.synchronize()?;
         let _taking = self.taking();
         let mut state = self.write();
-        // Another queue may have freed it, or closed the session.
+        // Another queue may have freed the memory, or closed the session.
         let memory = match self.over_in(&state) {
             Some(refusal) => return Err(refusal),
             None => self.memory(&state, handle)?,
@@ -80,7 +80,7 @@ impl Engine {
         Ok(GpuReply::Done)
     }
 
-    /// Queues work with a part of a buffer: `queue` gets its address.
+    /// Queues work on a part of a buffer; `queue` gets the address of the part.
     pub(in crate::worker) fn copy(
         &self,
         (handle, offset, length): (u64, u64, u64),
@@ -101,7 +101,7 @@ impl Engine {
         queue(memory.address + offset).map_err(|error| self.failed(&error, internal))
     }
 
-    /// Checks a part of the memory that a stream shares.
+    /// Checks the bounds of a part of the memory that a stream shares.
     pub(in crate::worker) fn check_shared(
         &self,
         stream: &Stream,

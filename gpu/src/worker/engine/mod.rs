@@ -1,4 +1,4 @@
-//! A session: its handles, and what they stand for on the device.
+//! A session: its handles, and the objects of the device behind them.
 
 mod end;
 mod memory;
@@ -22,25 +22,24 @@ use crate::driver::Context;
 
 /// Most buffers and modules at once.
 const HANDLES_MAX: usize = 65_536;
-/// What modules take of the device counts as the session's as far as it is more than this, as much as a context takes anyway.
+/// Device memory of modules that does not count as the session's: a context takes this much anyway.
 const MODULE_BYTES_FREE: u64 = 64 << 20;
 
-/// Variables of a thread of so many bytes are in the memory that every context takes: the stack of CUDA's default.
+/// Local variables of a thread up to this many bytes are in memory that every context takes: CUDA's default stack.
 const LOCAL_BYTES_FREE: u64 = 1 << 10;
 
 /// The session. Queues are its threads.
 ///
-/// Work of the device (`Stream`) is queued under the read lock of the state, and nobody waits for the device with this lock.
-/// A queue that frees memory waits for all queued work twice: without the lock, so that others go on, and with it, so that
-/// nothing can be queued that still uses the memory.
+/// Device work (`Stream`) is queued under the read lock of the state. No thread waits for the device with this lock,
+/// except a queue that frees memory: it waits for all queued work twice, first without the lock, so that other queues
+/// go on, and then with the write lock, so that nothing can be queued that still uses the memory.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) order: WorkerOrder,
     pub(super) context: Context,
     /// Why the context is lost.
     lost: OnceLock<String>,
-    /// Held while memory of the device is taken or given back, and while the session is closed. Taken before the lock of the
-    /// state.
+    /// Held while device memory is allocated or freed, and while the session is closed. Locked before the state.
     taking: Mutex<()>,
     state: RwLock<State>,
 }
@@ -54,7 +53,8 @@ struct State {
     buffer_bytes: u64,
     image_bytes: u64,
     module_bytes: u64,
-    /// What the driver has taken for the variables of kernels: as much as the largest needs, if all threads of the device run it.
+    /// Memory that the driver has taken for local variables of kernels: the need of the largest kernel if all threads
+    /// of the device run it.
     local_bytes: u64,
 }
 
@@ -65,7 +65,7 @@ struct Memory {
 }
 
 impl State {
-    /// What counts as used.
+    /// Bytes that count as used.
     fn used(&self) -> u64 {
         let of_modules = self.module_bytes.saturating_sub(MODULE_BYTES_FREE);
         let of_kernels = self.local_bytes.saturating_add(of_modules);
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// Bytes of the device that the session uses.
+    /// Device memory that the session uses, bytes.
     pub(super) fn used(&self) -> u64 {
         self.read().used()
     }
@@ -141,7 +141,7 @@ impl Engine {
     }
 }
 
-/// The lower half.
+/// The lower half of the handle.
 fn number_of(handle: u64) -> u32 {
     let [_, _, _, _, a, b, c, d] = handle.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])

@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Most bytes of all loaded modules, as they were sent.
+/// Most bytes of the images of all loaded modules.
 const IMAGE_BYTES_MAX: u64 = 1 << 30;
 
 impl Engine {
@@ -35,7 +35,7 @@ impl Engine {
     pub(in crate::worker) fn load(&self, bytes: Vec<u8>) -> Result<GpuReply, Refusal> {
         image::check(self.order.device.vendor, &bytes).map_err(invalid)?;
         let _taking = self.taking();
-        // Several queues may have been let send one.
+        // Several queues may have passed the first check at the same time.
         self.check_image(u32::try_from(bytes.len()).unwrap_or(u32::MAX))?;
         let loaded = load(&self.context, bytes).map_err(|error| self.failed(&error, invalid))?;
         let mut state = self.write();
@@ -64,7 +64,7 @@ impl Engine {
         self.synchronize()?;
         let _taking = self.taking();
         let mut state = self.write();
-        // Kernels of it may have been queued meanwhile.
+        // Kernels of the module may have been queued meanwhile.
         self.synchronize()?;
         let number = self.number_in("module", handle)?;
         let loaded = state
@@ -82,7 +82,7 @@ impl Engine {
         found.cloned().ok_or_else(|| unknown("module", handle))
     }
 
-    /// Counts what the driver takes for the variables of a kernel at its first launch.
+    /// Counts the memory that the driver takes for a kernel's local variables at its first launch.
     pub(in crate::worker) fn count_local(&self, kernel: &Kernel) -> Result<(), Refusal> {
         let each = kernel.local_bytes.saturating_sub(LOCAL_BYTES_FREE);
         let takes = each.saturating_mul(self.context.resident_threads());

@@ -1,4 +1,4 @@
-//! A child process shuts itself off from the machine's files, in both ways, and tries to reach them.
+//! A child process isolates itself from the machine's files, in both ways, and tries to reach them.
 
 use std::{
     fs::{self, File},
@@ -67,7 +67,7 @@ fn try_files(shut_in: impl FnOnce(&Files, &Path) -> bool) {
         return;
     };
     let readable = place.join("readable");
-    // Of the device's nodes it has one; the other is as open to all.
+    // The child has one of the device's nodes; the second node has the same mode.
     let full = Node {
         path: "/dev/full".into(),
         major: 1,

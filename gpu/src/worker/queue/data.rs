@@ -16,16 +16,16 @@ use crate::{
     },
 };
 
-/// Data of a write is given to the device in parts, so that it copies while the next part arrives.
+/// Data of a write goes to the device in parts, so that one part is copied while the next part arrives.
 const PART_BYTES: usize = 512 << 10;
-/// Modules are read in parts of this size: memory is taken for what has arrived only.
+/// Modules are read in parts of this size, so that memory is allocated only for data that has arrived.
 const MODULE_PART_BYTES: usize = 1 << 20;
-/// A session can share so much memory, if it cannot even allocate as much.
+/// Shared memory that a session may always have, bytes, even if it may allocate less.
 const SHARED_BYTES_MIN: u64 = 64 << 20;
 
 impl Queue<'_> {
-    /// Reads the data of a write from the client, and copies it. Data of a refused write is read too: the next frame is
-    /// behind it.
+    /// Reads the data of a write from the client, and copies it. Data of a refused write is read too, because the next
+    /// frame follows it.
     pub(super) fn write(&mut self, memory: u64, offset: u64, length: u32) -> Answered {
         let engine = &self.server.engine;
         let mut left = usize::try_from(length).unwrap_or(usize::MAX);
@@ -59,7 +59,7 @@ impl Queue<'_> {
     ) -> io::Result<()> {
         let engine = &self.server.engine;
         let bytes = usize::try_from(length).unwrap_or(usize::MAX);
-        // Kernels that were queued before are waited for without the lock.
+        // This waits for earlier kernels without the lock.
         let begun = self.synchronize().and_then(|_| {
             let range = (memory, offset, length.into());
             engine.copy(range, |address| self.stream.begin_fetch(address, bytes))

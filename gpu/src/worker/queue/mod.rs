@@ -1,4 +1,4 @@
-//! One stream: a queue of the session, whose operations are done and answered in their order.
+//! One stream: a queue of the session. Its operations are carried out and answered in order.
 
 mod data;
 
@@ -22,9 +22,9 @@ use crate::driver::{Arguments, DriverError, Shape, Stream};
 
 /// How long a client may take to open the session on a new stream.
 const OPENS_WITHIN: Duration = Duration::from_secs(10);
-/// Staging memory of the stream that wipes a session.
+/// Staging memory of the stream that wipes a session, bytes.
 const CLOSING_BYTES: usize = 4 << 10;
-/// Kernels that still run when the session is closed have so long to end.
+/// How long kernels may still run when the session is closed.
 const KERNELS_END_WITHIN: Duration = Duration::from_secs(5);
 
 /// An answer, unless the stream is broken.
@@ -85,7 +85,7 @@ pub(super) fn serve(server: &Arc<Server>, socket: UnixStream) -> io::Result<()> 
     let served = queue.serve();
     if server.engine.order.one_shot {
         let _running = server.running();
-        // Refused if the node has closed it before.
+        // The close is refused if the node has closed the session already.
         close(server).ok();
     }
     drop(stream);
@@ -93,7 +93,7 @@ pub(super) fn serve(server: &Arc<Server>, socket: UnixStream) -> io::Result<()> 
     served
 }
 
-/// All queues are in use: the session can still be closed.
+/// Serves a stream that got no queue: the stream can still close the session.
 fn serve_close(server: &Arc<Server>, connection: &mut Connection) -> io::Result<()> {
     let Some(start) = connection.next()? else {
         return Ok(());
@@ -112,8 +112,8 @@ fn serve_close(server: &Arc<Server>, connection: &mut Connection) -> io::Result<
     connection.answer(&header, &close(server), &[])
 }
 
-/// Closes the session, and notes that before anybody hears of it. Kernels that do not end are ended with the process: no driver
-/// can end one alone.
+/// Closes the session, and records that before any client learns of it. Kernels that do not end are ended with the
+/// process, because no driver can end a single kernel.
 fn close(server: &Arc<Server>) -> Result<GpuReply, Refusal> {
     let (tell, told) = mpsc::channel();
     let closing = Arc::clone(server);

@@ -1,4 +1,4 @@
-//! A child process shuts itself in and tries everything that it must not be able to do.
+//! A child process isolates itself and tries everything that it must not be able to do.
 
 use std::{
     collections::BTreeSet,
@@ -66,8 +66,7 @@ fn a_worker_has_another_user_and_no_capabilities() {
 /// The result of a system call.
 fn call(number: c_long, arguments: [usize; 5]) -> Result<c_long, Errno> {
     let [a, b, c, d, e] = arguments;
-    // SAFETY: none of the calls in this file that could harm the process does anything: they are denied, or their
-    // arguments are not valid.
+    // SAFETY: no call in this file can harm the process: the calls are denied, or their arguments are invalid.
     Errno::result(unsafe { libc::syscall(number, a, b, c, d, e) })
 }
 
@@ -83,7 +82,7 @@ fn shut_in() {
     };
     let listener = UnixListener::bind(place.join("socket")).unwrap();
     let _client = UnixStream::connect(place.join("socket")).unwrap();
-    // As the same user: what fails now does not fail for lack of rights to others' processes.
+    // The user stays the same here, so the denials below do not come from missing rights to other users' processes.
     drop_capabilities().unwrap();
     close().unwrap();
 
@@ -126,7 +125,7 @@ fn shut_in() {
     is_denied(UnixDatagram::unbound().unwrap_err());
     is_denied(Command::new("/bin/true").spawn().unwrap_err());
 
-    // Files that give their group or user to whoever runs them, and input for a terminal.
+    // Files that give their user or group to a process that executes them, and input for a terminal.
     for mode in [0o4755, 0o2755] {
         let at = c"/tmp".as_ptr() as usize;
         let made = call(libc::SYS_mkdirat, [0, at, mode, 0, 0]);
@@ -148,7 +147,7 @@ fn shut_in() {
     let to_somebody = call(libc::SYS_sendto, [0, 0, 0, 0, 1]);
     assert_eq!(to_somebody, denied);
 
-    // Processes: `clone3` is not there, and `clone` makes threads only.
+    // Processes: `clone3` does not exist here, and `clone` makes only threads.
     assert_eq!(call(libc::SYS_clone3, [0; 5]), Err(Errno::ENOSYS));
     assert_eq!(
         call(libc::SYS_clone, [number(libc::SIGCHLD), 0, 0, 0, 0]),
@@ -168,7 +167,7 @@ fn shut_in() {
     ] {
         assert_eq!(call(signal, others), denied, "system call {signal}");
     }
-    // Calls of other interfaces of the kernel are denied or fatal; x32 is the one with the same numbers.
+    // Calls of other kernel interfaces are denied or fatal; x32 has the same numbers, with one more bit.
     #[cfg(target_arch = "x86_64")]
     assert_eq!(call(0x4000_0000 | libc::SYS_getpid, [0; 5]), denied);
 
@@ -178,7 +177,7 @@ fn shut_in() {
         assert!(status.contains(&none), "{set}: {status}");
     }
 
-    // What a worker does goes on.
+    // The calls that a worker needs still work.
     let (stream, _) = listener.accept().unwrap();
     let (one, other) = UnixStream::pair().unwrap();
     // SAFETY: the buffer has a byte.
@@ -224,7 +223,7 @@ fn another_user() {
     let is_root = geteuid().is_root();
     let before = fs::read_link("/proc/self/ns/net").unwrap();
     let lacks = separate();
-    // A thread such as drivers have.
+    // A thread such as those of drivers.
     let (end, waits) = mpsc::channel::<()>();
     let (begin, begun) = mpsc::channel();
     let driver = thread::spawn(move || {
@@ -232,7 +231,7 @@ fn another_user() {
             .send(fs::read_link("/proc/thread-self/ns/net").unwrap())
             .unwrap();
         waits.recv().unwrap_err();
-        // The filter is this thread's too.
+        // The filter applies to this thread too.
         call(libc::SYS_execve, [0; 5])
     });
     let network = begun.recv().unwrap();
@@ -250,7 +249,7 @@ fn another_user() {
     }
     assert_eq!(became, Ok(Vec::new()));
     assert_eq!(getrlimit(Resource::RLIMIT_CORE), Ok((0, 0)));
-    // Its own files are its own: drivers read them when they open a device.
+    // The process can read its own files in /proc, which drivers read when they open a device.
     fs::read("/proc/self/maps").unwrap();
     close().unwrap();
     assert_eq!(
@@ -273,7 +272,7 @@ fn another_user() {
         of_all_threads("Uid"),
         BTreeSet::from([[UID; 4].map(|it| it.to_string()).join("\t")])
     );
-    // Of this thread, which starts those of the queues.
+    // This thread starts the threads of the queues.
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
     for set in ["CapBnd:\t0000000000000000", "CapInh:\t0000000000000000"] {
         assert!(status.contains(set), "{set}: {status}");
