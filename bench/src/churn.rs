@@ -1,5 +1,5 @@
-//! Grant and free, 64 at once: of one tenant, of eight, and for comparison etcd's grant, put and revoke, if
-//! etcd is installed. Each server is a separate process that commits to the same disk before it answers.
+//! Grant and free, 64 at once: of one tenant, of eight, and for comparison etcd's grant, put and revoke, if etcd is
+//! installed. Each server is a separate process, which commits to the same disk before it answers.
 
 use std::{
     path::PathBuf,
@@ -101,7 +101,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     compare(options, eight(), peer())
 }
 
-/// Runs the pairs of rounds and prints what each side did.
+/// Runs the pairs of rounds and prints the results of each side.
 fn compare(options: &Options, mut a: Side<'_>, mut b: Side<'_>) -> anyhow::Result<()> {
     let pairs = interleaved_pairs(options.rounds.into(), || a.run(), || b.run())?;
     println!();

@@ -1,6 +1,6 @@
-//! Grants and cuts of CPU cores against a shell script that makes the same control groups. Needs root and control groups
-//! with cpusets: `cargo xtask lab --topology 1x2x1 -- target/release/fabricbios-bench cpu` has them. How long a program in a
-//! lease waits for its core is measured by testbed/guest/bench_cpu.py.
+//! Grants and cuts of CPU cores, compared with a shell script that makes the same control groups. Needs root and
+//! control groups with cpusets; `cargo xtask lab --topology 1x2x1 -- target/release/fabricbios-bench cpu` provides
+//! both. testbed/guest/bench_cpu.py measures how long a program in a lease waits for its core.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::{
     place::runtime,
 };
 
-/// Beside the control groups of whole cores: the CPUs of best_effort leases.
+/// The file with the CPUs of best_effort leases, beside the control groups of whole cores.
 const SHARED: &str = "shared/cpuset.cpus";
 
 #[derive(Debug, Args)]
@@ -47,14 +47,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Leases of one core, and what they are made of.
+/// Leases of one core, and the parts that they consist of.
 struct Cores<'a> {
     tenant: &'a Node,
     class: CpuIsolationClass,
-    /// Where the control groups are made.
+    /// The directory in which the control groups are made.
     parent: PathBuf,
     binding: CpuBinding,
-    /// The CPUs that a whole core leaves to best_effort leases.
+    /// The CPUs that remain for best_effort leases while one whole core is leased.
     left: String,
 }
 
@@ -89,7 +89,8 @@ impl<'a> Cores<'a> {
         Ok((granted, took))
     }
 
-    /// Otherwise the shell script would make a partition of CPUs that are not back yet.
+    /// Waits until the CPUs are free again. Otherwise the shell script would make a partition of CPUs that are not back
+    /// yet.
     fn wait_for_release(&self, lease: &LeaseInfo) -> anyhow::Result<()> {
         let cgroup = Path::new(&binding(lease)?.cgroup);
         let is_shared = self.class == CpuIsolationClass::BestEffort;
@@ -156,7 +157,7 @@ fn binding(lease: &LeaseInfo) -> anyhow::Result<&CpuBinding> {
 struct Busy(Child);
 
 impl Busy {
-    /// Returns when the process is there.
+    /// Starts the process, and returns when it is in the control group.
     fn start(cgroup: &Path) -> anyhow::Result<Self> {
         let script = format!(
             "echo $$ > {}/cgroup.procs\necho\nwhile :; do :; done",

@@ -1,4 +1,4 @@
-//! Grants and cuts, one lease after the other, in turns with a shell script that makes and ends the same.
+//! Grants and cuts, one lease after the other, in turn with a shell script that makes and ends the same objects.
 
 use std::{
     process::Command,
@@ -13,7 +13,7 @@ use fabricbios_wire::{LeaseAllocRequest, LeaseInfo, LeaseTerms, Request};
 use crate::pairs::{Pairs, interleaved_pairs};
 
 const LEASE_SECS: u32 = 600;
-/// How long what a lease had may take to come back.
+/// How long the resources of a lease may take to become free.
 pub(crate) const RELEASE_MAX: Duration = Duration::from_secs(5);
 
 /// Times of a grant and of the cut that follows it.
@@ -49,7 +49,8 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// A lease, and the time from the request to the answer. A refusal is no failure while something may come back.
+/// Requests a lease. Returns it with the time from the request to the answer. A refusal is no failure while resources
+/// may become free.
 pub(crate) fn grant(
     tenant: &Node,
     capacity: u64,
@@ -75,7 +76,7 @@ pub(crate) fn cut(tenant: &Node, lease: &LeaseInfo) -> anyhow::Result<Duration> 
     Ok(start.elapsed())
 }
 
-/// The time of a shell script that does not fail.
+/// The time that a shell script takes. The script must succeed.
 pub(crate) fn script(lines: &str) -> anyhow::Result<Duration> {
     let start = Instant::now();
     let status = Command::new("sh").args(["-ec", lines]).status();

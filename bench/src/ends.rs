@@ -1,7 +1,6 @@
-//! Tens of thousands of leases of a loud tenant end in one second, and leases of a quiet tenant end among them.
-//! The bench measures how late each lease of the quiet tenant is cut: a client reads until it is refused. The
-//! comparison is the same without the loud tenant. The quotas of tenants are lifted, to measure the node
-//! without them.
+//! Tens of thousands of leases of a loud tenant end in one second, and leases of a quiet tenant end among them. The
+//! bench measures how late each lease of the quiet tenant is cut: a client reads until it is refused. The comparison is
+//! the same run without the loud tenant. The tenants have no quotas, so that the bench measures the node without them.
 //!
 //! This is also a load test: it fails if a lease of the quiet tenant ended later than `--late-ms`, or if any
 //! lease was fenced.
@@ -35,7 +34,7 @@ const STEP: Duration = Duration::from_millis(20);
 const BEFORE: Duration = Duration::from_millis(30);
 /// Pause between two reads of a lease, so that the readers are not the load.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Niceness of the readers: a client on another machine would not wait for the processors of this one.
+/// Niceness of the readers. A client on another machine would not compete for the processors of this machine.
 const NICENESS: i32 = -20;
 /// The quiet tenant's first lease ends this long before the loud tenant's second.
 const LEAD: Duration = Duration::from_millis(500);
@@ -104,14 +103,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 struct Watched {
     /// Time of the answer to the last served read after the deadline, milliseconds; negative before the deadline.
     served: Vec<f64>,
-    /// The end that the node reports, after the deadline; milliseconds.
+    /// How late each lease ended according to the node, milliseconds after the deadline.
     told: Vec<f64>,
-    /// A grant and its free, requested meanwhile.
+    /// The times of a grant and its free, requested meanwhile.
     requests: Vec<Duration>,
 }
 
 impl Watched {
-    /// Milliseconds.
+    /// The largest delay, milliseconds.
     fn worst(&self) -> f64 {
         let all = self.served.iter().chain(&self.told);
         all.copied().fold(f64::MIN, f64::max)
@@ -186,8 +185,8 @@ fn watch(node: &Node, count: u32, first_end: Instant) -> anyhow::Result<Watched>
     })
 }
 
-/// Reads from shortly before the deadline on. Returns when the answer to the last served read came, in
-/// milliseconds after the deadline.
+/// Reads from shortly before the deadline on. Returns the time of the answer to the last served read, in milliseconds
+/// after the deadline.
 fn last_served(lease: &LeaseInfo) -> anyhow::Result<f64> {
     let coordinates = Coordinates {
         lease_id: lease.lease_id,
@@ -196,7 +195,7 @@ fn last_served(lease: &LeaseInfo) -> anyhow::Result<f64> {
     };
     let deadline = UNIX_EPOCH + Duration::from_millis(lease.expires_at_unix_ms);
     let mut client = MemoryClient::connect(coordinates, ClientOptions::default(), None)?;
-    // Without the privilege the measurement includes the load of the machine.
+    // Without the privilege, the result includes the load of the machine.
     fabricbios_helper::set_niceness(NICENESS).ok();
     thread::sleep((deadline - BEFORE).duration_since(SystemTime::now())?);
     let mut served = None;
@@ -231,7 +230,7 @@ fn request(secs: u32) -> LeaseAllocRequest {
     LeaseAllocRequest::new(ResourceType::Mem, LEASE_BYTES, secs)
 }
 
-/// How late an ended lease ended, as the node reports it.
+/// How late a lease ended, as the node reports it, milliseconds.
 fn late_ms(info: &LeaseInfo) -> anyhow::Result<f64> {
     let end = info.end.as_ref().context("an end that is not told")?;
     Ok(end.at_unix_ms as f64 - info.expires_at_unix_ms as f64)

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::{daemon::Running, place::free_address};
 
-/// How often a start is checked, every 20 ms, before it counts as failed.
+/// How many times a start is checked, every 20 ms, before it counts as failed.
 const LOOKS: u32 = 500;
 
 /// A running etcd process and a connection to it.
@@ -59,7 +59,7 @@ impl Etcd {
                     connection,
                     authority,
                 };
-                // etcd listens before it has elected itself; it answers only after that.
+                // etcd listens before it has elected itself, and answers only after that.
                 etcd.lease(i64::MAX).await?;
                 return Ok(etcd);
             }
@@ -125,7 +125,7 @@ fn varint(number: i64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The example of the encoding's own page, and the extremes.
+    /// Tests the example in the documentation of the encoding, and the extremes.
     #[test]
     fn numbers_are_as_protobuf_has_them() {
         assert_eq!(varint(150), [0x96, 0x01]);

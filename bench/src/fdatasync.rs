@@ -1,5 +1,5 @@
-//! The journal's cost above the disk's: a durable commit against as many bare fdatasyncs as it issues,
-//! on a file in the same directory.
+//! The journal's cost beyond the disk's: a durable commit against as many bare fdatasyncs as the commit issues, on a
+//! file in the same directory.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
@@ -69,7 +69,7 @@ struct Subject {
 impl Subject {
     fn open(path: &std::path::Path, options: &Options) -> anyhow::Result<Self> {
         let (tell, reports) = channel();
-        // The last report may come when the bench has already gone.
+        // The bench may have ended before the last report.
         let on_commit = Box::new(move |report| tell.send(report).unwrap_or_default());
         let (journal, _) = Journal::open(&Program::of_this_process()?, path, "bench", on_commit)?;
         let record = vec![0xA5; usize::from(options.record_bytes)];

@@ -1,6 +1,6 @@
-//! The cost of the lease table with many idle leases: bytes per lease, and the time of its operations against
-//! a table with few leases. The bench never waits: time is an argument, and the bench itself plays the
-//! providers. So it measures the thread's own CPU time, which a busy machine disturbs less.
+//! The cost of the lease table with many idle leases: bytes per lease, and the time of its operations against a table
+//! with few leases. The bench never waits: time is an argument, and the bench itself plays the providers. So it
+//! measures the CPU time of its thread, which a busy machine disturbs less.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ const PAGE: u64 = 4096;
 /// Bytes that the design allows per lease.
 const LEASE_BYTES_MAX: f64 = 1024.0;
 
-/// Idle leases outlast every round.
+/// Term of idle leases, seconds: longer than every round.
 const IDLE_SECS: u32 = 30 * 24 * 3600;
 
 const SHORT_SECS: u32 = 10;
 
-/// Ended leases are forgotten soon, so that each round begins with the same table.
+/// How long ended leases are kept: a short time, so that each round begins with the same table.
 const KEEP_ENDED: Duration = Duration::from_secs(1);
 
 const TENANTS: usize = 100;
@@ -194,7 +194,7 @@ impl Subject {
         subject
     }
 
-    /// Some leases go through their whole life, from the grant to the removal of their record.
+    /// Takes some leases through their whole life, from the grant to the removal of their record.
     fn round(&mut self, due: u32) -> anyhow::Result<Round> {
         let mut round = Round::default();
         let binding_ids: Vec<BindingId> = round.time(Operation::Grant, || {
@@ -244,7 +244,7 @@ impl Subject {
         }
     }
 
-    /// Deadlines are acknowledged at once, as on a node whose paths are in its process.
+    /// Acknowledges a deadline at once, as paths in the node's process do.
     fn heard(&mut self, order: Order) -> Order {
         if let Order::Extend(binding_id, deadline) = order {
             let agreed = Report::Extended(binding_id, deadline, Ok(()));
@@ -379,7 +379,7 @@ fn binding() -> Binding {
 mod tests {
     use super::*;
 
-    /// Makes sure that the bench does not measure refusals.
+    /// Checks that the bench does not measure refusals.
     #[test]
     fn each_round_grants_renews_ends_and_forgets() {
         let mut subject = Subject::with_idle(50, 10);

@@ -1,6 +1,6 @@
-//! Grants and cuts of network functions: macvlan leases against a shell script that makes and deletes the same devices, and
-//! virtual functions against macvlan leases. Needs root, and a network interface that nobody else uses:
-//! testbed/guest/bench_net.py has one. That also measures rates.
+//! Grants and cuts of network functions: macvlan leases against a shell script that makes and deletes the same devices,
+//! and virtual functions against macvlan leases. Needs root, and a network interface that no other program uses;
+//! testbed/guest/bench_net.py provides one, and also measures rates.
 
 use anyhow::Context;
 use clap::Args;
@@ -16,7 +16,7 @@ use crate::{
 /// Bits per second of each lease.
 const RATE_BPS: u64 = 100_000_000;
 
-/// The VLAN of the virtual functions: most cards give no untagged lease.
+/// The VLAN of the virtual functions: most cards do not support an untagged lease.
 const VLAN: u16 = 7;
 
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ fn leased(tenant: &Node, vlan: Option<VlanId>) -> anyhow::Result<Cycle> {
     Ok((granted, cut(tenant, &lease)?))
 }
 
-/// The devices of sriov/src/macvlan, with one process for each tool and step.
+/// Makes the devices of sriov/src/macvlan, with one process for each tool and step.
 fn by_hand(parent: &str) -> anyhow::Result<Cycle> {
     let shaped = |device: &str| {
         format!(

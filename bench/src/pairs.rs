@@ -39,7 +39,7 @@ pub(crate) fn interleaved_pairs(
 }
 
 impl Pairs {
-    /// A over B. None: there was no pair.
+    /// A over B. `None`: there was no pair.
     pub(crate) fn ratio(&self) -> Option<Ratio> {
         let ratio = |(a, b): (&Duration, &Duration)| a.as_secs_f64() / b.as_secs_f64();
         Ratio::of(sorted(self.a.iter().zip(&self.b).map(ratio)))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fabricbios_kernfs::Tree;
 
-/// The machine and the build of a run. Numbers are worthless without it.
+/// The machine and the build of a run. A result means nothing without them.
 pub(crate) struct Setting {
     command: String,
     cpu: String,
@@ -46,7 +46,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Median and spread of one thing's rounds.
+/// Median and spread of the rounds of one side.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) rounds: usize,
@@ -104,12 +104,12 @@ pub(crate) fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     sorted
 }
 
-/// That percentile of sorted values, at least one.
+/// This percentile of sorted values; there must be at least one value.
 pub(crate) fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() - 1) * percent / 100]
 }
 
-/// The median of sorted values, at least one.
+/// The median of sorted values; there must be at least one value.
 pub(crate) fn median(sorted: &[f64]) -> f64 {
     f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
 }

@@ -1,5 +1,5 @@
-//! The cost of a grant and a rotation by the size of the lease: leases as memory windows against leases as
-//! regions. Needs an RDMA device: `cargo xtask lab --rdma --mem 8G -- …` has one.
+//! The cost of a grant and a rotation by the size of the lease: leases as memory windows against leases as regions.
+//! Needs an RDMA device; `cargo xtask lab --rdma --mem 8G -- …` provides one.
 //!
 //! On a device that does not enforce the bounds of windows (soft-RoCE), a lease with a window also has a region
 //! (docs/decisions/0003), and the two grants cost the same.

@@ -17,12 +17,12 @@ use fabricbios_wire::{
 };
 use tokio::task::JoinSet;
 
-/// More than there are descriptors.
+/// More leases than there are descriptors.
 const ASKED: usize = 1_100;
-/// Of one tenant at a time.
+/// Requests of one tenant at a time.
 const AT_ONCE: usize = 16;
 
-/// Ends with the test.
+/// A daemon that ends with the test.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -37,7 +37,7 @@ fn start(directory: &Path) -> (Daemon, String) {
     let pool = directory.join("pool");
     DirBuilder::new().mode(0o700).create(&pool).expect("a pool");
     let log = File::create(directory.join("log")).expect("a log");
-    // With a soft limit below the hard one, as most systems have it.
+    // The soft limit is below the hard one, as on most systems.
     let limited = "ulimit -Sn 512; ulimit -Hn 1024; exec \"$0\" \"$@\"";
     let mut child = Command::new("sh")
         .args(["-c", limited, env!("CARGO_BIN_EXE_fabricbiosd")])
@@ -63,7 +63,7 @@ fn log_of(directory: &Path) -> String {
     fs::read_to_string(directory.join("log")).expect("a log")
 }
 
-/// What comes of all, so many at a time.
+/// The outcomes of all futures, run with this many at a time.
 async fn all<T, F>(asked: impl Iterator<Item = F>) -> Vec<T>
 where
     T: Send + 'static,
@@ -124,7 +124,7 @@ async fn grants_stop_before_descriptors_run_out_and_every_lease_ends_properly() 
         outcomes.push(alloc(node.clone()).await);
     }
     let (granted, refused): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
-    // Of 1,024 descriptors 384 are kept, and the daemon has some of its own.
+    // Of 1,024 descriptors 384 are reserved, and the daemon uses some itself.
     assert!((400..640).contains(&granted.len()), "{}", granted.len());
     for refused in refused {
         let refused = refused.expect_err("refused");
@@ -146,7 +146,7 @@ async fn grants_stop_before_descriptors_run_out_and_every_lease_ends_properly() 
         .await
         .expect("an answer");
     assert_eq!(fences, Reply::Fences(Vec::new()));
-    // Descriptors come back with the releases, which are not waited for.
+    // Descriptors become free with the releases, which run in the background.
     let (begin, patience) = (Instant::now(), Duration::from_secs(60));
     while let Err(error) = alloc(node.clone()).await {
         assert!(

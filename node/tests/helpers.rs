@@ -1,4 +1,5 @@
-//! Processes that make calls which may hang: what they are started from, and what becomes of others when one hangs or dies.
+//! Processes for calls that may hang: the program that they run, and the effect on other processes when one hangs or
+//! dies.
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
@@ -45,7 +46,7 @@ impl Scene {
         let lock = File::create(directory.path().join("calls.lock")).unwrap();
         let supervisor = Supervisor::start(&program, "supervisor", lock).unwrap();
         fs::write(directory.path().join("file"), [7; 8192]).unwrap();
-        // Opened for reading, it waits for a writer.
+        // Opening this FIFO for reading waits for a writer.
         mkfifo(&directory.path().join("hangs"), Mode::S_IRWXU).unwrap();
         Self {
             directory,
@@ -63,12 +64,12 @@ impl Scene {
     }
 }
 
-/// Whether there is such a process, one that nobody has waited for included.
+/// True if the process exists, even if it has ended and its parent has not waited for it.
 fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// Waits for what must come; fails with the name of it after a minute.
+/// Waits until `it` returns a value; fails after one minute, with the name `what`.
 fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -88,7 +89,7 @@ fn wait_for_the_end_of(pid: u32) {
     wait_for(&what, || (!exists(pid)).then_some(()));
 }
 
-/// Until there is one that satisfies it.
+/// Waits for a living child of `parent` whose name satisfies `is_meant`.
 fn child_of(parent: u32, is_meant: impl Fn(&str) -> bool) -> Pid {
     wait_for(&format!("a child of process {parent}"), || {
         for entry in fs::read_dir("/proc").unwrap() {
@@ -96,7 +97,7 @@ fn child_of(parent: u32, is_meant: impl Fn(&str) -> bool) -> Pid {
             let Some(pid) = pid.to_str().and_then(|pid| pid.parse().ok()) else {
                 continue;
             };
-            // `PID (NAME) STATE PARENT …`; it may have gone.
+            // `PID (NAME) STATE PARENT …`; the process may be gone.
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let Some((name, rest)) = stat.split_once(" (").and_then(|it| it.1.split_once(") "))
             else {
@@ -121,7 +122,7 @@ fn a_call_that_hangs_holds_up_no_other_and_leaves_nothing() {
         for _ in 0..8 {
             scene.read("file", PATIENCE).unwrap();
         }
-        // Stopped, it is as good as in a kernel that does not let it go.
+        // A stopped process behaves like one that is stuck in the kernel.
         kill(process, Signal::SIGSTOP).unwrap();
         scene.read("file", PATIENCE).unwrap();
         kill(process, Signal::SIGKILL).unwrap();
@@ -188,7 +189,7 @@ fn a_call_has_no_descriptor_but_its_line_and_the_lock() {
     drop(inherited);
 }
 
-/// A daemon with a pool, that runs the program at `program`; where it listens. Ends with the test.
+/// A daemon with a pool that runs the program at `program`, and its address. It ends with the test.
 struct Daemon {
     child: Child,
     directory: tempfile::TempDir,
@@ -226,7 +227,7 @@ impl Daemon {
         }
     }
 
-    /// A lease of blocks is made and comes to its end: its volume is made, read, and removed by calls that may hang.
+    /// Grants and frees a lease of blocks: calls that may hang make, read and remove its volume.
     async fn leases(&self) {
         let identity = self.directory.path().join("state/admin.identity");
         let identity = Identity::load(identity).unwrap();
@@ -235,7 +236,7 @@ impl Daemon {
             transport: Transport::Udp,
             ..LeaseAllocRequest::new(ResourceType::Block, 1 << 20, 600)
         };
-        // While another process takes the journal over, nothing is granted.
+        // While a new process takes over the journal, the node grants no lease.
         let begin = Instant::now();
         let lease = loop {
             match node.alloc_async(request.clone()).await {
@@ -272,7 +273,7 @@ fn is_for_now(error: &Error) -> bool {
     refusal.is_some_and(|refusal| refusal.error == LeaseError::Unavailable)
 }
 
-/// A program that leaves a mark.
+/// Makes a program that appends to the file `mark` when it runs.
 fn script(at: &Path, mark: &Path) {
     let text = format!("#!/bin/sh\necho \"$0 $*\" >>{}\nexit 1\n", mark.display());
     let mut file = OpenOptions::new();
@@ -304,7 +305,7 @@ async fn an_upgrade_under_a_running_daemon_changes_nothing_of_what_it_starts() {
     );
     fs::copy(PROGRAM, &program).unwrap();
     let daemon = Daemon::start(directory, &program, env::var_os("PATH").unwrap());
-    // Nobody can run the file that the daemon was started from, and another one has its name.
+    // The file that the daemon was started from cannot be executed any more, and another file has its name.
     fs::set_permissions(&program, Permissions::from_mode(0o600)).unwrap();
     let next = program.with_extension("next");
     script(&next, &mark);

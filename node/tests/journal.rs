@@ -1,4 +1,4 @@
-//! The process that writes the journal: stopped, as by a disk that does not answer, and killed.
+//! The process that writes the journal, in two cases: stopped, as by a disk that does not answer, and killed.
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
@@ -20,13 +20,13 @@ use nix::{
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
 
-/// Memory of which leases outlive the daemon, in a directory of its own.
+/// A node with memory whose leases outlive the daemon, in its own directory.
 struct Scene {
     directory: tempfile::TempDir,
     ports: [SocketAddr; 2],
 }
 
-/// Ends with the test.
+/// A daemon that ends with the test.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -36,7 +36,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A process that does nothing, until dropped.
+/// A stopped process; a drop continues it.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -93,7 +93,7 @@ impl Scene {
         Daemon(child.unwrap())
     }
 
-    /// One that serves.
+    /// Starts a daemon and waits until it serves.
     fn start(&self) -> Daemon {
         let mut daemon = self.spawn();
         let mut line = String::new();
@@ -113,7 +113,7 @@ impl Scene {
         self.ports.iter().all(|port| UdpSocket::bind(port).is_ok())
     }
 
-    /// A start that ends with an error, which names that process.
+    /// Checks that a start fails with an error that names this process.
     fn refused_because_of(&self, holder: Pid) {
         let status = self.spawn().0.wait().unwrap();
         let log = self.log();
@@ -129,7 +129,7 @@ impl Scene {
     }
 }
 
-/// The process of that daemon which writes its journal: whichever of its threads has started it.
+/// The journal's writer of this daemon, whichever thread has started it.
 fn scribe(daemon: &Daemon) -> Pid {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.0.id())).unwrap();
     let children = tasks.flat_map(|task| {
@@ -167,13 +167,14 @@ fn signal(daemon: &Daemon, signal: Signal) {
     kill(Pid::from_raw(daemon.0.id().try_into().unwrap()), signal).unwrap();
 }
 
-/// What comes of a daemon whose journal does not answer and which gets that signal; it has granted the lease.
+/// Sends this signal to a daemon that has granted a lease and whose journal does not answer. Returns its exit status
+/// and the lease.
 async fn ended_by(scene: &Scene, told: Signal) -> (ExitStatus, LeaseId) {
     let mut daemon = scene.start();
     let node = scene.operator().await;
     let lease = alloc(&node).await;
     let Stopped(holder) = &Stopped::stop(scribe(&daemon));
-    // Nobody is told of a lease that is not on the disk.
+    // The node must not answer a grant that is not on the disk.
     let waits = tokio::spawn({
         let node = node.clone();
         async move {
@@ -204,7 +205,8 @@ async fn sigterm_ends_a_daemon_whose_state_disk_does_not_answer() {
     let (status, lease) = ended_by(&scene, Signal::SIGTERM).await;
     assert_eq!(status.code(), Some(1));
     let _daemon = scene.start();
-    // It is not forgotten. That it was taken back may have been handed over or not; nobody was told.
+    // The lease is not forgotten. Its revocation may or may not have reached the journal's process; no client received
+    // an answer.
     let phase = phase(&scene.operator().await, lease).await;
     let known = [LeasePhase::Active, LeasePhase::Revoked];
     assert!(known.contains(&phase), "{phase:?}");
@@ -228,7 +230,7 @@ async fn one_that_is_killed_is_replaced_and_nothing_is_lost() {
     let before = alloc(&node).await;
     let first = scribe(&daemon);
     kill(first, Signal::SIGKILL).unwrap();
-    // Until the next one is there a grant is refused, as by a disk that is full.
+    // Until the next process runs, the node refuses grants, as with a full disk.
     let after = loop {
         let request = LeaseAllocRequest::new(ResourceType::Mem, 4096, 600);
         match node.alloc_async(request).await {

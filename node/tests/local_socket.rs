@@ -18,7 +18,7 @@ use nix::{
 };
 
 fn start(at: &Path) -> Child {
-    // A user of no tenant is refused; root is not.
+    // A user without a tenant is refused; root is accepted.
     let tenant_uid = format!("blue={}", geteuid().as_raw().max(1000));
     let mut daemon = Command::new(env!("CARGO_BIN_EXE_fabricbiosd"))
         .args(["control-server", "--listen", "127.0.0.1:0", "--state-dir"])

@@ -1,4 +1,4 @@
-//! The daemon with a standard error that nobody reads for a while.
+//! The daemon with a standard error that no process reads for a while.
 #![allow(clippy::expect_used, reason = "a test that cannot go on says why")]
 
 use std::{
@@ -11,10 +11,10 @@ use fabricbios_client::{Identity, Node};
 use fabricbios_wire::{EndCause, LeaseAllocRequest, LeaseId, Request, ResourceType, Transport};
 use tokio::time::timeout;
 
-/// Enough that their lines, some twenty each at this level, fill the queue of the log.
+/// Number of pings whose log lines, some twenty for each at this level, fill the queue of the log.
 const PINGS: u64 = 3_000;
 
-/// Ends with the test.
+/// A daemon that ends with the test.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -74,7 +74,7 @@ async fn lines_that_are_dropped_are_counted_and_the_proof_of_a_cut_is_not_lost_w
     assert!(dropped.expect("told").expect("no panic") > 0);
 }
 
-/// What the log says of dropped lines; the `cut` of the lease must not come before.
+/// The number of dropped lines in the log. A `cut` line of the lease must not come earlier.
 fn dropped(log: impl BufRead, lease: LeaseId) -> u64 {
     let lease = lease.to_string();
     for line in log.lines() {

@@ -1,4 +1,4 @@
-//! A whole node but for its hardware, asked by the SDK over real QUIC.
+//! A whole node with fake hardware. The SDK sends requests over real QUIC.
 #![allow(clippy::expect_used, reason = "a test that cannot go on says why")]
 
 use std::{
@@ -33,7 +33,7 @@ struct World {
     operator: Node,
 }
 
-/// What the daemon starts processes from.
+/// The program that the daemon runs in its processes.
 fn program() -> Program {
     let own = Path::new(env!("CARGO_BIN_EXE_fabricbiosd"));
     Program::copy_of(own).expect("memory")
@@ -44,7 +44,7 @@ impl World {
         Self::with(Settings::default()).await
     }
 
-    /// With these settings, and a state directory of its own.
+    /// A node with these settings, and its own state directory.
     async fn with(settings: Settings) -> Self {
         Self::on(tempfile::tempdir().expect("a directory"), settings).await
     }
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// Waits until so many leases wait for their binding.
+    /// Waits until this number of leases waits for a binding.
     async fn until_binding(&self, count: usize) {
         loop {
             let (mut binding, mut after) = (0, Some(LeaseId(0)));
@@ -120,7 +120,7 @@ impl World {
         entries
     }
 
-    /// Fences the arena by a cut that fails; cuts go on failing.
+    /// Fences the arena by a failed cut; later cuts fail too.
     async fn fence(&self) -> LeaseInfo {
         let info = self.page().await;
         self.memory.fail(Step::Cut, true);
@@ -136,7 +136,7 @@ impl World {
             .expect("an answer")
     }
 
-    /// Waits for what only time brings, asking as a client would.
+    /// Polls the lease, as a client would, until it has this phase.
     async fn until(&self, id: LeaseId, phase: LeasePhase) -> LeaseInfo {
         loop {
             let info = self.query(id).await;
@@ -158,7 +158,7 @@ impl World {
         self.service.close().await;
     }
 
-    /// As a crash would, and the next start: nothing is taken back.
+    /// Stops without revoking leases, as a crash would, and starts again.
     async fn crash(mut self) -> Self {
         self.service.halt();
         self.service.stopped().await.expect("halted");
@@ -174,7 +174,7 @@ async fn connect(service: &Service, identity: &Identity) -> Node {
         .expect("a connection")
 }
 
-/// Asks for a page, in the background.
+/// Requests a lease of one page, in the background.
 fn one_page(node: &Node) -> JoinHandle<Result<LeaseInfo, Error>> {
     let node = node.clone();
     tokio::spawn(async move { node.alloc_async(request(4096)).await })
@@ -283,7 +283,7 @@ async fn many_allocations_of_one_tenant_wait_for_their_turn_and_none_is_refused(
     world.stop().await;
 }
 
-/// 1,100 of one tenant, of which 1,024 may wait at the node; a connection has 128 requests at once.
+/// One tenant sends 1,100 requests, of which 1,024 may wait at the node; a connection has at most 128 requests at once.
 #[tokio::test]
 async fn what_has_no_place_to_wait_at_the_node_waits_in_the_sdk() {
     let world = World::start().await;
@@ -307,7 +307,7 @@ async fn what_has_no_place_to_wait_at_the_node_waits_in_the_sdk() {
     world.stop().await;
 }
 
-/// The bytes are being scrubbed for as long as the test likes.
+/// The scrub takes as long as the test wants.
 #[tokio::test]
 async fn space_that_is_being_scrubbed_is_waited_for_by_a_client_with_patience() {
     let world = World::start().await;
@@ -464,7 +464,7 @@ async fn a_queue_pair_that_cannot_be_bound_takes_nothing_from_the_one_that_is() 
 
 #[tokio::test]
 async fn a_kind_that_is_not_there_is_not_the_operators_choice() {
-    // Lists this machine's processors at least.
+    // The inventory lists at least this machine's processors.
     let world = World::with(Settings {
         auto_detect: true,
         ..Settings::default()

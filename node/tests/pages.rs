@@ -1,4 +1,4 @@
-//! The settings in docs/operator.md are those of the daemon.
+//! Checks that docs/operator.md has the daemon's settings.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -24,7 +24,7 @@ fn the_operators_page_has_every_setting_and_no_other() {
     let flags: BTreeSet<&str> = flags.filter(|it| *it != "help").collect();
     let not_known: Vec<&&str> = told.difference(&flags).collect();
     assert!(not_known.is_empty(), "{not_known:?}");
-    // Flags that the file cannot have are in the text.
+    // The page describes flags that the file must not contain in its text.
     let not_told: Vec<&&str> = flags.difference(&told).collect();
     assert_eq!(not_told, [&"config", &"force", &"without-pool"]);
     for flag in not_told {

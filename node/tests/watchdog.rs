@@ -1,5 +1,5 @@
-//! The watchdog as a process, and who keeps it. What it does to the kernel is shown in the lab (`suite_block_restart`,
-//! `suite_mem_stopped`).
+//! The watchdog as a process, and its supervision by the daemon. The lab shows its effects in the kernel
+//! (`suite_block_restart`, `suite_mem_stopped`).
 
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
 
@@ -25,13 +25,13 @@ use nix::{
     unistd::Pid,
 };
 
-/// A lease of whose subsystem there is nothing, until long after the test.
+/// A lease without a subsystem, whose deadline is long after the test.
 const FAR: &str = "until block 0000000000000000000000000000000a 1 9000000000000000000";
 const PAST: &str = "until block 0000000000000000000000000000000b 1 1";
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
 
-/// What the daemon starts processes from.
+/// The program that the daemon runs in its processes.
 fn program() -> Program {
     Program::copy_of(Path::new(PROGRAM)).expect("memory")
 }
@@ -129,7 +129,7 @@ fn what_stops_a_daemon_does_not_stop_it_and_it_answers() {
 fn it_waits_for_no_log() {
     let directory = tempfile::tempdir().unwrap();
     let (ours, its) = UnixStream::pair().unwrap();
-    // Nobody reads this one, as of a disk that does not answer.
+    // Nobody reads this log, as with a disk that does not answer.
     let (_unread, log) = UnixStream::pair().unwrap();
     let mut child = Command::new(PROGRAM)
         .args(["watchdog", "--block", &"ab".repeat(32)])
@@ -151,7 +151,7 @@ fn it_waits_for_no_log() {
     child.wait().unwrap();
 }
 
-/// Kept by this process as by a daemon; the number of the one that has the lock.
+/// A watchdog that this process supervises as a daemon does.
 fn kept(directory: &Path) -> Watchdog {
     let watchdog = Watchdog::new(&program(), directory).unwrap();
     assert!(!watchdog.watches(), "it has not begun");
@@ -160,7 +160,7 @@ fn kept(directory: &Path) -> Watchdog {
     watchdog
 }
 
-/// Waits for what must come; fails with the name of it after a minute.
+/// Waits until `it` returns a value; fails after one minute, with the name `what`.
 fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
     let (begin, patience) = (Instant::now(), Duration::from_secs(60));
     loop {
@@ -190,7 +190,7 @@ fn holder(directory: &Path) -> Pid {
     })
 }
 
-/// Ends the one that is there; returns when another one is.
+/// Ends the current watchdog; returns when another one watches.
 fn replaced_after(watchdog: &Watchdog, directory: &Path, signal: Signal) {
     let before = holder(directory);
     kill(before, signal).unwrap();

@@ -1,6 +1,5 @@
-//! A minimal NBD client: the fixed newstyle handshake, then requests and simple replies (doc/proto.md
-//! of the NBD project). It reads all received bytes with one system call, and sends all permitted
-//! requests with another.
+//! A minimal NBD client: the fixed newstyle handshake, then requests and simple replies (doc/proto.md of the NBD
+//! project). It reads all received bytes with one system call, and sends all permitted requests with another.
 
 use std::{
     io::{Read, Write},

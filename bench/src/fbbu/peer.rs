@@ -45,13 +45,13 @@ impl Peer {
         let in_memory = statfs(dir)?.filesystem_type() == TMPFS_MAGIC;
         Ok(match self {
             _ if !is_installed => Some("not installed"),
-            // A page cache would answer while the other side waits for the disk.
+            // A page cache would answer while the other server waits for the disk.
             Self::Nbdkit if !in_memory => Some("cannot go past the page cache"),
             _ => None,
         })
     }
 
-    /// The server goes to the background when it listens.
+    /// The command of the server, which goes to the background when it listens.
     fn command(self, port: u16, path: &Path, pid_file: &Path) -> Command {
         let mut command = Command::new(self.program());
         let port = port.to_string();
@@ -89,7 +89,7 @@ impl Server {
     /// `place`: a directory for its pid file.
     pub(super) fn start(peer: Peer, path: &Path, place: &Path) -> anyhow::Result<Self> {
         let address = free_address()?;
-        // Both change their directory when they go to the background.
+        // Both servers change their directory when they go to the background.
         let (path, place) = (path.canonicalize()?, place.canonicalize()?);
         let pid_file = place.join("nbd.pid");
         let mut command = peer.command(address.port(), &path, &pid_file);

@@ -1,5 +1,5 @@
-//! A thread that answers datagrams by a function, with the system calls of a service: batches of the same size, a queue of the
-//! same length.
+//! A thread that answers datagrams by a function, with the system calls of a service: batches of the same size, and a
+//! queue of the same length.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -70,7 +70,7 @@ fn serve(
             let (slices, addresses) = (&slices[sent..], &addresses[sent..]);
             match sendmmsg(raw, &mut answered, slices, addresses, [], flags) {
                 Ok(done) => sent += done.count(),
-                // A reply that the system does not take at once is lost, as in a service.
+                // A reply that the socket does not accept at once is lost, as in a service.
                 Err(Errno::EAGAIN) => sent += 1,
                 Err(errno) => return Err(errno),
             }

@@ -2,7 +2,7 @@
 //! the same way and do less.
 //!
 //! - small READs against a bare echo that sends as many bytes back;
-//! - the same against an echo that checks the tag of the request and makes one for the reply;
+//! - the same against an echo that checks the tag of the request and makes a tag for the reply;
 //! - bulk WRITEs by the real client against a bare stream: the same datagrams, made beforehand, each answered
 //!   by as many bytes.
 //!

@@ -1,4 +1,4 @@
-//! A lease over UDP, and the servers that it is compared with: as many threads with less work.
+//! A lease over UDP, and the servers for comparison: the same number of threads with less work.
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc};
 
@@ -85,7 +85,7 @@ impl Echo {
         })
     }
 
-    /// Checks the request's tag and makes one for the reply, over the header as FBMU does.
+    /// Checks the request's tag and makes a tag for the reply, over the same header bytes as FBMU.
     pub(super) fn with_tags(key: &DpKey) -> anyhow::Result<Self> {
         let key = DataKey::new(key);
         Self::open("echo with the same tags", move |datagram, reply| {

@@ -1,4 +1,4 @@
-//! Store and path without a node, on stand-ins.
+//! Tests of the store and the path without a node, with stand-ins for the vendors' libraries.
 
 #![cfg(all(feature = "gpu-cuda", feature = "gpu-hip"))]
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]
@@ -116,7 +116,7 @@ fn a_shared_lease_wipes_its_own_memory_beside_its_neighbour() {
     world.release(&two).unwrap();
 }
 
-/// Its tenant may hold all queues of the session: it is closed in order nevertheless.
+/// The tenant uses all queues of the session. The node closes the session in order nevertheless.
 #[test]
 fn a_shared_lease_with_all_queues_in_use_is_wiped() {
     let world = World::new();
@@ -152,7 +152,7 @@ fn a_device_that_cannot_be_wiped_is_reset_by_the_next_release() {
     assert!(!world.has_pattern());
 }
 
-/// Only the operator's remediation resets a device that failed by itself, and not beside a lease.
+/// Only the operator's remediation resets a device that failed by itself, and never while it has a lease.
 #[test]
 fn a_device_that_failed_is_reset_when_it_has_no_lease() {
     let world = World::new();
@@ -161,7 +161,7 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
     world
         .store
         .tell_condition(Box::new(move |it| tell.send(it).unwrap()));
-    // Without its library no lease can be made; it comes back by itself.
+    // Without its library the device can have no lease; the device recovers when the library answers again.
     for (health, expected) in [
         (
             Health::Silent("NVML".into()),
@@ -177,7 +177,7 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
     world.store.set_health(Health::Failed("XID 79".into()));
     let failed = Condition::Failed("XID 79".into());
     assert_eq!(told.recv().unwrap(), failed);
-    // Another process that watches knows nothing of the error.
+    // A new watching process does not know the error.
     world.store.set_health(Health::Good);
     assert!(told.try_recv().is_err());
     let reset = world.lab.directory.path().join("was-reset");
@@ -188,7 +188,7 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
     assert!(!reset.exists());
     world.cut(&lease);
     world.release(&lease).unwrap();
-    // A grant finds it failed too.
+    // A grant also reads the failed health.
     let refused = world.provider.bind(&whole(2)).unwrap_err();
     assert!(matches!(refused, BindError::Failed(why) if why.detail.contains("XID 79")));
     world.provider.reset(resource, &[]).unwrap();
@@ -197,7 +197,7 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
     world.bound(&whole(3));
 }
 
-/// The libraries of the next daemon know nothing of what the last one was told.
+/// The libraries of the next daemon do not know the errors that the last daemon received.
 #[test]
 fn a_failure_outlives_the_daemon_until_the_device_is_reset() {
     let restarted = |world: World| World::on(world.lab, world.turn);
@@ -210,7 +210,7 @@ fn a_failure_outlives_the_daemon_until_the_device_is_reset() {
     let world = World::new();
     world.store.set_health(Health::Failed("XID 79".into()));
     let world = restarted(restarted(world));
-    // Its own libraries say that all is well.
+    // The libraries of the new daemon report no fault.
     assert_eq!(world.device.health, Health::Good);
     let Condition::Failed(why) = condition(&world) else {
         panic!("the failure is forgotten")
@@ -234,7 +234,8 @@ fn a_failure_outlives_the_daemon_until_the_device_is_reset() {
     world.bound(&whole(2));
 }
 
-/// A worker that had to be killed costs its neighbours nothing: the device is leased on, and wiped behind the last of them.
+/// A killed worker does not disturb its neighbours: the device is still leased, and wiped after the last of their
+/// leases.
 #[test]
 fn a_worker_that_was_killed_leaves_a_shared_device_open() {
     let world = World::new();
@@ -250,7 +251,7 @@ fn a_worker_that_was_killed_leaves_a_shared_device_open() {
     stays
         .ask(&GpuRequest::MemAlloc { bytes: MIB }, &[])
         .unwrap();
-    // A lease that comes later is a neighbour too.
+    // A later lease is a neighbour too.
     let three = part(3);
     world.bound(&three);
     world.cut(&two);
@@ -289,7 +290,7 @@ fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
     knobs.set(Knob::ShortScrub, &half).unwrap();
     let error = world.store.prepare(&whole(3), &|| ()).unwrap_err();
     assert!(error.detail.contains("could be wiped"), "{error}");
-    // A shared lease reads nothing of it.
+    // A shared lease cannot read any of these bytes.
     world.bound(&two);
     knobs.set(Knob::ShortScrub, "0").unwrap();
     world.cut(&two);
@@ -299,7 +300,7 @@ fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
     world.bound(&whole(3));
 }
 
-/// The driver gives the memory back when the wipe is done, long after the end of the process.
+/// The driver returns the memory after the wipe, long after the end of the process.
 #[test]
 fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
     let world = World::new();
@@ -318,7 +319,7 @@ fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
     assert!(!world.has_pattern());
 }
 
-/// The wipe is over, and so is the look before the next lease.
+/// The memory comes back after the wipe and after the look before the next lease.
 #[test]
 fn memory_that_comes_back_beside_a_grant_refuses_it_once() {
     let world = World::new();
@@ -358,7 +359,7 @@ fn memory_that_comes_back_during_a_wipe_is_wiped_too() {
         passes.set(passes.get() + 1);
         match passes.get() {
             1 => world.write_pattern_at_the_end(),
-            // A wipe has two passes, and this is the end of the second.
+            // A wipe has two passes; the second ends here.
             2 => knobs.set(Knob::Lingering, "1").unwrap(),
             _ => {}
         }
@@ -372,7 +373,7 @@ fn memory_that_comes_back_during_a_wipe_is_wiped_too() {
     assert!(!world.has_pattern());
 }
 
-/// Returns when the path has waited for its child.
+/// Kills the worker, and returns when the path has waited for its child.
 fn kill_worker(world: &World, lease: LeaseId, session: &mut Session) {
     let worker = signal_worker(world, lease, Signal::SIGKILL);
     assert!(session.is_over());
@@ -381,7 +382,7 @@ fn kill_worker(world: &World, lease: LeaseId, session: &mut Session) {
     }
 }
 
-/// The session of one lease dies beside a neighbour's, before anybody has ended the lease.
+/// The session of one lease dies beside a neighbour's session, before anybody ends the lease.
 #[test]
 fn the_memory_of_a_session_that_died_is_read_by_nobody() {
     let world = World::new();
@@ -391,7 +392,7 @@ fn the_memory_of_a_session_that_died_is_read_by_nobody() {
     let mut died = world.filled(lease_id(1));
     kill_worker(&world, lease_id(1), &mut died);
     assert!(world.has_pattern());
-    // The stand-in gives the lowest address that is free.
+    // The stand-in allocates at the lowest free address.
     world.settle();
     let three = part(3);
     world.bound(&three);
@@ -406,7 +407,7 @@ fn the_memory_of_a_session_that_died_is_read_by_nobody() {
     }
 }
 
-/// The worker writes into the file that says whether it has closed its session: here it never stops.
+/// The worker writes into the file that says whether it closed its session; in this test the file never ends.
 #[test]
 fn of_what_a_worker_says_at_its_end_a_little_is_read() {
     let world = World::new();
@@ -427,12 +428,13 @@ fn of_what_a_worker_says_at_its_end_a_little_is_read() {
     while endless.write(b"123456789\n").is_ok() {}
     world.cut(&lease);
     assert!(world.has_pattern());
-    // It does not say that the session was closed, so the device is wiped.
+    // The file does not say that the session was closed, so the device is wiped.
     world.release(&lease).unwrap();
     assert!(!world.has_pattern());
 }
 
-/// The worker's library is a pipe, so it waits for as long as nobody writes there. It is stopped too, as in a frozen cgroup.
+/// The worker's library is a pipe, so the worker waits until a process writes there. The worker is stopped too, as in a
+/// frozen cgroup.
 #[test]
 fn a_cut_in_the_middle_of_a_workers_start_waits_for_nobody() {
     let mut lab = Lab::new();
@@ -448,13 +450,13 @@ fn a_cut_in_the_middle_of_a_workers_start_waits_for_nobody() {
     world.bound(&lease);
     let here = world.path.clone();
     let opening = thread::spawn(move || here.connect(lease_id(1), "red", 0));
-    // Returns when the worker has opened the other end.
+    // This returns when the worker has opened the other end.
     let says_nothing = fs::File::options().write(true).open(&library).unwrap();
     let worker = signal_worker(&world, lease_id(1), Signal::SIGSTOP);
     world.cut(&lease);
     let refused = opening.join().unwrap().unwrap_err();
     assert_eq!(refused.error, LeaseError::Expired, "{refused:?}");
-    // And not: it does not serve after 30 s.
+    // The start must not fail by its limit of 30 s.
     assert!(
         refused.message.contains("it ended before it served"),
         "{refused:?}"
@@ -497,7 +499,7 @@ fn what_a_bind_that_failed_has_opened_goes_with_its_part() {
 fn a_worker_has_no_descriptor_variable_or_terminal_of_the_daemons() {
     let world = World::new();
     let of_daemon = fs::File::open("/dev/full").unwrap();
-    // A program that is started would inherit it.
+    // A program that is started would inherit this descriptor.
     fcntl(of_daemon.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     let lease = whole(1);
     world.bound(&lease);
@@ -505,7 +507,7 @@ fn a_worker_has_no_descriptor_variable_or_terminal_of_the_daemons() {
     let worker = signal_worker(&world, lease_id(1), Signal::SIGCONT);
     let of_worker = |name: &str| Path::new("/proc").join(worker.to_string()).join(name);
     for entry in fs::read_dir(of_worker("fd")).unwrap() {
-        // The worker may close one meanwhile.
+        // The worker may close a descriptor meanwhile.
         let file = fs::read_link(entry.unwrap().path());
         assert_ne!(file.ok().as_deref(), Some(Path::new("/dev/full")));
     }
@@ -527,7 +529,8 @@ fn a_worker_has_no_descriptor_variable_or_terminal_of_the_daemons() {
     world.release(&lease).unwrap();
 }
 
-/// A terminal that nobody else has stands for the device's node: alone, or as one that programs on other devices open too.
+/// A new terminal stands for the device's node: as the device's own node, or as a node that programs on other devices
+/// open too.
 struct Terminal {
     _master: PtyMaster,
     path: PathBuf,
@@ -567,7 +570,7 @@ impl Terminal {
         options.open(&self.path).unwrap()
     }
 
-    /// A process of another user that has it open.
+    /// A process of another user that has the terminal open.
     fn holder(&self, uid: u32) -> Child {
         let mut command = Command::new("sleep");
         let command = command.arg("1000").stdin(self.open());
@@ -575,7 +578,7 @@ impl Terminal {
     }
 }
 
-/// Processes of root are not killed.
+/// The node does not kill processes of root.
 #[test]
 fn only_a_holder_of_the_device_itself_fences_it() {
     for is_shared in [true, false] {
@@ -592,7 +595,8 @@ fn only_a_holder_of_the_device_itself_fences_it() {
     }
 }
 
-/// The lease's own user is killed. Another may have got the device without his doing: he fences it.
+/// The process of the lease's own user is killed. Another user may have received the device without his own doing, so
+/// his process only fences the device.
 #[test]
 fn a_user_who_has_the_device_open_gets_no_lease_beside_him_and_ends_it_after_one() {
     let terminal = Terminal::new();

@@ -1,4 +1,4 @@
-//! A store and a path on stand-ins, and a tenant of theirs.
+//! A store and a path with stand-ins for the vendors' libraries, and a tenant.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ const GPU: ResourceId = ResourceId(5);
 const FOR_EVER: BootTime = BootTime(u64::MAX);
 const PATTERN: [u8; 4096] = [0xa7; 4096];
 
-/// A watchdog that is there.
+/// A watchdog that always watches.
 #[derive(Debug)]
 struct Watches;
 
@@ -42,12 +42,12 @@ impl Guard for Watches {
     fn over(&self, _binding_id: BindingId) {}
 }
 
-/// Workers have the environment of this process, and that names one state directory of the stand-ins.
+/// Held during a test. Workers have the environment of this process, which names one state directory of the stand-ins.
 static TURN: Mutex<()> = Mutex::new(());
 
 pub(crate) struct World {
     pub(crate) lab: Lab,
-    /// Held until the test is over.
+    /// Held until the end of the test.
     pub(crate) turn: MutexGuard<'static, ()>,
     pub(crate) device: Device,
     pub(crate) path: Arc<GpuPath>,
@@ -107,15 +107,15 @@ impl World {
         }
     }
 
-    /// A lease that its tenant can use.
+    /// Binds a lease, so that its tenant can use it.
     pub(crate) fn bound(&self, order: &BindOrder) -> GpuBinding {
         let binding = self.provider.bind(order).unwrap();
         self.provider.extend(order.binding_id, FOR_EVER).unwrap();
         binding.gpu().unwrap().clone()
     }
 
-    /// The same, while another program has as much of the device as [`World::filled`] leaves: 4 MiB. So the device seems to be
-    /// whole before the lease's memory is back.
+    /// Binds a lease while another program has 4 MiB of the device, as much as [`World::filled`] leaves behind. So the
+    /// device seems complete before the lease's memory is back.
     pub(crate) fn bound_beside_another(&self, order: &BindOrder) {
         let knobs = &self.lab.directory;
         knobs.set(Knob::Foreign, &(4 * MIB).to_string()).unwrap();
@@ -123,7 +123,7 @@ impl World {
         knobs.clear(Knob::Foreign).unwrap();
     }
 
-    /// The same, with the looks before it.
+    /// Prepares and binds a lease.
     pub(crate) fn prepared(&self, order: &BindOrder) -> Result<GpuBinding, String> {
         let prepared = self.store.prepare(order, &|| ());
         prepared.map_err(|error| error.to_string())?;
@@ -139,7 +139,7 @@ impl World {
         self.provider.release(order.binding_id, placement, &|| ())
     }
 
-    /// Leaves the pattern in memory of the lease's session.
+    /// Writes the pattern into memory of the lease's session.
     pub(crate) fn filled(&self, lease: LeaseId) -> Session {
         let mut session = self.session(lease).unwrap();
         let Ok(GpuReply::Memory { memory, .. }) =
@@ -183,7 +183,7 @@ impl World {
         self.lab.directory.settle(Vendor::Nvidia).unwrap();
     }
 
-    /// In memory that no process has.
+    /// Writes the pattern into memory that no process has.
     pub(crate) fn write_pattern_at_the_end(&self) {
         let memory = self.lab.directory.path().join(Vendor::Nvidia.memory_file());
         let memory = fs::File::options().write(true).open(memory).unwrap();
@@ -254,7 +254,8 @@ pub(crate) fn part(lease: u128) -> BindOrder {
     order(lease, 8 * MIB, GpuExclusivityClass::Shared)
 }
 
-/// One of a few leases of this process: tests run side by side, and a lease's number is that of its worker's user.
+/// A lease id that no other test process uses at the same time: tests run side by side, and the id determines the
+/// worker's user.
 pub(crate) fn lease_id(number: u128) -> LeaseId {
     LeaseId(u128::from(std::process::id() << 8) | number)
 }

@@ -14,7 +14,7 @@ fn memory_that_somebody_has_is_not_free() {
     for (vendor, _) in VENDORS {
         let device = lab.device(vendor);
         lab.directory.clear(Knob::Foreign).unwrap();
-        // HIP is asked in a context, which has 2 MiB and is not listed.
+        // HIP needs a context, which takes 2 MiB and is not listed.
         let context = match vendor {
             Vendor::Nvidia => 0,
             Vendor::Amd => 2 * MIB,

@@ -1,4 +1,4 @@
-//! A supervisor of helper processes that see the emulated devices of one state directory.
+//! A supervisor of helper processes that use the emulated devices of one state directory.
 
 use std::{
     env,
@@ -19,14 +19,14 @@ use fabricbios_helper::{Call, CallError, Program, Supervisor};
 use fabricbios_wire::GpuVendor;
 use stand_in_device::{Device as Emulated, Directory, Identity, VARIABLE, Vendor};
 
-/// A helper process that is silent for so long hangs.
+/// A helper process that is silent for this time counts as hung.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) const MIB: u64 = 1 << 20;
-/// Memory of each device.
+/// Memory of each device, bytes.
 pub(crate) const MEMORY: u64 = 64 * MIB;
 
-/// Tests that run as threads of one process share its environment, which the supervisor takes with it.
+/// Held while the environment changes: tests are threads of one process, and the supervisor copies its environment.
 static ENVIRONMENT: Mutex<()> = Mutex::new(());
 
 pub(crate) struct Lab {
@@ -41,11 +41,11 @@ impl Lab {
         Self::with(&[])
     }
 
-    /// With more variables in the environment of the helper processes.
+    /// A lab with additional variables in the environment of the helper processes.
     pub(crate) fn with(variables: &[(&str, &str)]) -> Self {
         let _guard = ENVIRONMENT.lock().unwrap_or_else(PoisonError::into_inner);
         let place = tempfile::tempdir().unwrap();
-        // Workers are other users.
+        // Workers run as other users, which need this access.
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let directory = Directory::at(place.path().join("devices")).unwrap();
         fs::create_dir(place.path().join("bin")).unwrap();
@@ -87,7 +87,7 @@ impl Lab {
         self.supervisor.call(call, PATIENCE, &|_| ())
     }
 
-    /// Helper processes answer before their end.
+    /// Waits until all memory of a device is free: a helper process answers before it ends.
     pub(crate) fn wait_until_free(&self, vendor: Vendor) {
         let device = Emulated::open_in(self.directory.clone(), vendor).unwrap();
         let identity = Identity::whole(vendor);
@@ -123,7 +123,7 @@ impl Lab {
     }
 }
 
-/// The stand-ins, which lie beside this program.
+/// The stand-ins, in the directory of this program.
 pub(crate) fn stand_ins() -> Libraries {
     let programs = env::current_exe().unwrap();
     let library = |name: &str| -> Vec<PathBuf> {

@@ -1,4 +1,4 @@
-//! The calls of management libraries, made by real helper processes with the stand-ins of the vendors' libraries.
+//! Tests of the calls of management libraries, in real helper processes with stand-ins for the vendors' libraries.
 
 #![cfg(all(feature = "gpu-cuda", feature = "gpu-hip"))]
 #![allow(clippy::unwrap_used, reason = "all of this is a test")]

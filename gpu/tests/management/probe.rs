@@ -39,7 +39,7 @@ fn a_device_of_each_vendor_is_found() {
         compute_slices: WHOLE_SLICES,
         partition_of: None,
         has_partitions: false,
-        // Programs cannot use a device of which only the shared nodes are there.
+        // Only the shared nodes exist, and a program cannot use the device with these alone.
         nodes: Vec::new(),
         visible: "GPU-57a4d1f1-0000-4000-8000-000000000001".into(),
         health: Health::Good,
@@ -92,7 +92,7 @@ fn partitions_are_devices_of_their_own() {
         let cores = u32::from(partition.compute_slices) * 128;
         let cores = cores * Identity::MULTIPROCESSORS_OF_A_SLICE;
         assert_eq!(partition.compute_units, cores);
-        // The errors of the device are those of its partitions.
+        // The errors of the device count for its partitions.
         assert_eq!(partition.health, whole.health);
         let flags = partition.info(ResourceId(1)).flags;
         assert_eq!(flags, GPU_CUDA | GPU_MIG);
@@ -182,7 +182,7 @@ fn variables_of_the_daemon_hide_no_device() {
 
 #[test]
 fn a_library_that_crashes_costs_its_own_devices_only() {
-    // A thread that panics is lost like a process that is killed.
+    // A panic of the thread stands for the end of a killed process.
     let crashes = |probe: Probe, caller: &fabricbios_helper::Caller| {
         assert!(probe.libraries.hip.is_empty(), "as the library would");
         Call::make(probe, caller).map(|_| Probed {
@@ -207,7 +207,7 @@ fn a_library_that_crashes_costs_its_own_devices_only() {
     assert!(warning.ends_with("ended without an answer"), "{warning}");
 }
 
-/// With `LD_LIBRARY_PATH` if the library and those that it needs are not installed.
+/// Set `LD_LIBRARY_PATH` if the library and its dependencies are not installed.
 #[test]
 #[ignore = "needs AMD's own library, such as Debian's libamdhip64-5, on a machine without a device"]
 fn amds_own_library_finds_no_device() {

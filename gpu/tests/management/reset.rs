@@ -28,7 +28,7 @@ fn the_vendors_tool_resets_the_device() {
 #[test]
 fn what_the_tool_says_is_told_but_not_all_of_it() {
     let lab = Lab::new();
-    // More than a pipe holds.
+    // The output is larger than a pipe's buffer.
     lab.script(
         "nvidia-smi",
         "head -c 1000000 /dev/zero | tr '\\0' x; echo; echo in use by; echo another >&2; exit 255",
@@ -93,6 +93,6 @@ fn the_process_that_watches_lets_go_of_the_device() {
     lab.call(&reset).unwrap();
     let lost = session.ask(&watch, PATIENCE, &|_| ()).unwrap_err();
     assert!(matches!(lost, CallError::Lost { .. }), "{lost}");
-    // The next one may watch.
+    // The next process may watch.
     lab.call(&watch).unwrap();
 }

@@ -7,7 +7,7 @@ use stand_in_device::{Identity, Knob, Vendor};
 
 use crate::lab::{Lab, MEMORY, MIB, PATIENCE, VENDORS, failure};
 
-/// What a context of the stand-ins takes.
+/// Memory that a context of the stand-ins takes, bytes.
 const CONTEXT: u64 = 2 * MIB;
 
 fn scrub(lab: &Lab, vendor: Vendor) -> Scrub {
@@ -52,7 +52,7 @@ fn the_memory_of_the_wiping_context_is_wiped_too() {
     for (vendor, _) in VENDORS {
         let scrub = scrub(&lab, vendor);
         lab.directory.clear(Knob::Context).unwrap();
-        // Makes the memory.
+        // The first call creates the file of the device's memory.
         lab.call(&scrub).unwrap();
         lab.wait_until_free(vendor);
         lab.directory.set(Knob::Context, bytes).unwrap();
@@ -88,7 +88,7 @@ fn memory_that_cannot_be_taken_is_not_called_wiped() {
 #[test]
 fn a_partition_is_wiped_alone() {
     let lab = Lab::new();
-    // Makes the memory.
+    // The first call creates the file of the device's memory.
     lab.call(&scrub(&lab, Vendor::Nvidia)).unwrap();
     lab.wait_until_free(Vendor::Nvidia);
     lab.directory.set(Knob::Mig, "2").unwrap();

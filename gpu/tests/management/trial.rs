@@ -1,4 +1,4 @@
-//! The trial of a worker's isolation.
+//! Tests the trial of a worker's isolation.
 
 use fabricbios_gpu::{Libraries, worker::Trial};
 use nix::unistd::geteuid;
@@ -13,7 +13,7 @@ fn root_can_shut_workers_in_and_others_cannot() {
     });
     if geteuid().is_root() {
         tried.unwrap();
-        // The next call has a process of its own.
+        // The next call runs in a new process.
         assert_eq!(lab.discover().devices.len(), 2);
     } else {
         let why = failure(tried);

@@ -21,7 +21,7 @@ use stand_in_device::{Identity, Knob, Vendor};
 
 use crate::lab::{Lab, PATIENCE};
 
-/// After so long a library hangs, in these tests.
+/// In these tests a library that is silent for this time counts as hung.
 const SILENCE: Duration = Duration::from_secs(3);
 
 type Told = (String, Health);
@@ -29,7 +29,7 @@ type Told = (String, Health);
 fn watch(lab: &Lab, devices: Vec<Device>) -> (HealthWatch, Receiver<Told>) {
     let (tell, told) = channel();
     let tell = move |uuid: &str, health: &Health| {
-        // The test may be over.
+        // The receiver is gone when the test is over.
         tell.send((uuid.to_owned(), health.clone())).ok();
     };
     let (supervisor, libraries) = (lab.supervisor.clone(), lab.libraries.clone());
@@ -38,7 +38,7 @@ fn watch(lab: &Lab, devices: Vec<Device>) -> (HealthWatch, Receiver<Told>) {
     (watch, told)
 }
 
-/// Waits until the health is told that is meant. A slow machine may tell of others before.
+/// Waits until a health that satisfies `is_meant` is reported. On a slow machine other reports may come first.
 fn wait_for(told: &Receiver<Told>, uuid: &str, is_meant: impl Fn(&Health) -> bool) -> Health {
     loop {
         let (of, health) = told.recv_timeout(PATIENCE).unwrap();
@@ -53,7 +53,7 @@ fn errors_are_told_when_they_happen() {
     let lab = Lab::new();
     let devices = lab.discover().devices;
     let uuid = devices[0].uuid.clone();
-    // The first look, after which errors are waited for, tells this.
+    // The first look reports this; later looks wait for errors.
     lab.directory.set(Knob::Ecc, "2").unwrap();
     let (watch, told) = watch(&lab, devices);
     wait_for(
@@ -101,7 +101,7 @@ fn a_device_that_was_reset_may_fail_again_in_the_same_way() {
     drop(watch);
 }
 
-/// The process that watches waits for the one that resets. What it says meanwhile keeps its wait from being a silence.
+/// The watching process waits for the resetting one. Its reports meanwhile show that it does not hang.
 #[test]
 fn a_watch_that_waits_for_a_reset_says_so_again_and_again() {
     let lab = Lab::new();
@@ -116,7 +116,7 @@ fn a_watch_that_waits_for_a_reset_says_so_again_and_again() {
     };
     thread::scope(|scope| {
         let reset = scope.spawn(|| lab.call(&Reset { device }));
-        // Returns when the tool runs.
+        // This returns when the tool runs.
         let ends = fs::File::options().write(true).open(&end).unwrap();
         let waits = Cell::new(0);
         let note = |what: &str| {
@@ -164,7 +164,7 @@ fn a_library_that_hangs_is_told_and_asked_again() {
     wait_for(&told, &uuid, silent);
     lab.directory.clear(Knob::HangNvml).unwrap();
     wait_for(&told, &uuid, |it| *it == Health::Good);
-    // Nothing is told after the end. The threads end when the library hangs for certain.
+    // No report comes after the end. The threads end when the library counts as hung.
     lab.directory.set(Knob::HangNvml, "1").unwrap();
     drop(watch);
     let left: Vec<Told> = told.iter().collect();

@@ -16,10 +16,10 @@ use fabricbios_wire::{
 use nix::libc;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
-/// A worker that is silent for so long hangs.
+/// A worker that is silent for this time counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What comes back.
+/// The reply or the refusal.
 pub(crate) type Answer = Result<GpuReply, Refusal>;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Client {
         Self { socket, id: 0 }
     }
 
-    /// Sends a request with the data behind it; returns its header.
+    /// Sends a request with its data behind it; returns the request's header.
     pub(crate) fn send(&mut self, request: &GpuRequest, data: &[u8]) -> Header {
         self.id += 1;
         let frame = encode_gpu_request(self.id, 7, request);
@@ -49,7 +49,7 @@ impl Client {
         self.send_with_many(request, descriptor, 1)
     }
 
-    /// Sends a request with so many copies of a descriptor beside it.
+    /// Sends a request with this many copies of a descriptor beside it.
     pub(crate) fn send_with_many(
         &mut self,
         request: &GpuRequest,
@@ -154,7 +154,7 @@ impl Client {
         }
     }
 
-    /// Waits until the worker has read all that was sent.
+    /// Waits until the worker has read everything that was sent.
     pub(crate) fn taken(&self) {
         let mut left: libc::c_int = 1;
         while left > 0 {
@@ -165,12 +165,12 @@ impl Client {
         }
     }
 
-    /// Waits for the end of the stream: nothing comes before.
+    /// Waits for the end of the stream; fails if anything comes before.
     pub(crate) fn ended(&mut self) {
         let mut byte = [0];
         match self.socket.read(&mut byte) {
             Ok(0) => {}
-            // It had not read all.
+            // The worker had not read everything.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
             other => panic!("the stream goes on: {other:?}"),
         }
@@ -202,7 +202,7 @@ pub(crate) fn launch(
     }
 }
 
-/// The refusal is this one, and says this.
+/// Checks that the answer is this refusal, with these texts.
 pub(crate) fn refused(answer: &Answer, error: LeaseError, class: RefusalClass, says: &[&str]) {
     let refusal = answer.as_ref().expect_err("it is refused");
     assert_eq!((refusal.error, refusal.class), (error, class), "{refusal}");

@@ -1,4 +1,4 @@
-//! Descriptors that a client sends and that no operation takes: none stays open in the worker.
+//! Descriptors that a client sends and no operation takes: the worker closes them all.
 
 use std::{
     io::{PipeReader, PipeWriter, pipe},
@@ -24,7 +24,7 @@ const SYNC: GpuRequest = GpuRequest::Sync {
     whole_session: false,
 };
 
-/// A pipe whose write end the worker gets.
+/// A pipe whose write end is sent to the worker.
 struct Sent(PipeReader, PipeWriter);
 
 impl Sent {
@@ -33,7 +33,7 @@ impl Sent {
         Self(reader, writer)
     }
 
-    /// Waits until nobody has the write end.
+    /// Waits until no process has the write end.
     fn closes(self) {
         let Self(reader, writer) = self;
         drop(writer);
@@ -107,7 +107,7 @@ fn a_descriptor_that_an_operation_does_not_take_is_closed_before_it_is_done() {
         let (memory, _) = client.allocate(4096);
         let sent = Sent::new();
         let asked = client.send_with(&write(memory, 0, 4096), sent.1.as_fd());
-        // While the worker waits for the data.
+        // The descriptor closes while the worker still waits for the data.
         sent.closes();
         std::io::Write::write_all(&mut client.socket, &[5; 4096]).unwrap();
         assert_eq!(client.answer(&asked), Ok(GpuReply::Done));

@@ -1,4 +1,4 @@
-//! Nothing of a tenant's stays on the device.
+//! Checks that no bytes of a tenant stay on the device.
 
 use std::{fs, path::Path};
 
@@ -12,7 +12,7 @@ use crate::{
     worker::{DEVICE_BYTES, FILL, LEASE, Lab, SESSION, SPIN, VRAM},
 };
 
-/// What a context of the stand-ins takes.
+/// Memory that a context of the stand-ins takes, bytes.
 const CONTEXT: u64 = 2 << 20;
 
 const SECRET: &[u8] = b"a secret of the tenant's";
@@ -28,7 +28,7 @@ fn memory_is_wiped_when_it_is_freed() {
         client.write(other, 0, &[5; 4096]);
         client.write(memory, 1000, SECRET);
         assert!(lab.has(SECRET));
-        // A kernel that is still queued cannot write behind the wipe.
+        // A kernel that is still queued must not write after the wipe.
         let module = client.load(&lab.module(FILL));
         let address = address.to_le_bytes();
         let arguments: [&[u8]; 3] = [&address, &[0x77; 4], &1024_u32.to_le_bytes()];
@@ -118,7 +118,7 @@ fn operations_are_refused_while_a_session_is_closed() {
             &GpuRequest::Launch(launch(module, "fill", (1, 1), &arguments)),
             &[],
         );
-        // It waits for the kernel.
+        // The close waits for the kernel.
         let closing = one.send(&GpuRequest::Close, &[]);
         let session = SESSION.to_string();
         let refusal = loop {

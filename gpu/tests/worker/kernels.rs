@@ -83,7 +83,7 @@ fn matrices_are_multiplied() {
         ];
         let launch = launch(module, "matmul_tiled", (n / 16, 16), &arguments);
         client.done(&GpuRequest::Launch(launch), &[]);
-        // A read waits for the kernels before it.
+        // A read waits for earlier kernels.
         assert_eq!(client.read(buffers[2].0, 0, length), bytes(&expected));
     }
 }
@@ -106,7 +106,7 @@ fn a_launch_is_answered_before_its_kernel_ends() {
         let mut launch = launch(module, "fill", (1, 1), &arguments);
         launch.block[0] = 1024;
         one.done(&GpuRequest::Launch(launch), &[]);
-        // The other queue goes on meanwhile, also with the same buffer.
+        // The second queue continues meanwhile, even with the same buffer.
         let (second, _) = other.allocate(4096);
         other.write(second, 0, &[1; 4096]);
         other.sync();
@@ -154,10 +154,10 @@ fn fault(lab: &Lab, worker: &Worker) {
         &says,
     );
     client.ended();
-    // The other queue had nothing to be answered.
+    // The second queue had no unanswered request.
     other.ended();
     assert_eq!(worker.ended(), Some(3));
-    // Its memory was not wiped, and it does not say so.
+    // The worker did not wipe its memory, and does not claim it.
     assert_eq!(worker.wiped(), "");
     assert_ne!(memory, 0);
 }
@@ -173,7 +173,7 @@ fn a_kernel_that_faults_ends_its_own_session_only() {
         fault(&lab, &worker);
         assert!(neighbour.is_there());
         assert_eq!(client.read(memory, 0, 4096), [9; 4096]);
-        // And a new session works.
+        // A new session works.
         lab.worker().open().allocate(4096);
     }
 }

@@ -1,4 +1,4 @@
-//! The worker of a session, as a process, with the stand-ins of the vendors' libraries.
+//! Tests of the worker as a process, with stand-ins for the vendors' libraries.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use std::env;
 use fabricbios_wire::GpuVendor;
 use nix::unistd::geteuid;
 
-/// Both vendors; of those for which the crate was built.
+/// The vendors that the crate was built for.
 fn vendors() -> Vec<GpuVendor> {
     assert!(
         geteuid().is_root(),
@@ -31,7 +31,7 @@ fn vendors() -> Vec<GpuVendor> {
     nvidia.into_iter().chain(amd).collect()
 }
 
-/// The worker's part of the tests; does nothing when it is run as a test.
+/// The worker process of the other tests; does nothing as a test of its own.
 #[test]
 #[ignore = "a process of the other tests"]
 fn worker_process() {

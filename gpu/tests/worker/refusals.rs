@@ -1,4 +1,4 @@
-//! Requests that are refused, after which the stream goes on.
+//! Refused requests; the stream continues after each.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -75,7 +75,7 @@ fn the_cap_holds() {
         let lab = Lab::new(vendor);
         let worker = lab.worker();
         let (mut client, mut other) = (worker.open(), worker.open());
-        // Large buffers take units of 2 MiB.
+        // Large buffers take multiples of 2 MiB.
         let (memory, _) = client.allocate(VRAM - (3 << 20));
         other.allocate((1 << 20) + 1);
         let cap = VRAM.to_string();
@@ -96,7 +96,7 @@ fn the_cap_holds() {
         );
         client.done(&GpuRequest::MemFree { memory }, &[]);
         client.allocate(VRAM - (3 << 20));
-        // A lease that has more than the device has at the moment.
+        // A lease with more memory than the device has free.
         let mut order = lab.order();
         order.vram_bytes = 1 << 40;
         let worker = lab.start(&order);
@@ -132,7 +132,7 @@ fn variables_of_kernels_are_memory_of_the_lease() {
         let (exceeded, permanent) = (LeaseError::CapacityExceeded, RefusalClass::Permanent);
         refused(&launches(4096), exceeded, permanent, &says);
         assert_eq!(launches(1024 + 256), Ok(GpuReply::Done));
-        // As much again is there for buffers, and no more.
+        // The rest of the memory is available for buffers, and no more.
         let taken = 256 * 14 * 2048;
         client.allocate(VRAM - taken - (2 << 20));
         let more = client.ask(&GpuRequest::MemAlloc { bytes: 4 << 20 });
@@ -189,7 +189,7 @@ fn what_is_no_module_is_refused() {
             GpuVendor::Amd => FILL.into(),
         };
         invalid(&client.try_load(&other), &["is not"]);
-        // The driver looks further.
+        // These bytes pass the worker's check; the driver rejects them.
         let broken = match vendor {
             GpuVendor::Nvidia => b".version 7.0\n.entry fill(".to_vec(),
             GpuVendor::Amd => b"\x7fELF, and no more".to_vec(),
@@ -230,11 +230,11 @@ fn launches_that_cannot_be_are_refused() {
             &client.ask(&with(&|it| it.block = [32, 33, 1])),
             &["1056 threads"],
         );
-        // Only the driver knows how much shared memory the device has.
+        // Only the driver knows the device's limit of shared memory.
         let shared = client.ask(&with(&|it| it.shared_bytes = 1 << 30));
         invalid(&shared, &["shared_bytes 1073741824", "\"fill\""]);
         if vendor == GpuVendor::Nvidia {
-            // HIP cannot tell what a kernel takes.
+            // HIP cannot report the parameters of a kernel.
             let few = client.ask(&with(&|it| drop(it.arguments.pop())));
             invalid(&few, &["takes 3 arguments, and 2 were given"]);
             let many = client.ask(&with(&|it| it.arguments.push(vec![0])));
@@ -254,13 +254,13 @@ fn launches_that_cannot_be_are_refused() {
 
 #[test]
 fn arguments_that_are_missing_are_zero() {
-    // Only HIP cannot tell how many there are.
+    // Only HIP cannot report the number of parameters.
     for vendor in vendors().into_iter().filter(|it| *it == GpuVendor::Amd) {
         let lab = Lab::new(vendor);
         let worker = lab.worker();
         let mut client = worker.open();
         let module = client.load(&lab.module(SPIN));
-        // For no cycles.
+        // The kernel spins for zero cycles.
         client.done(
             &GpuRequest::Launch(launch(module, "spin", (1, 1), &[])),
             &[],
@@ -286,7 +286,7 @@ fn a_worker_that_cannot_begin_says_why() {
         let why = answer.unwrap_err();
         assert!(why.contains("no visible device is GPU-0000"), "{why}");
         assert_eq!(worker.ended(), Some(1));
-        // The device is opened by the worker's user, and not by root.
+        // The worker's user opens the device, not root.
         let only_root = fs::Permissions::from_mode(0o700);
         fs::set_permissions(lab.directory.path(), only_root).unwrap();
         let (worker, answer) = Worker::start(&lab, &lab.order());

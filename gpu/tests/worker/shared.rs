@@ -1,4 +1,4 @@
-//! Memory that a client on the node shares.
+//! Memory that a client on the node shares with a session.
 
 use std::{
     fs::File,
@@ -50,7 +50,7 @@ fn shared_memory_is_copied_both_ways() {
         shared.write_all_at(&data, 0).unwrap();
         assert_eq!(share(&mut client, &shared, bytes), Ok(GpuReply::Done));
         let (buffer, _) = client.allocate(bytes);
-        // More than a frame could carry, at odd places.
+        // More bytes than a frame could carry, at unaligned offsets.
         let length = bytes - 10;
         client.done(&GpuRequest::MemWriteShared(copy(buffer, 7, 3, length)), &[]);
         assert_eq!(
@@ -62,7 +62,7 @@ fn shared_memory_is_copied_both_ways() {
         shared.read_exact_at(&mut back, 0).unwrap();
         assert!(back[..length as usize] == data[3..][..length as usize]);
         assert!(back[length as usize..] == data[length as usize..]);
-        // The next one takes its place.
+        // The next shared memory replaces the first.
         let other = memory(4096);
         other.write_all_at(&[6; 4096], 0).unwrap();
         assert_eq!(share(&mut client, &other, 4096), Ok(GpuReply::Done));
@@ -110,7 +110,7 @@ fn copies_stay_within_the_shared_memory() {
         let past = client.ask(&GpuRequest::MemReadShared(copy(buffer, 8192, 0, 1)));
         invalid(&past, "8192 bytes");
         client.done(&GpuRequest::MemReadShared(copy(buffer, 8191, 4095, 1)), &[]);
-        // Another stream shares nothing.
+        // Another stream has no shared memory.
         let none = worker
             .open()
             .ask(&GpuRequest::MemReadShared(copy(buffer, 0, 0, 1)));

@@ -1,4 +1,4 @@
-//! Streams: frames, queues of one session, and clients that break off.
+//! Streams: frames, queues of one session, and clients that disconnect.
 
 use std::{io::Write, net::Shutdown, thread};
 
@@ -91,7 +91,7 @@ fn queues_share_the_buffers_of_the_session() {
         refused(&gone, NOT_FOUND.0, NOT_FOUND.1, &["does not exist"]);
         let gone = one.ask_with(&write(memory, 0, 5000), &[5; 5000]);
         refused(&gone, NOT_FOUND.0, NOT_FOUND.1, &["does not exist"]);
-        // The data was read: the next frame is found.
+        // The worker has read the refused data, so it finds the next frame.
         one.sync();
     }
 }
@@ -152,7 +152,7 @@ fn a_full_session_refuses_one_more_stream() {
         );
     };
     busy(more.ask(&open));
-    // It can only close the session.
+    // This stream can only close the session.
     let other = more.ask(&GpuRequest::MemAlloc { bytes: 1 });
     refused(
         &other,
@@ -179,7 +179,7 @@ fn a_queue_that_ends_makes_room() {
     let mut clients: Vec<_> = (0..16).map(|_| worker.open()).collect();
     let mut last = clients.pop().unwrap();
     last.socket.shutdown(Shutdown::Write).unwrap();
-    // The slot is free before the stream ends.
+    // The slot becomes free before the stream ends.
     last.ended();
     worker.open().sync();
 }
@@ -261,12 +261,12 @@ fn a_stream_may_end_anywhere() {
         client.socket.shutdown(Shutdown::Write).unwrap();
         client.ended();
     }
-    // In the middle of the data, by a client that is gone.
+    // A client disconnects in the middle of its data.
     let client = worker.open();
     (&client.socket).write_all(&frame).unwrap();
     (&client.socket).write_all(&vec![8; 700_000]).unwrap();
     drop(client);
-    // And one that reads nothing of what it asked for.
+    // A client disconnects without reading the answers to its reads.
     let mut client = worker.open();
     for _ in 0..8 {
         client.send(
@@ -298,7 +298,7 @@ fn memory_may_be_freed_while_others_copy() {
                     let mut client = worker.open();
                     scope.spawn(move || {
                         let data = vec![0xab; 1 << 20];
-                        // Until it is gone.
+                        // Writes until the memory is gone.
                         let gone = loop {
                             match client.ask_with(&write(memory, 0, data.len()), &data) {
                                 Ok(reply) => assert_eq!(reply, GpuReply::Done),
@@ -318,7 +318,7 @@ fn memory_may_be_freed_while_others_copy() {
 
 #[test]
 fn every_operation_has_its_number() {
-    // The frames above are built with these.
+    // The frames in the tests above use these numbers.
     let numbers = GpuMessageType::ALL.iter().map(|it| *it as u16);
     assert!(numbers.eq(0x0601..=0x060d));
 }

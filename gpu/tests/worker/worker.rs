@@ -1,4 +1,4 @@
-//! A worker process with its device.
+//! A worker process, with a device for it.
 
 use std::{
     env,
@@ -35,17 +35,17 @@ use tempfile::TempDir;
 
 use crate::{client::Client, vendors};
 
-/// The file that gets the number of a session that was wiped.
+/// The variable with the path of the file that gets the number of a wiped session.
 pub(crate) const MARK: &str = "FABRICBIOS_TEST_WORKER";
 
 pub(crate) const LEASE: LeaseId = LeaseId(0x1234_5678_9abc_def0_1234_5678_9abc_def0);
 pub(crate) const SESSION: u64 = 0x0102_0304_8506_0708;
-/// Memory of the device.
+/// Memory of the device, bytes.
 pub(crate) const DEVICE_BYTES: u64 = 32 << 20;
 const PAGE: usize = 4096;
-/// The cap of a session.
+/// Memory cap of a session, bytes.
 pub(crate) const VRAM: u64 = 16 << 20;
-/// No user of the machine.
+/// No account of the machine has this user id.
 const UID: u32 = 0x6fff_0001;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -55,7 +55,7 @@ pub(crate) const MATMUL: &str = include_str!("../../../testbed/stand-ins/ptx/mat
 pub(crate) const SPIN: &str = include_str!("../../../testbed/stand-ins/ptx/spin.ptx");
 pub(crate) const FAULT: &str = include_str!("../../../testbed/stand-ins/ptx/fault.ptx");
 
-/// A device of the stand-ins, of one test.
+/// A stand-in device of one test.
 #[derive(Clone, Debug)]
 pub(crate) struct Lab {
     pub(crate) vendor: GpuVendor,
@@ -78,7 +78,7 @@ impl Lab {
         }
     }
 
-    /// Of one vendor, for tests of what both have in common. None: the crate was built for none.
+    /// A lab of one vendor, for tests of vendor-independent behaviour. `None`: the crate was built for no vendor.
     pub(crate) fn any() -> Option<Self> {
         vendors().first().map(|vendor| Self::new(*vendor))
     }
@@ -100,7 +100,7 @@ impl Lab {
         self.directory.memory_of(self.side()).unwrap()
     }
 
-    /// Whether some of the device's memory has this pattern, which is not all zeroes.
+    /// True if a part of the device's memory has this pattern. The pattern must not be all zeroes.
     pub(crate) fn has(&self, pattern: &[u8]) -> bool {
         let memory = self.memory();
         let used = (0..memory.len())
@@ -114,14 +114,14 @@ impl Lab {
         })
     }
 
-    /// Whether all of the device's memory is zero.
+    /// True if all of the device's memory is zero.
     pub(crate) fn is_clean(&self) -> bool {
         self.memory()
             .chunks_exact(PAGE)
             .all(|page| page == [0; PAGE])
     }
 
-    /// A module of the kernels of a PTX text.
+    /// A module with the kernels of a PTX text.
     pub(crate) fn module(&self, text: &str) -> Vec<u8> {
         match self.vendor {
             GpuVendor::Nvidia => text.into(),
@@ -163,13 +163,13 @@ impl Lab {
         worker
     }
 
-    /// A worker as the lab's plain order says.
+    /// Starts a worker with the default order.
     pub(crate) fn worker(&self) -> Worker {
         self.start(&self.order())
     }
 }
 
-/// The stand-ins are beside this program.
+/// The stand-ins, in the directory of this program.
 pub(crate) fn libraries() -> Libraries {
     let beside = |name: &str| vec![env::current_exe().unwrap().with_file_name(name)];
     Libraries {
@@ -179,7 +179,7 @@ pub(crate) fn libraries() -> Libraries {
     }
 }
 
-/// A worker process. It is killed when this is dropped.
+/// A worker process. A drop kills it.
 #[derive(Debug)]
 pub(crate) struct Worker {
     child: Mutex<Child>,
@@ -188,7 +188,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker; what it answers to its order comes beside it.
+    /// Starts a worker. Returns it with its answer to the order.
     pub(crate) fn start(lab: &Lab, order: &WorkerOrder) -> (Self, Result<Vec<String>, String>) {
         let place = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(socket(place.path())).unwrap();
@@ -242,7 +242,7 @@ impl Worker {
         client
     }
 
-    /// Waits for the end of the process; returns its exit status, None if a signal ended it.
+    /// Waits for the end of the process. Returns its exit status; `None` if a signal ended it.
     pub(crate) fn ended(&self) -> Option<i32> {
         let status = self.child.lock().unwrap().wait().unwrap();
         assert!(
@@ -256,7 +256,7 @@ impl Worker {
         self.child.lock().unwrap().try_wait().unwrap().is_none()
     }
 
-    /// The session that it says to have wiped.
+    /// The number of the session that the worker reports as wiped.
     pub(crate) fn wiped(&self) -> String {
         fs::read_to_string(mark(self.place.path())).unwrap()
     }
@@ -280,7 +280,7 @@ fn mark(place: &Path) -> PathBuf {
     place.join("wiped")
 }
 
-/// The worker's part.
+/// Runs the worker in this process.
 pub(crate) fn be_one() {
     let mark = File::create(env::var_os(MARK).unwrap()).unwrap();
     dup2_stdout(mark).unwrap();

@@ -1,4 +1,4 @@
-//! Settings that make no sense together, whatever their source.
+//! Checks for settings that contradict each other, whatever their source.
 
 use std::{
     collections::HashSet,
@@ -51,7 +51,7 @@ pub(super) fn check(settings: &Settings) -> Result<(), String> {
     arenas(settings)
 }
 
-/// Every socket over UDP needs an address of its own.
+/// Checks that every UDP socket has its own address.
 fn addresses(settings: &Settings) -> Result<(), String> {
     let memory = settings
         .fbmu_listen()
@@ -80,7 +80,7 @@ fn addresses(settings: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// `[::]` is every address, of IPv4 too.
+/// True if two sockets cannot have both addresses. `[::]` stands for every address, of IPv4 too.
 fn clash(one: SocketAddr, other: SocketAddr) -> bool {
     let covers =
         |wide: IpAddr, ip: IpAddr| wide.is_unspecified() && (wide.is_ipv6() || ip.is_ipv4());
@@ -171,7 +171,8 @@ fn without_effect(settings: &Settings) -> Result<(), String> {
     let datagrams: &[(&str, bool)] = &[("fbmu-ops-max", it.fbmu_ops_max.is_some())];
     let users: &[(&str, bool)] = &[("tenant-uid", !it.tenant_uid.is_empty())];
     let has_memory = !it.arenas().is_empty();
-    // Settings that have no effect without another one, whether that is given, its name, and what there is none of.
+    // Settings that have no effect without another one: whether the other is given, its name, and what is missing
+    // without it.
     let needs = [
         (
             file,
@@ -230,7 +231,7 @@ fn without_effect(settings: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-/// The memory of the bare-metal profile is what it is.
+/// Refuses settings that would change the memory of the bare-metal profile.
 fn static_arena(settings: &Settings) -> Result<(), String> {
     let is_other = |it: &Size| it.0 != STATIC_ARENA_BYTES;
     let is_device = |it: &&str| !matches!(*it, "auto" | "none");
@@ -258,7 +259,7 @@ fn has_double<T: Eq + Hash>(mut all: impl Iterator<Item = T>) -> bool {
     !all.all(|one| seen.insert(one))
 }
 
-/// The path without links; if it does not exist, as it is written.
+/// The path with links resolved; if the path does not exist, as written.
 fn real_path(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }

@@ -1,4 +1,4 @@
-//! The configuration file: each of its entries is read as the flag of the same name.
+//! The configuration file: each entry is read like the flag of the same name.
 
 use std::{
     any::TypeId, collections::BTreeMap, fs::OpenOptions, io::Read, os::unix::fs::OpenOptionsExt,
@@ -21,7 +21,7 @@ use super::{ConfigError, Settings};
 /// Longest file, bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Flags for one start.
+/// Flags for one start only; the file must not contain them.
 pub(super) const FLAGS_ONLY: [&str; 3] = ["config", "force", "without-pool"];
 
 /// Reads the settings of a file.
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path) -> Result<Settings, ConfigError> {
 
 fn text_of(path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
-    // Opening a FIFO waits for a writer without O_NONBLOCK.
+    // Without O_NONBLOCK, opening a FIFO waits for a writer.
     let mut open = OpenOptions::new();
     open.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
     let file = open.open(path).map_err(|error| error.to_string())?;
@@ -54,7 +54,7 @@ fn text_of(path: &Path) -> Result<String, String> {
         .map_err(|_not_text| "it is no text file: is this the file that you mean?".into())
 }
 
-/// `Err`: the reason for each bad line, in their order.
+/// `Err`: the reason for each bad line, in the order of the lines.
 pub(super) fn parse(text: &str) -> Result<Settings, Vec<String>> {
     let command = Settings::arguments();
     let line_of = |at: usize| {
@@ -70,7 +70,7 @@ pub(super) fn parse(text: &str) -> Result<Settings, Vec<String>> {
     for error in broken {
         let line = line_of(error.span().map_or(0, |span| span.start));
         let setting = name_in(text.lines().nth(line - 1).unwrap_or_default(), &command);
-        // A file of something else has an error in every line.
+        // In a file of another format every line has an error: keep the first, and those that name a setting.
         if whys.is_empty() || !setting.is_empty() {
             let why = || format!("line {line}: {setting}{}", error.message());
             whys.entry(line).or_insert_with(why);
@@ -116,7 +116,8 @@ fn is_setting(name: &str, command: &Command) -> bool {
     all.any(|it| it.get_long() == Some(name))
 }
 
-/// The setting at the begin of a line, for an error. Nothing else of a line is told: it may be a secret of another file.
+/// The setting at the beginning of a line, for an error. The error contains nothing else of the line: it may be a
+/// secret of another file.
 fn name_in(line: &str, command: &Command) -> String {
     let name = line.split('=').next().unwrap_or_default().trim();
     match is_setting(name, command) {
@@ -132,7 +133,7 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The arguments that say the same.
+    /// The command-line arguments with the same meaning.
     fn words(&self, command: &Command) -> Result<Vec<String>, String> {
         let Self { name, value } = self;
         if FLAGS_ONLY.contains(name) {
@@ -154,12 +155,12 @@ impl Entry<'_> {
                     |value: &Spanned<DeValue<'_>>| self.word(argument, value.get_ref(), command);
                 values.iter().map(read).collect()
             }
-            // One value of a list may stand alone.
+            // A list with one value may be written without brackets.
             (_, value) => Ok(vec![self.word(argument, value, command)?]),
         }
     }
 
-    /// One value as an argument, which is valid.
+    /// Converts one value into a valid argument.
     fn word(
         &self,
         argument: &Arg,
@@ -190,7 +191,7 @@ impl Entry<'_> {
     }
 }
 
-/// A value as it may be in a file.
+/// A value in the notation of the file.
 fn shown(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("{text:?}"),
@@ -221,7 +222,7 @@ fn unknown(name: &str, command: &Command) -> String {
     format!("there is no setting {name:?}: {tip}")
 }
 
-/// The reason of a refused value, without the words that are for flags only.
+/// The reason of a refused value, without the words that apply to flags only.
 fn reason(error: &Error) -> String {
     if let Some(source) = std::error::Error::source(error) {
         return source.to_string();

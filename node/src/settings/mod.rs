@@ -37,10 +37,10 @@ pub(crate) use values::pages;
 
 /// Memory of the bare-metal profile (000, MEM): 8 slots of 8 KiB.
 pub const STATIC_ARENA_BYTES: u64 = 8 * SLOT_BYTES;
-/// The state directory if none is set.
+/// The default state directory.
 const STATE_DIR: &str = "/var/lib/fabricbios";
 
-/// What a lease of that memory has.
+/// Bytes of a lease of this memory.
 pub const SLOT_BYTES: u64 = 8_192;
 
 /// The fabricBIOS node daemon: leases this machine's hardware to remote clients for a limited time.
@@ -363,7 +363,7 @@ pub struct Settings {
     #[arg(long, value_enum)]
     pub on_stop: Option<OnStop>,
 
-    /// The lines of the configuration file with the settings that it gives, by their names.
+    /// For each setting in the configuration file, by its name: the number of its line.
     #[arg(skip)]
     pub lines: BTreeMap<String, usize>,
 }
@@ -379,13 +379,13 @@ pub enum ConfigError {
         /// The reasons: one for each bad line.
         whys: Vec<String>,
     },
-    /// The file and the flags together make no sense.
+    /// The settings of file and flags contradict each other.
     #[error("{0}")]
     Settings(String),
 }
 
 impl ConfigError {
-    /// Each reason as an error of its own.
+    /// Splits the error into one error for each reason.
     pub(crate) fn each(self) -> Vec<Self> {
         match self {
             Self::File { path, whys } => {
@@ -401,10 +401,10 @@ impl ConfigError {
 }
 
 impl Settings {
-    /// The flags of a subcommand that takes settings, over the configuration file that they name.
+    /// The flags of a subcommand that takes settings, merged over the configuration file that the flags name.
     ///
     /// # Errors
-    /// The file cannot be used, or settings make no sense together.
+    /// The file cannot be read or has bad lines, or settings contradict each other.
     pub fn read(flags: &ArgMatches) -> Result<Self, ConfigError> {
         let invalid = |error: clap::Error| ConfigError::Settings(error.to_string());
         let mut settings = Self::from_arg_matches(flags).map_err(invalid)?;
@@ -413,7 +413,7 @@ impl Settings {
             let is_listed = file.auto_detect;
             settings = file;
             settings.update_from_arg_matches(flags).map_err(invalid)?;
-            // Without the flag its value is `false`, which is no wish.
+            // Without the flag its value is `false`, although the operator did not set it.
             settings.auto_detect |= is_listed;
             for argument in Self::arguments().get_arguments() {
                 let id = argument.get_id().as_str();
@@ -426,13 +426,13 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Every setting as an argument of a command line, from which its values are read whatever their source.
+    /// All settings as arguments of a command line. Values of every source are parsed by these arguments.
     fn arguments() -> clap::Command {
         let command = clap::Command::new("settings").no_binary_name(true);
         Self::augment_args(command).disable_help_flag(true)
     }
 
-    /// The setting of this name as the operator has written it: a flag, or a line of the file.
+    /// The setting of this name in the operator's notation: a flag, or a line of the file.
     fn named(&self, name: &str) -> String {
         match (self.lines.get(name), &self.config) {
             (Some(line), Some(path)) => format!("{name} ({}: line {line})", path.display()),
@@ -490,7 +490,7 @@ impl Settings {
         self.profile == Some(Profile::BareMetal)
     }
 
-    /// All memory on offer, that of `--mem-bytes` first.
+    /// All memory on offer; the arena of `--mem-bytes` comes first.
     #[must_use]
     pub fn arenas(&self) -> Vec<MemArena> {
         let bytes = match self.is_bare_metal() {
@@ -506,7 +506,7 @@ impl Settings {
         mem0.into_iter().chain(self.mem_arena.clone()).collect()
     }
 
-    /// Which RDMA device to use; `None` for none at all, `Some(None)` for the first that works.
+    /// The RDMA device to use: `None` for no device, `Some(None)` for the first that works.
     #[must_use]
     pub fn rdma_device(&self) -> Option<Option<String>> {
         match self.rdma_device.as_deref() {

@@ -169,7 +169,7 @@ fn every_bad_line_is_told_at_once() {
         let line = |why: &String| why.split(": ").next().unwrap().to_owned();
         whys.iter().map(line).collect::<Vec<_>>()
     };
-    // A name that is no setting may be of a secret, in a file that is no TOML.
+    // The name may be part of a secret, in a file that is no TOML.
     assert_eq!(
         lines(&broken),
         ["line 4", "line 5", "line 6", "line 7"],
@@ -191,7 +191,7 @@ fn every_bad_line_is_told_at_once() {
         "{whole:#?}"
     );
     assert!(whole[0].contains("did you mean mem-bytes?"), "{whole:#?}");
-    // A start tells all of it in one line.
+    // A start reports all reasons in one line.
     let start = from_file(&text, &[]).map(drop).unwrap_err();
     assert_eq!(start.lines().count(), 1, "{start}");
     for why in &whole {
@@ -419,7 +419,7 @@ fn classes_in_every_spelling_are_read_as_by_requests() {
         }
     }
     for policy in CpuIsolationPolicy::value_variants() {
-        // The word of requests and of the inventory.
+        // The same word as in requests and in the inventory.
         let word = fabricbios_wire::CpuIsolationClass::from(*policy).name();
         assert_eq!(policy.to_possible_value().unwrap().get_name(), word);
     }
@@ -555,7 +555,7 @@ fn two_sockets_with_the_same_address_are_refused_and_both_are_named() {
         &["--listen=127.0.0.1:9", "--fbmu-listen=127.0.0.2:9"],
         &["--listen=[::1]:9", "--fbmu-listen=0.0.0.0:9"],
         &["--listen=127.0.0.1:9", "--fbmu-listen=none"],
-        // Without a pool nothing listens there.
+        // Without a pool no socket uses this address.
         &["--listen=127.0.0.1:5703"],
     ] {
         assert_eq!(with(args), Ok(()), "{args:?}");

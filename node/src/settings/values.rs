@@ -1,4 +1,4 @@
-//! Values of settings: what is possible, in the same words for a flag and for a line of the configuration file.
+//! Values of settings: their bounds. Errors have the same words for a flag and for a line of the configuration file.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,19 +11,19 @@ use fabricbios_wire::Size;
 /// Any number of bytes.
 pub(super) const ANY: RangeInclusive<Size> = Size(0)..=Size(u64::MAX);
 
-/// More than any machine has.
+/// Bytes: more than any machine has.
 const MOST: Size = Size(1 << 50);
 
-/// Memory for half-sent blocks. One lease gets a 128th, which must hold one block of the largest size.
+/// Memory for half-sent blocks. One lease gets a 128th, which must have room for one block of the largest size.
 pub(super) const HALF_SENT: RangeInclusive<Size> = Size(128 * 4096)..=MOST;
 
-/// Memory of the worker of a GPU lease: no context lives with less.
+/// Memory of the worker of a GPU lease: a context does not fit into less.
 pub(super) const WORKER_MEMORY: RangeInclusive<Size> = Size(64 << 20)..=MOST;
 
-/// Memory of the processes of a CPU lease, for each CPU: no program runs in less.
+/// Memory of the processes of a CPU lease, for each CPU: no program runs with less.
 pub(super) const CPU_MEMORY: RangeInclusive<Size> = Size(1 << 20)..=MOST;
 
-/// Processes of a CPU lease, for each CPU: as many as Linux has.
+/// Processes of a CPU lease, for each CPU: at most as many as Linux allows.
 pub(super) const CPU_PIDS: RangeInclusive<u32> = 1..=Limits::PROCESSES_MAX;
 
 /// Granularity of memory, bytes.
@@ -58,7 +58,7 @@ pub(super) fn size(
     }
 }
 
-/// Reads the bytes of memory on offer.
+/// Reads a number of bytes of memory on offer, in whole pages.
 pub(crate) fn pages(text: &str) -> Result<Size, String> {
     let size = size(Size(PAGE_BYTES)..=MOST, "256MiB")(text)?;
     match size.0.is_multiple_of(PAGE_BYTES) {
@@ -75,7 +75,7 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     read.map_err(|_no_address| "IP:PORT is expected, such as 0.0.0.0:5701 or [::]:5701".to_owned())
 }
 
-/// Reads an address that clients can dial.
+/// Reads an address that clients can reach.
 pub(super) fn advertise(text: &str) -> Result<IpAddr, String> {
     let read: Option<IpAddr> = text.parse().ok();
     match read {

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 use crate::{both_go_on, daemon::*, keeping, lease_both};
 
-/// All files below, with their bytes.
+/// All files in the place, with their bytes.
 fn tree(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut found, mut left) = (BTreeMap::new(), vec![place.at("")]);
     while let Some(directory) = left.pop() {
@@ -33,7 +33,7 @@ fn tree(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Checks these settings, and that this changes no file. Returns exit status and output.
+/// Runs `check` with these settings, and asserts that it changes no file. Returns exit status and output.
 fn check(place: &Place, words: &[&str]) -> (Option<i32>, String) {
     let state = format!("--state-dir={}", place.text("state"));
     let before = tree(place);
@@ -129,7 +129,7 @@ fn what_a_start_would_refuse_or_lack_is_named() {
             &["--local-socket=relative"],
             "refused: --local-socket relative: the path is not absolute",
         ),
-        // A directory of mode 0700.
+        // The directory `pool` has mode 0700.
         (
             &[&socket, "--tenant-uid=blue=1000"],
             "pool has mode 0700, so that no tenant reaches the socket: chmod 755",
@@ -233,13 +233,13 @@ async fn a_pool_that_a_start_would_withhold_is_called_so_and_what_to_do() {
     ] {
         assert!(said.contains(word), "{word}: {said}");
     }
-    // One that no run has offered stops the start.
+    // A missing pool that no run has offered makes the start fail.
     let nowhere = format!("--block-pool={}", place.text("nowhere"));
     let (status, said) = check(&place, &[&words[..], &[&nowhere]].concat());
     assert_eq!(status, Some(1), "{said}");
     let refused = format!("refused: --block-pool {}: ", place.text("nowhere"));
     assert!(said.contains(&refused), "{said}");
-    // The start does what the check has said.
+    // A start does what the check has reported.
     let owned: Vec<String> = words.iter().map(|it| (*it).to_owned()).collect();
     let daemon = place.start(&owned);
     assert!(place.log().contains("withheld"), "{}", place.log());
@@ -271,7 +271,7 @@ async fn a_forgotten_pool_with_live_leases_is_refused_as_by_a_start() {
     let without = format!("--without-pool={pool}");
     let (status, said) = check(&place, &[&alone[..], &[&without]].concat());
     assert_eq!(status, Some(0), "{said}");
-    // It may be the pool at another path.
+    // The new path may hold the forgotten pool.
     fs::rename(place.at("pool"), place.at("moved")).expect("moved");
     let moved = format!("--block-pool={}", place.text("moved"));
     let (status, said) = check(&place, &[&alone[..], &[&moved]].concat());

@@ -1,4 +1,4 @@
-//! The program on a state directory, and a client of it.
+//! The program with a state directory, and a client of it.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -18,11 +18,11 @@ use nix::{
     unistd::Pid,
 };
 
-/// Where a daemon has its files.
+/// The directory with a daemon's files.
 pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
-    /// With an empty pool.
+    /// Makes a place with an empty pool.
     pub(crate) fn new() -> Self {
         let place = Self(tempfile::tempdir().expect("a directory"));
         let pool = DirBuilder::new().mode(0o700).create(place.at("pool"));
@@ -34,7 +34,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// The same as text.
+    /// The path of `at` as text.
     pub(crate) fn text(&self, name: &str) -> String {
         self.at(name).to_str().expect("a path of text").to_owned()
     }
@@ -48,7 +48,7 @@ impl Place {
         output.expect("a program")
     }
 
-    /// Memory in a file, over UDP.
+    /// Settings for memory in a file, over UDP.
     pub(crate) fn memory(&self) -> Vec<String> {
         let words = [
             "--mem-bytes=1MiB",
@@ -59,7 +59,7 @@ impl Place {
         words.map(str::to_owned).into_iter().chain([file]).collect()
     }
 
-    /// The pool, over UDP.
+    /// Settings for the pool, over UDP.
     pub(crate) fn pool(&self) -> Vec<String> {
         vec![
             format!("--block-pool={}", self.text("pool")),
@@ -103,7 +103,7 @@ impl Place {
         }
     }
 
-    /// A start that fails. Returns the log.
+    /// Starts a daemon that must fail. Returns the log.
     pub(crate) fn start_in_vain(&self, words: &[String]) -> String {
         let status = self.command(words).stdout(Stdio::null()).status();
         let log = self.log();
@@ -116,7 +116,7 @@ impl Place {
     }
 }
 
-/// Killed with the test.
+/// A daemon that is killed at the end of the test.
 pub(crate) struct Daemon {
     /// The node's id.
     pub(crate) node: String,
@@ -125,7 +125,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Sends a signal, and waits for the end.
+    /// Sends a signal, and waits for the end of the process.
     pub(crate) fn end(mut self, signal: Signal) -> ExitStatus {
         let pid = Pid::from_raw(self.child.id().try_into().expect("a process"));
         kill(pid, signal).expect("signalled");
@@ -140,7 +140,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process may have ended already.
         self.child.kill().ok();
         self.child.wait().expect("gone");
     }
@@ -168,7 +168,7 @@ pub(crate) async fn settled(node: &Node, id: LeaseId) -> LeaseInfo {
     }
 }
 
-/// Does something with the memory of a lease.
+/// Runs `work` with a client of a lease's memory.
 pub(crate) async fn with_memory<T: Send + 'static>(
     info: &LeaseInfo,
     work: impl FnOnce(&mut MemoryClient) -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! The daemon as its operator uses it: stops, starts with other settings, another CA, and the check before a start.
+//! The daemon in the hands of its operator: stops, starts with other settings, a new CA, and the check before a start.
 #![allow(clippy::expect_used, reason = "a test that cannot go on says why")]
 
 mod check;
@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 
 use daemon::*;
 
-/// Leases of memory, with these bytes, and of blocks.
+/// Leases memory, with these bytes in it, and blocks.
 async fn lease_both(daemon: &Daemon, identity: &Identity) -> [LeaseInfo; 2] {
     let node = daemon.client(identity).await;
     let leases = [
@@ -59,7 +59,7 @@ async fn a_stop_that_keeps_leases_ends_none_and_the_next_start_adopts_them() {
     let second = place.start(&words);
     both_go_on(&second, &place.admin(), &leases).await;
     assert!(second.end(Signal::SIGINT).success(), "{}", place.log());
-    // As after a kill.
+    // Afterwards the leases go on, as after a kill.
     let third = place.start(&words);
     both_go_on(&third, &place.admin(), &leases).await;
     third.end(Signal::SIGKILL);
@@ -102,7 +102,7 @@ async fn a_forgotten_pool_with_live_leases_stops_the_start_until_the_operator_me
     ] {
         assert!(log.contains(word), "{word}: {log}");
     }
-    // Another pool is not meant, and the start that failed has ended nothing.
+    // The option names another pool, so it has no effect. The failed start has ended no lease.
     let other = vec![format!("--without-pool={}", place.text("other"))];
     let log = place.start_in_vain(&[&alone[..], &other].concat());
     assert!(log.contains("--without-pool has no effect"), "{log}");
@@ -118,7 +118,7 @@ async fn a_forgotten_pool_with_live_leases_stops_the_start_until_the_operator_me
     let now = settled(&node, leases[1].lease_id).await;
     assert_eq!(now.phase, LeasePhase::Revoked);
     daemon.end(Signal::SIGTERM);
-    // Said once.
+    // The operator needs the option for one start only.
     let daemon = place.start(&alone);
     let node = daemon.client(&place.admin()).await;
     assert_eq!(
@@ -172,7 +172,7 @@ async fn a_renewed_ca_keeps_node_leases_pools_and_identities() {
     both_go_on(&daemon, &place.admin(), &leases).await;
     daemon.end(Signal::SIGTERM);
 
-    // The key was stolen.
+    // The new key makes identities of the old key void, as after a theft.
     let (status, said) = renew(&["--new-key"]);
     assert_eq!(status, Some(0), "{said}");
     assert!(said.contains(&node) && said.contains("is void"), "{said}");
@@ -183,7 +183,7 @@ async fn a_renewed_ca_keeps_node_leases_pools_and_identities() {
     both_go_on(&daemon, &place.admin(), &leases).await;
 }
 
-/// The way that a start names.
+/// Follows the instruction in the error of the start.
 #[tokio::test]
 async fn a_lost_ca_key_costs_identities_and_nothing_else() {
     let place = Place::new();

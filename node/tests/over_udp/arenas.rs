@@ -1,4 +1,4 @@
-//! Several arenas on one node: each is a resource of its own, with bytes of its own.
+//! Several arenas on one node: each is its own resource, with its own bytes.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::FileExt, path::Path, time::Duration};
 
@@ -7,10 +7,10 @@ use fabricbios_wire::*;
 
 use crate::world::*;
 
-/// The first page of a file says whose it is.
+/// Length of the first page of a file, which says whose file it is.
 const PAGE: u64 = 4096;
 
-/// Two arenas in files, `here` and `there`, and `loose` without a file, of two leases each.
+/// Two arenas in files, `here` and `there`, and `loose` without a file. Each has room for two leases.
 fn three(directory: &Path) -> Settings {
     let bytes = 2 * LEASE_BYTES;
     let in_file = |name| {
@@ -49,7 +49,7 @@ async fn alloc_of(world: &World, resource_id: ResourceId) -> LeaseInfo {
     alloc_bytes(world, resource_id, LEASE_BYTES).await
 }
 
-/// Waits while the bytes are being cleaned.
+/// Requests a lease, and waits while the bytes are being scrubbed.
 async fn alloc_bytes(world: &World, resource_id: ResourceId, capacity: u64) -> LeaseInfo {
     let request = LeaseAllocRequest {
         resource_id: Some(resource_id),
@@ -70,14 +70,14 @@ async fn alloc_bytes(world: &World, resource_id: ResourceId, capacity: u64) -> L
     }
 }
 
-/// Writes into a file of an arena, behind its first page.
+/// Writes into the file of an arena, after its first page.
 fn plant(file: &Path, offset: u64, bytes: &[u8]) {
     let file = fs::OpenOptions::new().write(true).open(file);
     let planted = file.expect("the arena").write_all_at(bytes, PAGE + offset);
     planted.expect("written");
 }
 
-/// The first bytes of a file of an arena, behind its first page.
+/// The first bytes after the first page of an arena's file.
 fn stored(file: &Path) -> [u8; 5] {
     let mut bytes = [0; 5];
     let file = fs::File::open(file).expect("the arena");
@@ -93,7 +93,7 @@ async fn every_arena_is_listed_and_counted_by_itself() {
     assert_eq!(ids.keys().collect::<Vec<_>>(), ["here", "loose", "there"]);
     alloc_of(&world, ids["there"]).await;
     let told = inventory(&world).await;
-    // The memory of the machine, of which these are parts, is not listed beside them.
+    // The machine's memory contains these arenas, so the inventory does not list it too.
     assert_eq!(told.mem_arenas.len(), 3);
     for arena in &told.mem_arenas {
         assert_eq!((arena.len, arena.health), (2 * LEASE_BYTES, health::OK));
@@ -121,7 +121,7 @@ async fn equal_offsets_of_two_arenas_have_different_bytes_and_each_is_cleaned_al
     let world = World::start(three(directory.path())).await;
     let ids = ids(&world).await;
     let file = directory.path().join("here");
-    // The whole arena: the next lease has the same bytes.
+    // The lease has the whole arena, so the next lease has the same bytes.
     let all_of = async |name: &str| alloc_bytes(&world, ids[name], 2 * LEASE_BYTES).await;
     let (here, loose) = (all_of("here").await, all_of("loose").await);
     write(&here, 0, b"here!").await.expect("written");
@@ -181,7 +181,7 @@ async fn a_restart_keeps_what_is_in_a_file_and_cleans_each_arena_around_its_own_
     let loose = alloc_of(&world, ids["loose"]).await;
     write(&here, 0, b"stays").await.expect("written");
     world.crash().await;
-    // Where only the other arena has a lease.
+    // At an offset at which only the other arena has a lease.
     plant(&directory.path().join("there"), 0, b"left!");
     plant(&directory.path().join("here"), LEASE_BYTES, b"left!");
 
@@ -230,7 +230,8 @@ async fn an_older_journal_is_found_out_by_the_file_of_every_arena() {
     world.stop().await;
 }
 
-/// As with `--mem-bytes`: what is not on offer any more is over, and its bytes are overwritten when it comes back.
+/// As with `--mem-bytes`: leases of an arena that is no longer on offer are over, and its bytes are overwritten when it
+/// is offered again.
 #[tokio::test]
 async fn leases_of_an_arena_that_a_start_does_not_offer_are_over() {
     let directory = tempfile::tempdir().expect("a directory");

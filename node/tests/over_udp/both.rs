@@ -1,4 +1,4 @@
-//! Two transports to one lease: a fake one over RDMA beside the real one.
+//! A lease with two transports: a fake one over RDMA and the real one over UDP.
 
 use std::{path::Path, sync::Arc, time::SystemTime};
 
@@ -16,7 +16,7 @@ use fabricbios_wire::*;
 
 use crate::world::*;
 
-/// A node with a fake RDMA transport beside the real one over UDP.
+/// A node with a fake RDMA transport and the real UDP transport.
 async fn with_both(directory: &Path) -> (World, Arc<FakeMemory>) {
     const ARENA: ResourceId = ResourceId(0xa);
     let settings = settings(directory);

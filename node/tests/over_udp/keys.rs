@@ -1,4 +1,4 @@
-//! Who has which key, and for how long.
+//! Keys of leases over UDP: which key works, and for how long.
 
 use fabricbios_wire::*;
 

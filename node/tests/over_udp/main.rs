@@ -1,5 +1,5 @@
-//! A whole node that leases memory over UDP: asked by the SDK over real QUIC, its memory read and
-//! written over real UDP.
+//! A whole node that leases memory over UDP. The SDK sends requests over real QUIC; clients read and write the memory
+//! over real UDP.
 #![allow(clippy::expect_used, reason = "a test that cannot go on says why")]
 
 mod arenas;
@@ -51,7 +51,7 @@ async fn memory_is_leased_without_any_rdma_device() {
     world.stop().await;
 }
 
-/// A lease with bytes of a tenant, of the first of these terms that is long enough for writing them.
+/// A lease with a tenant's bytes in it. Its term is the first of `terms` that is long enough for the write.
 async fn written(world: &World, terms: &[u32]) -> LeaseInfo {
     for secs in terms {
         let info = world.alloc(*secs).await;
@@ -88,7 +88,7 @@ async fn however_a_lease_ends_nothing_is_served_and_nothing_is_left() {
     world.stop().await;
 }
 
-/// Renews as soon as it may be done; `false` if the lease is over before.
+/// Renews as soon as the node allows it; `false` if the lease is over before.
 async fn renews(world: &World, lease_id: LeaseId) -> bool {
     let renew = Request::LeaseRenew {
         lease_id,
@@ -109,7 +109,7 @@ async fn renews(world: &World, lease_id: LeaseId) -> bool {
 async fn a_renewal_is_known_to_the_data_plane_before_it_is_told() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(settings(directory.path())).await;
-    // A lease can be renewed in the last fifth of its term, which a slow machine may miss if it is short.
+    // A lease can be renewed in the last fifth of its term. If the term is short, a slow machine may miss that.
     let mut renewed = None;
     for secs in [2, 10, 50] {
         let (info, granted) = (world.alloc(secs).await, Instant::now());

@@ -1,4 +1,4 @@
-//! What a restart leaves of leases.
+//! Leases after a restart.
 
 use std::{fs, os::unix::fs::FileExt, path::PathBuf};
 
@@ -8,7 +8,7 @@ use fabricbios_wire::*;
 
 use crate::world::*;
 
-/// The first page of the file says whose it is.
+/// Length of the first page of the file, which says whose file it is.
 const PAGE: usize = 4096;
 
 #[tokio::test]
@@ -21,7 +21,7 @@ async fn a_restart_adopts_leases_whose_bytes_are_in_a_file() {
     world.lease(Request::LeaseFree(gone.lease_id)).await;
     write(&kept, 0, b"stays").await.expect("written");
     world.crash().await;
-    // Something that no lease holds, left by whatever.
+    // Bytes outside every lease, as an earlier run may leave them.
     let file = fs::OpenOptions::new()
         .write(true)
         .open(directory.path().join("arena"));
@@ -57,7 +57,7 @@ async fn a_restart_adopts_leases_whose_bytes_are_in_a_file() {
     );
 }
 
-/// Whatever was done with files in between, nobody finds somebody else's bytes in his lease.
+/// Whatever happens to the files between the runs, no lease has bytes of another tenant.
 #[tokio::test]
 async fn nothing_is_adopted_into_other_bytes() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -84,17 +84,17 @@ async fn nothing_is_adopted_into_other_bytes() {
     world.stop().await;
 }
 
-/// From the first byte on.
+/// The extent from byte 0 to `length`.
 fn up_to(length: u64) -> Extent {
     Extent { offset: 0, length }
 }
 
-/// Where the journal is in the state directory of a node.
+/// The path of the journal in a node's state directory.
 fn journal(settings: &Settings) -> PathBuf {
     settings.state_dir().join("journal.redb")
 }
 
-/// Puts an older journal back to which `hers` lives, where somebody else wrote meanwhile.
+/// Restores an older journal in which `hers` is live, after another tenant wrote to the same memory.
 async fn put_back_an_older_journal(settings: &Settings) -> LeaseInfo {
     let copy = settings.state_dir().join("copy");
     let world = World::start(settings.clone()).await;
@@ -112,7 +112,7 @@ async fn put_back_an_older_journal(settings: &Settings) -> LeaseInfo {
     hers
 }
 
-/// The lease is over, its bytes are overwritten, and from here on the journal and the bytes agree again.
+/// Checks that the lease is over and its bytes are overwritten, and that from now on journal and bytes agree again.
 async fn is_over_and_forgotten(settings: &Settings, lease: &LeaseInfo) {
     let world = World::start(settings.clone()).await;
     assert_eq!(world.query(lease.lease_id).await.phase, LeasePhase::Revoked);
@@ -132,7 +132,7 @@ async fn an_older_journal_gives_nobody_the_bytes_of_whoever_came_after() {
     is_over_and_forgotten(&settings, &hers).await;
 }
 
-/// A typing error elsewhere in its settings, or an end in the midst of its scrub.
+/// The start fails because of a typing error elsewhere in its settings, or ends during its scrub.
 #[tokio::test]
 async fn an_older_journal_is_still_found_out_after_a_start_in_vain() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -143,7 +143,7 @@ async fn an_older_journal_is_still_found_out_after_a_start_in_vain() {
     is_over_and_forgotten(&settings, &hers).await;
 }
 
-/// Once an older journal was put back, a newer one of before is as wrong as that.
+/// After an older journal was restored, an earlier copy with a higher number is wrong too.
 #[tokio::test]
 async fn a_newer_copy_put_back_after_an_older_one_is_found_out() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -196,7 +196,7 @@ async fn a_file_of_another_node_is_still_found_out_after_a_start_in_vain() {
     is_over_and_forgotten(&settings, &hers).await;
 }
 
-/// What was right before a start in vain is right after it.
+/// A lease that was valid before a failed start is valid after it.
 #[tokio::test]
 async fn a_start_in_vain_ends_no_lease() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -24,10 +24,10 @@ use fabricbios_wire::*;
 pub(crate) const ARENA_BYTES: u64 = 1 << 20;
 pub(crate) const LEASE_BYTES: u64 = 64 << 10;
 
-/// The journal is written by a process of it.
+/// A process of this program writes the journal.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
 
-/// How long a client waits where no answer is what is expected.
+/// How long a client waits where the test expects no answer.
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// A running node and its operator.
@@ -50,12 +50,12 @@ pub(crate) fn settings(directory: &Path) -> Settings {
     }
 }
 
-/// What the daemon starts processes from.
+/// The program that the daemon runs in its processes.
 pub(crate) fn program() -> Program {
     Program::copy_of(Path::new(PROGRAM)).expect("memory")
 }
 
-/// With bytes that outlive the daemon.
+/// Settings with memory that outlives the daemon.
 pub(crate) fn with_file(directory: &Path) -> Settings {
     Settings {
         mem_file: Some(directory.join("arena")),
@@ -63,7 +63,7 @@ pub(crate) fn with_file(directory: &Path) -> Settings {
     }
 }
 
-/// What a node has before it serves, for its memory.
+/// Opens the memory of a node that does not serve yet.
 pub(crate) fn open(settings: &Settings, node_id: NodeId, past: &Past) -> anyhow::Result<Opened> {
     memory::open(&Opening {
         settings,
@@ -83,7 +83,7 @@ fn begin(settings: &Settings) -> (Fabric, Past, Opened) {
     (fabric, past, opened)
 }
 
-/// A start that ends before it serves, when it has scrubbed what is in none of `left`.
+/// A start that ends before it serves, after it has scrubbed everything outside `left`.
 pub(crate) fn start_in_vain(settings: &Settings, left: &[Extent]) {
     let (_, past, opened) = begin(settings);
     let offered = opened.offered.expect("memory on offer");
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// Another tenant's connection.
+    /// The connection of another tenant.
     pub(crate) async fn tenant(&self, name: &str) -> Node {
         let key = rcgen::KeyPair::generate().expect("a key");
         let csr = rcgen::CertificateParams::default().serialize_request(&key);
@@ -174,7 +174,7 @@ impl World {
         self.lease(Request::LeaseQuery(id)).await
     }
 
-    /// Waits for what only time or another thread brings.
+    /// Polls the lease until it has this phase; time or another thread must change it.
     pub(crate) async fn until(&self, id: LeaseId, phase: LeasePhase) -> LeaseInfo {
         loop {
             let info = self.query(id).await;
@@ -192,7 +192,7 @@ impl World {
         (self.close)();
     }
 
-    /// As a crash would: nothing is taken back.
+    /// Stops without revoking leases, as a crash would.
     pub(crate) async fn crash(mut self) {
         self.service.halt();
         self.service.stopped().await.expect("halted");
@@ -217,7 +217,7 @@ pub(crate) fn coordinates(info: &LeaseInfo) -> Coordinates {
     }
 }
 
-/// A new client with these coordinates does something.
+/// Runs `work` with a new client that has these coordinates.
 pub(crate) async fn client<T: Send + 'static>(
     info: &LeaseInfo,
     work: impl FnOnce(&mut MemoryClient) -> Result<T, ClientError> + Send + 'static,

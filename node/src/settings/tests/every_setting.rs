@@ -1,4 +1,5 @@
-//! Every setting: its bounds, what is beyond them, text in place of numbers, and twice.
+//! Tests every setting with values at its bounds, values beyond them, text in place of numbers, and a second
+//! occurrence.
 
 use clap::ArgAction;
 
@@ -14,7 +15,7 @@ const BASE: [[&str; 2]; 6] = [
     ["--local-socket", "/run/local.sock"],
 ];
 
-/// Of each setting: its name, values that are taken, values that are refused, and an example that the refusal names.
+/// For each setting: its name, accepted values, refused values, and an example that the refusal names.
 const VALUES: &[(&str, &[&str], &[&str], &str)] = &[
     ("profile", &["linux"], &["0", "windows", ""], "bare-metal"),
     ("state-dir", &["/var/lib/x"], &[""], "value"),
@@ -280,7 +281,7 @@ const VALUES: &[(&str, &[&str], &[&str], &str)] = &[
     ),
 ];
 
-/// Values of a setting that are taken.
+/// Accepted values of a setting.
 pub(super) fn taken(name: &str) -> &'static [&'static str] {
     let row = VALUES.iter().find(|it| it.0 == name);
     row.unwrap_or_else(|| panic!("{name} has no values in this test"))
@@ -345,7 +346,7 @@ fn every_setting_has_the_same_values_and_the_same_words_as_a_flag_and_in_the_fil
                 for word in ["node.toml: line 2: ", &format!("{name} = "), value, example] {
                     assert!(by_file.contains(word), "{word}: {by_file}");
                 }
-                // The reason of a refused text is the flag's.
+                // The reason of a refused text is that of the flag.
                 let (_, why) = by_file
                     .split_once(&format!("{name} = {value:?}: "))
                     .unwrap_or_default();
