@@ -1,4 +1,4 @@
-//! Grants and cuts, one lease after the other, in turn with a shell script that makes and ends the same objects.
+//! Grants and cuts, one lease after another, in turn with a shell script that makes and ends the same objects.
 
 use std::{
     process::Command,

@@ -1,5 +1,5 @@
-//! Who may open a device node: its owner, group and mode, and its access control list (acl(5)) in the binary format of the
-//! extended attribute (include/uapi/linux/posix_acl_xattr.h).
+//! The users who may open a device node: its owner, group and mode, and its access control list (acl(5)) in the binary
+//! format of the extended attribute (include/uapi/linux/posix_acl_xattr.h).
 
 use std::{
     collections::BTreeSet,

@@ -18,7 +18,7 @@ pub struct Device {
     pub vendor: GpuVendor,
     /// The name of the model.
     pub name: String,
-    /// PCI address, such as `0000:01:00.0`; of a partition that of its device.
+    /// PCI address, such as `0000:01:00.0`. A partition has the address of its device.
     pub pci: Option<String>,
     /// All memory, bytes.
     pub vram_bytes: u64,

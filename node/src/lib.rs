@@ -1,7 +1,8 @@
 //! The node daemon: the only crate that knows all others.
 //!
-//! Start reading at [`process::service`] (what starts in which order), then [`driver`] (the one owner of the lease
-//! table), then [`driver::dispatcher`] (which threads carry out orders), then [`kinds`] (what can be leased).
+//! Start reading at [`process::service`] (the order in which the parts start), then [`driver`] (the only owner of the
+//! lease table), then [`driver::dispatcher`] (the threads that carry out orders), then [`kinds`] (the resources that
+//! can be leased).
 
 pub mod driver;
 pub mod inventory;

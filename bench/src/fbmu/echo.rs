@@ -20,7 +20,8 @@ use super::load::BATCH;
 
 const QUEUE_BYTES: usize = 8 << 20;
 
-/// Starts the thread, which serves until the program ends. `handler` fills the reply and returns its length, 0 for no reply.
+/// Starts the thread, which serves until the program ends. `handler` fills the reply and returns its length in bytes; 0
+/// means no reply.
 pub(super) fn start(
     handler: impl FnMut(&[u8], &mut ReplyBuffer) -> usize + Send + 'static,
 ) -> anyhow::Result<SocketAddr> {

@@ -1,5 +1,5 @@
-//! The supervisor of helper processes for the calls of this crate, and the worker of a session, as a program for tests; the
-//! daemon starts itself with another argument.
+//! A program for tests: the supervisor of helper processes for the calls of this crate, and the worker of a session.
+//! The daemon instead starts its own program with a subcommand.
 
 use std::process::ExitCode;
 

@@ -18,7 +18,7 @@ impl State {
 }
 
 impl GpuStore {
-    /// The health as it is now.
+    /// The current health.
     #[must_use]
     pub fn health(&self) -> Health {
         self.state().health()

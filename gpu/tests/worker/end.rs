@@ -159,7 +159,7 @@ fn operations_are_refused_while_a_session_is_closed() {
 fn a_session_that_is_exclusive_wipes_the_whole_device() {
     for vendor in vendors() {
         let lab = Lab::new(vendor);
-        // Of somebody who was killed.
+        // A session of another tenant, whose worker is killed.
         let before = lab.worker();
         let mut client = before.open();
         let (memory, _) = client.allocate(8 << 20);

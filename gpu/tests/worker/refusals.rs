@@ -32,7 +32,7 @@ fn handles_of_others_are_refused() {
         let (memory, _) = client.allocate(4096);
         let module = client.load(&lab.module(FILL));
         assert_eq!(memory >> 32, SESSION & 0xffff_ffff);
-        // Of another session, never made, of the other kind.
+        // A handle of another session, a handle that never existed, and a handle of the other kind.
         let foreign = memory ^ (1 << 40);
         let session = SESSION.to_string();
         for (handle, says) in [

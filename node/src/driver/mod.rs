@@ -79,7 +79,7 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// fails, the lease ends.
 const ADOPTION_PATIENCE: Duration = Duration::from_secs(20);
 
-/// After this time without an answer the journal counts as one that cannot be written.
+/// A journal that does not answer for this time counts as not writable.
 const JOURNAL_PATIENCE: Duration = Duration::from_secs(9);
 
 /// Most items of each sort in one turn. So one sort delays the others by some milliseconds at most.

@@ -158,7 +158,7 @@ impl Signals {
     }
 }
 
-/// How signals told the daemon to stop.
+/// The order that signals gave.
 enum Told {
     /// One signal: every lease was revoked, except these.
     Drain(Vec<LeaseId>),

@@ -21,7 +21,7 @@ use super::{
     message::WatchdogMessage,
 };
 
-/// A kind, and what ends its leases.
+/// A kind, and the end of its leases by name.
 pub type KindEnd = (ResourceType, Box<dyn EndByName>);
 
 /// See the module.

@@ -70,7 +70,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// What ends the leases of each kind. `is_orphan` becomes true when the daemon is gone.
+    /// The ends of leases by name, one for each kind. `is_orphan` becomes true when the daemon is gone.
     ///
     /// # Errors
     /// No thread can be started.
@@ -112,7 +112,7 @@ pub(super) enum Event {
     NotCut(StepError),
 }
 
-/// Watches until the daemon is gone and all its leases have ended. `ends` returns what ends the leases of each kind, as
+/// Watches until the daemon is gone and all its leases have ended. `ends` returns the ends of leases by name, as
 /// [`Arguments::ends`] does.
 #[must_use]
 pub fn watchdog_main(

@@ -18,7 +18,7 @@ use crate::{
 const IMAGE_BYTES_MAX: u64 = 1 << 30;
 
 impl Engine {
-    /// Checks that a module of so many bytes may be sent.
+    /// Checks that the client may send a module of `length` bytes.
     pub(in crate::worker) fn check_image(&self, length: u32) -> Result<(), Refusal> {
         let state = self.open()?;
         state.check_count()?;

@@ -77,11 +77,11 @@ struct Paths {
     datagrams: Option<Arc<FbbuPath>>,
 }
 
-/// Opens what `--block-pool`, `--nvmet` and `--fbbu-listen` ask for.
+/// Opens the pools of `--block-pool`, and their transports by `--nvmet` and `--fbbu-listen`.
 ///
 /// # Errors
-/// A pool that was never offered cannot be opened, the NVMe target refuses, an address is taken, or there is no
-/// transport.
+/// A pool that was never offered cannot be opened, the kernel's NVMe target cannot be set up, an address is taken, or
+/// there is no transport.
 pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let Opening {
         settings,

@@ -180,7 +180,7 @@ mod tests {
         BindOrder::new(binding_id, Placement::Amount(1 << 20), Transport::Udp)
     }
 
-    /// The table counts what the directory had at the start.
+    /// The table counts the free space that the directory had at the start.
     #[test]
     fn a_lease_that_the_file_system_has_no_room_for_is_refused_with_what_is_free() {
         let place = tempfile::tempdir().unwrap();

@@ -42,7 +42,7 @@ use crate::{
 /// The file in the state directory with the path of the root cgroup that the last run with `--cpus` used.
 const LAST_ROOT: &str = "cpu-cgroup";
 
-/// Opens what `--cpus` asks for.
+/// Opens the CPUs of `--cpus`.
 ///
 /// # Errors
 /// The CPUs cannot be offered, or the host has no cgroup v2 with `cpuset` and `cpu`.
@@ -202,7 +202,7 @@ fn cgroup(settings: &Settings, node_id: &fabricbios_wire::NodeId) -> PathBuf {
     named.unwrap_or_else(|| default_root(node_id))
 }
 
-/// Ends the leases in the root cgroup that the last run with `--cpus` used, unless it is the one at `at`.
+/// Ends the leases in the root cgroup that the last run with `--cpus` used, unless that root cgroup is `at`.
 fn end_elsewhere(
     last_root: &Path,
     at: &Path,

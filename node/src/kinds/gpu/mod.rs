@@ -72,7 +72,7 @@ impl FoundGpus {
     }
 }
 
-/// What the node needs of the GPUs besides their offer.
+/// The parts of the GPU kind that the node needs besides the offer.
 #[derive(Clone)]
 pub struct GpuParts {
     /// All that were found, on offer or not.
@@ -98,7 +98,7 @@ impl fmt::Debug for GpuParts {
     }
 }
 
-/// Opens what `--gpus` asks for, and looks for GPUs to list.
+/// Opens the GPUs of `--gpus`, and finds GPUs to list.
 ///
 /// # Errors
 /// A GPU that the settings name does not exist, or the cgroups or directories of leases cannot be made.

@@ -1,4 +1,4 @@
-//! What is offered of a GPU.
+//! The offer of a GPU: its capacity, classes and dimensions.
 
 use std::time::Duration;
 

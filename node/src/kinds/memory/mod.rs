@@ -27,8 +27,8 @@ use crate::{
 pub(crate) use arenas::check;
 pub use mem_arena::{BadMemArena, MemArena};
 
-/// Offers the arena `mem0` alone, whose leases `provider` makes. `message_bytes_max`: most bytes in one operation of its data
-/// plane.
+/// Offers only the arena `mem0`; `provider` makes its leases. `message_bytes_max`: most bytes in one operation of the
+/// data plane.
 #[must_use]
 pub fn offered(offer: Offer, provider: Arc<Provider>, message_bytes_max: u32) -> Offered {
     let described = described(MemArena::MEM0, &offer, message_bytes_max);
@@ -52,8 +52,8 @@ struct Paths {
     udp: Option<Arc<FbmuPath>>,
 }
 
-/// Opens what `--mem-bytes`, `--mem-arena`, `--rdma-device` and `--fbmu-listen` ask for. One path of each transport serves
-/// all arenas. A node without RDMA is a normal node: one line of the log says so.
+/// Opens the memory of `--mem-bytes` and `--mem-arena`, and its transports by `--rdma-device` and `--fbmu-listen`. One
+/// path of each transport serves all arenas. A node without RDMA is a normal node: one line of the log says so.
 ///
 /// # Errors
 /// The machine does not have that much memory or no such NUMA node, a file or the named device cannot be opened, or the

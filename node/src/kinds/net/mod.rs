@@ -55,7 +55,7 @@ struct Interface {
     local: Arc<dyn LocalAccess>,
 }
 
-/// Opens what `--macvlan-parent` and `--sriov-pf` ask for.
+/// Opens the interfaces of `--macvlan-parent` and `--sriov-pf`.
 ///
 /// # Errors
 /// An interface cannot be offered, or a lease of an earlier run cannot be ended.

@@ -53,7 +53,7 @@ impl FromStr for SriovPf {
     }
 }
 
-/// Opens what `--sriov-pf` asks for: each card is a resource of its own.
+/// Opens the cards of `--sriov-pf`: each card is its own resource.
 ///
 /// # Errors
 /// A card has no virtual functions to lease, or other users can write to the directory for container engines.
