@@ -1,4 +1,4 @@
-//! Puts the commit into the version of a program, if it is built from a git checkout.
+//! Puts the git commit into the program's version, if the program is built from a git checkout.
 
 use std::{path::Path, process::Command};
 
@@ -7,7 +7,7 @@ fn main() {
     let commit = commit.unwrap_or_else(|| "unknown".to_owned());
     let version = env!("CARGO_PKG_VERSION");
     println!("cargo::rustc-env=FABRICBIOS_VERSION={version} (commit {commit})");
-    // Each commit changes one of these. A file that is not there would run this at each build.
+    // Each commit changes one of these files. With a missing file, cargo would run this script at each build.
     let names = ["HEAD", "logs/HEAD"].map(str::to_owned);
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     for name in names.into_iter().chain(branch) {
@@ -18,7 +18,7 @@ fn main() {
     }
 }
 
-/// The output of git; none if there is no git, or this is no checkout.
+/// The output of git; `None` if there is no git, or this is no checkout.
 fn git(words: &[&str]) -> Option<String> {
     let output = Command::new("git").args(words).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,4 +1,4 @@
-//! Hints what to do after a refusal.
+//! Hints about the next step after a refusal.
 //!
 //! The node explains a refusal, but does not know the commands of this program. A hint is added only if the message of the
 //! node has no advice.

@@ -55,7 +55,7 @@ fn one_line(text: &str, command: &str) -> String {
 /// The command that the words name, such as `fabricctl lease alloc mem`.
 fn named_command(given: &[String]) -> String {
     let mut root = args::command();
-    // Only this adds the global flags to the subcommands.
+    // Only `build` adds the global flags to the subcommands.
     root.build();
     let (mut command, mut path) = (&root, root.get_name().to_owned());
     let mut words = given.iter();

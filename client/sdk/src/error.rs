@@ -72,7 +72,7 @@ pub enum Error {
     Ended {
         /// The lease.
         lease_id: LeaseId,
-        /// The cause, where it is known.
+        /// The cause, if known.
         cause: Option<EndCause>,
         /// How the lease ended, for people.
         why: String,
@@ -168,7 +168,8 @@ impl Error {
         }
     }
 
-    /// Why the lease ended, if this error says so. A refusal does not: after one, [`crate::Lease::query`] tells the cause.
+    /// Why the lease ended, if this error has the cause. A refusal has none: after a refusal, [`crate::Lease::query`]
+    /// returns the cause.
     pub fn end_cause(&self) -> Option<EndCause> {
         match self {
             Self::Ended { cause, .. } => *cause,

@@ -1,4 +1,4 @@
-//! The inventory of a node: its resources, each with what the flat and the structured form say of it.
+//! The inventory of a node: its resources, each joined from the flat and the structured form.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -26,8 +26,8 @@ pub struct Inventory {
     pub resources: Vec<Resource>,
 }
 
-/// One resource. Amounts are in the unit of its kind ([`ResourceType::amount`]). What `None` and empty lists stand for the
-/// node did not tell.
+/// One resource. Amounts are in the unit of its kind ([`ResourceType::amount`]). `None` or an empty list: the node did
+/// not report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resource {
@@ -39,11 +39,11 @@ pub struct Resource {
     pub name: Option<String>,
     /// Its health.
     pub health: Option<ResourceHealth>,
-    /// Why that is not [`ResourceHealth::Ok`], for people.
+    /// Why the health is not [`ResourceHealth::Ok`], for people.
     pub health_reason: Option<String>,
     /// [`fabricbios_wire::resource_flags`].
     pub flags: u16,
-    /// All of it.
+    /// The total amount.
     pub capacity: u64,
     /// The amount that a lease could still get; 0 if the resource is not on offer.
     pub available: u64,
@@ -86,9 +86,9 @@ pub enum ResourceHealth {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Classes {
-    /// The class of a request without one; of no meaning if none is supported.
+    /// The class of a request without one; meaningless if no class is supported.
     pub default: u8,
-    /// Classes that can be asked for; none if leases of this kind have no classes.
+    /// Classes that a request may name; empty if leases of this kind have no classes.
     pub supported: Vec<u8>,
     /// Whether the node enforces each class.
     pub enforcement: Vec<(u8, Enforcement)>,
@@ -99,9 +99,9 @@ pub struct Classes {
 /// The virtual functions of a network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtualFunctions {
-    /// All that can be leased.
+    /// Number of functions that can be leased.
     pub total: u32,
-    /// Those that are free.
+    /// Number of free functions.
     pub free: u32,
 }
 
@@ -110,11 +110,11 @@ pub struct VirtualFunctions {
 pub struct GpuSlots {
     /// The parts into which its computing power is divided.
     pub compute_slices: u16,
-    /// Those that are free.
+    /// Free compute slices.
     pub compute_slices_free: u16,
     /// Leases, each with one session, that it can have at once.
     pub session_slots: u16,
-    /// Those that are free.
+    /// Free session slots.
     pub session_slots_free: u16,
     /// Streams that a session can have at once.
     pub queue_slots: u16,

@@ -42,7 +42,8 @@ pub enum Health {
     Good,
     /// The last attempt failed; another one follows before the end of the term.
     Retrying(Error),
-    /// The lease has ended, or will end with its term. [`Error::end_cause`] says why, where the node has told it.
+    /// The lease has ended, or will end with its term. [`Error::end_cause`] has the reason, if the node has reported
+    /// it.
     Lost(Error),
 }
 
@@ -90,7 +91,7 @@ impl<K: Kind> Lease<K> {
         if let Some(error) = transfer::end_error(&info) {
             return Err(error);
         }
-        // 0: at a renewal the node takes the last term again.
+        // 0: at a renewal the node repeats the length of the last term.
         Self::new(node.clone(), info, 0, Renewer::OtherProgram)
     }
 

@@ -34,17 +34,17 @@
 //! [`MemLease::write`]. The frames are those of `docs/spec/fabricbios-wire-encoding-v0.md` and
 //! `docs/spec/data-plane-over-udp.md`.
 //!
-//! A node that is busy for a moment says so ([`Error::Refused`], transient, ResourceBusy or Unavailable), as it does to a
-//! tenant that asks too much at once or has too many connections; one that starts again loses its connections. Builders and
-//! their leases then ask again for up to 10 seconds, or as long as [`Builder::patience`] and [`Lease::set_patience`] say, and
-//! not beyond the end of the lease; a [`Node`] asks once unless it was made [patient](Node::patient), which says what is
-//! asked again.
+//! A node that is busy for a moment refuses the request ([`Error::Refused`], transient, ResourceBusy or Unavailable).
+//! It does the same to a tenant that asks too much at once or has too many connections. A node that restarts loses its
+//! connections. Builders and their leases then repeat the request for up to 10 seconds, or as long as
+//! [`Builder::patience`] and [`Lease::set_patience`] say, and not beyond the end of the lease. A [`Node`] asks once,
+//! unless it was made [patient](Node::patient); that page lists the repeated requests.
 //!
-//! Block storage is asked for with [`BlockBuilder`]. [`connect_line()`] makes it a device of the kernel
-//! over NVMe-oF; [`BlockLease::read_blocks`] and its siblings go over UDP and need no device.
+//! [`BlockBuilder`] requests block storage. [`connect_line()`] makes the lease a device of the kernel over NVMe-oF;
+//! [`BlockLease::read_blocks`] and its siblings go over UDP and need no device.
 //!
-//! CPU cores and network functions are asked for with [`CpuBuilder`] and [`NetBuilder`]. Both are used on the node: their
-//! leases have no reads and writes, and the binding says what the holder finds there.
+//! [`CpuBuilder`] and [`NetBuilder`] request CPU cores and network functions. Both are used on the node: their leases
+//! have no reads and writes, and the binding describes what the holder finds on the node.
 //!
 //! ```no_run
 //! use fabricbios_client::{CpuBuilder, IsolationPolicy, NetBuilder, wire::HandOver};
@@ -69,7 +69,7 @@
 //! # }
 //! ```
 //!
-//! A GPU is asked for with [`GpuBuilder`] and used through a [`GpuSession`], from anywhere:
+//! [`GpuBuilder`] requests a GPU, and a [`GpuSession`] uses it, from anywhere:
 //!
 //! ```no_run
 //! use fabricbios_client::{Argument, GpuBuilder, GpuExclusivityClass, GpuSession};
@@ -156,7 +156,7 @@ pub const DEFAULT_NODE: &str = "127.0.0.1:5701";
 /// The default port of the control plane.
 pub const DEFAULT_PORT: u16 = 5701;
 
-/// The examples of the README compile.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 enum Readme {}

@@ -259,7 +259,7 @@ impl Link {
             Lost::Unanswered(error) => (error, true),
         };
         match &error {
-            // The first is an alert of this side about the node, the second one of the node about this side.
+            // The first is an alert of this side about the node, the second an alert of the node about this side.
             ConnectionError::TransportError(e) if is_alert(e.code) => Error::UntrustedNode {
                 node,
                 why: e.reason.clone(),
@@ -341,7 +341,7 @@ fn read_error(error: ReadToEndError) -> Lost {
     }
 }
 
-/// Whether a request that is done twice has the effect of one.
+/// Whether doing a request twice has the same effect as doing it once.
 fn is_idempotent(request: &Request) -> bool {
     match request {
         Request::LeaseAlloc(_) | Request::LeaseRenew { .. } | Request::LeaseRotate { .. } => false,

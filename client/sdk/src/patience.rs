@@ -17,9 +17,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Repeats a request while `may_repeat` accepts the error and `patience` lasts; with zero patience it is asked once. A node
-/// that says when the request probably works is asked no sooner, but once a second, since this is an estimate. The last error
-/// says how often and for how long it was asked.
+/// Repeats a request while `may_repeat` accepts the error and `patience` lasts; with zero patience the request is sent
+/// once. If the node says when the request will probably work, the next try waits for about that time, but at most one
+/// second, since the time is an estimate. The last error has the number of tries and their time.
 pub(crate) async fn patiently<T, F>(
     patience: Duration,
     may_repeat: impl Fn(&Error) -> bool,
@@ -57,7 +57,7 @@ pub(crate) fn is_momentary(error: &Error) -> bool {
     })
 }
 
-/// When the node says that the request probably works, at most [`PAUSE_MAX`].
+/// The time after which the request will probably work, as the node says; at most [`PAUSE_MAX`].
 fn told(error: &Error) -> Duration {
     let after_ms = error.refusal().and_then(|it| it.retry_after_ms);
     Duration::from_millis(after_ms.unwrap_or(0).into()).min(PAUSE_MAX)

@@ -1,5 +1,5 @@
-//! Renewals, automatic and of leases that others use: at 85 % of the term, plus or minus 5 % by lease, so that leases that were granted together are
-//! not renewed together.
+//! Renewals: automatic ones, and those of leases that another program uses. A renewal comes at 85 % of the term, plus
+//! or minus 5 % by lease, so that leases that were granted together are not renewed together.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,16 +18,16 @@ use crate::{
 const BACK_OFF_FIRST: Duration = Duration::from_millis(50);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
-/// The renewals of a lease of any kind that another program uses, or a process of the node. Several programs may renew the
-/// same lease.
+/// The renewals of a lease of any kind that another program or a process of the node uses. Several programs may renew
+/// the same lease.
 #[derive(Debug)]
 pub struct Renewals {
     shared: Arc<Shared>,
 }
 
 impl Renewals {
-    /// Looks a lease up. `lease_secs`: the length of each new term in seconds; 0: as the last one. A lease in its grace time
-    /// can be renewed.
+    /// Looks a lease up. `lease_secs`: the length of each new term in seconds; 0: as long as the last term. A lease in
+    /// its grace time can be renewed.
     ///
     /// # Errors
     /// The lease is over. Else see [`Error`].

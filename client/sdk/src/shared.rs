@@ -18,11 +18,11 @@ use crate::{
 /// The shared state of one lease.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The node; asks once per request.
+    /// The node; this handle sends each request once.
     pub(crate) node: Node,
     pub(crate) lease_id: LeaseId,
     pub(crate) lease_secs: u32,
-    /// The lease itself, for its parts that refer to it.
+    /// A weak reference to this state, for parts of the lease that refer to it.
     pub(crate) me: Weak<Shared>,
     /// The connection to the memory of the lease; locked during a transfer.
     pub(crate) channel: Mutex<Option<Channel>>,
@@ -95,7 +95,7 @@ impl Shared {
         self.state().patience
     }
 
-    /// The node, for requests of a waiting caller; it repeats them until the end of the lease at most.
+    /// The node, for requests of a waiting caller; it repeats them, at most until the end of the lease.
     pub(crate) fn patient_node(&self) -> Node {
         let left = self.left_with_grace();
         self.node.patient(self.state().patience.min(left))
@@ -164,7 +164,7 @@ impl Shared {
         self.state().health = health;
     }
 
-    /// Parts of the lease that are still there, such as sessions, fail from now on.
+    /// Marks the lease as given back: parts of it that still exist, such as sessions, fail from now on.
     pub(crate) fn set_freed(&self) {
         self.state().is_freed = true;
     }
@@ -173,7 +173,7 @@ impl Shared {
         self.state().remaining()
     }
 
-    /// The last part of the term, in which the node accepts renewals: as the node says, or a fifth.
+    /// The last part of the term, in which the node accepts renewals: as the node says, or else a fifth.
     pub(crate) fn window(&self) -> Duration {
         let state = self.state();
         match state.info.renewable_at_unix_ms {

@@ -84,7 +84,8 @@ impl Missing {
         });
     }
 
-    /// The binding tells what was set. A rate that is only best-effort is no reason to give the lease back.
+    /// The binding has the settings that were applied. A rate that is only best-effort is no reason to give the lease
+    /// back.
     fn of_network_function(&mut self, terms: &NetTerms, rate_bps: u64, info: &LeaseInfo) {
         let net = info.binding.net();
         let told = info.resource_type().amount(rate_bps);

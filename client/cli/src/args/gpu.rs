@@ -111,7 +111,7 @@ impl GpuClose {
 }
 
 impl GpuPlace {
-    /// Refuses terms of a new lease for one that is there: nothing would be changed.
+    /// Refuses the terms of a new lease together with an existing lease: they would change nothing.
     pub(crate) fn check(&self) -> Result<(), String> {
         let GpuClass {
             exclusivity,
@@ -135,7 +135,7 @@ impl GpuPlace {
 }
 
 impl Gpu {
-    /// Whether the node's local socket alone is asked, without an identity.
+    /// Whether the command uses the node's local socket only, without an identity.
     pub(crate) fn is_local(&self) -> bool {
         let (lease, socket) = match self {
             Self::Run(GpuRun { place, .. }) => (place.lease, &place.local_socket),
@@ -144,7 +144,7 @@ impl Gpu {
         lease.is_some() && socket.is_some()
     }
 
-    /// Whether the command asks for a lease.
+    /// Whether the command requests a new lease.
     pub(crate) fn is_leasing(&self) -> bool {
         match self {
             Self::Run(GpuRun { place, .. }) => place.vram.is_some(),

@@ -43,13 +43,13 @@ Exit status:
 
 With --json a failure is one object on standard error: error, reason.class, reason.code, message.";
 
-/// Heading of the flags that say how to ask a node, in every help apart from what the command is about.
+/// Heading of the flags that say how to reach a node. Every help lists them apart from the command's own flags.
 const NODE: &str = "Node";
 
-/// What `lease enter` has no use for: it asks the node of this machine, as the user who runs it.
+/// Flags without a use in `lease enter`, which asks the node of this machine as the user who runs the command.
 const REMOTE: [&str; 3] = ["node", "identity", "patience_secs"];
 
-/// The command line. Its help lists [`REMOTE`] for the commands that have a use for it.
+/// The command line. A command's help lists the flags of [`REMOTE`] only if the command uses them.
 pub(crate) fn command() -> clap::Command {
     let all = Args::command();
     let is_remote = |arg: &&Arg| REMOTE.contains(&arg.get_id().as_str());
@@ -60,7 +60,7 @@ pub(crate) fn command() -> clap::Command {
     all.mut_subcommand("lease", |lease| lease.mut_subcommand("enter", hide))
 }
 
-/// Reads the words of a command line, the first of which is the program.
+/// Parses the words of a command line; the first word is the program.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, clap::Error> {
     let mut command = command();
     let matches = command.try_get_matches_from_mut(words)?;
@@ -68,7 +68,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, c
     if !matches!(args.command, Command::Lease(Lease::Enter(_))) {
         return Ok(args);
     }
-    // Settings of the environment are for all commands.
+    // Settings from the environment are allowed for all commands.
     let is_given = |id: &&&str| matches.value_source(id) == Some(ValueSource::CommandLine);
     let Some(id) = REMOTE.iter().find(is_given) else {
         return Ok(args);

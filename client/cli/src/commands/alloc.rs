@@ -83,7 +83,8 @@ fn warn_of_rounding(info: &LeaseInfo, asked: u64) {
     }
 }
 
-/// Frees a lease that is of no use, because nobody knows its id or what it was for has failed; returns the result as text.
+/// Frees a lease that is of no use: nobody knows its id, or the work that needed it has failed. Returns the result as
+/// text.
 pub(super) fn give_back(node: &Node, lease_id: LeaseId) -> String {
     match node.call(Request::LeaseFree(lease_id)) {
         Ok(_) => format!("lease {lease_id} was given back"),

@@ -21,7 +21,7 @@ struct OneJson {
     state: &'static str,
 }
 
-/// Frees the leases of the caller; an operator is told those of all tenants.
+/// Frees the leases of the caller. The node lists the leases of all tenants to an operator; the others are left out.
 pub(super) fn free(node: &Node, output: Output) -> Result<(), Failure> {
     let tenant = identity::ask(node)?.tenant;
     let is_own = |info: &LeaseInfo| info.tenant.as_ref().is_none_or(|of| *of == tenant);
@@ -33,7 +33,8 @@ pub(super) fn free(node: &Node, output: Output) -> Result<(), Failure> {
 /// Revokes all leases of a tenant.
 ///
 /// # Errors
-/// A tenant's list has only leases of its own, without tenants: for a tenant there would seem to be none.
+/// The caller is no operator. A tenant's list has only the tenant's own leases, without tenant names, so none would
+/// match.
 pub(super) fn revoke(node: &Node, tenant: &str, output: Output) -> Result<(), Failure> {
     if identity::ask(node)?.role != Role::Operator {
         let refusal = Refusal::new(
@@ -61,7 +62,8 @@ fn has_ended(error: &Error) -> bool {
     matches!(code, Some(Expired | NotFound | Revoked))
 }
 
-/// Ends each lease that `is_one` accepts; `end` tells nothing of one that ended by itself meanwhile. A failure does not spare the others; the last one is returned.
+/// Ends each lease that `is_one` accepts. `end` returns `None` for a lease that ended by itself meanwhile. After a
+/// failure the other leases are still ended; the last failure is returned.
 fn end_all(
     node: &Node,
     is_one: impl Fn(&LeaseInfo) -> bool,

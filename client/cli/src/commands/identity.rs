@@ -22,7 +22,7 @@ use crate::{
 
 const DAY_SECS: u32 = 86_400;
 
-/// `identity`: that of the caller.
+/// `identity`: the identity of the caller.
 pub(super) fn run(
     node: &Node,
     identity: &Path,

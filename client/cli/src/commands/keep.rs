@@ -28,11 +28,11 @@ struct KeptJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     renewed_at_unix_ms: Option<u64>,
     expires_at_unix_ms: u64,
-    /// Until the next renewal.
+    /// Milliseconds until the next renewal.
     due_in_ms: u64,
 }
 
-/// Returns after SIGINT or SIGTERM, which are blocked, or with the failure of the last lease that is lost.
+/// Returns after SIGINT or SIGTERM, which the caller has blocked, or with the failure of the last lease that was lost.
 pub(super) fn run(
     node: &Node,
     leases: &[LeaseId],

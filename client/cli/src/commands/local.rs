@@ -18,8 +18,8 @@ use crate::{
     output::{Output, one_line},
 };
 
-/// Moves this process into the lease and then executes the command, whose exit status becomes that of this process. Another
-/// process stays outside, which watches the end of the lease. Returns only after a failure.
+/// Moves this process into the lease and then executes the command, so that its exit status becomes that of this
+/// process. A second process stays outside and watches the end of the lease. Returns only after a failure.
 pub(super) fn run(run: Run, access: &Access, output: Output) -> Result<(), Failure> {
     let Run {
         lease,
@@ -50,7 +50,7 @@ pub(super) fn run(run: Run, access: &Access, output: Output) -> Result<(), Failu
     Err(Failure::new(exit, RefusalClass::Permanent, code, message))
 }
 
-/// The refusal of a lease that the local socket does not know, if the node says that it is one of another kind.
+/// The refusal for a lease that the local socket does not know, if the node reports that the lease is of another kind.
 fn other_kind(lease: LeaseId, error: &AskError, access: &Access) -> Option<Failure> {
     let AskError::Refused(refusal) = error else {
         return None;
@@ -112,7 +112,7 @@ pub(super) fn enter(enter: Enter, output: Output) -> Result<(), Failure> {
 const OF_WHICH_KIND: &str = "leases of cpu and gpu are used with `fabricctl run`, those of net with `fabricctl lease \
     enter`, and others are not used here: `fabricctl lease query` tells the kind";
 
-/// `undone`: what else did not happen, if the node was asked and has not answered.
+/// `undone`: text about the step that did not happen, if the node received the request and has not answered.
 fn failure(lease: LeaseId, error: AskError, undone: &str) -> Failure {
     use RefusalClass::{Permanent, Transient};
     let failure = match error {

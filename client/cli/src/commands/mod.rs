@@ -55,7 +55,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         identity: identity.filter(|path| !path.as_os_str().is_empty()),
         patience: Duration::from_secs(patience_secs.into()),
     };
-    // These ask this machine only, as whoever runs them.
+    // These commands use this machine only, as the user who runs them.
     let command = match command {
         Command::Block(Block::Detach(place)) => return block::detach(&place, output),
         Command::Run(what) => return local::run(what, &access, output),
@@ -132,7 +132,7 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
         Command::Mem(command) => mem::run(node, command, output),
         Command::Block(command) => block::run(node, identity, command, output),
         Command::Gpu(command) => gpu::run(Some(node), command, output),
-        // Were handled before.
+        // Handled above.
         Command::Run(_) | Command::RunWatch(_) => Ok(()),
         Command::Fence(command) => fence::run(node, command, output),
         Command::Identity(command) => identity::run(node, identity, command, output),
@@ -148,14 +148,14 @@ struct Pong<'a> {
     health_reason: Option<String>,
 }
 
-/// Who makes the inventory may be held while the rest of the node answers.
+/// Limit for the inventory: the part of the node that makes it may be held up while the rest of the node answers.
 const HEALTH_WITHIN: Duration = Duration::from_secs(5);
 
-/// The health of the node, and why; `unknown` if the node does not tell it.
+/// The health of the node and its reason; `unknown` if the node does not report it.
 fn health(node: &Node) -> (String, Option<String>) {
     let node = node.clone();
     let (tell, told) = mpsc::channel();
-    // The end of the process ends it.
+    // The thread ends with the process.
     thread::spawn(move || tell.send(node.inventory()).ok());
     let unknown = |why: String| ("unknown".to_owned(), Some(why));
     match told.recv_timeout(HEALTH_WITHIN) {

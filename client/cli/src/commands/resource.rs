@@ -11,8 +11,8 @@ use crate::{
 /// At most so many names are listed in an error.
 const LISTED: usize = 16;
 
-/// The resource with this name, of this kind if one is given. Of a name of several words one will do, such as a GPU's
-/// UUID. It must be the only one.
+/// The resource with this name, of this kind if one is given. One word of a name of several words is enough, such as a
+/// GPU's UUID. The match must be unique.
 pub(super) fn find(
     node: &Node,
     named: Named,
@@ -48,8 +48,8 @@ pub(super) fn find(
     }
 }
 
-/// A GPU of this vendor: the first that has so much memory for a lease of this class, else the one that has most. One that has
-/// failed or is fenced comes last: the node says why it refuses it.
+/// A GPU of this vendor: the first with at least `vram` bytes for a lease of this class, or else the one with the most.
+/// A failed or fenced GPU comes last; if it is chosen, the node's refusal has the reason.
 pub(super) fn of_vendor(
     node: &Node,
     vendor: GpuVendor,

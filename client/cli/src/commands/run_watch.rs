@@ -1,5 +1,5 @@
-//! The process that `run` leaves outside of the lease: it sends SIGTERM to the command ahead of the end of the lease, renews the
-//! lease if that was asked for, and says afterwards why the lease ended.
+//! The process that `run` leaves outside of the lease: it sends SIGTERM to the command ahead of the end of the lease,
+//! renews the lease on request, and afterwards reports why the lease ended.
 //!
 //! The command keeps the process, and so the exit status, of `fabricctl run`. This process is not its child, because a command
 //! may wait for all of its children.
@@ -37,33 +37,35 @@ use crate::{
     time_text,
 };
 
-/// An end so much before the end of the term was early: the daemon and this process do not look at the clock at once.
+/// An end counts as early if it comes at least this long before the end of the term: the daemon and this process do not
+/// read the clock at the same moment.
 const EARLY_MIN: Duration = Duration::from_secs(1);
 
-/// SIGTERM comes at most so long before the end, unless the caller sets another time.
+/// SIGTERM comes at most this long before the end, unless the caller sets another time.
 const WARN_MAX: Duration = Duration::from_secs(5);
-/// The share of the term that is at most between SIGTERM and the end: renewals come earlier, see `Renewals`.
+/// SIGTERM comes at most this fraction (1/20) of the term before the end: renewals come earlier, see `Renewals`.
 const WARN_SHARE: u32 = 20;
-/// The line that says that the watch has begun.
+/// The line that reports that the watch has begun.
 const READY: &str = "ready";
-/// For how long the node is asked for the cause of an end.
+/// How long this process asks the node for the cause of an end.
 const CAUSE_MAX: Duration = Duration::from_secs(3);
-/// The pause before a question that has no answer yet comes again.
+/// The pause before an unanswered question is asked again.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The process, for the one that will be the command.
+/// The watching process, as seen by the process that becomes the command.
 #[derive(Debug)]
 pub(super) struct Watcher(UnixStream);
 
 impl Watcher {
-    /// Says that this process is in the lease.
+    /// Reports that this process is in the lease.
     pub(super) fn entered(mut self) {
-        // A process that has ended watches nothing, and the command runs without it.
+        // If the watching process has ended, the command runs unwatched.
         self.0.write_all(&[1]).ok();
     }
 }
 
-/// Starts the process; returns when it is ready to watch. It ends if this process does not enter the lease.
+/// Starts the watching process; returns when it is ready. The watching process ends if this process does not enter the
+/// lease.
 pub(super) fn start(
     lease: LeaseId,
     socket: &Path,
@@ -94,7 +96,7 @@ pub(super) fn start(
     command.args(["--pid", &std::process::id().to_string()]);
     command.stdin(itself.map_err(|error| cannot(&error))?);
     let started = command.stdout(OwnedFd::from(its)).status();
-    // With its end of the socket.
+    // This closes the watching process's end of the socket here.
     drop(command);
     started.map_err(|error| cannot(&error))?;
     let mut line = String::new();
@@ -106,7 +108,7 @@ pub(super) fn start(
     }
 }
 
-/// Starts this program once more, or watches if it is that one.
+/// Starts this program once more; in that second process (`is_apart`) watches.
 pub(super) fn run(what: &RunWatch, access: &Access, output: Output) -> Result<(), Failure> {
     let cannot = |error: &io::Error| Failure::local("watch the lease", error);
     if !what.is_apart {
@@ -114,7 +116,7 @@ pub(super) fn run(what: &RunWatch, access: &Access, output: Output) -> Result<()
         command.args(env::args_os().skip(1)).arg("--is-apart");
         return command.spawn().map(drop).map_err(|error| cannot(&error));
     }
-    // Signals of the terminal are for the command.
+    // A new session: signals of the terminal go to the command only.
     setsid().ok();
     let begun = Watch::begin(what, access, output);
     let line = match &begun {
@@ -190,7 +192,7 @@ impl<'a> Watch<'a> {
                         break None;
                     }
                 }
-                // An older daemon does not know the question. Renewals go on.
+                // An older daemon does not know this question. Renewals go on.
                 Err(_) => {
                     let message = "is not watched: the daemon does not tell how long it lasts, and no SIGTERM comes ahead of its end";
                     tell(self.output, lease, "not_watched", message.to_owned());
@@ -239,7 +241,7 @@ impl<'a> Watch<'a> {
                     }
                 }
                 Err(error) if is_over(&error) => return ends,
-                // The lease ends without the daemon, too.
+                // The lease also ends without the daemon, at the end of its term.
                 Err(_unknown) => {}
             }
             if !warned && !warn.is_zero() && self.process.signal(Signal::SIGTERM).is_ok() {
@@ -256,7 +258,7 @@ impl<'a> Watch<'a> {
         fabricbios_local::remaining(&self.what.socket.local_socket, self.what.lease)
     }
 
-    /// How the lease ended: as the node tells the identity, else by the end of the term.
+    /// How the lease ended: as the node reports it to the identity, else by comparison with the end of the term.
     fn end(&self, ends: Option<Instant>) -> String {
         let is_early = ends.filter(|ends| *ends > Instant::now() + EARLY_MIN);
         let (access, lease) = (self.access.clone(), self.what.lease);
@@ -265,7 +267,7 @@ impl<'a> Watch<'a> {
             let node = access.connect().ok();
             answers.send(node.and_then(|node| cause(&node, lease))).ok();
         });
-        // The caller's standard error stays open for as long.
+        // The caller's standard error stays open for this long.
         let told = told.recv_timeout(CAUSE_MAX).ok().flatten();
         match (told, is_early) {
             (Some(cause), _) => format!("is over: {cause}"),
@@ -281,7 +283,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Processes end before the node calls the lease over.
+/// The cause of the end. Waits until the node has it: the node ends the processes before it marks the lease as over.
 fn cause(node: &Node, lease: LeaseId) -> Option<String> {
     loop {
         let info = node.lease(Request::LeaseQuery(lease)).ok()?;
@@ -293,7 +295,7 @@ fn cause(node: &Node, lease: LeaseId) -> Option<String> {
     }
 }
 
-/// The time from now on.
+/// The time from now until `until`, as text.
 fn span(until: Instant) -> String {
     let left = until.saturating_duration_since(Instant::now()).as_millis();
     time_text::span(u64::try_from(left).unwrap_or(u64::MAX))

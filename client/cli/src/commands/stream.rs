@@ -275,7 +275,7 @@ fn not_written(error: Error, transport: Option<DataTransport>, done: u64) -> Fai
     Failure::from(short(error)).and_message(&format!("{done} {what}{later}"))
 }
 
-/// The error without the advice to query: what may have been written is told instead.
+/// The error without the advice to query the lease: the failure reports the bytes that may have been written instead.
 fn short(error: Error) -> Error {
     match error {
         Error::Unreachable { node, why, .. } => Error::Unreachable {

@@ -40,7 +40,7 @@ pub(super) fn run(
     }
 }
 
-/// A lease as it is seen to be.
+/// A lease in its last observed state.
 #[derive(Serialize)]
 struct SeenJson<'a> {
     seen_at_unix_ms: u64,

@@ -32,7 +32,7 @@ impl From<Error> for Failure {
             }
             other => other.to_string(),
         };
-        // The code with which the node would have refused.
+        // The code that the node would have sent.
         let refused = matches!(refusal, Error::Ended { .. }).then_some(LeaseError::Expired);
         Self {
             refused,

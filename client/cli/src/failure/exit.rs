@@ -14,7 +14,7 @@ pub(crate) enum Exit {
     NotFound = 4,
     Fenced = 5,
     Unreachable = 6,
-    /// As shells tell it.
+    /// The status that shells use for this.
     NotExecutable = 126,
     NoCommand = 127,
 }

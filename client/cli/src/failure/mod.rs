@@ -74,11 +74,11 @@ impl Failure {
         self
     }
 
-    /// Adds a hint what to do next, unless the refusal has one.
+    /// Adds a hint about the next step, unless the refusal has one.
     pub(crate) fn with_hint(mut self, topic: Topic) -> Self {
         let is_over = self.class == RefusalClass::Permanent;
         let refused = self.refused;
-        // What is unavailable for good is not there at the next try either.
+        // A permanent Unavailable stays the same at the next try, so its hint would be wrong.
         let refused = refused.filter(|error| !(is_over && *error == LeaseError::Unavailable));
         let hint = refused.and_then(|error| hint::hint(topic, error, &self.message));
         if let Some(hint) = hint {

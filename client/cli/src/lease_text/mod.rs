@@ -69,7 +69,7 @@ fn lines(info: &LeaseInfo, last: Option<Vec<String>>) -> String {
         + &steps_of("STEP OF THE CLEANING", |end| &end.cleaning)
 }
 
-/// The cause of an end, and by whom.
+/// The cause of an end, and who ended the lease.
 pub(crate) fn cause(end: &LeaseEnd) -> String {
     match &end.by {
         Some(by) => format!("{}, by operator {}", end.cause, one_line(by)),
@@ -77,7 +77,7 @@ pub(crate) fn cause(end: &LeaseEnd) -> String {
     }
 }
 
-/// Steps with their results, a line each.
+/// Steps with their results, one line each.
 fn steps(heading: &'static str, steps: &[ProofStep]) -> String {
     if steps.is_empty() {
         return String::new();

@@ -255,7 +255,7 @@ fn a_watch_prints_each_change_and_ends_with_the_lease() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .map(|j: Value| {
-            // A time of this century.
+            // The time is in this century.
             assert!(
                 j["seen_at_unix_ms"].as_u64() > Some(1_700_000_000_000),
                 "{j}"

@@ -1,4 +1,5 @@
-//! Block devices, as far as a machine without NVMe-oF can tell: who may ask, what is refused, what is left.
+//! Block devices, as far as a machine without NVMe-oF can test them: who may attach, what is refused, which files are
+//! left.
 
 use std::{
     fs,
@@ -35,7 +36,7 @@ fn block(node: &FakeNode, what: &str) -> Command {
     )
 }
 
-/// A lease whose node does not listen where it says.
+/// A lease whose node does not listen at the address in the binding.
 fn unreachable() -> LeaseInfo {
     let nvmeof = NvmeofBinding {
         addresses: vec![address(NvmeofTransport::Tcp, "127.0.0.1:1")],
@@ -64,7 +65,7 @@ fn nobody_but_root_attaches_or_detaches() {
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = place.path().join("fabricctl");
     fs::copy(env!("CARGO_BIN_EXE_fabricctl"), &program).unwrap();
-    // The user nobody, of util-linux, if this is root.
+    // As the user nobody (with setpriv of util-linux), if this is root.
     let mut detach = match nix::unistd::geteuid().is_root() {
         true => Command::new("setpriv"),
         false => Command::new("env"),
@@ -132,7 +133,7 @@ fn what_can_be_no_device_is_told_before_anything_is_tried() {
         let mut attach = block(&node, "attach");
         attach.args(flags.split_whitespace());
         if flags.ends_with("both") {
-            // Refused by the command line itself, to whomever.
+            // The command line refuses this for every user.
             assert_eq!(failure(&attach.output().unwrap()).0, 2);
             continue;
         }
@@ -174,7 +175,7 @@ fn a_lease_that_is_attached_already_is_no_error() {
     let node = saying(Ok(Reply::Lease(block_lease())));
     let dir = node.dir().join("attach");
     fs::create_dir(&dir).unwrap();
-    // In the place of the process that keeps the device.
+    // The test acts as the process that keeps the device.
     let daemon = UnixListener::bind(dir.join(format!("{LEASE_TEXT}.sock"))).unwrap();
     let answering = thread::spawn(move || {
         ["ok /dev/nvme7n1", "failed it is mounted", "ok /dev/nvme7n1"].map(|answer| {

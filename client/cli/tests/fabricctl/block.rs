@@ -1,4 +1,4 @@
-//! Block storage: what is asked for, what is shown, and what is refused before anybody is asked.
+//! Block storage: the requests, the output, and the command lines that are refused before any request.
 
 use fabricbios_wire::{
     Binding, BlockTerms, DhchapSecret, Effective, HostId, KindBinding, LeaseInfo, Limits,

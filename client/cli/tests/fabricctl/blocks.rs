@@ -29,7 +29,7 @@ use crate::{
 const LENGTH: usize = 1 << 20;
 const BLOCK: usize = 4_096;
 
-/// A lease whose blocks are in a file and really served over UDP.
+/// A lease whose blocks are in a file; a real server serves them over UDP.
 struct Blocks {
     dir: tempfile::TempDir,
     info: LeaseInfo,

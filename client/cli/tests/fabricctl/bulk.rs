@@ -13,10 +13,10 @@ use crate::{
     json_of, run, text_of,
 };
 
-/// Leases 1 and 2 are blue's and 3 is red's; the fourth ends before anybody gets to it.
+/// Leases 1 and 2 belong to blue and lease 3 to red; lease 4 ends before the command reaches it.
 const HOLDERS: [(u128, &str); 4] = [(1, "blue"), (2, "blue"), (3, "red"), (4, "blue")];
 
-/// A node whose caller is blue, and the leases that were ended there.
+/// A node whose caller is blue, and the numbers of the leases that were ended there.
 fn node(phase: LeasePhase) -> (FakeNode, Arc<Mutex<Vec<u128>>>) {
     node_of(Role::Operator, phase)
 }
@@ -96,7 +96,7 @@ fn all_leases_of_a_tenant_are_revoked_and_no_others() {
     let one = json!({ "lease_id": LeaseId(3).to_string(), "state": "revoked" });
     assert_eq!(json, json!({ "leases": [one] }));
     assert_eq!(*ended.lock().unwrap(), [3]);
-    // One of blue's is over before it is revoked.
+    // One of blue's leases ends before it is revoked.
     let json = json_of(&node, "lease revoke --tenant blue");
     assert_eq!(json["leases"].as_array().unwrap().len(), 2, "{json}");
     assert_eq!(
@@ -105,7 +105,7 @@ fn all_leases_of_a_tenant_are_revoked_and_no_others() {
     );
 }
 
-/// A tenant's list has its own leases alone, and not whose they are.
+/// A tenant's list has only the tenant's own leases, without tenant names.
 #[test]
 fn a_tenant_revokes_nothing_and_is_not_told_that_there_is_nothing() {
     let (node, ended) = node_of(Role::Tenant, LeasePhase::Freed);

@@ -1,4 +1,4 @@
-//! Leases that are over: whose they were, why and when they ended, and the proof.
+//! Leases that are over: their holder, the cause and time of their end, and the proof.
 
 use fabricbios_wire::{
     Binding, EndCause, LeaseEnd, LeaseId, LeaseInfo, LeasePage, LeasePhase, LeaseStatus, ProofStep,
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{LEASE_TEXT, common::lease, json_of, saying, text_of};
 
-/// As an operator is told of it.
+/// An ended lease as the node shows it to an operator.
 fn revoked() -> LeaseInfo {
     let step = |step: &str, took_us, found: &str| ProofStep {
         step: step.to_owned(),
@@ -40,7 +40,7 @@ fn revoked() -> LeaseInfo {
     }
 }
 
-/// As its tenant is.
+/// The same lease as the node shows it to its tenant.
 fn as_tenant(mut info: LeaseInfo) -> LeaseInfo {
     info.tenant = None;
     info.end.iter_mut().for_each(|end| end.by = None);
@@ -182,7 +182,7 @@ fn a_list_tells_operators_whose_each_was_and_why_and_when_it_ended_in_120_column
         ["red", "active", "mem", "1", "MiB", "in", "59", "s"]
     );
 
-    // Columns without any text are omitted, and then there is a column for the resource.
+    // Columns without any text are omitted, which leaves room for the resource column.
     let text = text_of(&page(&[as_tenant(ended)]), "lease list --all");
     let headings = ["LEASE", "STATE", "TYPE", "CAPACITY", "END", "CAUSE"];
     assert_eq!(cells(text.lines().next().unwrap_or_default()), headings);

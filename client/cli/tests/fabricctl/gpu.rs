@@ -1,4 +1,4 @@
-//! Leases of GPUs, and what is done in their sessions.
+//! Leases of GPUs, and the work in their sessions.
 
 use std::{
     fs::{self, Permissions},
@@ -56,7 +56,7 @@ impl World {
         self.directory.path().join(name)
     }
 
-    /// The line with `DIR` for the directory of the files.
+    /// The line with `DIR` replaced by the directory of the files.
     pub(crate) fn line(&self, line: &str) -> String {
         line.replace("DIR", self.directory.path().to_str().unwrap())
     }
@@ -348,7 +348,7 @@ fn a_session_that_ends_in_the_middle_has_its_own_failure() {
     assert!(object["message"].as_str().unwrap().contains(LEASE_TEXT));
 }
 
-/// Without a node and an identity.
+/// No node and no identity is needed.
 #[test]
 fn at_the_local_socket_a_lease_is_all_that_is_needed() {
     let world = World::new();
@@ -386,7 +386,7 @@ fn at_the_local_socket_a_lease_is_all_that_is_needed() {
     gpu.script(|_| Act::Refuse(invalid("no")));
     let (status, _) = failure(&local(&format!("gpu close --lease {LEASE_TEXT}")));
     assert_eq!(status, 3);
-    // A lease of its own takes the node, too.
+    // A lease for this command only needs the node as well.
     let (status, line) = line_of(
         &world.node,
         &world.line(

@@ -1,4 +1,4 @@
-//! Wrong arguments of `gpu …`: each is told, and nothing is asked for.
+//! Wrong arguments of `gpu …`: each one is reported, and no request is sent.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Identities: files, keys, and being somebody.
+//! Identities: files, keys, and how the node names the caller.
 
 use std::{
     fs,

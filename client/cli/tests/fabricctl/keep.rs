@@ -18,7 +18,7 @@ use crate::{
     fails, line_of,
 };
 
-/// Its number is one whose renewal comes at the beginning of the window, so that it is due at once.
+/// A lease id whose renewal comes at the beginning of the window, so that it is due at once.
 const OTHER: LeaseId = LeaseId(0xffff);
 
 /// A node whose leases are due at once for `renewals` times, after which `then` answers renewals.
@@ -112,7 +112,7 @@ fn a_lease_that_is_lost_ends_nothing_but_itself_and_the_last_one_ends_the_comman
     }
 }
 
-/// After a renewal of another program, the node refuses this one as too early.
+/// After another program has renewed the lease, the node refuses this program's renewal as too early.
 #[test]
 fn a_lease_that_another_program_renews_too_is_kept() {
     let (mut renewals, mut terms) = (0, 0);

@@ -27,11 +27,11 @@ type Happens = Box<dyn FnOnce() + Send>;
 /// A lease, and the processes that entered it.
 pub(crate) struct Lease {
     entered: Mutex<Vec<i32>>,
-    /// The time that is left; `None`: it is over.
+    /// The remaining time; `None`: the lease is over.
     pub(crate) left: Mutex<Option<Duration>>,
-    /// Is told when somebody asked for that time.
+    /// Receives a message when a client asks for the remaining time.
     pub(crate) looks: Mutex<Option<mpsc::Sender<()>>>,
-    /// Done when the next process has entered, before it hears of that.
+    /// Runs when the next process has entered, before that process receives its answer.
     pub(crate) then: Mutex<Option<Happens>>,
 }
 
@@ -106,7 +106,7 @@ impl World {
         self.directory.path().join(name).display().to_string()
     }
 
-    /// Without a node and an identity: neither is needed.
+    /// The command without a node and an identity: it needs neither.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fabricctl"));
         let path = self.directory.path().join("local.sock");
@@ -139,7 +139,7 @@ fn a_namespace_is_handed_over() {
     let words = ["lease", "enter", LEASE_TEXT, "--netns", "/proc/self/ns/net"];
     let mut command = world.command(&words);
     command.arg("--json");
-    // A namespace of another user is refused; this one is of the process that gives it.
+    // A namespace of another user is refused; this namespace belongs to the process that hands it over.
     let output = as_root(command, &["--net"]);
     let expected = format!("{{\"lease_id\":\"{LEASE_TEXT}\",\"place\":\"network namespace\"}}\n");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
@@ -163,7 +163,7 @@ fn each_failure_has_its_exit_status_and_runs_nothing() {
         );
         assert!(object["message"].as_str().unwrap().contains(lease.as_str()));
     }
-    // As shells tell it.
+    // The exit statuses that shells use.
     for (command, expected, code) in [
         ("/nonexistent", 127, "NoCommand"),
         ("no-such-program", 127, "NoCommand"),
@@ -208,7 +208,7 @@ fn without_a_socket_it_says_that_this_works_on_the_node_only() {
     ] {
         assert!(message.contains(part), "{message}");
     }
-    // What a killed daemon leaves.
+    // A socket that a killed daemon leaves behind.
     drop(bound(&left));
     let output = world.command(&run_at(&left)).output().unwrap();
     let (status, object) = failure(&output);
@@ -218,7 +218,7 @@ fn without_a_socket_it_says_that_this_works_on_the_node_only() {
     assert!(message.contains("start it again"), "{message}");
 }
 
-/// The first is in the queue of the socket, the second does not get there.
+/// The first client waits in the queue of the socket; the second does not get into the queue.
 #[test]
 fn a_daemon_that_is_stopped_is_told_after_a_while_and_nothing_runs() {
     let world = World::new();
@@ -278,7 +278,7 @@ fn what_only_a_remote_node_needs_is_refused_and_not_in_the_help() {
     for (flag, _) in given {
         assert!(!help.contains(flag), "{help}");
     }
-    // In the environment they are for all commands.
+    // Settings from the environment are allowed for all commands.
     let mut command = world.command(&enter);
     command.env("FABRICBIOS_NODE", "192.0.2.1");
     assert!(as_root(command, &["--net"]).status.success());
@@ -298,7 +298,7 @@ fn run_at(path: &str) -> [&str; 8] {
     ]
 }
 
-/// A socket at this path, which accepts nobody.
+/// A socket at this path that accepts no connection.
 pub(crate) fn bound(path: &str) -> OwnedFd {
     let flags = SockFlag::SOCK_CLOEXEC;
     let node = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();

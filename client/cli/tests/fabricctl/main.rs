@@ -45,7 +45,8 @@ pub(crate) fn command(node: &FakeNode, line: &str) -> Command {
     command
 }
 
-/// Runs a command that was made by [`command`] as root: where this is not root, as that of new namespaces of these sorts.
+/// Runs a command from [`command`] as root. If this process is not root, the command runs as root of new namespaces of
+/// these kinds.
 pub(crate) fn as_root(mut command: Command, namespaces: &[&str]) -> Output {
     if !nix::unistd::geteuid().is_root() {
         let mut inside = Command::new("unshare");
@@ -78,7 +79,7 @@ pub(crate) fn text_of(node: &FakeNode, line: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Exit status and error object of a command that did not work.
+/// Exit status and error object of a command that failed.
 pub(crate) fn failure(output: &Output) -> (i32, Value) {
     assert!(output.stdout.is_empty(), "{output:?}");
     (
@@ -91,7 +92,7 @@ pub(crate) fn fails(node: &FakeNode, line: &str) -> (i32, Value) {
     failure(&run(node, &format!("--json {line}")))
 }
 
-/// The one line of a command that did not work.
+/// Exit status and the one line of output of a command that failed.
 pub(crate) fn line_of(node: &FakeNode, line: &str) -> (i32, String) {
     let output = run(node, line);
     assert!(output.stdout.is_empty(), "{output:?}");

@@ -23,7 +23,7 @@ fn mem(node: &FakeNode, what: &str, flags: &str) -> Command {
     command(node, &format!("--json mem {what} {LEASE_TEXT} {flags}"))
 }
 
-/// With `input` through a pipe.
+/// Runs the command with `input` through a pipe.
 pub(crate) fn piped(mut command: Command, input: &[u8]) -> Output {
     command.stdin(Stdio::piped());
     let mut child = command
@@ -192,7 +192,7 @@ fn a_lease_in_its_grace_time_is_not_given_up_for_good() {
     );
 }
 
-/// Without the bound the first write would go on for half a minute, and say that there was no answer.
+/// Without this limit, the first write would go on for half a minute and then report that there was no answer.
 #[test]
 fn a_daemon_that_has_ended_fails_a_write_when_the_patience_is_over() {
     for patience in [0, 1] {
@@ -207,7 +207,8 @@ fn a_daemon_that_has_ended_fails_a_write_when_the_patience_is_over() {
         let pipes = write.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = pipes.stderr(Stdio::piped()).spawn().unwrap();
         asked.recv().unwrap();
-        // More than a pipe holds: the lease is open when all of it is taken, and the rest of the first piece is waited for.
+        // More than a pipe holds: when all of it is taken, the lease is open and the command waits for the rest of the
+        // first piece.
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(&[0; 128 << 10]).unwrap();
         node.crash();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{common::FakeNode, fails, granting, json_of};
 
-/// Two pools of one name, another of a name that a NIC has too, and memory.
+/// Two pools with one name, a third pool whose name a NIC has too, and memory.
 const NAMED: [(u128, ResourceType, &str); 5] = [
     (1, ResourceType::Mem, "mem0"),
     (2, ResourceType::Block, "/srv/leases"),
@@ -69,7 +69,7 @@ fn a_name_is_as_good_as_an_id() {
     let node = node();
     json_of(&node, "lease alloc mem --bytes 1M --secs 9 --resource mem0");
     assert_eq!(asked_of(&node), Some(ResourceId(1)));
-    // Of its kind.
+    // The request has the resource of the requested kind.
     json_of(
         &node,
         "lease alloc block --bytes 1M --secs 9 --resource /srv/leases",
@@ -77,7 +77,7 @@ fn a_name_is_as_good_as_an_id() {
     assert_eq!(asked_of(&node), Some(ResourceId(2)));
     json_of(&node, "fence clear mem0");
     assert_eq!(last(&node), Request::FenceClear(ResourceId(1)));
-    // An id is not looked up.
+    // An id is used without an inventory request.
     let before = node.asked().len();
     json_of(&node, &format!("fence clear {:032x}", 3));
     assert_eq!(node.asked().len(), before + 1);
@@ -178,7 +178,7 @@ fn a_gpu_of_a_vendor_is_chosen_by_what_it_has() {
         ("4GiB --vendor amd", 21),
         ("1GiB --vendor nvidia", 22),
         ("4GiB --vendor nvidia", 23),
-        // The node says why not.
+        // The node's refusal has the reason.
         ("40GiB --vendor nvidia", 23),
     ] {
         json_of(&node, &format!("{alloc} {line}"));
@@ -187,7 +187,7 @@ fn a_gpu_of_a_vendor_is_chosen_by_what_it_has() {
     for line in ["1GiB --vendor intel", "1GiB --vendor amd --resource x"] {
         assert_eq!(fails(&node, &format!("{alloc} {line}")).0, 2, "{line}");
     }
-    // The node says why it gives no lease of it.
+    // The node's refusal has the reason.
     let node = node_of(&[(20, GPU_ROCM, 0, health::FENCED)]);
     json_of(&node, &format!("{alloc} 4GiB --vendor amd"));
     assert_eq!(asked_of(&node), Some(ResourceId(20)));

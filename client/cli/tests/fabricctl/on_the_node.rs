@@ -170,7 +170,7 @@ fn another_network_function_than_asked_for_is_given_back() {
     assert!(status == 3 && line.contains("VLAN 7"), "{line}");
 }
 
-/// The refusal of the specification names a tag, which is a flag here.
+/// The refusal in the specification names a tag; this program shows the flag instead.
 #[test]
 fn a_bare_metal_node_that_refuses_a_width_is_answered_with_flags() {
     let text = "wider CPU lease not accepted: capacity=4 execution_width=1; use TLV_LEASE_CPU_ISOLATION \

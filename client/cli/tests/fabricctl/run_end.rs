@@ -1,4 +1,4 @@
-//! How `run` tells a command that its lease ends, and the user why it ended.
+//! How `run` warns a command that its lease ends, and reports to the user why the lease ended.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ use crate::{
     saying,
 };
 
-/// Says that it runs, and that it was told to end.
+/// Prints `runs` at its start, and `told` when SIGTERM arrives.
 const SHELL: &str =
     "trap 'echo told; exit 9' TERM; echo runs; while :; do read line || exit 0; done";
 const WARN: Duration = Duration::from_secs(100);
@@ -52,13 +52,13 @@ impl Running {
         Self { child, stdout }
     }
 
-    /// As the cut of its lease does.
+    /// Kills the command, as the cut of its lease does.
     fn kill(&self) {
         let pid = Pid::from_raw(self.child.id().try_into().unwrap());
         kill(pid, Signal::SIGKILL).unwrap();
     }
 
-    /// What is left of its output, and the lines about the lease.
+    /// The remaining output, and the lines about the lease.
     fn finish(mut self) -> (Output, String) {
         let mut rest = Vec::new();
         self.stdout.read_to_end(&mut rest).unwrap();
@@ -69,7 +69,7 @@ impl Running {
     }
 }
 
-/// An identity, for a node that tells `told` of each lease.
+/// Gives the command an identity, for a node that answers `told` for each lease.
 fn with_identity(command: &mut Command, node: &FakeNode) {
     command.env("FABRICBIOS_NODE", node.addr());
     command.env("FABRICBIOS_IDENTITY", node.admin());
@@ -78,7 +78,7 @@ fn with_identity(command: &mut Command, node: &FakeNode) {
 #[test]
 fn a_command_is_told_ahead_of_the_end_and_not_while_its_lease_is_renewed() {
     let world = World::new();
-    // Whenever it is looked at, it was renewed a moment ago.
+    // At each look the lease was renewed a moment ago.
     *world.lease.left.lock().unwrap() = Some(WARN + Duration::from_millis(20));
     let secs = WARN.as_secs().to_string();
     let running = Running::start(world.command(&[]), &["--warn-secs", &secs]);
@@ -106,7 +106,7 @@ fn a_daemon_that_is_not_there_at_first_is_asked_again_and_the_command_is_told() 
     }));
     let secs = WARN.as_secs().to_string();
     let running = Running::start(world.command(&[]), &["--warn-secs", &secs]);
-    // The first question has no answer, and the next ones find nobody.
+    // The first question gets no answer, and the next ones find no listener.
     let asks = accept(nobody.as_raw_fd()).unwrap();
     // SAFETY: accept(2) has just made the descriptor for this test.
     drop(unsafe { OwnedFd::from_raw_fd(asks) });
@@ -170,7 +170,7 @@ fn a_lease_is_renewed_while_its_command_runs() {
     let mut terms = 0;
     let node = FakeNode::start(move |request: &Request| {
         let mut info = lease(170_000);
-        // Due at once, three times.
+        // The renewal is due at once, three times.
         info.renewable_at_unix_ms = info.expires_at_unix_ms - 200_000;
         if matches!(request, Request::LeaseRenew { .. }) {
             terms += 1;
@@ -203,7 +203,7 @@ fn a_warning_that_is_longer_than_a_renewal_takes_is_shortened() {
     let mut command = world.command(&[]);
     with_identity(&mut command, &node);
     let mut running = Running::start(command, &["--renew", "--warn-secs", "100"]);
-    // Each finds the lease renewed.
+    // Each renewal finds the lease renewed already.
     for _ in 0..3 {
         looked.recv().unwrap();
     }

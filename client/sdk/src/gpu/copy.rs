@@ -21,7 +21,7 @@ const PIECE_BYTES: usize = GPU_COPY_BYTES_MAX as usize;
 /// Parts of shared memory that are used in turn: while the worker copies one, this side fills or reads others.
 const SHARED_PARTS: usize = 4;
 
-/// Where the bytes are here.
+/// The local bytes of a copy.
 #[derive(Debug)]
 pub(super) enum Bytes<'a> {
     /// To the device.
@@ -34,10 +34,10 @@ pub(super) enum Bytes<'a> {
 #[derive(Debug)]
 pub(super) struct Copy<'a> {
     pub(super) memory: u64,
-    /// In the memory.
+    /// Offset in the device memory, in bytes.
     pub(super) offset: u64,
     pub(super) bytes: Bytes<'a>,
-    /// Goes through this, if there is any, and not through the stream.
+    /// The memory through which the bytes go, if there is any; otherwise they go through the stream.
     pub(super) shared: Option<&'a SharedMemory>,
 }
 
@@ -138,11 +138,11 @@ impl Copy<'_> {
         let receiving = receiving.run(receiver, progress);
         tokio::pin!(sending, receiving);
         let not_sent = tokio::select! {
-            // All is answered, or nothing more will be.
+            // All answers are there, or no more will come.
             received = &mut receiving => return received,
             sent = &mut sending => sent.err(),
         };
-        // A worker that reads no more may have said why.
+        // A worker that stopped reading may have sent the reason.
         match (receiving.await, not_sent) {
             (Err(Failed::Refused(refusal)), _) => Err(Failed::Refused(refusal)),
             (_, Some(broken)) => Err(Failed::Broken(broken)),
@@ -172,7 +172,7 @@ impl Sending<'_> {
         mut frame: impl FnMut(&GpuRequest) -> (Header, Vec<u8>),
     ) -> Result<(), Broken> {
         for piece in self.split.pieces() {
-            // Nobody closes the window.
+            // The window is never closed.
             if let Ok(permit) = self.window.acquire().await {
                 permit.forget();
             }

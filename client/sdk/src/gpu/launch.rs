@@ -7,7 +7,7 @@ use fabricbios_wire::{
 use super::{GpuMemory, GpuModule, queue::Queue};
 use crate::Error;
 
-/// Bytes of a launch beside its arguments, at most.
+/// Most bytes of a launch request besides its arguments.
 const LAUNCH_BYTES: usize = 512;
 
 /// An argument of a kernel. Numbers have the byte order of the device, which is little-endian.
@@ -25,7 +25,7 @@ pub enum Argument<'a> {
     F64(f64),
     /// A pointer to memory of the session.
     Memory(&'a GpuMemory),
-    /// These very bytes, such as a structure.
+    /// Exactly these bytes, such as a structure.
     Bytes(&'a [u8]),
 }
 
@@ -67,7 +67,7 @@ from! {
     &'a [u8], Bytes;
 }
 
-/// The request for a kernel; what no worker accepts is refused here.
+/// The request for a kernel. Arguments that no worker accepts are refused here.
 pub(super) fn launch(
     queue: &Queue,
     module: &GpuModule,

@@ -24,8 +24,8 @@ pub use self::{
 };
 use crate::{Error, runtime::wait};
 
-/// A session of a lease of a GPU. Operations on one `GpuSession` are done in their order; [`GpuSession::queue`] makes another
-/// one of the same session, whose operations do not wait for these.
+/// A session of a lease of a GPU. Operations on one `GpuSession` are done in order. [`GpuSession::queue`] opens another
+/// queue of the same session; operations on one queue do not wait for those on the other.
 ///
 /// A session goes on when its handles are dropped, and when the connection or the daemon of the node is lost, until it is closed
 /// or the lease ends (a lease with the execution mode `one_shot`: until its stream is closed). After the end of the lease every
@@ -40,7 +40,7 @@ pub struct GpuSession {
 pub struct Wiped {
     /// Bytes of the device that were overwritten with zeros.
     pub bytes: u64,
-    /// Bytes that the session could have had.
+    /// Bytes that the session could have allocated.
     pub free_bytes: u64,
 }
 
@@ -62,12 +62,12 @@ impl GpuSession {
         self.info().session
     }
 
-    /// What the worker said of session and device when this handle was made.
+    /// The worker's description of session and device from when this handle was made.
     pub fn info(&self) -> &GpuOpened {
         &self.queue.session.info
     }
 
-    /// The memory that is shared with the worker: none of a session at a remote node. [`GpuSession::mem_write`] and
+    /// The memory that is shared with the worker; `None` for a session at a remote node. [`GpuSession::mem_write`] and
     /// [`GpuSession::mem_read`] overwrite it.
     pub fn shared_memory(&self) -> Option<&SharedMemory> {
         self.queue.shared.as_deref()
@@ -76,7 +76,7 @@ impl GpuSession {
     /// Allocates memory of the device, blocking.
     ///
     /// # Errors
-    /// CapacityExceeded: the lease or, for now, the device has no more. Else see [`Error`].
+    /// CapacityExceeded: the lease has no more memory, or the device has none at the moment. Else see [`Error`].
     pub fn mem_alloc(&self, bytes: u64) -> Result<GpuMemory, Error> {
         wait(self.mem_alloc_async(bytes))
     }
@@ -108,7 +108,8 @@ impl GpuSession {
     /// Loads a module, blocking: PTX, or a binary for this very device.
     ///
     /// # Errors
-    /// InvalidArgs: the vendor's library does not accept it; the text has its reason. Else see [`Error`].
+    /// InvalidArgs: the vendor's library does not accept the module; the text has the library's reason. Else see
+    /// [`Error`].
     pub fn module_load(&self, module: &[u8]) -> Result<GpuModule, Error> {
         wait(self.module_load_async(module))
     }
@@ -134,8 +135,8 @@ impl GpuSession {
         }
     }
 
-    /// Queues a kernel, blocking until it is queued. [`GpuSession::sync`] waits for its end and tells its failure. Operations
-    /// on this queue that follow see what the kernel has written.
+    /// Queues a kernel, blocking until it is queued. [`GpuSession::sync`] waits for its end and reports its failure.
+    /// Later operations on this queue see the memory that the kernel has written.
     ///
     /// # Errors
     /// See [`Error`].
@@ -172,7 +173,7 @@ impl GpuSession {
     /// Waits for the kernels of this queue, blocking.
     ///
     /// # Errors
-    /// A kernel has failed, and the session is over with it. Else see [`Error`].
+    /// A kernel has failed, which also ends the session. Else see [`Error`].
     pub fn sync(&self) -> Result<(), Error> {
         wait(self.sync_async())
     }
@@ -201,7 +202,8 @@ impl GpuSession {
         self.wait_for(true).await
     }
 
-    /// Kernels that this queue has launched over an earlier stream are only found by waiting for all.
+    /// Waits for the kernels of this queue, or of all queues. Kernels that this queue launched over an earlier stream
+    /// can only be waited for together with those of all queues.
     async fn wait_for(&self, all: bool) -> Result<(), Error> {
         let mut may_repeat = true;
         loop {

@@ -128,7 +128,7 @@ impl GpuSession {
         Ok(Self { queue })
     }
 
-    /// Opens another queue of this session, blocking: operations on one do not wait for those on the other.
+    /// Opens another queue of this session, blocking. Operations on one queue do not wait for those on the other.
     ///
     /// # Errors
     /// See [`Error`].
@@ -149,7 +149,7 @@ impl GpuSession {
         Ok(Self { queue })
     }
 
-    /// Ends the session of a lease, blocking, also while others use all its queues; see [`GpuSession::close`].
+    /// Ends the session of a lease, blocking, even if other programs use all its queues; see [`GpuSession::close`].
     ///
     /// # Errors
     /// See [`Error`].

@@ -1,4 +1,4 @@
-//! One queue of a session: a stream that is opened again after it was lost, used by one operation at a time.
+//! One queue of a session: its stream is opened again after a loss, and serves one operation at a time.
 
 use std::{
     mem,
@@ -22,13 +22,13 @@ use crate::{Error, runtime};
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) session: Arc<Session>,
-    /// Memory shared with the worker, also of the next stream.
+    /// Memory shared with the worker; the next stream uses it too.
     pub(super) shared: Option<Arc<SharedMemory>>,
     /// Empty after the stream was lost.
     stream: AsyncMutex<Option<Stream>>,
     /// The stream is not the first: kernels of this queue may still run in the order of an earlier one.
     is_reopened: AtomicBool,
-    /// What to free before the next operation.
+    /// Memory and modules to free before the next operation.
     releases: Mutex<Vec<GpuRequest>>,
 }
 
@@ -54,7 +54,7 @@ impl Queue {
         })
     }
 
-    /// Takes the stream for one operation, when earlier ones are over and memory that nobody has any more is freed.
+    /// Takes the stream for one operation, after earlier operations are over and memory without a handle is freed.
     pub(super) async fn hold(&self) -> Result<Held<'_>, Error> {
         let mut place = self.stream.lock().await;
         self.session.check()?;
@@ -86,7 +86,7 @@ impl Queue {
         self.is_reopened.load(Ordering::Relaxed)
     }
 
-    /// Frees something before the next operation, or soon if there is none. Never waits.
+    /// Frees memory or a module before the next operation, or soon if no operation comes. Never waits.
     pub(super) fn release(self: &Arc<Self>, request: GpuRequest) {
         if self.session.check().is_err() {
             return;
@@ -107,7 +107,7 @@ impl Queue {
         }
     }
 
-    /// What the worker refuses to free is not there any more.
+    /// Frees one object. If the worker refuses, the object does not exist any more.
     async fn free(&self, stream: &mut Stream) -> Result<(), Broken> {
         let releases = mem::take(&mut *self.releases());
         if self.session.check().is_err() {

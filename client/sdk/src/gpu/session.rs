@@ -1,4 +1,4 @@
-//! What all streams and handles of a session have in common: where it is reached, and whether it is over.
+//! The state that all streams and handles of a session share: where the session is reached, and whether it is over.
 
 use std::{
     path::PathBuf,
@@ -21,7 +21,7 @@ use crate::{
     transfer,
 };
 
-/// So often a node is asked whether a lease is over.
+/// How many times a node is asked whether a lease is over.
 const LOOKS: u32 = 25;
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -39,7 +39,7 @@ pub(super) enum Origin {
 pub(super) struct Session {
     pub(super) origin: Arc<Origin>,
     pub(super) info: GpuOpened,
-    /// How it ended, if that is known.
+    /// How the session ended, if known.
     over: OnceLock<String>,
 }
 
@@ -60,13 +60,13 @@ impl Session {
         }
     }
 
-    /// Nothing is sent to the session from now on.
+    /// Ends the session for this program: nothing is sent to it from now on.
     pub(super) fn end(&self, why: String) {
-        // The first end is the one that counts.
+        // Only the first reason counts.
         self.over.set(why).ok();
     }
 
-    /// Opens another stream of this very session.
+    /// Opens another stream of exactly this session.
     pub(super) async fn open(&self, shared: Option<Arc<SharedMemory>>) -> Result<Stream, Error> {
         match open(&self.origin, self.info.session, shared).await {
             Ok((stream, _)) => Ok(stream),
@@ -99,8 +99,8 @@ impl Session {
     }
 }
 
-/// Opens a stream and with it the session; 0: the session of the lease. A worker that does not take `shared` gets all bytes
-/// through the stream.
+/// Opens a stream and with it the session; 0: the session of the lease. If the worker does not accept `shared`, all
+/// bytes go through the stream.
 pub(super) async fn open(
     origin: &Arc<Origin>,
     session: u64,
@@ -125,7 +125,7 @@ pub(super) async fn open(
     .await
 }
 
-/// Closes a session; 0: that of the lease.
+/// Closes a session; 0: the session of the lease.
 pub(super) async fn close(origin: Origin, session: u64) -> Result<Wiped, Error> {
     runtime::run(async move { origin.close(session).await }).await
 }
@@ -138,7 +138,7 @@ impl Origin {
         }
     }
 
-    /// On the background runtime.
+    /// Runs on the background runtime.
     async fn open(&self, session: u64) -> Result<(Stream, GpuOpened), Error> {
         self.patiently(|| async move {
             let mut stream = self.connect(session).await?;
@@ -148,7 +148,7 @@ impl Origin {
         .await
     }
 
-    /// Closes the session, also if no stream of it is left: then a worker that refuses to open one still takes this.
+    /// Closes the session even if it has no stream left: a worker that refuses to open one still accepts this request.
     async fn close(&self, session: u64) -> Result<Wiped, Error> {
         let mut stream = self.patiently(|| self.connect(session)).await?;
         let begun = self.begin(&mut stream, session).await;
@@ -163,7 +163,7 @@ impl Origin {
         match (stream.ask(&GpuRequest::Close, &[]).await, begun) {
             (Ok(reply), _) => Wiped::of(&reply),
             (Err(Failed::Refused(refusal)), _) => Err(Error::Refused(refusal)),
-            // The node itself has refused, and closed the stream.
+            // The node itself refused the request and closed the stream.
             (Err(Failed::Broken(_)), Err(error)) => Err(error),
             (Err(Failed::Broken(Broken::Ended(why))), Ok(info)) => {
                 Err(self.ended(info.session, why).await)
@@ -172,8 +172,8 @@ impl Origin {
         }
     }
 
-    /// The error for a session whose worker is gone. It ends with its lease, so the node is asked about that; a moment
-    /// later again, as a worker is killed before the node calls the lease over.
+    /// The error for a session whose worker is gone. The worker ends with its lease, so this asks the node whether the
+    /// lease is over. It asks again a moment later, since the node kills the worker before it marks the lease as over.
     async fn ended(&self, session: u64, why: String) -> Error {
         if let Self::Lease(lease) = self {
             let (node, query) = (lease.patient_node(), Request::LeaseQuery(lease.lease_id));
@@ -195,8 +195,8 @@ impl Origin {
         }
     }
 
-    /// Asks again while the node or the worker is busy for a moment, or while a node that was there before may be starting
-    /// again.
+    /// Repeats `ask` while the node or the worker is busy for a moment, or while a node that answered before may be
+    /// restarting.
     async fn patiently<T, F>(&self, ask: impl FnMut() -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,

@@ -47,7 +47,7 @@ pub(super) struct Stream {
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     pub(super) numbers: Numbers,
-    /// What the worker has mapped for this stream.
+    /// The memory that the worker has mapped for this stream.
     pub(super) shared: Option<Arc<SharedMemory>>,
     /// The connection under a stream of QUIC.
     connection: Option<Connection>,
@@ -89,7 +89,7 @@ impl Stream {
             why: error.to_string(),
         };
         socket.set_nonblocking(true).map_err(failed)?;
-        // The background thread tells the socket's readiness to whoever waits for it.
+        // Inside the runtime: its background thread reports when the socket is ready.
         let _entered = runtime::background()?.enter();
         let socket = UnixStream::from_std(socket).map_err(failed)?;
         let (receiver, sender) = socket.into_split();
@@ -134,7 +134,7 @@ impl Stream {
         self.answer(&header, sent).await
     }
 
-    /// A worker that reads no more may have said why.
+    /// Reads the answer even after a failed send: a worker that stopped reading may have sent the reason.
     async fn answer(&mut self, to: &Header, sent: Result<(), Broken>) -> Result<GpuReply, Failed> {
         match (self.receiver.answer(to).await, sent) {
             (Ok(answer), _) => answer.map_err(Failed::Refused),

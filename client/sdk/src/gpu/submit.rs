@@ -3,8 +3,8 @@
 use super::{Argument, GpuMemory, GpuSession, Wiped};
 use crate::{Error, GpuLease, runtime::wait};
 
-/// A kernel with its inputs and outputs, which are bytes here: [`GpuLease::submit`] copies them to and from the device.
-/// Arguments are those of the kernel, in the order of the calls.
+/// A kernel with its inputs and outputs as bytes: [`GpuLease::submit`] copies them to and from the device. The
+/// arguments are in the order of the calls.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), fabricbios_client::Error> {
@@ -37,7 +37,7 @@ pub struct Submission<'a> {
 #[derive(Clone, Debug)]
 enum Given<'a> {
     Value(Argument<'a>),
-    /// Memory with these contents or, without any, of so many bytes.
+    /// Memory with these contents, or of this many bytes if there are no contents.
     Memory {
         from: Option<&'a [u8]>,
         bytes: u64,
@@ -91,7 +91,7 @@ impl<'a> Submission<'a> {
         self.memory(Some(from), from.len() as u64, false)
     }
 
-    /// Adds an argument: a pointer to so many bytes, which are an output.
+    /// Adds an argument: a pointer to this many bytes, which are an output.
     pub fn output(self, bytes: u64) -> Self {
         self.memory(None, bytes, true)
     }
@@ -101,7 +101,7 @@ impl<'a> Submission<'a> {
         self.memory(Some(from), from.len() as u64, true)
     }
 
-    /// Adds an argument: a pointer to so many zeros.
+    /// Adds an argument: a pointer to this many zeros.
     pub fn zeroed(mut self, bytes: u64) -> Self {
         self.arguments.push(Given::Memory {
             from: None,
@@ -216,7 +216,7 @@ impl Given<'_> {
     }
 }
 
-/// Zeros that are written at once.
+/// Bytes of zeros that are written at a time.
 const ZEROS: u64 = 64 << 20;
 
 fn host_bytes(bytes: u64) -> Result<usize, Error> {

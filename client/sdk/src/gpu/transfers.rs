@@ -82,7 +82,7 @@ impl GpuSession {
         wait(self.copy(memory, offset, Bytes::In(into), &mut progress))
     }
 
-    /// A copy can be repeated, so it is, once, if the way to the worker was lost.
+    /// Does a copy; repeats it once if the connection to the worker was lost, since a copy can be repeated.
     async fn copy<P: FnMut(u64)>(
         &self,
         memory: &GpuMemory,

@@ -85,9 +85,8 @@ impl BlockLease {
         runtime::blocking(move || shared.blocks(BlockClient::flush)).await
     }
 
-    /// Opens another client of the blocks, for many operations at once. It waits as long as [`Transfers::give_up`] says, also
-    /// for a daemon that has ended, and follows the keys of the lease until this
-    /// handle is dropped.
+    /// Opens another client of the blocks, for many operations at once. It waits as long as [`Transfers::give_up`]
+    /// says, even for a daemon that has ended, and follows the keys of the lease until this handle is dropped.
     ///
     /// # Errors
     /// See [`Error`].

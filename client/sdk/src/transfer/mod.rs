@@ -139,7 +139,7 @@ impl Shared {
         self.check_not_lost()?;
         self.check_range(job.offset(), job.length())?;
         if job.length() == 0 {
-            // A transport that the lease does not have is no transport for nothing either.
+            // Even an empty transfer fails over a transport that the lease does not have.
             return match self.transfers().transport {
                 Some(_) => transport::candidates(self).map(drop),
                 None => Ok(()),

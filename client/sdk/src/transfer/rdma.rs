@@ -15,7 +15,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 pub(crate) struct Connection {
     /// `None` only while this is dropped.
     requester: Option<RdmaRequester>,
-    /// The queue pair of the node; a later binding has another one.
+    /// The node's queue pair number; a later binding has another queue pair.
     qp_num: u32,
 }
 
@@ -101,7 +101,7 @@ impl Connection {
     }
 }
 
-/// Without this the kernel keeps the queue pair and the buffer until the process ends.
+/// Without this, the kernel keeps the queue pair and the buffer until the process ends.
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.requester.take().map(RdmaRequester::close) {

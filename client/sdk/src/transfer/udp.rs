@@ -149,14 +149,14 @@ struct Refresher {
     /// Weak, since the lease owns the client.
     shared: Weak<Shared>,
     end: EndError,
-    /// A node that answers neither data nor requests costs a call twice this time at most.
+    /// Limit for one query. A node that answers neither data nor requests costs a call at most twice this time.
     within: Duration,
 }
 
 impl Refresh for Refresher {
     fn refresh(&mut self) -> Result<Coordinates, String> {
         let shared = self.shared.upgrade().ok_or("the lease was given up")?;
-        // Not patiently: the client asks again while it goes on.
+        // One try only: the client asks again while it goes on.
         let (node, query) = (shared.node.clone(), Request::LeaseQuery(shared.lease_id));
         let within = self.within;
         let answer = wait(run(async move {

@@ -1,5 +1,5 @@
-//! A worker of GPU sessions, with memory of this process as the device's. It speaks the whole protocol and knows three
-//! kernels.
+//! A worker of GPU sessions; memory of this process stands for the device's memory. The worker speaks the whole
+//! protocol and knows three kernels.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -26,17 +26,17 @@ use nix::{
 
 use super::LEASE;
 
-/// What an active lease says of its GPU.
+/// UUID of the GPU in the binding of an active lease.
 pub(crate) const UUID: &str = "GPU-00000000-0000-0000-0000-00000000feed";
 pub(crate) const VRAM: u64 = 1 << 30;
-/// PTX as far as this worker looks.
+/// A text that this worker accepts as PTX.
 pub(crate) const PTX: &[u8] = b"//\n.version 7.0\n";
 
 const ADDRESS: u64 = 0x7f00_0000_0000;
 
-/// What the worker does with a request.
+/// How the worker handles a request.
 pub(crate) enum Act {
-    /// What it says.
+    /// Does it.
     Do,
     /// Refuses it.
     Refuse(Refusal),
@@ -50,7 +50,7 @@ pub(crate) enum Act {
 
 type Script = Box<dyn FnMut(&GpuRequest) -> Act + Send>;
 
-/// The workers of a lease, one after the other. Clones are the same.
+/// The workers of a lease, one after the other. Clones share them.
 #[derive(Clone)]
 pub(crate) struct FakeGpu(Arc<Mutex<State>>);
 
@@ -65,7 +65,7 @@ struct State {
     streams: usize,
     log: Vec<GpuRequest>,
     script: Script,
-    /// Refusals of further streams, before any worker.
+    /// Refusals of further streams, sent before any worker exists.
     refusals: VecDeque<Refusal>,
 }
 
@@ -91,14 +91,14 @@ impl FakeGpu {
         self.0.lock().unwrap()
     }
 
-    /// Requests so far, without the first of each stream.
+    /// Requests so far, without the first request of each stream.
     pub(crate) fn log(&self) -> Vec<GpuRequest> {
         let log = self.state().log.clone();
         let is_open = |it: &GpuRequest| matches!(it, GpuRequest::Open { .. });
         log.into_iter().filter(|it| !is_open(it)).collect()
     }
 
-    /// The sessions that streams asked for.
+    /// The session numbers that streams asked for.
     pub(crate) fn opened(&self) -> Vec<u64> {
         let log = self.state().log.clone();
         let session = |it| match it {
@@ -129,7 +129,7 @@ impl FakeGpu {
         self.state().refusals.push_back(refusal);
     }
 
-    /// The worker is killed.
+    /// Kills the worker.
     pub(crate) fn kill(&self) {
         self.state().end();
     }
@@ -230,7 +230,7 @@ impl State {
                 self.at(sum)?[..added.len()].copy_from_slice(&added);
                 Ok(GpuReply::Done)
             }
-            // All arguments but the first, one behind the other, into the memory of the first.
+            // Copies all arguments but the first, one after the other, into the memory of the first.
             ("pack", [into, rest @ ..]) => {
                 let packed = rest.concat();
                 self.at(into)?[..packed.len()].copy_from_slice(&packed);
@@ -261,7 +261,7 @@ struct Worker {
     stream: UnixStream,
     session: u64,
     shared: Option<File>,
-    /// What came beside the last frame.
+    /// The descriptor that came with the last frame.
     beside: Option<OwnedFd>,
 }
 
@@ -276,7 +276,7 @@ impl Worker {
         }
     }
 
-    /// Until the client closes its end, or the worker's end closes.
+    /// Serves until the client or the worker closes its end.
     fn serve(mut self) {
         while let Ok(Some(())) = self.step() {}
         self.gpu.state().streams -= 1;
@@ -301,7 +301,7 @@ impl Worker {
         self.fill(&mut data)?;
         let act = {
             let mut state = self.gpu.state();
-            // Another session has begun, or none.
+            // Another session has begun, or there is none.
             if state.session != Some(self.session) {
                 return Ok(None);
             }

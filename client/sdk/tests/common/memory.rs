@@ -1,4 +1,4 @@
-//! The memory of one lease, really served over UDP, and what a node says of it.
+//! The memory of one lease, really served over UDP, and the node's answers about the lease.
 
 use std::sync::{Arc, Mutex};
 
@@ -23,7 +23,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Bound already.
+    /// Starts the memory, already bound.
     pub(crate) fn start() -> Arc<Self> {
         let arena = Arc::new(Arena::open(&Source::default(), BYTES).unwrap());
         let config = FbmuConfig {
@@ -52,7 +52,7 @@ impl Memory {
         told.binding = binding;
     }
 
-    /// Ends access and says `phase` from now on.
+    /// Ends access; the node answers `phase` from now on.
     pub(crate) fn end(&self, phase: LeasePhase) {
         self.backend.revoke(binding_id(1), Linger::None).unwrap();
         self.say(phase);
@@ -81,7 +81,7 @@ impl Memory {
         bytes
     }
 
-    /// A node that tells of this lease whatever it is asked.
+    /// A node that answers every request with this lease.
     pub(crate) fn node(self: &Arc<Self>) -> FakeNode {
         let memory = Arc::clone(self);
         FakeNode::start(move |_: &Request| -> Answer { Ok(Reply::Lease(memory.info())) })

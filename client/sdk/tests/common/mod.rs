@@ -1,4 +1,4 @@
-//! A node with a real control plane and a scripted mind.
+//! A node with a real control plane and scripted answers.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ pub(crate) const LEASE: LeaseId = LeaseId(0x0123_4567_89ab_cdef_0123_4567_89ab_c
 pub(crate) const RESOURCE: ResourceId = ResourceId(0xfeed);
 
 type Mind = Arc<Mutex<dyn FnMut(&Request) -> Answer + Send>>;
-/// Where the next request is announced that stays unanswered.
+/// Sends a message when the next request, which stays unanswered, arrives.
 type Silence = Arc<Mutex<Option<std::sync::mpsc::Sender<()>>>>;
 
 pub(crate) struct FakeNode {
@@ -110,21 +110,21 @@ impl FakeNode {
         self.running = Some((runtime, server));
     }
 
-    /// Leaves the next request unanswered; the receiver is told when it has arrived.
+    /// Leaves the next request unanswered; the receiver gets a message when the request has arrived.
     pub(crate) fn ignore_next(&self) -> std::sync::mpsc::Receiver<()> {
         let (sender, receiver) = std::sync::mpsc::channel();
         *self.silence.lock().unwrap() = Some(sender);
         receiver
     }
 
-    /// Dies without a goodbye.
+    /// Ends without closing its connections.
     pub(crate) fn crash(&mut self) {
         let (runtime, server) = self.running.take().unwrap();
         runtime.shutdown_timeout(Duration::from_secs(60));
         drop(server);
     }
 
-    /// Dies without a goodbye and comes back at the same address.
+    /// Ends without closing its connections and starts again at the same address.
     pub(crate) fn crash_and_restart(&mut self) {
         self.crash();
         self.serve();
@@ -298,7 +298,7 @@ pub(crate) fn cores(terms: &CpuTerms) -> CpuBinding {
     }
 }
 
-/// A virtual function, as asked for.
+/// A virtual function, as requested.
 pub(crate) fn function(terms: &NetTerms, rate_bps: u64) -> NetBinding {
     let hand_over = terms.hand_over.unwrap_or_default();
     let is_vfio = hand_over == HandOver::Vfio;

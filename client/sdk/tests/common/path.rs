@@ -1,4 +1,4 @@
-//! The way to a lease's memory, which can break and hold datagrams back.
+//! The network path to a lease's memory; it can break and hold datagrams back.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -48,7 +48,7 @@ impl Path {
         self.address
     }
 
-    /// From now on nothing arrives; WRITEs are not lost but delayed.
+    /// From now on no datagram arrives. WRITEs are delayed, not lost.
     pub(crate) fn break_off(&self) {
         self.state().broken = true;
     }
@@ -60,7 +60,7 @@ impl Path {
         healer.recv(&mut [0; HEAL.len()]).unwrap();
     }
 
-    /// The delayed WRITEs arrive, before whatever is sent after this; how many.
+    /// The delayed WRITEs arrive before any datagram that is sent after this call. Returns their number.
     pub(crate) fn deliver(&self) -> usize {
         let held = std::mem::take(&mut self.state().held);
         for datagram in &held {
@@ -74,7 +74,7 @@ impl Path {
     }
 }
 
-/// Comes after all that was sent before it.
+/// Arrives after all datagrams that were sent before it.
 const HEAL: &[u8] = b"heal";
 
 fn there(state: &Mutex<State>, near: &UdpSocket, far: &UdpSocket) {
@@ -103,7 +103,7 @@ fn back(state: &Mutex<State>, far: &UdpSocket, near: &UdpSocket) {
         let length = far.recv(&mut buffer).unwrap();
         let state = state.lock().unwrap();
         if let Some(client) = state.client.filter(|_| !state.broken) {
-            // To a client that has gone.
+            // The client may have gone.
             near.send_to(&buffer[..length], client).ok();
         }
     }

@@ -1,4 +1,4 @@
-//! Leases of blocks: what they ask for, what they fail without, and their blocks over UDP.
+//! Leases of blocks: their requests, the properties without which they fail, and their blocks over UDP.
 
 use std::{
     fs,
@@ -46,7 +46,7 @@ impl Disk {
         self.directory.path().join("blocks")
     }
 
-    /// As a node does when it starts again: another key.
+    /// Binds the lease with another key, as a node does when it starts again.
     fn bind(&self, generation: u32) {
         let file = Volume {
             path: self.path(),
@@ -64,7 +64,7 @@ impl Disk {
         told.binding = binding;
     }
 
-    /// As after a power cut that took nothing: nobody can know that.
+    /// Restarts the machine as after a power cut that lost no write; the client cannot know that none was lost.
     fn reboot(&self) {
         *self.backend.lock().unwrap() = serving(2);
         self.bind(2);
@@ -82,7 +82,7 @@ impl Disk {
         told.binding = Binding::plain(ResourceType::Block);
     }
 
-    /// A node that tells of this lease whatever it is asked.
+    /// A node that answers every request with this lease.
     fn node(self: &Arc<Self>) -> FakeNode {
         let disk = Arc::clone(self);
         FakeNode::start(move |_: &Request| Ok(Reply::Lease(disk.told.lock().unwrap().clone())))

@@ -1,4 +1,4 @@
-//! A WRITE that the network held back must not undo what was written after it.
+//! A WRITE that the network held back must not overwrite bytes that were written after it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -62,11 +62,11 @@ fn silent(outcome: Result<(), Error>) {
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 
-/// The client asks how the lease stands meanwhile.
+/// Meanwhile the client asks the node about the lease.
 #[test]
 fn a_node_that_answers_neither_data_nor_requests_is_given_up() {
     let world = within_reach();
-    // The node is asked after two seconds of silence.
+    // The client asks the node after two seconds of silence.
     let patience = Duration::from_secs(5);
     world.lease.set_transfers(impatient().give_up(patience));
     world.path.break_off();
@@ -129,7 +129,7 @@ fn the_transport_is_not_changed_while_a_write_may_still_arrive() {
     silent(world.lease.write(0, SECOND));
     assert_eq!(world.lease.transport(), Some(DataTransport::Udp));
     world.path.heal();
-    // RDMA is tried now; there is nobody at its other end.
+    // Now the transfer tries RDMA; no queue pair exists at the node's end.
     world.lease.write(0, SECOND).unwrap_err();
     assert_eq!(
         world.in_the_end(),

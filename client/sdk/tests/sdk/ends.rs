@@ -1,4 +1,4 @@
-//! How the end of a lease is told: as data, and the same by errors, health and answers.
+//! How the end of a lease is reported: as data, and the same in errors, health and answers.
 
 use fabricbios_client::{EndCause, Error, Health, LeaseEnd, MemLease};
 use fabricbios_wire::{LeaseInfo, LeasePhase, LeaseStatus, Reply, Request};
@@ -8,7 +8,7 @@ use crate::{
     common::{FakeNode, LEASE, lease},
 };
 
-/// A lease that was granted as `granted`, of a node that then tells `told` of it.
+/// A lease that was granted as `granted`; the node then answers `told` about it.
 fn lease_of(granted: LeaseInfo, told: LeaseInfo) -> (FakeNode, MemLease) {
     let node = FakeNode::start(move |request: &Request| {
         let is_alloc = matches!(request, Request::LeaseAlloc(_));
@@ -86,7 +86,7 @@ fn in_its_grace_time_a_lease_is_lost_and_not_over() {
         phase: LeasePhase::Grace,
         ..with_grace(lease(0))
     };
-    // By the clock of this machine, and by the word of the node.
+    // Lost by the clock of this machine, and lost by the answer of the node.
     let (_node, by_clock) = lease_of(with_grace(lease(0)), lease(60_000));
     let (_other, by_node) = lease_of(lease(60_000), grace);
     by_node.query().unwrap();

@@ -1,4 +1,4 @@
-//! Copies to and from a GPU: what is split, how far ahead is sent, and what a refusal in the middle leaves.
+//! Copies to and from a GPU: how they are split, how far ahead they are sent, and what a refusal in the middle leaves.
 
 use std::{
     io::{self, Read, Write},
@@ -197,7 +197,7 @@ fn a_stream_that_hangs_up_in_a_copy_is_opened_again_for_the_next_call() {
     assert_eq!(node.gpu().opened(), [0, 7]);
 }
 
-/// A worker that is played by the test.
+/// A worker whose answers the test sends itself.
 struct ByHand(Mutex<Option<UnixStream>>);
 
 impl LocalAccess for ByHand {
@@ -240,7 +240,7 @@ impl Hand {
         self.0.write_all(&vec![5; data]).unwrap();
     }
 
-    /// Whether the client sends nothing more, however long this waits for it.
+    /// Whether the client sends nothing more within the wait.
     fn is_quiet(&mut self) -> bool {
         let patience = Some(Duration::from_millis(200));
         self.0.set_read_timeout(patience).unwrap();

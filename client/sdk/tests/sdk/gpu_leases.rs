@@ -1,4 +1,4 @@
-//! Leases of GPUs: what is asked for, and what has to come back.
+//! Leases of GPUs: the requests, and the properties that the answer must have.
 
 use fabricbios_client::{Error, GpuBuilder, GpuLease, unmet};
 use fabricbios_wire::{

@@ -1,4 +1,4 @@
-//! Sessions of a GPU, with a worker that has memory of this process.
+//! Sessions of a GPU, with a worker whose device memory is memory of this process.
 
 use std::{
     sync::{Arc, mpsc},
@@ -204,7 +204,7 @@ fn the_last_handle_frees_and_none_before() {
     assert_eq!(gpu.memories(), 0);
     let free = |it: &GpuRequest| matches!(it, GpuRequest::MemFree { .. });
     assert_eq!(gpu.log().into_iter().filter(free).count(), 1);
-    // Without another operation, and with the handle of the session gone.
+    // Freed without another operation, after the handle of the session is gone.
     let memory = session.mem_alloc(10).unwrap();
     drop((session, memory));
     while gpu.memories() != 0 {
@@ -221,7 +221,7 @@ fn a_session_goes_on_without_its_client_and_is_found_again() {
     session.mem_write(&memory, 0, b"still").unwrap();
     let handle = memory.keep();
     drop(session);
-    // Another program.
+    // A second program with its own connection.
     let there = Node::connect(&node.addr(), &admin(&node)).unwrap();
     let found = GpuLease::open(&there, LEASE).unwrap();
     let session = GpuSession::attach(&found, id).unwrap();
@@ -281,7 +281,7 @@ fn a_worker_that_dies_is_the_end_of_the_session_and_not_of_the_lease() {
     assert!(over(&error), "{error:?}");
     let (sent, next) = (node.gpu().log().len(), GpuSession::new(&lease).unwrap());
     assert_eq!(next.id(), 8);
-    // A handle of another session is found out before anything is sent, and its end sends nothing.
+    // A handle of another session is refused before anything is sent, and dropping it sends nothing.
     let error = next.mem_write(&memory, 0, b"x").unwrap_err();
     assert!(matches!(error, Error::Usage(_)), "{error:?}");
     let error = next
@@ -364,14 +364,14 @@ fn a_session_is_ended_although_all_its_queues_are_in_use() {
     assert_eq!(GpuSession::end(&lease).unwrap().bytes, 10);
     assert!(!node.gpu().is_running());
     drop((session, memory));
-    // There is no session, so one is begun and ended.
+    // There is no session, so the call begins one and ends it.
     node.gpu().script(|_| Act::Do);
     assert_eq!(GpuSession::end(&lease).unwrap().bytes, 0);
-    // A node that takes no more streams at all.
+    // A node that accepts no more streams.
     node.gpu().refuse(busy("too many"));
     let error = GpuSession::end(&lease).unwrap_err();
     assert_eq!(refusal(&error).message, "too many");
-    // At the local socket.
+    // The same at the local socket.
     let (_directory, path, _server) = local_socket(node.gpu());
     let session = GpuSession::local(&LEASE, &path).unwrap();
     let _memory = session.mem_alloc(5).unwrap();
@@ -453,11 +453,11 @@ fn a_submission_is_a_session_from_open_to_close() {
     assert_eq!(submitted.outputs, [b.clone(), floats([11.0, 22.0])]);
     assert_eq!(submitted.wiped.bytes, 24);
     assert!(!node.gpu().is_running());
-    // After a failure too.
+    // The session is also closed after a failure.
     let error = lease.submit(&add(2).value(0_u32)).unwrap_err();
     assert!(error.to_string().contains("wrong number"), "{error}");
     assert!(!node.gpu().is_running());
-    // In an open session nothing of it stays.
+    // In an open session, no memory or module of the submission stays.
     let session = GpuSession::new(&lease).unwrap();
     let zeros = Submission::new(PTX, "nothing").zeroed(10);
     assert!(zeros.run(&session).unwrap().is_empty());

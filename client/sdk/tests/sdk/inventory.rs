@@ -1,4 +1,4 @@
-//! The inventory, joined of its two forms.
+//! The inventory, joined from its two forms.
 
 use fabricbios_client::{Node, ResourceHealth};
 use fabricbios_wire::{
@@ -34,10 +34,10 @@ fn structured() -> ResourceInventory {
         block_devs: vec![],
         cpu_caps: vec![],
         nics: vec![],
-        // The second came after the flat form was told.
+        // GPU 9 appeared after the flat form was sent.
         gpus: vec![gpu(2, 2), gpu(9, 0)],
         extensions: vec![
-            // In any order.
+            // The order of the extensions does not matter.
             InventoryExtension::ClassAvailable(ResourceId(2), vec![(1, 3)]),
             InventoryExtension::Classes {
                 resource_id: ResourceId(2),

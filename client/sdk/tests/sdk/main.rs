@@ -32,7 +32,7 @@ pub(crate) const PEER: RdmaPeer = RdmaPeer {
     path_mtu: 1_024,
 };
 
-/// Grants, and repeats the grant; each answer has a generation of its own.
+/// Grants each request, and repeats the grant in later answers; each answer has a new generation.
 pub(crate) fn obliging() -> impl FnMut(&Request) -> Answer + Send + 'static {
     let (mut generation, mut info) = (0, lease(60_000));
     move |request| {

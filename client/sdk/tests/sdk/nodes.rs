@@ -1,4 +1,4 @@
-//! Nodes that come back, and identities that do not do.
+//! Nodes that restart, and identities that do not work.
 
 use std::{fs, thread, time::Duration};
 
@@ -38,7 +38,7 @@ fn a_grant_is_never_asked_for_twice() {
         let asking = scope.spawn(|| client.call(rotate.clone()).unwrap_err());
         arrived.recv().unwrap();
         node.crash_and_restart();
-        // The restarted node resets the connection when something arrives over it.
+        // The restarted node resets the connection when a packet of it arrives.
         query();
         asking.join().unwrap()
     });

@@ -137,7 +137,7 @@ fn nothing_is_asked_for_that_no_node_accepts() {
     assert!(node.asked().is_empty());
 }
 
-/// A node that knows nothing of what is asked for: it grants, and echoes nothing.
+/// A node that does not know the constraints: it grants the lease and echoes nothing.
 #[test]
 fn a_node_of_an_older_version_gets_its_lease_back() {
     let node = FakeNode::start(|request: &Request| match request {

@@ -118,7 +118,7 @@ fn a_connection_that_a_quota_refuses_is_tried_again() {
     only.call(Request::LeaseQuery(LEASE)).unwrap();
     let waits = builder(&node).patience(LONG);
     let waiting = thread::spawn(move || waits.acquire());
-    // By the time that three others have been refused the one that waits has been, too.
+    // When three other requests have been refused, the waiting request has been refused too.
     for _ in 0..3 {
         let refused = connect().call(Request::LeaseQuery(LEASE));
         assert_eq!(code(&refused.unwrap_err()), LeaseError::ResourceBusy);

@@ -1,4 +1,4 @@
-//! Renewal by itself.
+//! Automatic renewal.
 
 use std::{
     sync::{
@@ -17,7 +17,7 @@ use crate::{
     common::{FakeNode, LEASE, lease, refuse},
 };
 
-/// A node that answers the nth renewal by script, and the numbers of those it has answered.
+/// A node that answers the nth renewal by script, and the numbers of the renewals that it has answered.
 fn renewals(
     script: impl Fn(usize) -> Answer + Send + 'static,
 ) -> (FakeNode, mpsc::Receiver<usize>) {
@@ -35,7 +35,7 @@ fn renewals(
     (node, renewed)
 }
 
-/// A lease in its last fifth, with minutes left: it is renewed at once, on a slow machine too.
+/// A lease in its last fifth with minutes left: its renewal is due at once, even on a slow machine.
 fn due() -> LeaseInfo {
     let info = lease(170_000);
     let renewable_at_unix_ms = info.expires_at_unix_ms - 200_000;
@@ -45,7 +45,7 @@ fn due() -> LeaseInfo {
     }
 }
 
-/// Due again until the third renewal.
+/// The renewal is due again at once, until the third renewal.
 fn renewed(number: usize) -> LeaseInfo {
     if number >= 3 {
         return lease(1_000_000);

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Bytes of which no two stretches are the same.
+/// Bytes in which no two stretches are equal.
 fn pattern(length: usize) -> Vec<u8> {
     let words = (0..length as u64 / 8 + 1).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
@@ -133,7 +133,7 @@ fn a_lease_that_is_over_says_how_it_ended() {
 #[test]
 fn a_node_that_forgot_the_lease_ends_a_transfer_at_once() {
     let (memory, other) = (Memory::start(), Memory::start());
-    // As after a restart: what answers knows nothing of the lease's key.
+    // As after a restart: the server that answers does not know the lease's key.
     let elsewhere = other.info().binding.udp_endpoint;
     memory.told.lock().unwrap().binding.udp_endpoint = elsewhere;
     let node = memory.node();
@@ -262,7 +262,7 @@ fn queue_pairs_of_the_callers_are_left_alone() {
 fn a_lease_over_both_transports_goes_over_udp_where_rdma_does_not_work() {
     let memory = Memory::start();
     {
-        // The node's queue pair is nobody's: also a machine with RDMA cannot connect to it.
+        // The node's queue pair does not exist, so even a machine with RDMA cannot connect to it.
         let mut told = memory.told.lock().unwrap();
         told.effective.transport = Some(Transport::Both);
         told.binding.kind = KindBinding::Mem(Some(fabricbios_wire::RdmaBinding {

@@ -43,7 +43,7 @@ impl Attachment {
         lock: &Lock,
     ) -> Result<Self, Failure> {
         let lease_id = place.recorded.id;
-        // From before the request: the end of the lease is rather assumed too early than too late.
+        // Taken before the request, so that the assumed end of the lease is too early rather than too late.
         let started = now();
         let info = ask(node, lease_id, Request::LeaseQuery(lease_id))?;
         let watch = Watch::new(&info, started);

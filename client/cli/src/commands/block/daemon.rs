@@ -34,7 +34,7 @@ struct BlockDaemon {
 
 /// Attaches the device, reports that on standard output, and runs until the device is gone.
 pub(super) fn run(node: &Node, place: &AttachPlace) -> Result<(), Failure> {
-    // This fails only if the process is the leader of a session already, which is as good.
+    // This fails only if the process already leads a session, which serves as well.
     setsid().ok();
     let daemon = match BlockDaemon::start(node, place) {
         Ok(daemon) => daemon,

@@ -30,8 +30,8 @@ pub(super) enum Device {
 }
 
 impl Device {
-    /// Attaches the device over the first path that this machine supports, and returns its file. `bytes`: the lease's size. A failure leaves nothing
-    /// behind.
+    /// Attaches the device over the first path that this machine supports, and returns its file. `bytes`: the lease's
+    /// size. A failure leaves nothing behind.
     pub(super) fn attach(
         node: &Node,
         lease_id: LeaseId,
@@ -80,8 +80,8 @@ impl Device {
         }
     }
 
-    /// Gives the kernel the keys of the lease, if it has others, for its next connect. A thread does it and reports the
-    /// result, since the node may not answer for a minute.
+    /// Gives the kernel the keys of the lease for its next connect, if they differ from those that the kernel has. A
+    /// thread does the work and reports the result, since the node may take a minute to answer.
     pub(super) fn change_keys(
         &self,
         info: &LeaseInfo,

@@ -170,7 +170,7 @@ mod tests {
             sys: fabricbios_kernfs::Tree::new(dir.path()),
             dev: dir.path().to_owned(),
         };
-        // Takes everything and answers nothing, as no driver does.
+        // Accepts everything and answers nothing, unlike any driver.
         std::fs::write(dir.path().join("nvme-fabrics"), "").unwrap();
         let binding = binding(None);
         let error = connect(

@@ -208,7 +208,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A machine whose kernel says `attributes`.
+    /// A machine whose kernel shows `attributes` in sysfs.
     pub(in super::super) fn machine(attributes: &[(&str, &str)]) -> (tempfile::TempDir, NvmeHost) {
         let dir = tempfile::tempdir().unwrap();
         for (path, value) in attributes {

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// How long the kernel may take to list the namespace after connecting.
 const PATH_WITHIN: Duration = Duration::from_secs(20);
 
-/// Whether there is a connection to a target with other secrets than the lease has now.
+/// Whether a connection to the target has other secrets than the lease has now.
 pub(super) fn differ(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, Failure> {
     let (_, stale) = split_by_keys(host, &Target::from(binding), binding).map_err(failure)?;
     Ok(!stale.is_empty())

@@ -118,8 +118,9 @@ impl Files {
         ))
     }
 
-    /// Makes the directory, for root alone: whoever can write here decides what is detached. Directories above it that are
-    /// missing are for everybody to pass, whatever the umask: other users look for a node's local socket in /run/fabricbios.
+    /// Makes the directory, for root alone: whoever can write here decides which device is detached. Missing parent
+    /// directories are passable for everybody, whatever the umask: other users look for a node's local socket in
+    /// /run/fabricbios.
     pub(super) fn make_dir(&self) -> Result<(), Failure> {
         let is_missing = |at: &&Path| !at.as_os_str().is_empty() && !at.exists();
         let missing: Vec<_> = self.dir.ancestors().take_while(is_missing).collect();
@@ -162,7 +163,7 @@ impl Files {
         let path = self.record();
         let file = open(&path, OpenOptions::new().write(true))?;
         match file.try_lock() {
-            // The process that had the lock before may have removed the file since it was opened.
+            // The previous holder of the lock may have removed the file since this process opened it.
             Ok(()) if is_at(&file, &path) => Ok(Lock {
                 file,
                 files: self.clone(),

@@ -49,7 +49,8 @@ fn open(node: &Node, place: &BlockPlace) -> Result<Blocks, Failure> {
     Ok(Blocks { lease, geometry })
 }
 
-/// Refuses a lease without UDP: a LEASE_BIND for missing coordinates would change the keys of the others.
+/// Refuses a lease without UDP. A LEASE_BIND for the missing UDP coordinates would change the keys of the other
+/// coordinates.
 fn check_transport(lease: &BlockLease) -> Result<(), Failure> {
     let info = lease.info();
     let Binding {

@@ -143,7 +143,7 @@ mod tests {
         let watch = Watch::new(&lease(ACTIVE, 60), at(0));
         assert_eq!(watch.answer_timeout(at(3)), ANSWER_TIMEOUT_MAX);
         assert_eq!(watch.answer_timeout(at(57)), Duration::from_secs(1));
-        // The last look: most of the margin is left for the device.
+        // The last query: most of the margin is left for the device.
         assert_eq!(watch.answer_timeout(at(58)), Duration::from_millis(500));
     }
 

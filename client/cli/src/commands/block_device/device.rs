@@ -62,7 +62,7 @@ impl Device {
                 path: path.clone(),
             };
             match device.set_up(socket, geometry) {
-                // Another program has just taken the device.
+                // Another program has just taken this device.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => {
                     device.clear();
@@ -97,7 +97,7 @@ impl Device {
         self.control(DO_IT, 0)
     }
 
-    /// Tells the driver that the end of the socket is intended.
+    /// Announces to the driver that the socket will be closed on purpose.
     pub(super) fn disconnect(&self) {
         // The device was disconnected before, or `clear` will do it.
         self.control(DISCONNECT, 0).ok();

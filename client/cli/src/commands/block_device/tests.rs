@@ -92,7 +92,7 @@ impl Kernel {
         let client = BlockClient::connect(coordinates, options, Some(asked)).unwrap();
         let (ours, socket) = pair().unwrap();
         let (stop, stopped) = pair().unwrap();
-        // A test that waits for an answer that never comes fails.
+        // A test whose answer never comes must fail, not hang.
         socket
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
@@ -219,7 +219,7 @@ fn everything_is_answered_when_the_lease_ends() {
         matches!(end, End::Lost(ClientError::NoLease { .. })),
         "{end:?}"
     );
-    // And who asks now is not left waiting either: the socket is closed.
+    // A later request does not wait either: the socket is closed.
     let mut rest = Vec::new();
     (&socket).read_to_end(&mut rest).ok();
     assert!(rest.len() < 20 * 16);

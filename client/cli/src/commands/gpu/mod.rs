@@ -73,11 +73,11 @@ struct Used<'a> {
     session: GpuSession,
     /// Of the GPU, if the node has told it.
     vendor: Option<GpuVendor>,
-    /// The node, if the lease is for this command only.
+    /// Vendor of the GPU, if the node has reported it.
     gives_back_to: Option<&'a Node>,
 }
 
-/// What became of a session after a command.
+/// The state of a session after a command.
 #[derive(Serialize)]
 struct Left {
     /// Whether the lease was given back.
@@ -154,7 +154,7 @@ impl<'a> Used<'a> {
         let one_shot = session.info().queue_slots == 1;
         let worked = work(&session).map_err(named);
         let Some(node) = gives_back_to else {
-            // What the work has used is freed before this program ends.
+            // The memory and modules of `work` are freed before this program ends.
             let freed = session.sync().map_err(|error| named(error.into()));
             let done = worked?;
             freed?;

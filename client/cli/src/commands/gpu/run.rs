@@ -22,12 +22,12 @@ use crate::{
 #[derive(Serialize)]
 struct Ran<'a> {
     lease_id: String,
-    /// As text: it has more bits than the numbers of many readers of JSON.
+    /// As text: many JSON readers have numbers with fewer bits.
     session: String,
     device: &'a str,
     uuid: &'a str,
     kernel: &'a str,
-    /// From the module to the last output.
+    /// Microseconds from loading the module to the last output.
     took_us: u64,
     outputs: Vec<OutputJson>,
     #[serde(flatten)]
@@ -51,7 +51,7 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
         arguments,
     } = what;
     place.check().map_err(Failure::usage)?;
-    // Files that cannot be used are found before anything is asked for.
+    // Unusable files are found before anything is requested.
     let module = read(&ptx)?;
     let inputs: Vec<Vec<u8>> = arguments.iter().map(input).collect::<Result<_, _>>()?;
     let files: Vec<OutputFile<'_>> = { arguments.iter() }
@@ -129,7 +129,7 @@ fn text(ran: &Ran<'_>) -> String {
     lines.join("\n")
 }
 
-/// The contents of the memory of an argument; nothing if it has none.
+/// The initial contents of an argument's memory; empty if the argument has none.
 fn input(argument: &KernelArgument) -> Result<Vec<u8>, Failure> {
     let (KernelArgument::Input(path) | KernelArgument::InOut(path, _)) = argument else {
         return Ok(Vec::new());
@@ -155,8 +155,8 @@ fn output_path(argument: &KernelArgument) -> Option<&Path> {
     }
 }
 
-/// An output that is open; what was in it before stays until the kernel has run. A file that was made for an output that
-/// does not come is removed.
+/// An open output file. Its old contents stay until the kernel has run. A file that this command created is removed if
+/// the output is not written.
 struct OutputFile<'a> {
     path: &'a Path,
     file: File,

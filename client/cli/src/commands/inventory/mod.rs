@@ -57,7 +57,7 @@ struct ResourceJson {
     kind: ResourceType,
 }
 
-/// The classes of a resource; none are supported if leases of its kind have no classes.
+/// The classes of a resource; `supported` is empty if leases of its kind have no classes.
 #[derive(Serialize)]
 struct ClassesJson {
     /// The class of a request without one.
@@ -67,7 +67,7 @@ struct ClassesJson {
     /// Whether the node enforces each class.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     enforcement: BTreeMap<String, &'static str>,
-    /// What a lease of each class could still get.
+    /// The amount that a lease of each class could still get.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     available: BTreeMap<String, u64>,
 }
@@ -112,7 +112,7 @@ struct GpuSlotsJson {
     compute_slices_free: u16,
     session_slots: u16,
     session_slots_free: u16,
-    /// Of each session.
+    /// Queue slots of each session.
     queue_slots: u16,
 }
 

@@ -37,7 +37,7 @@ fn block(resource: &ResourceJson) -> String {
     row("capacity", &capacity(resource));
     let available = match &resource.classes {
         Some(classes) if !classes.supported.is_empty() => by_class(resource, classes),
-        // Every resource on offer tells its classes, if only that it has none.
+        // Every resource on offer lists its classes, even if only to say that it has none.
         None if resource.available == 0 => "none: listed, not offered for lease".to_owned(),
         _ => most(resource),
     };
@@ -74,7 +74,7 @@ fn block(resource: &ResourceJson) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Kind, name, and the state: the flags that tell of a problem, or else the health, if it is told.
+/// Kind, name, and state. The state is the flags of a problem, or else the health, if the node reports it.
 fn heading(resource: &ResourceJson) -> String {
     let name = resource.name.as_deref().map(one_line);
     let flagged: Vec<&str> = resource
@@ -85,7 +85,7 @@ fn heading(resource: &ResourceJson) -> String {
         .collect();
     let state = match (&flagged[..], &resource.health) {
         ([], Some(health)) => Some(health.clone()),
-        // The node tells none, as of what `--advertise-vendor` states.
+        // The node reports no health, as for a GPU that `--advertise-vendor` states.
         ([], None) => Some("health unknown".to_owned()),
         (flagged, _) => Some(flagged.join(", ")),
     };
@@ -128,7 +128,8 @@ fn found(resource: &ResourceJson, units: u64) -> String {
     }
 }
 
-/// What one more lease could get. Of memory and storage that is the longest free stretch, and more may be free in all.
+/// The largest amount that one more lease could get. For memory and storage it is the longest free stretch; more may be
+/// free in total.
 fn most(resource: &ResourceJson) -> String {
     let amount = found(resource, resource.available);
     match resource.kind {
@@ -139,7 +140,7 @@ fn most(resource: &ResourceJson) -> String {
     }
 }
 
-/// A line for each class: what a lease of it could get, its name, and how the node keeps it.
+/// A line for each class: the amount that a lease of it could get, its name, and whether the node enforces it.
 fn by_class(resource: &ResourceJson, classes: &ClassesJson) -> String {
     let line = |class: &String| {
         let is_default = classes.default.as_ref() == Some(class);
@@ -162,7 +163,7 @@ fn by_class(resource: &ResourceJson, classes: &ClassesJson) -> String {
             notes.join(", "),
         ]
     };
-    // A request names no class to get this one.
+    // A request cannot name this default class; a request without a class gets it.
     let unnamed = classes.default.iter();
     let unnamed = unnamed.filter(|it| {
         !classes.supported.contains(it) && classes.available.contains_key(it.as_str())
@@ -171,7 +172,7 @@ fn by_class(resource: &ResourceJson, classes: &ClassesJson) -> String {
     table(&all.map(line).collect::<Vec<_>>())
 }
 
-/// The words with commas, in lines of at most [`LIST_WIDTH`] where words are not longer.
+/// The words with commas between them, in lines of at most [`LIST_WIDTH`] characters unless one word is longer.
 fn wrapped<'a>(words: impl Iterator<Item = &'a String>) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words {
