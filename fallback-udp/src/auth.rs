@@ -13,15 +13,15 @@ use subtle::ConstantTimeEq;
 pub struct DataKey(Hmac<Sha256>);
 
 impl DataKey {
-    /// Makes a key ready.
+    /// Computes the two HMAC halves of the key.
     #[must_use]
     pub fn new(key: &DpKey) -> Self {
-        // HMAC takes keys of any length; this one is never refused.
+        // HMAC takes keys of any length, so this cannot fail.
         let keyed = Hmac::new_from_slice(&key.0);
         Self(keyed.unwrap_or_else(|_| unreachable!("HMAC takes keys of any length")))
     }
 
-    /// The tag of a frame: over the header, and over the payload where the header says so.
+    /// The tag of a frame: over the header, and over the payload too if the header has PAYLOAD_MAC.
     #[must_use]
     pub fn tag(&self, header: &DataHeader, payload: &[u8]) -> [u8; DATA_TAG_LEN] {
         self.tag_of(&header.bytes(), header.has_payload_mac().then_some(payload))

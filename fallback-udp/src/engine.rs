@@ -132,7 +132,7 @@ pub fn open(service: DataService, datagram: &[u8]) -> Opened<'_> {
     }
 }
 
-/// The reply INVALID to a sender who did not prove a key: 88 bytes, with a tag of zeros.
+/// The INVALID reply to a sender who did not prove a key: 88 bytes, with a tag of zeros.
 #[must_use]
 pub fn unauthenticated(header: &DataHeader, reply: &mut ReplyBuffer) -> usize {
     let header = header.answered(DataStatus::Invalid).bytes();
@@ -144,8 +144,8 @@ pub fn unauthenticated(header: &DataHeader, reply: &mut ReplyBuffer) -> usize {
 /// Answers a request. `None`: the request was not made with a key of the lease, or its bytes were damaged; nothing
 /// was done.
 ///
-/// The caller holds the keys for reading until this returns. So a key that was removed before the call has no effect;
-/// and a thread that removes a key under the write lock knows that no request with this key is still being served.
+/// The caller holds the keys for reading until this returns. So a key that was removed before the call has no effect,
+/// and a thread that removes a key under the write lock knows that no request with this key is being served.
 pub fn answer<L>(
     lease: &L,
     keys: &Keys,
@@ -162,8 +162,8 @@ where
     Some(replied(key, &request.frame.header, served, reply))
 }
 
-/// As [`answer`], for a lease whose storage takes its time. With `has_room` false no I/O is begun. The payload of
-/// the buffer holds the bytes to write or takes the bytes that are read; it starts at `DATA_OVERHEAD`.
+/// As [`answer`], for a lease whose storage takes its time. If `has_room` is false, no I/O begins. The payload of the
+/// buffer holds the bytes to write, or receives the bytes that are read; it starts at `DATA_OVERHEAD`.
 pub fn begin<L: ServedLease>(
     lease: &L,
     keys: &Keys,
@@ -294,7 +294,7 @@ fn replied(key: &DataKey, request: &DataHeader, served: Served, reply: &mut Repl
     Reply { status, length }
 }
 
-/// Writes header and tag before the payload, which is in its place already.
+/// Writes header and tag before the payload, which is already in place.
 fn seal(
     key: &DataKey,
     mut header: DataHeader,

@@ -1,18 +1,20 @@
-//! What must hold of the data plane over UDP, by name.
+//! The invariants of the data plane over UDP, by name.
 //!
 //! - **end**: no request is served and no I/O begins once the access of a binding has ended.
 //! - **once**: a counter of a session stands for one request, which is done once.
-//! - **in flight**: only a request that was begun finishes, and the writes in flight of sessions are among those of
+//! - **once**: a counter of a session belongs to one request, which is done once.
 //!   their lease.
 //! - **sessions**: a lease has no more sessions than it may have.
-//! - **parts**: each part of a half-sent block comes once and lies within the block.
-//! - **room**: half-sent blocks hold what is counted of their lease, its tenant and the node; an ended lease holds none.
-//! - **generations**: a binding takes the place of an older binding only, and only after the end of that.
+//! - **parts**: each part of a half-sent block arrives once and lies within the block.
+//! - **room**: half-sent blocks hold exactly the bytes that are counted for their lease, its tenant and the node; an
+//!   ended lease holds none.
+//! - **generations**: a binding replaces only an older binding, and only after the older one has ended.
 //! - **quiet**: the blocks of a lease are closed only when no I/O is in flight.
 //!
-//! Each is looked at where the state changes, by what is at hand there; only the sum of `room` looks at all half-sent
-//! blocks of a lease, once a second. One that fails ends the access of its binding ([`ServedLease::broken`]): the
-//! server answers with FENCED, refuses a new deadline, and fails the cut, so the lease is fenced. All others go on.
+//! Each invariant is checked where the state changes, with the data at hand there; only the sum of `room` looks at all
+//! half-sent blocks of a lease, once a second. A failed invariant ends the access of its binding
+//! ([`ServedLease::broken`]): the server answers with FENCED, refuses a new deadline, and fails the cut, so the lease
+//! is fenced. All other bindings go on.
 //!
 //! [`ServedLease::broken`]: crate::ServedLease::broken
 
@@ -31,7 +33,7 @@ pub enum Invariant {
     Sessions,
     /// Parts come once and lie within their block.
     Parts,
-    /// Half-sent blocks are counted right.
+    /// Half-sent blocks are counted correctly.
     Room,
     /// Only an ended, older binding is replaced.
     Generations,
@@ -42,18 +44,18 @@ pub enum Invariant {
 /// An invariant that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Which one.
+    /// The invariant.
     pub invariant: Invariant,
     /// The state that was found.
     pub detail: &'static str,
 }
 
-/// The first invariant that failed in the step that is being done.
+/// The first invariant that failed in the current step.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(Option<Broken>);
 
 impl Findings {
-    /// Notes the invariant unless it holds, and returns whether it does.
+    /// Notes the invariant if it does not hold, and returns whether it holds.
     pub(crate) fn holds(
         &mut self,
         invariant: Invariant,

@@ -64,11 +64,11 @@ impl Allowance {
 }
 
 const SOURCES: usize = 1024;
-/// Replies without a tag to one address: enough for a client with a wrong key to learn that.
+/// Limits of the replies without a tag to one address: enough for a client to learn that its key is wrong.
 const PER_SOURCE: (u32, u32) = (10, 20);
 
 /// Rate limit of the replies to senders without a key, by source address. Addresses share buckets, so that the memory
-/// is fixed; the random seed keeps others from guessing which ones share.
+/// is fixed; with the random seed nobody can guess which addresses share one.
 #[derive(Debug)]
 pub struct Sources {
     rate: Rate,
@@ -87,8 +87,8 @@ impl Sources {
         }
     }
 
-    /// Takes one reply to `source`, if there is one. IPv6 counts by network (/64), since a host can use every address
-    /// of its network.
+    /// Takes one reply to `source`, if one is left. IPv6 addresses count by network (/64), since a host can use every
+    /// address of its network.
     pub fn take(&mut self, source: IpAddr, now: Duration) -> bool {
         let network = match source.to_canonical() {
             IpAddr::V4(address) => u64::from(address.to_bits()),

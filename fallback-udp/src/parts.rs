@@ -23,7 +23,7 @@ pub(crate) struct Parts(Vec<HalfSent>);
 /// A block of which some parts came.
 #[derive(Debug)]
 struct HalfSent {
-    /// Counter of the part with index 0. It identifies the write.
+    /// Counter of the part with index 0, which identifies the write.
     first: u32,
     offset: u64,
     count: u16,
@@ -44,7 +44,7 @@ pub(crate) enum Added {
     Whole(Vec<u8>),
     /// Earlier parts of this write name another block or another count.
     Disagrees,
-    /// The same part came before, or does not lie within the block.
+    /// The same part has come before, or the part does not lie within the block.
     Broken,
 }
 
@@ -73,7 +73,7 @@ impl Parts {
         }
     }
 
-    /// Adds a part whose counter was not used before. `room` is for the block, if this is its first part.
+    /// Adds a part whose counter is new. `room` is for the block, if this is the first part of the block.
     pub(crate) fn add(
         &mut self,
         (first, offset): (u32, u64),

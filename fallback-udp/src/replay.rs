@@ -1,4 +1,4 @@
-//! Which requests of a session were done, and how they went.
+//! Which requests of a session were done, and their results.
 //!
 //! The window is read before a request is done and written after it, both under the lock of the lease, so that the same
 //! request on two sockets is done once. A request that waits for the storage is recorded when it begins, and its status
@@ -221,7 +221,7 @@ mod tests {
     }
 
     proptest! {
-        /// The same as a map of everything that was ever used.
+        /// The window answers like a map of all counters ever used, except that it forgets the old ones.
         #[test]
         fn the_window_is_a_map_with_a_short_memory(
             steps in prop::collection::vec((1..1000u32, 0..3u8), 1..400),

@@ -1,8 +1,8 @@
 //! Memory for half-sent blocks, bounded for a node, for each tenant and for each lease.
 //!
-//! A tenant never holds more than what is still free on the node. So even if many tenants hold as much as they can, the
-//! next tenant gets some, as the ports of a switch that share one memory with dynamic thresholds (Choudhury and Hahne,
-//! 1998).
+//! A tenant never holds more than is still free on the node. So the next tenant gets some memory even if many tenants
+//! hold as much as they can, like the ports of a switch that share one memory with dynamic thresholds (Choudhury and
+//! Hahne, 1998).
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ pub struct Share {
     node: Arc<Room>,
     tenant: Arc<AtomicUsize>,
     used: AtomicUsize,
-    /// More was given back than was held.
+    /// More bytes were given back than were held.
     is_broken: AtomicBool,
 }
 
@@ -70,8 +70,8 @@ impl Share {
         self.used.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether the lease holds so many bytes, and no level has got back more than it held. Exact under the lock of the
-    /// lease's sessions.
+    /// Whether the lease holds exactly `held` bytes, and lease, tenant and node have got back no more bytes than they
+    /// held. Exact under the lock of the lease's sessions.
     pub(crate) fn adds_up(&self, held: usize) -> bool {
         self.used.load(Ordering::Relaxed) == held && !self.is_broken()
     }
@@ -80,8 +80,8 @@ impl Share {
         self.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Reserves `bytes`. `None`: there is no room. Of two calls at the same time both may be refused although there was
-    /// room for one.
+    /// Reserves `bytes`. `None`: there is no room. Two calls at the same time may both fail although there was room for
+    /// one.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let held = self
             .levels()
@@ -135,7 +135,7 @@ mod tests {
 
     const BLOCK: usize = 4096;
 
-    /// Of a tenant of its own, with as many leases as it needs.
+    /// All that a new tenant can reserve, over as many leases as it needs.
     fn all(room: &Arc<Room>) -> Vec<Reservation> {
         let tenant = Arc::default();
         let leases = (0..LEASES).map(|_| Share::new(room, Arc::clone(&tenant)));
@@ -171,7 +171,7 @@ mod tests {
         }
         let used = room.used.load(Ordering::Relaxed);
         assert!(used < 1024 * BLOCK, "{used}");
-        // The first tenants give back memory and get less of it again.
+        // The first tenants give memory back and then get less of it than before.
         held[0].clear();
         assert!(all(&room).len() > held[8].len());
     }

@@ -50,8 +50,8 @@ pub(crate) struct InFlight {
 }
 
 impl SessionState {
-    /// No sessions yet, which will have [`ReplayWindow::LONGEST`]. `rate` limits the new requests, and separately the
-    /// repeated READs.
+    /// A state without sessions; later sessions have [`ReplayWindow::LONGEST`]. `rate` limits the new requests, and
+    /// separately the repeated READs.
     #[must_use]
     pub fn new(rate: Rate) -> Self {
         let greetings = || Allowance::new(Rate::new(GREETINGS.0, GREETINGS.1));
@@ -66,16 +66,16 @@ impl SessionState {
         }
     }
 
-    /// The same with sessions that remember so many requests. To be called before there is a session.
+    /// Sets how many requests each session remembers. To be called before the first session.
     #[must_use]
     pub fn with_window(mut self, window: ReplayWindow) -> Self {
         self.sessions.window = window;
         self
     }
 
-    /// Handles a request; `executor` does its I/O. `remaining` is the rest of the lease's term. The payload of the
-    /// reply is written to `payload`, which has room for the longest one. `None`: no reply now. Returns also the
-    /// invariant that failed.
+    /// Handles a request; `executor` does its I/O. `remaining` is the rest of the lease's term. Writes the payload of
+    /// the reply to `payload`, which has room for the longest one. `None`: no reply now. Also returns the invariant
+    /// that failed, if any.
     pub(crate) fn serve(
         &mut self,
         op: DataOp,
@@ -124,7 +124,7 @@ impl SessionState {
             was_begun &= count_down(&mut session.writes, write);
             let window = &mut session.window;
             let seen = window.finish(in_flight.counter, in_flight.mark, status);
-            // A READ that is repeated was done before.
+            // A repeated READ was done before.
             was_begun &= match seen {
                 Seen::InFlight | Seen::TooOld => true,
                 Seen::Same(_) => !in_flight.is_write,
@@ -229,7 +229,7 @@ impl SessionState {
         open == self.writes
     }
 
-    /// Whether a READ that was done before is done again. It is not for another source address: an attacker who
+    /// Whether a READ that was done before may be done again. From another source address it may not: an attacker who
     /// recorded the request could have its reply sent to a victim.
     fn may_repeat(
         &mut self,
@@ -303,7 +303,7 @@ impl Session {
     }
 }
 
-/// `false`: there is less to count down.
+/// Subtracts `by`. `false`: the counter was smaller.
 fn count_down(counter: &mut u32, by: u32) -> bool {
     let left = counter.checked_sub(by);
     *counter = left.unwrap_or(0);

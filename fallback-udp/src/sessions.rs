@@ -17,8 +17,8 @@ const OPENED: usize = 4;
 /// A session without a new request for this long may be replaced by another one.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// A write whose parts are not all there after this long is dropped, and its session is closed: otherwise a part that
-/// comes later would look like the first part of a new write.
+/// A write whose parts are not complete after this long is dropped, and its session is closed: otherwise a later part
+/// would look like the first part of a new write.
 const HALF_SENT: Duration = Duration::from_secs(10);
 
 /// One program's use of a lease.
@@ -98,8 +98,8 @@ impl Sessions {
         self.used.iter().map(|session| session.writes).sum()
     }
 
-    /// Marks the session of a valid request as used. Only here does a used session make room for another one: a
-    /// request in a session that is not used yet cannot be a recorded one that an attacker sends again.
+    /// Marks the session of a valid request as used. A used session makes room for another one only here: a request in
+    /// an unused session cannot be a recorded request that an attacker sends again.
     pub(crate) fn enter(&mut self, number: u32, now: Duration) -> Result<(), DataStatus> {
         let is_it = |session: &Session| session.number == number;
         if self.used.iter().any(is_it) {

@@ -1,4 +1,4 @@
-//! The memory or blocks of a lease, and the jobs that requests make of them.
+//! The memory or blocks of a lease, and the jobs that requests become.
 
 use alloc::{borrow::Cow, sync::Arc};
 use core::ops::Range;
@@ -61,7 +61,7 @@ pub trait Store: Space {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreFailed;
 
-/// The I/O that a request in a session asks for.
+/// The I/O of a request in a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Job<'a> {
     Read(Reading),

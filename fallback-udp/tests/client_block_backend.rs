@@ -1,4 +1,4 @@
-//! The client of blocks against the backend, over real sockets and a file.
+//! The client of blocks against the real server, over real sockets and a file.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -97,7 +97,7 @@ impl Node {
         self.serve();
     }
 
-    /// As after a power cut that took nothing: nobody can know that.
+    /// Restarts the machine as after a power cut that lost no write; the client cannot know that none was lost.
     fn reboot(&mut self) {
         self.write_verifier += 1;
         self.restart();
@@ -132,7 +132,7 @@ impl Refresh for Asked {
     }
 }
 
-/// A node, and a client that asks it what is valid.
+/// A node, and a client that asks the node for the valid coordinates.
 fn followed() -> (Arc<Mutex<Node>>, BlockClient) {
     let node = Arc::new(Mutex::new(Node::start()));
     let coordinates = node.lock().unwrap().coordinates();
@@ -141,7 +141,7 @@ fn followed() -> (Arc<Mutex<Node>>, BlockClient) {
     (node, client)
 }
 
-/// A client behind a path that loses, repeats and reorders.
+/// A client behind a path that loses, repeats and reorders datagrams.
 fn far(node: &Node) -> (Proxy, BlockClient) {
     let proxy = Proxy::start(node.address, 5);
     let coordinates = Coordinates {
@@ -159,7 +159,7 @@ fn short() -> ClientOptions {
     }
 }
 
-/// Writes every block and reads it back, all at once; `after` is called with how many operations are done.
+/// Writes every block and reads it back, all at once; calls `after` with the number of operations done.
 fn write_and_read_all(client: &mut BlockClient, mut after: impl FnMut(usize)) {
     let content = |number: usize| vec![number as u8; BLOCK];
     let mut reads = HashMap::new();

@@ -88,7 +88,7 @@ fn many_at_once_over_a_path_that_loses_repeats_and_reorders() {
     assert!(client.statistics().retried > 0);
 }
 
-/// With the descriptor and the time-out that the client tells.
+/// Waits with the client's descriptor and time-out, as a program with other work does.
 fn wait_as_others_do(client: &BlockClient) {
     let millis = client.next_timeout().unwrap().as_millis() as u16;
     let mut wanted = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];

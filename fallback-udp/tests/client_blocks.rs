@@ -1,5 +1,5 @@
-//! The asking half for blocks against a model of a server, over a simulated network that loses, delays,
-//! reorders, repeats and damages datagrams: blocks are whole and right, and it ends.
+//! The client's protocol for blocks against a model of a server, over a simulated network that loses, delays, reorders,
+//! repeats and damages datagrams: blocks are whole and correct, and every operation ends.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -23,13 +23,13 @@ use random::Random;
 const SEEDS: u64 = 24;
 const BLOCKS: u64 = 48;
 
-/// Blocks go in four parts.
+/// At this MTU a block goes in four parts.
 const SHORT: Network = Network {
     mtu: 1500,
     ..Network::GOOD
 };
 
-/// By then a client knows that only short packets pass, if no HELLO is lost; before, it asks nothing.
+/// By this time a client knows that only short packets pass, if no HELLO is lost. Before, it sends no request.
 const START: Duration = Duration::from_millis(750);
 
 const BAD: Network = Network {
@@ -40,7 +40,7 @@ const BAD: Network = Network {
     ..SHORT
 };
 
-/// Operations at random places, up to `at_once` of them unanswered; a model says what reads have to bring.
+/// Operations at random places, up to `at_once` of them unanswered; a model has the bytes that reads must return.
 struct Work {
     model: Vec<u8>,
     expected: HashMap<u64, Vec<u8>>,
@@ -191,13 +191,14 @@ fn a_path_that_becomes_shorter_turns_blocks_into_parts() {
 #[test]
 fn parts_that_are_lost_again_and_again_keep_their_block() {
     let mut world = World::new(0, 512, SHORT);
-    // The second part of a block; meanwhile, after the path was found out, all others would be answered.
+    // The second part of a block is lost until then; once the path is known, all other parts would be answered
+    // meanwhile.
     world.air.swallowed = Some((42, Duration::from_secs(2)));
     let mut ids = Vec::new();
     for block in 0..512 {
         let from = vec![0x55; BLOCK];
         ids.push(world.submit(Operation::Write { block, from }));
-        // So that blocks do not begin at every fourth counter.
+        // With a FLUSH after each block, not every fourth counter begins a block.
         ids.push(world.submit(Operation::Flush));
     }
     for id in ids {
@@ -246,7 +247,7 @@ fn what_was_finished_before_a_flush_survives_a_power_cut() {
     }
 }
 
-/// Writes and flushes, and again what a flush says is lost.
+/// Writes and flushes, and repeats the writes that a flush reports as lost.
 fn write_until_durable(world: &mut World, block: u64, from: &[u8]) -> u32 {
     let mut lost = 0;
     loop {

@@ -1,4 +1,4 @@
-//! The blocking client against the backend, over real sockets.
+//! The blocking client against the real server, over real sockets.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -21,13 +21,13 @@ fn connect(coordinates: Coordinates) -> MemoryClient {
     MemoryClient::connect(coordinates, ClientOptions::default(), None).unwrap()
 }
 
-/// Bytes of which no two stretches are the same.
+/// Bytes in which no two stretches are equal.
 fn pattern(length: usize) -> Vec<u8> {
     let words = (0..length as u64 / 8).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// A node that can be asked.
+/// A node as a source of the current coordinates.
 struct Asked(Arc<Mutex<Node>>);
 
 impl Refresh for Asked {
@@ -135,7 +135,7 @@ fn the_end_of_the_lease_is_told_with_what_was_done() {
 #[test]
 fn clients_that_come_and_go_leave_room_for_the_next() {
     let node = Node::start(MIB as u64);
-    // Shorter than a session holds its place by silence.
+    // Shorter than the time for which a silent session holds its place.
     let options = ClientOptions {
         give_up: Duration::from_secs(5),
         ..ClientOptions::default()
@@ -186,7 +186,7 @@ fn a_closed_port_ends_a_call_as_soon_as_its_caller_does_not_wait_for_it() {
         let error = MemoryClient::connect(coordinates.clone(), options(closed), None).unwrap_err();
         assert!(matches!(error, ClientError::PortClosed { .. }), "{error}");
     }
-    // A node that is somewhere else by now is found, also without waiting.
+    // A node that has moved is found, even without waiting.
     let moved = Arc::new(Mutex::new(Node::start(MIB as u64)));
     let refresh = Box::new(Asked(Arc::clone(&moved)));
     MemoryClient::connect(coordinates, options(Duration::ZERO), Some(refresh)).unwrap();
@@ -216,6 +216,6 @@ fn the_longest_packet_can_be_set_and_payloads_covered() {
     let bytes = pattern(MIB);
     client.write(0, &bytes, &mut |_| ()).unwrap();
     assert!(node.memory(MIB) == bytes);
-    // 1,384 bytes each, by the specification.
+    // 1,384 payload bytes per datagram, by the specification.
     assert!(client.statistics().answered >= (MIB as u64).div_ceil(1384));
 }

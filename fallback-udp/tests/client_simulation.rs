@@ -1,5 +1,5 @@
-//! The asking half against the real engine over a simulated network that loses, delays, reorders,
-//! repeats and damages datagrams, and against nodes that start again: bytes are never wrong, and it ends.
+//! The client's protocol against the real engine, over a simulated network that loses, delays, reorders, repeats and
+//! damages datagrams, and against nodes that restart: bytes are never wrong, and every transfer ends.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ const BAD: Network = Network {
     ..Network::GOOD
 };
 
-/// Writes and reads at random places; a model says what has to be there.
+/// Writes and reads at random places; a model has the bytes that must be there.
 fn random_work(world: &mut World, rounds: usize) {
     let mut model = world.memory();
     for round in 0..rounds {
@@ -135,7 +135,7 @@ fn a_shorter_path_is_found_out_and_followed() {
 #[test]
 fn what_is_lost_again_and_again_does_not_fall_out_of_the_servers_window() {
     let mut world = World::new(0, 4 << 20, Network::GOOD);
-    // Time for several hundred others to be answered.
+    // In this time several hundred other requests are answered.
     world.swallowed = Some((40, Duration::from_millis(15)));
     let bytes = vec![0x55; 4 << 20];
     world.write(0, &bytes).unwrap();

@@ -37,13 +37,13 @@ pub struct Completion {
     pub outcome: Result<(), ClientError>,
 }
 
-/// A lease's blocks over UDP: [`read`](Self::read), [`write`](Self::write) and [`flush`](Self::flush)
-/// block; with [`submit`](Self::submit) many operations run at once. Of those that touch the same block,
-/// one of them writing, the later one is done after the earlier one.
+/// A lease's blocks over UDP. [`read`](Self::read), [`write`](Self::write) and [`flush`](Self::flush) block; with
+/// [`submit`](Self::submit) many operations run at once. If two operations touch the same block and one of them writes,
+/// the later one begins after the earlier one.
 ///
 /// A program that waits for other things too waits until the descriptor is readable or
-/// [`next_timeout`](Self::next_timeout) has passed, calls [`exchange`](Self::exchange), and takes what
-/// [`next_completion`](Self::next_completion) has.
+/// [`next_timeout`](Self::next_timeout) has passed, calls [`exchange`](Self::exchange), and takes the results of
+/// [`next_completion`](Self::next_completion).
 pub struct BlockClient {
     link: Link,
     blocks: Blocks,
@@ -59,7 +59,7 @@ pub struct BlockClient {
 }
 
 impl BlockClient {
-    /// Opens a session; `refresh` is asked for fresh coordinates if needed.
+    /// Opens a session; if needed, the client asks `refresh` for fresh coordinates.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -126,7 +126,7 @@ impl BlockClient {
         self.run(Operation::Flush).map(drop)
     }
 
-    /// Whether all writes survive a power cut already and no loss is to be reported: a flush is not needed.
+    /// Whether all writes already survive a power cut and no loss is to be reported, so that a flush is not needed.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.blocks.is_flushed()
@@ -169,7 +169,7 @@ impl BlockClient {
         Some(self.complete(finished))
     }
 
-    /// Waits until an operation has finished; `None`: there is no unfinished one.
+    /// Waits until an operation has finished; `None`: there is no unfinished operation.
     pub fn wait(&mut self) -> Option<Completion> {
         loop {
             if let Some(completion) = self.next_completion() {
@@ -316,8 +316,8 @@ impl AsFd for BlockClient {
     }
 }
 
-/// Closes the session, so that the server has room for another one. If the datagram gets lost, the session gives way
-/// after some seconds anyway.
+/// Closes the session, so that the server has room for another one. If the datagram gets lost, the server replaces the
+/// session after some seconds anyway.
 impl Drop for BlockClient {
     fn drop(&mut self) {
         if let Some(hello) = self.blocks.requester_mut().close_session(self.link.now()) {

@@ -93,7 +93,7 @@ impl Link {
         })
     }
 
-    /// The observations while nothing answered, and a hint what to check.
+    /// The observations while nothing answered, and a hint about the things to check.
     fn hint(&self, doubtful: bool) -> String {
         let doubt = "what answered, if anything still does, did not accept the key";
         let nothing = "is the node up, and does a firewall let this UDP port through?";
@@ -159,7 +159,7 @@ impl Link {
         refresh.is_some_and(|refresh| refresh.is_over())
     }
 
-    /// Whether the port is closed, and was for as long as the caller waits for it to open.
+    /// Whether the port is closed, and has been for as long as the caller waits for it to open.
     pub(super) fn is_closed(&self) -> bool {
         self.closed_at().is_some_and(|at| at <= self.now())
     }
@@ -222,7 +222,8 @@ impl Link {
         Ok(())
     }
 
-    /// The node may have moved to another port, so it is asked once more before a closed port fails a call.
+    /// When to ask the node for coordinates. The node may have moved to another port, so the client asks once more
+    /// before a closed port fails a call.
     fn ask_at(&self, driven: &impl Driven) -> Option<Duration> {
         let doubtful_at = driven.requester().doubtful_at().max(self.refresh_at);
         let at = self
@@ -231,7 +232,7 @@ impl Link {
         self.refresh.is_some().then_some(at)
     }
 
-    /// Asks for fresh coordinates, if it is time to.
+    /// Asks for fresh coordinates if the time for it has come.
     pub(super) fn ask(&mut self, driven: &mut impl Driven) -> io::Result<()> {
         let now = self.now();
         if self.ask_at(driven).is_none_or(|at| at > now) {

@@ -28,14 +28,14 @@ pub struct Coordinates {
     pub endpoint: SocketAddr,
 }
 
-/// How to behave.
+/// Settings of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// Whether tags cover the payloads too: against an attacker who changes datagrams in the network.
+    /// Whether tags cover the payloads too, against an attacker who changes datagrams in the network.
     pub payload_mac: bool,
     /// A call fails after this long without progress.
     pub give_up: Duration,
-    /// The same, while the node's machine answers that nothing listens at its port.
+    /// The same limit while the node's machine answers that nothing listens at its port.
     pub give_up_closed: Duration,
     /// Longest packet in bytes, IP header included; `None`: the MTU of the route.
     pub mtu_max: Option<usize>,
@@ -61,7 +61,7 @@ pub trait Refresh: Send {
     /// The coordinates of the lease.
     ///
     /// # Errors
-    /// Why there are none; the text becomes part of the error if the call fails.
+    /// Why there are no coordinates; if the call fails, the text becomes part of its error.
     fn refresh(&mut self) -> Result<Coordinates, String>;
 
     /// Whether the node has said that the lease has ended. The call then fails at once with `NoLease`.
@@ -79,7 +79,7 @@ pub struct MemoryClient {
 }
 
 impl MemoryClient {
-    /// Opens a session; `refresh` is asked for fresh coordinates if needed.
+    /// Opens a session; if needed, the client asks `refresh` for fresh coordinates.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -190,7 +190,7 @@ impl MemoryClient {
     }
 }
 
-/// A failed system call in the middle of a call.
+/// The step that a failed system call in the middle of a transfer reports.
 const EXCHANGE: &str = "exchange datagrams";
 
 /// Opens the socket and the requester.
@@ -210,8 +210,8 @@ fn open(
     })
 }
 
-/// Closes the session, so that the server has room for another one. If the datagram gets lost, the session gives way
-/// after some seconds anyway.
+/// Closes the session, so that the server has room for another one. If the datagram gets lost, the server replaces the
+/// session after some seconds anyway.
 impl Drop for MemoryClient {
     fn drop(&mut self) {
         if let Some(hello) = self.requester.close_session(self.link.now()) {

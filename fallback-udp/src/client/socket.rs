@@ -92,7 +92,7 @@ impl Socket {
             SocketAddr::V4(_) => setsockopt(&socket, MtuDiscover, &libc::IP_PMTUDISC_DO)?,
             SocketAddr::V6(_) => setsockopt(&socket, Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DO)?,
         }
-        // Beyond the system's limit where that is permitted, else within it.
+        // Above the system's limit if this process is permitted to, else up to the limit.
         setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
             .or_else(|_not_permitted| setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER))?;
         socket.connect(peer)?;
@@ -126,7 +126,7 @@ impl Socket {
             match self.send_some(left) {
                 Ok(sent) => left = &left[sent..],
                 Err(error) => {
-                    // The kernel reports the error of an earlier datagram for a later one, which was not sent then.
+                    // The kernel may report the error of an earlier datagram for a later one, which was then not sent.
                     let belated =
                         error.kind() == io::ErrorKind::ConnectionRefused && seen.trouble.is_none();
                     if seen.pass(error)? && !belated {
@@ -186,8 +186,8 @@ impl Socket {
             header.msg_hdr.msg_iov = part;
             header.msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: every header points to one part, and that to as many bytes as it says, each for one
-        // datagram; all of them outlive the call. No time-out is given.
+        // SAFETY: every header points to one part, and the part points to as many bytes as it states, used for one
+        // datagram only; all of them outlive the call. No time-out is given.
         let came = unsafe {
             let flags = libc::MSG_DONTWAIT;
             let (fd, headers) = (self.socket.as_raw_fd(), headers.as_mut_ptr());

@@ -1,4 +1,4 @@
-//! Invariants of the engine with their violations planted: each is found, and its lease serves nothing any more.
+//! Planted violations of the engine's invariants: each one is found, and its lease then serves nothing.
 
 use alloc::{sync::Arc, vec::Vec};
 use core::{
@@ -124,7 +124,7 @@ impl Lease {
         reply.map(|reply| reply.status)
     }
 
-    /// The invariant that was found. The lease serves no request any more.
+    /// The invariant that was found. Afterwards the lease serves no request.
     fn found(&self) -> Invariant {
         assert_eq!(self.hello(99), DataStatus::Fenced);
         self.broken.get().unwrap().invariant

@@ -99,8 +99,8 @@ impl Batch {
     }
 }
 
-/// A reply that the system does not take at once is lost, like any datagram: waiting for one client would make all
-/// others wait.
+/// Sends replies. A reply that the system does not accept at once is lost, like any datagram: waiting for one client
+/// would make all others wait.
 fn send_all(headers: &mut Headers, socket: BorrowedFd<'_>, replies: Replies<'_>) -> Sent {
     let mut sent = Sent::default();
     let mut left = replies;

@@ -41,14 +41,14 @@ pub(super) enum Phase<C> {
     Empty,
     /// In use.
     Live(Arc<Entry<C>>),
-    /// Proven unreachable.
+    /// Proved unreachable.
     Cut { proof: Proof, entry: Arc<Entry<C>> },
-    /// Could not be proven unreachable.
+    /// Could not be proved unreachable.
     Failed {
         error: StepError,
         entry: Arc<Entry<C>>,
     },
-    /// A thread is releasing the lease. After it has finished, the gate says removed, and the cell leaves the custody.
+    /// A thread is releasing the lease. After the release the gate is marked as removed, and the cell leaves the custody.
     Releasing(Option<Arc<Entry<C>>>),
     /// Unreachable, but the release failed.
     Dirty {
@@ -77,7 +77,7 @@ impl<C> Default for BindingState<C> {
 }
 
 impl<C> BindingCell<C> {
-    /// Locks the state. A thread that panicked with the lock left a phase that says how far it was.
+    /// Locks the state. If a thread panicked with the lock, the phase shows how far that thread came.
     pub(super) fn lock(&self) -> MutexGuard<'_, BindingState<C>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,7 +93,7 @@ impl<C> BindingCell<C> {
 }
 
 impl<C> BindingState<C> {
-    /// The live binding, if the order is not for an older one.
+    /// The live binding, unless the order is for an older one.
     pub(super) fn live(&self, generation: Generation) -> Option<&Arc<Entry<C>>> {
         match &self.phase {
             Phase::Live(entry) if self.gate.admits(generation) => Some(entry),

@@ -10,7 +10,7 @@ use fabricbios_contract::Volume;
 
 use super::buffer::Buffer;
 
-/// Opens a volume, with O_DIRECT where the file system supports it. `Err` says what is wrong with the volume.
+/// Opens a volume, with O_DIRECT if the file system supports it. `Err`: the defect of the volume.
 pub(super) fn open(file: &Volume) -> Result<File, String> {
     check_sizes(file)?;
     check_kind(&fs::symlink_metadata(&file.path).map_err(text_of)?)?;

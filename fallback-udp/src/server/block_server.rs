@@ -212,7 +212,7 @@ impl Storage {
         late
     }
 
-    /// An I/O that did not do all its bytes has failed.
+    /// The result of an I/O: a short I/O has failed.
     fn judge(&mut self, waiting: &Waiting, result: i32) -> Result<(), StoreFailed> {
         let whole = match *waiting.pending.io() {
             Io::Read { bytes, .. } | Io::Write { bytes, .. } => bytes,

@@ -160,7 +160,7 @@ impl Content for Blocks {
     const SERVICE: DataService = DataService::Block;
     type Source = BlockSource;
 
-    /// An older generation of the lease is cut first, and its I/O in flight is waited for.
+    /// First cuts an older generation of the lease and waits for its I/O in flight.
     fn bind(path: &UdpPath<Self>, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let Some(volume) = &part.volume else {
             let detail = format!("{}: it has no blocks", order.binding_id);
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::{DataKey, Keys, Room};
 
-    /// One block, of storage that is called stuck after no time at all.
+    /// One block, on storage that counts as stuck at once.
     fn entry(path: &std::path::Path) -> Arc<Entry<Blocks>> {
         let file = Volume {
             path: path.into(),

@@ -82,9 +82,9 @@ impl Headers {
             self.push(name, control, (bytes.as_mut_ptr(), bytes.len()));
         }
         let room = self.link();
-        // SAFETY: the headers were just made: each points to a name, a control buffer and bytes with
-        // the lengths told, all borrowed for writing by `into`'s items, whose lifetime 'a outlives
-        // this call, and all distinct. `buffers` is not moved before the call returns.
+        // SAFETY: the headers were just made. Each header points to a name, a control buffer and bytes, with the
+        // lengths that it states. `into`'s items borrow all of them for writing, their lifetime 'a outlives this call,
+        // and they are distinct. `buffers` is not moved before the call returns.
         let got = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),

@@ -74,7 +74,7 @@ impl SessionLimits {
 
 #[cfg(test)]
 impl SessionLimits {
-    /// For leases without requests.
+    /// Limits for leases without requests.
     pub(super) fn few() -> Self {
         Self {
             rate: Rate::new(1, 1),
@@ -147,7 +147,7 @@ impl<C> Entry<C> {
         self.finding().is_some()
     }
 
-    /// Reports an invariant that failed, once: an order that is tried again proves the end itself.
+    /// Returns the failed invariant as an error, once: when the order is repeated, it proves the end itself.
     pub(super) fn check_invariants(&self) -> Result<(), StepError> {
         let broken = self.finding().take();
         broken.map_or(Ok(()), |broken| Err(self.failed(broken)))
@@ -262,7 +262,7 @@ mod tests {
             while entry.state() == AccessState::Live {
                 yield_now();
             }
-            // If the end does not wait it has every opportunity to come first.
+            // If `end` did not wait, it would have every opportunity to finish first.
             (0..1000).for_each(|_| yield_now());
             is_served.store(true, Ordering::Release);
             drop(request);

@@ -28,7 +28,7 @@ const NAME: &str = "FBBU";
 /// Settings of an [`FbbuPath`].
 #[derive(Clone, Debug)]
 pub struct FbbuConfig {
-    /// Address and port of the sockets; port 0: any.
+    /// Address and port of the sockets; port 0: the system chooses one.
     pub listen: SocketAddr,
     /// Number of threads; by default one per processor, four at most.
     pub workers: Option<usize>,
@@ -75,7 +75,7 @@ impl FbbuPath {
     /// Opens the sockets and starts the threads, without any lease.
     ///
     /// # Errors
-    /// The port is taken, or the system gives no io_uring.
+    /// The port is taken by another program, or the kernel provides no io_uring.
     pub fn open(config: &FbbuConfig) -> io::Result<Self> {
         Self::open_held(config, None)
     }
@@ -107,8 +107,8 @@ impl FbbuPath {
         ))
     }
 
-    /// Sets a check that is made before a volume is opened. It fails for storage that hangs, where the opening thread
-    /// would never return.
+    /// Sets a check that runs before a volume is opened. The check fails for storage that hangs, where the opening
+    /// thread would never return.
     #[must_use]
     pub fn looking_first(
         mut self,

@@ -15,14 +15,14 @@ use super::{
 /// Name of the service in logs and errors.
 const NAME: &str = "FBMU";
 
-/// Threads where none are configured: more than a few fast links need is taken from the machine's
-/// own work.
+/// Default number of threads, at most: a few fast links need no more, and further threads would take processors from
+/// the machine's own work.
 const WORKERS_AT_MOST: usize = 4;
 
 /// Settings of an [`FbmuPath`].
 #[derive(Clone, Debug)]
 pub struct FbmuConfig {
-    /// Address and port; the port is 5702 by default of the node. 0: any.
+    /// Address and port. The node's default port is 5702; 0: the system chooses one.
     pub listen: SocketAddr,
     /// Number of threads, each with a socket; by default one per processor, four at most.
     pub workers: Option<NonZeroUsize>,
@@ -33,7 +33,7 @@ pub struct FbmuConfig {
 }
 
 impl FbmuConfig {
-    /// More than one client can send.
+    /// The default limit: more requests per second than one client can send.
     pub const OPS_PER_SECOND: u32 = 1_000_000;
 }
 
@@ -44,7 +44,7 @@ impl FbmuPath {
     /// Opens the sockets and starts the threads, without any lease.
     ///
     /// # Errors
-    /// The port is taken, or the system refuses a socket or a thread.
+    /// The port is taken by another program, or the system refuses a socket or a thread.
     pub fn open(config: FbmuConfig) -> Result<Self, StepError> {
         let failed = |error| StepError::new("start FBMU", format_args!("{error}"));
         let count = config.workers.map_or_else(usual_workers, NonZeroUsize::get);

@@ -31,8 +31,8 @@ impl<C: Content> UdpPath<C> {
         progress: &dyn Fn(),
     ) -> Result<(), StepError> {
         let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
-            // Released before: the bytes may have a new holder. The lease may have been fenced since then because of
-            // another path; this second release says that the other path is clean too.
+            // The lease was released before: its bytes may have a new holder. The lease may have been fenced since then
+            // because of another path; this second release then reports that the other path is clean too.
             if let Some(entry) = self.leases.of(binding_id) {
                 entry.set(AccessState::Over);
             }
@@ -95,7 +95,7 @@ impl<C> BindingState<C> {
         }
         let entry = match mem::take(&mut self.phase) {
             Phase::Cut { entry, .. } => Some(entry),
-            // Releasing: the thread that began it is gone, since this one has the lock `releasing`.
+            // Releasing: the thread that began the release is gone, since this thread has the lock `releasing`.
             Phase::Dirty { entry, .. } | Phase::Releasing(entry) => entry,
             Phase::Empty => None,
             other => {

@@ -99,9 +99,9 @@ impl<T> Ring<T> {
         // SAFETY: `buffer` is a whole one, just leaked.
         let payload = unsafe { (*buffer.as_ptr()).payload().as_mut_ptr() };
         let entry = entry_of(io, unit_bytes, fd, payload).user_data(key as u64);
-        // SAFETY: the payload has room for every transfer of a datagram, and stays where it is and
-        // nobody else's until the completion of this entry has been seen: only then `finished` takes
-        // the flight out, and a ring that is dropped leaks those that are left. So does the file.
+        // SAFETY: the payload has room for every transfer of a datagram. It stays in place and belongs to nobody else
+        // until the completion of this entry has been seen: only then does `finished` take the flight out, and dropping
+        // the ring leaks the remaining flights. The same holds for the file.
         let pushed = unsafe { self.push_held(entry) };
         pushed.map_err(|_full| self.flights.remove(key).over(-libc::EAGAIN))
     }
@@ -124,7 +124,7 @@ impl<T> Ring<T> {
         for (at, input) in inputs.iter().enumerate() {
             if !self.armed[at] {
                 let entry = readable(input.as_raw_fd()).user_data(INPUTS[at]);
-                // SAFETY: it has no pointers.
+                // SAFETY: the entry has no pointers.
                 unsafe { self.push(&[entry]) }?;
                 self.armed[at] = true;
             }
@@ -150,7 +150,7 @@ impl<T> Ring<T> {
     pub(super) fn close(&mut self) {
         for input in INPUTS {
             let entry = opcode::PollRemove::new(input).build().user_data(IGNORED);
-            // SAFETY: it has no pointers.
+            // SAFETY: the entry has no pointers.
             let _full = unsafe { self.push(&[entry]) };
         }
         let until = Instant::now() + CLOSING;
@@ -177,24 +177,24 @@ impl<T> Ring<T> {
     /// The memory that the entry points to must stay until its completion.
     unsafe fn push_held(&mut self, entry: Entry) -> Result<(), Errno> {
         let Some(hold) = &self.hold else {
-            // SAFETY: as the caller says.
+            // SAFETY: the caller keeps the memory of the entry until its completion.
             return unsafe { self.push(&[entry]) };
         };
         let first = readable(hold.as_raw_fd()).user_data(IGNORED);
-        // SAFETY: as the caller says; the first has no pointers.
+        // SAFETY: the caller keeps the memory of `entry` until its completion; `first` has no pointers.
         unsafe { self.push(&[first.flags(Flags::IO_LINK), entry]) }
     }
 
     /// # Safety
     /// The memory that the entries point to must stay until their completion.
     unsafe fn push(&mut self, entries: &[Entry]) -> Result<(), Errno> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the memory of the entries until their completion.
         let mut push = || unsafe { self.ring.submission().push_multiple(entries) };
         if push().is_ok() {
             return Ok(());
         }
         self.ring.submit().map_err(errno_of)?;
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the memory of the entries until their completion.
         let pushed = unsafe { self.ring.submission().push_multiple(entries) };
         pushed.map_err(|_full| Errno::EAGAIN)
     }
@@ -215,7 +215,7 @@ impl<T> Flight<T> {
             file,
         } = self;
         drop(file);
-        // SAFETY: it was leaked in `begin`, once, and the kernel is done with it.
+        // SAFETY: `begin` leaked the buffer once, and the kernel does not use it any more.
         let buffer = unsafe { Box::from_raw(buffer.as_ptr()) };
         Finished {
             user_data,

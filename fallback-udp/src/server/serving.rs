@@ -23,8 +23,8 @@ pub(super) enum Outcome<R> {
 }
 
 impl<C: Content> Leases<C> {
-    /// Finds the lease of a request and has `handle` answer it. The clock is read here, after all waiting but that for
-    /// the session lock, and not once for a whole batch: a request is never served by an old time.
+    /// Finds the lease of a request and lets `handle` answer it. The clock is read here for each request, after all
+    /// waiting except that for the session lock, and not once for a whole batch: no request is served by an old time.
     pub(super) fn dispatch<R>(
         &self,
         datagram: &[u8],

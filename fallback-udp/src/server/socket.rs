@@ -16,7 +16,7 @@ use nix::{
 
 use crate::sockopt::{Ipv6MtuDiscover, MtuDiscover};
 
-/// Holds some milliseconds of a fast network, for moments when the threads get no processor.
+/// Large enough for some milliseconds of a fast network, while the threads get no processor.
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Opens `count` sockets of the service `name` on `listen`. With port 0 the system chooses one, the same
@@ -79,7 +79,7 @@ fn forbid_fragments(socket: &OwnedFd, is_v6: bool) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Beyond the system's limit where that is permitted, else up to it.
+/// Enlarges the buffers: above the system's limit if this process is permitted to, else up to the limit.
 fn enlarge_buffers(socket: &OwnedFd) -> Result<(), Errno> {
     setsockopt(socket, sockopt::RcvBufForce, &BUFFER_BYTES)
         .or_else(|_not_permitted| setsockopt(socket, sockopt::RcvBuf, &BUFFER_BYTES))?;
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// IPv4 also on a socket of IPv6, which takes both.
+    /// IPv4 is also tested on an IPv6 socket, which receives both.
     #[test]
     fn no_path_mtu_of_the_cache_is_believed() {
         let sockets = open("a test", (Ipv6Addr::UNSPECIFIED, 0).into(), 2).unwrap();

@@ -1,5 +1,5 @@
-//! A thread that drops blocks that have been half-sent for too long. It looks once a second, so that they go even when
-//! no further request comes.
+//! A thread that drops blocks that have been half-sent for too long. It looks once a second, so that they are dropped
+//! even if no further request comes.
 
 use std::{
     io,

@@ -59,7 +59,7 @@ impl<C: Content> UdpPath<C> {
         }
     }
 
-    /// The same with sessions that remember so many requests.
+    /// Sets how many requests each session remembers.
     #[must_use]
     pub fn with_window(mut self, window: ReplayWindow) -> Self {
         self.limits.window = window;
@@ -115,7 +115,7 @@ impl<C: Content> UdpPath<C> {
         Ok(self.binding(&state))
     }
 
-    /// Locks the cell once no older binding is left. The wait for the storage is without the lock, so that a cut never
+    /// Locks the cell once no older binding is left. The lock is free while this waits for the storage, so a cut never
     /// waits for the storage.
     fn ready<'a>(
         &self,
@@ -198,7 +198,7 @@ impl<C: Content> DataPath for UdpPath<C> {
         C::bind(self, order, part)
     }
 
-    /// If the cell is locked, a bind or a cut is in progress, and its report tells the lease table the result.
+    /// If the cell is locked, a bind or a cut is in progress; its report gives the lease table the result.
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
         let cell = match self.custody().find(binding_id.lease_id) {
             Lookup::Here(cell) => cell,
@@ -254,8 +254,8 @@ impl<C: Content> DataPath for UdpPath<C> {
         Ok(self.binding(&state))
     }
 
-    /// Never waits for the storage. A write that was given to the storage before may still reach the medium; no bytes
-    /// that are read are sent any more. There is no linger here: a client whose key is cut is answered with NO_LEASE in any case.
+    /// Never waits for the storage. A write that the storage already has may still reach the medium; bytes that are
+    /// read are not sent any more. `_linger` is not used: a client whose key is cut receives NO_LEASE in any case.
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
         let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
             let proof = Proof::nothing_to_cut("it was released before");

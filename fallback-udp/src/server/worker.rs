@@ -41,12 +41,12 @@ struct Stop {
     event: EventFd,
 }
 
-/// How a thread of a service handles its datagrams.
+/// The handler of a thread's datagrams.
 pub(super) trait Handler: Send + 'static {
     /// Answers a batch.
     fn handle(&mut self, exchanges: &mut [Exchange]);
 
-    /// The system refused to send this many replies.
+    /// Called when the system refused to send this many replies.
     fn unsent(&mut self, _replies: u64) {}
 
     /// Called after [`IDLE_MS`] without a datagram or a finished I/O.
@@ -59,7 +59,7 @@ pub(super) trait Handler: Send + 'static {
         Ok(poll(&mut events, PollTimeout::from(IDLE_MS))? > 0)
     }
 
-    /// The thread ends.
+    /// Called when the thread ends.
     fn close(&mut self) {}
 
     /// Sends the replies that were not ready with their batch.

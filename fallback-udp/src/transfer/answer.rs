@@ -69,7 +69,7 @@ impl Requester {
                 self.refusal = Some(BUSY);
                 self.on_busy(at, now);
             }
-            // REPLAY is a defect or a session that is shared; another session helps against the latter.
+            // REPLAY: a defect, or two clients share the session. In the second case a new session helps.
             status @ (TOO_OLD | REPLAY) => {
                 self.refusal = Some(status);
                 self.session_lost(&frame.header, now);
@@ -131,7 +131,8 @@ impl Requester {
         None
     }
 
-    /// The reply to HELLO must be as long as the request: that proves the length in both directions.
+    /// Handles the reply to HELLO. The reply must be as long as the request, which proves the length in both
+    /// directions.
     fn on_opened<'a>(&mut self, length: usize, payload: &[u8], now: Duration) -> Option<Event<'a>> {
         if payload.len() + fabricbios_wire::DATA_OVERHEAD != length {
             return None;

@@ -1,8 +1,8 @@
 //! The client's protocol for blocks: many operations at once.
 //!
-//! Operations run side by side as far as the pace and the session allow. Of two that touch the same block,
-//! one of them writing, the later one begins when the earlier one was answered: two requests in flight
-//! never name the same block (section 4).
+//! Operations run side by side as far as the pace and the session allow. If two operations touch the same block and one
+//! of them writes, the later one begins when the earlier one was answered: two requests in flight never name the same
+//! block (section 4).
 
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -22,8 +22,8 @@ use super::{
     unflushed::{Mark, Unflushed},
 };
 
-/// After this many time-outs in a row of one request the client opens a new session: at least five seconds, so that a
-/// request that waits for a disk is not sent again any sooner.
+/// After this many time-outs in a row of one request the client opens a new session. That takes at least five seconds,
+/// so a request that waits for a disk is not sent again in a new session any sooner.
 const SILENT_MAX: u32 = 8;
 
 /// One client of the blocks of one lease. To drive it, repeat: send each datagram of
@@ -33,7 +33,7 @@ const SILENT_MAX: u32 = 8;
 #[derive(Debug)]
 pub struct Blocks {
     requester: Requester,
-    /// The unfinished operations, by id: in the order of their submission.
+    /// The unfinished operations by id, which is the order of their submission.
     active: BTreeMap<u64, Active>,
     /// Every operation with a smaller id has been checked and placed.
     looked_at: u64,
@@ -73,7 +73,7 @@ struct Active {
     operation: Operation,
     /// The blocks that the operation touches; `None`: not checked yet.
     reach: Option<Reach>,
-    /// Number of earlier operations that it waits for.
+    /// Number of earlier operations that this operation waits for.
     behind: usize,
     /// Number of bytes whose replies came.
     done: usize,
@@ -166,7 +166,7 @@ impl Blocks {
         }
     }
 
-    /// Whether all writes are flushed and no loss is still to be reported.
+    /// Whether all writes are flushed and every loss is reported.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
         self.unflushed.is_empty()
@@ -206,7 +206,7 @@ impl Blocks {
         }
     }
 
-    /// Checks the new operations, and starts those that need not wait for an earlier one.
+    /// Checks the new operations, and starts those that wait for no earlier operation.
     fn look_at_arrivals(&mut self) {
         while self.looked_at < self.next {
             let id = self.looked_at;
@@ -253,8 +253,8 @@ impl Blocks {
         self.finish_if_over(piece.operation);
     }
 
-    /// Sends no further request of a refused operation. Its requests in flight are waited for, since no other operation
-    /// may touch those blocks before.
+    /// Stops sending requests of a refused operation. The operation ends when its requests in flight are answered,
+    /// since no other operation may touch their blocks before.
     fn on_refused(&mut self, piece: &Piece, failure: Failure) {
         if let Some(active) = self.active.get_mut(&piece.operation) {
             active.failure.get_or_insert(failure);
@@ -293,7 +293,7 @@ impl Blocks {
         }
     }
 
-    /// Finishes an operation and starts those that waited for it alone.
+    /// Finishes an operation, and starts the operations that waited for this one only.
     fn finish(&mut self, id: u64, outcome: Result<(), Failure>) {
         let Some(over) = self.active.remove(&id) else {
             return;

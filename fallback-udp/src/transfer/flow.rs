@@ -3,16 +3,16 @@
 
 use core::time::Duration;
 
-/// Time-out until there is an estimate. RFC 6298 says a second; no round trip inside of a fabric is near that,
-/// and a retry that was not needed costs one datagram.
+/// Time-out until there is an estimate. RFC 6298 says a second; round trips inside a fabric are far shorter, and an
+/// unnecessary retry costs one datagram.
 const TIMEOUT_FIRST: Duration = Duration::from_millis(250);
-/// Below this a busy peer looks like a loss.
+/// With a shorter time-out a busy peer would look like a loss.
 const TIMEOUT_MIN: Duration = Duration::from_millis(20);
-/// Above this a healed network would not be noticed.
+/// With a longer time-out a healed network would go unnoticed.
 const TIMEOUT_MAX: Duration = Duration::from_secs(2);
-/// The least that is added to the estimate (G of RFC 6298).
+/// The smallest amount that is added to the estimate (G of RFC 6298).
 const GRANULARITY: Duration = Duration::from_millis(10);
-/// Requests in flight at the start (as RFC 6928), and at least.
+/// Requests in flight at the start (as in RFC 6928). The window never falls below `WINDOW_MIN`.
 const WINDOW_FIRST: u32 = 10;
 const WINDOW_MIN: u32 = 2;
 
@@ -20,8 +20,8 @@ const WINDOW_MIN: u32 = 2;
 pub(super) struct Flow {
     smoothed: Option<Duration>,
     variance: Duration,
-    /// Time-outs since the last clean sample. New requests start with the longer time-out, or a path
-    /// that became slow would never yield a sample again.
+    /// Time-outs since the last clean sample. New requests start with the longer time-out; otherwise a path that became
+    /// slow would never yield a sample again.
     doublings: u32,
     window: u32,
     /// Slow start ends here.
@@ -30,7 +30,7 @@ pub(super) struct Flow {
     limit: u32,
     /// Answers since the window grew, past slow start.
     credit: u32,
-    /// A lost request that was sent before this transmission belongs to the loss that was counted.
+    /// A lost request that was sent before this transmission belongs to a loss that was already counted.
     recovery: u64,
 }
 
@@ -82,8 +82,8 @@ impl Flow {
         self.smoothed = Some((smoothed * 7 + sample) / 8);
     }
 
-    /// Transmission number `lost` was lost; `next` is the number of the next one. One event for all
-    /// that was on its way together. Whether it was a new event.
+    /// Records that transmission `lost` was lost; `next` is the number of the next transmission. All losses among
+    /// requests that were on their way together count as one event. Returns whether this is a new event.
     pub(super) fn lost(&mut self, lost: u64, next: u64) -> bool {
         let new = lost >= self.recovery;
         if new {
@@ -95,7 +95,7 @@ impl Flow {
         new
     }
 
-    /// As [`Flow::lost`], but found by a time-out.
+    /// As [`Flow::lost`], for a loss that a time-out found.
     pub(super) fn timed_out(&mut self, lost: u64, next: u64) {
         if self.lost(lost, next) {
             self.doublings = (self.doublings + 1).min(8);
@@ -149,7 +149,7 @@ mod tests {
     fn a_path_that_became_slow_yields_samples_again() {
         let mut flow = Flow::new();
         flow.answered(Some(MS));
-        // 500 ms now: no reply comes in time, so there is no sample before the time-out has grown.
+        // With 500 ms no reply comes in time, so there is no sample before the time-out has grown.
         let mut rounds = 0;
         while flow.timeout(0) < 500 * MS {
             flow.timed_out(rounds, rounds + 1);

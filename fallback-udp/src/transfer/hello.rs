@@ -96,7 +96,7 @@ pub(super) struct Opening {
     pub(super) closing: u32,
 }
 
-/// An attempt to open a session. A reply to any of its HELLOs opens it, also to an earlier and longer one.
+/// An attempt to open a session. A reply to any of its HELLOs opens the session, even to an earlier and longer HELLO.
 #[derive(Debug)]
 pub(super) struct Hello {
     opening: Opening,

@@ -1,10 +1,11 @@
-//! The client's protocol without sockets or clocks: which datagram to send next, and what an answer means
+//! The client's protocol without sockets or clocks: which datagram to send next, and the meaning of an answer
 //! (`docs/spec/data-plane-over-udp.md`, sections 4 to 7).
 //!
-//! Time is an argument: the time since a fixed moment. A [`Requester`] is one client of one lease; it has one [`Transfer`]
-//! at a time, whose requests name no byte twice. [`Blocks`] has many operations at once, but runs those that touch the
-//! same block one after the other. And before an unanswered request is sent again in a new session, the old session is
-//! closed by its number. For these reasons a WRITE that was delayed in the network never overwrites a later one.
+//! Time is an argument: the time since a fixed moment. A WRITE that was delayed in the network never overwrites a later
+//! one, for three reasons. A [`Requester`] is one client of one lease; it has one [`Transfer`] at a time, whose
+//! requests name no byte twice. [`Blocks`] has many operations at once, but runs those that touch the same block one
+//! after the other. Before an unanswered request is sent again in a new session, the old session is closed by its
+//! number.
 
 mod answer;
 mod blocks;
@@ -31,7 +32,7 @@ use crate::DataKey;
 use answer::Event;
 use requests::Request;
 
-/// Time-outs in a row of one request after which the path, its length and the session are in doubt.
+/// After this many time-outs in a row of one request, the path, its length and the session are in doubt.
 const SILENT_MAX: u32 = 5;
 
 /// Initial settings of a [`Requester`].
@@ -85,7 +86,7 @@ pub enum Failure {
     WritesLost,
     /// No authentic reply came.
     Silent {
-        /// Whether unauthenticated replies came that say that the key is not valid; anybody could have sent them.
+        /// Whether unauthenticated replies came that call the key invalid; anybody could have sent them.
         doubtful: bool,
     },
 }

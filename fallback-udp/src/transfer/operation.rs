@@ -27,7 +27,7 @@ pub enum Operation {
         from: Vec<u8>,
     },
     /// Makes all operations that had finished before its submission survive a power cut. [`Failure::WritesLost`]: some
-    /// of them did not survive one.
+    /// of them did not survive a power cut.
     Flush,
 }
 
@@ -136,7 +136,7 @@ impl Operation {
         }
     }
 
-    /// The bytes that it moves.
+    /// The bytes that the operation moves.
     pub(crate) fn place(&self) -> Place {
         match self {
             Self::Open | Self::Flush => Place::default(),

@@ -58,7 +58,7 @@ pub struct Requester {
     done: Duration,
     /// Time of the last authentic reply.
     authentic: Duration,
-    /// Whether an unauthenticated reply has said since then that the key is not valid.
+    /// Whether an unauthenticated reply since then called the key invalid.
     doubt: bool,
     /// The last refusal that did not end the transfer.
     pub(super) refusal: Option<u8>,
@@ -202,8 +202,8 @@ impl Requester {
         self.done.saturating_add(self.give_up)
     }
 
-    /// The time from which on the client should ask for fresh coordinates, if it has something to do. Every authentic
-    /// reply moves it on.
+    /// From this time on the client should ask for fresh coordinates, if it has something to do. Every authentic reply
+    /// moves the time on.
     #[must_use]
     pub fn doubtful_at(&self) -> Duration {
         self.authentic + if self.doubt { DOUBT } else { SILENCE }
@@ -338,7 +338,7 @@ impl Requester {
         Some(self.requests.take(at)?.piece)
     }
 
-    /// Whether replies come in the order of the requests. Those for memory do, if none is lost. A disk replies in any
+    /// Whether replies come in the order of the requests. Replies for memory do, if none is lost. A disk replies in any
     /// order, so a reply out of order says nothing about losses.
     fn is_answered_in_order(&self) -> bool {
         self.service == DataService::Memory
@@ -433,8 +433,8 @@ impl Requester {
         self.requests.send(request, now, due).prefix
     }
 
-    /// Whether a reply to an outstanding request has a valid tag and checksum. A reply without may still be a hint that
-    /// the key is not valid.
+    /// Whether a reply to an outstanding request has a valid tag and checksum. A reply without a valid tag may still be
+    /// a hint that the key is invalid.
     pub(super) fn is_authentic(&mut self, frame: &DataFrame<'_>, now: Duration) -> bool {
         let header = &frame.header;
         let payload = header.has_payload_mac().then_some(frame.payload);

@@ -47,7 +47,8 @@ impl Request {
         }
     }
 
-    /// The smallest counter that must stay in the window of the server: for a part, that of the first part of the block.
+    /// The smallest counter that must stay in the window of the server: for a part, the counter of the first part of
+    /// the block.
     fn oldest_counter(&self) -> u32 {
         let index = self.piece.part.map_or(0, Part::index);
         self.header.counter().saturating_sub(index.into())

@@ -11,7 +11,8 @@ use super::Failure;
 pub(super) struct Unflushed {
     /// Verifier of the last session; `None`: there was none.
     verifier: Option<u64>,
-    /// Number of writes that were answered OK, and how many of the first of them are durable or reported as lost.
+    /// Number of writes that were answered OK, and how many of them, from the first on, are durable or reported as
+    /// lost.
     written: u64,
     settled: u64,
     /// Number of losses, and how many of them a flush has reported.
@@ -19,7 +20,7 @@ pub(super) struct Unflushed {
     reported: u64,
 }
 
-/// The point in the row of writes up to which a flush makes them durable.
+/// The point in the sequence of writes up to which a flush makes them durable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     written: u64,
@@ -27,7 +28,7 @@ pub(super) struct Mark {
 }
 
 impl Unflushed {
-    /// A write was answered OK.
+    /// Records that a write was answered OK.
     pub(super) fn written(&mut self) {
         self.written += 1;
     }
@@ -40,7 +41,7 @@ impl Unflushed {
         }
     }
 
-    /// A session was opened. If its verifier differs from the last one, unflushed writes may be lost.
+    /// Records a new session. If its verifier differs from the last one, unflushed writes may be lost.
     pub(super) fn opened(&mut self, verifier: u64) {
         let last = self.verifier.replace(verifier);
         let is_another_run = last.is_some_and(|last| last != verifier);
@@ -50,8 +51,8 @@ impl Unflushed {
         }
     }
 
-    /// A flush was answered OK. A loss is reported by every flush that was submitted before the first report, because each
-    /// of them covers writes that may be lost.
+    /// Records that a flush was answered OK. Every flush that was submitted before the first report of a loss reports
+    /// the loss too, because each of them covers writes that may be lost.
     pub(super) fn flushed(&mut self, mark: Mark) -> Result<(), Failure> {
         self.settled = self.settled.max(mark.written);
         if mark.reported == self.losses {
@@ -61,7 +62,7 @@ impl Unflushed {
         Err(Failure::WritesLost)
     }
 
-    /// Whether all writes are durable and all losses reported: a flush is not needed.
+    /// Whether all writes are durable and all losses reported, so that a flush is not needed.
     pub(super) fn is_empty(&self) -> bool {
         self.settled == self.written && self.reported == self.losses
     }

@@ -6,14 +6,14 @@ use fabricbios_wire::Part;
 
 use super::piece::{Piece, Sizes};
 
-/// Every byte of an operation is in exactly one place: here, in one outstanding request, or done. So the requests of an
-/// operation never overlap.
+/// The pieces that no request carries. Every byte of an operation is in exactly one place: here, in one outstanding
+/// request, or done. So the requests of an operation never overlap.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
     fresh: VecDeque<Piece>,
     /// Pieces whose requests were in a session that was given up.
     again: Vec<Piece>,
-    /// Blocks that are sent in parts and are not done. The next part is always one of the last block.
+    /// Blocks that are sent in parts and are not done. The next part always belongs to the last block.
     gathers: Vec<Gather>,
 }
 
@@ -40,7 +40,7 @@ impl Unsent {
         }
     }
 
-    /// Number of free counters in a row that are needed after the next one.
+    /// Number of consecutive free counters that are needed after the next one.
     pub(super) fn reserve(&self, sizes: &Sizes) -> u32 {
         let next = self.again.last().or(self.fresh.front());
         let next = next.filter(|_| !self.is_cutting());
@@ -209,7 +209,7 @@ mod tests {
             (second.range.clone(), unsent.done(&second)),
             (2048..4096, 0)
         );
-        // The other was lost with the session, and half of the next block never went out.
+        // The second part of this block was lost with the session, and half of the next block was never sent.
         assert_eq!(take(&mut unsent, &short), Some(4096..6144));
         unsent.put_back([first].into_iter());
         let pieces: Vec<_> = core::iter::from_fn(|| unsent.take(&short)).collect();

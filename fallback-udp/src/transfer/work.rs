@@ -53,7 +53,7 @@ impl<'a> Work<'a> {
         !matches!(self, Self::Ping)
     }
 
-    /// The bytes that it moves.
+    /// The bytes that the work moves.
     pub(crate) fn place(&self) -> Place {
         match self {
             Self::Hello | Self::Ping => Place::default(),

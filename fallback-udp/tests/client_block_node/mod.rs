@@ -46,7 +46,7 @@ impl Node {
         coordinates(&self.server(), self.address)
     }
 
-    /// Somebody who can be asked.
+    /// A source of the current coordinates.
     pub(crate) fn asked(&self) -> Box<Asked> {
         Box::new(Asked(Arc::clone(&self.server), self.address))
     }
@@ -79,7 +79,7 @@ fn coordinates(server: &Server, endpoint: SocketAddr) -> Coordinates {
     }
 }
 
-/// The storage is as fast as the next datagram.
+/// Serves requests. The storage finishes each I/O when the next datagram comes.
 fn serve(server: &Mutex<Server>, socket: &UdpSocket, stop: &AtomicBool) {
     let begin = Instant::now();
     let mut buffer = vec![0; 1 << 16];

@@ -1,4 +1,4 @@
-//! A client of blocks, a server of them and the network between, all but the client simulated.
+//! A client of blocks, a server and the network between them; all but the client is simulated.
 
 mod server;
 
@@ -16,11 +16,11 @@ pub(crate) struct World {
     pub(crate) air: Air,
     pub(crate) server: Server,
     pub(crate) blocks: Blocks,
-    /// When the server starts again.
+    /// Times at which the server restarts.
     pub(crate) restarts: Vec<Duration>,
-    /// When its machine does, and what was not flushed is gone.
+    /// Times at which the server's machine restarts and unflushed writes are lost.
     pub(crate) power_cuts: Vec<Duration>,
-    /// How long the storage takes at most.
+    /// Longest time that the storage takes.
     pub(crate) storage: Duration,
     known: u8,
     asked_at: Duration,
@@ -58,7 +58,7 @@ impl World {
         finished.outcome.map(|()| bytes(finished.operation))
     }
 
-    /// Until this one is over.
+    /// Waits until this operation has finished.
     pub(crate) fn wait(&mut self, id: u64) -> Finished {
         loop {
             if let Some(finished) = self.finished.remove(&id) {
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// All that are over, as soon as one is; nothing if there is none to wait for.
+    /// Waits until an operation has finished, and returns all finished ones; nothing if there is none to wait for.
     pub(crate) fn wait_for_some(&mut self) -> Vec<Finished> {
         while self.finished.is_empty() && self.blocks.unfinished() > 0 {
             self.turn();
@@ -76,7 +76,7 @@ impl World {
         self.over()
     }
 
-    /// All that are over.
+    /// All finished operations.
     pub(crate) fn over(&mut self) -> Vec<Finished> {
         self.finished
             .drain()
@@ -84,7 +84,7 @@ impl World {
             .collect()
     }
 
-    /// Sends, takes, and goes to the next time at which something happens.
+    /// Sends, receives, and goes on to the time of the next event.
     fn turn(&mut self) {
         let air = &mut self.air;
         while let Some(outgoing) = self.blocks.poll_transmit(air.now) {
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// All that is still on its way, also what nobody waits for any more.
+    /// Delivers everything that is still on its way, even if nobody waits for it.
     pub(crate) fn let_everything_arrive(&mut self) {
         while let Some(at) = self.air.next_arrival().or(self.server.next_ready()) {
             self.step(at);
@@ -158,7 +158,7 @@ impl World {
     }
 }
 
-/// The bytes that an operation carried or brought.
+/// The bytes that an operation has written or read.
 pub(crate) fn bytes(operation: Operation) -> Vec<u8> {
     match operation {
         Operation::Read { into: bytes, .. } | Operation::Write { from: bytes, .. } => bytes,

@@ -1,5 +1,5 @@
-//! What section 8 of the specification says of a server, in as few words as possible: its storage takes
-//! time, and what waits for it is executed when the storage is ready.
+//! A model of a server by section 8 of the specification, as short as possible: its storage takes time, and waiting
+//! requests are executed when the storage is ready.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -28,13 +28,13 @@ pub(crate) struct Server {
     /// The blocks that survive a power cut.
     pub(crate) durable: Vec<u8>,
     pub(crate) read_only: bool,
-    /// Reading or writing it fails.
+    /// The block whose reads and writes fail.
     pub(crate) broken: Option<u64>,
     pub(crate) over: bool,
     /// Writes of whole blocks or of parts that completed one.
     pub(crate) written: usize,
     number: u8,
-    /// Of the machine.
+    /// Starts of the machine; the verifier depends on them.
     runs: u64,
     sessions: HashMap<u32, Session>,
     opened: u32,
@@ -44,13 +44,13 @@ pub(crate) struct Server {
 #[derive(Default)]
 struct Session {
     highest: u32,
-    /// By counter; `None`: the storage has it.
+    /// Requests by counter; `None`: the request is with the storage.
     seen: BTreeMap<u32, ([u8; 8], Option<DataStatus>)>,
-    /// By the first counter.
+    /// Half-sent blocks, by the counter of their first part.
     gathers: BTreeMap<u32, BTreeMap<u16, Vec<u8>>>,
 }
 
-/// The I/O that the storage has.
+/// An I/O in the storage.
 struct Waiting {
     ready: Duration,
     header: DataHeader,
@@ -78,14 +78,14 @@ impl Server {
         self.number
     }
 
-    /// The blocks stay; key, sessions and what waited do not.
+    /// Keeps the blocks; drops key, sessions and waiting I/O.
     pub(crate) fn restart(&mut self) {
         self.number += 1;
         self.sessions.clear();
         self.waiting.clear();
     }
 
-    /// As a restart, but that only what was flushed stays.
+    /// As a restart, except that only flushed writes stay.
     pub(crate) fn cut_power(&mut self) {
         self.restart();
         self.runs += 1;
@@ -96,7 +96,7 @@ impl Server {
         self.waiting.iter().map(|waiting| waiting.ready).min()
     }
 
-    /// Answers at once, or hands it to the storage, which is ready `later`.
+    /// Answers at once, or hands the request to the storage, which is ready after `later`.
     pub(crate) fn take(
         &mut self,
         datagram: &[u8],
@@ -173,7 +173,7 @@ impl Server {
         self.reply(&frame.header, DataStatus::Ok, &payload)
     }
 
-    /// The bytes that go to the storage; or the answer, if there is one now.
+    /// The bytes for the storage, or the answer if there is one now.
     fn enter(
         &mut self,
         frame: &DataFrame<'_>,
@@ -190,7 +190,7 @@ impl Server {
         match session.seen.get(&counter) {
             Some((seen, _)) if *seen != mark => return Err(Some(DataStatus::Replay)),
             Some((_, None)) => return Err(None),
-            // A READ reads again.
+            // A repeated READ reads again.
             Some((_, Some(DataStatus::Ok))) if header.op == READ => {}
             Some((_, Some(status))) => return Err(Some(*status)),
             None => {}
@@ -260,7 +260,7 @@ impl Server {
 }
 
 impl Session {
-    /// What the storage gets of a request; `None`: it is a part of what is not complete.
+    /// The bytes of a request for the storage; `None`: the request is a part of an incomplete block.
     fn collect(&mut self, frame: &DataFrame<'_>) -> Option<Vec<u8>> {
         let header = &frame.header;
         let part = match part(header) {

@@ -1,4 +1,4 @@
-//! A node as far as one lease needs it, and a path to it that is not good.
+//! A node with one lease, and a bad path to it.
 
 mod proxy;
 
@@ -24,7 +24,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// One lease of so many bytes.
+    /// A node with one lease of this many bytes.
     pub(crate) fn start(bytes: u64) -> Self {
         let mut node = Self {
             arena: Arc::new(Arena::open(&Source::default(), bytes).unwrap()),
@@ -95,7 +95,7 @@ impl Node {
         self.backend.take().unwrap().close();
     }
 
-    /// The bytes and the address stay.
+    /// Restarts the node; the bytes and the address stay.
     pub(crate) fn restart(&mut self) {
         self.stop();
         self.generation = self.generation.next();

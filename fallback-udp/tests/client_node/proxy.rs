@@ -1,4 +1,4 @@
-//! A path that loses, repeats and reorders, both ways.
+//! A path that loses, repeats and reorders datagrams, both ways.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -13,7 +13,7 @@ use std::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 const ANY: &str = "127.0.0.1:0";
-/// Datagrams that are held back at a time, so that others pass them.
+/// Number of datagrams that are held back at a time, so that others overtake them.
 const HELD: usize = 4;
 
 pub(crate) struct Proxy {
@@ -23,7 +23,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// To `server`, losing `percent` of the datagrams and repeating and holding back as many.
+    /// A path to `server` that loses `percent` of the datagrams, and repeats and holds back as many.
     pub(crate) fn start(server: SocketAddr, percent: u16) -> Self {
         let front = UdpSocket::bind(ANY).unwrap();
         let back = UdpSocket::bind(ANY).unwrap();
@@ -65,10 +65,10 @@ struct Line {
     front: UdpSocket,
     back: UdpSocket,
     client: Option<SocketAddr>,
-    /// Of 65,536.
+    /// The share of the datagrams, in units of 1/65,536.
     share: u16,
     random: u64,
-    /// To the server or not, and the bytes.
+    /// The held-back datagrams: whether they go to the server, and their bytes.
     held: Vec<(bool, Vec<u8>)>,
 }
 
@@ -121,7 +121,7 @@ impl Line {
         }
     }
 
-    /// A datagram that the system does not take is lost, as on any path.
+    /// A datagram that the system does not accept is lost, as on any path.
     fn forward(&self, to_server: bool, bytes: &[u8]) {
         let sent = match self.client {
             Some(client) if !to_server => self.front.send_to(bytes, client),

@@ -6,17 +6,17 @@ use fabricbios_wire::DataFrame;
 
 use super::Random;
 
-/// IPv4 and UDP.
+/// Bytes of the IPv4 and UDP headers.
 const HEADERS: usize = 28;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Network {
-    /// Shares of the datagrams.
+    /// Each of these four is a share of the datagrams, from 0 to 1.
     pub(crate) loss: f64,
     pub(crate) copies: f64,
     pub(crate) damage: f64,
     pub(crate) late: f64,
-    /// How late those are at most.
+    /// Longest delay of the late datagrams.
     pub(crate) latest: Duration,
     pub(crate) delay: Duration,
     pub(crate) mtu: usize,
@@ -46,9 +46,9 @@ pub(crate) struct Air {
     pub(crate) now: Duration,
     pub(crate) random: Random,
     pub(crate) network: Network,
-    /// No datagram arrives meanwhile.
+    /// During this time no datagram arrives.
     pub(crate) partition: Range<Duration>,
-    /// The request with this counter is lost until then.
+    /// The request with this counter is lost until this time.
     pub(crate) swallowed: Option<(u32, Duration)>,
     flying: BinaryHeap<Reverse<Flying>>,
     number: u64,
@@ -71,7 +71,7 @@ impl Air {
         self.flying.peek().map(|flying| flying.0.at)
     }
 
-    /// The next datagram arrives: whether at the server, and its bytes.
+    /// Delivers the next datagram: whether it is for the server, and its bytes.
     pub(crate) fn land(&mut self) -> Option<(bool, Vec<u8>)> {
         let Reverse(flying) = self.flying.pop()?;
         self.now = self.now.max(flying.at);

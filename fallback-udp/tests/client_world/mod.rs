@@ -1,4 +1,4 @@
-//! A server, a network and a clock, all simulated; the engine and the requester are the real ones.
+//! A simulated server, network and clock with the real engine and the real requester.
 
 mod air;
 mod random;
@@ -24,16 +24,16 @@ pub(crate) const LEASE_ID: LeaseId = LeaseId(0x1ea5e);
 pub(crate) struct World {
     air: Air,
     pub(crate) requester: Requester,
-    /// When the server starts again, and when it gets another key beside the old one.
+    /// Times at which the server restarts, and times at which it gets a new key beside the old one.
     pub(crate) restarts: Vec<Duration>,
     pub(crate) rotations: Vec<Duration>,
-    /// Whether somebody can be asked for the key.
+    /// Whether the client can ask for the current key.
     pub(crate) refreshes: bool,
-    /// Somebody sends answers to everything, without the key.
+    /// Whether an attacker without the key sends answers to everything.
     pub(crate) forger: bool,
     server: Server,
     asked_at: Duration,
-    /// Which key the client has.
+    /// The number of the client's key.
     known: u8,
 }
 
@@ -99,7 +99,7 @@ impl World {
     }
 
     pub(crate) fn read(&mut self, range: Range<usize>) -> Result<Vec<u8>, Failure> {
-        // Not what the server has, so that a byte which nobody brings is found out.
+        // Other bytes than the server has, so that a byte that was never read is found.
         let mut into = vec![0xee; range.len()];
         let offset = range.start as u64;
         self.run(|| Work::Read {
@@ -113,7 +113,7 @@ impl World {
         self.drive(work(), Duration::MAX).expect("no end was set")
     }
 
-    /// A write that its caller gives up.
+    /// A write that its caller gives up after `time`.
     pub(crate) fn give_up_within(&mut self, time: Duration, from: &[u8]) {
         let end = self.now + time;
         let _given_up = self.drive(Work::Write { offset: 0, from }, end);
@@ -138,7 +138,7 @@ impl World {
         outcome
     }
 
-    /// To the next time at which something happens.
+    /// Goes on to the time of the next event.
     fn step(&mut self, transfer: &mut Transfer<'_>) {
         let timeout = transfer
             .next_timeout()
@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// The actions of the operator that are due.
+    /// Does the actions of the operator that are due.
     fn happen(&mut self) {
         let now = self.now;
         let is_due = |at: &mut Duration| *at <= now;
@@ -183,7 +183,7 @@ impl World {
         }
     }
 
-    /// The next datagram arrives; it is returned if it is for the client.
+    /// Delivers the next datagram; returns it if it is for the client.
     fn arrive(&mut self) -> Option<Vec<u8>> {
         let (to_server, bytes) = self.land()?;
         self.happen();
@@ -201,7 +201,7 @@ impl World {
         None
     }
 
-    /// Answers that come before the right one, with everything right but the tag.
+    /// Sends answers ahead of the correct one, correct except for the tag.
     fn forge(&mut self, request: &[u8]) {
         let Ok(frame) = DataFrame::parse(request) else {
             return;
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    /// All that is still on its way, also what nobody waits for any more.
+    /// Delivers everything that is still on its way, even if nobody waits for it.
     pub(crate) fn let_everything_arrive(&mut self) {
         while self.next_arrival().is_some() {
             self.arrive();

@@ -1,11 +1,11 @@
-//! Numbers that are the same at every run (xorshift64*).
+//! Pseudo-random numbers that are the same in every run (xorshift64*).
 
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     pub(crate) fn next(&mut self) -> u64 {
-        // Never zero, which would stay zero.
+        // The state must never be zero: zero would stay zero.
         self.0 |= u64::from(self.0 == 0) << 40;
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

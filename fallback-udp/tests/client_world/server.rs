@@ -1,4 +1,4 @@
-//! The engine with a lease, and what a node does to it.
+//! The engine with a lease, and the actions of a node on it.
 
 use std::{cell::RefCell, net::IpAddr, time::Duration};
 
@@ -17,7 +17,7 @@ pub(crate) fn key(number: u8) -> DataKey {
 pub(crate) struct Server {
     lease: Lease,
     keys: Keys,
-    /// How many keys there were.
+    /// Number of the current key.
     number: u8,
 }
 
@@ -97,14 +97,14 @@ impl Server {
         self.number
     }
 
-    /// The bytes stay; keys and sessions do not.
+    /// Restarts the server; the bytes stay, keys and sessions do not.
     pub(crate) fn restart(&mut self) {
         self.number += 1;
         self.keys = Keys::new(key(self.number));
         *self.lease.sessions.borrow_mut() = sessions();
     }
 
-    /// The old key goes on working until the next rotation.
+    /// Adds a key; the old key goes on working until the next rotation.
     pub(crate) fn rotate(&mut self) {
         self.number += 1;
         self.keys.rotate(key(self.number));

@@ -1,4 +1,4 @@
-//! The same engine for FBBU: units, durability, storage that can only be read or fails.
+//! The same engine for FBBU: units, durability, and storage that is read-only or fails.
 
 use std::time::Duration;
 

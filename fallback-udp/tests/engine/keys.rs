@@ -1,4 +1,4 @@
-//! Two keys for a while.
+//! Two keys work for a while.
 
 use fabricbios_wire::{DataOp, DataStatus};
 

@@ -1,4 +1,4 @@
-//! Storage that takes its time: what is begun, what comes meanwhile, and what is answered in the end.
+//! Storage that takes its time: requests in flight, requests that come meanwhile, and the final answers.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Later {
         (begun.expect("a right key"), buffer)
     }
 
-    /// A request that the storage is to do.
+    /// Begins a request that the storage has to do.
     fn begin(&self, datagram: &[u8]) -> Begun {
         match self.send(datagram, true) {
             (Begin::Pending(pending), buffer) => {
@@ -51,7 +51,7 @@ impl Later {
         }
     }
 
-    /// The status of an answer at once; none: no answer.
+    /// The status of an immediate answer; `None`: no immediate answer.
     fn ask_with(&self, datagram: &[u8], has_room: bool) -> Option<DataStatus> {
         match self.send(datagram, has_room).0 {
             Begin::Reply(reply) => Some(reply.status),
@@ -64,7 +64,7 @@ impl Later {
         self.ask_with(datagram, true)
     }
 
-    /// The answer, with a storage that read `value` everywhere.
+    /// The answer of a storage that read `value` everywhere.
     fn finish(
         &self,
         pending: &Pending,

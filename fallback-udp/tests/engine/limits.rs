@@ -1,4 +1,4 @@
-//! How much a lease may ask, and that nobody without the key can use it up.
+//! The rate limits of a lease, which nobody without the key can use up.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -18,7 +18,7 @@ fn ping(world: &World) -> Vec<u8> {
     seal(world.header(DataOp::Ping, 7, 0, 0), &[])
 }
 
-/// How many of 1000 are not told BUSY.
+/// How many of 1,000 requests are not answered with BUSY.
 fn served(world: &World, frame: &[u8]) -> usize {
     let statuses = (0..1000).map(|_| world.status(frame));
     statuses

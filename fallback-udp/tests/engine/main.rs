@@ -1,4 +1,4 @@
-//! The engine, one datagram at a time: no sockets, no threads, time as it is told.
+//! The engine, one datagram at a time: no sockets, no threads, and the test sets the time.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Anything at all, from those without a key and from those with one.
+//! Random requests, from senders with and without a key.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::world::{Back, ELSEWHERE, HOME, LEASE, LENGTH, World, as_it_is, key, nonce, seal};
 
-/// Headers near what makes sense, so that every check is reached.
+/// Headers that are nearly valid, so that every check is reached.
 fn any_header() -> impl Strategy<Value = DataHeader> {
     let small = prop_oneof![4 => 0..300u32, 1 => any::<u32>()];
     let offset = prop_oneof![2 => 0..LENGTH + 10, 1 => any::<u64>()];
@@ -65,7 +65,7 @@ proptest! {
         prop_assert_eq!(world.writes(), 0);
     }
 
-    /// Whoever has the key may still talk nonsense.
+    /// Requests with a valid key may still make no sense.
     #[test]
     fn what_is_not_answered_with_ok_changed_nothing(
         frames in prop::collection::vec((any_header(), 0..300usize), 1..60),
@@ -80,8 +80,8 @@ proptest! {
         }
     }
 
-    /// Requests of one session in any order, lost, doubled, from two addresses: what is there at
-    /// the end is what a list of the nonces says.
+    /// Requests of one session in any order, lost, doubled, from two addresses: the bytes at the end are those that a
+    /// list of the nonces predicts.
     #[test]
     fn every_write_is_done_once_at_most(
         steps in prop::collection::vec((1..400u32, 0..3u8, any::<bool>()), 1..300),
@@ -113,7 +113,7 @@ proptest! {
     }
 }
 
-/// Right in everything but the key.
+/// A frame that is correct except for the key.
 fn seal_other(other: u8, header: DataHeader, payload: &[u8]) -> Vec<u8> {
     let op = DataOp::Write as u8;
     crate::world::seal_with(&key(other), DataHeader { op, ..header }, payload)

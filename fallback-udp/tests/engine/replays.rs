@@ -1,4 +1,4 @@
-//! The same request again, another one in its place, and old ones.
+//! Repeated requests, other requests with the same counter, and old ones.
 
 use std::cell::RefCell;
 
@@ -48,7 +48,8 @@ fn a_recorded_read_cannot_be_sent_from_another_address() {
     assert_eq!(world.status(&read), DataStatus::Ok);
     world.source.set(ELSEWHERE);
     assert_eq!(world.status(&read), DataStatus::Replay);
-    // The client has moved: its next request says so, and then its retries count from there.
+    // The client has moved: its next request shows its new address, and from then on its retries from there are
+    // answered.
     assert_eq!(world.status(&world.read(session, 2, 0, 1)), DataStatus::Ok);
     assert_eq!(world.status(&read), DataStatus::Ok);
     world.source.set(HOME);

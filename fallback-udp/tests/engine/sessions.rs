@@ -1,4 +1,4 @@
-//! HELLO, and what becomes of sessions.
+//! HELLO, and the life of sessions.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Every status, and which of two reasons wins.
+//! Every status, and which of two refusals takes precedence.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
-//! Whoever changes a datagram on its way gets nothing done and nothing longer back.
+//! A datagram that was changed on its way has no effect and gets no longer datagram back.
 
 use fabricbios_wire::{DataHeader, DataOp, DataStatus, data_flags};
 
 use crate::world::{Back, World, nonce, seal};
 
-/// Frames that would change or tell something.
+/// Frames that would change or reveal something.
 fn frames(world: &World, session: u32) -> Vec<Vec<u8>> {
     let flags = data_flags::PAYLOAD_MAC;
     let write = world.header(DataOp::Write, nonce(session, 1), 0, 20);

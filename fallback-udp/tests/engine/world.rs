@@ -1,4 +1,4 @@
-//! One lease in memory and a client that can say anything.
+//! One lease in memory, and a client that can send anything.
 
 use std::{
     cell::{Cell, RefCell},
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// The reply as it is, or nothing.
+    /// The raw reply, if there is one.
     pub(crate) fn send_raw(&self, datagram: &[u8]) -> Option<Vec<u8>> {
         let mut reply = [0xEE; DATAGRAM_MAX];
         let length = match open(self.service, datagram) {
@@ -106,7 +106,7 @@ impl World {
         Some(reply[..length].to_vec())
     }
 
-    /// The reply as a client with this key understands it; every reply is checked as one.
+    /// The reply as a client with this key understands it; checks every reply.
     pub(crate) fn send_as(&self, key: &DataKey, datagram: &[u8]) -> Back {
         let Some(reply) = self.send_raw(datagram) else {
             return Back::Nothing;
@@ -290,7 +290,7 @@ pub(crate) fn nonce(session: u32, counter: u32) -> u64 {
     u64::from(session) << 32 | u64::from(counter)
 }
 
-/// A datagram under the first key, with the right lengths and checksum.
+/// A datagram under the first key, with correct lengths and checksum.
 pub(crate) fn seal(header: DataHeader, payload: &[u8]) -> Vec<u8> {
     seal_with(&key(0), header, payload)
 }
@@ -304,7 +304,7 @@ pub(crate) fn seal_with(key: &DataKey, header: DataHeader, payload: &[u8]) -> Ve
     as_it_is(key, header, payload)
 }
 
-/// A datagram whose header is believed.
+/// A datagram with a valid tag over the header as it is.
 pub(crate) fn as_it_is(key: &DataKey, header: DataHeader, payload: &[u8]) -> Vec<u8> {
     [&header.bytes()[..], &key.tag(&header, payload), payload].concat()
 }

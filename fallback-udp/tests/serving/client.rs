@@ -1,4 +1,4 @@
-//! The smallest client: one request at a time, written from the specification.
+//! A minimal client: one request at a time, written from the specification.
 
 use std::{
     io::ErrorKind,
@@ -12,12 +12,12 @@ use fabricbios_wire::{
     HelloReply, LeaseId,
 };
 
-/// Longer than any answer takes on one machine, however busy.
+/// Longer than any answer takes on one machine, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Client {
     service: DataService,
-    /// Bytes of what offsets and lengths count.
+    /// Bytes of a unit, in which offsets and lengths count.
     pub(crate) unit: u32,
     pub(crate) socket: UdpSocket,
     pub(crate) lease: LeaseId,
@@ -27,14 +27,14 @@ pub(crate) struct Client {
     hellos: u64,
 }
 
-/// A reply that was understood.
+/// A parsed reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Got {
     pub(crate) status: u8,
     pub(crate) payload: Vec<u8>,
-    /// Its tag was right.
+    /// Whether tag and checksum were correct.
     pub(crate) authentic: bool,
-    /// Of the request that it answers.
+    /// Nonce of the request that this reply answers.
     pub(crate) nonce: u64,
 }
 
@@ -69,7 +69,7 @@ impl Client {
         }
     }
 
-    /// The same lease and session, another key.
+    /// Sets another key of the same lease; the session stays.
     pub(crate) fn set_key(&mut self, binding: &Binding) {
         self.key = key_of(binding);
     }
@@ -102,14 +102,14 @@ impl Client {
         self.receive().expect("a reply")
     }
 
-    /// `None`: nothing came for long.
+    /// The next reply; `None`: nothing came within the time-out.
     pub(crate) fn receive(&self) -> Option<Got> {
         let mut buffer = [0; 10_000];
         let length = loop {
             match self.socket.recv(&mut buffer) {
                 Ok(length) => break length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-                // With a timeout the kernel does not go on by itself, whatever the thread was woken for.
+                // A receive with a time-out is not restarted by the kernel after a signal.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("{error}"),
             }
@@ -126,7 +126,7 @@ impl Client {
         })
     }
 
-    /// An authentic status.
+    /// The status and payload of an authentic reply.
     pub(crate) fn ask(&self, datagram: &[u8]) -> (u8, Vec<u8>) {
         let got = self.exchange(datagram);
         assert!(got.authentic, "{got:?}");
@@ -137,7 +137,7 @@ impl Client {
         self.exchange(&self.frame(self.header(DataOp::Ping, 0, 0), &[]))
     }
 
-    /// PING, past whatever else comes back.
+    /// Sends PING and skips all other replies.
     pub(crate) fn ping_through(&self) -> Got {
         let mut got = self.ping();
         while !got.authentic {
@@ -167,7 +167,7 @@ impl Client {
         }
     }
 
-    /// Of the newest request.
+    /// Nonce of the newest request.
     pub(crate) fn nonce(&self) -> u64 {
         u64::from(self.session) << 32 | u64::from(self.counter)
     }
@@ -203,7 +203,7 @@ impl Client {
     }
 }
 
-/// INVALID that proves nothing: 88 bytes.
+/// Whether the reply is an INVALID that proves nothing: 88 bytes.
 pub(crate) fn is_unauthenticated(got: &Got) -> bool {
     !got.authentic && got.status == DataStatus::Invalid as u8 && got.payload.is_empty()
 }

@@ -1,4 +1,4 @@
-//! When a cut has returned, nothing is written any more, whoever is writing.
+//! After a cut has returned nothing is written any more, however many clients write.
 
 use std::{
     sync::{
@@ -15,7 +15,7 @@ use crate::{
 
 const WRITERS: u64 = 4;
 
-/// Writes a page over and over until told to stop; counts what was answered with OK.
+/// Writes a page again and again until `stop`; counts the answers with OK.
 fn write_on(mut client: Client, at: u64, stop: &AtomicBool, written: &AtomicU64, ready: &Barrier) {
     client.hello();
     ready.wait();

@@ -1,4 +1,4 @@
-//! A lease of the table over this path, which is cut behind the table's back.
+//! A lease of the table over this path; the path is cut without the table.
 
 use fabricbios_arena::ArenaStore;
 use fabricbios_lease::{
@@ -11,11 +11,11 @@ use fabricbios_wire::{
 
 use crate::fixture::{Fixture, PAGE, RESOURCE, binding_id, extent, in_a_minute, now, order};
 
-/// The table with its orders carried out by the backend at once, as far as they go.
+/// The table, with the server carrying out its orders at once as far as they go.
 struct Node {
     fixture: Fixture,
     table: LeaseTable,
-    /// So far ahead is the table's clock.
+    /// How far the table's clock is ahead of the boot-time clock.
     ahead: u64,
     answers: Vec<(Ticket, Answer)>,
 }

@@ -1,4 +1,4 @@
-//! An arena and a path over UDP to it, on a port of its own.
+//! An arena and a UDP path to it, on a port of its own.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -31,7 +31,7 @@ impl Fixture {
         Self::over(Arc::new(Arena::open(&Source::default(), ARENA).unwrap()))
     }
 
-    /// Another process over the same bytes.
+    /// A second server over the same bytes, like another process.
     pub(crate) fn over(arena: Arc<Arena>) -> Self {
         Self::with(config(arena))
     }
@@ -57,7 +57,7 @@ impl Fixture {
         Arc::into_inner(self.udp).unwrap().close();
     }
 
-    /// A lease that has a minute.
+    /// A lease with a term of a minute.
     pub(crate) fn lease(&self, number: u128) -> Binding {
         let binding = self.backend.bind(&order(number, 1)).unwrap();
         self.backend
@@ -114,7 +114,7 @@ pub(crate) fn binding_id(number: u128, generation: u32) -> BindingId {
     }
 }
 
-/// Four pages; leases lie next to each other.
+/// The extent of a lease: four pages; leases lie next to each other.
 pub(crate) fn extent(number: u128) -> Extent {
     Extent {
         offset: number as u64 * 4 * PAGE,

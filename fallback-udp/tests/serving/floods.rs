@@ -1,4 +1,4 @@
-//! Senders without a key do not keep away clients with a key.
+//! Senders without a key do not keep out clients with a key.
 
 use std::{
     net::UdpSocket,
@@ -28,11 +28,11 @@ fn a_flood_of_forged_frames_does_not_stop_the_holder() {
                 let _sent = socket.send_to(&forged, fixture.udp.local_addr());
             }
         });
-        // More datagrams than are answered.
+        // Until there are more datagrams than the server answers.
         while fixture.udp.counters().tally().dropped == 0 {
             thread::yield_now();
         }
-        // A datagram may be lost in the flood; then the same one again.
+        // A datagram may be lost in the flood; the client then sends the same one again.
         let patience = Duration::from_millis(10);
         client.socket.set_read_timeout(Some(patience)).unwrap();
         for round in 0..20u8 {

@@ -1,4 +1,4 @@
-//! Rotation: two keys for a while, on the same sessions.
+//! Rotation: two keys work for a while, on the same sessions.
 
 use fabricbios_wire::DataStatus;
 

@@ -1,4 +1,4 @@
-//! Bindings of which an invariant failed.
+//! Bindings with a failed invariant.
 
 use std::{net::Ipv4Addr, time::Duration};
 

@@ -1,4 +1,4 @@
-//! When a lease is retired, nothing is written any more, whoever is writing.
+//! After the end of a lease nothing is written any more, however many clients write.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use crate::client::{Client, NO_LEASE, OK};
 
 const WRITERS: u64 = 4;
 
-/// Writes a block over and over, in its session, until told to stop; counts what was answered with OK.
+/// Writes a block again and again in its session until `stop`; counts the answers with OK.
 fn write_on(mut client: Client, at: u64, stop: &AtomicBool, written: &AtomicU64) {
     // A request that waits for the storage when the lease is cut is never answered.
     let patience = Duration::from_millis(10);
@@ -41,7 +41,7 @@ fn nothing_is_written_after_a_lease_was_retired() {
         thread::scope(|threads| {
             for at in 0..WRITERS {
                 let mut client = disks.client(1, &binding);
-                // Here, and not on its thread: that one may come after the cut.
+                // Here and not on the client's thread, which may start after the cut.
                 client.hello();
                 let (stop, written) = (&stop, &written);
                 threads.spawn(move || write_on(client, at, stop, written));

@@ -1,4 +1,4 @@
-//! A backend of blocks with a file for each lease, whose storage can be held back.
+//! A server of blocks with a file for each lease, whose storage can be held back.
 
 use std::{
     fs::{self, File},
@@ -47,7 +47,7 @@ impl Disks {
         Self::with(config, None)
     }
 
-    /// The storage begins no I/O before [`Self::let_go`].
+    /// A server whose storage begins no I/O before [`Self::let_go`].
     pub(crate) fn held() -> Self {
         let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
         Self::with(config(), Some(Arc::new(event.into())))
@@ -82,7 +82,7 @@ impl Disks {
         }
     }
 
-    /// A lease of Ann's that has a minute.
+    /// A lease of the tenant `ann` with a term of a minute.
     pub(crate) fn lease(&self, number: u128, file: &Volume) -> Binding {
         self.lease_of("ann", number, file)
     }
@@ -104,7 +104,7 @@ impl Disks {
         self.leased_to("ann", number)
     }
 
-    /// The same, of somebody else.
+    /// The same for another tenant.
     pub(crate) fn leased_to(&self, tenant: &str, number: u128) -> Client {
         let binding = self.lease_of(tenant, number, &self.file(number));
         let mut client = self.client(number, &binding);
@@ -124,13 +124,13 @@ impl Disks {
         self.backend.remove(binding_id(number, 1), &|| ()).unwrap();
     }
 
-    /// One block of the file, past FBBU.
+    /// Reads one block of the file directly, not over FBBU.
     pub(crate) fn block(&self, number: u128, at: u64) -> Vec<u8> {
         let bytes = fs::read(self.path(number)).unwrap();
         bytes[at as usize * UNIT as usize..][..UNIT as usize].to_vec()
     }
 
-    /// Until so many datagrams have been taken in, and begun or answered.
+    /// Waits until this many datagrams have been received, and begun or answered.
     pub(crate) fn await_received(&self, count: u64) {
         while self.backend.counters().tally().received < count {
             thread::yield_now();

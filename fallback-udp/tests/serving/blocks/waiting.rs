@@ -16,7 +16,7 @@ use crate::{
 const BUSY: u8 = DataStatus::Busy as u8;
 
 impl Disks {
-    /// Sends a request and waits until the storage has it.
+    /// Sends a request and waits until it is in the storage.
     fn begin(&self, client: &Client, frame: &[u8]) {
         let received = self.received();
         client.socket.send(frame).unwrap();
@@ -28,7 +28,7 @@ impl Disks {
     }
 }
 
-/// The next answer is that to a PING: nothing else was sent.
+/// The next answer is that to a PING, so nothing else was sent.
 fn nothing_came(client: &Client) -> Got {
     let got = client.ping();
     assert_eq!(got.nonce, 0, "{got:?}");
@@ -84,7 +84,7 @@ fn nothing_that_was_under_way_is_answered_after_a_cut_and_a_release_waits_for_it
     assert_eq!(client.write(0, &block(2)), NO_LEASE);
     thread::scope(|threads| {
         let retired = threads.spawn(|| disks.retire(1));
-        // If it did not wait it would have every opportunity to be over.
+        // If the call did not wait, it would have every opportunity to finish.
         (0..1000).for_each(|_| thread::yield_now());
         assert!(!retired.is_finished());
         disks.let_go();
@@ -227,7 +227,7 @@ fn a_new_binding_waits_for_what_the_older_one_has_under_way() {
     disks.begin(&client, &frame);
     thread::scope(|threads| {
         let bound = threads.spawn(|| disks.backend.serve(binding_id(1, 2), "ann", &file));
-        // The older one ends first.
+        // The older binding ends first.
         while client.ping().status == OK {}
         assert!(!bound.is_finished());
         disks.let_go();
