@@ -48,7 +48,7 @@ pub(super) enum Phase<C> {
         error: StepError,
         entry: Arc<Entry<C>>,
     },
-    /// A thread is releasing the lease. After the release the gate is marked as removed, and the cell leaves the custody.
+    /// A thread is releasing the lease. After the release the gate is marked removed and the cell leaves the custody.
     Releasing(Option<Arc<Entry<C>>>),
     /// Unreachable, but the release failed.
     Dirty {
