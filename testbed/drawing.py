@@ -11,13 +11,13 @@ NAME_HEIGHT, LINE_HEIGHT, CHARACTER = 28, 17, 6.6
 
 
 class Box:
-    """One box; its place is known when its row is."""
+    """One box; its place is known when the places of its row are."""
 
     def __init__(self, text):
         self.name, _, self.words = (part.strip() for part in text.partition(":"))
 
     def place(self, left, top, width):
-        """Wraps the words, so that the height is known."""
+        """Wraps the words, which gives the height."""
         self.left, self.top, self.width = left, top, width
         self.lines = textwrap.wrap(self.words, int((width - 16) / CHARACTER))
         self.height = NAME_HEIGHT + LINE_HEIGHT * len(self.lines) + 8
@@ -41,7 +41,7 @@ def read(text):
 
 
 def lay_out(rows):
-    """Places every box; returns the height of all."""
+    """Places every box; returns the total height."""
     top = MARGIN
     for row in rows:
         width = (WIDTH - 2 * MARGIN - GAP * (len(row) - 1)) / len(row)
@@ -55,7 +55,8 @@ def lay_out(rows):
 
 
 def arrow(start, end, ends):
-    """A line from the lower edge of `start` to the upper edge of `end`, where each of its arrows has a place of its own."""
+    """A line from the lower edge of `start` to the upper edge of `end`. Each arrow at an edge has its own place
+    there."""
     place, count = ends
     x = end.left + end.width * (place + 1) / (count + 1)
     return (f'<line x1="{min(max(x, start.left + 20), start.left + start.width - 20):g}" y1="{start.top + start.height:g}" '
@@ -63,7 +64,7 @@ def arrow(start, end, ends):
 
 
 def main():
-    """One file."""
+    """Draws one file."""
     rows, arrows = read(pathlib.Path(sys.argv[1]).read_text(encoding="utf-8"))
     height = lay_out(rows)
     boxes = {box.name: box for row in rows for box in row}

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What blktests says of a test, and what its text says: no program is run here, so that test_rows.py can check all of it
-on any machine."""
+"""Parses the output of blktests for a test, and the text of the test. Runs no program, so test_rows.py can check all of
+it on any machine."""
 import pathlib
 import re
 
@@ -8,12 +8,13 @@ STATUS = re.compile(r"^(?P<test>nvme/\d+)(?: => \S+)?\s+(?:\((?:tr|bd)=[^)]*\)\s
 WORDS = {"passed": "pass", "failed": "fail", "not run": "skip"}
 FUNCTION = re.compile(r"^(?:function )?(\w+)\(\)\s*\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 TOO_SMALL = re.compile(r"NVME_IMG_SIZE must be at least (\d+)m")
-# How blktests is told that the target is somebody else's; a function that asks for it leaves the target alone.
+# The variable that gives blktests an external target; a function that asks for it leaves the target alone.
 HOOK = "nvme_target_control"
 
 
 def rows(output):
-    """Test, what it is about, status and the lines that say why, of what `check` prints. A test has a row for each device."""
+    """Rows from the output of `check`: test, subject, status, and the lines with the reason. A test has a row for each
+    device."""
     found = []
     for line in output.splitlines():
         if match := STATUS.match(line):
@@ -25,7 +26,7 @@ def rows(output):
 
 
 def reason(status, said):
-    """A skip says why; of a failure, what it printed beyond what was expected, or what it did not print."""
+    """The reason of a row: a skip has its own; for a failure, the unexpected or the missing output."""
     said = [line for line in said if not line.startswith("runtime")]
     if status == "fail":
         diff = [line for line in said if line[:1] in "+-" and line[:3] not in ("+++", "---")]
@@ -35,7 +36,7 @@ def reason(status, said):
 
 
 def image_needed(why):
-    """MiB of an image that a test was skipped for want of, or None."""
+    """MiB of the image that a skipped test needs, or None."""
     match = TOO_SMALL.search(why)
     return int(match[1]) if match else None
 
@@ -46,7 +47,7 @@ def functions(text):
 
 
 def sources(checkout, test):
-    """The functions that a test can call and its own, which come last and win."""
+    """The functions that a test can call, and then its own, which replace functions of the same name."""
     place = pathlib.Path(checkout)
     own = functions((place / "tests" / test).read_text(encoding="utf-8"))
     paths = [*sorted((place / "common").iterdir()), place / "tests" / pathlib.Path(test).parent / "rc"]
@@ -55,7 +56,8 @@ def sources(checkout, test):
 
 
 def wires(own, known):
-    """The function by which a test makes or removes objects in configfs although it was given a target, or None."""
+    """The function by which a test itself makes or removes objects in configfs, although it was given a target; or
+    None."""
     pending, seen = [name for name in own if not name.endswith("requires")], set()
     while pending:
         name = pending.pop(0)
@@ -70,14 +72,14 @@ def wires(own, known):
 
 
 def about(checkout, test):
-    """How a test describes itself."""
+    """The test's own description."""
     text = (pathlib.Path(checkout) / "tests" / test).read_text(encoding="utf-8")
     match = re.search(r"^DESCRIPTION=(['\"])(.*)\1", text, re.MULTILINE)
     return match[2] if match else ""
 
 
 def wants_device(own):
-    """Whether it tests devices of the operator's."""
+    """Whether the test needs devices of the operator."""
     return "test_device" in own or "test_device_array" in own
 
 

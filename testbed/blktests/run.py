@@ -40,12 +40,12 @@ class Kernel:
         self.trtype = trtype
 
     def refuses(self, _own, _known):
-        """Runs everything."""
+        """Refuses no test."""
         return
 
     @contextlib.contextmanager
     def device(self):
-        """For tests of a device."""
+        """A device for tests that need one."""
         wired = nvmet_tree.Foreign(block.loop_device(IMAGE_MIB), trtype=self.trtype)
         block.sh(wired.line)
         try:
@@ -55,7 +55,7 @@ class Kernel:
             wired.remove()
 
     def leftover(self):
-        """blktests takes its own things away."""
+        """Nothing: blktests removes its own objects."""
         return
 
     unwell = leftover
@@ -75,25 +75,25 @@ class Leases:
         return sorted(row["available"] for row in block.resources(self.node.operator).values())
 
     def refuses(self, own, known):
-        """Why a test is not run at all."""
+        """Why a test is not run at all, or None."""
         wiring = rows.wires(own, known)
         return wiring and f"it changes the kernel's target itself in configfs, past the hook, by {wiring}()"
 
     @contextlib.contextmanager
     def device(self):
-        """A leased one, connected by the lease's own line."""
+        """A leased device, connected by the lease's own connect line."""
         with block.attached(self.tenant, IMAGE_MIB * block.MIB, transport=f"nvme-{self.trtype}") as (_, path):
             yield path
 
     def changed(self):
-        """What the kernel has that it had not before."""
+        """The objects in the kernel that were added or changed since the start."""
         after = block.traces()
         words = [f"configfs: {path}" for path in nvmet_tree.difference(self.before["nvmet"], after["nvmet"])]
         return words + (["device-mapper devices"] if after["dm"] != self.before["dm"] else [])
 
     def leftover(self):
-        """Gives back what a test has left leased; then what is not as it was before, or None. A test that gave back its
-        lease, which the hook then forgot, costs no question to the node."""
+        """Gives back the leases that a test has left; returns the remaining differences from the start, or None. If the
+        test gave back its lease and the hook forgot the lease, this sends no request to the node."""
         if not STATE.exists() and not self.changed():
             return None
         STATE.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ class Leases:
         return self.unwell()
 
     def unwell(self):
-        """What is not as it was before the first test, or None."""
+        """The differences from the state before the first test, or None."""
         with contextlib.suppress(TimeoutError):
             nvme_host.until(lambda: self._available() == self.free, DYING_SECS)
         fences = self.node.operator.ask("fence", "list")["fences"]
@@ -112,9 +112,9 @@ class Leases:
 
 
 def check(checkout, test, environment):
-    """What `check` printed, and whether it ended by itself; None where not even SIGKILL ended it."""
+    """The output of `check`, and whether it ended by itself; None instead if even SIGKILL did not end it."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        # A session of its own: what a test leaves running in the background ends with it.
+        # A session of its own: background processes of the test end with it.
         group = subprocess.Popen(["./check", test], cwd=checkout, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
                                  stdout=output, stderr=output, start_new_session=True)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -147,18 +147,18 @@ def run(checkout, test, trtype, target, about, wants_device):
 
 
 def explained(found):
-    """The rows with what the hook had to refuse, which says more than what the test then printed."""
+    """The rows with the refusals of the hook: a refusal explains more than the output of the test."""
     remarks = "; ".join(dict.fromkeys(REMARKS.read_text(encoding="utf-8").splitlines())) if REMARKS.exists() else ""
     return [(test, about, status, f"{remarks}: {why}" if remarks and status == "fail" else why) for test, about, status, why in found]
 
 
 def controllers():
-    """Of this guest, which has no NVMe devices of its own."""
+    """The controllers of this guest, which has no NVMe devices of its own."""
     return sorted(os.listdir(nvme_host.CONTROLLERS))
 
 
 def tidy(target):
-    """What a test leaves in this guest, whatever it did; what cannot be undone, or None."""
+    """Removes what a test has left in this guest; returns what cannot be removed, or None."""
     for name in controllers():
         block.run("nvme", "disconnect", "--device", name, timeout=DYING_SECS)
     block.run("sh", "-c", "grep -o ' /mnt/blktests[^ ]*' /proc/mounts | xargs -r umount; losetup -ln -O NAME,BACK-FILE"
@@ -168,7 +168,7 @@ def tidy(target):
 
 
 def run_all(checkout, trtype, tests, target):
-    """The rows of all; ends the program where a test has spoiled the guest."""
+    """Prints the rows of all tests; ends the program if a test has spoiled the guest."""
     for test in tests:
         REMARKS.unlink(missing_ok=True)
         about, (own, known) = rows.about(checkout, test), rows.sources(checkout, test)
@@ -192,7 +192,7 @@ def run_all(checkout, trtype, tests, target):
 
 @contextlib.contextmanager
 def target_of(kind, trtype):
-    """What the tests find."""
+    """The target of the tests: the kernel's own, or a node."""
     if kind == "kernel":
         yield Kernel(trtype)
         return
@@ -201,8 +201,8 @@ def target_of(kind, trtype):
 
 
 def kernel_names():
-    """What blktests wants to know of the kernel: its configuration under /boot, and a version that it can read. Of
-    6.12.117+deb12 its arithmetic makes an error; its scripts see 6.12.117-deb12."""
+    """What blktests needs to know of the kernel: its configuration under /boot, and a version that it can parse. Its
+    arithmetic fails on 6.12.117+deb12, so its scripts see 6.12.117-deb12."""
     release = os.uname().release
     name = release.replace("+", "-")
     modules, config = pathlib.Path("/lib/modules"), pathlib.Path(f"/boot/config-{name}")
@@ -216,7 +216,7 @@ def kernel_names():
 
 
 def main():
-    """All tests that are named, in one guest."""
+    """Runs all named tests in one guest."""
     checkout, trtype, kind, *tests = sys.argv[1:]
     block.ready()
     kernel_names()

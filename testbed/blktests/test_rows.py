@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What rows.py makes of the output of `check` and of the text of a test. The output has the form of blktests a608cb5
-(2026-08-21), its standard output not a terminal."""
+"""Tests of rows.py with output of `check` and texts of tests. The output has the form of blktests a608cb5 (2026-08-21)
+if its standard output is no terminal."""
 import pathlib
 import tempfile
 import unittest

@@ -19,7 +19,7 @@ TOOK = re.compile(r"took_us=(\d+)")
 
 
 def took_us(node, lease):
-    """What the log says of the lease's cut."""
+    """The time of the lease's cut in the node's log, in microseconds."""
     line = node.wait_for_line(lease["lease_id"], "took_us=", timeout_secs=30)
     if not line:
         raise LookupError(f"no line of the cut of lease {lease['lease_id']} in the node's log")
@@ -27,7 +27,7 @@ def took_us(node, lease):
 
 
 def cuts(node, tenant, pool, count):
-    """Microseconds of the cuts of so many leases that nobody is connected to."""
+    """Microseconds of the cuts of `count` leases without a connected client."""
     numbers = []
     for _ in range(count):
         lease = alloc(tenant, pool=pool)
@@ -37,7 +37,7 @@ def cuts(node, tenant, pool, count):
 
 
 def under_own_io(node, tenant, pool, count):
-    """The same with a client that writes."""
+    """The same with a client that writes to the lease."""
     numbers = []
     for _ in range(count):
         lease = alloc(tenant, pool=pool)
@@ -51,7 +51,7 @@ def under_own_io(node, tenant, pool, count):
 
 @contextlib.contextmanager
 def neighbour_writes(tenant, pool):
-    """Another lease's client writes meanwhile."""
+    """Meanwhile the client of another lease writes."""
     with attached(tenant, pool=pool) as (_, path):
         job = Fio(path, verify=False, rate=None).started()
         try:
@@ -62,8 +62,8 @@ def neighbour_writes(tenant, pool):
 
 @contextlib.contextmanager
 def neighbour_stuck(node, tenant, pool):
-    """Another lease has ended under storage that hangs: its release waits meanwhile. Yields the microseconds of its
-    own cut."""
+    """Meanwhile the release of another lease waits: the lease ended on storage that hangs. Yields the microseconds of
+    that lease's cut."""
     lease = alloc(tenant, pool=pool)
     job, name = Fio(connect(lease), verify=False, rate=None).started(), slice_of(lease)
     sh(f"dmsetup suspend --noflush --nolockfs {name}")
@@ -78,7 +78,7 @@ def neighbour_stuck(node, tenant, pool):
 
 
 def one_round(node, pools, count):
-    """Each condition once: names and numbers."""
+    """Runs each condition once; returns names and numbers."""
     tenant, other = node.tenant("bench"), node.tenant("other")
     measured = {"nothing else": cuts(node, tenant, pools["directory"], count),
                 "own I/O": under_own_io(node, tenant, pools["device"], max(1, count // 5))}

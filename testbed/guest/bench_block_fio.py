@@ -15,7 +15,7 @@ from nvme_host import device
 from ratios import interleaved, report
 
 LENGTH = 32 * MIB
-# Title, and the options of fio.
+# Title and fio options of each measurement.
 MEASURED = (("4 KiB random reads, 16 in flight", {"rw": "randread", "bs": "4k", "iodepth": 16}),
             ("4 KiB random writes, 16 in flight", {"rw": "randwrite", "bs": "4k", "iodepth": 16}),
             ("1 MiB sequential reads, 2 in flight", {"rw": "read", "bs": "1m", "iodepth": 2}),
@@ -23,7 +23,7 @@ MEASURED = (("4 KiB random reads, 16 in flight", {"rw": "randread", "bs": "4k", 
 
 
 def rounds(pairs, secs, paths, options):
-    """Bytes a second of each path, by pair: one fio with a job for each round, one after the other."""
+    """Bytes per second of each path, by pair: one fio with a job for each round, one after the other."""
     words = ["fio", "--output-format=json", "--direct=1", "--ioengine=libaio", "--time_based", f"--runtime={secs}",
              "--thread", *(f"--{name}={value}" for name, value in options.items())]
     order = interleaved(pairs, lambda: _job(words, paths[0]), lambda: _job(words, paths[1]))
@@ -36,20 +36,20 @@ def rounds(pairs, secs, paths, options):
 
 
 def _job(words, path):
-    """Another job at the end of the command line; its name."""
+    """Adds a job to the command line; returns its name."""
     name = f"round{sum(word.startswith('--name=') for word in words)}"
     words += [f"--name={name}", f"--filename={path}", "--stonewall"]
     return name
 
 
 def compare(pairs, secs, paths, where):
-    """All kinds of load."""
+    """Compares all kinds of load."""
     for title, options in MEASURED:
         report(f"{title}, {where}", "MiB/s, more is better", ("leased", "by hand"), rounds(pairs, secs, paths, options))
 
 
 def both(tenant, kind, pools, port):
-    """A lease and a loan, connected, and what is to be done with their devices."""
+    """A lease and a namespace made by hand, both connected, and the commands to run on their devices."""
     loan = Loan(kind, pools[1], port, LENGTH)
     try:
         loan.connect()
@@ -69,7 +69,8 @@ def main():
     parser.add_argument("--transport", default="tcp", choices=("tcp", "rdma"))
     chosen = parser.parse_args()
     ready()
-    # The hand has a pool of its own kind and size, so that neither finds what the other has written.
+    # The namespace by hand has a pool of its own, of the same kind and size, so that neither side finds the other's
+    # data.
     pools = {"device": (loop_device(64), loop_device(64)), "directory": (directory_pool(64), directory_pool(64))}
     pools = {kind: pools[kind] for kind in chosen.kinds.split(",")}
     offered = {"tcp": TCP, "rdma": RDMA}[chosen.transport]

@@ -27,7 +27,7 @@ def first_read(nqn):
 
 
 def leased(tenant, kind, pool):
-    """Milliseconds of a lease; what it leaves behind is gone before the next one."""
+    """Milliseconds of a lease; everything of it is removed before the next one."""
     row = row_of(tenant, pool)
     capacity, resource = row["capacity"], row["resource_id"]
     start = time.monotonic()
@@ -64,7 +64,7 @@ def main():
     with BlockNode(*(pair[0] for pair in pools.values())) as node, Port() as port:
         tenant = node.tenant("bench")
         for kind, (pool, own) in pools.items():
-            # Once each for the programs to be in memory.
+            # One run of each side first, so that the programs are in memory.
             leased(tenant, kind, pool), by_hand(kind, own, port)
             taken = interleaved(chosen.pairs, lambda: leased(tenant, kind, pool), lambda: by_hand(kind, own, port))
             report(f"grant, connect and first read, {kind}", "ms, less is better", ("leased", "by hand"), taken)

@@ -16,7 +16,7 @@ from fabric import program
 from ratios import interleaved, percentile, report, spread
 
 CPUS = 2
-# A longer latency counts as the longest one of its round.
+# A longer latency counts as the longest latency of its round.
 HISTOGRAM_US = 200_000
 
 
@@ -36,7 +36,7 @@ def latencies(tenant, isolation, secs):
 
 
 def jitter(tenant, pairs, secs, neighbours):
-    """Both classes in turns."""
+    """Measures both classes in turns."""
     names = ("whole_core", "best_effort")
     with beside(count=neighbours):
         rounds = interleaved(pairs, *(lambda name=name: latencies(tenant, name, secs) for name in names))
@@ -49,7 +49,7 @@ def jitter(tenant, pairs, secs, neighbours):
 
 
 def main():
-    """Jitter, then grants and cuts: their node leaves an empty control group that has all CPUs."""
+    """Jitter, then grants and cuts, whose node leaves an empty control group that has all CPUs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200, help="pairs of a grant and a cut, of each class")
     parser.add_argument("--pairs", type=int, default=20, help="of rounds of cyclictest")

@@ -15,7 +15,7 @@ from ratios import spread
 from suite_net_macvlan import PARENT, WIRE, NetNode, alloc, hand_over, ip, namespaces, rate
 
 NODE, OWN, FAR = "/proc/1/ns/net", "10.9.0.2", "10.9.0.1"
-# Data of a TCP connection with timestamps in a frame of 1514 bytes, all of which the shaper counts.
+# Data share of a TCP connection with timestamps in a frame of 1514 bytes; the shaper counts all bytes of the frame.
 DATA_OF_FRAME = 1448 / 1514
 RATES = (20, 100, 1000)
 MODULES = ("macvlan", "veth", "sch_htb", "sch_fq_codel", "cls_flower", "cls_matchall", "act_gact", "act_mirred")
@@ -28,7 +28,7 @@ def both_ways(near, secs):
 
 
 def leased_rates(node, mbps, secs):
-    """The same through a lease."""
+    """The same rates through a lease."""
     tenant = node.tenant("bench")
     with namespaces("tenant"):
         lease = alloc(tenant, mbps, "--hand-over", "netns")
@@ -40,7 +40,7 @@ def leased_rates(node, mbps, secs):
 
 
 def bare_rates(secs):
-    """The same without a lease."""
+    """The same rates without a lease."""
     ip("addr", "add", f"{OWN}/24", "dev", PARENT)
     try:
         return both_ways(NODE, secs)

@@ -20,19 +20,20 @@ MEASURED = (("ib_write_bw", 65536, 500, "BW average", True),
             ("ib_read_bw", 65536, 500, "BW average", True),
             ("ib_write_bw", 1024, 2000, "BW average", True, "-t", "1", "-Q", "1"),
             ("ib_read_lat", 8, 1000, "t_typical", False))
-# As many as a lease answers at once; perftest alone would take the device's 128 and compare that instead.
+# As many as a lease answers at once. By itself perftest would use the device's 128, and the comparison would measure
+# that difference.
 OUTSTANDING_READS = 16
 RUN_SECS = 120
 
 
 def command(tool, size, count, port, options, *server):
-    """The same command line for both."""
+    """The same command line for both sides."""
     reads = ["-o", str(OUTSTANDING_READS)] if "read" in tool else []
     return [tool, "-d", "rxe0", "-x", "1", "-F", *reads, *options, "-s", str(size), "-n", str(count), "-p", str(port), *server]
 
 
 def listening(port):
-    """Whether something listens on the TCP port; perftest says so only when its output is flushed."""
+    """Whether something listens on the TCP port; perftest reports it only when its output is flushed."""
     with open("/proc/net/tcp", encoding="ascii") as table:
         return any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A" for line in table.readlines()[1:])
 
@@ -49,7 +50,7 @@ def client(tool, size, count, port, column, options):
 
 
 def stock(tool, size, count, column, options):
-    """Against perftest's own server."""
+    """The number against perftest's own server."""
     with subprocess.Popen(command(tool, size, count, PORT + 1, options), stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as server:
         try:

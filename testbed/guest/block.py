@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Shared by the suites of block storage: modules, pools, a node, leases, test data, and the objects that must be left or gone.
-Everything that is made here is removed when the suite ends."""
+"""Shared by the suites of block storage: modules, pools, a node, leases, test data, and the traces to compare.
+Everything that these functions make is removed when the suite ends."""
 import atexit
 import contextlib
 import os
@@ -41,12 +41,12 @@ def ready():
 
 
 def run(*words, **more):
-    """A program of the guest; never raises."""
+    """Runs a program of the guest; never raises."""
     return subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False, **more)
 
 
 def sh(line):
-    """A line that has to work; its output."""
+    """Runs a shell line that must succeed; returns its output."""
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"`{line}`: exit {done.returncode}: {done.stderr.strip()}")
@@ -64,7 +64,7 @@ def loop_device(mebibytes, sector_bytes=512):
 
 
 def directory_pool(mebibytes=None):
-    """A directory; of a file system of its own, in memory, if it is to have a size."""
+    """A directory; with a size, on a file system of its own in memory."""
     place = tempfile.mkdtemp(prefix="pool-", dir="/dev/shm")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     if mebibytes:
@@ -84,7 +84,7 @@ class BlockNode(Node):
 
 
 def resources(fabric):
-    """The node's pools by the path that they were given as, or by their id where there is none."""
+    """The node's pools, by the path of their flag, or by their id if they have no path."""
     rows = [row for row in fabric.ask("inventory")["resources"] if row["resource_type"] == "block"]
     return {row.get("name") or row["resource_id"]: row for row in rows}
 
@@ -103,7 +103,7 @@ def alloc(tenant, length=4 * MIB, secs=300, transport="nvme-tcp", grace_secs=0, 
 
 
 def resource_of(fabric, pool):
-    """The id of a pool, by its path. It does not change, and asking takes half a second."""
+    """The id of a pool, by its path. The id is kept: it does not change, and asking takes half a second."""
     if pool in fabric.pool_ids:
         return fabric.pool_ids[pool]
     found = [row["resource_id"] for name, row in resources(fabric).items() if pool in name]
@@ -130,7 +130,7 @@ def leased(tenant, *words, **settings):
 
 @contextlib.contextmanager
 def attached(tenant, *words, **settings):
-    """A lease that this host is connected to by the lease's own line, and its device."""
+    """A lease that this host is connected to by the lease's own connect line, and its device."""
     with leased(tenant, *words, **settings) as lease:
         try:
             yield lease, connect(lease)
@@ -141,7 +141,7 @@ def attached(tenant, *words, **settings):
 
 @contextlib.contextmanager
 def device_of(tenant, lease):
-    """The lease as a block device, by `fabricctl block attach`."""
+    """The block device of the lease, made by `fabricctl block attach`."""
     path = tenant.ask("block", "attach", lease["lease_id"])["device"]
     try:
         yield path
@@ -150,7 +150,7 @@ def device_of(tenant, lease):
 
 
 def put(path, data, offset=0):
-    """Writes and syncs, so that an error of the device is raised here."""
+    """Writes and syncs, so that a device error is raised here."""
     with open(path, "r+b", buffering=0) as target:
         target.seek(offset)
         target.write(data)
@@ -189,7 +189,7 @@ def _listing(pool):
 
 
 def same_traces(suite, name, before, after):
-    """`after` is `before`."""
+    """Checks that `after` equals `before`."""
     suite.equal(f"{name}: configfs as it was", [], nvmet_tree.difference(before["nvmet"], after["nvmet"]))
     suite.equal(f"{name}: device-mapper as it was", before["dm"], after["dm"])
     suite.equal(f"{name}: files in pools as they were", before["files"], after["files"])
@@ -202,14 +202,14 @@ def settled(fabric, pool, available, secs=60):
 
 
 def on_time(suite, name, lease, lost_at_ms):
-    """A client's connection is lost at the deadline: not before, and not much later."""
+    """Checks that a client's connection is lost at the deadline: not before, and not much later."""
     late_ms = (lost_at_ms or 0) - lease["expires_at_unix_ms"]
     print(f"   {name}: connection lost {late_ms:+.0f} ms from the deadline", flush=True)
     suite.check(f"{name}: cut at the deadline", 0 <= late_ms < LATE_LIMIT_MS, f"0 to {LATE_LIMIT_MS} ms", late_ms)
 
 
 def ways_to_end(node, tenant, term_secs):
-    """The ways in which a lease ends: name, term, and a call that returns when the node says that it has ended."""
+    """The ways in which a lease ends: name, term, and a call that returns when the node has reported the end."""
     return (("free", 300, tenant.free), ("revoke", 300, node.operator.revoke),
             ("expiry", term_secs, lambda lease: tenant.wait_until(lease, "expired", "freed", timeout_secs=term_secs + 60)))
 

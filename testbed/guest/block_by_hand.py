@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Block storage without a node: a shell script that makes a backing, a host with a key and a subsystem in configfs, and
-connects. It has the steps of a lease, and none of its guarantees."""
+connects. It does the steps of a lease without the guarantees of a lease."""
 import os
 import pathlib
 import subprocess
@@ -29,14 +29,14 @@ ln -s "$PWD/subsystems/$NQN" "ports/$PORT/subsystems/$NQN"
 exec nvme connect -t "$TRTYPE" -a "$ADDRESS" -s "$PORT" -n "$NQN" -q "$HOST" -I "$ID" -S "$key" \
     --ctrl-loss-tmo=5 --reconnect-delay=2 --keep-alive-tmo=5
 """
-# A file, or a part of a device; its node is made by hand as well where no udev does it.
+# A file, or a part of a device. Without udev the script also makes the node of the part.
 BACKINGS = {"directory": 'fallocate -l "$BYTES" "$BACKING"\n',
             "device": 'dmsetup create "$NAME" --table "0 $((BYTES / 512)) linear $POOL 0"\n'
                       'dmsetup mknodes "$NAME"\n'}
 
 
 class Port:
-    """A port of one's own, for as long as the context lasts: a node's is there before the lease is, too."""
+    """A port for as long as the context lasts, because a node's port also exists before the lease."""
 
     def __init__(self, trtype="tcp", number=PORT):
         self.place, self.trtype, self.number = nvmet_tree.ROOT / "ports" / str(number), trtype, number
@@ -53,7 +53,7 @@ class Port:
 
 
 class Loan:
-    """A backing of `kind` from `pool` (a directory, or a device that nobody else uses now), and its connection."""
+    """A backing of `kind` from `pool` (a directory, or a device that no other program uses now), and its connection."""
 
     def __init__(self, kind, pool, port, length=4 * MIB):
         number = str(uuid.uuid4())
@@ -65,7 +65,7 @@ class Loan:
                       "TRTYPE": port.trtype}
 
     def connect(self):
-        """Runs the script; the device comes a little later."""
+        """Runs the script; the device appears a little later."""
         done = subprocess.run(["sh", "-c", BACKINGS[self.kind] + WIRE], env={**os.environ, **self.words},
                               capture_output=True, text=True, timeout=60, check=False)
         if done.returncode:

@@ -27,7 +27,7 @@ def log(lease):
 
 
 def said(lease, *parts, secs=30):
-    """Waits for a line of the log with all `parts`."""
+    """Waits for a line of the log that has all `parts`."""
     find = lambda: next((line for line in log(lease).splitlines() if all(part in line for part in parts)), None)
     return until(find, secs, f"{parts} in the log of {lease['lease_id']}: {log(lease)!r}")
 
@@ -49,7 +49,7 @@ def kill(lease):
 
 
 def words(tenant, lease):
-    """The command line of a block daemon."""
+    """The command line that starts a block daemon."""
     return [program("fabricctl"), "--node", tenant.node, "--identity", tenant.identity, "block", "keep", lease["lease_id"]]
 
 

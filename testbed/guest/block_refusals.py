@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Connections that the kernel must refuse: a name or the key of the lease is missing."""
+"""Connections that the kernel must refuse: the name or the key of the lease is missing."""
 import contextlib
 import pathlib
 import uuid
@@ -7,16 +7,16 @@ import uuid
 from nvme_host import attempt, changed, controllers, gen_key
 
 
-# What the kernels say of a target's refusal, the target's own or what it has answered: of a host, of a subsystem, of a key,
-# and where a key is wanted and there is none. A host that does not even ask says none of this.
+# Messages of both kernels about a refusal by the target: of a host, of a subsystem, of a key, and of a missing key. A
+# host that does not even connect logs none of them.
 REFUSALS = (" not allowed", "connect request for invalid subsystem", "host response mismatch", "qid 0: no key")
 PATIENCE = pathlib.Path("/sys/module/nvme_core/parameters/admin_timeout")
 
 
 @contextlib.contextmanager
 def patience(secs):
-    """How long this host waits for an answer. With a wrong key the target's end of the connection can overtake its answer
-    (Linux 6.12, nvmet_execute_auth_receive), and the host would sit there for a minute."""
+    """Sets how long this host waits for an answer. With a wrong key the target may close its end of the connection
+    before its answer (Linux 6.12, nvmet_execute_auth_receive), and the host would then wait for a minute."""
     before = PATIENCE.read_text(encoding="ascii")
     PATIENCE.write_text(str(secs), encoding="ascii")
     try:
@@ -32,13 +32,13 @@ def host(number=None):
 
 
 def identity_of(lease):
-    """Host NQN, host id and key that another lease gave."""
+    """Host NQN, host id and key of another lease."""
     binding = lease["binding"]["nvmeof"]
     return {"hostnqn": binding["hostnqn"], "hostid": binding["hostid"], "dhchap_secret": binding["dhchap_secret"]}
 
 
 def strangers(suite, name, lease, other, wrong_key=True):
-    """Connects that lack something. `other` is a lease of another tenant."""
+    """Tries connections without the right host, key or both. `other` is a lease of another tenant."""
     binding = lease["binding"]["nvmeof"]
     line, own = binding["connect"], binding["hostnqn"]
     wrong = {"another host with the right key": changed(line, **host()),
@@ -54,7 +54,7 @@ def strangers(suite, name, lease, other, wrong_key=True):
 
 
 def refused(suite, name, options, nqn):
-    """This connection is refused, and leaves nothing on this host."""
+    """Checks that this connection is refused and leaves no controller on this host."""
     before = set(controllers(nqn))
     with patience(5):
         error, said = attempt(options, nqn)

@@ -13,9 +13,9 @@ from fabric import Refused
 
 SKIPPED = 77
 FULL = bool(os.environ.get("FABRICBIOS_FULL"))
-# Allowed delay on a loaded emulated processor; on hardware it is some milliseconds.
+# Allowed delay of an end on a loaded emulated processor; on hardware the delay is some milliseconds.
 LATE_LIMIT_MS = 2000
-# A daemon that lives has two seconds for its own end; then the watchdog ends leases in its place.
+# A running daemon has two seconds to end a lease; then the watchdog ends the lease in its place.
 STOPPED_LATE_MS = 3000 + LATE_LIMIT_MS
 
 
@@ -47,7 +47,8 @@ def until(condition, secs=60, what="condition"):
         ended = time.monotonic()
         if ended > limit:
             raise TimeoutError(f"{what}: not within {secs} s")
-        # A condition that is dear, such as a call of fabricctl, leaves the processor to others for as long as it took.
+        # After an expensive condition, such as a call of fabricctl, this sleeps for as long as the call took, so that
+        # other programs get the processor.
         time.sleep(max(0.05, ended - begun))
 
 
@@ -61,7 +62,7 @@ def programs():
 
 
 def lab_device():
-    """The soft-RoCE device, made if it is not there, once the programs under test are found too."""
+    """The soft-RoCE device, made if it does not exist. Also checks for the programs under test."""
     programs()
     if NO_RDMA:
         skip(NO_RDMA)
@@ -94,7 +95,7 @@ def give_back(tenant, lease):
 
 
 def rearm(tenant, lease, client):
-    """A new queue pair of the client, bound to the lease and connected; the lease as it is now."""
+    """Makes a new queue pair of the client, binds it to the lease and connects it; returns the lease as it is now."""
     client.fresh()
     armed = tenant.bind(lease, client.peer)
     client.connect(armed)
@@ -102,15 +103,15 @@ def rearm(tenant, lease, client):
 
 
 class Suite:
-    """Counts checks. As a context it ends the program with the exit status. Names of sections on the
-    command line leave the others out."""
+    """Counts checks. As a context manager it ends the program with the exit status. If the command line names sections,
+    only those run."""
 
     def __init__(self, name, only=None):
         self.name, self.passed, self.failed = name, 0, 0
         self.only = sys.argv[1:] if only is None else only
 
     def check(self, name, holds, expected=True, got=None):
-        """One check; the line tells what was expected if it fails."""
+        """One check; if it fails, the line shows the expected value."""
         if holds:
             self.passed += 1
             print(f"ok {name}", flush=True)
@@ -120,18 +121,19 @@ class Suite:
         return holds
 
     def equal(self, name, expected, got):
-        """`got` is `expected`."""
+        """Checks that `got` equals `expected`."""
         return self.check(name, expected == got, repr(expected), repr(got))
 
     def ended(self, name, report, told_at_ms, ends=ENDS):
-        """The access of a writer ended, and no request that it posted after the reported end succeeded."""
+        """Checks that the access of a writer ended, and that no request that it posted after the reported end
+        succeeded."""
         self.check(f"{name}: the writer was writing", report["writes"] > 0, "writes before the end", report)
         self.check(f"{name}: the writer's access ends", report["status"] in ends, sorted(ends), report["status"])
         self.check(f"{name}: no write posted after the end was told succeeds",
                    (report["last_posted_at_ms"] or 0) <= told_at_ms, f"last success posted before {told_at_ms}", report)
 
     def on_time(self, name, lease, report):
-        """A writer's end lies at the deadline: not before, and not much later."""
+        """Checks that a writer's access ended at the deadline: not before, and not much later."""
         if not report["writes"]:
             return
         deadline_ms = lease["expires_at_unix_ms"]
@@ -142,8 +144,8 @@ class Suite:
         self.check(f"{name}: cut on time", last_ms < LATE_LIMIT_MS, f"last success before {LATE_LIMIT_MS} ms", last_ms)
 
     def refused(self, name, call, status=None, code=None, word="", of_class=None):
-        """`call` is refused, with a JSON error object of the contract, this exit status and this code;
-        `code` may be several. The message has this word, and the refusal is of this class."""
+        """Checks that `call` is refused, with a JSON error object of the contract, this exit status and this code;
+        `code` may be several. The message has `word`, and the refusal is of this class."""
         try:
             got = call()
         except Refused as refusal:
@@ -160,7 +162,7 @@ class Suite:
         return self.check(name, holds, wanted, f"exit {refusal.status}, stderr {refusal.stderr!r}")
 
     def section(self, run, *arguments):
-        """Runs a group of checks. One that breaks is a failed check and the others still run."""
+        """Runs a group of checks. A group that raises is a failed check; the other groups still run."""
         if self.only and run.__name__ not in self.only:
             return
         began = time.monotonic()

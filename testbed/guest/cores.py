@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Shared by the suites of CPU leases: a node that leases cores, leases, processes in and beside them, and what the kernel
-says of control groups and of the tasks on a CPU."""
+"""Shared by the suites of CPU leases: a node that leases cores, leases, processes in leases and outside of them, and
+the kernel's data about control groups and the tasks on a CPU."""
 import contextlib
 import os
 import pathlib
@@ -31,18 +31,18 @@ def ready(cpus):
 
 
 class CpuNode(Node):
-    """A node that leases the cores of this machine. It leaves no control group."""
+    """A node that leases the cores of this machine. It leaves no control group behind."""
 
     def __init__(self, *more, cpus="all", **settings):
         super().__init__("--cpus", cpus, *more, device="none", mem_bytes="1MiB", address="127.0.0.1", **settings)
 
     @property
     def root(self):
-        """Its control group."""
+        """The node's control group."""
         return next(CGROUPS.glob("fabricbios-*"))
 
     def groups(self):
-        """The control groups of leases, and of what was left of them."""
+        """The control groups of leases, and of the remains of leases."""
         return sorted(at.name for at in self.root.rglob("*-*") if at.is_dir())
 
     def __exit__(self, *ended):
@@ -59,7 +59,7 @@ def alloc(tenant, cores, isolation=None, secs=600, *more):
 
 
 def health(tenant):
-    """Of the CPUs."""
+    """The health of the CPUs in the inventory."""
     return next(row["health"] for row in tenant.ask("inventory")["resources"] if row["resource_type"] == "cpu")
 
 
@@ -84,14 +84,14 @@ def group_of(lease):
 
 
 def enter(lease, command, **more):
-    """Starts a program in the control group of the lease, as root does by hand."""
+    """Starts a program in the control group of the lease, as root would by hand."""
     procs = group_of(lease) / "cgroup.procs"
     return subprocess.Popen(command, preexec_fn=lambda: procs.write_text(str(os.getpid())), **more)
 
 
 @contextlib.contextmanager
 def beside(*cpus, count=1):
-    """Busy processes outside of all leases, each on these CPUs or on any."""
+    """Busy processes outside of all leases, each on these CPUs, or on any if none are given."""
     def pin():
         if cpus:
             os.sched_setaffinity(0, cpus)
@@ -105,7 +105,7 @@ def beside(*cpus, count=1):
 
 
 def members(at):
-    """The processes in a control group and in those below it; none if it is gone."""
+    """The processes in a control group and in the groups below it; none if the group is gone."""
     found = set()
     for group, *_ in os.walk(at):
         with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def used_secs(at):
 
 
 class Trace:
-    """What ran on some CPUs: the kernel's trace of all switches between tasks there."""
+    """The tasks on some CPUs: the kernel's trace of all switches between tasks there."""
 
     def __init__(self, cpus):
         self.cpus, self.kernel, self.seen = sorted(cpus), kernel_threads(), {}
@@ -145,7 +145,7 @@ class Trace:
             (TRACING / name).write_text(value)
 
     def strangers(self, own=frozenset()):
-        """Tasks that are not the kernel's own and not in `own`, each as its CPU, number and name."""
+        """Tasks that are neither kernel threads nor in `own`, each as its CPU, number and name."""
         return [(cpu, pid, name) for cpu, tasks in sorted(self.seen.items()) for pid, name in sorted(tasks.items())
                 if pid and pid not in own and pid not in self.kernel and not name.startswith("kworker/")]
 
@@ -162,11 +162,11 @@ def kernel_threads():
 
 
 def numbers(text):
-    """A list of the kernel, such as `0-3,8`."""
+    """The numbers in a list of the kernel, such as `0-3,8`."""
     ranges = [part.partition("-")[::2] for part in text.strip().split(",") if part]
     return {number for first, last in ranges for number in range(int(first), int(last or first) + 1)}
 
 
 def read(path):
-    """A file of the kernel."""
+    """The contents of a file of the kernel."""
     return pathlib.Path(path).read_text(encoding="utf-8").strip()

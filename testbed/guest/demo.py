@@ -37,7 +37,7 @@ def arguments():
 
 
 def start(story, device, mem_bytes):
-    """The node comes up and says what it has."""
+    """The node starts and shows its resources."""
     story.step("The node starts")
     began = time.monotonic()
     node = fabric.Node(device=device.name, mem_bytes=mem_bytes, address=str(device.gid.ipv4_mapped))
@@ -50,7 +50,7 @@ def start(story, device, mem_bytes):
 
 
 def memory_of(inventory):
-    """The entries of the inventory that are memory, wherever its JSON has them."""
+    """The memory entries of the inventory, wherever its JSON has them."""
     if isinstance(inventory, dict):
         if str(inventory.get("resource_type", "")).lower() == "mem":
             return [inventory]
@@ -83,7 +83,7 @@ def over_udp(what, lease, offset):
 
 
 def renew_too_early(story, tenant, lease):
-    """A renewal before its time."""
+    """A renewal that comes too early."""
     story.step("Renewal before the last 20 % of the term is refused")
     try:
         tenant.renew(lease)
@@ -94,7 +94,7 @@ def renew_too_early(story, tenant, lease):
 
 
 def rotate(story, tenant, lease, client):
-    """The key is rotated; the old one is dead, and the lease is armed again for a new queue pair."""
+    """The key is rotated: the old key does not work any more, and the lease is bound to a new queue pair."""
     story.step("The key is rotated: the old one is dead when the answer comes")
     old = lease["binding"]["rdma"]["rkey"]
     rotated = tenant.rotate(lease)
@@ -110,7 +110,7 @@ def rotate(story, tenant, lease, client):
 
 
 def renew(story, tenant, lease):
-    """The renewal in its time; only here does the demo wait."""
+    """The renewal at its time; only here does the demo wait."""
     begins_ms = lease["renewable_at_unix_ms"]
     story.step(f"Renewal in the last 20 % of the term (waiting {max(0, begins_ms - rdma_client.now_ms()) / 1000:.1f} s for it)")
     time.sleep(max(0, begins_ms - rdma_client.now_ms() + 20) / 1000)
@@ -121,7 +121,7 @@ def renew(story, tenant, lease):
 
 
 def expire(story, tenant, lease, client, tolerance_ms):
-    """The end, under a client that does not stop."""
+    """The lease ends while the client goes on writing."""
     story.step("The lease expires under a client that keeps writing")
     deadline_ms = lease["expires_at_unix_ms"]
     end = writer.keep_writing(client)

@@ -34,7 +34,7 @@ def free_ports():
 
 
 def start(story):
-    """The node comes up, without any device."""
+    """The node starts without any device."""
     story.step("The node starts, without RDMA and without root")
     control, data = free_ports()
     node = fabric.Node("--fbmu-listen", f"{ADDRESS}:{data}", device="none", mem_bytes="16MiB", address=ADDRESS, port=control)
@@ -53,7 +53,7 @@ def fabricctl(tenant, *words, given=None):
 
 
 def lease_and_use(story, tenant):
-    """Lease, write, read back, with two clients that do not know each other."""
+    """Lease, write, read back, with two clients that do not know of each other."""
     story.step(f"A tenant leases {LEASE_BYTES >> 10} KiB for {TERM_SECS} s")
     lease = tenant.alloc(LEASE_BYTES, TERM_SECS, None, 0, "--transport", "udp")
     story.shows(f"lease {lease['lease_id']}: UDP {lease['binding']['udp_endpoint']}, a key of 32 bytes that is not shown")
@@ -84,7 +84,7 @@ def attack(story, client):
 
 
 def expire(story, tenant, lease, client):
-    """The end, under a client that does not stop."""
+    """The lease ends while the client goes on writing."""
     story.step("The lease expires under a client that keeps writing")
     deadline_ms, last_ms, writes = lease["expires_at_unix_ms"], 0, 0
     while True:
@@ -102,7 +102,7 @@ def expire(story, tenant, lease, client):
 
 
 def stop(story, node, lease):
-    """The log of the node, and the end."""
+    """The log of the node, and the end of the demo."""
     cut = node.wait_for_line(lease["lease_id"], "cut")
     if cut:
         story.shows(f"the node's log: {cut[cut.index('cut'):]}")

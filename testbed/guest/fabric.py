@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Starts and stops the daemon and asks it things through `fabricctl --json`: all that the suites and
-the demo know of fabricBIOS is here. FABRICBIOS_BIN names the directory of the two programs; left out,
-the newest build of this checkout is taken."""
+"""Starts and stops the daemon, and asks it through `fabricctl --json`: all that the suites and the demo know of
+fabricBIOS is here. FABRICBIOS_BIN names the directory of the two programs; without it, the newest build of this
+checkout is used."""
 import contextlib
 import json
 import os
@@ -21,7 +21,7 @@ DONE, OTHER, USAGE, REFUSED, NOT_FOUND, FENCED, UNREACHABLE = range(7)
 
 
 def program(name):
-    """Path of one of the programs under test, or LookupError that says where it was sought."""
+    """Path of a program under test; LookupError names the places where it was looked for."""
     named = os.environ.get("FABRICBIOS_BIN")
     target = pathlib.Path(__file__).resolve().parents[2] / "target"
     places = [pathlib.Path(named)] if named else [target / "release", target / "debug"]
@@ -32,7 +32,7 @@ def program(name):
 
 
 class Refused(Exception):
-    """`fabricctl` did not do it: its exit status and the error object from its standard error."""
+    """`fabricctl` failed: its exit status and the error object from its standard error."""
 
     def __init__(self, words, finished):
         self.status = finished.returncode
@@ -45,7 +45,7 @@ class Refused(Exception):
         super().__init__(f"fabricctl {' '.join(words)}: exit {self.status}: {self.stderr or '(nothing on stderr)'}")
 
     def _error_object(self):
-        """The last line that is a JSON object; a program that failed otherwise has none."""
+        """The last line that is a JSON object; a program that failed in another way prints none."""
         for line in reversed(self.stderr.splitlines()):
             try:
                 value = json.loads(line)
@@ -64,16 +64,16 @@ class Fabric:
         self.pool_ids = {}  # By the paths of pools, as far as known.
 
     def run(self, *words, as_json=True, timeout_secs=60):
-        """Runs `fabricctl` and hands back how it finished."""
+        """Runs `fabricctl` and returns the finished process."""
         command = [program("fabricctl"), *(["--json"] if as_json else [])]
-        # Refusals are not repeated, so that a suite sees each one.
+        # Without patience: refusals are not repeated, so that a suite sees each one.
         environment = {**os.environ, "FABRICBIOS_NODE": self.node, "FABRICBIOS_IDENTITY": self.identity,
                        "FABRICBIOS_PATIENCE_SECS": "0"}
         return subprocess.run([*command, *map(str, words)], capture_output=True, text=True,
                               timeout=timeout_secs, env=environment, check=False)
 
     def ask(self, *words):
-        """Runs `fabricctl --json` and returns what it printed; raises Refused."""
+        """Runs `fabricctl --json` and returns its output; raises Refused."""
         finished = self.run(*words)
         if finished.returncode:
             raise Refused(list(map(str, words)), finished)
@@ -87,15 +87,15 @@ class Fabric:
         return self.ask(*words, *more)
 
     def bind(self, lease, peer):
-        """Tells the node (another) queue pair of the client."""
+        """Binds the lease to another queue pair of the client."""
         return self.ask("lease", "bind", lease["lease_id"], "--rdma-peer", peer)
 
     def renew(self, lease, *more):
-        """Asks for another term."""
+        """Renews the lease."""
         return self.ask("lease", "renew", lease["lease_id"], *more)
 
     def rotate(self, lease, *more):
-        """Asks for another key."""
+        """Rotates the key of the lease."""
         return self.ask("lease", "rotate", lease["lease_id"], *more)
 
     def query(self, lease):
@@ -107,11 +107,11 @@ class Fabric:
         return self.ask("lease", "free", lease["lease_id"])
 
     def revoke(self, lease):
-        """Takes somebody's lease; operators may."""
+        """Revokes a lease; an operator may do this."""
         return self.ask("lease", "revoke", lease["lease_id"])
 
     def issue(self, tenant, path, role="tenant"):
-        """An identity for `tenant`, made by this (operator's) one; returns that tenant's view."""
+        """Issues an identity for `tenant` with this (operator's) identity; returns that tenant's view."""
         self.ask("identity", "issue", "--tenant", tenant, "--role", role, "--out", path)
         return Fabric(path, self.node)
 
@@ -121,14 +121,14 @@ class Fabric:
         while (answer := self.query(lease))["state"] not in states:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"lease {lease['lease_id']}: still {answer['state']}, waited for {states}")
-            # Other suites run on the same processors.
+            # Long enough to leave the processors to other suites.
             time.sleep(0.2)
         return answer
 
 
 class Node:
-    """A running daemon and what it said. Its state directory outlives it, so that it can be started
-    again on the same state."""
+    """A running daemon and its output. Its state directory outlives it, so that it can be started again on the same
+    state."""
 
     def __init__(self, *more, device="rxe0", mem_bytes="16MiB", address=ADDRESS, state_dir=None, port=PORT, within=()):
         """`more`: further flags. `within`: words before the daemon's own, such as `ip netns exec NAME`."""
@@ -142,7 +142,7 @@ class Node:
         self.start()
 
     def start(self):
-        """Starts it and waits until it says READY on standard output."""
+        """Starts the daemon and waits until it prints READY on standard output."""
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env={**os.environ, "NO_COLOR": "1", **self.environment})
         start, ready, self.is_ready = len(self.lines), threading.Event(), False
@@ -175,16 +175,16 @@ class Node:
 
     @property
     def operator(self):
-        """The identity that the first start made."""
+        """The view of the operator, with the identity that the first start made."""
         return Fabric(self.state_dir / "admin.identity", self.address)
 
     def tenant(self, name):
-        """Another tenant of this node."""
+        """The view of a tenant of this node."""
         path = self.state_dir / f"{name}.identity"
         return Fabric(path, self.address) if path.exists() else self.operator.issue(name, path)
 
     def kill(self):
-        """SIGKILL: no goodbye. Returns when it is gone."""
+        """Sends SIGKILL, so the daemon cannot clean up. Returns when it is gone."""
         self.process.kill()
         self._finish()
 
@@ -196,7 +196,8 @@ class Node:
 
     @contextlib.contextmanager
     def keeping(self):
-        """In this context SIGTERM keeps leases (on-stop = keep). It begins and ends with a kill and a start, which end none."""
+        """While this context lasts, SIGTERM keeps leases (on-stop = keep). The context begins and ends with a SIGKILL
+        and a start, which end no lease."""
         self.kill()
         self.command.append(KEEPS)
         self.start()
@@ -235,8 +236,8 @@ def resources(device="rxe0"):
 
 
 def ensure_soft_roce(device="rxe0", interface=None, address=f"{ADDRESS}/24"):
-    """Makes the soft-RoCE device if it is not there: on `interface`, or on a veth pair of its own.
-    Raises LookupError that names what is missing."""
+    """Makes the soft-RoCE device if it does not exist: on `interface`, or on a veth pair of its own. Raises LookupError
+    that names the missing requirement."""
     if os.path.isdir(f"/sys/class/infiniband/{device}"):
         return
     if os.geteuid() != 0:

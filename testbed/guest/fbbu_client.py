@@ -25,7 +25,7 @@ class Client(fbmu_client.Client):
         return self.hello["unit"]
 
     def parts(self):
-        """In how many parts a block has to be moved so that each fits a datagram; 1 if it fits as it is."""
+        """In how many parts a block goes, so that each part fits a datagram; 1 if the block fits as it is."""
         count = 1
         while self.unit // count > self.fits and count < PARTS_MOST and self.unit // count // 2 >= PART_LEAST:
             count *= 2
@@ -40,7 +40,7 @@ class Client(fbmu_client.Client):
         return b"".join(reply.payload for reply in self.run(pieces))
 
     def write(self, offset, data):
-        """Whole blocks, from block `offset` on."""
+        """Writes whole blocks, from block `offset` on."""
         if (count := self.parts()) > 1:
             for at in range(0, len(data), self.unit):
                 self.write_in_parts(offset + at // self.unit, data[at:at + self.unit], count)
@@ -54,8 +54,8 @@ class Client(fbmu_client.Client):
         self.run([(f.FLUSH, 0, 0, b"")])
 
     def ask(self, frame, wire=None, key=None):
-        """One frame of any kind, sent once; its reply under the right key, or None if none comes in time. Answers
-        come in the order in which the storage has them, so no later PING tells that there is none."""
+        """Sends one frame of any kind once; returns its reply under the right key, or None if none comes in time. The
+        storage may answer in any order, so the reply to a later PING does not show that no reply is left."""
         wire, end = wire or self.wire, time.monotonic() + self.give_up_secs
         wire.send(frame.datagram(key or self.place.key))
         while (left := end - time.monotonic()) > 0:
@@ -74,7 +74,7 @@ class Client(fbmu_client.Client):
         return [(f.WRITE, block, 1, data[n * size:(n + 1) * size], part(n, count)) for n in range(count)]
 
     def write_in_parts(self, block, data, count):
-        """Writes one block. Its parts belong to one session: in a new session all of them are sent again."""
+        """Writes one block in parts. The parts belong to one session: in a new session all of them are sent again."""
         pieces, done = self.part_pieces(block, data, count), False
         while not done:
             done = self._session(pieces, collections.deque(range(count)), [None] * count)

@@ -30,7 +30,7 @@ PROBE_TRIES = 3
 
 
 class Refused(Exception):
-    """The node answered something else than OK, under the right key."""
+    """The node answered another status than OK, under the right key."""
 
     def __init__(self, frame):
         self.frame, self.status = frame, frame.status
@@ -57,7 +57,7 @@ class Place:
 
 
 class Wire:
-    """One socket to one node, with DF set. It sends any bytes and checks nothing that it receives."""
+    """One socket to one node, with DF set. It sends any bytes and does not check received datagrams."""
 
     def __init__(self, address, source=None):
         self.six = ipaddress.ip_address(address[0]).version == 6
@@ -71,7 +71,7 @@ class Wire:
         self.socket.setblocking(False)
 
     def send(self, data):
-        """Sends a datagram; False if it is too long for the path, or the port is closed."""
+        """Sends a datagram; False if the datagram is too long for the path, or the port is closed."""
         try:
             return self.socket.send(data) == len(data)
         except OSError:
@@ -107,7 +107,7 @@ class Wire:
         return min(mtu - (40 if self.six else 20) - 8 - f.FRAME_LEN, f.PAYLOAD_MAX)
 
     def close(self):
-        """Gives the socket back."""
+        """Closes the socket."""
         self.socket.close()
 
     def __enter__(self):
@@ -125,7 +125,7 @@ class Pace:
         self.rto, self.window, self.threshold = RTO_FIRST_SECS, 4.0, 64.0
 
     def answered(self, round_trip, tries):
-        """Measures the round trip, by Karn's rule only of requests that were sent once."""
+        """Measures the round trip; by Karn's rule only from requests that were sent once."""
         self.window += 1 if self.window < self.threshold else 1 / self.window
         if tries > 1:
             return
@@ -137,7 +137,7 @@ class Pace:
         self.rto = min(max(self.smoothed + 4 * self.variance, RTO_LEAST_SECS), RTO_MOST_SECS)
 
     def lost(self):
-        """Half of it."""
+        """Halves the window."""
         self.threshold = self.window = max(self.window / 2, 1.0)
 
 
@@ -152,7 +152,7 @@ class Flight:
 
 
 class Client:
-    """One session on one lease. It sends HELLO at once; the reply is in `hello`."""
+    """One session on one lease. It sends HELLO when it is made; the reply is in `hello`."""
     MAGIC = b"FBMU"
 
     def __init__(self, lease, flags=0, source=None, mtu=None, give_up_secs=GIVE_UP_SECS):
@@ -167,7 +167,7 @@ class Client:
             raise
 
     def close(self):
-        """Gives the socket back; the session falls silent."""
+        """Closes the socket; the session stays silent from then on."""
         self.wire.close()
 
     def __enter__(self):
@@ -177,7 +177,7 @@ class Client:
         self.close()
 
     def rekey(self, lease, open_session=True):
-        """Another key of the same lease, as LEASE_QUERY told it."""
+        """Uses another key of the same lease, as LEASE_QUERY returned it."""
         self.place = Place.of(lease)
         if open_session:
             self.session = 0
@@ -186,7 +186,7 @@ class Client:
     # ---- HELLO and path MTU ------------------------------------------------------------------------
 
     def open(self, mtu=None):
-        """A new session in place of the old one, with the largest datagrams that pass both ways."""
+        """Opens a new session in place of the old one, with the largest datagrams that pass both ways."""
         route = mtu or self.wire.route_mtu()
         sizes = [route] + [size for size in (9000, 1500, 1280) if size < route]
         for size in sizes:
@@ -208,7 +208,7 @@ class Client:
         return self.hello
 
     def _persist(self, frame, secs):
-        """One request with retries, for `secs` or a few tries; the reply or None. Raises Refused."""
+        """Sends one request with retries, for `secs` or a few tries; returns the reply or None. Raises Refused."""
         flight, end = self._launch(frame), time.monotonic() + (secs or 0)
         while (secs and time.monotonic() < end) or (not secs and flight.tries < PROBE_TRIES):
             self._send(flight)
@@ -223,7 +223,7 @@ class Client:
     # ---- requests ----------------------------------------------------------------------------------
 
     def frame(self, op, offset=0, length=0, payload=b"", reserved=0, **more):
-        """The next request of the session, not sent."""
+        """Makes the next request of the session without sending it."""
         self.counter += 1
         nonce = self.session << 32 | self.counter
         return Frame(op, self.place.lease_id, nonce, offset, length, payload,
@@ -241,20 +241,20 @@ class Client:
         return reply
 
     def read(self, offset, length):
-        """`length` bytes from `offset` on."""
+        """Reads `length` bytes from `offset` on."""
         most = min(self.fits, self.hello["max_read"])
         pieces = [(f.READ, at, min(most, offset + length - at), b"") for at in range(offset, offset + length, most)]
         return b"".join(reply.payload for reply in self.run(pieces))
 
     def write(self, offset, data):
-        """All of `data` at `offset`."""
+        """Writes all of `data` at `offset`."""
         most = min(self.fits, self.hello["max_write"])
         pieces = [(f.WRITE, offset + at, len(data[at:at + most]), data[at:at + most]) for at in range(0, len(data), most)]
         self.run(pieces)
 
     def run(self, pieces):
-        """Requests that overlap none of the others, several at once; their replies in the order given. A session
-        that the node has forgotten is opened anew, and what was not answered is asked again in it."""
+        """Runs requests that do not overlap, several at once; returns their replies in the given order. If the node has
+        forgotten the session, a new session is opened and the unanswered requests are sent again in it."""
         replies = [None] * len(pieces)
         while None in replies:
             todo = collections.deque(n for n, reply in enumerate(replies) if reply is None)
@@ -263,7 +263,7 @@ class Client:
         return replies
 
     def _session(self, pieces, todo, replies):
-        """Continues in this session; False when the session is over."""
+        """Goes on in this session; False when the session is over."""
         flights, places, heard_at = {}, {}, time.monotonic()
         while todo or flights:
             self._fill(pieces, todo, flights, places)
@@ -283,8 +283,8 @@ class Client:
         return True
 
     def _fill(self, pieces, todo, flights, places):
-        """New requests as far as the windows go. The oldest one that is not answered must stay in the node's
-        window, so the highest counter runs ahead of it by half at most."""
+        """Sends new requests as far as the windows allow. The oldest unanswered request must stay in the node's window,
+        so the highest counter is at most half a window ahead of it."""
         half = self.hello["window"] // 2
         while todo and len(flights) < max(1, min(int(self.pace.window), half)):
             oldest = min(flights, default=self.session << 32 | self.counter + 1) & 0xFFFFFFFF
@@ -299,7 +299,7 @@ class Client:
         return Flight(frame, frame.datagram(self.place.key))
 
     def _send(self, flight):
-        """Once more, byte for byte; the time-out doubles each time."""
+        """Sends a request again, byte for byte; the time-out doubles each time."""
         flight.tries += 1
         self.wire.send(flight.data)
         flight.sent_at = time.monotonic()
@@ -317,7 +317,7 @@ class Client:
             self._send(flight)
 
     def accept(self, data, flights):
-        """The reply if it counts: right tag, REPLY, and the op, nonce, offset and length of something asked."""
+        """The reply, if it is valid: right tag, REPLY, and the op, nonce, offset and length of a sent request."""
         frame = f.genuine(data, self.place.key, self.MAGIC)
         if not frame or not frame.flags & f.REPLY or frame.nonce not in flights:
             return None
@@ -333,11 +333,11 @@ class Client:
     # ---- for use by hand ---------------------------------------------------------------
 
     def exchange(self, *datagrams, wire=None):
-        """Sends these bytes and then a PING; returns the datagrams that came before the PING's answer. One
-        flow stays in order on its way, so what has not been answered by then is not going to be."""
+        """Sends these bytes and then a PING; returns the datagrams that came before the PING's answer. One flow keeps
+        its order, so a datagram that is unanswered by then will not be answered."""
         wire = wire or self.wire
         if wire is self.wire:
-            # Late replies to earlier repeated requests are no replies to these.
+            # Late replies to earlier repeated requests must not count as replies to these.
             self._until_pong(wire)
         for data in datagrams:
             wire.send(data)
@@ -355,7 +355,7 @@ class Client:
         raise NoAnswer("PING beside the frames under test")
 
     def ask(self, frame, wire=None, key=None):
-        """One frame of any kind, sent once; the single reply under the right key, or None."""
+        """Sends one frame of any kind once; returns the single reply under the right key, or None."""
         genuine = [f.genuine(data, self.place.key, self.MAGIC) for data in self.exchange(frame.datagram(key or self.place.key), wire=wire)]
         answers = [reply for reply in genuine if reply and reply.flags & f.REPLY and reply.nonce == frame.nonce]
         return answers[0] if answers else None

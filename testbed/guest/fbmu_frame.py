@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""The frame of the data plane over UDP, written from docs/spec/data-plane-over-udp.md alone with nothing but
-the standard library: what it takes to speak it from another language. Run as a program it checks itself
-against known values and the golden vectors."""
+"""The frame of the data plane over UDP, written only from docs/spec/data-plane-over-udp.md with only the standard
+library: enough to speak the protocol from another language. As a program it checks itself against known values and the
+golden vectors."""
 import dataclasses
 import hashlib
 import hmac
@@ -45,8 +45,8 @@ def crc32c(data):
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """A request or a reply. `payload_crc` and `payload_len` are those of the payload unless they are given,
-    which only somebody does who wants them wrong."""
+    """A request or a reply. `payload_crc` and `payload_len` are computed from the payload unless they are given, which
+    tests do to make them wrong."""
     op: int
     lease_id: bytes
     nonce: int
@@ -74,7 +74,7 @@ class Frame:
         return hmac.digest(key, self.header() + covered, hashlib.sha256)
 
     def datagram(self, key):
-        """All bytes, ready to be sent; a `key` of None gives the tag of 32 zero bytes."""
+        """All bytes, ready to be sent; with `key` None the tag is 32 zero bytes."""
         return self.header() + (self.tag(key) if key is not None else NO_TAG) + self.payload
 
     def but(self, **changes):
@@ -103,19 +103,19 @@ def genuine(data, key, magic=b"FBMU"):
 
 
 def is_refusal_without_key(data):
-    """INVALID as a server sends it to somebody who has shown no key: 88 bytes with a tag of zeros."""
+    """Whether this is INVALID as a server sends it to a sender without a proved key: 88 bytes with a tag of zeros."""
     frame, tag = parse(data)
     return (len(data) == FRAME_LEN and tag == NO_TAG and frame.status == INVALID and bool(frame.flags & REPLY)
             and (frame.payload_crc, frame.payload_len) == (0, 0))
 
 
 def flipped(data, at, bits=0x01):
-    """The datagram with some bits of one byte the other way round."""
+    """The datagram with some bits of one byte flipped."""
     return data[:at] + bytes([data[at] ^ bits]) + data[at + 1:]
 
 
 def self_test(folder):
-    """Known values, then every golden vector of this frame; returns how many of those there were."""
+    """Checks known values, then every golden vector of this frame; returns the number of these vectors."""
     assert crc32c(b"123456789") == 0xE3069283, "CRC-32C of 123456789"
     assert crc32c(bytes(32)) == 0x8A9136AA and crc32c(b"\xff" * 32) == 0x62A8AB43, "CRC-32C (RFC 3720 B.4)"
     assert (HEADER_LEN, HELLO_REPLY.size, PAYLOAD_MAX) == (56, 48, 9128), "sizes"

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Shared by the suites of the data plane over UDP: leases with a client on them, bytes that have to stay as
-they were, and a writer that goes on until it is refused."""
+"""Shared by the suites of the data plane over UDP: leases with a client, memory that must not change, and a writer that
+goes on until it is refused."""
 import atexit
 import contextlib
 import subprocess
@@ -19,7 +19,7 @@ PATTERN = bytes(range(256)) * (LEASE_BYTES // 256)
 
 
 def lease_of(tenant, length=LEASE_BYTES, secs=300, grace_secs=0):
-    """Memory over UDP."""
+    """Leases memory over UDP."""
     return tenant.alloc(length, secs, None, grace_secs, *UDP)
 
 
@@ -35,7 +35,7 @@ def leased(tenant, length=LEASE_BYTES, secs=300, flags=0):
 
 
 def other_addresses():
-    """Makes this machine have ELSEWHERE too, until the suite ends; needs root, as in a guest."""
+    """Gives this machine the ELSEWHERE addresses too, until the suite ends; needs root, as in a guest."""
     for address in ELSEWHERE:
         subprocess.run(["ip", "address", "replace", f"{address}/32", "dev", "lo"], check=True)
         atexit.register(subprocess.run, ["ip", "address", "del", f"{address}/32", "dev", "lo"], check=True)
@@ -43,12 +43,12 @@ def other_addresses():
 
 
 def now_ms():
-    """Wall clock, as the deadline of a lease is told."""
+    """Wall clock in milliseconds, the clock of lease deadlines."""
     return time.time() * 1000
 
 
 def words(answers):
-    """Datagrams that came, for people."""
+    """Received datagrams as text."""
     shown = []
     for data in answers:
         frame, tag = f.parse(data)
@@ -57,14 +57,14 @@ def words(answers):
 
 
 class Strangers:
-    """Sends datagrams that a server must not act upon and collects its replies."""
+    """Sends datagrams that a server must not act on, and counts the replies."""
 
     def __init__(self, suite, client):
         self.suite, self.client, self.sent, self.answered = suite, client, 0, 0
 
     def nothing(self, name, datagrams, wire=None, may_be_told=True):
-        """No answer to any of them, or (`may_be_told`) INVALID with a tag of zeros that is no longer than what
-        was asked."""
+        """Checks that none of them gets an answer, except (with `may_be_told`) INVALID with a tag of zeros that is no
+        longer than the request."""
         wrong = []
         for what, data in datagrams:
             came = self.client.exchange(data, wire=wire)
@@ -76,7 +76,7 @@ class Strangers:
         self.suite.check(f"{name} ({len(datagrams)} frames)", not wrong, wanted, "; ".join(wrong))
 
     def refused(self, name, status, frames):
-        """Exactly this status under the right key, without payload."""
+        """Checks that each frame gets exactly this status under the right key, without payload."""
         wrong = []
         for what, frame in frames:
             reply = self.client.ask(frame)
@@ -86,14 +86,14 @@ class Strangers:
 
 
 def unchanged(suite, name, client, contents=PATTERN):
-    """No byte of the lease has changed."""
+    """Checks that no byte of the lease has changed."""
     got = client.read(0, len(contents))
     different = [at for at, (a, b) in enumerate(zip(contents, got)) if a != b]
     suite.check(f"{name}: no byte has changed", got == contents, "the same bytes", f"differences at {different[:4]}, {len(got)} bytes")
 
 
 class Writer(threading.Thread):
-    """Writes 1, 2, 3 … at one offset until the node refuses or nothing is heard of it; `report` has the form of
+    """Writes 1, 2, 3 … at one offset until the node refuses or does not answer; `report` has the form of
     writer.py's."""
 
     def __init__(self, lease, offset=0, give_up_secs=20):

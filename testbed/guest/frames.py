@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Frames on the wire, for the suites of network functions: listeners at its other end, and tenants that send. As a program
-it is the flood: frames.py NAMESPACE INTERFACE MAC sends numbered frames until its input ends, and prints their number."""
+"""Frames on the wire, for the suites of network functions: listeners at its other end, and tenants that send. As a
+program this is the flood: frames.py NAMESPACE INTERFACE MAC sends numbered frames until its input ends, and prints
+their number."""
 import collections
 import ctypes
 import itertools
@@ -25,7 +26,7 @@ ALL_PROTOCOLS = 3
 SOL_PACKET, PACKET_AUXDATA, SO_ATTACH_FILTER, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 263, 8, 26, 33, 35
 BURST, PAUSE_SECS = 10, 0.01
 MARK, MARK_BYTES, TRIES = b"mark", 8, 50
-# Of frames that nobody has read yet.
+# Buffer for frames that no program has read yet.
 CAPTURE_BYTES = 256 << 20
 
 
@@ -35,13 +36,13 @@ def raw_bytes(text):
 
 
 def in_namespace(path, make):
-    """Calls `make` in a thread in the namespace; sockets stay there."""
+    """Calls `make` in a thread in the namespace; the sockets that it makes stay there."""
     outcome = []
 
     def run():
         try:
             with open(path) as target:
-                # os.setns came with Python 3.12.
+                # os.setns exists since Python 3.12 only.
                 if ctypes.CDLL(None, use_errno=True).setns(target.fileno(), CLONE_NEWNET):
                     raise OSError(ctypes.get_errno(), f"setns {path}")
             outcome.append((make(), None))
@@ -57,10 +58,10 @@ def in_namespace(path, make):
 
 
 def wire(protocol, namespace):
-    """A socket that gets the frames of one EtherType, tagged or not, with tag and time."""
+    """A socket that receives the frames of one EtherType, tagged or not, with tag and time."""
     def make():
         made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        # BPF: load the half-word at 12; the frame if it is the protocol, else nothing.
+        # BPF: load the half-word at offset 12; accept the frame if it is the protocol, else drop it.
         program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *it) for it in (
             (0x28, 0, 0, 12), (0x15, 0, 1, protocol), (6, 0, 0, 0x40000), (6, 0, 0, 0))))
         made.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 4, ctypes.addressof(program)))
@@ -74,7 +75,7 @@ def wire(protocol, namespace):
 
 
 def received(made):
-    """The next frame: when it came (unix time), VLAN and bytes; None for one that was sent here."""
+    """The next frame: its time (unix time), VLAN and bytes; None for a frame that this machine sent."""
     frame, extra, _, address = made.recvmsg(2048, 128)
     tag, at = None, 0.0
     for level, _, data in extra:
@@ -88,7 +89,7 @@ def received(made):
 
 
 class Wire:
-    """The far end: sees all frames."""
+    """The far end of the wire: receives all frames."""
 
     def __init__(self, namespace):
         def make():
@@ -100,9 +101,9 @@ class Wire:
         self.socket = in_namespace(f"/run/netns/{namespace}", make)
 
     def vlans(self, path, interface, source, frames):
-        """For each of the frames, which are sent from the interface, the VLAN of its outer tag as it arrives, 0 for none; None
-        if it does not arrive. A frame is a source address and what stands behind it. A good one with the address `source`
-        follows, so nothing waits for what does not come."""
+        """Sends the frames from the interface; returns for each frame the VLAN of its outer tag on arrival, 0 for no
+        tag, None if the frame does not arrive. A frame is a source address and the bytes behind it. A valid frame with
+        the address `source` follows, so this does not wait for frames that never arrive."""
         marks = [secrets.token_bytes(16) for _ in range(len(frames) + 1)]
         with in_namespace(path, lambda: bound(interface)) as sender:
             for (address, head), mark in zip([*frames, (source, b"")], marks):
@@ -116,7 +117,7 @@ class Wire:
         return [seen.get(mark) for mark in marks[:-1]]
 
     def close(self):
-        """Stops."""
+        """Closes the socket."""
         self.socket.close()
 
     def __enter__(self):
@@ -127,15 +128,15 @@ class Wire:
 
 
 def tagged(source, vlan):
-    """Frames for `Wire.vlans` with a tag of that VLAN, of each EtherType of tags, and with two."""
+    """Frames for `Wire.vlans`: one with a tag of that VLAN for each EtherType of tags, and one with two tags."""
     tag = struct.pack("!HH", 0x8100, vlan)
     return {**{f"a tag of EtherType {it:#x}": (source, struct.pack("!HH", it, vlan)) for it in (0x8100, 0x88A8, 0x9100, 0x9200, 0x9300)},
             "two tags": (source, struct.pack("!HH", 0x88A8, vlan) + tag)}
 
 
 class Listener:
-    """Counts the frames of one source address that reach the wire's other end, by their VLAN. `last`: the unix time of the
-    last one of the expected VLAN."""
+    """Counts the frames of one source address that reach the wire's other end, by their VLAN. `last`: the unix time of
+    the last frame of the expected VLAN."""
 
     def __init__(self, source, vlan=None, protocol=PROTOCOL, namespace="peer"):
         self.source, self.vlan = raw_bytes(source), vlan
@@ -166,21 +167,22 @@ class Listener:
         return self.counts[self.vlan]
 
     def flows(self, secs=FLOW_SECS):
-        """Whether frames come."""
+        """Whether frames arrive."""
         before, limit = self.count, time.monotonic() + secs
         while self.count - before < 5 and time.monotonic() < limit:
             time.sleep(0.02)
         return self.count - before >= 5
 
     def is_silent(self, secs=1.0):
-        """Whether nothing comes for so long."""
+        """Whether no frame arrives for this long."""
         before = self.count
         time.sleep(secs)
         return self.count == before
 
     def hears_nothing_of(self, sender, marker):
-        """Whether none of the frames comes that the sender sends between two markers. `marker` sends one, from the frame's
-        bytes after its source address, over a way that keeps the order; whatever was sent before it comes before it."""
+        """Whether none of the frames arrives that the sender sends between two markers. `marker` sends a marker: it
+        gets the frame's bytes behind its source address, and uses a path that keeps the order, so earlier frames arrive
+        before the marker."""
         self.hears(marker)
         before, tries = self.counts.total(), sender.tries
         until(lambda: sender.tries >= tries + TRIES, FLOW_SECS, f"{TRIES} frames of the sender")
@@ -188,7 +190,7 @@ class Listener:
         return self.counts.total() == before
 
     def hears(self, marker):
-        """Waits until a new marker has come, which is sent again and again."""
+        """Waits until a new marker has arrived; it is sent again and again."""
         number = os.urandom(MARK_BYTES)
 
         def heard():
@@ -197,7 +199,7 @@ class Listener:
         until(heard, FLOW_SECS, "a marker on the wire")
 
     def close(self):
-        """Stops."""
+        """Closes the socket and ends the thread."""
         self.socket.close()
 
     def __enter__(self):
@@ -208,7 +210,8 @@ class Listener:
 
 
 class Sender:
-    """Sends frames from an interface, all the time, as a tenant with root in its namespace can. `tries`: how many."""
+    """Sends frames from an interface continuously, as a tenant with root in its namespace can. `tries`: number of
+    frames sent."""
 
     def __init__(self, path, interface, source, gap=0.005, burst=1, size=60):
         self.open, self.tries = True, 0
@@ -229,11 +232,11 @@ class Sender:
             time.sleep(self.gap)
 
     def mark(self, source):
-        """Sends markers between its frames, with this source address."""
+        """Returns a function that sends a marker with this source address between the sender's frames."""
         return lambda rest: self.socket.send(BROADCAST + raw_bytes(source) + rest)
 
     def close(self):
-        """Stops."""
+        """Ends the thread and closes the socket."""
         self.open = False
         self.thread.join()
         self.socket.close()
@@ -246,14 +249,14 @@ class Sender:
 
 
 def bound(interface):
-    """A socket that sends from it."""
+    """A socket that sends from the interface."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     made.bind((interface, 0))
     return made
 
 
 def ends_on_time(suite, name, lease, heard, late_limit_ms=LATE_LIMIT_MS):
-    """Its frames come until the deadline and not much longer."""
+    """Checks that the lease's frames arrive until the deadline and not much longer."""
     deadline = lease["expires_at_unix_ms"] / 1e3
     time.sleep(max(0.0, deadline - time.time()))
     until(lambda: heard.is_silent(2), 60, f"{name}: the end of its frames")
@@ -263,7 +266,8 @@ def ends_on_time(suite, name, lease, heard, late_limit_ms=LATE_LIMIT_MS):
 
 
 class Flood:
-    """A loud tenant: another process sends numbered frames from its interface. What comes is captured, and read at the end."""
+    """A loud tenant: another process sends numbered frames from its interface. Arriving frames are captured, and read
+    at the end."""
 
     def __init__(self, path, interface, source, namespace="peer"):
         self.source, self.capture = raw_bytes(source), wire(FLOOD_PROTOCOL, namespace)
@@ -280,7 +284,8 @@ class Flood:
         self.capture.close()
 
     def is_whole(self, suite, name, end):
-        """It went on over the end (unix time) of a neighbour's lease: every frame that was sent has come, in its order."""
+        """Checks that the flood went on over the end (unix time) of a neighbour's lease: every sent frame has arrived,
+        in order."""
         output, _ = self.process.communicate()
         sent, arrivals = int(output), []
         while not arrivals or arrivals[-1][1] < sent - 1:
@@ -302,7 +307,7 @@ class Flood:
 
 
 def flood(path, interface, source):
-    """Sends until the standard input ends."""
+    """Sends frames until standard input ends."""
     sender, sent = in_namespace(path, lambda: bound(interface)), 0
     head = BROADCAST + raw_bytes(source) + struct.pack("!H", FLOOD_PROTOCOL)
     while not select.select([sys.stdin], [], [], PAUSE_SECS)[0]:

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Opens a device's node (the second argument) and keeps it in one of several ways (the first), for ever."""
+"""Opens a device node (the second argument) and keeps it open in one of several ways (the first argument), for ever."""
 import contextlib
 import ctypes
 import os
@@ -18,7 +18,7 @@ has_it = threading.Event()
 
 
 def take():
-    """Opens the node and says so."""
+    """Opens the node and reports that."""
     opened = os.open(sys.argv[2], os.O_RDONLY | os.O_NONBLOCK)
     print("has it", flush=True)
     has_it.set()
@@ -38,14 +38,14 @@ def hold():
 
 
 def own_table():
-    """A thread whose files the others do not have."""
+    """A thread with a file table of its own."""
     if libc.unshare(CLONE_FILES):
         sys.exit("unshare")
     hold()
 
 
 def chain():
-    """Each process lives for the moment of its fork, and passes the node on."""
+    """Each process lives only until it has forked, and its child inherits the open node."""
     take()
     while True:
         if os.fork():
@@ -53,7 +53,8 @@ def chain():
 
 
 def ring():
-    """The node is a registered file of a ring, and the ring a registered file of the process: no table has either."""
+    """The node is a registered file of an io_uring, and the io_uring is a registered file of itself: neither is in a
+    file table."""
     opened = os.open(sys.argv[2], os.O_RDONLY | os.O_NONBLOCK)
     made = libc.syscall(SYS_IO_URING_SETUP, 4, (ctypes.c_uint32 * 30)())
     libc.mmap.restype = ctypes.c_void_p
@@ -69,7 +70,7 @@ def ring():
 
 
 def main():
-    """Keeps it."""
+    """Keeps the node open in the chosen way."""
     how = sys.argv[1]
     if how == "closed":
         os.close(take())
@@ -86,7 +87,7 @@ def main():
     if how == "own-table":
         threading.Thread(target=own_table).start()
     if how == "chain":
-        # The first process of a container takes all others with it.
+        # The end of a container's first process ends all others, so this process stays and a child starts the chain.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         if not os.fork():
             chain()

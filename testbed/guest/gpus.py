@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Shared by the suites of GPU leases: a node whose GPUs are stand-ins, their knobs, leases and programs in them."""
+"""Shared by the suites of GPU leases: a node whose GPUs are stand-ins, their knobs, leases, and programs in leases."""
 import contextlib
 import json
 import os
@@ -16,10 +16,11 @@ STAND_INS = REPOSITORY / "target/stand-ins"
 PTX = REPOSITORY / "testbed/stand-ins/ptx"
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 SOCKET = "/run/fabricbios/local.sock"
-# The nodes of the GPUs are here, where no machine has any, with what the kernel tells of them.
+# Device nodes of the GPUs, where no real machine has any, with the kernel's files about them.
 ROOT = pathlib.Path("/dev/gpu-root")
 NODE = ROOT / "dev/nvidia240"
-# kmsg can be opened and read, so a refusal is of the node's mode or of a device controller. No driver has the others.
+# Device number of kmsg, which can be opened and read: a refusal then comes from the node's mode or from a device
+# controller. The other numbers belong to no driver.
 KMSG = (1, 11)
 GPU_NODES = {"nvidia240": KMSG, "nvidiactl": KMSG, "nvidia-uvm": KMSG, "kfd": (1, 12), "dri/renderD240": (1, 13)}
 PARTITIONS_MAX = 7
@@ -38,7 +39,7 @@ def ready():
 
 
 def machine(parameters):
-    """Makes what drivers make: nodes that everybody may open, and files of the kernel."""
+    """Makes the files that drivers make: nodes that everybody may open, and files of the kernel."""
     shutil.rmtree(ROOT, ignore_errors=True)
     files = {"proc/driver/nvidia/params": parameters, "sys/bus/pci/devices/f1b0:f2:00.0/drm/renderD240/dev": "1:13"}
     nodes = dict(GPU_NODES)
@@ -59,7 +60,7 @@ def machine(parameters):
 
 
 def opens(uid, path=NODE):
-    """Whether a user of this machine can open the node: `opens`, or the kernel's word."""
+    """The result when a user of this machine opens the node: `opens`, or the error text of the kernel."""
     program = ("import os, sys\ntry:\n    os.open(sys.argv[1], os.O_RDONLY | os.O_NONBLOCK)\n    print('opens')\n"
                "except OSError as error:\n    print(error.strerror)\n")
     return subprocess.run(["python3", "-c", program, str(path)], user=uid, group=uid, extra_groups=[], capture_output=True, text=True,
@@ -67,7 +68,7 @@ def opens(uid, path=NODE):
 
 
 class GpuNode(Node):
-    """A node with one NVIDIA and one AMD device, which are stand-ins with a directory of their own."""
+    """A node with one NVIDIA and one AMD device; both are stand-ins with a state directory of their own."""
 
     def __init__(self, *more, mode="exclusive", knobs=None, parameters=OWNED, **settings):
         self.stand_ins = pathlib.Path(tempfile.mkdtemp(prefix="stand-ins-"))
@@ -83,7 +84,7 @@ class GpuNode(Node):
                          address="127.0.0.1", **settings)
 
     def knob(self, name, value=None):
-        """Sets a knob of the stand-ins; without a value it is switched off."""
+        """Sets a knob of the stand-ins; without a value the knob is switched off."""
         at = self.stand_ins / name
         at.write_text("" if value is None else f"{value}\n")
 
@@ -96,7 +97,7 @@ class GpuNode(Node):
 
     @property
     def root(self):
-        """The control group of its leases."""
+        """The control group of the node's leases."""
         return next(CGROUPS.glob("fabricbios-gpu-*"), None)
 
 
@@ -114,7 +115,7 @@ def alloc(tenant, vram="1MiB", secs=600, *more, resource=None):
 
 @contextlib.contextmanager
 def leased(tenant, *request, **terms):
-    """A lease, as soon as the device is clean; given back at the end unless it has ended already."""
+    """A lease, as soon as the device is clean. It is given back at the end unless it has ended already."""
     def clean():
         try:
             return alloc(tenant, *request, **terms)
@@ -130,7 +131,8 @@ def leased(tenant, *request, **terms):
 
 
 def kernel(tenant, lease, module, *arguments, name=None, grid="1", block="1"):
-    """Runs a kernel of the stand-ins' PTX in a session of the lease; it has the module's name if none is given."""
+    """Runs a kernel of the stand-ins' PTX in a session of the lease. Without `name` the kernel has the module's
+    name."""
     words = [word for argument in arguments for word in ("--arg", argument)]
     return tenant.ask("gpu", "run", "--lease", lease["lease_id"], "--ptx", PTX / f"{module}.ptx", "--kernel", name or module,
                       "--grid", grid, "--block", block, *words)
@@ -138,7 +140,7 @@ def kernel(tenant, lease, module, *arguments, name=None, grid="1", block="1"):
 
 @contextlib.contextmanager
 def program_of(tenant, *words):
-    """`fabricctl` in the background, killed at the end if it still runs."""
+    """`fabricctl` in the background; killed at the end if it still runs."""
     command = [program("fabricctl"), "--node", tenant.node, "--identity", tenant.identity, *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -178,7 +180,7 @@ def gone(pids, secs=30):
 
 @contextlib.contextmanager
 def filled(node, tenant, lease, size=16 << 10):
-    """A pattern in memory of the device, three times, until its worker ends: the input of a kernel that does not end."""
+    """Three copies of a pattern in device memory, until the worker ends: the inputs of a kernel that does not end."""
     source = pathlib.Path("/tmp/pattern")
     source.write_bytes(PATTERN * (size // len(PATTERN)))
     node.knob("hang-launch", 1)
@@ -194,7 +196,8 @@ def filled(node, tenant, lease, size=16 << 10):
 
 
 def copying(lease, count):
-    """Words for `fabricctl`: random bytes go to the device and come back behind a kernel that changes none of them."""
+    """Arguments of `fabricctl`: random bytes go to the device and come back after a kernel that changes none of
+    them."""
     SENT.write_bytes(os.urandom(count))
     module = PTX / "fill.ptx"
     if lease["binding"]["gpu"]["vendor"] == "amd":
@@ -206,7 +209,7 @@ def copying(lease, count):
 
 
 def copied(tenant, lease, *words):
-    """How many bytes came back from the device as they went there."""
+    """The number of bytes that came back from the device unchanged."""
     tenant.ask(*copying(lease, 1 << 20), *words)
     if BACK.read_bytes() != SENT.read_bytes():
         raise RuntimeError("bytes came back from the device changed")
@@ -214,13 +217,13 @@ def copied(tenant, lease, *words):
 
 
 def leases_again(tenant, resource, secs=600):
-    """A lease of the resource, or None while it cannot be had."""
+    """A lease of the resource, or None while the node refuses it."""
     finished = tenant.run("lease", "alloc", "gpu", "--vram", "1MiB", "--secs", secs, "--resource", resource)
     return json.loads(finished.stdout) if finished.returncode == 0 else None
 
 
 def cleared(node, resource):
-    """Whether the fence is gone; clears it."""
+    """Whether the fence is gone; clears it if not."""
     if not any(it["resource_id"] == resource for it in node.operator.ask("fence", "list")["fences"]):
         return True
     node.operator.run("fence", "clear", resource)

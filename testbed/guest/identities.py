@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Identities that a node has to refuse: expired, of another fabric, and no identity at all."""
+"""Identities that a node must refuse: expired, of another fabric, and none at all."""
 import pathlib
 import re
 import subprocess
@@ -33,15 +33,15 @@ def blocks(path):
 
 
 def stranger(own, foreign, path):
-    """The certificate and key of `foreign` with the CA of `own`: its holder trusts the node, the node does
-    not know its CA."""
+    """The certificate and key of `foreign` with the CA of `own`: its holder trusts the node, but the node does not know
+    the CA of the certificate."""
     path.write_text("".join([*blocks(foreign)[:2], blocks(own)[2]]), encoding="ascii")
     return path
 
 
 def expired(state_dir, work, path):
-    """A tenant's identity whose certificate the fabric's CA signed, and which ended years ago. None without
-    openssl. The CA's key lies in the node's state directory, which only root can read."""
+    """A tenant's identity with a certificate that the fabric's CA signed and that expired years ago. None without
+    openssl. The CA's key is in the node's state directory, which only root can read."""
     config, key, request, certificate = (work / name for name in ("ca.cnf", "key.pem", "request.pem", "certificate.pem"))
     config.write_text(OPENSSL_CA.format(work=work), encoding="ascii")
     (work / "index").touch()

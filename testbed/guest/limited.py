@@ -1,4 +1,4 @@
-"""Control groups whose processes have limits, as those of containers: of memory, of processes, of devices."""
+"""Control groups with limits like those of containers: of memory, of processes, of devices."""
 import contextlib
 import ctypes
 import os
@@ -8,7 +8,7 @@ import struct
 from checks import until
 
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
-# Of the kernel's include/uapi/linux/bpf.h.
+# From the kernel's include/uapi/linux/bpf.h.
 SYS_BPF = 321
 PROG_LOAD, PROG_ATTACH = 5, 8
 CGROUP_DEVICE_PROGRAM, CGROUP_DEVICE, ALLOW_MULTI = 15, 6, 2
@@ -17,7 +17,8 @@ BLOCK, CHARACTER = 1, 2
 
 @contextlib.contextmanager
 def limited(name, denies=None, **limits):
-    """A control group with these limits (`memory_max="96M"`) in which no device of the kind `denies` can be made or opened."""
+    """A control group with these limits (`memory_max="96M"`); its processes can make or open no device of the kind
+    `denies`."""
     at = CGROUPS / name
     for controller in ("memory", "pids"):
         (CGROUPS / "cgroup.subtree_control").write_text(f"+{controller}")
@@ -29,13 +30,13 @@ def limited(name, denies=None, **limits):
             deny(at, denies)
         yield at
     finally:
-        # A `fabricctl run` leaves a process there, which ends a moment after its command.
+        # `fabricctl run` leaves a process there that ends a moment after its command.
         until(lambda: not (at / "cgroup.procs").read_text(), 60, "the end of the last process")
         at.rmdir()
 
 
 def into(at):
-    """For `preexec_fn`: the program starts in this control group."""
+    """For `preexec_fn`: moves the started program into this control group."""
     return lambda: (at / "cgroup.procs").write_text(str(os.getpid()))
 
 
@@ -58,7 +59,7 @@ def deny(at, kind):
 
 
 def bpf(command, attributes):
-    """bpf(2)."""
+    """Calls bpf(2); raises OSError."""
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
     libc = ctypes.CDLL(None, use_errno=True)
     made = libc.syscall(SYS_BPF, command, buffer, len(attributes))

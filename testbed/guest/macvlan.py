@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What the suite of macvlan leases needs: the node and its parent interface, leases, namespaces of tenants and what is
-heard of them on the wire."""
+"""Shared by the sections of the suite of macvlan leases: the node and its parent interface, leases, namespaces of
+tenants, and the frames of these on the wire."""
 import contextlib
 import ctypes
 import os
@@ -19,14 +19,14 @@ NETNS = pathlib.Path("/run/netns")
 
 
 def ip(*words, ns=None):
-    """Stock `ip`; its output."""
+    """Runs stock `ip`; returns its output."""
     command = ["ip", *(["-n", ns] if ns else []), *map(str, words)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @contextlib.contextmanager
 def inside(ns):
-    """Sockets opened in this context belong to the namespace. For one thread."""
+    """Sockets opened in this context belong to the namespace. Only for this thread."""
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     other = os.open(NETNS / ns, os.O_RDONLY)
     try:
@@ -56,7 +56,7 @@ def alloc(tenant, mbps, *more, secs=300):
 
 
 def hand_over(tenant, lease, ns, address):
-    """Gives the lease's interface to a namespace, as root there does."""
+    """Moves the lease's interface to a namespace, as root there does."""
     tenant.ask("lease", "enter", lease["lease_id"], "--netns", NETNS / ns, "--local-socket", SOCKET)
     name = lease["binding"]["net"]["ifname"]
     ip("addr", "add", f"{address}/24", "dev", name, ns=ns)
@@ -83,23 +83,23 @@ def pings(ns, address):
 
 @contextlib.contextmanager
 def flow(ns, device, mac):
-    """Frames of a tenant all the time, and what is heard of them."""
+    """Continuous frames of a tenant, and their listener."""
     with Listener(mac, namespace="wire") as heard, Sender(NETNS / ns, device, mac):
         yield heard
 
 
 def state():
-    """Everything of the node's namespace that leases change, and the records of leases."""
+    """Everything in the node's namespace that leases change, and the records of leases."""
     return ip("-d", "link"), subprocess.run(["tc", "qdisc", "show"], check=True, capture_output=True, text=True).stdout, records()
 
 
 def records():
-    """Files in the directory that outlives the daemon."""
+    """The files in the directory that outlives the daemon."""
     return sorted(it.name for it in pathlib.Path("/run").glob("fabricbios-*/net/*"))
 
 
 def is_as_before(suite, name, start):
-    """Waits for releases."""
+    """Waits for releases, and checks that the state is that of the start."""
     with contextlib.suppress(TimeoutError):
         until(lambda: state() == start, 60, "the state of the start")
     suite.equal(f"{name}: links, queueing and records are those of the start", start, state())

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Sections of suite_net_macvlan.py about the end of leases: in time and whole, whatever tenants, neighbours and the daemon do."""
+"""Sections of suite_net_macvlan.py about the end of leases: each end is on time and complete, whatever tenants,
+neighbours and the daemon do."""
 import itertools
 import signal
 import subprocess
@@ -17,8 +18,8 @@ TERM_SECS = length(15, 8)
 STORM_SECS = 5
 BUSY_MS = 400  # Many times the 20 ms that the shaper keeps.
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-# A start, which tries the kernel, passes most of them once or twice; the third time is in a lease. What a start makes has a
-# note from its second step on.
+# The start tries the kernel and passes most steps once or twice; so the third time is in a lease. An object that the
+# start makes has a note from its second step on.
 SOME_STEPS = length([("make macvlan", 1), ("make veth pair", 1), *((step, 3) for step in MACVLAN)], [("delete macvlan", 3)])
 
 
@@ -43,11 +44,11 @@ def ends(suite, node):
 
 
 def storm(suite, node):
-    """A tenant keeps the kernel's lock of links busy at the deadline of another one, who floods the wire and asks to enter its
-    lease once more: what waits for the lock does not delay the cut."""
+    """A tenant keeps the kernel's lock of links busy at the deadline of another tenant, who floods the wire and asks to
+    enter its lease once more: work that waits for the lock does not delay the cut."""
     alice, start = node.tenant("alice"), state()
     with namespaces("a", "storm"):
-        # As many as can be made in so long: on a fast machine their end must last long too.
+        # As many links as can be made in this time: on a fast machine their removal must take long too.
         numbers, begun = iter(range(100_000)), time.monotonic()
         while time.monotonic() < begun + STORM_SECS:
             many = "".join(f"link add d{it} type dummy\n" for it in itertools.islice(numbers, 500))
@@ -74,7 +75,7 @@ def storm(suite, node):
         with Listener(MAC, namespace="wire") as heard, Sender(NETNS / "a", device, MAC, 0.001, burst=20, size=1400):
             for thread in threads:
                 thread.join()
-            # A cut that waits for the lock ends with it.
+            # A cut that waits for the lock would end when the lock is free.
             ends_on_time(suite, "under a storm", lease, heard, waited[0] / 2)
         print(f"   the lock was busy for {waited[0]:.0f} ms after the deadline, a caller waited for {entered[-1]:.0f} ms", flush=True)
         suite.check("the kernel's lock is busy at the deadline", waited[0] > BUSY_MS, f"more than {BUSY_MS} ms", waited[0])
@@ -85,8 +86,8 @@ def storm(suite, node):
 
 
 def without_daemon(suite, node):
-    """The watchdog ends access at the deadline, whether the daemon is dead or stopped, and nobody else's; later the daemon
-    tells it, and leases the same address anew."""
+    """The watchdog ends access at the deadline, whether the daemon is dead or stopped, and ends no other lease; later
+    the daemon reports the end, and leases the same address again."""
     alice, start = node.tenant("alice"), state()
     with namespaces("a", "b"):
         long = alloc(alice, 50, "--hand-over", "netns")
@@ -117,7 +118,8 @@ def without_daemon(suite, node):
 
 
 def kept(suite, node):
-    """SIGTERM with on-stop = keep leaves leases and their interfaces; the watchdog ends them on time, and the next daemon adopts them."""
+    """SIGTERM with on-stop = keep leaves leases and their interfaces. The watchdog ends the leases on time, and the
+    next daemon adopts them."""
     alice, start = node.tenant("alice"), state()
     with node.keeping(), namespaces("a", "b"):
         long = alloc(alice, 50, "--hand-over", "netns")
@@ -140,7 +142,7 @@ def kept(suite, node):
 
 
 def works(suite, name, node):
-    """A new lease, of an address that the earlier one had."""
+    """Makes a new lease with an address that an earlier lease had, and uses it."""
     alice = node.tenant("alice")
     with namespaces("new"):
         lease = until(lambda: granted(alice), 60, "a new lease")
@@ -151,7 +153,7 @@ def works(suite, name, node):
 
 
 def granted(tenant):
-    """A lease of the address; None while the release of the one before goes on."""
+    """A lease of the address; None while the release of the previous lease goes on."""
     try:
         return alloc(tenant, 100, "--hand-over", "netns", "--mac", MAC)
     except Refused as refusal:
@@ -180,8 +182,8 @@ def loud_neighbour(suite, node):
 
 
 def dies(suite, node):
-    """Killed behind any of its own steps, when it tries the kernel at its start and in a lease, the daemon leaves nothing
-    that the next one does not adopt or remove."""
+    """The daemon is killed after any of its own steps, while it tries the kernel at its start and in a lease. It leaves
+    nothing that the next daemon does not adopt or remove."""
     alice, start = node.tenant("alice"), state()
     node.stop()
     for step, time in SOME_STEPS:
@@ -190,7 +192,7 @@ def dies(suite, node):
         with namespaces("a"):
             try:
                 node.start()
-                # Each passes every step once at least.
+                # Each turn passes every step at least once.
                 for _ in range(time):
                     alice.free(alloc(alice, 100))
                     lease = alloc(alice, 100, "--hand-over", "netns")

@@ -9,8 +9,8 @@ FLAGS = ("--net-vlan", "alice=0-4094", "--net-vlan", "bob=0,7", "--net-vlan", "b
 
 
 def rights(suite, node, alloc):
-    """What the operator has not listed for a tenant is refused by policy, beside a lease of the same VLAN too. `alloc`: leases
-    for a tenant with these `vlan` and `mac`."""
+    """VLANs and addresses that the operator has not listed for a tenant are refused by policy, even beside a lease of
+    the same VLAN. `alloc` leases for a tenant with these `vlan` and `mac`."""
     alice, bob, carol = (node.tenant(name) for name in ("alice", "bob", "carol"))
     held = [(alice, alloc(alice, vlan=vlan)) for vlan in (7, 42)]
     for name, tenant, more, words in (

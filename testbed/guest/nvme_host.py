@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The client's side of NVMe-oF as Debian's nvme-cli and kernel have it: connecting with the words of a lease or with
-others, finding the device, seeing it go; and what both sides' kernels say of it."""
+"""The client's side of NVMe-oF with Debian's nvme-cli and kernel: connecting with the options of a lease or with
+changed ones, finding the device, noticing its loss, and the messages of both kernels."""
 import json
 import os
 import pathlib
@@ -27,14 +27,14 @@ def device(nqn):
         if text_of(place / "subsysnqn") != nqn:
             continue
         names = [entry.name for entry in place.glob("nvme*n*") if (pathlib.Path("/sys/block") / entry.name).is_dir()]
-        # Without udev devtmpfs makes the node in /dev together with the device.
+        # Without udev, devtmpfs makes the node in /dev together with the device.
         if names and os.path.exists(f"/dev/{names[0]}"):
             return f"/dev/{names[0]}"
     return None
 
 
 def text_of(path):
-    """Contents of an attribute, or None where it is not, or not any more."""
+    """Contents of an attribute, or None if it does not exist (any more)."""
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:
@@ -42,7 +42,7 @@ def text_of(path):
 
 
 def connect(lease, secs=60):
-    """Runs the lease's own line, as it is, and waits for the device."""
+    """Runs the lease's own connect line unchanged, and waits for the device."""
     binding = lease["binding"]["nvmeof"]
     line = subprocess.run(["sh", "-c", binding["connect"]], capture_output=True, text=True, timeout=secs, check=False)
     if line.returncode:
@@ -57,15 +57,15 @@ def disconnect(nqn):
 
 
 def gone(nqn, secs=60):
-    """Waits until this host has neither a device nor a controller of the subsystem; in how many seconds."""
+    """Waits until this host has neither a device nor a controller of the subsystem; returns the seconds that this
+    took."""
     start = time.monotonic()
     until(lambda: not controllers(nqn) and device(nqn) is None, secs, f"no device of {nqn}")
     return time.monotonic() - start
 
 
 def changed(line, **words):
-    """The options of a connect line with the values of some changed (`dhchap_secret="…"`), or without them
-    (`hostid=None`)."""
+    """The options of a connect line with some values changed (`dhchap_secret="…"`) or left out (`hostid=None`)."""
     words = {name.replace("_", "-"): value for name, value in words.items()}
     options = {**options_of(line), **words}
     return {name: value for name, value in options.items() if value is not None}
@@ -99,13 +99,13 @@ class KernelLog:
                 continue
 
     def close(self):
-        """Gives the descriptor back."""
+        """Closes the descriptor."""
         os.close(self.source)
 
 
 def attempt(options, nqn):
-    """Asks this host's kernel for one more connection, without the opinions of nvme-cli: errno (0: connected) and
-    all that both kernels said. One that was made is taken away again."""
+    """Asks this host's kernel for one more connection, without the checks of nvme-cli; returns errno (0: connected) and
+    the messages of both kernels. A connection that was made is removed again."""
     log, before, refusal = KernelLog(), set(controllers(nqn)), None
     words = [f"{name.replace('-', '_')}={value}" for name, value in options.items()]
     try:
@@ -121,7 +121,7 @@ def attempt(options, nqn):
 
 
 def gen_key(host_nqn=None):
-    """Another secret, in the right form."""
+    """Makes another secret in the right form."""
     words = ["nvme", "gen-dhchap-key"] + (["--nqn", host_nqn] if host_nqn else [])
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -137,7 +137,7 @@ def sockets(port, state=ESTABLISHED):
 
 
 class Watch(threading.Thread):
-    """Sees when this host's connection to a subsystem is lost: the controller's state is no longer `live`."""
+    """Notices when this host loses its connection to a subsystem: the controller's state is no longer `live`."""
 
     def __init__(self, nqn):
         super().__init__(daemon=True)
@@ -151,7 +151,7 @@ class Watch(threading.Thread):
         self.lost_at_ms = time.time() * 1000
 
     def report(self, secs=60):
-        """Wall clock of the loss, milliseconds; None if there was none in time."""
+        """Wall clock of the loss in milliseconds; None if there was none in time."""
         self.join(secs)
         return self.lost_at_ms
 
@@ -161,8 +161,8 @@ ENDLESS_SECS = 600
 
 
 class Fio:
-    """A fio job in the background. `report` waits for its end and has its numbers. At most so many I/Os a second,
-    each way: full speed would take one of the machine's CPUs from whatever else goes on in it."""
+    """A fio job in the background. `report` waits for its end and returns its numbers. The I/Os per second are limited,
+    each way: at full speed fio would occupy one of the machine's CPUs."""
 
     def __init__(self, path, rw="randwrite", secs=ENDLESS_SECS, size="2M", verify=True, block="4k", rate=100, **more):
         self.path = path
@@ -177,28 +177,28 @@ class Fio:
         self.path = path
 
     def started(self, secs=30):
-        """Waits until the device has been written to by somebody; gives the job back."""
+        """Waits until any program has written to the device; returns the job."""
         before = self.done()
         until(lambda: self.done() > before or self.process.poll() is not None, secs, f"I/O on {self.path}")
         return self
 
     def done(self):
-        """Writes that the device has done, whosever."""
+        """Number of writes that the device has done, of all programs."""
         words = (text_of(pathlib.Path("/sys/block") / os.path.basename(self.path) / "stat") or "").split()
         return int(words[4]) if len(words) > 4 else 0
 
     def running(self):
-        """Whether it still does."""
+        """Whether the job still runs."""
         return self.process.poll() is None
 
     def stop(self):
-        """Ends it in good order and gives the report."""
+        """Ends the job in an orderly way and returns the report."""
         if self.running():
             self.process.terminate()
         return self.report()
 
     def report(self, secs=90):
-        """`errors` that fio met (0: none), how much it wrote and read, its exit status and complaints."""
+        """The report: fio's error number (0: none), writes, reads, exit status and messages."""
         out, err = self.process.communicate(timeout=secs)
         jobs = _json_of(out).get("jobs", [])
         total = lambda way: sum(job[way]["total_ios"] for job in jobs)
@@ -209,7 +209,7 @@ class Fio:
 
 def failed(report):
     """Whether a job without an end of its own could not go on. Once, on a slow host, fio ended like that without having
-    counted an error: the report is shown then, and the device must not be readable any more."""
+    counted an error: then the report is shown, and the device must not be readable any more."""
     if report["error"] or report["status"]:
         return True
     print(f"   fio ended without an error: {report}", flush=True)
@@ -217,13 +217,13 @@ def failed(report):
 
 
 def readable(path):
-    """Whether there is a device that gives its first block, not from a cache."""
+    """Whether there is a device whose first block can be read, not from a cache."""
     words = ["dd", f"if={path}", "of=/dev/null", "bs=4096", "count=1", "iflag=direct"]
     return subprocess.run(words, capture_output=True, check=False, timeout=60).returncode == 0
 
 
 def _json_of(text):
-    """fio writes lines before its JSON when something fails."""
+    """The JSON in fio's output; on an error fio prints lines before it."""
     try:
         return json.loads(text[text.index("{"):])
     except ValueError:
@@ -231,5 +231,5 @@ def _json_of(text):
 
 
 def verified(path, **more):
-    """Writes and verifies once over; the report."""
+    """Writes and verifies the whole device once; returns the report."""
     return Fio(path, secs=0, rate=None, **more).report()

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The kernel's NVMe target as configfs shows it: all of it for comparison, and a subsystem wired by hand, of somebody
-who knows nothing of the node."""
+"""The kernel's NVMe target as configfs shows it: a full snapshot for comparison, and a subsystem that the test makes by
+hand, independent of the node."""
 import contextlib
 import os
 import pathlib
@@ -9,8 +9,8 @@ ROOT = pathlib.Path("/sys/kernel/config/nvmet")
 
 
 def snapshot(secret=()):
-    """Every object and attribute, by path below configfs's nvmet. `secret`: subsystems whose namespaces nobody may
-    list now, because a release of them is in progress."""
+    """Every object and attribute, by path below configfs's nvmet. `secret`: subsystems whose namespaces must not be
+    listed now, because a release of them is in progress."""
     found = {}
     pending = [ROOT]
     while pending:
@@ -38,7 +38,7 @@ def _value(path):
 
 
 def difference(before, after):
-    """Paths that came, went or changed; never values, which may be keys."""
+    """Paths that were added, removed or changed; never values, which may be keys."""
     return [f"{'+' if path not in before else '-' if path not in after else '~'}{path}"
             for path in sorted(before.keys() | after.keys()) if before.get(path) != after.get(path)]
 
@@ -49,12 +49,12 @@ def below(tree, *parts):
 
 
 def subsystems():
-    """NQNs that there are."""
+    """NQNs of the existing subsystems."""
     return sorted(os.listdir(ROOT / "subsystems"))
 
 
 def listed(nqn):
-    """On how many ports the subsystem is linked."""
+    """The number of ports that the subsystem is linked to."""
     return len(list(ROOT.glob(f"ports/*/subsystems/{nqn}")))
 
 
@@ -84,6 +84,6 @@ class Foreign:
 
 
 def _write(path, value):
-    """One attribute; configfs takes the whole value in one write."""
+    """Writes one attribute; configfs needs the whole value in one write."""
     with open(path, "w", encoding="ascii") as attribute:
         attribute.write(str(value))

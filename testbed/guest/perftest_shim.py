@@ -49,7 +49,7 @@ class Shim:
                     self.tenant.free(lease)
 
     def serve(self):
-        """Until the listener is closed. A client whose lease is refused sees its connection end."""
+        """Serves until the listener is closed. If the lease of a client is refused, its connection ends."""
         while True:
             try:
                 self.serve_one()
@@ -67,7 +67,7 @@ class Shim:
         return self
 
     def __exit__(self, *_):
-        # shutdown wakes the thread that waits in accept; close alone would not.
+        # shutdown wakes the thread that waits in accept; close alone does not.
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()

@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""Two things in alternating rounds of one boot, and their ratio: the median of the pairs, and where the median of all
-pairs that could have been run lies 95 times in 100 (the sign test, as bench/src/pairs.rs has it)."""
+"""Two measurements in alternating rounds of one boot, and their ratio: the median of the pairs, and its 95 % confidence
+interval (the sign test, as in bench/src/pairs.rs)."""
 import math
 import statistics
 
 
 def interleaved(pairs, first, second):
-    """Numbers of both, by pair. The order in the pair changes each time, so that neither always comes second."""
+    """Numbers of both sides, by pair. The order in the pair changes each time, so that neither side always comes
+    second."""
     taken = ([], [])
     for pair in range(pairs):
         for side in ((0, 1), (1, 0))[pair % 2]:
@@ -26,12 +27,12 @@ def interval(ratios):
 
 
 def spread(numbers):
-    """Median and extent."""
+    """Median and range."""
     return f"{statistics.median(numbers):10.2f} ({min(numbers):.2f} to {max(numbers):.2f})"
 
 
 def report(title, unit, names, numbers):
-    """Prints both and the ratio of the first to the second."""
+    """Prints the numbers of both sides and the ratio of the first to the second."""
     ratios = sorted(first / second for first, second in zip(*numbers))
     edges = interval(ratios)
     sure = f"95 % interval {edges[0]:.3f} to {edges[1]:.3f}" if edges else "too few pairs for an interval"
@@ -42,6 +43,6 @@ def report(title, unit, names, numbers):
 
 
 def percentile(numbers, percent):
-    """The smallest number that so many percent do not exceed."""
+    """The smallest number that this percentage of the numbers does not exceed."""
     ordered = sorted(numbers)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

@@ -46,8 +46,8 @@ STATUS_NAMES = {
 REMOTE_ACCESS_ERROR = STATUS_NAMES[e.IBV_WC_REM_ACCESS_ERR]
 NO_ANSWER = STATUS_NAMES[e.IBV_WC_RETRY_EXC_ERR]
 FLUSHED = STATUS_NAMES[e.IBV_WC_WR_FLUSH_ERR]
-# Statuses that a client may get when its access has ended: the key was refused, the node's queue pair was
-# gone already, or its own queue pair had been in the error state before.
+# Statuses that a client may get when its access has ended: the key was refused, the node's queue pair was already gone,
+# or its own queue pair was already in the error state.
 ENDS = frozenset((REMOTE_ACCESS_ERROR, NO_ANSWER, FLUSHED))
 
 
@@ -71,12 +71,12 @@ class Completion:
 
     @property
     def ok(self):
-        """Whether the operation was done."""
+        """Whether the operation succeeded."""
         return self.status == "success"
 
 
 class Device:
-    """An opened RDMA device and the address that this side goes by."""
+    """An opened RDMA device and the address of this side."""
 
     def __init__(self, name=None, port=1):
         names = sorted(os.listdir("/sys/class/infiniband")) if os.path.isdir("/sys/class/infiniband") else []
@@ -90,8 +90,7 @@ class Device:
         self.has_atomics = attributes.atomic_caps != e.IBV_ATOMIC_NONE
 
     def _roce_v2_ipv4_gid(self):
-        """The index differs between machines, so it is looked up: the first RoCE v2 entry that is an
-        IPv4-mapped address."""
+        """Finds the first RoCE v2 entry that is an IPv4-mapped address: the index differs between machines."""
         for entry in self.context.query_gid_table(64):
             address = ipaddress.IPv6Address(entry.gid_str())
             if entry.port_num == self.port and entry.gid_type == e.IBV_GID_TYPE_ROCE_V2 and address.ipv4_mapped:
@@ -100,7 +99,7 @@ class Device:
 
 
 class Client:
-    """One reliable connected queue pair, one local buffer, and the lease that they are used on."""
+    """One reliable connected queue pair, one local buffer, and the lease that they access."""
 
     def __init__(self, device, buffer_bytes=65536):
         self.device = device
@@ -115,8 +114,8 @@ class Client:
         self.fresh()
 
     def fresh(self):
-        """A new queue pair in place of the old one, which after any error cannot be used again. The
-        first PSN is drawn anew, so that late packets of the old one are not taken for the new."""
+        """Makes a new queue pair in place of the old one, which cannot be used again after an error. The first PSN is
+        drawn anew, so that late packets of the old queue pair are not taken for packets of the new one."""
         if self.qp:
             self.qp.close()
         capabilities = QPCap(max_send_wr=2 * QUEUE_DEPTH, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
@@ -125,7 +124,7 @@ class Client:
         self._to_init()
 
     def close(self):
-        """Gives everything back, in the order that the kernel wants."""
+        """Destroys all objects, in the order that the kernel requires."""
         for part in (self.qp, self.buffer, self.cq, self.channel, self.pd):
             part.close()
 
@@ -137,7 +136,7 @@ class Client:
 
     @property
     def peer(self):
-        """The queue pair of this side: the value of `--rdma-peer`."""
+        """The queue pair of this side, as the value of `--rdma-peer`."""
         return f"qpn={self.qp.qp_num},gid={self.device.gid.exploded},psn={self.psn}"
 
     def _to_init(self):
@@ -147,15 +146,16 @@ class Client:
         self.qp.modify(attr, e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_ACCESS_FLAGS)
 
     def connect(self, lease, which=0):
-        """Connects to the coordinates of `lease`, the JSON object that `fabricctl --json` printed; of several
-        queue pairs to the one in the place that this client's had among the peers told."""
+        """Connects to the coordinates of `lease`, the JSON object that `fabricctl --json` printed. Of several queue
+        pairs it connects to the one at the position that this client's queue pair had among the given peers."""
         rdma = lease["binding"]["rdma"]
         self.rdma = {**rdma, **rdma["qps"][which]} if "qps" in rdma else rdma
         self._to_rtr()
         self._to_rts()
 
     def _to_rtr(self):
-        """Ready to receive: who the other side is. The node's first PSN is what this side expects."""
+        """Ready to receive: sets the identity of the other side. The node's first PSN is the PSN that this side
+        expects."""
         route = GlobalRoute(dgid=GID(self.rdma["gid"]), sgid_index=self.device.gid_index, hop_limit=64)
         attr = QPAttr(qp_state=e.IBV_QPS_RTR, port_num=self.device.port)
         attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=self.device.port)
@@ -168,9 +168,9 @@ class Client:
                        | e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER)
 
     def _to_rts(self):
-        """Ready to send: this side's first PSN, and how long to wait (4.096 µs · 2^14 = 67 ms, and six
-        times more) before an answer that never comes is called an error. Not seven: soft-RoCE takes
-        seven for "for ever", and a client of a node that died would wait without end."""
+        """Ready to send: sets this side's first PSN, and how long to wait for an answer before it counts as an error:
+        4.096 µs · 2^14 = 67 ms, and six times more. Not seven: soft-RoCE takes seven for "for ever", and a client of a
+        dead node would wait without end."""
         attr = QPAttr(qp_state=e.IBV_QPS_RTS, port_num=self.device.port)
         attr.sq_psn = self.psn
         attr.timeout = 14
@@ -207,8 +207,8 @@ class Client:
         return dataclasses.replace(done, data=self.buffer.read(8, 0)) if done.ok else done
 
     def _run(self, opcode, offset, length, rkey, operands=None):
-        """Posts one request and waits for its completion: with nothing else in flight the completion
-        that comes is its own."""
+        """Posts one request and waits for its completion: nothing else is in flight, so the next completion belongs to
+        this request."""
         address, key = self.rdma["remote_addr"] + offset, self.rdma["rkey"] if rkey is None else rkey
         piece = SGE(self.buffer.buf, length, self.buffer.lkey)
         request = SendWR(opcode=opcode, num_sge=1, sg=[piece], send_flags=e.IBV_SEND_SIGNALED)
@@ -222,20 +222,19 @@ class Client:
         return Completion(status_name(status), posted_at_ms, now_ms())
 
     def completions(self, most=1):
-        """Waits until something posted has ended; at most `most` completions, in the order posted."""
+        """Waits until a posted request has completed; returns at most `most` completions, in the order of posting."""
         while True:
             count, ended = self.cq.poll(most)
             if count:
                 return ended
-            # One event is armed at all times; a completion that came before it was armed again is
-            # found by polling once more.
+            # One event is always armed; one more poll finds a completion that came before the event was armed again.
             self.channel.get_cq_event(self.cq)
             self.cq.ack_events(1)
             self.cq.req_notify()
 
 
 def _answer(client, words):
-    """One order of the command's standard input."""
+    """Answers one command from standard input."""
     order = words[0]
     numbers = [int(word, 0) for word in (words[1:2] if order == "write" else words[1:])]
     if order == "write":

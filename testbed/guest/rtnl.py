@@ -17,7 +17,8 @@ PAGE = mmap.PAGESIZE
 
 @contextlib.contextmanager
 def held():
-    """The kernel lists the addresses of this namespace under the lock, into a page that does not come before the end."""
+    """Under the lock the kernel lists the addresses of this namespace into a page; the page fault is answered only at
+    the end of the context."""
     libc = ctypes.CDLL(None, use_errno=True)
     faults = libc.syscall(SYS_USERFAULTFD, os.O_CLOEXEC)
     if faults < 0:

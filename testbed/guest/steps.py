@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""The steps behind which suites let the daemon die, by the lists in its source. A suite goes through every step of its lists, or this
-program has the reason why not. Run alone, it checks that; so does every suite that imports it."""
+"""The daemon's steps after which suites kill it, from the lists in its source. A suite goes through every step of its
+lists, or this program has the reason why not. Run alone, this program checks that; so does every suite that imports
+it."""
 import pathlib
 import re
 import sys
@@ -26,9 +27,9 @@ MACVLAN = listed("sriov/src/macvlan/steps.rs")
 class Cpu:
     """CPU cores."""
     SOURCE = "host/cpu/src/steps.rs"
-    # Of a start that finds no control group of an earlier one.
+    # Steps of a start that finds no control group of an earlier start.
     START = ("make root", "enable controllers", "root exclusive", "make shared", "shared cpus")
-    # Of an exclusive lease, and of a share.
+    # Steps of an exclusive lease, and then of a share.
     GRANT = ("make lease", "limit lease", "cpus", "mems", "exclusive", "partition", "thaw")
     SHARE = ("quota",)
     ENTER = ("make caller", "limit caller", "enter")
@@ -58,7 +59,8 @@ class Vf:
     INTERFACE = ("claim function", "set address", "set VLAN", "set rate", "bind driver", "name interface",
                  "set interface up", "bus master off", "unbind driver", "reset function", "remove record")
     NAMESPACE = ("move to namespace",)
-    # Of a start that finds this of the functions switched: the words of `ip link`, then as the node leaves it.
+    # Steps of a start that finds this setting of the functions changed: the keyword of `ip link`, its changed value,
+    # and the value that the node sets.
     SWITCHED = {"set spoof check": ("spoofchk", "off", "on"), "set trust": ("trust", "on", "off")}
     VFIO = ("take containers", "write CDI spec", "remove CDI spec", "take no containers", "end holders")
     ALL = (*INTERFACE, *SWITCHED, *NAMESPACE, *VFIO)
@@ -66,7 +68,7 @@ class Vf:
 
 
 def check():
-    """Exits with what is missing, doubled, or not in the code."""
+    """Exits with the steps that are missing, double, or not in the code."""
     for kind in (Cpu, Gpu, Vf):
         code, ours = sorted(listed(kind.SOURCE)), sorted((*kind.ALL, *kind.LEFT_OUT))
         if code != ours:

@@ -2,13 +2,13 @@
 
 
 class Story:
-    """Prints the steps and remembers whether one was not as told."""
+    """Prints the steps and remembers whether a check failed."""
 
     def __init__(self):
         self.number, self.wrong = 0, []
 
     def step(self, title):
-        """The next step."""
+        """Begins the next step."""
         self.number += 1
         print(f"\n{self.number:2}. {title}", flush=True)
 
@@ -23,7 +23,7 @@ class Story:
             self.wrong.append(f"step {self.number}: {text}")
 
     def end(self):
-        """The verdict, and the exit status that says the same."""
+        """Prints the verdict; returns the matching exit status."""
         for wrong in self.wrong:
             print(f"not as told: {wrong}")
         print("\nEverything was as told." if not self.wrong else "\nNot everything was as told.")

@@ -52,9 +52,9 @@ struct World {
     keys: Keys,
     now: Duration,
     sent: Vec<Vec<u8>>,
-    /// The contents of the storage.
+    /// The operations in the storage.
     waiting: Vec<(Pending, Box<ReplyBuffer>)>,
-    /// WRITEs that the storage was asked for.
+    /// WRITEs that the engine gave to the storage.
     begun: BTreeSet<Vec<u8>>,
 }
 
@@ -75,7 +75,7 @@ fuzz_target!(|bytes: &[u8]| {
 impl World {
     fn new() -> Self {
         let key = DataKey::new(&DpKey([0; 32]));
-        // A lease has a 128th of it.
+        // A lease may use a 128th of the room.
         let room = Room::new(128 * HALF_SENT * UNIT_BYTES as usize);
         let share = Share::new(&room, Arc::default());
         Self {

@@ -68,7 +68,7 @@ impl Store for Bytes {
 struct World {
     lease: Lease<Bytes>,
     keys: Keys,
-    /// Every key there was; the last is the current one.
+    /// All keys so far; the last one is the current key.
     made: Vec<DataKey>,
     now: Duration,
     sent: Vec<Vec<u8>>,

@@ -1,4 +1,5 @@
-//! Messages at the local socket: a request of any user of the machine, and the answer of whoever serves the socket.
+//! Messages at the local socket: a request of any user of the machine, and the answer of any process that serves the
+//! socket.
 #![no_main]
 
 use fabricbios_local::{REQUEST_BYTES_MAX, Reply, Request};

@@ -32,18 +32,18 @@ pub(crate) fn measure(of: &GpuBinding, bytes: u64, rounds: usize) -> Result<Time
     ask(of, &["measure", &bytes.to_string(), &rounds.to_string()])
 }
 
-/// A plain process fills memory of the device with a pattern, and ends. Returns its bytes.
+/// A plain process fills device memory with a pattern and ends. Returns the number of bytes.
 pub(crate) fn leave(of: &GpuBinding) -> Result<u64> {
     ask(of, &["leave"])
 }
 
-/// Another plain process looks for the pattern in all memory that it can have: its bytes, its looks, and those that saw the
-/// pattern.
+/// Another plain process takes all memory that it can get and looks for the pattern. Returns the bytes, the number of
+/// looks, and the number of looks that found the pattern.
 pub(crate) fn search(of: &GpuBinding) -> Result<(u64, u64, u64)> {
     ask(of, &["search"])
 }
 
-/// Runs this program with the subcommand, the device and these words.
+/// Runs this program with the subcommand, the device and these arguments.
 fn ask<A: DeserializeOwned>(of: &GpuBinding, words: &[&str]) -> Result<A> {
     let output = Command::new(env::current_exe()?)
         .args([SUBCOMMAND, of.vendor.name(), &of.uuid])

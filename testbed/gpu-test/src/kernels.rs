@@ -1,4 +1,4 @@
-//! Kernels whose results the processor checks.
+//! Kernels whose results the CPU checks.
 
 use anyhow::Result;
 use fabricbios_client::{Argument, GpuSession};
@@ -9,10 +9,10 @@ use crate::{Arguments, node::Daemon, report::Report, scenarios::lease};
 const VECTOR_ADD: &[u8] = include_bytes!("../../stand-ins/ptx/vector_add.ptx");
 const MATMUL: &[u8] = include_bytes!("../../stand-ins/ptx/matmul_tiled.ptx");
 
-/// Edge of a tile of the matrix product, threads.
+/// Edge of a tile of the matrix product, in threads.
 const TILE: u32 = 16;
 
-/// Numbers that are not all alike, and whose sums are exact.
+/// Different numbers whose sums are exact.
 fn numbers(count: u32, seed: u32) -> Vec<f32> {
     let value = |at: u32| {
         f32::from((at.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 24).to_le_bytes()[0])

@@ -1,6 +1,6 @@
-//! The test of GPU leases on the GPUs of this machine: `gpu-test`. It contains the daemon, so this one file is all that a machine
-//! needs. It changes no setting of a device and resets nothing. With the stand-ins of the vendors' libraries on
-//! LD_LIBRARY_PATH it runs the same scenarios on them, and says so.
+//! The test of GPU leases on the GPUs of this machine: `gpu-test`. It contains the daemon, so a machine needs only this
+//! one file. It changes no setting of a device and resets no device. With the stand-ins of the vendors' libraries on
+//! LD_LIBRARY_PATH it runs the same scenarios on them, and reports that.
 
 mod bare;
 mod kernels;
@@ -36,7 +36,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    // The daemon starts copies of this program, and their first argument is a subcommand of the daemon.
+    // The daemon starts copies of this program; their first argument is a subcommand of the daemon.
     let is_daemon = env::args()
         .nth(1)
         .is_some_and(|first| node::SUBCOMMANDS.contains(&&*first));

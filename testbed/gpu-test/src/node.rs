@@ -36,7 +36,7 @@ pub(crate) const SUBCOMMANDS: [&str; 7] = [
 pub(crate) struct Daemon {
     child: Child,
     directory: TempDir,
-    /// For specifications of container engines, in a tmpfs, which /run is not on every machine.
+    /// The CDI specifications for container engines, in a tmpfs: /run is no tmpfs on every machine.
     _specifications: TempDir,
     address: String,
     /// The first digits of the node's id.
@@ -44,7 +44,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it and waits until it is ready.
+    /// Starts the daemon and waits until it is ready.
     pub(crate) fn start(share_mode: &str) -> Result<Self> {
         let directory = TempDir::new()?;
         let specifications = TempDir::new_in("/dev/shm")?;
@@ -64,7 +64,7 @@ impl Daemon {
         Ok(kill(Pid::from_raw(pid), signal)?)
     }
 
-    /// Waits until the process has ended. `Ok(false)`: with an error.
+    /// Waits until the process has ended. `Ok(false)`: it ended with an error.
     pub(crate) fn wait(&mut self) -> Result<bool> {
         Ok(self.child.wait()?.success())
     }
@@ -79,7 +79,7 @@ impl Daemon {
         self.directory.path().join("local").join("socket")
     }
 
-    /// A connection of a tenant, whose identity is made if it is new.
+    /// A connection of a tenant; a new tenant gets an identity first.
     pub(crate) fn tenant(&self, name: &str) -> Result<Node> {
         let at = self.directory.path().join(format!("{name}.identity"));
         if !at.exists() {
@@ -118,11 +118,11 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have been killed by the test.
+        // The test may have killed the process already.
         self.signal(Signal::SIGCONT).ok();
         self.signal(Signal::SIGTERM).ok();
         self.child.wait().ok();
-        // The node has no leases any more, and does not come back. Its records name the cgroup.
+        // The node has no leases any more and is not started again. Its records name the cgroup.
         let records = PathBuf::from(format!("/run/fabricbios-{}", self.digits));
         if let Ok(cgroup) = fs::read_to_string(records.join("gpu/cgroup")) {
             fs::remove_dir(cgroup).ok();
@@ -170,8 +170,9 @@ fn spawn(
     }
 }
 
-/// What the daemon is to take for this machine, where it would keep no device to itself. On stand-ins: nodes of their own. Else
-/// this machine, as if the driver had been loaded so that nobody changes the nodes: many machines are lent without that.
+/// The root directory that the daemon takes for this machine, if the daemon could not own the device nodes otherwise.
+/// With stand-ins: nodes made for the test. Else: this machine, as if the driver had been loaded with the setting to
+/// leave the nodes alone, since many rented machines lack this setting.
 fn gpu_root(at: &Path) -> Result<Option<PathBuf>> {
     let parameters = Path::new("proc/driver/nvidia/params");
     let says = fs::read_to_string(Path::new("/").join(parameters)).unwrap_or_default();
@@ -200,7 +201,7 @@ fn is_kept(parameters: &str) -> bool {
     { parameters.lines() }.any(|it| it.replace(' ', "") == "ModifyDeviceFiles:0")
 }
 
-/// Whether the daemon owns the nodes only because the test says that the driver leaves them alone.
+/// Whether the daemon owns the nodes only because this test states that the driver leaves the nodes alone.
 pub(crate) fn acts_as_if() -> bool {
     let says = fs::read_to_string("/proc/driver/nvidia/params").unwrap_or_default();
     !is_on_stand_ins() && !says.is_empty() && !is_kept(&says)
@@ -210,7 +211,7 @@ fn is_on_stand_ins() -> bool {
     env::var_os("FABRICBIOS_STAND_IN_DIR").is_some()
 }
 
-/// Nodes that no driver has. The stand-ins open none.
+/// Makes device nodes that belong to no driver. The stand-ins do not open them.
 fn make_nodes(at: &Path) -> Result<()> {
     let render = "sys/bus/pci/devices/f1b0:f2:00.0/drm/renderD240";
     fs::create_dir_all(at.join(render))?;

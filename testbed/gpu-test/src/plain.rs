@@ -1,4 +1,5 @@
-//! What a program without leases does with the vendor's driver: what sessions are compared with, and what a wipe has to find.
+//! A program without leases on the vendor's driver: the peer of the session measurements, and the data that a wipe has
+//! to remove.
 
 use std::{os::fd::AsFd, sync::Arc, time::Instant};
 
@@ -11,9 +12,9 @@ use nix::{
 
 use crate::{bare::Times, scenarios::SPIN, tenants::PATTERN};
 
-/// The most bytes that are left.
+/// Most bytes that this program leaves on the device.
 const LEFT_BYTES_MAX: u64 = 256 << 20;
-/// So often a part of this size is looked at.
+/// One look per this many bytes.
 const EVERY_BYTES: u64 = 1 << 20;
 const LOOK_BYTES: usize = 4 << 10;
 
@@ -79,8 +80,8 @@ pub(crate) fn leave(context: &Context) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Takes all free memory, as it is, and looks for the pattern in every MiB. Returns the bytes that this process could have, its
-/// looks, and those that saw the pattern.
+/// Takes all free memory unchanged and looks for the pattern in every MiB. Returns the bytes that this process could
+/// get, the number of looks, and the number of looks that found the pattern.
 pub(crate) fn search(context: &Context) -> Result<(u64, u64, u64)> {
     let mut stream = Stream::new(context, LOOK_BYTES)?;
     let (mut looks, mut found) = (0, 0);

@@ -4,14 +4,14 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-/// What was checked and measured.
+/// The checks and the measurements.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     /// The devices, as the vendor's library names them.
     pub(crate) devices: Vec<String>,
     checks: Vec<Check>,
     figures: Vec<Figure>,
-    /// What this machine does not allow, so that a lower rung was reached.
+    /// Limits of this machine that lowered the reached rung.
     limits: Vec<String>,
 }
 
@@ -52,14 +52,14 @@ impl Report {
         self.check(name, false, why);
     }
 
-    /// Something that this machine does not allow.
+    /// Records a limit of this machine.
     pub(crate) fn limit(&mut self, what: impl ToString) {
         let what = what.to_string();
         eprintln!("   not on this machine: {what}");
         self.limits.push(what);
     }
 
-    /// Records a measurement by its rounds.
+    /// Records a measurement with the numbers of its rounds.
     pub(crate) fn figure(&mut self, name: &str, unit: &'static str, mut rounds: Vec<f64>) {
         rounds.sort_by(f64::total_cmp);
         let (Some(&least), Some(&most)) = (rounds.first(), rounds.last()) else {

@@ -24,10 +24,10 @@ use crate::{
     speed, tenants,
 };
 
-/// PTX of a kernel that takes as many cycles as its argument says.
+/// PTX of a kernel that runs for the number of cycles in its argument.
 pub(crate) const SPIN: &[u8] = include_bytes!("../../stand-ins/ptx/spin.ptx");
 
-/// For a device to be wiped, and for a slow machine.
+/// Long enough for the wipe of a device on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 type Scenario = fn(&Arguments, &mut Daemon, &mut Report) -> Result<()>;
@@ -43,7 +43,7 @@ const SCENARIOS: [(&str, Scenario); 8] = [
     ("speed", speed::measure),
 ];
 
-/// Runs the scenarios that are asked for.
+/// Runs the requested scenarios.
 pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<()> {
     let mut daemon = Daemon::start("exclusive")?;
     for (name, scenario) in SCENARIOS {
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Leases the first GPU that takes PTX. After a lease it is wiped first, which takes its time.
+/// Leases the first GPU that accepts PTX. After an earlier lease the GPU is wiped first, so this may take a while.
 pub(crate) fn lease(node: &Node, secs: u32) -> Result<GpuLease> {
     let gpus = inventory(node)?.gpus;
     let gpu = gpus.iter().find(|gpu| gpu.flags & GPU_CUDA != 0);
@@ -129,7 +129,7 @@ fn discovery(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<
 
 fn expiry_in_a_launch(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
     let tenant = daemon.tenant("blue")?;
-    // For a worker that starts, opens the device and compiles.
+    // Long enough for a worker to start, open the device and compile.
     let short = lease(&tenant, 10)?;
     let session = GpuSession::new(&short)?;
     let module = session.module_load(SPIN)?;
@@ -203,7 +203,7 @@ fn workers() -> Vec<Pid> {
     pids.filter(is_worker).map(Pid::from_raw).collect()
 }
 
-/// The first value within the patience for slow machines.
+/// The first value of `look` that is `Some`, within the patience for slow machines.
 pub(crate) fn until_some<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! What a session costs, as ratios to a peer of the same run.
+//! The cost of a session, as ratios to a peer of the same run.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use crate::{
     scenarios::{SPIN, lease},
 };
 
-/// Copies over the local socket with shared memory against the bare driver; copies over the network against the same bytes over
-/// the same way that reach no device; launches against the bare driver.
+/// Compares copies over the local socket with shared memory with the bare driver, copies over the network with copies
+/// of the same bytes over the same connection that reach no device, and launches with the bare driver.
 pub(crate) fn measure(
     arguments: &Arguments,
     daemon: &mut Daemon,
@@ -34,7 +34,7 @@ pub(crate) fn measure(
     let local = local(&held, daemon, bytes, rounds)?;
     session.close()?;
     held.free()?;
-    // Leased and without a session: nobody else uses the device meanwhile, and it has been wiped.
+    // Leased and without a session: no other process uses the device meanwhile, and it has been wiped.
     let idle = lease(&tenant, 600)?;
     let bare = bare::measure(device, bytes, rounds)?;
     idle.free()?;
@@ -76,8 +76,8 @@ fn median(times: &[Duration]) -> Duration {
     sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }
 
-/// Copies over the network: to memory of the device, and as a module that is none. The worker reads the bytes of the second
-/// one over the same connection, and refuses them before the device has any.
+/// Copies over the network: to device memory, and as an invalid module. The worker reads the bytes of the module over
+/// the same connection, and refuses them before they reach the device.
 fn remote(session: &GpuSession, bytes: u64, rounds: usize, report: &mut Report) -> Result<()> {
     let bytes = bytes.min(GPU_MODULE_BYTES_MAX.into());
     let memory = session.mem_alloc(bytes)?;

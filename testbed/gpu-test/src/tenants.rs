@@ -15,13 +15,13 @@ use crate::{
     scenarios::{SPIN, lease, until_some},
 };
 
-/// What a tenant leaves on the device.
+/// The pattern that a tenant leaves on the device.
 pub(crate) const PATTERN: [u8; 8] = *b"tenant1!";
 
-/// About a second of a GPU; the stand-ins take them for nanoseconds.
+/// About a second on a GPU; the stand-ins count them as nanoseconds.
 const SPIN_CYCLES: u64 = 1_500_000_000;
 
-/// The second tenant reads all memory that it can get, and finds nothing of the first one's.
+/// The second tenant reads all memory that it can get, and finds no byte of the first tenant.
 pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
     const PIECE: u64 = 32 << 20;
     let first = lease(&daemon.tenant("blue")?, 120)?;
@@ -65,7 +65,7 @@ pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Repor
         is_capacity,
         format!("{refused:?}"),
     );
-    // The worker is killed in the middle of a kernel, so it wipes nothing itself.
+    // The worker is killed in the middle of a kernel, so the worker itself wipes nothing.
     let began = Instant::now();
     first.free()?;
     let second = lease(&daemon.tenant("red")?, 120)?;
@@ -111,7 +111,8 @@ pub(crate) fn two_tenants(_: &Arguments, daemon: &mut Daemon, report: &mut Repor
     Ok(())
 }
 
-/// Plain processes see the memory as it is, where workers fill all that they give with zeroes. Nobody else uses the device.
+/// Plain processes see the memory as it is, whereas workers fill all memory that they hand out with zeros. No other
+/// process uses the device.
 fn leftovers(lease: &GpuLease, report: &mut Report) -> Result<()> {
     let binding = lease.binding();
     let device = binding.gpu().context("the binding of a GPU")?;
@@ -122,7 +123,7 @@ fn leftovers(lease: &GpuLease, report: &mut Report) -> Result<()> {
         format!("{bytes} bytes taken, {looks} looks, {found} saw them"),
     );
     let left = bare::leave(device)?;
-    // The driver gives the memory of a process that has ended back after a while.
+    // The driver frees the memory of an ended process only after a while.
     let again = until_some(|| match bare::search(device) {
         Ok((taken, ..)) if taken + left <= bytes => None,
         searched => Some(searched),
@@ -140,7 +141,7 @@ fn leftovers(lease: &GpuLease, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A session is the tenant's, over any connection.
+/// A session belongs to the tenant, over any connection.
 pub(crate) fn reconnect(_: &Arguments, daemon: &mut Daemon, report: &mut Report) -> Result<()> {
     let lease = lease(&daemon.tenant("blue")?, 60)?;
     let session = GpuSession::new(&lease)?;

@@ -23,7 +23,7 @@ impl<S> Lease<S> {
         }
     }
 
-    /// Ends the lease; an ended lease never comes back.
+    /// Ends the lease if the script says so; an ended lease never comes back.
     pub fn stand(&mut self, script: &mut Script<'_>) {
         if self.state == AccessState::Live {
             self.state = match script.byte() {
