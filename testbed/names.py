@@ -19,7 +19,7 @@ def tables(table):
 
 
 class Program:
-    """One file: its syntax tree, the names that it has, and the global names that it uses."""
+    """One file: its syntax tree, the names that it defines, and the global names that it uses."""
 
     def __init__(self, path):
         self.path, source = path, path.read_text(encoding="utf-8")
@@ -33,7 +33,7 @@ class Program:
                     self.has |= {symbol.get_name()} if symbol.is_assigned() or symbol.is_imported() else set()
 
     def lacks(self, beside):
-        """Line and name of each use of a name that is not there; `beside`: programs that it can import."""
+        """Line and name of each use of a missing name; `beside`: programs that it can import."""
         missing = self.uses - self.has - OF_MODULES
         modules = {}
         for node in ast.walk(self.tree):
@@ -50,7 +50,7 @@ class Program:
 
 
 def main():
-    """All directories."""
+    """Checks all directories."""
     found = 0
     for directory in sys.argv[1:]:
         programs = {path.stem: Program(path) for path in sorted(pathlib.Path(directory).glob("*.py"))}

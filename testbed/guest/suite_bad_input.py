@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
 # covers: rdma verbs arena fallback-udp pool nvmet node/src/kinds/memory node/src/kinds/block
-"""Wrong arguments, impossible requests, strangers and noise: each gets a clear refusal with its exit status,
-and afterwards the node has what it had before."""
+"""Wrong arguments, impossible requests, strangers and noise: each gets a clear refusal with its exit status, and
+afterwards the node has the same resources as before."""
 import contextlib
 import os
 import pathlib
@@ -34,7 +34,8 @@ def memory(fabric):
 
 
 def settled(fabric, wanted):
-    """The free bytes, when they are `wanted` or time is over; leased bytes are scrubbed first."""
+    """Waits until the free bytes are `wanted` or the time is over, and returns them; leased bytes are scrubbed
+    first."""
     limit = time.monotonic() + SCRUB_SECS
     while (now := memory(fabric)) != wanted and time.monotonic() < limit:
         pass
@@ -73,7 +74,7 @@ def wrong_arguments(suite, node, _device):
 
 
 def wrong_lease(suite, node, _device):
-    """An id of no lease."""
+    """Requests with an id that belongs to no lease."""
     alice, nobodys = node.tenant("alice"), {"lease_id": secrets.token_hex(16)}
     for name, call in (("query", alice.query), ("free", alice.free), ("renew", alice.renew), ("rotate", alice.rotate),
                        ("bind", lambda lease: alice.bind(lease, PEER)), ("revoke", node.operator.revoke)):
@@ -81,7 +82,7 @@ def wrong_lease(suite, node, _device):
 
 
 def too_early(suite, node, device):
-    """A renewal before its time says when its time is."""
+    """The refusal of an early renewal names the time from which it is allowed."""
     alice = node.tenant("alice")
     with leased(alice, device, secs=100) as (lease, client):
         suite.refused("renewal too early", lambda: alice.renew(lease), REFUSED, "RenewTooEarly")
@@ -91,7 +92,7 @@ def too_early(suite, node, device):
 
 
 def strange_peers(suite, node, device):
-    """GIDs that lead nowhere: at once, and for a lease that is then bound properly."""
+    """GIDs without a host behind them: for a new lease, and for a lease that is then bound properly."""
     alice = node.tenant("alice")
     for name, gid in (("unroutable", NOWHERE), ("zero", "::"), ("multicast", "ff02::1"), ("of no route", "2001:db8::1")):
         peer = f"qpn=17,gid={gid if ':' in gid else '::ffff:' + gid},psn=1"
@@ -120,14 +121,14 @@ def strange_peers(suite, node, device):
 
 
 def _try(tenant, peer):
-    """A lease that should not be granted; given back if it is, so that it fails one check only."""
+    """Asks for a lease that must not be granted; gives it back if it is granted, so that only one check fails."""
     lease = tenant.alloc(4096, 60, peer)
     tenant.free(lease)
     return lease
 
 
 def crowd(suite, node, _device):
-    """Many requests that the kernel takes a second to refuse do not move another lease's cut."""
+    """Many requests that the kernel takes a second to refuse do not delay another lease's cut."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with Writer() as writer, ThreadPoolExecutor(STRANGE_GIDS) as pool:
         lease = alice.alloc(65536, 15, writer.peer)
@@ -152,7 +153,7 @@ def _refusal_of(tenant):
 
 
 def full(suite, node, _device):
-    """More than there is, and more than there is left."""
+    """Requests for more memory than the node has, and for more than is free."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     suite.refused("more than the arena", lambda: alice.alloc(ARENA_BYTES + 1, 60), REFUSED, "CapacityExceeded")
     settled(alice, [ARENA_BYTES])
@@ -164,7 +165,7 @@ def full(suite, node, _device):
 
 
 def strangers(suite, node, _device):
-    """Identities that are not of this fabric, have expired, or are none."""
+    """Identities of another fabric, expired identities, and no identity."""
     node.tenant("alice")
     with tempfile.TemporaryDirectory() as directory, Node(device="none", address="127.0.0.1") as other:
         work, own = pathlib.Path(directory), node.operator.identity
@@ -205,7 +206,7 @@ def noise(suite, node, _device):
 
 
 def without_device(suite, _node, _device):
-    """A node without RDMA is a node."""
+    """A node without RDMA works."""
     with Node(device="none", address="127.0.0.1") as node:
         said = [line for line in node.lines if "rdma" in line.lower()]
         suite.check("no RDMA device: said once", len(said) == 1, "one line", said)
@@ -217,7 +218,7 @@ def without_device(suite, _node, _device):
 
 
 def full_state_disk(suite, _node, _device):
-    """A state directory without room is told before a grant fails, and after."""
+    """A state directory without space is reported before a grant fails, and after."""
     with tempfile.TemporaryDirectory() as place:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700,size=16M", "tmpfs", place], check=True)
         try:
@@ -230,7 +231,7 @@ def full_state_disk(suite, _node, _device):
                 ill = until(lambda: _unless_ok(node.operator), 60, "the node's health")
                 suite.equal("none: degraded", "degraded", ill["health"])
                 suite.check("and it says why", "--state-dir" in ill["health_reason"], "the setting", ill)
-                # The journal may have room for some grants.
+                # The journal may have space for some more grants.
                 refused = until(lambda: _refused(alice), 60, "a refusal")
                 suite.check("a grant is refused, and why", "journal" in refused.message, "the journal", refused)
                 ill = node.operator.ask("inventory")

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: nvmet pool fallback-udp node/src/kinds/block
-"""Pools that cannot be, sizes and names that make no sense, ports that are taken, a kernel without configfs or nvmet:
-each is refused with its name and what to do, and harms nothing."""
+"""Impossible pools, invalid sizes and names, ports in use, a kernel without configfs or nvmet: each is refused with its
+name and a remedy, and harms nothing."""
 import contextlib
 import os
 import pathlib
@@ -20,12 +20,12 @@ NOBODY = 65534
 
 
 class NotReady(Exception):
-    """The output of a daemon that ended instead of serving."""
+    """The output of a daemon that ended without being ready."""
 
 
 @contextlib.contextmanager
 def trying(*pools, **settings):
-    """A node that may refuse to start; raises NotReady with its words."""
+    """A node that may refuse to start; raises NotReady with its output."""
     try:
         node = BlockNode(*pools, fbbu=False, **settings)
     except RuntimeError as error:
@@ -35,7 +35,8 @@ def trying(*pools, **settings):
 
 
 def refused_pool(suite, name, path, *words, more=()):
-    """A pool that must not be taken: the daemon names it and says why (`words`), and offers it to nobody."""
+    """Checks that the daemon refuses a pool: the daemon names the pool and the reason (`words`), and offers it to
+    nobody."""
     try:
         with trying(path, more=more) as node:
             offered = [row for row in resources(node.operator).values() if row["capacity"]]
@@ -55,7 +56,7 @@ def refused_pool(suite, name, path, *words, more=()):
 
 
 def good(suite):
-    """A check of what a start takes, which then does."""
+    """`fabricbiosd check` accepts the arguments of a start, and the start succeeds."""
     device, place = loop_device(16), directory_pool()
     before = pathlib.Path(device).read_bytes()
     words = [word for pool in (device, place) for word in ("--block-pool", pool)]
@@ -64,13 +65,13 @@ def good(suite):
     suite.check("and changes nothing", before == pathlib.Path(device).read_bytes() and not os.listdir(place), "no byte")
     with trying(device, place) as node:
         suite.equal("the node offers both", 2, len(resources(node.operator)))
-        # The node has its own pools locked.
+        # A running node has its own pools locked.
         checked = run(program("fabricbiosd"), "check", "--state-dir", node.state_dir, *words, "--nvmet", f"tcp:{ADDRESS}:4420")
         suite.check("a check beside it", checked.returncode == 0 and "a daemon runs" in checked.stdout, "a warning", checked.stdout)
 
 
 def pools(suite):
-    """Paths that are no pools, or not now."""
+    """Paths that are no pools, or no pools at the moment."""
     place = pathlib.Path(directory_pool())
     refused_pool(suite, "absent", place / "absent", "no such file", "make the directory")
     (place / "file").write_bytes(bytes(MIB))
@@ -84,7 +85,7 @@ def pools(suite):
 
 
 def devices(suite):
-    """Devices that somebody else has."""
+    """Devices that another program uses."""
     mounted, place = loop_device(16), directory_pool()
     sh(f"mkfs.ext4 -q -F {mounted} && mount {mounted} {place}")
     refused_pool(suite, "a mounted device", mounted, f"mounted on {place}", "umount", more=("--force",))
@@ -95,7 +96,7 @@ def devices(suite):
     refused_pool(suite, "a device in use", busy, "in use by dm-", more=("--force",))
     sh("dmsetup remove holder")
     parted = loop_device(16)
-    # One primary partition of type 83, and the signature.
+    # One primary partition of type 83, and the signature of the partition table.
     put(parted, bytes(446) + bytes.fromhex("00000000 83000000 00080000 00100000") + bytes(48) + b"\x55\xaa")
     refused_pool(suite, "a partition table in the way", parted, "force")
     with trying(parted, more=("--force",)) as node:
@@ -135,7 +136,7 @@ def requests(suite):
 
 
 def ports(suite):
-    """Ports that somebody has, and addresses that come later."""
+    """Ports in use, and addresses that are added later."""
     with socket.create_server((ADDRESS, 4420)):
         words = _said(loop_device(32))
         suite.check("a port in use: said, with the address", any(f"{ADDRESS}:4420" in line and "ss -ltnp" in line for line in words),
@@ -158,7 +159,7 @@ def ports(suite):
 
 
 def _said(pool, **settings):
-    """All that a node said that cannot have everything it wants."""
+    """The output of a node that cannot have all the resources of its flags."""
     try:
         with trying(pool, **settings) as node:
             return list(node.lines)
@@ -167,7 +168,7 @@ def _said(pool, **settings):
 
 
 def attaching(suite):
-    """`block attach` and `detach` that must fail: the message says what is missing and what to do."""
+    """`block attach` and `detach` that must fail: the message names the missing thing and a remedy."""
     with trying(loop_device(32)) as node:
         alice = node.tenant("alice")
         tcp, udp, both = (alloc(alice, MIB, transport=transport)["lease_id"] for transport in ("nvme-tcp", "udp", "both"))
@@ -189,7 +190,7 @@ def attaching(suite):
 
 
 def _told(suite, name, tenant, words, status, parts):
-    """The command fails with this status, and the message has all `parts`."""
+    """Checks that the command fails with this status, and that the message has all `parts`."""
     finished = tenant.run(*words)
     refusal = Refused(list(map(str, words)), finished)
     suite.check(name, refusal.status == status and all(part in refusal.message for part in parts), f"exit {status}, {parts}", str(refusal))
@@ -220,12 +221,12 @@ def _without_modules(suite, alice, leases):
 
 
 def kernel(suite):
-    """A kernel without a module: the daemon says what to do."""
+    """A kernel without a module: the daemon names a remedy."""
     sh("umount /sys/kernel/config")
     words = _said(loop_device(32))
     suite.check("configfs not mounted: said what to do", any("mount" in line and "configfs" in line for line in words), "mount -t configfs", words[-3:])
     sh("mount -t configfs configfs /sys/kernel/config")
-    # In this order: each module uses the one before.
+    # nvmet comes last: the other modules use it.
     for module in ("nvme-loop", "nvmet-tcp", "nvmet-rdma", "nvmet"):
         run("modprobe", "-r", module)
     blocked = pathlib.Path("/etc/modprobe.d/lab.conf")
@@ -241,7 +242,7 @@ def kernel(suite):
 
 
 def links(suite):
-    """Foreign files in the directory of a pool, before and in place of the file of a lease."""
+    """Foreign files in the directory of a pool, beside the files of leases and in place of one."""
     place, victim = pathlib.Path(directory_pool()), pathlib.Path(directory_pool()) / "victim"
     victim.write_bytes(b"precious" * 512)
     (place / "symbolic").symlink_to(victim)

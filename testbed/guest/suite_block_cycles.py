@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=7200
 # covers: nvmet pool node/src/kinds/block
-"""Leases of blocks granted and freed, over and over, leave configfs, device-mapper and the pools as they were found.
-BLOCK_CYCLES says how often, BLOCK_CONNECT after how many a client connects to one of them."""
+"""Leases of blocks that are granted and freed again and again leave configfs, device-mapper and the pools as before.
+BLOCK_CYCLES is the number of leases; a client connects to one of every BLOCK_CONNECT leases."""
 import os
 
 from block import MIB, BlockNode, alloc, directory_pool, loop_device, nqn_of, pattern, put, get, ready, resources
@@ -15,7 +15,7 @@ CONNECT = int(os.environ.get("BLOCK_CONNECT", length("10", "3")))
 
 
 def cycles(suite, node, pools):
-    """From one pool and the other in turn, some of them used."""
+    """Leases from both pools in turn, some of them used."""
     alice, kinds, dirty = node.tenant("alice"), sorted(pools), 0
     for n in range(CYCLES):
         lease = alloc(alice, (1 + n % 3) * MIB, pool=pools[kinds[n % 2]])
@@ -36,7 +36,7 @@ def main():
     pools = {"directory": directory_pool(64), "device": loop_device(64)}
     with Suite("block cycles") as suite:
         nothing = traces()
-        # No time limit: a thousand cycles take long, and other suites use the machine too.
+        # No time limit: many cycles take long, and other suites use the machine too.
         with BlockNode(*pools.values(), more=("--cut-within-ms", "10000")) as node:
             free = {pool: row["available"] for pool, row in resources(node.operator).items()}
             before = traces([pools["directory"]])

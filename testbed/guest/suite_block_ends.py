@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: nvmet pool fallback-udp node/src/kinds/block
-"""The end of a lease of blocks under running I/O: free, revocation and expiry each end in errors and then in no device,
-and nothing is accepted afterwards, while a neighbour on the same pool writes and verifies without an error. What a
-tenant wrote cannot be found by the next. Many leases that end together all end, and a node that cannot prove an end
-says so."""
+"""The end of a lease of blocks under running I/O: free, revocation and expiry each end first in errors and then in the
+removal of the device. Afterwards nothing is accepted, while a neighbour on the same pool writes and verifies without an
+error. The next tenant cannot find the bytes of the last one. Many leases that end together all end, and a node that
+cannot prove an end reports that."""
 import os
 import re
 import time
@@ -19,18 +19,19 @@ from fabric import UNREACHABLE
 from nvme_host import Fio, Watch, connect, disconnect, failed, gone, options_of
 
 TERM_SECS = length(8, 6)
-# The kernel of the client notices the closed connection some time after the node has closed it, and this suite after that.
+# The client's kernel notices the closed connection some time after the node has closed it, and this suite notices it
+# later still.
 TOLD_SLACK_MS = 2000
 POOL_MIB = 32
 CHUNK = 4 * MIB
 # File descriptors that the node reserves for the ends of leases, and those of one grant (docs/operator.md).
 KEPT, OF_A_GRANT = 384, 16
-# Number of leases that end together, and of programs that ask at a time.
+# Number of leases that end together, and number of programs that ask at the same time.
 TOGETHER, ASKING = 16, 4
 
 
 def ends(suite, node, pools):
-    """Each way on each pool."""
+    """Each way to end, on each pool."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     for kind, pool in pools.items():
         ways = ways_to_end(node, bob, TERM_SECS)
@@ -62,8 +63,8 @@ def _one(suite, name, lease, end, is_expiry):
 
 
 def few_descriptors(suite, node, pools):
-    """A node that has only the file descriptors for the ends of leases left grants nothing, and ends
-    what it has granted, one in use, as it should."""
+    """A node whose only free file descriptors are those reserved for the ends of leases grants nothing, and ends its
+    granted leases as it should, one of them in use."""
     alice, process = node.tenant("alice"), node.process.pid
     limit_to = lambda count: sh(f"prlimit --pid {process} --nofile={count}:{count}")
     asked = [(pool, transport) for pool in pools.values() for transport in ("nvme-tcp", "nvme-tcp", "both", "udp")]
@@ -86,7 +87,7 @@ def few_descriptors(suite, node, pools):
 
 
 def leftovers(suite, node, pools):
-    """A lease of all that there is finds zeros where others have written."""
+    """A lease of all bytes of a pool finds zeros where others have written."""
     carol = node.tenant("carol")
     for kind, pool in pools.items():
         available = settled_all(node, pool)
@@ -114,7 +115,7 @@ def _not_zero(path, length):
 
 
 def together(suite, node, pools, transport="nvme-tcp", count=TOGETHER):
-    """SIGTERM takes many leases back at once, two of them in use: every one is cut, proved and released."""
+    """SIGTERM ends many leases at once, two of them in use: every lease is cut, proved and released."""
     before, alice = len(node.lines), node.tenant("alice")
     with ThreadPoolExecutor(ASKING) as asking:
         leases = list(asking.map(lambda _: alloc(alice, MIB, pool=pools["directory"], transport=transport), range(count)))
@@ -139,8 +140,8 @@ def together(suite, node, pools, transport="nvme-tcp", count=TOGETHER):
 
 
 def unproved(suite):
-    """A port that does not answer proves nothing: the daemon says what it could not cut and exits with 1. The next one
-    clears it."""
+    """A port that does not answer proves nothing: the daemon reports what it could not cut and exits with 1. The next
+    daemon clears the fence."""
     with BlockNode(directory_pool(), ports=(TCP, TCP6), fbbu=False) as node:
         lease = alloc(node.tenant("alice"), MIB)
         sh(f"ip address del {ADDRESS6}/64 dev d0")

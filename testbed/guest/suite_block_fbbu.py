@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: nvmet pool fallback-udp node/src/kinds/block
-"""Blocks over UDP: a client in plain Python and `fabricctl` see the same bytes, what is forged, out of bounds or against
-the lease is refused, NVMe-oF and UDP are two transports to one lease that are cut together, and a file system on an attached
-device survives packets that are lost."""
+"""Blocks over UDP: a client in plain Python and `fabricctl` see the same bytes. Requests that are forged, out of bounds
+or against the lease are refused. NVMe-oF and UDP are two transports of one lease that are cut together. A file system
+on an attached device survives lost packets."""
 import contextlib
 import os
 import pathlib
@@ -54,7 +54,7 @@ def refusals(suite, node, pools):
 
 
 def parts(suite, client, strangers):
-    """Requests in parts, valid and invalid ones."""
+    """Requests in parts, valid and invalid."""
     piece = lambda n, count, block=1, **more: client.frame(f.WRITE, block, 1, b"part" * (BLOCK // count // 4), part(n, count), **more)
     strangers.refused("parts that cannot be", f.INVALID, [
         ("index beyond", piece(4, 4)), ("three", client.frame(f.WRITE, 1, 1, bytes(BLOCK // 4), part(0, 3))),
@@ -71,7 +71,7 @@ def parts(suite, client, strangers):
 
 
 def read_only(suite, node, pools):
-    """A lease that cannot be written."""
+    """A read-only lease."""
     alice = node.tenant("alice")
     with leased(alice, COUNT * BLOCK, transport="udp", pool=pools["device"], more=("--read-only",)) as lease, Client(lease) as client:
         suite.equal("read-only: HELLO says it", 1, client.hello["flags"] & 1)
@@ -102,7 +102,7 @@ def _ctl(tenant, what, lease, *words, given=b""):
 
 
 def both(suite, node, pools):
-    """One lease, two transports: the same bytes, and one end."""
+    """One lease, two transports: the same bytes, and the same end."""
     alice = node.tenant("alice")
     for kind, pool in pools.items():
         secs = TERM_SECS if kind == "device" else 300
@@ -125,7 +125,8 @@ def both(suite, node, pools):
 
 
 def _status_of(client):
-    """How a lease that is over answers a READ: PING gets NO_LEASE too, so the flow has no other mark."""
+    """The status with which a lease that is over answers a READ. PING gets NO_LEASE too, so a PING cannot mark the end
+    of the flow here."""
     frame = Frame(f.READ, client.place.lease_id, client.session << 32 | 0x7FFFFFFF, 0, 1, magic=b"FBBU")
     client.wire.waiting()
     client.wire.send(frame.datagram(client.place.key))
@@ -135,7 +136,7 @@ def _status_of(client):
 
 
 def file_system(suite, node, pools):
-    """A file system on an attached device, on a line that loses packets at an MTU of 1500."""
+    """A file system on an attached device, over a link that loses packets at an MTU of 1500."""
     alice = node.tenant("alice")
     with lossy_line(), leased(alice, 16 * MIB, transport="udp", pool=pools["device"]) as lease, tempfile.TemporaryDirectory() as place:
         name = pathlib.Path(place) / "file"
@@ -155,8 +156,8 @@ def file_system(suite, node, pools):
 
 
 def daemon_ends(suite, node, pools):
-    """However the block daemon ends: no device is left, no write is lost without need, and the lease can be
-    attached again."""
+    """However the block daemon ends, no device is left, no write is lost without need, and the lease can be attached
+    again."""
     alice = node.tenant("alice")
     place = tempfile.mkdtemp()
     with leased(alice, 16 * MIB, transport="udp", pool=pools["device"]) as lease:
@@ -190,7 +191,7 @@ def daemon_ends(suite, node, pools):
 
 
 def _errs(path):
-    """Whether a read fails, at an offset that is not in a cache."""
+    """Whether a read fails, at an offset that is in no cache."""
     try:
         get(path, BLOCK, 12 * MIB)
     except OSError:
@@ -200,7 +201,7 @@ def _errs(path):
 
 @contextlib.contextmanager
 def lossy_line():
-    """Everything of this machine to itself, worse than it is."""
+    """The loopback traffic of this machine, with loss and delay."""
     mtu = pathlib.Path("/sys/class/net/lo/mtu").read_text(encoding="ascii").strip()
     sh("ip link set lo mtu 1500")
     sh(f"tc qdisc add dev lo root netem {LOSS}")
@@ -212,8 +213,8 @@ def lossy_line():
 
 
 def loud_neighbour(suite):
-    """A tenant that sends halves of blocks and never the rest: what the node keeps of them is bounded, another tenant
-    writes in parts meanwhile, and what nobody finishes is given up."""
+    """A tenant that sends halves of blocks and never the rest: the node's memory for these is bounded, another tenant
+    writes in parts meanwhile, and incomplete blocks are dropped."""
     with BlockNode(loop_device(32, BLOCK), more=("--fbbu-half-sent-max", str(HALF_SENT_MAX))) as node, contextlib.ExitStack() as ends:
         loud, alice = node.tenant("loud"), node.tenant("alice")
         memory = lambda: int(sh(f"grep VmRSS /proc/{node.process.pid}/status").split()[1]) << 10

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: nvmet pool fallback-udp node/src/kinds/block
-"""Pools of every kind, from outside: the inventory says what each is, a client's device and HELLO have the same blocks, a
-pool that cannot be written gives read-only leases, and one that breaks under a running daemon is degraded alone."""
+"""Pools of every kind, from outside: the inventory shows the kind of each, a client's device and HELLO have the same
+blocks, a read-only pool gives read-only leases, and a pool that breaks under a running daemon is degraded alone."""
 import atexit
 import contextlib
 import errno
@@ -27,7 +27,7 @@ UNDER_TEST = "pool-under-test"
 
 
 def removable_disk():
-    """A disk of the kernel's SCSI simulation, which says that its medium can be taken out."""
+    """A disk of the kernel's SCSI simulation that reports a removable medium."""
     for words in (("sd_mod",), ("scsi_debug", "removable=1", "dev_size_mb=64")):
         if run("modprobe", *words).returncode:
             skip(f"kernel module {words[0]}")
@@ -36,7 +36,7 @@ def removable_disk():
 
 
 def blocks(suite, node, pools):
-    """Each kind's blocks, over both transports."""
+    """Each kind of pool has the same blocks over both transports."""
     alice = node.tenant("alice")
     for kind, (pool, block_bytes, flags) in pools.items():
         row = row_of(node.operator, pool)
@@ -72,7 +72,8 @@ def opened_direct(node, lease):
 
 
 def read_only(suite, node, pools):
-    """A device that cannot be written: its leases say so unasked, and NVMe-oF is refused with the transport that there is."""
+    """A device that cannot be written: its leases are read-only without a request for that, and NVMe-oF is refused with
+    the name of the possible transport."""
     alice, pool = node.tenant("alice"), pools["read-only device"][0]
     for name, how in (("over NVMe-oF", {"pool": pool}), ("--read-only, of a writable one", {"more": ("--read-only",)})):
         suite.refused(f"read-only device: {name}", lambda how=how: alloc(alice, MIB, **how), REFUSED, None, "FBBU")
@@ -89,7 +90,8 @@ def read_only(suite, node, pools):
 
 
 def by_hand(suite, _node, pools):
-    """A read-only pool has no NVMe-oF: the target of the kernel does not open a read-only device (docs/decisions/0008-nvmet-cut.md)."""
+    """A read-only pool has no NVMe-oF: the kernel's target does not open a read-only device
+    (docs/decisions/0008-nvmet-cut.md)."""
     place = nvmet_tree.ROOT / "subsystems" / "nqn.2014-08.org.example:read-only"
     namespace = place / "namespaces" / "1"
     for made in (place, namespace):
@@ -107,7 +109,7 @@ def by_hand(suite, _node, pools):
 
 
 def by_itself(suite, node, pools):
-    """The device over UDP goes shortly before its lease does, too."""
+    """The device over UDP, too, is detached shortly before its lease ends."""
     alice = node.tenant("alice")
     lease = alloc(alice, MIB, secs=SHORT_SECS, transport="udp", pool=pools["device, 512"][0])
     path = alice.ask("block", "attach", lease["lease_id"])["device"]
@@ -118,7 +120,7 @@ def by_itself(suite, node, pools):
 
 
 def loss(suite, node, pools):
-    """ctrl-loss-tmo: how long the kernel tries to reconnect: the grace time and 5 s, at most 30 s."""
+    """ctrl-loss-tmo is how long the kernel tries to reconnect: the grace time and 5 s, at most 30 s."""
     alice = node.tenant("alice")
     for grace_secs, wanted in ((0, 5), (10, 15), (60, 30)):
         with leased(alice, MIB, grace_secs=grace_secs, pool=pools["device, 512"][0]) as lease:
@@ -142,7 +144,8 @@ def vanished(suite, node, pools):
 
 
 def broken(suite):
-    """A device that only gives errors and a directory that is moved away, while the daemon runs; then they are back."""
+    """A device that gives only errors, and a directory that is moved away, while the daemon runs; then both come
+    back."""
     base, place, good = loop_device(64), directory_pool(64), loop_device(32)
     sectors = sh(f"blockdev --getsz {base}")
     sh(f"dmsetup create {UNDER_TEST} --table '0 {sectors} linear {base} 0'")
@@ -172,17 +175,17 @@ def broken(suite):
 
 
 def table(line):
-    """Exchanges the device under the pool."""
+    """Replaces the device under the pool."""
     sh(f"dmsetup suspend --noflush --nolockfs {UNDER_TEST} && dmsetup load {UNDER_TEST} --table '{line}' && dmsetup resume {UNDER_TEST}")
 
 
 def refused(suite, tenant, pool):
-    """A lease of a pool that cannot give one."""
+    """Checks that a pool that cannot give a lease refuses one."""
     return suite.refused(f"{pool}: refused", lambda: alloc(tenant, MIB, pool=pool), UNREACHABLE, "Unavailable")
 
 
 def degraded(suite, node, name, pool, good):
-    """The inventory says so of this pool and of no other, and the other goes on."""
+    """Checks that the inventory shows this pool and no other as degraded, and that the other pool goes on."""
     flags = until(lambda: row_of(node.operator, pool)["flags"], 60, f"{pool} degraded")
     suite.equal(f"{name}: the inventory's flags of it, and of its neighbour", (["degraded"], []), (flags, row_of(node.operator, good)["flags"]))
     with attached(node.tenant("bob"), MIB, pool=good) as (_, path):
@@ -190,18 +193,18 @@ def degraded(suite, node, name, pool, good):
 
 
 def healthy(suite, node, name, pool):
-    """The pool is back without a restart: its next lease works, and it is not degraded any more."""
+    """Checks that the pool is back without a restart: its next lease works, and it is not degraded any more."""
     with attached(node.tenant("carol"), MIB, pool=pool) as (_, path):
         suite.equal(f"{name}: back, it grants zeros", bytes(65536), get(path, 65536))
     suite.check(f"{name}: back, and not degraded any more", until(lambda: not row_of(node.operator, pool)["flags"], 60, f"{pool} healthy"))
 
 
 def main():
-    """The kinds on one node, breaking on another."""
+    """The kinds on one node, the broken pools on another."""
     ready()
     fixed = loop_device(32)
     sh(f"blockdev --setro {fixed}")
-    # Otherwise the next user of the loop device gets this state.
+    # Without this the next user of the loop device would get it read-only.
     atexit.register(sh, f"blockdev --setrw {fixed}")
     pools = {"directory": (directory_pool(64), None, []), "device, 512": (loop_device(64), 512, []),
              "device, 4096": (loop_device(64, 4096), 4096, []), "read-only device": (fixed, 512, ["read-only"]),

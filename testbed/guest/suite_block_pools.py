@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # lab: one-vm alone timeout=600
 # covers: nvmet pool fallback-udp node/src/kinds/block
-"""Pools that are not what the node remembers: a journal put back from an older copy, a pool that is away at a start, a
-pool taken by force from a node whose state is lost. Nobody ever reads what another left, and nothing is lost that an
-operator has not given up."""
+"""Pools that differ from the node's records: a journal restored from an older copy, a pool that is missing at a start,
+a pool taken by force from a node whose state is lost. No tenant ever reads another tenant's bytes, and nothing is lost
+that an operator has not given up."""
 import os
 import pathlib
 import shutil
@@ -23,20 +23,21 @@ ALL = ("--force",)
 
 
 def kept(node, name):
-    """A copy of the state directory, of a daemon that is gone."""
+    """Kills the daemon and returns a copy of its state directory."""
     copy = node.state_dir.with_name(f"{node.state_dir.name}-{name}")
     shutil.copytree(node.state_dir, copy)
     return copy
 
 
 def put_back(node, copy):
-    """Puts the copy in place of the state directory."""
+    """Restores the state directory from the copy."""
     shutil.rmtree(node.state_dir)
     shutil.copytree(copy, node.state_dir)
 
 
 def withheld(suite, name, node, pools, *words):
-    """No lease of the pools is granted; the log has the reason, and a tenant is refused with Unavailable."""
+    """Checks that no lease of the pools is granted, that the log has the reason, and that a tenant is refused with
+    Unavailable."""
     for kind, pool in pools.items():
         row = row_of(node.operator, pool)
         suite.check(f"{name}, {kind}: shown, and nothing of it to be had", row["available"] == 0 and row["capacity"], "0 of some", row)
@@ -48,7 +49,7 @@ def withheld(suite, name, node, pools, *words):
 
 
 def older_copy(suite):
-    """A journal that does not know of the latest lease."""
+    """A journal without the latest lease."""
     pools = {"directory": directory_pool(64), "device": loop_device(64)}
     with BlockNode(*pools.values()) as node:
         _older_copy(suite, node, pools)
@@ -103,7 +104,7 @@ def _older_copy(suite, node, pools):
 
 
 def settled_row(node, pool):
-    """Waits until all of a pool is free; how much that is."""
+    """Waits until all of a pool is free; returns the number of bytes."""
     capacity = row_of(node.operator, pool)["capacity"]
     settled(node.operator, pool, capacity)
     return capacity
@@ -115,7 +116,8 @@ def _bytes(lease, pool):
 
 
 def away(suite):
-    """A pool that is not there at a start: the node starts, the others grant, its leases wait for it."""
+    """A pool that is missing at a start: the node starts, the other pools grant leases, and the leases of the missing
+    pool wait for it."""
     place, device = directory_pool(64), loop_device(64)
     link = str(pathlib.Path(place).with_name("link-to-the-pool"))
     os.symlink(device, link)
@@ -147,7 +149,7 @@ def away(suite):
 
 
 def replaced(suite):
-    """Something else stands where a pool was: an empty mount point, a blank device. It becomes no pool."""
+    """Something else is in the place of a pool: an empty mount point, a blank device. It does not become a pool."""
     disk, device, blank = directory_pool(64), loop_device(64), loop_device(64)
     mount = pathlib.Path(disk).with_name("mount-point")
     mount.mkdir(mode=0o700)
@@ -162,7 +164,7 @@ def replaced(suite):
             put(connect(lease), SECRET)
             disconnect(nqn_of(lease))
         node.kill()
-        # The target of the kernel has a file of the pool open.
+        # The kernel's target has a file of the pool open.
         sh(f"umount --lazy {mount}")
         link.unlink()
         os.symlink(blank, link)
@@ -206,7 +208,7 @@ def taken(suite):
 
 
 def foreign_export(suite):
-    """A subsystem that no node has made, over a pool's device: named, and left alone."""
+    """A subsystem over a pool's device that no node has made: the node names it and leaves it alone."""
     device = loop_device(32)
     put(device, SECRET)
     foreign = nvmet_tree.Foreign(device, nqn="nqn.2014-08.org.example:over-the-pool")
@@ -222,7 +224,7 @@ def foreign_export(suite):
 
 
 def no_block_size(suite):
-    """A directory on overlayfs, as the guest's root is: the kernel's target would serve 0 bytes of it."""
+    """A directory on overlayfs, like the guest's root: the kernel's target would serve 0 bytes of a file there."""
     place = tempfile.mkdtemp(prefix="pool-", dir="/var/tmp")
     kind = sh(f"stat -f -c %T {place}").strip()
     suite.equal("a pool without a block size: on overlayfs", "overlayfs", kind)
@@ -256,7 +258,7 @@ def no_block_size(suite):
 
 
 def refusals(suite):
-    """The refusal when the node cannot grant: try again later, without internals of the node."""
+    """The refusal when the node cannot grant: it says to try again later, and names no internals of the node."""
     port = "tcp:10.77.9.9:4420"
     with BlockNode(loop_device(32), ports=(port,), fbbu=False) as node:
         try:

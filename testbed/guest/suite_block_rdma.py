@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm alone timeout=600
 # covers: nvmet pool node/src/kinds/block
-"""Blocks over NVMe/RDMA on soft-RoCE: the lease's own line connects, nobody else gets in, free and expiry end it
-under running I/O while a neighbour's goes on, and a daemon's death and other keys do not."""
+"""Blocks over NVMe/RDMA on soft-RoCE: the lease's own connect line connects, nobody else gets in. Free and expiry end
+the access under running I/O while a neighbour's I/O goes on; the death of the daemon and a change of keys do not."""
 import subprocess
 
 import block_daemon
@@ -22,7 +22,7 @@ OVER = "nvme-rdma"
 
 
 def transfer(suite, node, pools):
-    """A connect line as it is, and bytes that come back; strangers do not get in."""
+    """A connect line used unchanged, and the same bytes read back; strangers do not get in."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     for kind, pool in pools.items():
         with attached(alice, pool=pool, transport=OVER) as (lease, path):
@@ -62,14 +62,15 @@ def asked(suite, node, pools):
 
 
 def ask(subsystem, port=RDMA_PORT):
-    """Connects as an unknown host, with the code of the daemon; returns the result."""
+    """Connects as an unknown host, with the daemon's code; returns the result."""
     question = f"{ADDRESS}:{port} {'0' * 32} {subsystem} nqn.2014-08.org:stranger\n"
     words = [program("fabricbiosd"), "ask-rdma"]
     return subprocess.run(words, input=question, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
 
 
 def restarts(suite, node, pools):
-    """The daemon dies under running I/O and comes back; then `block attach` has its keys changed, both of them."""
+    """The daemon is killed under running I/O and starts again; then both keys of a device from `block attach` are
+    changed."""
     alice = node.tenant("alice")
     with attached(alice, pool=pools["device"], transport=OVER) as (lease, path):
         job = Fio(path).started()
@@ -87,8 +88,8 @@ def restarts(suite, node, pools):
 
 
 def wrong_key(suite, node):
-    """The right host with another key. Debian's host side over RDMA may miss the refusal and then waits for it without
-    an end, so this comes last, and what matters is that there is never a connection."""
+    """The right host with another key. Debian's host side over RDMA may miss the refusal and then wait for it for ever,
+    so this section comes last and checks only that there is never a connection."""
     alice = node.tenant("alice")
     lease = alloc(alice, transport=OVER)
     options = changed(lease["binding"]["nvmeof"]["connect"], dhchap_secret=gen_key(lease["binding"]["nvmeof"]["hostnqn"]))
@@ -104,7 +105,7 @@ def wrong_key(suite, node):
 
 
 def six(suite, node):
-    """The same over IPv6, by a node that has no other port."""
+    """The same over IPv6, with a node that has no other port."""
     with attached(node.tenant("alice"), transport=OVER) as (lease, path):
         suite.equal("IPv6: the line's address", ADDRESS6, lease["binding"]["nvmeof"]["traddr"])
         suite.equal("IPv6: written and verified", 0, verified(path, size="1M")["error"])

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 # lab: one-vm disk=256M boots=3 timeout=300
 # covers: nvmet pool fallback-udp node/src/kinds/block
-"""A power cut under a connected client. After the boot a lease that has not expired has its names, keys and bytes before
-the node says READY; one whose time ran out while the machine was off is gone, and what was in it cannot be found. After
-another boot with a clock that runs behind, nobody knows how long the machine was off, and the lease is over.
+"""A power cut under a connected client. After the boot, a lease that has not expired has its names, keys and bytes
+before the node prints READY; a lease that expired while the machine was off is gone, and its bytes cannot be found.
+After another boot with a clock that runs behind, nobody knows how long the machine was off, so the lease is over.
 
-The disk holds a file system, with the node's state and a pool, in its first part and another pool, a raw device, in the
-rest."""
+The first part of the disk holds a file system with the node's state and a pool; the rest of the disk is another pool, a
+raw device."""
 import json
 import os
 import pathlib
@@ -48,7 +48,7 @@ def verifier(tenant):
 
 
 def before_the_cut(suite):
-    """Two leases with bytes in them; the machine then stops where it is."""
+    """Makes two leases with bytes; then the machine stops without a shutdown."""
     sh(f"mkfs.ext4 -q -F {STATE}")
     state = mounted()
     DIRECTORY.mkdir(mode=0o700)
@@ -61,7 +61,7 @@ def before_the_cut(suite):
         path = connect(lease)
         put(path, pattern(tag))
         suite.equal(f"before: {tag}", pattern(tag), get(path, MIB))
-    # From here on another port: TCP has the port of the leases so far.
+    # From here on with another port: TCP still holds the port of the earlier leases.
     node.kill()
     node = BlockNode(POOL, DIRECTORY, state_dir=state, ports=(TCP, RDMA))
     alice = node.tenant("alice")
@@ -77,7 +77,7 @@ def before_the_cut(suite):
 
 
 def after_the_boot(suite):
-    """The state after the next start."""
+    """Checks the state after the next start."""
     state = mounted()
     long, both, short, late, noted = json.loads(NOTES.read_text(encoding="ascii"))
     until(lambda: time.time() * 1000 > short["expires_at_unix_ms"], SHORT_SECS + 10, "the end of the short lease")
@@ -127,7 +127,7 @@ def comes_late(suite, node, lease):
 
 
 def with_a_clock_behind(suite):
-    """A boot after which the wall clock says less than when the node last wrote."""
+    """A boot after which the wall clock shows an earlier time than the node's last record."""
     state = mounted()
     long = json.loads(NOTES.read_text(encoding="ascii"))[0]
     sh(f"date --set @{int(time.time()) - CLOCK_BEHIND_SECS}")
@@ -140,7 +140,7 @@ def with_a_clock_behind(suite):
 
 
 def wiped(suite, node, long):
-    """A lease of everything that is left finds zeros."""
+    """A lease of all remaining bytes finds zeros."""
     row = row_of(node.operator, POOL)
     left = row["capacity"] - long.get("capacity", 4 * MIB)
     settled(node.operator, POOL, left)
@@ -152,7 +152,7 @@ def wiped(suite, node, long):
 
 
 def main():
-    """The part for this boot."""
+    """Runs the part for this boot."""
     ready()
     parts()
     sections = {"1": before_the_cut, "2": after_the_boot, "3": with_a_clock_behind}

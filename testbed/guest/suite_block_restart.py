@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
 # covers: nvmet pool fallback-udp node/src/kinds/block
-"""The daemon dies by SIGKILL under a connected client: the kernel goes on serving, the next daemon adopts; what runs
-out meanwhile, or under a daemon that is stopped, is cut at its deadline. Killed at each of its own steps, it leaves nothing that its successor does
-not adopt, remove or fence. A subsystem of somebody else stands beside it and never notices.
+"""The daemon is killed by SIGKILL under a connected client: the kernel goes on serving, and the next daemon adopts. A
+lease that runs out meanwhile, or while the daemon is stopped, is cut at its deadline. Killed at each of its own steps,
+the daemon leaves nothing that the next daemon does not adopt, remove or fence. A foreign subsystem beside it is not
+affected.
 
-BLOCK_STEPS=all goes through every step for both kinds of pool; without it through some, for the device."""
+BLOCK_STEPS=all goes through every step for both kinds of pool; without it, through some steps, for the device."""
 import contextlib
 import json
 import os
@@ -27,13 +28,13 @@ from steps import BLOCK
 TERM_SECS = length(10, 7)
 STEP_SECS = 15
 SECRET = pattern("secret")
-# Steps after which a different state is left each time.
+# Steps after which the left-behind state differs each time.
 SOME_STEPS = length(("link anchor", "link port", "journal grant", "unlink port", "remove namespace", "unmap volume"), ("link port", "unmap volume"))
-# Files are not mapped.
+# Steps that a directory does not have: files are not mapped.
 NOT_OF_A_DIRECTORY = ("unmap volume",)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
 KEEP = ("--on-stop", "keep")
-# Steps of a lease over NVMe-oF.
+# Names and keys of a lease over NVMe-oF.
 NAMES = ("subnqn", "hostnqn", "hostid", "dhchap_secret", "nsid", "traddr", "trsvcid")
 
 
@@ -57,7 +58,7 @@ def adopts(suite, node, pools):
 
 
 def stopped_and_kept(suite, node, pools):
-    """The same by SIGTERM, if the daemon was started with on-stop = keep."""
+    """The same with SIGTERM, if the daemon was started with on-stop = keep."""
     alice = node.tenant("alice")
     node.kill()
     node.command.extend(KEEP)
@@ -76,13 +77,13 @@ def stopped_and_kept(suite, node, pools):
 
 
 def same_names(suite, name, before, after):
-    """Names and keys of the lease over NVMe-oF have not changed."""
+    """Checks that names and keys of the lease over NVMe-oF have not changed."""
     names = [{field: lease["binding"]["nvmeof"][field] for field in NAMES} for lease in (before, after)]
     suite.equal(f"{name}: the same names and keys", *names)
 
 
 def adopts_over_udp(suite, node, pools):
-    """The same for a device over UDP: its client waits, and goes on."""
+    """The same for a device over UDP: its client waits and then goes on."""
     alice = node.tenant("alice")
     with leased(alice, transport="udp", pool=pools["device"]) as lease, device_of(alice, lease) as path:
         job = Fio(path).started()
@@ -95,7 +96,7 @@ def adopts_over_udp(suite, node, pools):
 
 
 def adopts_both(suite, node, pools):
-    """One lease over both transports, with I/O over one and bytes that came over the other."""
+    """One lease over both transports, with I/O over one transport and bytes that were written over the other."""
     alice, kept, at = node.tenant("alice"), pattern("kept", 65536), 3 * MIB
     with leased(alice, transport="both", pool=pools["device"]) as lease:
         job = Fio(connect(lease), size="1M").started()
@@ -113,7 +114,8 @@ def adopts_both(suite, node, pools):
 
 
 def expired_meanwhile(suite, node, pools):
-    """A lease that runs out without a daemon is cut at its deadline, by the watchdog that the daemon left."""
+    """A lease that runs out without a daemon is cut at its deadline, by the watchdog that the daemon has left
+    running."""
     alice = node.tenant("alice")
     for (kind, pool), replaced in zip(pools.items(), (False, True)):
         if replaced:
@@ -127,7 +129,7 @@ def expired_meanwhile(suite, node, pools):
 
 
 def wedged(suite, node, pools):
-    """A lease is cut on time while the daemon is stopped, too; a renewed lease goes on."""
+    """A lease is also cut on time while the daemon is stopped; a renewed lease goes on."""
     alice = node.tenant("alice")
     with attached(alice, pool=pools["device"]) as (other, path):
         lease = alloc(alice, secs=TERM_SECS, pool=pools["device"])
@@ -141,9 +143,9 @@ def wedged(suite, node, pools):
 
 
 def _ends_on_time(suite, name, lease, job, late_limit_ms=LATE_LIMIT_MS):
-    """Not before its deadline, and then soon."""
+    """Checks that the lease ends not before its deadline, and soon after it."""
     until(lambda: not nvmet_tree.listed(nqn_of(lease)), TERM_SECS + 60, "the end of the lease")
-    # After it was seen: a slow suite takes no end for an early one.
+    # The clock is read after the end was seen, so a slow suite makes an end look later, never earlier.
     late_ms = time.time() * 1000 - lease["expires_at_unix_ms"]
     print(f"   {name}: unlinked {late_ms:.0f} ms after the deadline", flush=True)
     suite.check(f"{name}: cut at its deadline", 0 <= late_ms < late_limit_ms, f"0 to {late_limit_ms} ms", late_ms)
@@ -153,19 +155,19 @@ def _ends_on_time(suite, name, lease, job, late_limit_ms=LATE_LIMIT_MS):
 
 
 def watchdogs():
-    """The processes."""
+    """The process ids of the watchdogs."""
     return sh("pgrep -x fb-watchdog || true").split()
 
 
 def end_watchdog(node):
-    """Another one comes."""
+    """Kills the watchdog; the daemon starts another one."""
     before = watchdogs()
     sh(f"kill -9 {' '.join(before)}")
     assert node.wait_for_line("another watchdog watches") and node.process.poll() is None
 
 
 class Life(threading.Thread):
-    """A tenant who takes a lease, writes to it, has its keys changed and gives it back, as far as the node lives."""
+    """A tenant who takes a lease, writes, rotates the keys and gives the lease back, as far as the node lives."""
 
     def __init__(self, tenant, pool):
         super().__init__(daemon=True)
@@ -191,7 +193,7 @@ class Life(threading.Thread):
         return json.loads(out) if self.process.returncode == 0 and out.strip() else None
 
     def end(self):
-        """The node is dead: open requests have no answer."""
+        """Ends the tenant when the node is dead: its open requests get no answer."""
         self.over = True
         if self.process:
             self.process.kill()
@@ -199,7 +201,7 @@ class Life(threading.Thread):
 
 
 def dies(suite, node, pools):
-    """The daemon dies after a step of a lease; checks the state that the next daemon reaches."""
+    """The daemon dies after a step of a lease; checks the state after the next daemon's recovery."""
     names, everything = BLOCK, os.environ.get("BLOCK_STEPS") == "all"
     if not everything:
         print(f"   {len(SOME_STEPS)} of {len(names)} steps, on the device pool; BLOCK_STEPS=all: each, on both", flush=True)
@@ -252,7 +254,7 @@ def available(node, pool):
 
 
 def volume_of(lease, pool):
-    """The path of the bytes of the lease on the node."""
+    """The path of the lease's bytes on the node."""
     if os.path.isdir(pool):
         return next(path for path in pathlib.Path(pool).rglob("*") if lease["lease_id"] in path.name)
     name = next(line.split()[0] for line in sh("dmsetup ls").splitlines() if lease["lease_id"] in line)
@@ -265,7 +267,7 @@ def fences(node):
 
 
 def main():
-    """All sections on one state directory, beside somebody else's subsystem."""
+    """All sections on one state directory, beside a foreign subsystem."""
     ready()
     pools = {"directory": directory_pool(32), "device": loop_device(32)}
     foreign = nvmet_tree.Foreign(loop_device(16))

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: nvmet pool node/src/kinds/block
-"""The first lease of blocks that were never wiped, on a device so slow that making them clean takes longer than a node waits
-for what stands still."""
+"""The first lease of blocks that were never wiped, on a device so slow that cleaning takes longer than a node waits for
+work without progress."""
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +12,7 @@ from nvme_host import connect, disconnect
 from suite_block_kinds import UNDER_TEST, table
 from suite_block_stuck import kernel_name
 
-# Each 16 MiB are cleaned with one request, so each takes one delay.
+# Each 16 MiB are cleaned with one request, so each 16 MiB take one delay.
 SLOW_MIB, SLOW_MS = length(176, 128), 3000
 # How long a node waits for a grant without progress.
 PATIENCE_SECS = 30
@@ -36,7 +36,7 @@ def slow(suite):
         lease, took_secs = asked.result(), time.monotonic() - began
         print(f"   slow: {SLOW_MIB} MiB made clean in {took_secs:.0f} s", flush=True)
         suite.check("slow: a grant takes as long as that does", took_secs > PATIENCE_SECS, f"over {PATIENCE_SECS} s", took_secs)
-        # A grant that waited for the slow one would be the only one.
+        # If grants waited for the slow one, no other lease would be granted meanwhile.
         suite.check("slow: leases of another pool are granted, used and freed meanwhile", beside > 2, "over 2", beside)
         table(f"0 {sectors} linear {base} 0")
         path = connect(lease)

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: nvmet pool node/src/kinds/block
-"""Storage that hangs under a lease: the client is cut on time all the same, the release gives up and fences what it
-cannot finish, naming the device, and everybody else's grants, cuts and I/O go on. When the storage answers again the
-fence goes."""
+"""Storage that hangs under a lease: the client is still cut on time. The release gives up, fences what it cannot
+finish, and names the device. All other grants, cuts and I/O go on. When the storage answers again, the fence is
+cleared."""
 from block import BlockNode, alloc, attached, directory_pool, leased, loop_device, nqn_of, on_time, ready, resource_of, row_of
 from block import settled, sh
 from checks import FULL, Suite, length, until
@@ -20,12 +20,12 @@ def slice_of(lease):
 
 
 def kernel_name(name):
-    """Such as `dm-1`."""
+    """The kernel's name of a device-mapper device, such as `dm-1`."""
     return sh(f"dmsetup info -c --noheadings -o blkdevname {name}").rsplit("/", 1)[-1]
 
 
 def stuck(suite, node, pools, resumed_by):
-    """A lease over suspended storage ends; `resumed_by` resumes and heals it."""
+    """A lease on suspended storage ends; `resumed_by` resumes the storage and clears the fence."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with attached(alice, pool=pools["device"]) as (_, path):
         neighbour = Fio(path).started()
@@ -60,7 +60,7 @@ def fences(node):
 
 
 def others(suite, node, pools, stuck_lease):
-    """While it is stuck: grants, transfers, frees and an expiry beside it."""
+    """Beside the stuck release: grants, transfers, frees and an expiry."""
     carol = node.tenant("carol")
     with attached(carol, pool=pools["directory"]) as (_, path):
         suite.equal("stuck: another lease is granted, written and verified", 0, verified(path, size="1M")["error"])
@@ -87,7 +87,7 @@ def heals(suite, node, _fence):
 
 
 def cleared(suite, node, fence):
-    """An operator clears it, or finds that it is gone already."""
+    """An operator clears the fence, or finds that it is gone already."""
     try:
         node.operator.ask("fence", "clear", fence["resource_id"])
     except Refused as refusal:

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: nvmet pool fallback-udp node/src/kinds/block
-"""Blocks over NVMe/TCP with Debian's nvme-cli: the lease's own line connects, to a file of a directory and to a slice
-of a device, over IPv4 and IPv6; nobody else gets in; a key changes under a connection that goes on; what is freed goes
-away at the client, and nothing of it is left on the node."""
+"""Blocks over NVMe/TCP with Debian's nvme-cli: the lease's own connect line connects, to a file of a directory and to a
+slice of a device, over IPv4 and IPv6; nobody else gets in; a key changes under a connection that goes on; a freed
+device disappears at the client, and nothing of it is left on the node."""
 import contextlib
 import os
 import pathlib
@@ -30,8 +30,8 @@ SHORT_SECS = length(12, 8)
 NOBODY = 65534
 OWN_HOST = "nqn.2014-08.org.nvmexpress:uuid:6f0c3a52-6e0a-4a0e-9f38-2a9b8e3f4c11"
 # Opens the keys of hosts as soon as they exist, also by guessed names, and reads them later: the kernel checks the
-# permission when a file is opened, not when it is read. It runs until its input ends, then prints the keys that it read.
-# It looks without pause in full length only: all other suites run slower beside it.
+# permission when a file is opened, not when it is read. Runs until its input ends, then prints the keys that it read.
+# Only in full length it looks without pauses: all other suites run slower beside it.
 SNOOP = """
 import glob, os, select, sys
 own, pause, *places = sys.argv[1:]
@@ -59,7 +59,8 @@ print(*sorted(got))
 
 @contextlib.contextmanager
 def snooped(suite, name):
-    """No other user has got a key of a host meanwhile; one that every user may read is found."""
+    """Checks that meanwhile no other user has read a key of a host; a control file that every user may read is
+    found."""
     with tempfile.TemporaryDirectory() as place:
         control = pathlib.Path(place) / OWN_HOST / "dhchap_key"
         control.parent.mkdir()
@@ -71,7 +72,7 @@ def snooped(suite, name):
         suite.equal(f"{name}: keys that another user has read", f"{control}\n", snoop.communicate("")[0])
 
 
-# Takes the locks of the processes of the node, if it can, and holds them until its input ends.
+# Locks the file of the node's processes, if it can, and holds the lock until its input ends.
 LOCK = """import fcntl, sys
 try:
     fcntl.lockf(lock := open(sys.argv[1], "rb"), fcntl.LOCK_SH)
@@ -84,7 +85,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def locked_by_another_user(suite, node):
-    """A process of another user that would be taken for one of the node's that is at each namespace already."""
+    """A process of another user that tries to pass for a process of the node that is already at each namespace."""
     words = [sys.executable, "-c", LOCK, str(node.state_dir / "calls.lock")]
     other = subprocess.Popen(words, user=NOBODY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     suite.equal("ends: another user locks what is being removed", "refused\n", other.stdout.readline())
@@ -93,7 +94,8 @@ def locked_by_another_user(suite, node):
 
 
 def modes(suite, node, pools):
-    """Only root can read keys in configfs, from the moment they exist; also new keys and those of mutual authentication."""
+    """Only root can read keys in configfs, from the moment they exist; the same for new keys and for the keys of mutual
+    authentication."""
     alice = node.tenant("alice")
     with leased(alice, secs=KEYS_SECS, pool=pools["device"], more=("--mutual-auth",)) as lease:
         for when in ("made", "rotated"):
@@ -104,7 +106,7 @@ def modes(suite, node, pools):
 
 
 def transfer(suite, node, pools):
-    """A connect line as it is, and bytes that come back, from each kind of pool."""
+    """A connect line used unchanged, and the same bytes read back, from each kind of pool."""
     alice = node.tenant("alice")
     for kind, pool in pools.items():
         with attached(alice, 8 * MIB, pool=pool) as (lease, path):
@@ -117,7 +119,8 @@ def transfer(suite, node, pools):
 
 
 def by_fabricctl(suite, node, pools):
-    """`block attach` gives the device and `block detach` takes it away; by itself it goes before the lease does."""
+    """`block attach` gives the device and `block detach` removes it; by itself the device is removed before the lease
+    ends."""
     alice = node.tenant("alice")
     with leased(alice, 8 * MIB, pool=pools["device"]) as lease:
         with device_of(alice, lease) as path:
@@ -132,8 +135,8 @@ def by_fabricctl(suite, node, pools):
 
 
 def keys(suite, node, pools):
-    """After a rotation of its keys the device gets a connection with them before it loses the other; it can be made
-    anew, and I/O goes on."""
+    """After a rotation of the keys, the device gets a connection with the new keys before it loses the old connection;
+    the connection can be made again, and I/O goes on."""
     alice = node.tenant("alice")
     for kind, more in (("one way", ()), ("both ways", ("--mutual-auth",)))[length(0, 1):]:
         with leased(alice, secs=KEYS_SECS, pool=pools["device"], more=more) as lease:
@@ -150,7 +153,7 @@ def keys(suite, node, pools):
 
 
 def _connect_again(nqn):
-    """Resets the connection: the kernel connects again."""
+    """Resets the connection, so that the kernel connects again."""
     place, = (CONTROLLERS / name for name in controllers(nqn))
     until(lambda: text_of(place / "state") == "live", 60, "a live controller")
     (place / "reset_controller").write_text("1", encoding="ascii")
@@ -158,7 +161,7 @@ def _connect_again(nqn):
 
 
 def daemon_ends(suite, node, pools):
-    """However the block daemon ends, the device goes with it or with the lease, and can be attached again."""
+    """However the block daemon ends, the device is removed with it or with the lease, and can be attached again."""
     alice = node.tenant("alice")
     with leased(alice, 8 * MIB, pool=pools["device"]) as lease:
         again = lambda *words: alice.ask("block", "attach", lease["lease_id"], *words)
@@ -209,7 +212,7 @@ def interrupted(suite, node, pools):
 
 
 def mounted(suite, node, pools):
-    """A device that is mounted goes in time too: its files are stored, and the log names the mount point."""
+    """A mounted device is removed in time too: its files are stored, and the log names the mount point."""
     alice, place = node.tenant("alice"), tempfile.mkdtemp(prefix="mount point ")
     lease = alloc(alice, 16 * MIB, secs=ATTACHED_SECS, grace_secs=60, pool=pools["device"])
     path = alice.ask("block", "attach", lease["lease_id"])["device"]
@@ -231,7 +234,7 @@ def mounted(suite, node, pools):
 
 
 def tenants(suite, node, pools):
-    """Two tenants at the same time: each has its own bytes, and its names and keys open no other lease."""
+    """Two tenants at the same time: each has its own bytes, and the names and keys of each open no other lease."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with attached(alice, pool=pools["device"]) as (hers, her_path), attached(bob, pool=pools["device"]) as (his, his_path):
         put(her_path, pattern("alice"))
@@ -244,7 +247,7 @@ def tenants(suite, node, pools):
 
 
 def own_host(suite, node, _pools):
-    """A host NQN that the client brings is its tenant's alone."""
+    """A host NQN that the client brings belongs to the client's tenant alone."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     name = OWN_HOST
     with attached(alice, more=("--hostnqn", name)) as (lease, path):
@@ -297,7 +300,7 @@ def _round(path):
 
 
 def ended(suite, node, pools):
-    """A freed device goes away at the client, which cannot connect again."""
+    """A freed device disappears at the client, which cannot connect again."""
     alice = node.tenant("alice")
     free = {pool: row_of(node.operator, pool)["available"] for pool in pools.values()}
     for kind, pool in pools.items():
@@ -314,7 +317,7 @@ def ended(suite, node, pools):
 
 
 def six(suite):
-    """The same over IPv6, by a node that has no other port."""
+    """The same over IPv6, with a node that has no other port."""
     with BlockNode(loop_device(16), ports=(TCP6,)) as node:
         with attached(node.tenant("alice")) as (lease, path):
             suite.check("IPv6: the line's address", ":" in lease["binding"]["nvmeof"]["traddr"], "an IPv6 address", lease["binding"]["nvmeof"]["traddr"])

@@ -30,7 +30,7 @@ SOME_STEPS = length(steps.ALL, ("partition", "limit caller", "kill"))
 
 
 def inventory(suite, node):
-    """What is told of the cores: the classes, which of them are enforced, and what is left for each."""
+    """The inventory of the cores: the classes, which of them are enforced, and how much is available for each."""
     alice = node.tenant("alice")
 
     def classes():
@@ -54,7 +54,7 @@ def inventory(suite, node):
 
 
 def shmem_bytes(node):
-    """Memory of files in memory that a NUMA node has, such as an arena without a file."""
+    """Bytes of shared memory on a NUMA node, such as an arena without a file."""
     lines = read(f"/sys/devices/system/node/node{node}/meminfo").splitlines()
     return next(int(line.split()[-2]) << 10 for line in lines if " Shmem:" in line)
 
@@ -67,7 +67,7 @@ def arenas_of_both_nodes(suite, _node):
         with Node("--mem-arena", f"near=64MiB,numa-node={node}", "--fbmu-listen", "127.0.0.1:5712", device="none", mem_bytes="1MiB",
                   address="127.0.0.1", port=PORT + 10):
             grown = shmem_bytes(node) - before
-            # Other files in memory come and go.
+            # Other shared memory is allocated and freed meanwhile.
             suite.check(f"an arena of NUMA node {node}: its memory is there", grown > size // 2, f"some {size} bytes more", grown)
     refused = subprocess.run([program("fabricbiosd"), "check", "--mem-arena", "near=64MiB,numa-node=2", "--rdma-device", "none"],
                              capture_output=True, text=True, check=False)
@@ -76,7 +76,7 @@ def arenas_of_both_nodes(suite, _node):
 
 
 def whole_cores(suite, node):
-    """Physical cores with both siblings, of one NUMA node where that is possible, with memory of that node."""
+    """Physical cores with both siblings, of one NUMA node if possible, with memory of that node."""
     alice = node.tenant("alice")
     with leased(alice, 1, "whole_core") as one, leased(alice, 2, "whole_core") as two:
         suite.check("one core: a core with its sibling", cpus_of(one) in CORES, CORES, cpus_of(one))
@@ -95,12 +95,12 @@ def whole_cores(suite, node):
 
 
 def groups(node):
-    """Those of leases."""
+    """The control groups of leases."""
     return [name for name in node.groups() if name.startswith(("lease-", "stuck-"))]
 
 
 def refusals(suite, node):
-    """What this machine cannot do is refused, and says why."""
+    """Requests that this machine cannot fulfil are refused with the reason."""
     alice = node.tenant("alice")
     suite.refused("strict on a machine with SMT", lambda: alloc(alice, 1, "strict_isolated"), REFUSED, None, "SMT")
     suite.refused("more cores than there are", lambda: alloc(alice, 4, "whole_core"), REFUSED)
@@ -109,7 +109,7 @@ def refusals(suite, node):
 
 
 def shares(suite, node):
-    """Leases of time never get more than exclusive leases and the node leave, and the other way round."""
+    """Shared leases never get more than exclusive leases and the node leave, and the reverse."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with leased(alice, 4, "best_effort"), leased(bob, 1, "whole_core") as core:
         suite.refused("a core that shares need", lambda: alloc(bob, 1, "whole_core"), REFUSED)
@@ -132,7 +132,8 @@ def shares(suite, node):
 
 
 def alone(suite, node):
-    """No task of others runs on the CPUs of a whole_core lease, however busy they are; a trace of all switches shows it."""
+    """No foreign task runs on the CPUs of a whole_core lease, however busy the foreign tasks are; a trace of all
+    switches shows it."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with leased(bob, 2, "best_effort") as share, beside(count=4), beside(4, 5, 6, 7) as pinned:
         loud = [enter(share, BUSY) for _ in range(2)]
@@ -157,7 +158,7 @@ def alone(suite, node):
 
 
 def pins(pid, cpus):
-    """Whether the kernel takes this affinity."""
+    """Whether the kernel accepts this affinity."""
     try:
         os.sched_setaffinity(pid, cpus)
     except OSError:
@@ -166,7 +167,8 @@ def pins(pid, cpus):
 
 
 def runs(suite, node):
-    """Users of the node run programs in leases of their tenants, as themselves; other users do not, and nobody leaves."""
+    """Users of the node run programs in leases of their tenants, as themselves; other users cannot, and no process
+    leaves a lease."""
     alice = node.tenant("alice")
     with leased(alice, 1, "whole_core") as lease:
         said = run_as(ALICE, lease, "sh", "-c", "id -u; cat /proc/self/cgroup; echo $MARK; exit 7")
@@ -194,18 +196,18 @@ def runs(suite, node):
 
 
 def run_words(lease, *words, end=()):
-    """`fabricctl run`, with these flags for the end of the lease."""
+    """The command line of `fabricctl run`, with these flags for the end of the lease."""
     return [program("fabricctl"), "run", "--local-socket", SOCKET, "--lease", lease["lease_id"], *end, "--", *words]
 
 
 def run_as(uid, lease, *words, end=()):
-    """The same as that user, to its end."""
+    """Runs `fabricctl run` as that user, to its end."""
     return subprocess.run(run_words(lease, *words, end=end), user=uid, group=uid, capture_output=True, text=True, check=False,
                           env={"PATH": os.environ["PATH"], "MARK": "kept"})
 
 
 def bad_input(suite, node):
-    """What makes no sense is a usage error or a refusal, and the node goes on."""
+    """Invalid values are a usage error or a refusal, and the node goes on."""
     alice = node.tenant("alice")
     for name, words in (("no cores", ("0",)), ("a class that does not exist", ("1", "--isolation", "very")),
                         ("a mode that does not exist", ("1", "--execution-mode", "magic")), ("no width", ("1", "--execution-width", "0")),
@@ -218,7 +220,7 @@ def bad_input(suite, node):
 
 
 def expires(suite, node):
-    """The end of the term ends processes that fork all the time."""
+    """The end of the term kills processes that fork all the time."""
     alice = node.tenant("alice")
     for isolation in ("whole_core", "best_effort"):
         lease = alloc(alice, 1, isolation, TERM_SECS)
@@ -231,17 +233,17 @@ def expires(suite, node):
 
 
 def ends_on_time(suite, name, lease, late_limit_ms=LATE_LIMIT_MS):
-    """Its processes run until the deadline and not much longer."""
+    """Checks that the lease's processes run until the deadline and not much longer."""
     at = group_of(lease)
     until(lambda: not members(at), TERM_SECS + 60, "the end of its processes")
-    # After they were seen gone: a slow suite takes no end for an early one.
+    # The clock is read after the end was seen, so a slow suite makes an end look later, never earlier.
     late_ms = time.time() * 1000 - lease["expires_at_unix_ms"]
     print(f"   {name}: no process {late_ms:.0f} ms after the deadline", flush=True)
     suite.check(f"{name}: ended at its deadline", 0 <= late_ms < late_limit_ms, f"0 to {late_limit_ms} ms", late_ms)
 
 
 def restarts(suite, node):
-    """Leases of a daemon that dies go on, and the next one adopts them; their deadlines hold without any daemon."""
+    """Leases go on when their daemon dies, and the next daemon adopts them; their deadlines hold without any daemon."""
     alice = node.tenant("alice")
     with leased(alice, 1, "whole_core") as core, leased(alice, 1, "best_effort") as share:
         inside = {name: enter(lease, BUSY) for name, lease in (("core", core), ("share", share))}
@@ -269,7 +271,8 @@ def restarts(suite, node):
 
 
 def kept(suite, node):
-    """SIGTERM with on-stop = keep leaves leases and their processes; the watchdog ends them on time, and the next daemon adopts them."""
+    """SIGTERM with on-stop = keep leaves leases and their processes. The watchdog ends the leases on time, and the next
+    daemon adopts them."""
     alice = node.tenant("alice")
     with node.keeping(), leased(alice, 1, "whole_core") as core, leased(alice, 1, "best_effort") as share:
         inside = {name: enter(lease, BUSY) for name, lease in (("core", core), ("share", share))}
@@ -290,14 +293,14 @@ def kept(suite, node):
 
 
 def fixed(lease):
-    """The coordinates; a share's CPUs change with the exclusive leases beside it."""
+    """The coordinates that stay the same; the CPUs of a share change with the exclusive leases beside it."""
     cpu = lease["binding"]["cpu"]
     return {name: value for name, value in cpu.items() if name != "cpus" or cpu["partition"] != "member"}
 
 
 def foreign(suite, node):
-    """Control groups of others that claim leased CPUs get none of them. In the node's own group they break the partition:
-    that is told at once, and it is made again as soon as they leave it."""
+    """Foreign control groups that claim leased CPUs get none of them. In the node's own group they break the partition:
+    this is reported at once, and the partition is made again as soon as they leave the group."""
     alice = node.tenant("alice")
     with leased(alice, 1, "whole_core") as lease:
         at, cpus = group_of(lease), read(group_of(lease) / "cpuset.cpus.effective")
@@ -337,7 +340,7 @@ def foreign(suite, node):
 
 @contextlib.contextmanager
 def group(at):
-    """A control group."""
+    """A foreign control group."""
     at.mkdir()
     try:
         yield
@@ -346,7 +349,7 @@ def group(at):
 
 
 def claims(at, cpus):
-    """A control group asks for CPUs in every way; the kernel may refuse each."""
+    """A control group that asks for CPUs in every way; the kernel may refuse each way."""
     for name, value in (("cpuset.cpus", cpus), ("cpuset.cpus.exclusive", cpus), ("cpuset.cpus.partition", "root")):
         with contextlib.suppress(OSError):
             (at / name).write_text(value)
@@ -354,7 +357,8 @@ def claims(at, cpus):
 
 
 def stuck(suite, node):
-    """A process that cannot die, as its disk does not answer, fences the cores of its lease alone, until it can."""
+    """A process that cannot die, since its disk does not answer, fences only the cores of its lease, until it can
+    die."""
     alice = node.tenant("alice")
     if run("modprobe", "-a", "loop", "dm-mod").returncode or not shutil.which("dmsetup"):
         skip("dmsetup, and the modules loop and dm-mod")
@@ -384,7 +388,7 @@ def stuck(suite, node):
 
 
 def traced(suite, node):
-    """A tracer of the tenant that keeps the killed processes of its lease is killed, and costs no core."""
+    """A tracer of the tenant that holds the killed processes of its lease is killed, and no core is lost."""
     alice = node.tenant("alice")
     lease = alloc(alice, 1, "whole_core")
     tracee = subprocess.Popen(run_words(lease, *BUSY), user=ALICE, group=ALICE)
@@ -409,7 +413,8 @@ def remove_root(node):
 
 
 def dies(suite, node):
-    """Killed behind any of its own steps, the daemon leaves nothing that the next one does not adopt or remove."""
+    """The daemon is killed after any of its own steps. It leaves nothing that the next daemon does not adopt or
+    remove."""
     alice = node.tenant("alice")
     node.stop()
     for step in SOME_STEPS:
@@ -439,7 +444,7 @@ def dies(suite, node):
 
 
 def cycles(suite, node):
-    """Grants and frees with processes that fork leave no control group."""
+    """Leases with forking processes, granted and freed again and again, leave no control group."""
     alice = node.tenant("alice")
     before = sorted(at for at in CGROUPS.rglob("*") if at.is_dir())
     ended = []

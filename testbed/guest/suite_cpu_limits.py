@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm topology=2x2x2 numa=2
 # covers: cpu cgroup local node/src/kinds/cpu
-"""What limits the processes of CPU leases: the limits of the lease, and those that its processes had before they entered."""
+"""The limits of the processes of CPU leases: the limits of the lease, and the limits that a process had before it
+entered."""
 import json
 import os
 import pathlib
@@ -15,11 +16,11 @@ from fabric import program
 from limited import BLOCK, into, limited
 
 SOCKET = "/run/fabricbios/local.sock"
-# For each logical CPU of a lease.
+# Limits of a lease, per logical CPU.
 MEMORY_MIB, PROCESSES = 256, 60
-# Of a container.
+# Limits of the container.
 BOX_MIB, BOX_PROCESSES = 96, 20
-# What a program does: a node of the disk that it makes and opens, memory that it takes, processes that it starts.
+# The program that is tested: it makes and opens a node of the disk, takes memory, and starts processes.
 PROBE = """
 import json, os, signal, stat, sys, time
 device, mib = (int(word) for word in sys.argv[1:])
@@ -53,25 +54,26 @@ print(json.dumps({"device": said, "memory": memory, "processes": len(started) + 
 
 
 def run_in(lease, *words, box=None):
-    """`fabricctl run` as root, from a control group."""
+    """Runs `fabricctl run` as root, from a control group."""
     command = [program("fabricctl"), "run", "--local-socket", SOCKET, "--lease", lease["lease_id"], "--", *map(str, words)]
     return subprocess.run(command, preexec_fn=into(box) if box else None, capture_output=True, text=True, timeout=120, check=False)
 
 
 def probe(lease, device, mib, box=None):
-    """What a program in the lease could do."""
+    """The results of the test program in the lease."""
     said = run_in(lease, "python3", "-c", PROBE, device, mib, box=box)
     print(f"   {said.stdout.strip()} {said.stderr.strip()}", flush=True)
     return json.loads(said.stdout)
 
 
 def callers(lease):
-    """The control groups of those who have entered."""
+    """The control groups of the processes that have entered."""
     return sorted(at.name for at in group_of(lease).iterdir() if at.is_dir())
 
 
 def kept(suite, node, device):
-    """A process that had limits of memory, of processes and of devices has them in a lease; others there do not."""
+    """A process that had limits of memory, of processes and of devices keeps them in a lease; other processes there do
+    not get them."""
     alice = node.tenant("alice")
     limits = {"memory_max": f"{BOX_MIB}M", "memory_swap_max": 0, "pids_max": BOX_PROCESSES}
     with limited("box", BLOCK, **limits) as box:
@@ -91,7 +93,7 @@ def kept(suite, node, device):
 
 
 def shared(suite, node, _device):
-    """Many callers of one container have its limits together."""
+    """Several callers from one container share its limits."""
     alice = node.tenant("alice")
     with limited("box", pids_max=BOX_PROCESSES) as box, leased(alice, 1, "whole_core") as lease:
         words = [program("fabricctl"), "run", "--local-socket", SOCKET, "--lease", lease["lease_id"], "--", *BUSY]
@@ -103,7 +105,7 @@ def shared(suite, node, _device):
 
 
 def refused(suite, node, _device):
-    """Who would lose a limit, or leave a lease, is refused, and runs nothing."""
+    """A caller that would lose a limit, or leave a lease, is refused, and its command does not run."""
     alice = node.tenant("alice")
     with limited("box", pids_max=BOX_PROCESSES) as box, leased(alice, 1, "whole_core") as lease, leased(alice, 1, "whole_core") as other:
         by_hand = enter(lease, BUSY)
@@ -126,7 +128,7 @@ def refused(suite, node, _device):
 
 
 def of_lease(suite, node, device):
-    """A fork bomb and a memory hog end at the limits of their lease, and its neighbours go on."""
+    """A fork bomb and a memory hog end at the limits of their lease, and the neighbours go on."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with leased(bob, 1, "best_effort") as neighbour, leased(alice, 1, "best_effort") as lease:
         at = group_of(lease)

@@ -17,7 +17,7 @@ CPUS = pathlib.Path("/sys/devices/system/cpu")
 
 @contextlib.contextmanager
 def offline(*cpus):
-    """These CPUs do not run."""
+    """Sets these CPUs offline for the context."""
     for cpu in cpus:
         (CPUS / f"cpu{cpu}/online").write_text("0")
     try:
@@ -55,7 +55,7 @@ def all_siblings(suite):
 
 
 def goes_offline(suite):
-    """Two of six CPUs on offer, those of one core."""
+    """Two of six offered CPUs go offline, those of one core."""
     with CpuNode() as node:
         alice = node.tenant("alice")
         with offline(6, 7):
@@ -76,17 +76,17 @@ def goes_offline(suite):
 
 
 def cpu(tenant):
-    """The CPUs in the inventory."""
+    """The CPU entry of the inventory."""
     return next(row for row in tenant.ask("inventory")["resources"] if row["resource_type"] == "cpu")
 
 
 def threads(tenant):
-    """How many CPUs of the node are online, by its inventory."""
+    """The number of online CPUs in the inventory."""
     return next(it["cpu"]["threads"] for it in tenant.ask("inventory")["resources"] if "cpu" in it)
 
 
 def main():
-    """Each on a node of its own: a node learns the topology when it starts."""
+    """Each section has a node of its own: a node reads the topology when it starts."""
     ready(8)
     with Suite("cpu leases with CPUs offline") as suite:
         for section in (one_sibling, all_siblings, goes_offline):

@@ -15,7 +15,7 @@ SOCKET = "/run/fabricbios/local.sock"
 
 
 def strict(suite, node):
-    """A lease of one CPU, with memory of its node, and nobody else there."""
+    """A lease of one CPU, with memory of its NUMA node, and no other task on the CPU."""
     alice = node.tenant("alice")
     with beside(count=3), beside(1), leased(alice, 1, "strict_isolated") as lease:
         at = group_of(lease)
@@ -33,7 +33,7 @@ def strict(suite, node):
 
 
 def stopped(suite, node):
-    """`fabricctl run` under a daemon that is stopped ends, runs nothing, and leaves no process in the lease."""
+    """`fabricctl run` ends while the daemon is stopped, runs nothing, and leaves no process in the lease."""
     with leased(node.tenant("alice"), 1) as lease:
         command = [program("fabricctl"), "--json", "run", "--local-socket", SOCKET, "--lease", lease["lease_id"], "--"]
         node.process.send_signal(signal.SIGSTOP)

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm systemd smp=4
 # covers: cpu cgroup local node/src/kinds/cpu
-"""Leases of CPU cores beside systemd as process 1: it takes no controller, CPU or process from them, whatever its own units
-ask for, and kills nothing of them with the service of the daemon."""
+"""Leases of CPU cores beside systemd as process 1: systemd takes no controller, CPU or process from leases, whatever
+its own units ask for, and does not kill the leases' processes with the daemon's service."""
 import pathlib
 
 from block import run, sh
@@ -10,12 +10,12 @@ from checks import Suite, skip, until
 from cores import BUSY, CpuNode, alloc, cpus_of, enter, group_of, leased, members, numbers, read, ready
 
 UNITS = pathlib.Path("/run/systemd/system")
-# Its CPUs are all, the leased ones too.
+# AllowedCPUs names all CPUs, the leased ones too.
 NEIGHBOUR = "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/sleep 1000\nAllowedCPUs=0-3\nCPUQuota=50%\nStandardOutput=null\n"
 
 
 def neighbours(suite, node):
-    """Units come and go, and systemd reads all units again and starts itself again."""
+    """Units start and stop, and systemd reloads all units and re-executes itself."""
     alice = node.tenant("alice")
     with leased(alice, 1, "whole_core") as core, leased(alice, 1, "best_effort") as share:
         inside = [enter(lease, BUSY) for lease in (core, share)]
@@ -45,7 +45,7 @@ def neighbours(suite, node):
 
 
 def state(node, core, share):
-    """What systemd must not change."""
+    """The state that systemd must not change."""
     return {"controllers": read(node.root / "cgroup.controllers"), "partition": read(group_of(core) / "cpuset.cpus.partition"),
             "cpus": read(group_of(core) / "cpuset.cpus.effective"), "cap": read(group_of(share) / "cpu.max"),
             "processes": [sorted(members(group_of(lease))) for lease in (core, share)]}
@@ -77,7 +77,7 @@ def answers(tenant):
 
 
 def main():
-    """Both."""
+    """Both sections."""
     ready(4)
     if read("/proc/1/comm") != "systemd":
         skip("systemd as process 1 (cargo xtask lab --systemd)")

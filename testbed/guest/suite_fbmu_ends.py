@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: fallback-udp arena node/src/kinds/memory
-"""Memory over UDP when it ends or changes: a client that keeps writing is refused on time, keys rotate with and
-without overlap, and a renewal in grace brings the bytes back under another key. The node runs without any privilege."""
+"""Ends and changes of memory leases over UDP: a client that keeps writing is refused on time, keys rotate with and
+without overlap, and a renewal in grace gives access to the bytes again under another key. The node runs without any
+privilege."""
 import contextlib
 import os
 import pathlib
@@ -24,7 +25,7 @@ NOBODY = 65534
 
 
 def ends(suite, node):
-    """Free, expiry and revocation, each under a writer that does not stop, beside one whose lease goes on."""
+    """Free, expiry and revocation, each under a writer that does not stop, beside a lease that goes on."""
     bob, operator = node.tenant("bob"), node.operator
     ways = (("free", 300, bob.free, "freed", "EXPIRED"), ("revoke", 300, operator.revoke, "revoked", "REVOKED"),
             ("expiry", TERM_SECS, lambda lease: bob.wait_until(lease, "expired"), "expired", "EXPIRED"))
@@ -51,7 +52,7 @@ def ends(suite, node):
 
 
 def over(suite, name, lease, writer):
-    """Every operation on a lease that is over, with the key that was right."""
+    """Checks every operation on a lease that is over, with the key that was valid."""
     client, place = writer.client, Place.of(lease)
     nonce = client.session << 32 | 0x7FFFFFFF
     frames = [("READ", Frame(f.READ, place.lease_id, nonce, 0, 4)), ("WRITE", Frame(f.WRITE, place.lease_id, nonce, 0, 4, b"late")),
@@ -66,14 +67,15 @@ def over(suite, name, lease, writer):
 
 
 def exchange_over(client, frame):
-    """A lease that is over answers PING with NO_LEASE too, which is as good a mark in the flow."""
+    """Sends a frame and returns its reply. After the end PING gets NO_LEASE too, so a PING cannot mark the end of the
+    flow."""
     client.wire.send(frame.datagram(client.place.key))
     data = client.wire.receive(client.give_up_secs)
     return [data] if data else []
 
 
 def stale(suite, node):
-    """The old key after a rotation, the number of a lease that was freed, a lease in its place."""
+    """The old key after a rotation, the id of a freed lease, and a new lease in its place."""
     alice = node.tenant("alice")
     with leased(alice) as (lease, client):
         client.write(0, PATTERN)
@@ -100,7 +102,7 @@ def stale(suite, node):
 
 
 def overlap(suite, node):
-    """Both keys for a while, on the same sessions."""
+    """Both keys work for a while, on the same sessions."""
     alice = node.tenant("alice")
     with leased(alice) as (lease, client):
         client.write(0, PATTERN)
@@ -124,7 +126,7 @@ def overlap(suite, node):
 
 
 def until_dead(client, key):
-    """PINGs under a key until the node does not know it any more."""
+    """Sends PINGs under a key until the node does not know the key any more."""
     give_up_at = time.monotonic() + 60
     while time.monotonic() < give_up_at:
         ping = Frame(f.PING, client.place.lease_id, secrets.randbits(64)).datagram(key)
@@ -134,7 +136,7 @@ def until_dead(client, key):
 
 
 def grace(suite, node):
-    """Bytes are kept, access is not; a renewal brings it back under another key."""
+    """The bytes are kept, access is not; a renewal gives access again under another key."""
     alice = node.tenant("alice")
     lease = lease_of(alice, secs=TERM_SECS, grace_secs=GRACE_SECS)
     with contextlib.ExitStack() as stack:
@@ -161,8 +163,8 @@ def grace(suite, node):
 
 @contextlib.contextmanager
 def unprivileged():
-    """A node of `nobody`, who may do nothing that others may not and cannot come by more. The programs are copied: where they
-    were built is not for everybody to see."""
+    """A node of the user `nobody`, without privileges and without a way to get any. The programs are copied, since not
+    every user can read the build directory."""
     with tempfile.TemporaryDirectory() as place:
         for name in ("fabricbiosd", "fabricctl"):
             shutil.copy(program(name), place)
@@ -178,7 +180,7 @@ def unprivileged():
 
 
 def privileges(suite, node):
-    """The credentials of the process."""
+    """Checks the credentials of the process."""
     status = pathlib.Path(f"/proc/{node.process.pid}/status").read_text(encoding="ascii").splitlines()
     rows = dict(line.split(":\t", 1) for line in status if ":\t" in line)
     held = (rows["Uid"].split()[1], rows["CapEff"], rows["CapBnd"])

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: fallback-udp arena node/src/kinds/memory
-"""Noise on the port of the data plane over UDP, from several addresses, while somebody with a key does small reads:
-none of them fails, and what the noise costs is printed."""
+"""Noise on the port of the data plane over UDP, from several addresses, while a client with a key does small reads: no
+read fails, and the suite prints the cost of the noise."""
 import contextlib
 import multiprocessing
 import os
@@ -18,13 +18,13 @@ from fbmu_frame import Frame
 from fbmu_suite import ELSEWHERE, PATTERN, leased, other_addresses, unchanged
 
 READS, READ_BYTES = length(200, 100), 64
-# Not a speed limit: the noise runs on the same emulated processors. A read whose datagrams are lost three times takes 7 s.
+# Not a speed limit: the noise runs on the same emulated processors. A read takes 7 s if its datagrams are lost three
+# times.
 LONGEST_LIMIT_MS = 15_000
 
 
 def noise(client):
-    """Datagrams of every kind that a server must not act upon. None of them needs the key to be made, but for the
-    recorded ones."""
+    """Datagrams of every kind that a server must not act on. Except for the recorded ones, they need no key."""
     place, wrong = client.place, secrets.token_bytes(32)
     forged = client.frame(f.WRITE, 0, 16, b"x" * 16)
     unknown = [forged.but(lease_id=secrets.token_bytes(16), nonce=n).datagram(wrong) for n in range(16)]
@@ -43,7 +43,7 @@ def noise(client):
 
 
 def flood(address, source, datagrams, begun, stop, counted):
-    """One source of noise, in a process of its own: says `begun` after each round, and reads what comes back."""
+    """One source of noise, in a process of its own: sets `begun` after each round, and reads the replies."""
     os.nice(19)  # Real noise comes from other machines, so its processes must not take the processor from the node.
     sent = answered = 0
     with Wire(address, (source, 0)) as wire:
@@ -57,7 +57,7 @@ def flood(address, source, datagrams, begun, stop, counted):
 
 @contextlib.contextmanager
 def flooded(client, datagrams):
-    """Runs noise from every source; the counts are complete after the end."""
+    """Runs noise from every source; the counts are complete at the end of the context."""
     begun, stop, counted, result = multiprocessing.Semaphore(0), multiprocessing.Event(), multiprocessing.Queue(), {}
     floods = [multiprocessing.Process(target=flood, args=(client.place.address, source, datagrams, begun, stop, counted), daemon=True)
               for source in ELSEWHERE]
@@ -78,7 +78,8 @@ def flooded(client, datagrams):
 
 
 def latencies(suite, name, client):
-    """Small reads one after another; how long each took, in milliseconds, and whether all brought the bytes."""
+    """Does small reads one after another; returns the time of each in milliseconds, and whether all returned the right
+    bytes."""
     took, wrong = [], 0
     for n in range(READS):
         at = n * 97 % (len(PATTERN) - READ_BYTES)
@@ -95,7 +96,7 @@ def shown(took):
 
 
 def under_noise(suite, node):
-    """Each kind of noise by itself, then all of it."""
+    """Each kind of noise by itself, then all kinds together."""
     with leased(node.tenant("alice"), secs=600) as (lease, client):
         client.write(0, PATTERN)
         quiet = shown(latencies(suite, "quiet", client))
@@ -108,7 +109,7 @@ def under_noise(suite, node):
 
 
 def one_kind(suite, name, lease, client, datagrams, quiet):
-    """The same reads under the noise, and a session that is opened under it."""
+    """The same reads under the noise, and a new session under the noise."""
     retries = client.retries
     with flooded(client, datagrams) as count:
         with Client(lease) as late:

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
 # covers: fallback-udp arena node/src/kinds/memory
-"""Memory over UDP through a network that loses, delays, doubles and reorders, and through a restart of the node:
-the bytes arrive, late ones undo nothing, and no datagram is longer than the path takes.
+"""Memory over UDP through a network that loses, delays, doubles and reorders datagrams, and through a restart of the
+node: the bytes arrive, late datagrams undo nothing, and no datagram is longer than the path allows.
 
 The node lives in a network namespace of its own; a veth pair with netem at both ends joins it to this one."""
 import atexit
@@ -24,8 +24,8 @@ from fbmu_suite import lease_of
 HERE, THERE, SPACE = "10.78.0.2", "10.78.0.1", "fbnode"
 WITHIN = ("ip", "netns", "exec", SPACE)
 TROUBLE = "loss 5% delay 2ms 1ms reorder 25% duplicate 2%"
-# Where one exchange in ten is lost, a window that each loss halves stays at some three requests, whatever the
-# machine: 64 MiB in pieces of 1,384 bytes would be some five minutes each way.
+# If one exchange in ten is lost, a window that halves with each loss stays at about three requests on any machine: 64
+# MiB in pieces of 1,384 bytes would take about five minutes each way.
 BYTES_OF_MTU = {1500: length(8, 2) << 20, 9000: length(64, 16) << 20}
 BYTES = length(64, 24) << 20
 TRANSFER_SECS = 300
@@ -33,7 +33,7 @@ COUNTERS = ("FragCreates", "FragOKs", "ReasmReqds", "ReasmFails")
 
 
 def steps(*lines):
-    """Runs commands; ends the suite as not run at the first that fails."""
+    """Runs commands; ends the suite as not run at the first failure."""
     for line in lines:
         made = subprocess.run(line.split(), capture_output=True, text=True, check=False)
         if made.returncode:
@@ -41,16 +41,16 @@ def steps(*lines):
 
 
 def network():
-    """The namespace and the pair of ends."""
+    """Makes the namespace and the veth pair."""
     steps("modprobe sch_netem", f"ip netns add {SPACE}", "ip link add n0 type veth peer name n1", f"ip link set n1 netns {SPACE}",
           f"ip addr add {HERE}/24 dev n0", f"ip -n {SPACE} addr add {THERE}/24 dev n1", f"ip -n {SPACE} link set lo up",
           "ip link set n0 up", f"ip -n {SPACE} link set n1 up")
-    # Its end of the pair is removed with it.
+    # The node's end of the pair is removed with the namespace.
     atexit.register(steps, f"ip netns del {SPACE}")
 
 
 def path(mtu_here, mtu_there=None, trouble=TROUBLE):
-    """MTUs of the two ends, and the netem settings of both directions."""
+    """Sets the MTUs of the two ends, and netem in both directions."""
     steps(f"ip link set n0 mtu {mtu_here}", f"ip -n {SPACE} link set n1 mtu {mtu_there or mtu_here}")
     for within, device in (([], "n0"), (list(WITHIN), "n1")):
         subprocess.run([*within, "tc", "qdisc", "del", "dev", device, "root"], capture_output=True, check=False)
@@ -69,7 +69,7 @@ def counters():
 
 
 def command(tenant, *words):
-    """`fabricctl` of a tenant, as a list."""
+    """The command line of `fabricctl` of a tenant, as a list."""
     return [fabric.program("fabricctl"), "--node", tenant.node, "--identity", tenant.identity, *map(str, words)]
 
 
@@ -82,7 +82,7 @@ def write(tenant, lease, source):
 
 
 def finish(suite, name, process):
-    """Waits for it; True if it says that it did everything."""
+    """Waits for the process; returns whether its exit status is 0."""
     _, said = process.communicate(timeout=TRANSFER_SECS)
     return suite.check(f"{name}: exit status 0", process.returncode == 0, 0, f"{process.returncode}: {said.decode()[-400:]}")
 
@@ -130,7 +130,7 @@ def transfers(suite, node, folder):
 
 
 def narrow(suite, node, _folder):
-    """The far end takes less than this one's route says: HELLO finds out, in both clients."""
+    """The far end accepts shorter packets than this end's route allows: HELLO finds the length, in both clients."""
     alice = node.tenant("alice")
     path(9000, 1500, trouble="")
     before, lease = counters(), lease_of(alice, 1 << 20)
@@ -147,7 +147,7 @@ def narrow(suite, node, _folder):
 
 
 def delayed(suite, node, _folder):
-    """A WRITE that was held up on its way, past its own retry and past a later one."""
+    """A WRITE that was delayed on its way, past its own retry and past a later WRITE."""
     alice = node.tenant("alice")
     path(1500, trouble="")
     lease = lease_of(alice)
@@ -168,7 +168,8 @@ def delayed(suite, node, _folder):
 
 
 def restart(suite, node, folder):
-    """The daemon dies in the middle of a transfer and comes back; the lease, its bytes and the transfer go on."""
+    """The daemon is killed in the middle of a transfer and starts again; the lease, its bytes and the transfer go
+    on."""
     alice = node.tenant("alice")
     path(9000, trouble="delay 2ms 1ms")
     source, digest = random_file(folder, BYTES)

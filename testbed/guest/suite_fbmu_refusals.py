@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: fallback-udp arena node/src/kinds/memory
-"""Memory over UDP with a client written from the page alone: it reads and writes, and no frame that is forged,
-replayed, reflected, stale, tampered with or out of bounds changes a byte or is answered otherwise than the page says."""
+"""Memory over UDP with a client written from the specification alone: it reads and writes, and no frame that is forged,
+replayed, reflected, stale, tampered with or out of bounds changes a byte or gets another answer than the specification
+requires."""
 import secrets
 import struct
 
@@ -37,7 +38,7 @@ def use(suite, node):
 
 
 def forged(suite, node):
-    """Frames of somebody who does not know the key, or knows no lease."""
+    """Frames of a sender that does not know the key, or knows no lease."""
     with leased(node.tenant("alice")) as (_, client):
         client.write(0, PATTERN)
         write = client.frame(f.WRITE, 0, 16, b"x" * 16)
@@ -65,7 +66,7 @@ def forged(suite, node):
 
 
 def tampered(suite, node):
-    """A good WRITE with one bit changed, each byte of it in turn; then the good one."""
+    """A valid WRITE with one bit changed, in each of its bytes in turn; then the valid WRITE."""
     with leased(node.tenant("alice")) as (_, client):
         client.write(0, PATTERN)
         for name, flags in (("plain", 0), ("payload mac", f.PAYLOAD_MAC)):
@@ -118,7 +119,7 @@ def replayed(suite, node):
 
 
 def behind(suite, client, old):
-    """128 requests later nothing is known of the first."""
+    """After 128 more requests the first request is forgotten."""
     for _ in range(client.hello["window"]):
         client.read(8, 1)
     suite.equal("a write behind the window", f.TOO_OLD, client.ask(old).status)
@@ -151,7 +152,7 @@ def reflected(suite, node):
 
 
 def senseless(suite, node):
-    """Right key, wrong request."""
+    """Requests with the right key that make no sense."""
     with leased(node.tenant("alice")) as (lease, client):
         client.write(0, PATTERN)
         most_read, most_write = client.hello["max_read"], client.hello["max_write"]
@@ -225,7 +226,7 @@ def words_of(came):
 
 
 def many_sessions(suite, node):
-    """16 that were used; the next one has to wait, and nobody loses his."""
+    """16 sessions are in use; the next one has to wait, and no client loses its session."""
     with leased(node.tenant("alice")) as (_, client):
         client.read(0, 1)
         sessions = [client.session]

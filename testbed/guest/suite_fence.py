@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
 # covers: rdma verbs arena node/src/kinds/memory
-"""A cut that comes too late fences the arena: nothing new is leased, across a restart too, until a remediation
-has taken down and looked for what was left. Then all of it can be leased again.
+"""A cut that comes too late fences the arena. A fenced arena leases nothing, even after a restart, until a remediation
+has removed the remains of the lease and verified that. Then all of the arena can be leased again.
 
-The cut is made late on purpose: the node allows it 10 ms, and takes 20 ms for the linger of an idle client."""
+The cut is late on purpose: the node allows it 10 ms, and it takes 20 ms for the linger of an idle client."""
 from checks import Suite, lab_device
 from fabric import FENCED, Node
 from rdma_client import Client
@@ -39,7 +39,7 @@ def nothing_new(suite, node, name):
 
 
 def remedied(suite, node, device, resource):
-    """The fence of the resource, named by its name or id, is cleared, and every byte can be leased and used."""
+    """Checks that the fence of the resource, by name or id, is cleared, and that every byte can be leased and used."""
     alice = node.tenant("alice")
     suite.refused("a tenant cannot clear it", lambda: alice.ask("fence", "clear", resource), None, "NotPermitted")
     node.operator.ask("fence", "clear", resource)
@@ -51,7 +51,7 @@ def remedied(suite, node, device, resource):
 
 
 def main():
-    """Fenced and remedied in one life of the daemon, then across two."""
+    """A fence and its remediation in one run of the daemon, then across two runs."""
     device = lab_device()
     with Suite("fence") as suite, Node("--cut-within-ms", "10") as node:
         lease = fence_by_a_late_cut(suite, node, device)

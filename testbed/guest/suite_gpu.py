@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
 # covers: gpu local node/src/kinds/gpu testbed/stand-ins
-"""Leases of GPUs on stand-ins of the vendors' libraries: what is found, admission in both modes, sessions."""
+"""Leases of GPUs on stand-ins of the vendors' libraries: discovery, admission in both modes, sessions."""
 import os
 import pathlib
 import signal
@@ -15,7 +15,8 @@ from gpus import (DEVICE, NODE, NOT_OWNED, PATTERN, SESSION, SHARED, SOCKET, Gpu
 
 
 def discovery(suite):
-    """Both stand-ins are found, with memory, compute units, classes and slots; nothing else is said of them."""
+    """Both stand-ins are found, with memory, compute units, classes and slots; the inventory shows no further
+    property."""
     with GpuNode() as node:
         found = gpus(node.operator)
         suite.equal("one NVIDIA and one AMD device", ["amd", "nvidia"], sorted(found))
@@ -111,7 +112,8 @@ def fractional(suite):
 
 
 def nodes(suite):
-    """Only users of a lease can open the device's node, for its term; where others can, leases are shared."""
+    """Only users of a lease can open the device's node, for its term; where other users can open it, leases are
+    shared."""
     stranger, tenants, others = 65534, 4001, 4002
     refused = "Permission denied"
     users = ("--tenant-uid", f"alice={tenants}", "--tenant-uid", f"bob={others}")
@@ -184,7 +186,7 @@ def partitions(suite):
 
 
 def not_for_its_user(suite):
-    """A device that only root can open: the worker, which runs as another user, says so."""
+    """A device that only root can open: the worker runs as another user and reports that."""
     with GpuNode() as node:
         alice = node.tenant("alice")
         with leased(alice, resource=gpus(node.operator)["nvidia"]["resource_id"]) as lease:
@@ -194,7 +196,7 @@ def not_for_its_user(suite):
 
 
 def health(suite):
-    """A device that falls off the bus: everything that tells of it says the same, until the operator's remediation has reset it."""
+    """A device that falls off the bus: all reports agree, until the operator's remediation has reset the device."""
     with GpuNode() as node:
         alice, operator = node.tenant("alice"), node.operator
         nvidia, why = gpus(operator)["nvidia"]["resource_id"], "fallen off the bus"
@@ -230,7 +232,7 @@ def health(suite):
 
 
 def users(suite):
-    """A node that cannot give the workers of sessions users of their own offers no GPUs."""
+    """A node that cannot give the workers of sessions their own users offers no GPUs."""
     with GpuNode() as node:
         node.stop()
         command = ["setpriv", "--bounding-set", "-setuid", "--inh-caps", "-setuid", *node.command]
@@ -240,7 +242,7 @@ def users(suite):
 
 
 def main():
-    """All of it."""
+    """All sections."""
     ready()
     with Suite("suite_gpu") as suite:
         for section in (discovery, exclusive, sessions, fractional, nodes, partitions, not_for_its_user, health, users):

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
 # covers: gpu local node/src/kinds/gpu testbed/stand-ins
-"""Ends of GPU leases on stand-ins of the vendors' libraries, with the real kernel's control groups and device controller: nothing
-is left, whoever dies or stops meanwhile."""
+"""Ends of GPU leases on stand-ins of the vendors' libraries, with the real kernel's control groups and device
+controller: nothing is left, whichever process dies or stops meanwhile."""
 import contextlib
 import os
 import pathlib
@@ -27,7 +27,7 @@ SOME_STEPS = length(steps.ALL, ("start worker", "deny devices"))
 
 
 def scrub(suite):
-    """No byte of a tenant is left, also if its worker was killed in the middle of a kernel."""
+    """No byte of a tenant is left, even if its worker was killed in the middle of a kernel."""
     with GpuNode() as node:
         alice = node.tenant("alice")
         nvidia = gpus(node.operator)["nvidia"]["resource_id"]
@@ -42,7 +42,7 @@ def scrub(suite):
         line = node.wait_for_line("scrubbed", lease["lease_id"])
         suite.check("the share is told", line and "%" in line, "a percentage", line)
         alice.free(again)
-        # Memory that does not come back is missed at a look at the device, or at the latest when all of it is wiped.
+        # Missing memory is noticed at a look at the device, or at the latest when all of the memory is wiped.
         for knob, whys in (("short-scrub", ["could be wiped"]), ("lost", ["could be wiped", "have not come back"])):
             lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
             with filled(node, alice, lease, 16 << 20):
@@ -58,7 +58,7 @@ def scrub(suite):
 
 
 def local_programs(suite):
-    """Programs on the node: their device alone can be opened, and they end with the lease."""
+    """Programs on the node: they can open only the device of their lease, and they end with the lease."""
     with GpuNode() as node:
         operator = node.operator
         alice = node.tenant("alice")
@@ -113,7 +113,8 @@ def local_programs(suite):
 
 
 def containers(suite):
-    """Stock podman gives a container the device of a lease by its name, until the lease ends, also without the daemon."""
+    """Stock podman gives a container the device of a lease by its name, until the lease ends, even without the
+    daemon."""
     with GpuNode() as node, tempfile.TemporaryDirectory() as place:
         alice = node.tenant("alice")
         nvidia = gpus(node.operator)["nvidia"]["resource_id"]
@@ -142,7 +143,8 @@ def containers(suite):
 
 
 def container_root(suite):
-    """Root of a container without capabilities, which has the local socket, reaches no lease: it is not root of the node."""
+    """Root of a container without capabilities that has the local socket cannot use a lease: it is not root of the
+    node."""
     with GpuNode() as node, tempfile.TemporaryDirectory() as place:
         alice = node.tenant("alice")
         lease = alloc(alice, "1MiB", 600, resource=gpus(node.operator)["nvidia"]["resource_id"])
@@ -165,8 +167,8 @@ def container_root(suite):
 
 
 def keepers(suite):
-    """Programs that had the device have it no more, whatever they do to keep it: in a container, entered, or elsewhere as the
-    tenant's user."""
+    """Programs that had the device lose it, however they try to keep it: in a container, entered into a lease, or
+    elsewhere as the tenant's user."""
     uid = 4001
     with GpuNode("--tenant-uid", f"alice={uid}") as node, tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
@@ -177,7 +179,7 @@ def keepers(suite):
         keeper.chmod(0o644)
         fast_chain = pathlib.Path(place, "holds-on-chain")
         subprocess.run(["gcc", "-O1", "-o", fast_chain, pathlib.Path(__file__).with_name("gpu_chain.c")], check=True)
-        # Nothing of a lease, but what some leases' containers have in their environment.
+        # Belongs to no lease, but has an environment variable that containers of some leases have.
         stranger = subprocess.Popen(["sleep", "1000"], user=STRANGER, group=STRANGER, env={"FABRICBIOS_GPU_LEASE": "1"})
         ways = ("first-thread", "chain", "own-table", "in-flight")
         for where, hows in (("container", length(("closed", *ways), ("closed", "chain"))), ("entered", length(("closed", *ways, "ring"), ("closed", "chain"))),
@@ -201,7 +203,7 @@ def keepers(suite):
                 alice.free(lease)
                 again = until(lambda: leases_again(alice, nvidia), 60, f"{where}, {how}: the device free again")
                 if where == "user":
-                    # A chain of forks is in no list of processes. Each of its processes has this pipe.
+                    # A chain of forks is in no list of processes. Each of its processes has this pipe open.
                     closed = select.select([process.stdout], [], [], 10)[0]
                     suite.equal(f"{where}, {how}: all of it has ended", "", closed and process.stdout.read())
                 suite.equal(f"{where}, {how}: nothing of it is left", [], running("holds-on"))
@@ -217,7 +219,7 @@ def keepers(suite):
 
 @contextlib.contextmanager
 def in_flight(path):
-    """A socket to which the file was sent, and not received."""
+    """A socket to which the file was sent; the file is not received."""
     near, far = socket.socketpair()
     with near, path.open("rb") as file:
         socket.send_fds(near, [b"x"], [file.fileno()])
@@ -226,7 +228,7 @@ def in_flight(path):
 
 
 def running(name):
-    """The command lines of live processes that have this word."""
+    """The command lines of live processes that contain this word."""
     found = []
     for at in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -235,13 +237,13 @@ def running(name):
 
 
 def finish(process):
-    """Exit status and all output of a program."""
+    """Waits for a program; returns its exit status and output."""
     out, err = process.communicate(timeout=60)
     return process.returncode, out or err
 
 
 def daemon_ends(suite):
-    """The deadline holds with the daemon stopped or dead; what is not over goes on in the next daemon."""
+    """The deadline holds while the daemon is stopped or dead; the next daemon goes on with the other leases."""
     with GpuNode() as node:
         alice = node.tenant("alice")
         found = gpus(node.operator)
@@ -271,7 +273,7 @@ def daemon_ends(suite):
 
 
 def dies(suite):
-    """Killed behind any of its own steps, the daemon leaves nothing that the next one does not adopt or end."""
+    """The daemon is killed after any of its own steps. It leaves nothing that the next daemon does not adopt or end."""
     with GpuNode(mode="fractional") as node:
         alice = node.tenant("alice")
         nvidia = gpus(node.operator)["nvidia"]["resource_id"]
@@ -300,11 +302,11 @@ def dies(suite):
 
 
 def live(node, tenant, resource, step):
-    """The life of a lease that comes to the step."""
+    """Runs a lease up to the step."""
     shared = step == "close worker"
     lease = alloc(tenant, "1MiB", 600, *(SHARED if shared else DEVICE), resource=resource)
     if step in steps.SESSION:
-        # The client notices the daemon's death only when its connection has been idle for long.
+        # The client notices the daemon's death only after its connection has been idle for long.
         with program_of(tenant, *copying(lease, 1 << 20)):
             node.process.wait(60)
     elif step in steps.ENTER:
@@ -321,7 +323,7 @@ def live(node, tenant, resource, step):
 
 
 def raced(suite):
-    """A session that is asked for in the moment in which its lease ends holds up no cut."""
+    """A session that is requested at the moment when its lease ends delays no cut."""
     with GpuNode() as node:
         alice = node.tenant("alice")
         nvidia = gpus(node.operator)["nvidia"]["resource_id"]
@@ -342,7 +344,7 @@ def raced(suite):
 
 
 def memory(suite):
-    """A worker that takes more memory of the node than its lease may is killed, alone."""
+    """A worker that takes more of the node's memory than its lease allows is killed, and nothing else."""
     with GpuNode("--gpu-worker-memory-max", "64MiB", mode="fractional", knobs={"memory": 192 << 20}) as node:
         alice, bob, operator = node.tenant("alice"), node.tenant("bob"), node.operator
         nvidia = gpus(operator)["nvidia"]["resource_id"]
@@ -370,7 +372,7 @@ def memory(suite):
 
 
 def main():
-    """All of it."""
+    """All sections."""
     ready()
     with Suite("suite_gpu_ends") as suite:
         for section in (scrub, local_programs, containers, container_root, keepers, daemon_ends, raced, memory, dies):

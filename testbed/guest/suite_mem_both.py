@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
 # covers: rdma verbs arena fallback-udp node/src/kinds/memory
-"""One lease, two transports: what is written over RDMA is read over UDP and the other way round, and both transports are cut
+"""One lease, two transports: bytes written over RDMA are read over UDP and the reverse, and both transports are cut
 together when the lease ends."""
 import contextlib
 
@@ -21,12 +21,12 @@ NO_LEASE = {"NO_LEASE"}
 
 
 def alloc(tenant, peer, secs=300, grace_secs=0):
-    """Memory over both."""
+    """Leases memory over both transports."""
     return tenant.alloc(LEASE_BYTES, secs, peer, grace_secs, *BOTH)
 
 
 def same_bytes(suite, node, device):
-    """Each transport sees what the other wrote."""
+    """Each transport reads the bytes that the other has written."""
     alice = node.tenant("alice")
     with RdmaClient(device) as rdma:
         lease = alloc(alice, rdma.peer)
@@ -89,7 +89,7 @@ def ends(suite, node, _device):
 
 
 def grace(suite, node, device):
-    """After a renewal in grace both transports have new keys and the bytes of before."""
+    """After a renewal in grace both transports have new keys, and the bytes are the same."""
     alice = node.tenant("alice")
     with RdmaClient(device) as rdma:
         lease = alloc(alice, rdma.peer, TERM_SECS, 120)

@@ -15,7 +15,7 @@ TERM_SECS, GRACE_SECS = length(20, 12), 120
 
 
 def writers(suite, node, device):
-    """Three writers whose terms end together, and one whose term does not."""
+    """Three writers whose terms end together, and a fourth whose term goes on."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with contextlib.ExitStack() as stack:
         first, second, kept, witness = [stack.enter_context(Writer()) for _ in range(4)]
@@ -41,7 +41,7 @@ def writers(suite, node, device):
 
 
 def grace(suite, device, alice, lease, writer, report):
-    """Bytes are kept, access is not; a renewal and a new queue pair bring it back."""
+    """The bytes are kept, access is not; a renewal and a new queue pair give access again."""
     answer = alice.query(lease)
     suite.equal("in grace: query", ("grace", "EXPIRED"), (answer["state"], answer["status"]))
     suite.equal("in grace: when it ends", lease["expires_at_unix_ms"] + GRACE_SECS * 1000, answer.get("grace_ends_unix_ms"))

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # lab: one-vm quiet timeout=1200
 # covers: rdma verbs arena fallback-udp node/src/kinds/memory
-"""Leased memory over RDMA, from the client's side: it can be used, only as far as it was leased, and not
-after the lease has ended, however that came about. MEM_CYCLES says how many leases are granted and freed to see
-that nothing stays behind."""
+"""Leased memory over RDMA, from the client's side: it can be used only within the lease and only until the lease ends,
+however the lease ends. MEM_CYCLES is the number of leases that are granted and freed to check that nothing stays
+behind."""
 import contextlib
 import json
 import os
@@ -20,8 +20,8 @@ LEASE_BYTES = 65536
 ARENA_BYTES = 16 << 20
 CLIENT = pathlib.Path(__file__).with_name("rdma_client.py")
 CYCLES = int(os.environ.get("MEM_CYCLES", length("30", "10")))
-# A queue pair destroyed before its window keeps the kernel for 51 s; an orderly cut takes milliseconds, and
-# an emulated processor some hundred times that.
+# A queue pair that is destroyed before its window keeps the kernel busy for 51 s. An orderly cut takes milliseconds,
+# and some hundred times that on an emulated processor.
 STALL_LIMIT_MS = 10_000
 
 
@@ -53,7 +53,7 @@ def by_hand(suite, node, _device):
 
 
 def atomics(suite, node, device):
-    """Compare-and-swap and fetch-and-add, if the lease says that it has them."""
+    """Compare-and-swap and fetch-and-add, if the lease has them."""
     with leased(node.tenant("alice"), device) as (lease, client):
         offered = lease["binding"]["rdma"]["atomics"]
         suite.equal("the lease offers atomics if the device has them", device.has_atomics, offered)
@@ -65,7 +65,7 @@ def atomics(suite, node, device):
 
 
 def bind_later(suite, node, device):
-    """The queue pair is told after the lease was granted."""
+    """The queue pair is bound after the lease was granted."""
     tenant = node.tenant("alice")
     lease = tenant.alloc(LEASE_BYTES, 300)
     suite.check("no key before the client's queue pair is known", "rkey" not in lease["binding"].get("rdma", {}), "no rkey")
@@ -130,7 +130,8 @@ def keys_of_others(suite, node, device):
 
 
 def two_arenas(suite, node, device):
-    """A node with two arenas, one of them in a file: no key of one opens a byte of the other, and their leases end apart."""
+    """A node with two arenas, one of them in a file: no key of one arena opens a byte of the other, and their leases
+    end independently."""
     strategy = node.command[node.command.index("--rdma-strategy") + 1]
     file = pathlib.Path("/dev/shm/fabricbios-far")
     more = ("--rdma-strategy", strategy, "--fbmu-listen", "none", "--mem-arena", f"far=1MiB,file={file}")
@@ -186,7 +187,7 @@ def out_of_bounds(suite, node, device):
 
 
 def rotation(suite, node, device):
-    """Without overlap the old key is dead when the answer comes; with overlap it dies by itself."""
+    """Without overlap the old key does not work any more when the answer comes; with overlap it ends by itself."""
     alice = node.tenant("alice")
     with leased(alice, device) as (lease, client):
         client.write(0, b"kept")
@@ -201,7 +202,7 @@ def rotation(suite, node, device):
 
 
 def overlapping_rotation(suite, alice, lease, client):
-    """Both keys for a while."""
+    """Both keys work for a while."""
     old = lease["binding"]["rdma"]["rkey"]
     rotated = alice.rotate(lease, "--overlap-ms", 5000)
     new, previous = rotated["binding"]["rdma"]["rkey"], rotated["binding"]["rdma"].get("previous", {})
@@ -216,7 +217,7 @@ def overlapping_rotation(suite, alice, lease, client):
 
 
 def proved(suite, name, lease, answer):
-    """The holder is told when and why the lease ended, and the steps of its cut in their order."""
+    """The holder learns when and why the lease ended, and the steps of its cut in their order."""
     suite.equal(f"{name}: the cause", answer["state"], answer.get("end_cause"))
     suite.check(f"{name}: the time", lease["granted_at_unix_ms"] <= answer.get("ended_at_unix_ms", 0) <= now_ms(), "since the grant", answer)
     steps = [step["step"] for step in answer.get("proof", [])]
@@ -264,7 +265,8 @@ def other_tenants(suite, node, device):
 
 
 def cut_after_fault(suite, node, device):
-    """A client's bad access leaves the node's queue pair in error; the end must not stall on that."""
+    """An invalid access of a client leaves the node's queue pair in the error state; the end of the lease must not
+    stall on that."""
     alice = node.tenant("alice")
     with leased(alice, device) as (lease, client), leased(alice, device) as (_, witness):
         client.write(LEASE_BYTES, b"!")
@@ -292,7 +294,7 @@ def zero_again(suite, node, device):
 
 
 def leased_when_released(stack, tenant, device, buffer_bytes):
-    """The whole arena; tried again while the last lease's bytes are being scrubbed. The first that is granted is the one."""
+    """A lease of the whole arena; tried again while the last lease's bytes are being scrubbed, until it is granted."""
     while True:
         try:
             return stack.enter_context(leased(tenant, device, ARENA_BYTES, buffer_bytes=buffer_bytes))
@@ -302,7 +304,7 @@ def leased_when_released(stack, tenant, device, buffer_bytes):
 
 
 def cycles(suite, node, device):
-    """No resource is left, and no key is used again."""
+    """Grants and frees leave no resource, and no key is used twice."""
     alice = node.tenant("alice")
     with Client(device) as client:
         before, seen = resources(), []
@@ -320,7 +322,7 @@ def cycles(suite, node, device):
 
 
 def killed(suite, node, _device):
-    """SIGKILL of the daemon is an end too; restarted, it says so."""
+    """SIGKILL of the daemon ends its leases too; the restarted daemon reports that."""
     alice = node.tenant("alice")
     with Writer() as writer:
         lease = alice.alloc(LEASE_BYTES, 300, writer.peer)
@@ -340,7 +342,7 @@ SECTIONS = (use, by_hand, atomics, bind_later, side_by_side, several_queue_pairs
 
 
 def main(strategy="auto", sections=SECTIONS):
-    """Sections on one node that gives leases out so."""
+    """Sections on one node with this strategy for its leases."""
     device = lab_device()
     with Suite(f"mem over RDMA, strategy {strategy}") as suite:
         empty = resources()

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=1200
 # covers: rdma verbs arena fallback-udp node/src/kinds/memory
-"""Everything that holds for leases as memory windows holds for leases as regions of their own. The short form has the sections in
-which the two differ on the device."""
+"""Everything that is tested for leases as memory windows, for leases as regions of their own. The short form has the
+sections in which the two differ on the device."""
 import suite_mem_rdma as mem
 from checks import length
 

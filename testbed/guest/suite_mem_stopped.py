@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900 disk=192M
 # covers: rdma verbs arena fallback-udp nvmet pool node/src/kinds/memory node/src/kinds/block
-"""A daemon that is stopped ends no lease over RDMA: its watchdog does, lease by lease, each at its own deadline, and lets
-everything else go on. Where the watchdog may not, it kills the daemon, and the next start says why. A daemon whose state disk does
-not answer ends when it is told to, and one whose program is on such a disk cuts."""
+"""A stopped daemon ends no lease over RDMA. Its watchdog ends them, each lease at its own deadline, and lets everything
+else go on. If the watchdog lacks the rights, it kills the daemon, and the next start reports why. A daemon whose state
+disk does not answer still ends on SIGTERM and SIGKILL, and a daemon whose program is on such a disk still cuts."""
 import contextlib
 import ctypes
 import os
@@ -20,7 +20,7 @@ from rdma_client import ENDS, now_ms
 from writer import Writer
 
 LEASE_BYTES = 65536
-# Long enough for what a section does before it stops the daemon; the short leases come last.
+# Long enough for the work of a section before it stops the daemon; the short leases come last.
 TERM_SECS = length(9, 8)
 # The daemon has the first two seconds after a deadline, the watchdog the next two on an emulated processor.
 WATCHDOG_MS, LATE_MS = 2000, 5000
@@ -29,18 +29,18 @@ DISK = "fabricbios-disk"
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
 # process_madvise(2), and include/uapi/asm-generic/mman-common.h.
 PROCESS_MADVISE, MADV_PAGEOUT = 440, 21
-# After so many watchdogs that ended soon, the next one is started 8 s later.
+# After this many watchdogs that ended soon after their start, the next one is started 8 s later.
 SOON_OVER = 4
 
 
 def stopped(suite, device, strategy):
-    """SIGSTOP under the writers of three leases: two run out meanwhile, one does not."""
+    """SIGSTOP of the daemon under the writers of three leases: two expire meanwhile, the third does not."""
     empty = resources()
     with Node("--rdma-strategy", strategy) as node, contextlib.ExitStack() as stack:
         alice, bob = node.tenant("alice"), node.tenant("bob")
         first, second, witness = [stack.enter_context(Writer()) for _ in range(3)]
         if strategy == "region":
-            # Also by a watchdog that replaced another one.
+            # The same must hold for a watchdog that replaced another one.
             end_watchdog(node)
         going_on = bob.alloc(LEASE_BYTES, 600, witness.peer)
         suite.check(f"{strategy}: the witness writes", witness.start(going_on))
@@ -71,7 +71,7 @@ def stopped(suite, device, strategy):
 
 
 def ended_by_watchdog(suite, name, lease, report):
-    """Two seconds after the deadline, and then soon."""
+    """Checks that the lease ends two seconds after its deadline, and soon after that."""
     late_ms = report["failed_at_ms"] - lease["expires_at_unix_ms"]
     print(f"   {name}: {report['writes']} writes, last success {report['last_ok_at_ms'] - lease['expires_at_unix_ms']:+.0f} ms and "
           f"first failure {late_ms:+.0f} ms from the deadline, {report['status']}", flush=True)
@@ -80,7 +80,7 @@ def ended_by_watchdog(suite, name, lease, report):
 
 
 def wedged(suite, device):
-    """The daemon runs, but for its driver, which a debugger holds: it is stopped for the cut alone."""
+    """The daemon runs, but a debugger holds its driver thread: the watchdog stops the daemon only for the cut."""
     del device
     with Node() as node, Writer() as writer, Writer() as neighbour:
         alice = node.tenant("alice")
@@ -102,14 +102,14 @@ def wedged(suite, device):
 
 
 def thread_of(pid, name):
-    """The number of the thread of that name."""
+    """The id of the thread with that name."""
     tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
     return next(int(task.name) for task in tasks if (task / "comm").read_text(encoding="utf-8").strip() == name)
 
 
 @contextlib.contextmanager
 def held(thread):
-    """The thread does not run: ptrace(2), as of a debugger."""
+    """Stops the thread with ptrace(2), as a debugger does."""
     libc = ctypes.CDLL(None, use_errno=True)
     for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
         if libc.ptrace(request, thread, None, None):
@@ -120,7 +120,7 @@ def held(thread):
 
 
 def refused(suite, device):
-    """A watchdog that may not look into the daemon kills it, and the next start says why."""
+    """A watchdog without the right to look into the daemon kills it, and the next start reports why."""
     del device
     with Node(within=("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")) as node:
         alice = node.tenant("alice")
@@ -141,13 +141,13 @@ def refused(suite, device):
 
 
 def frozen(suite, device):
-    """The state disk does not answer: SIGTERM and SIGKILL end the daemon all the same, at once, with its ports and its
-    queue pairs. What waits for the disk is the process that writes the journal."""
+    """The state disk does not answer: SIGTERM and SIGKILL still end the daemon at once, with its ports and its queue
+    pairs. Only the process that writes the journal waits for the disk."""
     del device
     empty = resources()
     ready()
     with disk() as directory, BlockNode(directory_pool(), device="rxe0", fbbu=False, state_dir=directory / "state") as node:
-        # The device alone, under writes that the kernel keeps; and with the file system on it.
+        # First the device alone, under writes that the kernel holds; then with the file system on it.
         ways = ((signal.SIGKILL, "--noflush --nolockfs", 5, -signal.SIGKILL), (signal.SIGTERM, "", 20, 1))
         for told, how, within_secs, status in ways:
             name = f"frozen disk, {told.name}"
@@ -188,12 +188,13 @@ def frozen(suite, device):
 
 
 def program_disk(suite, device):
-    """The disk of the program does not answer, and the system wants the memory of the program back: leases end on time all the same."""
+    """The disk with the program does not answer, and the system reclaims the memory of the program: leases still end on
+    time."""
     del device
     ready()
     with disk() as directory:
         copy = shutil.copy2(program("fabricbiosd"), directory)
-        # What is not on the disk yet cannot leave the memory.
+        # Only data that is on the disk can leave the memory.
         os.sync()
         with BlockNode(directory_pool(), device="rxe0", fbbu=False, within=("sh", "-c", 'shift; exec "$0" "$@"', copy)) as node, Writer() as writer:
             alice = node.tenant("alice")
@@ -213,7 +214,8 @@ def program_disk(suite, device):
 
 
 def page_out(pid, path):
-    """Pages of this file are to leave the memory of the process; the kernel refuses that for locked ones."""
+    """Asks the kernel to page out this file from the memory of the process; the kernel refuses that for locked
+    pages."""
     libc, pidfd = ctypes.CDLL(None, use_errno=True), os.pidfd_open(pid)
     for line in pathlib.Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines():
         if line.endswith(str(path)):
@@ -235,13 +237,13 @@ def refused_start(node):
 
 
 def opened_by(pid):
-    """The targets of the descriptors of a process."""
+    """The files that the process has open."""
     return [os.readlink(at) for at in pathlib.Path(f"/proc/{pid}/fd").iterdir()]
 
 
 def replaced(suite, device):
-    """A watchdog that is stopped does not answer: another one takes its place. Until there is one, no lease is granted
-    over RDMA, and what runs goes on."""
+    """A watchdog that is stopped does not answer: another one replaces it. Until then no lease is granted over RDMA,
+    and existing leases go on."""
     with Node() as node:
         alice = node.tenant("alice")
         with leased(alice, device) as (_, client):
@@ -270,18 +272,18 @@ def granted(tenant):
 
 
 def watchdog(node):
-    """The process, or None."""
+    """The process id of the watchdog, or None."""
     return child(node, "watchdog")
 
 
 def child(node, kind):
-    """The daemon's process of that kind, or None."""
+    """The process id of the daemon's child of that kind, or None."""
     found = run("pgrep", "--parent", node.process.pid, "--exact", f"fb-{kind}").stdout.split()
     return int(found[0]) if found else None
 
 
 def end_watchdog(node, by=signal.SIGKILL):
-    """Another one comes, and is told everything."""
+    """Kills the watchdog; another one starts and receives all leases."""
     before = watchdog(node)
     os.kill(before, by)
     until(lambda: watchdog(node) not in (None, before), 60, "another watchdog")
@@ -289,7 +291,7 @@ def end_watchdog(node, by=signal.SIGKILL):
 
 
 def locked_bytes(pid):
-    """The locked memory of the process."""
+    """The locked memory of the process in bytes."""
     status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmLck:"))) * 1024
 
@@ -301,7 +303,7 @@ def state_of(pid):
 
 @contextlib.contextmanager
 def disk():
-    """A file system on a device that can be suspended."""
+    """Makes a file system on a device that can be suspended."""
     sectors = int(sh("blockdev --getsz /dev/vda"))
     sh(f"echo 0 {sectors} linear /dev/vda 0 | dmsetup create {DISK} && dmsetup mknodes")
     directory = tempfile.mkdtemp(prefix="disk-")
@@ -336,12 +338,12 @@ def main():
 
 
 def windows(suite, device):
-    """Leases as windows."""
+    """The sections with leases as windows."""
     stopped(suite, device, "window")
 
 
 def regions(suite, device):
-    """Leases as regions."""
+    """The sections with leases as regions."""
     stopped(suite, device, "region")
 
 

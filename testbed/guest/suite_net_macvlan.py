@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=1200
 # covers: sriov local node/src/kinds/net
-"""Leases of macvlan interfaces on one end of a veth pair; the other end is the wire. Tenants are root in their namespaces:
-frames that are not theirs do not pass, their rate holds, and every end leaves the links of the start."""
+"""Leases of macvlan interfaces on one end of a veth pair; the other end is the wire. Tenants are root in their
+namespaces: foreign frames do not pass, the rate limit holds, and after every end the links are those of the start."""
 import contextlib
 import pathlib
 import random
@@ -52,7 +52,7 @@ def rate(from_ns, to_ns, address, port, secs=4, priority=0):
 
 
 def limits(suite, node):
-    """What a tenant can and cannot do."""
+    """The limits of a tenant."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with namespaces("a", "b"), Wire("wire") as wire:
         one, two = alloc(alice, 100, "--hand-over", "netns"), alloc(bob, 20, "--hand-over", "netns")
@@ -81,8 +81,8 @@ def limits(suite, node):
                                            ("sent, 20", ("b", "wire"), "10.9.0.1", 20), ("received, 20", ("wire", "b"), "10.9.0.3", 20)):
             got = rate(*ends, address, random.randrange(20000, 30000))
             print(f"rate {name}: {got:.1f} Mbit/s", flush=True)
-            # A busy emulated processor may be too slow for the rate; the limit holds all the same, and a rate in other units is
-            # an eighth of it.
+            # A busy emulated processor may be too slow for the rate. The upper limit must hold anyway; a rate in wrong
+            # units would be an eighth of it.
             suite.check(f"rate {name} Mbit/s", limit / 5 < got < 1.05 * limit, f"about {limit}", got)
         got = rate("b", "wire", "10.9.0.1", 19999, priority=SHAPER)
         suite.check("a tenant that names the shaper is shaped", got < 21, "at most 20", got)
@@ -93,7 +93,7 @@ def limits(suite, node):
 
 
 def told(suite, node):
-    """The inventory tells of the parent's link as it is, and its health says the same."""
+    """The inventory shows the parent's link as it is, and its health agrees."""
     alice = node.tenant("alice")
 
     def row():
@@ -120,7 +120,7 @@ def told(suite, node):
 
 
 def gone(suite, node):
-    """The parent goes away while the node runs, with a lease on it, and comes back."""
+    """The parent disappears while the node runs, with a lease on it, and comes back."""
     alice, operator = node.tenant("alice"), node.operator
 
     def row():
@@ -172,7 +172,7 @@ def vlan(suite, node):
 
 
 def refusals(suite, node):
-    """Requests that cannot be met."""
+    """Requests that cannot be fulfilled."""
     alice = node.tenant("alice")
     lease = alloc(alice, 10)
     mac = lease["binding"]["net"]["mac"]
@@ -203,7 +203,7 @@ def parent_mac():
 
 
 def cycles(suite, node):
-    """However leases come and go, everything is as it was."""
+    """Leases come and go in several ways; afterwards everything is as before."""
     alice, start, chance, held = node.tenant("alice"), state(), random.Random(7), []
     for _ in range(length(100, 15)):
         more = chance.choice([(), ("--hand-over", "netns"), ("--vlan", chance.randrange(1, 4095))])
@@ -216,7 +216,7 @@ def cycles(suite, node):
 
 
 def make_wire():
-    """The parent, and its other end in the namespace that stands for the wire."""
+    """Makes the parent, and its other end in the namespace that stands for the wire."""
     ip("link", "add", PARENT, "type", "veth", "peer", "name", WIRE)
     ip("link", "set", WIRE, "netns", "wire")
     ip("link", "set", PARENT, "up")
@@ -225,7 +225,7 @@ def make_wire():
 
 
 def main():
-    """On one node."""
+    """All sections on one node."""
     programs()
     for name in ("macvlan", "veth", "sch_htb", "sch_fq_codel", "cls_flower", "act_mirred", "act_vlan", "dummy"):
         if subprocess.run(["modprobe", name], check=False, capture_output=True).returncode:

@@ -22,12 +22,13 @@ from vf import MACS, TERM_SECS, alloc, enter, flow, hand_over, namespace, net
 CYCLES = length(100, 6)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
 SOME_STEPS = length(steps.ALL, ("claim function", "bind driver", "end holders", "unbind driver"))
-# Drivers of cards that were seen to drop frames with a foreign source address. QEMU's card takes the spoof check and does not do it.
+# Drivers of cards that dropped frames with a foreign source address in a test. QEMU's card accepts the setting and does
+# not check.
 SPOOF_VERIFIED = ()
 
 
 def inventory(suite, node):
-    """What is told of the card."""
+    """The inventory of the card."""
     cards = [row for row in node.operator.ask("inventory")["resources"] if row.get("virtual_functions")]
     rows = [row for row in cards if row["available"]]
     suite.equal("inventory: one card is on offer", [vf.CARD], [row["name"] for row in rows])
@@ -40,7 +41,7 @@ def inventory(suite, node):
 
 
 def down(suite, node):
-    """The operator sets the card down, which sets no rates then, and up again."""
+    """The operator sets the card down, when no rate can be set, and up again."""
     alice = node.tenant("alice")
 
     def row():
@@ -67,7 +68,7 @@ def down(suite, node):
 
 
 def packets(suite, node):
-    """A lease sends with its address and VLAN, and with no other."""
+    """A lease sends with its own address and VLAN, and with no other."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     with namespace("tenant") as path:
         one = alloc(alice, "netns", mac=MACS[0])
@@ -109,8 +110,8 @@ def packets(suite, node):
 
 
 def tags(suite, node):
-    """Whatever tags a tenant puts on its frames, they leave in the VLAN of its lease. A function without a VLAN sends them as they
-    are, so nobody gets one."""
+    """Whatever tags a tenant puts on its frames, they leave in the VLAN of its lease. A function without a VLAN would
+    send them unchanged, so no lease is without a VLAN."""
     alice = node.tenant("alice")
     driver = os.path.basename(os.readlink(f"/sys/class/net/{vf.CARD}/device/driver"))
     suite.refused("an untagged lease", lambda: alloc(alice, "netns", vlan=None), REFUSED, word=f"with {driver} it was not seen", of_class="permanent")
@@ -125,7 +126,7 @@ def tags(suite, node):
         sent = arrived()
         suite.equal("a frame without a tag leaves in VLAN 42", 42, sent["no tag"])
         suite.equal("frames with a tag leave in VLAN 42 or not at all", set(), set(sent.values()) - {42, None})
-        # As a lease without a VLAN would be.
+        # The setting that a lease without a VLAN would have.
         vf.sh("ip", "link", "set", vf.CARD, "vf", vf.number_of(lease), "vlan", 0)
         sent = arrived()
         print(f"   a function without a VLAN sends: {sent}", flush=True)
@@ -153,7 +154,7 @@ def expiry(suite, node):
 
 
 def namespace_first(suite, node):
-    """A namespace that dies takes nothing with it."""
+    """A namespace that is deleted before the lease ends takes no function with it."""
     alice = node.tenant("alice")
     with namespace("tenant") as path:
         lease = alloc(alice, "netns")
@@ -192,7 +193,7 @@ def card_address():
 
 
 def refusals(suite, node):
-    """What cannot be had is refused with its reason."""
+    """Requests that cannot be fulfilled are refused with the reason."""
     alice = node.tenant("alice")
     card = card_address()
     words = lambda *more: ("lease", "alloc", "net", "--mbps", 100, "--secs", 60, *more)
@@ -215,7 +216,8 @@ def refusals(suite, node):
 
 
 def dies(suite, node, start):
-    """Killed behind any of its own steps, the daemon leaves nothing that the next one does not adopt or remove."""
+    """The daemon is killed after any of its own steps. It leaves nothing that the next daemon does not adopt or
+    remove."""
     alice = node.tenant("alice")
     node.stop()
     for step in SOME_STEPS:
@@ -247,13 +249,13 @@ def dies(suite, node, start):
 
 
 def set_all(switch, value):
-    """Sets this of every function of the card; nothing if there is no switch."""
+    """Sets this of every function of the card; does nothing if the card has no such setting."""
     for number in vf.settings() if switch else ():
         vf.sh("ip", "link", "set", vf.CARD, "vf", number, switch, value)
 
 
 def cycles(suite, node, start):
-    """However leases come and go, every function comes back as it was."""
+    """Leases come and go in several ways; afterwards every function is as before."""
     chance = random.Random(7)
     tenants = [node.tenant(name) for name in ("alice", "bob")]
     held = []
@@ -269,14 +271,14 @@ def cycles(suite, node, start):
 
 
 def same_as(suite, name, start):
-    """Waits for releases."""
+    """Waits for releases, and checks that the state is that of the start."""
     with contextlib.suppress(TimeoutError):
         vf.until(lambda: vf.state() == start, 60, "the state of the start")
     suite.equal(f"{name}: every function is as at the start", start, vf.state())
 
 
 def bad_cards(suite):
-    """Flags that name no such card end the start with the reason."""
+    """Flags that name no usable card end the start with the reason."""
     for flag, word in (("lo", "no PCI device"), ("eth9", "no such interface"), (f"{vf.CARD}=8", "the card has 7")):
         try:
             with vf.node(card=flag):

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # lab: two-vm timeout=600
 # covers: rdma verbs arena fallback-udp node/src/kinds/memory
-"""Node and client on two machines: `suite_two_vm.py node` in one, `suite_two_vm.py client` in the other. They
-meet in a directory that both can write; the lease's bytes go over the link between them."""
+"""Node and client on two machines: `suite_two_vm.py node` in one, `suite_two_vm.py client` in the other. They exchange
+messages in a directory that both can write; the lease's bytes go over the link between them."""
 import json
 import os
 import pathlib
@@ -29,7 +29,7 @@ def say(name, text=""):
 
 
 def hear(name):
-    """Waits for a message. The directory belongs to neither kernel, so nothing tells of a new file."""
+    """Waits for a message. No kernel notifies of new files in a directory that the other kernel writes."""
     limit = time.monotonic() + PATIENCE_SECS
     while not (SHARE / name).exists():
         if (SHARE / "gave-up").exists():
@@ -55,7 +55,7 @@ def link_device(address):
 
 
 def be_node(suite):
-    """Serves until the client says that it is done; is killed when the client asks for it."""
+    """Serves until the client reports its end; the daemon is killed when the client asks for that."""
     link_device(NODE)
     before = fabric.resources()
     with fabric.Node(address=NODE) as node:
@@ -73,7 +73,7 @@ def be_node(suite):
 
 
 def be_client(suite):
-    """Leases from the other machine and lives through the ends of its leases."""
+    """Leases from the other machine, and sees its leases end."""
     device = link_device(CLIENT)
     identity = pathlib.Path("/tmp/operator.identity")
     identity.touch(mode=0o600)
@@ -86,7 +86,7 @@ def be_client(suite):
 
 
 def use(suite, tenant, device):
-    """Write, read back, and a fault that is mended."""
+    """Write, read back, and recovery from a fault."""
     with Client(device) as client:
         lease = tenant.alloc(LEASE_BYTES, 300, client.peer)
         client.connect(lease)
@@ -106,8 +106,8 @@ def use(suite, tenant, device):
 
 
 def expiry(suite, tenant, device):
-    """The two clocks differ, so the deadline is reckoned from `remaining_ms`: the node counted it between
-    the request and the answer."""
+    """The two clocks differ, so the deadline is computed from `remaining_ms`: the node counted it between the request
+    and the answer."""
     with Client(device) as client:
         asked_ms = now_ms()
         lease = tenant.alloc(LEASE_BYTES, 8, client.peer)
@@ -124,7 +124,7 @@ def expiry(suite, tenant, device):
 
 
 def daemon_killed(suite, tenant, _device):
-    """The daemon dies without a word; its kernel ends the access."""
+    """The daemon is killed without a chance to clean up; its kernel ends the access."""
     with Writer() as writer:
         lease = tenant.alloc(LEASE_BYTES, 300, writer.peer)
         writer.start(lease)
@@ -137,7 +137,7 @@ def daemon_killed(suite, tenant, _device):
 
 
 def main():
-    """One of the two."""
+    """Runs one of the two parts."""
     roles = {"node": be_node, "client": be_client}
     role = sys.argv[1] if len(sys.argv) == 2 else os.environ.get("LAB_ROLE")
     if role not in roles:

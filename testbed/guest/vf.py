@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""What a suite of virtual functions needs: the card of the guest, the wire behind it, flows on it, and the node."""
+"""Shared by the sections of the suite of virtual functions: the card of the guest, the wire behind it, flows on the
+wire, and the node."""
 import contextlib
 import os
 import pathlib
@@ -22,7 +23,7 @@ TERM_SECS = checks.length(15, 8)
 
 
 def sh(*words, check=True):
-    """Runs a command; returns what it said."""
+    """Runs a command; returns its output."""
     done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.strip()}")
@@ -30,13 +31,13 @@ def sh(*words, check=True):
 
 
 def set_up():
-    """The wire's other end is in a namespace of its own."""
+    """Moves the wire's other end to a namespace of its own."""
     if not os.path.exists(f"/sys/class/net/{CARD}/device/sriov_totalvfs"):
         checks.skip(f"a network card {CARD} with virtual functions (# lab: one-vm igb)")
     checks.programs()
     sh("ip", "netns", "add", PEER)
     sh("ip", "link", "set", WIRE, "netns", PEER)
-    # A VLAN answers for its own address alone.
+    # Each VLAN interface answers only for its own address.
     sh("ip", "netns", "exec", PEER, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_filter=1")
     sh("ip", "-n", PEER, "addr", "add", f"{WIRE_ADDRESS}/24", "dev", WIRE)
     sh("ip", "-n", PEER, "link", "set", WIRE, "up")
@@ -44,7 +45,7 @@ def set_up():
 
 @contextlib.contextmanager
 def namespace(name):
-    """A tenant's namespace."""
+    """A namespace of a tenant, for the context."""
     sh("ip", "netns", "add", name)
     try:
         yield f"/run/netns/{name}"
@@ -58,7 +59,7 @@ def node(*more, card=CARD, **named):
 
 
 def alloc(tenant, hand_over, secs=60, mbps=100, mac=None, vlan=VLAN):
-    """A lease; the tenant's words. With igb each needs a VLAN."""
+    """Leases a function for the tenant. With igb each lease needs a VLAN."""
     words = ["lease", "alloc", "net", "--mbps", mbps, "--secs", secs, "--hand-over", hand_over]
     words += ["--mac", mac] if mac else []
     words += ["--vlan", vlan] if vlan else []
@@ -66,19 +67,19 @@ def alloc(tenant, hand_over, secs=60, mbps=100, mac=None, vlan=VLAN):
 
 
 def enter(lease, path):
-    """Root gives a namespace; raises Refused."""
+    """Moves the function of the lease to a namespace, as root; raises Refused."""
     finished = Fabric("/nonexistent").run("lease", "enter", lease["lease_id"], "--netns", path, "--local-socket", SOCKET)
     if finished.returncode:
         raise Refused(["lease", "enter"], finished)
 
 
 def net(lease):
-    """Its coordinates."""
+    """The coordinates of the lease."""
     return lease["binding"]["net"]
 
 
 def settings():
-    """What the card tells of each function, by number, as `ip link` shows it."""
+    """The settings of each function of the card, by number, as `ip link` shows them."""
     lines = sh("ip", "link", "show", CARD).splitlines()
     return {int(line.split()[1]): " ".join(line.split()) for line in lines if line.split()[0] == "vf"}
 
@@ -90,12 +91,12 @@ def functions():
 
 
 def number_of(lease):
-    """The number of its function on the card."""
+    """The number of the lease's function on the card."""
     return next(number for number, name in functions().items() if name == net(lease)["pci_bdf"])
 
 
 def driver(function):
-    """The driver that is bound; None if there is none."""
+    """The bound driver, or None."""
     try:
         return (DEVICES / function / "driver").readlink().name
     except FileNotFoundError:
@@ -103,13 +104,13 @@ def driver(function):
 
 
 def is_bus_master(function):
-    """Whether the function may reach memory."""
+    """Whether the function is bus master, so that it can access memory."""
     with open(DEVICES / function / "config", "rb") as config:
         return bool(config.read(6)[4] & 4)
 
 
 def turn_on(function):
-    """Lets the function reach memory again, as a reset by its driver may."""
+    """Makes the function bus master again, as a reset by its driver may."""
     with open(DEVICES / function / "config", "r+b", buffering=0) as config:
         command = config.read(6)[4]
         config.seek(4)
@@ -124,14 +125,14 @@ def state():
 
 @contextlib.contextmanager
 def flow(lease, path="/proc/1/ns/net"):
-    """Frames of the lease on the wire, in its VLAN: their listener."""
+    """Sends frames from the lease's interface; their listener on the wire, in the lease's VLAN."""
     source = net(lease)["mac"]
     with Listener(source, net(lease).get("vlan")) as listener, Sender(path, net(lease)["ifname"], source):
         yield listener
 
 
 def hand_over(lease, path):
-    """Gives its interface to a tenant's namespace, sets it up there, and waits for its carrier."""
+    """Moves the lease's interface to a tenant's namespace, sets it up there, and waits for its carrier."""
     enter(lease, path)
     name, interface = pathlib.Path(path).name, net(lease)["ifname"]
     sh("ip", "-n", name, "link", "set", interface, "up")

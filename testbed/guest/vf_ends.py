@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Sections of suite_net_vf.py in which a tenant has a function through vfio, nobody obeys a deadline, or a neighbour is loud."""
+"""Sections of suite_net_vf.py in which a tenant has a function through vfio, the daemon does not keep a deadline, or a
+neighbour is loud."""
 import contextlib
 import json
 import os
@@ -19,7 +20,7 @@ from vf import MACS, TERM_SECS, alloc, flow, hand_over, namespace, net, sh
 DRIVER_PROTOCOL = 0x88B6
 UNCHECKED = "FABRICBIOS_UNCHECKED_DRIVER"
 NOBODY = 65534
-# A process that has many threads and files, and nothing else to do.
+# A process with many threads and files that does nothing else.
 CROWD = """import os, resource, threading, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (11000, 11000))
 os.setuid(65534)
@@ -27,7 +28,7 @@ files = [os.open("/dev/null", os.O_RDONLY) for _ in range(10000)]
 for _ in range(100): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 print("ready", flush=True)
 time.sleep(600)"""
-# Has the group in a socket, and no descriptor of it.
+# Holds the vfio group only in a socket, without a descriptor of the group.
 HIDDEN = """import os, socket, sys, time
 group = os.open(sys.argv[1], os.O_RDWR)
 ends = socket.socketpair()
@@ -38,13 +39,13 @@ time.sleep(600)"""
 
 
 def build_driver(place):
-    """Of `vf_tx.c`."""
+    """Builds `vf_tx.c`."""
     sh("gcc", "-O1", "-w", "-o", f"{place}/vf_tx", pathlib.Path(__file__).with_name("vf_tx.c"))
 
 
 @contextlib.contextmanager
 def driven(place, lease, only_device=False):
-    """A process of the tenant that drives the function by itself, and what is heard of it."""
+    """A process of the tenant that drives the function by itself, and a listener for its frames."""
     its = net(lease)
     words = [f"{place}/vf_tx", its["vfio_group"], its["pci_bdf"], f"{place}/posted", f"{place}/done", its["mac"]]
     environment = {**os.environ, **({"ONLY_DEVICE": "1"} if only_device else {})}
@@ -58,12 +59,12 @@ def driven(place, lease, only_device=False):
 
 
 def specification(lease):
-    """The file for container engines."""
+    """The path of the lease's specification for container engines."""
     return vf.CDI / f"fabricbios-{lease['lease_id']}.json"
 
 
 def is_over(suite, name, node, *leases):
-    """They have expired, nothing is fenced, and their functions are clean."""
+    """Checks that the leases have expired, nothing is fenced, and their functions are clean."""
     for lease in leases:
         node.operator.wait_until(lease, "expired")
         vf.until(lambda lease=lease: vf.driver(net(lease)["pci_bdf"]) is None, 60, "the release")
@@ -71,8 +72,8 @@ def is_over(suite, name, node, *leases):
 
 
 def virtual_machines(suite, node, place):
-    """A process that drives the function by itself is killed, also if it keeps nothing but the device, and the container
-    engine's file is gone."""
+    """A process that drives the function by itself is killed, even if it keeps only the device open, and the
+    specification for container engines is removed."""
     alice = node.tenant("alice")
     leases = [alloc(alice, "vfio", secs=TERM_SECS + 4, mac=mac) for mac in MACS]
     for lease in leases:
@@ -117,7 +118,7 @@ exec 3<>/dev/vfio/{group} && echo open; exec {podman.BUSYBOX} sleep 600"""
 
 @contextlib.contextmanager
 def program(text, *arguments):
-    """A running program of Python that has said that it is ready."""
+    """A running Python program that has reported that it is ready."""
     with subprocess.Popen([sys.executable, "-c", text, *map(str, arguments)], stdout=subprocess.PIPE, text=True) as running:
         try:
             if running.stdout.readline().strip() != "ready":
@@ -128,13 +129,13 @@ def program(text, *arguments):
 
 
 def fences(node):
-    """What is fenced."""
+    """The current fences."""
     return node.operator.ask("fence", "list")["fences"]
 
 
 @contextlib.contextmanager
 def waiting_container(suite, name, place, lease):
-    """A container that has the group and opens it only when it is asked to."""
+    """A container that has the group and opens it only on request."""
     script = f"echo ready; read line; exec 3<>/dev/vfio/{net(lease)['vfio_group']} && echo opened"
     command = podman.container(place, net(lease)["cdi_device"], script, "--interactive")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
@@ -146,7 +147,7 @@ def waiting_container(suite, name, place, lease):
 
 
 def opens_nothing(suite, name, running, lease, again):
-    """What the container of the earlier lease can do while the next lease has the group."""
+    """Checks that the container of the earlier lease cannot open the group while the next lease has it."""
     suite.equal(f"{name}: the next lease has the group", net(lease)["vfio_group"], net(again)["vfio_group"])
     with contextlib.suppress(BrokenPipeError):
         os.write(running.stdin.fileno(), b"open\n")
@@ -155,8 +156,8 @@ def opens_nothing(suite, name, running, lease, again):
 
 
 def closed_container(suite, node, place):
-    """A container that had the group, and not open at the cut, cannot open it when the next lease has it; also if the cut was the
-    watchdog's."""
+    """A container that had the group, but not open at the cut, cannot open it when the next lease has it. The same if
+    the watchdog made the cut."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     lease = alloc(alice, "vfio")
     with waiting_container(suite, "closed at the cut", place, lease) as running:
@@ -214,7 +215,8 @@ def hooks(suite, node, place):
 
 
 def crowd(suite, node, place):
-    """A local user with 100 threads and 10,000 open files delays no cut, also of a holder that keeps the device alone."""
+    """A local user with 100 threads and 10,000 open files delays no cut, even of a holder that keeps only the device
+    open."""
     alice = node.tenant("alice")
     with program(CROWD):
         lease = alloc(alice, "vfio", secs=TERM_SECS + 4, mac=MACS[0])
@@ -229,7 +231,7 @@ def crowd(suite, node, place):
 
 @contextlib.contextmanager
 def driven_in_container(place, lease):
-    """A container of the lease, whose process keeps nothing but the device, and what is heard of it."""
+    """A container of the lease whose process keeps only the device open, and a listener for its frames."""
     its = net(lease)
     script = f"export ONLY_DEVICE=1; exec /mnt/vf_tx {its['vfio_group']} {its['pci_bdf']} /tmp/posted /tmp/done {its['mac']}"
     command = podman.with_python(place, its["cdi_device"], script, "--ulimit=memlock=-1:-1")
@@ -242,8 +244,8 @@ def driven_in_container(place, lease):
 
 
 def beside_a_search(suite, node, place):
-    """While the watchdog looks for who hides a group, it ends a neighbour's lease on time, and a neighbour's container that keeps
-    nothing but its device goes on."""
+    """While the watchdog searches for a process that hides a group, it ends a neighbour's lease on time, and a
+    neighbour's container that keeps only its device open goes on."""
     alice, bob = node.tenant("alice"), node.tenant("bob")
     kept = alloc(bob, "vfio", secs=600, mac=MACS[0])
     lease = alloc(alice, "vfio", secs=TERM_SECS + 8)
@@ -272,8 +274,9 @@ def beside_a_search(suite, node, place):
 
 
 def resets(suite, node, _place):
-    """A driver that nobody has checked is unbound within the proof: while a neighbour keeps the kernel's lock of links, so that
-    unbinding waits, bus mastering goes off again whenever the tenant turns it on. Also by the watchdog."""
+    """An unchecked driver is unbound within the proof. A neighbour keeps the kernel's lock of links, so unbinding
+    waits; meanwhile bus mastering is switched off again whenever the tenant switches it on. The same with the
+    watchdog."""
     alice = node.tenant("alice")
     node.stop()
     node.environment[UNCHECKED] = "igb"
@@ -294,7 +297,7 @@ def resets(suite, node, _place):
                         vf.until(lambda: not vf.is_bus_master(function), 20, f"{name}: bus mastering off")
                         vf.turn_on(function)
                     vf.until(lambda: not vf.is_bus_master(function), 20, f"{name}: bus mastering off")
-                    # The helper's process.
+                    # The process of the helper.
                     suite.check(f"{name}: it goes off 20 times while unbinding waits", sh("pgrep", "-x", "fb-vf", check=False), "a process fb-vf")
                 vf.until(lambda: vf.driver(function) is None, 30, f"{name}: the driver is unbound")
                 suite.check(f"{name}: silence", heard.is_silent(1))
@@ -309,8 +312,8 @@ def resets(suite, node, _place):
 
 
 def without_daemon(suite, node, place):
-    """The watchdog ends access at the deadline, whether the daemon is dead or stopped; later the daemon tells it, and leases
-    the same functions anew."""
+    """The watchdog ends access at the deadline, whether the daemon is dead or stopped; later the daemon reports the
+    end, and leases the same functions again."""
     alice = node.tenant("alice")
     for name, late_limit_ms in (("a dead daemon", LATE_LIMIT_MS), ("a stopped daemon", STOPPED_LATE_MS)):
         with namespace("tenant") as path:

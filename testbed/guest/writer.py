@@ -20,12 +20,12 @@ from checks import length
 from rdma_client import QUEUE_DEPTH, Client, Device, now_ms, status_name
 
 WORD = 8
-# Other suites run on the same processors.
+# Pauses for the other suites on the same processors.
 PAUSE_SECS = length(0, 0.005)
 
 
 def _batch(client, slot, offset):
-    """QUEUE_DEPTH requests in a chain, each for its own word of the local buffer."""
+    """Posts QUEUE_DEPTH requests in a chain, each for its own word of the local buffer."""
     buffer, rdma, chain = client.buffer, client.rdma, []
     for place in reversed(range(slot * QUEUE_DEPTH, (slot + 1) * QUEUE_DEPTH)):
         request = SendWR(opcode=e.IBV_WR_RDMA_WRITE, num_sge=1, send_flags=e.IBV_SEND_SIGNALED,
@@ -36,7 +36,7 @@ def _batch(client, slot, offset):
 
 
 class _Stream:
-    """1, 2, 3 … written at one offset. Word by word the completions come in the order posted."""
+    """1, 2, 3 … written at one offset. The completions come word by word, in the order of posting."""
 
     def __init__(self, client, offset):
         self.client, self.done, self.posted, self.posted_at_ms = client, 0, 0, [0.0, 0.0]
@@ -44,7 +44,7 @@ class _Stream:
         self.last_ok_at_ms = self.last_posted_at_ms = None
 
     def post(self):
-        """The next batch, in the slot whose requests have all completed."""
+        """Posts the next batch, in the slot whose requests have all completed."""
         slot = self.posted // QUEUE_DEPTH % 2
         values = range(self.posted + 1, self.posted + QUEUE_DEPTH + 1)
         words = b"".join(value.to_bytes(WORD, "big") for value in values)

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Runs in a guest that several suites share. The host puts one command after the other into the shared directory;
-after each, this tells its exit code, what it left behind in the guest, and the end of its output."""
+"""Runs in a guest that several suites share. The host puts one command after the other into the shared directory. After
+each command this program reports its exit code, the things that it left behind in the guest, and the end of its
+output."""
 import os
 import pathlib
 import select
@@ -11,18 +12,19 @@ import time
 SHARE = pathlib.Path("/run/lab/share")
 POLL_SECS = 0.05
 OUTPUT_KEPT_BYTES = 64 * 1024
-# Whoever still holds the output of a command that has ended gets this long for its last words.
+# How long a process that still holds the output of an ended command may write to it.
 LAST_WORDS_SECS = 2
-# How long what has been given back may take to be gone: the kernel removes some of it later.
+# How long removed objects may take to disappear: the kernel removes some of them later.
 SETTLE_SECS = 15
-# Everything in these is somebody's: the kernel's NVMe target, network namespaces, files in memory, blocked modules.
+# Every entry in these directories was made by a program: the kernel's NVMe target, network namespaces, shared memory,
+# blocked modules.
 DIRECTORIES = ("/sys/kernel/config/nvmet/subsystems", "/sys/kernel/config/nvmet/hosts", "/sys/kernel/config/nvmet/ports",
                "/sys/class/nvme", "/sys/class/infiniband", "/sys/class/net", "/run/netns", "/dev/shm", "/dev/hugepages",
                "/etc/modprobe.d")
 
 
 def main():
-    """Until the host ends the guest."""
+    """Runs commands until the host ends the guest."""
     before, number = state(), 0
     while True:
         number += 1
@@ -39,7 +41,7 @@ def main():
 
 
 def run(command):
-    """The exit code of a command and the end of its output, all of which is passed on."""
+    """Runs a command and passes its output on; returns its exit code and the end of its output."""
     process = subprocess.Popen(["bash", str(command)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, start_new_session=True)
     source, kept = process.stdout.fileno(), b""
@@ -66,7 +68,7 @@ def run(command):
 
 
 def remains(before):
-    """What differs from `before`, a line each, once it differs no less."""
+    """The differences from `before`, a line each, after waiting for them to disappear."""
     give_up_at = time.monotonic() + SETTLE_SECS
     while (now := state()) != before and time.monotonic() < give_up_at:
         time.sleep(POLL_SECS)
@@ -74,31 +76,31 @@ def remains(before):
 
 
 def state():
-    """Everything in this guest that one command could leave to the next."""
+    """Everything in this guest that one command could leave to the next one."""
     found = set(processes())
     for directory in map(pathlib.Path, DIRECTORIES):
         if directory.is_dir():
             found |= {str(entry) for entry in directory.iterdir()}
     found |= {f"control group {place}" for place in pathlib.Path("/sys/fs/cgroup").rglob("*") if place.is_dir()}
-    # A device of no size is a loop or network device that nothing is behind, and waits for its next use.
+    # A block device of size 0 is an unused loop or nbd device.
     found |= {f"block device {device.name}" for device in pathlib.Path("/sys/block").iterdir() if text(device / "size") != "0"}
-    # That outlives what is behind the device.
+    # The read-only flag stays when the contents of the device are gone.
     found |= {f"read-only {device.name}" for device in pathlib.Path("/sys/block").iterdir() if text(device / "ro") == "1"}
-    # The first network namespace mounts the directory of them, and the last one leaves that.
+    # The first network namespace mounts the directory of all of them, and the last one leaves that mount.
     places = (line.split()[1] for line in text("/proc/mounts").splitlines())
     found |= {f"mount {place}" for place in places if place != "/run/netns" and not place.startswith("/sys")}
     found |= {f"huge pages {text('/proc/sys/vm/nr_hugepages')}"}
-    # A link-local address comes some seconds after its device.
+    # A link-local address appears some seconds after its device.
     found |= {f"address {' '.join(words[1:4])}" for words in rows("ip", "-oneline", "address") if not words[3].startswith("fe80")}
     found |= {f"queueing {' '.join(words)}" for words in rows("tc", "qdisc", "show")}
-    # Of completion queues the kernel keeps a pool for each device, until that goes.
+    # The kernel keeps a pool of completion queues for each device until the device is removed.
     for words in rows("rdma", "resource", "show"):
         found |= {f"rdma {words[1]} {kind} {count}" for kind, count in zip(words[2::2], words[3::2]) if kind != "cq"}
     return found
 
 
 def processes():
-    """Those of programs, the dead that nobody waited for among them; not the kernel's own threads."""
+    """User processes, zombies among them; no kernel threads."""
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit() and entry.name != "2":
             stat = text(entry / "stat")
@@ -109,7 +111,7 @@ def processes():
 
 
 def text(path):
-    """Of a file; of one that has just gone, nothing."""
+    """The text of a file; empty if the file has just disappeared."""
     try:
         return pathlib.Path(path).read_text(errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -117,7 +119,7 @@ def text(path):
 
 
 def rows(*command):
-    """What a program prints, line by line, in words."""
+    """The output of a program: for each line its words."""
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [line.split() for line in shown.splitlines()]
 

@@ -1,5 +1,5 @@
-//! Built by `cargo xtask test`. This crate has its own panic handler, and std has one too. If one of the
-//! crates below uses std, there are two, and the compiler refuses.
+//! Built by `cargo xtask test`. This crate has its own panic handler. If one of the crates below uses std, there are
+//! two panic handlers, and the compiler refuses.
 #![no_std]
 
 use core::{
@@ -15,7 +15,7 @@ pub use fabricbios_wire as wire;
 /// An allocator without memory: this program is never run.
 struct Nothing;
 
-// SAFETY: null is what an allocator without memory has to return, and it is never given any back.
+// SAFETY: an allocator without memory has to return null, and no memory is ever given back to it.
 unsafe impl GlobalAlloc for Nothing {
     unsafe fn alloc(&self, _layout: Layout) -> *mut u8 {
         ptr::null_mut()
