@@ -1,8 +1,8 @@
 //! The invariants of the data plane over UDP, by name.
 //!
 //! - **end**: no request is served and no I/O begins once the access of a binding has ended.
-//! - **once**: a counter of a session stands for one request, which is done once.
 //! - **once**: a counter of a session belongs to one request, which is done once.
+//! - **in flight**: only a request that was begun finishes, and the writes in flight of sessions are among those of
 //!   their lease.
 //! - **sessions**: a lease has no more sessions than it may have.
 //! - **parts**: each part of a half-sent block arrives once and lies within the block.

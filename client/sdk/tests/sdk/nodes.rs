@@ -38,7 +38,7 @@ fn a_grant_is_never_asked_for_twice() {
         let asking = scope.spawn(|| client.call(rotate.clone()).unwrap_err());
         arrived.recv().unwrap();
         node.crash_and_restart();
-        // The restarted node resets the connection when a packet of it arrives.
+        // The restarted node resets the connection when a packet over it arrives.
         query();
         asking.join().unwrap()
     });

@@ -71,9 +71,9 @@ fn told(wiped: Wiped) -> String {
 struct Used<'a> {
     lease_id: LeaseId,
     session: GpuSession,
-    /// Of the GPU, if the node has told it.
+    /// The vendor of the GPU, if the node has reported it.
     vendor: Option<GpuVendor>,
-    /// Vendor of the GPU, if the node has reported it.
+    /// The node, if the lease is for this command only.
     gives_back_to: Option<&'a Node>,
 }
 
