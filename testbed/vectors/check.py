@@ -272,7 +272,7 @@ def read_partition(area):
 
 
 def read_terms(area):
-    """What is stated of every kind."""
+    """The properties that leases of every kind can have."""
     return {
         "cpu": {"isolation": area.word(0x0902, CPU), "execution_mode": area.word(0x0908, MODE),
                 "execution_width": mapped(area.one(0x0909, 2), read_width), "partition": read_partition(area)},
@@ -294,7 +294,7 @@ def resource_type(r):
 
 
 def of_kind(kind, of_kinds):
-    """The part of this kind, under its name."""
+    """The part of this kind, under the name of the kind."""
     return {kind: of_kinds[kind]} if isinstance(kind, str) and kind in of_kinds else {"other": kind}
 
 
@@ -536,7 +536,7 @@ SLOTS = ("compute_slices", "compute_slices_free", "session_slots", "session_slot
 
 
 def read_extension(tag, value):
-    # Resource 0 of a reason is the node itself.
+    # Resource 0 of a reason stands for the node itself.
     need(len(value) >= 16 and (any(value[:16]) or tag == 0x0B0A), "InvalidIntent")
     resource_id, rest = value[:16].hex(), value[16:]
     if tag == 0x0B01:
@@ -689,7 +689,7 @@ def tlv(tag, value):
 
 
 def some(tag, value, make):
-    """The TLV of a value, if there is one."""
+    """The TLV of a value, or nothing for None."""
     return b"" if value is None else tlv(tag, make(value))
 
 
@@ -710,7 +710,7 @@ def type_code(kind):
 
 
 def kind_of(part):
-    """The kind whose part this is, and the part."""
+    """The kind that this part belongs to, and the part."""
     (kind, content), = part.items()
     return (content, None) if kind == "other" else (kind, content)
 
@@ -900,7 +900,7 @@ def make_request(request):
         "identity_issue": lambda: bytes([ROLE.index(v["role"])]) + be(v["valid_secs"], 4) + text_bytes(v["tenant"])
         + counted(bytes(v["csr_der"])),
     }
-    # The others are an id alone.
+    # The other messages are only an id.
     return makers.get(name, lambda: bytes.fromhex(v))()
 
 
@@ -949,7 +949,7 @@ def make_frame(flags, header, payload):
 # ---- the files ---------------------------------------------------------------------------------------
 
 def parse_file(text):
-    """The keys, and the bytes."""
+    """The keys of a vector file, and its bytes."""
     lines = text.splitlines()
     keys = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
     return keys, bytes.fromhex("".join(line for line in lines if not line.startswith("# ")))
@@ -961,7 +961,7 @@ def read_datagram(judge, data):
     return data_plane.value(data)
 
 
-# The smallest LEASE_ALLOC, of memory, but for its params.
+# The smallest LEASE_ALLOC, of memory, without its params.
 SMALLEST = b"\0\2" + bytes(16) + be(1, 8) + be(1, 4) + be(0, 4)
 
 

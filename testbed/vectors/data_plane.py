@@ -12,7 +12,7 @@ PAYLOAD_MAC, REPLY, LEAST, MOST = 1, 0x80, 88, 9216
 
 
 def crc32c(data):
-    """0 of nothing, as the field has it."""
+    """The CRC-32C of some bytes; 0 for no bytes, as in the field."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -22,13 +22,13 @@ def crc32c(data):
 
 
 def tag_of(data):
-    """Of a whole datagram: over the header, and the payload if the flag says so."""
+    """The tag of a whole datagram: over the header, and over the payload if the flag is set."""
     covered = data[:56] + (data[88:] if data[6] & PAYLOAD_MAC else b"")
     return hmac.digest(KEY, covered, hashlib.sha256)
 
 
 def fields(data):
-    """The header's fields after the version, or None if it is another protocol's."""
+    """The header's fields after the version, or None if the header belongs to another protocol."""
     if len(data) < LEAST:
         return None
     magic, version, *rest = HEADER.unpack_from(data)
@@ -42,7 +42,7 @@ def genuine(data, head):
 
 
 def judge_request(data):
-    """Steps 1 to 3 of section 2: the refusal, or None."""
+    """Steps 1 to 3 of section 2: the name of the refusal, or None."""
     head = fields(data)
     if head is None or head[2] & REPLY:
         return "dropped"
@@ -55,7 +55,7 @@ def judge_request(data):
 
 
 def is_part(reserved):
-    """As far as that goes without knowing the block size: section 8."""
+    """Whether the field can be a part, as far as this is known without the block size (section 8)."""
     index, count = reserved >> 16, reserved & 0xFFFF
     return index < count and count in (2, 4, 8, 16, 32, 64)
 
@@ -66,7 +66,7 @@ def judge_reply(data):
 
 
 def value(data):
-    """What a good frame says: header, tag, payload, and the reply to HELLO."""
+    """The content of a valid frame: header, tag, payload, and the reply to HELLO."""
     magic, op, flags, status, lease_id, nonce, offset, length, crc, size, reserved = fields(data)
     header = {"service": SERVICE[magic], "op": op, "flags": flags, "status": status, "lease_id": lease_id.hex(), "nonce": nonce,
               "offset": offset, "length": length, "payload_crc": crc, "payload_len": size, "reserved": reserved}
@@ -84,7 +84,7 @@ def hello(payload):
 
 
 def make(told):
-    """The datagram of which that is told; CRC and tag are computed, not copied."""
+    """The datagram with this content; CRC and tag are computed, not copied."""
     head, _, payload, _ = told
     payload, magic = bytes(payload), {word: magic for magic, word in SERVICE.items()}[head["service"]]
     head = HEADER.pack(magic, 0, head["op"], head["flags"], head["status"], bytes.fromhex(head["lease_id"]), head["nonce"],

@@ -1,4 +1,4 @@
-"""Operations of GPU sessions, written only from docs/spec/gpu-sessions.md: what `check.py` needs to read and make them. A
+"""Operations of GPU sessions, written only from docs/spec/gpu-sessions.md, for check.py, which reads and makes them. A
 message is its name and its layout: a list of fields, each with its name, its size in bytes and its limits."""
 
 COPY, MODULE, ANY = (1, 4_194_304), (1, 67_108_864), (0, 2**64 - 1)
@@ -34,7 +34,8 @@ DONE = ("done", [])
 
 
 def read(message, r, need):
-    """The content of a message under its name, from a reader of `check.py`; the name alone if it has none."""
+    """The content of a message under its name, from a reader of `check.py`; only the name if the message has no
+    fields."""
     name, layout = message
     return {name: {field: read_field(size, limits, r, need) for field, size, limits in layout}} if layout else name
 
@@ -64,7 +65,7 @@ def read_argument(size, r, need):
 
 
 def make(messages, told):
-    """The bytes of what is told of one of these messages."""
+    """The bytes of one of these messages with this content."""
     if isinstance(told, str):
         return b""
     (name, fields), = told.items()

@@ -154,7 +154,7 @@ impl Guest {
         })
     }
 
-    /// A running guest begins its next command, with this time limit.
+    /// Records that a running guest begins its next command, with this time limit.
     pub(crate) fn goes_on(&mut self, name: &str, timeout: Option<Duration>) {
         name.clone_into(&mut self.name);
         self.started = Instant::now();

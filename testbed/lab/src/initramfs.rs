@@ -68,7 +68,7 @@ impl Archive {
 mod tests {
     use super::*;
 
-    // That the kernel reads the archive is shown by every boot of a guest.
+    // Every boot of a guest shows that the kernel can read the archive.
     #[test]
     fn entries_are_aligned_to_four_bytes() {
         let mut archive = Archive::default();

@@ -11,7 +11,7 @@ use std::process::Command;
 /// `amd64` follows the release directly, because the cloud flavour has no soft-RoCE.
 const PACKAGES: &str = r"^linux-image-6\.12\.[0-9]+(\+[a-z0-9]+)?-amd64-unsigned$";
 
-/// Modules of hardware that no guest has: more than half of all modules; they are not unpacked.
+/// Modules of hardware that no guest has, more than half of all modules. They are not unpacked.
 const UNUSED: [&str; 9] = [
     "sound",
     "drivers/gpu",
@@ -48,7 +48,7 @@ impl Kernel {
         })
     }
 
-    /// Fetches the newest one that `apt` offers. It appears under `directory` by one rename.
+    /// Fetches the newest kernel that `apt` offers. It appears under `directory` by one rename.
     pub(crate) fn fetch(directory: &Path, apt: &Apt, log: &Path) -> Result<Self> {
         let package = newest(apt.names(PACKAGES)?.into_iter())
             .context("Debian's archive offers no linux-image-6.12.*-amd64-unsigned package")?;

@@ -11,12 +11,12 @@ const TAIL_LINES: usize = 15;
 /// The most characters of a command line to show: some name hundreds of files.
 const SHOWN_MAX: usize = 300;
 
-/// `command` ends when this process ends in any way, because then nobody waits for it.
+/// Makes `command` end when this process ends in any way, because then nobody waits for its result.
 pub fn end_with_parent(command: &mut Command) {
     die_with_parent(command, Signal::SIGTERM);
 }
 
-/// When this process ends in any way, also by SIGKILL, the child gets `signal`.
+/// Makes the kernel send `signal` to the child when this process ends in any way, even by SIGKILL.
 pub(crate) fn die_with_parent(command: &mut Command, signal: Signal) {
     let arm = move || {
         nix::sys::prctl::set_pdeathsig(signal)?;
@@ -36,7 +36,7 @@ pub(crate) fn run_logged(command: &mut Command, log: &Path) -> Result<()> {
     run_logged_to_its_end(command, log)
 }
 
-/// The same for a command that must not be interrupted: it continues when this process ends.
+/// The same for a command that must not be interrupted: the command goes on when this process ends.
 pub(crate) fn run_logged_to_its_end(command: &mut Command, log: &Path) -> Result<()> {
     let mut file = append(log)?;
     let start = file.metadata()?.len();

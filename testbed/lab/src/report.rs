@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-/// So many flaky suites in one run fail it.
+/// From this number of flaky suites on, a run fails.
 const FLAKY_TOO_MANY: usize = 3;
 
 /// How one step or suite ended.
@@ -88,7 +88,7 @@ impl Report {
     }
 
     /// `N passed, N failed, N skipped`, on a line of its own. If there are flaky suites, a line before it has their
-    /// number and their names; they count as passed, or as failed where they are too many.
+    /// number and their names. They count as passed, or as failed if there are too many.
     #[must_use]
     pub fn summary(&self) -> String {
         let count = |keep: fn(&Outcome) -> bool| self.names(|row| keep(&row.outcome)).len();

@@ -123,7 +123,7 @@ impl Missing {
         let tools = absent_tools(needs, &present);
         let mut needs = needs.to_vec();
         if !tools.is_empty() {
-            // A tool that is missing will be compiled.
+            // A missing tool will be compiled.
             needs.push(Need::Build);
         }
         let packages = if System::current()?.is_supported() {
@@ -145,7 +145,7 @@ impl Missing {
         *self == Self::default()
     }
 
-    /// The commands that install it on `system`, as a user would type them.
+    /// The commands that install the missing requirements on `system`, as a user would type them.
     #[must_use]
     pub fn plan(&self, layout: &Layout, system: &System) -> Vec<String> {
         let mut plan = Vec::new();

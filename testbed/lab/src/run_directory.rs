@@ -25,7 +25,7 @@ impl RunDirectory {
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        // Two lanes can begin in the same microsecond.
+        // Makes names unique: two lanes can begin in the same microsecond.
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
         let nonce = format!("{}-{}-{run}", since.as_micros(), std::process::id());

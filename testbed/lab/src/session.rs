@@ -50,14 +50,14 @@ impl Lab {
 }
 
 impl Session {
-    /// Whether the guest is such a machine.
+    /// Whether the guest has this machine.
     #[must_use]
     pub fn is(&self, machine: &VmSpec) -> bool {
         self.machine == *machine
     }
 
-    /// Runs the command of a job, with its environment and its time limit. Machine, preludes and echo of the job are
-    /// ignored: the session's own are in use. A guest that does not answer with an exit code is an error, and ended.
+    /// Runs the command of a job, with its environment and its time limit. The session's own machine, preludes and echo
+    /// are used, not those of the job. A guest that does not answer with an exit code is ended, and is an error.
     pub fn run(mut self, job: &Job) -> Result<(Self, Turn)> {
         let start = Instant::now();
         self.guest.goes_on(&job.name, job.timeout);
@@ -99,7 +99,7 @@ impl Session {
         }
     }
 
-    /// Ends the guest. After success no file of it stays on the host.
+    /// Ends the guest. After success no file of the guest stays on the host.
     pub fn close(self, succeeded: bool) -> Result<()> {
         let directory = self.guest.directory.clone();
         drop(self.guest);

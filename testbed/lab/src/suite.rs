@@ -35,7 +35,7 @@ pub struct Wants {
     pub disk_bytes: Option<u64>,
     /// How often the suite is run, each time in a guest that has just booted.
     pub boots: u32,
-    /// The suite leaves things behind, on purpose or by a fault of the kernel.
+    /// The suite needs a guest of its own: it leaves things behind, on purpose or by a fault of the kernel.
     pub alone: bool,
     /// systemd is process 1 of the guest.
     pub systemd: bool,
@@ -57,7 +57,8 @@ pub struct Suite {
     pub path: PathBuf,
     /// Its header.
     pub wants: Wants,
-    /// The crates, without `fabricbios-`, and the folders that it proves something of and other suites may not.
+    /// The crates (without `fabricbios-`) and the folders that this suite tests. A change to a crate or folder that
+    /// suites name runs only the suites that name it.
     pub covers: Vec<String>,
 }
 
@@ -102,7 +103,7 @@ impl Suite {
     }
 }
 
-/// What follows `start` in a line near the top.
+/// The text after `start` in a line near the top.
 fn line<'a>(text: &'a str, start: &str) -> Option<&'a str> {
     let mut top = text.lines().take(20);
     top.find_map(|line| line.strip_prefix(start))

@@ -1,5 +1,5 @@
-//! `cargo xtask test --affected`: the steps that a change can reach. What cargo's graph and the heads of the suites do
-//! not tell is left to the whole run.
+//! `cargo xtask test --affected`: the steps that a change can reach. Dependencies that neither cargo's graph nor the
+//! headers of the suites show are left to the full run.
 
 use crate::cargo::{cargo, output, program};
 use crate::suites::{GUEST_DIRECTORY, Kind, Suites};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const ALWAYS: [&str; 8] = [
     "fetch", "fmt", "python", "ruff", "shell", "deny", "nextest", "vectors",
 ];
-/// Steps that compile what cargo has not compiled yet.
+/// Steps that compile code that cargo has not compiled yet.
 const OF_ANY_PACKAGE: [&str; 3] = ["clippy", "doctest", "doc"];
 /// Steps of one package.
 const OF_PACKAGE: [(&str, &str); 4] = [
@@ -24,7 +24,7 @@ const OF_PACKAGE: [(&str, &str); 4] = [
     ("gpu-test", "fabricbios-gpu-test"),
     ("fuzz", "fabricbios-fuzz"),
 ];
-/// Folders of no package, and the package whose tests read them.
+/// Folders outside all packages, and the package whose tests read them.
 const READ_BY: [(&str, &str); 2] = [
     ("testbed/vectors", "fabricbios-wire"),
     ("testbed/stand-ins/ptx", "fabricbios-gpu"),
@@ -35,12 +35,12 @@ const MANIFESTS: [&str; 3] = [
     "testbed/fuzz/Cargo.toml",
     "testbed/no-std/Cargo.toml",
 ];
-/// The package that tests the pages and the heads of the suites: every change can reach it.
+/// The package that tests the pages and the headers of the suites: every change can reach it.
 const PAGES: &str = "xtask";
-/// What runs in a guest, and what boots it.
+/// The programs that run in a guest, and the crate that boots guests.
 const IN_GUESTS: [&str; 3] = ["fabricbios-node", "fabricbios-cli", "fabricbios-testbed"];
 
-/// What a change can reach.
+/// The steps and packages that a change can reach.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Affected {
     pub(crate) steps: BTreeSet<String>,
@@ -48,7 +48,7 @@ pub(crate) struct Affected {
     pub(crate) packages: BTreeSet<String>,
 }
 
-/// What the change from the commit `base` to the working tree can reach.
+/// The steps and packages that the change from the commit `base` to the working tree can reach.
 pub(crate) fn find(layout: &Layout, base: &str, suites: &Suites) -> Result<Affected> {
     let changed = output(program(
         layout,
@@ -147,7 +147,7 @@ impl Packages {
         self.0.iter().find(|it| it.name == name)
     }
 
-    /// The package that has this file, or reads it.
+    /// The package that contains this file, or reads it.
     fn of(&self, file: &Path) -> Option<&Package> {
         if let Some((_, reader)) = READ_BY.iter().find(|(folder, _)| file.starts_with(folder)) {
             return self.named(reader);
@@ -156,7 +156,7 @@ impl Packages {
         having.max_by_key(|it| it.folder.components().count())
     }
 
-    /// The packages that this one is built from, itself among them.
+    /// The packages that this package is built from, including itself.
     fn parts<'a>(&'a self, of: &'a str) -> BTreeSet<&'a str> {
         let mut parts = BTreeSet::from([of]);
         let mut next = vec![of];
@@ -199,7 +199,7 @@ fn package(layout: &Layout, package: &Value) -> Option<Package> {
     })
 }
 
-/// What the suites cover.
+/// The crates and folders that the suites cover.
 struct Coverage<'a> {
     packages: &'a Packages,
     /// The folders that suites name; a change below them reaches only these suites.
@@ -244,13 +244,13 @@ impl<'a> Coverage<'a> {
     }
 }
 
-/// The folder that a suite names, by itself or by a crate.
+/// The folder that a suite names, directly or by a crate.
 fn folder(packages: &Packages, covered: &str) -> PathBuf {
     let package = packages.named(&format!("fabricbios-{covered}"));
     package.map_or_else(|| covered.into(), |it| it.folder.clone())
 }
 
-/// The files of a suite: itself, and what it imports or names, directly or not.
+/// The files of a suite: its own, and the files that it imports or names, directly or indirectly.
 fn sources(layout: &Layout, suite: &Suite) -> Result<BTreeSet<PathBuf>> {
     let guest = Path::new(GUEST_DIRECTORY);
     let own = suite.path.file_name().context("a suite is a file")?;
@@ -273,7 +273,7 @@ fn sources(layout: &Layout, suite: &Suite) -> Result<BTreeSet<PathBuf>> {
     Ok(sources)
 }
 
-/// Whether a program imports the file of this name, or names it.
+/// Whether a program imports or names the file with this name.
 fn has(text: &str, name: &str) -> bool {
     let module = name.strip_suffix(".py");
     let imports = |line: &str| {

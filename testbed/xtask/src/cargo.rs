@@ -67,7 +67,7 @@ pub(crate) fn output(mut command: Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{shown} printed no UTF-8"))
 }
 
-/// What builds the programs under test alone.
+/// The arguments that build only the programs under test.
 const PROGRAMS: [&str; 5] = ["--bins", "-p", "fabricbios-node", "-p", "fabricbios-cli"];
 
 /// The command that builds the programs under test.

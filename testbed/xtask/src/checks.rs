@@ -9,9 +9,9 @@ use std::num::NonZero;
 use std::path::Path;
 use std::process::Command;
 
-/// Workspaces beside the main one: their tests are other programs' (a fuzzer, a build without the standard library).
+/// Workspaces beside the main one. Other programs run their tests (a fuzzer, a build without the standard library).
 const OTHER_WORKSPACES: [&str; 2] = ["testbed/fuzz/Cargo.toml", "testbed/no-std/Cargo.toml"];
-/// The version of ruff, so that a new one with new lints fails no old commit.
+/// The version of ruff, fixed so that new lints do not fail old commits.
 const RUFF: &str = "ruff==0.17.6";
 
 fn passed(command: Command) -> Result<Outcome> {
@@ -78,7 +78,7 @@ pub(crate) fn deny(layout: &Layout) -> Result<Outcome> {
             "deny.toml",
             "check",
         ];
-        // They need fewer crates than the main one: an exception may have nothing to match.
+        // These workspaces need fewer crates than the main one, so an exception may match nothing.
         let unmatched = ["-A", "license-not-encountered", "-A", "unmatched-skip"];
         cargo::run(cargo(layout, &[&words[..], &unmatched, &checks].concat())?)?;
     }
@@ -101,7 +101,7 @@ pub(crate) fn advisories(layout: &Layout) -> Result<Outcome> {
 
 /// Runs the tests of the affected packages, or of all.
 pub(crate) fn nextest(layout: &Layout, affected: Option<&Affected>) -> Result<Outcome> {
-    // Half of the time of the tests is waiting, for deadlines and for processes.
+    // The tests wait for half of their time, for deadlines and for processes.
     let threads = 2 * std::thread::available_parallelism().map_or(1, NonZero::get);
     let threads = threads.to_string();
     let words = ["nextest", "run", "--workspace", "--test-threads", &threads];

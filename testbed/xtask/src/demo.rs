@@ -63,7 +63,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
-/// On any host, as any user.
+/// Runs the demo on any host, as any user.
 fn without_guest(layout: &Layout, script: &Path, boot: &BootArguments) -> Result<ExitCode> {
     let needs = [Need::Build, Need::Python];
     requirements::ensure(layout, &needs, boot.consent(), &crate::lab::say)?;

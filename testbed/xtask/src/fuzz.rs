@@ -159,7 +159,7 @@ impl<'a> Fuzz<'a> {
         })
     }
 
-    /// Says how often the target was executed.
+    /// Fuzzes one target, and reports the number of executions.
     fn run_one(&self, target: &str, secs: u32) -> Result<()> {
         let found = self.found(target);
         let crashes = self.work.join("crashes").join(target);

@@ -33,7 +33,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     )?)?;
     let built = layout.target().join("release/gpu-test");
     if arguments.build {
-        // Without the symbols for debuggers it is a sixth as large.
+        // Without debug symbols the program is a sixth as large.
         let small = built.with_file_name("gpu-test-stripped");
         let mut strip = Command::new("strip");
         cargo::run({
@@ -52,7 +52,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The step of `cargo xtask test`: on stand-ins, without measurements.
+/// The step of `cargo xtask test`: runs on stand-ins, without measurements.
 pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
     scope.build(layout, &["-p", "fabricbios-gpu-test"])?;
     let built = layout.target().join("debug/gpu-test");
@@ -61,7 +61,7 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
     run_on_stand_ins(layout, command, scope).map(|()| Outcome::Passed)
 }
 
-/// The step of `cargo xtask test`: each half of the vendors alone, and none.
+/// The step of `cargo xtask test`: builds with each vendor alone, and with none.
 pub(crate) fn features(layout: &Layout) -> Result<Outcome> {
     for features in ["", "gpu-cuda", "gpu-hip"] {
         let arguments = [
@@ -81,7 +81,7 @@ pub(crate) fn features(layout: &Layout) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Runs the command with the stand-ins in the place of the vendors' libraries, and devices of its own.
+/// Runs the command with the stand-ins in place of the vendors' libraries, and with devices of its own.
 fn run_on_stand_ins(layout: &Layout, mut command: Command, scope: Scope) -> Result<()> {
     let directory = stand_ins::build(layout, scope)?;
     let state = std::env::temp_dir().join(format!("stand-ins-{}", std::process::id()));

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 /// The most suites that run at the same time: each spends half of its time waiting for leases to end.
 pub(crate) const MAX: usize = 2;
 
-/// No more work is done once more after so much of it has failed twice: its cause is not chance.
+/// After this many items have failed twice, nothing more is repeated: the cause is not chance.
 const FAILED_TWICE_MAX: usize = 3;
 
 /// Calls `lane` once for each lane, on its own thread, with an iterator over the lane's work and with a flag that tells
@@ -46,8 +46,8 @@ fn all<W: Send>(
     })
 }
 
-/// Calls `again` for each failed work, one after the other, with a flag whether it is to be done once more; `again` returns
-/// whether it failed.
+/// Calls `again` for each failed item, one after the other, with a flag whether to repeat it; `again` returns whether
+/// the item failed.
 pub(crate) fn once_more<W>(failed: Vec<W>, mut again: impl FnMut(W, bool) -> bool) {
     let mut twice = 0;
     for work in failed {
@@ -141,7 +141,7 @@ mod tests {
         let (begun, ended) = done(2, &[90, 1, 91, 2], |work, beside| {
             let others = running.fetch_add(1, Ordering::SeqCst);
             if work < 90 {
-                // Each waits here until the other has begun.
+                // Each lane waits here until the other has begun.
                 both.wait();
             } else {
                 assert_eq!((others, beside), (0, false));

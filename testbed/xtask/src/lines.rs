@@ -9,7 +9,8 @@ use std::ops::AddAssign;
 use std::path::{Component, Path};
 use std::process::ExitCode;
 
-/// Folders whose Rust code proves or measures the product and is no part of it; two are of commits before the rooms.
+/// Folders whose Rust code tests or measures the product and is no part of it. Two of them exist only in commits before
+/// the rooms.
 const PROVING: [&str; 4] = ["bench", "fuzz", "testbed", "xtask"];
 
 #[derive(Debug, clap::Args)]

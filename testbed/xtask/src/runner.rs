@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 /// A suite to run.
 pub(crate) struct Chosen<'a> {
-    /// Its name as a step.
+    /// Its step name.
     pub(crate) name: &'a str,
     pub(crate) about: &'a str,
     pub(crate) kind: &'a Kind,
-    /// In full length, not in the short form.
+    /// Whether to run the full length and not the short form.
     pub(crate) full: bool,
 }
 
@@ -50,7 +50,7 @@ struct Run {
 
 /// The guest and the output of suites that run one after the other.
 struct Lane {
-    /// Other lanes run beside this one.
+    /// Whether other lanes run beside this one.
     beside: bool,
     echo: Echo,
     /// The output of the running suite so far.
@@ -59,7 +59,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// With other lanes `beside` this one, the output of a suite is shown when it has ended, else as it comes.
+    /// A new lane. With other lanes `beside` it, a suite's output is shown at its end, else as it comes.
     fn new(beside: bool) -> Self {
         let output = Arc::new(Mutex::new(Vec::new()));
         let collected = Arc::clone(&output);
@@ -89,7 +89,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs all suites. Programs are built before the first suite begins: a compiler beside it would disturb its times.
+/// Runs all suites. All programs are built before the first suite begins: a compiler beside a suite would disturb its
+/// times.
 pub(crate) fn run(
     layout: &Layout,
     boot: &BootArguments,
@@ -126,7 +127,7 @@ pub(crate) fn run(
 }
 
 impl<'a> Runner<'a> {
-    /// Runs one suite after the other, with other lanes `beside` this one or without. Those that fail are left for a
+    /// Runs one suite after the other, with other lanes `beside` this one or without. Failed suites are left for a
     /// second run.
     fn lane(
         &self,
@@ -198,7 +199,8 @@ impl<'a> Runner<'a> {
         self.suite(job, suite.kind, &mut lane.shared)
     }
 
-    /// Runs a failed suite once more, alone, or only records why it failed. Returns whether it has failed for good.
+    /// Runs a failed suite once more, alone, if `runs`; else only records why it failed. Returns whether it has failed
+    /// for good.
     fn once_more(&self, failed: &Failed<'_>, runs: bool) -> bool {
         let Failed {
             suite, why, run, ..
@@ -246,7 +248,7 @@ impl<'a> Runner<'a> {
         Ok(outcome)
     }
 
-    /// Runs the suite in its own guests or in that of its lane.
+    /// Runs the suite in guests of its own or in the shared guest of its lane.
     fn suite(&self, job: Job, kind: &Kind, shared: &mut Shared<Session>) -> Result<Outcome> {
         let judge = match kind {
             Kind::Program(suite) if !kind.shares() => {
@@ -265,7 +267,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The session is returned if the guest is as before.
+/// Runs the suite in the lane's session. Returns the session if the guest is as before.
 fn turn(
     session: Session,
     job: &Job,

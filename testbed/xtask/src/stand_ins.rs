@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What cargo builds, and what the vendor calls it.
+/// The file that cargo builds, and the vendor's name for it.
 const FILES: [(&str, &str); 4] = [
     ("libstand_in_nvml.so", "libnvidia-ml.so.1"),
     ("libstand_in_cuda.so", "libcuda.so.1"),
@@ -16,7 +16,7 @@ const FILES: [(&str, &str); 4] = [
     ("stand-in-nvidia-smi", "bin/nvidia-smi"),
 ];
 
-/// Builds the stand-ins and says how to use them.
+/// Builds the stand-ins and prints how to use them.
 pub(crate) fn command(layout: &Layout) -> Result<ExitCode> {
     let place = build(layout, Scope::Needed)?;
     let place = place.display();
@@ -35,7 +35,7 @@ pub(crate) fn build(layout: &Layout, scope: Scope) -> Result<PathBuf> {
         .with_context(|| format!("cannot make {}/bin", place.display()))?;
     for (built, name) in FILES {
         let (from, to) = (layout.target().join("debug").join(built), place.join(name));
-        // A process may have the old one mapped: it is replaced, not overwritten.
+        // A process may have the old file mapped, so the file is replaced, not overwritten.
         let new = to.with_extension("new");
         let copied = fs::copy(&from, &new)
             .and_then(|_| fs::set_permissions(&new, fs::Permissions::from_mode(0o755)))

@@ -173,7 +173,7 @@ impl Kind {
 }
 
 impl RustTest {
-    /// The package that has it.
+    /// The package that the suite belongs to.
     pub(crate) fn package(&self) -> &'static str {
         self.of.package
     }

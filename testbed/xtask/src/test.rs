@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
 struct Step {
     name: String,
     about: &'static str,
-    /// A skip of this step is no failure.
+    /// Whether a skip of this step is no failure.
     may_skip: bool,
     /// The step needs no other installation.
     needs: &'static [Need],

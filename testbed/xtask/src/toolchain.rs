@@ -81,7 +81,7 @@ pub(crate) fn run_check(layout: &Layout, arguments: &Arguments) -> Result<ExitCo
                 "nightly",
                 &[&["miri", "test", "--lib"], &packages[..]].concat(),
             )?;
-            // Tests read golden files, and a property is tried a few times only: Miri is a hundred times slower.
+            // Tests read golden files. Each property is tried only a few times, since Miri is a hundred times slower.
             command
                 .env("MIRIFLAGS", "-Zmiri-disable-isolation")
                 .env("PROPTEST_CASES", "2");

@@ -135,7 +135,7 @@ impl FakeMemory {
         self.changed.notify_all();
     }
 
-    /// Makes every call of `step` fail, or work again.
+    /// Makes every call of `step` fail, or succeed again.
     pub fn fail(&self, step: Step, failing: bool) {
         let mut state = self.lock();
         if failing {
@@ -293,7 +293,7 @@ impl DataPath for FakeMemory {
         Ok(state.binding(lease, self.transport))
     }
 
-    /// A binding that was cut cannot continue.
+    /// A binding that was cut must not go on.
     fn extend(&self, binding_id: BindingId, _deadline: BootTime) -> Result<(), AlreadyCut> {
         let cut = self.lock().cut.get(&binding_id.lease_id).copied();
         match cut {

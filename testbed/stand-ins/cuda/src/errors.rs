@@ -25,7 +25,7 @@ fn said(to: Out<*const c_char>, text: Option<*const c_char>) -> Code {
     )
 }
 
-/// Name and text of a result that the stand-in gives.
+/// Name and text of a result that the stand-in returns.
 fn of(error: c_int) -> Option<(&'static CStr, &'static CStr)> {
     Some(match error {
         0 => (c"CUDA_SUCCESS", c"no error"),

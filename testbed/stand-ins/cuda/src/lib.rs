@@ -15,7 +15,8 @@ use stand_in_device::{Attribute, Driver, Out, OutText, Status, Vendor};
 type Code = c_int;
 /// `CUdeviceptr`.
 type DevicePointer = u64;
-/// `CUcontext`, `CUstream`, `CUmodule` and `CUfunction`, which are pointers: the same registers as these.
+/// `CUcontext`, `CUstream`, `CUmodule` and `CUfunction`. They are pointers, which C passes in the same registers as
+/// this type.
 type Handle = usize;
 
 static DRIVER: Driver = Driver::new(Vendor::Nvidia);

@@ -26,7 +26,7 @@ extern "C" fn cuModuleLoadData(module: Out<Handle>, image: HostMemory) -> Code {
     code(DRIVER.load_module(image).and_then(|it| Ok(module.put(it)?)))
 }
 
-/// The options are for a compiler, which the stand-in does not have.
+/// Ignores the options: they are for a compiler, which the stand-in does not have.
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleLoadDataEx(
     module: Out<Handle>,
@@ -79,7 +79,7 @@ extern "C" fn cuFuncGetParamInfo(
     code(DRIVER.entry(function).and_then(|entry| {
         let found = entry.parameters.get(index).ok_or(Status::INVALID_VALUE)?;
         offset.put(found.offset)?;
-        // The caller may want the offset only.
+        // The caller may want only the offset.
         if !bytes.is_null() {
             bytes.put(found.size)?;
         }

@@ -1,11 +1,11 @@
-//! What C callers pass: pointers for results, texts and bytes of the host.
+//! Arguments of C callers: pointers for results, texts and bytes of the host.
 //!
-//! The types have the layout of the pointer that they contain, so they can stand in the signature of an exported
-//! function. Only such functions receive them, from callers that keep to the vendor's header.
+//! Each type has the layout of the pointer that it contains, so it can be a parameter of an exported function. Only
+//! exported functions receive these types, from callers that follow the vendor's header.
 
 use std::ffi::{CStr, c_char, c_void};
 
-/// A caller gave null where the header asks for a pointer.
+/// A caller passed null where the header requires a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NullPointer;
 
@@ -23,7 +23,7 @@ impl<T: Copy> Out<T> {
         self.put_all(&[value])
     }
 
-    /// Writes as many results as there are, one behind the other.
+    /// Writes the results one after the other.
     ///
     /// # Errors
     /// The pointer is null.
@@ -32,13 +32,13 @@ impl<T: Copy> Out<T> {
             return Err(NullPointer);
         }
         for (index, value) in values.iter().enumerate() {
-            // SAFETY: the caller of the exported function has room for so many results there.
+            // SAFETY: the caller of the exported function provides room for this many results.
             unsafe { self.0.add(index).write_unaligned(*value) };
         }
         Ok(())
     }
 
-    /// Reads what the caller has put there.
+    /// Reads the value that the caller has put there.
     ///
     /// # Errors
     /// The pointer is null.
@@ -50,7 +50,7 @@ impl<T: Copy> Out<T> {
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Whether the caller wants no result.
+    /// Whether the pointer is null: the caller wants no result.
     #[must_use]
     pub fn is_null(&self) -> bool {
         self.0.is_null()
@@ -63,7 +63,7 @@ impl<T: Copy> Out<T> {
 pub struct OutText(*mut c_char);
 
 impl OutText {
-    /// Writes a text and a zero, cut off at `room` bytes. True if nothing had to be cut off.
+    /// Writes a text and a zero, cut off at `room` bytes. Returns true if the text was not cut off.
     ///
     /// # Errors
     /// The pointer is null.
@@ -75,7 +75,7 @@ impl OutText {
             return Ok(false);
         }
         let kept = text.len().min(room - 1);
-        // SAFETY: the caller of the exported function has `room` bytes there.
+        // SAFETY: the caller of the exported function provides `room` bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr(), self.0.cast(), kept);
             self.0.add(kept).write(0);
@@ -98,18 +98,19 @@ impl Text {
         if self.0.is_null() {
             return Err(NullPointer);
         }
-        // SAFETY: the caller of the exported function gives a text that ends with a zero.
+        // SAFETY: the caller of the exported function passes a text that ends with a zero.
         let text = unsafe { CStr::from_ptr(self.0) };
         Ok(text.to_string_lossy().into_owned())
     }
 }
 
-/// An address in the memory of the process. Streams carry it to their threads.
+/// An address in the memory of the process. Streams pass it to their threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct HostMemory(*mut c_void);
 
-// SAFETY: it is an address. Who reads or writes there is the C caller's concern, as with a real driver.
+// SAFETY: it is only an address. As with a real driver, the C caller is responsible for concurrent access to the
+// memory.
 unsafe impl Send for HostMemory {}
 
 impl HostMemory {
@@ -131,7 +132,7 @@ impl HostMemory {
         self.0.cast()
     }
 
-    /// A copy of so many bytes.
+    /// A copy of `length` bytes.
     ///
     /// # Errors
     /// The pointer is null.
@@ -140,12 +141,12 @@ impl HostMemory {
             return Err(NullPointer);
         }
         let mut copy = vec![0; length];
-        // SAFETY: the caller of the exported function has so many bytes there.
+        // SAFETY: the caller of the exported function provides `length` bytes.
         unsafe { std::ptr::copy_nonoverlapping(self.bytes(), copy.as_mut_ptr(), length) };
         Ok(copy)
     }
 
-    /// One byte, so far behind the address.
+    /// The byte at this offset from the address.
     ///
     /// # Errors
     /// The pointer is null.
@@ -153,27 +154,28 @@ impl HostMemory {
         if self.0.is_null() {
             return Err(NullPointer);
         }
-        // SAFETY: the caller of the exported function reads no further than the header's end of its text.
+        // SAFETY: the caller of the exported function passes a text, and no byte after the end that the header defines
+        // is read.
         Ok(unsafe { self.bytes().add(offset).read() })
     }
 }
 
-/// A pointer to a row of pointers, or null: `kernelParams` of a launch.
+/// A pointer to an array of pointers, or null: `kernelParams` of a launch.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Words(*mut *mut c_void);
 
 impl Words {
-    /// The pointer at a place of the row.
+    /// The pointer at this index of the array.
     ///
     /// # Errors
-    /// The row is null.
+    /// The array is null.
     pub fn get(&self, index: usize) -> Result<HostMemory, NullPointer> {
         if self.0.is_null() {
             return Err(NullPointer);
         }
-        // SAFETY: the caller of the exported function gives as many pointers as the kernel has parameters, or a row that
-        // ends as the header says.
+        // SAFETY: the caller of the exported function passes as many pointers as the kernel has parameters, or an array
+        // with the end that the header defines.
         Ok(HostMemory(unsafe { self.0.add(index).read() }))
     }
 }

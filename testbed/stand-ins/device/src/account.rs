@@ -1,4 +1,4 @@
-//! Who has how much of a device or partition.
+//! The use of a device or partition by processes.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use crate::{
     table::{GRANULE, Kind, Locked, Record},
 };
 
-/// A device's or partition's part of the device's memory.
+/// The part of the device's memory that belongs to a device or partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
-    /// Where it begins, in bytes.
+    /// Offset of the first byte.
     pub start: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -39,24 +39,24 @@ impl Share {
 /// Memory of a device or partition, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// All of it.
+    /// All memory.
     pub total: u64,
-    /// What nobody has.
+    /// Memory that no process has.
     pub free: u64,
 }
 
-/// A process that has the device open, or is said to.
+/// A process that has the device open, or that a knob names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// What it has of the memory, in bytes.
+    /// Memory of the process in bytes.
     pub bytes: u64,
-    /// Its partition.
+    /// The partition of the process.
     pub partition: Option<u32>,
 }
 
-/// Memory of a share: all of it, free, and how far allocations go.
+/// Total and free memory of a share.
 pub(crate) fn usage(locked: &Locked<'_>, knobs: &Knobs, share: Share) -> Usage {
     let of_share = taken(locked, share);
     let taken: u64 = of_share.iter().map(|it| it.end - it.start).sum();
@@ -67,7 +67,8 @@ pub(crate) fn usage(locked: &Locked<'_>, knobs: &Knobs, share: Share) -> Usage {
     }
 }
 
-/// Takes the first part of a share that is free and long enough: its place in the table and in the memory.
+/// Allocates the first free part of a share that is long enough; returns its index in the table and its offset in the
+/// memory.
 pub(crate) fn allocate(
     locked: &Locked<'_>,
     knobs: &Knobs,
@@ -99,7 +100,7 @@ pub(crate) fn allocate(
     Some((locked.insert(record)?, offset))
 }
 
-/// The parts of a share that somebody has or that are lost, in their order.
+/// The parts of a share that a process has or that are lost, in order.
 fn taken(locked: &Locked<'_>, share: Share) -> Vec<Range<u64>> {
     let limits = share.range();
     let records = locked.records().map(|(_, it)| it);
@@ -113,7 +114,7 @@ fn taken(locked: &Locked<'_>, share: Share) -> Vec<Range<u64>> {
     ranges
 }
 
-/// The processes with a context on a device or partition, and the one that the knob names.
+/// The processes with a context on a device or partition, and the process that the knob names.
 pub(crate) fn processes(locked: &Locked<'_>, knobs: &Knobs, identity: &Identity) -> Vec<Process> {
     let mut found: Vec<Process> = Vec::new();
     let on_it = |it: &Record| identity.partition.is_none() || it.partition == identity.partition;

@@ -20,7 +20,7 @@ use crate::{
 /// Address of the first byte of every device.
 pub(crate) const BASE: u64 = 0x7f00_0000_0000;
 
-/// Bytes of a context's own, unless the knob says otherwise.
+/// Bytes of device memory that a context takes for itself, unless the knob says otherwise.
 const OWN_BYTES: u64 = GRANULE;
 /// Bytes that a module takes.
 const MODULE_BYTES: u64 = 64 << 10;
@@ -28,7 +28,7 @@ const MODULE_BYTES: u64 = 64 << 10;
 #[derive(Debug, Clone, Copy)]
 struct Allocation {
     bytes: u64,
-    /// `None`: it is in a granule with others.
+    /// `None`: the allocation is in a shared granule.
     record: Option<usize>,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Context {
     share: Share,
     memory: Arc<Mapping>,
     allocations: Mutex<BTreeMap<u64, Allocation>>,
-    /// Taken before the allocations.
+    /// Locked before `allocations`.
     shared: Mutex<Vec<Shared>>,
     streams: Mutex<BTreeMap<usize, Arc<Stream>>>,
     /// The first error of a kernel; 0 if there was none.
@@ -88,7 +88,7 @@ impl Context {
         &self.device
     }
 
-    /// Nothing but the context's end works after a kernel's error.
+    /// Fails after a kernel's error: then only the end of the context works.
     pub(crate) fn check(&self) -> Result<(), Status> {
         match self.error.load(Ordering::Acquire) {
             0 => Ok(()),
@@ -117,12 +117,12 @@ impl Context {
         Ok(BASE + offset)
     }
 
-    /// Memory for a module.
+    /// Allocates memory for a module.
     pub(crate) fn allocate_module(&self) -> Result<u64, Status> {
         self.allocate(MODULE_BYTES)
     }
 
-    /// Granules of the device: their place in the table and in the memory.
+    /// Allocates granules of the device; returns their index in the table and their offset in the memory.
     fn take(&self, bytes: u64) -> Result<(usize, u64), Status> {
         let taken = self
             .device
@@ -132,7 +132,7 @@ impl Context {
             .ok_or(Status::OUT_OF_MEMORY)
     }
 
-    /// The first place in a shared granule, or a new one.
+    /// The first free place in a shared granule, or in a new one.
     fn place_small(&self, shared: &mut Vec<Shared>, bytes: u64) -> Result<u64, Status> {
         let bytes = bytes.next_multiple_of(PAGE);
         for Shared { offset, .. } in shared.iter() {
@@ -153,7 +153,7 @@ impl Context {
         Ok(offset)
     }
 
-    /// Waits for all work, as the vendors' drivers do, and gives memory back.
+    /// Waits for all work, as the vendors' drivers do, and frees the memory.
     pub(crate) fn free(&self, address: u64) -> Result<(), Status> {
         let offset = address.checked_sub(BASE).ok_or(Status::INVALID_VALUE)?;
         if !lock(&self.allocations).contains_key(&offset) {
@@ -179,7 +179,7 @@ impl Context {
         Ok(())
     }
 
-    /// The place of a range of device memory. An allocation of the context contains all of it.
+    /// The offset of a range of device memory, if one allocation of the context contains all of the range.
     pub(crate) fn offset(&self, address: u64, length: usize) -> Option<u64> {
         let offset = address.checked_sub(BASE)?;
         let allocations = lock(&self.allocations);
@@ -200,7 +200,7 @@ impl Context {
         Ok(())
     }
 
-    /// Gives work to a stream.
+    /// Adds work to a stream.
     pub(crate) fn submit(
         self: &Arc<Self>,
         stream: usize,
@@ -234,7 +234,7 @@ impl Context {
         self.memory.fill(offset, length, byte);
     }
 
-    /// Bytes that a kernel reads.
+    /// Reads bytes for a kernel.
     pub(crate) fn read(&self, address: u64, length: usize) -> Result<Vec<u8>, Status> {
         let offset = self
             .offset(address, length)
@@ -242,7 +242,7 @@ impl Context {
         Ok(self.memory.read(offset, length))
     }
 
-    /// Bytes that a kernel writes.
+    /// Writes bytes of a kernel.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Status> {
         let offset = self
             .offset(address, bytes.len())
@@ -257,7 +257,7 @@ impl Context {
         Ok(stream.mark())
     }
 
-    /// Waits until a stream has come to a mark. A device that goes away ends the wait.
+    /// Waits until a stream has reached a mark. A device that is gone ends the wait.
     pub(crate) fn wait(&self, mark: &Mark) -> Result<(), Status> {
         while !mark.wait_for(LOOK) {
             if self.device.knobs().is_set(Knob::Gone) {
@@ -273,10 +273,10 @@ impl Context {
         marks.iter().try_for_each(|mark| self.wait(mark))
     }
 
-    /// Ends the context: waits for its work and gives all of its memory back.
+    /// Ends the context: waits for its work and frees all of its memory.
     pub(crate) fn end(&self) -> Result<(), Status> {
         self.device.knobs().hang(Knob::HangTeardown);
-        // A kernel's error ends with the context.
+        // The error of a kernel ends with the context.
         self.synchronize().ok();
         lock(&self.streams).values().for_each(|it| it.close());
         let shared = std::mem::take(&mut *lock(&self.shared));
@@ -291,15 +291,15 @@ impl Context {
     }
 }
 
-/// Opens a file, as the vendors' libraries do when they make a context or load a module: a sandbox that forbids it after the
-/// initialisation breaks them.
+/// Opens a file, as the vendors' libraries do when they make a context or load a module: a sandbox that forbids this
+/// after the initialisation breaks them.
 pub(crate) fn open_late() -> Result<(), Status> {
     std::fs::File::open("/proc/self/maps")
         .map(drop)
         .map_err(|error| said(&error))
 }
 
-/// The result for an error of the state directory. The text goes to the standard error output, where tests show it.
+/// The result for an error of the state directory. Prints the error to standard error, where tests show it.
 pub(crate) fn said(error: &std::io::Error) -> Status {
     eprintln!("stand-in of a GPU library: {error}");
     Status::OPERATING_SYSTEM

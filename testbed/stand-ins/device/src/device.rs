@@ -1,4 +1,4 @@
-//! One device, as a process has it open.
+//! One device that a process has open.
 
 use std::{
     io,
@@ -25,10 +25,10 @@ pub struct Device {
     memory: Mutex<Option<Arc<Mapping>>>,
 }
 
-/// What a context has of a device.
+/// The resources of a context on a device.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// The context's place in the table.
+    /// The index of the context's record in the table.
     pub(crate) record: usize,
     pub(crate) share: Share,
     pub(crate) memory: Arc<Mapping>,
@@ -38,7 +38,7 @@ impl Device {
     /// Opens the device of the directory that the environment names.
     ///
     /// # Errors
-    /// The directory or a file of it cannot be made or used.
+    /// The directory or one of its files cannot be made or used.
     pub fn open(vendor: Vendor) -> io::Result<Self> {
         Self::open_in(Directory::from_environment()?, vendor)
     }
@@ -57,13 +57,13 @@ impl Device {
         })
     }
 
-    /// Its knobs.
+    /// The knobs of the device.
     #[must_use]
     pub fn knobs(&self) -> &Knobs {
         &self.knobs
     }
 
-    /// How many partitions it has: 0 if it is not in MIG mode.
+    /// The number of partitions: 0 if the device is not in MIG mode.
     #[must_use]
     pub fn partitions(&self) -> u32 {
         if self.vendor == Vendor::Amd {
@@ -94,7 +94,7 @@ impl Device {
         Ok(account::usage(&locked, &self.knobs, share))
     }
 
-    /// Who has the device or a partition open.
+    /// The processes that have the device or a partition open.
     ///
     /// # Errors
     /// The table cannot be used.
@@ -102,8 +102,9 @@ impl Device {
         Ok(account::processes(&self.lock()?, &self.knobs, identity))
     }
 
-    /// Resets the device: all memory is free and zero, and the knobs `lost`, `xid`, `reset-required` and `gone` are off.
-    /// Returns the processes that have it open, with a context or without: if there are any but this one, nothing changes.
+    /// Resets the device: all memory is free and zero, and the knobs `lost`, `xid`, `reset-required` and `gone` are
+    /// off. Returns the processes that have the device open, with a context or without. If there is any such process
+    /// besides this one, nothing changes.
     ///
     /// # Errors
     /// A file cannot be used.
@@ -148,7 +149,7 @@ impl Device {
         Share::of(identity, self.partitions(), locked.memory_bytes())
     }
 
-    /// Puts a context into the table. None if that is full.
+    /// Adds a context to the table. `None`: the table is full.
     pub(crate) fn open_context(&self, identity: &Identity) -> io::Result<Option<Opened>> {
         let locked = self.lock()?;
         let record = Record {
@@ -177,7 +178,8 @@ impl Device {
         }))
     }
 
-    /// Memory of a share, and whether some of it can be allocated: its place in the table and in the memory.
+    /// Allocates memory of a share; returns its index in the table and its offset in the memory. `None`: there is not
+    /// enough.
     pub(crate) fn allocate(
         &self,
         share: Share,

@@ -23,7 +23,7 @@ impl Directory {
     /// The directory that the environment names, or the user's own one in `/tmp`.
     ///
     /// # Errors
-    /// It is not there and cannot be made.
+    /// The directory does not exist and cannot be made.
     pub fn from_environment() -> io::Result<Self> {
         let user = nix::unistd::geteuid();
         let named = env::var_os(VARIABLE).filter(|it| !it.is_empty());
@@ -34,21 +34,21 @@ impl Directory {
         Self::at(path)
     }
 
-    /// This directory. It is made if it is not there; everybody may use it, for a worker process can be another user.
+    /// This directory, made if it does not exist. Everybody may use it, since a worker process can run as another user.
     ///
     /// # Errors
-    /// It is not there and cannot be made.
+    /// The directory does not exist and cannot be made.
     pub fn at(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         if !path.is_dir() {
             fs::create_dir_all(&path).map_err(|error| named(&path, &error))?;
-            // Of another process, if that made it a moment ago.
+            // Fails if another process, which has just made the directory, runs as another user.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).ok();
         }
         Ok(Self { path })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -59,7 +59,7 @@ impl Directory {
     /// # Errors
     /// Its file cannot be written.
     pub fn set(&self, knob: Knob, text: &str) -> io::Result<()> {
-        // Not shortened first: nobody reads it empty in between.
+        // The file is not truncated first: no reader sees it empty in between.
         let file = self.open(knob.name())?;
         file.write_all_at(text.as_bytes(), 0)?;
         file.set_len(text.len() as u64)
@@ -81,16 +81,16 @@ impl Directory {
         Device::open_in(self.clone(), vendor)?.settle()
     }
 
-    /// The bytes of a device's memory, whoever has them.
+    /// The bytes of a device's memory, of all processes.
     ///
     /// # Errors
-    /// Nobody has used the device yet, or its file cannot be read.
+    /// No process has used the device yet, or its file cannot be read.
     pub fn memory_of(&self, vendor: Vendor) -> io::Result<Vec<u8>> {
         let path = self.path.join(vendor.memory_file());
         fs::read(&path).map_err(|error| named(&path, &error))
     }
 
-    /// Opens a file for reading and writing. It is made if it is not there, for everybody.
+    /// Opens a file for reading and writing, for everybody; makes it if it does not exist.
     ///
     /// # Errors
     /// The file cannot be opened or made.
@@ -98,7 +98,7 @@ impl Directory {
         let path = self.path.join(name);
         let mut options = File::options();
         options.read(true).write(true);
-        // The second time: another process has made it meanwhile.
+        // The second turn: another process has made the file meanwhile.
         for _ in 0..2 {
             match options.open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -1,7 +1,8 @@
-//! What the CUDA driver API and HIP have in common: one process's contexts, streams, modules and pinned memory.
+//! The part that the CUDA driver API and HIP have in common: one process's contexts, streams, modules and pinned
+//! memory.
 //!
-//! Whatever C callers name with a pointer (a context, a stream, a module, a function) is a number here. One that is
-//! unknown is refused.
+//! C callers name objects (a context, a stream, a module, a function) with a pointer. Here such a pointer is a number,
+//! and an unknown number is refused.
 
 mod contexts;
 mod memory;
@@ -21,11 +22,11 @@ use crate::{
 };
 
 thread_local! {
-    /// The number of the thread's context; 0 if it has none.
+    /// The number of the thread's current context; 0 if it has none.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Something that a device can be asked for.
+/// An attribute of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attribute {
     /// Multiprocessors.
@@ -44,7 +45,7 @@ struct Opened {
 #[derive(Debug, Clone, Copy)]
 struct Pinned {
     length: usize,
-    /// Of memory that the driver has allocated.
+    /// Set if the driver has allocated the memory.
     layout: Option<Layout>,
 }
 
@@ -53,7 +54,7 @@ struct Pinned {
 struct Loaded {
     context: usize,
     module: Arc<Module>,
-    /// Its address on the device.
+    /// The address of the module on the device.
     memory: u64,
 }
 
@@ -61,19 +62,19 @@ struct Loaded {
 struct Objects {
     numbers: usize,
     contexts: BTreeMap<usize, Arc<Context>>,
-    /// Of each device: its primary context and how often that is held.
+    /// For each device: its primary context and the number of holds.
     primary: BTreeMap<i32, (usize, u32)>,
-    /// With their contexts.
+    /// Streams with their contexts.
     streams: BTreeMap<usize, usize>,
     modules: BTreeMap<usize, Loaded>,
-    /// With their modules.
+    /// Kernels with their modules.
     functions: BTreeMap<usize, (usize, Arc<Entry>)>,
     pinned: BTreeMap<usize, Pinned>,
 }
 
 impl Objects {
     fn number(&mut self) -> usize {
-        // Like the addresses of pointers, and above the small numbers that have a meaning of their own.
+        // Looks like the address of a pointer, and is above the small numbers that have a meaning of their own.
         self.numbers += 0x10;
         0x10000 + self.numbers
     }
@@ -84,13 +85,13 @@ impl Objects {
 pub struct Driver {
     vendor: Vendor,
     opened: OnceLock<Opened>,
-    /// Held while a primary context is made, which is made once.
+    /// Held while a primary context is made, so that it is made only once.
     making: Mutex<()>,
     objects: Mutex<Objects>,
 }
 
 impl Driver {
-    /// A driver that is not initialised.
+    /// A driver that is not initialised yet.
     #[must_use]
     pub const fn new(vendor: Vendor) -> Self {
         Self {
@@ -109,7 +110,7 @@ impl Driver {
         }
     }
 
-    /// Opens the state directory and reads the environment, the first time.
+    /// On the first call, opens the state directory and reads the environment.
     ///
     /// # Errors
     /// No device is visible, it is gone or needs a reset, or the state directory cannot be used.
@@ -141,7 +142,7 @@ impl Driver {
         Ok(opened)
     }
 
-    /// How many devices are visible.
+    /// The number of visible devices.
     ///
     /// # Errors
     /// As [`Driver::init`].
@@ -149,10 +150,10 @@ impl Driver {
         Ok(self.ready()?.visible.len())
     }
 
-    /// The name of a device.
+    /// The identity of a device.
     ///
     /// # Errors
-    /// There is none of that number.
+    /// There is no device with this number.
     pub fn identity(&self, number: i32) -> Result<Identity, Status> {
         let visible = &self.ready()?.visible;
         let number = usize::try_from(number).ok().and_then(|it| visible.get(it));
@@ -162,7 +163,7 @@ impl Driver {
     /// Memory of a device.
     ///
     /// # Errors
-    /// There is none of that number, or the state directory cannot be used.
+    /// There is no device with this number, or the state directory cannot be used.
     pub fn memory(&self, number: i32) -> Result<Usage, Status> {
         let identity = self.identity(number)?;
         self.ready()?
@@ -174,7 +175,7 @@ impl Driver {
     /// An attribute of a device.
     ///
     /// # Errors
-    /// There is none of that number.
+    /// There is no device with this number.
     pub fn attribute(&self, number: i32, attribute: Attribute) -> Result<i32, Status> {
         let identity = self.identity(number)?;
         let value = match attribute {
@@ -196,7 +197,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// The end of the process takes as long as the knob says.
+/// Makes the end of the process take as long as the knob says.
 fn hang_at_exit(device: &Arc<Device>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,9 +1,9 @@
-//! The names of the devices. They are the same everywhere and always.
+//! The names of the devices, which are the same everywhere and always.
 
 use crate::Knobs;
 use crate::knob::Knob;
 
-/// Whose device is emulated.
+/// The vendor of an emulated device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vendor {
     /// The device of NVML and of the CUDA driver API.
@@ -31,7 +31,7 @@ impl Vendor {
         }
     }
 
-    /// The file with the table of who has which part of it.
+    /// The file with the table of allocations.
     #[must_use]
     pub fn table_file(self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl Vendor {
         }
     }
 
-    /// Whether its library finds a device.
+    /// Whether the vendor's library finds a device.
     #[must_use]
     pub fn is_present(self, knobs: &Knobs) -> bool {
         let absent = knobs.text(Knob::Absent);
@@ -48,22 +48,22 @@ impl Vendor {
     }
 }
 
-/// What a device, or a partition of it, is called.
+/// The identity of a device or of a partition of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Its vendor.
     pub vendor: Vendor,
-    /// A partition's number.
+    /// The number of a partition; `None`: the whole device.
     pub partition: Option<u32>,
 }
 
-/// PCI domain of the devices, so far up that no real device has it.
+/// PCI domain of the devices, so high that no real device has it.
 const DOMAIN: u32 = 0xF1B0;
 
 impl Identity {
     /// Most partitions of the NVIDIA device, and its compute slices.
     pub const PARTITIONS_MAX: u32 = 7;
-    /// Streaming multiprocessors of one compute slice.
+    /// Streaming multiprocessors in one compute slice.
     pub const MULTIPROCESSORS_OF_A_SLICE: u32 = 2;
 
     /// A whole device.
@@ -94,7 +94,7 @@ impl Identity {
         }
     }
 
-    /// The 16 bytes of its UUID. An AMD device's are the hexadecimal digits of its number.
+    /// The 16 bytes of the UUID. For an AMD device they are the hexadecimal digits of its number.
     #[must_use]
     pub fn uuid_bytes(&self) -> [u8; 16] {
         if self.vendor == Vendor::Amd {
@@ -109,7 +109,7 @@ impl Identity {
         bytes
     }
 
-    /// The UUID as it stands in `CUDA_VISIBLE_DEVICES` and `ROCR_VISIBLE_DEVICES`.
+    /// The UUID in the form of `CUDA_VISIBLE_DEVICES` and `ROCR_VISIBLE_DEVICES`.
     #[must_use]
     pub fn uuid(&self) -> String {
         let bytes = self.uuid_bytes();
@@ -135,7 +135,7 @@ impl Identity {
         }
     }
 
-    /// What the environment and MIG mode leave visible to a driver of this vendor.
+    /// The devices that the environment and MIG mode leave visible to a driver of this vendor.
     #[must_use]
     pub fn visible(vendor: Vendor, partitions: u32) -> Vec<Self> {
         let variable = |name| std::env::var(name).ok();
@@ -150,7 +150,7 @@ impl Identity {
     }
 }
 
-/// CUDA shows one partition to a process, the first one unless it is told another.
+/// CUDA shows one partition to a process: the first one, unless the variable names another.
 fn nvidia_visible(partitions: u32, wanted: Option<String>) -> Vec<Identity> {
     let whole = Identity::whole(Vendor::Nvidia);
     if partitions == 0 {
@@ -168,7 +168,7 @@ fn nvidia_visible(partitions: u32, wanted: Option<String>) -> Vec<Identity> {
     all.filter(|it| it.uuid() == wanted).collect()
 }
 
-/// Those of a list that a variable chooses by number or UUID. What stands behind an unknown one does not count.
+/// The devices that a variable lists by number or UUID. Entries after an unknown one are ignored.
 fn chosen(from: Vec<Identity>, variable: Option<String>) -> Vec<Identity> {
     let Some(variable) = variable else {
         return from;

@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use crate::{Grid, Knob, Status, context::Context};
 
-/// Argument of `spin` for a kernel that ends with its process only.
+/// Argument of `spin` for a kernel that ends only with its process.
 const FOR_EVER: u64 = u64::MAX;
 
 /// A kernel with its arguments.
@@ -30,7 +30,7 @@ impl Kernel {
         }
     }
 
-    /// An argument. A kernel that is declared with other parameters reads what is no argument of it.
+    /// An argument. For a kernel that is declared with other parameters, this reads bytes that are no argument.
     fn argument<const SIZE: usize>(&self, index: usize) -> Result<[u8; SIZE], Status> {
         let bytes = self.arguments.get(index).map(Vec::as_slice);
         let bytes = bytes.ok_or(Status::ILLEGAL_ADDRESS)?;
@@ -45,7 +45,7 @@ impl Kernel {
         self.argument(index).map(u32::from_le_bytes)
     }
 
-    /// How many threads the grid has in a dimension, at most `limit`.
+    /// The number of threads of the grid in a dimension, at most `limit`.
     fn threads(&self, dimension: usize, limit: u32) -> usize {
         let (blocks, size) = (self.grid.blocks[dimension], self.grid.block[dimension]);
         let threads = u64::from(blocks) * u64::from(size);
@@ -90,7 +90,7 @@ impl Kernel {
         context.write(self.long(0)?, &value.repeat(count))
     }
 
-    /// Takes so many nanoseconds, a cycle being one.
+    /// Runs for this many nanoseconds: a cycle is a nanosecond.
     fn spin(&self) -> Result<(), Status> {
         match self.long(0)? {
             FOR_EVER => loop {
@@ -111,7 +111,7 @@ impl Kernel {
 
 fn floats(context: &Context, address: u64, count: usize) -> Result<Vec<f32>, Status> {
     let length = count.checked_mul(4).ok_or(Status::ILLEGAL_ADDRESS)?;
-    // An address with nothing to read there may be any.
+    // A range of 0 bytes may have any address.
     if length == 0 {
         return Ok(Vec::new());
     }

@@ -10,16 +10,16 @@ use std::{
 
 use crate::{Directory, lock};
 
-/// What can be set. Each is a file of the state directory; an empty file, or `0`, is off. `README.md` says more.
+/// The settings. Each is a file of the state directory; an empty file, or `0`, is off. `README.md` has the details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Knob {
     /// Names of the vendors whose libraries find no device: `nvidia`, `amd`.
     Absent,
     /// Bytes of each device's memory. A change takes effect when no process has the device open.
     Memory,
-    /// The number of a process that NVML lists, and optionally the bytes that it is said to use.
+    /// The id of a process that NVML lists, and optionally the bytes that it seems to use.
     Busy,
-    /// Bytes that are in use by nobody, of a device or of each partition.
+    /// Bytes that seem to be in use by no process, of a device or of each partition.
     Foreign,
     /// The NVIDIA device is in MIG mode, with so many partitions (1 to 7).
     Mig,
@@ -41,7 +41,7 @@ pub enum Knob {
     HangTeardown,
     /// Kernels do not end.
     HangLaunch,
-    /// So many bytes at the end are said to be free and cannot be allocated.
+    /// This many bytes at the end of the memory seem free and cannot be allocated.
     ShortScrub,
     /// Bytes of a device's memory that a context takes.
     Context,
@@ -50,7 +50,7 @@ pub enum Knob {
 }
 
 impl Knob {
-    /// All of them.
+    /// All knobs.
     pub const ALL: [Self; 17] = [
         Self::Absent,
         Self::Memory,
@@ -71,7 +71,7 @@ impl Knob {
         Self::Reserved,
     ];
 
-    /// The name of its file.
+    /// The name of the knob's file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -99,7 +99,7 @@ impl Knob {
 /// How often a call that hangs, or waits for a change, looks again.
 pub(crate) const LOOK: Duration = Duration::from_millis(10);
 
-/// A knob's text and when it was written: equal as long as nobody wrote it.
+/// A knob's text and the time when it was written. Two values are equal as long as the knob was not written in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The text.
@@ -107,8 +107,8 @@ pub struct Change {
     written: (i64, i64),
 }
 
-/// The open files of all knobs. They stay open, so a process that has given up the right to open files still reads
-/// them.
+/// The open files of all knobs. They stay open, so that a process that has given up the right to open files can still
+/// read them.
 #[derive(Debug)]
 pub struct Knobs {
     directory: Directory,
@@ -116,13 +116,13 @@ pub struct Knobs {
 }
 
 impl Knobs {
-    /// Opens the files. Those that are not there are made, empty.
+    /// Opens the files; makes missing files, empty.
     ///
     /// # Errors
     /// A file cannot be opened or made.
     pub fn open(directory: &Directory) -> io::Result<Self> {
         let files = Knob::ALL.iter().map(|knob| {
-            // Somebody may have made it who lets others only read it.
+            // Another user may have made the file so that others can only read it.
             let read_only = |_| File::open(directory.path().join(knob.name()));
             directory
                 .open(knob.name())
@@ -135,7 +135,7 @@ impl Knobs {
         })
     }
 
-    /// The text of a knob without the white space around it, and when it was written.
+    /// The text of a knob without surrounding white space, and the time when it was written.
     #[must_use]
     pub fn change(&self, knob: Knob) -> Change {
         let place = Knob::ALL.iter().position(|it| *it == knob);
@@ -146,7 +146,7 @@ impl Knobs {
             };
         };
         let mut file = lock(file);
-        // Removed, or replaced by another file of the name.
+        // The file was removed, or replaced by another file with this name.
         if file.metadata().is_ok_and(|it| it.nlink() == 0)
             && let Ok(now) = self.directory.open(knob.name())
         {
@@ -182,7 +182,7 @@ impl Knobs {
         first.and_then(|it| it.parse().ok()).unwrap_or(0)
     }
 
-    /// Returns when the knob is off.
+    /// Blocks until the knob is off.
     pub fn hang(&self, knob: Knob) {
         while self.is_set(knob) {
             std::thread::sleep(LOOK);

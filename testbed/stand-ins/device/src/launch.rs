@@ -2,9 +2,9 @@
 
 use crate::{Entry, Status, Words, kernel::Kernel};
 
-/// Most threads of a multiprocessor at once.
+/// Most threads of a multiprocessor at the same time.
 pub(crate) const RESIDENT_MAX: u32 = 2048;
-/// Most threads of a block, in all and in each dimension.
+/// Most threads of a block, in total and in each dimension.
 pub(crate) const THREADS_MAX: u32 = 1024;
 pub(crate) const BLOCK_MAX: [u32; 3] = [1024, 1024, 64];
 /// Most blocks in each dimension.
@@ -24,7 +24,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Whether the device can execute it.
+    /// Whether the device can execute the launch.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         let within = |sizes: [u32; 3], limits: [u32; 3]| {
@@ -39,7 +39,7 @@ impl Grid {
     }
 }
 
-/// A kernel that is ready to be given to a stream. Its arguments are copied.
+/// A kernel that is ready for a stream. Its arguments are copied.
 pub(crate) fn kernel(entry: &Entry, grid: Grid, parameters: &Words) -> Result<Kernel, Status> {
     let takes = entry.block.is_none_or(|block| block == grid.block);
     if !takes || !grid.is_possible() {

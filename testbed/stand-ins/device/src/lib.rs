@@ -1,8 +1,8 @@
 //! The emulated GPU behind the stand-ins of `libcuda`, `libamdhip64` and `libnvidia-ml`.
 //!
-//! A device is a file of memory that all processes map, and a table of who has which part of it. What a process writes
-//! into its memory stays there after the process has ended, as on a real device, until somebody overwrites it. Faults
-//! are set with files, see [`Knob`]. Nothing here computes on a GPU: kernels are a few functions in Rust, chosen by name.
+//! A device is a file of memory that all processes map, and a table that assigns parts of the memory to processes.
+//! Bytes that a process writes stay there after the process has ended, as on a real device, until they are overwritten.
+//! Files set faults, see [`Knob`]. Nothing here computes on a GPU: kernels are a few functions in Rust, chosen by name.
 
 mod abi;
 mod account;
@@ -35,7 +35,7 @@ pub use module::{Entry, Module, Parameter};
 pub use owner::Owner;
 pub use status::Status;
 
-/// A panic of another thread leaves these maps whole: the lock is taken anyhow.
+/// Locks a mutex. A panic of another thread leaves the data whole, so a poisoned lock is used too.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

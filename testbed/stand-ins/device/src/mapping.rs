@@ -6,17 +6,17 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::HostMemory;
 
-/// A mapped file. Other processes change it at any time.
+/// A mapped file. Other processes may change the bytes at any time; that is intended.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<c_void>,
     length: usize,
 }
 
-// SAFETY: it is memory, not bound to a thread; see the methods for accesses at once.
+// SAFETY: the memory is not bound to a thread; see the methods for concurrent access.
 unsafe impl Send for Mapping {}
-// SAFETY: bytes are copied as a device's engines copy them, without order among threads: as on a real device, who uses
-// the same bytes at once gets any mixture. Words of the table are atomic.
+// SAFETY: bytes are copied as a device's engines copy them, without order among threads: as on a real device,
+// concurrent use of the same bytes gives any mixture. Words of the table are atomic.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -25,7 +25,7 @@ impl Mapping {
         let length = usize::try_from(length).ok().and_then(NonZeroUsize::new);
         let length = length.ok_or(io::ErrorKind::InvalidInput)?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: the kernel chooses the place, so nothing that is mapped changes.
+        // SAFETY: the kernel chooses the address, so no existing mapping changes.
         let base = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, file, 0) }?;
         Ok(Self {
             base,
@@ -44,10 +44,10 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.base.cast().as_ptr(), self.length / 8) }
     }
 
-    /// Where a range of the mapping is in this process.
+    /// The address of a range of the mapping in this process.
     ///
     /// # Panics
-    /// The range is not within the mapping: an error of the stand-in, which has checked it before.
+    /// The range is not within the mapping: an error of the stand-in, which must check the range before.
     fn at(&self, offset: u64, length: usize) -> *mut u8 {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         let fits = offset
@@ -78,29 +78,30 @@ impl Mapping {
 
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        // SAFETY: `at` has checked the range; nobody has a reference into the mapping.
+        // SAFETY: `at` has checked the range; no reference points into the mapping.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
     /// Copies from the host's memory.
     pub(crate) fn copy_in(&self, offset: u64, from: HostMemory, length: usize) {
         let to = self.at(offset, length);
-        // SAFETY: `at` has checked the range; the C caller keeps its memory until the copy is done. The two may be the
-        // same memory only if the caller has mapped the file itself: then `copy` is right too.
+        // SAFETY: `at` has checked the range; the C caller keeps its memory until the copy is done. The two ranges
+        // overlap only if the caller has mapped the file itself; `copy` allows that.
         unsafe { std::ptr::copy(from.bytes(), to, length) };
     }
 
     /// Copies to the host's memory.
     pub(crate) fn copy_out(&self, offset: u64, to: HostMemory, length: usize) {
         let from = self.at(offset, length);
-        // SAFETY: as in `copy_in`.
+        // SAFETY: `at` has checked the range; the C caller keeps its memory until the copy is done. `copy` allows
+        // overlapping ranges.
         unsafe { std::ptr::copy(from, to.bytes(), length) };
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and nothing borrows from it any more.
+        // SAFETY: this value owns the mapping, and nothing borrows from it any more.
         unsafe { munmap(self.base, self.length) }.ok();
     }
 }

@@ -1,19 +1,19 @@
-//! Modules: the entries of a PTX text and their parameters. The instructions are not looked at.
+//! Modules: the entries of a PTX text and their parameters. The instructions are ignored.
 
 use crate::{HostMemory, Status};
 
 /// Longest module in bytes.
 const LONGEST: usize = 64 << 20;
 
-/// What a stand-in's code object for HIP begins with. A text as in PTX follows, and [`Module::CODE_OBJECT_END`].
+/// The first bytes of a stand-in's code object for HIP. A text as in PTX follows, then [`Module::CODE_OBJECT_END`].
 const CODE_OBJECT: &[u8] = b"\x7fELF stand-in code object\n";
 
 /// A kernel's parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameter {
-    /// Where it stands in the buffer of all parameters, in bytes.
+    /// Offset in the buffer of all parameters, in bytes.
     pub offset: usize,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: usize,
 }
 
@@ -22,9 +22,9 @@ pub struct Parameter {
 pub struct Entry {
     /// Its name.
     pub name: String,
-    /// Its parameters in their order.
+    /// Its parameters, in order.
     pub parameters: Vec<Parameter>,
-    /// The only block size that it takes (`.reqntid`).
+    /// The only block size that the kernel accepts (`.reqntid`).
     pub block: Option<[u32; 3]>,
     /// Bytes of the variables (`.local`) of each thread.
     pub local_bytes: usize,
@@ -76,10 +76,10 @@ impl Module {
         Self::parse(&String::from_utf8_lossy(&text)).ok_or(Status::INVALID_PTX)
     }
 
-    /// Reads a code object that [`Module::code_object`] has made.
+    /// Reads a code object of [`Module::code_object`].
     ///
     /// # Errors
-    /// It is something else, or has no entry.
+    /// The bytes are no such code object, or it has no entry.
     pub fn from_code_object(image: HostMemory) -> Result<Self, Status> {
         for (at, expected) in CODE_OBJECT.iter().enumerate() {
             if image.byte(at)? != *expected {
@@ -119,7 +119,7 @@ impl Module {
     }
 }
 
-/// The words and signs of a text without its comments.
+/// The words and signs of a text, without its comments.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
     let mut rest = text;
@@ -203,7 +203,7 @@ fn parameter(tokens: &[String]) -> Option<(usize, usize)> {
             ".align" => {
                 tokens.next();
                 let wanted = tokens.peek()?.parse().ok()?;
-                // After `.ptr` it is the alignment of what the pointer points to.
+                // After `.ptr` the value is the alignment of the target of the pointer.
                 if !is_pointer {
                     align = Some(wanted);
                 }
@@ -292,7 +292,7 @@ mod tests {
         let mut object = Module::code_object(".entry fill(.param .u64 p) { }");
         let module = Module::from_code_object(memory(&mut object)).unwrap();
         assert_eq!(module.entries[0].name, "fill");
-        // One is not the other.
+        // Neither form is accepted as the other.
         assert_eq!(
             Module::from_ptx(memory(&mut object)),
             Err(Status::INVALID_IMAGE)

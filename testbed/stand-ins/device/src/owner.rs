@@ -1,4 +1,4 @@
-//! Processes, told apart by number and start time.
+//! Processes, identified by process id and start time.
 
 use std::{fs, io};
 
@@ -7,9 +7,9 @@ use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
 /// A process that has or had the device open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// When it started, in the kernel's ticks since boot: field 22 of `/proc/PID/stat`.
+    /// Start time in the kernel's ticks since boot: field 22 of `/proc/PID/stat`.
     pub start: u64,
 }
 
@@ -27,8 +27,8 @@ impl Owner {
         Ok(Self { pid, start })
     }
 
-    /// Whether the process still runs. A zombie does not. One that `/proc` does not show is asked with a signal, for this
-    /// process may have no `/proc`.
+    /// Whether the process still runs; a zombie does not. If `/proc` does not show the process, a signal tests it,
+    /// since this process may have no `/proc`.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         match fs::read_to_string(format!("/proc/{}/stat", self.pid)) {
@@ -78,7 +78,7 @@ mod tests {
             start,
         };
         assert!(owner.is_alive());
-        // End of file ends it; waitid with WNOWAIT leaves the zombie.
+        // End of file ends the child; waitid with WNOWAIT leaves it a zombie.
         drop(child.stdin.take());
         let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
         let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;

@@ -1,4 +1,4 @@
-//! Streams: queues of work, each done by a thread of its own, in order.
+//! Streams: queues of work. Each has a thread that does the work in order.
 
 use std::{
     collections::VecDeque,
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// A place in a stream: after all the work that it had been given.
+/// A point in a stream: after all the work that was added before.
 #[derive(Debug, Clone)]
 pub(crate) struct Mark {
     stream: Arc<Stream>,
@@ -90,7 +90,7 @@ impl Stream {
         }
     }
 
-    /// Its thread ends when all work is done.
+    /// Ends the stream's thread when all work is done.
     pub(crate) fn close(&self) {
         lock(&self.state).is_closed = true;
         self.changed.notify_all();
@@ -98,7 +98,7 @@ impl Stream {
 }
 
 impl Mark {
-    /// Waits no longer than `patience`. False if it was not reached.
+    /// Waits until the mark is reached, no longer than `patience`; returns whether it was reached.
     pub(crate) fn wait_for(&self, patience: Duration) -> bool {
         let state = lock(&self.stream.state);
         let is_behind = |state: &mut State| state.done < self.submitted;

@@ -1,8 +1,8 @@
-//! The table of a device: which process has a context, and who has which part of the memory.
+//! The table of a device: the contexts of processes, and the parts of the memory that they have.
 //!
-//! It is a mapped file of words. Processes take turns with a lock of the file, which ends with its holder. A record
-//! counts when its first word is there, which is written last: a process that is killed at any point leaves the table
-//! whole.
+//! The table is a mapped file of words. Processes take turns with a lock of the file, which ends with its holder. A
+//! record is valid when its first word is set, and this word is written last: a process that is killed at any point
+//! leaves the table intact.
 
 use std::{
     fs::{self, File},
@@ -19,9 +19,9 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::{Directory, Knob, Knobs, Owner, Vendor, lock, mapping::Mapping};
 
-/// A process takes memory of the device in parts of so many bytes.
+/// A process takes device memory in parts of this many bytes.
 pub(crate) const GRANULE: u64 = 2 << 20;
-/// A context places small allocations in its granules at multiples of so many bytes.
+/// A context places small allocations in its granules at multiples of this many bytes.
 pub(crate) const PAGE: u64 = 4096;
 /// Memory of a device unless the knob says otherwise.
 const MEMORY: u64 = 64 << 20;
@@ -30,30 +30,30 @@ const MEMORY_MAX: u64 = 1 << 40;
 
 /// First word of the table.
 const MAGIC: u64 = u64::from_le_bytes(*b"FBSTAND1");
-/// Places of words of the table.
+/// Indexes of words of the table.
 const AT_MAGIC: usize = 0;
 const AT_MEMORY: usize = 1;
-/// So many records were in use at once.
+/// The largest number of records that were in use at the same time.
 const AT_USED: usize = 2;
 const AT_RECORDS: usize = 8;
 const WORDS_OF_RECORD: usize = 4;
 const RECORDS: usize = 16384;
-/// So many milliseconds the memory of a dead process stays, unless the knob says otherwise.
+/// How many milliseconds the memory of a dead process stays in use, unless the knob says otherwise.
 const LINGERS: u64 = 100;
-/// A record of a process that has no partition.
+/// The partition in the record of a process that has none.
 const NO_PARTITION: u64 = 0xFF;
 
-/// What a record is about.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A context of a process.
     Context = 1,
     /// A part of the memory.
     Allocation = 2,
-    /// A part of the memory that no process has any more and that did not come back.
+    /// A part of the memory that no process has any more and that was not freed.
     Lost = 3,
-    /// A part of the memory whose process is dead and that comes back in a while. The owner's start is the time of the death in
-    /// milliseconds since boot.
+    /// A part of the memory whose process is dead and that will be free after a while. The owner's start is the time of
+    /// the death in milliseconds since boot.
     Lingering = 4,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Table {
     memory: File,
     words: Mapping,
     me: Owner,
-    /// The lock of the file is the process's: its threads take turns with this one.
+    /// The lock of the file belongs to the process: the threads of this process take turns with this mutex.
     turn: Mutex<()>,
 }
 
@@ -98,8 +98,8 @@ impl Table {
         self.me
     }
 
-    /// The other processes that have the device's memory open, as a library has from its initialisation on. Those of other
-    /// users are seen by root alone.
+    /// The other processes that have the device's memory open, as a library has from its initialisation on. Only root
+    /// sees the processes of other users.
     pub(crate) fn openers(&self) -> io::Result<Vec<u32>> {
         let of = |it: fs::Metadata| (it.dev(), it.ino());
         let memory = of(self.memory.metadata()?);
@@ -117,8 +117,8 @@ impl Table {
             .collect())
     }
 
-    /// The table for this thread alone. What dead processes had comes back after a while, or is lost if the knob says so. The
-    /// memory gets the size that the knob asks for if no process has any of it.
+    /// Locks the table for this thread. Memory of dead processes becomes free after a while, or is lost if the knob
+    /// says so. If no process has memory, the memory gets the size that the knob states.
     pub(crate) fn lock(&self, knobs: &Knobs) -> io::Result<Locked<'_>> {
         let turn = lock(&self.turn);
         while let Err(error) = self.file.lock() {
@@ -150,7 +150,7 @@ pub(crate) struct Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // It fails only for a descriptor that is none.
+        // This fails only for an invalid descriptor.
         self.table.file.unlock().ok();
     }
 }
@@ -202,18 +202,18 @@ impl Locked<'_> {
         Mapping::of(&self.table.memory, self.memory_bytes())
     }
 
-    /// All records, with their places.
+    /// All records with their indexes.
     pub(crate) fn records(&self) -> impl Iterator<Item = (usize, Record)> + '_ {
         (0..self.used()).filter_map(|index| Some((index, self.record(index)?)))
     }
 
-    /// Adds a record; returns its place. None if the table is full.
+    /// Adds a record; returns its index. `None`: the table is full.
     pub(crate) fn insert(&self, record: Record) -> Option<usize> {
         let used = self.used();
         let free = (0..used).find(|&index| self.record(index).is_none());
         let index = free.or_else(|| (used < RECORDS).then_some(used))?;
         if index == used {
-            // Not a record yet, so nobody misses anything if this process is killed here.
+            // The record is not valid yet, so nothing is lost if this process is killed here.
             self.field(index, 0).store(0, Ordering::Relaxed);
             self.word(AT_USED).store(used as u64 + 1, Ordering::Relaxed);
         }
@@ -231,7 +231,7 @@ impl Locked<'_> {
         self.field(index, 0).store(0, Ordering::Release);
     }
 
-    /// Removes all records and the bytes of the memory. Nobody may have a record.
+    /// Removes all records and clears the memory. No process may have a record.
     pub(crate) fn wipe(&self) -> io::Result<()> {
         (0..self.used()).for_each(|index| self.remove(index));
         self.word(AT_USED).store(0, Ordering::Relaxed);
@@ -289,7 +289,7 @@ impl Locked<'_> {
             self.table.memory.set_len(wanted)?;
             self.word(AT_MEMORY).store(wanted, Ordering::Relaxed);
         } else if self.table.memory.metadata()?.len() < self.memory_bytes() {
-            // Somebody removed the file.
+            // The file was removed.
             self.table.memory.set_len(self.memory_bytes())?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 
-/// Name and text of a result that the stand-in gives.
+/// Name and text of a result that the stand-in returns.
 pub(crate) fn of(error: c_int) -> (&'static CStr, &'static CStr) {
     match error {
         0 => (c"hipSuccess", c"no error"),

@@ -17,9 +17,10 @@ use stand_in_device::{
 
 /// `hipError_t`: 0 is success.
 type Code = c_int;
-/// `hipDeviceptr_t` and `void *` to device memory, which are pointers: the same registers as these.
+/// `hipDeviceptr_t` and `void *` to device memory. They are pointers, which C passes in the same registers as this
+/// type.
 type DevicePointer = u64;
-/// `hipStream_t`, `hipModule_t` and `hipFunction_t`: likewise.
+/// `hipStream_t`, `hipModule_t` and `hipFunction_t`: as above.
 type Handle = usize;
 
 /// `hipErrorUnknown`.
@@ -31,7 +32,7 @@ thread_local! {
     static DEVICE: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// HIP has no results of their own for a device that is gone, or that needs a reset.
+/// The result code. HIP has no codes for a device that is gone or needs a reset.
 fn code(result: Result<(), Status>) -> Code {
     match result {
         Ok(()) => 0,
@@ -143,7 +144,7 @@ extern "C" fn hipMemGetInfo(free: Out<usize>, total: Out<usize>) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn hipMalloc(address: Out<DevicePointer>, bytes: usize) -> Code {
-    // As in HIP, nothing is at null.
+    // As in HIP, an allocation of 0 bytes has address null.
     let allocated = ready().and_then(|()| match bytes {
         0 => Ok(0),
         _ => DRIVER.allocate(bytes),

@@ -1,4 +1,4 @@
-//! The library, its devices, and who uses them.
+//! The library, its devices, and the processes that use them.
 
 use std::ffi::c_uint;
 
@@ -16,10 +16,10 @@ use crate::{
     library::{self, Failure},
 };
 
-/// What stands for a partition where there is none.
+/// The value in place of a partition if there is none.
 pub(crate) const NOT_OF_A_PARTITION: c_uint = c_uint::MAX;
 
-/// Cores of a multiprocessor.
+/// Cores in a multiprocessor.
 const CORES: c_uint = 128;
 /// The device's node would be `/dev/nvidia240`, which no machine has.
 const MINOR: c_uint = 240;
@@ -99,7 +99,7 @@ extern "C" fn nvmlDeviceGetPciInfo_v3(device: Handle, pci: Out<nvmlPciInfo_t>) -
             domain,
             bus,
             device,
-            // Of no maker.
+            // An id that no maker has.
             pciDeviceId: u32::MAX,
             pciSubSystemId: u32::MAX,
             busId: characters(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
@@ -165,7 +165,7 @@ extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     }))
 }
 
-/// The stand-in draws nothing.
+/// Lists no process: the stand-in draws nothing.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     device: Handle,
@@ -175,7 +175,7 @@ extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     code(handle::working(device).and_then(|_| put_processes(&[], &count, &infos)))
 }
 
-/// The caller says how many it has room for, and is told how many there are.
+/// The caller passes the number of entries that it has room for, and receives the number of processes.
 fn put_processes(
     processes: &[Process],
     count: &Out<c_uint>,

@@ -23,13 +23,13 @@ use crate::{
     library::{self, Failure},
 };
 
-/// `nvmlEventSet_t`, which is a pointer: the same register as this.
+/// `nvmlEventSet_t`. It is a pointer, which C passes in the same register as this type.
 type SetHandle = usize;
 
 /// How often a wait looks at the knob.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The knob as each set has last seen it; none if the set waits for nothing.
+/// The knob as each set has last seen it; `None` if the set waits for nothing.
 static SETS: Mutex<BTreeMap<SetHandle, Option<Change>>> = Mutex::new(BTreeMap::new());
 
 fn sets() -> MutexGuard<'static, BTreeMap<SetHandle, Option<Change>>> {
@@ -63,7 +63,7 @@ extern "C" fn nvmlDeviceGetSupportedEventTypes(
     code(handle::working(device).and_then(|_| Ok(types.put(supported)?)))
 }
 
-/// An error that has been there before is not reported.
+/// An error from before this call is not reported.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceRegisterEvents(
     device: Handle,
@@ -101,7 +101,7 @@ fn wait(set: SetHandle, data: &Out<nvmlEventData_t>, patience: Duration) -> Resu
         if seen.as_ref().is_some_and(|seen| *seen != now) {
             *seen = Some(now);
             let xid = device.knobs().number(Knob::Xid);
-            // Off is no error.
+            // A knob that is off is no error.
             if xid != 0 {
                 return Ok(data.put(event(xid))?);
             }

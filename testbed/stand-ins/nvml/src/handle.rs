@@ -11,7 +11,7 @@ use stand_in_device::{Device, Identity, Knob, Vendor};
 
 use crate::library::{self, Failure};
 
-/// `nvmlDevice_t`, which is a pointer: the same register as this.
+/// `nvmlDevice_t`. It is a pointer, which C passes in the same register as this type.
 pub(crate) type Handle = usize;
 
 /// The handle of the device. Those of its partitions follow.
@@ -22,7 +22,7 @@ pub(crate) fn of(identity: &Identity) -> Handle {
     WHOLE + usize::try_from(number).unwrap_or_default()
 }
 
-/// What a handle stands for. A device that is gone answers nothing.
+/// The device or partition of a handle. A device that is gone answers nothing.
 pub(crate) fn find(handle: Handle) -> Result<(Arc<Device>, Identity), Failure> {
     let device = library::device()?;
     let number = handle
@@ -37,7 +37,8 @@ pub(crate) fn find(handle: Handle) -> Result<(Arc<Device>, Identity), Failure> {
     Ok((device, identity))
 }
 
-/// The same, for calls that ask the device about its state: one that needs a reset answers only who it is.
+/// The same, for calls about the state of the device: a device that needs a reset answers only calls about its
+/// identity.
 pub(crate) fn working(handle: Handle) -> Result<(Arc<Device>, Identity), Failure> {
     let (device, identity) = find(handle)?;
     if device.knobs().is_set(Knob::ResetRequired) {
@@ -46,7 +47,7 @@ pub(crate) fn working(handle: Handle) -> Result<(Arc<Device>, Identity), Failure
     Ok((device, identity))
 }
 
-/// The same, for calls that take no partition.
+/// The same, for calls that accept no partition.
 pub(crate) fn whole(handle: Handle) -> Result<(Arc<Device>, Identity), Failure> {
     find(handle).and_then(|(device, identity)| match identity.partition {
         None => Ok((device, identity)),

@@ -30,7 +30,7 @@ extern "C" fn nvmlDeviceGetTotalEccErrors(
     }))
 }
 
-/// The stand-in remaps nothing.
+/// Reports no rows: the stand-in remaps nothing.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetRemappedRows(
     device: Handle,

@@ -13,7 +13,7 @@ use nvml_wrapper_sys::bindings::{
 use stand_in_device::{Device, Knob, NullPointer, Vendor};
 use std::sync::Arc;
 
-/// A result that is no success.
+/// A result other than success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failure(pub(crate) nvmlReturn_t);
 
@@ -31,7 +31,7 @@ impl From<io::Error> for Failure {
 }
 
 struct Library {
-    /// How often it was initialised and not shut down.
+    /// The number of initialisations without a shutdown.
     users: u32,
     device: Option<Arc<Device>>,
 }
@@ -65,7 +65,7 @@ pub(crate) fn shutdown() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The device. Every call asks for it, so every call hangs while the knob says so.
+/// The device. Every call needs it, so every call hangs while the knob says so.
 pub(crate) fn device() -> Result<Arc<Device>, Failure> {
     let library = library();
     let device = library.device.clone().filter(|_| library.users > 0);

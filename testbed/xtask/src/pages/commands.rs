@@ -1,4 +1,4 @@
-//! Commands in docs/evidence.md: whether what they name exists.
+//! Commands in docs/evidence.md: whether the things that they name exist.
 
 use super::tests_of::{self, Targets};
 use super::{files, read, repository};
@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use fabricbios_testbed::Layout;
 use std::collections::BTreeMap;
 
-/// What commands can name.
+/// The things that commands can name.
 pub(super) struct Known {
     packages: BTreeMap<String, Targets>,
     suites: Vec<String>,
@@ -24,7 +24,7 @@ impl Known {
         }
     }
 
-    /// The reason why this command cannot be what shows a row.
+    /// The reason why this command cannot show a row.
     pub(super) fn refuse(&self, command: &str) -> Option<String> {
         let words: Vec<&str> = command.split_whitespace().collect();
         let missing = words.iter().find(|word| is_missing(word));
@@ -134,7 +134,7 @@ fn words_of(line: &str) -> impl Iterator<Item = &str> {
     line.split(|it: char| !it.is_alphanumeric() && it != '_')
 }
 
-/// Whether the word is a path of this checkout that is not there.
+/// Whether the word is a path of this checkout that does not exist.
 fn is_missing(word: &str) -> bool {
     let ours = word.ends_with(".py") || word.ends_with(".rs") || word.ends_with(".md");
     ours && word.contains('/') && !repository().join(word).exists()

@@ -53,7 +53,7 @@ fn measurements_name_commands_that_exist() {
     none_wrong(&wrong);
 }
 
-/// What shows a row.
+/// The command that shows a row.
 #[derive(Clone)]
 enum Shown {
     Command(String),
@@ -79,7 +79,7 @@ impl Shown {
     }
 }
 
-/// The commands of a cell; `before` are those of the row before, for "the same".
+/// The commands of a cell; `before` has the commands of the previous row, for "the same".
 fn commands(cell: &str, before: &[Shown]) -> Vec<Shown> {
     let same = cell.starts_with("the same");
     let mut found = if same { before.to_vec() } else { Vec::new() };

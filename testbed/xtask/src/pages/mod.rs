@@ -1,4 +1,4 @@
-//! Tests of the pages: what they name exists, and each row of docs/evidence.md says what shows it.
+//! Tests of the pages: the things that they name exist, and each row of docs/evidence.md has a command that shows it.
 
 mod commands;
 mod coverage;
@@ -22,7 +22,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The files below `directory`, of the repository, whose name ends with `ending`, except build outputs.
+/// The files of the repository below `directory` whose name ends with `ending`, except build outputs.
 fn files(directory: &str, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![repository().join(directory)];
@@ -49,7 +49,7 @@ fn code_spans(text: &str) -> Vec<(&str, &str)> {
     pairs.map(|pair| (pair[0], pair[1])).collect()
 }
 
-/// Fails with all of `wrong`, one a line.
+/// Fails with all entries of `wrong`, one per line.
 fn none_wrong(wrong: &[String]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

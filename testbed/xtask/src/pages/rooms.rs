@@ -1,4 +1,4 @@
-//! The rooms, which are the top-level folders: their pages, their drawing, and which of them uses which.
+//! The rooms, which are the top-level folders: their pages, their drawing, and the uses between them.
 
 use super::{none_wrong, read, repository};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,8 @@ fn page(room: &str) -> PathBuf {
     repository().join(room).join("README.md")
 }
 
-/// The packages of the workspace: name, folder, and the names of those that it is built with, without those of its tests.
+/// The packages of the workspace: name, folder, and the names of the packages that it is built with, without those for
+/// its tests.
 fn packages() -> Vec<(String, String, Vec<String>)> {
     let workspace = read("Cargo.toml");
     let members = workspace.split("members = [").nth(1).unwrap();
@@ -74,7 +75,7 @@ fn room(folder: &str) -> &str {
     folder.split('/').next().unwrap()
 }
 
-/// Each pair of rooms of which the first uses the second, with a package for which it does.
+/// Each pair of rooms in which the first uses the second, with a package that does so.
 fn uses() -> BTreeMap<(String, String), String> {
     let packages = packages();
     let rooms: BTreeMap<&str, &str> = packages
@@ -125,7 +126,7 @@ fn a_room_uses_only_rooms_below_it() {
         .map(|((room, other), package)| format!("{package}, of {room}, uses {other}"))
         .collect();
     none_wrong(&wrong);
-    // An arrow that other arrows imply is not drawn.
+    // An arrow that follows from other arrows is not drawn.
     let implied = |(room, other): &(String, String)| {
         let mut waiting: Vec<&str> = uses
             .keys()

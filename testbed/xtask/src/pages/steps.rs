@@ -1,12 +1,13 @@
-//! Steps behind which tests let the daemon die: their numbers in the pages, and the lists of the suites.
+//! Steps after which tests kill the daemon: their numbers in the pages, and the lists of the suites.
 
 use super::{none_wrong, read, repository};
 use std::process::Command;
 
-/// Pages that tell numbers of steps.
+/// Pages that contain numbers of steps.
 const PAGES: [&str; 2] = ["docs/evidence.md", "docs/testing.md"];
 
-/// A number of steps names its lists: "23 steps (`host/cpu/src/steps.rs`)", or several, whose sum it is.
+/// A number of steps in a page names its lists: "23 steps (`host/cpu/src/steps.rs`)", or several lists, whose sum it
+/// is.
 #[test]
 fn numbers_of_steps_are_those_of_the_code() {
     let mut wrong = Vec::new();
@@ -29,7 +30,7 @@ fn numbers_of_steps_are_those_of_the_code() {
     none_wrong(&wrong);
 }
 
-/// The reason why the text behind "NUMBER steps" does not name lists with as many.
+/// The reason why the text after "NUMBER steps" does not name lists with this many steps.
 fn refuse(number: usize, after: &str) -> Option<String> {
     let Some(lists) = after
         .strip_prefix(" (`")

@@ -44,11 +44,11 @@ fn add(targets: &mut Targets, target: &str, root: &Path) {
     }
 }
 
-/// Adds the tests of a file and of its modules, which lie in `directory`.
+/// Adds the tests of a file and of its modules, which are in `directory`.
 fn collect(file: &Path, directory: &Path, prefix: &str, names: &mut Vec<String>) {
     let text = std::fs::read_to_string(file).unwrap();
     let (mut is_test, mut path) = (false, None);
-    // Inline modules with their indentation, which their closing brace has too.
+    // Inline modules with their indentation, which is also that of their closing brace.
     let mut inside: Vec<(usize, &str)> = Vec::new();
     for line in text.lines() {
         let word = line.trim_start();
@@ -102,7 +102,7 @@ fn names_are_those_that_nextest_shows() {
     let has = |package: &str, target: &str, name: &str| {
         packages[package][target].iter().any(|it| it == name)
     };
-    // An inline module, a file, a module below a test's directory, and one that is elsewhere.
+    // An inline module, a file, a module below a test's directory, and a module at another path.
     assert!(has(
         "xtask",
         "",

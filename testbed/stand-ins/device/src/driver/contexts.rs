@@ -17,7 +17,7 @@ impl Driver {
         Ok(id)
     }
 
-    /// Ends a context with all that belongs to it.
+    /// Ends a context with all its objects.
     fn destroy_context(&self, id: usize) -> Result<(), Status> {
         self.ready()?;
         let mut objects = lock(&self.objects);
@@ -40,7 +40,7 @@ impl Driver {
         context.end()
     }
 
-    /// Holds the primary context of a device, which is made if there is none. Returns its number.
+    /// Adds a hold to the primary context of a device, which is made if there is none. Returns its number.
     ///
     /// # Errors
     /// As [`Driver::primary`].
@@ -55,7 +55,7 @@ impl Driver {
     /// The number of a device's primary context, which is made if there is none.
     ///
     /// # Errors
-    /// There is no device of that number, or the state directory cannot be used.
+    /// There is no device with this number, or the state directory cannot be used.
     pub fn primary(&self, number: i32) -> Result<usize, Status> {
         let _turn = lock(&self.making);
         self.ready()?;
@@ -67,10 +67,10 @@ impl Driver {
         Ok(id)
     }
 
-    /// Gives up a hold of the primary context, which ends with the last one.
+    /// Gives up a hold of the primary context, which ends with the last hold.
     ///
     /// # Errors
-    /// There is none, or the state directory cannot be used.
+    /// There is no primary context, or the state directory cannot be used.
     pub fn release_primary(&self, number: i32) -> Result<(), Status> {
         self.identity(number)?;
         let mut objects = lock(&self.objects);
@@ -84,20 +84,20 @@ impl Driver {
         last.map_or(Ok(()), |id| self.destroy_context(id))
     }
 
-    /// Ends the primary context of a device, if there is one, whoever holds it.
+    /// Ends the primary context of a device, if there is one, whatever its holds.
     ///
     /// # Errors
-    /// There is no device of that number, or the state directory cannot be used.
+    /// There is no device with this number, or the state directory cannot be used.
     pub fn reset_primary(&self, number: i32) -> Result<(), Status> {
         self.identity(number)?;
         let id = lock(&self.objects).primary.get(&number).map(|(id, _)| *id);
         id.map_or(Ok(()), |id| self.destroy_context(id))
     }
 
-    /// Makes a context current for the thread; 0 for none.
+    /// Makes a context current for the thread; 0: no context.
     ///
     /// # Errors
-    /// There is none of that number.
+    /// There is no context with this number.
     pub fn set_current(&self, id: usize) -> Result<(), Status> {
         self.ready()?;
         if id != 0 && !lock(&self.objects).contexts.contains_key(&id) {

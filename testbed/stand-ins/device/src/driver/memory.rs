@@ -14,7 +14,7 @@ impl Driver {
     /// Waits for all work of the thread's context.
     ///
     /// # Errors
-    /// There is none, or a kernel failed.
+    /// The thread has no context, or a kernel failed.
     pub fn synchronize(&self) -> Result<(), Status> {
         self.current()?.synchronize()
     }
@@ -22,7 +22,7 @@ impl Driver {
     /// Memory of the device of the thread's context.
     ///
     /// # Errors
-    /// There is none, or the state directory cannot be used.
+    /// The thread has no context, or the state directory cannot be used.
     pub fn usage(&self) -> Result<Usage, Status> {
         self.current()?.usage()
     }
@@ -30,12 +30,12 @@ impl Driver {
     /// Allocates memory; returns its address.
     ///
     /// # Errors
-    /// Nothing is wanted, or nothing is left.
+    /// The size is 0, or not enough memory is free.
     pub fn allocate(&self, bytes: usize) -> Result<u64, Status> {
         self.current()?.allocate(bytes as u64)
     }
 
-    /// Gives memory back. Its bytes stay.
+    /// Frees memory. Its bytes stay.
     ///
     /// # Errors
     /// Nothing is allocated at this address.
@@ -116,7 +116,7 @@ impl Driver {
     /// Allocates pinned memory of the host.
     ///
     /// # Errors
-    /// Nothing is wanted, or nothing is left.
+    /// The size is 0, or not enough memory is free.
     pub fn allocate_host(&self, length: usize) -> Result<HostMemory, Status> {
         self.current()?;
         let layout = Layout::from_size_align(length, 4096).ok();
@@ -136,10 +136,10 @@ impl Driver {
         Ok(memory)
     }
 
-    /// Gives pinned memory of the host back.
+    /// Frees pinned memory of the host.
     ///
     /// # Errors
-    /// The driver has allocated none there.
+    /// The driver has allocated no memory at this address.
     pub fn free_host(&self, memory: HostMemory) -> Result<(), Status> {
         self.ready()?;
         let mut objects = lock(&self.objects);
@@ -148,7 +148,7 @@ impl Driver {
             .and_then(|it| it.layout)
             .ok_or(Status::INVALID_VALUE)?;
         objects.pinned.remove(&memory.address());
-        // SAFETY: `allocate_host` has allocated it with this layout, and nobody has freed it since.
+        // SAFETY: `allocate_host` allocated the memory with this layout, and it has not been freed since.
         unsafe { alloc::dealloc(memory.bytes(), layout) };
         Ok(())
     }
@@ -156,7 +156,7 @@ impl Driver {
     /// Pins memory of the process.
     ///
     /// # Errors
-    /// It is null or empty, a part of it is pinned already, or it is more than this process may lock.
+    /// The memory is null or empty, a part of it is already pinned, or this process may not lock so much.
     pub fn pin(&self, memory: HostMemory, length: usize) -> Result<(), Status> {
         self.current()?;
         let start = memory.address();
@@ -179,10 +179,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Ends the pinning of memory of the process.
+    /// Unpins memory of the process.
     ///
     /// # Errors
-    /// It is not pinned.
+    /// The memory is not pinned.
     pub fn unpin(&self, memory: HostMemory) -> Result<(), Status> {
         self.ready()?;
         let mut objects = lock(&self.objects);
@@ -201,7 +201,7 @@ impl Driver {
     }
 }
 
-/// How much memory this process may lock: RLIMIT_MEMLOCK, which does not bind root.
+/// The bytes that this process may lock: RLIMIT_MEMLOCK, which does not apply to root.
 fn lockable_bytes() -> usize {
     if geteuid().is_root() {
         return usize::MAX;

@@ -11,7 +11,7 @@ impl Driver {
     /// Makes a stream; returns its number.
     ///
     /// # Errors
-    /// No thread can be started for it.
+    /// Its thread cannot be started.
     pub fn create_stream(&self) -> Result<usize, Status> {
         let context = self.current()?;
         let id = lock(&self.objects).number();
@@ -23,7 +23,7 @@ impl Driver {
     /// Ends a stream when its work is done.
     ///
     /// # Errors
-    /// There is none of that number.
+    /// There is no stream with this number.
     pub fn destroy_stream(&self, id: usize) -> Result<(), Status> {
         self.ready()?;
         let mut objects = lock(&self.objects);
@@ -36,7 +36,7 @@ impl Driver {
     /// Waits for all work of a stream.
     ///
     /// # Errors
-    /// There is none of that number, or a kernel failed.
+    /// There is no stream with this number, or a kernel failed.
     pub fn synchronize_stream(&self, id: usize) -> Result<(), Status> {
         let context = self.current()?;
         let mark = context.mark(id)?;
@@ -46,7 +46,7 @@ impl Driver {
     /// Loads a module; returns its number.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are no module.
     pub fn load_module(&self, image: HostMemory) -> Result<usize, Status> {
         let context = self.current()?;
         open_late()?;
@@ -69,7 +69,7 @@ impl Driver {
     /// Unloads a module.
     ///
     /// # Errors
-    /// There is none of that number.
+    /// There is no module with this number.
     pub fn unload_module(&self, id: usize) -> Result<(), Status> {
         let context = self.current()?;
         let mut objects = lock(&self.objects);
@@ -95,10 +95,10 @@ impl Driver {
         Ok(id)
     }
 
-    /// What a kernel's number stands for.
+    /// The kernel with this number.
     ///
     /// # Errors
-    /// There is none of that number.
+    /// There is no kernel with this number.
     pub fn entry(&self, function: usize) -> Result<Arc<Entry>, Status> {
         self.ready()?;
         let objects = lock(&self.objects);
@@ -107,10 +107,10 @@ impl Driver {
         Ok(Arc::clone(entry))
     }
 
-    /// Gives a kernel to a stream.
+    /// Adds a kernel to a stream.
     ///
     /// # Errors
-    /// The kernel or stream is unknown, or the kernel does not take this grid or these arguments.
+    /// There is no such kernel or stream, or the kernel does not accept this grid or these arguments.
     pub fn launch(
         &self,
         function: usize,

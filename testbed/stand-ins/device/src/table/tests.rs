@@ -75,7 +75,7 @@ fn lost_memory_stays_lost_when_the_knob_is_off_again() {
 
 #[test]
 fn a_record_without_its_first_word_is_none() {
-    // A process killed in the middle of `insert`.
+    // The state after a process was killed in the middle of `insert`.
     let (_place, knobs, table) = table();
     let locked = table.lock(&knobs).unwrap();
     locked.word(AT_USED).store(1, Ordering::Relaxed);
