@@ -133,7 +133,7 @@ fn is_too_early(error: &Error) -> bool {
     code == Some(LeaseError::RenewTooEarly)
 }
 
-/// Whether the node tells a longer term than the known one.
+/// Whether the node reports a longer term than the known one.
 async fn renewed_by_another(shared: &Shared) -> bool {
     let query = Request::LeaseQuery(shared.lease_id);
     let Ok(info) = shared.node.lease_async(query).await else {

@@ -56,7 +56,7 @@ fn bound(listen: SocketAddr, join: bool) -> Result<OwnedFd, Errno> {
         // The wildcard of IPv6 takes IPv4 too.
         setsockopt(&socket, sockopt::Ipv6V6Only, &!is_wildcard)?;
     }
-    // The kernel tells a wildcard socket the local address of each datagram, which the reply needs.
+    // The reply needs the local address of its request; on a wildcard socket the kernel reports it per datagram.
     match listen.ip() {
         IpAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &is_wildcard)?,
         IpAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4PacketInfo, &is_wildcard)?,

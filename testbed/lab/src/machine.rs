@@ -29,7 +29,7 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// One socket of so many cores without siblings.
+    /// One socket with this many cores without siblings.
     #[must_use]
     pub fn cores(cores: u32) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Processors {
         }
     }
 
-    /// The same processors as so many NUMA nodes, among which they can be divided.
+    /// The same processors divided among this many NUMA nodes. An error if they cannot be divided equally.
     pub fn in_nodes(self, nodes: u32) -> Result<Self> {
         let cpus = self.cpus();
         ensure!(

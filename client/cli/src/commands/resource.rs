@@ -8,7 +8,7 @@ use crate::{
     values::Named,
 };
 
-/// At most so many names are listed in an error.
+/// Most names that an error lists.
 const LISTED: usize = 16;
 
 /// The resource with this name, of this kind if one is given. One word of a name of several words is enough, such as a

@@ -14,11 +14,11 @@ pub(crate) enum KernelArgument {
     F64(f64),
     /// Memory with the contents of a file.
     Input(PathBuf),
-    /// Memory of so many bytes, whose contents become a file.
+    /// Memory of this many bytes; its contents become the file.
     Output(u64, PathBuf),
     /// Memory with the contents of the first file, which become the second.
     InOut(PathBuf, PathBuf),
-    /// Memory of so many zeros.
+    /// Memory of this many zero bytes.
     Zero(u64),
 }
 

@@ -21,7 +21,7 @@ pub enum Knob {
     Busy,
     /// Bytes that seem to be in use by no process, of a device or of each partition.
     Foreign,
-    /// The NVIDIA device is in MIG mode, with so many partitions (1 to 7).
+    /// The NVIDIA device is in MIG mode, with this many partitions (1 to 7).
     Mig,
     /// The critical XID error that NVML reports once for each change.
     Xid,

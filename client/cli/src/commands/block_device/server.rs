@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::protocol::{Command, Decoder, Request, reply};
 
-/// At most so many requests are in progress; others wait in the socket.
+/// Most requests in progress; further requests wait in the socket.
 const OUTSTANDING_MAX: usize = 64;
 /// Longest read from the socket.
 const PIECE_BYTES: usize = 256 << 10;
