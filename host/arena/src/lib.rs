@@ -3,12 +3,12 @@
 //! The arena owns the bytes; an RDMA region, a UDP request and a scrub borrow them. The arena knows no leases: the
 //! [`ArenaStore`] knows which bytes belong to which lease, and scrubs them.
 //!
-//! Remote clients read and write at any time, also through a device, so bytes are copied and never
-//! borrowed: each byte that is copied out is the value of some moment.
+//! Remote clients read and write at any time, also through a device. So bytes are copied and never borrowed: each
+//! copied byte is the value of some moment.
 //!
-//! Never here: access for anybody.
+//! Never here: a decision about who has access.
 //!
-//! Read first: `store.rs`, which bytes belong to which lease.
+//! Read first: `store.rs`, which knows which bytes belong to which lease.
 
 mod map;
 mod mark;
@@ -34,11 +34,11 @@ const SCRUB_CHUNK_BYTES: u64 = 1 << 20;
 /// The mapped bytes.
 #[derive(Debug)]
 pub struct Arena {
-    /// Keeps the lock of the file.
+    /// Open as long as the arena is in use: the lock of the file ends with it.
     _file: File,
     mapping: Mapping,
     backing: Backing,
-    /// The first page of a file.
+    /// The first page of the file; `None` for memory.
     header: Option<Mapping>,
 }
 
@@ -119,7 +119,7 @@ impl Arena {
     /// Copies bytes out.
     ///
     /// # Errors
-    /// The range is not in the arena.
+    /// The range is not inside the arena.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfRange> {
         let at = self.check(offset, into.len() as u64)?;
         self.mapping.copy_out(at, into);
@@ -129,7 +129,7 @@ impl Arena {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// The range is not in the arena.
+    /// The range is not inside the arena.
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), OutOfRange> {
         let at = self.check(offset, from.len() as u64)?;
         self.mapping.copy_in(at, from);
@@ -140,7 +140,7 @@ impl Arena {
     /// the old pages. `progress` is called after every MiB.
     ///
     /// # Errors
-    /// The range is not in the arena.
+    /// The range is not inside the arena.
     pub fn scrub(&self, offset: u64, length: u64, progress: &dyn Fn()) -> Result<(), OutOfRange> {
         let start = self.check(offset, length)?;
         let mut left = length;
@@ -158,7 +158,7 @@ impl Arena {
     /// Checks that an extent of a lease is whole pages of the arena.
     ///
     /// # Errors
-    /// It is not.
+    /// The extent is not inside the arena, or is not whole pages.
     pub fn check_extent(&self, extent: Extent) -> Result<(), StepError> {
         let Extent { offset, length } = extent;
         let whole = offset.is_multiple_of(ALIGN) && length.is_multiple_of(ALIGN);
@@ -172,7 +172,7 @@ impl Arena {
         Err(StepError::new("check extent", detail))
     }
 
-    /// The start as an index of the mapping, if the whole range is inside.
+    /// Returns the start as an index of the mapping, if the whole range is inside the arena.
     fn check(&self, offset: u64, length: u64) -> Result<usize, OutOfRange> {
         let arena_bytes = self.bytes();
         let inside = offset

@@ -4,7 +4,7 @@ use std::{fmt, fs::File, io, num::NonZeroUsize, ptr::NonNull};
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
-/// Most NUMA nodes of any kernel.
+/// Largest number of NUMA nodes that a kernel supports.
 const NODES: usize = 1024;
 
 /// Bytes of a file mapped into this process, shared with other processes that have the file.
@@ -13,8 +13,8 @@ pub struct Mapping {
     bytes: NonZeroUsize,
 }
 
-// SAFETY: a mapping is an address range. Its bytes are only copied in and out, through raw pointers,
-// and never borrowed; that others change them meanwhile is what they are for.
+// SAFETY: a mapping is an address range. Its bytes are only copied in and out, through raw pointers, and never
+// borrowed. Other threads, processes and devices may change the bytes concurrently; that is intended.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -24,7 +24,7 @@ impl Mapping {
     /// the file's pages.
     ///
     /// # Errors
-    /// There are no bytes, or the kernel refuses.
+    /// `bytes` is 0, or mmap(2) fails.
     pub fn of(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
         let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let offset = libc::off_t::try_from(offset).map_err(invalid)?;
@@ -47,14 +47,14 @@ impl Mapping {
         }
     }
 
-    /// Asks the kernel to take new pages from a NUMA node while the node has free ones.
+    /// Asks the kernel to take new pages from a NUMA node as long as the node has free pages.
     pub(crate) fn prefer_node(&self, node: u32) -> io::Result<()> {
         let mut mask = [0_u64; NODES / 64];
         let node = usize::try_from(node).unwrap_or(usize::MAX);
         let word = mask.get_mut(node / 64);
         *word.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))? |= 1 << (node % 64);
-        // SAFETY: the range is this mapping's and `mask` has the bits that the call is told of; the
-        // kernel leaves out the last one (mbind(2), BUGS).
+        // SAFETY: the range is this mapping's. `mask` has `NODES` bits: the call gets `NODES + 1` because the kernel
+        // ignores the last bit (mbind(2), BUGS).
         let code = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
@@ -92,7 +92,7 @@ impl Mapping {
 
     pub(crate) fn copy_out(&self, at: usize, into: &mut [u8]) {
         self.assert_inside(at, into.len());
-        // SAFETY: the range lies within the mapping, asserted above; `into` is ours alone.
+        // SAFETY: the range lies within the mapping, asserted above; `into` is borrowed by this call alone.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 self.pointer(at).cast::<u8>(),
@@ -127,8 +127,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `of` and nothing borrows from it. A region that still
-        // pins the pages keeps the pages, not the range.
+        // SAFETY: the range was mapped by `of` and nothing borrows from it. A device's memory region that still pins
+        // the pages keeps the pages, not the address range.
         if let Err(errno) = unsafe { munmap(self.start, self.bytes.get()) } {
             tracing::warn!(%errno, "munmap of the arena failed");
         }

@@ -1,8 +1,8 @@
 //! The first page of the file of an arena: the mark of its last user, and the last commit of the user's journal.
 //!
-//! A daemon that keeps the bytes of an earlier run must know that they are the bytes of that run, not those of another daemon
-//! that used the file in between or of a new file with the same name. The number of the last commit detects a journal
-//! that is older than the bytes.
+//! A daemon keeps the bytes of an earlier run only if they really are from that run. They are not if another daemon
+//! used the file in between, or if the file is a new one with the same name: then the mark differs. The number of the
+//! last commit detects a journal that is older than the bytes.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
@@ -13,7 +13,7 @@ pub type Mark = [u8; 16];
 
 const MAGIC: [u8; 16] = *b"fabricBIOS arena";
 
-/// The number of the last commit is after the mark.
+/// Offset of the number of the last commit, which follows the mark.
 const COMMITS_AT: usize = 32;
 
 pub(crate) fn read_commits(header: &Mapping) -> u64 {
@@ -33,12 +33,12 @@ pub(crate) fn read(header: &Mapping) -> Option<Mark> {
     (magic == MAGIC && mark != [0; 16]).then_some(mark)
 }
 
-/// Writes that the file is an arena, whoever has marked it or nobody yet.
+/// Marks the file as an arena. Does not change the mark of the user.
 pub(crate) fn write_magic(header: &Mapping) {
     header.copy_in(0, &MAGIC);
 }
 
-/// True if the file is an arena, of whatever user.
+/// Whether the file is an arena, with or without the mark of a user.
 pub(crate) fn is_arena(file: &File) -> io::Result<bool> {
     let mut magic = [0; MAGIC.len()];
     match file.read_exact_at(&mut magic, 0) {

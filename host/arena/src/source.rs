@@ -26,13 +26,14 @@ const PAGE_BYTES: u64 = 4096;
 /// The settings of the source.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
-    /// A regular file of the operator, in tmpfs, hugetlbfs or on a file system; it is made if it does not exist, grown if it
-    /// is too short, and locked against other processes. Only this user may have access to it. A file with other data than
-    /// an arena is refused. Its first page has the mark, and the arena follows; the rest of a longer file is not touched. `None`: memory that ends with the process, in huge
-    /// pages if enough of them are free and the size is a multiple of them.
+    /// A regular file of the operator, in tmpfs, hugetlbfs or on a file system. The file is made if it does not exist,
+    /// grown if it is too short, and locked against other processes. Only this user may have access to the file. A file
+    /// that contains other data than an arena is refused. The first page contains the mark, and the arena follows; the
+    /// rest of a longer file is not touched. `None`: memory that ends with the process, in huge pages if enough of them
+    /// are free and the size is a multiple of them.
     pub file: Option<PathBuf>,
-    /// The preferred NUMA node, such as that of the network card. Other nodes are used when it has no free memory. Existing
-    /// pages of a file stay on their node, and file systems on disks ignore this.
+    /// The preferred NUMA node, such as that of the network card. The kernel uses other nodes when this node has no
+    /// free memory. Existing pages of a file stay on their node, and file systems on disks ignore the preference.
     pub numa_node: Option<u32>,
 }
 
@@ -65,7 +66,7 @@ impl Source {
             let mapped = Mapping::of(&file, offset, bytes);
             mapped.map_err(|error| about(too_few(error, page_bytes)))
         };
-        // Mapping the file reserves its huge pages: all of them or none.
+        // Mapping the file reserves all of its huge pages or none.
         if page_bytes > PAGE_BYTES {
             drop(map(0, page_bytes + bytes)?);
         }
@@ -75,9 +76,9 @@ impl Source {
         if page_bytes == PAGE_BYTES {
             allocate(&file, page_bytes + bytes).map_err(about)?;
         }
-        // A later start knows the file again, also if this one fails.
+        // The magic goes first: if this start fails, a later start still recognises the file.
         mark::write_magic(&header);
-        // Also after a power cut, which may lose the magic and keep bytes of tenants.
+        // A power cut without this could lose the magic and keep bytes of tenants.
         file.sync_all().map_err(about)?;
         Ok(Arena {
             _file: file,
@@ -134,8 +135,8 @@ impl Source {
     }
 }
 
-/// Opens or makes a regular file that only this user may access and no other process uses as its arena. A user who could
-/// write to the file could read the bytes of tenants, and end the process by truncating the file.
+/// Opens or makes a regular file that only this user may access and that no other process uses as its arena. A user who
+/// can write to the file could read the bytes of tenants, or end the process by truncating the file.
 fn own(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -152,10 +153,11 @@ fn own(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Checks the path of a file as opening an arena does, without making or locking it.
+/// Makes the same checks as opening an arena, without making or locking the file.
 ///
 /// # Errors
-/// It is no regular file of this user alone, it has other data than an arena, or it is missing and so is its directory.
+/// The path is no regular file that this user alone can access, the file contains other data than an arena, or both the
+/// file and its directory are missing.
 pub fn check_file(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) => {
@@ -185,7 +187,7 @@ fn refuse_others(found: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses a file with data that is not an arena's: opening the arena would overwrite it.
+/// Refuses a file that contains other data than an arena: opening the arena would overwrite that data.
 fn refuse_data(file: &File) -> io::Result<()> {
     if mark::is_arena(file)? || !has_data(file)? {
         return Ok(());
@@ -197,7 +199,8 @@ fn refuse_data(file: &File) -> io::Result<()> {
     ))
 }
 
-/// False for a file that is empty, or only a hole or allocated. A hugetlbfs tells no holes: there the first bytes count.
+/// Whether the file may contain data. `false` for an empty file, a hole, or allocated space without writes. hugetlbfs
+/// does not report holes: there the first 4096 bytes decide.
 fn has_data(file: &File) -> io::Result<bool> {
     if file.metadata()?.len() == 0 {
         return Ok(false);
@@ -209,7 +212,7 @@ fn has_data(file: &File) -> io::Result<bool> {
     }
     match lseek(file, 0, Whence::SeekData) {
         Err(Errno::ENXIO) => Ok(false),
-        // Also of a file system that does not tell.
+        // An error counts as data: the file system does not report holes.
         Ok(_) | Err(_) => Ok(true),
     }
 }
@@ -237,14 +240,14 @@ fn fit(file: &File, path: &Path, bytes: u64, page_bytes: u64) -> io::Result<()> 
         let path = path.display();
         tracing::info!(%path, length, bytes, "of a longer file only the beginning is used");
     }
-    // On other file systems allocating makes the file longer, or fails and leaves it unchanged.
+    // Other file systems grow the file when space is allocated; if that fails, the file is unchanged.
     if length < bytes && page_bytes > PAGE_BYTES {
         file.set_len(bytes)?;
     }
     Ok(())
 }
 
-/// The error of a failed mapping: mapping reserves huge pages, so too few free ones fail here.
+/// Explains a failed mapping: mapping reserves huge pages, so it fails if too few of them are free.
 fn too_few(error: io::Error, page_bytes: u64) -> io::Error {
     match error.kind() {
         io::ErrorKind::OutOfMemory if page_bytes > PAGE_BYTES => io::Error::new(
@@ -255,12 +258,12 @@ fn too_few(error: io::Error, page_bytes: u64) -> io::Error {
     }
 }
 
-/// Allocates all pages now: if the system had none later, the first touch of a page would end the process.
+/// Allocates all pages now. If the system had no memory later, the first touch of a page would end the process.
 fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     let length = bytes.try_into().or(Err(Errno::EFBIG))?;
     match fallocate(file, FallocateFlags::empty(), 0, length) {
         Ok(()) => Ok(()),
-        // The file system does not support it.
+        // The file system does not support allocation.
         Err(Errno::EOPNOTSUPP) if file.metadata()?.len() < bytes => file.set_len(bytes),
         Err(Errno::EOPNOTSUPP) => Ok(()),
         Err(errno) => Err(errno.into()),
@@ -377,7 +380,7 @@ mod tests {
         }
         std::fs::write(&path, b"").unwrap();
         check_file(&path).unwrap();
-        // Two starts that fail before they mark it.
+        // Two starts that fail before they mark the file.
         for _ in 0..2 {
             drop(Arena::open(&source(&path), ALIGN).unwrap());
             check_file(&path).unwrap();

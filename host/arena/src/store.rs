@@ -1,4 +1,4 @@
-//! The arena as a store of leases: it knows the extent of each lease and scrubs it for the next one.
+//! The arena as a store of leases: knows the extent of each lease, and scrubs the extent for the next lease.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use fabricbios_wire::{LeaseId, ResourceId, Transport};
 
 use crate::{ALIGN, Arena};
 
-/// The store of the bytes of an arena. Paths use the arena itself, within the extents that they are given.
+/// The store of the bytes of an arena. Data paths use the arena itself, each within the extents of its orders.
 #[derive(Debug)]
 pub struct ArenaStore {
     arena: Arc<Arena>,
@@ -29,7 +29,7 @@ impl ArenaStore {
         }
     }
 
-    /// The offer to the lease table. `transports`: those of its paths, the best first.
+    /// The offer for the lease table. `transports`: those of the paths to this arena, the best first.
     #[must_use]
     pub fn offer(&self, resource_id: ResourceId, transports: Vec<Transport>) -> Offer {
         Offer {
@@ -54,7 +54,7 @@ impl ArenaStore {
 }
 
 impl Store for ArenaStore {
-    /// Nothing to do: bytes are scrubbed when they are released.
+    /// Does nothing: a release scrubs the bytes.
     fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
         Ok(())
     }
@@ -68,7 +68,7 @@ impl Store for ArenaStore {
         claimed.map_err(|why| match why {
             NotFree::Released => BindError::Cancelled,
             NotFree::HeldBy(..) | NotFree::HoldsOther(_) => {
-                // The log names the holder; the next tenant does not learn it.
+                // Only the log names the holder: the next tenant must not learn it.
                 tracing::error!(lease = %order.binding_id, %why, "bytes were given out twice");
                 let detail = format!(
                     "{}: the bytes are not free on this node yet",
@@ -80,7 +80,7 @@ impl Store for ArenaStore {
         Ok(Part::at(extent))
     }
 
-    /// The journal's commits are counted beside the bytes.
+    /// Does nothing: the number of journal commits is in the file of the arena, see [`Arena::set_commits`].
     fn confirm(&self, _binding_id: BindingId) -> Result<(), StepError> {
         Ok(())
     }
@@ -90,7 +90,7 @@ impl Store for ArenaStore {
         Ok(())
     }
 
-    /// Scrubbing another extent than the bound one would leave the bytes of the tenant.
+    /// Refuses an extent that is not the lease's: scrubbing another extent would leave the bytes of the tenant.
     fn release(
         &self,
         binding_id: BindingId,
@@ -127,7 +127,7 @@ impl Store for ArenaStore {
             .collect())
     }
 
-    /// Memory is always in good condition.
+    /// Never calls `tell`: memory is always in good condition.
     fn tell_condition(&self, _tell: TellCondition) {}
 }
 

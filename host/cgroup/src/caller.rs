@@ -1,6 +1,7 @@
-//! The cgroup, in that of a lease, of processes that have entered from one other cgroup: what limited them there limits them here.
+//! The callers' cgroups inside the cgroup of a lease. Each holds the processes that have entered the lease from one
+//! other cgroup; the limits of that cgroup still apply to them here.
 //!
-//! There is one for each cgroup that callers come from, so that many callers of one container have its limits together.
+//! Callers from the same container share one cgroup, so the container's limits apply to them together.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
@@ -13,25 +14,26 @@ use crate::{
     root::{LEASE, Root, failed, join},
 };
 
-/// The names begin so, and end with the number of the cgroup that the callers were in.
+/// Prefix of the names; the number of the cgroup from which the callers came follows.
 const CALLER: &str = "caller-";
 
-/// One lease has processes from no more cgroups at a time.
+/// A lease has processes from at most this many cgroups at a time.
 const CALLERS_MAX: usize = 256;
 
-/// A caller's cgroup is no deeper in the hierarchy.
+/// A caller's cgroup is at most this deep in the hierarchy.
 pub(crate) const DEPTH_MAX: usize = 64;
 
-/// Limits of a cgroup and of those in it.
+/// Limits that apply to a cgroup and to all cgroups in it.
 const LIMITS: [&str; 4] = ["memory.max", "memory.high", "memory.swap.max", "pids.max"];
 
 const STEP: &str = "limit caller";
 
-/// Makes the cgroup for processes that are in `from`, a path from the mount on, or sets what limits it anew. Returns its name below
-/// the root.
+/// Makes the cgroup for processes that come from the cgroup `from` (a path from the mount on), or sets its limits anew.
+/// Returns its name below the root.
 ///
 /// # Errors
-/// Something that limits the processes would end. If there was no such cgroup before, there is none now.
+/// A limit of the processes would end, or the caller may not leave `from`. A cgroup that this call made is removed
+/// again.
 pub(crate) fn make(root: &Root, below: &str, from: &str) -> Result<String, StepError> {
     let refuse = |why: String| StepError::new(STEP, format_args!("the caller is in {from}: {why}"));
     let origin = check_origin(root, below, from).map_err(refuse)?;
@@ -55,12 +57,12 @@ pub(crate) fn make(root: &Root, below: &str, from: &str) -> Result<String, StepE
     Ok(group)
 }
 
-/// Removes the cgroup of callers unless it has processes.
+/// Removes the cgroup of callers if it has no processes.
 pub(crate) fn remove(root: &Root, group: &str) {
     root.fs().rmdir(&root.name(group)).ok();
 }
 
-/// The caller's cgroup below the mount, if it can be left.
+/// Returns the caller's cgroup relative to the mount, if the caller may leave it.
 fn check_origin<'a>(root: &Root, below: &str, from: &'a str) -> Result<&'a str, String> {
     let origin = from.trim_start_matches('/');
     let parts = || origin.split('/');
@@ -70,7 +72,7 @@ fn check_origin<'a>(root: &Root, below: &str, from: &'a str) -> Result<&'a str, 
     if parts().count() > DEPTH_MAX {
         return Err(format!("that is deeper than {DEPTH_MAX} cgroups"));
     }
-    // The end of that lease would not find it any more.
+    // Such a process would leave its lease, and the end of that lease would no longer find it.
     let is_lease = |part: &str| {
         let id = part.strip_prefix(LEASE);
         id.is_some_and(|id| id.parse::<LeaseId>().is_ok())
@@ -89,7 +91,7 @@ fn check_origin<'a>(root: &Root, below: &str, from: &'a str) -> Result<&'a str, 
     Ok(origin)
 }
 
-/// A lease may have had many callers that have ended.
+/// Removes the empty callers' cgroups: many earlier callers may have ended.
 fn remove_empty(root: &Root, below: &str, except: &str) -> Result<(), StepError> {
     let is_callers = |name: &String| name.starts_with(&join(below, CALLER)) && name != except;
     let mut others = root.children(STEP, below)?;
@@ -116,7 +118,8 @@ fn limit(root: &Root, below: &str, group: &str, origin: &str) -> Result<(), Step
         }
     }
     if !wanted.is_empty() {
-        // With one of them alone the kernel takes processes into no cgroup below one with processes of its own.
+        // If only one of the controllers is enabled, the kernel moves no process into a cgroup below one that has
+        // processes of its own.
         root.make(&Limits::CONTROLLERS)?;
         let above: Vec<&Path> = Path::new(below).ancestors().collect();
         for at in above.iter().rev().filter_map(|at| at.to_str()) {
@@ -136,7 +139,8 @@ fn limit(root: &Root, below: &str, group: &str, origin: &str) -> Result<(), Step
     })
 }
 
-/// The least value of a limit in the caller's cgroup and those above it. What applies to the lease too applies still.
+/// The lowest value of a limit in the caller's cgroup and the cgroups above it. Cgroups above both the caller and the
+/// lease are left out: they still apply.
 fn least(root: &Root, below: &str, origin: &str, file: &str) -> Result<Option<u64>, StepError> {
     let (fs, lease) = (root.fs(), root.name(below));
     let mut least = None;

@@ -6,11 +6,11 @@ use nix::errno::Errno;
 use crate::root::{Root, failed, join};
 
 impl Root {
-    /// Makes the root cgroup unless it is there, and gives it these controllers, from the top of the mount on. Those that its own
-    /// cgroups get are a matter of [`Root::enable`].
+    /// Makes the root cgroup unless it exists, and enables these controllers for it, in every cgroup from the top of
+    /// the mount down. [`Root::enable`] enables controllers for the cgroups inside the root.
     ///
     /// # Errors
-    /// The kernel refuses, or a controller is not there.
+    /// A cgroup cannot be made, or a controller is missing or cannot be enabled.
     pub fn make(&self, controllers: &[&str]) -> Result<(), StepError> {
         let own = self.name("");
         let mut at = String::new();
@@ -22,10 +22,10 @@ impl Root {
         Ok(())
     }
 
-    /// Makes a cgroup unless it is there. This is a step of the kind.
+    /// Makes a cgroup unless it exists. This is a step of the kind.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The cgroup cannot be made.
     pub fn make_below(&self, step: &'static str, below: &str) -> Result<(), StepError> {
         self.make_at(step, &self.name(below))
     }
@@ -39,16 +39,16 @@ impl Root {
         Ok(())
     }
 
-    /// Gives the cgroups in `below` these controllers. This is a step of the kind.
+    /// Enables these controllers for the cgroups in `below`. This is a step of the kind.
     ///
     /// # Errors
-    /// The kernel refuses, or a controller is not there.
+    /// A controller is missing or cannot be enabled.
     pub fn enable(&self, below: &str, controllers: &[&str]) -> Result<(), StepError> {
         self.enable_at(&self.name(below), controllers)
     }
 
-    /// systemd cannot take controllers back from the cgroups above: the kernel refuses to drop a controller that a cgroup below
-    /// hands on.
+    /// systemd cannot disable these controllers in the cgroups above: the kernel refuses to disable a controller that a
+    /// cgroup below enables for its own children.
     fn enable_at(&self, at: &str, controllers: &[&str]) -> Result<(), StepError> {
         const STEP: &str = "enable controllers";
         let fs = self.fs();

@@ -34,15 +34,15 @@ const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const PROG_QUERY: libc::c_long = 16;
 const CGROUP_DEVICE_PROGRAM: u32 = 15;
 pub(crate) const CGROUP_DEVICE: u32 = 6;
-/// Programs below still apply: each of them has to allow an access.
+/// Programs in the cgroups below still apply: each of them must allow an access.
 const ALLOW_MULTI: u32 = 1 << 1;
-/// Takes the place of a program that is attached.
+/// Replaces an attached program.
 const REPLACE: u32 = 1 << 2;
 
 /// `BPF_F_QUERY_EFFECTIVE`: the programs of the cgroups above too.
 pub(crate) const EFFECTIVE: u32 = 1;
 
-/// The kernel attaches no more programs of one type to one cgroup (`BPF_CGROUP_MAX_PROGS`).
+/// Largest number of programs of one type that the kernel attaches to one cgroup (`BPF_CGROUP_MAX_PROGS`).
 pub(crate) const PROGRAMS_MAX: usize = 64;
 
 /// The name of this node's programs (`BPF_OBJ_NAME_LEN`).
@@ -61,7 +61,7 @@ struct Instruction {
     immediate: i32,
 }
 
-/// The part of `union bpf_attr` for BPF_PROG_LOAD that is used; the kernel takes the rest as zeroes.
+/// The used part of `union bpf_attr` for BPF_PROG_LOAD; the kernel reads the rest as zeros.
 #[repr(C)]
 struct Load {
     program_type: u32,
@@ -133,12 +133,12 @@ struct Info {
     name: [u8; 16],
 }
 
-/// From now on processes of the cgroup at `directory` can open these character devices and what every program needs, and
-/// no other device. What they have open stays open. A later call takes the place of an earlier one. The programs of others
-/// stay, and each program has to allow an access. The cgroup's removal ends this.
+/// From now on processes of the cgroup at `directory` can open only these character devices and those that every
+/// program needs. Files that are open stay open. A later call replaces the program of an earlier call. Programs of
+/// others stay; an access needs the permission of each program. The program ends with the cgroup.
 ///
 /// # Errors
-/// The kernel refuses; it may have no device controller (CONFIG_CGROUP_BPF).
+/// The program cannot be loaded or attached; the kernel may have no device controller (CONFIG_CGROUP_BPF).
 pub fn allow_only(
     step: &'static str,
     directory: &Path,
@@ -162,12 +162,12 @@ pub fn allow_only(
     })
 }
 
-/// Attaches a program of this node, or replaces the one that is attached by it.
+/// Attaches a program of this node, or replaces this node's attached one.
 fn attach(directory: &Path, new: &OwnedFd) -> io::Result<()> {
     let cgroup = File::open(directory)?;
     let mut replaced = None;
     for id in programs_of(&cgroup, CGROUP_DEVICE, 0, PROGRAMS_MAX)? {
-        // A program that is detached meanwhile is gone.
+        // The program was detached meanwhile and no longer exists.
         let Ok(program) = by_id(id) else { continue };
         let found = info(&program)?;
         if found.name == NAME {
@@ -180,7 +180,7 @@ fn attach(directory: &Path, new: &OwnedFd) -> io::Result<()> {
     attach_program(&cgroup, new, CGROUP_DEVICE, replaced.as_ref())
 }
 
-/// Attaches a program besides those of others, or in the place of one of them.
+/// Attaches a program beside those of others, or replaces one of them.
 pub(crate) fn attach_program(
     cgroup: &File,
     program: &OwnedFd,
@@ -198,8 +198,8 @@ pub(crate) fn attach_program(
     unsafe { bpf(PROG_ATTACH, &attach) }.map(drop)
 }
 
-/// The programs of a type that are attached to this cgroup itself, or with the flag [`EFFECTIVE`] those that apply there: not
-/// more than `most`, else the error is ENOSPC.
+/// The programs of a type that are attached to this cgroup itself; with the flag [`EFFECTIVE`], those that apply to it.
+/// ENOSPC: there are more than `most`.
 pub(crate) fn programs_of(
     cgroup: &File,
     attach_type: u32,
@@ -216,7 +216,7 @@ pub(crate) fn programs_of(
         count: u32::try_from(ids.len()).unwrap_or(u32::MAX),
         padding: 0,
     };
-    // SAFETY: the structure is the kernel's, and `ids` has room for so many numbers as it says.
+    // SAFETY: the structure is the kernel's, and `ids` has room for the count that the structure names.
     unsafe { bpf_into(PROG_QUERY, &mut query) }?;
     ids.truncate(query.count as usize);
     Ok(ids)
@@ -251,8 +251,8 @@ fn number(descriptor: &impl AsRawFd) -> u32 {
     descriptor.as_raw_fd().cast_unsigned()
 }
 
-/// The instructions for these rules: a major number, and a minor number or any. The context has the kind of access and of
-/// device (u32), the major (u32) and the minor number (u32).
+/// The instructions for these rules: a major number, and one minor number or any. The context of the program has three
+/// u32 fields: the kinds of access and of device, the major number, the minor number.
 fn program(rules: impl Iterator<Item = (u32, Option<u32>)>) -> Vec<Instruction> {
     const LOAD_WORD: u8 = 0x61;
     const AND: u8 = 0x57;
@@ -266,13 +266,13 @@ fn program(rules: impl Iterator<Item = (u32, Option<u32>)>) -> Vec<Instruction> 
         offset,
         immediate: immediate.cast_signed(),
     };
-    // r1 is the context; r2 is the kind, r3 the major and r4 the minor number; r0 is the answer.
+    // r1 is the context; r2 the kind of device, r3 the major number, r4 the minor number; r0 the result.
     let mut out = vec![
         op(LOAD_WORD, 0x12, 0, 0),
         op(AND, 0x02, 0, 0xffff),
         op(LOAD_WORD, 0x13, 4, 0),
         op(LOAD_WORD, 0x14, 8, 0),
-        // Other than character devices: refused.
+        // Refuses everything but character devices.
         op(SKIP_IF, 0x02, 2, CHARACTER),
         op(SET, 0x00, 0, 0),
         op(EXIT, 0, 0, 0),
@@ -312,9 +312,9 @@ fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
 }
 
 /// # Safety
-/// `T` is the structure of this command, with valid pointers, and the kernel writes nothing into it.
+/// `T` is the structure of this command, with valid pointers, and the kernel does not write to it.
 unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<RawFd> {
-    // SAFETY: of the caller.
+    // SAFETY: the caller ensures it.
     let made = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
     let made = Errno::result(made)?;
     RawFd::try_from(made).map_err(io::Error::other)
@@ -323,7 +323,7 @@ unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> io::Result<RawFd> {
 /// # Safety
 /// `T` is the structure of this command, with valid pointers.
 unsafe fn bpf_into<T>(command: libc::c_long, attributes: &mut T) -> io::Result<()> {
-    // SAFETY: of the caller.
+    // SAFETY: the caller ensures it.
     let done = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
     Errno::result(done)?;
     Ok(())

@@ -9,24 +9,25 @@ use nix::{sys::signal::Signal, unistd::Pid};
 
 use crate::{enter::field, root::Root};
 
-/// Killed processes have so long until the next of them is gone; then tracers of the rest are killed, and after as long
-/// again the rest is moved aside.
+/// Longest wait for the next killed process to end. After it, tracers of the remaining processes are killed; after the
+/// same time again, the remaining processes are moved aside.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// So many processes are described.
+/// Largest number of processes that an error describes.
 const DESCRIBED_MAX: usize = 8;
 
 /// `PF_EXITING` of the kernel's `include/linux/sched.h`, in field 9 of `/proc/PID/stat`.
 const PF_EXITING: u64 = 0x4;
 
-/// Ends a lease's processes: freezes and kills them. Nothing of them runs on when this returns, and whatever is moved
-/// into the cgroup later is frozen. A tracer that keeps a killed process (`PTRACE_O_TRACEEXIT`) is killed too if it is of
-/// the same user or not of root. A process that cannot die (state D) is moved to the cgroup `aside`. One that is exiting
-/// cannot be moved (`cgroup_migrate_add_task` of the kernel) and runs nothing more, but still has its memory and files: it
-/// is waited for. `proc` is `/proc`; `patience` is the longest wait for all of them. Without `aside` nothing is moved.
+/// Ends a lease's processes: freezes and kills them. When this returns, none of them runs, and a process that is moved
+/// into the cgroup later is frozen. A tracer that holds a killed process (`PTRACE_O_TRACEEXIT`) is killed too, if it
+/// has the same user or is not root's. A process that cannot die (state D) is moved to the cgroup `aside`. A process
+/// that is exiting cannot be moved (`cgroup_migrate_add_task` of the kernel). It runs no program code any more, but
+/// still has its memory and files, so this waits for its end. `proc` is `/proc`; `patience` limits the wait for all
+/// processes together. Without `aside` no process is moved.
 ///
 /// # Errors
-/// A process may run on, or has not given back what it had after `patience`.
+/// A process may still run, or has not given back its memory and files within `patience`.
 pub fn end_processes(
     root: &Root,
     proc: &Tree,
@@ -53,7 +54,7 @@ pub fn end_processes(
             );
             return Err(StepError::new("kill", why));
         }
-        // More processes than the file shows at once: the wait goes on.
+        // An error means that the list is too long for one read: the wait goes on.
         let members = root
             .members("kill", below)
             .map_or(usize::MAX, |it| it.len());
@@ -86,14 +87,14 @@ pub fn end_processes(
     Ok(proof)
 }
 
-/// From now on nothing of the cgroup runs on, and all of it has a SIGKILL. Waits for nobody's end.
+/// Afterwards no process of the cgroup runs, and each has a pending SIGKILL. Does not wait for their end.
 pub(crate) fn freeze_and_kill(root: &Root, below: &str) -> Result<(), StepError> {
     root.write("freeze", &format!("{below}/cgroup.freeze"), "1")?;
     root.write("kill", &format!("{below}/cgroup.kill"), "1")
 }
 
-/// Kills the tracers of processes, and describes those that it killed. A tracer of root that traces another user's
-/// process is not the tenant's: [`describe`] names it.
+/// Kills the tracers of these processes, and describes the killed tracers. A tracer of root that traces another user's
+/// process is not the tenant's: [`describe`] only names it.
 fn kill_tracers(proc: &Tree, pids: &[i32]) -> Vec<String> {
     let mut killed = Vec::new();
     for tracee in pids.iter().flat_map(|&pid| tasks(proc, pid)) {
@@ -105,7 +106,7 @@ fn kill_tracers(proc: &Tree, pids: &[i32]) -> Vec<String> {
         };
         let (of_tracer, of_tracee) = (user(proc, &tracer.to_string()), user(proc, &tracee));
         let is_tenants = of_tracer.is_some_and(|it| it != 0) || of_tracer == of_tracee;
-        // The tracer still traces, so the descriptor is not of another process that has got its number.
+        // The tracer still traces, so the descriptor is not of another process with the same number.
         if is_tenants && tracer_of(proc, &tracee) == Some(tracer) {
             let what = describe(proc, tracer);
             if process.signal(Signal::SIGKILL).is_ok() {
@@ -128,10 +129,10 @@ fn tasks(proc: &Tree, pid: i32) -> Vec<String> {
     each.collect()
 }
 
-/// The process that traces a thread. The kernel names the thread that does, which `/proc` does not list.
+/// The process that traces a thread. The kernel names the tracing thread, and `/proc` lists only processes.
 fn tracer_of(proc: &Tree, tracee: &str) -> Option<i32> {
     let thread: i32 = status_field(proc, tracee, "TracerPid")?.parse().ok()?;
-    // 0: nobody.
+    // 0: no tracer.
     let thread = Some(thread).filter(|it| *it != 0)?;
     status_field(proc, &thread.to_string(), "Tgid")?
         .parse()
@@ -149,21 +150,21 @@ fn status_field(proc: &Tree, of: &str, name: &str) -> Option<String> {
     field(&status, name).map(str::to_owned)
 }
 
-/// Whether all threads of a process are in the kernel's end of them.
+/// Whether the kernel is ending all threads of a process.
 fn is_exiting(proc: &Tree, pid: i32) -> bool {
     let flags = |task: &String| -> Option<u64> {
         let stat = proc.read(format!("{task}/stat")).ok()?;
-        // The name, in brackets, may contain anything.
+        // The program name, in brackets, may contain any character.
         let (_, rest) = stat.rsplit_once(')')?;
         rest.split_whitespace().nth(6)?.parse().ok()
     };
     let mut threads = tasks(proc, pid);
-    // A thread whose file is gone has ended.
+    // A thread whose file no longer exists has ended.
     threads.retain(|it| flags(it).is_some_and(|flags| flags & PF_EXITING == 0));
     threads.is_empty()
 }
 
-/// Moves processes that a kill does not end to a cgroup of their own, and describes them.
+/// Moves processes that a kill does not end to their own cgroup, and describes them.
 fn move_aside(
     root: &Root,
     proc: &Tree,
@@ -178,7 +179,7 @@ fn move_aside(
     let target = root.name(&format!("{aside}/cgroup.procs"));
     for &pid in pids {
         let what = describe(proc, pid);
-        // A process that has just died is gone by itself; the write does not move one that has begun to.
+        // A dead process leaves its cgroup by itself. The write does not move a process that has begun to exit.
         let written = root.fs().write(&target, &pid.to_string());
         if written.is_ok() && root.members("move aside", aside)?.contains(&pid) {
             tracing::error!(
@@ -193,7 +194,8 @@ fn move_aside(
     Ok(moved)
 }
 
-/// Processes by number, name and state: some of them, because a tenant may have any number, and other leases are due.
+/// Describes processes by number, name and state. Limited to some of them: a tenant may have any number, and other
+/// leases are due.
 #[must_use]
 pub fn described(proc: &Tree, pids: &[i32]) -> String {
     let (shown, others) = pids.split_at(pids.len().min(DESCRIBED_MAX));

@@ -1,4 +1,5 @@
-//! What of an end waits for others: each lease's on a thread of its own, so that no other lease's end waits for it.
+//! The parts of an end that wait for processes: each lease has its own thread, so that leases do not wait for each
+//! other.
 
 use std::{
     collections::BTreeMap,
@@ -10,13 +11,13 @@ use std::{
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
 
-/// How long a cut waits for what has just begun, if nothing else is under way.
+/// How long a cut waits for an end that has just begun, if no other end is in progress.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// For people: what was found.
+/// `Ok`: the finding, for people.
 type Outcome = Result<String, StepError>;
 
-/// The ends that are under way, and those whose outcome nobody has taken.
+/// The ends in progress, and those whose outcome has not been taken.
 #[derive(Debug, Default)]
 pub struct Endings(Mutex<BTreeMap<LeaseId, Arc<Ending>>>);
 
@@ -31,11 +32,12 @@ impl Endings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a lease when other leases are due too. `end` kills all of it first, then waits for its end, at most for the time that it
-    /// gets, and proves it: at first without any time; what has not ended then is waited for on another thread, for `patience`.
+    /// Ends a lease when other leases are due too. `end` kills the lease's processes, waits for their end for at most
+    /// the given time, and proves it. The first call gives `end` no time. If that is not enough, another thread calls
+    /// `end` with `patience`.
     ///
     /// # Errors
-    /// The lease has not ended. If it may yet, the next call goes on.
+    /// The lease has not ended. If the thread still waits, the next call takes its outcome.
     pub fn end<T>(
         &self,
         lease: LeaseId,
@@ -50,7 +52,7 @@ impl Endings {
         let its = end.clone();
         let work = move || its(patience).map(|_| String::new());
         match self.wait(lease, self.moment(), work)? {
-            // Something may have come since.
+            // Processes may have come since: check once more.
             Some(_) => end(Duration::ZERO),
             None => Err(StepError::new(
                 "wait",
@@ -59,13 +61,13 @@ impl Endings {
         }
     }
 
-    /// Whether the end of this lease has begun, and its outcome was not taken.
+    /// Whether the end of this lease has begun and its outcome has not been taken.
     #[must_use]
     pub fn has(&self, lease: LeaseId) -> bool {
         self.all().contains_key(&lease)
     }
 
-    /// How long a cut may wait for an end: other leases are due too.
+    /// How long a cut may wait for an end: zero if another end is in progress, because other leases are due too.
     #[must_use]
     pub fn moment(&self) -> Duration {
         match self.all().values().any(|it| it.outcome().is_none()) {
@@ -74,8 +76,8 @@ impl Endings {
         }
     }
 
-    /// Begins the lease's end, unless it is under way or has failed, and waits for it for so long. [`Endings::wait`] takes the
-    /// outcome.
+    /// Begins the lease's end, unless it is in progress or has failed, and waits for it at most `patience`.
+    /// [`Endings::wait`] takes the outcome.
     ///
     /// # Errors
     /// No thread can be started.
@@ -85,15 +87,15 @@ impl Endings {
         patience: Duration,
         work: impl FnOnce() -> Outcome + Send + 'static,
     ) -> Result<(), StepError> {
-        // What an earlier end has found may have changed.
+        // The findings of an earlier successful end may be out of date.
         self.all()
             .retain(|it, ending| *it != lease || !matches!(*ending.outcome(), Some(Ok(_))));
         self.begun(lease, work)?.outcome_within(patience);
         Ok(())
     }
 
-    /// Takes the outcome of the lease's end, and waits for it for so long. `None`: it goes on. If none has begun, `work` begins
-    /// now.
+    /// Waits at most `patience` for the lease's end and takes its outcome. `None`: the end is still in progress. If no end
+    /// has begun, `work` begins one.
     ///
     /// # Errors
     /// The end has failed, or no thread can be started.

@@ -1,4 +1,4 @@
-//! A process of the tenant enters a lease.
+//! Moves a process of the tenant into a lease.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -16,9 +16,9 @@ use crate::{
     root::{Root, failed},
 };
 
-/// Moves the caller into a cgroup of its own in that of the lease, where what limited it before limits it still. The kernel takes
-/// no pidfd there, so the number of the process is written; before and after, the pidfd shows that the number was the caller's
-/// all the time.
+/// Moves the caller into its own cgroup inside that of the lease, where the limits of its old cgroup still apply. The
+/// kernel takes no pidfd for this, so the process number is written. Before and after the write, the pidfd shows that
+/// the number still belongs to the caller.
 pub fn enter(
     root: &Root,
     proc: &Tree,
@@ -39,7 +39,7 @@ pub fn enter(
     let before = cgroup_of(proc, pid).map_err(fail)?;
     let lease = format!("/{}", root.name(below));
     if before != lease && Path::new(&before).starts_with(&lease) {
-        // It has entered before.
+        // The caller has entered this lease before.
         let at = root.fs().mount().join(before.trim_start_matches('/'));
         return Ok(Entered::at(at.display().to_string()));
     }
@@ -64,7 +64,7 @@ fn move_to(
     written.map_err(|error| LocalRefusal::Failed(failed("enter", &error)))?;
     root.passed("enter");
     if !is_alive(process) {
-        // The number may belong to another process by now.
+        // The number may belong to another process now.
         let entered = root.members("enter", group).map_err(LocalRefusal::Failed)?;
         if entered.contains(&pid) {
             let back = place_of_another(proc, pid, caller, before);
@@ -86,8 +86,9 @@ fn move_to(
     Ok(())
 }
 
-/// Where a process belongs that has just got the number of the caller. It began in the control group of the process that
-/// started it. One of the caller's user belongs where the caller was: that may be a trick to get out.
+/// The cgroup to which a process belongs that has just got the caller's number. The process began in the control group
+/// of its parent. If its user is the caller's, the process belongs in the caller's old cgroup: the reuse may be a trick
+/// to leave it.
 fn place_of_another(proc: &Tree, pid: i32, caller: &Caller, before: &str) -> String {
     let status = proc.read(format!("{pid}/status")).unwrap_or_default();
     let user = field(&status, "Uid").and_then(|it| it.split_whitespace().next()?.parse().ok());

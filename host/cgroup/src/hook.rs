@@ -1,5 +1,6 @@
-//! The hook of container engines (OCI runtime specification, config.md "POSIX-platform Hooks", `createRuntime`): a lease's CDI
-//! specification names it. The engine runs it before the container's program, and starts nothing if it fails.
+//! The hook of container engines (OCI runtime specification, config.md "POSIX-platform Hooks", `createRuntime`). A
+//! lease's CDI specification names the hook. The engine runs the hook before the container's program, and does not
+//! start the program if the hook fails.
 
 use std::{
     fs,
@@ -18,13 +19,14 @@ pub const HOOK: &str = "cdi-hook";
 /// The steps of the hook, for the test hook.
 const STEPS: &[&str] = &["register container"];
 
-/// A container's state has its annotations too.
+/// Longest text of a container's state, which includes the annotations.
 const STATE_BYTES_MAX: u64 = 4 << 20;
 
-/// The kernel takes lines of 976 bytes (`LOG_LINE_MAX` in its `kernel/printk/printk.c`), some of them with a longer prefix.
+/// The kernel's log takes lines of 976 bytes (`LOG_LINE_MAX` in its `kernel/printk/printk.c`), in some cases with a
+/// longer prefix.
 const LINE_BYTES_MAX: usize = 900;
 
-/// The part of a container's state that is used (OCI runtime specification, runtime.md "State").
+/// The used part of a container's state (OCI runtime specification, runtime.md "State").
 #[derive(Deserialize)]
 struct State {
     /// Its first process.
@@ -46,15 +48,15 @@ pub fn hook(program: &Path, records: &Path, lease: LeaseId) -> Vec<String> {
     ]
 }
 
-/// Registers the container whose state is in standard input. If that fails, the kernel's log has the reason: an engine shows
-/// the exit status alone.
+/// Registers the container whose state is in standard input. A failure is also written to the kernel's log: an engine
+/// shows only the exit status.
 ///
 /// # Errors
-/// For the engine's user: the container must not be started.
+/// The reason, for the engine's user: the engine must not start the container.
 pub fn hook_main(records: &Path, lease: LeaseId) -> Result<(), String> {
     let registered = register(records, lease).map_err(|why| format!("lease {lease}: {why}"));
     registered.inspect_err(|why| {
-        // Only root can, and a kernel may have no log.
+        // Only root can write there, and a kernel may have no log.
         let log = fs::File::options().write(true).open("/dev/kmsg");
         log.and_then(|mut log| log.write_all(line(why).as_bytes()))
             .ok();
@@ -68,7 +70,7 @@ fn line(why: &str) -> String {
     while line.len() > LINE_BYTES_MAX {
         line.pop();
     }
-    // The kernel shows what has no end only when the next line comes.
+    // Without a line end the kernel shows the line only when the next line comes.
     line.push('\n');
     line
 }

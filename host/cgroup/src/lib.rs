@@ -1,8 +1,8 @@
-//! Cgroups of leases (cgroup v2): processes of tenants enter them, and end with them.
+//! Cgroups of leases (cgroup v2): processes of tenants enter a cgroup and end with its lease.
 //!
-//! Never here: a kind of resource.
+//! Never here: code for one kind of resource.
 //!
-//! Read first: `enter.rs`, how a process comes into a lease; then `end.rs`, how all of them end.
+//! Read first: `enter.rs`, how a process enters a lease; then `end.rs`, how all of a lease's processes end.
 
 mod caller;
 mod containers;

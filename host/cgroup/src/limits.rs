@@ -1,4 +1,4 @@
-//! What all processes of a lease can take of the node.
+//! Limits on the resources of the node that all processes of a lease together can use.
 
 use fabricbios_lease::StepError;
 
@@ -9,22 +9,23 @@ use crate::root::Root;
 pub struct Limits {
     /// Memory, without swap: bytes.
     pub memory_bytes: u64,
-    /// Processes and threads. More than [`Limits::PROCESSES_MAX`] are no fewer.
+    /// Number of processes and threads. Values above [`Limits::PROCESSES_MAX`] count as that.
     pub processes: u64,
 }
 
 impl Limits {
-    /// The most processes and threads that Linux has, and that it takes as a limit: `PID_MAX_LIMIT` of the kernel's
-    /// `include/linux/threads.h`.
+    /// Largest number of processes and threads in Linux, and the largest limit that it accepts: `PID_MAX_LIMIT` of the
+    /// kernel's `include/linux/threads.h`.
     pub const PROCESSES_MAX: u32 = 4 << 20;
 
-    /// The controllers that have them.
+    /// The controllers that enforce the limits.
     pub const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 
-    /// Sets those that a lease's cgroup does not have yet, as far as it has the controllers. This is a step of the kind.
+    /// Sets the limits that a lease's cgroup does not have yet, as far as the cgroup has the controllers. This is a
+    /// step of the kind.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// A limit cannot be read or written.
     pub fn set(self, root: &Root, below: &str) -> Result<(), StepError> {
         const STEP: &str = "limit lease";
         for (file, value) in [
@@ -33,7 +34,7 @@ impl Limits {
             ("pids.max", self.processes.min(Self::PROCESSES_MAX.into())),
         ] {
             let at = format!("{below}/{file}");
-            // A kernel without swap has no limit of it.
+            // A kernel without swap has no limit for swap.
             if root.exists(STEP, &at)? && root.read(STEP, &at)? == "max" {
                 root.write(STEP, &at, &value.to_string())?;
             }

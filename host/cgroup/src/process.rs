@@ -1,4 +1,4 @@
-//! A process by number and start time, so that a number that was given out again is not taken for it.
+//! A process by number and start time, so that a later process with the same number is not mistaken for it.
 
 use std::{fs, str::FromStr, time::Duration};
 
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 pub struct Process {
     /// Its number.
     pub pid: i32,
-    /// Ticks since the boot (`/proc/PID/stat`, field 22).
+    /// Start time in clock ticks since the boot (`/proc/PID/stat`, field 22).
     start: u64,
 }
 
 impl Process {
-    /// The process that has the number now.
+    /// The process that has this number now.
     #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
         Some(Self {
@@ -26,13 +26,13 @@ impl Process {
         })
     }
 
-    /// Whether any thread of it still runs, or has not given back what it had. The state in /proc is that of the first thread,
-    /// which may end before the others.
+    /// Whether any thread of the process still runs or has not given back its memory and files. /proc shows the state
+    /// of the first thread, which may end before the others.
     #[must_use]
     pub fn is_there(self) -> bool {
         match Pidfd::open(Pid::from_raw(self.pid)) {
             Err(Errno::ESRCH) => false,
-            // What is not known to have ended is there.
+            // A process whose end is unknown counts as running.
             Err(_) => true,
             Ok(process) => {
                 self.is(&process) && !matches!(process.ends_within(Duration::ZERO), Ok(true))
@@ -40,12 +40,12 @@ impl Process {
         }
     }
 
-    /// Whether the descriptor is of this process, and not of the next one with this number.
+    /// Whether the open descriptor is of this process and not of a later one with the same number.
     fn is(self, _opened: &Pidfd) -> bool {
         start_of(self.pid) == Some(self.start)
     }
 
-    /// For people.
+    /// Number and name, for people.
     #[must_use]
     pub fn describe(self) -> String {
         let field = |name: &str| {
@@ -58,17 +58,17 @@ impl Process {
         format!("pid {} ({name}, state {state})", self.pid)
     }
 
-    /// Kills it and waits until it has ended and given back what it had.
+    /// Kills the process and waits until it has ended and given back its memory and files.
     ///
     /// # Errors
-    /// It has not ended after `patience`.
+    /// The process has not ended within `patience`.
     pub fn kill(self, step: &'static str, patience: Duration) -> Result<(), StepError> {
         let fail = |why: String| StepError::new(step, format!("{}: {why}", self.describe()));
         let process = match Pidfd::open(Pid::from_raw(self.pid)) {
             Err(Errno::ESRCH) => return Ok(()),
             opened => opened.map_err(|errno| fail(errno.to_string()))?,
         };
-        // The descriptor may be of the next process with this number.
+        // The descriptor may be of a later process with the same number.
         if !self.is(&process) {
             return Ok(());
         }
@@ -87,26 +87,26 @@ impl Process {
     }
 }
 
-/// When the process with this number began.
+/// Start time of the process with this number.
 fn start_of(pid: i32) -> Option<u64> {
     field_of_stat(pid, 22)
 }
 
-/// The process that started this one.
+/// Number of the parent process.
 pub(crate) fn parent_of(pid: i32) -> Option<i32> {
     field_of_stat(pid, 4)
 }
 
-/// The state of a thread, of a process's first one by the process's number: a letter of proc_pid_stat(5).
+/// The state of a thread, as a letter of proc_pid_stat(5); a process number means its first thread.
 #[must_use]
 pub fn state_of(pid: i32) -> Option<char> {
     field_of_stat(pid, 3)
 }
 
-/// A field of `/proc/PID/stat` behind the name, by its number in proc_pid_stat(5).
+/// The field of `/proc/PID/stat` with this number in proc_pid_stat(5); it must be behind the name.
 fn field_of_stat<T: FromStr>(pid: i32, number: usize) -> Option<T> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may contain anything. The state, field 3, is behind it.
+    // The program name, in brackets, may contain any character. The state, field 3, follows it.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(number - 3)?.parse().ok()
 }
@@ -130,7 +130,7 @@ mod tests {
             ..own
         };
         assert!(!other.is_there());
-        // Nothing is killed that only has the number.
+        // A process that only has the same number is not killed.
         other.kill("kill", Duration::ZERO).unwrap();
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let process = Process::of(i32::try_from(child.id()).unwrap()).unwrap();
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_process_whose_first_thread_has_ended_is_there_until_the_last_one_has() {
-        // The first thread ends and another one waits for the end of the input.
+        // The first thread ends; another thread waits for the end of the input.
         let script = "import ctypes, sys, threading\n\
                       threading.Thread(target=sys.stdin.read).start()\n\
                       print(flush=True)\n\

@@ -1,5 +1,5 @@
-//! Programs of the kernel's eBPF machine that limit the processes of a cgroup (kernel, include/uapi/linux/bpf.h): which device nodes
-//! they open, which addresses and ports they use.
+//! Programs of the kernel's eBPF machine that limit the processes of a cgroup (kernel, include/uapi/linux/bpf.h): which
+//! device nodes they may open, which addresses and ports they may use.
 
 use std::{fs::File, io, path::Path};
 
@@ -10,14 +10,15 @@ use crate::{
     devices::{CGROUP_DEVICE, EFFECTIVE, PROGRAMS_MAX, attach_program, by_id, programs_of},
 };
 
-/// Where programs that can refuse something are attached (`bpf_attach_type`): packets in and out, sockets, devices, addresses to
-/// bind, to connect and to send to, sysctl, socket options.
+/// Attachment types (`bpf_attach_type`) of programs that can refuse an operation: packets in and out, sockets, devices,
+/// addresses to bind, to connect and to send to, sysctl, socket options.
 const TYPES: [u32; 14] = [0, 1, 2, CGROUP_DEVICE, 8, 9, 10, 11, 12, 13, 14, 15, 18, 22];
 
-/// Attaches to the cgroup `to` every program that applies to processes of `from`, unless it applies there already.
+/// Attaches to the cgroup `to` every program that applies to processes of `from`, unless the program already applies to
+/// `to`.
 ///
 /// # Errors
-/// The kernel refuses.
+/// A program cannot be listed, opened or attached.
 pub(crate) fn carry_over(from: &Path, to: &Path) -> io::Result<()> {
     let (from, to) = (File::open(from)?, File::open(to)?);
     for attach_type in TYPES {
@@ -28,7 +29,7 @@ pub(crate) fn carry_over(from: &Path, to: &Path) -> io::Result<()> {
                 continue;
             }
             match by_id(id) {
-                // It was detached meanwhile, and is gone.
+                // The program was detached meanwhile and no longer exists.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 program => attach_program(&to, &program?, attach_type, None)?,
             }
@@ -42,7 +43,7 @@ fn effective(cgroup: &File, attach_type: u32) -> io::Result<Vec<u32>> {
     let found = programs_of(cgroup, attach_type, EFFECTIVE, PROGRAMS_MAX * DEPTH_MAX);
     let errno = |error: &io::Error| error.raw_os_error().map(Errno::from_raw);
     match found {
-        // A kernel without such programs.
+        // The kernel has no such programs.
         Err(error) if matches!(errno(&error), Some(Errno::EINVAL | Errno::ENOSYS)) => {
             Ok(Vec::new())
         }

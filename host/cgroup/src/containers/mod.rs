@@ -1,9 +1,10 @@
-//! The containers that a container engine has given a device of a lease. Each is registered by a hook that the engine runs
-//! before it starts the container's program, and ends with the lease: its control group is frozen and killed.
+//! The containers to which a container engine has given a device of a lease. The engine runs a hook before it starts
+//! the container's program; the hook registers the container. The container ends with the lease: its control group is
+//! frozen and killed.
 //!
-//! A lease has a directory of files, one for each control group. The file [`OPEN`] among them says that the lease takes
-//! containers. The hook writes its file first and looks for `open` afterwards; a cut removes `open` first and reads the files
-//! afterwards. So one of the two sees the other, and nobody waits for a lock.
+//! A lease has a directory with one file for each control group. A further file, [`OPEN`], says that the lease takes
+//! containers. The hook writes its file first and then looks for [`OPEN`]; a cut removes [`OPEN`] first and then reads
+//! the files. So at least one of the two sees the other, and neither waits for a lock.
 
 mod register;
 
@@ -27,13 +28,15 @@ use crate::{
     root::Root,
 };
 
-/// The directory of a lease ends so.
+/// Suffix of the directory of a lease.
 const SUFFIX: &str = ".containers";
 
-/// The lease takes containers. The file names the namespaces in which the daemon sees processes and control groups.
+/// Name of the file that says that the lease takes containers. Its text names the namespaces in which the daemon sees
+/// processes and control groups.
 const OPEN: &str = "open";
 
-/// The attribute of a control group that is or was registered: nobody leaves it for a lease of another kind.
+/// Extended attribute of a control group that is or was registered. A process in such a group may not enter a lease of
+/// another kind.
 const REGISTERED: &str = "trusted.fabricbios";
 
 /// The containers of one lease.
@@ -43,9 +46,9 @@ pub struct Containers {
     steps: &'static [&'static str],
 }
 
-/// A control group that is registered.
+/// A registered control group.
 struct Registered {
-    /// The inode of its directory, which the kernel gives to no other control group of this boot.
+    /// The inode of its directory. The kernel gives this number to no other control group of this boot.
     id: u64,
     root: Root,
     /// Its name in `root`.
@@ -54,20 +57,20 @@ struct Registered {
 }
 
 impl Registered {
-    /// The engine removes an empty control group.
+    /// Whether the control group still exists. The engine removes an empty one.
     fn is_there(&self) -> bool {
         inode(&self.root.path(&self.below)).ok() == Some(self.id)
     }
 
-    /// As /proc names it.
+    /// Its name in the form of /proc: from the mount on.
     fn name(&self) -> String {
         format!("/{}", self.root.name(&self.below))
     }
 }
 
 impl Containers {
-    /// Of a lease, in the directory of the records of its kind. `steps` are those of the kind, with "take containers", "take no
-    /// containers", "freeze", "kill" and "end containers" among them.
+    /// The containers of `lease`, in the directory of the records of its kind. `steps` are the steps of the kind; they
+    /// include "take containers", "take no containers", "freeze", "kill" and "end containers".
     #[must_use]
     pub fn of(records: &Path, lease: LeaseId, steps: &'static [&'static str]) -> Self {
         Self {
@@ -99,7 +102,7 @@ impl Containers {
         Ok(())
     }
 
-    /// Every file: the number and the name of a control group.
+    /// All files: inode and name of each control group, and the path of the file.
     fn files(&self) -> io::Result<Vec<(u64, String, PathBuf)>> {
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -112,7 +115,7 @@ impl Containers {
             let Some(id) = id else { continue };
             match fs::read_to_string(&file) {
                 Ok(name) => files.push((id, name, file)),
-                // A hook has removed it.
+                // A hook has removed the file meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -120,7 +123,7 @@ impl Containers {
         Ok(files)
     }
 
-    /// The control groups that are still there.
+    /// The registered control groups that still exist.
     fn registered(&self) -> io::Result<Vec<Registered>> {
         let files = self.files()?;
         if files.is_empty() {
@@ -133,7 +136,7 @@ impl Containers {
             match inode(&mount.join(name.trim_start_matches('/'))) {
                 Ok(found) if found == id => {}
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                // It has ended, and its name may be another container's.
+                // The container has ended; another container may have its name now.
                 _ => continue,
             }
             let tree = Arc::new(Tree::new(&mount));
@@ -147,7 +150,7 @@ impl Containers {
         Ok(all)
     }
 
-    /// Takes no container any more. Returns those that are registered.
+    /// Stops taking containers. Returns the registered ones.
     fn close(&self) -> Result<Vec<Registered>, StepError> {
         let on_directory = |error: io::Error| failed("take no containers", &self.directory, &error);
         match fs::remove_file(self.directory.join(OPEN)) {
@@ -160,7 +163,7 @@ impl Containers {
         self.registered().map_err(on_directory)
     }
 
-    /// Takes no container any more; freezes and kills those that are registered, and waits for nobody's end. Returns whether
+    /// Stops taking containers; freezes and kills the registered ones, and does not wait for their end. Returns whether
     /// there are any.
     ///
     /// # Errors
@@ -168,7 +171,7 @@ impl Containers {
     pub fn kill(&self) -> Result<bool, StepError> {
         let all = self.close()?;
         let mut outcome = Ok(!all.is_empty());
-        // What cannot be ended in one place holds up no other.
+        // A failure in one control group must not delay the others.
         for it in &all {
             if let Err(error) = freeze_and_kill(&it.root, &it.below)
                 && it.is_there()
@@ -179,8 +182,8 @@ impl Containers {
         outcome
     }
 
-    /// Takes no container any more, and ends those that are registered: freezes and kills all of them, then waits for
-    /// their ends, at most for `patience` in all. What is started in their control groups later opens no device.
+    /// Stops taking containers, and ends the registered ones: freezes and kills all of them, then waits for their end,
+    /// at most `patience` in all. A process that starts in their control groups later can open no device.
     ///
     /// # Errors
     /// A process of a container may run on.
@@ -191,7 +194,7 @@ impl Containers {
         if all.is_empty() {
             return Ok(Proof::default());
         }
-        // What cannot be ended in one place holds up no other.
+        // A failure in one control group must not delay the others.
         let frozen: Vec<_> = all
             .iter()
             .map(|it| freeze_and_kill(&it.root, &it.below))
@@ -201,7 +204,7 @@ impl Containers {
         let mut outcome = Ok(());
         for (container, frozen) in all.iter().zip(frozen) {
             let at = container.root.path(&container.below);
-            // Its own device controller let it open the device.
+            // The container's own device controller let it open the device.
             let denied = allow_only("deny devices", &at, &[]);
             let left = patience.saturating_sub(began.elapsed());
             let ended = frozen
@@ -227,7 +230,7 @@ impl Containers {
         Ok(proof)
     }
 
-    /// Those of the other leases of the kind.
+    /// The containers of the other leases of the kind.
     ///
     /// # Errors
     /// The directories cannot be listed.
@@ -245,7 +248,7 @@ impl Containers {
         Ok(others)
     }
 
-    /// Whether a process is in a container that is registered, as far as that can be read.
+    /// Whether a process is in a registered container. `false` if that cannot be read.
     #[must_use]
     pub fn has(&self, pid: i32) -> bool {
         let registered = self.registered().unwrap_or_default();
@@ -253,10 +256,10 @@ impl Containers {
         !registered.is_empty() && cgroup_of(&Tree::new("/proc"), pid).is_ok_and(is_in)
     }
 
-    /// Checks that no container is registered and none can be.
+    /// Checks that no container is registered and that none can register any more.
     ///
     /// # Errors
-    /// One is, or the files cannot be read.
+    /// A container is registered, the lease still takes containers, or the files cannot be read.
     pub fn check_ended(&self, step: &'static str) -> Result<(), StepError> {
         let on_directory = |error: io::Error| failed(step, &self.directory, &error);
         let left = self.registered().map_err(on_directory)?;
@@ -274,7 +277,7 @@ impl Containers {
         Ok(())
     }
 
-    /// Forgets the lease. To be called after [`Containers::end`].
+    /// Removes the lease's directory. Call this after [`Containers::end`].
     ///
     /// # Errors
     /// The directory cannot be removed.
@@ -288,10 +291,10 @@ impl Containers {
     }
 }
 
-/// Whether the control group at `at` is or was that of a container that has the device of a lease.
+/// Whether the control group at `at` belongs or belonged to a container that has the device of a lease.
 ///
 /// # Errors
-/// The control group cannot be asked.
+/// The attribute cannot be read.
 pub(crate) fn is_registered(at: &Path) -> Result<bool, String> {
     match getxattr(at, REGISTERED, &mut [0_u8; 1]) {
         Ok(_) | Err(Errno::RANGE) => Ok(true),
@@ -316,7 +319,7 @@ fn mount() -> Result<PathBuf, String> {
     mount.ok_or_else(|| "no file system of cgroup v2 is mounted".to_owned())
 }
 
-/// The namespaces in which this process sees numbers of processes and names of control groups.
+/// The namespaces in which this process sees process numbers and names of control groups.
 fn namespaces() -> io::Result<String> {
     let [pid, cgroup] = ["pid", "cgroup"].map(|it| fs::read_link(format!("/proc/self/ns/{it}")));
     Ok(format!("{} {}", pid?.display(), cgroup?.display()))

@@ -11,14 +11,16 @@ use rustix::fs::{XattrFlags, setxattr};
 use super::{Containers, OPEN, REGISTERED, SUFFIX, inode, is_within, mount, namespaces};
 use crate::{enter::cgroup_of, process::parent_of, root::LEASE};
 
-/// A container has one process when its hook runs. The engine's own helpers may be beside it for a moment.
+/// Largest number of processes in a container when its hook runs. A container has one process then; the engine's own
+/// helpers may be beside it for a moment.
 const MEMBERS_MAX: usize = 64;
 
 impl Containers {
-    /// Registers the container of this process: its first one, which waits until the engine lets it go on. Called by the hook.
+    /// Registers the container of process `pid`. That process is the container's first one, which waits until the
+    /// engine continues it. The hook calls this.
     ///
     /// # Errors
-    /// For the engine's user: the container must not be started.
+    /// The reason, for the engine's user: the engine must not start the container.
     pub fn register(&self, pid: i32) -> Result<(), String> {
         let over = || {
             "the lease is over, or this node has never had it: lease the device again".to_owned()
@@ -62,7 +64,8 @@ impl Containers {
         Ok(())
     }
 
-    /// Control groups of another lease's containers, in it or around it, would end this container with that lease.
+    /// Refuses a container whose control group is inside or around that of another lease's container: that lease would
+    /// end this container too.
     fn check_others(&self, name: &str) -> Result<(), String> {
         let records = self.directory.parent().and_then(Path::parent);
         let kinds = records.into_iter().flat_map(directories);
@@ -87,7 +90,7 @@ impl Containers {
         Ok(())
     }
 
-    /// A lease may have had many containers that have ended.
+    /// Removes the files of containers that have ended: a lease may have had many.
     fn forget_ended(&self) {
         for (id, name, file) in self.files().unwrap_or_default() {
             let at = mount().map(|mount| mount.join(name.trim_start_matches('/')));
@@ -116,7 +119,7 @@ fn check_place(name: &str, at: &Path, pid: i32) -> Result<(), String> {
     }
     let is_its = |member: &i32| {
         let mut at = Some(*member);
-        // Up to the container's first process; a process of the node is reached from 1 or 0.
+        // Goes up to the container's first process. A process of the node leads to 1 or 0 instead.
         while let Some(it) = at.filter(|it| *it > 1) {
             if it == pid {
                 return true;
@@ -133,7 +136,7 @@ fn check_place(name: &str, at: &Path, pid: i32) -> Result<(), String> {
     }
 }
 
-/// The processes of a control group and of those in it, not many more than [`MEMBERS_MAX`].
+/// Collects the processes of a control group and of the groups in it; stops soon after [`MEMBERS_MAX`].
 fn members_of(at: &Path, members: &mut Vec<i32>) -> io::Result<()> {
     let text = fs::read_to_string(at.join("cgroup.procs"))?;
     members.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));

@@ -1,4 +1,5 @@
-//! Files on their way: sent to a socket and not received, or registered with a ring (io_uring). They are in nobody's table.
+//! Open files that are in no process's table: sent to a socket and not received yet, or registered with a ring
+//! (io_uring).
 
 use std::{
     fs::File,
@@ -19,14 +20,14 @@ use rustix::{
 use super::{OpenFile, Table};
 use crate::devices::DeviceNumber;
 
-/// Of what the kernel tells of a socket or a ring, so much is read.
+/// Largest part of the kernel's text about a socket or a ring that is read.
 const TOLD_BYTES_MAX: u64 = 256 << 10;
 
-/// `SCM_MAX_FD` of include/net/scm.h: more descriptors do not fit into one message.
+/// `SCM_MAX_FD` of include/net/scm.h: largest number of descriptors in one message.
 const DESCRIPTORS_MAX: usize = 253;
 
 sockopt_impl!(
-    /// Where the next look at a socket's queue begins; -1: at its first byte.
+    /// Where the next peek at a socket's queue begins; -1: at its first byte.
     PeekOffset,
     GetOnly,
     libc::SOL_SOCKET,
@@ -35,8 +36,9 @@ sockopt_impl!(
 );
 
 impl OpenFile {
-    /// Whether it is a socket or a ring that may have one of these devices on its way. Of a socket the first message is looked
-    /// at, and stays there; of all others, and of a ring's files, nothing tells which they are.
+    /// Whether the file is a socket or a ring that may carry one of these devices. Of a socket, the first message is
+    /// peeked at and stays in the queue. The kernel does not show the files of later messages or of a ring, so they
+    /// count as such a device.
     #[must_use]
     pub fn may_carry(&self, table: Table, devices: &[DeviceNumber]) -> bool {
         if !self.is_ring() && !self.is_socket() {
@@ -53,7 +55,7 @@ impl OpenFile {
         known < count || first.iter().any(|it| may_be_one_of(it, devices))
     }
 
-    /// How many files are on their way, as the kernel tells.
+    /// Number of carried files, from the kernel's text.
     fn count(&self) -> u64 {
         let mut told = String::new();
         let at = self.at.to_string_lossy().replace("/fd/", "/fdinfo/");
@@ -65,14 +67,14 @@ impl OpenFile {
             count.trim().parse::<u64>().ok()
         };
         match read {
-            // Who makes the text so long that the count is cut off has one to hide.
+            // A text so long that the count is cut off counts as one that hides files.
             Ok(length) if length as u64 == TOLD_BYTES_MAX => u64::MAX,
             Ok(_) => told.lines().filter_map(count).max().unwrap_or(0),
             Err(_) => 0,
         }
     }
 
-    /// The files of the first message in a socket's queue. None: they cannot be looked at.
+    /// The files of the first message in a socket's queue. `None`: they cannot be read.
     fn first_message(&self, table: Table) -> Option<Vec<OwnedFd>> {
         let number = self.at.file_name()?.to_str()?.parse().ok()?;
         let thread = Pid::from_raw(table.thread);
@@ -82,7 +84,7 @@ impl OpenFile {
         };
         let process = process.ok()?;
         let socket = pidfd_getfd(process.as_fd(), number, PidfdGetfdFlags::empty()).ok()?;
-        // Where its owner has set an offset, a look moves it on.
+        // With an offset set by the socket's owner, a peek would move the offset.
         if getsockopt(&socket, PeekOffset).is_ok_and(|it| it >= 0) {
             return None;
         }
@@ -104,7 +106,7 @@ impl OpenFile {
     }
 }
 
-/// Whether it is one of the devices, or something that may have one on its way itself.
+/// Whether the file is one of the devices, or may carry files itself.
 fn may_be_one_of(file: &OwnedFd, devices: &[DeviceNumber]) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     statx(file, "", flags, StatxFlags::TYPE).map_or(true, |found| {
@@ -112,7 +114,7 @@ fn may_be_one_of(file: &OwnedFd, devices: &[DeviceNumber]) -> bool {
             FileType::CharacterDevice => {
                 devices.contains(&(found.stx_rdev_major, found.stx_rdev_minor))
             }
-            // A ring has no type.
+            // A ring has no file type.
             FileType::Socket | FileType::Unknown => true,
             _ => false,
         }

@@ -1,7 +1,8 @@
-//! Who has a file open: the tables of open files of all processes, each looked at once.
+//! Finds the processes that have a file open: reads the table of open files of every process, each table once.
 //!
-//! Any user can make this long, with processes, threads and open files. So it is a helper process's work, with a time limit,
-//! and nothing that ends access waits for it. Tables with few files come first: who fills one delays nobody's but his own.
+//! Any user can make this search long, with many processes, threads and open files. So a helper process searches, with
+//! a time limit, and no end of access waits for the search. Tables with few files come first: a user with a large table
+//! delays only the look at that table.
 
 mod carried;
 
@@ -22,28 +23,29 @@ use crate::{
 /// `KCMP_FILES` of include/uapi/linux/kcmp.h.
 const FILES: libc::c_int = 2;
 
-/// A table of open files. Threads share one, unless one of them has left it (unshare(2), `CLONE_FILES`).
+/// A table of open files. Threads of a process share one table, unless a thread has left it (unshare(2),
+/// `CLONE_FILES`).
 ///
-/// In their order those with the fewest files come first.
+/// Tables are ordered by number of files, smallest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Table {
-    /// How many files it has; before Linux 6.2, how many it has room for.
+    /// Number of open files; before Linux 6.2, the size of the table.
     files: u64,
     /// The process.
     pub pid: i32,
     thread: i32,
 }
 
-/// Something that a process has open.
+/// An open file of a process.
 #[derive(Clone, Debug)]
 pub struct OpenFile {
-    /// The link in /proc.
+    /// Its link in /proc.
     at: PathBuf,
-    /// What the link says: a path as the process sees it, or `socket:[…]`, `anon_inode:…`.
+    /// The target of the link: a path as the process sees it, or `socket:[…]`, `anon_inode:…`.
     pub name: PathBuf,
 }
 
-/// All tables of all processes, those with the fewest files first.
+/// All tables of all processes, smallest first.
 #[must_use]
 pub fn tables() -> Vec<Table> {
     let mut tables: Vec<Table> = pids().flat_map(tables_of).collect();
@@ -66,10 +68,10 @@ fn numbers(directory: PathBuf) -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// The tables of one process. One that has ended has none; its first thread may have ended before the others.
+/// The tables of one process; none if the process has ended. Other threads may outlive its first thread.
 #[must_use]
 pub fn tables_of(pid: i32) -> Vec<Table> {
-    // In the kernel's order of tables: each of many threads may have one of its own.
+    // Sorted in the kernel's order of tables, since each of many threads may have its own table.
     let mut tables: Vec<Table> = Vec::new();
     for thread in threads(pid) {
         let Err(place) = tables.binary_search_by(|it| compare_tables(it.thread, thread)) else {
@@ -88,7 +90,7 @@ pub fn tables_of(pid: i32) -> Vec<Table> {
     tables
 }
 
-/// The kernel's order of the tables of two threads. A kernel without kcmp(2) does not tell; then each thread counts.
+/// Compares the tables of two threads in the kernel's order. On a kernel without kcmp(2) each thread counts as a table.
 fn compare_tables(one: i32, other: i32) -> Ordering {
     // SAFETY: kcmp(2) takes five integers.
     match unsafe { libc::syscall(libc::SYS_kcmp, one, other, FILES, 0, 0) } {
@@ -98,7 +100,7 @@ fn compare_tables(one: i32, other: i32) -> Ordering {
     }
 }
 
-/// For how many files there is room in the table of a thread.
+/// Number of files for which a thread's table has room.
 fn room(task: &str) -> u64 {
     let status = fs::read_to_string(format!("{task}/status")).unwrap_or_default();
     let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
@@ -106,24 +108,24 @@ fn room(task: &str) -> u64 {
 }
 
 impl Table {
-    /// Whether it has more files than so many.
+    /// Whether the table has more files than this number.
     #[must_use]
     pub fn has_more_than(self, files: u64) -> bool {
         self.files > files
     }
 
-    /// What is open there now.
+    /// The files that are open in the table now.
     pub fn files(self) -> impl Iterator<Item = OpenFile> {
         links(format!("/proc/{}/task/{}/fd", self.pid, self.thread))
     }
 
-    /// Files that its process has mapped; a mapping stays when its descriptor is closed.
+    /// Files that its process has mapped. A mapping stays when the descriptor is closed.
     pub fn mapped(self) -> impl Iterator<Item = OpenFile> {
         links(format!("/proc/{}/map_files", self.pid))
     }
 }
 
-/// Whether the first thread of a process has ended and another one lives: /proc shows no mapping of such a process.
+/// Whether the first thread of a process has ended and another thread lives: then /proc shows no mappings.
 #[must_use]
 pub fn has_lost_first_thread(pid: i32) -> bool {
     state_of(pid) == Some('Z') && threads(pid).nth(1).is_some()
@@ -138,7 +140,7 @@ fn links(directory: String) -> impl Iterator<Item = OpenFile> {
     })
 }
 
-/// What a file is, under whatever name.
+/// The identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Identity {
     /// A character device.
@@ -148,14 +150,15 @@ pub enum Identity {
 }
 
 impl OpenFile {
-    /// What it is; `None`: a socket, a pipe and the like. No file system is asked for news of the file, since one may not answer.
+    /// The identity; `None` for a socket, a pipe and the like. Asks no file system to refresh the attributes, since one
+    /// may not answer.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
         let is_path = self.name.is_absolute();
         is_path.then(|| identity(&self.at, AtFlags::STATX_DONT_SYNC))?
     }
 
-    /// Whether it is one of these devices, under whatever name.
+    /// Whether the file is one of these devices, under any name.
     #[must_use]
     pub fn is_one_of(&self, devices: &[DeviceNumber]) -> bool {
         matches!(self.identity(), Some(Identity::Device(its)) if devices.contains(&its))
@@ -174,7 +177,7 @@ impl OpenFile {
         self.name.as_os_str() == "anon_inode:[io_uring]"
     }
 
-    /// Which ring (io_uring) it is; `None`: it is none. Each has an inode of its own since Linux 5.12.
+    /// The identity of a ring (io_uring); `None`: the file is no ring. Each ring has its own inode since Linux 5.12.
     #[must_use]
     pub fn ring(&self) -> Option<Identity> {
         let is_ring = self.is_ring();
@@ -182,7 +185,7 @@ impl OpenFile {
     }
 }
 
-/// What the file at a path is.
+/// The identity of the file at a path.
 #[must_use]
 pub fn identity_at(path: &Path) -> Option<Identity> {
     identity(path, AtFlags::empty())
@@ -202,11 +205,11 @@ fn identity(at: &Path, flags: AtFlags) -> Option<Identity> {
     }
 }
 
-/// Whether a process is one of these, or was started by one of them, or by one that they started.
+/// Whether a process is one of `owners` or a descendant of one.
 #[must_use]
 pub fn is_of(pid: i32, owners: &[i32]) -> bool {
     let mut at = Some(pid);
-    // Of a process that ends meanwhile, the parent may be unknown, or another process's child by then.
+    // If a process ends meanwhile, its parent may be unknown, or the number may belong to another process by then.
     for _ in 0..PARENTS_MAX {
         match at {
             Some(pid) if owners.contains(&pid) => return true,
@@ -217,7 +220,7 @@ pub fn is_of(pid: i32, owners: &[i32]) -> bool {
     false
 }
 
-/// So far up is_of looks. The node's own processes are three deep.
+/// Largest number of ancestors that [`is_of`] follows. The node's own processes are three deep.
 const PARENTS_MAX: usize = 8;
 
 #[cfg(test)]
@@ -260,7 +263,7 @@ mod tests {
             let (tell, told) = mpsc::channel();
             let (leave, leaves) = mpsc::channel::<()>();
             scope.spawn(move || {
-                // SAFETY: the call takes no pointer, and only this thread has its own table of descriptors then.
+                // SAFETY: the call takes no pointer, and afterwards only this thread uses its own table of descriptors.
                 assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
                 let open = File::open("/dev/full").unwrap();
                 tell.send(()).unwrap();
