@@ -15,52 +15,52 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::programs::carry_over;
 
-/// The calls to a file system of cgroups, so that a test has a kernel of its own. Paths are relative to the mount.
+/// The calls to a file system of cgroups; a test implements them on its own kernel. Paths are relative to the mount.
 pub trait Cgroupfs: fmt::Debug + Send + Sync + 'static {
-    /// The mount.
+    /// The mount point.
     fn mount(&self) -> &Path;
 
     /// Reads a file.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     fn read(&self, path: &str) -> Result<String, Error>;
 
-    /// Writes a file.
+    /// Writes a value to a file.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     fn write(&self, path: &str, value: &str) -> Result<(), Error>;
 
-    /// Whether there is a file or a cgroup.
+    /// Whether a file or a cgroup exists at the path.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     fn exists(&self, path: &str) -> Result<bool, Error>;
 
-    /// The names in a cgroup.
+    /// The names of the files and cgroups in a cgroup.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     fn list(&self, path: &str) -> Result<Vec<String>, Error>;
 
     /// Makes a cgroup.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     fn mkdir(&self, path: &str) -> Result<(), Error>;
 
     /// Removes an empty cgroup.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     fn rmdir(&self, path: &str) -> Result<(), Error>;
 
-    /// Attaches to the cgroup `to` every program that limits the processes of the cgroup `from`: which devices they open, which
-    /// addresses they use.
+    /// Attaches to the cgroup `to` every program that limits the processes of the cgroup `from`: which devices they may
+    /// open, which addresses they may use.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// A program cannot be listed, opened or attached.
     fn carry_over(&self, from: &str, to: &str) -> io::Result<()>;
 }
 
@@ -98,11 +98,11 @@ impl Cgroupfs for Tree {
     }
 }
 
-/// A cgroup below which a node makes those of its leases.
+/// The cgroup below which a node makes the cgroups of its leases.
 #[derive(Clone, Debug)]
 pub struct Root {
     fs: Arc<dyn Cgroupfs>,
-    /// Relative to the mount.
+    /// Path of the cgroup, relative to the mount.
     at: String,
     /// The steps of the kind, for the test hook.
     steps: &'static [&'static str],
@@ -112,13 +112,13 @@ impl Root {
     /// The cgroup at an absolute path such as `/sys/fs/cgroup/fabricbios-1a2b3c4d`, which need not exist.
     ///
     /// # Errors
-    /// The path is in no file system of cgroup v2: for the operator.
+    /// The path is in no file system of cgroup v2. The text is for the operator.
     pub fn at(path: &Path) -> Result<Self, String> {
         let (mount, at) = mount_of(path, &mounts())?;
         Ok(Self::of(Arc::new(Tree::new(mount)), at))
     }
 
-    /// The cgroup `at` of a file system.
+    /// The cgroup `at` (relative to the mount) of a file system.
     #[must_use]
     pub fn of(fs: Arc<dyn Cgroupfs>, at: impl Into<String>) -> Self {
         Self {
@@ -128,7 +128,7 @@ impl Root {
         }
     }
 
-    /// The same, of a kind with these steps: a test lets the daemon die after each.
+    /// The same cgroup for a kind with these steps: a test lets the daemon die after each step.
     #[must_use]
     pub fn with_steps(self, steps: &'static [&'static str]) -> Self {
         Self { steps, ..self }
@@ -139,7 +139,7 @@ impl Root {
         fabricbios_kernfs::step_passed(self.steps, step);
     }
 
-    /// Its absolute path, for people.
+    /// The absolute path of a cgroup below the root, for people.
     #[must_use]
     pub fn path(&self, below: &str) -> PathBuf {
         let path = self.fs.mount().join(&self.at);
@@ -150,13 +150,13 @@ impl Root {
         }
     }
 
-    /// The file system, where paths are relative to the mount, see [`Root::name`].
+    /// The file system. Its paths are relative to the mount, see [`Root::name`].
     #[must_use]
     pub fn fs(&self) -> &dyn Cgroupfs {
         &*self.fs
     }
 
-    /// A path below it, relative to the mount.
+    /// The path of a cgroup below the root, relative to the mount.
     #[must_use]
     pub fn name(&self, below: &str) -> String {
         match below {
@@ -168,16 +168,16 @@ impl Root {
     /// Reads a file.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     pub fn read(&self, step: &'static str, file: &str) -> Result<String, StepError> {
         let read = self.fs.read(&self.name(file));
         read.map_err(|error| failed(step, &error))
     }
 
-    /// Writes a value. This is a step of the kind.
+    /// Writes a value to a file. This is a step of the kind.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     pub fn write(&self, step: &'static str, file: &str, value: &str) -> Result<(), StepError> {
         let written = self.fs.write(&self.name(file), value);
         written.map_err(|error| failed(step, &error))?;
@@ -185,10 +185,10 @@ impl Root {
         Ok(())
     }
 
-    /// Whether there is a file or a cgroup.
+    /// Whether a file or a cgroup exists at the path.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     pub fn exists(&self, step: &'static str, below: &str) -> Result<bool, StepError> {
         let found = self.fs.exists(&self.name(below));
         found.map_err(|error| failed(step, &error))
@@ -197,7 +197,7 @@ impl Root {
     /// Makes a cgroup. This is a step of the kind.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     pub fn mkdir(&self, step: &'static str, below: &str) -> Result<(), StepError> {
         let made = self.fs.mkdir(&self.name(below));
         made.map_err(|error| failed(step, &error))?;
@@ -205,10 +205,10 @@ impl Root {
         Ok(())
     }
 
-    /// Removes a cgroup and the ones in it, which a lease's root user may have made.
+    /// Removes a cgroup and the cgroups in it; the root user of a lease may have made some.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     pub fn remove(&self, step: &'static str, below: &str) -> Result<(), StepError> {
         for child in self.children(step, below)? {
             self.remove(step, &child)?;
@@ -219,10 +219,10 @@ impl Root {
         Ok(())
     }
 
-    /// The cgroups in a cgroup.
+    /// The cgroups directly in a cgroup.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     pub fn children(&self, step: &'static str, below: &str) -> Result<Vec<String>, StepError> {
         let names = self.fs.list(&self.name(below));
         let names = names.map_err(|error| failed(step, &error))?;
@@ -236,10 +236,10 @@ impl Root {
         Ok(children)
     }
 
-    /// The processes of a cgroup and of those in it.
+    /// The processes of a cgroup and of the cgroups in it.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     pub fn members(&self, step: &'static str, below: &str) -> Result<Vec<i32>, StepError> {
         let own = self.read(step, &format!("{below}/cgroup.procs"))?;
         let mut members: Vec<i32> = own.lines().filter_map(|line| line.parse().ok()).collect();
@@ -249,10 +249,10 @@ impl Root {
         Ok(members)
     }
 
-    /// Whether the cgroup or one in it has a process.
+    /// Whether the cgroup or a cgroup in it has a process.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     pub fn is_populated(&self, step: &'static str, below: &str) -> Result<bool, StepError> {
         let events = self.read(step, &format!("{below}/cgroup.events"))?;
         match events
@@ -272,10 +272,10 @@ impl Root {
         }
     }
 
-    /// Waits until the cgroup may have changed between having processes and having none.
+    /// Waits, at most `longest`, for a change between having processes and having none. May return early.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// `cgroup.events` cannot be read or polled.
     pub fn wait(
         &self,
         step: &'static str,
@@ -286,7 +286,7 @@ impl Root {
         let error =
             |why: &dyn fmt::Display| StepError::new(step, format_args!("{}: {why}", at.display()));
         let events = fs::File::open(&at).map_err(|why| error(&why))?;
-        // Only a change after this read wakes the poll; the caller has read before.
+        // Only a change after this read wakes the poll. The caller has checked the state before.
         let _now = std::io::read_to_string(&events).map_err(|why| error(&why))?;
         let timeout = PollTimeout::try_from(longest).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(events.as_fd(), PollFlags::POLLPRI)];
@@ -294,10 +294,10 @@ impl Root {
         Ok(())
     }
 
-    /// The leases with a cgroup of this prefix, and the cgroups.
+    /// The leases that have a cgroup with this prefix, each with its cgroup.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The call fails; the error names the path and the errno.
     pub fn of_leases(
         &self,
         step: &'static str,
@@ -317,10 +317,10 @@ impl Root {
     }
 }
 
-/// The cgroups of leases begin so.
+/// Prefix of the cgroups of leases.
 pub const LEASE: &str = "lease-";
 
-/// A name below a cgroup; below the first one if that is empty.
+/// The path of `name` in the cgroup `at`; an empty `at` is the mount.
 #[must_use]
 pub fn join(at: &str, name: &str) -> String {
     match at {
@@ -329,13 +329,13 @@ pub fn join(at: &str, name: &str) -> String {
     }
 }
 
-/// The error of a call as that of a step.
+/// Converts the error of a call to the error of a step.
 #[must_use]
 pub fn failed(step: &'static str, error: &Error) -> StepError {
     StepError::new(step, error).with_errno(error.errno())
 }
 
-/// The mount of a path's cgroup, and the path below the mount.
+/// The cgroup v2 mount that contains the path, and the path relative to that mount.
 fn mount_of(path: &Path, mounts: &[Mount]) -> Result<(PathBuf, String), String> {
     let of_cgroups = |mount: &&Mount| mount.kind == "cgroup2" && path.starts_with(&mount.place);
     let longest = |mount: &&Mount| mount.place.as_os_str().len();

@@ -1,4 +1,4 @@
-//! Control groups of a real kernel: which devices their processes can open, and how containers of a lease end.
+//! Control groups on a real kernel: which devices their processes can open, and how containers of a lease end.
 //!
 //! Needs root and cgroup v2. In the lab: `FABRICBIOS_LAB=1 cgroup_lab --ignored --test-threads=1`. Elsewhere the tests are ignored.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
@@ -34,7 +34,7 @@ const STEPS: &[&str] = &[
     "enter",
 ];
 
-/// A control group that is removed at the end, with those in it.
+/// A control group. A drop removes it, with the groups in it.
 struct Group(PathBuf);
 
 impl Group {
@@ -85,7 +85,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         fs::write(self.0.join("cgroup.kill"), "1").ok();
-        // Those that were killed are gone soon.
+        // The killed processes end soon.
         while self.0.exists() && fs::remove_dir(&self.0).is_err() {
             thread::yield_now();
         }
@@ -96,7 +96,7 @@ fn pid(child: &Child) -> i32 {
     i32::try_from(child.id()).unwrap()
 }
 
-/// Directories of records as a node has them: one for each kind.
+/// Makes the directories of records that a node has: one for each kind.
 fn records() -> (TempDir, PathBuf) {
     let place = tempfile::tempdir().unwrap();
     let records = place.path().join("gpu");
@@ -126,7 +126,7 @@ fn the_kernel_opens_the_listed_devices_alone() {
     assert!(!group.opens("/dev/kmsg") && !group.opens("/dev/port"));
 }
 
-/// The kernel attaches 64 programs to a group, and no more.
+/// The kernel attaches at most 64 programs to a group.
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1, root and cgroup v2"]
 fn an_end_that_is_tried_again_and_again_attaches_one_program() {
@@ -163,11 +163,11 @@ fn registered_containers_end_with_the_lease_and_no_later_one_is_registered() {
     // An engine may call its hook twice.
     lease.register(pid(&children[0])).unwrap();
     lease.register(pid(&children[1])).unwrap();
-    // Started later, also in groups that the container makes.
+    // Processes that start later, also in groups that the container makes.
     let within = one.within("within");
     let mut later = within.sleep();
     lease.check_ended("verify").unwrap_err();
-    // As the end of a neighbour sees it.
+    // The end of another lease of the kind sees the container.
     let seen = containers(&records, 2).others().unwrap();
     assert_eq!(seen.len(), 1);
     assert!(seen[0].has(pid(&children[0])) && seen[0].has(pid(&later)));
@@ -182,9 +182,9 @@ fn registered_containers_end_with_the_lease_and_no_later_one_is_registered() {
     assert!(!one.opens("/dev/kmsg"));
     let refused = lease.register(pid(&children[2])).unwrap_err();
     assert!(refused.contains("over"), "{refused}");
-    // The end is asked for again, by the next daemon or the watchdog.
+    // The next daemon or the watchdog ends the lease again.
     end(&lease);
-    // A new binding of the same lease.
+    // The lease is bound again.
     lease.open().unwrap();
     lease.register(pid(&children[2])).unwrap();
     end(&lease);
@@ -197,7 +197,7 @@ fn registered_containers_end_with_the_lease_and_no_later_one_is_registered() {
     }
 }
 
-/// A process enters a lease that has its cgroup in `node`.
+/// Moves a process into a lease whose cgroup is in `node`.
 fn entered(node: &Group, lease: LeaseId, pid: i32) -> Result<Entered, LocalRefusal> {
     let root = Root::at(&node.0).unwrap().with_steps(STEPS);
     let caller = Caller {
@@ -237,7 +237,7 @@ fn who_enters_a_lease_opens_no_more_and_a_container_with_a_leased_device_does_no
     let group = Group(place.into());
     assert_eq!(group.members().trim(), children[0].id().to_string());
     assert!(group.opens("/dev/kmsg") && !group.opens("/dev/port"));
-    // Again from there: the program is attached already.
+    // A second caller from the same group: the program is attached already.
     assert_eq!(
         Path::new(&entered(&node, lease, pid(&children[1])).unwrap().place),
         group.0
@@ -255,7 +255,8 @@ fn who_enters_a_lease_opens_no_more_and_a_container_with_a_leased_device_does_no
     }
 }
 
-/// The first thread ends, and another one waits; a chain of processes of which each starts the next one and ends.
+/// Hidden processes: one whose first thread ends while another waits, and one at the end of a chain in which each
+/// process starts the next and ends.
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1, root and cgroup v2"]
 fn processes_that_hide_end_with_the_lease() {
@@ -271,7 +272,7 @@ fn processes_that_hide_end_with_the_lease() {
         let lease = containers(&records, 1);
         lease.open().unwrap();
         let group = Group::new("hides");
-        // The container's first process waits until it is registered.
+        // The container's first process waits until the container is registered.
         let waits = format!("import sys\nsys.stdin.readline()\n{script}");
         let mut command = Command::new("python3");
         command.arg("-c").arg(waits);
@@ -307,7 +308,7 @@ fn a_group_that_is_not_the_containers_alone_is_refused() {
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     lease.register(pid(&first)).unwrap();
-    // Two leases, also of different kinds, and a group in the other one's.
+    // Two leases, also of different kinds: the group of one is inside the group of the other.
     let other = place.path().join("net");
     fs::create_dir(&other).unwrap();
     let other = containers(&other, 2);
@@ -323,14 +324,14 @@ fn a_group_that_is_not_the_containers_alone_is_refused() {
     let leased = leases.within("lease-00000000000000000000000000000001");
     let mut of_lease = leased.sleep();
     refused(pid(&of_lease), "that of a lease");
-    // Process 1 is in the root of the hierarchy, or its group has other processes than its own.
+    // Process 1 is in the root of the hierarchy, or its group has other processes too.
     lease.register(1).unwrap_err();
     refused(i32::MAX, "No such file");
     for child in [&mut first, &mut nested, &mut of_lease] {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    // Its group vanishes, and another group gets its name.
+    // The group vanishes, and another group gets its name.
     let at = within.0.clone();
     drop(within);
     let at_group = group.0.clone();

@@ -1,4 +1,4 @@
-//! The node's cgroups, and the calls that make and end them.
+//! The node's cgroups for CPU cores, and the calls that make and end them.
 //!
 //! ```text
 //! /sys/fs/cgroup/fabricbios-1A2B3C4D          the node's root; cpuset.cpus.exclusive: all CPUs on offer
@@ -10,8 +10,8 @@
 //!   stuck-ID                                  processes of an ended lease that cannot die
 //! ```
 //!
-//! The root is a plain cgroup and an exclusive lease in it a *remote* partition. On kernel 6.12 a cgroup outside of the
-//! root cannot make it invalid, whatever `cpuset.cpus` it writes.
+//! The root is a plain cgroup, and an exclusive lease in it is a *remote* partition. On kernel 6.12 no cgroup outside
+//! the root can make the partition invalid, whatever `cpuset.cpus` that cgroup writes.
 
 use fabricbios_cgroup::{LEASE, Root};
 use fabricbios_kernfs::parse_list;
@@ -20,18 +20,18 @@ use fabricbios_wire::LeaseId;
 
 use crate::list;
 
-/// What the root cgroup of CPU cores has beyond others.
+/// The calls of the root cgroup that only CPU cores need.
 pub(crate) trait CpuRoot {
-    /// The numbers of a list, such as `cpuset.cpus`.
+    /// Reads a list of numbers, such as `cpuset.cpus`.
     fn read_list(&self, step: &'static str, file: &str) -> Result<Vec<u32>, StepError>;
 
-    /// Writes a list and reads it back. An empty list takes a line end: the kernel sees no write of nothing.
+    /// Writes a list and reads it back. An empty list is written as a line end: the kernel ignores a write of 0 bytes.
     fn write_list(&self, step: &'static str, file: &str, numbers: &[u32]) -> Result<(), StepError>;
 
-    /// The lease's cgroup, below the root.
+    /// The lease's cgroup, below the root; `None`: the lease has none.
     fn find(&self, step: &'static str, lease: LeaseId) -> Result<Option<String>, StepError>;
 
-    /// Every lease that has a cgroup.
+    /// All leases that have a cgroup.
     fn leases(&self, step: &'static str) -> Result<Vec<LeaseId>, StepError>;
 }
 

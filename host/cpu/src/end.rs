@@ -1,4 +1,4 @@
-//! The end of leases of CPU cores, by the lease's name alone.
+//! Ends leases of CPU cores, by the lease's name alone.
 
 use std::{path::Path, time::Duration};
 
@@ -22,7 +22,7 @@ pub struct CpuEnd {
 }
 
 impl CpuEnd {
-    /// For the node whose root cgroup has this path.
+    /// Ends leases of the node whose root cgroup has this path.
     ///
     /// # Errors
     /// The path is in no file system of cgroup v2.
@@ -30,7 +30,7 @@ impl CpuEnd {
         Ok(Self::of(Root::at(path)?, Tree::new("/proc")))
     }
 
-    /// For a root cgroup and `/proc`.
+    /// Ends leases in this root cgroup; `proc` is `/proc`.
     #[must_use]
     pub fn of(root: Root, proc: Tree) -> Self {
         let root = root.with_steps(STEPS);
@@ -51,7 +51,7 @@ impl EndByName for CpuEnd {
     }
 }
 
-/// Ends the processes of a lease, and waits for them at most for `patience`. None if it has no cgroup.
+/// Ends the processes of a lease, and waits for their end at most for `patience`. `None`: the lease has no cgroup.
 pub(crate) fn end(
     root: &Root,
     proc: &Tree,

@@ -1,9 +1,9 @@
 //! Leases of CPU cores: the topology of the machine, and cgroups with cpuset partitions.
 //!
-//! An exclusive lease (`whole_core`, `strict_isolated`) is a cgroup whose cpuset partition has its cores alone: no user
-//! task of anybody else runs there. A `best_effort` lease is a cgroup with a cap of CPU time on the CPUs that no
-//! exclusive lease has. [`CpuStore`] makes and removes the cgroups; [`CpuPath`] moves processes of the tenant in, and
-//! ends them.
+//! An exclusive lease (`whole_core`, `strict_isolated`) is a cgroup whose cpuset partition has the lease's cores alone:
+//! no user task from outside the lease runs there. A `best_effort` lease is a cgroup with a cap of CPU time on the CPUs
+//! that no exclusive lease has. [`CpuStore`] makes and removes the cgroups; [`CpuPath`] moves processes of the tenant
+//! in, and ends them.
 //!
 //! Never here: the start of a tenant's program.
 //!
@@ -31,10 +31,10 @@ pub use steps::STEPS;
 pub use store::{CpuConfig, CpuStore};
 pub use topology::{CoreType, CpuList, Group, NotCpus, Topology, Wanted};
 
-/// Longest wait for the end of a lease's processes, after which its cores are fenced.
+/// Longest wait for the end of a lease's processes. After it the lease's cores are fenced.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);
 
-/// The path of a node's root cgroup, if the operator names none.
+/// The path of a node's root cgroup, if the operator sets none.
 #[must_use]
 pub fn default_root(node_id: &NodeId) -> PathBuf {
     let id: String = node_id

@@ -1,4 +1,4 @@
-//! Access to the cores of a lease: the tenant's processes enter its cgroup, and end with it.
+//! Access to the cores of a lease: the tenant's processes enter the lease's cgroup and end with the lease.
 
 use std::{
     path::Path,
@@ -27,7 +27,7 @@ pub struct CpuPath {
 }
 
 impl CpuPath {
-    /// The path to leases in the root cgroup at `path`.
+    /// The path for leases in the root cgroup at `path`.
     ///
     /// # Errors
     /// The path is in no file system of cgroup v2.
@@ -35,7 +35,7 @@ impl CpuPath {
         Ok(Self::of(Root::at(path)?, Tree::new("/proc"), guard))
     }
 
-    /// The path to leases in a root cgroup; `proc` is `/proc`.
+    /// The path for leases in a root cgroup; `proc` is `/proc`.
     #[must_use]
     pub fn of(root: Root, proc: Tree, guard: Arc<dyn Guard>) -> Self {
         Self {
@@ -51,7 +51,8 @@ impl CpuPath {
         Ok(Revoked::by(proof.unwrap_or_else(nothing)))
     }
 
-    /// Reads what the kernel says. The cgroup stays frozen: even a process that root moves into it does not run.
+    /// Proves the end, from the state that the kernel reports. The cgroup stays frozen: even a process that root moves
+    /// into it does not run.
     fn prove(&self, lease: LeaseId) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let began = Instant::now();
@@ -72,10 +73,10 @@ impl CpuPath {
         Ok(proof)
     }
 
-    /// The coordinates, as the kernel has them.
+    /// The coordinates of the lease, read from the kernel.
     fn coordinates(&self, below: &str) -> Result<CpuBinding, StepError> {
         let read = |name: &str| self.root.read("read lease", &format!("{below}/{name}"));
-        // A best_effort lease has no cpuset of its own, but that of its parent.
+        // A best_effort lease has no cpuset of its own: the cpuset of its parent applies.
         let (of, quota) = match below.split_once('/') {
             Some((parent, _)) => (parent, Some(read("cpu.max")?)),
             None => (below, None),
@@ -123,7 +124,7 @@ impl DataPath for CpuPath {
             BindError::Failed(StepError::new("find lease", why))
         })?;
         let coordinates = self.coordinates(&below).map_err(BindError::Failed)?;
-        // An earlier cut froze it.
+        // An earlier cut has frozen the cgroup.
         let thaw = || {
             let file = format!("{below}/cgroup.freeze");
             let thawed = self.root.write("thaw", &file, "0");
@@ -178,7 +179,7 @@ impl LocalAccess for CpuPath {
         given: Given,
     ) -> Result<Entered, LocalRefusal> {
         let entry = self.bindings.in_use(lease)?;
-        // Held until the process is in.
+        // The admission is held until the process is in the cgroup.
         let _admission = entry.admit(|tenant| caller.check(tenant))?;
         let Given::Process(process) = given else {
             let why = format!("a lease of CPU cores takes a process and no {given}");

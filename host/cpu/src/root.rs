@@ -1,4 +1,4 @@
-//! The node's root cgroup at the start.
+//! Prepares the node's root cgroup at the start.
 
 use std::{collections::BTreeSet, fs::File};
 
@@ -17,17 +17,17 @@ pub const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "pids"];
 /// The root cgroup of a running store.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// Why there are no exclusive leases.
+    /// Why no exclusive leases are possible.
     pub(crate) not_exclusive: Option<String>,
-    /// Only one process makes leases there.
+    /// Lock of the root cgroup: only one process makes leases there.
     _lock: File,
 }
 
-/// Makes the root cgroup, or takes that of an earlier run, with the controllers that leases need. `cpus`: all that
-/// are on offer or in a lease.
+/// Makes the root cgroup, or takes over that of an earlier run, with the controllers that leases need. `cpus`: all CPUs
+/// that are on offer or in a lease.
 ///
 /// # Errors
-/// The kernel does not give what every lease needs, or another process makes leases there.
+/// The kernel lacks a controller that every lease needs, or another process makes leases in this cgroup.
 pub(crate) fn prepare(root: &Root, cpus: &[u32]) -> Result<Prepared, StepError> {
     root.make(&CONTROLLERS)?;
     let lock = lock(root)?;
@@ -56,7 +56,7 @@ fn lock(root: &Root) -> Result<File, StepError> {
     }
 }
 
-/// Takes the CPUs that partitions below the root may have. Returns why that does not work here.
+/// Reserves the CPUs that partitions below the root may have. `Some`: why that is not possible.
 fn take_exclusive(root: &Root, cpus: &[u32]) -> Result<Option<String>, StepError> {
     const STEP: &str = "root exclusive";
     if !root.exists(STEP, "cpuset.cpus.exclusive")? {
@@ -77,7 +77,7 @@ fn take_exclusive(root: &Root, cpus: &[u32]) -> Result<Option<String>, StepError
     }))
 }
 
-/// A cgroup beside the root that keeps the kernel from giving the root these CPUs.
+/// Names a cgroup beside the root that keeps the kernel from giving the root these CPUs.
 fn pinned(root: &Root, cpus: &[u32]) -> Option<String> {
     let fs = root.fs();
     let own = root.name("");

@@ -1,4 +1,4 @@
-//! The store of CPU cores: a cgroup for each lease. The cgroups are the record of which lease has what.
+//! The store of CPU cores: a cgroup for each lease. The cgroups are the record of which lease has which CPUs.
 
 use std::{
     collections::BTreeSet,
@@ -25,16 +25,16 @@ use crate::{
     watch::{Watch, Watched, cpus_of, heal, overlapping},
 };
 
-/// Microseconds of the period of `cpu.max`.
+/// Period of `cpu.max`, in microseconds.
 pub(crate) const PERIOD_US: u32 = 100_000;
 
-/// The step that finds that cores are not as they were.
+/// Name of the step that checks whether cores have changed.
 const CHECK: &str = "check cores";
 
-/// How long a release waits for a process that cannot die.
+/// How long a release waits for processes that cannot die.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a store needs.
+/// Settings of a store.
 #[derive(Clone, Debug)]
 pub struct CpuConfig {
     /// The node's root cgroup.
@@ -45,7 +45,7 @@ pub struct CpuConfig {
     pub sys: Tree,
     /// `/proc`.
     pub proc: Tree,
-    /// What the processes of a lease can take, for each of its logical CPUs.
+    /// Limits of a lease, per logical CPU of the lease.
     pub limits: Limits,
 }
 
@@ -54,26 +54,26 @@ pub struct CpuConfig {
 pub struct CpuStore {
     config: CpuConfig,
     prepared: Prepared,
-    /// The released leases. The lock is held while the CPUs of leases change.
+    /// The released leases. Its lock is held while the CPUs of leases change.
     released: Mutex<Custody<()>>,
     watch: Watch,
 }
 
-/// What a lease gets.
+/// The share of the CPUs that a lease gets.
 enum Share {
-    /// These cores alone.
+    /// These cores, for this lease alone.
     Exclusive {
         groups: Vec<Group>,
         partition: CpuPartition,
         /// No core of the machine may have a second online CPU.
         is_strict: bool,
     },
-    /// The time of so many logical CPUs.
+    /// The time of this many logical CPUs.
     Shared { cpus: u64 },
 }
 
 impl Share {
-    /// Its logical CPUs.
+    /// Number of logical CPUs.
     fn cpus(&self) -> u64 {
         match self {
             Self::Exclusive { groups, .. } => cpus_of(groups).len() as u64,
@@ -83,7 +83,7 @@ impl Share {
 }
 
 impl CpuStore {
-    /// The CPUs that leases of an earlier run have. Nothing is changed.
+    /// The CPUs that leases of an earlier run have. Changes nothing.
     ///
     /// # Errors
     /// A cgroup cannot be read.
@@ -97,11 +97,11 @@ impl CpuStore {
         Ok(held)
     }
 
-    /// Takes the root cgroup, and makes it if needed.
+    /// Takes the root cgroup, and makes it if it does not exist.
     ///
     /// # Errors
-    /// The kernel does not give what every lease needs (the controllers `cpuset` and `cpu` of cgroup v2), or another
-    /// process has the root cgroup.
+    /// The kernel lacks a controller that every lease needs (`cpuset` and `cpu` of cgroup v2), or another process has
+    /// the root cgroup.
     pub fn open(config: CpuConfig) -> Result<Self, StepError> {
         let config = CpuConfig {
             root: config.root.with_steps(STEPS),
@@ -124,14 +124,15 @@ impl CpuStore {
         Ok(store)
     }
 
-    /// Ends all leases in a root cgroup whose CPUs are not on offer any more; `proc` is `/proc`, `sys` is `/sys`.
+    /// Ends all leases in a root cgroup whose CPUs are no longer on offer; `proc` is `/proc`, `sys` is `/sys`.
     ///
     /// # Errors
-    /// The first lease of which something stays. The others are ended.
+    /// The error of the first lease that could not be removed completely. All other leases are ended.
     pub fn end_all(root: &Root, sys: Tree, proc: Tree) -> Result<(), StepError> {
         let root = &root.clone().with_steps(STEPS);
         let leases = root.leases("list leases")?;
-        // A store without CPUs takes them from the best_effort leases, whose processes must have ended before.
+        // The store offers no CPUs, so it takes them from the best_effort leases. Their processes must have ended
+        // before.
         for &lease in &leases {
             if let Some(below) = root.find("find lease", lease)? {
                 tracing::warn!(lease_id = %lease, "ending a lease of CPU cores that are not on offer any more");
@@ -143,7 +144,7 @@ impl CpuStore {
             groups: Vec::new(),
             sys,
             proc,
-            // No lease is made.
+            // This store makes no lease.
             limits: Limits {
                 memory_bytes: 0,
                 processes: 0,
@@ -160,13 +161,13 @@ impl CpuStore {
         released.into_iter().try_for_each(|it| it.map(drop))
     }
 
-    /// Why there are no exclusive leases here; `None`: there are.
+    /// Why no exclusive leases are possible; `None`: they are.
     #[must_use]
     pub fn not_exclusive(&self) -> Option<&str> {
         self.prepared.not_exclusive.as_deref()
     }
 
-    /// The groups as the lease table counts them.
+    /// The groups in the form that the lease table counts.
     #[must_use]
     pub fn core_groups(&self) -> Vec<CoreGroup> {
         let group = |group: &Group| CoreGroup {
@@ -177,8 +178,8 @@ impl CpuStore {
         self.config.groups.iter().map(group).collect()
     }
 
-    /// Checks the partitions of all leases, as the store does by itself when the kernel tells a change. `now`: the time
-    /// to which partitions have been invalid.
+    /// Checks the partitions of all leases, as the watch does after each change that the kernel reports. `now`: the
+    /// time up to which a partition has been invalid.
     pub fn check_partitions(&self, now: Instant) {
         self.watch.check(now);
     }
@@ -191,8 +192,8 @@ impl CpuStore {
         self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives `shared` the CPUs on offer that no lease has, without `taken` too. If none are left, the
-    /// table grants no best_effort lease and ends those of an earlier run; until then the file stays.
+    /// Gives `shared` the CPUs on offer that no lease has, except those in `taken`. If none are left, the table grants
+    /// no best_effort lease and ends those of an earlier run; until then the file keeps its old value.
     fn set_shared(&self, taken: &BTreeSet<u32>) -> Result<(), StepError> {
         let held = Self::held(self.root())?;
         let mut cpus = cpus_of(&self.config.groups);
@@ -202,7 +203,7 @@ impl CpuStore {
             return Ok(());
         }
         match self.root().write_list("shared cpus", &file, &cpus) {
-            // The kernel takes not all CPUs from a cpuset that has processes.
+            // The kernel refuses to take the last CPU from a cpuset that has processes.
             Err(error) if taken.is_empty() && error.errno == Some(Errno::ENOSPC as i32) => Ok(()),
             written => written,
         }
@@ -270,7 +271,7 @@ impl CpuStore {
         })
     }
 
-    /// Refuses cores that changed, or that another lease has; the table should never order that.
+    /// Refuses cores that have changed or that another lease has. The table should never order such a bind.
     fn check_free(&self, groups: &[Group], is_strict: bool) -> Result<(), BindError> {
         let failed = |why: &dyn Display| BindError::Failed(StepError::new(CHECK, why));
         let missing = |why: String| BindError::Unavailable(StepError::new(CHECK, why));
@@ -297,7 +298,7 @@ impl CpuStore {
         }
     }
 
-    /// Refuses more time than the CPUs have that no exclusive lease has.
+    /// Refuses more CPU time than the CPUs without an exclusive lease have.
     fn check_online(&self, wanted: u64) -> Result<(), BindError> {
         let file = format!("{SHARED}/cpuset.cpus");
         let cpus = self.root().read_list(CHECK, &file);
@@ -315,8 +316,8 @@ impl CpuStore {
         Err(BindError::Unavailable(StepError::new(CHECK, why)))
     }
 
-    /// The best_effort leases leave the CPUs before the partition has them: the kernel refuses a partition of CPUs that
-    /// a cgroup beside it names.
+    /// Takes the CPUs from the best_effort leases first: the kernel refuses a partition with CPUs that a cgroup beside
+    /// it names.
     fn make_exclusive(
         &self,
         lease: LeaseId,
@@ -353,7 +354,7 @@ impl CpuStore {
         self.check_shared(&below, cpus)
     }
 
-    /// A lease of an earlier run keeps the limits that it has.
+    /// Sets the limits of a lease. A lease of an earlier run keeps its limits.
     fn limit(&self, below: &str, cpus: u64) -> Result<(), StepError> {
         let of_cpu = self.config.limits;
         let limits = Limits {
@@ -363,7 +364,7 @@ impl CpuStore {
         limits.set(self.root(), below)
     }
 
-    /// Checks the cgroup of a lease by what the kernel says.
+    /// Checks the cgroup of a lease against the state in the kernel.
     fn check(&self, below: &str, share: &Share) -> Result<(), StepError> {
         match share {
             Share::Exclusive {
@@ -373,7 +374,7 @@ impl CpuStore {
         }
     }
 
-    /// A partition may have become invalid while no node watched it.
+    /// Heals the partition if needed: it may have become invalid while no node watched it.
     fn check_or_heal(&self, below: &str, share: &Share) -> Result<(), StepError> {
         let Err(error) = self.check(below, share) else {
             return Ok(());
@@ -433,15 +434,15 @@ impl CpuStore {
         Ok(())
     }
 
-    /// Removes a lease's cgroup and gives its CPUs back, except to leases if processes of it were moved aside. Its
-    /// processes have ended. `cpus`: those on record.
+    /// Removes a lease's cgroup and gives its CPUs back to the machine. If processes of the lease were moved aside, no
+    /// other lease gets the CPUs. The lease's processes have ended. `cpus`: the CPUs on record.
     fn remove(&self, lease: LeaseId, cpus: Vec<u32>) -> Result<(), StepError> {
         let (root, mut cpus) = (self.root(), cpus);
         self.watch.forget(lease);
         if let Some(below) = root.find("remove lease", lease)? {
             if below == exclusive(lease) {
                 cpus = root.read_list("remove lease", &format!("{below}/cpuset.cpus"))?;
-                // Kernel 6.12 loses the CPUs of an invalid partition that is removed as it is.
+                // Kernel 6.12 loses the CPUs of an invalid partition that is removed while it is a partition.
                 let file = format!("{below}/cpuset.cpus.partition");
                 root.write("dissolve", &file, CpuPartition::Member.name())?;
             }
@@ -450,13 +451,13 @@ impl CpuStore {
         self.check_back(&cpus)?;
         let aside = aside(lease);
         if !cpus.is_empty() && root.exists("aside cpus", &aside)? {
-            // `held` finds them there.
+            // A restart reads these CPUs from this file, see [`Self::held`].
             root.write_list("aside cpus", &format!("{aside}/cpuset.cpus"), &cpus)?;
         }
         self.set_shared(&BTreeSet::new())
     }
 
-    /// The CPUs of a lease are again those of the rest of the machine.
+    /// Checks that the rest of the machine has the CPUs of a lease again.
     fn check_back(&self, cpus: &[u32]) -> Result<(), StepError> {
         let online = self.config.sys.read_list("devices/system/cpu/online");
         let online = online.map_err(|error| StepError::new("give back", error))?;
@@ -479,7 +480,7 @@ impl CpuStore {
         Err(StepError::new("give back", why))
     }
 
-    /// Waits a moment for processes that were moved aside, and removes their cgroup.
+    /// Waits up to [`PATIENCE`] for the end of processes that were moved aside, and removes their cgroup.
     fn wait_for_stuck(&self, lease: LeaseId) -> Result<(), StepError> {
         const STEP: &str = "remove aside";
         let (root, below) = (self.root(), aside(lease));
@@ -503,13 +504,13 @@ impl CpuStore {
     }
 }
 
-/// `cpu.max` for the time of so many CPUs.
+/// The text of `cpu.max` for the time of this many CPUs.
 fn quota(cpus: u64) -> String {
     format!("{} {PERIOD_US}", cpus.saturating_mul(PERIOD_US.into()))
 }
 
 impl Store for CpuStore {
-    /// Cores have no contents.
+    /// Does nothing: cores have no contents.
     fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
         Ok(())
     }
@@ -542,7 +543,7 @@ impl Store for CpuStore {
             partition,
             is_strict,
         } = share
-            // A lease of an earlier run goes on until the watch gives it up.
+            // A lease of an earlier run goes on, even if its check failed, until the watch gives it up.
             && (opened.is_ok() || order.adopts)
         {
             let below = exclusive(lease);
@@ -560,7 +561,7 @@ impl Store for CpuStore {
         Ok(Part::at(order.placement.clone()))
     }
 
-    /// Nothing to do: after a reboot the leases have ended, even if an older journal has them.
+    /// Does nothing: a reboot ends all leases, even those in an older journal.
     fn confirm(&self, _binding_id: BindingId) -> Result<(), StepError> {
         Ok(())
     }
@@ -580,7 +581,7 @@ impl Store for CpuStore {
         if self.turn().find(lease) == Lookup::Released {
             return Ok(Proof::default());
         }
-        // A path has done so already, unless none was ever bound. The wait is without the lock.
+        // A path has ended the processes already, unless the lease was never bound. This waits without the lock.
         if let Some(below) = self.root().find("remove lease", lease)? {
             end_processes(
                 self.root(),

@@ -1,11 +1,11 @@
-//! The logical CPUs of a machine and the physical cores that they make, from sysfs.
+//! The logical CPUs of a machine and its physical cores, from sysfs.
 //!
-//! A *group* is a physical core: the online logical CPUs on it, which are SMT siblings. A sibling that is offline is in
-//! no group: it runs nothing. If it comes online later, the group has changed, and no exclusive lease gets the group
-//! before the node is started again.
+//! A *group* is a physical core: its online logical CPUs, which are SMT siblings. An offline sibling is in no group,
+//! because it runs nothing. If it comes online later, the group has changed, and no exclusive lease gets the group
+//! until the node is started again.
 //!
-//! A hybrid machine has cores of several types. A node offers one type only, because a lease of cores is counted, and
-//! one core of a lease is not to be slower than the next: [`Topology::select`].
+//! A hybrid machine has cores of several types. A node offers one type only: leases count cores, so all cores of a
+//! lease must be equally fast. See [`Topology::select`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,24 +25,24 @@ const NODES: &str = "devices/system/node";
 pub struct Topology {
     /// Online logical CPUs, ascending.
     pub online: Vec<u32>,
-    /// Logical CPUs that the kernel knows and that are not online.
+    /// Logical CPUs that the kernel knows and that are offline.
     pub offline: Vec<u32>,
     /// Online CPUs that the kernel keeps free of tasks since its start (`isolcpus`).
     pub isolated: Vec<u32>,
-    /// The groups whose members agree with each other, by number.
+    /// The groups whose members agree about the group, ordered by number.
     pub groups: Vec<Group>,
-    /// Why online CPUs are in no group.
+    /// The reasons why online CPUs are in no group.
     pub faults: Vec<String>,
 }
 
 /// A physical core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The number of its first CPU.
+    /// The number of the group's first CPU.
     pub number: u32,
     /// Its online logical CPUs, ascending.
     pub cpus: Vec<u32>,
-    /// Its package (socket), if the kernel tells.
+    /// Its package (socket), if sysfs has it.
     pub package: Option<i32>,
     /// Its NUMA node; 0 on a kernel without NUMA.
     pub node: u32,
@@ -50,7 +50,7 @@ pub struct Group {
     pub core_type: CoreType,
 }
 
-/// The type of a core on a hybrid machine, slowest first. All cores of other machines have one type.
+/// The type of a core on a hybrid machine, ordered from slow to fast. On other machines all cores have one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CoreType {
     /// Intel, `/sys/devices/cpu_lowpower`.
@@ -59,7 +59,7 @@ pub enum CoreType {
     Atom,
     /// Intel, `/sys/devices/cpu_core`.
     Core,
-    /// `cpu_capacity` of the kernel, 1024 for the fastest core.
+    /// The kernel's `cpu_capacity`; the fastest core has 1024.
     Capacity(u32),
 }
 
@@ -75,10 +75,10 @@ impl fmt::Display for CoreType {
 }
 
 impl Group {
-    /// Checks that the group is as it was found: the same CPUs are online.
+    /// Checks that the same CPUs of the group are online as at the start.
     ///
     /// # Errors
-    /// The change, for people.
+    /// The change, in words for people.
     pub fn check(&self, sys: &Tree) -> Result<(), String> {
         let read = |error: Error| error.to_string();
         let online = sys.read_list(format!("{CPUS}/online")).map_err(read)?;
@@ -101,20 +101,20 @@ impl Group {
     }
 }
 
-/// Logical CPUs as an operator names them, such as `2-7,10`: at least one.
+/// Logical CPUs in the form that an operator writes, such as `2-7,10`; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(pub Vec<u32>);
 
 /// The CPUs that an operator offers: `all`, or a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// All that can be leased.
+    /// All CPUs that can be leased.
     All,
     /// These logical CPUs.
     These(CpuList),
 }
 
-/// Text that is no list of CPUs.
+/// The text that is no list of CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotCpus(String);
 
@@ -153,10 +153,10 @@ impl FromStr for Wanted {
 }
 
 impl Topology {
-    /// Reads `/sys`.
+    /// Reads the topology from `/sys`.
     ///
     /// # Errors
-    /// The online CPUs cannot be read. Everything else that is missing or contradicts itself is a fault.
+    /// The online CPUs cannot be read. Everything else that is missing or contradictory becomes a fault.
     pub fn read(sys: &Tree) -> Result<Self, Error> {
         let online = sys.read_list(format!("{CPUS}/online"))?;
         let listed = |name: &str| sys.read_list(format!("{CPUS}/{name}")).unwrap_or_default();
@@ -176,13 +176,13 @@ impl Topology {
         })
     }
 
-    /// Every online CPU is in one group. Otherwise no lease gets whole cores (000).
+    /// Whether every online CPU is in a group. If not, no lease gets whole cores.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.groups.iter().map(|it| it.cpus.len()).sum::<usize>() == self.online.len()
     }
 
-    /// The highest frequency in MHz. CPUs without a frequency driver (most virtual machines) tell none, which is no
+    /// The highest frequency in MHz. `None`: no CPU has a frequency driver, as on most virtual machines; that is no
     /// fault.
     #[must_use]
     pub fn max_mhz(&self, sys: &Tree) -> Option<u32> {
@@ -191,12 +191,13 @@ impl Topology {
         known.max().map(|khz| khz / 1000)
     }
 
-    /// The groups to offer: without the groups of the boot CPU and of the reserved CPUs, and of one type. `all` means
-    /// the fastest type, without CPUs that are isolated since boot; those in `held`, by leases of an earlier run, are
-    /// not counted as such. With an incomplete topology a CPU without a group is a group of its own.
+    /// The groups to offer, all of one type, without the groups of the boot CPU and of the reserved CPUs. `all` means
+    /// the fastest type, without CPUs that are isolated since boot. CPUs in `held`, which leases of an earlier run
+    /// have, do not count as isolated. With an incomplete topology, each CPU without a group becomes its own group.
     ///
     /// # Errors
-    /// A named CPU is not online, is isolated, or is one of several types; or a core is named in part.
+    /// A named CPU is not online or is isolated, the named CPUs are of several types, or only a part of a core is
+    /// named.
     pub fn select(
         &self,
         wanted: &Wanted,
@@ -285,8 +286,8 @@ fn refuse_mixed(groups: &[Group]) -> Result<(), String> {
     ))
 }
 
-/// A group counts if all of its members name the same siblings, package, node and type: otherwise a core could be
-/// leased without one of its CPUs.
+/// Finds the groups. All members of a group must name the same siblings, package, node and type: otherwise a lease
+/// could get a core without one of its CPUs.
 fn groups(sys: &Tree, online: &BTreeSet<u32>, faults: &mut Vec<String>) -> Vec<Group> {
     let nodes = nodes(sys, faults);
     let types = types(sys);
@@ -339,10 +340,10 @@ fn groups(sys: &Tree, online: &BTreeSet<u32>, faults: &mut Vec<String>) -> Vec<G
     whole
 }
 
-/// Checks that no core of the machine has more than one online CPU, as `strict_isolated` leases need.
+/// Checks that each core of the machine has at most one online CPU, as `strict_isolated` leases need.
 ///
 /// # Errors
-/// The core, for people; or what cannot be read.
+/// The core with more online CPUs, or the file that cannot be read, in words for people.
 pub(crate) fn check_single_threads(sys: &Tree) -> Result<(), String> {
     let read = |error: Error| error.to_string();
     let online = sys.read_list(format!("{CPUS}/online")).map_err(read)?;
@@ -360,7 +361,7 @@ pub(crate) fn check_single_threads(sys: &Tree) -> Result<(), String> {
     Ok(())
 }
 
-/// The online CPUs of a CPU's core.
+/// The online CPUs of the core that has this CPU.
 fn siblings(sys: &Tree, cpu: u32, online: &BTreeSet<u32>) -> Result<Vec<u32>, Error> {
     let mut cpus = sys.read_list(format!("{CPUS}/cpu{cpu}/topology/thread_siblings_list"))?;
     cpus.retain(|it| online.contains(it));
@@ -382,7 +383,7 @@ fn nodes(sys: &Tree, faults: &mut Vec<String>) -> Option<BTreeMap<u32, u32>> {
     Some(nodes)
 }
 
-/// The types of the CPUs of a hybrid Intel machine.
+/// The type of each CPU of a hybrid Intel machine.
 fn types(sys: &Tree) -> BTreeMap<u32, CoreType> {
     let known = [
         ("cpu_lowpower", CoreType::LowPower),

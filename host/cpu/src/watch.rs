@@ -1,7 +1,7 @@
-//! Watches the cpuset partitions of live leases, and whether the cores on offer are online.
+//! Watches the cpuset partitions of live leases, and checks that the cores on offer are online.
 //!
-//! The kernel tells a change of `cpuset.cpus.partition` by POLLPRI. It does not tell that a CPU went offline, or that
-//! a sibling came online, so everything is checked once a second as well.
+//! The kernel reports a change of `cpuset.cpus.partition` by POLLPRI. It does not report that a CPU went offline or
+//! that a sibling came online, so everything is checked once a second too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +26,7 @@ use crate::{Group, cgroupfs::CpuRoot, list, topology::check_single_threads};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long a partition may be invalid before its lease is given up.
+/// How long a partition may be invalid before its lease is lost.
 const HEALS_WITHIN: Duration = Duration::from_secs(10);
 
 /// A lease whose partition is watched.
@@ -66,9 +66,9 @@ impl std::fmt::Debug for Shared {
 #[derive(Default)]
 struct State {
     leases: BTreeMap<LeaseId, Watched>,
-    /// Since when partitions are invalid: others may run on the CPUs.
+    /// Since when each partition is invalid: while it is, other tasks may run on its CPUs.
     invalid: BTreeMap<LeaseId, Instant>,
-    /// Whether something was wrong with a lease at the last check.
+    /// Whether the last check found a fault of a lease.
     is_faulty: bool,
     condition: Condition,
     tell: Option<TellCondition>,
@@ -112,7 +112,7 @@ impl Watch {
         self.wake();
     }
 
-    /// Checks every lease at this time, in this thread.
+    /// Checks every lease in this thread, as if the time were `now`.
     pub(crate) fn check(&self, now: Instant) {
         check(&self.shared, now);
     }
@@ -126,7 +126,7 @@ impl Watch {
     }
 
     fn wake(&self) {
-        // A full counter wakes the thread as well.
+        // A full counter wakes the thread too.
         self.shared.wake.write(1).ok();
     }
 }
@@ -148,7 +148,7 @@ fn watch(shared: &Weak<Shared>) {
                     .path(&watched.below)
                     .join("cpuset.cpus.partition"),
             );
-            // Only changes after this read wake the poll; the check follows.
+            // Only changes after this read wake the poll; the check follows the read.
             file.and_then(|file| std::io::read_to_string(&file).map(|_now| file))
                 .ok()
         };
@@ -168,7 +168,7 @@ fn watch(shared: &Weak<Shared>) {
     }
 }
 
-/// Checks and heals all partitions, and tells a new condition.
+/// Checks and heals all partitions, and reports a new condition.
 fn check(shared: &Shared, now: Instant) {
     let mut state = shared.state();
     let is_news = !state.is_faulty;
@@ -202,7 +202,7 @@ fn check(shared: &Shared, now: Instant) {
             continue;
         };
         missing.push(group.number);
-        // What is wrong with a lease is said above.
+        // The faults of leases are listed already.
         if !of_leases.contains(&group.number) {
             faults.push(why);
         }
@@ -223,14 +223,14 @@ fn check(shared: &Shared, now: Instant) {
     }
 }
 
-/// What is wrong with a lease's CPUs and could not be healed.
+/// A fault of a lease's CPUs that could not be healed.
 struct Fault {
     why: String,
-    /// The partition is invalid: others may run on the CPUs.
+    /// The partition is invalid: other tasks may run on the CPUs.
     is_invalid: bool,
 }
 
-/// A first repair is logged.
+/// Checks one lease and heals its partition. Only the first repair is logged (`is_news`).
 fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<Fault> {
     let root = &shared.root;
     let valid = |why: String| Fault {
@@ -287,7 +287,7 @@ fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<Fault> {
     match read(root, watched) {
         Ok(found) if is_well(&found) => changed(),
         Ok(found) => Some(Fault {
-            // The kernel takes CPUs that are offline out of the cpuset.
+            // The kernel removes offline CPUs from the cpuset.
             why: changed().map_or_else(|| not_as_made(&found), |it| it.why),
             is_invalid: is_invalid(&found),
         }),
@@ -295,8 +295,8 @@ fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<Fault> {
     }
 }
 
-/// Another cgroup in the root that names the lease's CPUs. The kernel would not make the partition valid again beside it,
-/// and as long as nobody tries, it keeps the CPUs away from the rest of the machine.
+/// Names another cgroup in the root that has CPUs of the lease. Beside it the kernel would not make the partition valid
+/// again. Without a new attempt, the kernel keeps the CPUs away from the rest of the machine.
 pub(crate) fn overlapping(root: &Root, below: &str, cpus: &[u32]) -> Option<String> {
     for name in root.children("watch partitions", "").ok()? {
         let file = format!("{name}/cpuset.cpus");
@@ -314,7 +314,7 @@ pub(crate) fn overlapping(root: &Root, below: &str, cpus: &[u32]) -> Option<Stri
     None
 }
 
-/// Makes the partition anew: `member` first, or kernel 6.12 loses its CPUs.
+/// Makes the partition again. `member` is written first: without that, kernel 6.12 loses the CPUs.
 pub(crate) fn heal(root: &Root, below: &str, partition: CpuPartition) {
     let file = format!("{below}/cpuset.cpus.partition");
     for value in [CpuPartition::Member, partition] {

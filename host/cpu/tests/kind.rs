@@ -1,4 +1,4 @@
-//! Store and path without a node, on a kernel of the test.
+//! Store and path without a node, on an imitation of the kernel.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -29,13 +29,13 @@ use kernel::{Kernel, Process};
 const CPUS: ResourceId = ResourceId(3);
 const ROOT: &str = "nodes/fb";
 const CONTROLLERS: &str = "cpuset cpu memory pids";
-/// For each logical CPU of a lease.
+/// Limits per logical CPU of a lease.
 const LIMITS: Limits = Limits {
     memory_bytes: 1 << 30,
     processes: 100,
 };
 
-/// What the watchdog was told.
+/// The calls that the watchdog received.
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<String>>);
 
@@ -87,7 +87,7 @@ impl World {
         Self::on(Arc::new(Kernel::new(CONTROLLERS, true)))
     }
 
-    /// A node that starts on this kernel.
+    /// Starts a node on this kernel.
     fn on(kernel: Arc<Kernel>) -> Self {
         let told = Arc::<Told>::default();
         let store = Arc::new(store(&kernel).unwrap());
@@ -111,7 +111,7 @@ impl World {
         self.kernel.text(&format!("{ROOT}/{below}"))
     }
 
-    /// A lease that its tenant can use.
+    /// Binds a lease, so that its tenant can use it.
     fn bound(&self, order: &BindOrder) -> CpuBinding {
         let binding = self.provider.bind(order).unwrap();
         let deadline = BootTime(u64::MAX);
@@ -136,7 +136,7 @@ impl World {
         root(&self.kernel).members("look", below).unwrap()
     }
 
-    /// The cgroups in that of a lease.
+    /// The callers' cgroups in the cgroup of a lease.
     fn callers(&self, below: &str) -> Vec<String> {
         root(&self.kernel).children("look", below).unwrap()
     }
@@ -216,7 +216,7 @@ fn an_exclusive_lease_is_a_partition_of_its_cores_and_their_memory_and_the_other
     );
     assert_eq!(world.text("shared/cpuset.cpus"), "5");
     assert_eq!(world.kernel.text("cpuset.cpus.effective"), "0-1,5");
-    // A lease of one CPU has nothing to balance.
+    // A lease of one CPU needs no load balancing.
     let one = world.bound(&cores(2, &[5]));
     assert_eq!(
         (listed(&one), one.partition),
@@ -326,7 +326,7 @@ fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
     assert_eq!(*told, [format!("1 until {}", u64::MAX), "1 over".into()]);
 }
 
-/// A write to the kernel that does not come back holds up neither a renewal nor the end of those who are in.
+/// A write that hangs in the kernel delays neither a renewal nor the end of the processes in the lease.
 #[test]
 fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
     let patience = Duration::from_secs(20);
@@ -337,7 +337,7 @@ fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
     let (entering, enter) = world.kernel.hold("cgroup.procs");
     let (killing, kill) = world.kernel.hold("cgroup.kill");
     thread::scope(|scope| {
-        // Both go on when the test gives up.
+        // Both writes continue when the test ends.
         let (enter, kill) = (enter, kill);
         scope.spawn(|| world.enter(1, &late, "red"));
         entering.recv_timeout(patience).unwrap();
@@ -400,7 +400,7 @@ fn a_new_binding_keeps_the_processes_and_one_after_a_cut_thaws_the_cgroup() {
     lease.binding_id.generation = Generation(2);
     world.bound(&lease);
     assert_eq!(world.members(&name(1)), [process.pid]);
-    // A cut of the binding before finds the newer one.
+    // A cut of the older binding finds the newer one.
     world.path.revoke(binding_id(1), Linger::None).unwrap();
     assert_eq!(world.members(&name(1)), [process.pid]);
     let cut = world.provider.cut(lease.binding_id, Linger::None).unwrap();
@@ -462,7 +462,7 @@ fn only_the_callers_own_live_process_enters_a_lease_of_its_tenant_in_time() {
     status("Z (zombie)", process.pid);
     assert!(refused(1, &process, "red").contains("has ended"));
     status("R (running)", process.pid);
-    // Its number could be another process's by now.
+    // The number could be another process's by now.
     let ended = pidfd(process.pid);
     process.end();
     let late = enter(caller(process.pid, true), Given::Process(ended));
@@ -484,7 +484,7 @@ fn a_lease_has_limits_of_memory_and_processes_for_each_of_its_cpus_and_keeps_the
         assert_eq!(of("memory.swap.max"), "0");
         assert_eq!(of("pids.max"), (cpus * 100).to_string());
     }
-    // A daemon that died before it limited the lease, and one with other settings.
+    // One daemon died before it limited the lease; another one has other settings.
     let limit = |file: &str| format!("cgroup/{ROOT}/{}/{file}", name(1));
     world.kernel.put(&limit("memory.max"), "max");
     world.kernel.put(&limit("pids.max"), "7");
@@ -534,7 +534,7 @@ fn what_limits_a_caller_limits_it_in_the_lease_too() {
         assert_eq!(programs(&entered[0]), ["no devices", "no packets"]);
         assert_eq!(programs(&entered[2]), ["no packets"]);
         assert_eq!(programs(&entered[3]), [""; 0]);
-        // The same again changes nothing.
+        // Entering again changes nothing.
         let again = world.enter(lease, &processes[0], "red").unwrap();
         assert!(again.ends_with(&entered[0]), "{again}");
         assert_eq!(world.members(&below).len(), 4);
@@ -544,7 +544,7 @@ fn what_limits_a_caller_limits_it_in_the_lease_too() {
                 .unwrap();
         }
     }
-    // Those without processes go when the next one enters.
+    // The next entry removes the callers' cgroups without processes.
     assert_eq!(world.callers(&name(1)).len(), 3);
     world.enter(1, &processes[3], "red").unwrap();
     assert_eq!(world.callers(&name(1)).len(), 1);
@@ -571,7 +571,7 @@ fn who_would_lose_a_limit_does_not_enter_and_stays_where_it_was() {
         assert_eq!(world.callers(&name(1)), [""; 0]);
     }
     kernel.refuse_writes(None);
-    // Root has put a process into the lease's own cgroup, which hands no controller on then.
+    // Root has put a process into the lease's own cgroup, which can then enable no controllers for its children.
     let by_hand = kernel.spawn();
     let procs = format!("{ROOT}/{}/cgroup.procs", name(3));
     fs.write(&procs, &by_hand.pid.to_string()).unwrap();
@@ -583,7 +583,7 @@ fn who_would_lose_a_limit_does_not_enter_and_stays_where_it_was() {
     assert!(why.contains("does not see that cgroup"), "{why}");
     kernel.put(&format!("proc/{}/cgroup", process.pid), "0::/box");
     world.enter(2, &process, "red").unwrap();
-    // It would leave its lease.
+    // The process would leave its lease.
     let why = refused(1);
     assert!(why.contains("another lease"), "{why}");
     assert_eq!(world.members(&name(2)), [process.pid]);
@@ -611,7 +611,7 @@ fn a_lease_goes_on_after_a_restart_or_is_an_error_and_never_made_anew() {
     let refused = store(&kernel).unwrap_err();
     assert!(refused.detail.contains("another process"), "{refused}");
     drop(before);
-    // Nobody watched meanwhile, and the partition became invalid.
+    // The partition became invalid while no node watched it.
     kernel.put(
         &format!("cgroup/{ROOT}/{}/cpuset.cpus.partition", name(1)),
         "root invalid",
@@ -705,7 +705,7 @@ fn a_process_that_is_exiting_is_waited_for_and_not_moved() {
     let proc = world.kernel.tree("proc");
     let below = name(1);
     let end = |patience| end_processes(&root, &proc, &below, Some("stuck"), patience);
-    // Longer than killed processes have until they are looked at.
+    // Longer than the first wait for killed processes.
     let error = end(Duration::from_secs(1)).unwrap_err();
     let expected = format!("pid {} (worker", process.pid);
     assert!(
@@ -777,7 +777,7 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
         world.text(&format!("{}/cpuset.cpus.partition", name(1))),
         "root"
     );
-    // A CPU that goes offline changes no file that the kernel tells of.
+    // A CPU that goes offline changes no file whose change the kernel reports.
     world.kernel.put("sys/devices/system/cpu/online", "0-2,5");
     store.check_partitions(Instant::now());
     let Some(Condition::Partial { why, missing }) = last() else {
@@ -796,7 +796,7 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
     assert_eq!(missing, [2, 4]);
 }
 
-/// Whatever the table knows of it.
+/// An offline CPU is reported whether or not a lease has it.
 #[test]
 fn a_cpu_that_is_offline_is_told_without_a_lease_and_in_the_refusal() {
     let world = World::new();
@@ -831,7 +831,7 @@ fn a_cpu_that_is_offline_is_told_without_a_lease_and_in_the_refusal() {
     world.bound(&cores(2, &[4, 5]));
 }
 
-/// The kernel does not make a partition valid again beside a cgroup that names its CPUs.
+/// Beside a cgroup that names the CPUs, the kernel does not make the partition valid again.
 #[test]
 fn a_lease_whose_partition_stays_invalid_is_lost() {
     let world = World::new();
@@ -862,7 +862,7 @@ fn a_lease_whose_partition_stays_invalid_is_lost() {
     let (why, leases) = lost().unwrap();
     assert_eq!(leases, [LeaseId(1)], "no other lease is");
     assert!(why.contains("root invalid"), "{why}");
-    // A CPU that goes offline gives nobody else anything.
+    // Nobody else gets a CPU that goes offline.
     fs.write(&format!("{other}/cpuset.cpus"), "").unwrap();
     store.check_partitions(Instant::now());
     told.lock().unwrap().clear();
@@ -877,7 +877,7 @@ fn a_lease_whose_partition_stays_invalid_is_lost() {
     assert_eq!(lost(), None);
 }
 
-/// A bind that failed leaves a lease of an earlier run active.
+/// A failed bind leaves a lease of an earlier run active.
 #[test]
 fn a_lease_whose_partition_is_invalid_at_a_restart_is_lost_too() {
     let before = World::new();
@@ -904,7 +904,7 @@ fn a_lease_whose_partition_is_invalid_at_a_restart_is_lost_too() {
         its.lock().unwrap().push(condition);
     }));
     store.check_partitions(Instant::now() + Duration::from_secs(10));
-    // The thread that watches looks by its own clock, also afterwards.
+    // The watching thread checks by its own clock, also after this.
     let told = told.lock().unwrap();
     let lost = told.iter().find_map(|condition| match condition {
         Condition::Lost { leases, .. } => Some(leases),
@@ -936,7 +936,7 @@ fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
         }
     };
     world.bound(&strict(1, &[4]));
-    // The boot core, which is no lease's.
+    // The boot core, which no lease has.
     world.kernel.put(online, "0-2,4-5");
     store.check_partitions(Instant::now());
     let last = || told.lock().unwrap().last().cloned();
@@ -1025,7 +1025,7 @@ fn the_watchdog_kills_a_lease_while_the_process_of_another_does_not_die() {
         killed.expect("the other lease waits for the first one's process");
         drop((kill, go_on));
     });
-    // It is moved aside.
+    // The process is moved aside.
     while end.end(LeaseId(1)).is_err() {
         thread::yield_now();
     }

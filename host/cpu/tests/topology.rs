@@ -8,7 +8,7 @@ use fabricbios_cpu::{CoreType, Topology, Wanted, list};
 use fabricbios_kernfs::Tree;
 use tempfile::TempDir;
 
-/// The files of a machine whose cores are these, with their NUMA nodes. Those in `offline` have no topology.
+/// The files of a machine with these cores, each with its NUMA node. CPUs in `offline` have no topology.
 fn machine(cores: &[(&[u32], u32)], offline: &[u32]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let put = |path: String, text: String| put(&directory, &path, &text);
@@ -47,7 +47,7 @@ fn read(directory: &TempDir) -> Topology {
     Topology::read(&Tree::new(directory.path())).unwrap()
 }
 
-/// The CPUs of each group to offer.
+/// The CPUs of each offered group.
 fn offered(topology: &Topology, wanted: &str, reserve: &[u32]) -> Result<Vec<Vec<u32>>, String> {
     let wanted: Wanted = wanted.parse().unwrap();
     let groups = topology.select(&wanted, reserve, &BTreeSet::new())?;
@@ -79,7 +79,7 @@ fn two_packages_two_cores_two_siblings_on_two_nodes() {
         (3, 1, Some(1)),
     ];
     assert_eq!(places, expected);
-    // A reserved CPU keeps its whole core, and so does the boot CPU.
+    // A reserved CPU withholds its whole core, and so does the boot CPU.
     assert_eq!(offered(&topology, "all", &[5]).unwrap(), [[2, 6], [3, 7]]);
     assert_eq!(offered(&topology, "2,6", &[]).unwrap(), [[2, 6]]);
     let why = offered(&topology, "2-3,6", &[]).unwrap_err();
@@ -151,7 +151,7 @@ fn files_that_are_missing_or_contradict_each_other_leave_the_topology_incomplete
             !topology.is_complete() && !topology.faults.is_empty(),
             "{path}: {topology:?}"
         );
-        // Time of single CPUs can still be leased, but not that of the boot CPU.
+        // The time of single CPUs can still be leased, except that of the boot CPU.
         assert_eq!(
             offered(&topology, "all", &[]).unwrap(),
             [[2], [3]],
@@ -193,7 +193,7 @@ fn cpus_that_are_isolated_since_boot_are_somebody_elses() {
     assert_eq!(offered(&topology, "all", &[]).unwrap(), [[1]]);
     let why = offered(&topology, "1-2", &[]).unwrap_err();
     assert!(why.contains("CPUs 2 are isolated"), "{why}");
-    // An isolated partition of a lease of an earlier run shows up there on some kernels.
+    // On some kernels the CPUs of an earlier lease's isolated partition appear in this file.
     let held = BTreeSet::from([2]);
     assert_eq!(topology.select(&Wanted::All, &[], &held).unwrap().len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Calls, and the side of the process that makes them.
+//! Calls that may hang, and the part of the helper process that makes them.
 
 use std::fs::File;
 use std::io;
@@ -21,10 +21,10 @@ pub trait Call: Serialize + DeserializeOwned + 'static {
     /// The result.
     type Answer: Serialize + DeserializeOwned;
 
-    /// Makes the call, in a separate process.
+    /// Makes the call. Runs in the helper process.
     ///
     /// # Errors
-    /// The errors of the system calls that it makes.
+    /// A system call fails, or the call itself does; the error says what, where and why.
     fn make(self, caller: &Caller) -> Result<Self::Answer, Failure>;
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A message from the process that makes a call.
+/// A message from the helper process.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Report<A> {
     Progress(String),
@@ -67,11 +67,11 @@ pub(crate) enum Report<A> {
     Failed(Failure),
 }
 
-/// The caller, as seen by the process that makes the call.
+/// The caller, as the helper process sees it.
 #[derive(Debug)]
 pub struct Caller {
     line: Line,
-    /// Calls lock bytes of this file. `None`: a thread makes the calls, for tests.
+    /// The file whose bytes calls lock. `None`: a thread makes the calls, for tests.
     lock: Option<File>,
 }
 
@@ -80,21 +80,21 @@ impl Caller {
         Self { line, lock }
     }
 
-    /// Reports progress, so that the caller continues to wait.
+    /// Reports progress: the caller then continues to wait.
     ///
     /// # Errors
-    /// The caller is gone: the call can stop.
+    /// The caller no longer listens: the call can stop.
     pub fn progress(&self, what: impl Into<String>) -> Result<(), Failure> {
         self.report(&Report::<()>::Progress(what.into()))
             .map_err(|error| Failure::from(format!("nobody listens any more: {error}")))
     }
 
-    /// Waits until no other process has locked this name, then locks it until this process ends. A killed process keeps its
-    /// lock while it waits in the kernel, even if its daemon is gone. If another process has the lock, `busy` gets its pid.
-    /// The lock is on a file that only the daemon's user can open.
+    /// Waits until no other process has locked this name, then locks it until this process ends. A killed process keeps
+    /// its lock while it waits in the kernel, even after its daemon has ended. If another process has the lock, `busy`
+    /// gets its pid. Only the daemon's user can open the file of the lock.
     ///
     /// # Errors
-    /// The system refuses the lock.
+    /// fcntl(2) fails, or `busy` fails.
     pub fn lock(
         &self,
         name: &str,
@@ -111,10 +111,10 @@ impl Caller {
         Ok(())
     }
 
-    /// The same, but `busy` gets the pid once a second as long as the other process has the lock.
+    /// Like [`Caller::lock`], but calls `busy` once a second with the pid of the process that has the lock.
     ///
     /// # Errors
-    /// The system refuses the lock, or `busy` fails.
+    /// fcntl(2) fails, or `busy` fails.
     pub fn lock_telling(
         &self,
         name: &str,
@@ -135,14 +135,14 @@ impl Caller {
     pub(crate) fn serve(&self, handlers: &[Handler]) -> io::Result<()> {
         while let Some(message) = self.line.receive()? {
             let Message { bytes, descriptor } = message;
-            // No call takes one.
+            // No call takes a descriptor.
             drop(descriptor);
             let (name, call) =
                 postcard::take_from_bytes::<&str>(&bytes).map_err(io::Error::other)?;
             match handlers.iter().find(|it| it.name == name) {
                 Some(handler) => {
                     let shown = std::ffi::CString::new(format!("fb-{name}"))?;
-                    // A thread of the daemon, in tests, keeps its name.
+                    // In tests a thread of the daemon makes the call; the thread keeps its name.
                     if self.lock.is_some() {
                         set_name(&shown)?;
                     }
@@ -164,7 +164,7 @@ impl Caller {
     }
 }
 
-/// Which byte stands for the name.
+/// The byte of the lock file that stands for the name.
 fn byte_of(name: &str) -> FileBytes {
     let mut first = [0; 8];
     first.copy_from_slice(&Sha256::digest(name)[..8]);
@@ -175,7 +175,7 @@ fn byte_of(name: &str) -> FileBytes {
     }
 }
 
-/// Reads a call, makes it, and reports.
+/// Decodes a call, makes it, and reports the result.
 type Answer = dyn Fn(&[u8], &Caller) -> io::Result<()> + Send + Sync;
 
 /// Handles the calls of one name.

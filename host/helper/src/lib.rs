@@ -1,12 +1,12 @@
 //! Calls that may never return, each made by a process that can be given up.
 //!
-//! A thread that waits in the kernel without being interruptible cannot be ended, and the process that it belongs to
-//! neither. So such a call is another process's. A [`Supervisor`] starts one for each call: it runs a copy of the daemon's
-//! program that lies in memory ([`Program`]), has nothing of the daemon but a socket, and forks. No file is opened for that,
-//! no program is searched for, and every process runs the code of the daemon that asks, whatever was installed since.
-//! docs/decisions/0017-helper-program.md has the reasons.
+//! A thread that waits uninterruptibly in the kernel cannot be ended, and neither can its process. So another process
+//! makes such a call. A [`Supervisor`] starts one helper process for each session by forking. The supervisor runs a
+//! copy of the daemon's program in memory ([`Program`]) and gets nothing from the daemon but a socket and the lock
+//! file. So a new helper process opens no file and searches for no program, and it runs the same code as its daemon,
+//! whatever was installed since. docs/decisions/0017-helper-program.md has the reasons.
 //!
-//! Never here: the purpose of a call.
+//! Never here: what a call is for.
 //!
 //! Read first: `supervisor.rs`, the process that starts the others.
 

@@ -20,7 +20,7 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Line(OwnedFd);
 
-/// A message, and the descriptor that came with it.
+/// A received message and the descriptor beside it.
 #[derive(Debug)]
 pub struct Message {
     /// The bytes.
@@ -48,10 +48,10 @@ impl AsFd for Line {
 }
 
 impl Line {
-    /// A new line.
+    /// Makes the two ends of a new line.
     ///
     /// # Errors
-    /// This process has no descriptors left.
+    /// The process or the system has no descriptors left.
     pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let (one, other) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
@@ -94,14 +94,14 @@ impl Line {
         }
     }
 
-    /// The next message; `None` when the other end is closed.
+    /// Receives the next message; `None`: the other end is closed.
     ///
     /// # Errors
-    /// `InvalidData`: the message is longer than [`MESSAGE_BYTES_MAX`], or came with several descriptors. Else those of
-    /// recvmsg(2).
+    /// `InvalidData`: the message is longer than [`MESSAGE_BYTES_MAX`], or came with several descriptors. Otherwise the
+    /// error of recvmsg(2).
     pub fn receive(&self) -> io::Result<Option<Message>> {
         let invalid = |why: String| Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        // One more byte shows that a message is too long.
+        // One extra byte, to recognise a message that is too long.
         let mut bytes = vec![0; MESSAGE_BYTES_MAX + 1];
         let Received { length, descriptor } = match receive(&self.0, &mut bytes) {
             // The other end was closed with unread messages.
@@ -121,10 +121,11 @@ impl Line {
         }
     }
 
-    /// Waits until a message or the end of the line can be received. False: not within `patience` (at most some weeks).
+    /// Waits until a message or the end of the line can be received. `false`: neither came within `patience` (at most
+    /// some weeks).
     ///
     /// # Errors
-    /// The system cannot wait.
+    /// poll(2) fails.
     pub fn is_ready_within(&self, patience: Duration) -> io::Result<bool> {
         is_readable_within(self.as_fd(), patience)
     }

@@ -1,4 +1,5 @@
-//! Locks of fcntl(2). The kernel names the holder of a lock. A holder loses its locks when it closes any descriptor of the file.
+//! Record locks of fcntl(2). The kernel reports the holder of a lock. A holder loses its locks on a file when it closes
+//! any descriptor of that file.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,12 +9,12 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::unistd::Pid;
 
-/// Bytes of a file, which need not be that long. A length of 0 reaches to the end.
+/// A range of bytes to lock. The file need not be that long. A length of 0 reaches to the end.
 #[derive(Clone, Copy, Debug)]
 pub struct FileBytes {
-    /// The first one; not negative.
+    /// Offset of the first byte; not negative.
     pub start: i64,
-    /// How many; 0: all that follow.
+    /// Number of bytes; 0: all bytes from `start` on.
     pub length: i64,
 }
 
@@ -24,10 +25,11 @@ impl FileBytes {
         length: 0,
     };
 
-    /// Locks them for this process, alone. `Some`: that process has locked them. Its number is 0 if it is in another PID namespace.
+    /// Locks the bytes exclusively for this process. `Some`: that process has locked them; its number is 0 if it is in
+    /// another PID namespace.
     ///
     /// # Errors
-    /// The system refuses the lock.
+    /// fcntl(2) fails.
     pub fn try_lock(self, file: impl AsFd) -> io::Result<Option<Pid>> {
         loop {
             let mut lock = self.exclusive()?;
@@ -37,17 +39,17 @@ impl FileBytes {
                 Err(errno) => return Err(errno.into()),
             }
             fcntl(&file, FcntlArg::F_GETLK(&mut lock))?;
-            // The lock may have been given back between the two calls.
+            // The lock may have been released between the two calls.
             if i32::from(lock.l_type) != libc::F_UNLCK {
                 return Ok(Some(Pid::from_raw(lock.l_pid.max(0))));
             }
         }
     }
 
-    /// Waits until no other process has locked them, then locks them.
+    /// Waits until no other process has locked the bytes, then locks them.
     ///
     /// # Errors
-    /// The system refuses the lock.
+    /// fcntl(2) fails.
     pub fn lock(self, file: impl AsFd) -> io::Result<()> {
         fcntl(file, FcntlArg::F_SETLKW(&self.exclusive()?))?;
         Ok(())

@@ -1,4 +1,4 @@
-//! Descriptors of processes: pidfd_open(2) and what belongs to it, and setpriority(2). nix has neither.
+//! Descriptors of processes: pidfd_open(2) and related calls, and setpriority(2). nix has neither.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,13 +13,13 @@ use nix::sys::stat::fstat;
 use nix::sys::statfs::{FsType, fstatfs};
 use nix::unistd::Pid;
 
-/// `PID_FS_MAGIC` of include/uapi/linux/magic.h: since Linux 6.9 each process has an inode of its own there.
+/// `PID_FS_MAGIC` of include/uapi/linux/magic.h. Since Linux 6.9 each process has its own inode in this file system.
 const PIDFS: FsType = FsType(0x5049_4446);
 
-/// Longest fdinfo of a pidfd that is read. Without locks it has some 200 bytes.
+/// Longest part of a pidfd's fdinfo that is read. Without locks the file has some 200 bytes.
 const FDINFO_BYTES_MAX: u64 = 4096;
 
-/// Refers to one process, even if another process has its number later.
+/// Refers to one process, even if another process gets the same number later.
 #[derive(Debug)]
 pub struct Pidfd(OwnedFd);
 
@@ -36,18 +36,18 @@ impl AsFd for Pidfd {
 }
 
 impl Pidfd {
-    /// Of the process of this number.
+    /// Opens the process with this number.
     ///
     /// # Errors
-    /// `ESRCH`: there is none.
+    /// `ESRCH`: there is no such process.
     pub fn open(pid: Pid) -> nix::Result<Self> {
         Self::open_with(pid, 0)
     }
 
-    /// Of the thread of this number (`PIDFD_THREAD`, since Linux 6.9).
+    /// Opens the thread with this number (`PIDFD_THREAD`, since Linux 6.9).
     ///
     /// # Errors
-    /// `ESRCH`: there is none. `EINVAL`: the kernel is older.
+    /// `ESRCH`: there is no such thread. `EINVAL`: the kernel is older.
     pub fn open_thread(thread: Pid) -> nix::Result<Self> {
         Self::open_with(thread, libc::O_EXCL)
     }
@@ -61,30 +61,31 @@ impl Pidfd {
     /// Sends the process a signal.
     ///
     /// # Errors
-    /// `ESRCH`: the process has ended. `EPERM`: it is another user's.
+    /// `ESRCH`: the process has ended. `EPERM`: the process has another user.
     pub fn signal(&self, signal: Signal) -> nix::Result<()> {
         let (number, info) = (self.0.as_raw_fd(), std::ptr::null::<libc::siginfo_t>());
-        // SAFETY: pidfd_send_signal(2) takes no information about the signal if that is null.
+        // SAFETY: pidfd_send_signal(2) accepts null for the information about the signal.
         let sent =
             unsafe { libc::syscall(libc::SYS_pidfd_send_signal, number, signal as i32, info, 0) };
         Errno::result(sent).map(drop)
     }
 
-    /// A duplicate of the process's descriptor of this number.
+    /// Duplicates the process's descriptor with this number.
     ///
     /// # Errors
-    /// `ESRCH`, `EBADF`: the process, or its descriptor, is gone. `EPERM`: this process may not trace it.
+    /// `ESRCH`, `EBADF`: the process or its descriptor no longer exists. `EPERM`: this process may not trace that
+    /// process.
     pub fn descriptor(&self, number: RawFd) -> nix::Result<OwnedFd> {
         let process = self.0.as_raw_fd();
         // SAFETY: pidfd_getfd(2) takes three integers.
         owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process, number, 0) })
     }
 
-    /// The number of the process in this PID namespace: -1 if it has ended, 0 if it is in another one. `None`: the descriptor,
-    /// which may be somebody else's, is no pidfd.
+    /// The number of the process in this PID namespace: -1 if the process has ended, 0 if it is in another namespace.
+    /// `None`: the descriptor is no pidfd. A peer may have sent the descriptor.
     ///
-    /// From proc_pid_fdinfo(5), which lists the locks of a file first, and a peer may have made millions. So nothing but a
-    /// pidfd's is read, and of that only the begin.
+    /// The number is in proc_pid_fdinfo(5), which lists the locks of the file first, and a peer may have made millions
+    /// of locks. So only the fdinfo of a pidfd is read, and only its beginning.
     ///
     /// # Errors
     /// /proc cannot be read.
@@ -101,7 +102,7 @@ impl Pidfd {
         File::open(&path)
             .and_then(|file| file.take(FDINFO_BYTES_MAX).read_to_string(&mut text))
             .map_err(|error| named(&path, error))?;
-        // A line without an end may lack digits.
+        // A line that is cut off may lack digits.
         let whole = |line: &'_ str| {
             line.strip_prefix("Pid:")?
                 .strip_suffix('\n')?
@@ -112,10 +113,10 @@ impl Pidfd {
         Ok(text.split_inclusive('\n').find_map(whole))
     }
 
-    /// Whether the other descriptor, which may be somebody else's, is a pidfd of the same process.
+    /// Whether the other descriptor, which a peer may have sent, is a pidfd of the same process.
     ///
     /// # Errors
-    /// As of [`Pidfd::number_of`].
+    /// See [`Pidfd::number_of`].
     pub fn is_same(&self, other: BorrowedFd<'_>) -> io::Result<bool> {
         if fstatfs(&self.0)?.filesystem_type() != PIDFS {
             let number = Self::number_of(self.as_fd())?;
@@ -128,10 +129,10 @@ impl Pidfd {
         Ok((own.st_dev, own.st_ino) == (its.st_dev, its.st_ino))
     }
 
-    /// Waits until the process, with all of its threads, has ended. False: it has not, after so long.
+    /// Waits until the process and all of its threads have ended. `false`: they have not ended within `patience`.
     ///
     /// # Errors
-    /// The system cannot wait.
+    /// poll(2) fails.
     pub fn ends_within(&self, patience: Duration) -> io::Result<bool> {
         is_readable_within(self.as_fd(), patience)
     }
@@ -139,7 +140,7 @@ impl Pidfd {
 
 fn owned(made: libc::c_long) -> nix::Result<OwnedFd> {
     let number = RawFd::try_from(Errno::result(made)?).map_err(|_overflow| Errno::EBADF)?;
-    // SAFETY: the kernel has just made the descriptor for this process; nobody else has it.
+    // SAFETY: the kernel has just made the descriptor for this process; no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

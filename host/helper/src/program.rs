@@ -13,14 +13,14 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// Shown by `ps`, and by `/proc/PID/exe` as `/memfd:fabricbiosd`.
+/// Name of the copy. `ps` shows it, and `/proc/PID/exe` shows `/memfd:fabricbiosd`.
 const NAME: &str = "fabricbiosd";
 
-/// So often the seals are tried again.
+/// Number of further tries to seal the copy.
 const SEAL_AGAIN: u32 = 60;
 
-/// A sealed copy of an executable file: a process that is started from it later runs this version, even if the file was
-/// replaced or its disk does not answer.
+/// A sealed copy of an executable file. A process started from the copy runs this version, even if the file was
+/// replaced or its disk no longer answers.
 #[derive(Clone, Debug)]
 pub struct Program(Arc<File>);
 
@@ -45,7 +45,7 @@ impl Program {
         }
     }
 
-    /// The program of this process itself, without another copy: for a process that runs one from memory.
+    /// The program of this process itself, without another copy. For a process that already runs a copy in memory.
     ///
     /// # Errors
     /// `/proc/self/exe` cannot be opened.
@@ -56,7 +56,7 @@ impl Program {
     /// Copies the program at `path`.
     ///
     /// # Errors
-    /// The file cannot be read, or the system does not let this process have executable memory.
+    /// The file cannot be read, or the system forbids this process to have executable memory.
     pub fn copy_of(path: &Path) -> io::Result<Self> {
         let mut original = File::open(path)?;
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
@@ -72,7 +72,8 @@ impl Program {
             | SealFlag::F_SEAL_GROW
             | SealFlag::F_SEAL_WRITE
             | SealFlag::F_SEAL_SEAL;
-        // The kernel refuses after 150 ms while it itself still uses a page of the file, which it may under load.
+        // F_ADD_SEALS fails after 150 ms if the kernel itself still uses a page of the file, which can happen under
+        // load.
         let mut sealed = fcntl(&copy, FcntlArg::F_ADD_SEALS(seals));
         for _ in 0..SEAL_AGAIN {
             if sealed != Err(Errno::EBUSY) {

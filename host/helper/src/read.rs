@@ -1,4 +1,4 @@
-//! A call that several crates make.
+//! A call that several crates use: reads the beginning of a file or device.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;

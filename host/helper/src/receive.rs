@@ -10,24 +10,24 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg as receive_message,
 };
 
-/// `SCM_MAX_FD` of include/net/scm.h: more descriptors do not fit into one message.
+/// `SCM_MAX_FD` of include/net/scm.h: largest number of descriptors in one message.
 const DESCRIPTORS_MAX: usize = 253;
 
-/// What one recvmsg(2) has received.
+/// The result of one recvmsg(2).
 #[derive(Debug)]
 pub struct Received {
     /// Number of bytes; 0 at the end of the stream.
     pub length: usize,
-    /// The descriptor beside the bytes. `Err`: there were several, or not all of them could be received; they are closed,
-    /// and the text says what came, for a refusal.
+    /// The descriptor beside the bytes. `Err`: there were several, or not all of them could be received. They are
+    /// closed, and the text says what came, for a refusal.
     pub descriptor: Result<Option<OwnedFd>, String>,
 }
 
-/// Receives bytes and at most one descriptor. Every other descriptor that the peer has sent is closed, also if this process
-/// has no room for all of them.
+/// Receives bytes and at most one descriptor. All other descriptors that the peer has sent are closed, even if this
+/// process has no room for all of them.
 ///
 /// # Errors
-/// Those of recvmsg(2), but for `EINTR`; then nothing was received.
+/// The error of recvmsg(2), except `EINTR`. Then nothing was received.
 pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);

@@ -1,4 +1,4 @@
-//! The caller's side of one process.
+//! The caller's end of one helper process.
 
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
@@ -10,8 +10,8 @@ use crate::call::{Call, Failure, Report};
 use crate::line::Line;
 use crate::pidfd::Pidfd;
 
-/// A process that makes calls, one after the other. Dropping the session kills the process. A process that waits in the
-/// kernel ends later, when the kernel lets it go; it holds nothing of the caller's.
+/// A helper process that makes calls, one after the other. Dropping the session kills the process. A process that waits
+/// in the kernel ends later, when the kernel lets it go; it holds no resource of the caller.
 #[derive(Debug)]
 pub struct Session {
     pub(crate) line: Line,
@@ -31,14 +31,14 @@ pub enum CallError {
     Lost {
         /// Process id.
         pid: u32,
-        /// The error of the system, if there is one.
+        /// The error of the line, if there is one.
         error: Option<io::Error>,
     },
-    /// The process made no progress and is killed. Until it has ended, the call may still take effect.
+    /// The process made no progress and was killed. Until the process has ended, the call may still take effect.
     Stuck {
         /// Process id.
         pid: u32,
-        /// How long the process sent nothing.
+        /// How long the process sent no message.
         silent: Duration,
         /// The kernel function in which the process waits, if known (`/proc/PID/wchan`).
         waits_in: Option<String>,
@@ -82,8 +82,9 @@ impl CallError {
 }
 
 impl Session {
-    /// Makes a call in the process. `progress` gets its progress messages. After `silence_max` without a message the call is
-    /// given up. After an error other than [`CallError::Failed`] the session cannot be used again.
+    /// Makes a call in the process. `progress` gets the call's progress messages. After `silence_max` without a
+    /// message, the process is killed. After an error other than [`CallError::Failed`] the session cannot be used
+    /// again.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -135,13 +136,13 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
-            // Fails only if the process has ended.
+            // Fails only if the process has ended already.
             process.signal(Signal::SIGKILL).ok();
         }
     }
 }
 
-/// The kernel function in which the process sleeps. The file has `0` for none, and only root may read it.
+/// The kernel function in which the process sleeps. The file has `0` for none; only root may read it.
 fn waits_in(pid: u32) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/wchan")).ok()?;
     let text = text.trim();

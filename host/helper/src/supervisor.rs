@@ -1,4 +1,4 @@
-//! The process that starts processes, and the daemon's handle of it.
+//! The process that starts the helper processes, and the daemon's handle of it.
 
 use std::fs::File;
 use std::io::{self, stdin, stdout};
@@ -21,17 +21,17 @@ use crate::line::Line;
 use crate::pidfd::{Pidfd, set_niceness};
 use crate::{CallError, Program, Session};
 
-/// The supervisor forks within milliseconds: after this time it counts as stopped.
+/// The supervisor forks within milliseconds. After this time without an answer it counts as stopped.
 const STARTS_WITHIN: Duration = Duration::from_secs(5);
 
-/// First message on the line of a session. The pidfd of the process comes beside it.
+/// The first message on the line of a session. The pidfd of the helper process comes beside it.
 #[derive(Serialize, Deserialize)]
 enum Began {
     Process(u32),
     Refused(i32),
 }
 
-/// Starts a process for each session. A supervisor that has died is replaced at the next call.
+/// Starts a helper process for each session. If the supervisor has died, the next call replaces it.
 #[derive(Clone, Debug)]
 pub struct Supervisor(Arc<Inner>);
 
@@ -61,7 +61,7 @@ struct Running {
 
 /// Why a session did not begin.
 enum NotBegun {
-    /// The supervisor of this number does not answer, or is gone.
+    /// The supervisor with this number does not answer or no longer exists.
     Supervisor(u64, io::Error),
     Refused(io::Error),
 }
@@ -73,19 +73,19 @@ impl From<io::Error> for NotBegun {
 }
 
 impl Supervisor {
-    /// Starts the supervisor. The program must run [`supervise`] if its first argument is `argument`. `lock` is a file that
-    /// only this user can open, the same file for every daemon that may have left a call behind. Call this before the
-    /// process opens a device: a child has a copy of every descriptor until it executes its program.
+    /// Starts the supervisor. The program must run [`supervise`] if its first argument is `argument`. `lock` is a file
+    /// that only this user can open; every daemon that may have left a call behind must use the same file. Call this
+    /// before the process opens a device: a child has a copy of every descriptor until it executes its program.
     ///
     /// # Errors
-    /// The supervisor cannot be started.
+    /// The supervisor's process cannot be started.
     pub fn start(program: &Program, argument: &str, lock: File) -> io::Result<Self> {
         let supervisor = Self::when_needed(program, argument, lock);
         supervisor.0.replace(&mut supervisor.0.running())?;
         Ok(supervisor)
     }
 
-    /// The same; the first call starts the supervisor.
+    /// Like [`Supervisor::start`], but the first call starts the supervisor.
     #[must_use]
     pub fn when_needed(program: &Program, argument: &str, lock: File) -> Self {
         let kind = Kind::Process {
@@ -122,7 +122,7 @@ impl Supervisor {
         self.session()?.ask(call, silence_max, progress)
     }
 
-    /// Starts a process for calls.
+    /// Starts a helper process for calls.
     ///
     /// # Errors
     /// [`CallError::NotStarted`], also after a second try with a new supervisor.
@@ -142,7 +142,7 @@ impl Supervisor {
         })
     }
 
-    /// The supervisor's process.
+    /// Number of the supervisor's process; `None`: no supervisor runs.
     #[doc(hidden)]
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
@@ -156,7 +156,7 @@ impl Supervisor {
 
 impl Inner {
     fn running(&self) -> MutexGuard<'_, Running> {
-        // Each change is one assignment, so a panic leaves nothing half done.
+        // Each change is one assignment, so a panic leaves no half-done change.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -188,7 +188,7 @@ impl Inner {
         }
     }
 
-    /// Passes one end of the line to the supervisor. Returns the number of the supervisor.
+    /// Passes one end of the line to the supervisor. Returns the supervisor's number.
     fn hand_over(&self, line: Line) -> Result<u64, NotBegun> {
         let mut running = self.running();
         if running.process.is_none() {
@@ -225,7 +225,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Kills the supervisor of this number, unless another one has replaced it already. Its calls in progress end too.
+    /// Kills the supervisor with this number, unless a newer one has replaced it. Its calls in progress end too.
     fn give_up(&self, number: u64) {
         let mut running = self.running();
         if running.number == number
@@ -249,16 +249,17 @@ pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
     let lock = File::from(stdout().as_fd().try_clone_to_owned()?);
     // The kernel reaps the children.
     reap_by(SigHandler::SigIgn)?;
-    // The thread that replaces a supervisor may have a raised priority, which is not for the calls.
+    // The thread that starts a supervisor may have a raised priority. Calls must not have it.
     set_niceness(0).ok();
-    // A forked process then needs no disk for its pages. Without the right to lock memory the supervisor still works.
+    // With locked memory a forked process needs no disk for its pages. Without the right to lock memory the supervisor
+    // works too.
     mlockall(MlockAllFlags::MCL_CURRENT).ok();
     let own = getpid();
     while let Some(message) = socket.receive()? {
         let Some(line) = message.descriptor.map(Line::from) else {
             continue;
         };
-        // SAFETY: this process has one thread, so nothing is locked or half done in the child.
+        // SAFETY: this process has one thread, so in the child no lock is held and nothing is half done.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => {
                 drop(socket);

@@ -1,4 +1,4 @@
-//! Calls that are made by threads; those of processes are in `node/tests/helpers.rs`.
+//! Calls made by threads. `node/tests/helpers.rs` tests calls made by processes.
 
 mod descriptors;
 
@@ -14,7 +14,7 @@ use crate::{Call, CallError, Caller, Failure, Handler, ReadFirst, Supervisor};
 const PATIENCE: Duration = Duration::from_secs(60);
 const BRIEF: Duration = Duration::from_millis(100);
 
-/// Says each of these, and comes back with how many there were.
+/// Reports each word as progress, and returns the number of words.
 #[derive(Debug, Serialize, Deserialize)]
 struct Count(Vec<String>);
 
@@ -28,7 +28,7 @@ impl Call for Count {
     }
 }
 
-/// Never answers.
+/// Never returns by itself.
 #[derive(Debug, Serialize, Deserialize)]
 struct Hang;
 
@@ -41,13 +41,13 @@ impl Call for Hang {
     }
 }
 
-/// Where [`Hang`] does so until the sender is dropped.
+/// A supervisor with threads, in which [`Hang`] hangs until the sender is dropped.
 fn supervisor() -> (Supervisor, Sender<()>) {
     let (release, held): (_, Receiver<()>) = channel();
     let held = Arc::new(Mutex::new(held));
     let hang = move |Hang, caller: &Caller| {
         caller.progress("begun")?;
-        // The end of the other end is what is waited for.
+        // Returns when the sender is dropped.
         held.lock().unwrap().recv().ok();
         Ok(())
     };

@@ -6,11 +6,11 @@ use std::{fmt, io};
 /// The cause of an error.
 #[derive(Debug)]
 pub(crate) enum Cause {
-    /// The system refused.
+    /// A system call failed.
     Os(io::Error),
-    /// The path is absolute or has a `..`: a mistake of the caller.
+    /// The path is absolute or has a `..`: an error of the caller.
     Outside,
-    /// The text is longer than this many bytes, the most that is read.
+    /// The text is longer than this many bytes, the most that one read takes.
     TooLong(usize),
     /// The text is not UTF-8, or the target of a link has no last name.
     NotText,
@@ -55,7 +55,7 @@ impl Error {
         }
     }
 
-    /// The errno, if the system refused.
+    /// The errno, if a system call failed.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         if let Cause::Os(e) = &self.cause {

@@ -1,9 +1,9 @@
 //! A rooted tree of kernel attributes: sysfs, procfs, configfs, cgroupfs.
 //!
-//! Every path is relative to the root, so that the same code runs on `/sys` and on a directory of a test. Every error has
-//! the path, the value and the errno. This crate knows no attribute by name, never retries and refuses a path that leaves
-//! its root (`..`, absolute). Symbolic links of the kernel are followed, since sysfs is built of them. The kernel can block
-//! any call for any time.
+//! Every path is relative to the root, so the same code runs on `/sys` and on a test's directory. Every error contains
+//! the path, the written value (unless it is a secret) and the errno. This crate knows no attribute by name, never
+//! retries, and refuses a path that leaves its root (`..`, absolute). It follows the kernel's symbolic links, since
+//! sysfs consists of them. Any call can block in the kernel for any time.
 //!
 //! Read first: [`Tree`], in this file.
 #![forbid(unsafe_code)]
@@ -28,10 +28,10 @@ pub use modules::load_module;
 pub use mounts::{Mount, mounts, parse_mounts};
 use zeroize::Zeroizing;
 
-/// Most bytes that [`Tree::read`] takes. An attribute is at most a page; procfs has longer files.
+/// Largest number of bytes that [`Tree::read`] takes. An attribute is at most a page; procfs has longer files.
 pub const READ_BYTES_MAX: usize = 1 << 20;
 
-/// Most bytes of a secret that are compared: a page, like any attribute.
+/// Largest number of bytes of a secret that are compared: a page, as for any attribute.
 const SECRET_BYTES_MAX: usize = 4096;
 
 /// A directory that all paths are relative to.
@@ -47,7 +47,7 @@ impl Tree {
         Self { root: root.into() }
     }
 
-    /// The root.
+    /// The directory that all paths are relative to.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -56,7 +56,7 @@ impl Tree {
     /// Reads the whole text and trims white space.
     ///
     /// # Errors
-    /// The system refuses, or the text has more than [`READ_BYTES_MAX`] bytes or is not UTF-8.
+    /// The read fails, or the text has more than [`READ_BYTES_MAX`] bytes or is not UTF-8.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<String, Error> {
         let (at, text) = self.read_at_most(path.as_ref(), READ_BYTES_MAX + 1)?;
         if text.len() > READ_BYTES_MAX {
@@ -68,7 +68,7 @@ impl Tree {
     /// Reads the whole lines among the first `max_bytes`, for long files whose start is enough.
     ///
     /// # Errors
-    /// The system refuses, or the text is not UTF-8.
+    /// The read fails, or the text is not UTF-8.
     pub fn read_head(&self, path: impl AsRef<Path>, max_bytes: usize) -> Result<String, Error> {
         let (at, mut text) = self.read_at_most(path.as_ref(), max_bytes)?;
         if text.len() == max_bytes {
@@ -88,7 +88,7 @@ impl Tree {
             .map_err(|_unparsed: T::Err| self.malformed(path.as_ref(), &text, wanted))
     }
 
-    /// Reads a kernel list such as `0-3,8`; the numbers are in order.
+    /// Reads a kernel list such as `0-3,8`; the numbers are ascending.
     ///
     /// # Errors
     /// As [`Tree::read`], or the text is no list.
@@ -100,7 +100,7 @@ impl Tree {
     /// The names in a directory, sorted. Names of the kernel are ASCII.
     ///
     /// # Errors
-    /// The system refuses, or a name is not UTF-8.
+    /// The read fails, or a name is not UTF-8.
     pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<String>, Error> {
         let name = |entry: io::Result<fs::DirEntry>| -> io::Result<String> {
             entry?
@@ -120,7 +120,7 @@ impl Tree {
     /// Whether the path exists, even as a dangling link.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The call fails; see [`Error`].
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool, Error> {
         let at = self.resolve("look at", path.as_ref())?;
         match fs::symlink_metadata(&at) {
@@ -133,7 +133,7 @@ impl Tree {
     /// The last name in the target of a symbolic link, such as the name of a driver.
     ///
     /// # Errors
-    /// The system refuses, or the target has no last name.
+    /// The link cannot be read, or its target has no last name.
     pub fn link_name(&self, path: impl AsRef<Path>) -> Result<String, Error> {
         let at = self.resolve("read link", path.as_ref())?;
         let target = fs::read_link(&at).map_err(|e| Error::new("read link", at.clone(), e));
@@ -147,25 +147,25 @@ impl Tree {
     /// Writes the value in one `write(2)`, as the kernel expects. Never creates a file.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The call fails; see [`Error`].
     pub fn write(&self, path: impl AsRef<Path>, value: &str) -> Result<(), Error> {
         self.write_shown(path.as_ref(), value)
             .map_err(|e| e.with_value(format!("`{value}`")))
     }
 
-    /// Writes a secret, which no error and no log shows.
+    /// Writes a secret. Neither errors nor logs show it.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The call fails; see [`Error`].
     pub fn write_secret(&self, path: impl AsRef<Path>, value: &str) -> Result<(), Error> {
         self.write_shown(path.as_ref(), value)
             .map_err(|e| e.with_value("a secret".to_owned()))
     }
 
-    /// Whether the text is this secret. No copy of the text remains in memory.
+    /// Whether the file contains this secret. No copy of the text remains in memory.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The call fails; see [`Error`].
     pub fn holds_secret(&self, path: impl AsRef<Path>, value: &str) -> Result<bool, Error> {
         let mut held = Zeroizing::new([0; SECRET_BYTES_MAX]);
         let mut length = 0;
@@ -181,10 +181,10 @@ impl Tree {
         Ok(held[..length].trim_ascii() == value.as_bytes().trim_ascii())
     }
 
-    /// Sets the mode, as chmod(2).
+    /// Sets the mode of a file or directory, as chmod(2) does.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The call fails; see [`Error`].
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Error> {
         self.perform("set mode", path.as_ref(), |at| {
             fs::set_permissions(at, Permissions::from_mode(mode))
@@ -195,7 +195,7 @@ impl Tree {
     /// Makes a directory; in configfs and cgroupfs that makes the object.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The call fails; see [`Error`].
     pub fn mkdir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         self.perform("make directory", path.as_ref(), |at| fs::create_dir(at))
     }
@@ -203,7 +203,7 @@ impl Tree {
     /// Removes a directory; in configfs and cgroupfs that removes the object.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The call fails; see [`Error`].
     pub fn rmdir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         self.perform("remove directory", path.as_ref(), |at| fs::remove_dir(at))
     }
@@ -212,7 +212,7 @@ impl Tree {
     /// configfs resolves a relative one from the working directory of the process.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The call fails; see [`Error`].
     pub fn symlink(&self, target: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
         let target = self.resolve("link", target.as_ref())?;
         self.perform("link", link.as_ref(), |at| {
@@ -224,7 +224,7 @@ impl Tree {
     /// Removes a link.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The call fails; see [`Error`].
     pub fn unlink(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         self.perform("unlink", path.as_ref(), |at| fs::remove_file(at))
     }

@@ -3,8 +3,8 @@
 /// Largest number in a list. Linux knows at most 8192 CPUs and 1024 NUMA nodes.
 const NUMBER_MAX: u32 = 0xFFFF;
 
-/// The numbers of a list, ascending. Empty text is an empty list, as in the kernel. `None`: a number is repeated, out of
-/// order or above 65535; so the result has at most 65536 numbers.
+/// The numbers of a list, ascending. Empty text is an empty list, as in the kernel. `None`: a number is repeated, out
+/// of order or above 65535. So the result has at most 65536 numbers.
 #[must_use]
 pub fn parse_list(text: &str) -> Option<Vec<u32>> {
     let mut numbers: Vec<u32> = Vec::new();

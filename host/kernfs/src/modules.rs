@@ -5,13 +5,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The file that names the program with which the kernel itself loads modules, so that PATH is not searched.
+/// The file that contains the path of the kernel's own program for loading modules, so that PATH is not searched.
 const MODPROBE: &str = "/proc/sys/kernel/modprobe";
 
-/// Loads a kernel module. A module that is built in or loaded already is no error.
+/// Loads a kernel module. Succeeds if the module is built in or loaded already.
 ///
 /// # Errors
-/// The program cannot be started, or fails: its name, message and status.
+/// The program cannot be started or fails; the text has its name, message and status.
 pub fn load_module(module: &str) -> Result<(), String> {
     let program = fs::read_to_string(MODPROBE).map_err(|error| format!("{MODPROBE}: {error}"))?;
     let program = program.trim_end();

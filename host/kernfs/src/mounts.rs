@@ -10,7 +10,8 @@ use std::{
 /// A mount that this process sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Device number of the files, as `major:minor`. Some file systems (btrfs) use other numbers than their device.
+    /// Device number of the files, as `major:minor`. Some file systems (btrfs) use other numbers than that of their
+    /// device.
     pub number: OsString,
     /// The mount point.
     pub place: PathBuf,
@@ -33,7 +34,7 @@ pub fn parse_mounts(mountinfo: &[u8]) -> Vec<Mount> {
     lines.filter_map(mount).collect()
 }
 
-/// `36 22 259:3 / /mnt/a rw shared:7 - ext4 /dev/sda rw`; how many words are before the dash varies.
+/// One line, such as `36 22 259:3 / /mnt/a rw shared:7 - ext4 /dev/sda rw`; the number of words before the dash varies.
 fn mount(line: &[u8]) -> Option<Mount> {
     let mut words = line.split(|&byte| byte == b' ').map(unescaped);
     let number = words.nth(2)?;

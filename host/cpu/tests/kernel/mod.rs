@@ -23,7 +23,7 @@ pub(crate) struct Kernel {
     directory: TempDir,
     files: Tree,
     model: Mutex<Model>,
-    /// One call at a time, as in the kernel.
+    /// Calls take turns, as in the kernel.
     call: Mutex<()>,
 }
 
@@ -33,12 +33,12 @@ struct Model {
     immortal: Vec<i32>,
     /// Processes that a write to `cgroup.procs` does not move, although it succeeds.
     exiting: Vec<i32>,
-    /// Writes to files with this end of their name are refused.
+    /// Writes to files whose names end so fail.
     refused: Option<String>,
-    /// The next write to a file with this end of its name tells that it is there, and waits.
+    /// Suffixes of file names whose next write reports its arrival and then waits.
     held: Vec<(String, Sender<()>, Receiver<()>)>,
     has_exclusive: bool,
-    /// The programs that are attached to a cgroup, each of which refuses something.
+    /// The programs attached to each cgroup; each refuses something.
     programs: BTreeMap<String, Vec<&'static str>>,
 }
 
@@ -90,7 +90,7 @@ impl Kernel {
         kernel
     }
 
-    /// A store that looks meanwhile finds the old text or the new one.
+    /// Replaces the file at once: a concurrent reader sees the old text or the new text.
     pub(crate) fn put(&self, path: &str, text: &str) {
         let at = self.directory.path().join(path);
         fs::create_dir_all(at.parent().unwrap()).unwrap();
@@ -107,7 +107,7 @@ impl Kernel {
         self.files.read(path).unwrap()
     }
 
-    /// A process outside of every lease.
+    /// Starts a process outside of every lease.
     pub(crate) fn spawn(&self) -> Process {
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
@@ -118,7 +118,7 @@ impl Kernel {
         Process { child, pid }
     }
 
-    /// Another thread of the tracer traces the process.
+    /// Makes a thread of `tracer` trace the process.
     pub(crate) fn trace(&self, process: &Process, tracer: &Process, (user, of_tracer): (u32, u32)) {
         let (pid, thread) = (process.pid, "999999999");
         let status = format!(
@@ -135,7 +135,7 @@ impl Kernel {
         self.model().immortal.push(pid);
     }
 
-    /// The process is in the kernel's end of it: a kill does not end it, and nothing moves it.
+    /// Makes the process exit for ever: a kill does not end it, and no write moves it.
     pub(crate) fn make_exiting(&self, pid: i32) {
         self.make_immortal(pid);
         self.model().exiting.push(pid);
@@ -147,7 +147,7 @@ impl Kernel {
         self.put(&format!("proc/{pid}/task/{pid}/stat"), &stat);
     }
 
-    /// The processes that could not be killed die.
+    /// Lets the processes die that could not be killed.
     pub(crate) fn let_die(&self) {
         self.model().immortal.clear();
         for at in self.groups() {
@@ -162,8 +162,8 @@ impl Kernel {
         self.model().refused = end.map(str::to_owned);
     }
 
-    /// The next write to a file with this end of its name waits, as in a kernel that is busy. The receiver hears of its
-    /// arrival; the write goes on when the sender is dropped.
+    /// Makes the next write to a file with this suffix wait, as in a busy kernel. The receiver reports its arrival; the
+    /// write continues when the sender is dropped.
     pub(crate) fn hold(&self, end: &str) -> (Receiver<()>, Sender<()>) {
         let ((arrives, arrived), (goes_on, go_on)) = (channel(), channel());
         self.model().held.push((end.to_owned(), arrives, go_on));
@@ -225,14 +225,14 @@ impl Kernel {
         }
     }
 
-    /// The cgroup, and those in it.
+    /// The cgroup and the cgroups in it.
     fn within(&self, at: &str) -> Vec<String> {
         let mut groups = self.groups();
         groups.retain(|it| Path::new(it).starts_with(at));
         groups
     }
 
-    /// A cgroup outside of the node's, whose processes have these limits; a test moves processes there.
+    /// Makes a cgroup outside of the node's with these limits, to which a test moves processes.
     pub(crate) fn limited(&self, at: &str, limits: &[(&str, &str)], programs: &[&'static str]) {
         let fs: &dyn Cgroupfs = self;
         let (parent, _) = at.rsplit_once('/').unwrap_or(("", at));
@@ -248,7 +248,7 @@ impl Kernel {
         self.model().programs.insert(at.to_owned(), programs.into());
     }
 
-    /// The programs that refuse something to processes of a cgroup.
+    /// The programs that refuse something to the processes of a cgroup.
     pub(crate) fn programs(&self, at: &str) -> Vec<&'static str> {
         let model = self.model();
         let of = |at: &Path| model.programs.get(at.to_str().unwrap()).cloned();
@@ -290,7 +290,7 @@ impl Kernel {
         }
     }
 
-    /// What a cgroup gets from the controllers that the one above hands on.
+    /// Adds the files that a cgroup gets from the controllers of the cgroup above.
     fn add_files(&self, at: &str, controllers: &str) {
         let has = |name: &str| controllers.split_whitespace().any(|it| it == name);
         let mut files = Vec::new();
@@ -322,7 +322,8 @@ impl Kernel {
         }
     }
 
-    /// A cgroup with processes of its own hands no controller on, and one that hands some on takes no process.
+    /// Whether the kernel refuses the write: a cgroup with processes enables no controllers for its children, and a
+    /// cgroup that enables some takes no process.
     fn is_refused(&self, at: &str, file: &str, value: &str) -> bool {
         let enabled = self
             .files
@@ -340,7 +341,8 @@ impl Kernel {
         }
     }
 
-    /// A partition is made of CPUs that the cgroup above has exclusively and no cgroup beside it names.
+    /// The resulting partition state: valid only with CPUs that the cgroup above has exclusively and that no cgroup
+    /// beside it names.
     fn partition(&self, at: &str, wanted: &str) -> String {
         let (parent, _) = at.rsplit_once('/').unwrap();
         let own = self.cpus(at, "cpuset.cpus.exclusive");
@@ -367,7 +369,7 @@ impl Kernel {
         }
     }
 
-    /// A change of `cpuset.cpus` makes the partitions beside it invalid that it overlaps.
+    /// Makes partitions beside `changed` invalid if they overlap with its new `cpuset.cpus`.
     fn invalidate(&self, changed: &str) {
         let cpus = self.cpus(changed, "cpuset.cpus");
         let (parent, _) = changed.rsplit_once('/').unwrap_or(("", changed));
@@ -464,7 +466,7 @@ impl Cgroupfs for Kernel {
         let has_members =
             |it: &String| it.starts_with(&format!("{at}/")) && !self.members(it).is_empty();
         if file == "cpuset.cpus" && value == "\n" && self.groups().iter().any(has_members) {
-            // ENOSPC, as the kernel says.
+            // Fails with ENOSPC, as the kernel does.
             return Tree::new("/dev").write("full", value);
         }
         match file {
@@ -548,7 +550,7 @@ impl Cgroupfs for Kernel {
     }
 }
 
-/// A process of this machine, for its pidfd.
+/// A real process of this machine, because a test needs its pidfd.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -556,7 +558,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Whether it has ended.
+    /// Whether the process has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }

@@ -18,7 +18,7 @@ use crate::line::Line;
 use crate::pidfd::Pidfd;
 use crate::receive::receive;
 
-/// In a process of its own: other tests have their descriptors and limits.
+/// Runs `act` in its own process, since other tests have descriptors and limits too.
 fn alone(act: impl FnOnce() + std::panic::UnwindSafe) {
     // SAFETY: the child makes system calls and allocates memory, which glibc allows after a fork of threads.
     match unsafe { fork() }.unwrap() {
@@ -45,7 +45,7 @@ fn send(end: &OwnedFd, count: usize) {
     assert_eq!(sent, Ok(1));
 }
 
-/// Does this while only so many more descriptors can be opened.
+/// Runs `act` while at most `room` more descriptors can be opened.
 fn with_room<T>(room: usize, act: impl FnOnce() -> T) -> T {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let lower = |limit| setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
@@ -131,7 +131,8 @@ fn a_pidfd_is_told_from_other_descriptors_and_from_that_of_another_process() {
     }
 }
 
-/// Its lines come before the number in fdinfo, which is read up to a bound: the number may be cut there.
+/// The locks come before the number in fdinfo, and only the beginning of fdinfo is read: the number may be cut off
+/// there.
 #[test]
 fn locks_of_a_pidfd_hide_its_number_and_never_change_it() {
     let number = Pid::this().as_raw();
@@ -140,7 +141,7 @@ fn locks_of_a_pidfd_hide_its_number_and_never_change_it() {
         for at in 0..locks {
             lock(&pidfd, at * 2);
         }
-        // Each of these makes the lines one byte longer.
+        // Each further digit makes the lines one byte longer.
         for digits in 6..18 {
             let found = Pidfd::number_of(pidfd.as_fd()).unwrap();
             assert!(found.is_none_or(|it| it == number), "{found:?}");
