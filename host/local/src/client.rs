@@ -26,56 +26,58 @@ use nix::{
 
 use crate::{Reply, Request, seqpacket};
 
-/// Names another socket.
+/// Environment variable with the path of another socket.
 pub const ENV_SOCKET: &str = "FABRICBIOS_LOCAL_SOCKET";
 
-/// Seconds that the node may take to accept a caller, and then to answer. It may wait for a call of the kernel.
+/// Seconds that the node may take to accept a caller, and again to answer. The node may wait for a call into the
+/// kernel.
 const PATIENCE_SECS: u32 = 10;
 
-/// As [`PATIENCE_SECS`], for a session: its worker may have to be started first.
+/// Like [`PATIENCE_SECS`], for a session: its worker may have to be started first.
 const SESSION_PATIENCE_SECS: u32 = 60;
 
-/// Bytes that may wait in the socket of a session for its worker.
+/// Bytes that the socket of a session can hold until its worker reads them.
 const SESSION_SOCKET_BYTES: usize = 512 << 10;
 
-/// Why a lease was not entered, or its session not reached.
+/// Why a lease was not entered, or its session not reached. Entering moves the process or namespace that the caller
+/// gave.
 #[derive(Debug)]
 pub enum AskError {
     /// No node serves this socket. Nothing was moved.
     Unreachable {
         /// The path of the socket.
         socket: PathBuf,
-        /// The error of the system.
+        /// The error of connecting.
         error: io::Error,
     },
-    /// The node has refused. Nothing was moved.
+    /// The node refused. Nothing was moved.
     Refused(Refusal),
-    /// The node has the socket open and gave no answer. It may have moved what it was given.
+    /// The node accepted the connection and gave no answer. It may have moved the caller's process or namespace.
     Unanswered {
         /// The path of the socket.
         socket: PathBuf,
         /// What the node did instead.
         why: String,
     },
-    /// The node's answer is none to this request. It may have moved what it was given.
+    /// The node's answer does not belong to this request. It may have moved the caller's process or namespace.
     Unexpected(String),
-    /// A call of this machine failed: which, and why.
+    /// A call on this machine failed: which call, and its error.
     Local(&'static str, io::Error),
 }
 
-/// What was given is in the lease.
+/// The process or namespace is in the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Where, for people.
+    /// The place, for people.
     pub place: String,
-    /// Variables that programs in the lease need.
+    /// Environment variables for programs in the lease.
     pub environment: Vec<(String, String)>,
 }
 
-/// Asks whether a node serves this socket.
+/// Checks that a node serves this socket.
 ///
 /// # Errors
-/// It does not.
+/// No node answers; see [`AskError`].
 pub fn ping(socket: &Path) -> Result<(), AskError> {
     match ask(socket, Request::Ping {}, None, PATIENCE_SECS)? {
         (Reply::Pong {}, _) => Ok(()),
@@ -83,10 +85,11 @@ pub fn ping(socket: &Path) -> Result<(), AskError> {
     }
 }
 
-/// How long access to a lease of this machine goes on that takes processes, unless it is renewed.
+/// The time after which access to a lease of this machine ends unless it is renewed. Only for leases that take
+/// processes.
 ///
 /// # Errors
-/// See [`AskError`]. Expired: access has ended.
+/// See [`AskError`]. Refused as expired: access has ended.
 pub fn remaining(socket: &Path, lease_id: LeaseId) -> Result<Duration, AskError> {
     match ask(socket, Request::Term { lease_id }, None, PATIENCE_SECS)? {
         (Reply::Term { remaining_ms }, _) => Ok(Duration::from_millis(remaining_ms)),
@@ -94,7 +97,7 @@ pub fn remaining(socket: &Path, lease_id: LeaseId) -> Result<Duration, AskError>
     }
 }
 
-/// Moves this process into the lease; what this process starts is in the lease too.
+/// Moves this process into the lease. Processes that it starts are in the lease too.
 ///
 /// # Errors
 /// See [`AskError`].
@@ -116,8 +119,8 @@ pub fn enter(
     move_into(socket, Request::Enter { lease_id }, namespace)
 }
 
-/// Connects to the worker of a lease's session; 0 is the lease's, which is started if there is none. The caller then opens
-/// the session with its first frame.
+/// Connects to the worker of a lease's session; 0 is the lease's own session, which is started if it does not exist.
+/// The caller then opens the session with its first frame.
 ///
 /// # Errors
 /// See [`AskError`].
@@ -125,7 +128,7 @@ pub fn gpu_session(socket: &Path, lease_id: LeaseId, session: u64) -> Result<Uni
     let request = Request::GpuSession { lease_id, session };
     match ask(socket, request, None, SESSION_PATIENCE_SECS)? {
         (Reply::Session {}, Some(worker)) => {
-            // A small buffer is only slower.
+            // A smaller buffer only makes the session slower.
             setsockopt(&worker, SndBuf, &SESSION_SOCKET_BYTES).ok();
             Ok(worker.into())
         }
@@ -143,7 +146,7 @@ fn move_into(socket: &Path, request: Request, given: BorrowedFd<'_>) -> Result<M
     }
 }
 
-/// The answer and the descriptor beside it.
+/// Sends a request. Returns the answer and the descriptor beside it.
 fn ask(
     path: &Path,
     request: Request,
@@ -159,7 +162,7 @@ fn ask(
         why,
     };
     let socket = seqpacket().map_err(|errno| AskError::Local("socket", errno.into()))?;
-    // connect(2) waits while the node accepts nobody and too many callers wait already.
+    // connect(2) waits while the node's queue of callers is full.
     setsockopt(
         &socket,
         SendTimeout,
@@ -176,7 +179,7 @@ fn ask(
         connected => connected.map_err(unreachable)?,
     }
     let line = Line::from(socket);
-    // A node that refuses this caller answers and closes its end before it has read the request.
+    // A node that refuses this caller may answer and close its end before it has read the request.
     let sent = line.send(&request.encode(), given, MsgFlags::empty());
     match line.is_ready_within(Duration::from_secs(patience_secs.into())) {
         Ok(true) => {}
@@ -193,7 +196,7 @@ fn ask(
     };
     let mut received = receive()?;
     if received.is_none() {
-        // The unread request resets the connection, and the answer is behind that.
+        // The unread request resets the connection. The answer comes after that error.
         received = receive()?;
     }
     let Some(message) = received else {

@@ -1,4 +1,4 @@
-//! Directories in which nobody but the node may put anything.
+//! Directories into which only the node can put files.
 
 use std::{
     fs::{self, DirBuilder, Permissions},
@@ -9,15 +9,15 @@ use std::{
 
 use nix::unistd::{Uid, geteuid};
 
-/// Checks that nobody but root and the user of this process can put anything into the directory, or another one in its place.
-/// `danger`: what others could do, and where else to put it, for people.
+/// Checks that only root and the user of this process can put a file into the directory or replace the directory.
+/// `danger`: what other users could do otherwise, and which directory to choose instead, for people.
 ///
 /// # Errors
-/// The path is not absolute or leads to no directory, or others can.
+/// The path is not absolute or leads to no directory, or other users can do that.
 pub fn check_directory(directory: &Path, danger: &str) -> io::Result<()> {
     check_absolute(directory)?;
     let us = geteuid();
-    // Who may rename a directory above can put another one in its place. A symbolic link has its own directories above.
+    // A user who may rename a directory above can replace it. A symbolic link has its own directories above.
     let linked = fs::canonicalize(directory)?;
     for path in [directory, &linked] {
         for at in path.ancestors() {
@@ -27,11 +27,11 @@ pub fn check_directory(directory: &Path, danger: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a directory that only this user writes to and every user passes, whatever the umask says; one that is there stays as
-/// it is. For directories that several programs share, such as `/run/fabricbios`.
+/// Makes a directory that only this user writes to and that every user can pass, whatever the umask. An existing
+/// directory stays as it is. For directories that several programs share, such as `/run/fabricbios`.
 ///
 /// # Errors
-/// It cannot be made.
+/// The directory cannot be made.
 pub fn make_passable(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Ok(()) => fs::set_permissions(directory, Permissions::from_mode(0o755)),
@@ -40,18 +40,18 @@ pub fn make_passable(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// True for the directory that fabricctl and the daemon share. A node opens it to other users if they do not pass it; other
-/// directories are the operator's.
+/// Whether this is the directory that fabricctl and the daemon share. A node opens it to other users if they cannot
+/// pass it; other directories are the operator's.
 #[cfg(feature = "server")]
 #[must_use]
 pub fn is_shared(directory: &Path) -> bool {
     Some(directory) == Path::new(crate::DEFAULT_SOCKET).parent()
 }
 
-/// Refuses a directory that no other user passes: nobody would reach what is in it.
+/// Refuses a directory that other users cannot pass: they could not reach the files in it.
 ///
 /// # Errors
-/// No other user passes it.
+/// Other users cannot pass the directory.
 #[cfg(feature = "server")]
 pub fn check_passable(directory: &Path) -> io::Result<()> {
     let mode = fs::metadata(directory)?.mode() & 0o7777;
@@ -65,7 +65,7 @@ pub fn check_passable(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses a path that depends on where the node was started.
+/// Refuses a path that depends on the node's working directory.
 ///
 /// # Errors
 /// The path is not absolute.
@@ -76,7 +76,7 @@ pub fn check_absolute(path: &Path) -> io::Result<()> {
     }
 }
 
-/// `is_last`: it is the directory itself, and none above it.
+/// `is_last`: `at` is the directory itself, not one above it.
 fn check(at: &Path, is_last: bool, us: Uid, danger: &str) -> io::Result<()> {
     let (shown, found) = (at.display(), fs::metadata(at)?);
     let (mode, owner) = (found.mode() & 0o7777, found.uid());
@@ -88,7 +88,7 @@ fn check(at: &Path, is_last: bool, us: Uid, danger: &str) -> io::Result<()> {
             "the directory {shown} is of uid {owner}, who could {danger}"
         ));
     }
-    // In a directory like /tmp nobody renames what others own.
+    // In a sticky directory such as /tmp, users cannot rename files of others.
     let keeps = !is_last && mode & 0o1000 != 0;
     if mode & 0o022 != 0 && !keeps {
         return invalid(format!(
@@ -131,7 +131,7 @@ mod tests {
         }
         check(false, owner).unwrap();
         set(0o755);
-        // Nobody can make a directory another user's but root, who may give it away.
+        // Only root can give a directory to another user.
         if owner.is_root() {
             chown(at, Some(12345), None).unwrap();
         }

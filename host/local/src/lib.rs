@@ -1,15 +1,15 @@
-//! The local socket of a node: users of the machine put a process of theirs, or a network namespace, into a lease, or connect to
-//! the session of a lease.
+//! The local socket of a node. Through it users of the machine move their own process or a network namespace into a
+//! lease, or connect to the session of a lease.
 //!
-//! The socket is `SOCK_SEQPACKET`: a caller connects, sends one [`Request`] and receives one [`Reply`], each a JSON object
-//! in one message. With a request to enter a lease comes one descriptor: a pidfd of the caller itself, or a network namespace.
-//! The node moves what was given into the lease; it starts no program for anybody. With the answer to a request for a session
-//! comes a descriptor too: a stream socket to the session's worker. The kernel says who the caller is (`SO_PEERCRED`).
-//! docs/decisions/0023-local-socket.md has the reasons.
+//! The socket is `SOCK_SEQPACKET`: a caller connects, sends one [`Request`] and receives one [`Reply`], each a JSON
+//! object in one message. A request to enter a lease carries one descriptor: a pidfd of the caller itself, or a network
+//! namespace. The node moves that process or namespace into the lease; the node starts no program for a caller. The
+//! answer to a request for a session carries a descriptor too: a stream socket to the session's worker. The kernel
+//! identifies the caller (`SO_PEERCRED`). docs/decisions/0023-local-socket.md has the reasons.
 //!
-//! Never here: a decision about whose a lease is.
+//! Never here: a decision about who owns a lease.
 //!
-//! Read first: `message.rs`, what is asked and answered.
+//! Read first: `message.rs`, the requests and answers.
 
 #[cfg(feature = "client")]
 mod client;
@@ -37,7 +37,7 @@ pub use server::{LocalServer, Tenants};
 #[cfg(feature = "client")]
 pub use shared_memory::SharedMemory;
 
-/// Where callers look for the socket, unless told otherwise.
+/// Path of the socket, unless [`ENV_SOCKET`] sets another one.
 pub const DEFAULT_SOCKET: &str = "/run/fabricbios/local.sock";
 
 #[cfg(any(feature = "client", feature = "server"))]

@@ -1,18 +1,18 @@
-//! The messages.
+//! The messages of the local socket.
 
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of a request.
+/// Largest request, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 512;
 
-/// What a caller asks, such as `{"ask":"run","lease_id":"00000000000000000000000000000001"}`.
+/// A caller's request, such as `{"ask":"run","lease_id":"00000000000000000000000000000001"}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Is the node there?
+    /// Does a node answer?
     Ping {},
-    /// How long does access to the lease go on? The lease is one that takes processes. No descriptor.
+    /// How long does access to the lease last? Only for leases that take processes. No descriptor.
     Term {
         /// The lease, 32 hex digits.
         lease_id: LeaseId,
@@ -22,7 +22,7 @@ pub enum Request {
         /// The lease, 32 hex digits.
         lease_id: LeaseId,
     },
-    /// Hand the lease over to a network namespace. The descriptor is of the namespace.
+    /// Hand the lease over to a network namespace. The descriptor is that namespace.
     Enter {
         /// The lease, 32 hex digits.
         lease_id: LeaseId,
@@ -31,35 +31,35 @@ pub enum Request {
     GpuSession {
         /// The lease, 32 hex digits.
         lease_id: LeaseId,
-        /// The session that the caller will open; 0: the lease's, which is started if there is none.
+        /// The session that the caller will open; 0: the lease's own session, which is started if it does not exist.
         session: u64,
     },
 }
 
-/// What the node answers, such as `{"entered":{"place":"/sys/fs/cgroup/…"}}`.
+/// The node's answer, such as `{"entered":{"place":"/sys/fs/cgroup/…"}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Reply {
-    /// The node is there.
+    /// The node answers.
     Pong {},
     /// Access to the lease ends after this time, unless it is renewed.
     Term {
         /// Milliseconds.
         remaining_ms: u64,
     },
-    /// What was given is in the lease.
+    /// The process or namespace is in the lease.
     Entered {
-        /// Where, for people.
+        /// The place, for people.
         place: String,
-        /// Variables that programs in the lease need.
+        /// Environment variables for programs in the lease.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         environment: Vec<(String, String)>,
     },
-    /// The descriptor beside this answer is a stream socket, whose other end has the worker of the session.
+    /// The descriptor beside this answer is a stream socket; the worker of the session has its other end.
     Session {},
-    /// Nothing was moved.
+    /// The node refused. Nothing was moved.
     Refused {
-        /// The name of the status, as in refusals over QUIC.
+        /// The name of the status, the same as in refusals over QUIC.
         error: String,
         /// The class: `permanent`, `transient` or `policy`.
         class: String,
@@ -78,7 +78,7 @@ impl Request {
     /// Reads a message.
     ///
     /// # Errors
-    /// It is too long, or no request; the text says what was expected.
+    /// The message is too long or is no request; the text says what was expected.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         if bytes.len() > REQUEST_BYTES_MAX {
             let length = bytes.len();
@@ -100,7 +100,7 @@ impl Reply {
     /// Reads a message.
     ///
     /// # Errors
-    /// It is no reply.
+    /// The message is no reply.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(bytes).map_err(|error| format!("not a reply: {error}"))
     }
@@ -133,7 +133,7 @@ impl From<Refusal> for Reply {
 }
 
 fn encode(message: &impl Serialize) -> Vec<u8> {
-    // All fields are texts, which JSON can always hold.
+    // All fields are texts or numbers, which JSON can always represent.
     serde_json::to_vec(message).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! Whether a descriptor is a network namespace that the caller may put an interface into.
+//! Checks that a descriptor is a network namespace into which the caller may put an interface.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -10,7 +10,7 @@ use nix::{
 
 use crate::peer::Peer;
 
-/// Most kinds of file answer an ioctl(2) in their own way, so it is asked of files of nsfs only.
+/// Most kinds of file answer an ioctl(2) in their own way, so only files of nsfs are asked.
 pub(crate) fn check(given: BorrowedFd<'_>, caller: &Peer) -> Result<(), String> {
     let system = fstatfs(given).map_err(|errno| format!("the descriptor: {errno}"))?;
     let is_network = system.filesystem_type() == NSFS_MAGIC
@@ -19,8 +19,9 @@ pub(crate) fn check(given: BorrowedFd<'_>, caller: &Peer) -> Result<(), String> 
         return Err("the descriptor is no network namespace".into());
     }
     let owner = owner(given).map_err(|errno| format!("the owner of the namespace: {errno}"))?;
-    // The owner of its user namespace has all capabilities in it; root of the machine has them everywhere. The machine's own
-    // user namespace is of uid 0, and root of a container has no capabilities in it for that.
+    // The owner of a namespace's user namespace has all capabilities in it; root of the machine has them everywhere.
+    // The machine's own user namespace belongs to uid 0. Root of a container is uid 0 too, but has no capabilities in
+    // it; so for uid 0 ownership is not enough.
     let uid = caller.uid;
     if caller.is_root || owner == uid && uid != 0 {
         return Ok(());
@@ -30,7 +31,7 @@ pub(crate) fn check(given: BorrowedFd<'_>, caller: &Peer) -> Result<(), String> 
     ))
 }
 
-/// ioctl_ns(2).
+/// The requests of ioctl_ns(2).
 const NS_GET_USERNS: libc::Ioctl = nix::request_code_none!(0xb7, 1) as libc::Ioctl;
 const NS_GET_NSTYPE: libc::Ioctl = nix::request_code_none!(0xb7, 3) as libc::Ioctl;
 const NS_GET_OWNER_UID: libc::Ioctl = nix::request_code_none!(0xb7, 4) as libc::Ioctl;
@@ -38,7 +39,7 @@ const NS_GET_OWNER_UID: libc::Ioctl = nix::request_code_none!(0xb7, 4) as libc::
 /// The user who made the user namespace to which the network namespace belongs.
 fn owner(namespace: BorrowedFd<'_>) -> nix::Result<u32> {
     let users = ask(namespace, NS_GET_USERNS, 0)?;
-    // SAFETY: the kernel has just made the descriptor for this process; nobody else has it.
+    // SAFETY: the kernel has just made the descriptor for this process; no other code has it.
     let users = unsafe { OwnedFd::from_raw_fd(users) };
     let mut uid: libc::uid_t = 0;
     // SAFETY: NS_GET_OWNER_UID writes one uid_t to this address.

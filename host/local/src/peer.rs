@@ -1,4 +1,4 @@
-//! Who calls, as the kernel tells it.
+//! The caller, as the kernel identifies it.
 
 use std::{
     fs, io,
@@ -23,11 +23,11 @@ use nix::{
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
-    /// Its number in this PID namespace; 0: it has none.
+    /// Its number in this PID namespace; 0: it is in another one.
     pub(crate) pid: i32,
-    /// It is root of this node: uid 0, and in the namespaces of this process.
+    /// Whether the caller is root of this node: uid 0, and in the namespaces of this process.
     pub(crate) is_root: bool,
-    /// The process. `None`: it has ended.
+    /// `None`: the process has ended.
     process: Option<Pidfd>,
 }
 
@@ -48,11 +48,11 @@ impl Peer {
         })
     }
 
-    /// Checks that a descriptor is a pidfd of the caller, so that nobody moves the process of somebody else, and gives
-    /// another pidfd of it, of which nobody else has the file. The error says what the descriptor is instead.
+    /// Checks that a descriptor is a pidfd of the caller, so that no caller moves another process. Returns another
+    /// pidfd of the caller, on an open file that only this process has. The error says what the descriptor is instead.
     ///
-    /// Without `SO_PEERPIDFD` the process that connected may have ended, and another process may have its number since. So,
-    /// and for a caller that runs a set-user-ID program meanwhile, the user of the process is looked at too.
+    /// This also checks the user of the process, for two reasons. Without `SO_PEERPIDFD` the process that connected may
+    /// have ended, and another process may have its number now. And the caller may run a set-user-ID program meanwhile.
     pub(crate) fn check_itself(&self, given: BorrowedFd<'_>) -> Result<OwnedFd, String> {
         let Self { uid, pid, .. } = self;
         let process = self.process.as_ref().ok_or("the caller has ended")?;
@@ -78,8 +78,8 @@ impl Peer {
     }
 }
 
-/// The process that has connected, if it still lives: as the kernel keeps it (`SO_PEERPIDFD`, Linux 6.5), else that which has
-/// its number now.
+/// The process that has connected, if it still lives. The kernel keeps it (`SO_PEERPIDFD`, Linux 6.5); on older kernels
+/// this is the process that has its number now.
 fn process(socket: impl AsFd, pid: i32) -> io::Result<Option<Pidfd>> {
     if pid <= 0 {
         return Ok(None);
@@ -99,14 +99,14 @@ fn lives(process: &Pidfd) -> bool {
     matches!(process.ends_within(Duration::ZERO), Ok(false))
 }
 
-/// Whether the process has the user, PID and mount namespaces of this one. Root of a container has other ones. What cannot be
-/// read is another one.
+/// Whether the process has the user, PID and mount namespaces of this process. Root of a container has others. A
+/// namespace that cannot be read counts as another one.
 fn is_in_own_namespaces(process: &Pidfd, pid: i32) -> bool {
     let is_same = |name| {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{name}")).ok();
         let own = of("self");
         own.is_some() && own == of(&pid.to_string())
     };
-    // While the process lives no other one has its number.
+    // While the process lives, no other process has its number.
     ["user", "pid", "mnt"].into_iter().all(is_same) && lives(process)
 }

@@ -1,5 +1,5 @@
-//! The node's end of the socket. It has threads of its own, so that nothing here holds up the node: one accepts, and each
-//! caller has one, for one request.
+//! The node's end of the socket. It has its own threads, so that it cannot delay the node: one thread accepts, and each
+//! caller has one thread for one request.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,22 +37,22 @@ use crate::{
 /// How long a caller may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Most callers of one user at a time. The number of users is that of the tenants' users, and root.
+/// Largest number of callers of one user at a time. Users are those of the tenants, and root.
 const OF_ONE_MAX: usize = 8;
 
 /// Number of leases whose first entry is remembered.
 const FIRST_ENTRIES_MAX: usize = 1 << 16;
 
-/// Pause after the system refused a descriptor or a thread.
+/// Pause after the system had no descriptor or thread left.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// The tenants of each user.
+/// The tenants of each user, by uid.
 pub type Tenants = BTreeMap<u32, Vec<String>>;
 
-/// A user, and whether it is root of this node: uid 0 of a container takes no place of root.
+/// A user (uid), and whether it is root of this node: uid 0 of a container must not take a place of root.
 type User = (u32, bool);
 
-/// The open socket. A drop closes it and removes its name; callers that are being answered are answered.
+/// The open socket. A drop closes it and removes its name; callers in progress still receive their answers.
 #[derive(Debug)]
 pub struct LocalServer {
     path: PathBuf,
@@ -60,30 +60,30 @@ pub struct LocalServer {
     accepting: Option<JoinHandle<()>>,
 }
 
-/// What all callers share.
+/// The state that all callers share.
 struct Shared {
     tenants: Tenants,
     kinds: Vec<Arc<dyn LocalAccess>>,
     callers: Mutex<BTreeMap<User, usize>>,
-    /// Leases that somebody has entered.
+    /// Leases that a caller has entered.
     entered: Mutex<BTreeSet<LeaseId>>,
 }
 
 impl LocalServer {
-    /// Opens the socket at `path`, to which every user of the machine may connect; who is neither root nor in `tenants` is
-    /// refused at once. `kinds` are asked in turn for the
-    /// lease that a caller names. The directory of `path`, but none above it, is made if it is missing; nobody but root and the
-    /// user of this process may be able to write in it, because who can replaces the socket with one of his own. If there are
-    /// tenants, other users must pass it; `/run/fabricbios` is opened to them.
+    /// Opens the socket at `path`. Every user of the machine may connect; a user who is neither root nor in `tenants`
+    /// is refused at once. Each of `kinds` is asked in turn for the lease that a caller names. The directory of `path`,
+    /// but none above it, is made if it is missing. Only root and the user of this process may be able to write to the
+    /// directory: any other user could replace the socket. If there are tenants, other users must be able to pass the
+    /// directory; `/run/fabricbios` is opened to them.
     ///
     /// # Errors
-    /// The directory does not suit, something else has the path, or the system refuses.
+    /// The directory fails these checks, another file has the path, or a system call fails.
     pub fn open(
         path: &Path,
         tenants: Tenants,
         kinds: Vec<Arc<dyn LocalAccess>>,
     ) -> io::Result<Self> {
-        // Only `/`, which is no socket, and an empty path have none above.
+        // Only `/`, which is no socket, and an empty path have no directory above.
         let directory = path.parent().unwrap_or(path);
         make_directory(directory)?;
         if !tenants.is_empty() {
@@ -116,7 +116,7 @@ impl LocalServer {
 
 impl Drop for LocalServer {
     fn drop(&mut self) {
-        // Ends the accept(2) that waits.
+        // Ends the waiting accept(2).
         shutdown(self.listener.as_raw_fd(), Shutdown::Both).ok();
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "the local socket's name stays");
@@ -135,7 +135,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     )
 }
 
-/// Opens the shared directory to other users, if another program made it for itself alone.
+/// Opens the shared directory to other users, if another program made it with access for itself alone.
 fn mend_shared(directory: &Path) -> io::Result<()> {
     match check_passable(directory) {
         Err(why) if is_shared(directory) => {
@@ -146,7 +146,7 @@ fn mend_shared(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the socket that a killed node has left.
+/// Removes the socket that a killed node left behind.
 fn remove_stale(path: &Path, address: &UnixAddr) -> io::Result<()> {
     let in_use = |why: &str| {
         let why = format!("{}: {why}", path.display());
@@ -170,7 +170,7 @@ fn accept_all(listener: &OwnedFd, shared: &Arc<Shared>) {
         let accepted = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC);
         match accepted {
             Ok(raw) => {
-                // SAFETY: accept4(2) has just made the descriptor for this process; nobody else has it.
+                // SAFETY: accept4(2) has just made the descriptor for this process; no other code has it.
                 let socket = unsafe { OwnedFd::from_raw_fd(raw) };
                 begin(socket, shared);
             }
@@ -204,10 +204,10 @@ fn begin(socket: OwnedFd, shared: &Arc<Shared>) {
         let served = admitted.serve(&line);
         let (reply, descriptor) = served.unwrap_or_else(|refusal| (refusal.into(), None));
         answer(&line, &reply, descriptor);
-        // The caller sees the end of its connection when nothing is left of it.
+        // Last of all: a caller whose connection has ended is no longer counted.
         drop((admitted, line));
     };
-    // A caller whose thread is not started sees its connection closed.
+    // If no thread can be started, the caller sees its connection closed.
     if let Err(error) = thread::Builder::new()
         .name("local caller".into())
         .spawn(serve)
@@ -217,14 +217,14 @@ fn begin(socket: OwnedFd, shared: &Arc<Shared>) {
     }
 }
 
-/// The socket has room for one message, so this never waits. The caller may have gone.
+/// Sends the answer. Never waits: the socket has room for one message. The caller may no longer be there.
 fn answer(line: &Line, reply: &Reply, descriptor: Option<OwnedFd>) {
     let descriptor = descriptor.as_ref().map(AsFd::as_fd);
     line.send(&reply.encode(), descriptor, MsgFlags::MSG_DONTWAIT)
         .ok();
 }
 
-/// A caller that is counted. A drop counts it out.
+/// An admitted caller, counted among those of its user. A drop ends the count.
 struct Admitted {
     peer: Peer,
     shared: Arc<Shared>,
@@ -267,7 +267,7 @@ impl Admitted {
         Ok(Self { peer, shared })
     }
 
-    /// The answer, and what goes with it.
+    /// Serves the request. Returns the answer and the descriptor for it.
     fn serve(&self, line: &Line) -> Result<(Reply, Option<OwnedFd>), Refusal> {
         let malformed =
             |why: String| Refusal::new(LeaseError::Malformed, RefusalClass::Permanent, why);
@@ -286,7 +286,7 @@ impl Admitted {
         let (lease_id, wanted) = match request {
             Request::Ping {} => return Ok((Reply::Pong {}, None)),
             Request::GpuSession { lease_id, session } => {
-                // A worker may have to be started first.
+                // Closed first: starting a worker may take long.
                 drop(descriptor);
                 return self.session(lease_id, session);
             }
@@ -353,7 +353,7 @@ impl Admitted {
         let Peer { uid, pid, .. } = self.peer;
         match self.shared.enter(lease_id, &self.caller(), &given) {
             Ok(Entered { place, environment }) => {
-                // A user can cause any number of entries, but one first entry of each lease.
+                // Logged once per lease: a user can cause any number of entries.
                 if self.shared.is_first(lease_id) {
                     tracing::info!(%lease_id, uid, pid, %place, "a user of this machine entered a lease");
                 } else {
@@ -362,7 +362,7 @@ impl Admitted {
                 Ok(Reply::Entered { place, environment })
             }
             Err(why) => {
-                // Any user can cause any number of these lines.
+                // Debug level: any user can cause any number of these lines.
                 tracing::debug!(%lease_id, uid, pid, %why, "a user of this machine was refused a lease");
                 Err(of_local(&why))
             }
@@ -388,7 +388,8 @@ impl Shared {
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the first entry of the lease, unless very many other leases were entered since.
+    /// Whether this is the first entry of the lease. After very many entries of other leases, a lease may count as new
+    /// again.
     fn is_first(&self, lease: LeaseId) -> bool {
         let mut entered = self.entered.lock().unwrap_or_else(PoisonError::into_inner);
         if entered.len() == FIRST_ENTRIES_MAX {
@@ -397,7 +398,7 @@ impl Shared {
         entered.insert(lease)
     }
 
-    /// Asks each kind for the lease.
+    /// Asks each kind for the lease, and enters it.
     fn enter(
         &self,
         lease: LeaseId,
@@ -416,14 +417,15 @@ impl Shared {
         Err(LocalRefusal::NotFound)
     }
 
-    /// Asks each kind for the lease.
+    /// Asks each kind for the lease, and returns its remaining time.
     fn remaining(&self, lease: LeaseId, caller: &Caller) -> Result<Duration, LocalRefusal> {
         let mut asked = self.kinds.iter().map(|kind| kind.remaining(lease, caller));
         let known = asked.find(|told| *told != Err(LocalRefusal::NotFound));
         known.unwrap_or(Err(LocalRefusal::NotFound))
     }
 
-    /// Asks each kind for the lease. A kind without sessions does not even know whether it has this lease.
+    /// Asks each kind for the lease, and connects to its session. A kind without sessions does not know whether it has
+    /// the lease.
     fn session(
         &self,
         lease: LeaseId,
@@ -444,7 +446,7 @@ impl Shared {
     }
 }
 
-/// What a request needs as its descriptor.
+/// The kind of descriptor that a request needs.
 enum Wanted {
     Process,
     NetworkNamespace,

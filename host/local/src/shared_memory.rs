@@ -21,16 +21,16 @@ use nix::{
     unistd::ftruncate,
 };
 
-/// Anonymous memory that another process can map too. Its size never changes: it is sealed, so that no process that maps it
-/// can be killed by a shorter file.
+/// Anonymous memory that another process can map too. Its size is sealed: a process that maps the memory would be
+/// killed if the file became shorter.
 pub struct SharedMemory {
     file: OwnedFd,
     start: NonNull<libc::c_void>,
     bytes: NonZeroUsize,
 }
 
-// SAFETY: the mapping is an address range. Its bytes are only copied in and out, through raw pointers, and never borrowed;
-// that another process changes them meanwhile is what they are for.
+// SAFETY: the mapping is an address range. Its bytes are only copied in and out, through raw pointers, and never
+// borrowed. The other process may change the bytes concurrently; that is intended.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SharedMemory {}
@@ -39,7 +39,7 @@ impl SharedMemory {
     /// Makes and maps `bytes` bytes of zeros.
     ///
     /// # Errors
-    /// `bytes` is zero, or the system refuses.
+    /// `bytes` is 0, or a system call fails.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
         let bytes = NonZeroUsize::new(bytes).ok_or_else(invalid)?;
@@ -66,10 +66,10 @@ impl SharedMemory {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// `InvalidInput`: the range is not inside.
+    /// `InvalidInput`: the range is not inside the memory.
     pub fn write(&self, at: usize, from: &[u8]) -> io::Result<()> {
         let to = self.range(at, from.len())?;
-        // SAFETY: the range is inside of the mapping, checked above, and nobody has a reference to its bytes.
+        // SAFETY: the range is inside the mapping, checked above, and no reference to its bytes exists.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
     }
@@ -77,10 +77,10 @@ impl SharedMemory {
     /// Copies bytes out.
     ///
     /// # Errors
-    /// `InvalidInput`: the range is not inside.
+    /// `InvalidInput`: the range is not inside the memory.
     pub fn read(&self, at: usize, into: &mut [u8]) -> io::Result<()> {
         let from = self.range(at, into.len())?;
-        // SAFETY: the range is inside of the mapping, checked above, and `into` is ours alone.
+        // SAFETY: the range is inside the mapping, checked above, and `into` is borrowed by this call alone.
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -88,7 +88,7 @@ impl SharedMemory {
     /// Sends a message over a stream socket, with this memory beside it.
     ///
     /// # Errors
-    /// The other end is closed, or a socket that does not block has no room (`WouldBlock`).
+    /// The other end is closed, or a non-blocking socket has no room (`WouldBlock`).
     pub fn send(&self, socket: impl AsFd, message: &[u8]) -> io::Result<()> {
         let files = [self.file.as_raw_fd()];
         let beside = [ControlMessage::ScmRights(&files)];
@@ -121,7 +121,7 @@ impl SharedMemory {
     }
 }
 
-/// The file, for reads, writes and mappings of the caller's own.
+/// The file, for the caller's own reads, writes and mappings.
 impl AsFd for SharedMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

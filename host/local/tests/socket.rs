@@ -1,5 +1,5 @@
-//! The local socket with callers of several users, as the kernel tells them. The tests in which processes have
-//! several users need root: they run in the lab (`cargo xtask test --only lab:socket`).
+//! The local socket with callers of several users, identified by the kernel. Tests with several users need root and run
+//! in the lab (`cargo xtask test --only lab:socket`).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -46,12 +46,12 @@ const WITH_SESSION: LeaseId = LeaseId(0x5);
 const OF_NO_QUEUE: u64 = 13;
 const OF_NOBODY: LeaseId = LeaseId(0x0);
 
-/// A user of tenants red and blue, one of red alone, and one of no tenant.
+/// Three users: of tenants red and blue, of red alone, and of no tenant.
 const BLUES: u32 = 12_345;
 const REDS: u32 = 12_346;
 const STRANGER: u32 = 12_347;
 
-/// A kind with one lease, of tenant blue.
+/// A kind with one lease, which tenant blue has.
 #[derive(Default)]
 struct Blue(Mutex<Vec<(Caller, Given)>>);
 
@@ -83,7 +83,7 @@ impl LocalAccess for Blue {
     }
 }
 
-/// A kind with one lease, of tenant blue, and a session whose worker says which one was asked for.
+/// A kind with one lease of tenant blue and a session, whose worker reports the requested session.
 struct Sessions;
 
 impl LocalAccess for Sessions {
@@ -112,7 +112,7 @@ impl LocalAccess for Sessions {
     }
 }
 
-/// A kind whose leases are not what they were.
+/// A kind that moves nothing into its lease: it fails or refuses.
 struct Refuses;
 
 impl LocalAccess for Refuses {
@@ -227,7 +227,7 @@ fn of(outcome: Result<Moved, AskError>) -> Reply {
     }
 }
 
-/// Does this as another user, in another process. Needs root.
+/// Runs `act` as another user, in another process. Needs root.
 fn as_user(uid: u32, act: impl FnOnce() -> Reply) -> (Pid, Reply) {
     assert!(geteuid().is_root(), "this test needs root");
     let (mut ours, mut its) = UnixStream::pair().unwrap();
@@ -293,7 +293,7 @@ fn a_user_of_another_tenant_is_refused_and_told_why() {
     assert_eq!(world.moved(), []);
 }
 
-/// Whatever it asks, and without a word of it: no thread waits for such a caller.
+/// The refusal comes before any request, so no thread waits for such a caller.
 #[test]
 #[ignore = "needs the lab: root"]
 fn a_user_of_no_tenant_is_refused_before_it_asks() {
@@ -329,7 +329,7 @@ fn a_refusal_before_the_request_is_read_reaches_its_caller() {
     let reply = thread::scope(|scope| {
         let caller = scope.spawn(|| of(ping(&path).map(|()| at("a node"))));
         let raw = accept4(node.as_raw_fd(), flags).unwrap();
-        // SAFETY: accept4(2) has just made the descriptor; nobody else has it.
+        // SAFETY: accept4(2) has just made the descriptor; no other code has it.
         let line = Line::from(unsafe { OwnedFd::from_raw_fd(raw) });
         line.is_ready_within(Duration::MAX).unwrap();
         let reply = Reply::from(refusal.clone()).encode();
@@ -406,7 +406,7 @@ fn nobody_moves_the_process_of_somebody_else() {
     assert_eq!(world.moved(), []);
 }
 
-/// The process that connected has ended, and somebody else has its end of the socket.
+/// The process that connected has ended, and another process has its end of the socket.
 #[test]
 fn a_socket_that_was_passed_on_moves_nobody() {
     let world = World::new();
@@ -443,7 +443,7 @@ fn a_process_that_is_not_of_its_user_any_more_is_not_moved() {
         let (user, root) = (Uid::from_raw(BLUES), Uid::from_raw(0));
         setresuid(user, user, root).unwrap();
         let line = world.connect();
-        // As a set-user-ID program does.
+        // This is what a set-user-ID program does.
         setresuid(root, root, root).unwrap();
         let request = Request::Run { lease_id: BLUE }.encode();
         exchange(&line, &request, Some(itself().as_fd()))
@@ -538,7 +538,7 @@ fn the_time_that_is_left_is_told_to_who_may_enter_the_lease() {
     assert!(world.moved().is_empty());
 }
 
-/// Those who say nothing, and those who are stopped, take the places of their own user only.
+/// Callers that send nothing or do not run take only the places of their own user.
 #[test]
 #[ignore = "needs the lab: root"]
 fn a_user_who_says_nothing_holds_up_no_other_and_not_for_long() {
@@ -560,7 +560,7 @@ fn a_caller_that_is_stopped_is_answered_and_forgotten() {
     let stopped: Vec<Line> = (0..20)
         .map(|_| {
             let line = world.connect();
-            // It never reads the answer.
+            // This caller never reads the answer.
             let sent = line.send(&Request::Ping {}.encode(), None, MsgFlags::empty());
             sent.unwrap();
             line.is_ready_within(Duration::MAX).unwrap();
@@ -571,7 +571,7 @@ fn a_caller_that_is_stopped_is_answered_and_forgotten() {
     assert_eq!(answer(&stopped[0]), Reply::Pong {});
 }
 
-/// A caller is counted out after it was answered.
+/// Waits for the end of the count: a caller is counted until it has its answer.
 fn until_answered(world: &World) {
     while let Err(AskError::Refused(refusal)) = ping(&world.path()) {
         assert_eq!(refusal.error, LeaseError::Unavailable);
@@ -598,7 +598,7 @@ fn the_socket_of_a_killed_node_is_replaced_and_that_of_a_live_one_is_not() {
     drop(world.server);
     assert!(!path.exists());
     assert!(matches!(ping(&path), Err(AskError::Unreachable { .. })));
-    // Nobody listens to this name.
+    // No process listens to this name.
     let stale = socket(
         AddressFamily::Unix,
         SockType::SeqPacket,
@@ -637,7 +637,7 @@ fn every_user_may_connect_and_nobody_may_replace_the_socket() {
     assert!(open(Path::new("local.sock")).is_err());
 }
 
-/// Whom no tenant could reach is refused; where only root comes, the directory may be root's alone.
+/// A directory that tenants cannot pass is refused. If only root may call, the directory may be root's alone.
 #[test]
 fn a_directory_that_no_tenant_passes_is_refused() {
     let directory = reachable();
@@ -678,7 +678,7 @@ fn nobody_may_move_a_directory_above_the_socket() {
         let error = open(path).unwrap_err().to_string();
         assert!(error.contains("has mode 0777"), "{error}");
     }
-    // As in /tmp: what others own is not renamed there.
+    // A sticky directory such as /tmp: other users' files cannot be renamed there.
     mode(0o1777);
     for path in paths() {
         drop(open(path).unwrap());
@@ -704,7 +704,7 @@ fn a_caller_is_connected_to_the_worker_of_a_session() {
     let path = world.path();
     let worker = gpu_session(&path, WITH_SESSION, 7).unwrap();
     assert_eq!(read_all(worker), "session 7 of uid 0");
-    // Place has no meaning here; it carries the text to this process.
+    // The place has no meaning here; it carries the text to this process.
     let (_, reply) = as_user(BLUES, || {
         of(gpu_session(&path, WITH_SESSION, u64::MAX).map(|it| at(&read_all(it))))
     });
@@ -722,7 +722,7 @@ fn each_refusal_of_a_session_is_told_as_what_it_is() {
         Err(AskError::Refused(refusal)) => (refusal.error, refusal.message),
         other => panic!("{other:?}"),
     };
-    // The kind of the first lease has no sessions, and knows nothing of them.
+    // The kind of the first lease has no sessions and does not know about them.
     assert_eq!(refusal(BLUE, 0).0, LeaseError::NotFound);
     assert_eq!(refusal(OF_NOBODY, 0).0, LeaseError::NotFound);
     let busy = gpu_session(&path, WITH_SESSION, OF_NO_QUEUE).unwrap_err();
@@ -768,7 +768,7 @@ fn memory_goes_with_a_message_to_the_worker() {
     assert!(memory.send(&ours, b"gone").is_err());
 }
 
-/// Sends so many descriptors beside a request, and waits until the node has closed the connection.
+/// Sends `count` descriptors beside a request, and waits until the node has closed the connection.
 fn send_many(world: &World, bytes: &[u8], count: usize) -> Reply {
     let line = world.connect();
     let null = File::open("/dev/null").unwrap();
@@ -814,7 +814,7 @@ fn ten_thousand_connections_with_descriptors_leave_none_open() {
     assert_eq!(open_files(), before);
 }
 
-/// Says whether the other end of a pipe is closed.
+/// Reports whether the other end of a pipe is closed.
 struct Looks(PipeReader);
 
 impl LocalAccess for Looks {
@@ -849,14 +849,14 @@ fn a_descriptor_that_nobody_asked_for_is_closed_before_a_session_is_looked_for()
     drop(server);
 }
 
-/// As root of a container: uid 0 in a namespace of its own.
+/// Runs `act` as root of a container: uid 0 in its own namespace.
 fn as_root_in(flag: CloneFlags, act: impl FnOnce() -> Reply) -> Reply {
     let within = || {
         unshare(flag).unwrap();
         if flag == CloneFlags::CLONE_NEWUSER {
             fs::write("/proc/self/uid_map", "0 0 1").unwrap();
         }
-        // The PID namespace is that of children.
+        // A new PID namespace applies only to children.
         as_user(0, act).1
     };
     as_user(0, within).1
@@ -928,7 +928,7 @@ fn root_of_a_container_takes_no_place_of_root() {
         }
         let (error, _) = refused(&answer(&world.connect()));
         assert_eq!(error, LeaseError::Unavailable);
-        // It lives until this process has its connections.
+        // The process lives until this process has its connections.
         its.receive().unwrap();
         Reply::Pong {}
     };

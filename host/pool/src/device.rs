@@ -6,11 +6,11 @@
 //! | then | the leases; an extent's offset counts from here |
 //! | the last MiB | zeros: data of a tenant here could make this machine take the disk for a RAID |
 //!
-//! A read-only device has neither: all of it is data, from its first byte.
+//! A read-only device has neither the header nor the zeros at its end: all of it is data, from its first byte.
 //!
-//! flock(2) excludes other daemons and keeps udev away. `O_EXCL` would not work: it claims the device for the process, and
-//! then the claim of device-mapper would be refused (`bd_may_claim`, block/bdev.c). It is tried once at the start, to
-//! find out whether the device is in use.
+//! flock(2) excludes other daemons and keeps udev away. `O_EXCL` cannot do that: it claims the device for the process,
+//! and the kernel then refuses the claim of device-mapper (`bd_may_claim`, block/bdev.c). The start tries `O_EXCL` only
+//! once, to find out whether the device is in use.
 
 mod block_device;
 pub(crate) mod dm;
@@ -46,9 +46,9 @@ pub(crate) use taking::check;
 
 const NAME_START: &str = "fabricbios-";
 const MIB: u64 = 1 << 20;
-/// Offset of the first lease.
+/// Offset of the first lease, in bytes.
 const DATA_FROM: u64 = MIB;
-/// Length of the unused end.
+/// Length of the unused end, in bytes.
 const TAIL_BYTES: u64 = MIB;
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct Device {
     pub(crate) is_taken_over: bool,
     /// `None` for a read-only device.
     record: Option<Record>,
-    /// The extents that have, or may have, the data of a lease, until they are wiped.
+    /// The extents that contain, or may contain, data of a lease, until they are wiped.
     held: Mutex<Custody<()>>,
 }
 
@@ -90,7 +90,7 @@ impl Device {
     }
 
     pub(crate) fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
-        // The extent has the data of the lease, even if the record does not progress any more that it was given out.
+        // The extent contains data of the lease, even if the record no longer says that the extent was leased.
         self.open_volume(lease, extent, || match &self.record {
             Some(record) => record.touch(&self.put(), extent),
             None => Ok(()),
@@ -106,7 +106,7 @@ impl Device {
     ) -> Result<Volume, String> {
         let is_new = self.hold(lease, extent)?;
         let made = self.find_or_make(lease, extent, prepare);
-        // A device that could not be removed stays on the list, for `destroy`.
+        // If the device could not be removed, the extent stays on the list for `destroy`.
         if made.is_err() && is_new && matches!(self.control.find(&self.uuid(lease)), Ok(None)) {
             self.held().forget(lease);
         }
@@ -130,7 +130,7 @@ impl Device {
                 self.confirm(&uuid, extent)?;
                 return node_of(found.number);
             }
-            // A process ended while it made this device: the device had no table, so nobody has written to it.
+            // A process ended while it made this device. The device had no table, so nothing was written to it.
             Some(_unfinished) => self.control.remove_patiently(&uuid)?,
             None => {}
         }
@@ -190,7 +190,7 @@ impl Device {
             Some(_) => Some(self.extent_of(&self.control.table(&uuid)?)?),
             None => self.held().extent_of(lease),
         };
-        // The extent is on the list from here on, until it is clean. A different one for the same lease is refused.
+        // From here on the extent is on the list until it is clean. A different extent for the same lease is refused.
         for extent in [found, given].into_iter().flatten() {
             self.hold(lease, extent)?;
         }
@@ -246,7 +246,7 @@ impl Device {
         Err(self.said(format!("device {uuid} is {found:?} and not {extent:?}")))
     }
 
-    /// Writes headers with a helper process, which is given up if the device does not answer; while such a process still
+    /// Writes headers in a helper process, which is given up if the device does not answer. While such a process still
     /// exists, no further header is written.
     fn put(&self) -> impl Fn(&Header) -> Result<(), String> {
         |header| {
@@ -298,7 +298,8 @@ fn uuid_start(identity: Identity) -> String {
     format!("FABRICBIOS-{:032x}-", u128::from_be_bytes(identity))
 }
 
-/// The prefix of the device-mapper UUIDs of a pool. UUIDs are used because another program may take a name.
+/// Finds the pool's devices, by the prefix of their device-mapper UUIDs. Names are not used: another program may take a
+/// name.
 fn devices_of(control: &Control, identity: Identity) -> Result<Vec<(LeaseId, dm::Device)>, String> {
     let start = uuid_start(identity);
     let lease = |device: &dm::Device| device.uuid.strip_prefix(&start)?.parse().ok();
@@ -308,7 +309,7 @@ fn devices_of(control: &Control, identity: Identity) -> Result<Vec<(LeaseId, dm:
         .collect())
 }
 
-/// The one linear target of a table made here.
+/// The extent of a table that this crate made, which has one linear target.
 fn extent_of(table: &[Target], device: DeviceNumber, data_from: u64) -> Option<Extent> {
     let [target] = table else { return None };
     let (there, sector) = target.parameters.split_once(' ')?;
@@ -320,7 +321,7 @@ fn extent_of(table: &[Target], device: DeviceNumber, data_from: u64) -> Option<E
     })
 }
 
-/// The device node that the kernel itself makes in devtmpfs, with or without udev.
+/// The path of the device node that the kernel makes in devtmpfs, with or without udev.
 fn node_of(number: DeviceNumber) -> Result<PathBuf, String> {
     let path = Path::new("/dev").join(format!("dm-{}", number.minor));
     let metadata = fs::metadata(&path).map_err(|error| {

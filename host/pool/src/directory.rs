@@ -1,8 +1,8 @@
 //! A directory as a pool: a preallocated file for each lease; other files are never touched.
 //!
-//! A file system allocates zeros, so a volume is never wiped: its file is unlinked, and the next lease gets a new file. A
-//! file system without preallocation is refused, because a lease is a promise of bytes. A file is made under another name
-//! and then renamed: a crash leaves nothing, an unused file, or the whole volume.
+//! A file system allocates zeros, so a volume is never wiped: its file is unlinked, and the next lease gets a new file.
+//! A file system without preallocation is refused, because a lease is a promise of bytes. A file is made under another
+//! name and then renamed: a crash leaves no file, an unused file, or the whole volume.
 
 mod marker;
 pub(crate) mod nvmet;
@@ -30,13 +30,13 @@ use marker::Marker;
 pub(crate) use marker::write_marker;
 pub(crate) use volume::remove_if_there;
 
-/// This part of the free space is kept for the metadata of the file system.
+/// The free space divided by this is kept for the metadata of the file system.
 const MARGIN_DIVISOR: u64 = 256;
 const MARGIN_BYTES_MIN: u64 = 1 << 20;
 const MARGIN_BYTES_MAX: u64 = 1 << 28;
-/// Less than this part of the offered space may be missing, for metadata of the file system.
+/// The offered space divided by this may be missing, for metadata of the file system.
 const LACK_DIVISOR: u64 = 16;
-/// A page, and the smallest allocation of file systems.
+/// Smallest alignment of leases: a page, and the smallest allocation unit of file systems.
 const ALIGN_MIN: u64 = 4096;
 
 #[derive(Debug)]
@@ -45,16 +45,16 @@ pub(crate) struct Directory {
     identity: Inode,
     block_bytes: u32,
     supervisor: Supervisor,
-    /// The known volumes; reading the directory could block.
+    /// The known volumes, in memory because reading the directory could block.
     known: Arc<Mutex<BTreeSet<LeaseId>>>,
-    /// How many volumes are being made, which have space and are not known yet.
+    /// Number of volumes that are being made: they use space and are not in `known` yet.
     making: Arc<AtomicU32>,
     capacity: u64,
     /// The open file, which holds the lock.
     marker: Marker,
 }
 
-/// The identity of a directory: device and inode.
+/// The identity of a directory: the numbers of its device and its inode.
 pub(crate) type Inode = (u64, u64);
 
 impl Directory {
@@ -65,7 +65,8 @@ impl Directory {
         let has_volumes = list()?.iter().any(|name| volume::lease_of(name).is_some());
         let marker = Marker::take(&path, config, has_volumes)?;
         let block_bytes = volume::probe(&path)?;
-        // The process that had the marker before may have made or removed volumes.
+        // An earlier process that held the marker may have made or removed volumes, so the directory is read after
+        // taking the marker.
         let names = list()?;
         for stray in names.iter().filter(|name| volume::is_unfinished(name)) {
             let at = path.join(stray);
@@ -97,8 +98,8 @@ impl Directory {
         Ok((pool, facts))
     }
 
-    /// Checks that the directory is still there and the same, and has room for the offer. A single failure may come from a
-    /// volume that is just being made or removed.
+    /// Checks that the path still leads to the same directory, and that the directory has room for the offer. A single
+    /// lack of room does not count: it may come from a volume that is being made or removed.
     pub(crate) fn check(&self) -> Check {
         let (path, identity, offered) = (self.path.clone(), self.identity, self.capacity);
         let (known, making) = (Arc::clone(&self.known), Arc::clone(&self.making));
@@ -108,7 +109,7 @@ impl Directory {
             if let Err(why) = is_same(&path, identity) {
                 return Condition::Unavailable(why);
             }
-            // Every grant is counted there.
+            // Every grant is counted in the marker.
             if let Err(error) = fs::symlink_metadata(&marker) {
                 let marker = marker.display();
                 return Condition::Unavailable(format!("{marker}: {error}: put the file back"));
@@ -208,7 +209,7 @@ impl Directory {
     }
 }
 
-/// Makes a volume, unless it exists; runs in a helper process.
+/// Makes a volume unless it exists. Runs in a helper process.
 pub(crate) fn make(path: &Path, identity: Inode, lease: LeaseId, bytes: u64) -> Result<(), String> {
     is_same(path, identity)?;
     match volume::is_there(&path.join(volume::name(lease)), bytes)? {
@@ -217,7 +218,7 @@ pub(crate) fn make(path: &Path, identity: Inode, lease: LeaseId, bytes: u64) -> 
     }
 }
 
-/// The identity of a directory, if only this user and root can write to it.
+/// The identity of a directory. Refuses one to which users other than this one and root can write.
 fn trusted(path: &Path) -> Result<Inode, String> {
     let shown = path.display();
     let metadata = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -261,9 +262,9 @@ fn names(path: &Path) -> io::Result<Vec<String>> {
     Ok(names.filter_map(|name| name.into_string().ok()).collect())
 }
 
-/// The problem if other files fill the file system, so that offered leases would be refused.
+/// Describes the lack of room if other files fill the file system, so that offered leases would be refused.
 fn lack(path: &Path, volumes: &BTreeSet<LeaseId>, offered: u64) -> Option<String> {
-    // A volume that was removed meanwhile is no problem; a missing directory is noticed elsewhere.
+    // A volume that was removed meanwhile is no problem. `is_same` reports a missing directory.
     let holds = capacity(path, volumes, 1).ok()?;
     let missing = offered.saturating_sub(holds);
     (missing > offered / LACK_DIVISOR).then(|| {
@@ -274,7 +275,7 @@ fn lack(path: &Path, volumes: &BTreeSet<LeaseId>, offered: u64) -> Option<String
     })
 }
 
-/// The free space, and the space of the volumes.
+/// Bytes for volumes: the free space without the margin, and the space of the existing volumes.
 fn capacity(path: &Path, known: &BTreeSet<LeaseId>, align: u64) -> io::Result<u64> {
     let mut held: u64 = 0;
     for lease in known {

@@ -1,8 +1,8 @@
 //! Pools of block storage: a directory with one preallocated file per lease, or a raw block device that device-mapper divides
 //! into linear targets.
 //!
-//! A [`Pool`] makes, finds and cleans volumes; it gives no access. The lease table decides where a lease lies and journals it;
-//! the name of a volume has the id of its lease, so that a new process finds it.
+//! A [`Pool`] makes, finds and cleans volumes; it gives no access. The lease table places and journals each lease. The
+//! name of a volume contains the id of its lease, so that a new process finds the volume.
 //!
 //! Read first: `device.rs`, a raw device as a pool.
 
@@ -28,10 +28,10 @@ pub use directory::nvmet::check_for_nvmet;
 use steps::passed;
 use wipe::PoolCall;
 
-/// A directory is short of room when two checks find it: within a second.
+/// Interval of the checks. A directory counts as short of room after two checks in a row, so within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The calls of this crate that may hang, for the helper process.
+/// The calls of this crate that may hang, for the helper processes.
 #[must_use]
 pub fn calls() -> Vec<Handler> {
     vec![Handler::of::<PoolCall>()]
@@ -42,18 +42,18 @@ pub fn calls() -> Vec<Handler> {
 pub struct PoolConfig {
     /// A directory or a raw block device.
     pub path: PathBuf,
-    /// The node: a pool belongs to one node.
+    /// The node that owns the pool.
     pub node_id: NodeId,
-    /// Take a device although it has a partition table or a file system, or a pool of another node.
+    /// Whether to take a device that contains a partition table or a file system, or a pool of another node.
     pub force: bool,
-    /// Whether a new pool may be made. `false` if the path was a pool before, such as the mount point of a disk that is
-    /// absent now.
+    /// Whether a new pool may be made. `false` if the path was a pool before: it may be the mount point of a disk that
+    /// is absent now.
     pub may_begin: bool,
-    /// The helper that makes [`calls`].
+    /// Starts the helper processes that make the [`calls`].
     pub supervisor: Supervisor,
 }
 
-/// The path without links, and whether it is a directory or a block device.
+/// The path without symbolic links, and its type: directory or block device.
 fn found(named: &Path) -> Result<(PathBuf, FileType), StepError> {
     let failed =
         |why: String| StepError::new("open pool", format_args!("{}: {why}", named.display()));
@@ -72,7 +72,7 @@ fn found(named: &Path) -> Result<(PathBuf, FileType), StepError> {
     }
 }
 
-/// Properties of a pool, as the kernel reports them.
+/// Properties of a pool, from the kernel and from its header or marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Identity of the pool, wherever it is attached.
@@ -85,9 +85,9 @@ pub struct Facts {
     pub capacity: u64,
     /// Granularity of leases in bytes.
     pub align: u64,
-    /// Block size in bytes: 512 to 4,096.
+    /// Block size in bytes: 512 to 4096.
     pub block_bytes: u32,
-    /// Extents of a device, or amounts of a directory.
+    /// How leases are allocated: as extents of a device, or as amounts of a directory.
     pub allocation_mode: AllocationMode,
     /// Whether it is read-only.
     pub read_only: bool,
@@ -95,7 +95,8 @@ pub struct Facts {
     pub removable: bool,
 }
 
-/// A pool. Calls block and may come from several threads; a call for one lease never waits for a call for another.
+/// A pool. Its calls block and may come from several threads. A call for one lease never waits for a call for another
+/// lease.
 #[derive(Debug)]
 pub struct Pool {
     kind: Kind,
@@ -113,7 +114,7 @@ impl Pool {
     /// Opens the pool at `config.path` exclusively.
     ///
     /// # Errors
-    /// The text says the problem and what to do.
+    /// The text says what is wrong and what to do.
     pub fn open(config: PoolConfig) -> Result<Self, StepError> {
         let failed = |why: String| StepError::new("open pool", why);
         let (path, kind) = found(&config.path)?;
@@ -137,10 +138,10 @@ impl Pool {
         })
     }
 
-    /// Checks a path as [`Pool::open`] does before it takes the pool, and changes nothing.
+    /// Makes the same checks as [`Pool::open`] before it takes the pool. Changes nothing.
     ///
     /// # Errors
-    /// The text says the problem and what to do.
+    /// The text says what is wrong and what to do.
     pub fn check(path: &Path, node_id: &NodeId, force: bool) -> Result<(), StepError> {
         let (at, kind) = found(path)?;
         let checked = match kind.is_dir() {
@@ -157,8 +158,8 @@ impl Pool {
         &self.facts
     }
 
-    /// Cleans the extent of a new lease, if it is unwritten. It takes as long as writing the bytes; `progress` is called every
-    /// 16 MiB. Without this call [`Pool::create`] cleans the extent without progress.
+    /// Cleans the unwritten parts of the extent of a new lease. This takes as long as writing the bytes; `progress` is
+    /// called every 16 MiB. Without this call [`Pool::create`] cleans the extent, without progress.
     ///
     /// # Errors
     /// The extent is invalid, or the device cannot be written.
@@ -172,10 +173,10 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
-    /// Makes the volume of a new lease, with zeros (on a read-only device with its data). It is an error if the lease has a
-    /// volume already. An error leaves nothing new behind.
+    /// Makes the volume of a new lease, filled with zeros (on a read-only device, with the device's data). An error
+    /// leaves nothing new behind.
     ///
-    /// # Errors
+    /// The extent is invalid, the lease has a volume already, or the storage fails.
     /// The extent is invalid, the lease has a volume, or the storage refuses.
     pub fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let failed = |why| StepError::new("create volume", format!("lease {lease}: {why}"));
@@ -191,7 +192,8 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
-    /// Why a volume of so many bytes cannot be made in a directory: others have filled its file system. Blocks as a call does.
+    /// Why a directory has no room for a volume of this many bytes: other files fill its file system. `None`: there is
+    /// room. Blocks like any call.
     #[must_use]
     pub fn lacks_room(&self, bytes: u64) -> Option<String> {
         match &self.kind {
@@ -200,10 +202,10 @@ impl Pool {
         }
     }
 
-    /// Opens the existing volume of a lease; a device that a reboot removed is made again over the same blocks. It is an error
-    /// if the bytes of the lease do not exist any more: a new volume is never made.
+    /// Opens the existing volume of a lease. Makes a device again over the same blocks if a reboot removed it. Never
+    /// makes a new volume.
     ///
-    /// # Errors
+    /// The bytes of the lease no longer exist, the volume is a different one, or the storage fails.
     /// The volume is gone or a different one, or the storage refuses.
     pub fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let failed = |why| StepError::new("reopen volume", format!("lease {lease}: {why}"));
@@ -215,10 +217,10 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
-    /// All leases with a volume, complete or half made. Never blocks on a device.
+    /// All leases with a volume, also a half-made one. Never blocks on a device.
     ///
     /// # Errors
-    /// Device-mapper cannot be asked.
+    /// Device-mapper does not list its devices.
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         match &self.kind {
             Kind::Directory(pool) => Ok(pool.leases()),
@@ -228,9 +230,9 @@ impl Pool {
         }
     }
 
-    /// Removes the volume of a lease and makes its data unreadable for the next lease. Idempotent, also after an earlier process
-    /// did a part. The volume must not be in use. Fails with the name of the device if the storage makes no progress for some
-    /// seconds. The volumes of other leases are never touched.
+    /// Removes the volume of a lease and makes its data unreadable for the next lease. Idempotent, also after an
+    /// earlier process did a part. The volume must not be in use. If the storage makes no progress for some seconds,
+    /// the error contains the name of the device. Volumes of other leases are never touched.
     ///
     /// # Errors
     /// The volume or its data may still exist.
@@ -252,8 +254,8 @@ impl Pool {
         self.health.note(result.map_err(failed))
     }
 
-    /// The number of the latest grant in the pool. A node with a smaller number of its own has forgotten leases, and must not
-    /// lease space that it takes for free. `None` for a read-only pool.
+    /// The number of the latest grant in the pool; `None` for a read-only pool. A node whose own number is smaller has
+    /// forgotten leases, and must not lease space only because the space looks free.
     #[must_use]
     pub fn grants(&self) -> Option<u64> {
         match &self.kind {
@@ -262,8 +264,8 @@ impl Pool {
         }
     }
 
-    /// Records grant `number` of the node, durably. To be called after the node has journaled the number, and before the
-    /// grant is answered.
+    /// Records a grant of the node by its number, durably. Call this after the node has journaled the number and before
+    /// it answers the grant.
     ///
     /// # Errors
     /// The number may not be on the storage.
@@ -278,7 +280,7 @@ impl Pool {
         self.health.note(counted.map_err(failed))
     }
 
-    /// Whether the pool belonged to another node before this start, so that it has no lease of this node.
+    /// Whether this start took the pool over from another node. Then the pool has no lease of this node.
     #[must_use]
     pub fn is_taken_over(&self) -> bool {
         match &self.kind {
@@ -287,8 +289,8 @@ impl Pool {
         }
     }
 
-    /// Marks all bytes outside of volumes as unwritten, so that they are zeroed before they are leased: for a node that has
-    /// forgotten its leases.
+    /// Marks all bytes outside of volumes as unwritten, so that they are zeroed before they are leased. For a node that
+    /// has forgotten its leases.
     ///
     /// # Errors
     /// The header cannot be written.
@@ -302,20 +304,20 @@ impl Pool {
         }
     }
 
-    /// The health of the pool, from the latest calls and checks. Never blocks.
+    /// The condition of the pool, from the latest calls and checks. Never blocks.
     #[must_use]
     pub fn condition(&self) -> Condition {
         self.health.condition()
     }
 
-    /// Sets the receiver of reports about the health. It gets one at once if the pool has a problem.
+    /// Sets the receiver of the condition. The receiver gets a report at once if the pool has a problem.
     pub fn tell_condition(&self, tell: TellCondition) {
         self.health.tell(tell);
     }
 }
 
 impl Facts {
-    /// Whether an extent is valid for a lease: whole blocks within the pool.
+    /// Checks that an extent is valid for a lease: whole blocks within the pool.
     fn admits(&self, extent: Extent) -> Result<(), String> {
         let block = u64::from(self.block_bytes);
         let whole = extent.offset.is_multiple_of(block) && extent.length.is_multiple_of(block);

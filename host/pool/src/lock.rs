@@ -7,8 +7,8 @@ use std::time::Duration;
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Locks an open file or device with flock(2). Tries for a second: udev locks a device while it probes it, and a process that
-/// has just been forked holds the lock of its parent for a moment; no event reports the end of either.
+/// Locks an open file or device with flock(2). Tries for a second: udev locks a device while it probes it, and a
+/// process that was just forked holds the lock of its parent for a moment. No event reports the end of either.
 pub(crate) fn lock(file: &File) -> Result<(), String> {
     for _try in 0..TRIES {
         match file.try_lock() {

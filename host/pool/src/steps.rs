@@ -1,7 +1,7 @@
 //! The names of the steps of a pool; a test can abort the daemon after each of them.
 
-/// The steps of making and of removing a volume; each leaves another state behind. A directory has nothing to unmap.
-/// "journal grant" is the journal's step; the pool sees only that it has been done.
+/// The steps of making and of removing a volume; each leaves a different state behind. A directory has no step "unmap
+/// volume". The journal does the step "journal grant"; the pool only learns that it is done.
 const STEPS: &[&str] = &[
     "make volume",
     "journal grant",

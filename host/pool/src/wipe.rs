@@ -1,4 +1,4 @@
-//! Calls that may wait for storage for ever run in helper processes: [`run`] starts a [`PoolCall`].
+//! Runs the calls that may wait for storage for ever in helper processes: [`run`] starts a [`PoolCall`].
 
 mod calls;
 mod zero;
@@ -10,7 +10,7 @@ use fabricbios_helper::{CallError, Supervisor};
 pub(crate) use calls::PoolCall;
 pub(crate) use zero::{Identity, range_is_busy};
 
-/// A device that does not finish a chunk in this time is given up, just before the lease table gives up.
+/// Longest time without a finished chunk. Then the device is given up, just before the lease table gives up.
 const SILENCE_MAX: Duration = Duration::from_secs(9);
 
 /// Makes a call in a helper process.

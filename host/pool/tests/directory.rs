@@ -22,7 +22,7 @@ const EXTENT: Extent = Extent {
     length: BYTES,
 };
 
-/// A directory that nobody else can write to, whatever the mask is.
+/// A directory to which no other user can write, whatever the umask.
 fn place() -> TempDir {
     let place = tempfile::tempdir().unwrap();
     fs::set_permissions(&place, fs::Permissions::from_mode(0o700)).unwrap();
@@ -194,7 +194,7 @@ fn a_half_made_one_of_this_process_is_in_nobodys_way() {
     assert!(!stray.exists());
 }
 
-/// A wrong object under the name of a volume, and the error about it.
+/// Makes a wrong object under the name of a volume, and checks the error.
 fn refused(make: impl Fn(&Path), told: &str) {
     let place = place();
     let pool = open(&place);
@@ -286,7 +286,7 @@ fn where_a_pool_should_be_and_is_not_nothing_is_made() {
     let error = refusal(expecting());
     assert!(error.contains(".fabricbios-pool"), "{error}");
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
-    // A marker of which a crash left nothing but the name.
+    // A marker that a crash has left empty.
     let marker = place.path().join(".fabricbios-pool");
     fs::write(&marker, "").unwrap();
     fs::set_permissions(&marker, fs::Permissions::from_mode(0o600)).unwrap();
@@ -460,7 +460,7 @@ fn a_directory_that_was_exchanged_is_not_written_to() {
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
 }
 
-/// No grant can be counted without it.
+/// Without the marker no grant can be counted.
 #[test]
 fn a_directory_without_its_marker_cannot_be_had_until_it_is_back() {
     let place = place();

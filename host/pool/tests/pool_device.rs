@@ -1,4 +1,4 @@
-//! Raw devices as pools, on a real kernel: who gets which bytes, and what is left of them.
+//! Raw devices as pools, on a real kernel: which lease gets which bytes, and which bytes are left.
 //!
 //! Needs root, loop devices and device-mapper. In the lab:
 //! `FABRICBIOS_LAB=1 pool_device --ignored --test-threads=1`. Elsewhere the tests are ignored.
@@ -391,7 +391,7 @@ fn nothing_is_wiped_on_another_pool_than_the_one_that_was_meant() {
     let pool = open(&disk.path);
     let at = extent(0, 1);
     Tenant::of(&pool, 1, at).fill(0x11);
-    // Its headers are gone: under the name of the device there is another one.
+    // Overwrites the headers, as if another device had this name now.
     for place in [0, 512 << 10] {
         disk.medium().write_all_at(&[0xEE; 4096], place).unwrap();
     }

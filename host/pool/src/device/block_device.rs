@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::dm::DeviceNumber;
 
-/// The unit of sizes in sysfs, which does not depend on the block size of the device.
+/// The unit of sizes in sysfs, whatever the block size of the device.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
 /// A disk, or a partition of one.
@@ -19,9 +19,9 @@ pub(crate) struct BlockDevice {
     pub(crate) number: DeviceNumber,
     /// Name in the kernel, such as `sda1`.
     pub(crate) name: String,
-    /// Its directory in sysfs.
+    /// The directory of the device in sysfs.
     own: Tree,
-    /// Directory of the disk in sysfs; another one only for a partition.
+    /// The directory of its disk in sysfs; differs from `own` only for a partition.
     disk: Tree,
 }
 
@@ -53,7 +53,7 @@ impl BlockDevice {
         Ok(sectors.saturating_mul(SECTOR_BYTES))
     }
 
-    /// Whether the name still belongs to this device.
+    /// Checks that the name still belongs to this device.
     pub(crate) fn is_there(&self) -> Result<(), String> {
         let metadata = fs::metadata(&self.path).map_err(|error| error.to_string())?;
         if DeviceNumber::of(metadata.rdev()) != self.number {
@@ -103,7 +103,7 @@ impl BlockDevice {
         names.map(|name| (name.clone(), uuid(&name))).collect()
     }
 
-    /// The mount point, or `swap`.
+    /// How the device is used, as a mount or as swap space, and what to do; `None`: neither.
     pub(crate) fn used_as(&self) -> Option<String> {
         let swaps = Tree::new("/proc").read("swaps").unwrap_or_default();
         let mount = mounted_at(&mounts(), self.number, &self.path);
@@ -113,7 +113,8 @@ impl BlockDevice {
         })
     }
 
-    /// An identity from the serial name of the device, the same wherever it is attached; for read-only devices.
+    /// An identity made from the device's serial name, so that it is the same wherever the device is attached. For
+    /// read-only devices.
     pub(crate) fn fingerprint(&self) -> [u8; 16] {
         let words = [
             "wwid",
@@ -136,7 +137,7 @@ impl BlockDevice {
     }
 }
 
-/// Some file systems use other device numbers, so the name is compared too.
+/// Compares the name too: some file systems use other device numbers.
 fn mounted_at(mounts: &[Mount], number: DeviceNumber, path: &Path) -> Option<PathBuf> {
     let number = number.to_string();
     let is_it = |mount: &&Mount| mount.number == *number || mount.source == path;

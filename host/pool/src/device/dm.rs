@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 const CONTROL: &str = "/dev/mapper/control";
 const DATA_BYTES: usize = 16 << 10;
 const DATA_BYTES_MAX: usize = 16 << 20;
-/// udev opens every new device for a moment; no event reports when it has closed it, so a removal is tried this long.
+/// Number of tries to remove a device that is busy. udev opens every new device for a moment, and no event reports when
+/// udev has closed it.
 const BUSY_TRIES: u32 = 40;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -39,7 +40,7 @@ pub(crate) struct Slice {
 pub(crate) struct Device {
     pub(crate) uuid: String,
     pub(crate) number: DeviceNumber,
-    /// Whether it has an active table, so that it may have been written to.
+    /// Whether the device has an active table. If so, it may have been written to.
     pub(crate) is_active: bool,
 }
 
@@ -67,8 +68,8 @@ impl Control {
         Ok(devices)
     }
 
-    /// The device with this UUID, if there is one. The kernel answers this and the other queries from memory (`__dev_status`,
-    /// drivers/md/dm-ioctl.c), also for a suspended device.
+    /// The device with this UUID, if it exists. The kernel answers this and the other queries from memory
+    /// (`__dev_status`, drivers/md/dm-ioctl.c), even for a suspended device.
     pub(crate) fn find(&self, uuid: &str) -> Result<Option<Device>, String> {
         self.device(&by_uuid(uuid))
     }
@@ -100,8 +101,8 @@ impl Control {
         targets.ok_or_else(|| format!("device-mapper: table {uuid}: the answer makes no sense"))
     }
 
-    /// Makes a device with one target; a failure leaves none behind. The kernel opens the underlying device and may wait for
-    /// it.
+    /// Makes a device with one target. A failure leaves no device behind, if the removal succeeds. The kernel opens the
+    /// underlying device and may wait for it.
     pub(crate) fn make(&self, slice: &Slice) -> Result<(), String> {
         let Slice {
             name,
@@ -145,7 +146,7 @@ impl Control {
         Ok(())
     }
 
-    /// Removes a device, if it exists; waits a little while another program has it open.
+    /// Removes a device if it exists. If another program has it open, tries again for a short time.
     pub(crate) fn remove_patiently(&self, uuid: &str) -> Result<(), String> {
         let request = Request {
             event: HANDS_OFF,

@@ -1,8 +1,7 @@
 //! The header of a raw device that is a pool: identity, node, the start of the unwritten bytes, and the number of the latest
 //! grant.
-//!
-//! There are two copies, written in turns, each with a hash: a torn write leaves the other copy. The signatures that tools look
-//! for on a disk are at other places, and are zeroed when the pool is made.
+//! There are two copies, written in turns, each with a hash: a torn write leaves the other copy. The signatures that
+//! tools look for on a disk are at other places; they are zeroed when the pool is made.
 //!
 //! | byte | what |
 //! |---:|---|
@@ -54,9 +53,9 @@ pub(crate) struct Header {
     pub(crate) sequence: u64,
     pub(crate) identity: [u8; 16],
     pub(crate) node: NodeId,
-    /// From this offset of the data area on, bytes hold data from before the pool.
+    /// Offset in the data area. Bytes from here on contain data from before the pool.
     pub(crate) unwritten_from: u64,
-    /// Number of the latest grant of the node: a node with a smaller number has forgotten leases.
+    /// Number of the latest grant of the node. A node whose own number is smaller has forgotten leases.
     pub(crate) grants: u64,
 }
 
@@ -75,7 +74,7 @@ impl Header {
         bytes
     }
 
-    /// Parses a copy. `None`: there is no header.
+    /// Parses a copy. `None`: the bytes contain no header.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, Flaw> {
         if bytes.get(..16) != Some(MAGIC) {
             return Ok(None);
@@ -95,8 +94,8 @@ impl Header {
         }))
     }
 
-    /// The valid copy with the higher sequence. A torn write leaves one damaged copy; a copy of another format may be the
-    /// newer one.
+    /// Returns the valid copy with the higher sequence. A torn write leaves one damaged copy. A copy with an unknown
+    /// format is an error, since it may be the newer one.
     pub(crate) fn newest(copies: [&[u8]; 2]) -> Result<Option<Self>, Flaw> {
         let [first, second] = copies.map(Self::decode);
         match (first, second) {
@@ -112,7 +111,7 @@ impl Header {
         }
     }
 
-    /// Offset of the copy with this sequence, never that of the copy before.
+    /// Offset of the copy with this sequence. The previous sequence has the other place.
     pub(crate) fn place(&self) -> u64 {
         PLACES[usize::from(self.sequence % 2 == 1)]
     }

@@ -10,7 +10,7 @@ use fabricbios_lease::Extent;
 use super::header::Header;
 use super::unwritten::Unwritten;
 
-/// Writes a header; it is on the device when this returns.
+/// Writes a header. When this returns, the header is on the device.
 pub(super) type Put<'a> = &'a dyn Fn(&Header) -> Result<(), String>;
 
 /// The last written header, and the changes since.
@@ -27,7 +27,7 @@ impl Record {
         self.lock().1.within(extent)
     }
 
-    /// Records that `extent` is zeros now, durably.
+    /// Records durably that `extent` is no longer unwritten.
     pub(super) fn touch(&self, put: Put<'_>, extent: Extent) -> Result<(), String> {
         let (header, unwritten) = &mut *self.lock();
         unwritten.touch(extent);
@@ -39,7 +39,7 @@ impl Record {
         self.lock().0.grants
     }
 
-    /// Records grant `number`. Never counts backwards.
+    /// Records the number of a grant. The recorded number never decreases.
     pub(super) fn count(&self, put: Put<'_>, number: u64) -> Result<(), String> {
         let (header, _) = &mut *self.lock();
         if number <= header.grants {
@@ -68,7 +68,8 @@ fn write(put: Put<'_>, header: &mut Header, unwritten: &Unwritten) -> Result<(),
     change(put, header, |next| next.unwritten_from = unwritten.from())
 }
 
-/// After a failure the next header is written to the same place, so that the valid copy stays whole.
+/// Changes the record and writes it. After a failure the next header goes to the same place, so that the valid copy
+/// stays whole.
 fn change(
     put: Put<'_>,
     header: &mut Header,

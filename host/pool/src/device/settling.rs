@@ -1,4 +1,4 @@
-//! Reads the header of a device, or makes a pool of the device.
+//! Reads the header of a device, or makes the device a pool.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use super::signature;
 use super::taking::{BLOCK_BYTES, capacity, refuse_used};
 use crate::PoolConfig;
 
-/// Reads the header; with force, a damaged one counts as none.
+/// Reads the header. With `force`, a damaged header counts as none.
 pub(super) fn found_header(config: &PoolConfig, file: &File) -> Result<Option<Header>, String> {
     read_header(file).or_else(|why| match config.force {
         true => {
@@ -36,7 +36,7 @@ pub(super) fn foreign(header: &Header) -> String {
     )
 }
 
-/// The header of the pool, which is made now if there is none.
+/// Returns the header of the pool. Makes the device a pool if it has no header.
 pub(super) fn settle(
     config: &PoolConfig,
     device: &BlockDevice,
@@ -77,7 +77,7 @@ pub(super) fn read_header(file: &File) -> Result<Option<Header>, String> {
     Header::newest([&copies[0], &copies[1]]).map_err(|flaw| flaw.to_string())
 }
 
-/// Refuses a device with data on it.
+/// Refuses a device that contains data.
 fn refuse_full(
     config: &PoolConfig,
     device: &BlockDevice,
@@ -94,7 +94,7 @@ fn refuse_full(
     }
 }
 
-/// Data that is on a device, in words.
+/// Describes the data on a device; `None`: no data was found.
 pub(super) fn contents(
     device: &BlockDevice,
     file: &File,
@@ -113,12 +113,12 @@ pub(super) fn full(there: &str) -> String {
     format!("has {there} on it, which would be lost: take another device, or this one with --force")
 }
 
-/// Logs what `--force` overwrites on this device.
+/// Logs the data that `--force` overwrites on this device.
 fn lost(config: &PoolConfig, what: &str) {
     tracing::warn!(pool = %config.path.display(), %what, "--force: taken although this was there; it is lost");
 }
 
-/// Makes the device a pool and zeroes its ends, where signatures of earlier uses are.
+/// Makes the device a pool and zeroes both ends, where earlier uses have left signatures.
 fn format(config: &PoolConfig, file: &File, bytes: u64) -> Result<Header, String> {
     capacity(bytes, false, *BLOCK_BYTES.start())?;
     let mut identity = [0; 16];
@@ -143,7 +143,8 @@ fn clear_ends(file: &File, bytes: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The header of a pool of this node. If the device has shrunk, leases beyond its end were given up and not wiped.
+/// Checks the header of a pool of this node. If the device has shrunk, leases beyond its end were given up and not
+/// wiped.
 fn own(file: &File, header: Header, bytes: u64) -> Result<Header, String> {
     let end = capacity(bytes, false, *BLOCK_BYTES.start())?;
     match header.unwritten_from > end {
@@ -155,8 +156,8 @@ fn own(file: &File, header: Header, bytes: u64) -> Result<Header, String> {
     }
 }
 
-/// Takes over a pool of another node, whose leases are not known here: all of it counts as unwritten. Each node counts its own
-/// grants.
+/// Takes over the pool of another node. Its leases are not known here, so the whole pool counts as unwritten. Grants
+/// count from the start, since each node counts its own.
 fn adopt(file: &File, old: Header, node: NodeId) -> Result<Header, String> {
     let header = Header {
         sequence: old.sequence.wrapping_add(1),

@@ -1,4 +1,4 @@
-//! The signatures of tools on a disk, so that a disk in use is not taken for empty.
+//! The signatures of tools on a disk, so that a disk in use is not mistaken for an empty one.
 //!
 //! Offsets and bytes: the UEFI specification 2.10 (5.2.1 and 5.3.2), and the kernel's headers
 //! (fs/ext4/ext4.h, fs/xfs/libxfs/xfs_format.h, fs/btrfs/fs.h, include/linux/swap.h,

@@ -100,7 +100,7 @@ pub(crate) fn check(path: PathBuf, node_id: &NodeId, force: bool) -> Result<(), 
 }
 
 impl Device {
-    /// Puts the devices of an earlier process on the list.
+    /// Puts the extents of an earlier process's devices on the list.
     fn recall(&self) -> Result<(), String> {
         for (lease, device) in devices_of(&self.control, self.identity)? {
             if device.is_active {
@@ -144,7 +144,8 @@ fn open(device: &BlockDevice, read_only: bool) -> Result<File, String> {
     file.map_err(|error| format!("cannot be opened: {error}"))
 }
 
-/// Refuses a pool that has become read-only: as a data device it would show the data of earlier leases.
+/// Refuses a pool that has become read-only: if it were opened as a data device, it would show the data of earlier
+/// leases.
 pub(super) fn refuse_pool(header: Result<Option<Header>, String>) -> Result<(), String> {
     match header? {
         None => Ok(()),
@@ -156,7 +157,7 @@ pub(super) fn refuse_pool(header: Result<Option<Header>, String>) -> Result<(), 
     }
 }
 
-/// Refuses a device in use by anything but the volumes of this pool.
+/// Refuses a device that is in use, except by the volumes of this pool.
 pub(super) fn refuse_used(device: &BlockDevice, identity: Identity) -> Result<(), String> {
     let exclusive = OpenOptions::new()
         .read(true)

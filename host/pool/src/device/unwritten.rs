@@ -1,8 +1,8 @@
-//! The unwritten parts of a device: they were never leased, hold data from before the pool, and are zeroed before a lease gets
-//! them. All other parts are zeros, or belong to a lease and are wiped at its end.
+//! The unwritten parts of a device. They were never leased and contain data from before the pool, so they are zeroed
+//! before a lease gets them. All other parts are zeros, or belong to a lease and are wiped at its end.
 //!
-//! The record has only one number, so that it never grows: all bytes from there on count as unwritten. Extents that were zeroed
-//! beyond this number are remembered in memory only; after a restart they are zeroed once more.
+//! The record has only one number, so it never grows: all bytes from this offset on count as unwritten. Extents beyond
+//! this offset that were zeroed are remembered in memory only; after a restart they are zeroed once more.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl Unwritten {
         found
     }
 
-    /// Records that `extent` is zeros now, durably.
+    /// Records that `extent` is no longer unwritten.
     pub(crate) fn touch(&mut self, extent: Extent) {
         for stretch in self.within(extent) {
             self.touched.insert(stretch.offset, stretch.end());

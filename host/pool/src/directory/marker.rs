@@ -1,5 +1,5 @@
-//! The marker file of a directory: identity, node, and the number of the latest grant. The process that has the file locked
-//! has the pool.
+//! The marker file of a directory: identity, node, and the number of the latest grant. The process that has locked the
+//! file has the pool.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -19,7 +19,7 @@ use crate::lock::lock;
 use crate::wipe::{PoolCall, run};
 
 const NAME: &str = ".fabricbios-pool";
-/// The first line begins so, and ends with the format.
+/// Prefix of the first line; the number of the format follows.
 const FIRST_WORD: &str = "fabricbios-pool ";
 /// Longer than any marker.
 const BYTES_MAX: u64 = 4096;
@@ -44,8 +44,8 @@ struct Text {
 }
 
 impl Marker {
-    /// Locks the marker of the directory. Writes a new one if there is neither a marker nor a volume, or if the pool of another
-    /// node is taken by force.
+    /// Locks the marker of the directory. Writes a new marker if there is neither a marker nor a volume, or if `force`
+    /// takes over the pool of another node.
     pub(super) fn take(
         directory: &Path,
         config: &PoolConfig,
@@ -98,7 +98,7 @@ impl Marker {
         self.text().grants
     }
 
-    /// Records grant `number`. Never counts backwards.
+    /// Records the number of a grant. The recorded number never decreases.
     pub(super) fn count(&self, number: u64, supervisor: &Supervisor) -> Result<(), String> {
         let mut text = self.text();
         if number <= text.grants {
@@ -122,8 +122,8 @@ impl Marker {
     }
 }
 
-/// Writes the marker in a helper process. It replaces only an older marker of the same pool and node, since another directory
-/// may be at the path by now.
+/// Writes the marker in a helper process. Replaces only an older marker of the same pool and node: the path may lead to
+/// another directory by now.
 pub(crate) fn write_marker(path: &Path, text: &str) -> Result<(), String> {
     let shown = path.display();
     let failed = |error: io::Error| format!("{shown}: {error}");
@@ -139,8 +139,8 @@ pub(crate) fn write_marker(path: &Path, text: &str) -> Result<(), String> {
     put(&file, text).map_err(failed)
 }
 
-/// Replaces the text with one write, since all texts have the same length: a crash leaves an empty file, which counts as
-/// no marker, or one complete text.
+/// Replaces the text with one write, since all texts have the same length. A crash leaves one complete text or an empty
+/// file, which counts as no marker.
 fn put(file: &File, text: &str) -> io::Result<()> {
     file.write_all_at(text.as_bytes(), 0)?;
     file.set_len(text.len() as u64)?;
@@ -177,7 +177,7 @@ pub(super) fn check(
     settled.map(drop).map_err(|why| format!("{shown}: {why}"))
 }
 
-/// The volumes in a directory without a marker.
+/// Describes a directory without a marker, with or without volumes.
 fn nobody(has_volumes: bool) -> &'static str {
     match has_volumes {
         true => {
@@ -217,7 +217,7 @@ fn read(file: &mut File) -> io::Result<String> {
 }
 
 impl Text {
-    /// The new content, from the present one.
+    /// Makes the new text from the present one.
     fn settle(text: &str, node: &NodeId, force: bool) -> Result<Self, String> {
         match Self::parse(text) {
             Some(found) if found.node == *node => Ok(found),
@@ -252,7 +252,7 @@ impl Text {
         }
     }
 
-    /// The number of the format; `None`: it is no marker.
+    /// The number of the format; `None`: the text is no marker.
     fn format_of(text: &str) -> Option<u64> {
         text.lines().next()?.strip_prefix(FIRST_WORD)?.parse().ok()
     }

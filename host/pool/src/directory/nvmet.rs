@@ -9,11 +9,11 @@ use std::{
 
 use nix::errno::Errno;
 
-/// Checks that nvmet can serve files of this directory; everything else passes. It changes nothing there, so it can be asked
-/// before the directory is a pool.
+/// Checks that nvmet can serve files of this directory. A path that is no directory passes. Changes nothing there, so
+/// the check works before the directory is a pool.
 ///
 /// # Errors
-/// Why nvmet cannot.
+/// The reason why nvmet cannot serve them.
 pub fn check_for_nvmet(path: &Path) -> Result<(), String> {
     if !path.is_dir() {
         return Ok(());
@@ -23,8 +23,8 @@ pub fn check_for_nvmet(path: &Path) -> Result<(), String> {
 }
 
 nix::ioctl_read_bad!(
-    /// `FIGETBSZ` of linux/fs.h: the block size of the file's own file system, as `i_blkbits` has it. stat(2) of overlayfs
-    /// returns that of the file system below.
+    /// `FIGETBSZ` of linux/fs.h: the block size of the file's own file system, as in `i_blkbits`. stat(2) on overlayfs
+    /// returns the block size of the file system below instead.
     get_block_size,
     2,
     libc::c_int
@@ -37,7 +37,7 @@ fn block_size_of(file: &File) -> nix::Result<libc::c_int> {
     Ok(bytes)
 }
 
-/// Opens a file without a name as nvmet opens volumes (`nvmet_file_ns_enable`).
+/// Opens a nameless file in the same way as nvmet opens volumes (`nvmet_file_ns_enable`).
 fn direct_io(directory: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
@@ -45,8 +45,8 @@ fn direct_io(directory: &Path) -> io::Result<()> {
     options.open(directory).map(drop)
 }
 
-/// Why nvmet cannot serve a file: it takes the block size from the inode, and a namespace of blocks of 2^0 bytes is one of no
-/// bytes for its hosts; and it opens the file for direct I/O. Where the kernel does not tell, nothing is wrong.
+/// The reason why nvmet cannot serve a file. nvmet takes the block size from the inode: with blocks of 2^0 bytes, hosts
+/// see a namespace of 0 bytes. And nvmet opens the file for direct I/O. An unknown block size counts as good.
 fn flaw(block_size: nix::Result<libc::c_int>, direct_io: io::Result<()>) -> Option<String> {
     let is_refused = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
     match (block_size, direct_io) {
@@ -74,7 +74,7 @@ mod tests {
             (Err(Errno::EINVAL), Ok(()), Some("no block size")),
             (Ok(1), Ok(()), Some("no block size")),
             (Ok(4096), failed(Errno::EINVAL), Some("direct I/O")),
-            // Not told.
+            // The kernel does not report a block size.
             (Err(Errno::ENOTTY), Ok(()), None),
             (Ok(4096), failed(Errno::EOPNOTSUPP), None),
             (Ok(4096), failed(Errno::ENOSPC), None),

@@ -13,8 +13,8 @@ const ENDING: &str = ".volume";
 const UNFINISHED_ENDING: &str = ".volume.new";
 const PROBE: &str = ".fabricbios-probe";
 const MODE: u32 = 0o600;
-/// nvmet takes the block size of a file from its inode, up to this (`nvmet_file_ns_enable`,
-/// drivers/nvme/target/io-cmd-file.c).
+/// Block sizes of a file that nvmet accepts. nvmet takes the block size from the inode, up to 4096 bytes
+/// (`nvmet_file_ns_enable`, drivers/nvme/target/io-cmd-file.c).
 const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 512..=4096;
 
 pub(super) fn name(lease: LeaseId) -> String {
@@ -36,7 +36,7 @@ pub(super) fn is_unfinished(entry: &str) -> bool {
     lease.is_some_and(|lease| unfinished_name(lease) == entry)
 }
 
-/// Whether the volume exists; an error if the name is something else.
+/// Whether the volume exists. An error if the name belongs to anything else.
 pub(super) fn is_there(path: &Path, bytes: u64) -> Result<bool, String> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => match flaw(&metadata, bytes) {
@@ -58,7 +58,7 @@ fn flaw(metadata: &Metadata, bytes: u64) -> Option<String> {
     (metadata.len() != bytes).then(|| format!("{} bytes and not {bytes}", metadata.len()))
 }
 
-/// The reason why a file may have been made or can be reached by another user than this one and root.
+/// The reason to distrust a file: another user than this one and root may have made it or can reach it.
 pub(super) fn file_flaw(metadata: &Metadata) -> Option<String> {
     let own = nix::unistd::geteuid().as_raw();
     let mode = metadata.mode() & 0o7777;
@@ -77,7 +77,7 @@ pub(super) fn file_flaw(metadata: &Metadata) -> Option<String> {
     }
 }
 
-/// Makes the file with allocated zeros, durably; a failure leaves nothing.
+/// Makes the file with allocated zeros, durably. A failure leaves no file.
 pub(super) fn make(directory: &Path, lease: LeaseId, bytes: u64) -> Result<(), String> {
     let unfinished = directory.join(unfinished_name(lease));
     let finished = directory.join(name(lease));
@@ -97,7 +97,7 @@ pub(super) fn make(directory: &Path, lease: LeaseId, bytes: u64) -> Result<(), S
     })
 }
 
-/// A new file of this size.
+/// Makes a new file with this size.
 fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -150,7 +150,7 @@ fn explain(error: &io::Error, directory: &Path, bytes: u64) -> String {
     }
 }
 
-/// The bytes that an ordinary user could still write.
+/// The bytes that a user other than root could still write.
 pub(super) fn free_bytes(directory: &Path) -> io::Result<u64> {
     let about = nix::sys::statvfs::statvfs(directory)?;
     Ok(about
@@ -158,7 +158,7 @@ pub(super) fn free_bytes(directory: &Path) -> io::Result<u64> {
         .saturating_mul(about.fragment_size()))
 }
 
-/// Tests whether the file system can hold volumes; returns the block size that nvmet will use.
+/// Checks that the file system can hold volumes. Returns the block size that nvmet will use, in bytes.
 pub(super) fn probe(directory: &Path) -> Result<u32, String> {
     let path = directory.join(PROBE);
     let shown = directory.display();
@@ -169,7 +169,7 @@ pub(super) fn probe(directory: &Path) -> Result<u32, String> {
             Some(libc::EOPNOTSUPP) => Err(io::Error::other(
                 "this file system cannot allocate files ahead (fallocate): take another, such as ext4 or xfs",
             )),
-            // Its volumes may take all its space.
+            // Full is no fault: volumes may take all the space.
             Some(libc::ENOSPC | libc::EDQUOT) => {
                 fs::metadata(directory).map(|metadata| metadata.blksize())
             }

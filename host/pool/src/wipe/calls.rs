@@ -1,4 +1,4 @@
-//! The calls of a helper process.
+//! The calls of this crate, as the helper process makes them.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::device::dm::{self, Slice};
 use crate::device::header::Header;
 use crate::directory::{self, Inode, remove_if_there};
 
-/// Reports progress; fails when the daemon has given the process up.
+/// Reports progress. Fails if the daemon no longer listens: it has given up the helper process.
 pub(super) type Progress<'a> = &'a dyn Fn() -> Result<(), String>;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub(crate) enum PoolCall {
         offset: u64,
         length: u64,
     },
-    /// Writes the header of a pool to its place on the device.
+    /// Writes the header of a pool at its place on the device.
     Record { device: OsString, header: Header },
     /// Makes a device-mapper device.
     Map(Slice),
@@ -49,7 +49,7 @@ pub(crate) enum PoolCall {
     Mark { file: OsString, text: String },
 }
 
-/// Path and action, for errors.
+/// Path and action, for error messages.
 impl fmt::Display for PoolCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

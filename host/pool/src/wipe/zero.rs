@@ -14,18 +14,18 @@ use crate::device::record::put;
 /// The identity of a pool.
 pub(crate) type Identity = [u8; 16];
 
-/// Bytes between two reports of progress: a slow disk zeroes them in a second.
+/// Bytes between two reports of progress: a slow disk zeroes them within a second.
 const CHUNK_BYTES: u64 = 16 << 20;
 /// Length of a sample, at least a block of any supported device.
 const SAMPLE_BYTES: usize = 4096;
 const SAMPLES_MAX: u64 = 16;
 
-/// Zeroes `length` bytes at `offset` of the device, waits until they are on it, and reads samples.
+/// Zeroes `length` bytes at `offset` of the device, waits until the zeros are on the device, and reads samples.
 ///
 /// It uses only `FALLOC_FL_ZERO_RANGE`: the kernel then drops cached pages and calls `blkdev_issue_zeroout` with
-/// `BLKDEV_ZERO_NOUNMAP` (`blkdev_fallocate`, block/fops.c). So the device writes zeros and keeps the blocks; if it has
-/// no such command, the kernel writes zeros itself. `PUNCH_HOLE` or a discard may unmap the blocks: then only the device
-/// decides which bytes a read returns, and a thin device can run out of space under a lease.
+/// `BLKDEV_ZERO_NOUNMAP` (`blkdev_fallocate`, block/fops.c). So the device writes zeros and keeps the blocks; a device
+/// without such a command gets zeros from the kernel. `PUNCH_HOLE` or a discard may unmap the blocks. Then the device
+/// alone decides which bytes a read returns, and a thin device can run out of space under a lease.
 pub(super) fn zero(
     device: &Path,
     identity: Identity,
@@ -57,7 +57,7 @@ pub(super) fn zero(
     Ok(())
 }
 
-/// Opens the device without a cache, so that a sample has the bytes of the device.
+/// Opens the device without the page cache, so that a sample contains the bytes on the device.
 fn open(device: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -66,7 +66,7 @@ fn open(device: &Path) -> io::Result<File> {
         .open(device)
 }
 
-/// Checks the identity of the pool, since the name may belong to another device by now.
+/// Checks the identity of the pool: the name may belong to another device by now.
 fn confirm(file: &File, identity: Identity) -> Result<(), String> {
     let copies = header::PLACES.map(|place| read_sample(file, place));
     let header = copies
@@ -80,7 +80,7 @@ fn confirm(file: &File, identity: Identity) -> Result<(), String> {
     Err("this is not the pool that was to be wiped: nothing was written".to_owned())
 }
 
-/// Writes a header to its place, after all other writers of this device have ended.
+/// Writes a header to its place, after all other writers of this range have ended.
 pub(super) fn write_header(device: &Path, header: &Header) -> Result<(), String> {
     let shown = device.display();
     let file = open(device).map_err(|error| format!("{shown}: {error}"))?;
@@ -92,7 +92,7 @@ pub(super) fn write_header(device: &Path, header: &Header) -> Result<(), String>
     written.map_err(failed)
 }
 
-/// Waits until no other process zeroes the range: a process that was given up may still do it.
+/// Waits until no other process zeroes the range: a process that was given up may still do so.
 fn wait_for_others(file: &File, offset: u64, length: u64) -> io::Result<()> {
     fcntl(file, FcntlArg::F_OFD_SETLKW(&range(offset, length)?))?;
     Ok(())
@@ -139,7 +139,7 @@ fn samples(offset: u64, length: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Reads into page-aligned memory, as O_DIRECT needs.
+/// Reads into page-aligned memory, which O_DIRECT needs.
 fn read_sample(file: &File, offset: u64) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; SAMPLE_BYTES * 2];
     let start = buffer.as_ptr().align_offset(SAMPLE_BYTES);

@@ -1,4 +1,4 @@
-//! Disks of the lab: loop devices over files in memory, and device-mapper on top of them.
+//! The lab's disks: loop devices over files in memory, and device-mapper on top of them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -79,7 +79,7 @@ impl Drop for Disk {
     }
 }
 
-/// A device-mapper device over a disk, that can be suspended or broken.
+/// A device-mapper device over a disk; a test can suspend or break it.
 pub(crate) struct Layer<'a> {
     name: &'static str,
     disk: &'a Disk,
@@ -103,7 +103,7 @@ impl<'a> Layer<'a> {
         dmsetup(&["resume", self.name]);
     }
 
-    /// From this byte on every access fails.
+    /// Makes every access from this byte on fail.
     pub(crate) fn breaks_at(&self, byte: u64) {
         let (whole, all) = (byte / 512, DISK_BYTES / 512);
         let path = self.disk.path.display();
@@ -125,7 +125,7 @@ impl Drop for Layer<'_> {
     }
 }
 
-/// Removes the volumes that a test left, so that the next one finds an empty machine.
+/// Removes the volumes that a test left behind, so that the next test finds none.
 fn remove_volumes() {
     let list = Command::new("dmsetup").arg("ls").output();
     let list = list.map(|output| output.stdout).unwrap_or_default();
@@ -182,7 +182,7 @@ pub(crate) fn lease(number: u128) -> LeaseId {
     LeaseId(number)
 }
 
-/// Whole MiB.
+/// An extent in whole MiB.
 pub(crate) fn extent(offset: u64, length: u64) -> Extent {
     Extent {
         offset: offset * MIB,
@@ -194,7 +194,7 @@ pub(crate) fn destroy(pool: &Pool, number: u128, at: Extent) -> Result<Proof, St
     pool.destroy(lease(number), Some(at), &|| ())
 }
 
-/// A lease's blocks as its holder would have them.
+/// The blocks of a lease, as its holder accesses them.
 pub(crate) struct Tenant {
     file: File,
     bytes: u64,

@@ -1,4 +1,4 @@
-//! Requests to device-mapper and its answers, as bytes: `include/uapi/linux/dm-ioctl.h`.
+//! Requests to device-mapper and its answers, as bytes in the form of `include/uapi/linux/dm-ioctl.h`.
 //!
 //! Every request is a `struct dm_ioctl` of 312 bytes, then data; the answer replaces it. Parsing an answer never panics.
 
@@ -24,10 +24,9 @@ pub(super) const STATUS_TABLE: u32 = 1 << 4;
 pub(super) const ACTIVE_PRESENT: u32 = 1 << 5;
 pub(super) const BUFFER_FULL: u32 = 1 << 8;
 
-/// `DM_UDEV_DISABLE_SUBSYSTEM_RULES_FLAG`, `…_DISK_RULES_FLAG`, `…_OTHER_RULES_FLAG` and
-/// `DM_UDEV_PRIMARY_SOURCE_FLAG` of libdevmapper.h, which the rules of udev read. With them udev makes its link and does
-/// nothing else. Without them this machine would scan the data of a tenant and activate volume groups, arrays and file
-/// systems in it.
+/// `DM_UDEV_DISABLE_SUBSYSTEM_RULES_FLAG`, `…_DISK_RULES_FLAG`, `…_OTHER_RULES_FLAG` and `DM_UDEV_PRIMARY_SOURCE_FLAG`
+/// of libdevmapper.h, which the udev rules read. With these flags udev makes its link and does nothing else. Without
+/// them this machine would scan a tenant's data and activate volume groups, arrays and file systems in it.
 pub(super) const HANDS_OFF: u32 = (0x2 | 0x4 | 0x8 | 0x40) << 16;
 
 /// A block device's number.
@@ -38,7 +37,7 @@ pub(crate) struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// From the number of stat(2).
+    /// Decodes a number of stat(2).
     pub(crate) fn of(number: u64) -> Self {
         Self {
             major: libc::major(number),
@@ -46,7 +45,7 @@ impl DeviceNumber {
         }
     }
 
-    /// From the number of `huge_encode_dev` of the kernel.
+    /// Decodes a number of the kernel's `huge_encode_dev`.
     fn from_kernel(number: u64) -> Self {
         let part = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         Self {
@@ -62,7 +61,7 @@ impl fmt::Display for DeviceNumber {
     }
 }
 
-/// A request for one device, or for all.
+/// A request about one device, or about all devices.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Request<'a> {
     pub(super) name: &'a str,
@@ -74,7 +73,7 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The bytes, with at least `data_bytes_min` bytes for the data of the answer.
+    /// The bytes of the request, with room for at least `data_bytes_min` bytes of the answer's data.
     pub(super) fn encode(&self, data_bytes_min: usize) -> Vec<u8> {
         let data_bytes = self.data.len().max(data_bytes_min);
         let mut bytes = vec![0; HEAD_BYTES + data_bytes];
@@ -97,7 +96,7 @@ impl Request<'_> {
     }
 }
 
-/// The text is cut, so that a zero follows it.
+/// Cuts the text if needed, so that a zero follows it.
 fn put_text(field: &mut [u8], text: &str) {
     let length = text.len().min(field.len() - 1);
     field[..length].copy_from_slice(&text.as_bytes()[..length]);
@@ -160,7 +159,7 @@ impl<'a> Answer<'a> {
         let mut names = Vec::new();
         let mut at = 0;
         while let (Some(device), Some(next)) = (long_at(data, at), number_at(data, at + 8)) {
-            // The list of no devices is one entry without a device.
+            // An empty list is one entry whose device number is 0.
             if device != 0 {
                 names.push(text_at(data, at + 12));
             }
@@ -184,7 +183,7 @@ impl<'a> Answer<'a> {
                     kind: text_at(data, at + 24),
                     parameters: text_at(data, at + TARGET_BYTES),
                 };
-                // In answers this is relative to the first target.
+                // In answers the offset counts from the first target.
                 at = number_at(data, at + 20)? as usize;
                 Some(target)
             })
