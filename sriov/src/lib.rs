@@ -1,7 +1,7 @@
-//! Leases of network functions, without and with SR-IOV.
+//! Leases of network functions, with and without SR-IOV.
 //!
-//! [`netlink`] talks to the kernel about links; both kinds of parent use it. [`macvlan`] needs only a network card, [`vf`]
-//! one with virtual functions.
+//! [`netlink`] exchanges requests about links with the kernel; both kinds of parent use it. [`macvlan`] needs any
+//! network card, [`vf`] a card with virtual functions.
 
 mod link;
 pub mod macvlan;
@@ -9,5 +9,5 @@ pub mod netlink;
 mod records;
 pub mod vf;
 
-/// How often a store looks whether its interface is there.
+/// Interval at which a store checks that its interface exists.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);

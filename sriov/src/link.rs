@@ -1,20 +1,20 @@
-//! What sysfs tells of the link of an interface. Reading it waits for no lock that a tenant can keep busy.
+//! The state of an interface's link, from sysfs. Reading it waits for no lock that a tenant can keep busy.
 
 use fabricbios_kernfs::Tree;
 
-/// Why no frame passes.
+/// Why no frame passes. The texts are for people.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// The operator has not set it up, or has set it down; for people.
+    /// The operator has not set the interface up, or has set it down.
     Down(String),
-    /// Its other end is down, or away; for people.
+    /// The other end of the link is down or absent.
     NoCarrier(String),
 }
 
 /// `IFF_UP` of `netdevice(7)`.
 const UP: u32 = 1;
 
-/// `None`: the link is up, or the kernel does not tell.
+/// The trouble of a link. `None`: the link is up, or the kernel does not report its state.
 pub(crate) fn trouble(sys: &Tree, name: &str) -> Option<Trouble> {
     let read = |file: &str| sys.read(format!("class/net/{name}/{file}")).ok();
     let flags = read("flags")?;

@@ -1,5 +1,5 @@
-//! What each lease has: a file for each lease, in a directory that a reboot empties. The stores write and remove the files.
-//! Paths and watchdog find in them what a lease has, also after the daemon has died.
+//! The records: a file for each lease, in a directory that a reboot empties. The stores write and remove the files.
+//! Paths and the watchdog read them, also after the daemon has died.
 
 use std::{
     fs::{self, File},
@@ -14,33 +14,34 @@ use fabricbios_lease::{BindError, StepError};
 use fabricbios_wire::{LeaseId, MacAddress};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// The files of the records of virtual functions and of macvlans end so.
+/// Suffixes of the records of virtual functions and of macvlans.
 pub(crate) const VF: &str = ".vf";
 pub(crate) const MACVLAN: &str = ".macvlan";
 
-/// All stores of this process choose one after the other, so that no two leases get the same address.
+/// Held while a store chooses: all stores of this process choose one after the other, so no two leases get the same
+/// address.
 static CHOICE: Mutex<()> = Mutex::new(());
 
-/// What a lease of one kind of network function has.
+/// The record of a lease of one kind of network function.
 pub(crate) trait Record: Serialize + DeserializeOwned {
-    /// The files end so.
+    /// Suffix of the files.
     const SUFFIX: &'static str;
 }
 
-/// The part of any record that no two leases share.
+/// The part of every record that no two leases share.
 #[derive(Deserialize)]
 struct Addressed {
     mac: MacAddress,
 }
 
-/// The records of one kind. Those of both kinds are in one directory.
+/// The records of one kind. The records of both kinds are in one directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Records<R> {
     directory: PathBuf,
     record: PhantomData<R>,
 }
 
-/// A record that stays while this exists.
+/// A record that cannot be removed while this exists.
 #[derive(Debug)]
 pub(crate) struct Held<R> {
     pub(crate) record: R,
@@ -64,7 +65,7 @@ impl<R: Record> Records<R> {
         read(&self.file(lease))
     }
 
-    /// `None`: the lease has nothing any more, or its release is at its last step.
+    /// Locks and reads a record. `None`: there is no record, or the lease's release is at its last step.
     pub(crate) fn hold(&self, lease: LeaseId) -> Result<Option<Held<R>>, StepError> {
         let at = self.file(lease);
         let opened = match File::open(&at) {
@@ -74,7 +75,7 @@ impl<R: Record> Records<R> {
         if opened.try_lock_shared().is_err() {
             return Ok(None);
         }
-        // A release that has removed the name had locked the file before.
+        // The file may have been removed meanwhile: a release locks it first and then removes its name.
         let record = self.find(lease)?;
         Ok(record.map(|record| Held {
             record,
@@ -82,8 +83,9 @@ impl<R: Record> Records<R> {
         }))
     }
 
-    /// Chooses the address of a new lease and writes the record that `make` returns: two interfaces on one wire must not
-    /// have the same address. `make` also gets the records of the other leases of the kind.
+    /// Chooses the address of a new lease, different from all others on the node, since interfaces on one wire must
+    /// differ. Writes the record that `make` returns. `make` gets the address and the records of the other leases of
+    /// the kind.
     pub(crate) fn claim(
         &self,
         lease: LeaseId,
@@ -103,7 +105,7 @@ impl<R: Record> Records<R> {
                 "{mac}: {holder} has it; ask for another one, or for none"
             )));
         }
-        // Nobody knows what the lease of a damaged record has.
+        // A damaged record is an error: the function of its lease is unknown.
         let others = self.all().and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let record = make(mac, &others.map_err(BindError::Failed)?)?;
         let at = self.file(lease);
@@ -116,7 +118,7 @@ impl<R: Record> Records<R> {
         Ok(record)
     }
 
-    /// Waits while somebody holds the record. Success also if there is none.
+    /// Removes a record. Waits while another process or thread holds it. Succeeds also if there is no record.
     pub(crate) fn remove(&self, lease: LeaseId) -> Result<(), StepError> {
         let at = self.file(lease);
         let removed = match File::open(&at) {
@@ -126,8 +128,8 @@ impl<R: Record> Records<R> {
         removed.map_err(|error| failed("remove record", &at, &error))
     }
 
-    /// Every record that can be read. A damaged one is told: what its lease has is not leased to others, as it is not in the
-    /// state of things that nobody has.
+    /// All records that can be read. Damaged records are logged and skipped; their functions stay reserved, because
+    /// such a function is not in the state of an unused one.
     pub(crate) fn readable(&self) -> Result<Vec<(LeaseId, R)>, StepError> {
         let found = self.all()?.filter_map(|found| {
             let told = found.inspect_err(|error| tracing::error!(%error, "a damaged record"));
@@ -139,19 +141,19 @@ impl<R: Record> Records<R> {
     fn all(&self) -> Result<impl Iterator<Item = Result<(LeaseId, R), StepError>>, StepError> {
         Ok(self.names()?.into_iter().filter_map(|name| {
             let lease = name.strip_suffix(R::SUFFIX)?.parse().ok()?;
-            // It may have been removed meanwhile.
+            // The record may have been removed meanwhile.
             let found = self.find(lease).transpose()?;
             Some(found.map(|record| (lease, record)))
         }))
     }
 
-    /// Who has the address: a lease of any kind in this directory, or an interface of the node.
+    /// The holder of the address: a lease of any kind in this directory, or an interface of the node.
     fn holder_of(&self, mac: MacAddress, sysfs: &Tree) -> Result<Option<String>, StepError> {
         for name in self.names()? {
             if ![VF, MACVLAN].iter().any(|it| name.ends_with(it)) {
                 continue;
             }
-            // A lease whose record is damaged is told elsewhere.
+            // A damaged record is reported elsewhere.
             let found: Result<Option<Addressed>, _> = read(&self.directory.join(name));
             if found.is_ok_and(|it| it.is_some_and(|it| it.mac == mac)) {
                 return Ok(Some("another lease".to_owned()));
@@ -160,7 +162,7 @@ impl<R: Record> Records<R> {
         let listed = sysfs.list("class/net");
         let names = listed.map_err(|error| StepError::new("list interfaces", error))?;
         let mac = mac.to_string();
-        // An interface that has just gone has no address.
+        // An interface that was just removed has no address.
         let has = |name: &String| {
             let its = sysfs.read(format!("class/net/{name}/address"));
             its.is_ok_and(|its| its == mac)
@@ -177,8 +179,9 @@ impl<R: Record> Records<R> {
         }
     }
 
-    /// The rate of an interface's link, bits per second. While the driver tells none, because the link is down, it is what
-    /// an earlier start since the last reboot was told: leases go on, and the link may come back.
+    /// The rate of an interface's link, in bits per second. A driver reports no rate (`told`) while the link is down.
+    /// Then this is the rate that an earlier start since the last reboot recorded: leases go on, and the link may come
+    /// back.
     pub(crate) fn rate_of(&self, name: &str, told: Option<u64>) -> Result<Option<u64>, StepError> {
         let at = self.directory.with_file_name(format!("{name}.rate"));
         let Some(rate_bps) = told else {
@@ -214,7 +217,7 @@ pub(crate) fn failed(step: &'static str, at: &Path, error: &io::Error) -> StepEr
     StepError::new(step, detail).with_errno(error.raw_os_error())
 }
 
-/// Success also if the file was gone before.
+/// Succeeds also if the file did not exist.
 pub(crate) fn unless_gone(outcome: io::Result<()>) -> io::Result<()> {
     match outcome {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -222,7 +225,7 @@ pub(crate) fn unless_gone(outcome: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Locally administered, of one interface (IEEE 802, U/L and I/G bits).
+/// A locally administered address of a single interface (IEEE 802, U/L and I/G bits).
 pub(crate) fn random_mac() -> Result<MacAddress, StepError> {
     let mut bytes = [0; 6];
     getrandom::fill(&mut bytes).map_err(|error| StepError::new("make address", error))?;

@@ -1,4 +1,4 @@
-//! The devices of one lease, see the module above.
+//! The devices of one lease: see the module `macvlan`.
 
 use std::{fmt, time::Instant};
 
@@ -13,7 +13,7 @@ use crate::netlink::{Action, By, Frames, Link, Rule, TAGS, Tag};
 const MACVLAN: &str = "macvlan";
 const VETH: &str = "veth";
 
-/// Digits of the lease's id in a name, which has at most 15 bytes.
+/// Digits of the lease's id in a device name, which has at most 15 bytes.
 pub(super) const NAME_DIGITS: usize = 12;
 
 /// The names of a lease's devices.
@@ -22,33 +22,34 @@ pub(super) struct Devices {
     lease: LeaseId,
     pub(super) macvlan: String,
     pub(super) node_end: String,
-    /// The only one that a tenant ever has.
+    /// The only one of the devices that the tenant gets.
     pub(super) tenant_end: String,
 }
 
-/// The indexes of `fbn`, at which the tenant's frames arrive, and of `fbm`, for those from the wire. A device keeps its
-/// index whatever it is called. `None`: it is not there.
+/// The indexes of the devices with rules: `fbn`, where the tenant's frames arrive, and `fbm`, where frames from the
+/// wire arrive. A device keeps its index when its name changes. `None`: the device does not exist.
 pub(super) type Indexes = [Option<u32>; 2];
 
-/// How the devices of a lease are to be.
+/// The wanted state of a lease's devices.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<'a> {
     pub(super) record: &'a Record,
     /// See [`note_of`].
     pub(super) note: &'a str,
-    /// The index of the parent, and its MTU.
+    /// The index of the parent. `mtu` is the parent's MTU.
     pub(super) parent: u32,
     pub(super) mtu: u32,
     pub(super) is_shaped: bool,
 }
 
 impl Plan<'_> {
-    /// Bytes per second.
+    /// The rate in bytes per second; `None`: not shaped.
     fn rate(&self) -> Option<u64> {
         self.is_shaped.then_some((self.record.rate_bps / 8).max(1))
     }
 
-    /// For frames of the tenant. A tag of its own never passes, not even inside that of the lease.
+    /// The rules for frames from the tenant. A frame that the tenant has tagged never passes, not even inside the tag
+    /// of the lease.
     fn sent(&self, macvlan: u32) -> Vec<Rule> {
         let tag = self
             .record
@@ -61,7 +62,7 @@ impl Plan<'_> {
         rules
     }
 
-    /// For frames from the wire.
+    /// The rules for frames from the wire.
     fn received(&self, node_end: u32) -> Vec<Rule> {
         let to = node_end;
         let (mut rules, frames, tag) = match self.record.vlan {
@@ -69,7 +70,7 @@ impl Plan<'_> {
             None => (drop_tagged(), Frames::All, Tag::Kept),
         };
         rules.push((frames, Action::Redirect { tag, to }));
-        // After the cut it drops untagged frames too.
+        // This rule also drops untagged frames after a cut.
         rules.push((Frames::All, Action::Drop));
         rules
     }
@@ -92,7 +93,7 @@ impl Devices {
         }
     }
 
-    /// Makes all devices, down, and reads everything back.
+    /// Makes all devices, not yet set up, and reads their state back.
     pub(super) fn make(
         &self,
         kernel: &dyn Kernel,
@@ -126,7 +127,7 @@ impl Devices {
         self.check(kernel, plan)
     }
 
-    /// Reads back that the limits hold. Returns the devices with rules.
+    /// Reads the limits back. Returns the indexes of the devices with rules.
     pub(super) fn check(&self, kernel: &dyn Kernel, plan: &Plan<'_>) -> Result<Indexes, StepError> {
         let macvlan = find(kernel, &self.macvlan)?;
         let node_end = find(kernel, &self.node_end)?;
@@ -174,17 +175,18 @@ impl Devices {
         Ok(())
     }
 
-    /// The indexes of the devices with rules, by their names.
+    /// Finds the indexes of the devices with rules by their names.
     pub(super) fn indexes(&self, kernel: &dyn Kernel) -> Result<Indexes, StepError> {
         let [sent, received] = [&self.node_end, &self.macvlan].map(|it| kernel.index_of(it));
         Ok([sent?, received?])
     }
 
-    /// Deletes the rules that pass frames, and reads back that they are gone; the rule after each drops. A tenant that is
-    /// root in its namespace cannot put them back: they are on devices of the node's namespace, and it has only `fbt`.
+    /// Deletes the rules that pass frames, and reads back that they are gone; the last remaining rule drops every
+    /// frame. A tenant that is root in its namespace cannot restore the rules: they are on devices in the node's
+    /// namespace, and the tenant has only `fbt`.
     ///
-    /// Deleting a device waits for the kernel's lock of network devices (rtnl), which every user with a namespace can keep
-    /// busy. This does not.
+    /// Does not delete the devices: that would wait for the kernel's lock of network devices (rtnl), which every user
+    /// with a namespace can keep busy.
     pub(super) fn cut(&self, kernel: &dyn Kernel, indexes: Indexes) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let rules = [
@@ -230,8 +232,8 @@ impl Devices {
         Ok(proof)
     }
 
-    /// Deletes the devices, from the wire on: frames stop with the macvlan. The tenant's end goes with that of the node,
-    /// wherever it is.
+    /// Deletes the devices, the macvlan first: then no frame passes. The node's end of the veth pair takes the tenant's
+    /// end with it, in whichever namespace that is.
     pub(super) fn delete(&self, kernel: &dyn Kernel) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         for (step, name, kind) in [
@@ -251,8 +253,8 @@ impl Devices {
         Ok(proof)
     }
 
-    /// Proves that no device of the lease is there, whatever it is called now. `address`: a parent, and the address that no
-    /// macvlan of it has.
+    /// Proves that no device of the lease exists, under any name. `address`: a parent and an address; no macvlan of
+    /// that parent may have it.
     pub(super) fn check_gone(
         &self,
         kernel: &dyn Kernel,
@@ -280,12 +282,12 @@ impl Devices {
     }
 }
 
-/// The begin of the note on every device of a node.
+/// The beginning of the note on every device of a node.
 pub(super) fn note_of(node_id: NodeId) -> String {
     format!("fabricbios-{}", &node_id.to_string()[..8])
 }
 
-/// The leases of a node that have devices, and the parent of each, of an earlier process too.
+/// The leases of a node that have devices, also those of an earlier process, each with its parent.
 pub(super) fn leases_noted(
     kernel: &dyn Kernel,
     note: &str,
@@ -302,7 +304,7 @@ pub(super) fn leases_noted(
     Ok(leases)
 }
 
-/// The node, the lease and the parent in the note on a device.
+/// The node, the lease and the parent that the note on a device names.
 fn noted(link: &Link) -> Option<(&str, LeaseId, &str)> {
     let words: Vec<&str> = link.alias.as_deref()?.split(' ').collect();
     match words[..] {

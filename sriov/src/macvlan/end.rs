@@ -15,15 +15,15 @@ use super::{
     record::Records,
 };
 
-/// Cuts a lease by the names of its devices, which no other lease has while its record exists. The devices stay for the
-/// next start of the daemon: the deletion of one waits for the kernel, and other leases are due.
+/// Cuts a lease by the names of its devices; no other lease has these names while the lease's record exists. The
+/// devices stay until the next start of the daemon: deleting one waits for the kernel, and other leases are due.
 #[derive(Debug)]
 pub struct MacvlanEnd {
     kernel: Arc<dyn Kernel>,
 }
 
 impl MacvlanEnd {
-    /// In the network namespace of this kernel.
+    /// Cuts leases in the network namespace of this kernel.
     #[must_use]
     pub fn new(kernel: Arc<dyn Kernel>) -> Self {
         Self { kernel }
@@ -40,7 +40,7 @@ impl EndByName for MacvlanEnd {
     }
 }
 
-/// Ends the leases that an earlier run has left on parents that are not on offer any more.
+/// Ends the leases that an earlier run has left on parents that are no longer on offer.
 ///
 /// # Errors
 /// The records cannot be read, or a lease cannot be ended.

@@ -1,4 +1,4 @@
-//! What macvlan leases need of the kernel; tests have a kernel of their own.
+//! The calls to the kernel that macvlan leases need; tests implement them on their own kernel.
 
 use std::{fmt, os::fd::BorrowedFd};
 
@@ -6,7 +6,7 @@ use fabricbios_wire::MacAddress;
 
 use crate::netlink::{By, Error, Link, Netlink, Rule};
 
-/// The links of the node's network namespace. Each call fails as that of [`Netlink`] with the same name does.
+/// The links of the node's network namespace. Each call fails like the call of [`Netlink`] with the same name.
 #[allow(
     clippy::missing_errors_doc,
     reason = "the errors are those of the calls of Netlink"
@@ -16,15 +16,16 @@ pub trait Kernel: fmt::Debug + Send + Sync {
     fn link(&self, by: By<'_>) -> Result<Option<Link>, Error>;
     /// See [`Netlink::links`].
     fn links(&self, kind: &str) -> Result<Vec<Link>, Error>;
-    /// See [`Netlink::make_macvlan`]. It receives all multicast groups, and gets no addresses.
+    /// See [`Netlink::make_macvlan`]. The macvlan receives all multicast groups and gets no addresses.
     fn make_macvlan(&self, name: &str, parent: u32, mac: MacAddress) -> Result<(), Error>;
-    /// See [`Netlink::make_veth`]. The first one gets no addresses.
+    /// See [`Netlink::make_veth`]. The first end gets no addresses.
     fn make_veth(&self, name: &str, peer: &str, mac: MacAddress, mtu: u32) -> Result<(), Error>;
     /// See [`Netlink::set_alias`].
     fn set_alias(&self, name: &str, alias: &str) -> Result<(), Error>;
     /// See [`Netlink::set_rules`].
     fn set_rules(&self, index: u32, rules: &[Rule]) -> Result<(), Error>;
-    /// The index of the link with this name. Like the next two, it waits for no lock that a tenant can keep busy.
+    /// The index of the link with this name. This call, `delete_redirect` and `redirects` wait for no lock that a
+    /// tenant can keep busy.
     fn index_of(&self, name: &str) -> Result<Option<u32>, Error>;
     /// See [`Netlink::delete_redirect`].
     fn delete_redirect(&self, index: u32) -> Result<bool, Error>;

@@ -1,18 +1,19 @@
-//! Macvlan: a lease has an interface on a network card without SR-IOV.
+//! Macvlan leases: a lease is an interface on a network card without SR-IOV.
 //!
 //! ```text
 //!   tenant's end of a veth pair (fbt) | node's end (fbn) | macvlan (fbm) | parent | wire
 //! ```
 //!
-//! The tenant gets only its end of the pair, and may be root in its namespace. The limits are at the two other devices,
-//! which stay in the node's namespace: only untagged frames with the lease's source address go from `fbn` to `fbm`; only
-//! frames of the lease's VLAN go from `fbm` to `fbn`; what leaves either is shaped. Every other frame is dropped. So further
-//! macvlans of the tenant, other addresses and tags lead nowhere. `fbm` is of mode `private`: leases of one parent do not
-//! reach each other on the node.
+//! The tenant gets only its end of the pair, and may be root in its namespace. The two other devices stay in the node's
+//! namespace and enforce the limits. Only untagged frames with the lease's source address pass from `fbn` to `fbm`;
+//! only frames of the lease's VLAN pass from `fbm` to `fbn`. Both devices shape the frames that leave them. Every other
+//! frame is dropped. So the tenant gains nothing by further macvlans, other addresses or tags. `fbm` is of mode
+//! `private`: leases of one parent do not reach each other on the node.
 //!
-//! The names contain the lease's id, so that each device is ended by name. [`MacvlanStore`] records what a lease has,
-//! [`MacvlanPath`] makes the devices. A cut deletes the rules that pass frames; the devices go at the release, as the kernel
-//! may let their deletion wait. [`MacvlanEnd`] cuts when the daemon cannot.
+//! The names contain the beginning of the lease's id, so that each device can be ended by name. [`MacvlanStore`]
+//! records the address, VLAN and rate of each lease; [`MacvlanPath`] makes the devices. A cut deletes the rules that
+//! pass frames. The release deletes the devices, since the kernel may make their deletion wait. [`MacvlanEnd`] cuts
+//! when the daemon cannot.
 
 mod devices;
 mod end;

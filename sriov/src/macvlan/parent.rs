@@ -1,4 +1,4 @@
-//! The network card below the macvlans.
+//! The parent: the network card under the macvlans.
 
 use std::{
     path::PathBuf,
@@ -25,25 +25,25 @@ use crate::{
     records::random_mac,
 };
 
-/// Most leases of one parent: each has three devices.
+/// Largest number of leases of one parent: each has three devices.
 const SLOTS: u64 = 256;
 
 const BITS_PER_MEGABIT: u64 = 1_000_000;
 
-/// Which parent, and where its records are.
+/// The settings of a parent.
 #[derive(Clone, Debug)]
 pub struct ParentConfig {
     /// The name of its interface.
     pub name: String,
-    /// The node, whose devices bear its mark.
+    /// The node; its mark is on each device.
     pub node_id: NodeId,
-    /// Offer that many megabits per second, instead of what the driver tells.
+    /// The rate to offer, in megabits per second, instead of the speed that the driver reports.
     pub mbps: Option<u64>,
     /// The directory of records, on a tmpfs: `/run/fabricbios-NODE/net`.
     pub records: PathBuf,
     /// `/sys`.
     pub sys: Tree,
-    /// The links.
+    /// The calls to the kernel about links.
     pub kernel: Arc<dyn Kernel>,
 }
 
@@ -51,7 +51,7 @@ pub struct ParentConfig {
 #[derive(Debug)]
 pub struct Parent {
     pub(super) name: String,
-    /// Its index when it was looked for last. An interface that was removed comes back with another one.
+    /// The index of the interface at the latest look. An interface that was removed comes back with another index.
     index: AtomicU32,
     /// See [`note_of`].
     note: String,
@@ -59,15 +59,15 @@ pub struct Parent {
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) sys: Tree,
     rate_bps: u64,
-    /// Why rates are not enforced.
+    /// Why rates are not enforced; `None`: they are.
     unshaped: Option<String>,
 }
 
 impl Parent {
-    /// Makes the devices of a lease and deletes them again, to see what this kernel enforces.
+    /// Opens the parent. Makes the devices of a lease and deletes them again, to see which limits this kernel enforces.
     ///
     /// # Errors
-    /// There is no such interface, its speed is unknown, or the kernel cannot hold a tenant to its address.
+    /// There is no such interface, its speed is unknown, or the kernel cannot restrict a tenant to its address.
     pub fn open(config: ParentConfig) -> Result<Self, StepError> {
         let ParentConfig {
             name,
@@ -100,9 +100,10 @@ impl Parent {
         Ok(parent)
     }
 
-    /// The reason why rates are not enforced; `None`: they are.
+    /// Makes and deletes the devices of a test lease. Returns why rates are not enforced; `None`: they are.
     fn probe(&self, node_id: NodeId) -> Result<Option<String>, StepError> {
-        // The same names at each start, so that this one deletes the devices that one which died has left without a note.
+        // The names are the same at each start, so a start deletes the devices that an earlier one left without a note
+        // when it died.
         let lease = node_id.0.first_chunk().copied().unwrap_or_default();
         let devices = Devices::of(LeaseId(u128::from_be_bytes(lease)));
         devices.delete(&*self.kernel)?;
@@ -132,7 +133,7 @@ impl Parent {
         )))
     }
 
-    /// For the table: the sum of rates never exceeds that of the link.
+    /// The offer for the lease table. The sum of the leases' rates never exceeds the rate of the link.
     #[must_use]
     pub fn offer(&self, resource_id: ResourceId) -> Offer {
         let slots = Dimension {
@@ -161,29 +162,29 @@ impl Parent {
                 Some(_) => Enforcement::BestEffort,
                 None => Enforcement::Enforced,
             }),
-            // The rules drop every tag of a tenant.
+            // The rules drop every frame that a tenant has tagged.
             needs_vlan: None,
         }
     }
 
-    /// Its name.
+    /// Name of the interface.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The condition of an interface that is there.
+    /// The condition while the interface exists.
     pub(super) fn present(&self) -> Condition {
         let unshaped = self.unshaped.clone();
         unshaped.map_or(Condition::Good, Condition::Degraded)
     }
 
-    /// The condition now. Waits for no lock that a tenant can keep busy.
+    /// The present condition. Waits for no lock that a tenant can keep busy.
     pub(super) fn condition(&self) -> Condition {
         match self.kernel.index_of(&self.name) {
             Ok(Some(_)) => match (link::trouble(&self.sys, &self.name), self.present()) {
                 (None, present) => present,
-                // A lease can be made all the same.
+                // Leases can still be made.
                 (Some(Trouble::Down(link) | Trouble::NoCarrier(link)), present) => {
                     let whys = [Some(&*link), present.why()];
                     let whys: Vec<&str> = whys.into_iter().flatten().collect();
@@ -195,7 +196,7 @@ impl Parent {
         }
     }
 
-    /// The index of the interface, also if it is gone.
+    /// The index of the interface; the last known one if the interface no longer exists.
     pub(super) fn index(&self) -> u32 {
         self.index.load(Ordering::Relaxed)
     }
@@ -218,7 +219,7 @@ impl Parent {
         Ok(record.filter(|it| it.parent == self.name))
     }
 
-    /// The leases with devices on this parent, of an earlier process too.
+    /// The leases with devices on this parent, also those of an earlier process.
     pub(super) fn leases_with_devices(&self) -> Result<Vec<LeaseId>, StepError> {
         let noted = leases_noted(&*self.kernel, &self.note)?.into_iter();
         let ours = noted.filter(|(_, parent)| *parent == self.name);
@@ -236,7 +237,7 @@ fn find(kernel: &dyn Kernel, name: &str) -> Result<Link, StepError> {
     })
 }
 
-/// What the operator offers, or what the driver tells.
+/// The rate of the operator's setting, otherwise the speed that the driver reports; bits per second.
 fn rate_bps(
     sys: &Tree,
     records: &Records,
@@ -244,7 +245,7 @@ fn rate_bps(
     mbps: Option<u64>,
 ) -> Result<u64, StepError> {
     let refuse = |why: String| Err(StepError::new("open parent", why));
-    // A driver that does not know its speed says -1, or refuses the read.
+    // A driver that does not know the speed reports -1 or fails the read.
     let told = sys.read_as::<i64>(format!("class/net/{name}/speed"));
     let told = told
         .ok()

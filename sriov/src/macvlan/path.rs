@@ -1,4 +1,4 @@
-//! Makes the devices of a lease, hands the tenant's end over, and deletes them.
+//! The path to macvlans: makes the devices of a lease, hands the tenant's end over, and ends access.
 
 use std::{
     os::fd::AsFd,
@@ -28,7 +28,7 @@ pub struct MacvlanPath {
     bindings: Bindings<Known>,
 }
 
-/// The devices with rules of a lease's last binding here, while they are there.
+/// The indexes of the devices with rules of a lease's last binding here, as long as the devices exist.
 #[derive(Debug, Default)]
 struct Known(Mutex<Option<Indexes>>);
 
@@ -43,7 +43,7 @@ impl Known {
 }
 
 impl MacvlanPath {
-    /// To the macvlans of this parent. `guard` ends leases that this process cannot end.
+    /// The path for leases of this parent. `guard` ends leases that this process cannot end.
     #[must_use]
     pub fn new(parent: Arc<Parent>, guard: Arc<dyn Guard>) -> Self {
         Self {
@@ -57,13 +57,14 @@ impl MacvlanPath {
     }
 
     fn check_gone(&self, lease: LeaseId) -> Result<Proof, StepError> {
-        // A damaged record keeps nothing: the devices are found by their names.
+        // A damaged record does not stop the check: the devices are found by their names.
         let record = self.parent.record(lease).unwrap_or_default();
         let address = record.map(|it| (self.parent.index(), it.mac));
         Devices::of(lease).check_gone(&*self.parent.kernel, address)
     }
 
-    /// Ends access without a wait for the kernel's lock of network devices, or with one if the rules cannot be deleted.
+    /// Ends access without waiting for the kernel's lock of network devices. If the rules cannot be deleted, deletes
+    /// the devices, which waits for that lock.
     fn cut(&self, lease: LeaseId, known: &Known) -> Result<Revoked, StepError> {
         let (devices, kernel) = (Devices::of(lease), &*self.parent.kernel);
         let indexes = known.get().map_or_else(|| devices.indexes(kernel), Ok);
@@ -75,7 +76,8 @@ impl MacvlanPath {
         cut.map(Revoked::by)
     }
 
-    /// Proves that no frame passes: by the rules, or by the end of the interfaces if the rules do not tell.
+    /// Proves that no frame passes. If the rules cannot be read or still pass frames, deletes the interfaces and proves
+    /// that.
     fn check_cut(&self, lease: LeaseId, known: &Known) -> Result<Proof, StepError> {
         let (devices, kernel) = (Devices::of(lease), &*self.parent.kernel);
         let indexes = known.get().map_or_else(|| devices.indexes(kernel), Ok);
@@ -111,7 +113,7 @@ impl DataPath for MacvlanPath {
             true => Ok(()),
             false => devices.set_up(kernel, record.hand_over),
         };
-        // The tenant of the binding before loses its interface, and gets a new one.
+        // The tenant of the older binding loses its interface and gets a new one.
         let end = || {
             let deleted = self.delete(lease);
             making.objects().set(None);
@@ -164,8 +166,9 @@ impl LocalAccess for MacvlanPath {
         given: Given,
     ) -> Result<Entered, LocalRefusal> {
         let entry = self.bindings.in_use(lease)?;
-        // Not admitted below: what waits for the kernel's lock of network devices would delay the proof. An interface that
-        // was cut meanwhile reaches nothing, wherever it is, and one that was deleted has an index that no other gets.
+        // The lease may be cut during the hand-over. The entry does not block the cut, since waiting here for the
+        // kernel's lock of network devices would delay the proof. An interface that was cut meanwhile reaches nothing,
+        // in any namespace. The index of a deleted interface is not used again.
         entry.remaining(|tenant| caller.check(tenant))?;
         let record = self.parent.record(lease).map_err(LocalRefusal::Failed)?;
         let record = record.ok_or(LocalRefusal::NotFound)?;

@@ -1,4 +1,4 @@
-//! What a lease has.
+//! The record of a lease.
 
 use fabricbios_wire::{HandOver, MacAddress, VlanId};
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use crate::records;
 
 pub(super) type Records = records::Records<Record>;
 
-/// What a lease has.
+/// The properties of a lease that its devices must have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The name of the parent.
     pub(super) parent: String,
     pub(super) mac: MacAddress,
     pub(super) vlan: Option<VlanId>,
-    /// Bits per second.
+    /// The rate in bits per second.
     pub(super) rate_bps: u64,
     pub(super) hand_over: HandOver,
 }

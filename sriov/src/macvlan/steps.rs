@@ -1,6 +1,7 @@
 //! The names of all steps that change something.
 
-/// All steps of a grant, of a hand-over, of a cut and of a release, in their order. A test lets the daemon die after each.
+/// All steps of a grant, of a hand-over, of a cut and of a release, in their order. A test lets the daemon die after
+/// each step.
 pub const STEPS: &[&str] = &[
     "write record",
     "make macvlan",

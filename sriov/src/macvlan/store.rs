@@ -1,4 +1,4 @@
-//! Records which lease has which address, VLAN and rate.
+//! The store of macvlans: records the address, VLAN and rate of each lease.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,7 +21,7 @@ pub struct MacvlanStore {
 }
 
 impl MacvlanStore {
-    /// Of this parent.
+    /// The store of this parent.
     #[must_use]
     pub fn new(parent: Arc<Parent>) -> Self {
         let watched = parent.clone();
@@ -67,7 +67,7 @@ impl MacvlanStore {
 }
 
 impl Store for MacvlanStore {
-    /// A macvlan is new for each lease.
+    /// Does nothing: each lease gets a new macvlan.
     fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
         Ok(())
     }
@@ -88,7 +88,7 @@ impl Store for MacvlanStore {
         Ok(Part::at(order.placement.clone()))
     }
 
-    /// Nothing to do: after a reboot the leases have ended, even if an older journal has them.
+    /// Does nothing: a reboot ends all leases, even those in an older journal.
     fn confirm(&self, _binding_id: BindingId) -> Result<(), StepError> {
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Store for MacvlanStore {
             return Ok(Proof::default());
         }
         progress();
-        // The address is free for other leases from now on.
+        // From now on other leases may get the address.
         Devices::of(lease).check_gone(&*self.parent.kernel, None)?;
         self.parent.records.remove(lease)?;
         steps::passed("remove record");
@@ -118,7 +118,7 @@ impl Store for MacvlanStore {
         ))
     }
 
-    /// Also those whose record is lost: their devices are there.
+    /// Includes leases whose record is lost but whose devices exist.
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         let all = self.parent.records.readable()?.into_iter();
         let of_parent = all.filter(|(_, it)| it.parent == self.parent.name);
@@ -134,7 +134,7 @@ impl Store for MacvlanStore {
     }
 }
 
-/// The names have only the begin of the lease's id.
+/// Refuses a lease whose device names another lease has: the names contain only the beginning of the lease's id.
 fn check_names(lease: LeaseId, others: &[(LeaseId, Record)]) -> Result<(), StepError> {
     let names = Devices::of(lease);
     let has_name = |other: &LeaseId| Devices::of(*other).macvlan == names.macvlan;

@@ -17,7 +17,7 @@ use netlink_packet_route::{
 
 use super::{Error, Netlink};
 
-/// Which interface.
+/// Selects an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By<'a> {
     /// The one with this index.
@@ -65,22 +65,22 @@ pub struct Link {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// `veth`, `macvlan`, `vlan`; absent for hardware.
+    /// `veth`, `macvlan`, `vlan`; `None` for hardware.
     pub kind: Option<String>,
-    /// Its address; absent if it is not of six bytes.
+    /// Its address; `None` if the address does not have six bytes.
     pub mac: Option<MacAddress>,
-    /// Set up by an administrator.
+    /// Whether an administrator has set it up.
     pub is_up: bool,
-    /// Bytes.
+    /// MTU in bytes.
     pub mtu: u32,
-    /// The index of the interface below, or of the other end of a veth pair; in another namespace if
-    /// `parent_is_elsewhere`.
+    /// The index of the interface below, or of the other end of a veth pair. `parent_is_elsewhere`: that interface is
+    /// in another namespace.
     pub parent: Option<u32>,
-    /// `parent` is in another namespace.
+    /// Whether `parent` is in another namespace.
     pub parent_is_elsewhere: bool,
-    /// The note that an administrator has put on it.
+    /// The note on it (`ip link set alias`).
     pub alias: Option<String>,
-    /// The mode of a macvlan.
+    /// The mode of a macvlan; `None` for other kinds.
     pub macvlan_mode: Option<MacVlanMode>,
 }
 
@@ -130,7 +130,7 @@ impl Netlink {
     /// The interface; `None` if there is none.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     pub fn link<'a>(&self, by: impl Into<By<'a>>) -> Result<Option<Link>, Error> {
         let by = by.into();
         match self.link_message("get", by, by.message()) {
@@ -140,11 +140,11 @@ impl Netlink {
         }
     }
 
-    /// The index of the interface with this name. It is read from sysfs: rtnetlink waits for the kernel's lock of network
-    /// devices (rtnl), and ioctl(2) looks for a module if there is no such interface.
+    /// The index of the interface with this name, from sysfs. Other ways may wait: rtnetlink for the kernel's lock of
+    /// network devices (rtnl), and ioctl(2) for a module if there is no such interface.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The file in sysfs cannot be read or has no number.
     pub fn index_of(name: &str) -> Result<Option<u32>, Error> {
         let step = "read the index of";
         match fs::read_to_string(format!("/sys/class/net/{name}/ifindex")) {
@@ -175,7 +175,7 @@ impl Netlink {
     /// All interfaces of a kind, such as `macvlan`, in the namespace.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     pub fn links(&self, kind: &str) -> Result<Vec<Link>, Error> {
         let mut message = LinkMessage::default();
         // The kernel leaves the other kinds out of its answer.
@@ -197,7 +197,7 @@ impl Netlink {
     /// Sets an interface up or down.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     pub fn set_up<'a>(&self, by: impl Into<By<'a>>, up: bool) -> Result<(), Error> {
         let by = by.into();
         let mut message = by.message();
@@ -211,23 +211,24 @@ impl Netlink {
     /// Renames an interface.
     ///
     /// # Errors
-    /// The system refuses; an old kernel does so while the interface is up.
+    /// The kernel refuses; an old kernel does so while the interface is up.
     pub fn set_name(&self, index: u32, name: &str) -> Result<(), Error> {
         self.set("rename", index, LinkAttribute::IfName(name.into()))
     }
 
-    /// Puts a note on an interface, up to 255 bytes.
+    /// Sets the note of an interface, up to 255 bytes.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     pub fn set_alias<'a>(&self, by: impl Into<By<'a>>, alias: &str) -> Result<(), Error> {
         self.set("set alias of", by, LinkAttribute::IfAlias(alias.into()))
     }
 
-    /// Moves an interface to another network namespace, under a new name if one is given. It arrives set down.
+    /// Moves an interface to another network namespace, with a new name if one is given. The interface is down
+    /// afterwards.
     ///
     /// # Errors
-    /// The system refuses: the name is taken there (EEXIST), or the interface cannot move.
+    /// The name exists there (EEXIST), or the kernel cannot move the interface.
     pub fn move_to(
         &self,
         index: u32,
@@ -242,10 +243,11 @@ impl Netlink {
         self.change("move to a namespace", By::Index(index), message)
     }
 
-    /// Deletes an interface, and the other end of a veth pair with it, wherever that is. `false`: there was none.
+    /// Deletes an interface. For a veth pair, its other end goes too, in whichever namespace that is. `false`: there
+    /// was no such interface.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     pub fn delete<'a>(&self, by: impl Into<By<'a>>) -> Result<bool, Error> {
         let by = by.into();
         let message = RouteNetlinkMessage::DelLink(by.message());
@@ -256,24 +258,25 @@ impl Netlink {
         }
     }
 
-    /// The node's own network stack gives the interface no IPv6 address, so it sends nothing by itself.
+    /// Keeps the node's own network stack from giving the interface an IPv6 address, so that it sends nothing by
+    /// itself.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     pub fn set_without_addresses<'a>(&self, by: impl Into<By<'a>>) -> Result<(), Error> {
         let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
         let spec = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])]);
         match self.set("set address mode of", by, spec) {
-            // This kernel has no IPv6 at all.
+            // This kernel has no IPv6.
             Err(error) if error.errno() == Some(libc::EAFNOSUPPORT) => Ok(()),
             set => set,
         }
     }
 
-    /// The interface receives the frames of every multicast group.
+    /// Makes the interface receive the frames of every multicast group.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     pub fn set_all_multicast<'a>(&self, by: impl Into<By<'a>>) -> Result<(), Error> {
         let by = by.into();
         let mut message = by.message();
@@ -282,10 +285,10 @@ impl Netlink {
         self.change("set multicast of", by, message)
     }
 
-    /// Makes a veth pair, both ends down; `peer_mac` is the address of the second one.
+    /// Makes a veth pair, both ends down; `peer_mac` is the address of the second end.
     ///
     /// # Errors
-    /// The system refuses: a name is taken (EEXIST).
+    /// A name exists already (EEXIST), or the kernel refuses.
     pub fn make_veth(
         &self,
         name: &str,
@@ -303,7 +306,7 @@ impl Netlink {
     /// Makes a macvlan of mode `private`, down.
     ///
     /// # Errors
-    /// The system refuses: the name is taken (EEXIST), or the parent serves a bridge (EBUSY).
+    /// The name exists already (EEXIST), the parent is part of a bridge (EBUSY), or the kernel refuses.
     pub fn make_macvlan(&self, name: &str, parent: u32, mac: MacAddress) -> Result<(), Error> {
         let data = InfoData::MacVlan(vec![InfoMacVlan::Mode(MacVlanMode::Private)]);
         let address = LinkAttribute::Address(mac.0.into());

@@ -1,6 +1,6 @@
 //! A blocking socket of rtnetlink(7): requests that the kernel acknowledges, and dumps.
 //!
-//! A socket speaks of the network namespace in which it was opened, whichever namespace its thread is in later.
+//! A socket works in the network namespace in which it was opened, even if its thread changes its namespace later.
 
 mod link;
 mod namespace;
@@ -25,16 +25,16 @@ pub use namespace::{NotANamespace, is_own_network_namespace, require_network_nam
 pub use tc::{Action, Frames, Rule, TAGS, Tag};
 pub use vf::{VfSetting, VfState};
 
-/// How often a dump is repeated that changes have torn.
+/// How often a dump is repeated if changes have torn it.
 const DUMPS_MAX: u32 = 16;
 
 /// `struct nlmsghdr`, before the attributes of an error.
 const HEADER_BYTES: usize = 16;
 
-/// `NLMSGERR_ATTR_MSG`: the kernel's words on an error.
+/// `NLMSGERR_ATTR_MSG`: the kernel's text about an error.
 const ERROR_TEXT: u16 = 1;
 
-/// A socket, see the module. Calls from several threads take turns.
+/// A socket of rtnetlink. Calls from several threads take turns.
 #[derive(Debug)]
 pub struct Netlink {
     inner: Mutex<Inner>,
@@ -73,19 +73,19 @@ impl Error {
         }
     }
 
-    /// The system has refused a request with this error number.
+    /// The error of a request that the kernel refused with this error number.
     #[must_use]
     pub fn refused(step: &'static str, about: &dyn fmt::Display, errno: i32) -> Self {
         Self::of_system(step, about, &io::Error::from_raw_os_error(errno))
     }
 
-    /// The error number of the system, if the system refused.
+    /// The error number, if the kernel refused the request or a system call failed.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         self.errno
     }
 
-    /// The interface does not exist.
+    /// Whether the interface does not exist.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.errno == Some(libc::ENODEV)
@@ -108,10 +108,10 @@ impl From<Error> for StepError {
 }
 
 impl Netlink {
-    /// For the network namespace of this thread.
+    /// Opens a socket in the network namespace of this thread.
     ///
     /// # Errors
-    /// The system refuses.
+    /// A socket cannot be opened or set up.
     pub fn open() -> Result<Self, Error> {
         let opened = open_socket();
         let socket = opened.map_err(|error| Error::of_system("open", &"rtnetlink", &error))?;
@@ -124,7 +124,8 @@ impl Netlink {
         })
     }
 
-    /// Sends a request and waits for the acknowledgement. Returns the messages before it. `about` names the interface.
+    /// Sends a request and waits for the acknowledgement. Returns the messages before it. `about` names the interface,
+    /// for errors.
     pub(crate) fn request(
         &self,
         step: &'static str,
@@ -138,7 +139,7 @@ impl Netlink {
         inner.answer(step, about).map(|(found, _)| found)
     }
 
-    /// Asks for all objects.
+    /// Requests a list of all objects.
     pub(crate) fn dump(
         &self,
         step: &'static str,
@@ -161,7 +162,7 @@ impl Netlink {
 
 fn open_socket() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
-    // Errors have the kernel's words, and not the request.
+    // Errors then contain the kernel's text and not the request.
     socket.set_ext_ack(true)?;
     socket.set_cap_ack(true)?;
     socket.bind_auto()?;
@@ -182,7 +183,7 @@ impl Inner {
         self.socket.send(&bytes, 0).map(|_| ())
     }
 
-    /// Reads up to the acknowledgement of the last request. True: the kernel says that the dump is torn.
+    /// Reads up to the acknowledgement of the last request. `true`: the kernel reports that the dump is torn.
     fn answer(
         &self,
         step: &'static str,
@@ -204,7 +205,7 @@ impl Inner {
                 let message = &rest[..length];
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
                 if sequence != self.sequence {
-                    // The rest of an answer that could not be read.
+                    // A message of an earlier answer that was not read to its end.
                     continue;
                 }
                 is_torn |= flags & NLM_F_DUMP_INTR != 0;

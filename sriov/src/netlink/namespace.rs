@@ -13,14 +13,14 @@ use nix::sys::stat::fstat;
 /// `NS_GET_NSTYPE` of ioctl_ns(2).
 const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
 
-/// The descriptor is no network namespace that a tenant may have.
+/// Why a descriptor is no network namespace that a tenant may have.
 #[derive(Debug)]
 pub enum NotANamespace {
-    /// A file of another sort, or a namespace of another sort.
+    /// Another kind of file or of namespace.
     Other,
     /// The namespace of the node itself.
     TheNodes,
-    /// The system refuses to tell.
+    /// The kernel does not say; the error.
     Unknown(io::Error),
 }
 
@@ -36,12 +36,12 @@ impl fmt::Display for NotANamespace {
 
 impl std::error::Error for NotANamespace {}
 
-/// Checks that the descriptor is a network namespace, and not the one of this thread.
+/// Checks that the descriptor is a network namespace other than that of this thread.
 ///
 /// # Errors
 /// See [`NotANamespace`].
 pub fn require_network_namespace(namespace: BorrowedFd<'_>) -> Result<(), NotANamespace> {
-    // SAFETY: the descriptor is open for the whole call; the request takes no argument.
+    // SAFETY: the descriptor is open during the call; the request takes no argument.
     let kind = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_NSTYPE) };
     if kind != libc::CLONE_NEWNET {
         return Err(NotANamespace::Other);
@@ -56,7 +56,7 @@ pub fn require_network_namespace(namespace: BorrowedFd<'_>) -> Result<(), NotANa
 /// Whether this is the network namespace of this thread.
 ///
 /// # Errors
-/// The system refuses.
+/// A namespace cannot be examined.
 pub fn is_own_network_namespace(namespace: BorrowedFd<'_>) -> io::Result<bool> {
     let (own, its) = (
         fs::metadata("/proc/thread-self/ns/net")?,

@@ -1,4 +1,4 @@
-//! What a physical function (PF) decides of its virtual functions (VFs).
+//! The settings that a physical function (PF) enforces on its virtual functions (VFs).
 
 use fabricbios_wire::{MacAddress, VlanId};
 use netlink_packet_route::link::{
@@ -8,34 +8,34 @@ use netlink_packet_route::link::{
 
 use super::{By, Error, Netlink};
 
-/// Bytes of an address at the start of the kernel's field for longer ones.
+/// Bytes of an Ethernet address, at the start of the kernel's field for longer addresses.
 const MAC_BYTES: usize = 6;
 
 /// One setting of a VF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VfSetting {
-    /// Its address; all zero: none.
+    /// Its address; all zeros: none.
     Mac(MacAddress),
     /// The VLAN in which the card puts its frames; `None`: untagged.
     Vlan(Option<VlanId>),
-    /// The most that it sends, in megabits per second; 0: without limit.
+    /// The largest rate at which it sends, in megabits per second; 0: no limit.
     RateMbps(u32),
-    /// The card drops frames with a foreign source address.
+    /// Whether the card drops frames with a foreign source address.
     SpoofCheck(bool),
-    /// The VF may change its address and become promiscuous.
+    /// Whether the VF may change its address and become promiscuous.
     Trust(bool),
 }
 
-/// The settings of a VF as the PF's driver tells them; absent where the driver tells none.
+/// The settings of a VF, as the PF's driver reports them; `None` for a setting that the driver does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VfState {
     /// The number of the VF.
     pub number: u32,
-    /// Its address; all zero: none.
+    /// Its address; all zeros: none.
     pub mac: Option<MacAddress>,
     /// The VLAN; 0: untagged.
     pub vlan: Option<u32>,
-    /// The most that it sends, in megabits per second; 0: without limit.
+    /// The largest rate at which it sends, in megabits per second; 0: no limit.
     pub rate_mbps: Option<u32>,
     /// See [`VfSetting::SpoofCheck`].
     pub spoof_check: Option<bool>,
@@ -91,10 +91,10 @@ impl VfSetting {
 }
 
 impl Netlink {
-    /// Sets one thing of the VF with this number.
+    /// Changes one setting of the VF with this number.
     ///
     /// # Errors
-    /// The driver of the PF refuses.
+    /// The driver of the PF refuses the setting.
     pub fn set_vf<'a>(
         &self,
         pf: impl Into<By<'a>>,
@@ -113,7 +113,7 @@ impl Netlink {
     /// The settings of all VFs of a PF.
     ///
     /// # Errors
-    /// There is no such interface, or the system refuses.
+    /// There is no such interface, or the kernel refuses the request.
     pub fn vfs<'a>(&self, pf: impl Into<By<'a>>) -> Result<Vec<VfState>, Error> {
         let pf = pf.into();
         let mut message = pf.message();

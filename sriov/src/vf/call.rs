@@ -1,5 +1,5 @@
-//! Calls that the kernel may hold up: a driver is not unbound from a function that a process holds through vfio, and a
-//! reset waits behind that.
+//! Calls that may wait in the kernel: the kernel does not unbind a driver from a function that a process holds through
+//! vfio, and a reset waits behind the unbinding.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -14,31 +14,32 @@ use super::{
     pci::{Pci, file_of},
 };
 
-/// Longest wait for one call. Some cards take seconds to make their functions.
+/// Longest silence of one call. Some cards take seconds to make their functions.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(20);
 
-/// Something to do with one function, in a process of its own.
+/// An action on one function, which a helper process does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionCall {
     sysfs: String,
     /// The function.
     pub function: PciFunction,
-    /// What is done.
+    /// The action.
     pub act: Act,
 }
 
-/// See [`FunctionCall`].
+/// An action on a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Act {
-    /// The function, a card, makes so many virtual functions.
+    /// The card `function` makes this many virtual functions.
     Create(u32),
-    /// The driver takes the function, and no other may; its module is loaded if it is missing.
+    /// Binds the driver to the function, so that no other driver may take it. Loads the driver's module if it is
+    /// missing.
     Bind(String),
-    /// The driver gives the function up, if it has one. Its interface goes, in whichever namespace it is.
+    /// Unbinds the function's driver, if it has one. The function's interface goes, in whichever namespace it is.
     Unbind,
-    /// A function-level reset.
+    /// Does a function-level reset.
     Reset,
-    /// Opens the device of a vfio group, which only one process may have open, and closes it.
+    /// Opens and closes the device of a vfio group. Only one process may have it open.
     Open(String),
 }
 
@@ -52,7 +53,7 @@ impl Call for FunctionCall {
     const NAME: &'static str = "vf";
     type Answer = ();
 
-    /// First waits for an earlier process that is busy with the same function, also one of an earlier run of the node.
+    /// First waits for an earlier process that works on the same function, also one of an earlier run of the node.
     fn make(self, caller: &Caller) -> Result<(), Failure> {
         let Self {
             sysfs,
@@ -74,7 +75,7 @@ impl Call for FunctionCall {
             Act::Create(count) => write(file_of(function, "sriov_numvfs"), &count.to_string()),
             Act::Bind(driver) => {
                 let place = format!("bus/pci/drivers/{driver}");
-                // A module that is loaded takes the functions that only its driver may have.
+                // Before the override is set: a module at its load takes functions whose override names its driver.
                 if !tree.exists(&place).unwrap_or(false) {
                     load_module(&driver)?;
                 }
@@ -100,7 +101,7 @@ impl Call for FunctionCall {
     }
 }
 
-/// Makes calls for functions.
+/// Makes calls for functions, through helper processes.
 #[derive(Clone, Debug)]
 pub(super) struct Operator {
     pub(super) pci: Pci,
@@ -108,7 +109,7 @@ pub(super) struct Operator {
 }
 
 impl Operator {
-    /// An error says what the process waits for; the call may still take effect then.
+    /// Makes a call. After an error the call may still take effect; the error then says what the process waits for.
     pub(super) fn call(
         &self,
         step: &'static str,
@@ -125,7 +126,7 @@ impl Operator {
         made.map_err(|error| StepError::new(step, format_args!("function {function}: {error}")))
     }
 
-    /// Binds this driver and no other.
+    /// Binds this driver. An error if another driver is bound.
     pub(super) fn bind(&self, function: PciFunction, driver: &str) -> Result<(), StepError> {
         match self.pci.driver(function)? {
             Some(bound) if bound == driver => Ok(()),
@@ -137,7 +138,7 @@ impl Operator {
         }
     }
 
-    /// Afterwards no driver is bound, and any may be.
+    /// Unbinds the driver, if there is one. Afterwards any driver may be bound.
     pub(super) fn unbind(&self, function: PciFunction) -> Result<(), StepError> {
         match self.pci.driver(function)? {
             Some(_) => self.finish_unbinding(function),
@@ -145,7 +146,8 @@ impl Operator {
         }
     }
 
-    /// The same. The kernel removes the link to a driver before the driver lets go: an earlier process may still wait for that.
+    /// Like [`Operator::unbind`], but makes the call even if no driver is linked. The kernel removes the link before
+    /// the driver lets go, so an earlier process may still wait for the driver.
     pub(super) fn finish_unbinding(&self, function: PciFunction) -> Result<(), StepError> {
         self.call("unbind driver", function, Act::Unbind)?;
         if let Some(bound) = self.pci.driver(function)? {
@@ -159,7 +161,7 @@ impl Operator {
         self.call("reset function", function, Act::Reset)
     }
 
-    /// Fails with the system's words if any process has the group open.
+    /// Checks that no process has the group open. The error contains that of open(2).
     pub(super) fn check_free(&self, function: PciFunction, group: &Path) -> Result<(), StepError> {
         let group = group.to_string_lossy().into_owned();
         self.call("open vfio group", function, Act::Open(group))

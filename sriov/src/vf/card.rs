@@ -1,4 +1,4 @@
-//! A network card and its virtual functions, at the start of the node.
+//! A network card and its virtual functions, as a start of the node prepares them.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -26,22 +26,22 @@ use crate::{
 /// Bits per second of a megabit.
 pub(super) const MBPS: u64 = 1_000_000;
 
-/// The name of the dimension of an offer that counts virtual functions.
+/// The name of the offer's dimension that counts virtual functions.
 pub const DIMENSION: &str = "virtual functions";
 
 /// The driver that hands a function to a process.
 pub(super) const VFIO: &str = "vfio-pci";
 
-/// The time limit of a cut: the wait for the end of killed holders, and a second for the rest.
+/// The time limit of a cut: the wait for the end of killed holders, and 1 s for the rest.
 const CUT_WITHIN: Duration = ENDS_WITHIN.saturating_add(Duration::from_secs(1));
 
-/// The same where the proof waits until a driver is unbound.
+/// The time limit of a cut whose proof waits until a driver is unbound.
 const UNBOUND_WITHIN: Duration = SILENCE_MAX.saturating_add(Duration::from_secs(1));
 
-/// How often the link of the card is looked at.
+/// How often a start looks at the link of the card.
 const LINK_LOOKS: u32 = 100;
 
-/// Where the kernel and this node keep what belongs to virtual functions.
+/// The directories of the kernel and of this node for virtual functions.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// `/sys`.
@@ -52,22 +52,22 @@ pub struct Places {
     pub records: PathBuf,
 }
 
-/// What [`Card::open`] needs.
+/// The settings of a card.
 #[derive(Clone, Debug)]
 pub struct CardConfig {
-    /// The interface of the card.
+    /// Name of the card's interface.
     pub interface: String,
-    /// How many virtual functions are offered at most; `None`: as many as there are.
+    /// Largest number of virtual functions to offer; `None`: all.
     pub count: Option<u32>,
-    /// The places.
+    /// The directories.
     pub places: Places,
-    /// The directory where container engines look for specifications: a tmpfs such as `/run/cdi`.
+    /// The directory in which container engines look for CDI specifications: a tmpfs such as `/run/cdi`.
     pub cdi: String,
-    /// The program of this node, in a file that container engines can execute: their hook.
+    /// The program of this node, in a file that container engines can execute as their hook.
     pub hook: PathBuf,
-    /// Makes calls that may hang; it must know [`calls`](super::calls).
+    /// Makes calls that may hang. Its program must handle [`calls`](super::calls).
     pub supervisor: Supervisor,
-    /// Links of the node's namespace.
+    /// The links of the node's network namespace.
     pub links: Arc<dyn Links>,
 }
 
@@ -80,9 +80,9 @@ pub struct Card {
     pub(super) driver: Driver,
     rate_bps: u64,
     total: u32,
-    /// This start has made the virtual functions.
+    /// Whether this start has made the virtual functions.
     has_made: bool,
-    /// The functions on offer, by number.
+    /// The functions on offer, each with its number on the card.
     pub(super) functions: Vec<(u32, PciFunction)>,
     pub(super) operator: Operator,
     pub(super) links: Arc<dyn Links>,
@@ -94,12 +94,12 @@ pub struct Card {
 }
 
 impl Card {
-    /// Makes the virtual functions, if there are none, and cleans those that nobody has. Functions that others use stay as
-    /// they are, and are not offered. May take many seconds.
+    /// Makes the virtual functions if there are none, and cleans those that are in no use. Functions in other use stay
+    /// as they are and are not offered. May take many seconds.
     ///
     /// # Errors
-    /// The interface is no card with virtual functions, or its driver is unknown; it has fewer than were asked for; its
-    /// link is down, and was at no start before; or a function cannot be cleaned.
+    /// The interface is no card with virtual functions; its driver is unknown; it has fewer functions than `count`; its
+    /// link is down and no start since the last reboot has recorded its rate; or a function cannot be cleaned.
     pub fn open(config: CardConfig) -> Result<Self, StepError> {
         let CardConfig {
             interface: name,
@@ -147,7 +147,7 @@ impl Card {
         }
     }
 
-    /// For a start that fails: removes the virtual functions again, if this start has made them. Nobody has leased any.
+    /// For a start that fails: removes the virtual functions if this start has made them. No lease has one yet.
     pub fn close(self) {
         if !self.has_made {
             return;
@@ -187,10 +187,10 @@ impl Card {
         Ok(())
     }
 
-    /// Checks what [`Card::open`] refuses before it changes anything. Returns the card.
+    /// Makes the checks of [`Card::open`] that come before any change. Returns the function of the card.
     ///
     /// # Errors
-    /// The interface is no card with virtual functions, its driver is unknown, or it has fewer than were asked for.
+    /// The interface is no card with virtual functions, its driver is unknown, or it has fewer functions than `count`.
     pub fn check(
         places: &Places,
         interface: &str,
@@ -212,7 +212,7 @@ impl Card {
         self.function
     }
 
-    /// The rate of the link, bits per second.
+    /// The rate of the link, in bits per second.
     #[must_use]
     pub fn rate_bps(&self) -> u64 {
         self.rate_bps
@@ -235,19 +235,19 @@ impl Card {
         fabricbios_cgroup::hook(&self.hook, &self.records_directory, lease)
     }
 
-    /// The condition of a card that is there: what the node does not enforce with it.
+    /// The condition while the card exists: the limits that the node does not enforce with it.
     pub(super) fn present(&self) -> Condition {
         Condition::Degraded(self.driver.degraded())
     }
 
-    /// The condition now. A card that comes back has another index, and other functions. Waits for no lock that a tenant can
-    /// keep busy.
+    /// The present condition. A card that was removed comes back with another index and other functions. Waits for no
+    /// lock that a tenant can keep busy.
     pub(super) fn condition(&self) -> Condition {
         let name = &self.name;
         match self.links.index_of(name) {
             Ok(Some(index)) if index == self.index => match self.link_trouble() {
                 None => self.present(),
-                // The card sets no rates then.
+                // A card that is down accepts no rates.
                 Some(Trouble::Down(why)) => Condition::Unavailable(why),
                 Some(Trouble::NoCarrier(why)) => {
                     Condition::Degraded(format!("{why}; {}", self.driver.degraded()))
@@ -267,7 +267,7 @@ impl Card {
         link::trouble(self.operator.pci.tree(), &self.name)
     }
 
-    /// The offer to the table. A lease has a rate and one virtual function.
+    /// The offer for the lease table. A lease has a rate and one virtual function.
     #[must_use]
     pub fn offer(&self, resource_id: ResourceId) -> Offer {
         let rate = Dimension {
@@ -283,7 +283,7 @@ impl Card {
         Offer {
             resource_id,
             capacity: self.rate_bps,
-            // Cards take whole megabits.
+            // Cards accept whole megabits only.
             align: MBPS,
             transports: Vec::new(),
             durability: Durability::Boot,
@@ -303,10 +303,11 @@ impl Card {
         }
     }
 
-    /// Whether there were functions already; then their number is not changed, because that would end all of them.
+    /// Makes the functions. Returns whether there were functions already: then their number stays, because a change
+    /// would end all of them.
     fn make_functions(&self, count: u32) -> Result<bool, StepError> {
         let pci = &self.operator.pci;
-        // No driver takes a function before it has an address.
+        // A driver must not take a function before the function has an address.
         pci.write(&file_of(self.function, "sriov_drivers_autoprobe"), "0")?;
         let existing: u32 = pci
             .number(&file_of(self.function, "sriov_numvfs"))
@@ -330,7 +331,7 @@ impl Card {
         Ok(false)
     }
 
-    /// Cleans the functions that nobody has; returns them and those of leases on record.
+    /// Cleans the functions that are in no use. Returns these and the functions of leases on record.
     fn usable(&self, were_there: bool) -> Result<Vec<(u32, PciFunction)>, StepError> {
         let held = self.records.readable()?;
         let states = self.links.functions(self.index)?;
@@ -353,7 +354,7 @@ impl Card {
         Ok(usable)
     }
 
-    /// Who uses the function, for people; `None`: nobody.
+    /// Describes the use of the function by others; `None`: it is not in use.
     fn used_by_others(
         &self,
         function: PciFunction,

@@ -24,14 +24,16 @@ use super::{
     steps,
 };
 
-/// Longest wait for the end of a lease's containers and of other holders. A virtual machine with much memory takes seconds.
+/// Longest wait for the end of a lease's containers and of other holders. A virtual machine with much memory takes
+/// seconds.
 pub(super) const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// So much longer than its time limit is a helper process waited for.
+/// The wait for a helper process is longer than its own time limit by this.
 const SLACK: Duration = Duration::from_millis(500);
 
-/// Bus mastering off stops every frame at once, whatever the tenant does with the interface. A process that has the function
-/// through vfio could turn it on again, so it is killed; a driver that turns it on is unbound.
+/// Switching bus mastering off stops every frame at once, whatever the tenant does with the interface. A process that
+/// has the function through vfio could switch it on again, so the process is killed; a driver that switches it on is
+/// unbound.
 #[derive(Clone, Debug)]
 pub(super) struct Cutter {
     pub(super) operator: Operator,
@@ -44,7 +46,7 @@ pub(super) struct Cutter {
     endings: Arc<Endings>,
 }
 
-/// What ends access for good, and waits for others.
+/// The part of an end that waits for others, and after which access has ended for good.
 struct Rest {
     step: &'static str,
     limit: Duration,
@@ -81,9 +83,9 @@ impl Cutter {
         Containers::of(&self.directory, lease, steps::STEPS)
     }
 
-    /// Stops every frame, and kills who could let some out again. Until its end such a process may turn bus mastering on all
-    /// the time, so only [`Cutter::prove`] tells whether it is off then. Waits for nobody for longer than a moment: a virtual
-    /// machine with much memory takes seconds to end, and other leases are due.
+    /// Stops every frame, and kills the processes that could send frames again. Until such a process has ended, it may
+    /// switch bus mastering on again, so only [`Cutter::prove`] says whether it is off. Waits only for a moment: a
+    /// virtual machine with much memory takes seconds to end, and other leases are due.
     pub(super) fn stop(&self, lease: LeaseId, record: &Record) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let mut began = Instant::now();
@@ -106,7 +108,7 @@ impl Cutter {
         let removed = vfio.cdi().remove(lease);
         done("remove CDI spec", String::new());
         let killed = self.containers(lease).kill();
-        // A container's processes close the group as they end: until then nobody else is looked for.
+        // The processes of a container close the group as they end: until then no other holder is searched for.
         let searched = match killed {
             Ok(false) => {
                 let moment = self.endings.moment();
@@ -117,15 +119,15 @@ impl Cutter {
         removed?;
         killed?;
         searched?;
-        // A holder may have turned it on again before it was killed.
+        // A holder may have switched bus mastering on again before it was killed.
         let stopped = self.pci().stop_bus_master(record.function);
         steps::passed("bus master off");
         proof.add("bus master off", Duration::ZERO, told(stopped));
         Ok(proof)
     }
 
-    /// Waits until nobody can have access again, then proves that access has ended. With `waits` false only for a moment; then
-    /// the next call goes on.
+    /// Waits until no process can have access again, then proves that access has ended. If `waits` is false, this waits
+    /// only for a moment, and the next call continues.
     pub(super) fn prove(
         &self,
         lease: LeaseId,
@@ -153,14 +155,14 @@ impl Cutter {
             steps::passed(rest.step);
             proof.add(rest.step, began.elapsed(), found);
             began = Instant::now();
-            // It was on again in between.
+            // Bus mastering was on again in between.
             self.pci().stop_bus_master(record.function)?;
             proof.add("bus master off", began.elapsed(), record.function);
         }
         Ok(proof.and(self.check(record)?))
     }
 
-    /// `None`: bus mastering off has ended access for good.
+    /// The rest of the end. `None`: bus mastering is off, and that has ended access for good.
     fn rest(&self, lease: LeaseId, record: &Record) -> Result<Option<Rest>, StepError> {
         if record.vfio.is_some() {
             return Ok(Some(self.search(lease)));
@@ -178,12 +180,12 @@ impl Cutter {
         }
     }
 
-    /// Opens the group, and kills who has it.
+    /// Opens the group, and kills the processes that have it open.
     fn search(&self, lease: LeaseId) -> Rest {
         const STEP: &str = "end holders";
         let its = self.clone();
         let work = move || {
-            // The record may be gone, and the function another lease's.
+            // The lease may have ended meanwhile, and another lease may have the function.
             let Some(held) = its.records.hold(lease)? else {
                 return Ok("the lease has no function any more".to_owned());
             };
@@ -218,7 +220,7 @@ impl Cutter {
         }
     }
 
-    /// Unbinds the driver, whose resets may turn bus mastering on.
+    /// Unbinds the driver: its resets may switch bus mastering on.
     fn unbinding(&self, lease: LeaseId, function: PciFunction) -> Rest {
         let its = self.clone();
         let work = move || {
@@ -237,12 +239,12 @@ impl Cutter {
         }
     }
 
-    /// Unbinds the driver, which may turn bus mastering on until it is gone.
+    /// Unbinds the driver. Until it is unbound it may switch bus mastering on, so this keeps it off.
     pub(super) fn unbind(&self, function: PciFunction) -> Result<(), StepError> {
         kept_off(self.pci(), function, || self.operator.unbind(function))
     }
 
-    /// Checks that the function reaches nothing.
+    /// Checks that bus mastering is off, so that the function reaches nothing.
     fn check(&self, record: &Record) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let began = Instant::now();
@@ -261,7 +263,8 @@ impl Cutter {
 pub struct VfEnd(Cutter);
 
 impl VfEnd {
-    /// `supervisor` makes [`calls`](super::calls). `others`: processes of the node besides this one; none of them is killed.
+    /// `supervisor` makes [`calls`](super::calls). `others`: processes of the node besides this one; they are never
+    /// killed.
     #[must_use]
     pub fn new(
         places: &Places,
@@ -271,8 +274,8 @@ impl VfEnd {
         Self(Cutter::new(places, supervisor, others))
     }
 
-    /// Whether an earlier run has left leases on other cards than those on offer, and the machine has none of their
-    /// functions any more: their cards are gone.
+    /// Whether an earlier run has left leases on cards that are not on offer, and none of their functions exists any
+    /// more: the cards were removed.
     ///
     /// # Errors
     /// The records or the functions cannot be read.
@@ -287,8 +290,8 @@ impl VfEnd {
         Ok(!left.is_empty())
     }
 
-    /// Ends the leases that an earlier run has left on cards that are not on offer any more. Their functions are cleaned
-    /// when their card is offered again.
+    /// Ends the leases that an earlier run has left on cards that are no longer on offer. Their functions are cleaned
+    /// when the card is offered again.
     ///
     /// # Errors
     /// The records cannot be read, or a lease cannot be ended.
@@ -314,14 +317,14 @@ impl VfEnd {
 }
 
 impl EndByName for VfEnd {
-    /// What waits for others goes on beside the ends of other leases; the next call tells its outcome.
+    /// The part that waits continues beside the ends of other leases; the next call returns its outcome.
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
         self.end_by_record(lease, false)
     }
 }
 
 impl Record {
-    /// The device of the vfio group that was handed over, in the directory of all groups.
+    /// The device of the lease's vfio group, in the directory of all groups.
     pub(super) fn group(&self, groups: &Path) -> Option<PathBuf> {
         let vfio = self.vfio.as_ref()?;
         Some(groups.join(vfio.group.to_string()))

@@ -7,17 +7,18 @@ pub(super) struct Driver {
     pub(super) card: &'static str,
     /// The driver of its virtual functions.
     pub(super) function: &'static str,
-    /// A rate that the driver accepts was measured to be the rate on the wire.
+    /// Whether a measurement showed that an accepted rate is the rate on the wire.
     pub(super) shapes: bool,
-    /// The card was seen to drop frames that a tenant without a VLAN had tagged itself.
+    /// Whether a test showed that the card drops frames that a tenant without a VLAN has tagged itself.
     pub(super) drops_tags: bool,
-    /// Bus mastering off was seen to stop every frame of a virtual function at once, for good. The resets of other drivers,
-    /// which a tenant can ask for, may turn it on again (`pci_set_master` in ixgbevf and iavf): the proof of a cut unbinds them.
+    /// Whether a test showed that switching bus mastering off stops every frame of a virtual function at once and for
+    /// good. Other drivers may switch it on again in a reset (`pci_set_master` in ixgbevf and iavf), which a tenant can
+    /// request. So the proof of a cut unbinds them.
     pub(super) is_cut_by_bus_master: bool,
 }
 
 const DRIVERS: &[Driver] = &[
-    // Measured with QEMU's card: the driver tells the rate that was set, and the card sends as fast as before.
+    // Measured with QEMU's card: the driver reports the new rate, and the card sends as fast as before.
     known("igb", "igbvf", true),
     known("ixgbe", "ixgbevf", false),
     known("i40e", "iavf", false),
@@ -30,9 +31,9 @@ const fn known(card: &'static str, function: &'static str, is_cut_by_bus_master:
     Driver {
         card,
         function,
-        // No driver was measured to shape yet.
+        // No driver has passed a measurement of rates yet.
         shapes: false,
-        // QEMU's card sends them, with any tag.
+        // QEMU's card sends such frames, with any tag.
         drops_tags: false,
         is_cut_by_bus_master,
     }
@@ -40,7 +41,7 @@ const fn known(card: &'static str, function: &'static str, is_cut_by_bus_master:
 
 pub(super) fn find(card: &str) -> Option<Driver> {
     let mut found = DRIVERS.iter().find(|it| it.card == card).copied();
-    // Test hook: this driver of cards was not checked. Only debug builds look.
+    // Test hook: treats this driver of cards as untested. Only in debug builds.
     if cfg!(debug_assertions)
         && std::env::var("FABRICBIOS_UNCHECKED_DRIVER").is_ok_and(|it| it == card)
     {
@@ -52,7 +53,7 @@ pub(super) fn find(card: &str) -> Option<Driver> {
     found
 }
 
-/// For an error.
+/// The names of all known drivers, for an error.
 pub(super) fn names() -> String {
     let names: Vec<&str> = DRIVERS.iter().map(|it| it.card).collect();
     names.join(", ")
@@ -68,9 +69,9 @@ impl Driver {
         (!self.drops_tags).then_some(why)
     }
 
-    /// What the node does not enforce with this driver, for people.
+    /// The limits that the node does not enforce with this driver, for people.
     pub(super) fn degraded(&self) -> String {
-        // With no driver was it seen yet. QEMU's card takes the setting and sends frames with any address.
+        // No driver has passed a test of this yet. QEMU's card accepts the setting and sends frames with any address.
         let mut why = vec![format!(
             "with {} it was not seen that the card drops frames with a foreign source address",
             self.card

@@ -1,4 +1,4 @@
-//! What of an end waits for others, with bus mastering kept off until it is over.
+//! Keeps bus mastering off during the part of an end that waits for others.
 
 use std::{
     sync::mpsc,
@@ -12,16 +12,16 @@ use fabricbios_wire::PciFunction;
 
 use super::pci::Pci;
 
-/// How long between two times that bus mastering is switched off while somebody may switch it on.
+/// Interval at which bus mastering is switched off while a holder or a driver may switch it on.
 const OFF_EVERY: Duration = Duration::from_millis(3);
 
-/// The pause is at least so many times as long as switching it off took.
+/// The pause is at least this many times as long as switching off took.
 const PAUSES: u32 = 4;
 
-/// For people: what was found.
+/// `Ok`: the finding, for people.
 pub(super) type Outcome = Result<String, StepError>;
 
-/// Does the work, and switches bus mastering off again and again until it is done, and once after it.
+/// Runs `work`. Meanwhile switches bus mastering off repeatedly, and once more afterwards.
 pub(super) fn kept_off<T: Send>(
     pci: &Pci,
     function: PciFunction,
@@ -34,7 +34,7 @@ pub(super) fn kept_off<T: Send>(
             while is_over.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let began = Instant::now();
                 pci.keep_off(function);
-                // An emulated card is slow, and the work needs the processor too.
+                // An emulated card is slow, and `work` needs the processor too.
                 pause = OFF_EVERY.max(began.elapsed() * PAUSES);
             }
             pci.keep_off(function);

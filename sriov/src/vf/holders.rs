@@ -1,7 +1,7 @@
-//! The processes that have a vfio group open, and their end.
+//! Finds and kills the processes that have a vfio group open.
 //!
-//! Any user of the machine can make the search long, and the kernel may hold up who opens a group. So a helper process does it,
-//! within a time limit, and only while the group is busy.
+//! Any user of the machine can make the search long, and the kernel may delay a process that opens a group. So a helper
+//! process searches, within a time limit, and only while the group is busy.
 
 use std::{
     collections::BTreeSet,
@@ -22,38 +22,41 @@ use serde::{Deserialize, Serialize};
 
 use super::{record::Records, steps::STEPS};
 
-/// How long between two looks for a holder that keeps the group and was not found.
+/// Pause between two passes over the tables, and longest wait for one killed process.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The highest priority of a normal process.
 const NICENESS: i32 = -20;
 
-/// Only a group that stays busy for so long without a holder is held by a device alone: the kernel may be about to close it.
+/// If a group stays busy this long and no process has it, a process holds it through a device alone. Before that the
+/// kernel may just be closing the group.
 const CLOSES_WITHIN: Duration = Duration::from_millis(100);
 
-/// Most programs have no more files. What has only a device is not kept waiting for larger tables.
+/// Most programs have at most this many files. Processes with only a device are killed before larger tables are read.
 const FEW_FILES: u64 = 1024;
 
-/// What the kernel calls the descriptor of a device that came from a group. It keeps the group open by itself.
+/// The kernel's name for the descriptor of a device that came from a group. Such a descriptor keeps the group open by
+/// itself.
 const DEVICE: &str = "anon_inode:[vfio-device]";
 
-/// Opens the vfio group of a lease, which the kernel lets one process do. While somebody has it, whoever has the group open is
-/// looked for and killed, by the group or by a device that came from it. Nothing tells from which group a device came: what is in a
-/// container of another lease is that lease's. Tables of few files come first, and each is looked at once.
+/// Opens the vfio group of a lease; the kernel lets only one process do so. While the group is busy, the processes that
+/// hold it, by the group itself or by a device that came from it, are found and killed. The kernel does not show from
+/// which group a device came: a device in a container of another lease counts as that lease's. Tables with few files
+/// come first, and each pass reads a table once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndHolders {
-    /// The directory of the records. While this process has the record, no other lease gets the function.
+    /// The directory of the records. While this process holds the record, no other lease gets the function.
     pub(super) records: PathBuf,
     /// The directory of vfio groups.
     pub(super) groups: PathBuf,
     pub(super) lease: LeaseId,
-    /// Processes of the node: neither they nor what they started is killed.
+    /// Processes of the node: they and their descendants are never killed.
     pub(super) owners: Vec<i32>,
     /// The time limit.
     pub(super) within: Duration,
 }
 
-/// What [`EndHolders`] did until the group could be opened.
+/// The report of [`EndHolders`] when the group could be opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     killed: Vec<i32>,
@@ -79,7 +82,8 @@ impl Call for EndHolders {
     type Answer = Ended;
 
     fn make(self, _caller: &Caller) -> Result<Ended, Failure> {
-        // Programs that keep all processors busy delay no cut. Only root may raise this; without it the search takes longer.
+        // Programs that keep all processors busy must not delay a cut. Only root may raise the priority; otherwise the
+        // search takes longer.
         set_niceness(NICENESS).ok();
         let owners = self.owners.clone();
         self.make_by(&open, &|pid| is_of(pid, &owners))
@@ -92,10 +96,10 @@ fn open(group: &Path) -> io::Result<()> {
 }
 
 impl EndHolders {
-    /// For tests: with a kernel and a node of their own.
+    /// For tests, which replace the kernel and the node.
     ///
     /// # Errors
-    /// The group is not free within the time limit: who has it.
+    /// The group is not free within the time limit; the text names the holders that were found.
     #[doc(hidden)]
     pub fn make_by(
         self,
@@ -125,11 +129,11 @@ impl EndHolders {
     }
 }
 
-/// What somebody with a table has.
+/// What the process with a table holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Has {
     Group,
-    /// A device, and no group that it could have come from.
+    /// A device, and no group from which the device could have come.
     OnlyDevice,
     Nothing,
 }
@@ -142,11 +146,11 @@ struct Search<'a> {
     is_ours: &'a dyn Fn(i32) -> bool,
     tables: &'a dyn Fn() -> Vec<Table>,
     killed: Vec<(i32, Pidfd)>,
-    /// Processes of the node that have the group.
+    /// Processes of the node that have the group open.
     ours: BTreeSet<i32>,
     /// The containers of other leases.
     others: Vec<Containers>,
-    /// Why a process could not be killed.
+    /// The processes that could not be killed, and why.
     refused: Vec<String>,
     ended: Ended,
 }
@@ -165,8 +169,8 @@ impl<'a> Search<'a> {
         Ok(self.ended)
     }
 
-    /// Kills each holder as it is found; if nobody has the group, who has only a device. Whether somebody was found, or the
-    /// group is free.
+    /// Reads all tables and kills each process that has the group. If no process has it, kills those with only a
+    /// device. `true`: a process was found, or the group is free.
     fn pass(&mut self) -> Result<bool, Failure> {
         let began = Instant::now();
         let (mut found, mut suspects) = (false, Vec::new());
@@ -205,7 +209,7 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
-    /// Kills who has only mapped a device.
+    /// Kills processes that have only mapped a device.
     fn pass_mapped(&mut self) -> Result<(), Failure> {
         for table in (self.tables)() {
             if self.is_free()? {
@@ -294,7 +298,7 @@ impl<'a> Search<'a> {
             Ok(()) | Err(Errno::ESRCH) => {}
             Err(errno) => return self.refuse(pid, errno),
         }
-        // Most end at once, and the rest of the tables need no look then.
+        // Most processes end at once; the remaining tables then need no look.
         process.ends_within(LOOK_EVERY)?;
         self.killed.push((pid, process));
         Ok(())
@@ -305,7 +309,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// For the end of those that were killed, or until the group is free.
+    /// Waits until the killed processes have ended or the group is free.
     fn wait(&self) -> Result<(), Failure> {
         for (_, process) in &self.killed {
             while !process.ends_within(Duration::ZERO)? {
@@ -319,7 +323,7 @@ impl<'a> Search<'a> {
         self.check_time()
     }
 
-    /// The kernel lets one process open the group. Nobody has one that is not there.
+    /// Whether the group is free: the kernel lets only one process open it. A group that does not exist counts as free.
     fn is_free(&self) -> Result<bool, Failure> {
         match (self.open)(self.group) {
             Ok(()) => Ok(true),
@@ -370,7 +374,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether a file is a vfio group: all have the major number of this one, under whatever name.
+/// Whether a file is a vfio group, under any name: all groups have the same major number.
 fn is_group(file: Option<Identity>, group: Option<Identity>) -> bool {
     match (file, group) {
         (Some(Identity::Device((its, _))), Some(Identity::Device((major, _)))) => its == major,

@@ -1,4 +1,4 @@
-//! Which card an interface is, and its link.
+//! Finds the card of an interface, and its link.
 
 use std::{thread, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{
 /// Pause between two looks at the link.
 const LINK_LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The function of the card with this interface, and its driver.
+/// The function of the card that has this interface, and the card's driver.
 fn identify(pci: &Pci, name: &str) -> Result<(PciFunction, Driver), StepError> {
     let refuse = |why: &str| refused(name, why);
     if name.is_empty() || name.contains('/') || !pci.has(&format!("class/net/{name}"))? {
@@ -46,7 +46,7 @@ fn identify(pci: &Pci, name: &str) -> Result<(PciFunction, Driver), StepError> {
     Ok((function, driver))
 }
 
-/// The same, with the number of functions that the card can have.
+/// Like `identify`, with the largest number of functions of the card.
 pub(super) fn identified(
     pci: &Pci,
     name: &str,
@@ -71,14 +71,14 @@ fn check_count(name: &str, count: Option<u32>, total: u32) -> Result<(), StepErr
     }
 }
 
-/// The rate of the link, bits per second; `None`: it is down.
+/// Waits for the link. Returns its rate in bits per second; `None`: the link is down.
 pub(super) fn wait_for_link(pci: &Pci, name: &str, looks: u32) -> Option<u64> {
     let [speed, carrier] = ["speed", "carrier"].map(|it| format!("class/net/{name}/{it}"));
     for look in 0..looks {
         if look > 0 {
             thread::sleep(LINK_LOOK_EVERY);
         }
-        // Megabits; -1, or no value at all, while the link is down.
+        // The rate in megabits per second; while the link is down, -1 or no value.
         if let (Some(1), Some(mbps @ 1..)) = (pci.number::<u8>(&carrier), pci.number::<i64>(&speed))
         {
             return Some(mbps.unsigned_abs().saturating_mul(MBPS));

@@ -1,4 +1,4 @@
-//! What virtual functions need of the kernel's links; tests have a card of their own.
+//! The calls to the kernel's links that virtual functions need; tests implement them on their own card.
 
 use std::{fmt, os::fd::BorrowedFd};
 
@@ -11,43 +11,43 @@ pub trait Links: fmt::Debug + Send + Sync {
     /// The interface; `None` if there is none.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     fn link(&self, by: By<'_>) -> Result<Option<Link>, StepError>;
 
     /// The index of the interface with this name. Waits for no lock that a tenant can keep busy.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     fn index_of(&self, name: &str) -> Result<Option<u32>, StepError>;
 
     /// Sets an interface up.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     fn set_up(&self, by: By<'_>) -> Result<(), StepError>;
 
     /// Renames an interface.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     fn rename(&self, index: u32, name: &str) -> Result<(), StepError>;
 
-    /// Moves an interface to another namespace.
+    /// Moves an interface to another network namespace.
     ///
     /// # Errors
-    /// The system refuses: the name is taken there.
+    /// The name exists in that namespace, or the kernel refuses the request.
     fn move_to(&self, index: u32, namespace: BorrowedFd<'_>) -> Result<(), StepError>;
 
     /// The settings of all virtual functions of a card.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     fn functions(&self, card: u32) -> Result<Vec<VfState>, StepError>;
 
-    /// Sets one thing of a virtual function.
+    /// Changes one setting of a virtual function.
     ///
     /// # Errors
-    /// The card's driver refuses.
+    /// The card's driver refuses the setting.
     fn set_function(&self, card: u32, number: u32, setting: VfSetting) -> Result<(), StepError>;
 }
 

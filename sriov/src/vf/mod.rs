@@ -1,9 +1,9 @@
-//! SR-IOV: a lease has a virtual function of a network card.
+//! SR-IOV leases: a lease is a virtual function of a network card.
 //!
-//! [`Card`] makes the functions at the start of the node and keeps those that nobody has without driver and without
-//! settings. [`VfStore`] records which lease has which function, and sets at the card what the function may do. [`VfPath`]
-//! hands the function over: as an interface of the node, as one of a network namespace that the tenant gives, or as a
-//! device of vfio-pci. [`VfEnd`] ends access when the daemon cannot.
+//! [`Card`] makes the functions at the start of the node, and keeps unused functions without driver and without
+//! settings. [`VfStore`] records which lease has which function, and sets the limits of the function at the card.
+//! [`VfPath`] hands the function over: as an interface of the node, as an interface in a network namespace that the
+//! tenant gives, or as a device of vfio-pci. [`VfEnd`] ends access when the daemon cannot.
 
 mod call;
 mod card;

@@ -30,7 +30,7 @@ pub struct VfPath {
 }
 
 impl VfPath {
-    /// To the functions of this card. `guard` ends leases that this process cannot end.
+    /// The path for leases of this card. `guard` ends leases that this process cannot end.
     #[must_use]
     pub fn new(card: Arc<Card>, guard: Arc<dyn Guard>) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl VfPath {
         &self.card.cutter
     }
 
-    /// `None`: the lease has no function of this card.
+    /// The record of a lease. `None`: the lease has no function of this card.
     fn record(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
         let record = self.card.records.find(lease)?;
         Ok(record.filter(|it| it.card == self.card.function))
@@ -56,7 +56,7 @@ impl VfPath {
         }
     }
 
-    /// The function with its driver. Nobody but the node can reach it yet.
+    /// Binds the function's driver. Only the node can reach the function so far.
     fn attach(&self, lease: LeaseId, record: &Record) -> Result<Option<Link>, StepError> {
         let operator = &self.card.operator;
         operator.bind(record.function, self.driver_of(record))?;
@@ -115,13 +115,13 @@ impl VfPath {
                     steps::passed("write CDI spec");
                 }
             }
-            // The tenant gives a namespace later.
+            // The tenant gives a namespace later, or the interface stays in the node's.
             (HandOver::Netns | HandOver::Interface, _) => {}
         }
         Ok(())
     }
 
-    /// Takes the function back, in whatever state it is: cut, without a driver.
+    /// Takes the function back, in whatever state it is. Afterwards access is cut and no driver is bound.
     fn take_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
         self.cutter().stop(lease, record)?;
         self.cutter().prove(lease, record, true)?;
@@ -130,7 +130,8 @@ impl VfPath {
         self.cutter().pci().stop_bus_master(record.function)
     }
 
-    /// An adopted function is as the earlier process left it, unless the watchdog has cut it.
+    /// Checks that an adopted function is in the state in which the earlier process left it; the watchdog may have cut
+    /// it.
     fn check_adopted(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
         let (function, expected) = (record.function, self.driver_of(record));
         let pci = &self.card.operator.pci;
@@ -184,7 +185,7 @@ impl DataPath for VfPath {
             true => Ok(()),
             false => self.give(lease, &record, link.as_ref()),
         };
-        // The tenant of the binding before loses the function, and gets it anew.
+        // The tenant of the older binding loses the function and gets it anew.
         let end = || self.take_back(lease, &record);
         making.anew(order.adopts, make, open, end)?;
         Ok(binding(lease, &record))
@@ -216,7 +217,8 @@ impl DataPath for VfPath {
                 return Ok(());
             };
             progress();
-            // After a restart nothing of this process has cut it, and who resets a function may turn bus mastering on.
+            // After a restart this process has not cut the function itself, and a process that resets the function may
+            // switch bus mastering on.
             self.take_back(lease, &record)
         })
     }
@@ -236,7 +238,7 @@ impl LocalAccess for VfPath {
         given: Given,
     ) -> Result<Entered, LocalRefusal> {
         let entry = self.bindings.in_use(lease)?;
-        // The function is not released meanwhile.
+        // The admission is held so that the function is not released meanwhile.
         let _admission = entry.admit(|tenant| caller.check(tenant))?;
         let record = self.record(lease).map_err(LocalRefusal::Failed)?;
         let record = record.ok_or(LocalRefusal::NotFound)?;
@@ -252,7 +254,7 @@ impl LocalAccess for VfPath {
         require_network_namespace(namespace)
             .map_err(|error| LocalRefusal::Unsupported(error.to_string()))?;
         let link = self.interface(&record).map_err(LocalRefusal::Failed)?;
-        // It may come from a namespace that has ended, with a name that the tenant chose.
+        // The interface may come back from a namespace that has ended, with a name that the tenant chose.
         let name = interface_name(lease);
         if link.name != name {
             let renamed = self.card.links.rename(link.index, &name);

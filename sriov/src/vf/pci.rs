@@ -1,4 +1,4 @@
-//! PCI functions, as sysfs shows them.
+//! PCI functions, through sysfs.
 
 use std::{
     fs::OpenOptions,
@@ -17,14 +17,14 @@ use crate::records;
 /// Offset of the command register in the configuration space (PCI Local Bus Specification 3.0, 6.2.2).
 const COMMAND: u64 = 4;
 
-/// Bit of the command register: the function may read and write memory of the machine.
+/// Bit of the command register: the function may read and write the machine's memory.
 const BUS_MASTER: u16 = 1 << 2;
 
 /// The tree `/sys`.
 #[derive(Clone, Debug)]
 pub(super) struct Pci(Tree);
 
-/// A file of a function.
+/// The path of a function's file in sysfs.
 pub(super) fn file_of(function: PciFunction, file: &str) -> String {
     format!("bus/pci/devices/{function}/{file}")
 }
@@ -42,7 +42,7 @@ impl Pci {
         self.0.root()
     }
 
-    /// `None`: no driver is bound.
+    /// The driver; `None`: no driver is bound.
     pub(super) fn driver(&self, function: PciFunction) -> Result<Option<String>, StepError> {
         if_present(self.0.link_name(file_of(function, "driver"))).map_err(looked)
     }
@@ -65,7 +65,7 @@ impl Pci {
         self.0.list(members).map_err(looked)
     }
 
-    /// The virtual functions of a card, by number.
+    /// The virtual functions of a card, each with its number.
     pub(super) fn functions_of(
         &self,
         card: PciFunction,
@@ -97,7 +97,7 @@ impl Pci {
         if_present(self.0.link_name(path)).map_err(looked)
     }
 
-    /// A number; `None` if the file is absent, or the kernel has no value for it now.
+    /// Reads a number; `None` if the file does not exist or has no value now.
     pub(super) fn number<T: FromStr>(&self, path: &str) -> Option<T> {
         self.0.read_as(path).ok()
     }
@@ -108,13 +108,13 @@ impl Pci {
             .map_err(|error| failed("write", &error))
     }
 
-    /// Any driver may be bound to the function.
+    /// Removes the restriction to one driver: any driver may be bound afterwards.
     pub(super) fn clear_override(&self, function: PciFunction) -> Result<(), StepError> {
         let written = self.0.write(file_of(function, "driver_override"), "\n");
         written.map_err(|error| failed("clear driver override", &error))
     }
 
-    /// Whether the bus has no such function any more; then it reaches nothing.
+    /// Whether the function no longer exists on its bus; then it reaches nothing.
     pub(super) fn is_gone(&self, function: PciFunction) -> Result<bool, StepError> {
         Ok(self.has("bus/pci/devices")? && !self.has(&file_of(function, ""))?)
     }
@@ -131,8 +131,8 @@ impl Pci {
         Ok(command & BUS_MASTER != 0)
     }
 
-    /// Ends all access of the function to the machine's memory: no frame is sent or received any more. The command register
-    /// is read back.
+    /// Ends all access of the function to the machine's memory: it sends and receives no frame any more. Reads the
+    /// command register back.
     pub(super) fn stop_bus_master(&self, function: PciFunction) -> Result<(), StepError> {
         if self.is_gone(function)? {
             return Ok(());
@@ -150,8 +150,8 @@ impl Pci {
         Ok(())
     }
 
-    /// The same while somebody may switch it on again. What fails is tried again, and a check follows. A function that is being
-    /// reset answers with ones.
+    /// Like [`Pci::stop_bus_master`], while a process or a driver may switch it on again. A failure is ignored: the
+    /// next call tries again, and a check follows. A function in a reset answers with ones.
     pub(super) fn keep_off(&self, function: PciFunction) {
         let path = self.config(function);
         if let Ok(command) = read_command(&path)

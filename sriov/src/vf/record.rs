@@ -1,4 +1,4 @@
-//! Which lease has which virtual function.
+//! The record of which lease has which virtual function.
 
 use fabricbios_contract::Cdi;
 use fabricbios_wire::{HandOver, MacAddress, PciFunction, VlanId};
@@ -8,7 +8,7 @@ use crate::records;
 
 pub(super) type Records = records::Records<Record>;
 
-/// What a lease has.
+/// The record of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The card.
@@ -21,7 +21,7 @@ pub(super) struct Record {
     pub(super) vlan: Option<VlanId>,
     pub(super) rate_mbps: u32,
     pub(super) hand_over: HandOver,
-    /// Present if the function is handed over through vfio.
+    /// `Some` if the function is handed over through vfio.
     pub(super) vfio: Option<Vfio>,
 }
 
@@ -29,12 +29,12 @@ impl records::Record for Record {
     const SUFFIX: &'static str = records::VF;
 }
 
-/// A function that a process gets through vfio.
+/// The properties of a function that a process gets through vfio.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Vfio {
     /// The IOMMU group.
     pub(super) group: u32,
-    /// The directory of its specification.
+    /// The directory of its CDI specification.
     pub(super) specs: String,
 }
 

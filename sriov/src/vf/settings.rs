@@ -1,4 +1,4 @@
-//! What a card enforces of one virtual function.
+//! The limits that a card enforces on one virtual function.
 
 use fabricbios_lease::StepError;
 use fabricbios_wire::{MacAddress, VlanId};
@@ -6,16 +6,16 @@ use fabricbios_wire::{MacAddress, VlanId};
 use super::{links::Links, record::Record, steps};
 use crate::netlink::{VfSetting, VfState};
 
-/// The settings. Frames with another source address are always dropped, and the function is never trusted.
+/// The settings of a function. Every setting drops frames with another source address and never trusts the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     mac: MacAddress,
     vlan: Option<VlanId>,
-    /// 0: without limit.
+    /// The rate in megabits per second; 0: no limit.
     rate_mbps: u32,
 }
 
-/// Of a function that nobody has.
+/// The settings of an unused function.
 pub(super) const NEUTRAL: Settings = Settings {
     mac: MacAddress([0; 6]),
     vlan: None,
@@ -33,10 +33,11 @@ impl From<&Record> for Settings {
 }
 
 impl Settings {
-    /// Sets what differs, and reads everything back. (A driver may refuse a rate while the link of its card is down.)
+    /// Sets the settings that differ, and reads all of them back. (A driver may refuse a rate while the link of its
+    /// card is down.)
     ///
     /// # Errors
-    /// The card's driver refuses a setting, or tells another value afterwards.
+    /// The card's driver refuses a setting, or reports another value afterwards.
     pub(super) fn apply(&self, links: &dyn Links, card: u32, number: u32) -> Result<(), StepError> {
         let (is, wanted) = (read(links, card, number)?, self.state(number));
         let settings = [

@@ -1,4 +1,4 @@
-//! Gives each lease a virtual function, and sets what it may do on the wire.
+//! The store of virtual functions: gives each lease a function, and sets the function's limits on the wire.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -22,12 +22,12 @@ use crate::{LOOK_EVERY, link::Trouble};
 pub struct VfStore {
     card: Arc<Card>,
     health: Health,
-    /// The released leases. The lock is held while a function is chosen or given back.
+    /// The released leases. Its lock is held while a function is chosen or given back.
     released: Mutex<Custody<()>>,
 }
 
 impl VfStore {
-    /// Of this card.
+    /// The store of this card.
     #[must_use]
     pub fn new(card: Arc<Card>) -> Self {
         let watched = card.clone();
@@ -68,7 +68,7 @@ impl VfStore {
                 number,
                 mac,
                 vlan: terms.vlan,
-                // The card would take 0 as no limit.
+                // The card takes 0 as no limit.
                 rate_mbps: rate_mbps.max(1),
                 hand_over,
                 vfio,
@@ -80,7 +80,8 @@ impl VfStore {
         Ok(record)
     }
 
-    /// A process that has the group has all of its devices.
+    /// The IOMMU group of a function, which must have no other device: a process that has the group has all of its
+    /// devices.
     fn group_of(&self, function: PciFunction) -> Result<u32, BindError> {
         let pci = &self.card.operator.pci;
         let refuse = |why: String| BindError::Refused(StepError::new("hand over to vfio", why));
@@ -109,7 +110,7 @@ impl VfStore {
         Ok(())
     }
 
-    /// The record of a lease, if it is of this card.
+    /// The record of a lease, if its function is one of this card.
     fn record(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
         let record = self.card.records.find(lease)?;
         Ok(record.filter(|it| it.card == self.card.function))
@@ -117,7 +118,7 @@ impl VfStore {
 }
 
 impl Store for VfStore {
-    /// Functions are cleaned when they are given back.
+    /// Does nothing: functions are cleaned when they are given back.
     fn prepare(&self, _order: &BindOrder, _progress: &dyn Fn()) -> Result<(), StepError> {
         Ok(())
     }
@@ -156,7 +157,7 @@ impl Store for VfStore {
         }
     }
 
-    /// Nothing to do: after a reboot the leases have ended, even if an older journal has them.
+    /// Does nothing: a reboot ends all leases, even those in an older journal.
     fn confirm(&self, _binding_id: BindingId) -> Result<(), StepError> {
         Ok(())
     }

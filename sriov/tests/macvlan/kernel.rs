@@ -1,4 +1,4 @@
-//! A kernel of the test: it keeps links as the real one does, and refuses what the test wants.
+//! An imitation of the kernel: it keeps links as the real one does, and refuses the calls that the test chooses.
 
 use std::{
     collections::BTreeMap,
@@ -32,15 +32,15 @@ type Happens = Box<dyn FnOnce() + Send>;
 struct State {
     devices: BTreeMap<u32, Device>,
     next: u32,
-    /// The changing calls so far.
+    /// The changing calls so far, by name.
     calls: Vec<&'static str>,
-    /// Refuse the changing call with this number.
+    /// The number of the changing call to refuse.
     refuse: Option<usize>,
-    /// Refuse every call with one of these names.
+    /// The names of the calls to refuse.
     lacks: Vec<&'static str>,
-    /// Forget the last rule of each set.
+    /// Whether the last rule of each set is forgotten.
     is_forgetful: bool,
-    /// Done before the next call with this name.
+    /// An action before the next call with this name.
     meanwhile: Option<(&'static str, Happens)>,
 }
 
@@ -72,7 +72,7 @@ impl FakeKernel {
         }))
     }
 
-    /// The parent goes, with the macvlans on it.
+    /// Removes the parent and the macvlans on it.
     pub(crate) fn lose_parent(&self) {
         let mut state = self.state();
         let parent = state.find("parent0").unwrap().link.index;
@@ -80,7 +80,7 @@ impl FakeKernel {
         state.devices.retain(|_, it| !is_its(it));
     }
 
-    /// A parent of this name, with another index than any before. Returns the index.
+    /// Makes a parent with this name and a new index. Returns the index.
     pub(crate) fn make_parent(&self) -> u32 {
         let link = Link {
             name: "parent0".into(),
@@ -95,7 +95,7 @@ impl FakeKernel {
         self.0.lock().unwrap()
     }
 
-    /// The names of all links but the parent, in order.
+    /// The names of all links except the parent, in order.
     pub(crate) fn names(&self) -> Vec<String> {
         let state = self.state();
         let names = state.devices.values().map(|it| it.link.name.clone());
@@ -111,7 +111,7 @@ impl FakeKernel {
         up.map(|it| it.link.name.clone()).collect()
     }
 
-    /// A rule lets frames pass.
+    /// Whether any rule redirects frames.
     pub(crate) fn redirects(&self) -> bool {
         let state = self.state();
         let mut rules = state.devices.values().flat_map(|it| &it.rules);
@@ -146,7 +146,7 @@ impl FakeKernel {
         device.unwrap().link.name = to.into();
     }
 
-    /// Counts the call, and refuses it if the test wants.
+    /// Counts the call. Refuses it if the test has chosen so.
     fn begin(
         &self,
         call: &'static str,

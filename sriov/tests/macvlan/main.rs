@@ -1,4 +1,4 @@
-//! Store and path of macvlan leases on a kernel of the test.
+//! Store and path of macvlan leases on an imitation of the kernel.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -34,7 +34,7 @@ const NIC: ResourceId = ResourceId(3);
 const NODE: NodeId = NodeId([7; 32]);
 const OTHERS: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
 
-/// Takes every lease, and notes those that are over.
+/// A guard that takes every lease and records the bindings that are over.
 #[derive(Debug, Default)]
 struct Watching(Mutex<Vec<BindingId>>);
 
@@ -59,7 +59,7 @@ struct World {
     provider: Arc<Provider>,
 }
 
-/// A machine with `parent0`, whose driver tells this speed.
+/// A machine with `parent0`, whose driver reports this speed.
 fn machine(speed: &str) -> (TempDir, Arc<FakeKernel>) {
     let directory = tempfile::tempdir().unwrap();
     let nic = directory.path().join("sys/class/net/parent0");
@@ -145,7 +145,7 @@ impl World {
 
 fn binding_id(lease: u128) -> BindingId {
     BindingId {
-        // The names of devices have the first digits.
+        // The names of devices contain the first digits of the id.
         lease_id: LeaseId(lease << 100),
         generation: Generation(1),
         resource_id: NIC,
@@ -257,7 +257,7 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing() {
     world.bound(1, with_mac(mac));
     assert!(world.refused(2, with_mac(mac)).contains("another lease"));
     world.end(1);
-    // The address is free again.
+    // Other leases can get the address again.
     world.bound(3, with_mac(mac));
     world.end(3);
     world.is_empty();
@@ -319,7 +319,8 @@ fn a_cut_deletes_the_rules_that_pass_frames_and_the_release_deletes_the_devices(
     world.is_empty();
 }
 
-/// Who keeps the kernel's lock of network devices busy delays no cut, of the daemon or of the watchdog.
+/// A tenant that keeps the kernel's lock of network devices busy delays no cut, neither of the daemon nor of the
+/// watchdog.
 #[test]
 fn a_cut_does_not_wait_for_devices_that_cannot_be_deleted() {
     let world = World::new();
@@ -359,7 +360,7 @@ fn a_rule_that_cannot_be_deleted_or_read_ends_with_its_device() {
 fn a_cut_that_failed_is_tried_again_and_opens_nothing_meanwhile() {
     let world = World::new();
     world.bound(1, NetTerms::default());
-    // The rule, and then its device.
+    // The cut can delete neither the rule nor the device.
     world.kernel.lack(&["delete redirect", "delete"]);
     for _ in 0..2 {
         let uncut = world.provider.cut(binding_id(1), Linger::None);
@@ -376,7 +377,7 @@ fn a_cut_that_failed_is_tried_again_and_opens_nothing_meanwhile() {
 
 #[test]
 fn a_cut_during_a_bind_is_proved_and_the_bind_leaves_nothing() {
-    // Before the rules are made, after, and while the devices are set up.
+    // The cut comes before the rules are made, after that, and while the devices are set up.
     for call in ["make macvlan", "shape", "set up"] {
         let world = World::new();
         let path = world.path.clone();
@@ -401,7 +402,7 @@ fn a_device_with_another_name_is_cut_by_its_index_and_found_by_its_note() {
     };
     world.bound(1, NetTerms::default());
     rename();
-    // The next process has no index.
+    // A new process does not know the indexes.
     let parent = parent(&world.directory, &world.kernel, None).unwrap();
     let next = MacvlanPath::new(parent, world.guard.clone());
     next.revoke(binding_id(1), Linger::None).unwrap();
@@ -424,7 +425,7 @@ fn late_calls_change_nothing() {
     let mut again = order(2, NetTerms::default());
     again.binding_id.generation = Generation(2);
     world.provider.bind(&again).unwrap();
-    // A cut of the binding before.
+    // A cut of the older binding.
     world.path.revoke(binding_id(2), Linger::None).unwrap();
     assert_eq!(world.kernel.names().len(), 3);
 }
@@ -432,7 +433,7 @@ fn late_calls_change_nothing() {
 #[test]
 fn what_a_dead_process_has_left_is_ended_by_name() {
     let [left, world] = [World::new(), World::new()];
-    // Whole, and half made: a macvlan alone.
+    // Leftovers: one lease complete, one half made (only a macvlan).
     left.bound(1, NetTerms::default());
     world
         .kernel
@@ -583,10 +584,10 @@ fn a_parent_that_goes_away_gives_no_leases_until_it_is_back() {
     world.kernel.lose_parent();
     let gone = Condition::Unavailable("parent0: the interface is gone".into());
     assert_eq!(told.recv().unwrap(), gone);
-    // A grant that was on its way.
+    // A grant that was in progress.
     let late = world.provider.bind(&order(2, netns())).unwrap_err();
     assert!(format!("{late:?}").contains("parent0"), "{late:?}");
-    // The lease that lost it ends as any other.
+    // The lease that lost the parent ends like any other.
     world.end(1);
     assert_eq!(world.kernel.names(), [""; 0]);
     let index = world.kernel.make_parent();
@@ -597,7 +598,7 @@ fn a_parent_that_goes_away_gives_no_leases_until_it_is_back() {
     assert_eq!(parents, [Some(index)]);
 }
 
-/// Replaces a file of `parent0` in `/sys`, which a store may read meanwhile.
+/// Replaces a file of `parent0` in `/sys`, which a store may read at the same time.
 fn put(directory: &TempDir, file: &str, text: &str) {
     let new = directory.path().join("new");
     fs::write(&new, text).unwrap();
@@ -642,7 +643,7 @@ fn a_parent_without_a_carrier_is_told_and_leased_as_before() {
 #[test]
 fn a_start_deletes_what_one_that_died_has_left() {
     let (directory, kernel) = machine("1000");
-    // A macvlan without its note.
+    // Leaves a macvlan without its note.
     kernel.refuse(Some(2));
     kernel.lack(&["delete"]);
     parent(&directory, &kernel, None).unwrap_err();

@@ -1,4 +1,4 @@
-//! Store and path of virtual functions on a card of files.
+//! Store and path of virtual functions on a card that consists of files.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -144,7 +144,7 @@ fn plain_unless_fails(world: &World) -> NetTerms {
     plain()
 }
 
-/// A driver that was seen to leave bus mastering off, and one that nobody has checked.
+/// Two drivers: one that was tested to leave bus mastering off, and an untested one.
 #[test]
 fn a_driver_that_turns_bus_mastering_on_again_is_unbound_within_the_proof() {
     for (driver, on, unbound) in [
@@ -161,7 +161,7 @@ fn a_driver_that_turns_bus_mastering_on_again_is_unbound_within_the_proof() {
             "a cut unbinds nothing"
         );
         world.kernel.set_bus_master(FUNCTIONS[0], on);
-        // Its driver, or somebody else, turns it on while it goes.
+        // Its driver or another process switches bus mastering on during the unbinding.
         let kernel = world.kernel.clone();
         world.kernel.meanwhile("unbind", move || {
             kernel.set_bus_master(FUNCTIONS[0], true);
@@ -329,14 +329,14 @@ fn a_machine_that_turns_bus_mastering_on_all_the_time_is_cut() {
     }
 }
 
-/// Nobody else's cut waits for it: neither in the daemon nor in the watchdog.
+/// The slow holder delays no other lease's cut, neither in the daemon nor in the watchdog.
 #[test]
 fn a_holder_that_is_slow_to_end_delays_only_the_proof() {
     let world = World::new();
     world.bind(1, terms(HandOver::Vfio));
     let mut holder = holder_of(&world.directory.path().join("dev/vfio/8"));
     let pid = Pid::from_raw(holder.id().cast_signed());
-    // Its tracer keeps it at its exit, with all that it has open.
+    // A tracer holds the process at its exit, with all of its open files.
     ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT).unwrap();
     world.kernel.set_bus_master(FUNCTIONS[0], true);
     let revoked = world.path.revoke(binding_id(1), Linger::None).unwrap();
@@ -387,7 +387,7 @@ fn a_group_that_cannot_be_opened_is_an_error() {
     world.cut(1).unwrap();
 }
 
-/// While one lease's holder is looked for, the next one's access ends, and the search goes on beside it.
+/// While the holder of one lease is searched for, the access of the next lease ends.
 #[test]
 fn the_watchdog_ends_a_lease_beside_a_search() {
     let world = World::new();
@@ -410,7 +410,7 @@ fn the_watchdog_ends_a_lease_beside_a_search() {
     assert!(left.detail.contains("not over yet"), "{left}");
     has_begun.recv().unwrap();
     assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
-    // Somebody turns it on while the search goes on.
+    // Another process switches bus mastering on during the search.
     world.kernel.set_bus_master(FUNCTIONS[0], true);
     while world.kernel.is_bus_master(FUNCTIONS[0]) {
         thread::yield_now();
@@ -508,7 +508,7 @@ fn the_next_start_adopts_a_lease_or_ends_it_by_its_record() {
     assert_eq!(leases, [LeaseId(1), LeaseId(2)]);
     let mut adopted = order(1, terms(HandOver::Interface));
     adopted.adopts = true;
-    // The function is in the middle of a reset.
+    // The function is in a reset.
     world.kernel.set_bus_master(FUNCTIONS[0], false);
     let failed = world.provider.bind(&adopted).unwrap_err();
     assert!(matches!(failed, BindError::Failed(_)), "{failed:?}");
@@ -554,7 +554,7 @@ fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
     assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
     end.end_unoffered(&[function(FUNCTIONS[1])]).unwrap();
     assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
-    // The card is offered again.
+    // The card is on offer again.
     let World {
         directory, kernel, ..
     } = world;
@@ -592,7 +592,7 @@ fn leases_of_a_card_that_is_gone_are_over() {
     assert!(!end.all_are_gone(&[]).unwrap());
     fs::remove_dir_all(world.kernel.device(FUNCTIONS[0])).unwrap();
     assert!(end.all_are_gone(&[]).unwrap());
-    // A card that is there has its leases, whatever became of others.
+    // A card that exists keeps its leases, whatever has happened to other cards.
     assert!(!end.all_are_gone(&[function(CARD)]).unwrap());
     assert!(end.all_are_gone(&[function(FUNCTIONS[1])]).unwrap());
     end.end_unoffered(&[]).unwrap();
@@ -633,7 +633,7 @@ fn a_card_that_is_down_gives_no_leases_until_it_is_up() {
     };
     put("operstate", "down");
     put("flags", "0x1002");
-    // A grant that was on its way.
+    // A grant that was in progress.
     world.kernel.fails(Some("rate"));
     let refused = world.provider.bind(&order(1, plain())).unwrap_err();
     let BindError::Unavailable(why) = refused else {
@@ -668,7 +668,7 @@ fn the_function_of_a_damaged_record_is_given_to_nobody() {
     let refused = world.provider.bind(&order(2, plain())).unwrap_err();
     let name = record.file_name().into_string().unwrap();
     assert!(format!("{refused:?}").contains(&name), "{refused:?}");
-    // The next start goes on with the other function.
+    // The next start uses the other function.
     let World {
         directory, kernel, ..
     } = world;
@@ -681,13 +681,13 @@ fn the_function_of_a_damaged_record_is_given_to_nobody() {
     assert!(matches!(error, BindError::Failed(_)), "{error:?}");
     let error = world.cut(1).unwrap_err();
     assert!(error.to_string().contains(&name), "{error}");
-    // As the error tells.
+    // Does what the error says.
     fs::remove_file(record.path()).unwrap();
     world.bind(2, terms(HandOver::Interface));
     assert_eq!(world.kernel.vf(0).mac, Some(MAC), "not touched");
 }
 
-/// The table refuses leases without one.
+/// The table refuses leases without a VLAN.
 #[test]
 fn a_card_that_was_not_seen_to_drop_tags_of_tenants_needs_a_vlan() {
     let (_directory, kernel) = kernel();
@@ -721,12 +721,12 @@ fn a_start_that_fails_removes_the_functions_that_it_has_made_and_no_other() {
     assert_eq!(number(&kernel), "2");
     opened.close();
     assert_eq!(number(&kernel), "0");
-    // This one does.
+    // This card fails.
     let (_directory, kernel) = world::kernel();
     kernel.fails(Some("reset"));
     card(&kernel, "pf0", None).unwrap_err();
     assert_eq!(number(&kernel), "0");
-    // Others may have those that were there before.
+    // The functions existed before the start, so others may use them.
     let (_directory, kernel) = world::kernel();
     kernel.create(2);
     card(&kernel, "pf0", None).unwrap().close();

@@ -1,4 +1,4 @@
-//! A card that is files in a directory: what its kernel would do is done by the calls' handlers.
+//! A card that consists of files in a directory. The handlers of the calls do what the kernel would do.
 
 use std::{
     fmt,
@@ -33,10 +33,10 @@ pub(crate) const FUNCTIONS: [&str; 2] = ["0000:01:10.0", "0000:01:10.2"];
 pub(crate) const RESOURCE: ResourceId = ResourceId(5);
 pub(crate) const CARD_INDEX: u32 = 2;
 
-/// The kernel of the test.
+/// The imitation of the kernel.
 pub(crate) struct Kernel {
     pub(crate) root: PathBuf,
-    /// Of the card. Those of its functions have a `vf` more.
+    /// The driver of the card. The driver of its functions has `vf` appended to the name.
     driver: &'static str,
     state: Mutex<State>,
 }
@@ -49,7 +49,7 @@ struct State {
     log: Vec<String>,
     fails: Option<String>,
     ignores: Option<String>,
-    /// Done before the next action of this name.
+    /// An action before the next action with this name.
     meanwhile: Option<(String, Box<dyn FnOnce() + Send>)>,
 }
 
@@ -133,22 +133,22 @@ impl Kernel {
         self.state.lock().unwrap().links.clone()
     }
 
-    /// What happened since the last call.
+    /// The actions since the last call.
     pub(crate) fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().log)
     }
 
-    /// The next action of this name fails; `None`: none does.
+    /// Makes the next action with this name fail; `None`: none fails.
     pub(crate) fn fails(&self, action: Option<&str>) {
         self.state.lock().unwrap().fails = action.map(str::to_owned);
     }
 
-    /// The card takes this setting and does not keep it.
+    /// Makes the card accept this setting without keeping it.
     pub(crate) fn ignores(&self, setting: Option<&str>) {
         self.state.lock().unwrap().ignores = setting.map(str::to_owned);
     }
 
-    /// Something happens while the next action of this name is done.
+    /// Calls `happens` during the next action with this name.
     pub(crate) fn meanwhile(&self, action: &str, happens: impl FnOnce() + Send + 'static) {
         let meanwhile = (action.to_owned(), Box::new(happens) as Box<_>);
         self.state.lock().unwrap().meanwhile = Some(meanwhile);
@@ -170,7 +170,7 @@ impl Kernel {
         }
     }
 
-    /// The card makes functions.
+    /// Makes functions, as the card does.
     pub(crate) fn create(&self, count: usize) {
         for (number, function) in FUNCTIONS.iter().enumerate().take(count) {
             let device = self.device(function);
@@ -218,7 +218,7 @@ impl Kernel {
         }
     }
 
-    /// The interface of the card goes, or is one with this index from now on.
+    /// Removes the card's interface, or gives it this index.
     pub(crate) fn replace_card(&self, index: Option<u32>) {
         let mut state = self.state.lock().unwrap();
         state.links.retain(|it| it.name != "pf0");
@@ -229,7 +229,7 @@ impl Kernel {
         }));
     }
 
-    /// The function's interface goes to another namespace.
+    /// Moves the function's interface to another namespace.
     pub(crate) fn take_interface(&self, function: &str) {
         let net = self.device(function).join("net");
         let name = fs::read_dir(&net)
@@ -247,7 +247,7 @@ impl Kernel {
         fs::remove_dir_all(net).unwrap();
     }
 
-    /// The group, as the kernel opens it for one process.
+    /// Opens the group, as the kernel does: for one process only.
     fn open_group(&self, group: &Path) -> io::Result<()> {
         self.act("open group").map_err(io::Error::other)?;
         match has_holder(group) {
@@ -371,7 +371,7 @@ impl Links for Kernel {
     }
 }
 
-/// A watchdog that is there.
+/// A guard whose watchdog is present.
 #[derive(Debug)]
 struct Watches;
 
@@ -430,7 +430,7 @@ pub(crate) fn card(
 
 pub(crate) fn supervisor(kernel: &Arc<Kernel>) -> Supervisor {
     let [functions, groups] = [kernel, kernel].map(Arc::clone);
-    // Holders are children of the test.
+    // The holders are child processes of the test.
     let open = move |call: EndHolders, _: &_| call.make_by(&|it| groups.open_group(it), &|_| false);
     Supervisor::of_threads(vec![
         Handler::by(move |call: FunctionCall, _: &_| functions.make(call)),
@@ -439,18 +439,18 @@ pub(crate) fn supervisor(kernel: &Arc<Kernel>) -> Supervisor {
 }
 
 impl World {
-    /// Where containers of a lease register.
+    /// The directory in which containers of a lease register.
     pub(crate) fn containers(&self, lease: u128) -> PathBuf {
         let name = format!("records/{}.containers", LeaseId(lease));
         self.directory.path().join(name)
     }
 
-    /// What the watchdog of the node has.
+    /// The watchdog's end for this node.
     pub(crate) fn watchdog(&self) -> VfEnd {
         VfEnd::new(&places(self.directory.path()), supervisor(&self.kernel), [])
     }
 
-    /// With a card of another driver.
+    /// A node with a card of another driver.
     pub(crate) fn of(driver: &'static str) -> Self {
         let (directory, kernel) = kernel_of(driver);
         let world = Self::on(directory, kernel);
@@ -458,7 +458,7 @@ impl World {
         world
     }
 
-    /// The node starts on what is there.
+    /// Starts a node on existing files.
     pub(crate) fn on(directory: TempDir, kernel: Arc<Kernel>) -> Self {
         let card = Arc::new(card(&kernel, "pf0", None).unwrap());
         let path = Arc::new(VfPath::new(card.clone(), Arc::new(Watches)));

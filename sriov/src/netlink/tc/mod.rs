@@ -1,7 +1,7 @@
-//! Traffic control: what leaves an interface is shaped, and what arrives is filtered and redirected.
+//! Traffic control: shapes the frames that leave an interface, and drops or redirects the frames that arrive.
 //!
-//! netlink-packet-route has the messages, flower, matchall and mirred. The options of htb, gact and vlan are bytes here,
-//! as `linux/pkt_sched.h` and `linux/tc_act/` have them.
+//! netlink-packet-route has the messages, flower, matchall and mirred. The options of htb, gact and vlan are encoded
+//! here as bytes, in the form of `linux/pkt_sched.h` and `linux/tc_act/`.
 
 mod rules;
 mod shaper;

@@ -1,4 +1,4 @@
-//! Rules for what arrives at an interface: frames are dropped or redirected.
+//! Rules for frames that arrive at an interface: drop or redirect.
 
 use fabricbios_wire::MacAddress;
 use netlink_packet_core::{DefaultNla, Nla};
@@ -18,19 +18,20 @@ const ALL: u16 = 0x0003;
 /// `ETH_P_8021Q`.
 const VLAN: u16 = 0x8100;
 
-/// The EtherTypes of VLAN tags: those of IEEE 802.1Q (`ETH_P_8021Q`, `ETH_P_8021AD`), and those of before that switches
-/// know too (`ETH_P_QINQ1` to `ETH_P_QINQ3`).
+/// The EtherTypes of VLAN tags: those of IEEE 802.1Q (`ETH_P_8021Q`, `ETH_P_8021AD`), and older ones that switches also
+/// know (`ETH_P_QINQ1` to `ETH_P_QINQ3`).
 pub const TAGS: [u16; 5] = [VLAN, 0x88a8, 0x9100, 0x9200, 0x9300];
 
-/// What arrives at an interface with a clsact.
+/// The attachment point of a clsact for arriving frames.
 const ARRIVING: TcHandle = TcHandle {
     major: u16::MAX,
     minor: TcHandle::MIN_INGRESS,
 };
 
-/// The preference of the rule that redirects, whatever stands before it: only the interface must be known to delete it.
+/// The preference of the rule that redirects. It does not depend on the rules before, so the interface is enough to
+/// find the rule for a deletion.
 const REDIRECTS: u32 = 16;
-/// The handle of its only filter.
+/// The handle of that rule's only filter.
 const REDIRECTION: TcHandle = TcHandle { major: 0, minor: 1 };
 /// `TCA_CLS_FLAGS_SKIP_HW`.
 const SKIP_HARDWARE: u32 = 1;
@@ -44,16 +45,16 @@ const PUSHED_PROTOCOL: u16 = 4;
 const POP: i32 = 1;
 const PUSH: i32 = 2;
 
-/// Which frames.
+/// Selects frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frames {
     /// All.
     All,
-    /// With this source address.
+    /// Frames with this source address.
     From(MacAddress),
-    /// Their first tag has this EtherType, see [`TAGS`].
+    /// Frames whose first tag has this EtherType, see [`TAGS`].
     Tagged(u16),
-    /// Tagged for this VLAN.
+    /// Frames with a tag for this VLAN.
     OfVlan(u16),
 }
 
@@ -62,7 +63,7 @@ pub enum Frames {
 pub enum Action {
     /// It is dropped.
     Drop,
-    /// It leaves through another interface, whose shaper it obeys.
+    /// It leaves through another interface, within the rate of that interface's shaper.
     Redirect {
         /// How its tag changes.
         tag: Tag,
@@ -82,10 +83,10 @@ pub enum Tag {
     Removed,
 }
 
-/// A rule for frames that arrive at an interface. The first rule that fits counts.
+/// A rule for frames that arrive at an interface. The first matching rule decides.
 pub type Rule = (Frames, Action);
 
-/// The rule that redirects, for a request. Without its handle: its place among the rules.
+/// A request about the rule that redirects. Without the handle of its filter: about its place among the rules.
 fn redirection(index: u32, handle: TcHandle) -> TcMessage {
     let mut rule = message(index, ARRIVING, handle);
     rule.header.info = REDIRECTS << 16;
@@ -93,11 +94,11 @@ fn redirection(index: u32, handle: TcHandle) -> TcMessage {
 }
 
 impl Netlink {
-    /// Sets the rules for frames that arrive at an interface without rules; one of them redirects. Frames that fit none go to
-    /// the node.
+    /// Sets the rules for frames that arrive at an interface, which must have no rules. One of the rules redirects.
+    /// Frames that match no rule go to the node.
     ///
     /// # Errors
-    /// The kernel lacks a classifier or an action, or refuses.
+    /// The kernel lacks a classifier or an action, or refuses a rule.
     pub fn set_rules(&self, index: u32, rules: &[Rule]) -> Result<(), Error> {
         let by = By::Index(index);
         let base = TcHandle {
@@ -118,15 +119,15 @@ impl Netlink {
         Ok(())
     }
 
-    /// Deletes the rule that redirects what arrives at an interface of this thread's network namespace, and reads back
-    /// that it is gone. `false`: there was none, or no such interface.
+    /// Deletes the redirecting rule of an interface in this thread's network namespace, and reads back that the rule is
+    /// gone. `false`: there was no such rule or no such interface.
     ///
-    /// Nothing here waits for the kernel's lock of network devices (rtnl), which a tenant can keep busy: the kernel
-    /// deletes and gets a flower filter of a clsact without it (Linux 5.1). The socket is its own, as the other one may
-    /// wait for that lock.
+    /// Nothing here waits for the kernel's lock of network devices (rtnl), which a tenant can keep busy: since Linux
+    /// 5.1 the kernel deletes and reads a flower filter of a clsact without it. The call opens its own socket, because
+    /// another call on a shared socket may wait for that lock.
     ///
     /// # Errors
-    /// The system refuses (also if the interface has no clsact), or the rule is still there.
+    /// The kernel refuses (also if the interface has no clsact), or the rule still exists.
     pub fn delete_redirect(index: u32) -> Result<bool, Error> {
         let socket = Self::open()?;
         let step = "delete the redirection of";
@@ -139,10 +140,11 @@ impl Netlink {
         }
     }
 
-    /// Whether what arrives at an interface is redirected. Waits as little as [`Netlink::delete_redirect`].
+    /// Whether a rule redirects frames that arrive at an interface. Waits for no lock, like
+    /// [`Netlink::delete_redirect`].
     ///
     /// # Errors
-    /// The system refuses, also if the interface has no clsact.
+    /// The kernel refuses, also if the interface has no clsact.
     pub fn redirects(index: u32) -> Result<bool, Error> {
         Self::open()?.has_redirection(index)
     }
@@ -152,7 +154,7 @@ impl Netlink {
         self.redirection("get the redirection of", index, rule)
     }
 
-    /// False: there is no such filter, or no such interface.
+    /// Sends the request about the redirecting rule. `false`: there is no such filter or no such interface.
     fn redirection(
         &self,
         step: &'static str,
@@ -165,10 +167,10 @@ impl Netlink {
         }
     }
 
-    /// The rules, in their order. `None` for a rule that [`Netlink::set_rules`] does not make.
+    /// The rules, in their order. `None` stands for a rule that [`Netlink::set_rules`] does not make.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     pub fn rules(&self, index: u32) -> Result<Vec<Option<Rule>>, Error> {
         let asked =
             RouteNetlinkMessage::GetTrafficFilter(message(index, ARRIVING, TcHandle::UNSPEC));
@@ -177,7 +179,7 @@ impl Netlink {
             RouteNetlinkMessage::NewTrafficFilter(filter) => Some(filter),
             _ => None,
         });
-        // The kernel also lists each classifier without its filters.
+        // The kernel also lists each classifier once without its filters.
         let mut found: Vec<_> = found.filter(|it| options_of(it).is_some()).collect();
         found.sort_by_key(|it| it.header.info >> 16);
         Ok(found.iter().map(rule_of).collect())
@@ -194,7 +196,7 @@ fn filter(index: u32, preference: u32, (frames, action): Rule) -> TcMessage {
     message.header.info = preference << 16 | u32::from(protocol.to_be());
     let mut key = match frames {
         Frames::From(mac) => vec![TcFilterFlowerOption::EthSrc(mac.0)],
-        // The kernel takes a VLAN only for frames that are said to have one.
+        // The kernel accepts a VLAN id only together with the EtherType of a tag.
         Frames::OfVlan(id) => vec![
             TcFilterFlowerOption::EthType(VLAN),
             TcFilterFlowerOption::VlanId(id),
@@ -205,11 +207,11 @@ fn filter(index: u32, preference: u32, (frames, action): Rule) -> TcMessage {
         let actions = TcFilterMatchAllOption::Action(actions(action));
         return of_kind(message, "matchall", vec![TcOption::MatchAll(actions)]);
     }
-    // See [`Netlink::delete_redirect`].
+    // Only a flower filter can be deleted without the lock, see [`Netlink::delete_redirect`].
     if action != Action::Drop {
         message.header.handle = REDIRECTION;
     }
-    // The driver of a card would delete its copy of the rule under the lock.
+    // Without this flag the driver of a card would delete its copy of the rule under the lock.
     key.push(TcFilterFlowerOption::Flags(SKIP_HARDWARE));
     key.push(TcFilterFlowerOption::Actions(actions(action)));
     let key = key.into_iter().map(TcOption::Flower).collect();
@@ -252,7 +254,7 @@ fn actions(action: Action) -> Vec<TcAction> {
     numbered(all)
 }
 
-/// The `tc_gen` that the parameters of each action begin with: index, capabilities, action, two counts.
+/// The `tc_gen` at the beginning of each action's parameters: index, capabilities, action, two counts.
 fn general(action: TcActionType) -> Vec<u8> {
     let action: i32 = action.into();
     [0i32, 0, action, 0, 0]
@@ -276,7 +278,7 @@ fn numbered(actions: Vec<(&str, Vec<TcActionOption>)>) -> Vec<TcAction> {
         .collect()
 }
 
-/// `None`: it is none of ours.
+/// The rule in a message. `None`: this crate makes no such rule.
 fn rule_of(message: &TcMessage) -> Option<Rule> {
     let protocol = u16::from_be(u16::try_from(message.header.info & 0xffff).ok()?);
     let mut frames = match protocol {
@@ -393,7 +395,7 @@ mod tests {
             sent.emit(&mut bytes);
             let read = TcMessage::parse(&bytes).unwrap();
             assert_eq!(rule_of(&read), Some(rule));
-            // The kernel deletes a rule of another kind only with its lock of network devices.
+            // The kernel needs its lock of network devices to delete a rule of another kind.
             let redirects = rule.1 != Action::Drop;
             assert!(!redirects || kind_of(&read) == Some("flower"), "{rule:?}");
         }

@@ -1,4 +1,4 @@
-//! The shaper of what leaves an interface: htb for the rate, fq_codel for the flows.
+//! Shapes the frames that leave an interface: htb for the rate, fq_codel for the flows.
 
 use netlink_packet_core::{DefaultNla, NLM_F_ECHO, NlasIterator};
 use netlink_packet_route::{
@@ -23,7 +23,7 @@ const HTB_VERSION: u32 = 3;
 const HTB_OPTION_BYTES: usize = 44;
 /// `TC_LINKLAYER_ETHERNET`: the kernel needs no rate tables.
 const ETHERNET: u8 = 1;
-/// A class sends that much at once: a segment of TCP before the card splits it.
+/// The bytes that a class sends at once: a TCP segment before the card splits it.
 const BURST_BYTES: u64 = 128 << 10;
 const QUEUE_BYTES_MIN: u64 = 256 << 10;
 /// A tick of the kernel's scheduler is 64 ns (`PSCHED_SHIFT`).
@@ -34,10 +34,11 @@ fn words(values: &[u32]) -> Vec<u8> {
 }
 
 impl Netlink {
-    /// Everything that leaves the interface obeys the rate, in bytes per second, and the flows share it (htb, fq_codel).
+    /// Limits all frames that leave the interface to the rate, in bytes per second; flows share the rate (htb,
+    /// fq_codel).
     ///
     /// # Errors
-    /// The kernel has no htb or no fq_codel, or refuses.
+    /// The kernel has no htb or no fq_codel, or refuses them.
     pub fn shape(&self, index: u32, rate: u64) -> Result<(), Error> {
         let by = By::Index(index);
         let glob = words(&[HTB_VERSION, 10, CLASS.minor.into(), 0, 0]);
@@ -55,10 +56,10 @@ impl Netlink {
         self.add("add fq_codel to", by, leaf)
     }
 
-    /// The rate that [`Netlink::shape`] has set; `None`: the interface is not shaped.
+    /// The rate that [`Netlink::shape`] has set, in bytes per second; `None`: the interface is not shaped.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The kernel refuses the request; the error has its errno and text.
     pub fn shaped(&self, index: u32) -> Result<Option<u64>, Error> {
         for (parent, expected) in [(TcHandle::ROOT, "htb"), (CLASS, "fq_codel")] {
             let asked = message(index, parent, TcHandle::UNSPEC);
@@ -74,14 +75,14 @@ impl Netlink {
         Ok(found.as_ref().and_then(options_of).and_then(rate_of))
     }
 
-    /// `None`: it does not exist.
+    /// Reads a qdisc or class; `None`: it does not exist.
     fn tc(
         &self,
         step: &'static str,
         index: u32,
         message: RouteNetlinkMessage,
     ) -> Result<Option<TcMessage>, Error> {
-        // Without the flag the kernel tells the listeners, and not who asks.
+        // Without this flag the kernel sends the answer to listeners only, not to the requester.
         let found = match self.request(step, &By::Index(index), message, NLM_F_ECHO) {
             Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(None),
             found => found?,
@@ -94,8 +95,8 @@ impl Netlink {
     }
 }
 
-/// How much waits for the shaper: what it sends in 20 ms, and a few segments of TCP before the card splits them. These
-/// frames still leave after a cut by rules.
+/// The bytes that may wait in the shaper: those of 20 ms, and a few TCP segments before the card splits them. These
+/// frames still leave after the rules are cut.
 fn queue_bytes(rate: u64) -> u32 {
     u32::try_from((rate / 50).max(QUEUE_BYTES_MIN)).unwrap_or(u32::MAX)
 }
@@ -106,7 +107,7 @@ fn class_options(rate: u64) -> Vec<TcOption> {
     let slow = u32::try_from(rate).unwrap_or(u32::MAX);
     let mut spec = vec![0, ETHERNET, 0, 0, 0, 0, 0, 0];
     spec.extend(slow.to_ne_bytes());
-    // Two milliseconds at least, or a fast link never gets its rate.
+    // At least 2 ms of the rate; with less, a fast link never reaches its rate.
     let burst = BURST_BYTES.max(rate / 500);
     let burst_ns = u128::from(burst) * 1_000_000_000 / u128::from(rate);
     let ticks = u32::try_from(burst_ns / u128::from(TICK_NS)).unwrap_or(u32::MAX);
@@ -122,9 +123,9 @@ fn class_options(rate: u64) -> Vec<TcOption> {
     options.into_iter().map(TcOption::Other).collect()
 }
 
-/// The rate of a class whose ceiling is the rate.
+/// The rate of a class whose ceiling equals its rate.
 fn rate_of(options: &[TcOption]) -> Option<u64> {
-    // The crate does not know htb: its options are one attribute.
+    // The crate does not know htb: it returns all options as one attribute.
     let [TcOption::Other(all)] = options else {
         return None;
     };

@@ -1,4 +1,4 @@
-//! Searches in processes of the test.
+//! Searches among processes of the test.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,7 +21,7 @@ fn holder_of(file: &Path) -> Child {
     holder.spawn().unwrap()
 }
 
-/// One that has ended has none.
+/// Whether the process has a table: one that has ended has none.
 fn has_files(pid: &u32) -> bool {
     let tables = tables_of(pid.cast_signed());
     tables.into_iter().flat_map(Table::files).next().is_some()
@@ -34,7 +34,7 @@ fn tables_of_all(pids: &[u32]) -> Vec<Table> {
     all
 }
 
-/// In these processes alone; the group is free as soon as `is_free` says so.
+/// Searches these processes only; `is_free` says whether the group is free.
 fn search(
     group: &Path,
     within: Duration,
@@ -116,13 +116,13 @@ fn every_holder_is_killed_and_nobody_else() {
     assert_eq!(ended, expected);
     assert!(has_files(&pids[2]));
     for child in &mut children {
-        // Those that were killed have ended already.
+        // The killed ones have ended already.
         child.kill().ok();
         child.wait().unwrap();
     }
 }
 
-/// 100 threads and a table of many files, none of which is looked at before the holder is found.
+/// The stranger has 100 threads and a table with many files; none of these is read before the holder is found.
 #[test]
 fn a_stranger_with_many_threads_and_files_does_not_delay_the_end_of_a_holder() {
     const FILES: usize = 500;
@@ -144,7 +144,7 @@ fn a_stranger_with_many_threads_and_files_does_not_delay_the_end_of_a_holder() {
         assert_eq!(ended.killed, [pid.cast_signed()]);
         assert!(ended.files < 100 && ended.tables == 1, "{ended}");
         holder.wait().unwrap();
-        // And if nobody is found, it is looked at once in each pass, not once a thread.
+        // If no holder is found, each pass reads the table once, not once per thread.
         let looks = Cell::new(0);
         let is_free = || looks.replace(looks.get() + 1) > 1;
         let ended = search(&group, PATIENCE, &[id()], &is_free).unwrap();
@@ -187,7 +187,7 @@ fn a_process_is_a_holder_if_only_a_thread_of_it_has_the_group_open() {
 fn a_group_is_known_by_its_number_and_not_by_its_name() {
     let device = |major, minor| Some(Identity::Device((major, minor)));
     assert!(is_group(device(243, 1), device(243, 0)));
-    // A file of a user, such as /tmp/vfio/1, and /dev/vfio/vfio.
+    // The file of a user, such as /tmp/vfio/1, and /dev/vfio/vfio are no groups.
     assert!(!is_group(Some(Identity::File((0, 40), 7)), device(243, 0)));
     assert!(!is_group(device(10, 196), device(243, 0)));
     assert!(!is_group(None, device(243, 0)));
