@@ -1,5 +1,5 @@
-//! Answers the questions of several threads together. The first thread that comes while no batch runs answers all
-//! waiting questions; threads that come meanwhile go into a later batch.
+//! Answers the questions of several threads in batches. If no batch is running, the first thread with a question
+//! answers all waiting questions. Questions that come meanwhile go into a later batch.
 
 use std::{
     collections::BTreeMap,
@@ -8,13 +8,14 @@ use std::{
     time::Duration,
 };
 
-/// Longer than any batch takes that is not stuck in the kernel, and longer than the default limit of a cut.
+/// Longest wait for the end of a batch. Longer than the default limit of a cut, and longer than any batch that is not
+/// stuck in the kernel.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Waiting questions and unfetched answers, in the order of arrival.
+/// The waiting questions and the answers not fetched yet, in the order of arrival.
 #[derive(Debug)]
 pub(super) struct Batcher<Q, A> {
-    /// Most questions in one batch.
+    /// Largest number of questions in one batch.
     max_batch: usize,
     /// Longest wait while no batch ends.
     patience: Duration,
@@ -48,7 +49,8 @@ impl<Q, A> Default for Batcher<Q, A> {
 }
 
 impl<Q: Clone, A> Batcher<Q, A> {
-    /// For batches that take longer the more they answer: threads with an answer go on while the next batch runs.
+    /// Limits the size of a batch. For batches that take longer with more questions: threads that have their answer
+    /// continue while the next batch runs.
     pub(super) fn with_max_batch(questions: usize) -> Self {
         Self {
             max_batch: questions,
@@ -56,9 +58,9 @@ impl<Q: Clone, A> Batcher<Q, A> {
         }
     }
 
-    /// The answer to `question`, from a batch that begins after this call. `answer_all` answers all questions of a
-    /// batch, in their order; every caller passes the same function. Questions are answered in the order of arrival.
-    /// `None`: no batch has ended for [`PATIENCE`].
+    /// Returns the answer to `question`, from a batch that begins after this call. `answer_all` answers all questions
+    /// of a batch, in their order; every caller passes the same function. Questions are answered in the order of
+    /// arrival. `None`: no batch has ended for [`PATIENCE`].
     pub(super) fn ask(&self, question: Q, answer_all: impl Fn(&[Q]) -> Vec<A>) -> Option<A> {
         let mut inner = self.lock();
         let mine = inner.next;
@@ -98,7 +100,7 @@ impl<Q: Clone, A> Batcher<Q, A> {
         let answers = answer_all(&questions);
         let mut inner = self.lock();
         for (number, answer) in numbers.into_iter().zip(answers) {
-            // A thread that gave up fetches no answer.
+            // The answer for a thread that gave up is dropped: no thread fetches it.
             if inner.waiting.remove(&number).is_some() {
                 inner.answers.insert(number, answer);
             }
@@ -113,8 +115,8 @@ impl<Q: Clone, A> Batcher<Q, A> {
     }
 }
 
-/// Ends a batch, also one that panics, so that another can run. Unanswered questions go on waiting, except that of a
-/// thread that panicked.
+/// The running batch. A drop ends it, also after a panic, so that another batch can run. Unanswered questions go on
+/// waiting, except the question of a thread that panicked.
 struct RunningBatch<'a, Q: Clone, A> {
     batcher: &'a Batcher<Q, A>,
     mine: u64,

@@ -1,9 +1,9 @@
-//! The hosts that may connect, and their keys: one entry per host NQN. Each entry has a record on disk, because a
-//! lease keeps its names and keys over restarts and reboots.
+//! The hosts that may connect, and their keys: one entry per host NQN. Each entry has a record on disk, because a lease
+//! keeps its names and keys over restarts and reboots.
 //!
-//! Keys belong to a host NQN and are the same for every subsystem of the node. So a name that a client chooses
-//! belongs to one tenant as long as any lease has it, and a name that the node mints belongs to one lease. A client's
-//! kernel refuses two names with one host id, so each host id belongs to one name.
+//! Keys belong to a host NQN and are the same for every subsystem of the node. So a name that a client chooses belongs
+//! to one tenant as long as any lease has it, and a name that the node makes belongs to one lease. A client's kernel
+//! refuses two names with the same host id, so each host id belongs to one name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,10 +23,10 @@ pub(super) struct Credential {
     pub(super) host_nqn: Nqn,
     pub(super) host_id: HostId,
     pub(super) tenant: String,
-    /// Whether the node made the name up, for one lease.
+    /// Whether the node has made the name, for one lease.
     pub(super) minted: bool,
     pub(super) secret: DhchapSecret,
-    /// Exists once a lease has asked for mutual authentication.
+    /// `Some` after a lease has asked for mutual authentication.
     pub(super) ctrl_secret: Option<DhchapSecret>,
     pub(super) leases: Vec<LeaseId>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Credentials {
 #[derive(Debug)]
 pub(super) struct Assigned {
     pub(super) credential: Credential,
-    /// Whether the lease had no entry before.
+    /// Whether the lease had no entry before this call.
     pub(super) is_new: bool,
 }
 
@@ -64,8 +64,8 @@ impl Credentials {
         Ok(Self { records, entries })
     }
 
-    /// Gives a lease names and keys: its own, or those of its tenant for that host, or new ones. `is_foreign`:
-    /// whether the kernel has a host of this name that the node did not make.
+    /// Gives a lease names and keys: its existing ones, those of its tenant for that host, or new ones. `is_foreign`:
+    /// whether the kernel has a host with this name that the node did not make.
     pub(super) fn assign(
         &mut self,
         lease: LeaseId,
@@ -106,7 +106,7 @@ impl Credentials {
             .flat_map(|entry| entry.leases.iter().copied())
     }
 
-    /// The entry of a lease with new keys, not stored yet. Refused if another lease would lose its key.
+    /// The entry of a lease with new keys; does not store it. Refuses if another lease would lose its key.
     pub(super) fn with_new_keys(&self, lease: LeaseId) -> Result<Credential, BindError> {
         let old = self
             .find(lease)
@@ -126,7 +126,7 @@ impl Credentials {
         Ok(credential)
     }
 
-    /// Stores the entry, and its record if it changed.
+    /// Stores the entry and, if it changed, its record.
     pub(super) fn store(&mut self, credential: Credential) -> Result<(), StepError> {
         if self.entries.get(&credential.host_nqn) == Some(&credential) {
             return Ok(());
@@ -138,8 +138,8 @@ impl Credentials {
         Ok(())
     }
 
-    /// Ends the use of a host by a lease. After the last lease, `remove_host` removes the host from the kernel before
-    /// the entry goes. Idempotent.
+    /// Ends a lease's use of a host. After the last lease, `remove_host` removes the host from the kernel; then the
+    /// entry is removed. Idempotent.
     pub(super) fn release(
         &mut self,
         lease: LeaseId,
@@ -153,13 +153,13 @@ impl Credentials {
             return self.store(credential);
         }
         remove_host(&credential.host_nqn)?;
-        // A record that survives a crash here belongs to a lease that is over, and goes with its export.
+        // A record that survives a crash here belongs to a lease that is over; it is removed with the lease's export.
         self.records.write(record_key(&credential.host_nqn), None);
         self.entries.remove(&credential.host_nqn);
         Ok(())
     }
 
-    /// Chooses an entry for a lease without one; it is not stored yet.
+    /// Chooses an entry for a lease that has none; does not store it.
     fn choose(
         &self,
         tenant: &str,
@@ -170,7 +170,7 @@ impl Credentials {
             return self.mint(tenant, terms);
         };
         if let Some(entry) = self.entries.get(name) {
-            // The error does not tell who uses the host.
+            // The error does not name the lease or tenant that uses the host.
             if entry.minted || entry.tenant != tenant {
                 return Err(refused(format_args!(
                     "{name} is in use by another lease: if that host is yours, ask the node's operator, who can \
@@ -220,7 +220,7 @@ impl Credentials {
     }
 }
 
-/// The entry, if it matches the terms.
+/// The entry, if it agrees with the terms.
 fn check_terms<'a>(entry: &'a Credential, terms: &BlockTerms) -> Result<&'a Credential, BindError> {
     let name = &entry.host_nqn;
     if terms.host_nqn.as_ref().is_some_and(|asked| asked != name) {

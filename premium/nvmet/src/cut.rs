@@ -26,12 +26,12 @@ pub(super) struct Cut<'a> {
     subsystem: String,
 }
 
-/// What a revoke found; the proof needs it.
+/// The findings of a revoke, which the proof needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Unlinked {
-    /// Numbers of the ports that had the link. Empty: unknown.
+    /// Numbers of the ports that had the link. Empty if unknown.
     pub(super) ports: Vec<u16>,
-    /// A host that was allowed.
+    /// A host that was allowed, if there was one.
     host: Option<String>,
 }
 
@@ -45,8 +45,8 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// Ends access: disallowing the host stops new connections, and unlinking ends the existing ones. Waits only for
-    /// other revokes, and reads nothing that it does not need.
+    /// Ends access: disallowing the host stops new connections, and unlinking ends existing ones. Waits only for other
+    /// revokes, and reads only what it needs.
     pub(super) fn revoke(&self) -> Result<Revoked, StepError> {
         let started = Instant::now();
         let Some(unlinked) = self.end_access()? else {
@@ -67,7 +67,7 @@ impl<'a> Cut<'a> {
         })
     }
 
-    /// Disallows the hosts and unlinks the subsystem. `None`: there is no subsystem.
+    /// Disallows the hosts and unlinks the subsystem. `None`: the subsystem does not exist.
     pub(super) fn end_access(&self) -> Result<Option<Unlinked>, StepError> {
         let _guard = self.proofs.fair_lock.acquire();
         if !self.is_there()? {
@@ -91,7 +91,7 @@ impl<'a> Cut<'a> {
         for host in &hosts {
             match self.tree.unlink(allowed_host_path(&self.subsystem, host)) {
                 Ok(()) => steps::passed("disallow host"),
-                // The watchdog cuts too if the daemon is late.
+                // If the daemon is late, the watchdog cuts too.
                 Err(error) if error.is_absent() => {}
                 Err(error) => return Err(failed("disallow host", error)),
             }
@@ -110,7 +110,7 @@ impl<'a> Cut<'a> {
         Ok(unlinked)
     }
 
-    /// `Ok`: the subsystem is proved unreachable, by these steps after those of `revoked`.
+    /// Proves that the subsystem cannot be reached. The returned steps follow those of `revoked`.
     pub(super) fn verify(&self, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         let Unlinked { ports, host } = match revoked {
             Some(revoked) => {
@@ -146,8 +146,8 @@ impl<'a> Cut<'a> {
         Ok(proof)
     }
 
-    /// Sweeps the ports that had the link, or all ports if none is known: another process may have unlinked and died
-    /// before its sweep.
+    /// Sweeps the ports that had the link. If none is known, sweeps all ports: another process may have unlinked and
+    /// died before its sweep.
     pub(super) fn sweep_all(
         &self,
         ports: &[u16],
@@ -158,15 +158,15 @@ impl<'a> Cut<'a> {
         swept.copied().try_for_each(|port| self.sweep(port))
     }
 
-    /// Links and unlinks once more. A connection that had passed the kernel's checks before the unlink, but entered
-    /// the kernel's list only after it, ends now. No host is allowed, so no new connection comes in. A port without
-    /// the anchor stopped listening at the unlink and dropped all its connections.
+    /// Links and unlinks once more. This ends a connection that passed the kernel's checks before the first unlink and
+    /// entered the kernel's list only after it. No host is allowed, so no new connection comes in. A port without the
+    /// anchor stopped listening at the first unlink and dropped all its connections.
     fn sweep(&self, port: u16) -> Result<(), StepError> {
         let mut link = plan::port_link(port, &self.subsystem);
         link.name = "sweep link";
         self.proofs.fair_lock.wait_until_idle();
         match Run::new(self.tree).take(&link) {
-            // The export was only half made, and its thread has removed it meanwhile.
+            // The export was only half made, and the thread that made it has removed it meanwhile.
             Err(failed) if failed.error.errno == Some(libc::ENOENT) => return Ok(()),
             linked => linked?,
         }

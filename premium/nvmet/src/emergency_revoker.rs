@@ -1,4 +1,4 @@
-//! Ends access if the daemon cannot: without a [`Target`](super::Target) and without a proof.
+//! Ends access if the daemon cannot. Needs no [`Target`](super::Target) and proves nothing.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use fabricbios_wire::{LeaseId, NodeId};
 
 use super::{cut::Cut, names::Names, probe::Prober, proof::Proofs};
 
-/// Ends access to leases that it knows by name only.
+/// Ends access to leases by their names alone.
 #[derive(Debug)]
 pub struct EmergencyRevoker {
     names: Names,
@@ -16,7 +16,7 @@ pub struct EmergencyRevoker {
 }
 
 impl EmergencyRevoker {
-    /// For the leases of a node, in the target below `configfs`.
+    /// Ends leases of a node, in the target below `configfs`.
     #[must_use]
     pub fn new(configfs: &Path, node_id: NodeId) -> Self {
         let names = Names::new(node_id);
@@ -34,17 +34,17 @@ impl EmergencyRevoker {
         Ok(unlinked.map(|it| it.ports).unwrap_or_default())
     }
 
-    /// Waits a moment and ends the last connections of revoked leases on these ports. For when the daemon is gone: it
-    /// links again for an instant, and a proof of the daemon would find these links.
+    /// Waits a moment, then ends the last connections of revoked leases on these ports. Only for when the daemon has
+    /// ended: this links again for an instant, and a proof of the daemon would find these links.
     ///
     /// # Errors
-    /// A port could not be swept; all others were.
+    /// A port could not be swept. All other leases were tried too.
     pub fn sweep(&self, revoked: &[(LeaseId, Vec<u16>)]) -> Result<(), StepError> {
         let anchored = self.proofs.settle()?;
         let swept = revoked
             .iter()
             .map(|(lease, ports)| self.cut(*lease).sweep_all(ports, &anchored));
-        // All are tried, also after an error.
+        // All leases are tried, also after an error.
         swept.fold(Ok(()), Result::and)
     }
 

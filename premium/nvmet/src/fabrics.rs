@@ -1,5 +1,5 @@
-//! Connect, the first command of NVMe over Fabrics: entry, data and status (NVMe over Fabrics 1.1, section 3.3).
-//! Pure: bytes both ways.
+//! Connect, the first command of NVMe over Fabrics: entry, data and status (NVMe over Fabrics 1.1, section 3.3). Pure:
+//! encodes and decodes bytes.
 
 use fabricbios_wire::HostId;
 use serde::{Deserialize, Serialize};
@@ -11,17 +11,17 @@ pub(super) const CONNECT_BYTES: usize = 1024;
 /// Bytes of a name in that data, padded with zeros.
 const NAME_BYTES: usize = 256;
 
-/// Entries of the requested queue, minus one.
+/// Number of entries of the requested queue, minus one.
 pub(super) const QUEUE_ENTRIES: u16 = 31;
 
-/// The status of a Connect, without phase bit: 0 is success; otherwise it has the kind of the status, its number, and
-/// 0x4000 for "do not retry".
+/// The status of a Connect, without the phase bit. 0 is success. Any other value has the type of the status, its code,
+/// and 0x4000 for "do not retry".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Status(pub(super) u16);
 
 impl Status {
-    /// "Connect Invalid Parameters": the answer of a target for a subsystem that is not linked to the port. The
-    /// target looks for the subsystem before it looks at the host, so a host that is not allowed gets another answer
+    /// Whether the status is "Connect Invalid Parameters", the answer for a subsystem that is not linked to the port. A
+    /// target looks for the subsystem before it looks at the host, so a host that is not allowed gets another status
     /// (`nvmet_alloc_ctrl` in drivers/nvme/target/core.c).
     pub(super) fn says_no_such_subsystem(self) -> bool {
         self.0 & 0x07FF == 0x0182
@@ -33,7 +33,7 @@ impl Status {
     }
 }
 
-/// A request for a connection: which host asks for which subsystem.
+/// A request for a connection of a host to a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Question {
     pub(super) host_id: HostId,
@@ -41,7 +41,7 @@ pub(super) struct Question {
     pub(super) host: String,
 }
 
-/// A Connect for an admin queue; the scatter list `from` says where its data is.
+/// A Connect for an admin queue. The scatter list `from` describes where its data is.
 pub(super) fn connect_entry(from: [u8; 16]) -> [u8; ENTRY_BYTES] {
     let mut entry = [0; ENTRY_BYTES];
     // Fabrics command, with a scatter list; type Connect.
@@ -65,7 +65,7 @@ pub(super) fn connect_data(question: &Question) -> Option<[u8; CONNECT_BYTES]> {
 }
 
 fn name(field: &mut [u8], name: &str) -> Option<()> {
-    // At least one byte stays zero.
+    // At least one byte of the field stays zero.
     let field = field.get_mut(..NAME_BYTES - 1)?.get_mut(..name.len())?;
     field.copy_from_slice(name.as_bytes());
     Some(())
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_status_tells_a_missing_subsystem_from_everything_else() {
-        // The answer of Linux 6.12 for a subsystem that is not linked to the port.
+        // The status of Linux 6.12 for a subsystem that is not linked to the port.
         assert_eq!(Status::of([0x04, 0x83]), Status(0x4182));
         assert!(Status(0x4182).says_no_such_subsystem());
         for other in [0, 0x4184, 0x0182 ^ 0x0100, 0x4006] {

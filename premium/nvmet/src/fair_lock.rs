@@ -1,8 +1,8 @@
-//! Decides who goes first at the kernel's only lock for the whole configuration of its target.
+//! Decides which cut uses the kernel's target next: the kernel has one lock for the target's whole configuration.
 //!
-//! Cuts that end access go one after the other. Side by side, the first step of each would wait for the first steps
-//! of all others, the second for all second ones, and all of them would end only at the very end. Cuts that only
-//! prove the end of access let them go first.
+//! Cuts end access one after the other. If they ran side by side, the first step of each would wait for the first steps
+//! of all others, and so on, and all of them would end only at the very end. Cuts that only prove the end of access let
+//! the other cuts go first.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait while nobody moves: the thread whose turn it is may be stuck in the kernel.
+/// Longest wait without progress: the thread whose turn it is may be stuck in the kernel.
 const STUCK: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct Queue {
     moved: Instant,
 }
 
-/// A turn, which ends when this is dropped.
+/// The turn of one thread. A drop ends the turn.
 #[derive(Debug)]
 pub(super) struct FairGuard<'a> {
     fair_lock: &'a FairLock,
@@ -45,7 +45,7 @@ impl Queue {
         self.ending == 0 && self.waiting.is_empty()
     }
 
-    /// How long the thread has to wait at most; `None`: it is its turn.
+    /// Longest wait of the thread; `None`: it is the thread's turn.
     fn wait_for(&self, me: ThreadId, stuck: Duration) -> Option<Duration> {
         let is_first = self.waiting.front().is_some_and(|first| first.id() == me);
         if is_first && self.ending == 0 {

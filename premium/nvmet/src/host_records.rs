@@ -1,4 +1,4 @@
-//! Records of hosts as bytes, and the interface of their storage, which outlives process and machine.
+//! Records of hosts as bytes, and the interface to their storage. They outlive the process and a reboot.
 
 use std::{
     fmt,
@@ -17,20 +17,20 @@ pub const HOST_RECORD_BYTES_MAX: usize = 4_000_000;
 
 /// Stores records of hosts, which contain keys.
 pub trait HostRecords: fmt::Debug + Send + Sync {
-    /// Stores a record in place of the host's earlier one; `None` removes it. It is on disk at the latest when the
-    /// lease is for which it was stored.
+    /// Stores a record instead of the host's earlier record; `None` removes it. The record is on disk at the latest
+    /// when the lease for which it was stored is on disk.
     fn write(&self, host: u128, record: Option<Zeroizing<Vec<u8>>>);
-    /// Starts to write all records stored so far, without waiting for a lease. Returns a number for
+    /// Starts to write all records stored so far, without waiting for the commit of a lease. Returns a number for
     /// [`HostRecords::wait`].
     fn submit(&self) -> u64;
-    /// Waits until everything up to that [`HostRecords::submit`] is on disk.
+    /// Waits until everything stored before that [`HostRecords::submit`] is on disk.
     ///
     /// # Errors
-    /// It is not on disk; it may get there later.
+    /// The records are not on disk; they may get there later.
     fn wait(&self, number: u64) -> Result<(), StepError>;
 }
 
-/// The key of a host's record: a hash, since a name from a client can have 223 bytes.
+/// The key of a host's record: a hash, since a client's name can have 223 bytes.
 pub(super) fn record_key(name: &Nqn) -> u128 {
     let digest: [u8; 32] = Sha256::digest(name.as_str().as_bytes()).into();
     digest
@@ -38,7 +38,7 @@ pub(super) fn record_key(name: &Nqn) -> u128 {
         .map_or(0, |key| u128::from_be_bytes(*key))
 }
 
-/// Grows like a vector, and wipes the old copy when it does.
+/// A buffer that grows like a vector, and wipes the old copy when it grows.
 #[derive(Default)]
 struct Wiped(Zeroizing<Vec<u8>>);
 
@@ -74,7 +74,7 @@ pub(super) fn encode(credential: &Credential) -> Result<Zeroizing<Vec<u8>>, Step
 }
 
 pub(super) fn decode(record: &[u8]) -> Result<Credential, StepError> {
-    // The reason is not told: it could quote a key.
+    // The error does not contain the reason, which could quote a key.
     serde_json::from_slice(record).map_err(|_damaged| {
         StepError::new(
             "credentials",
@@ -92,7 +92,7 @@ pub(super) mod fake {
 
     use super::*;
 
-    /// A disk that every write reaches at once.
+    /// A disk that has every write at once.
     #[derive(Clone, Debug, Default)]
     pub(crate) struct Disk(Arc<Mutex<BTreeMap<u128, Zeroizing<Vec<u8>>>>>);
 

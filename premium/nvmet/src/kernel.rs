@@ -1,4 +1,4 @@
-//! Checks that the kernel has the NVMe target, and loads its module.
+//! Checks that the kernel has the NVMe target, and loads the target's module.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -24,7 +24,7 @@ impl Call for LoadModule {
     }
 }
 
-/// Loads the module if it is missing. `Err` says what the operator can do.
+/// Loads the module if it is missing. An error says what the operator can do.
 pub(super) fn make_ready(configfs: &Path, supervisor: &Supervisor) -> Result<(), StepError> {
     let is_there = || configfs.join("subsystems").is_dir();
     if is_there() {
@@ -38,7 +38,8 @@ pub(super) fn make_ready(configfs: &Path, supervisor: &Supervisor) -> Result<(),
     Err(advice(configfs, &why.unwrap_or_default()))
 }
 
-/// Checks that the target is there, or that a start can load it, without loading it. `Err` says what the operator can do.
+/// Checks that the kernel has the target or that a start can load it. Loads nothing. An error says what the operator
+/// can do.
 pub(super) fn check(configfs: &Path, transport: NvmeofTransport) -> Result<(), StepError> {
     let has_target = configfs.join("subsystems").is_dir() || can_be_loaded("nvmet");
     if !has_target || !configfs.parent().is_some_and(is_mounted) {
@@ -56,7 +57,7 @@ pub(super) fn check(configfs: &Path, transport: NvmeofTransport) -> Result<(), S
     }
 }
 
-/// True if the kernel has the module, or finds it on the disk.
+/// Whether the kernel has the module or finds it on the disk.
 fn can_be_loaded(module: &str) -> bool {
     let loaded = Path::new("/sys/module").join(module.replace('-', "_"));
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

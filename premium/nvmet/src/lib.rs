@@ -1,4 +1,4 @@
-//! Block storage over NVMe-oF: the kernel's own target, through configfs.
+//! Block storage over NVMe-oF, by the kernel's own target, which configfs controls.
 //!
 //! Each lease has one subsystem with one namespace and one allowed host, linked to shared ports. The kernel serves
 //! the blocks; this crate makes the objects in configfs, removes them, and proves that access has ended. The names of
@@ -58,7 +58,7 @@ use self::{
     credentials::Credentials, cut::Cut, names::Names, ports::Ports, probe::Prober, proof::Proofs,
 };
 
-/// Calls of this crate that may hang, for the process that makes them.
+/// The calls of this crate that may hang, for the helper processes.
 #[must_use]
 pub fn calls() -> Vec<Handler> {
     vec![
@@ -83,15 +83,15 @@ pub struct PortSetting {
 pub struct TargetConfig {
     /// `/sys/kernel/config/nvmet`.
     pub configfs: PathBuf,
-    /// `--nvmet`.
+    /// The ports of the option `--nvmet`.
     pub ports: Vec<PortSetting>,
-    /// Records of the hosts of earlier runs, which keep their names and keys.
+    /// The records of the hosts of earlier runs, whose names and keys stay.
     pub hosts: Vec<Zeroizing<Vec<u8>>>,
-    /// Keeps the records of this run.
+    /// Stores the records of this run.
     pub host_records: Arc<dyn HostRecords>,
-    /// The node that owns the objects.
+    /// The node that owns the objects in configfs.
     pub node_id: NodeId,
-    /// Makes the calls of [`calls`].
+    /// Starts the helper processes that make [`calls`].
     pub supervisor: Supervisor,
 }
 
@@ -104,18 +104,18 @@ pub struct Export {
     pub tenant: Arc<str>,
     /// The terms of the lease.
     pub terms: BlockTerms,
-    /// The lease's blocks: a file or a block device.
+    /// The lease's volume: a file or a block device.
     pub volume: PathBuf,
-    /// Bytes of a block; the binding tells the client.
+    /// Block size in bytes; the binding contains it for the client.
     pub block_bytes: u32,
     /// [`Transport::NvmeTcp`], [`Transport::NvmeRdma`], or [`Transport::Both`] for every port.
     pub transport: Transport,
-    /// Grace of the lease; the time that a client's kernel waits for a lost connection depends on it.
+    /// Grace of the lease. The time for which a client's kernel tries to reconnect depends on it.
     pub grace: Duration,
 }
 
-/// Held by the calls that make and remove the objects of a lease, which may take seconds, and taken before the lease is
-/// admitted. Its last export.
+/// The lease's last export, behind a lock. The calls that make and remove the objects of the lease hold the lock; they
+/// may take seconds. They take it before the lease is admitted.
 #[derive(Debug, Default)]
 struct Work(Mutex<Option<Export>>);
 
@@ -125,8 +125,8 @@ impl Work {
     }
 }
 
-/// The kernel's target. Its calls block and may be made from several threads at once. A call for one lease waits for
-/// a call for another lease only where the kernel itself does.
+/// The kernel's target. Its calls block, and several threads may make calls at once. A call for one lease waits for a
+/// call for another lease only where the kernel itself does.
 #[derive(Debug)]
 pub struct Target {
     tree: Tree,
@@ -141,13 +141,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// Takes the ports and links the anchor to them, which keeps them listening. A port whose address does not exist
-    /// yet is tried again until the address exists. Without ports nothing is published, but leases of an earlier run
-    /// can be cut and removed.
+    /// Takes the ports and links the anchor to them, which keeps them listening. If an address does not exist yet, its
+    /// port is tried again until it does. Without ports nothing is published, but leases of an earlier run can be cut
+    /// and removed.
     ///
     /// # Errors
-    /// Something is missing, and the error says what to do about it: configfs to mount, a module to load, an address
-    /// that another program uses.
+    /// Something is missing or in use; the error says what and what to do: mount configfs, load a module, or change an
+    /// address that another program uses.
     pub fn open(config: TargetConfig) -> Result<Self, StepError> {
         kernel::make_ready(&config.configfs, &config.supervisor)?;
         let credentials = Credentials::open(&config.hosts, Arc::clone(&config.host_records))?;
@@ -174,10 +174,10 @@ impl Target {
         })
     }
 
-    /// Checks that the kernel has the target, or can load it, for this transport. Changes nothing.
+    /// Checks that the kernel has the target for this transport, or can load it. Changes nothing.
     ///
     /// # Errors
-    /// The text says what the operator can do.
+    /// The text says what is missing and what the operator can do.
     pub fn check(configfs: &Path, transport: NvmeofTransport) -> Result<(), StepError> {
         kernel::check(configfs, transport)
     }
@@ -192,7 +192,7 @@ impl Target {
         subsystems.iter().any(is_left)
     }
 
-    /// The transports of its ports, also of ports whose address does not exist yet.
+    /// The transports of its ports, including ports whose address does not exist yet.
     #[must_use]
     pub fn transports(&self) -> Vec<Transport> {
         let mut transports = vec![
@@ -205,8 +205,8 @@ impl Target {
     }
 
     /// Ends access by unlinking the subsystem from every port. Idempotent; also for a lease of an earlier process. A
-    /// revoke never waits for the proof of another lease, so if many leases end together, all of them are unlinked
-    /// before the first one is proved. Depends on no storage.
+    /// revoke never waits for the proof of another lease: if many leases end together, all of them are unlinked before
+    /// the first one is proved. Depends on no storage.
     ///
     /// # Errors
     /// The subsystem may still be linked, and a host allowed.
@@ -217,15 +217,15 @@ impl Target {
 
     fn end_access(&self, lease: LeaseId) -> Result<Revoked, StepError> {
         let cut = self.cut_of(lease);
-        // The watchdog may have removed the same links meanwhile, which is no error.
+        // The watchdog may have removed the same links meanwhile; then a second try succeeds.
         cut.revoke().or_else(|_concurrent| cut.revoke())
     }
 
-    /// Proves that access has ended. Without `revoked` it looks at every port of this node. Cuts of several leases
-    /// share the proof.
+    /// Proves that access has ended. Without `revoked`, asks every port of this node. Cuts of several leases share the
+    /// listing and the questions.
     ///
     /// # Errors
-    /// A port has the subsystem, a host is allowed, or a port gives another answer than it should.
+    /// A port is linked to the subsystem, a host is allowed, or a port gives a wrong answer or none.
     pub fn verify(
         &self,
         binding_id: BindingId,
@@ -273,7 +273,7 @@ impl Target {
     /// Removes the ports, if no lease is linked to them.
     ///
     /// # Errors
-    /// The kernel refuses to remove an object.
+    /// An object cannot be removed from configfs.
     pub fn close(self) -> Result<(), StepError> {
         self.ports.close()
     }
@@ -285,8 +285,8 @@ impl Target {
     }
 }
 
-/// Lets nobody but root into the directory of hosts. From the making of a host until the change of its mode anybody
-/// could open its key, and whoever has opened the file can read the key at any time.
+/// Denies access to the directory of hosts to everybody but root. Between the making of a host and the change of its
+/// mode, anybody could open the file of its key; whoever has opened the file can read the key at any time.
 fn close_hosts(tree: &Tree) -> Result<(), StepError> {
     let closed = tree.set_mode("hosts", 0o700);
     closed.map_err(|error| StepError::new("open nvmet", error))

@@ -41,7 +41,7 @@ impl ListedPort {
         (kind, service) == (&wanted_kind, &wanted_service) && same_ip
     }
 
-    /// Its maker died before it had finished, or is still making it.
+    /// Whether the port is half made: its maker died, or is still making it.
     fn is_unfinished(&self) -> bool {
         self.subsystems.is_empty() && self.attributes[2..].iter().any(String::is_empty)
     }
@@ -60,7 +60,7 @@ pub(super) fn list_ports(tree: &Tree) -> Result<Vec<ListedPort>, StepError> {
     let numbers = tree.list("ports").map_err(failed)?;
     let numbers = numbers.iter().filter_map(|name| name.parse().ok());
     let listed = numbers.filter_map(|number| match look(tree, number) {
-        // Another process removed it meanwhile.
+        // Another process has removed the port meanwhile.
         Err(error) if error.is_absent() => None,
         listed => Some(listed.map_err(failed)),
     });
@@ -82,8 +82,8 @@ fn look(tree: &Tree, number: u16) -> Result<ListedPort, fabricbios_kernfs::Error
     })
 }
 
-/// The number that is tried first for an address. It depends on the names only, so that a half-made port is found
-/// again.
+/// The number that is tried first for an address. It depends only on the names, so that a later run finds a half-made
+/// port again.
 fn first_number(anchor: &str, setting: PortSetting) -> u16 {
     let mut hash = Sha256::new_with_prefix(anchor);
     setting.attributes().iter().for_each(|text| {
@@ -94,7 +94,8 @@ fn first_number(anchor: &str, setting: PortSetting) -> u16 {
     u16::from_be_bytes([digest[0], digest[1]]).max(1)
 }
 
-/// The number of the port for this setting, existing or new. `Err`: somebody else's port has the address.
+/// The number of the port for this setting, existing or new. `Err`: a port that is not this node's has the address, or
+/// no number is left.
 pub(super) fn choose_number(
     listed: &[ListedPort],
     anchor: &str,

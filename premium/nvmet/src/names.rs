@@ -1,15 +1,15 @@
-//! The names of the objects. All objects of a lease contain the lease id, so that a later process finds them, and a
+//! The names of the objects. All objects of a lease contain the lease id, so that a later process finds them and a
 //! client sees the same disk after a restart.
 
 use fabricbios_wire::{HostId, LeaseId, NodeId, Nqn};
 
 use super::host_records::record_key;
 
-/// The beginning of all names of all nodes; 16 digits of the node id and the lease id follow. Other objects in
-/// configfs belong to others.
+/// Prefix of all names of all nodes; 16 digits of the node id and the lease id follow. Objects in configfs with other
+/// names are not touched.
 const PREFIX: &str = "nqn.2026-11.org.fabricbios:";
 
-/// Follows in the mark of a host, before the key of its record.
+/// Part of the mark of a host; the key of the host's record follows.
 const MARK: &str = "host-";
 
 /// The model of the disk, as clients see it.
@@ -36,7 +36,7 @@ impl Names {
         }
     }
 
-    /// The subsystem that keeps the ports listening.
+    /// The name of the subsystem that keeps the ports listening.
     pub(super) fn anchor(&self) -> String {
         format!("{}anchor", self.prefix)
     }
@@ -45,22 +45,23 @@ impl Names {
         format!("{}{lease}", self.prefix)
     }
 
-    /// The subsystem that marks a host as made by this node, since the name of the host may be anybody's. It is made
-    /// before the host and removed after it. It has no namespace, allows no host and is linked to no port.
+    /// The name of the subsystem that marks a host as made by this node, since a client chooses the name of the host
+    /// itself. The mark is made before the host and removed after it. It has no namespace, allows no host and is linked
+    /// to no port.
     pub(super) fn host_mark(&self, host: &Nqn) -> String {
         format!("{}{MARK}{:032x}", self.prefix, record_key(host))
     }
 
-    /// The host that a subsystem marks, by the key of its record.
+    /// The host that a subsystem marks, as the key of the host's record.
     pub(super) fn marked_host(&self, subsystem: &str) -> Option<u128> {
         let digits = subsystem.strip_prefix(&self.prefix)?.strip_prefix(MARK)?;
         u128::from_str_radix(digits, 16).ok()
     }
 
-    /// The lease of a subsystem; `None`: it belongs to no lease of this node.
+    /// The lease of a subsystem; `None`: the subsystem belongs to no lease of this node.
     pub(super) fn lease_of(&self, subsystem: &str) -> Option<LeaseId> {
         let lease = subsystem.strip_prefix(&self.prefix)?.parse().ok()?;
-        // Another spelling of the id would be another object.
+        // Another spelling of the id is the name of another object.
         (self.subsystem(lease) == subsystem).then_some(lease)
     }
 }
@@ -71,7 +72,7 @@ pub fn belongs_to(subsystem: &str, node_id: NodeId) -> bool {
     subsystem.starts_with(&Names::new(node_id).prefix)
 }
 
-/// The node that made a subsystem, as far as its name tells, and the lease; `None`: it has no lease of any node.
+/// The node and the lease in the name of a subsystem; `None`: the name has no lease of any node.
 #[must_use]
 pub fn maker_of(subsystem: &str) -> Option<(NodeId, LeaseId)> {
     let (node, _) = subsystem.strip_prefix(PREFIX)?.split_once(':')?;

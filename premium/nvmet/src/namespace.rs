@@ -1,8 +1,8 @@
-//! Removes a namespace in a helper process, which may wait for ever.
+//! Removes a namespace in a helper process, because the removal may wait for ever.
 //!
-//! The kernel waits for all I/O of the namespace, without limit and uninterruptibly (`nvmet_ns_disable`). Meanwhile
-//! no other process should read the directory `namespaces` of the subsystem. `enable` is never set to 0: that waits
-//! as long, and holds a lock that every other subsystem needs.
+//! The kernel waits uninterruptibly and without limit for all I/O of the namespace (`nvmet_ns_disable`). Meanwhile no
+//! other process should read the directory `namespaces` of the subsystem. `enable` is never set to 0: that waits as
+//! long, and holds a lock that every other subsystem needs.
 
 use std::{cell::RefCell, ffi::OsString, fs, path::Path};
 
@@ -20,8 +20,9 @@ impl Call for RemoveNamespace {
     const NAME: &'static str = "rmdir";
     type Answer = ();
 
-    /// First waits for an earlier process that removes the same namespace, also one of an earlier run of the node: a
-    /// second process would only wait behind it, and could not be killed either. Reports what it waits for.
+    /// First waits for an earlier process that removes the same namespace, also one of an earlier run of the node. A
+    /// second process in the kernel would only wait behind it, and could not be killed either. Reports what it waits
+    /// for.
     fn make(self, caller: &Caller) -> Result<(), Failure> {
         let path = Path::new(&self.0);
         caller.lock(&path.to_string_lossy(), |pid| {
@@ -42,8 +43,8 @@ impl Call for RemoveNamespace {
     }
 }
 
-/// Removes the namespace at `path`. An error names `device`, or the device that was found, and what the process waits
-/// for.
+/// Removes the namespace at `path`. An error names `device` and the device that the helper process found, and says what
+/// the process waits for.
 pub(super) fn remove(
     tree: &Tree,
     supervisor: &Supervisor,

@@ -1,5 +1,5 @@
-//! The part of NVMe over RDMA that a Connect needs: the request of the connection manager, and the capsules
-//! (NVMe/RDMA transport specification 1.0; `include/linux/nvme-rdma.h`). Pure: bytes both ways.
+//! The part of NVMe over RDMA that a Connect needs: the connection manager's request, and the capsules (NVMe/RDMA
+//! transport specification 1.0; `include/linux/nvme-rdma.h`). Pure: encodes and decodes bytes.
 
 use super::fabrics::{CONNECT_BYTES, ENTRY_BYTES, QUEUE_ENTRIES, Status, connect_entry};
 
@@ -8,7 +8,7 @@ const REQUEST_BYTES: usize = 32;
 /// Bytes of a completion queue entry, which is the whole response.
 pub(super) const RESPONSE_BYTES: usize = 16;
 
-/// Format 0, the admin queue; the sizes of the receive and the send queue.
+/// The private data: format 0, the admin queue, and the sizes of the receive and the send queue.
 pub(super) fn request() -> [u8; REQUEST_BYTES] {
     let mut request = [0; REQUEST_BYTES];
     request[4..6].copy_from_slice(&(QUEUE_ENTRIES + 1).to_le_bytes());
@@ -23,7 +23,7 @@ pub(super) fn connect(address: u64, key: u32) -> [u8; ENTRY_BYTES] {
     let length = u32::try_from(CONNECT_BYTES).unwrap_or(0).to_le_bytes();
     list[8..11].copy_from_slice(&length[..3]);
     list[11..15].copy_from_slice(&key.to_le_bytes());
-    // A keyed data block.
+    // A keyed data block, in the type field of the list.
     list[15] = 0x40;
     connect_entry(list)
 }

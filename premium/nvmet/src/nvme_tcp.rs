@@ -1,5 +1,5 @@
 //! The part of NVMe/TCP that a Connect needs: the initialize PDUs and the capsules (NVMe/TCP transport specification
-//! 1.0, section 3.6.2). Pure: bytes both ways.
+//! 1.0, section 3.6.2). Pure: encodes and decodes bytes.
 
 use super::fabrics::{CONNECT_BYTES, ENTRY_BYTES, Question, Status, connect_data, connect_entry};
 
@@ -17,14 +17,14 @@ const ICRESP: u8 = 0x01;
 const COMMAND: u8 = 0x04;
 const RESPONSE: u8 = 0x05;
 
-/// The first bytes from a host. No digests, version 0.
+/// The first PDU from a host: no digests, version 0.
 pub(super) fn initialize() -> [u8; INIT_BYTES] {
     let mut pdu = [0; INIT_BYTES];
     header(&mut pdu, ICREQ, INIT_BYTES, 0, INIT_BYTES);
     pdu
 }
 
-/// Whether the controller agrees; `Err` says what it sent instead.
+/// Checks that the controller agrees. An error says what the controller sent instead.
 pub(super) fn check_initialized(pdu: &[u8; INIT_BYTES]) -> Result<(), String> {
     let expected = (ICRESP, INIT_BYTES, [0, 0]);
     let version = [pdu[8], pdu[9]];
@@ -47,7 +47,7 @@ pub(super) fn connect(question: &Question) -> Option<Vec<u8>> {
     Some(pdu)
 }
 
-/// The data is in the capsule, at offset 0.
+/// The scatter list for data in the capsule, at offset 0.
 fn in_capsule() -> [u8; 16] {
     let mut list = [0; 16];
     list[8..12].copy_from_slice(&u32::try_from(CONNECT_BYTES).unwrap_or(0).to_le_bytes());
@@ -55,7 +55,7 @@ fn in_capsule() -> [u8; 16] {
     list
 }
 
-/// The status in a response; `Err` says what was received instead.
+/// The status in a response. An error says what was received instead.
 pub(super) fn status(pdu: &[u8; RESPONSE_BYTES]) -> Result<Status, String> {
     if (pdu[0], length(pdu)) == (RESPONSE, RESPONSE_BYTES) {
         return Ok(Status::of([pdu[22], pdu[23]]));
@@ -66,7 +66,7 @@ pub(super) fn status(pdu: &[u8; RESPONSE_BYTES]) -> Result<Status, String> {
     ))
 }
 
-/// Common header: type, flags, header length, data offset, length of all. The lengths are constants that fit.
+/// Writes the common header: type, flags, header length, data offset, total length. The lengths are constants that fit.
 fn header(pdu: &mut [u8], kind: u8, header: usize, data: usize, all: usize) {
     let small = |length: usize| u8::try_from(length).unwrap_or(u8::MAX);
     let whole = u32::try_from(all).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! The operations of steps: on configfs, or on the imitation of a test.
+//! The operations that steps use: on configfs, or on the imitation of a test.
 
 use std::{fmt, path::Path, time::Duration};
 
@@ -8,16 +8,16 @@ use fabricbios_lease::StepError;
 
 use super::{Target, namespace};
 
-/// Longest silence of a process that only waits for a device: a stuck removal is reported within ten seconds.
+/// Longest silence of a helper process that waits for a device. A stuck removal is thus reported within 10 s.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(9);
 
 /// The reason why an operation failed.
 #[derive(Debug)]
 pub(super) struct ObjectError {
-    /// The errno, if the system refused.
+    /// The errno, if a system call failed.
     pub(super) errno: Option<i32>,
     pub(super) detail: String,
-    /// A process still waits in the kernel, and what it uses is not free.
+    /// Whether a process still waits in the kernel: the objects that it uses are not free.
     pub(super) stuck: bool,
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for ObjectError {
 pub(super) trait Objects {
     fn tree(&self) -> &Tree;
 
-    /// Makes the calls that may hang. Links need none.
+    /// The supervisor for calls that may hang; links need none.
     fn supervisor(&self) -> Option<&Supervisor> {
         None
     }
@@ -87,7 +87,7 @@ pub(super) trait Objects {
         Ok(self.tree().write(path, value)?)
     }
 
-    /// From now on only root can open it.
+    /// Changes the mode of the file: from now on only root can open it.
     fn make_private(&self, path: &str) -> Result<(), ObjectError> {
         Ok(self.tree().set_mode(path, 0o600)?)
     }
@@ -96,7 +96,7 @@ pub(super) trait Objects {
         Ok(self.tree().holds_secret(path, value)?)
     }
 
-    /// No error shows the value.
+    /// Writes an attribute; errors do not show the value.
     fn write_secret(&self, path: &str, value: &str) -> Result<(), ObjectError> {
         Ok(self.tree().write_secret(path, value)?)
     }
@@ -117,13 +117,13 @@ pub(super) trait Objects {
         Ok(self.tree().unlink(path)?)
     }
 
-    /// Removes a namespace, which waits for its device; gives up when that takes too long.
+    /// Removes a namespace, which waits for its device. Gives up after [`SILENCE_MAX`].
     fn remove_namespace(&self, path: &str) -> Result<(), ObjectError> {
         let supervisor = self.supervisor().ok_or_else(no_supervisor)?;
         namespace::remove(self.tree(), supervisor, path, None)
     }
 
-    /// Reads the start of a device or file, past the cache; gives up when that takes too long.
+    /// Reads the start of a device or file without the page cache. Gives up after [`SILENCE_MAX`].
     fn read_once(&self, volume: &Path) -> Result<(), ObjectError> {
         let supervisor = self.supervisor().ok_or_else(no_supervisor)?;
         let read = supervisor.call(&ReadFirst::of(volume), SILENCE_MAX, &|_what| ());

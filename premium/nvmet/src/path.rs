@@ -12,18 +12,19 @@ use fabricbios_wire::{
 
 use super::{Export, Target};
 
-/// Knows the owners of hosts, which the kernel does not. It does not wait.
+/// Knows the owner of each host, which the kernel does not. Its calls do not wait.
 pub trait HostOwners: fmt::Debug + Send + Sync {
-    /// Whether the tenant may use the host that its terms name.
+    /// Checks that the tenant may use the host that the terms name.
     ///
     /// # Errors
-    /// The reason why it may not.
+    /// The reason why the tenant may not use it.
     fn admits(&self, binding_id: BindingId, tenant: &str, terms: &BlockTerms)
     -> Result<(), String>;
 }
 
 impl Target {
-    /// Sets the guard, since the kernel looks at no clock, and the owners of hosts. For a target without leases.
+    /// Sets the guard, since the kernel ends no access by time, and the owners of hosts. For a target that has no
+    /// leases yet.
     #[must_use]
     pub fn guarded_by(mut self, guard: Arc<dyn Guard>, owners: Arc<dyn HostOwners>) -> Self {
         self.bindings = Bindings::guarded_by(guard);
@@ -70,14 +71,14 @@ impl DataPath for Target {
         self.bindings.extend(binding_id, deadline)
     }
 
-    /// Nothing to do: the kernel itself answers the client.
+    /// Does nothing: the kernel itself answers the client.
     fn fenced(&self, _binding_id: BindingId) {}
 
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
         self.rekey(binding_id).map(binding)
     }
 
-    /// The old secret ended with the rotation.
+    /// Returns the present binding: the old secret ended with the rotation.
     fn retire_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
         self.binding_of(binding_id).map(binding)
     }

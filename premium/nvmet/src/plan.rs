@@ -1,4 +1,4 @@
-//! The steps of an export, in order, and how each is undone. Pure data.
+//! The steps of an export, in order, and the inverse of each step. Pure data.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::{
     names::{self, MODEL},
 };
 
-/// One step: a state that must exist.
+/// One step: a state to establish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     /// One of [`STEPS`](super::STEPS).
@@ -22,14 +22,14 @@ pub(super) struct Step {
 pub(super) enum Action {
     /// An object exists at this path.
     Object(String),
-    /// A namespace exists. Once it is enabled, its removal waits for its device.
+    /// A namespace exists. If it is enabled, its removal waits for its device.
     Namespace(String),
-    /// The attribute reads like this.
+    /// The attribute has this value.
     Attribute(String, Value),
     /// A link exists.
     Link { target: String, at: String },
-    /// The volume can be read. Not tried if the namespace is enabled already: then the target has the device open,
-    /// and a client may be using it.
+    /// The volume can be read. Skipped if the namespace is enabled already: then the target has the device open, and a
+    /// client may be using it.
     Readable { volume: PathBuf, enabled: String },
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Value {
     Secret(DhchapSecret),
 }
 
-/// How a step is undone.
+/// How to undo a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Inverse {
     RemoveObject(String),
@@ -49,8 +49,8 @@ pub(super) enum Inverse {
 }
 
 impl Step {
-    /// `None`: the change goes with its object. In an object that existed before, the change stays, because the next
-    /// try needs it too.
+    /// `None`: nothing to undo. The change goes with its object; in an object that existed before, the change stays,
+    /// because the next try needs it too.
     pub(super) fn inverse(&self) -> Option<Inverse> {
         match &self.action {
             Action::Object(path) => Some(Inverse::RemoveObject(path.clone())),
@@ -81,7 +81,7 @@ fn link(name: &'static str, target: String, at: String) -> Step {
     Step { name, action }
 }
 
-/// The steps of an export before its [`links`]; until those are made, nobody can connect.
+/// The steps of an export before its [`links`]; until these are made, no host can connect.
 pub(super) fn export(
     lease: LeaseId,
     subsystem: &str,
@@ -150,7 +150,7 @@ fn host(credential: &Credential) -> Vec<Step> {
     steps
 }
 
-/// New keys of an existing host.
+/// The steps that give an existing host new keys.
 pub(super) fn rekey(credential: &Credential) -> Vec<Step> {
     let mut steps = host(credential).split_off(1);
     for step in &mut steps {
@@ -162,13 +162,13 @@ pub(super) fn rekey(credential: &Credential) -> Vec<Step> {
     steps
 }
 
-/// Makes a port serve the subsystem.
+/// The step that makes a port serve the subsystem.
 pub(super) fn port_link(port: u16, subsystem: &str) -> Step {
     let at = names::port_link_path(port, subsystem);
     link("link port", names::subsystem_path(subsystem), at)
 }
 
-/// The subsystem that keeps ports listening. It has no namespace and allows no host.
+/// The steps for the subsystem that keeps ports listening. It has no namespace and allows no host.
 pub(super) fn anchor(subsystem: &str) -> Vec<Step> {
     let base = names::subsystem_path(subsystem);
     let any_host = format!("{base}/attr_allow_any_host");
@@ -178,7 +178,7 @@ pub(super) fn anchor(subsystem: &str) -> Vec<Step> {
     ]
 }
 
-/// A port, before it listens.
+/// The steps for a port, before it listens.
 pub(super) fn port(number: u16, setting: PortSetting) -> Vec<Step> {
     let base = names::port_path(number);
     let attribute = |name: &str| format!("{base}/{name}");
@@ -192,7 +192,7 @@ pub(super) fn port(number: u16, setting: PortSetting) -> Vec<Step> {
     ]
 }
 
-/// Makes a port listen.
+/// The step that makes a port listen.
 pub(super) fn anchor_link(number: u16, anchor: &str) -> Step {
     let at = names::port_link_path(number, anchor);
     link("link anchor", names::subsystem_path(anchor), at)

@@ -1,5 +1,5 @@
-//! For tests: the process that starts processes for the calls of this crate. The daemon starts itself with another
-//! argument.
+//! For tests: the supervisor of helper processes for the calls of this crate. The daemon starts its own program with
+//! another argument instead.
 
 fn main() -> std::io::Result<()> {
     fabricbios_helper::supervise(&fabricbios_nvmet::calls())
