@@ -1,8 +1,8 @@
-//! The ports that all leases share: finds or makes them, keeps them listening, and removes them.
+//! The ports that all leases share: makes or finds them, keeps them listening, and removes them.
 //!
-//! A port listens while a subsystem is linked to it. The anchor is a subsystem without namespace and hosts that is
-//! linked as long as the node runs. So each address is in use from the start on, and unlinking the last lease does
-//! not stop the port.
+//! A port listens while a subsystem is linked to it. The anchor is a subsystem without namespace and hosts; it is
+//! linked as long as the node runs. So each address is in use from the start on, and a port keeps listening after its
+//! last lease is unlinked.
 
 use std::{
     sync::{
@@ -27,8 +27,8 @@ use super::{
     steps,
 };
 
-/// Pause between two tries of an address that does not exist yet. No single event tells: addresses appear, addresses
-/// stop being tentative, and RDMA devices appear.
+/// Pause between two tries of an address that does not exist yet. No single event reports when to try: addresses
+/// appear, addresses stop being tentative, and RDMA devices appear.
 const BETWEEN_TRIES: Duration = Duration::from_secs(1);
 
 /// A port of this node.
@@ -50,7 +50,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Takes the addresses. A thread tries an address that does not exist yet again until it does.
+    /// Takes the addresses. If an address does not exist yet, a thread tries it again until it does.
     pub(super) fn open(
         tree: &Tree,
         anchor: String,
@@ -91,7 +91,7 @@ impl Ports {
         })
     }
 
-    /// Removes ports of an earlier run that the settings do not name any more and that have no lease.
+    /// Removes ports of an earlier run that have no lease and that the settings no longer name.
     fn drop_unwanted(&self) -> Result<(), StepError> {
         for listed in list_ports(&self.tree)? {
             let asked_for = self.list.iter().any(|port| port.number == listed.number);
@@ -214,7 +214,7 @@ impl std::fmt::Display for PortSetting {
     }
 }
 
-/// Whether it may work later: there is no such address, no RDMA device that has it, or no network.
+/// Whether a later try may work: the address does not exist yet, no RDMA device has it, or there is no network.
 fn may_work_later(failed: &Failed) -> bool {
     let early = [libc::EADDRNOTAVAIL, libc::ENODEV, libc::ENETUNREACH];
     failed

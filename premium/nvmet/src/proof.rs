@@ -1,4 +1,4 @@
-//! Proves that subsystems cannot be reached. All cuts share batches in which the ports are listed and asked.
+//! Proves that subsystems cannot be reached. Cuts share batches in which the ports are listed and asked.
 
 use std::{collections::BTreeSet, sync::Arc, thread, time::Duration};
 
@@ -15,16 +15,17 @@ use super::{
     probe::{self, Answer, Prober},
 };
 
-/// A host to ask with if the lease has none any more. The kernel looks for the subsystem first.
+/// The host to ask with if the lease has no host any more. Any name works: the kernel looks for the subsystem first.
 const UNKNOWN_HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000000";
 
-/// Longer than a port for TCP takes to answer.
+/// Pause without a port for TCP: longer than such a port takes to answer.
 const SETTLE_TIME: Duration = Duration::from_millis(5);
 
-/// Cases in one batch. An answer over RDMA takes a connection, and threads that wait should see that cuts move.
+/// Largest number of cases in one batch. An answer over RDMA takes a connection, and waiting threads should see
+/// progress.
 const CASES_MAX: usize = 2;
 
-/// Shared by all cuts of a target.
+/// The state that all cuts of a target share.
 #[derive(Debug)]
 pub(super) struct Proofs {
     pub(super) tree: Tree,
@@ -35,14 +36,14 @@ pub(super) struct Proofs {
     proving: Batcher<Case, Result<Proven, StepError>>,
 }
 
-/// A subsystem whose access has ended.
+/// One subsystem whose access has ended, to be proved.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) lease: LeaseId,
     pub(super) subsystem: String,
-    /// The ports that it was linked to; empty: unknown.
+    /// Numbers of the ports that it was linked to; empty if unknown.
     pub(super) ports: Vec<u16>,
-    /// A host that was allowed.
+    /// A host that was allowed, if there was one.
     pub(super) host: Option<String>,
 }
 
@@ -51,7 +52,7 @@ pub(super) struct Case {
 pub(super) struct Proven {
     /// Each answer to a Connect, with its port.
     pub(super) answers: Vec<String>,
-    /// Ports that may have had the subsystem and could not be asked, and why.
+    /// Ports that may have had the subsystem and could not be asked, each with the reason.
     pub(super) not_asked: Vec<String>,
 }
 
@@ -68,15 +69,15 @@ impl Proofs {
         }
     }
 
-    /// Waits as long as a port takes to answer: meanwhile connections that were accepted just before are established.
-    /// Returns the numbers of the ports that have the anchor.
+    /// Waits as long as a port takes to answer: in this time, connections that were accepted just before are
+    /// established. Returns the numbers of the ports that have the anchor.
     pub(super) fn settle(&self) -> Result<BTreeSet<u16>, StepError> {
         let once = |all: &[()]| vec![self.ask_for_anchor(); all.len()];
         let asked = self.settling.ask((), once);
         asked.ok_or_else(|| stuck("look at ports"))?
     }
 
-    /// Tests the ports of this node for RDMA, and logs those that cannot be asked from this machine.
+    /// Tests the ports of this node for RDMA. Logs those that this machine cannot ask.
     pub(super) fn test_rdma_ports(&self) -> Result<(), StepError> {
         if !self.prober.is_there() {
             return Ok(());
@@ -96,8 +97,8 @@ impl Proofs {
         Ok(())
     }
 
-    /// `Ok`: no port has the subsystem, no host is allowed, and every port that may have had the subsystem says that
-    /// it does not have it, except ports that cannot be asked.
+    /// Proves a case: no port has the subsystem, no host is allowed, and every port that may have had the subsystem
+    /// answers that it does not have it, except ports that cannot be asked.
     pub(super) fn prove(&self, case: Case) -> Result<Proven, StepError> {
         let proven = self.proving.ask(case, |cases| self.prove_all(cases));
         proven.ok_or_else(|| stuck("cut"))?
@@ -115,14 +116,14 @@ impl Proofs {
             _ => None,
         });
         let asked = addresses.map(|address| probe::tcp::ask(address, &[self.test_question()]));
-        // A question over RDMA takes too long here.
+        // A question over RDMA would take too long here.
         if asked.count() == 0 && !anchored.is_empty() {
             thread::sleep(SETTLE_TIME);
         }
         Ok(anchored.iter().map(|port| port.number).collect())
     }
 
-    /// A question that the ports of this node answer without letting anybody in.
+    /// A question that the ports of this node answer without letting a host in.
     fn test_question(&self) -> Question {
         Question {
             host_id: HostId([0; 16]),
@@ -131,7 +132,7 @@ impl Proofs {
         }
     }
 
-    /// `Err`: why the port cannot be asked.
+    /// Asks a port. `Err`: why the port cannot be asked.
     fn ask(&self, port: &ListedPort, questions: &[Question]) -> Result<Vec<Answer>, String> {
         match port.listens_at() {
             Some((NvmeofTransport::Tcp, address)) => Ok(probe::tcp::ask(address, questions)),
@@ -167,7 +168,7 @@ impl Proofs {
         }
         let allowed = format!("{}/allowed_hosts", subsystem_path(&case.subsystem));
         let allowed = match self.tree.list(allowed) {
-            // The export was only half made, and its thread has removed it meanwhile.
+            // The export was only half made, and the thread that made it has removed it meanwhile.
             Err(error) if error.is_absent() => return Ok(()),
             allowed => allowed.map_err(|error| case.error(error))?,
         };
@@ -177,7 +178,7 @@ impl Proofs {
         }
     }
 
-    /// Asks one port about every case that it may have had and that has not failed.
+    /// Asks one port about all cases that the port may have had and that have not failed yet.
     fn ask_port(
         &self,
         port: &ListedPort,
@@ -185,7 +186,8 @@ impl Proofs {
         results: &mut [Result<Proven, StepError>],
     ) {
         let anchored = self.is_anchored(port);
-        // A port for RDMA disappears with its device. Then only the cases that had it fail, if they are known.
+        // A port for RDMA disappears with its device. If the ports of a case are known, then only the cases that had
+        // this port fail.
         let alone = matches!(port.listens_at(), Some((NvmeofTransport::Rdma, _)));
         let concerned = |case: &Case| {
             let may_have_had = anchored && (case.ports.is_empty() || !alone);
@@ -229,7 +231,7 @@ impl Case {
         }
     }
 
-    /// Only an answer that the subsystem does not exist keeps the proof.
+    /// Keeps the result of a case only if the port answers that the subsystem does not exist.
     fn judge(
         &self,
         port: &ListedPort,

@@ -1,4 +1,4 @@
-//! Makes an export, and undoes it if a step fails.
+//! Makes an export. If a step fails, undoes it.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use super::{
     steps,
 };
 
-/// A client's kernel tries to reconnect for the grace and this much longer.
+/// A client's kernel tries to reconnect for the grace plus this.
 const CTRL_LOSS_MARGIN: Duration = Duration::from_secs(5);
-/// A disk without a node is kept no longer than this.
+/// A client's kernel keeps a disk without its node no longer than this.
 const CTRL_LOSS_MAX: Duration = Duration::from_secs(30);
 
 fn refused(detail: impl std::fmt::Display) -> BindError {
@@ -33,7 +33,7 @@ fn refused(detail: impl std::fmt::Display) -> BindError {
 enum PublishError {
     Failed {
         error: StepError,
-        /// A call still waits in the kernel.
+        /// Whether a call still waits in the kernel.
         is_stuck: bool,
     },
     /// A cut came first.
@@ -62,13 +62,13 @@ impl From<Failed> for PublishError {
 }
 
 impl Target {
-    /// Makes the objects of the export that do not exist yet. Existing objects stay unchanged, also under a connected
-    /// client, and a lease keeps its names and keys. Never links to a port after a [`Target::cut`] of the same or a
-    /// newer generation has begun; the proof of that cut waits for one link at most.
+    /// Makes the objects of the export that do not exist yet. Existing objects stay unchanged, even with a client
+    /// connected, and a lease keeps its names and keys. Makes no link to a port after a [`Target::cut`] of the same or
+    /// a newer generation has begun; the proof of that cut waits for at most one link.
     ///
     /// # Errors
-    /// `Refused`: the terms or the volume cannot be exported. `Cancelled`: a cut came first. `Failed`: the kernel
-    /// refused a step, and everything was undone. `Stranded`: something could not be undone.
+    /// `Refused`: the terms or the volume cannot be exported. `Cancelled`: a cut came first. `Failed`: a step failed,
+    /// and everything was undone. `Stranded`: a step could not be undone.
     pub fn publish(&self, export: &Export) -> Result<NvmeofBinding, BindError> {
         let binding_id = export.binding_id;
         let making = self.bindings.begin_unguarded(binding_id, &export.tenant)?;
@@ -98,7 +98,7 @@ impl Target {
         let links = plan::links(&subsystem, credential.host_nqn.as_str(), numbers);
         steps::passed("write credentials");
         let made = run.take_all(&steps).map_err(PublishError::from);
-        // Each link opens access by itself, and the proof of a cut waits for no more than one.
+        // Each link opens access by itself. Links are made one at a time: the proof of a cut waits for at most one.
         let mut link = |it| making.beside(|| run.take(it).map_err(PublishError::from));
         let made = made.and_then(|()| links.iter().try_for_each(&mut link));
         match made {
@@ -109,11 +109,11 @@ impl Target {
         }
     }
 
-    /// Makes new keys for the next connection; a live connection goes on.
+    /// Makes new keys for later connections; a live connection goes on.
     ///
     /// # Errors
-    /// `Refused`: the lease has no export here, or another lease of the tenant has the same host NQN and would lose
-    /// its key. `Failed`: the old key is back. `Stranded`: it is not.
+    /// `Refused`: the lease has no export here, or another lease of the tenant uses the same host NQN and would lose
+    /// its key. `Failed`: the old key is restored. `Stranded`: it is not.
     pub fn rekey(&self, binding_id: BindingId) -> Result<NvmeofBinding, BindError> {
         let entry = self.bindings.entry(binding_id.lease_id);
         let entry = entry.ok_or(BindError::Cancelled)?;
@@ -137,7 +137,7 @@ impl Target {
         let kept = written
             .map_err(StepError::from)
             .and_then(|()| credentials.store(new.clone()));
-        // The lock is held meanwhile, so that no other lease uses a key that may be taken back.
+        // The lock of the credentials is held meanwhile: no other lease may use a key that may be taken back.
         let number = kept.map(|()| self.host_records.submit());
         if let Err(error) = number.and_then(|number| self.host_records.wait(number)) {
             return Err(self.restore_keys(&mut credentials, old, error));
@@ -152,7 +152,7 @@ impl Target {
     /// The coordinates of an exported lease for the client.
     ///
     /// # Errors
-    /// The lease has no export here.
+    /// The lease has no export here, or the kernel's objects cannot be read.
     pub fn binding_of(&self, binding_id: BindingId) -> Result<NvmeofBinding, StepError> {
         let nothing =
             || StepError::new("look at export", format_args!("{binding_id} has none here"));
@@ -188,7 +188,7 @@ impl Target {
         }
     }
 
-    /// The ports that the lease is linked to. A port that began to listen later has no link to it.
+    /// The ports to which the lease is linked. A port that began to listen later has no link to the lease.
     fn linked_ports(&self, binding_id: BindingId) -> Result<Vec<&Port>, StepError> {
         let subsystem = self.names.subsystem(binding_id.lease_id);
         let linked = |port: &Port| self.tree.exists(port_link_path(port.number, &subsystem));
@@ -306,7 +306,7 @@ fn best_first(ports: &mut [&Port]) {
     ports.sort_by_key(|port| Reverse(port.setting.transport == NvmeofTransport::Rdma));
 }
 
-/// The path of the volume, checked.
+/// The path of the volume, after checks.
 fn volume_path(export: &Export) -> Result<&str, BindError> {
     if export.terms.read_only {
         return Err(refused(

@@ -1,4 +1,4 @@
-//! Removes all objects of a lease that is cut.
+//! Removes all objects of a lease that has been cut.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use super::{
 };
 
 impl Target {
-    /// After a cut: removes all objects of the lease. `Ok`: none of its I/O is in progress and its volume is not
-    /// open. Idempotent.
+    /// Removes all objects of the lease, after a cut. When this succeeds, no I/O of the lease is in progress and its
+    /// volume is not open. Idempotent.
     ///
     /// # Errors
-    /// The lease is still linked, the kernel refuses, or it makes no progress for some seconds; then the error names
-    /// the device, and a later call goes on waiting for the same process.
+    /// The lease is still linked, the kernel refuses, or the removal makes no progress for some seconds. In that case
+    /// the error names the device, and a later call continues to wait for the same process.
     pub fn remove(&self, lease: LeaseId, progress: &dyn Fn()) -> Result<(), StepError> {
         let Some(entry) = self.bindings.entry(lease) else {
             return Ok(());
@@ -54,7 +54,7 @@ impl Target {
         Ok(())
     }
 
-    /// A linked subsystem can still be reached, so removing it would not be a proper end.
+    /// Refuses to remove a linked subsystem: it can still be reached, so it must be cut first.
     fn refuse_linked(&self, subsystem: &str) -> Result<(), StepError> {
         let ports = list_ports(&self.tree)?;
         let linked = |port: &&ListedPort| port.subsystems.iter().any(|name| name == subsystem);
@@ -95,21 +95,22 @@ impl Target {
         Ok(())
     }
 
-    /// Removes a host that no lease uses any more. Idempotent.
+    /// Removes a host that no lease uses any more, and its mark. Idempotent.
     ///
     /// # Errors
-    /// A subsystem still allows it.
+    /// A subsystem still allows the host.
     pub fn remove_host(&self, host: &Nqn) -> Result<(), StepError> {
         self.remove_object("remove host", host_path(host.as_str()))?;
         self.remove_object("unmark host", subsystem_path(&self.names.host_mark(host)))
     }
 
-    /// At start: removes the hosts of this node that have no record. Either the run before died before the commit
-    /// that had them, and nobody was told of a lease with such a host, or an older journal was put back. A host that
-    /// cannot be removed is tried again at the next start, or used when a lease names it.
+    /// At the start: removes the hosts of this node that have no record. There are two causes. Either the earlier run
+    /// died before the commit with the host's record; then no client was told of a lease with that host. Or an older
+    /// journal was put back. A host that cannot be removed is tried again at the next start, or used when a lease names
+    /// it.
     ///
     /// # Errors
-    /// The kernel's target cannot be read.
+    /// The objects of the kernel's target cannot be listed.
     pub fn remove_unrecorded_hosts(&self) -> Result<(), StepError> {
         let list = |at| {
             let names = self.tree.list(at);
@@ -128,7 +129,7 @@ impl Target {
             let removed = host.map_or(Ok(()), |host| {
                 let of_leases = subsystems.iter();
                 for subsystem in of_leases.filter(|name| self.names.lease_of(name).is_some()) {
-                    // Most do not allow it.
+                    // Fails for most subsystems, which do not allow the host.
                     self.tree
                         .unlink(allowed_host_path(subsystem, host.as_str()))
                         .ok();

@@ -8,7 +8,7 @@ use super::{
     steps,
 };
 
-/// A plan in progress, with the objects that it has made; objects that existed before are not among them.
+/// A plan in progress, with the objects that this run has made. Objects that existed before are not among them.
 #[derive(Debug)]
 pub(super) struct Run<'a, O> {
     objects: &'a O,
@@ -51,7 +51,7 @@ impl<'a, O: Objects> Run<'a, O> {
         Ok(())
     }
 
-    /// Undoes all steps, newest first. Goes on after a failure; the first failure is returned.
+    /// Undoes all steps, newest first. Continues after a failure; returns the first failure.
     pub(super) fn undo(self) -> Result<(), StepError> {
         let mut result = Ok(());
         for (name, inverse) in self.made.iter().rev() {
@@ -66,7 +66,7 @@ impl<'a, O: Objects> Run<'a, O> {
     }
 }
 
-/// Runs an action; returns whether it made something that has to be undone.
+/// Runs an action. Returns whether it made an object that an undo must remove.
 fn take(objects: &impl Objects, action: &Action) -> Result<bool, ObjectError> {
     match action {
         Action::Object(path) | Action::Namespace(path) => {
@@ -88,10 +88,10 @@ fn take(objects: &impl Objects, action: &Action) -> Result<bool, ObjectError> {
     }
 }
 
-/// Sets an attribute and reads it back, since some attributes accept a value and keep another one.
+/// Sets an attribute and reads it back: some attributes accept a value and keep another one.
 fn set(objects: &impl Objects, path: &str, value: &Value) -> Result<(), ObjectError> {
     if matches!(value, Value::Secret(_)) {
-        // Linux 6.12 makes keys with mode 0644.
+        // Linux 6.12 makes the files of keys with mode 0644.
         objects.make_private(path)?;
     }
     if holds(objects, path, value)? {
@@ -125,7 +125,7 @@ fn undo(objects: &impl Objects, inverse: &Inverse) -> Result<(), ObjectError> {
         Inverse::RemoveObject(path) => objects.rmdir(path),
         Inverse::RemoveNamespace(path) => objects.remove_namespace(path),
         Inverse::Unlink(path) => match objects.unlink(path) {
-            // A cut came first.
+            // A cut has removed the link already.
             Err(error) if error.errno == Some(libc::ENOENT) => Ok(()),
             unlinked => unlinked,
         },

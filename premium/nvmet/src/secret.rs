@@ -1,4 +1,4 @@
-//! Makes DH-HMAC-CHAP secrets and names of hosts.
+//! Makes DH-HMAC-CHAP secrets and host names.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use fabricbios_lease::StepError;
@@ -6,14 +6,14 @@ use fabricbios_wire::{DhchapSecret, HostId, Nqn, UUID_PREFIX};
 use uuid::Builder;
 use zeroize::Zeroizing;
 
-/// Bytes of a secret; `01` in its text says that it goes through HMAC-SHA-256 with the host's name.
+/// Bytes of a secret. `01` in its text means that the secret is transformed with HMAC-SHA-256 and the host's name.
 const SECRET_BYTES: usize = 32;
 
-/// The sum that is part of a secret's text: CRC-32 of the secret, the one of Ethernet and zlib.
+/// The checksum in a secret's text: CRC-32 of the secret, as in Ethernet and zlib.
 const CRC: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
 
-/// Makes a random secret in its text form: `DHHC-1:01:`, base64 of the secret and its CRC with the low byte first,
-/// `:` (NVM Express base specification 2.0, section 8.13.5.8), like `nvme gen-dhchap-key --hmac=1`.
+/// Makes a random secret in its text form, like `nvme gen-dhchap-key --hmac=1`: `DHHC-1:01:`, base64 of the secret and
+/// its CRC with the low byte first, `:` (NVM Express base specification 2.0, section 8.13.5.8).
 pub(super) fn mint_secret() -> Result<DhchapSecret, StepError> {
     let mut secret = Zeroizing::new([0; SECRET_BYTES]);
     fill(secret.as_mut())?;
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_secret_is_written_as_the_specification_says() {
-        // The form is that of `nvme gen-dhchap-key --hmac=1` of nvme-cli 2.3; the bytes are 0 to 31, whose CRC-32 is
+        // The form of `nvme gen-dhchap-key --hmac=1` of nvme-cli 2.3. The bytes are 0 to 31, whose CRC-32 is
         // 0x91267E8A.
         let secret: [u8; SECRET_BYTES] = std::array::from_fn(|at| u8::try_from(at).unwrap());
         assert_eq!(

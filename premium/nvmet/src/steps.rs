@@ -1,4 +1,4 @@
-//! The names of all steps. A test lets the daemon die after each, to see how the next daemon goes on.
+//! The names of all steps. A test lets the daemon die after each step, to see how the next daemon goes on.
 
 /// All steps that change something: of taking a port, of an export, of a new key, of a cut, of a removal; in their
 /// order.

@@ -1,4 +1,4 @@
-//! Leases as exports of the kernel's own NVMe target, seen from a client: nvme-cli and the kernel's host.
+//! Leases as exports of the kernel's own NVMe target, used by a client: nvme-cli and the kernel's host.
 //!
 //! Changes the kernel's target, and needs root, device-mapper and the modules. In the lab: `FABRICBIOS_LAB=1 nvmet
 //! --ignored --test-threads=1`. Elsewhere these tests are ignored.
@@ -44,7 +44,7 @@ fn only_the_right_host_with_the_right_key_connects_on_every_transport() {
         disconnect(&binding);
         let host = binding.host_nqn.as_str();
         let wrong = format!("--dhchap-secret {WRONG_KEY}");
-        // Over RDMA a client's kernel takes minutes to notice that its key is wrong.
+        // Over RDMA a client's kernel takes minutes to report that its key is wrong.
         if binding.addresses[transport].transport == NvmeofTransport::Tcp {
             refused(|| connect_with(&binding, transport, host, &wrong));
         }
@@ -164,7 +164,7 @@ fn a_lease_is_rekeyed_and_ended_by_name_alone() {
         rekeyed
     );
     assert_eq!(path.leases().unwrap(), [LeaseId(1)]);
-    // The cut comes by name alone, and its process dies between revoke and verify.
+    // The cut goes by name alone, and its process dies between revoke and verify.
     let its = stray_binding_id(order.binding_id.resource_id, LeaseId(1));
     assert!(path.verify(its, None).is_err(), "it is in use");
     path.revoke(its, Linger::None).unwrap();
@@ -190,7 +190,7 @@ fn a_stuck_device_delays_neither_its_cut_nor_other_leases_and_its_removal_is_giv
     let transport = transport(&binding, NvmeofTransport::Tcp, false);
     let busy = Busy::write(&connect(&binding, transport).unwrap());
     stuck.suspend();
-    // The write must be in progress when it is cut; otherwise nothing is stuck.
+    // The write must be in progress when the lease is cut; otherwise nothing is stuck.
     while !run("ps -C dd -o stat=").is_ok_and(|states| states.contains('D')) {
         thread::yield_now();
     }
@@ -222,7 +222,7 @@ fn a_stuck_device_delays_neither_its_cut_nor_other_leases_and_its_removal_is_giv
     });
     let error = target.remove(LeaseId(1), &|| ()).unwrap_err().to_string();
     assert!(error.contains("earlier try"), "{error}");
-    // Another run of the node does not know the process, and finds it.
+    // Another run of the node does not know the process, but finds it.
     let later = lab.target();
     let error = later.remove(LeaseId(1), &|| ()).unwrap_err().to_string();
     assert!(error.contains("earlier try"), "{error}");
@@ -300,7 +300,7 @@ fn a_new_process_adopts_an_export_under_running_io() {
             .contains("cut it first")
     );
     drop(target);
-    // Another run ends the lease without having published it.
+    // Another run ends the lease, which that run has not published.
     let target = lab.target();
     let proof = target.cut(binding_id(1, 2)).unwrap().to_string();
     assert!(proof.starts_with("unlink from "), "{proof}");
@@ -446,7 +446,7 @@ fn a_taken_address_is_refused_and_one_to_come_is_waited_for() {
     must("ip address del 10.99.0.1/32 dev lo");
 }
 
-/// The binding names the addresses, so the lease stays on these; a later lease has all.
+/// The binding names the addresses, so the lease stays on them. A later lease has all addresses.
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
 fn a_port_that_joins_late_is_for_later_leases() {
@@ -477,7 +477,7 @@ fn a_port_that_joins_late_is_for_later_leases() {
     must("ip address del 10.99.0.1/32 dev lo");
 }
 
-/// All end at one moment, some of them under I/O; the unlinks come before the proofs.
+/// All leases end at one moment, some of them under I/O. All unlinks come before the proofs.
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
 fn many_leases_that_end_together_are_all_cut_before_the_first_is_proved() {
@@ -510,7 +510,7 @@ fn many_leases_that_end_together_are_all_cut_before_the_first_is_proved() {
             .map(|(lease, revoked)| {
                 scope.spawn({
                     let target = &target;
-                    // As after a crash in between.
+                    // Half of the proofs have no `revoked`, as after a crash between revoke and verify.
                     let revoked = Some(revoked).filter(|_| lease > 8);
                     move || {
                         target
@@ -552,7 +552,7 @@ fn who_knows_only_names_ends_access_and_the_target_proves_it_later() {
     busy.fails();
     disconnect(&binding);
     connect(&binding, transport).unwrap_err();
-    // Also a lease that another process has revoked, one that does not exist, and one that goes on.
+    // Includes a lease that another process has revoked, one that does not exist, and one that goes on.
     revoker
         .sweep(&[
             (LeaseId(1), shut),
@@ -578,14 +578,14 @@ fn a_death_behind_any_step_leaves_nothing_that_the_next_run_cannot_remove() {
     let volume = lab.volume("v1");
     let mut died = 0;
     let records = lab.place.path().join("hosts");
-    // A short run takes some of the steps.
+    // A short run tests some of the steps.
     let stride = if std::env::var_os("FABRICBIOS_FULL").is_some() {
         1
     } else {
         6
     };
     let steps = STEPS.iter().step_by(stride);
-    // The records of hosts may be on disk by then, or not.
+    // When the process dies, the records of hosts may be on disk or not.
     for (step, is_recorded) in steps.flat_map(|step| [(step, true), (step, false)]) {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "lives_one_life_as_a_child", "--include-ignored"])
@@ -616,7 +616,7 @@ fn a_death_behind_any_step_leaves_nothing_that_the_next_run_cannot_remove() {
     lab.close(target);
 }
 
-/// The child's part; does nothing in the parent.
+/// The part of the child process; does nothing in the parent.
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
 fn lives_one_life_as_a_child() {

@@ -1,4 +1,4 @@
-//! Asks a port over RDMA: as a call of the daemon, and as a command for people.
+//! Asks a port over RDMA: as a call of the daemon, and as a command for operators.
 
 use std::{
     io::{self, BufRead, Write},
@@ -19,8 +19,8 @@ use super::{
 };
 use fabricbios_verbs::managed::{NoAnswer, exchange};
 
-/// Asks the port at this address for a connection. It may wait in the kernel for ever, so the daemon itself must not
-/// make it.
+/// Asks the port at this address for a connection. The call may wait in the kernel for ever, so the daemon itself must
+/// not make it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct AskRdma {
     pub(crate) address: SocketAddr,
@@ -36,10 +36,10 @@ impl Call for AskRdma {
     }
 }
 
-/// The command for people who examine a port. Each line of standard input asks for one connection: address and port,
-/// host id as 32 hexadecimal digits, NQN of the subsystem, NQN of the host. It prints a line for each, in their
-/// order: `status` and the status of the Connect; `nobody` if nobody listens; `absent` if this machine has no such
-/// address; `silence` and the reason otherwise. Ends at the end of its input.
+/// The command for people who examine a port. Each line of standard input is one question: address and port, host id as
+/// 32 hexadecimal digits, NQN of the subsystem, NQN of the host. The command prints one line for each, in the same
+/// order: `status` and the status of the Connect; `nobody` if no process listens; `absent` if this machine does not
+/// have the address; otherwise `silence` and the reason. It ends at the end of its input.
 #[must_use]
 pub fn ask_rdma_main() -> ExitCode {
     for line in io::stdin().lock().lines().map_while(Result::ok) {
@@ -47,7 +47,7 @@ pub fn ask_rdma_main() -> ExitCode {
             Some((address, question)) => ask(address, &question),
             None => Answer::Silence("ADDRESS:PORT HOST_ID SUBSYSTEM_NQN HOST_NQN".to_owned()),
         };
-        // Nobody reads the answer any more.
+        // No process reads the output any more.
         if writeln!(io::stdout(), "{}", answer_line(&answer)).is_err() {
             return ExitCode::FAILURE;
         }

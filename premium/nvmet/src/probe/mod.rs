@@ -1,4 +1,4 @@
-//! Asks ports for connections to subsystems, like a client.
+//! Asks ports for connections to subsystems, as a client does.
 
 mod call;
 mod prober;
@@ -19,11 +19,11 @@ use super::fabrics::Status;
 pub(super) enum Answer {
     /// The status of the Connect.
     Status(Status),
-    /// Nobody listens there.
+    /// No process listens at the address.
     NobodyListens,
-    /// This machine does not have the address (any more), so nobody can listen there.
+    /// This machine does not have the address, or no longer has it, so no process can listen there.
     NoSuchAddress,
-    /// No answer, or one that cannot be understood; why.
+    /// There was no answer, or one that cannot be understood; the reason.
     Silence(String),
 }
 

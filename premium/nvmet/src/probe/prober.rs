@@ -1,6 +1,6 @@
-//! Asks over RDMA, in a process of its own. Calls to the connection manager and to a queue pair can wait in the
-//! kernel, and a process that is stuck there keeps everything that it holds. That must not be the regions and windows
-//! of the daemon.
+//! Asks over RDMA, in a helper process. Calls to the connection manager and to a queue pair can wait in the kernel. A
+//! process that is stuck there keeps everything that it holds; the daemon's regions and windows must not be part of
+//! that.
 
 use std::{
     collections::BTreeMap,
@@ -15,38 +15,39 @@ use fabricbios_helper::{Session, Supervisor};
 
 use super::{super::fabrics::Question, Answer, call::AskRdma};
 
-/// Limit of one answer. The connection manager repeats a request only after seconds.
+/// Longest wait for one answer. The connection manager repeats a request only after seconds.
 const SILENCE_MAX: Duration = Duration::from_millis(600);
 
-/// Tries of one question without an answer, each by another process.
+/// Number of tries for a question without an answer, each in another process.
 const TRIES: u32 = 2;
 
-/// Number and address of a port: another port may get the same number later.
+/// Number and address of a port. The address is part of it because another port may get the number later.
 type Port = (u16, SocketAddr);
 
-/// Makes the calls [`AskRdma`], and knows which ports it can ask.
+/// Makes the calls [`AskRdma`], and records which ports can be asked.
 #[derive(Debug)]
 pub(in super::super) struct Prober {
     supervisor: Option<Supervisor>,
     ports: Mutex<BTreeMap<Port, PortTest>>,
-    /// A started process, so that a cut need not wait until librdmacm is loaded from a disk that may be stuck.
+    /// A spare helper process, already started: a cut must not wait until librdmacm is loaded from a disk that may be
+    /// stuck.
     spare: Mutex<Option<Session>>,
 }
 
-/// Whether a port can be asked.
+/// The result of testing whether this machine can ask a port.
 #[derive(Clone, Debug)]
 enum PortTest {
-    /// It has answered, so from now on it must answer.
+    /// The port has answered, so from now on it must answer.
     Passed,
-    /// It has not answered, for this reason. This machine cannot ask it: librdmacm is missing, or the device cannot
-    /// reach itself.
+    /// The port has not answered, for this reason. This machine cannot ask it: librdmacm is missing, or the device
+    /// cannot reach itself.
     Failed(String),
-    /// It has not answered, and another test is in progress.
+    /// The port has not answered yet, and another test is in progress.
     Running,
 }
 
 impl Prober {
-    /// Without a supervisor no port is asked.
+    /// A prober. Without a supervisor it asks no port.
     pub(in super::super) fn new(supervisor: Option<Supervisor>) -> Arc<Self> {
         Arc::new(Self {
             supervisor,
@@ -59,14 +60,14 @@ impl Prober {
         self.supervisor.is_some()
     }
 
-    /// Tests a port with a question about a subsystem that it has and that allows no host. `Err`: why it cannot be
-    /// asked.
+    /// Tests a port with a question about a subsystem that the port has and that allows no host. `Err`: why this
+    /// machine cannot ask the port.
     pub(in super::super) fn test_port(
         &self,
         port: Port,
         test_question: &Question,
     ) -> Result<(), String> {
-        // A process of its own, since no other question should wait for a port that may not answer.
+        // The test gets its own process: no other question must wait for a port that may not answer.
         let mut session = None;
         let tested = match self.answer(&mut session, port.1, test_question) {
             Answer::Status(status) if !status.says_no_such_subsystem() => Ok(()),
@@ -81,8 +82,8 @@ impl Prober {
         tested
     }
 
-    /// Asks the port all questions; the answers have the same order. `Err`: why the port cannot be asked. Then a
-    /// thread tests it again, for which nobody waits.
+    /// Asks the port all questions; the answers have the same order. `Err`: why the port cannot be asked. Then another
+    /// thread tests the port again, and this call does not wait for it.
     pub(in super::super) fn ask(
         self: &Arc<Self>,
         port: Port,
@@ -108,7 +109,8 @@ impl Prober {
         }
     }
 
-    /// After the first silence the port is not asked any more.
+    /// Asks all questions. After the first silence the port is not asked again: the remaining answers are the same
+    /// silence.
     fn ask_all(&self, address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
         let mut session = self.spare().take();
         let mut answers: Vec<Answer> = Vec::with_capacity(questions.len());
@@ -135,7 +137,7 @@ impl Prober {
                 Err(why) => silence = why,
             }
             tracing::info!(%address, why = silence, "no answer to a Connect over RDMA");
-            // The helper may hang; replace it.
+            // The helper process may hang: the next try uses another one.
             *session = None;
         }
         Answer::Silence(silence)
@@ -174,7 +176,7 @@ impl Prober {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps one spare process; others end.
+    /// Keeps one spare process and ends others.
     fn keep_spare(&self, session: Option<Session>) {
         let mut spare = self.spare();
         if spare.is_none() {
@@ -279,7 +281,7 @@ mod tests {
             (|| silence("librdmacm is missing"), "librdmacm is missing"),
             (|| panic!("it dies"), "ended without an answer"),
             (|| Ok(Answer::NobodyListens), "nobody listens"),
-            // Another program answers: it does not know the anchor of the node.
+            // Another program answers: it does not have the anchor of the node.
             (|| status(0x4182), "0x4182"),
             (late, "600 ms"),
         ];

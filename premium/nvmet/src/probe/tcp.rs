@@ -15,16 +15,16 @@ use super::{
     Answer,
 };
 
-/// Limit of one try with all its steps. The kernel answers in well under a millisecond.
+/// Time limit of one try with all its steps. The kernel answers in well under 1 ms.
 const TRY: Duration = Duration::from_millis(300);
 
-/// Tries of a question without an answer: a loaded machine may be late. After this many silences in a row, about any
-/// questions, the port is not asked any more.
+/// Number of tries for a question without an answer: a loaded machine may be late. After this many silences in a row,
+/// for any questions, the port is not asked any more.
 const TRIES: u32 = 3;
 
-/// Asks the port at `address` all questions; the answers have the same order. Each question has a connection of its
-/// own: the kernel has one command for Connect and drops a connection that wants to use it twice (`nvmet_tcp_put_cmd`
-/// in drivers/nvme/target/tcp.c).
+/// Asks the port at `address` all questions; the answers have the same order. Each question has its own connection: the
+/// kernel has one command for Connect and drops a connection that uses the command twice (`nvmet_tcp_put_cmd` in
+/// drivers/nvme/target/tcp.c).
 pub(in super::super) fn ask(address: SocketAddr, questions: &[Question]) -> Vec<Answer> {
     let nothing = Answer::Silence("not asked".to_owned());
     let mut answers = vec![nothing; questions.len()];
@@ -42,7 +42,7 @@ pub(in super::super) fn ask(address: SocketAddr, questions: &[Question]) -> Vec<
             rest.for_each(|rest| answers[rest] = answers[at].clone());
             break;
         }
-        // It is tried again after all others, so that a silence delays them as little as possible.
+        // Tried again after all other questions, so that a silence delays them as little as possible.
         if tries < TRIES {
             waiting.push_back((at, tries + 1));
         }
@@ -72,7 +72,7 @@ fn try_once(address: SocketAddr, question: &Question) -> io::Result<Status> {
     nvme_tcp::status(&response).map_err(io::Error::other)
 }
 
-/// Reads this many bytes, in any number of pieces.
+/// Reads exactly `N` bytes, in any number of pieces.
 fn read_by<const N: usize>(stream: &mut TcpStream, until: Instant) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
@@ -115,7 +115,7 @@ mod tests {
                     answers
                         .iter()
                         .for_each(|answer| stream.write_all(answer).unwrap());
-                    // Until the other end has closed.
+                    // Waits until the other end has closed.
                     stream.read_to_end(&mut Vec::new()).ok();
                 }
             }

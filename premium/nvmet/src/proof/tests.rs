@@ -16,7 +16,7 @@ use crate::{fabrics::Status, probe::AskRdma};
 
 const ANCHOR: &str = "nqn.2020-01.org:anchor";
 
-/// A directory that looks like configfs, with one port of ours for TCP.
+/// A directory in the form of configfs, with one port of this node for TCP.
 struct Imitation {
     place: tempfile::TempDir,
 }
@@ -74,8 +74,8 @@ impl Imitation {
     }
 }
 
-/// A port that says that a subsystem exists if its name ends in 2, says nothing if it ends in 3, and otherwise says
-/// that it does not exist. It counts connections.
+/// A port for TCP that counts connections. If the subsystem's name ends in 2, the port answers that it exists; if the
+/// name ends in 3, the port does not answer; otherwise the port answers that it does not exist.
 fn port() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -170,8 +170,8 @@ fn a_port_that_says_nothing_proves_nothing() {
     }
 }
 
-/// A node with one port, number 2, for RDMA. It passes the test and then gives this answer. `None`: the process that
-/// asks it dies.
+/// A node with one port for RDMA, number 2. The port passes the test and then gives this answer. `None`: the process
+/// that asks the port dies.
 fn over_rdma(answer: Option<Answer>) -> (Imitation, Proofs) {
     let imitation = Imitation {
         place: tempfile::tempdir().unwrap(),
@@ -217,7 +217,7 @@ fn a_port_for_rdma_must_say_that_the_subsystem_is_gone() {
 #[test]
 fn a_port_that_cannot_be_asked_is_told_of_and_fails_nothing() {
     let (imitation, proofs) = over_rdma(None);
-    // The port was not tested yet.
+    // The port has not been tested yet.
     let proven = proofs.prove(imitation.case_at(1, &[2])).unwrap();
     assert!(
         proven.not_asked[0].contains("ports/2 (rdma 10.0.0.1 4420)"),

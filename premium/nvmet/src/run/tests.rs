@@ -19,12 +19,12 @@ use crate::{
 const MARK: &str = "nqn.2026-11.org.fabricbios:0011223344556677:host-2";
 const SUBSYSTEM: &str = "nqn.2026-11.org.fabricbios:0011223344556677:1";
 
-/// configfs as far as steps see it: an object comes with its attributes and its directories, and cannot be removed
-/// while a link leads to it.
+/// configfs, as far as steps see it: an object comes with its attributes and directories, and cannot be removed while a
+/// link points to it.
 struct Fake {
     place: tempfile::TempDir,
     tree: Tree,
-    /// A step on this path fails.
+    /// The path on which steps fail.
     broken: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl Fake {
         self.place.path().join(path)
     }
 
-    /// Every path, sorted; for files also their text.
+    /// Every path, sorted; files with their text.
     fn picture(&self) -> Vec<String> {
         let mut found = Vec::new();
         gather(self.place.path(), &mut found);
@@ -217,7 +217,7 @@ proptest! {
         let all = steps(&credential);
         let mut fake = Fake::new();
         let before = fake.picture();
-        // An attribute that reads as wanted is not written, so it cannot fail.
+        // An attribute that already has the wanted value is not written, so it cannot fail.
         prop_assume!(all[at].name != "allow_any_host");
         fake.broken = Some(subject(&all[at]));
         let mut run = Run::new(&fake);
@@ -266,7 +266,7 @@ fn a_whole_export_taken_again_changes_nothing() {
     let mut fake = Fake::new();
     Run::new(&fake).take_all(&all).unwrap();
     let whole = fake.picture();
-    // The device may be in use, and stuck: it is not read again.
+    // The device may be in use and stuck, so it is not read again.
     fake.broken = Some("/dev/volume".to_owned());
     let mut again = Run::new(&fake);
     again.take_all(&all).unwrap();

@@ -1,4 +1,4 @@
-//! The client's side: nvme-cli, and programs that use a disk all the time.
+//! The client's side: nvme-cli, and programs that use a disk continuously.
 
 use std::{
     fs,
@@ -51,11 +51,12 @@ pub(crate) fn connect(binding: &NvmeofBinding, transport: usize) -> Result<Strin
     connect_with(binding, transport, binding.host_nqn.as_str(), &secrets)
 }
 
-/// How long this host waits for the answer to an admin command, seconds.
+/// The kernel's parameter for how long this host waits for the answer to an admin command, in seconds.
 const ADMIN_TIMEOUT: &str = "/sys/module/nvme_core/parameters/admin_timeout";
 
-/// Makes a connection that the target must refuse for its key. The target may close the connection before the host has read
-/// its answer (Linux 6.12, `nvmet_execute_auth_receive`): the host then waits for 5 s, and not for a minute.
+/// Makes a connection that the target must refuse because of its key. The target may close the connection before the
+/// host has read the answer (Linux 6.12, `nvmet_execute_auth_receive`); the host then waits for 5 s here, not for a
+/// minute.
 pub(crate) fn refused(attempt: impl FnOnce() -> Result<String, String>) {
     let before = fs::read_to_string(ADMIN_TIMEOUT).unwrap();
     fs::write(ADMIN_TIMEOUT, "5").unwrap();
@@ -67,12 +68,12 @@ pub(crate) fn disconnect(binding: &NvmeofBinding) {
     must(&format!("nvme disconnect -n {}", binding.subsystem));
 }
 
-/// The disk of a subsystem, once the kernel has made it.
+/// Waits until the kernel has made the disk of a subsystem. Returns the disk.
 fn disk(binding: &NvmeofBinding) -> String {
     for _ in 0..500 {
         for entry in fs::read_dir("/sys/block").unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            // A path to a disk that may have several, such as nvme0c1n1, has no file in /dev.
+            // The name of one of several paths to a disk, such as nvme0c1n1, has no file in /dev.
             if name.contains('c') {
                 continue;
             }
@@ -81,7 +82,7 @@ fn disk(binding: &NvmeofBinding) -> String {
                 return format!("/dev/{name}");
             }
         }
-        // Without udev nothing tells a program that a disk exists.
+        // Without udev no event reports that a disk exists.
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     panic!("no disk of {}", binding.subsystem);
@@ -118,7 +119,7 @@ impl Busy {
         line.trim().to_owned()
     }
 
-    /// Waits for more lines than can be in the pipe already.
+    /// Waits for more lines than the pipe can already hold.
     pub(crate) fn goes_on(&mut self) {
         // Earlier lines are in a pipe of at most 64 KiB, which is never full between two looks.
         let before = self.pending();
@@ -135,7 +136,7 @@ impl Busy {
         (self.lines.buffer().len() + usize::try_from(waiting).unwrap()) / "round\n".len()
     }
 
-    /// Waits until it has failed.
+    /// Waits until the program has failed.
     pub(crate) fn fails(mut self) {
         while self.line() != "failed" {}
         self.child.wait().unwrap();

@@ -26,12 +26,12 @@ pub(crate) const NODE_ID: NodeId = NodeId([0x5A; 32]);
 /// The kernel has only one target, so one test runs at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Whether this run is meant to change the kernel's target.
+/// Whether this run may change the kernel's target.
 pub(crate) fn is_wanted() -> bool {
     std::env::var_os("FABRICBIOS_LAB").is_some_and(|value| value == "1")
 }
 
-/// Runs a program; returns its output, or its complaint.
+/// Runs a program. Returns its output, or its error text.
 pub(crate) fn run(line: &str) -> Result<String, String> {
     let mut words = line.split_whitespace();
     let output = Command::new(words.next().unwrap())
@@ -54,7 +54,7 @@ pub(crate) fn must(line: &str) -> String {
     run(line).unwrap()
 }
 
-/// Supervisors with the same directory find the processes of each other's calls.
+/// A supervisor. Supervisors with the same directory find the processes of each other's calls.
 pub(crate) fn supervisor(place: &Path) -> Supervisor {
     let program = Path::new(env!("CARGO_BIN_EXE_fabricbios-nvmet-calls"));
     let program = Program::copy_of(program).unwrap();
@@ -66,7 +66,7 @@ pub(crate) fn supervisor(place: &Path) -> Supervisor {
     Supervisor::start(&program, "supervisor", lock.unwrap()).unwrap()
 }
 
-/// All paths below the directory of the target, links with their targets.
+/// All paths below the directory of the target, links with their destinations.
 pub(crate) fn picture() -> String {
     must(&format!("find {CONFIGFS} -mindepth 2 -printf %P_%l\\n"))
         .lines()
@@ -91,7 +91,7 @@ pub(crate) fn tcp(address: &str) -> PortSetting {
     }
 }
 
-/// All transports that the guest has.
+/// A port for each transport of the guest.
 pub(crate) fn ports() -> Vec<PortSetting> {
     let mut ports = vec![tcp("127.0.0.1:4420"), tcp("[::1]:4420")];
     if Path::new("/sys/class/infiniband/rxe0").exists() {
@@ -158,7 +158,7 @@ impl Lab {
         Volume::make(self.place.path(), name)
     }
 
-    /// Checks that everything is as it was before.
+    /// Checks that everything is as before the test.
     pub(crate) fn close(self, target: Target) {
         assert_eq!(target.leases().unwrap(), []);
         target.close().unwrap();
@@ -166,7 +166,7 @@ impl Lab {
     }
 }
 
-/// Records of hosts that outlive a process: a file each.
+/// Records of hosts that outlive a process: one file each.
 #[derive(Debug)]
 pub(crate) struct HostFiles(PathBuf);
 
@@ -203,7 +203,7 @@ impl HostRecords for HostFiles {
     }
 }
 
-/// A device over a file, in memory, that can be suspended.
+/// A device over a file in memory; a test can suspend the device.
 pub(crate) struct Volume {
     name: String,
     under: String,
@@ -240,7 +240,7 @@ impl Volume {
         must(&format!("dmsetup resume {}", self.name));
     }
 
-    /// Fails if the volume is still open.
+    /// Removes the volume. Fails if it is still open.
     pub(crate) fn remove(self) {
         must(&format!("dmsetup remove --noudevsync {}", self.name));
         must(&format!("losetup --detach {}", self.under));
