@@ -1,9 +1,9 @@
-//! Carries out a bind order: from nothing, or from the objects of an earlier order, to access.
+//! Carries out a bind order: makes new objects or uses those of an earlier order, and opens access.
 //!
-//! The kernel may take seconds to resolve the address of a peer. No lock is held meanwhile; a cut that comes in this time
-//! only sets the revoked generation, which is checked again under the lock before access opens. An older binding of the
-//! lease stays open meanwhile, and a failure of the new one does not touch it. When the new binding is connected, the
-//! older one is cut, with proof, and only then the new one opens: a lease never has two open bindings.
+//! The kernel may take seconds to resolve the address of a peer, and no lock is held meanwhile. A cut in this time only
+//! sets the revoked generation, which is checked again under the lock before access opens. An older binding of the
+//! lease stays open meanwhile, and a failure of the new binding does not touch it. When the new binding is connected,
+//! the older one is cut, with proof, and only then the new one opens. A lease never has two open bindings.
 
 use fabricbios_lease::{BindError, BindOrder, BindingId, Extent, Linger, StepError};
 use fabricbios_wire::{Binding, Transport};
@@ -20,9 +20,9 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Nothing,
-    /// A queue pair in INIT, which is then connected.
+    /// A queue pair in INIT, which this bind connects.
     Prepared,
-    /// An older binding, which stays until the new one is connected.
+    /// An older binding, which stays open until the new one is connected.
     InUse,
 }
 
@@ -45,7 +45,7 @@ impl RdmaPath {
         result
     }
 
-    /// Returns the bytes of the lease.
+    /// Checks the order. Returns the bytes of the lease.
     fn check_order(&self, order: &BindOrder, extent: Extent) -> Result<Bytes, StepError> {
         let is_ours = matches!(
             order.transport,
@@ -62,8 +62,8 @@ impl RdmaPath {
         self.hardware.bytes(order.binding_id.resource_id, extent)
     }
 
-    /// Gets queue pairs in INIT for this thread: those of the cell, whose phase is Connecting then, or new ones beside
-    /// an older binding.
+    /// Gets queue pairs in INIT for this thread. They are those of the cell, whose phase becomes Connecting, or new
+    /// ones beside an older binding.
     fn queue_pairs_for(
         &self,
         cell: &BindingCell<Parts>,
@@ -201,7 +201,8 @@ impl RdmaPath {
         }
     }
 
-    /// Keeps the prepared queue pair, whose number the client knows, if it is unchanged; destroys the others.
+    /// Keeps the prepared queue pair if it is unchanged, since the client knows its number. Destroys the other queue
+    /// pairs.
     fn put_back(
         &self,
         cell: &BindingCell<Parts>,
@@ -248,7 +249,7 @@ impl RdmaPath {
         for (pair, window) in parts.pairs.iter_mut().zip(windows) {
             pair.windows.push(window);
         }
-        // Before the older binding ends: the guard forgets the deadline of a lease that has no queue pair.
+        // Announced before the older binding ends: the guard forgets the deadline of a lease that has no queue pair.
         self.hardware.announce(parts, binding_id);
         Ok(())
     }
@@ -262,7 +263,7 @@ impl RdmaPath {
         Ok(self.hardware.binding(parts))
     }
 
-    /// Destroys the objects of a failed bind; returns `why`, unless that fails too.
+    /// Destroys the objects of a failed bind. Returns `why`, or the error of the destruction if that fails too.
     fn undo(
         &self,
         cell: &BindingCell<Parts>,

@@ -1,4 +1,4 @@
-//! The binding of one lease behind a lock, and waiting for its changes.
+//! The binding of one lease behind a lock, with waiting for its changes.
 //!
 //! The lock is held while the state is read and while access opens, never during a call that may take long.
 
@@ -12,8 +12,8 @@ use fabricbios_wire::Generation;
 
 use super::binding_state::{BindStep, BindingState, CutResult, CutStep, Phase, ReleaseStep};
 
-/// How long an order waits for another order on the same lease. The longest order is one whose GID does not resolve:
-/// a few seconds, after others of its kind.
+/// Longest wait of an order for another order on the same lease. The longest order is one whose GID does not resolve:
+/// it takes a few seconds, after other orders of this kind.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The binding of one lease, behind its lock.
@@ -40,7 +40,7 @@ impl<P> Default for BindingCell<P> {
 }
 
 impl<P> BindingCell<P> {
-    /// Locks the state. A thread that panicked with the lock left a phase that says what it was doing.
+    /// Locks the state. If a thread panicked with the lock, the phase still says what that thread was doing.
     pub(crate) fn lock(&self) -> MutexGuard<'_, BindingState<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,7 +61,7 @@ impl<P> BindingCell<P> {
         step.unwrap_or_else(|| BindStep::Refuse("another order for the lease does not end".into()))
     }
 
-    /// `Err`: the cut by another thread did not end in time.
+    /// Begins a cut. `Err`: the cut by another thread did not end in time.
     pub(crate) fn begin_cut(&self, generation: Generation) -> Result<CutStep<P>, StepError> {
         let step = self.repeat(|state| state.begin_cut(generation));
         step.ok_or_else(|| StepError::new("cut", "an earlier cut of the lease does not end"))
@@ -73,8 +73,8 @@ impl<P> BindingCell<P> {
         step.unwrap_or_else(stuck)
     }
 
-    /// Begins a change that leaves the phase as it is, once no other such change is in progress. `check` decides whether
-    /// it may begin. [`BindingCell::changed`] ends it.
+    /// Begins a change that leaves the phase as it is, after any other such change has ended. `check` decides whether
+    /// the change may begin. [`BindingCell::changed`] ends the change.
     pub(crate) fn begin_change<T>(
         &self,
         check: impl Fn(&mut BindingState<P>) -> Result<T, StepError>,
@@ -88,8 +88,8 @@ impl<P> BindingCell<P> {
         begun.unwrap_or_else(|| Err(StepError::new("change", "an earlier one does not end")))
     }
 
-    /// Ends a change that [`BindingCell::begin_change`] or [`BindStep::Beside`] began. `leftovers`: its objects that could
-    /// not be destroyed.
+    /// Ends a change that [`BindingCell::begin_change`] or [`BindStep::Beside`] began. `leftovers`: objects of the
+    /// change that could not be destroyed.
     pub(crate) fn changed(&self, leftovers: Vec<P>) {
         let mut state = self.lock();
         state.changing = false;
@@ -98,7 +98,7 @@ impl<P> BindingCell<P> {
         self.wake();
     }
 
-    /// Locks the state once no cut is in progress.
+    /// Waits until no cut is in progress, and locks the state.
     pub(crate) fn lock_settled(&self) -> Result<MutexGuard<'_, BindingState<P>>, StepError> {
         let until = Instant::now() + WAIT_LIMIT;
         let state = self.lock();
@@ -144,19 +144,19 @@ impl<P> BindingCell<P> {
         self.wake();
     }
 
-    /// Whether a cut was ordered for this generation while its binding is being made.
+    /// Whether a cut of this generation has begun. Checked while the binding is being made.
     pub(crate) fn is_revoked(&self, generation: Generation) -> bool {
         self.lock().gate.is_revoked(generation)
     }
 
-    /// Whether this generation gives no access any more. `false` if another thread has the lock: that thread reports the
-    /// result itself.
+    /// Whether this generation gives no access any more. `false` if another thread has the lock: that thread reports
+    /// the result itself.
     pub(crate) fn is_closed(&self, generation: Generation) -> bool {
         let state = self.state.try_lock();
         state.is_ok_and(|state| state.gate.is_closed(generation))
     }
 
-    /// Repeats `attempt` after each change until it returns a step; `None`: it returned none in time.
+    /// Repeats `attempt` after each change until it returns a step; `None`: it returned no step in time.
     fn repeat<S>(&self, mut attempt: impl FnMut(&mut BindingState<P>) -> Option<S>) -> Option<S> {
         let until = Instant::now() + WAIT_LIMIT;
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! The binding of one lease: its phases, their order, and which thread may touch its verbs objects.
+//! The binding of one lease: its phases, their order, and the thread that may touch its verbs objects.
 //!
 //! ```text
 //!            ┌──────────────── cut, bind again ───────────────┐
@@ -11,9 +11,10 @@
 //! A new binding of a lease is connected beside the older one; then the older one is cut, and then the new one opens:
 //! Live ─► Cutting ─► Cut ─► Live.
 //!
-//! While a phase holds objects (`P`), the lock guards them; in Connecting, Cutting and Releasing one thread has taken them
-//! out and works without the lock. A cut never waits for a binding that is being made: there is no access before it is
-//! opened, and that happens under the lock, through the [`Gate`]. Pure: no verbs, no lock, no clock; `P` is any type.
+//! While a phase holds objects (`P`), the lock guards them. In Connecting, Cutting and Releasing one thread has taken
+//! the objects out and works without the lock. A cut never waits for a binding that is being made: it has no access
+//! before it opens, and it opens under the lock, through the [`Gate`]. Pure: no verbs, no lock, no clock; `P` is any
+//! type.
 
 use fabricbios_lease::{Gate, Proof, StepError};
 use fabricbios_wire::Generation;
@@ -21,14 +22,14 @@ use fabricbios_wire::Generation;
 /// The state that the lock of a `BindingCell` guards.
 #[derive(Debug)]
 pub(crate) struct BindingState<P> {
-    /// Its generation is the generation of the binding in `phase`.
+    /// Its generation is that of the binding in `phase`.
     pub(crate) gate: Gate,
     /// Whether the lease ever had a binding; it then holds its bytes until the release.
     pub(crate) was_bound: bool,
-    /// A thread is making another key or the next binding, without the lock. Cuts do not wait for it; binds, rotations and
-    /// releases do.
+    /// A thread is making another key or the next binding, without the lock. Cuts do not wait for that thread; binds,
+    /// rotations and releases do.
     pub(crate) changing: bool,
-    /// Objects that give no access and could not be destroyed. They are destroyed before the next binding or with the
+    /// Objects that give no access and could not be destroyed. They are destroyed before the next binding or at the
     /// release.
     pub(crate) leftovers: Vec<P>,
     pub(crate) phase: Phase<P>,
@@ -40,32 +41,33 @@ pub(crate) enum Phase<P> {
     Empty,
     /// A thread is making the binding.
     Connecting,
-    /// Queue pairs without peer and access.
+    /// Queue pairs that have no peer and give no access.
     Prepared(P),
     /// Open: the client has access.
     Live(P),
     /// A thread is cutting the binding.
     Cutting,
-    /// Proven unreachable.
+    /// Access has ended, with proof.
     Cut(Proof),
-    /// Could not be proven unreachable.
+    /// The cut failed: access may remain.
     Failed { remains: P, error: StepError },
-    /// A thread is releasing the lease. After it has finished, the gate says removed, and the cell leaves the custody.
+    /// A thread is releasing the lease. When the thread has finished, the gate says removed, and the cell leaves the
+    /// custody.
     Releasing,
-    /// Unreachable, but the release failed.
+    /// Access has ended, but the release failed.
     Dirty(StepError),
 }
 
 /// The next step of a bind.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BindStep<P> {
-    /// Make all objects; the phase is Connecting.
+    /// Make all objects. The phase is Connecting.
     Fresh,
-    /// Connect the prepared queue pair; the phase is Connecting.
+    /// Connect the prepared queue pair. The phase is Connecting.
     Connect(P),
-    /// Make all objects beside the older binding; `changing` is set until `BindingCell::changed`.
+    /// Make all objects beside the older binding. `changing` is set until `BindingCell::changed`.
     Beside,
-    /// Destroy these leftovers, report with `BindingCell::changed`, and ask again.
+    /// Destroy these leftovers, report with `BindingCell::changed`, and call again.
     Tidy(Vec<P>),
     /// A cut of this generation came first.
     Cancelled,
@@ -87,18 +89,18 @@ pub(crate) enum CutStep<P> {
 /// The next step of a release.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseStep<P> {
-    /// Destroy these leftovers; the phase is Releasing.
+    /// Destroy these leftovers. The phase is Releasing.
     Tidy(Vec<P>),
-    /// Nothing: it is done already.
+    /// Nothing to do: the lease is released already.
     Done,
-    /// It is not cut.
+    /// Not possible, for this reason: the lease is not cut.
     Refuse(String),
 }
 
-/// The result of a cut: proof and leftover, or remaining objects and error.
+/// The result of a cut: proof and leftover objects, or remaining objects and error.
 pub(crate) type CutResult<P> = Result<(Proof, Option<P>), (P, StepError)>;
 
-/// Each `begin_` returns `None` where the caller must wait for a change and ask again.
+/// Each `begin_` method returns `None` if the caller must wait for a change and call again.
 impl<P> BindingState<P> {
     pub(super) fn begin_bind(
         &mut self,
@@ -128,7 +130,7 @@ impl<P> BindingState<P> {
         }
     }
 
-    /// A bind in a phase that it does not change.
+    /// The step of a bind in a phase that stays as it is.
     fn beside(&mut self, phase: Phase<P>, generation: Generation) -> Option<BindStep<P>> {
         let older = self.gate.generation().filter(|it| *it < generation);
         let step = match (&phase, older) {
@@ -174,7 +176,7 @@ impl<P> BindingState<P> {
         }
     }
 
-    /// The proof that nothing of this generation, or an older one, gives access.
+    /// The proof that this generation and all older ones give no access.
     pub(super) fn check_ended(&self, generation: Generation) -> Result<Proof, String> {
         match &self.phase {
             Phase::Failed { error, .. } => Err(format!("its cut failed: {error}")),
@@ -220,8 +222,8 @@ impl<P> BindingState<P> {
         }
     }
 
-    /// Removes the binding if nothing was ever bound and no cut was ordered for the lease. Returns whether it did; only the
-    /// first call can.
+    /// Removes the binding if nothing was ever bound and no cut was ordered for the lease. Returns whether this call
+    /// removed it; only the first call can.
     pub(crate) fn remove_if_nothing(&mut self) -> bool {
         let nothing = matches!(self.phase, Phase::Empty | Phase::Cut(_));
         let unknown = self.gate.revoked().is_none() && !self.gate.is_removed() && !self.was_bound;

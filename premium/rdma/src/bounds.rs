@@ -1,10 +1,10 @@
 //! Tests whether the device enforces the bounds of windows.
 //!
-//! A window bound to part of a region must give no access to the rest of the region. soft-RoCE does not enforce that: it
-//! checks an access against the region that the window is bound to and not against
-//! the window (`check_rkey` in `drivers/infiniband/sw/rxe/rxe_resp.c`, up to 6.12 at least). So the
-//! device is tested at start, with a read that must fail. If the read succeeds, or the test cannot be made, every lease gets
-//! a region of exactly its own bytes to bind windows to.
+//! A window bound to part of a region must give no access to the rest of the region. soft-RoCE does not enforce that:
+//! it checks an access against the region to which the window is bound, not against the window (`check_rkey` in
+//! `drivers/infiniband/sw/rxe/rxe_resp.c`, up to 6.12 at least). So the start tests the device, with a read that must
+//! fail. If the read succeeds, or the test cannot be made, every lease gets a region of exactly its own bytes, to which
+//! its windows are bound.
 
 use fabricbios_arena::ALIGN;
 use fabricbios_lease::{BindError, BindingId, StepError};
@@ -17,7 +17,7 @@ use super::{
     strategy::Shared,
 };
 
-/// Length of the reads in the test; any device can do this.
+/// Length of the reads in the test, in bytes; any device can do this.
 const READ_BYTES: usize = 8;
 
 impl Hardware {
@@ -26,7 +26,7 @@ impl Hardware {
         matches!(&self.shared, Shared::Windows { have_bounds, .. } if *have_bounds)
     }
 
-    /// Tests the device, if leases are windows.
+    /// Tests whether the device enforces bounds, if leases are windows.
     pub(super) fn try_bounds(&mut self, binding_id: BindingId) -> Result<(), StepError> {
         if !self.windows_have_bounds() {
             return Ok(());
@@ -39,8 +39,8 @@ impl Hardware {
         Ok(())
     }
 
-    /// Reads through a window of the first page: inside, which must work for the test to mean anything, and behind its
-    /// end.
+    /// Reads through a window of the first page, inside and behind its end. The read inside must work, or the test
+    /// means nothing. Returns whether the read behind the end was refused.
     fn try_read(&self, binding_id: BindingId) -> Result<bool, StepError> {
         let mut client = RdmaRequester::open(Some(self.device.name()), READ_BYTES)?;
         let answer =

@@ -1,7 +1,7 @@
 //! Makes queue pairs and connects them.
 //!
-//! The objects that are made here give no access yet: windows are bound later, and queue pairs with a region of the lease
-//! have no rights before they are opened. After a failure or a cancellation the objects only have to be destroyed.
+//! The objects made here give no access yet: windows are bound later, and queue pairs with a region of the lease have
+//! no rights before they are opened. So after a failure or a cancellation the objects need only be destroyed.
 
 use std::{net::Ipv6Addr, sync::Arc};
 
@@ -22,22 +22,22 @@ use super::{
     strategy::Shared,
 };
 
-/// This side posts only binds and invalidations, one after the other.
+/// Depths of a lease's queue pairs. This side posts only binds and invalidations, one at a time.
 const SIZES: QueueSizes = QueueSizes {
     send: 4,
     receive: 1,
 };
-/// For all queue pairs of a lease; only one of them has work outstanding.
+/// Entries of the completion queue, for all queue pairs of a lease; only one of them has work outstanding.
 const COMPLETIONS: u8 = 32;
 
-/// The extent of a test at the start.
+/// The extent that tests at the start use.
 pub(super) const FIRST_PAGE: Extent = Extent {
     offset: 0,
     length: ALIGN,
 };
 
 impl Hardware {
-    /// Makes queue pairs in INIT. After a failure the objects made so far come back with the error.
+    /// Makes queue pairs in INIT. An error returns the objects made so far too.
     pub(super) fn prepare(
         &self,
         binding_id: BindingId,
@@ -52,7 +52,7 @@ impl Hardware {
         }
     }
 
-    /// Makes a queue pair for the first page of the resource, runs a test of the device on it, and destroys it.
+    /// Makes a queue pair for the first page of a resource, runs a test of the device with the pair, and destroys it.
     pub(super) fn test_pair<T>(
         &self,
         binding_id: BindingId,
@@ -67,8 +67,8 @@ impl Hardware {
         Ok(result)
     }
 
-    /// Makes the objects that all queue pairs of the binding share. Regions are made before queue pairs, and windows after
-    /// them: the kernel destroys the objects of a dead process newest first, and in that order none of them stalls
+    /// Makes the objects that all queue pairs of the binding share. Regions are made before queue pairs, and windows
+    /// after them. The kernel destroys the objects of a dead process newest first, and in that order no object stalls
     /// another one.
     fn make_shared_objects(
         &self,
@@ -99,7 +99,7 @@ impl Hardware {
         Ok(())
     }
 
-    /// Adds queue pairs up to `count`.
+    /// Adds queue pairs up to `count` in all.
     pub(super) fn add_pairs(
         &self,
         parts: &mut BindingParts,
@@ -143,8 +143,8 @@ impl Hardware {
         }
     }
 
-    /// The rights of a new queue pair. With windows, access opens with the bind; a region works at once, so its queue
-    /// pairs begin without rights.
+    /// The rights of a new queue pair. With windows, the bind opens access. A region works at once, so its queue pairs
+    /// begin without rights.
     fn first_rights(&self) -> Rights {
         match &self.shared {
             Shared::Windows { .. } => self.rights(),
@@ -176,9 +176,9 @@ impl Hardware {
         }
     }
 
-    /// Connects every queue pair to its peer (RTS), the first one last: a prepared queue pair, whose number the client
-    /// knows, stays unchanged if another peer cannot be reached. The kernel may take seconds, so no lock is held;
-    /// `give_up` is checked before each queue pair.
+    /// Connects every queue pair to its peer (RTS). The first one is connected last: the client knows the number of a
+    /// prepared queue pair, and the pair stays unchanged if another peer cannot be reached. The kernel may take
+    /// seconds, so no lock is held; `give_up` is checked before each queue pair.
     pub(super) fn bring_up(
         &self,
         parts: &mut BindingParts,
@@ -240,7 +240,7 @@ impl Hardware {
         }
     }
 
-    /// The error of a failed RTR: an address that cannot be reached is the client's fault, anything else is not.
+    /// The error of a failed RTR. An address that cannot be reached is the client's fault; any other failure is not.
     fn unreachable(&self, binding_id: BindingId, peer: &RdmaPeer, errno: Errno) -> BindError {
         const STEP: &str = "modify_qp RTR";
         match errno {

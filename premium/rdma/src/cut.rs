@@ -32,11 +32,11 @@ use super::{
 /// anyway.
 const INVALIDATE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Several round trips on any fabric, and a few on an emulated machine.
+/// Longest linger: several round trips on any fabric, and a few on an emulated machine.
 const LINGER_LIMIT: Duration = Duration::from_millis(20);
 const BETWEEN_LINGER_LOOKS: Duration = Duration::from_micros(250);
 
-/// The step that failed, and why.
+/// The failed step and the reason.
 type Failure = (&'static str, String);
 
 impl Hardware {
@@ -50,7 +50,7 @@ impl Hardware {
         let mut steps = Steps::default();
         if let Some(guard) = &self.guard {
             guard.moves();
-            // Only for a binding that was open.
+            // Only an open binding can have a report of the guard.
             let done = parts.open.then(|| guard.has_done(binding_id.lease_id));
             done.flatten().inspect(|done| steps.add("before:", done));
         }
@@ -80,14 +80,14 @@ impl Hardware {
     ) -> Result<(), Failure> {
         let windows_ended = self.end_windows(parts, binding_id, steps);
         if linger == Linger::Brief && parts.open {
-            // A region that stays is tried again after the queue pairs are gone.
+            // A region that cannot be deregistered now is tried again after the queue pairs are gone.
             self.end_regions(parts, steps).unwrap_or_default();
             if parts.has_no_keys() {
                 steps.note("linger", || linger_for(&parts.pairs));
             }
         }
         parts.pairs.iter().for_each(|pair| fail(pair, steps));
-        // In ERR nothing is served any more, but destroying the queue pair now would stall.
+        // In ERR a queue pair serves nothing any more, but destroying it now would stall.
         windows_ended.map_err(|errno| ("dealloc_mw", errno.to_string()))?;
         for pair in &mut parts.pairs {
             self.destroy_queue_pair(pair, steps)?;
@@ -101,7 +101,7 @@ impl Hardware {
         Ok(())
     }
 
-    /// `Ok`: every window is deallocated or invalidated.
+    /// Ends all windows. `Ok`: every window is deallocated or invalidated.
     fn end_windows(
         &self,
         parts: &mut BindingParts,
@@ -241,7 +241,7 @@ fn fail(pair: &Pair, steps: &mut Steps) {
 }
 
 /// Waits for the next access of the client, which is refused and puts its queue pair in ERR. `false`: no access came in
-/// time. This polls, since an event of the device would come among the events of all other leases.
+/// time. Polls, since an event of the device would come among the events of all other leases.
 fn linger_for(pairs: &[Pair]) -> bool {
     let started = Instant::now();
     while started.elapsed() < LINGER_LIMIT {
@@ -253,8 +253,8 @@ fn linger_for(pairs: &[Pair]) -> bool {
     false
 }
 
-/// Destroys the remaining objects. None of them gives access, so one that stays is a leftover for the release and no
-/// failure of the cut.
+/// Destroys the remaining objects. None of them gives access, so an object that stays is a leftover for the release,
+/// not a failure of the cut.
 fn destroy_rest(parts: &mut BindingParts, steps: &mut Steps) {
     if let Some(completions) = parts.completions.take()
         && let Err((completions, _)) = steps.run("destroy_cq", || completions.destroy(), refusal)
@@ -273,7 +273,7 @@ fn destroy_rest(parts: &mut BindingParts, steps: &mut Steps) {
     }
 }
 
-/// Ends every object. Those that the kernel refuses stay in the list; `Err` is the last refusal.
+/// Ends every object. Objects that the kernel refuses to end stay in the list; `Err` is the last refusal.
 pub(super) fn end_all<T>(
     objects: &mut Vec<T>,
     mut end: impl FnMut(T) -> Result<(), Refused<T>>,
@@ -288,7 +288,7 @@ pub(super) fn end_all<T>(
     result
 }
 
-/// `EBUSY` as from the kernel: something in the domain is still being made.
+/// Deallocates the domain. `EBUSY`, as from the kernel: an object in the domain is still being made.
 fn dealloc(domain: Arc<ProtectionDomain>) -> Result<(), Refused<Arc<ProtectionDomain>>> {
     let domain = Arc::try_unwrap(domain).map_err(|domain| (domain, Errno::EBUSY))?;
     let dealloc = domain.dealloc();

@@ -1,4 +1,4 @@
-//! Chooses device, port and GID.
+//! Chooses the device, port and GID.
 //!
 //! libibverbs lists the devices and their limits. The type of each GID is read from sysfs, whose format does not depend on
 //! the version of the library.
@@ -17,7 +17,7 @@ const SYSFS: &str = "/sys/class/infiniband";
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
-    /// Index of the device in the kernel, for netlink.
+    /// The kernel's index of the device, for netlink.
     pub(crate) index: u32,
     pub(crate) limits: DeviceLimits,
     pub(crate) port: u8,
@@ -32,16 +32,17 @@ pub(crate) struct Gid {
     pub(crate) bytes: [u8; 16],
 }
 
-/// The result of a search for a device.
+/// The result of the search for a device.
 #[derive(Debug)]
 pub(crate) enum Found {
     Device(Box<Device>),
-    /// There is no device, for this reason.
+    /// No device was found, for this reason.
     Nothing(String),
 }
 
 impl Device {
-    /// Opens the named device, or the first one that can carry leases. Without a name, finding none is no error.
+    /// Opens the named device, or the first one that can carry leases. Without a name, it is no error if no device is
+    /// found.
     pub(crate) fn find(name: Option<&str>, needs_windows: bool) -> Result<Found, StepError> {
         match (search(name, needs_windows), name) {
             (Ok(device), _) => Ok(Found::Device(Box::new(device))),
@@ -53,12 +54,12 @@ impl Device {
         }
     }
 
-    /// Name, for errors and inventories.
+    /// Name of the device, for errors and inventories.
     pub(crate) fn name(&self) -> &str {
         self.context.name()
     }
 
-    /// Device and address, for errors.
+    /// Name and address of the device, for errors.
     pub(crate) fn describe(&self) -> String {
         format!("{} ({})", self.name(), Ipv6Addr::from(self.gid.bytes))
     }
@@ -163,8 +164,8 @@ pub(crate) fn close(context: Arc<Context>) -> Result<(), StepError> {
     }
 }
 
-/// The NUMA node of the named device, or of the first one that can carry leases. `None`: there is no such device, or the
-/// host does not say.
+/// The NUMA node of the named device, or of the first one that can carry leases. `None`: there is no such device, or
+/// sysfs has no node for it.
 pub fn numa_node(device: Option<&str>) -> Option<u32> {
     let Ok(Found::Device(device)) = Device::find(device, false) else {
         return None;
@@ -174,7 +175,7 @@ pub fn numa_node(device: Option<&str>) -> Option<u32> {
     node
 }
 
-/// The kernel writes -1 for none.
+/// The NUMA node of a device, from sysfs. The kernel writes -1 if there is none.
 fn node_of(root: &Path, device: &str) -> Option<u32> {
     let text = fs::read_to_string(root.join(device).join("device/numa_node")).ok()?;
     text.trim().parse().ok()
@@ -198,7 +199,8 @@ fn read_gids(root: &Path, device: &str, port: u8) -> io::Result<Vec<Gid>> {
     Ok(found)
 }
 
-/// An empty place in the table has no type: reading it fails with EINVAL.
+/// The entry at this index if its type is RoCE v2. An empty place in the table has no type: reading it fails with
+/// EINVAL.
 fn roce_v2_entry(port: &Path, index: u8) -> Option<Gid> {
     let kind = fs::read_to_string(port.join(format!("gid_attrs/types/{index}"))).ok()?;
     let text = fs::read_to_string(port.join(format!("gids/{index}"))).ok()?;

@@ -1,6 +1,6 @@
-//! Test hook: makes steps of binds and cuts fail, to see what follows when the kernel refuses one.
+//! Test hook: makes steps of binds and cuts fail, as if the kernel refused them.
 //!
-//! A kernel does not refuse on demand. Without the feature `fault-injection` nothing can be made to fail.
+//! A test cannot make a real kernel refuse. Without the feature `fault-injection` no step can be made to fail.
 
 #[cfg(feature = "fault-injection")]
 use std::sync::{Mutex, PoisonError};
@@ -27,7 +27,7 @@ impl Faults {
         }
     }
 
-    /// Whether the step is to fail; each planned failure happens once.
+    /// Whether the step must fail. Each planned failure happens once.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn strike(&self, step: &str) -> bool {
         let mut planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,7 +35,7 @@ impl Faults {
         place.map(|place| planned.remove(place)).is_some()
     }
 
-    /// Never, without the feature.
+    /// Never fails a step: the feature is off.
     #[cfg(not(feature = "fault-injection"))]
     #[expect(clippy::unused_self, reason = "the same call as with the feature")]
     pub(crate) fn strike(&self, _step: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Keys: makes them, chooses them, and opens access with them.
+//! Keys: makes and chooses them, and opens access with them.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,15 +14,15 @@ use super::{
     strategy::Shared,
 };
 
-/// Limit of a bind. The local device does it alone, in microseconds; an emulated one takes milliseconds.
+/// Time limit of a bind. The local device does it alone, in microseconds; an emulated one takes milliseconds.
 const BIND_LIMIT: Duration = Duration::from_secs(2);
 
-/// Most registrations in search of a fresh key. The kernel gives another key every time, so this many retired keys in a
-/// row are no accident.
+/// Largest number of registrations in search of a fresh key. The kernel gives another key every time, so this many
+/// retired keys in a row are no accident.
 const REGISTRATIONS: usize = 64;
 
 impl Hardware {
-    /// Makes unbound windows, one for each of `count` queue pairs, which must exist already. None if leases are
+    /// Makes unbound windows, one for each of `count` queue pairs, which must exist already. Makes none if leases are
     /// regions.
     pub(super) fn new_windows(
         &self,
@@ -45,8 +45,8 @@ impl Hardware {
         Ok(windows)
     }
 
-    /// Opens access for every queue pair with its newest key. The caller has told the guard, holds the lock of the cell
-    /// and has checked that no cut came.
+    /// Opens access for every queue pair with its newest key. Before, the caller must announce the queue pairs to the
+    /// guard, lock the cell and check that no cut came.
     pub(super) fn open_access(
         &self,
         parts: &mut BindingParts,
@@ -73,8 +73,8 @@ impl Hardware {
         Ok(())
     }
 
-    /// Binds the newest window of every queue pair to the bytes, with a new key, and waits until it works. The caller's
-    /// duties are those of [`Hardware::open_access`].
+    /// Binds the newest window of every queue pair to the bytes, with a new key, and waits until the bind is complete.
+    /// The caller has the same duties as for [`Hardware::open_access`].
     pub(super) fn bind_newest(
         &self,
         parts: &mut BindingParts,
@@ -134,9 +134,10 @@ impl Hardware {
             .ok_or_else(|| StepError::new("choose rkey", "all 256 keys of the window are retired"))
     }
 
-    /// Registers the bytes for remote peers with a key that is not retired, and adds the region to `regions`. The kernel
-    /// chooses keys: a region with a retired key is kept until another key is found, so that the kernel does not give the
-    /// same key again, and then deregistered. On failure `regions` may have regions that could not be deregistered.
+    /// Registers the bytes for remote peers with a key that is not retired, and adds the region to `regions`. The
+    /// kernel chooses the key. A region with a retired key is kept until another key is found, so that the kernel does
+    /// not give the same key again; then the region is deregistered. After a failure `regions` may contain regions that
+    /// could not be deregistered.
     pub(super) fn register_key(
         &self,
         domain: &Arc<ProtectionDomain>,

@@ -1,11 +1,11 @@
-//! The guard ends access to memory when this process does not. It is a process of its own (the watchdog) and learns of every
-//! queue pair before access opens.
+//! The guard ends access to memory when this process does not. The guard is another process (the watchdog); it learns
+//! of every queue pair before access opens.
 //!
-//! The guard puts a lease's queue pairs in ERR, by their handles on this process's own descriptor of the device. In ERR a queue
-//! pair serves nothing, and only a reset, which no code here orders, ends that state. A window works for its queue pair
-//! alone and a region of a lease within its domain, so no access is left. Nothing is destroyed: no handle becomes free
-//! for another object, and this process, when it goes on, finds its objects unchanged and destroys them as usual, with
-//! proof.
+//! The guard puts a lease's queue pairs in ERR. It uses their handles and a duplicate of this process's descriptor of
+//! the device. A queue pair in ERR serves nothing, and only a reset ends that state; no code here orders one. A window
+//! works for its queue pair alone, and a region of a lease within its domain, so no access is left. Nothing is
+//! destroyed, so no handle becomes free for another object. If this process goes on, it finds its objects unchanged and
+//! destroys them as usual, with proof.
 
 use std::{
     fmt,
@@ -23,49 +23,50 @@ use super::{RdmaPath, binding_state::Phase, hardware::Hardware, parts::BindingPa
 /// Upper bound of `enum rdma_driver_id`.
 const DRIVERS: u32 = 64;
 
-/// The connection to the watchdog. Each method is called before the event that it reports and does not wait.
+/// The connection to the watchdog. Each method is called before the event that it reports, and does not wait.
 pub trait Guard: fmt::Debug + Send + Sync {
-    /// Whether the watchdog is there to end access.
+    /// Whether the watchdog is ready to end access.
     fn watches(&self) -> bool;
     /// Access opens through this queue pair.
     fn opens(&self, lease: LeaseId, pair: GuardedPair);
     /// Sets the deadline of the lease; the newest one counts.
     fn extend(&self, lease: LeaseId, deadline: BootTime);
-    /// A cut begins, so this process is not hanging.
+    /// A cut begins, which shows that this process does not hang.
     fn moves(&self);
-    /// The cut of this queue pair was proved, or failed, and this process reports it.
+    /// The cut of this queue pair is over, proved or failed, and this process reports it.
     fn ends(&self, lease: LeaseId, number: u32);
-    /// The guard's report about the lease; returned once.
+    /// The guard's report about the lease; each report is returned once.
     fn has_done(&self, lease: LeaseId) -> Option<String>;
 }
 
-/// The names of a queue pair for another process.
+/// Identifies a queue pair for another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuardedPair {
     /// Its number, 24 bits.
     pub number: u32,
     /// Number of the peer's queue pair.
     pub peer: u32,
-    /// Its handle in the process.
+    /// Its handle in the process that made it.
     pub handle: u32,
-    /// Number of the descriptor of the device in the process.
+    /// Number of that process's descriptor of the device.
     pub descriptor: i32,
     /// `enum rdma_driver_id` of the device.
     pub driver: u32,
-    /// The kernel's number of the device, for netlink.
+    /// The kernel's index of the device, for netlink.
     pub device_index: u32,
     /// Its port.
     pub port: u8,
 }
 
 impl GuardedPair {
-    /// Puts the queue pair in ERR, if process `owner` has it and it is not in ERR yet. `true`: this call did it, and the
-    /// kernel's resource tracker confirms it. `descriptor` returns a duplicate of the process's descriptor, which is closed
-    /// before this returns: as long as a duplicate is open, the death of the process does not destroy the queue pair. The
-    /// process must not run meanwhile.
+    /// Puts the queue pair in ERR, if process `owner` has the queue pair and it is not in ERR yet. `true`: this call
+    /// did it, and the kernel's resource tracker confirms it. `descriptor` returns a duplicate of the process's
+    /// descriptor. The duplicate is closed before this returns: while it is open, the death of the process does not
+    /// destroy the queue pair. The process must be stopped meanwhile.
     ///
     /// # Errors
-    /// The resource tracker does not answer, there is no duplicate, or the queue pair is still not in ERR.
+    /// The resource tracker does not answer, the descriptor cannot be duplicated, or the queue pair is still not in
+    /// ERR.
     pub fn shut(
         &self,
         owner: u32,
@@ -88,7 +89,7 @@ impl GuardedPair {
         }
     }
 
-    /// Whether the queue pair may still serve. One with the same number and another peer, or of another process, is a later
+    /// Whether the queue pair may still serve. A queue pair with the same number but another peer or process is a later
     /// one.
     fn may_serve(&self, owner: u32) -> Result<bool, StepError> {
         let tracked = restrack::queue_pair(self.device_index, self.port, self.number)?;
@@ -99,14 +100,14 @@ impl GuardedPair {
 }
 
 impl RdmaPath {
-    /// Sets the guard that learns of every queue pair. For a path without leases.
+    /// Sets the guard. For a path that has no leases yet.
     #[must_use]
     pub fn guarded_by(mut self, guard: Arc<dyn Guard>) -> Self {
         self.hardware.guard = Some(guard);
         self
     }
 
-    /// Refuses new access while the watchdog is absent; a live lease keeps its access.
+    /// Refuses new access while the watchdog is absent. A live lease keeps its access.
     pub(super) fn check_guard(&self, binding_id: BindingId) -> Result<(), BindError> {
         let watched = self.hardware.guard.as_ref().is_none_or(|it| it.watches());
         if watched || self.is_live(binding_id.lease_id) {
@@ -145,7 +146,8 @@ impl Hardware {
         }
     }
 
-    /// Finds the number of the driver by failing a queue pair as the guard would, which also shows that the guard can.
+    /// Finds the number of the device's driver by putting a queue pair in ERR as the guard would. So this also tests
+    /// that the guard can end access.
     pub(super) fn try_from_outside(&mut self, binding_id: BindingId) -> Result<(), StepError> {
         let device = &self.device.context;
         let driver = self.test_pair(binding_id, |parts| {

@@ -27,7 +27,7 @@ use super::{
     strategy::Shared,
 };
 
-/// More reads in flight than this gain nothing and cost memory per queue pair.
+/// Largest number of reads in flight per queue pair: more gain nothing and cost memory.
 const RESPONDER_READS: u8 = 16;
 
 /// The objects that every order uses.
@@ -37,11 +37,11 @@ pub(crate) struct Hardware {
     arenas: Arenas,
     pub(super) shared: Shared,
     keys: Mutex<KeyHistories>,
-    /// Queue pair numbers in use by leases. The kernel reuses numbers, so a number in the resource tracker that another
-    /// lease has now is no leak.
+    /// Numbers of the queue pairs of leases. The kernel reuses numbers: if the resource tracker knows a number that
+    /// another lease has now, it is no leak.
     numbers: Mutex<HashSet<u32>>,
     work: AtomicU64,
-    /// `enum rdma_driver_id`; 0, which no device has, until it is known.
+    /// `enum rdma_driver_id`; 0, which no device has, until the driver is known.
     pub(super) driver: u32,
     pub(super) guard: Option<Arc<dyn Guard>>,
     pub(super) faults: Faults,
@@ -62,7 +62,7 @@ impl Hardware {
         }
     }
 
-    /// An extent of the arena of a resource.
+    /// The bytes of an extent of a resource's arena.
     pub(super) fn bytes(
         &self,
         resource_id: ResourceId,
@@ -89,7 +89,7 @@ impl Hardware {
         self.device.limits.responder_reads.min(RESPONDER_READS)
     }
 
-    /// A number for posted work.
+    /// A new number for posted work.
     pub(super) fn next_work(&self) -> u64 {
         self.work.fetch_add(1, Ordering::Relaxed)
     }
@@ -120,7 +120,7 @@ impl Hardware {
             psn: pair.psn,
             path_mtu: parts.mtu_bytes,
             strategy: self.shared.strategy(),
-            // The lease table sets the time.
+            // The lease table sets this time.
             previous: parts.key(pair, 1).map(|rkey| PreviousKey {
                 rkey,
                 remaining_ms: 0,
@@ -131,7 +131,7 @@ impl Hardware {
         }
     }
 
-    /// An error that says on which device and for which lease.
+    /// An error that names the device and the lease.
     pub(super) fn error(
         &self,
         step: &'static str,

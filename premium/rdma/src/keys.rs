@@ -1,19 +1,19 @@
-//! Chooses the keys of windows and the first PSN of queue pairs.
+//! Chooses the keys of windows and the first PSNs of queue pairs.
 //!
-//! The device chooses the upper 24 bits of the key of a window; the lower 8 bits are chosen here, at random. The kernel
-//! chooses the whole key of a region. A key of the last lease of a byte must not work for the next lease, so every byte
-//! remembers the keys of its last holder, and such a key is not used.
+//! The device chooses the upper 24 bits of a window's key; the lower 8 bits are chosen here, at random. The kernel
+//! chooses the whole key of a region. A key that the last lease of a byte had must not work for the next lease. So
+//! every byte remembers the keys of its last holder, and these keys are not used.
 
 use std::collections::BTreeMap;
 
 use fabricbios_lease::{Extent, StepError};
 use fabricbios_wire::{LeaseId, ResourceId};
 
-/// Most keys remembered per holder: a forgotten key is at least 64 keys old. The low byte has 256 values, so a free one is
-/// always left.
+/// Largest number of keys remembered per holder: a forgotten key is at least 64 keys old. The low byte has 256 values,
+/// so a free one is always left.
 const KEYS_PER_HOLDER: usize = 64;
 
-/// The history of each arena: extents of two arenas may be equal, and one must not replace the history of the other.
+/// The history of each arena. Extents of two arenas may be equal, and must not share a history.
 #[derive(Debug, Default)]
 pub(crate) struct KeyHistories(BTreeMap<ResourceId, KeyHistory>);
 
@@ -26,11 +26,11 @@ impl KeyHistories {
 
 /// The keys of the last holder of every byte of one arena.
 ///
-/// The size is bounded: stretches are disjoint and whole pages, so there are never more than pages of the arena, and in
-/// practice about as many as leases that fit side by side.
+/// The size is bounded: stretches are disjoint whole pages, so there are at most as many as pages in the arena. In
+/// practice there are about as many as leases that fit side by side.
 #[derive(Debug, Default)]
 pub(crate) struct KeyHistory {
-    /// By first byte.
+    /// The stretches, by their first byte.
     stretches: BTreeMap<u64, Stretch>,
 }
 
@@ -42,9 +42,8 @@ struct Stretch {
 }
 
 impl KeyHistory {
-    /// A key for a window whose current key is `window_rkey`: its low byte is `random`, or the
-    /// next one that neither the last holder of any byte of `extent` nor this lease ever had.
-    /// The choice is remembered at once.
+    /// Chooses a key for a window whose current key is `window_rkey`. The low byte is `random`, or the next value with
+    /// which neither the last holder of any byte of `extent` nor this lease had the key. The key is remembered at once.
     pub(crate) fn choose(
         &mut self,
         holder: LeaseId,
@@ -58,8 +57,8 @@ impl KeyHistory {
         Some(key)
     }
 
-    /// Whether a key that the kernel chose may be used: neither the last holder of any byte of `extent` nor this lease ever
-    /// had it. Such a key is remembered.
+    /// Whether a key that the kernel chose may be used: neither the last holder of any byte of `extent` nor this lease
+    /// had the key. A key that may be used is remembered.
     pub(crate) fn accept(&mut self, holder: LeaseId, extent: Extent, key: u32) -> bool {
         let free = !self.knows(extent, key);
         if free {
@@ -104,7 +103,7 @@ impl KeyHistory {
             .unwrap_or_default()
     }
 
-    /// Removes the history of an extent for a new holder; the bytes on either side keep theirs.
+    /// Removes the history of an extent for a new holder. Bytes on either side keep their history.
     fn clear(&mut self, extent: Extent) {
         let old: Vec<u64> = self.overlapping(extent).map(|(start, _)| start).collect();
         for start in old {
@@ -127,7 +126,7 @@ impl KeyHistory {
     }
 }
 
-/// Every key with the upper bits of `rkey`, from the one whose low byte is `first`.
+/// All keys with the upper bits of `rkey`, beginning with the low byte `first`.
 fn candidates(rkey: u32, first: u8) -> impl Iterator<Item = u32> {
     (0..=u8::MAX).map(move |step| (rkey & !0xff) | u32::from(first.wrapping_add(step)))
 }
@@ -212,7 +211,7 @@ mod tests {
             !histories.of(there).accept(C, pages(0, 1), 0x200),
             "retired"
         );
-        // A key that another arena had is nobody's here.
+        // A key that another arena had is free here.
         assert!(histories.of(here).accept(C, pages(0, 1), 0x200));
     }
 

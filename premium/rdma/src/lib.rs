@@ -2,9 +2,9 @@
 //! regions with a protection domain of their own.
 //!
 //! `path` takes the orders of the lease table; `bind`, `rotate` and `release` carry them out. `binding_state` has the
-//! phases of one binding and their order. `connect` and `grant` make access, and `cut` ends it with proof. `guard` tells
-//! the watchdog how to end access when this process does not. `request` is the client. Nothing here decides when a lease
-//! ends.
+//! phases of one binding and their order. `connect` and `grant` make access, and `cut` ends access with proof. `guard`
+//! gives the watchdog what it needs to end access when this process does not. `request` is the client. Nothing here
+//! decides when a lease ends.
 //!
 //! Read first: `cut.rs`, how access ends; then `path.rs`.
 

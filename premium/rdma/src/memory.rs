@@ -36,8 +36,8 @@ impl Bytes {
     }
 }
 
-/// Pins and registers a whole arena without remote rights: only bytes under a bound window can be reached. The arena
-/// is registered once and never deregistered to revoke access.
+/// Pins and registers a whole arena without remote rights: remote peers reach only bytes under a bound window. The
+/// arena is registered once and never deregistered to revoke access.
 pub(crate) fn register_all(
     domain: &Arc<ProtectionDomain>,
     arena: &Arc<Arena>,

@@ -10,18 +10,19 @@ use fabricbios_verbs::{
 
 use super::memory::Bytes;
 
-/// Boxed, since it is moved through results and phases.
+/// Boxed, since it moves through results and phases.
 pub(crate) type Parts = Box<BindingParts>;
 
 /// The verbs objects of one binding.
 #[derive(Debug)]
 pub(crate) struct BindingParts {
     pub(super) bytes: Bytes,
-    /// In the order in which the client named its queue pairs.
+    /// The queue pairs, in the order in which the client named their peers.
     pub(super) pairs: Vec<Pair>,
     /// Shared by all queue pairs: only one piece of work is outstanding at a time.
     pub(super) completions: Option<CompletionQueue>,
-    /// A region of exactly these bytes to bind windows to, on a device that does not enforce the bounds of windows.
+    /// A region of exactly these bytes, to which the windows are bound. Only on a device that does not enforce the
+    /// bounds of windows.
     pub(super) extent_mr: Option<MemoryRegion>,
     /// The domain of this lease, if leases are regions.
     pub(super) domain: Option<Arc<ProtectionDomain>>,
@@ -29,7 +30,7 @@ pub(crate) struct BindingParts {
     pub(super) regions: Vec<MemoryRegion>,
     /// Path MTU of all connections: the smallest that a peer asked for.
     pub(super) mtu_bytes: u16,
-    /// Whether access is open, so that the client may learn the keys.
+    /// Whether access is open; only then the client may learn the keys.
     pub(super) open: bool,
 }
 
@@ -63,25 +64,25 @@ impl BindingParts {
         })
     }
 
-    /// Removes all queue pairs but the first one and returns them.
+    /// Removes all queue pairs except the first one and returns them.
     pub(super) fn split_off_added(&mut self) -> Parts {
         let mut added = Self::new(self.bytes.clone(), self.mtu_bytes);
         added.pairs = self.pairs.split_off(1.min(self.pairs.len()));
         added
     }
 
-    /// Whether there is one queue pair and it waits for a peer.
+    /// Whether the binding has exactly one queue pair and it waits for a peer.
     pub(super) fn is_prepared(&self) -> bool {
         matches!(&self.pairs[..], [pair] if pair.state() == Ok(QueuePairState::NotConnected))
     }
 
-    /// How many keys each queue pair has: two during a rotation.
+    /// Number of keys of each queue pair: two during a rotation.
     pub(super) fn keys(&self) -> usize {
         let windows = self.pairs.first().map_or(0, |pair| pair.windows.len());
         windows.max(self.regions.len())
     }
 
-    /// The key of a queue pair, `back` rotations before the current one, if access is open.
+    /// The key that a queue pair had `back` rotations ago, if access is open.
     pub(super) fn key(&self, pair: &Pair, back: usize) -> Option<u32> {
         let window = pair.windows.iter().rev().nth(back).map(Window::rkey);
         let region = self.regions.iter().rev().nth(back);

@@ -1,7 +1,7 @@
 //! The data path for memory over RDMA: orders of the lease table, carried out on one device, for all arenas of a node.
 //!
-//! Each order finds the cell of its lease, asks it for the next step, and does the step: with the lock of the cell only
-//! where access opens, without any lock where a call may take long.
+//! Each order finds the cell of its lease, takes the next step from the cell, and does it. The lock of the cell is held
+//! only where access opens; no lock is held where a call may take long.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +28,7 @@ use super::{
 pub struct RdmaConfig {
     /// Name of the device; `None`: the first device that can carry leases.
     pub device: Option<String>,
-    /// The memory that leases are parts of, at least one arena; other paths may give access to the same memory.
+    /// The memory of leases, at least one arena. Other paths may give access to the same memory.
     pub arenas: Arenas,
     /// Windows or regions.
     pub strategy: Strategy,
@@ -39,7 +39,7 @@ pub struct RdmaConfig {
 pub enum RdmaOpened {
     /// A device can carry leases.
     Ready(Box<RdmaPath>),
-    /// No device can carry leases, and the settings name none. The text says why.
+    /// No device can carry leases, and the settings name no device. The text says why.
     Absent(String),
 }
 
@@ -62,8 +62,8 @@ pub struct RdmaInventory {
     pub strategy: RdmaStrategy,
     /// Whether keys allow atomics.
     pub atomics: bool,
-    /// Whether leases are windows and the device enforces the bounds of a window. If the device does not, every lease has
-    /// a region of its own under its windows, which costs a registration per grant.
+    /// Whether leases are windows and the device enforces the bounds of a window. If the device does not, every lease
+    /// has its own region under its windows, which costs a registration per grant.
     pub windows_have_bounds: bool,
 }
 
@@ -90,7 +90,7 @@ impl RdmaPath {
         };
         let strategy = config.strategy.on(device.limits.has_type_2b);
         let shared = Shared::open(&device, &config.arenas, strategy)?;
-        // The largest, since a test needs two pages.
+        // The largest arena: a test needs two pages.
         let largest = config.arenas.iter().max_by_key(|(_, it)| it.bytes());
         let binding_id = own_binding_id(largest.map_or(ResourceId(0), |(id, _)| *id));
         let mut hardware = Hardware::new(device, config.arenas, shared);
@@ -120,9 +120,9 @@ impl RdmaPath {
         }
     }
 
-    /// For tests: the next of each of these steps fails: `create_qp`, `modify_qp RTR`, `modify_qp RTS`, `alloc_mw`, `bind_mw`,
-    /// `modify_qp access`; `local_inv`, `dealloc_mw`, `dereg_mr` (of a lease's
-    /// own region), `destroy_qp` or `restrack`; or `fresh_key`: the kernel's key counts as retired.
+    /// For tests: makes each of these steps fail once, at its next call: `create_qp`, `modify_qp RTR`, `modify_qp RTS`,
+    /// `alloc_mw`, `bind_mw`, `modify_qp access`; `local_inv`, `dealloc_mw`, `dereg_mr` (of a lease's own region),
+    /// `destroy_qp` or `restrack`; or `fresh_key`: the kernel's key counts as retired.
     #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
     pub fn fail_next(&self, steps: &[&'static str]) {
@@ -139,7 +139,7 @@ impl RdmaPath {
             let Some(generation) = cell.lock().gate.generation() else {
                 continue;
             };
-            // A cut finds what there is by the lease, whatever its resource.
+            // A cut finds the objects by the lease; the resource does not matter.
             let binding_id = BindingId {
                 lease_id,
                 generation,
@@ -152,8 +152,8 @@ impl RdmaPath {
         close(device.context)
     }
 
-    /// The lock of the custody. It is held for a look-up only and never while the lock of a cell is taken, so no lease
-    /// waits here for another one.
+    /// The lock of the custody. It is held only for a look-up, and never while a cell is locked. So no lease waits here
+    /// for another lease.
     pub(super) fn custody(&self) -> MutexGuard<'_, Custody<Arc<BindingCell<Parts>>>> {
         self.custody.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,7 +173,7 @@ impl RdmaPath {
     }
 }
 
-/// The binding id of steps that belong to no lease.
+/// The binding id for steps that belong to no lease.
 fn own_binding_id(resource_id: ResourceId) -> BindingId {
     BindingId {
         lease_id: LeaseId(0),
@@ -183,7 +183,7 @@ fn own_binding_id(resource_id: ResourceId) -> BindingId {
 }
 
 impl RdmaPath {
-    /// Ends access and proves it. These are one step here, because the regions of a lease stay until its queue pairs are
+    /// Ends access and proves it. This is one step here, because the regions of a lease stay until its queue pairs are
     /// proved gone.
     pub(super) fn end(&self, binding_id: BindingId, linger: Linger) -> Result<Proof, StepError> {
         let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
@@ -206,7 +206,7 @@ impl DataPath for RdmaPath {
         self.carry_out(order, part.extent())
     }
 
-    /// The device knows no deadline; the guard does. A lease over another path is ignored.
+    /// Sends the deadline to the guard, since the device ends no access by time. A lease on another path is ignored.
     fn extend(&self, binding_id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
         let found = self.custody().find(binding_id.lease_id);
         let cell = match found {
@@ -223,7 +223,7 @@ impl DataPath for RdmaPath {
         Ok(())
     }
 
-    /// Nothing to do: the device answers the client itself.
+    /// Does nothing: the device itself answers the client.
     fn fenced(&self, _binding_id: BindingId) {}
 
     fn rotate(&self, binding_id: BindingId) -> Result<Binding, BindError> {
@@ -238,7 +238,8 @@ impl DataPath for RdmaPath {
         self.end(binding_id, linger).map(Revoked::proved)
     }
 
-    /// Queue pairs end with their process: a lease that this process does not know has none.
+    /// Proves that access has ended. Queue pairs end with their process, so a lease that this process does not know has
+    /// none.
     fn verify(&self, binding_id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
         if let Some(revoked) = revoked {
             return Ok(revoked.steps.clone());

@@ -6,8 +6,8 @@ use fabricbios_lease::{BindingId, StepError};
 
 use super::{hardware::Hardware, parts::Pair, restrack, steps::Steps};
 
-/// A thread of another lease may need a moment between making a queue pair and noting its number; the tracker is asked
-/// this often.
+/// Number of looks at the tracker. A thread of another lease may have made a queue pair with the number and not noted
+/// it yet, which takes a moment.
 const LOOKS: u32 = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
@@ -28,7 +28,7 @@ impl Hardware {
         Ok(())
     }
 
-    /// `Ok`: the kernel has no queue pair with this number, or another owner has the number now.
+    /// Checks that the kernel has no queue pair with this number, or that another process or lease has the number now.
     fn look_for(&self, number: u32) -> Result<(), StepError> {
         if self.faults.strike("restrack") {
             return Err(StepError::new("restrack", "made to fail"));
@@ -45,8 +45,8 @@ impl Hardware {
         Err(StepError::new("restrack", detail))
     }
 
-    /// Shows once that the tracker sees a queue pair of this process and sees it go. Otherwise its silence would prove
-    /// nothing.
+    /// Shows once that the tracker reports a queue pair of this process and then its end. Without this, the absence of
+    /// a queue pair from the tracker would prove nothing.
     pub(super) fn check_tracker(&self, binding_id: BindingId) -> Result<(), StepError> {
         let seen = self.test_pair(binding_id, |parts| {
             let number = parts.pairs.first().map_or(0, |pair| pair.number);

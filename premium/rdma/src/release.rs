@@ -1,4 +1,4 @@
-//! The release after a cut: it destroys the leftovers, so that no object holds the bytes of the lease any more.
+//! The release after a cut: destroys the leftovers, so that no object holds the bytes of the lease any more.
 
 use fabricbios_lease::{BindingId, Linger, StepError};
 
@@ -31,7 +31,7 @@ impl RdmaPath {
         tidied
     }
 
-    /// Destroys leftovers, also those of a failed change.
+    /// Destroys leftovers, including those of a failed change.
     pub(super) fn tidy(
         &self,
         cell: &BindingCell<Parts>,

@@ -1,7 +1,7 @@
 //! The client: a queue pair connected to a lease.
 //!
-//! One request at a time, each waited for, which is enough for a command line or a test. Programs that need the full speed
-//! connect a queue pair of their own.
+//! Makes one request at a time and waits for it, which is enough for a command line or a test. Programs that need full
+//! speed make and connect their own queue pair.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ const SIZES: QueueSizes = QueueSizes {
 };
 const COMPLETIONS: u8 = 32;
 
-/// A device gives up after some seconds; this limit is for a device that does not.
+/// Time limit of a request. A device gives up after some seconds; this is for a device that does not.
 const REQUEST_LIMIT: Duration = Duration::from_secs(30);
 
 /// A client's queue pair and buffer.
@@ -41,16 +41,16 @@ pub struct RdmaRequester {
     next_id: u64,
 }
 
-/// Why a request did not succeed. The queue pair is of no use afterwards, except after `Local`.
+/// Why a request did not succeed. Except after `Local`, the queue pair cannot be used any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestError {
-    /// The node refused: the lease has ended, or key or range are not those of the lease.
+    /// The node refused the access: the lease has ended, or the key or the range is not the lease's.
     RemoteAccess,
-    /// An earlier request has failed; nothing was sent.
+    /// An earlier request failed. Nothing was sent.
     Disconnected,
-    /// The device reports another failure, mostly a peer that does not answer.
+    /// The device reports another failure; mostly, the peer does not answer.
     Failed(String),
-    /// The request could not be made: a buffer too small, or the system.
+    /// The request could not be made: the buffer is too small, or a call failed.
     Local(String),
 }
 
@@ -58,7 +58,7 @@ impl RdmaRequester {
     /// Makes a queue pair in INIT, with a buffer for requests of up to `buffer_bytes`.
     ///
     /// # Errors
-    /// There is no device, or the system refuses an object.
+    /// There is no device, or the kernel refuses to make an object.
     pub fn open(device: Option<&str>, buffer_bytes: usize) -> Result<Self, StepError> {
         let device = match Device::find(device, false)? {
             Found::Device(device) => *device,
@@ -99,7 +99,7 @@ impl RdmaRequester {
     /// Connects to a lease.
     ///
     /// # Errors
-    /// The kernel refuses, mostly because the address cannot be reached.
+    /// The kernel refuses, in most cases because the address cannot be reached.
     pub fn connect(&self, to: &RdmaBinding) -> Result<(), StepError> {
         let connection = Connection {
             local: Local {
@@ -155,7 +155,7 @@ impl RdmaRequester {
     /// Destroys all objects.
     ///
     /// # Errors
-    /// The kernel refuses to destroy one.
+    /// The kernel refuses to destroy an object.
     pub fn close(self) -> Result<(), StepError> {
         let Self {
             device,

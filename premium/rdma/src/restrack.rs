@@ -1,7 +1,7 @@
-//! Asks the kernel's resource tracker whether a queue pair still exists.
+//! Requests the state of a queue pair from the kernel's resource tracker.
 //!
-//! NETLINK_RDMA, client NLDEV, as in `include/uapi/rdma/rdma_netlink.h`. The tracker is the
-//! kernel's own list: it knows a queue pair even if libibverbs believes it is gone.
+//! NETLINK_RDMA, client NLDEV, as in `include/uapi/rdma/rdma_netlink.h`. The tracker is the kernel's own list: it has a
+//! queue pair even if libibverbs no longer knows it.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -41,23 +41,23 @@ const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const HEADER_BYTES: usize = 16;
 
-/// Limit of one answer. The kernel answers from memory, at once.
+/// Time limit of one answer. The kernel answers from memory, at once.
 const ANSWER_SECS: i64 = 5;
 
 /// The facts that the kernel reports about a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tracked {
-    /// The thread that made it, as long as the thread lives.
+    /// The thread that made the queue pair, as long as that thread lives.
     pub maker: Option<u32>,
-    /// Number of the queue pair at the other end.
+    /// Number of the peer's queue pair.
     pub peer: Option<u32>,
     /// Whether the queue pair is in ERR.
     pub is_in_error: bool,
 }
 
 impl Tracked {
-    /// Whether the queue pair may belong to this process: its maker is a thread of the process, or has ended, perhaps after
-    /// the kernel named it.
+    /// Whether the queue pair may belong to this process: its maker is a thread of the process, or has ended, perhaps
+    /// after the kernel named it.
     #[must_use]
     pub fn may_be_of(&self, process: u32) -> bool {
         let is_there = |at: String| Path::new(&at).exists();
@@ -67,7 +67,7 @@ impl Tracked {
     }
 }
 
-/// The index of a device in the kernel.
+/// The kernel's index of a device.
 ///
 /// # Errors
 /// There is no such device (`ENODEV`), or the kernel does not answer.
@@ -104,7 +104,7 @@ pub fn queue_pair(device_index: u32, port: u8, number: u32) -> Result<Option<Tra
     answer.and_then(|it| parse(&it)).map_err(failed)
 }
 
-/// The socket on which the kernel answers.
+/// Sends a request. Returns the socket on which the kernel answers.
 fn ask(request: &[u8]) -> Result<OwnedFd, Errno> {
     let socket = socket(
         AddressFamily::Netlink,
@@ -148,7 +148,7 @@ fn request(kind: u16, flags: u16, attributes: &[(u16, u32)]) -> Vec<u8> {
     message
 }
 
-/// The messages of one datagram, without a truncated one.
+/// The messages of one datagram, except a truncated one.
 fn messages(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32_at(rest, 0)?).ok()?.max(HEADER_BYTES);
@@ -158,7 +158,7 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// `None`: the message is about another device; `ENODEV`: it is the end of the list.
+/// The index in a message. `None`: the message is about another device. `ENODEV`: the message ends the list.
 fn index_of(message: &[u8], name: &str) -> Result<Option<u32>, Errno> {
     match u16_at(message, 4).ok_or(Errno::EBADMSG)? {
         NLMSG_DONE => return Err(Errno::ENODEV),
@@ -171,7 +171,7 @@ fn index_of(message: &[u8], name: &str) -> Result<Option<u32>, Errno> {
     Ok(number(attributes, ATTR_DEV_INDEX).filter(|_| same))
 }
 
-/// `ENOENT` says that there is no such queue pair. `EAGAIN` says that it exists, on no port yet or on another one.
+/// Decodes an answer. `ENOENT`: there is no such queue pair. `EAGAIN`: it exists, but on no port yet or on another one.
 fn parse(answer: &[u8]) -> Result<Option<Tracked>, Errno> {
     let kind = u16_at(answer, 4).ok_or(Errno::EBADMSG)?;
     if kind != NLMSG_ERROR {
@@ -204,7 +204,7 @@ fn number(attributes: &[u8], wanted: u16) -> Option<u32> {
         .map(u32::from_ne_bytes)
 }
 
-/// The value of the first attribute of that kind.
+/// The value of the first attribute of this kind.
 fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16_at(rest, 0)?);
@@ -243,7 +243,7 @@ mod tests {
             ..Tracked::default()
         };
         let ended = std::thread::spawn(nix::unistd::gettid).join().unwrap();
-        // The kernel lets the thread's number go a moment after its end is told.
+        // The kernel frees the thread's number a moment after join returns.
         while Path::new(&format!("/proc/self/task/{ended}")).exists() {
             std::thread::yield_now();
         }
