@@ -1,7 +1,7 @@
-//! Rotation: for a while every queue pair has a second key beside the first.
+//! Rotation: every queue pair has a second key beside the first for a while.
 //!
-//! A window is never bound again: one access with the old key would put the queue pairs at both ends in ERR. The new key
-//! has another window on the same queue pair, or another region.
+//! A window is never bound again: one access with the old key would put the queue pairs at both ends in ERR. So the new
+//! key has another window on the same queue pair, or another region.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl RdmaPath {
         let wanted = cell
             .begin_change(|state| self.check_rotation(state, binding_id))
             .map_err(BindError::Refused)?;
-        // Without the lock, since the kernel may take long.
+        // Without the lock: the kernel may take long.
         let new_keys = self.make_keys(wanted, binding_id);
         let mut state = cell.lock();
         state.changing = false;
@@ -51,7 +51,7 @@ impl RdmaPath {
         result
     }
 
-    /// Checks whether a second key can be made.
+    /// Checks that a second key can be made.
     fn check_rotation(
         &self,
         state: &mut BindingState<Parts>,
@@ -78,7 +78,7 @@ impl RdmaPath {
         })
     }
 
-    /// Makes the keys. After a failure, objects that could not be destroyed come back with the error.
+    /// Makes the keys. An error also returns the objects that could not be destroyed.
     fn make_keys(&self, wanted: Wanted, binding_id: BindingId) -> (NewKeys, Result<(), StepError>) {
         let mut new_keys = NewKeys::default();
         let result = match &wanted.domain {
@@ -95,7 +95,7 @@ impl RdmaPath {
         (new_keys, result)
     }
 
-    /// Adds the new keys to the binding and opens them, if the binding is still live.
+    /// Adds the new keys to the binding and opens access with them, if the binding is still live.
     fn attach(
         &self,
         state: &mut BindingState<Parts>,
@@ -122,7 +122,7 @@ impl RdmaPath {
         Ok(binding)
     }
 
-    /// Destroys the keys of a failed rotation. The cut destroys those that the kernel refuses now.
+    /// Destroys the keys of a failed rotation. The cut destroys those that the kernel refuses to destroy now.
     fn discard(
         &self,
         parts: &mut BindingParts,
@@ -144,7 +144,7 @@ impl RdmaPath {
         BindError::Stranded(self.hardware.error(stuck, binding_id, error))
     }
 
-    /// Destroys new keys whose lease ended while they were made.
+    /// Destroys new keys of a lease that ended while they were made.
     fn discard_after_end(
         &self,
         mut new_keys: NewKeys,
@@ -168,7 +168,7 @@ impl RdmaPath {
         let cell = self.bound_cell(binding_id, "retire key")?;
         let mut state = cell.lock_settled()?;
         if matches!(state.phase, Phase::Cut(_)) {
-            // The key ended with its binding; a newer binding is being made.
+            // The key ended with its binding, and a newer binding is being made.
             return Ok(Binding::plain(ResourceType::Mem));
         }
         let parts = self.live(&mut state, binding_id, "retire key")?;
@@ -176,7 +176,7 @@ impl RdmaPath {
         Ok(self.hardware.binding(parts))
     }
 
-    /// The objects of the live binding, if the order is not for an older one.
+    /// The objects of the live binding. An error if the order is for an older binding.
     fn live<'a>(
         &self,
         state: &'a mut BindingState<Parts>,
@@ -199,7 +199,7 @@ fn add_newest(parts: &mut BindingParts, new_keys: NewKeys) {
     parts.regions.extend(new_keys.regions);
 }
 
-/// Removes the newest keys, which may not be open on every queue pair, and returns them.
+/// Removes and returns the newest keys, which may be open on some queue pairs only.
 fn take_newest(parts: &mut BindingParts) -> NewKeys {
     let pairs = parts.pairs.iter_mut();
     NewKeys {

@@ -1,11 +1,12 @@
-//! Limits how many queue pairs are connected at once.
+//! Limits how many queue pairs are being connected at once.
 //!
-//! The kernel can take seconds to resolve the GID of each. Cuts never take a permit; they only wake the waiting threads, so
-//! that a cancelled bind stops waiting at once.
+//! The kernel can take seconds to resolve the GID of each queue pair. Cuts never take a permit; they only wake the
+//! waiting threads, so that a cancelled bind stops waiting at once.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Enough that a few wrong addresses do not delay other binds, few enough to leave threads for others.
+/// Number of permits: enough that a few wrong addresses do not delay other binds, few enough to leave threads for
+/// others.
 const BRING_UPS: usize = 48;
 
 #[derive(Debug)]
@@ -14,7 +15,7 @@ pub(crate) struct Semaphore {
     changed: Condvar,
 }
 
-/// One permit; dropping it gives it back.
+/// One permit. A drop gives it back.
 #[derive(Debug)]
 pub(crate) struct Permit<'a>(&'a Semaphore);
 
@@ -26,7 +27,8 @@ impl Semaphore {
         }
     }
 
-    /// Waits for a permit, or until `give_up` returns true; it is called at each [`Semaphore::wake`].
+    /// Waits for a permit or until `give_up` returns true. Each [`Semaphore::wake`] makes the waiting threads call
+    /// `give_up` again.
     pub(crate) fn acquire(&self, give_up: impl Fn() -> bool) -> Option<Permit<'_>> {
         let mut free = self.lock();
         while !give_up() {

@@ -1,4 +1,4 @@
-//! The names, results and times of the steps of a cut: its proof.
+//! The names, results and durations of the steps of a cut, as its proof.
 
 use std::{
     fmt,
@@ -25,12 +25,12 @@ impl Steps {
         result
     }
 
-    /// Adds a step that another process did.
+    /// Adds a step that another process has done.
     pub(super) fn add(&mut self, step: &'static str, found: impl fmt::Display) {
         self.0.add(step, Duration::ZERO, found);
     }
 
-    /// Runs a step that cannot fail; the proof notes whether it was heard.
+    /// Runs a step that cannot fail. If the step returns false, the proof contains "unheard" for it.
     pub(super) fn note(&mut self, name: &'static str, step: impl FnOnce() -> bool) {
         let found = self.run(
             name,

@@ -9,14 +9,14 @@ use fabricbios_wire::{RdmaStrategy, ResourceId};
 
 use super::{device::Device, memory};
 
-/// The operator's choice.
+/// The operator's choice of the form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// Windows if the device has type 2B, otherwise regions.
     #[default]
     Auto,
-    /// A type 2B window per queue pair, bound to the registration of its whole arena. A grant costs
-    /// no registration.
+    /// A type 2B window for each queue pair, bound to the registration of its whole arena. A grant costs no
+    /// registration.
     Window,
     /// A protection domain and a region per lease: for virtual functions and other devices without windows. All queue
     /// pairs of a lease share one key, which works for no other lease.
@@ -26,36 +26,36 @@ pub enum Strategy {
 /// The objects that all leases share.
 #[derive(Debug)]
 pub(super) enum Shared {
-    /// Windows.
+    /// Leases are windows.
     Windows {
         domain: Arc<ProtectionDomain>,
-        /// Every arena as a whole, without remote rights.
+        /// The registration of every whole arena, without remote rights.
         arenas: BTreeMap<ResourceId, MemoryRegion>,
         /// Whether the device enforces the bounds of a window.
         have_bounds: bool,
     },
-    /// Nothing: every lease has a domain and regions of its own.
+    /// Leases are regions. They share no object: every lease has its own domain and regions.
     Regions,
 }
 
 impl Strategy {
-    /// Whether a device without windows cannot be used.
+    /// Whether the strategy cannot use a device without windows.
     pub(super) fn needs_windows(self) -> bool {
         self == Self::Window
     }
 
-    /// The strategy on a device.
+    /// The strategy that results on a device.
     pub(super) fn on(self, has_type_2b: bool) -> RdmaStrategy {
         match self {
             Self::Auto | Self::Window if has_type_2b => RdmaStrategy::Window,
-            // A device without windows was not opened for `Window`.
+            // `Window` never comes here: a device without windows is not opened for it.
             Self::Auto | Self::Window | Self::Region => RdmaStrategy::Region,
         }
     }
 }
 
 impl Shared {
-    /// Makes the domain and registers the arenas for windows; pins nothing for regions.
+    /// Makes the shared objects: for windows a domain and the registrations of the arenas, for regions nothing.
     pub(super) fn open(
         device: &Device,
         arenas: &Arenas,
@@ -75,7 +75,7 @@ impl Shared {
         Ok(Self::Windows {
             domain,
             arenas,
-            // Until the test at the start shows the opposite.
+            // The test at the start may clear this.
             have_bounds: true,
         })
     }
@@ -88,7 +88,7 @@ impl Shared {
         }
     }
 
-    /// Destroys the shared objects. No lease is left.
+    /// Destroys the shared objects. No lease may be left.
     pub(super) fn close(self) -> Result<(), StepError> {
         let Self::Windows { domain, arenas, .. } = self else {
             return Ok(());

@@ -1,6 +1,6 @@
-//! Leases of huge pages, and of a file that outlives its daemon, on a real kernel.
+//! Leases in huge pages and in a file that outlives its daemon, on a real kernel.
 //!
-//! Runs like `rxe_window`, on the same device, as root: it sets huge pages aside and mounts hugetlbfs.
+//! Runs like `rxe_window`, on the same device, as root: it reserves huge pages and mounts hugetlbfs.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,11 +20,11 @@ use lab::{ARENA_BYTES, Lab, PAGE, binding_id, pages, pattern};
 pub(crate) const STRATEGY: Strategy = Strategy::Auto;
 
 const HUGE_PAGE: u64 = 2 << 20;
-/// Huge pages for the arena and, in a file, for the page before it.
+/// Number of huge pages for the arena and, in a file, for the page before it.
 const ENOUGH: u64 = 12;
 const MOUNT: &str = "/run/fabricbios-lab-huge";
 
-/// Reserves that many huge pages, if the kernel has them.
+/// Reserves this many huge pages. Fails if the kernel does not have them.
 fn set_aside(count: u64) {
     const KNOB: &str = "/proc/sys/vm/nr_hugepages";
     fs::write(KNOB, count.to_string()).unwrap();
@@ -57,7 +57,7 @@ fn in_file(name: &str) -> Source {
     }
 }
 
-/// Runs one lease that lies across a border of huge pages.
+/// Runs one lease that crosses a border of huge pages.
 fn live_across_a_border(arena: Arena, strategy: Strategy) {
     let lab = Lab::over(arena, strategy);
     let extent = pages(HUGE_PAGE / PAGE - 1, 3);

@@ -1,4 +1,5 @@
-//! The leases of `rxe_window` as regions, as on devices without windows. Runs in the same way, on the same device.
+//! The tests of `rxe_window` with leases as regions, as on devices without windows. Runs in the same way, on the same
+//! device.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Leases as windows on a real kernel's RDMA device: bind, use, cut, rotate and release, seen from a client.
+//! Leases as windows on a real kernel's RDMA device: bind, use, cut, rotate and release, as a client sees them.
 //!
 //! Needs a device; soft-RoCE over a veth pair with address 10.77.0.1/24 is enough. In the lab: `FABRICBIOS_LAB=1
 //! rxe_window --ignored --test-threads=1`. Elsewhere these tests are ignored.

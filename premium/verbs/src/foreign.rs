@@ -1,5 +1,5 @@
-//! Puts a queue pair of another process in ERR, by its handle in that process and a descriptor of the process's
-//! device.
+//! Puts a queue pair of another process in ERR, by the pair's handle in that process and a duplicate of the process's
+//! descriptor of the device.
 //!
 //! libibverbs accepts only objects of its own process. The structures are those of `include/uapi/rdma/`: the call of
 //! `rdma_user_ioctl_cmds.h`, the method of `ib_user_ioctl_cmds.h`, the command of `ib_user_verbs.h`.
@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
-/// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`; the structure has 24 bytes. The value is that of
-/// x86-64 and AArch64.
+/// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`; the structure has 24 bytes. The value is the same
+/// on x86-64 and AArch64.
 const VERBS: libc::c_ulong = 3 << 30 | 24 << 16 | 0x1b << 8 | 1;
 const OBJECT_DEVICE: u16 = 0;
 const METHOD_INVOKE_WRITE: u16 = 0;
@@ -54,10 +54,10 @@ struct ModifyQueuePair {
     others: [u8; 15],
 }
 
-/// Puts the queue pair with that handle in ERR, from any state. `driver` is the `enum rdma_driver_id` of the device.
+/// Puts the queue pair with this handle in ERR, from any state. `driver` is the `enum rdma_driver_id` of the device.
 ///
 /// # Errors
-/// The kernel refuses; `EINVAL` for another driver, `ENOTTY` if the descriptor is no RDMA device.
+/// The kernel refuses. `EINVAL`: the device has another driver. `ENOTTY`: the descriptor is no RDMA device.
 pub fn fail_queue_pair(device: BorrowedFd<'_>, driver: u32, handle: u32) -> Result<(), Errno> {
     let modify = ModifyQueuePair {
         addresses: [0; 64],
@@ -89,13 +89,13 @@ pub fn fail_queue_pair(device: BorrowedFd<'_>, driver: u32, handle: u32) -> Resu
         ),
         command: attribute(ATTR_WRITE_CMD, bytes_of::<u64>(), CMD_MODIFY_QP),
     };
-    // SAFETY: the kernel reads `call` and `modify`, whose lengths `call` has, and may write `flags` of the
-    // attributes. Both live until the call returns, and the kernel keeps no pointer to them. A descriptor of anything
-    // but an RDMA device has no such call: ENOTTY.
+    // SAFETY: the kernel reads `call` and `modify`, whose lengths `call` contains, and may write `flags` of the
+    // attributes. Both live until the call returns, and the kernel keeps no pointer to them. A descriptor that is no
+    // RDMA device does not have this call: ENOTTY.
     Errno::result(unsafe { libc::ioctl(device.as_raw_fd(), VERBS as _, &raw mut call) }).map(drop)
 }
 
-/// The size of a structure; all have less than a few hundred bytes.
+/// The size of a structure in bytes; every structure here has less than a few hundred.
 const fn bytes_of<T>() -> u16 {
     #[allow(clippy::cast_possible_truncation, reason = "as above")]
     let bytes = size_of::<T>() as u16;

@@ -1,4 +1,4 @@
-//! A pointer to an object of libibverbs, and the end of the object.
+//! A pointer to an object of libibverbs, and the destruction of the object.
 
 use std::{fmt, ptr::NonNull};
 
@@ -6,27 +6,27 @@ use nix::errno::Errno;
 
 use super::{check, last_errno};
 
-/// If it is dropped before the object is destroyed, the kernel keeps the object until the process ends, and the log
-/// says so.
+/// Owns an object. If the handle is dropped before the object is destroyed, the kernel keeps the object until the
+/// process ends, and the log says so.
 pub(super) struct Handle<T> {
     raw: Option<NonNull<T>>,
     label: Box<Label>,
 }
 
-/// For the log.
+/// Kind and name of the object, for the log.
 struct Label {
     kind: &'static str,
     name: String,
 }
 
-// SAFETY: libibverbs documents its objects as usable from any thread, and all handles are of such objects. The crate
-// copies only fields that never change out of them, and writes one field, the key of a window, under `&mut`.
+// SAFETY: libibverbs documents its objects as usable from any thread, and every handle owns such an object. The crate
+// copies only fields that never change out of the objects, and writes one field, the key of a window, under `&mut`.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Handle<T> {
-    /// `make` returns null if it fails, and sets errno.
+    /// Makes an object. If `make` fails, it must return null and set errno.
     pub(super) fn make(
         kind: &'static str,
         name: impl Into<String>,
@@ -50,13 +50,14 @@ impl<T> Handle<T> {
         &self.label.name
     }
 
-    /// Every method that destroys the object consumes it, so the pointer is there.
+    /// The pointer to the object. It exists, since every method that destroys the object consumes its owner.
     pub(super) fn as_ptr(&self) -> *mut T {
         let raw = self.raw.expect("only a consumed object has no pointer");
         raw.as_ptr()
     }
 
-    /// Destroys the object with `destroy`, which returns like verbs. After a refusal the object still exists.
+    /// Destroys the object with `destroy`, which returns 0 or an error as verbs do. After an error the object still
+    /// exists.
     pub(super) fn take_down(&mut self, destroy: impl FnOnce(*mut T) -> i32) -> Result<(), Errno> {
         check(destroy(self.as_ptr()))?;
         self.raw = None;

@@ -1,10 +1,10 @@
 //! A thin typed layer over libibverbs and librdmacm.
 //!
-//! Every object is destroyed by a method that consumes it; if the kernel refuses, the method returns the object with
-//! the errno. `Drop` destroys nothing and only logs a forgotten object. [`managed`] is the exception: its process
+//! Every object is destroyed by a method that consumes it. If the kernel refuses, the method returns the object with
+//! the errno. `Drop` destroys nothing and only logs a forgotten object. [`managed`] is the exception, since its process
 //! ends anyway. libibverbs is loaded at the first call, so a host without it works too.
 //!
-//! Never here: any knowledge of leases.
+//! Never here: knowledge of leases.
 //!
 //! Read first: `memory.rs`, what a device may touch.
 
@@ -47,14 +47,14 @@ pub struct DeviceLimits {
     pub has_type_2b: bool,
     /// Whether remote atomics exist.
     pub atomics: bool,
-    /// Largest number of reads and atomics answered at once by one queue pair.
+    /// Largest number of reads and atomics that one queue pair answers at once.
     pub responder_reads: u8,
 }
 
 /// Properties of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortState {
-    /// Whether it carries traffic.
+    /// Whether the port carries traffic.
     pub active: bool,
     /// Path MTU in bytes.
     pub mtu_bytes: u16,
@@ -68,11 +68,11 @@ pub struct DeviceList {
     count: usize,
 }
 
-/// An opened device. Its calls may be made from several threads at once.
+/// An opened device. Several threads may make calls on it at once.
 #[derive(Debug)]
 pub struct Context(Handle<ffi::ibv_context>);
 
-/// libibverbs scans for devices without a lock on its static list.
+/// Serialises scans: libibverbs scans for devices without a lock on its static list.
 static SCAN: Mutex<()> = Mutex::new(());
 
 impl DeviceList {
@@ -123,7 +123,7 @@ impl DeviceList {
     }
 
     fn name(&self, position: usize) -> String {
-        // SAFETY: a device of the list has a NUL-terminated name that lives as long as it.
+        // SAFETY: a device of the list has a NUL-terminated name that lives as long as the list.
         let name = unsafe { CStr::from_ptr(ffi::ibv_get_device_name(self.device(position))) };
         name.to_string_lossy().into_owned()
     }
@@ -177,14 +177,14 @@ impl Context {
     /// # Errors
     /// The kernel refuses.
     pub fn close(mut self) -> Result<(), Refused<Self>> {
-        // SAFETY: the context is open and nobody else holds it, since it was moved in here.
+        // SAFETY: the context is open and has no other owner, since it was moved in here.
         let closed = self
             .0
             .take_down(|raw| unsafe { ffi::ibv_close_device(raw) });
         closed.map_err(|errno| (self, errno))
     }
 
-    /// Number of the descriptor that commands to the device go through.
+    /// Number of the descriptor through which commands reach the device.
     pub fn descriptor(&self) -> RawFd {
         // SAFETY: the context is open, and the library never changes the field.
         unsafe { (*self.as_ptr()).cmd_fd }
@@ -213,7 +213,7 @@ impl fmt::Debug for DeviceList {
 
 impl AsFd for Context {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the library closes the descriptor with the context, which is borrowed for as long.
+        // SAFETY: the library closes the descriptor together with the context, which is borrowed for as long.
         unsafe { BorrowedFd::borrow_raw(self.descriptor()) }
     }
 }

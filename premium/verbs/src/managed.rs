@@ -1,7 +1,7 @@
 //! A connection through the kernel's connection manager (librdmacm), for one message and its answer.
 //!
-//! Each call waits as long as the kernel and the peer take. So it needs a process of its own, which can be killed;
-//! objects that cannot be destroyed end with it. librdmacm is loaded at the start of a program; without it every call
+//! Each call waits as long as the kernel and the peer take. So it needs its own process, which can be killed and whose
+//! end also ends objects that cannot be destroyed. librdmacm is loaded at the start of a program; without it every call
 //! fails with `EOPNOTSUPP`.
 
 use std::{
@@ -27,30 +27,30 @@ pub const REQUEST_BYTES: usize = 32;
 pub const MESSAGE_BYTES: usize = 64;
 /// Bytes of an answer.
 pub const ANSWER_BYTES: usize = 16;
-/// Bytes that the peer may read meanwhile.
+/// Bytes that the peer may read during the exchange.
 pub const DATA_BYTES: usize = 1024;
 
-/// Limit for resolving the address, and again for the route.
+/// Time limit in milliseconds for resolving the address, and again for the route.
 const RESOLVE_MS: i32 = 300;
 
-/// `IB_CM_REJ_INVALID_SERVICE_ID` of include/rdma/ib_cm.h: nobody listens on this device.
+/// `IB_CM_REJ_INVALID_SERVICE_ID` of include/rdma/ib_cm.h: no process listens on this device.
 const NO_SERVICE: i32 = 8;
-/// `IB_CM_REJ_CONSUMER_DEFINED`: the listener rejects the connection and gives a reason. Or somebody listens on the
-/// device at another address of it; then the connection manager itself rejects, without a reason.
+/// `IB_CM_REJ_CONSUMER_DEFINED`: the listener rejects the connection and gives a reason. Or a process listens on the
+/// device at another address; then the connection manager itself rejects, without a reason.
 const CONSUMER_DEFINED: i32 = 28;
 
 /// The reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// Nobody listens at the address.
+    /// No process listens at the address.
     NobodyListens,
     /// This machine has no RDMA device with that address.
     NoSuchAddress,
-    /// The peer rejects the connection; the reason in the REJ of the connection manager.
+    /// The peer rejects the connection. The reason is that of the connection manager's REJ.
     Rejected(i32),
     /// This call failed.
     Failed(&'static str, Errno),
-    /// The message or the answer was lost; `enum ibv_wc_status`.
+    /// The message or the answer was lost. The status is of `enum ibv_wc_status`.
     Broken(u32),
 }
 
@@ -67,12 +67,11 @@ struct Call {
     memory: Box<UnsafeCell<Memory>>,
 }
 
-// SAFETY: librdmacm and libibverbs document their objects as usable from any thread, and nothing else uses the
-// memory.
+// SAFETY: librdmacm and libibverbs document their objects as usable from any thread, and no other code uses the memory.
 unsafe impl Send for Call {}
 
-/// Connects to `to`, an address of this machine, with `request` as private data. `message` gets the address and the
-/// key with which the peer can read `data`, and makes the message that is sent. Returns the answer of the peer.
+/// Connects to `to`, an address of this machine, with `request` as private data. `message` gets the address and the key
+/// with which the peer can read `data`, and returns the message to send. Returns the answer of the peer.
 ///
 /// # Errors
 /// See [`NoAnswer`].
@@ -90,7 +89,7 @@ pub fn exchange(
     call.connect(request)?;
     call.send()?;
     let answer = call.wait();
-    // The kernel takes its time for the end of the connection, and the caller does not need it.
+    // On another thread: ending the connection takes the kernel a while, and the caller need not wait for it.
     thread::spawn(move || drop(call));
     answer
 }
@@ -120,7 +119,8 @@ impl Call {
         })
     }
 
-    /// Resolves from the address to itself, so that this machine is asked even if another one has the same address.
+    /// Resolves from the address to itself, so that the connection stays on this machine even if another machine has
+    /// the same address.
     fn resolve(&self, to: SocketAddr) -> Result<(), NoAnswer> {
         let from = SockaddrStorage::from(SocketAddr::new(to.ip(), 0));
         let to = SockaddrStorage::from(to);
@@ -142,7 +142,7 @@ impl Call {
         done("rdma_resolve_route", code)
     }
 
-    /// The library makes the protection domain and the completion queues.
+    /// Makes the queue pair. The library makes the protection domain and the completion queues.
     fn make_pair(&self) -> Result<(), NoAnswer> {
         // SAFETY: integers and pointers; zero is a value of each.
         let mut wanted: ffi::ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -178,7 +178,7 @@ impl Call {
 
     fn expect_answer(&self) -> Result<(), NoAnswer> {
         let at = self.at(offset_of!(Memory, answer));
-        // SAFETY: pair and region exist; the memory is the region's and stays until the pair is gone.
+        // SAFETY: pair and region exist; the memory belongs to the region and stays until the pair is destroyed.
         let code = unsafe {
             ffi::rdma_post_recv(
                 self.id.as_ptr(),
@@ -219,7 +219,7 @@ impl Call {
 
     fn send(&self) -> Result<(), NoAnswer> {
         let at = self.at(offset_of!(Memory, message));
-        // SAFETY: pair and region exist; the memory is the region's and stays until the pair is gone.
+        // SAFETY: pair and region exist; the memory belongs to the region and stays until the pair is destroyed.
         let code = unsafe {
             let id = self.id.as_ptr();
             ffi::rdma_post_send(id, null_mut(), at, MESSAGE_BYTES, self.region(), 0)
@@ -251,8 +251,8 @@ impl Call {
 }
 
 impl Drop for Call {
-    /// Destroys the queue pair before the region. Does not wait for the end of the connection, which ends with the
-    /// id.
+    /// Destroys the queue pair before the region. Does not wait for the end of the connection, which ends together with
+    /// the id.
     fn drop(&mut self) {
         let id = self.id.as_ptr();
         // SAFETY: the id exists, and each of its parts that exist is destroyed once.
@@ -268,13 +268,13 @@ impl Drop for Call {
     }
 }
 
-/// Whether the listener itself rejects. It then gives its reason in two bytes after two bytes for the format, `struct
-/// nvme_rdma_cm_rej` of include/linux/nvme-rdma.h.
+/// Whether the listener itself rejects. Then the private data has two bytes for the format and two for the reason,
+/// `struct nvme_rdma_cm_rej` of include/linux/nvme-rdma.h.
 fn gives_a_reason(rejection: &ffi::rdma_cm_event) -> bool {
     // SAFETY: the event of a connection has this member.
     let told = unsafe { rejection.param.conn };
     let bytes: *const [u8; 4] = told.private_data.cast();
-    // SAFETY: this many bytes live as long as the event.
+    // SAFETY: these four bytes exist, since the length is checked first, and live as long as the event.
     told.private_data_len >= 4 && unsafe { bytes.as_ref() }.is_some_and(|it| it[2..] != [0, 0])
 }
 

@@ -7,7 +7,7 @@ use rdma_mummy_sys as ffi;
 
 use super::{CompletionQueue, ProtectionDomain, Refused, Rights, check, handle::Handle};
 
-/// A reliable connected queue pair.
+/// A queue pair of the reliable connected type.
 #[derive(Debug)]
 pub struct QueuePair {
     raw: Handle<ffi::ibv_qp>,
@@ -15,12 +15,12 @@ pub struct QueuePair {
     _domain: Arc<ProtectionDomain>,
 }
 
-/// Depths of a queue pair.
+/// Depths of the queues of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSizes {
-    /// Requests outstanding.
+    /// Largest number of outstanding requests.
     pub send: u32,
-    /// Receives outstanding.
+    /// Largest number of outstanding receives.
     pub receive: u32,
 }
 
@@ -31,7 +31,7 @@ pub struct Local {
     pub port: u8,
     /// Index of the local GID in the table of the port.
     pub gid_index: u8,
-    /// Starting send PSN, 24 bits.
+    /// First PSN that this side sends, 24 bits.
     pub psn: u32,
 }
 
@@ -40,13 +40,13 @@ pub struct Local {
 pub struct Remote {
     /// Queue pair number, 24 bits.
     pub qp_num: u32,
-    /// Starting send PSN, 24 bits.
+    /// First PSN that the peer sends, 24 bits.
     pub psn: u32,
     /// GID.
     pub gid: [u8; 16],
 }
 
-/// Both sides of a connection, and what they agreed on.
+/// Both sides of a connection, and the values on which they agreed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// This side.
@@ -55,9 +55,9 @@ pub struct Connection {
     pub remote: Remote,
     /// Path MTU: 256, 512, 1024, 2048 or 4096.
     pub mtu_bytes: u16,
-    /// Reads and atomics that this side answers at once.
+    /// Largest number of reads and atomics that this side answers at once.
     pub responder_reads: u8,
-    /// Reads and atomics that this side has outstanding.
+    /// Largest number of reads and atomics that this side has outstanding.
     pub initiator_reads: u8,
 }
 
@@ -66,9 +66,9 @@ pub struct Connection {
 pub enum QueuePairState {
     /// RESET or INIT.
     NotConnected,
-    /// RTS: works.
+    /// RTS: the queue pair works.
     ReadyToSend,
-    /// ERR: does nothing any more.
+    /// ERR: the queue pair does nothing any more.
     Error,
     /// Any other state.
     Other,
@@ -110,7 +110,7 @@ impl QueuePair {
         unsafe { (*self.as_ptr()).handle }
     }
 
-    /// RESET to INIT, on a port, with these rights for the peer.
+    /// Brings the queue pair from RESET to INIT, on a port, with these rights for the peer.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -129,7 +129,8 @@ impl QueuePair {
         )
     }
 
-    /// INIT to RTR: connects to the peer. The kernel resolves the GID, which can take seconds.
+    /// Brings the queue pair from INIT to RTR: connects it to the peer. The kernel resolves the GID, which can take
+    /// seconds.
     ///
     /// # Errors
     /// The MTU is invalid (`EINVAL`), the GID cannot be resolved, or the kernel refuses.
@@ -159,7 +160,7 @@ impl QueuePair {
         )
     }
 
-    /// RTR to RTS: work can be posted.
+    /// Brings the queue pair from RTR to RTS: then work can be posted.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -170,7 +171,7 @@ impl QueuePair {
         attr.sq_psn = to.local.psn;
         attr.max_rd_atomic = to.initiator_reads;
         attr.timeout = 15;
-        // With 7, hardware tries once more, and soft-RoCE for ever.
+        // With 7, hardware tries once more, but soft-RoCE tries for ever.
         attr.retry_cnt = 6;
         attr.rnr_retry = 7;
         self.modify(
@@ -184,7 +185,7 @@ impl QueuePair {
         )
     }
 
-    /// Any state to ERR.
+    /// Puts the queue pair in ERR, from any state.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -194,7 +195,7 @@ impl QueuePair {
         self.modify(&mut attr, ffi::ibv_qp_attr_mask::IBV_QP_STATE)
     }
 
-    /// Asks the kernel for the state.
+    /// Reads the state from the kernel.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -215,7 +216,7 @@ impl QueuePair {
         })
     }
 
-    /// RTS to RTS: sets the rights of the peer, for all keys. Only the local device is involved.
+    /// Sets the rights of the peer for all keys (RTS to RTS). Only the local device is involved.
     ///
     /// # Errors
     /// The kernel refuses.

@@ -14,14 +14,14 @@ use rdma_mummy_sys as ffi;
 
 use super::{Context, Refused, handle::Handle};
 
-/// Receives completions. One thread polls it at a time.
+/// Receives completions. Only one thread may poll it at a time.
 #[derive(Debug)]
 pub struct CompletionQueue {
     raw: Handle<ffi::ibv_cq>,
     _context: Arc<Context>,
 }
 
-/// The end of one work request.
+/// The result of one work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The id of the work request.
@@ -80,7 +80,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Waits for the completion with this id; drops completions of older work.
+    /// Waits for the completion with this id. Drops completions of older work.
     ///
     /// # Errors
     /// The work failed or did not complete in time, or the queue cannot be read.
@@ -120,7 +120,7 @@ impl Completion {
         self.status == ffi::ibv_wc_status::IBV_WC_REM_ACCESS_ERR
     }
 
-    /// Whether the queue pair had failed before this work.
+    /// Whether the work was flushed, because the queue pair had failed before.
     pub fn is_flushed(self) -> bool {
         self.status == ffi::ibv_wc_status::IBV_WC_WR_FLUSH_ERR
     }
@@ -130,7 +130,7 @@ impl fmt::Display for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // SAFETY: the library returns a constant string for every value.
         let text = unsafe { ffi::ibv_wc_status_str(self.status).as_ref() };
-        // SAFETY: as above, and it ends in NUL.
+        // SAFETY: as above, and the string ends in NUL.
         let text = text.map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy());
         write!(
             f,

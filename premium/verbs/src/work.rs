@@ -1,4 +1,4 @@
-//! The work requests that this crate posts: bind, invalidate, and read and write of a client.
+//! The work requests that this crate posts: bind, invalidate, and a client's read and write.
 
 use std::{mem::MaybeUninit, ptr::null_mut};
 

@@ -47,7 +47,7 @@ pub(crate) fn serve_in_child(peer: RdmaPeer, like: &RdmaBinding) -> (Child, Rdma
     (child, binding)
 }
 
-/// The child's part; does nothing in the parent.
+/// The part of the child process; does nothing in the parent.
 pub(crate) fn serve() {
     if std::env::var_os(MARK).is_none() {
         return;
@@ -73,6 +73,6 @@ pub(crate) fn serve() {
         rdma.qp_num,
         rdma.psn
     );
-    // Waits until the parent kills it or ends.
+    // Waits until the parent kills this process or ends.
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }

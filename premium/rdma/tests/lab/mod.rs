@@ -1,4 +1,4 @@
-//! A path on the lab's device, and the common steps of tests.
+//! A path on the lab's device, and steps that several tests use.
 
 use std::{
     net::Ipv6Addr,
@@ -23,7 +23,7 @@ pub(crate) const RESOURCE: ResourceId = ResourceId(7);
 /// soft-RoCE drops completions when many queue pairs are busy at once, so tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Whether this run is meant to reach a device.
+/// Whether this run may use a device.
 pub(crate) fn is_wanted() -> bool {
     std::env::var_os("FABRICBIOS_LAB").is_some_and(|value| value == "1")
 }
@@ -79,7 +79,7 @@ impl Lab {
         Self::of(rdma.guarded_by(guard), self.arena, self._turn)
     }
 
-    /// Destroys everything and checks that the test has left nothing behind.
+    /// Destroys everything, and checks that the test has left nothing behind.
     pub(crate) fn close(self) {
         drop(self.backend);
         Arc::into_inner(self.rdma).unwrap().close().unwrap();
@@ -151,7 +151,7 @@ pub(crate) fn pages(first: u64, count: u64) -> Extent {
     }
 }
 
-/// A peer on the lab's own network for which address resolution has no answer.
+/// A peer in the lab's own network whose address does not resolve.
 pub(crate) fn nobody() -> RdmaPeer {
     let gid = "::ffff:10.77.0.250".parse::<Ipv6Addr>().unwrap().octets();
     RdmaPeer {

@@ -1,4 +1,4 @@
-//! Binding: absent peers, cuts meanwhile, and binding again.
+//! Binding: absent peers, cuts during a bind, and binding again.
 
 use std::sync::{
     atomic::{AtomicBool, Ordering},
@@ -70,8 +70,8 @@ fn a_peer_that_cannot_be_reached_is_refused_by_name_and_delays_nobody() {
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
 fn a_cut_does_not_wait_for_a_bind_that_is_looking_for_its_peer() {
     let lab = Lab::open();
-    // The test needs a moment to see that the bind has begun, and the kernel's search for the peer ends by itself. On
-    // a slow machine the search may end first; such a round shows nothing.
+    // The test needs a moment to see that the bind has begun, and the kernel's search for the peer ends by itself. On a
+    // slow machine the search may end before the cut; such a round shows nothing.
     let cancelled = (1..=5).find(|lease| cut_while_connecting(&lab, *lease));
     let lease = cancelled.expect("every bind had ended before its cut");
     let again = lab.bind(binding_id(lease, 1), pages(0, 1), Some(nobody()));
@@ -83,7 +83,7 @@ fn a_cut_does_not_wait_for_a_bind_that_is_looking_for_its_peer() {
     lab.close();
 }
 
-/// Whether the bind was still in progress when the cut returned.
+/// Returns whether the bind was still in progress when the cut returned.
 fn cut_while_connecting(lab: &Lab, lease: u128) -> bool {
     let before = kernel_objects();
     let finished = AtomicBool::new(false);
@@ -125,7 +125,7 @@ const BEFORE_THE_CUT: &[&[&str]] = &[
         Strategy::Region => &["create_qp"],
         _ => &["alloc_mw"],
     },
-    // The objects made before cannot be destroyed yet.
+    // In addition, the objects made so far cannot be destroyed at first.
     &["modify_qp RTS", "destroy_qp"],
 ];
 
@@ -196,7 +196,7 @@ fn a_binding_that_cannot_be_opened_says_that_the_one_before_is_gone() {
     lab.close();
 }
 
-/// The step that opens access.
+/// The name of the step that opens access.
 const OPENS: &str = match STRATEGY {
     Strategy::Region => "modify_qp access",
     _ => "bind_mw",
@@ -303,7 +303,7 @@ fn a_client_whose_own_fault_killed_its_connection_binds_again() {
     client
         .write(second.rkey.unwrap(), second.remote_addr, &[6; 8])
         .unwrap();
-    // An order for the old binding does nothing to the new one.
+    // An order for the old binding does not change the new one.
     lab.cut(binding_id(1, 1));
     client
         .write(second.rkey.unwrap(), second.remote_addr, &[7; 8])

@@ -45,7 +45,7 @@ fn a_server_killed_under_writes_between_two_keys_takes_its_access_along_at_once(
         (writer.join().unwrap(), reaped)
     });
     println!("reaped {reaped:?} after the kill; client: {ended}");
-    // Objects in a wrong order stall the kernel for 50 s.
+    // If objects are destroyed in a wrong order, the kernel stalls for 50 s.
     assert!(reaped < Duration::from_secs(20), "{reaped:?}");
     assert!(
         matches!(ended, RequestError::RemoteAccess | RequestError::Failed(_)),

@@ -1,4 +1,4 @@
-//! Ending access, from the client's side, and the next lease of the same bytes.
+//! The end of access, as the client sees it, and the next lease of the same bytes.
 
 use std::{
     sync::{
@@ -41,8 +41,8 @@ fn a_cut_ends_continuous_writes_and_nothing_lands_afterwards() {
         let proof = lab.cut(binding_id(1, 1));
         let after_cut = lab.bytes(extent);
         let ended = writer.join().unwrap();
-        // A write that begins after the end of the key is refused. A write in progress is not answered any more, and
-        // the client's device gives up.
+        // A write that begins after the end of the key is refused. A write in progress gets no answer any more, and the
+        // client's device gives up.
         let silent = matches!(&ended, RequestError::Failed(why) if why.contains("retry"));
         assert!(
             silent || ended == RequestError::RemoteAccess,
@@ -77,7 +77,7 @@ fn a_cut_after_a_tenants_fault_does_not_stall() {
     let proof = lab.cut(binding_id(2, 1));
     let faulted = started.elapsed();
     println!("healthy {healthy:?}, after a fault {faulted:?}: {proof}");
-    // The stall that this test excludes takes 50 s.
+    // The stall that must not happen takes 50 s.
     assert!(faulted < Duration::from_secs(20), "{faulted:?}: {proof}");
     lab.backend
         .release(binding_id(1, 1), pages(0, 1), &|| ())
@@ -119,7 +119,7 @@ fn release_leaves_zeros_and_is_idempotent() {
         .unwrap();
     assert!(reports.load(Ordering::SeqCst) > 0);
     assert!(lab.bytes(extent).iter().all(|byte| *byte == 0));
-    // The bytes of the next holder survive a second release.
+    // A second release does not change the bytes of the next holder.
     let (mut next, next_rdma) = lab.grant(2, extent);
     next.write(next_rdma.rkey.unwrap(), next_rdma.remote_addr, &[9; 8])
         .unwrap();

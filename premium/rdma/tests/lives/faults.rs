@@ -1,11 +1,11 @@
-//! A step of a cut fails: the error names the step, the bytes stay withheld, and only a remediation that verifies
-//! gives them back.
+//! A step of a cut fails: the error names the step, the bytes stay withheld, and only a remediation with a proof gives
+//! them back.
 
 use fabricbios_lease::{BindError, BindingId, Extent, Linger, StepError};
 
 use crate::lab::{Lab, PAGE, RESOURCE, binding_id, client, kernel_objects, pages, pattern};
 
-/// Cuts lease 1 while `faults` are planned, and returns the step that the error names.
+/// Cuts lease 1 while `faults` are planned. Returns the step that the error names.
 pub(crate) fn failed_cut(lab: &Lab, faults: &[&'static str]) -> String {
     lab.rdma.fail_next(faults);
     let error = lab
@@ -16,7 +16,7 @@ pub(crate) fn failed_cut(lab: &Lab, faults: &[&'static str]) -> String {
     error.step.name().to_owned()
 }
 
-/// A failed cut of a live lease withholds the bytes until a reset has verified.
+/// Checks that a failed cut of a live lease withholds the bytes until a reset has verified the end of access.
 pub(crate) fn fails_then_recovers(faults: &[&'static str], step: &str) {
     let lab = Lab::open();
     let before = kernel_objects();

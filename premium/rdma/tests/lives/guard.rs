@@ -1,4 +1,4 @@
-//! A guard outside of the process ends access if the process does not.
+//! A guard in another process ends access if the serving process does not.
 
 use std::{
     process,

@@ -1,4 +1,4 @@
-//! Rotation, and keys that never come back.
+//! Rotation, and keys that are never used again.
 
 use std::sync::mpsc;
 
@@ -100,7 +100,7 @@ fn a_cut_in_the_middle_of_a_rotation_leaves_nothing() {
     let lab = Lab::open();
     let client = client();
     let before = kernel_objects();
-    // Large enough that a region of it takes a moment to register.
+    // Large enough that registering a region of this size takes a moment.
     let extent = pages(0, ARENA_BYTES / PAGE);
     for lease in 1..=40 {
         lab.bind(binding_id(lease, 1), extent, Some(client.peer()))

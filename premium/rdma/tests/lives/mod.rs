@@ -1,4 +1,4 @@
-//! A lease from bind to release, as its client sees it: the same with windows and with regions.
+//! A lease from bind to release, as its client sees it. Runs the same tests with windows and with regions.
 
 mod binding;
 mod by_name;

@@ -1,4 +1,4 @@
-//! Several queue pairs over the same bytes.
+//! Leases with several queue pairs over the same bytes.
 
 use fabricbios_lease::{BindError, BindOrder};
 use fabricbios_rdma::{RdmaRequester, RequestError, Strategy};
@@ -18,7 +18,7 @@ fn order(generation: u32, peers: Vec<RdmaPeer>) -> BindOrder {
     }
 }
 
-/// A lease with a queue pair for each of three clients.
+/// Binds a lease with a queue pair for each of three clients.
 fn grant(lab: &Lab, generation: u32) -> (Vec<RdmaRequester>, RdmaBinding) {
     let clients: Vec<_> = (0..CLIENTS).map(|_| client()).collect();
     let peers = clients.iter().map(RdmaRequester::peer).collect();
@@ -30,7 +30,7 @@ fn grant(lab: &Lab, generation: u32) -> (Vec<RdmaRequester>, RdmaBinding) {
     (clients, rdma)
 }
 
-/// The binding for each queue pair of the client.
+/// The binding of each queue pair, for its client.
 fn pair_bindings(rdma: &RdmaBinding) -> Vec<RdmaBinding> {
     let further = rdma.further.iter().map(|pair| RdmaBinding {
         rkey: Some(pair.rkey),
@@ -97,7 +97,7 @@ fn windows_have_a_key_each_and_a_region_has_one_for_all() {
         Strategy::Region => assert_eq!(keys.len(), 1),
         _ => {
             assert_eq!(keys.len(), CLIENTS);
-            // A window works for its queue pair only.
+            // A window works only for its own queue pair.
             let stolen = clients[0].write(keys[1], rdma.remote_addr, &[1; 8]);
             assert_eq!(stolen, Err(RequestError::RemoteAccess));
         }

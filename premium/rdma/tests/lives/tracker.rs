@@ -1,4 +1,4 @@
-//! The reports of the kernel's resource tracker about queue pairs.
+//! The kernel's resource tracker: its reports about queue pairs.
 
 use std::{process, thread};
 
@@ -15,7 +15,7 @@ fn a_queue_pair_is_its_processes_whichever_thread_made_it() {
     let look = |number| restrack::queue_pair(index, facts.port, number).unwrap();
     let grant = || {
         let (client, rdma) = lab.grant(1, pages(0, 1));
-        // The thread that made the queue pair lives.
+        // The thread that made the queue pair still lives.
         let tracked = look(rdma.qp_num).unwrap();
         assert!(tracked.may_be_of(process::id()), "{tracked:?}");
         assert!(!tracked.may_be_of(1), "{tracked:?}");

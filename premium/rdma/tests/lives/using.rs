@@ -1,4 +1,4 @@
-//! A holder can use its lease and nothing else.
+//! A holder can use its own lease and nothing else.
 
 use fabricbios_rdma::RequestError;
 
@@ -82,7 +82,7 @@ fn a_write_over_the_end_is_refused_and_spares_the_neighbour() {
         lab.bytes(pages(1, 1)) == neighbour,
         "the neighbour's bytes changed"
     );
-    // The neighbour's own connection goes on.
+    // The connection of the neighbour goes on.
     other
         .write(other_rdma.rkey.unwrap(), other_rdma.remote_addr, &[1; 8])
         .unwrap();
