@@ -104,7 +104,7 @@ impl Mapping {
 
     pub(crate) fn copy_in(&self, at: usize, from: &[u8]) {
         self.assert_inside(at, from.len());
-        // SAFETY: as in `copy_out`; nobody has a reference to the bytes of the mapping.
+        // SAFETY: as in `copy_out`; no reference to the bytes of the mapping exists.
         unsafe {
             std::ptr::copy_nonoverlapping(from.as_ptr(), self.pointer(at).cast::<u8>(), from.len());
         }

@@ -23,7 +23,7 @@ use nix::{
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
-    /// Its number in this PID namespace; 0: it is in another one.
+    /// Its number in this PID namespace; 0: the process is in another namespace.
     pub(crate) pid: i32,
     /// Whether the caller is root of this node: uid 0, and in the namespaces of this process.
     pub(crate) is_root: bool,

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{record::Records, steps::STEPS};
 
-/// Pause between two passes over the tables, and longest wait for one killed process.
+/// Pause between two passes over the tables, and longest single wait for a killed process.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The highest priority of a normal process.

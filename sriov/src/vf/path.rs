@@ -115,7 +115,7 @@ impl VfPath {
                     steps::passed("write CDI spec");
                 }
             }
-            // The tenant gives a namespace later, or the interface stays in the node's.
+            // With `Netns` the tenant gives a namespace later.
             (HandOver::Netns | HandOver::Interface, _) => {}
         }
         Ok(())
