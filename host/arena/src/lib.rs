@@ -84,8 +84,8 @@ impl Arena {
         }
     }
 
-    /// The number of the last commit in the journal of the user, as [`Arena::set_commits`] wrote it; 0 for memory and for a
-    /// new file.
+    /// The number of the last commit in the journal of the user, as [`Arena::set_commits`] wrote it; 0 for memory and
+    /// for a new file.
     #[must_use]
     pub fn commits(&self) -> u64 {
         self.header.as_ref().map_or(0, mark::read_commits)
@@ -136,8 +136,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Overwrites a range with zeros, in the pages that devices use too. Punching a hole would not work: a device would keep
-    /// the old pages. `progress` is called after every MiB.
+    /// Overwrites a range with zeros, in the pages that devices use too. Punching a hole would not work: a device would
+    /// keep the old pages. `progress` is called after every MiB.
     ///
     /// # Errors
     /// The range is not inside the arena.

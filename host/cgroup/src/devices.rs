@@ -1,5 +1,6 @@
-//! The device controller of cgroup v2: a program of the kernel's eBPF machine that decides which device nodes the processes of a
-//! cgroup may open (kernel, Documentation/admin-guide/cgroup-v2.rst, "Device controller"; include/uapi/linux/bpf.h).
+//! The device controller of cgroup v2: a program of the kernel's eBPF machine that decides which device nodes the
+//! processes of a cgroup may open (kernel, Documentation/admin-guide/cgroup-v2.rst, "Device controller";
+//! include/uapi/linux/bpf.h).
 
 use std::{
     fs::File,

@@ -94,8 +94,8 @@ impl Endings {
         Ok(())
     }
 
-    /// Waits at most `patience` for the lease's end and takes its outcome. `None`: the end is still in progress. If no end
-    /// has begun, `work` begins one.
+    /// Waits at most `patience` for the lease's end and takes its outcome. `None`: the end is still in progress. If no
+    /// end has begun, `work` begins one.
     ///
     /// # Errors
     /// The end has failed, or no thread can be started.

@@ -33,8 +33,8 @@ struct State {
     pid: i32,
 }
 
-/// The command line of the hook of a lease, for a specification: `program` and its arguments. `records` is the directory of
-/// the records of the lease's kind.
+/// The command line of the hook of a lease, for a specification: `program` and its arguments. `records` is the
+/// directory of the records of the lease's kind.
 #[must_use]
 pub fn hook(program: &Path, records: &Path, lease: LeaseId) -> Vec<String> {
     let text = |path: &Path| path.to_string_lossy().into_owned();

@@ -1,6 +1,7 @@
 //! Control groups on a real kernel: which devices their processes can open, and how containers of a lease end.
 //!
-//! Needs root and cgroup v2. In the lab: `FABRICBIOS_LAB=1 cgroup_lab --ignored --test-threads=1`. Elsewhere the tests are ignored.
+//! Needs root and cgroup v2. In the lab: `FABRICBIOS_LAB=1 cgroup_lab --ignored --test-threads=1`. Elsewhere the tests
+//! are ignored.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::{

@@ -25,8 +25,8 @@ const SEAL_AGAIN: u32 = 60;
 pub struct Program(Arc<File>);
 
 impl Program {
-    /// Copies the program of this process. If the system forbids executing memory (`vm.memfd_noexec`), the file itself is
-    /// kept open, with a warning in the log: the version stays the same, but each start may wait for the disk.
+    /// Copies the program of this process. If the system forbids executing memory (`vm.memfd_noexec`), the file itself
+    /// is kept open, with a warning in the log: the version stays the same, but each start may wait for the disk.
     ///
     /// # Errors
     /// `/proc/self/exe` cannot be read (is /proc mounted?), or there is no memory for the copy.

@@ -238,8 +238,8 @@ impl Inner {
     }
 }
 
-/// Runs the supervisor: forks a process for each line received from standard input, a socket, until the socket is closed.
-/// Standard output is the file in which calls take their locks. The process must have one thread.
+/// Runs the supervisor: forks a process for each line received from standard input, a socket, until the socket is
+/// closed. Standard output is the file in which calls take their locks. The process must have one thread.
 ///
 /// # Errors
 /// The socket cannot be read, or signals cannot be set up.

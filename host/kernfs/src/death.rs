@@ -1,6 +1,7 @@
 //! Test hook: the process aborts after a named step, so that a test sees what the next process does with the rest.
 //!
-//! The environment variable `FABRICBIOS_DIE_AFTER=NAME` selects the step, `NAME#2` its second time. Only debug builds do so.
+//! The environment variable `FABRICBIOS_DIE_AFTER=NAME` selects the step, `NAME#2` its second time. Only debug builds
+//! do so.
 
 #[cfg(debug_assertions)]
 use std::sync::atomic::{AtomicU32, Ordering};

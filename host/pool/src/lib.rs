@@ -1,5 +1,5 @@
-//! Pools of block storage: a directory with one preallocated file per lease, or a raw block device that device-mapper divides
-//! into linear targets.
+//! Pools of block storage: a directory with one preallocated file per lease, or a raw block device that device-mapper
+//! divides into linear targets.
 //!
 //! A [`Pool`] makes, finds and cleans volumes; it gives no access. The lease table places and journals each lease. The
 //! name of a volume contains the id of its lease, so that a new process finds the volume.
@@ -176,8 +176,8 @@ impl Pool {
     /// Makes the volume of a new lease, filled with zeros (on a read-only device, with the device's data). An error
     /// leaves nothing new behind.
     ///
+    /// # Errors
     /// The extent is invalid, the lease has a volume already, or the storage fails.
-    /// The extent is invalid, the lease has a volume, or the storage refuses.
     pub fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let failed = |why| StepError::new("create volume", format!("lease {lease}: {why}"));
         self.facts.admits(extent).map_err(failed)?;
@@ -205,8 +205,8 @@ impl Pool {
     /// Opens the existing volume of a lease. Makes a device again over the same blocks if a reboot removed it. Never
     /// makes a new volume.
     ///
+    /// # Errors
     /// The bytes of the lease no longer exist, the volume is a different one, or the storage fails.
-    /// The volume is gone or a different one, or the storage refuses.
     pub fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let failed = |why| StepError::new("reopen volume", format!("lease {lease}: {why}"));
         self.facts.admits(extent).map_err(failed)?;

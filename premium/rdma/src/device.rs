@@ -1,7 +1,7 @@
 //! Chooses the device, port and GID.
 //!
-//! libibverbs lists the devices and their limits. The type of each GID is read from sysfs, whose format does not depend on
-//! the version of the library.
+//! libibverbs lists the devices and their limits. The type of each GID is read from sysfs, whose format does not depend
+//! on the version of the library.
 
 use std::{fs, io, net::Ipv6Addr, path::Path, sync::Arc};
 

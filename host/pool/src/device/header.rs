@@ -1,5 +1,6 @@
-//! The header of a raw device that is a pool: identity, node, the start of the unwritten bytes, and the number of the latest
-//! grant.
+//! The header of a raw device that is a pool: identity, node, the start of the unwritten bytes, and the number of the
+//! latest grant.
+//!
 //! There are two copies, written in turns, each with a hash: a torn write leaves the other copy. The signatures that
 //! tools look for on a disk are at other places; they are zeroed when the pool is made.
 //!

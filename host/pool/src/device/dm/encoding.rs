@@ -1,6 +1,7 @@
 //! Requests to device-mapper and its answers, as bytes in the form of `include/uapi/linux/dm-ioctl.h`.
 //!
-//! Every request is a `struct dm_ioctl` of 312 bytes, then data; the answer replaces it. Parsing an answer never panics.
+//! Every request is a `struct dm_ioctl` of 312 bytes, then data; the answer replaces it. Parsing an answer never
+//! panics.
 
 use std::fmt;
 
