@@ -1,12 +1,12 @@
 //! `cargo xtask test --affected`: the steps that a change can reach. Dependencies that neither cargo's graph nor the
 //! headers of the suites show are left to the full run.
 
-use crate::cargo::{cargo, output, program};
+use crate::cargo::{output, program};
+use crate::packages::Packages;
 use crate::suites::{GUEST_DIRECTORY, Kind, Suites};
 use anyhow::{Context, Result};
 use fabricbios_testbed::Layout;
 use fabricbios_testbed::suite::Suite;
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,17 +23,6 @@ const OF_PACKAGE: [(&str, &str); 4] = [
     ("gpu-features", "fabricbios-gpu"),
     ("gpu-test", "fabricbios-gpu-test"),
     ("fuzz", "fabricbios-fuzz"),
-];
-/// Folders outside all packages, and the package whose tests read them.
-const READ_BY: [(&str, &str); 2] = [
-    ("testbed/vectors", "fabricbios-wire"),
-    ("testbed/stand-ins/ptx", "fabricbios-gpu"),
-];
-/// Workspaces beside the main one, which take packages from it.
-const MANIFESTS: [&str; 3] = [
-    "Cargo.toml",
-    "testbed/fuzz/Cargo.toml",
-    "testbed/no-std/Cargo.toml",
 ];
 /// The package that tests the pages and the headers of the suites: every change can reach it.
 const PAGES: &str = "xtask";
@@ -106,96 +95,6 @@ fn reached(
     Ok(Affected {
         steps,
         packages: tested.into_iter().map(str::to_owned).collect(),
-    })
-}
-
-/// A package of this checkout.
-#[derive(Debug)]
-struct Package {
-    name: String,
-    /// Its directory in the checkout.
-    folder: PathBuf,
-    /// The packages that it is built from.
-    uses: Vec<String>,
-    /// The packages that only its tests are built from.
-    tests_use: Vec<String>,
-}
-
-/// All packages.
-#[derive(Debug)]
-struct Packages(Vec<Package>);
-
-impl Packages {
-    fn read(layout: &Layout) -> Result<Self> {
-        let mut all = Vec::new();
-        for manifest in MANIFESTS {
-            let words = [
-                "metadata",
-                "--format-version=1",
-                "--no-deps",
-                "--manifest-path",
-                manifest,
-            ];
-            let metadata: Value = serde_json::from_str(&output(cargo(layout, &words)?)?)?;
-            let packages = metadata["packages"].as_array().context("cargo metadata")?;
-            all.extend(packages.iter().filter_map(|it| package(layout, it)));
-        }
-        Ok(Self(all))
-    }
-
-    fn named(&self, name: &str) -> Option<&Package> {
-        self.0.iter().find(|it| it.name == name)
-    }
-
-    /// The package that contains this file, or reads it.
-    fn of(&self, file: &Path) -> Option<&Package> {
-        if let Some((_, reader)) = READ_BY.iter().find(|(folder, _)| file.starts_with(folder)) {
-            return self.named(reader);
-        }
-        let having = self.0.iter().filter(|it| file.starts_with(&it.folder));
-        having.max_by_key(|it| it.folder.components().count())
-    }
-
-    /// The packages that this package is built from, including itself.
-    fn parts<'a>(&'a self, of: &'a str) -> BTreeSet<&'a str> {
-        let mut parts = BTreeSet::from([of]);
-        let mut next = vec![of];
-        while let Some(package) = next.pop().and_then(|it| self.named(it)) {
-            let new = package.uses.iter().filter(|it| parts.insert(it));
-            next.extend(new.map(String::as_str));
-        }
-        parts
-    }
-
-    /// The packages with a test that one of these packages can break.
-    fn tested_with<'a>(&'a self, changed: &BTreeSet<&'a str>) -> BTreeSet<&'a str> {
-        let is_reached = |name: &str| !self.parts(name).is_disjoint(changed);
-        let reached = self
-            .0
-            .iter()
-            .filter(|it| is_reached(&it.name) || it.tests_use.iter().any(|name| is_reached(name)));
-        reached.map(|it| it.name.as_str()).collect()
-    }
-}
-
-/// Reads a package of `cargo metadata`.
-fn package(layout: &Layout, package: &Value) -> Option<Package> {
-    let folder = Path::new(package["manifest_path"].as_str()?).parent()?;
-    let dependencies = package["dependencies"].as_array()?;
-    let with = |is_of_tests: bool| {
-        let kind =
-            move |it: &&Value| (it["kind"] == "dev") == is_of_tests && it["path"].is_string();
-        let names = dependencies
-            .iter()
-            .filter(kind)
-            .filter_map(|it| it["name"].as_str());
-        names.map(str::to_owned).collect()
-    };
-    Some(Package {
-        name: package["name"].as_str()?.to_owned(),
-        folder: folder.strip_prefix(layout.repository()).ok()?.to_owned(),
-        uses: with(false),
-        tests_use: with(true),
     })
 }
 

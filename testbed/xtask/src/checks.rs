@@ -2,15 +2,14 @@
 
 use crate::affected::Affected;
 use crate::cargo::{self, cargo, output, program};
-use anyhow::{Context, Result};
+use crate::files;
+use crate::packages::OTHER_WORKSPACES;
+use anyhow::Result;
 use fabricbios_testbed::{Layout, Outcome};
 use std::fs;
 use std::num::NonZero;
-use std::path::Path;
 use std::process::Command;
 
-/// Workspaces beside the main one. Other programs run their tests (a fuzzer, a build without the standard library).
-const OTHER_WORKSPACES: [&str; 2] = ["testbed/fuzz/Cargo.toml", "testbed/no-std/Cargo.toml"];
 /// The version of ruff, fixed so that new lints do not fail old commits.
 const RUFF: &str = "ruff==0.17.6";
 
@@ -183,26 +182,16 @@ pub(crate) fn ruff(layout: &Layout) -> Result<Outcome> {
 pub(crate) fn shell(layout: &Layout) -> Result<Outcome> {
     let mut programs = Vec::new();
     for folder in [".ci", "testbed"] {
-        add_shell_programs(&layout.repository().join(folder), &mut programs)?;
+        programs.extend(files::below(&layout.repository().join(folder))?);
     }
-    let programs: Vec<&str> = programs.iter().map(String::as_str).collect();
-    passed(program(layout, "shellcheck", &programs))
-}
-
-fn add_shell_programs(folder: &Path, found: &mut Vec<String>) -> Result<()> {
-    for entry in fs::read_dir(folder).with_context(|| format!("{}", folder.display()))? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            add_shell_programs(&entry.path(), found)?;
-            continue;
-        }
-        let text = fs::read(entry.path()).unwrap_or_default();
+    programs.retain(|path| {
+        let text = fs::read(path).unwrap_or_default();
         let first = text.split(|it| *it == b'\n').next().unwrap_or_default();
-        if first.starts_with(b"#!") && first.ends_with(b"sh") {
-            found.push(entry.path().display().to_string());
-        }
-    }
-    Ok(())
+        first.starts_with(b"#!") && first.ends_with(b"sh")
+    });
+    let mut command = program(layout, "shellcheck", &[]);
+    command.args(programs);
+    passed(command)
 }
 
 pub(crate) fn vectors(layout: &Layout) -> Result<Outcome> {

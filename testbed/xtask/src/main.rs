@@ -11,11 +11,13 @@ mod blktests;
 mod cargo;
 mod checks;
 mod demo;
+mod files;
 mod fuzz;
 mod gpu_test;
 mod lab;
 mod lanes;
 mod lines;
+mod packages;
 #[cfg(test)]
 mod pages;
 mod progress;

@@ -50,32 +50,11 @@ pub(crate) fn run_check(layout: &Layout, arguments: &Arguments) -> Result<ExitCo
             cargo(layout, &words)?
         }
         Check::Miri => {
-            let components = ["miri", "rust-src"];
-            let install = [
-                "toolchain",
-                "install",
-                "nightly",
-                "--profile",
-                "minimal",
-                "--component",
-            ];
-            rustup(
-                &[
-                    &install[..],
-                    &components[..1],
-                    &["--component"],
-                    &components[1..],
-                ]
-                .concat(),
-            )?;
-            let packages = [
-                "-p",
-                "fabricbios-lease",
-                "-p",
-                "fabricbios-wire",
-                "-p",
-                "fabricbios-fallback-udp",
-            ];
+            let components = ["--profile", "minimal", "--component", "miri,rust-src"];
+            rustup(&[&["toolchain", "install", "nightly"], &components[..]].concat())?;
+            let packages =
+                ["lease", "wire", "fallback-udp"].map(|it| format!("--package=fabricbios-{it}"));
+            let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
             let mut command = cargo_of(
                 layout,
                 "nightly",

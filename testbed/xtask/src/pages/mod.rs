@@ -24,21 +24,8 @@ fn read(path: &str) -> String {
 
 /// The files of the repository below `directory` whose name ends with `ending`, except build outputs.
 fn files(directory: &str, ending: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut waiting = vec![repository().join(directory)];
-    while let Some(directory) = waiting.pop() {
-        for entry in std::fs::read_dir(&directory).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            let is_ours = name != "target" && !name.starts_with('.');
-            if path.is_dir() && is_ours {
-                waiting.push(path);
-            } else if path.is_file() && name.ends_with(ending) {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
+    let mut found = crate::files::below(&repository().join(directory)).unwrap();
+    found.retain(|it| it.to_string_lossy().ends_with(ending));
     found
 }
 

@@ -1,6 +1,8 @@
 //! The rooms, which are the top-level folders: their pages, their drawing, and the uses between them.
 
 use super::{none_wrong, read, repository};
+use crate::packages::{Package, Packages};
+use fabricbios_testbed::Layout;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
@@ -52,41 +54,24 @@ fn page(room: &str) -> PathBuf {
     repository().join(room).join("README.md")
 }
 
-/// The packages of the workspace: name, folder, and the names of the packages that it is built with, without those for
-/// its tests.
-fn packages() -> Vec<(String, String, Vec<String>)> {
-    let workspace = read("Cargo.toml");
-    let members = workspace.split("members = [").nth(1).unwrap();
-    let members = members.split(']').next().unwrap();
-    let folders = members.split('"').skip(1).step_by(2);
-    let packages = folders.map(|folder| {
-        let text = read(&format!("{folder}/Cargo.toml"));
-        let name = text.split("name = \"").nth(1).unwrap();
-        let name = name.split('"').next().unwrap().to_owned();
-        let built_with = text.split("\n[dependencies]\n").nth(1).unwrap_or_default();
-        let built_with = built_with.lines().take_while(|it| !it.starts_with('['));
-        let built_with = built_with.map(|it| it.split(['.', ' ']).next().unwrap().to_owned());
-        (name, folder.to_owned(), built_with.collect())
-    });
-    packages.collect()
+fn packages() -> Packages {
+    Packages::read(&Layout::new(repository())).unwrap()
 }
 
-fn room(folder: &str) -> &str {
-    folder.split('/').next().unwrap()
+/// The room of a package.
+fn room(package: &Package) -> String {
+    let first = package.folder.components().next().unwrap();
+    first.as_os_str().to_str().unwrap().to_owned()
 }
 
 /// Each pair of rooms in which the first uses the second, with a package that does so.
 fn uses() -> BTreeMap<(String, String), String> {
     let packages = packages();
-    let rooms: BTreeMap<&str, &str> = packages
-        .iter()
-        .map(|(name, folder, _)| (name.as_str(), room(folder)))
-        .collect();
     let mut uses = BTreeMap::new();
-    for (name, folder, built_with) in &packages {
-        let of_ours = built_with.iter().filter_map(|it| rooms.get(it.as_str()));
-        for other in of_ours.filter(|other| **other != room(folder)) {
-            uses.insert((room(folder).into(), (*other).into()), name.clone());
+    for package in &packages.0 {
+        let used = package.uses.iter().filter_map(|it| packages.named(it));
+        for other in used.filter(|other| room(other) != room(package)) {
+            uses.insert((room(package), room(other)), package.name.clone());
         }
     }
     uses
@@ -96,10 +81,7 @@ fn uses() -> BTreeMap<(String, String), String> {
 fn every_room_has_a_page_and_a_line_of_the_table() {
     let (drawing, table) = (Drawing::read(), read("docs/architecture.md"));
     let mut rooms: BTreeSet<String> = drawing.rows.concat().into_iter().collect();
-    let of_packages = packages()
-        .into_iter()
-        .map(|(_, folder, _)| room(&folder).to_owned());
-    rooms.extend(of_packages);
+    rooms.extend(packages().0.iter().map(room));
     let mut wrong = Vec::new();
     for room in rooms {
         if drawing.row(&room).is_none() {

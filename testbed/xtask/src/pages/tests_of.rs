@@ -1,6 +1,8 @@
 //! The names of the tests of each package, read from its source files.
 
-use super::{files, read, repository};
+use super::{read, repository};
+use crate::packages::Packages;
+use fabricbios_testbed::Layout;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -9,13 +11,9 @@ pub(super) type Targets = BTreeMap<String, Vec<String>>;
 
 /// Every package of the checkout by its name.
 pub(super) fn packages() -> BTreeMap<String, Targets> {
-    let manifests = files("", "Cargo.toml").into_iter();
-    let packages = manifests.filter_map(|manifest| {
-        let text = std::fs::read_to_string(&manifest).unwrap();
-        let package = text.split("[package]").nth(1)?;
-        let name = package.split("name = \"").nth(1)?.split('"').next()?;
-        Some((name.to_owned(), targets(manifest.parent().unwrap())))
-    });
+    let packages = Packages::read(&Layout::new(repository())).unwrap().0;
+    let packages = packages.into_iter();
+    let packages = packages.map(|it| (it.name, targets(&repository().join(it.folder))));
     packages.collect()
 }
 
