@@ -79,7 +79,10 @@ fn tracked(layout: &Layout, commit: Option<&str>) -> Result<Vec<String>> {
         Some(commit) => program(layout, "git", &["ls-tree", "-rz", "--name-only", commit]),
         None => program(layout, "git", &["ls-files", "-z"]),
     };
-    let paths = output(list)?;
+    let paths = output(list).with_context(|| match commit {
+        Some(commit) => format!("lines {commit}: no such commit; name one"),
+        None => "the files of this checkout".into(),
+    })?;
     let exists = |it: &&str| commit.is_some() || layout.repository().join(it).is_file();
     let paths = paths.split('\0').filter(|it| !it.is_empty());
     Ok(paths.filter(exists).map(str::to_owned).collect())
