@@ -147,15 +147,15 @@ impl<'a> Cut<'a> {
     }
 
     /// Sweeps the ports that had the link. If none is known, sweeps all ports: another process may have unlinked and
-    /// died before its sweep.
+    /// died before its sweep. All ports are tried; returns the first error.
     pub(super) fn sweep_all(
         &self,
         ports: &[u16],
         anchored: &BTreeSet<u16>,
     ) -> Result<(), StepError> {
         let had = |number: &&u16| ports.is_empty() || ports.contains(number);
-        let swept = anchored.iter().filter(had);
-        swept.copied().try_for_each(|port| self.sweep(port))
+        let swept = anchored.iter().filter(had).map(|port| self.sweep(*port));
+        swept.fold(Ok(()), Result::and)
     }
 
     /// Links and unlinks once more. This ends a connection that passed the kernel's checks before the first unlink and

@@ -38,7 +38,7 @@ impl EmergencyRevoker {
     /// ended: this links again for an instant, and a proof of the daemon would find these links.
     ///
     /// # Errors
-    /// A port could not be swept. All other leases were tried too.
+    /// A port could not be swept. All other ports and leases were tried too.
     pub fn sweep(&self, revoked: &[(LeaseId, Vec<u16>)]) -> Result<(), StepError> {
         let anchored = self.proofs.settle()?;
         let swept = revoked
@@ -50,5 +50,38 @@ impl EmergencyRevoker {
 
     fn cut(&self, lease: LeaseId) -> Cut<'_> {
         Cut::of(lease, &self.names, &self.proofs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    /// Each port has a link that a sweep must remove; the one of the first port is a directory, which cannot be
+    /// unlinked.
+    #[test]
+    fn a_port_that_cannot_be_swept_leaves_no_other_port_unswept() {
+        let configfs = tempfile::tempdir().unwrap();
+        let (node, lease) = (NodeId([7; 32]), LeaseId(1));
+        let names = Names::new(node);
+        let subsystem = names.subsystem(lease);
+        let link = |port: u16| {
+            let links = configfs.path().join(format!("ports/{port}/subsystems"));
+            fs::create_dir_all(links.join(names.anchor())).unwrap();
+            for name in ["addr_trtype", "addr_adrfam", "addr_traddr", "addr_trsvcid"] {
+                fs::write(links.with_file_name(name), "loop").unwrap();
+            }
+            links.join(&subsystem)
+        };
+        let links = [link(1), link(2)];
+        fs::create_dir(&links[0]).unwrap();
+        symlink("/", &links[1]).unwrap();
+        let revoker = EmergencyRevoker::new(configfs.path(), node);
+        let swept = revoker.sweep(&[(lease, vec![1, 2])]);
+        let error = swept.unwrap_err().to_string();
+        assert!(error.contains("ports/1/"), "{error}");
+        assert!(links[1].symlink_metadata().is_err(), "port 2 is swept");
     }
 }
