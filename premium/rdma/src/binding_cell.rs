@@ -3,7 +3,7 @@
 //! The lock is held while the state is read and while access opens, never during a call that may take long.
 
 use std::{
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError},
     time::{Duration, Instant},
 };
 
@@ -152,8 +152,12 @@ impl<P> BindingCell<P> {
     /// Whether this generation gives no access any more. `false` if another thread has the lock: that thread reports
     /// the result itself.
     pub(crate) fn is_closed(&self, generation: Generation) -> bool {
-        let state = self.state.try_lock();
-        state.is_ok_and(|state| state.gate.is_closed(generation))
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        state.gate.is_closed(generation)
     }
 
     /// Repeats `attempt` after each change until it returns a step; `None`: it returned no step in time.
@@ -351,6 +355,21 @@ mod tests {
         assert_eq!(cell.lock().begin_bind(G2, true), None);
         cell.changed(Vec::new());
         assert_eq!(cell.begin_release(G1), ReleaseStep::Tidy(Vec::new()));
+    }
+
+    #[test]
+    fn a_binding_is_closed_after_its_cut_also_if_a_thread_panicked_with_the_lock() {
+        let cell = live();
+        std::thread::scope(|threads| {
+            let thread = threads.spawn(|| {
+                let _state = cell.lock();
+                panic!("the lock is poisoned");
+            });
+            thread.join().unwrap_err();
+        });
+        assert!(!cell.is_closed(G1));
+        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
+        assert!(cell.is_closed(G1));
     }
 
     #[test]
