@@ -23,6 +23,7 @@ mod unwritten;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,6 +32,7 @@ use std::time::Instant;
 use fabricbios_lease::{Condition, Custody, Extent, Proof};
 use fabricbios_wire::LeaseId;
 
+use crate::error::{At, Error};
 use crate::steps::passed;
 use crate::wipe::{Identity, PoolCall, range_is_busy, run};
 use fabricbios_contract::{Check, Volume};
@@ -69,9 +71,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), String> {
-        let shown = config.path.display();
-        taking::take(config, path).map_err(|why| format!("{shown}: {why}"))
+    pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), Error> {
+        taking::take(config, path).at(&config.path)
     }
 
     /// Checks that the device is still there.
@@ -85,11 +86,11 @@ impl Device {
         })
     }
 
-    pub(crate) fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
+    pub(crate) fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error> {
         self.open_volume(lease, extent, || self.make_clean(extent, &|| ()))
     }
 
-    pub(crate) fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, String> {
+    pub(crate) fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error> {
         // The extent contains data of the lease, even if the record no longer says that the extent was leased.
         self.open_volume(lease, extent, || match &self.record {
             Some(record) => record.touch(&self.put(), extent),
@@ -102,8 +103,8 @@ impl Device {
         &self,
         lease: LeaseId,
         extent: Extent,
-        prepare: impl FnOnce() -> Result<(), String>,
-    ) -> Result<Volume, String> {
+        prepare: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<Volume, Error> {
         let is_new = self.hold(lease, extent)?;
         let made = self.find_or_make(lease, extent, prepare);
         // If the device could not be removed, the extent stays on the list for `destroy`.
@@ -122,8 +123,8 @@ impl Device {
         &self,
         lease: LeaseId,
         extent: Extent,
-        prepare: impl FnOnce() -> Result<(), String>,
-    ) -> Result<PathBuf, String> {
+        prepare: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<PathBuf, Error> {
         let uuid = self.uuid(lease);
         match self.control.find(&uuid)? {
             Some(found) if found.is_active => {
@@ -144,7 +145,8 @@ impl Device {
         };
         run(&self.supervisor, &PoolCall::Map(slice), &|| ())?;
         let made = self.control.find(&uuid)?;
-        let made = made.ok_or_else(|| self.said("the device that was made is not there"))?;
+        let gone = || Error::Changed("the device that was made is not there".into());
+        let made = made.ok_or_else(gone).at(&self.device.path)?;
         node_of(made.number).inspect_err(|_| {
             if let Err(error) = self.control.remove_patiently(&uuid) {
                 tracing::warn!(%error, "a device that nobody can open cannot be removed");
@@ -153,29 +155,23 @@ impl Device {
     }
 
     /// Zeroes the parts of the extent that hold data from before the pool.
-    pub(crate) fn make_clean(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), String> {
+    pub(crate) fn make_clean(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), Error> {
         let Some(record) = &self.record else {
             return Ok(());
         };
-        let busy = range_is_busy(&self.file, DATA_FROM + extent.offset, extent.length);
-        if busy.map_err(|error| self.said(error))? {
-            return Err(self.said("a process that was given up still zeroes there"));
-        }
+        self.refuse_busy(DATA_FROM + extent.offset, extent.length, "zeroes there")?;
         for stretch in record.unwritten_within(extent) {
             self.zero(stretch, progress)?;
         }
         record.touch(&self.put(), extent)
     }
 
-    pub(crate) fn leases(&self) -> Result<Vec<LeaseId>, String> {
+    pub(crate) fn leases(&self) -> Result<Vec<LeaseId>, Error> {
         let devices = devices_of(&self.control, self.identity)?.into_iter();
         let there = devices.map(|(lease, _)| lease);
         let known = self.held().all().into_iter().map(|(lease, ())| lease);
-        Ok(known
-            .chain(there)
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect())
+        let all: BTreeSet<LeaseId> = known.chain(there).collect();
+        Ok(all.into_iter().collect())
     }
 
     pub(crate) fn destroy(
@@ -183,7 +179,7 @@ impl Device {
         lease: LeaseId,
         given: Option<Extent>,
         progress: &dyn Fn(),
-    ) -> Result<Proof, String> {
+    ) -> Result<Proof, Error> {
         let uuid = self.uuid(lease);
         let active = self.control.find(&uuid)?.filter(|found| found.is_active);
         let found = match active {
@@ -216,44 +212,41 @@ impl Device {
     }
 
     /// See [`crate::Pool::count_grant`].
-    pub(crate) fn count_grant(&self, number: u64) -> Result<(), String> {
+    pub(crate) fn count_grant(&self, number: u64) -> Result<(), Error> {
         let counted = self.record.as_ref().map(|it| it.count(&self.put(), number));
         counted.unwrap_or(Ok(()))
     }
 
     /// All bytes that no lease holds count as unwritten.
-    pub(crate) fn distrust(&self) -> Result<(), String> {
-        let Some(record) = &self.record else {
-            return Ok(());
-        };
-        record.forget(&self.put())
+    pub(crate) fn distrust(&self) -> Result<(), Error> {
+        let forgotten = self.record.as_ref().map(|it| it.forget(&self.put()));
+        forgotten.unwrap_or(Ok(()))
     }
 
     /// Puts an extent on the list; refuses one that overlaps another. Returns whether it is new.
-    fn hold(&self, lease: LeaseId, extent: Extent) -> Result<bool, String> {
+    fn hold(&self, lease: LeaseId, extent: Extent) -> Result<bool, Error> {
         let mut held = self.held();
         let is_new = held.find(lease).here().is_none();
         let claimed = held.claim(lease, extent);
-        claimed.map_err(|why| self.said(format!("{extent:?} asked for, but {why}")))?;
+        let refused = |why| Error::Order(format!("{extent:?} asked for, but {why}"));
+        claimed.map_err(refused).at(&self.device.path)?;
         Ok(is_new)
     }
 
-    fn confirm(&self, uuid: &str, extent: Extent) -> Result<(), String> {
+    fn confirm(&self, uuid: &str, extent: Extent) -> Result<(), Error> {
         let found = self.extent_of(&self.control.table(uuid)?)?;
         if found == extent {
             return Ok(());
         }
-        Err(self.said(format!("device {uuid} is {found:?} and not {extent:?}")))
+        let why = format!("device {uuid} is {found:?} and not {extent:?}");
+        Err(Error::Order(why)).at(&self.device.path)
     }
 
     /// Writes headers in a helper process, which is given up if the device does not answer. While such a process still
     /// exists, no further header is written.
-    fn put(&self) -> impl Fn(&Header) -> Result<(), String> {
+    fn put(&self) -> impl Fn(&Header) -> Result<(), Error> {
         |header| {
-            let busy = range_is_busy(&self.file, header.place(), header::BYTES as u64);
-            if busy.map_err(|error| self.said(error))? {
-                return Err(self.said("a process that was given up still writes the header"));
-            }
+            self.refuse_busy(header.place(), header::BYTES as u64, "writes the header")?;
             let call = PoolCall::Record {
                 device: (&self.device.path).into(),
                 header: header.clone(),
@@ -262,7 +255,16 @@ impl Device {
         }
     }
 
-    fn zero(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), String> {
+    /// Refuses a range that a helper process of this daemon or of an earlier one still writes.
+    fn refuse_busy(&self, offset: u64, length: u64, what: &str) -> Result<(), Error> {
+        if range_is_busy(&self.file, offset, length).at(&self.device.path)? {
+            let why = format!("a process that was given up still {what}");
+            return Err(io::Error::other(why)).at(&self.device.path);
+        }
+        Ok(())
+    }
+
+    fn zero(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), Error> {
         let call = PoolCall::Zero {
             device: (&self.device.path).into(),
             identity: self.identity,
@@ -276,9 +278,10 @@ impl Device {
         self.record.as_ref().map_or(0, |_| DATA_FROM)
     }
 
-    fn extent_of(&self, table: &[Target]) -> Result<Extent, String> {
+    fn extent_of(&self, table: &[Target]) -> Result<Extent, Error> {
         let extent = extent_of(table, self.device.number, self.data_from());
-        extent.ok_or_else(|| self.said(format!("a device of it has the table {table:?}")))
+        let foreign = || Error::Changed(format!("a device of it has the table {table:?}"));
+        extent.ok_or_else(foreign).at(&self.device.path)
     }
 
     fn uuid(&self, lease: LeaseId) -> String {
@@ -288,10 +291,6 @@ impl Device {
     fn held(&self) -> MutexGuard<'_, Custody<()>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn said(&self, what: impl std::fmt::Display) -> String {
-        format!("{}: {what}", self.device.path.display())
-    }
 }
 
 fn uuid_start(identity: Identity) -> String {
@@ -300,7 +299,7 @@ fn uuid_start(identity: Identity) -> String {
 
 /// Finds the pool's devices, by the prefix of their device-mapper UUIDs. Names are not used: another program may take a
 /// name.
-fn devices_of(control: &Control, identity: Identity) -> Result<Vec<(LeaseId, dm::Device)>, String> {
+fn devices_of(control: &Control, identity: Identity) -> Result<Vec<(LeaseId, dm::Device)>, Error> {
     let start = uuid_start(identity);
     let lease = |device: &dm::Device| device.uuid.strip_prefix(&start)?.parse().ok();
     let devices = control.devices(NAME_START)?.into_iter();
@@ -322,17 +321,14 @@ fn extent_of(table: &[Target], device: DeviceNumber, data_from: u64) -> Option<E
 }
 
 /// The path of the device node that the kernel makes in devtmpfs, with or without udev.
-fn node_of(number: DeviceNumber) -> Result<PathBuf, String> {
+fn node_of(number: DeviceNumber) -> Result<PathBuf, Error> {
     let path = Path::new("/dev").join(format!("dm-{}", number.minor));
-    let metadata = fs::metadata(&path).map_err(|error| {
-        let shown = path.display();
-        format!("{shown}: {error}: is devtmpfs mounted on /dev?")
-    })?;
-    let right =
-        metadata.file_type().is_block_device() && DeviceNumber::of(metadata.rdev()) == number;
-    right
-        .then_some(path.clone())
-        .ok_or_else(|| format!("{}: not device {number}", path.display()))
+    let metadata = fs::metadata(&path).at(&path);
+    let metadata = metadata.advise(": is devtmpfs mounted on /dev?")?;
+    match metadata.file_type().is_block_device() && DeviceNumber::of(metadata.rdev()) == number {
+        true => Ok(path),
+        false => Err(Error::Changed(format!("not device {number}"))).at(&path),
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use std::time::Instant;
 use fabricbios_lease::{AllocationMode, Condition, Extent, Proof};
 use fabricbios_wire::{LeaseId, NodeId};
 
+use crate::error::{At, Error};
 use crate::wipe::{PoolCall, run};
 use fabricbios_contract::{Check, Volume};
 use fabricbios_helper::Supervisor;
@@ -58,19 +59,17 @@ pub(crate) struct Directory {
 pub(crate) type Inode = (u64, u64);
 
 impl Directory {
-    pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), String> {
-        let shown = path.display().to_string();
+    pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), Error> {
         let identity = trusted(&path)?;
-        let list = || names(&path).map_err(|error| format!("{shown}: {error}"));
-        let has_volumes = list()?.iter().any(|name| volume::lease_of(name).is_some());
+        let has_volumes = has_volumes(&path)?;
         let marker = Marker::take(&path, config, has_volumes)?;
         let block_bytes = volume::probe(&path)?;
         // An earlier process that held the marker may have made or removed volumes, so the directory is read after
         // taking the marker.
-        let names = list()?;
+        let names = names(&path)?;
         for stray in names.iter().filter(|name| volume::is_unfinished(name)) {
             let at = path.join(stray);
-            fs::remove_file(&at).map_err(|error| format!("{}: {error}", at.display()))?;
+            fs::remove_file(&at).at(&at)?;
         }
         let known: BTreeSet<LeaseId> = names.iter().filter_map(|n| volume::lease_of(n)).collect();
         let align = u64::from(block_bytes).max(ALIGN_MIN);
@@ -78,7 +77,7 @@ impl Directory {
             identity: marker.identity(),
             name: config.path.display().to_string(),
             device: None,
-            capacity: capacity(&path, &known, align).map_err(|e| format!("{shown}: {e}"))?,
+            capacity: capacity(&path, &known, align).at(&path)?,
             align,
             block_bytes,
             allocation_mode: AllocationMode::Amounts,
@@ -107,7 +106,7 @@ impl Directory {
         let was_short = AtomicBool::new(false);
         Box::new(move || {
             if let Err(why) = is_same(&path, identity) {
-                return Condition::Unavailable(why);
+                return Condition::Unavailable(why.to_string());
             }
             // Every grant is counted in the marker.
             if let Err(error) = fs::symlink_metadata(&marker) {
@@ -126,15 +125,15 @@ impl Directory {
         })
     }
 
-    pub(crate) fn reopen(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
+    pub(crate) fn reopen(&self, lease: LeaseId, bytes: u64) -> Result<Volume, Error> {
         let path = self.path.join(volume::name(lease));
         match volume::is_there(&path, bytes)? {
             true => self.create(lease, bytes),
-            false => Err(format!("{}: its file is gone", path.display())),
+            false => Err(Error::Changed("its file is gone".into())).at(&path),
         }
     }
 
-    pub(crate) fn create(&self, lease: LeaseId, bytes: u64) -> Result<Volume, String> {
+    pub(crate) fn create(&self, lease: LeaseId, bytes: u64) -> Result<Volume, Error> {
         let call = PoolCall::Make {
             directory: (&self.path).into(),
             identity: self.identity,
@@ -175,7 +174,7 @@ impl Directory {
     }
 
     /// See [`crate::Pool::count_grant`].
-    pub(crate) fn count_grant(&self, number: u64) -> Result<(), String> {
+    pub(crate) fn count_grant(&self, number: u64) -> Result<(), Error> {
         self.marker.count(number, &self.supervisor)
     }
 
@@ -189,7 +188,7 @@ impl Directory {
         lease: LeaseId,
         given: Option<Extent>,
         progress: &dyn Fn(),
-    ) -> Result<Proof, String> {
+    ) -> Result<Proof, Error> {
         is_same(&self.path, self.identity)?;
         let names = [volume::name(lease), volume::unfinished_name(lease)];
         let call = PoolCall::Remove {
@@ -210,7 +209,7 @@ impl Directory {
 }
 
 /// Makes a volume unless it exists. Runs in a helper process.
-pub(crate) fn make(path: &Path, identity: Inode, lease: LeaseId, bytes: u64) -> Result<(), String> {
+pub(crate) fn make(path: &Path, identity: Inode, lease: LeaseId, bytes: u64) -> Result<(), Error> {
     is_same(path, identity)?;
     match volume::is_there(&path.join(volume::name(lease)), bytes)? {
         true => Ok(()),
@@ -219,46 +218,48 @@ pub(crate) fn make(path: &Path, identity: Inode, lease: LeaseId, bytes: u64) -> 
 }
 
 /// The identity of a directory. Refuses one to which users other than this one and root can write.
-fn trusted(path: &Path) -> Result<Inode, String> {
+fn trusted(path: &Path) -> Result<Inode, Error> {
     let shown = path.display();
-    let metadata = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
+    let metadata = fs::metadata(path).at(path)?;
     let own = nix::unistd::geteuid().as_raw();
     if metadata.uid() != own && metadata.uid() != 0 {
         let owner = metadata.uid();
-        return Err(format!(
-            "{shown}: belongs to user {owner}, who could exchange the files: chown {own} {shown}"
-        ));
+        let why =
+            format!("belongs to user {owner}, who could exchange the files: chown {own} {shown}");
+        return Err(Error::Setting(why)).at(path);
     }
     if metadata.mode() & 0o022 != 0 {
-        return Err(format!(
-            "{shown}: others may write to it, and could exchange the files: chmod go-w {shown}"
-        ));
+        let why =
+            format!("others may write to it, and could exchange the files: chmod go-w {shown}");
+        return Err(Error::Setting(why)).at(path);
     }
     Ok((metadata.dev(), metadata.ino()))
 }
 
 /// See [`crate::Pool::check`].
-pub(crate) fn check(path: &Path, node_id: &NodeId, force: bool) -> Result<(), String> {
+pub(crate) fn check(path: &Path, node_id: &NodeId, force: bool) -> Result<(), Error> {
     trusted(path)?;
-    let names = names(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let has_volumes = names.iter().any(|name| volume::lease_of(name).is_some());
-    marker::check(path, node_id, force, has_volumes)
+    marker::check(path, node_id, force, has_volumes(path)?)
 }
 
-fn is_same(path: &Path, identity: Inode) -> Result<(), String> {
-    let shown = path.display();
-    let now = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
+fn is_same(path: &Path, identity: Inode) -> Result<(), Error> {
+    let now = fs::metadata(path).at(path)?;
     if (now.dev(), now.ino()) == identity {
         return Ok(());
     }
-    Err(format!(
-        "{shown}: another directory than when the daemon took it: start it anew"
-    ))
+    let why = "another directory than when the daemon took it: start it anew";
+    Err(Error::Changed(why.into())).at(path)
 }
 
-fn names(path: &Path) -> io::Result<Vec<String>> {
-    let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
-    let names = entries.into_iter().map(|entry| entry.file_name());
+fn has_volumes(path: &Path) -> Result<bool, Error> {
+    let names = names(path)?;
+    Ok(names.iter().any(|name| volume::lease_of(name).is_some()))
+}
+
+fn names(path: &Path) -> Result<Vec<String>, Error> {
+    let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let entries = entries.at(path)?.into_iter();
+    let names = entries.map(|entry| entry.file_name());
     Ok(names.filter_map(|name| name.into_string().ok()).collect())
 }
 
@@ -280,11 +281,9 @@ fn capacity(path: &Path, known: &BTreeSet<LeaseId>, align: u64) -> io::Result<u6
     let mut held: u64 = 0;
     for lease in known {
         let metadata = fs::symlink_metadata(path.join(volume::name(*lease)))?;
-        held = held.saturating_add(if metadata.is_file() {
-            metadata.len()
-        } else {
-            0
-        });
+        if metadata.is_file() {
+            held = held.saturating_add(metadata.len());
+        }
     }
     let free = volume::free_bytes(path)?;
     let margin = (free / MARGIN_DIVISOR).clamp(MARGIN_BYTES_MIN, MARGIN_BYTES_MAX);

@@ -8,11 +8,13 @@
 
 mod device;
 mod directory;
+mod error;
 mod lock;
 mod steps;
 mod wipe;
 
 use std::fs::FileType;
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +27,8 @@ use fabricbios_wire::{LeaseId, NodeId};
 use device::Device;
 use directory::Directory;
 pub use directory::nvmet::check_for_nvmet;
+use error::At;
+pub use error::Error;
 use steps::passed;
 use wipe::PoolCall;
 
@@ -54,22 +58,16 @@ pub struct PoolConfig {
 }
 
 /// The path without symbolic links, and its type: directory or block device.
-fn found(named: &Path) -> Result<(PathBuf, FileType), StepError> {
-    let failed =
-        |why: String| StepError::new("open pool", format_args!("{}: {why}", named.display()));
-    let path = named.canonicalize().map_err(|error| {
-        failed(format!(
-            "{error}; make the directory, or mount its disk, before the start"
-        ))
-    })?;
-    let kind = path.metadata().map(|metadata| metadata.file_type());
-    let kind = kind.map_err(|error| failed(error.to_string()))?;
-    match kind.is_dir() || kind.is_block_device() {
-        true => Ok((path, kind)),
-        false => Err(failed(
-            "neither a directory nor a block device; of a file, `losetup --find --show` makes a device".into(),
-        )),
+fn found(named: &Path) -> Result<(PathBuf, FileType), Error> {
+    let remedy = "; make the directory, or mount its disk, before the start";
+    let path = named.canonicalize().at(named).advise(remedy)?;
+    let kind = path.metadata().at(named)?.file_type();
+    if kind.is_dir() || kind.is_block_device() {
+        return Ok((path, kind));
     }
+    let why =
+        "neither a directory nor a block device; of a file, `losetup --find --show` makes a device";
+    Err(Error::Setting(why.into())).at(named)
 }
 
 /// Properties of a pool, from the kernel and from its header or marker.
@@ -116,25 +114,16 @@ impl Pool {
     /// # Errors
     /// The text says what is wrong and what to do.
     pub fn open(config: PoolConfig) -> Result<Self, StepError> {
-        let failed = |why: String| StepError::new("open pool", why);
-        let (path, kind) = found(&config.path)?;
-        if kind.is_dir() {
-            let (pool, facts) = Directory::open(&config, path).map_err(failed)?;
-            let health = Health::watch(Condition::Good, CHECK_INTERVAL, pool.check());
-            let kind = Kind::Directory(pool);
-            return Ok(Self {
-                kind,
-                facts,
-                health,
-            });
-        }
-        let (pool, facts) = Device::open(&config, path).map_err(failed)?;
-        let health = Health::watch(Condition::Good, CHECK_INTERVAL, pool.check());
-        let kind = Kind::Device(Box::new(pool));
+        let opened = Kind::open(&config).map_err(|error| error.of("open pool"));
+        let (kind, facts) = opened?;
+        let check = match &kind {
+            Kind::Directory(pool) => pool.check(),
+            Kind::Device(pool) => pool.check(),
+        };
         Ok(Self {
             kind,
             facts,
-            health,
+            health: Health::watch(Condition::Good, CHECK_INTERVAL, check),
         })
     }
 
@@ -143,13 +132,11 @@ impl Pool {
     /// # Errors
     /// The text says what is wrong and what to do.
     pub fn check(path: &Path, node_id: &NodeId, force: bool) -> Result<(), StepError> {
-        let (at, kind) = found(path)?;
-        let checked = match kind.is_dir() {
+        let checked = found(path).and_then(|(at, kind)| match kind.is_dir() {
             true => directory::check(&at, node_id, force),
-            false => device::check(at, node_id, force)
-                .map_err(|why| format!("{}: {why}", path.display())),
-        };
-        checked.map_err(|why| StepError::new("open pool", why))
+            false => device::check(at, node_id, force).at(path),
+        });
+        checked.map_err(|error| error.of("open pool"))
     }
 
     /// Properties of the pool.
@@ -164,7 +151,7 @@ impl Pool {
     /// # Errors
     /// The extent is invalid, or the device cannot be written.
     pub fn prepare(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
-        let failed = |why| StepError::new("clean volume", why);
+        let failed = |error: Error| error.of("clean volume");
         self.facts.admits(extent).map_err(failed)?;
         let result = match &self.kind {
             Kind::Directory(_) => Ok(()),
@@ -179,10 +166,10 @@ impl Pool {
     /// # Errors
     /// The extent is invalid, the lease has a volume already, or the storage fails.
     pub fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
-        let failed = |why| StepError::new("create volume", format!("lease {lease}: {why}"));
+        let failed = |error: Error| error.of_lease("create volume", lease);
         self.facts.admits(extent).map_err(failed)?;
         if self.leases()?.contains(&lease) {
-            return Err(failed("there is one already".to_owned()));
+            return Err(failed(Error::Order("there is one already".into())));
         }
         let result = match &self.kind {
             Kind::Directory(pool) => pool.create(lease, extent.length),
@@ -208,7 +195,7 @@ impl Pool {
     /// # Errors
     /// The bytes of the lease no longer exist, the volume is a different one, or the storage fails.
     pub fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
-        let failed = |why| StepError::new("reopen volume", format!("lease {lease}: {why}"));
+        let failed = |error: Error| error.of_lease("reopen volume", lease);
         self.facts.admits(extent).map_err(failed)?;
         let result = match &self.kind {
             Kind::Directory(pool) => pool.reopen(lease, extent.length),
@@ -224,9 +211,7 @@ impl Pool {
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
         match &self.kind {
             Kind::Directory(pool) => Ok(pool.leases()),
-            Kind::Device(pool) => pool
-                .leases()
-                .map_err(|why| StepError::new("list volumes", why)),
+            Kind::Device(pool) => pool.leases().map_err(|error| error.of("list volumes")),
         }
     }
 
@@ -242,7 +227,7 @@ impl Pool {
         extent: Option<Extent>,
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError> {
-        let failed = |why| StepError::new("destroy volume", format!("lease {lease}: {why}"));
+        let failed = |error: Error| error.of_lease("destroy volume", lease);
         if let Some(extent) = extent {
             self.facts.admits(extent).map_err(failed)?;
         }
@@ -276,8 +261,8 @@ impl Pool {
             Kind::Device(pool) => pool.count_grant(number),
         };
         let counted = counted.inspect(|()| passed("count grant"));
-        let failed = |why| StepError::new("count grant", why);
-        self.health.note(counted.map_err(failed))
+        self.health
+            .note(counted.map_err(|error| error.of("count grant")))
     }
 
     /// Whether this start took the pool over from another node. Then the pool has no lease of this node.
@@ -297,10 +282,7 @@ impl Pool {
     pub fn distrust(&self) -> Result<(), StepError> {
         match &self.kind {
             Kind::Directory(_) => Ok(()),
-            Kind::Device(pool) => {
-                let result = pool.distrust();
-                result.map_err(|why| StepError::new("distrust pool", why))
-            }
+            Kind::Device(pool) => pool.distrust().map_err(|error| error.of("distrust pool")),
         }
     }
 
@@ -316,24 +298,46 @@ impl Pool {
     }
 }
 
+impl Kind {
+    fn open(config: &PoolConfig) -> Result<(Self, Facts), Error> {
+        let (path, kind) = found(&config.path)?;
+        if kind.is_dir() {
+            let (pool, facts) = Directory::open(config, path)?;
+            return Ok((Self::Directory(pool), facts));
+        }
+        let (pool, facts) = Device::open(config, path)?;
+        Ok((Self::Device(Box::new(pool)), facts))
+    }
+}
+
 impl Facts {
     /// Checks that an extent is valid for a lease: whole blocks within the pool.
-    fn admits(&self, extent: Extent) -> Result<(), String> {
+    fn admits(&self, extent: Extent) -> Result<(), Error> {
         let block = u64::from(self.block_bytes);
         let whole = extent.offset.is_multiple_of(block) && extent.length.is_multiple_of(block);
         if extent.length == 0 || !whole {
-            return Err(format!(
-                "{extent:?} of {}: not whole blocks of {block} bytes",
-                self.name
-            ));
+            let name = &self.name;
+            return Err(Error::Order(format!(
+                "{extent:?} of {name}: not whole blocks of {block} bytes"
+            )));
         }
         let end = extent.offset.checked_add(extent.length);
         let within = self.allocation_mode == AllocationMode::Amounts
             || end.is_some_and(|end| end <= self.capacity);
         if !within {
             let (name, capacity) = (&self.name, self.capacity);
-            return Err(format!("{extent:?}: {name} ends at {capacity}"));
+            return Err(Error::Order(format!(
+                "{extent:?}: {name} ends at {capacity}"
+            )));
         }
         Ok(())
     }
+}
+
+/// A new identity for a pool.
+fn new_identity() -> Result<[u8; 16], Error> {
+    let mut identity = [0; 16];
+    let failed = |error: getrandom::Error| io::Error::other(error.to_string());
+    let filled = getrandom::fill(&mut identity).map_err(failed);
+    filled.during("no random number").map(|()| identity)
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use fabricbios_helper::{CallError, Supervisor};
 
+use crate::error::{At, Error};
+
 pub(crate) use calls::PoolCall;
 pub(crate) use zero::{Identity, range_is_busy};
 
@@ -18,10 +20,10 @@ pub(crate) fn run(
     supervisor: &Supervisor,
     call: &PoolCall,
     progress: &dyn Fn(),
-) -> Result<(), String> {
-    let done = supervisor.call(call, SILENCE_MAX, &|_what| progress());
-    done.map_err(|error| match error {
-        CallError::Failed(failure) => failure.detail,
-        error => format!("{call}: {error}"),
-    })
+) -> Result<(), Error> {
+    match supervisor.call(call, SILENCE_MAX, &|_what| progress()) {
+        // Its text has the place.
+        Err(failed @ CallError::Failed(_)) => Err(failed.into()),
+        done => done.during(call),
+    }
 }

@@ -8,6 +8,7 @@ use fabricbios_kernfs::{Mount, Tree, mounts};
 use sha2::{Digest, Sha256};
 
 use super::dm::DeviceNumber;
+use crate::error::{At, Error};
 
 /// The unit of sizes in sysfs, whatever the block size of the device.
 pub(crate) const SECTOR_BYTES: u64 = 512;
@@ -26,14 +27,13 @@ pub(crate) struct BlockDevice {
 }
 
 impl BlockDevice {
-    pub(crate) fn find(path: PathBuf) -> Result<Self, String> {
-        let metadata = fs::metadata(&path).map_err(|error| error.to_string())?;
+    pub(crate) fn find(path: PathBuf) -> Result<Self, Error> {
+        let metadata = fs::metadata(&path)?;
         let number = DeviceNumber::of(metadata.rdev());
-        let link = PathBuf::from(format!("/sys/dev/block/{number}"));
-        let directory = fs::canonicalize(&link);
-        let directory = directory.map_err(|error| format!("{}: {error}", link.display()))?;
+        let link = format!("/sys/dev/block/{number}");
+        let directory = fs::canonicalize(&link).at(&link)?;
         let own = Tree::new(&directory);
-        let is_partition = own.exists("partition").map_err(|error| error.to_string())?;
+        let is_partition = own.exists("partition")?;
         let disk = directory.parent().filter(|_| is_partition);
         Ok(Self {
             disk: disk.map_or_else(|| own.clone(), Tree::new),
@@ -45,36 +45,31 @@ impl BlockDevice {
     }
 
     /// Current size in bytes.
-    pub(crate) fn bytes(&self) -> Result<u64, String> {
-        let sectors: u64 = self
-            .own
-            .read_as("size")
-            .map_err(|error| error.to_string())?;
+    pub(crate) fn bytes(&self) -> Result<u64, Error> {
+        let sectors: u64 = self.own.read_as("size")?;
         Ok(sectors.saturating_mul(SECTOR_BYTES))
     }
 
     /// Checks that the name still belongs to this device.
-    pub(crate) fn is_there(&self) -> Result<(), String> {
-        let metadata = fs::metadata(&self.path).map_err(|error| error.to_string())?;
+    pub(crate) fn is_there(&self) -> Result<(), Error> {
+        let metadata = fs::metadata(&self.path)?;
         if DeviceNumber::of(metadata.rdev()) != self.number {
-            return Err("another device has its name now".to_owned());
+            return Err(Error::Changed("another device has its name now".into()));
         }
         match self.bytes()? {
-            0 => Err("it has no medium any more".to_owned()),
+            0 => Err(Error::Changed("it has no medium any more".into())),
             _ => Ok(()),
         }
     }
 
     /// Block size in bytes.
-    pub(crate) fn logical_block_bytes(&self) -> Result<u32, String> {
-        let read = self.disk.read_as("queue/logical_block_size");
-        read.map_err(|error| error.to_string())
+    pub(crate) fn logical_block_bytes(&self) -> Result<u32, Error> {
+        Ok(self.disk.read_as("queue/logical_block_size")?)
     }
 
-    pub(crate) fn read_only(&self) -> Result<bool, String> {
-        let read: Result<u8, _> = self.own.read_as("ro");
-        read.map(|flag| flag != 0)
-            .map_err(|error| error.to_string())
+    pub(crate) fn read_only(&self) -> Result<bool, Error> {
+        let flag: u8 = self.own.read_as("ro")?;
+        Ok(flag != 0)
     }
 
     pub(crate) fn removable(&self) -> bool {

@@ -14,6 +14,8 @@ pub(crate) use encoding::{DeviceNumber, Target};
 use ioctl::{Command, call};
 use serde::{Deserialize, Serialize};
 
+use crate::error::{At, Error};
+
 const CONTROL: &str = "/dev/mapper/control";
 const DATA_BYTES: usize = 16 << 10;
 const DATA_BYTES_MAX: usize = 16 << 20;
@@ -45,17 +47,15 @@ pub(crate) struct Device {
 }
 
 impl Control {
-    pub(crate) fn open() -> Result<Self, String> {
+    pub(crate) fn open() -> Result<Self, Error> {
         let file = OpenOptions::new().read(true).write(true).open(CONTROL);
-        file.map(Self).map_err(|error| {
-            format!("{CONTROL}: {error}: devices are carved with device-mapper (modprobe dm-mod, as root)")
-        })
+        let remedy = ": devices are carved with device-mapper (modprobe dm-mod, as root)";
+        file.map(Self).at(CONTROL).advise(remedy)
     }
 
     /// All devices whose names start with this prefix.
-    pub(crate) fn devices(&self, name_start: &str) -> Result<Vec<Device>, String> {
-        let answer = self.ask(Command::ListDevices, &Request::default());
-        let answer = answer.map_err(|error| format!("device-mapper: list: {error}"))?;
+    pub(crate) fn devices(&self, name_start: &str) -> Result<Vec<Device>, Error> {
+        let answer = self.ask("list", Command::ListDevices, &Request::default())?;
         let names = Answer(&answer).names().into_iter();
         let mut devices = Vec::new();
         for name in names.filter(|name| name.starts_with(name_start)) {
@@ -70,12 +70,12 @@ impl Control {
 
     /// The device with this UUID, if it exists. The kernel answers this and the other queries from memory
     /// (`__dev_status`, drivers/md/dm-ioctl.c), even for a suspended device.
-    pub(crate) fn find(&self, uuid: &str) -> Result<Option<Device>, String> {
+    pub(crate) fn find(&self, uuid: &str) -> Result<Option<Device>, Error> {
         self.device(&by_uuid(uuid))
     }
 
-    fn device(&self, request: &Request<'_>) -> Result<Option<Device>, String> {
-        match self.ask(Command::Status, request) {
+    fn device(&self, request: &Request<'_>) -> Result<Option<Device>, Error> {
+        match self.ask("status", Command::Status, request) {
             Ok(answer) => {
                 let answer = Answer(&answer);
                 Ok(Some(Device {
@@ -84,26 +84,26 @@ impl Control {
                     is_active: answer.flags() & ACTIVE_PRESENT != 0,
                 }))
             }
-            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-            Err(error) => Err(failed("status", request, &error)),
+            Err(error) if error.errno() == Some(libc::ENXIO) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
     /// The active table.
-    pub(crate) fn table(&self, uuid: &str) -> Result<Vec<Target>, String> {
+    pub(crate) fn table(&self, uuid: &str) -> Result<Vec<Target>, Error> {
         let request = Request {
             flags: STATUS_TABLE,
             ..by_uuid(uuid)
         };
-        let answer = self.ask(Command::TableStatus, &request);
-        let answer = answer.map_err(|error| failed("table", &request, &error))?;
+        let answer = self.ask("table", Command::TableStatus, &request)?;
         let targets = Answer(&answer).targets();
-        targets.ok_or_else(|| format!("device-mapper: table {uuid}: the answer makes no sense"))
+        let targets = targets.ok_or_else(|| io::Error::other("the answer makes no sense"));
+        targets.during(format_args!("device-mapper: table {uuid}"))
     }
 
     /// Makes a device with one target. A failure leaves no device behind, if the removal succeeds. The kernel opens the
     /// underlying device and may wait for it.
-    pub(crate) fn make(&self, slice: &Slice) -> Result<(), String> {
+    pub(crate) fn make(&self, slice: &Slice) -> Result<(), Error> {
         let Slice {
             name,
             uuid,
@@ -116,8 +116,7 @@ impl Control {
             flags,
             ..by_uuid(uuid)
         };
-        let created = self.ask(Command::Create, &create);
-        created.map_err(|error| failed("create", &create, &error))?;
+        self.ask("create", Command::Create, &create)?;
         let filled = self.fill(uuid, target, flags);
         if filled.is_err()
             && let Err(error) = self.remove_patiently(uuid)
@@ -127,7 +126,7 @@ impl Control {
         filled
     }
 
-    fn fill(&self, uuid: &str, target: &Target, flags: u32) -> Result<(), String> {
+    fn fill(&self, uuid: &str, target: &Target, flags: u32) -> Result<(), Error> {
         let load = Request {
             flags,
             targets: 1,
@@ -139,45 +138,43 @@ impl Control {
             event: HANDS_OFF,
             ..by_uuid(uuid)
         };
-        self.ask(Command::LoadTable, &load)
-            .map_err(|error| failed("load", &load, &error))?;
-        self.ask(Command::Suspend, &resume)
-            .map_err(|error| failed("resume", &resume, &error))?;
+        self.ask("load", Command::LoadTable, &load)?;
+        self.ask("resume", Command::Suspend, &resume)?;
         Ok(())
     }
 
     /// Removes a device if it exists. If another program has it open, tries again for a short time.
-    pub(crate) fn remove_patiently(&self, uuid: &str) -> Result<(), String> {
+    pub(crate) fn remove_patiently(&self, uuid: &str) -> Result<(), Error> {
         let request = Request {
             event: HANDS_OFF,
             ..by_uuid(uuid)
         };
         for tries_left in (0..BUSY_TRIES).rev() {
-            match self.ask(Command::Remove, &request) {
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries_left > 0 => {
+            match self.ask("remove", Command::Remove, &request) {
+                Err(error) if error.errno() == Some(libc::EBUSY) && tries_left > 0 => {
                     thread::sleep(BUSY_PAUSE);
                 }
-                Err(error) if error.raw_os_error() != Some(libc::ENXIO) => {
-                    return Err(failed("remove", &request, &error));
-                }
+                Err(error) if error.errno() != Some(libc::ENXIO) => return Err(error),
                 _ => break,
             }
         }
         Ok(())
     }
 
-    /// Repeats a query with a larger buffer until the answer fits.
-    fn ask(&self, command: Command, request: &Request<'_>) -> io::Result<Vec<u8>> {
+    /// Makes a call. Repeats a query with a larger buffer until the answer fits.
+    fn ask(&self, step: &str, command: Command, request: &Request<'_>) -> Result<Vec<u8>, Error> {
+        let asked = format!("device-mapper: {step} {}{}", request.name, request.uuid);
+        let asked = asked.trim_end();
         let mut data_bytes = DATA_BYTES;
         loop {
             let mut bytes = request.encode(data_bytes);
-            call(&self.0, command, &mut bytes)?;
+            call(&self.0, command, &mut bytes).during(asked)?;
             if Answer(&bytes).flags() & BUFFER_FULL == 0 {
                 return Ok(bytes);
             }
             data_bytes *= 4;
             if data_bytes > DATA_BYTES_MAX {
-                return Err(io::ErrorKind::OutOfMemory.into());
+                return Err(io::Error::from(io::ErrorKind::OutOfMemory)).during(asked);
             }
         }
     }
@@ -188,9 +185,4 @@ fn by_uuid(uuid: &str) -> Request<'_> {
         uuid,
         ..Request::default()
     }
-}
-
-fn failed(step: &str, request: &Request<'_>, error: &io::Error) -> String {
-    let Request { name, uuid, .. } = request;
-    format!("device-mapper: {step} {name}{uuid}: {error}")
 }

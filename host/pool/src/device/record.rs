@@ -9,9 +9,10 @@ use fabricbios_lease::Extent;
 
 use super::header::Header;
 use super::unwritten::Unwritten;
+use crate::error::Error;
 
 /// Writes a header. When this returns, the header is on the device.
-pub(super) type Put<'a> = &'a dyn Fn(&Header) -> Result<(), String>;
+pub(super) type Put<'a> = &'a dyn Fn(&Header) -> Result<(), Error>;
 
 /// The last written header, and the changes since.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ impl Record {
     }
 
     /// Records durably that `extent` is no longer unwritten.
-    pub(super) fn touch(&self, put: Put<'_>, extent: Extent) -> Result<(), String> {
+    pub(super) fn touch(&self, put: Put<'_>, extent: Extent) -> Result<(), Error> {
         let (header, unwritten) = &mut *self.lock();
         unwritten.touch(extent);
         write(put, header, unwritten)
@@ -40,7 +41,7 @@ impl Record {
     }
 
     /// Records the number of a grant. The recorded number never decreases.
-    pub(super) fn count(&self, put: Put<'_>, number: u64) -> Result<(), String> {
+    pub(super) fn count(&self, put: Put<'_>, number: u64) -> Result<(), Error> {
         let (header, _) = &mut *self.lock();
         if number <= header.grants {
             return Ok(());
@@ -49,7 +50,7 @@ impl Record {
     }
 
     /// Marks all bytes as unwritten.
-    pub(super) fn forget(&self, put: Put<'_>) -> Result<(), String> {
+    pub(super) fn forget(&self, put: Put<'_>) -> Result<(), Error> {
         let (header, unwritten) = &mut *self.lock();
         *unwritten = Unwritten::new(0);
         write(put, header, unwritten)
@@ -61,7 +62,7 @@ impl Record {
 }
 
 /// Writes the header if it has changed.
-fn write(put: Put<'_>, header: &mut Header, unwritten: &Unwritten) -> Result<(), String> {
+fn write(put: Put<'_>, header: &mut Header, unwritten: &Unwritten) -> Result<(), Error> {
     if header.unwritten_from == unwritten.from() {
         return Ok(());
     }
@@ -74,7 +75,7 @@ fn change(
     put: Put<'_>,
     header: &mut Header,
     change: impl FnOnce(&mut Header),
-) -> Result<(), String> {
+) -> Result<(), Error> {
     let mut next = header.clone();
     next.sequence = header.sequence.wrapping_add(1);
     change(&mut next);
@@ -110,8 +111,8 @@ mod tests {
         (device, record)
     }
 
-    fn onto(device: &File) -> impl Fn(&Header) -> Result<(), String> {
-        |header| put(device, header).map_err(|error| error.to_string())
+    fn onto(device: &File) -> impl Fn(&Header) -> Result<(), Error> {
+        |header| Ok(put(device, header)?)
     }
 
     fn stored(device: &File) -> Header {

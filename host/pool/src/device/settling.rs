@@ -1,5 +1,6 @@
 //! Reads the header of a device, or makes the device a pool.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -12,28 +13,28 @@ use super::header::{self, Header};
 use super::record::put;
 use super::signature;
 use super::taking::{BLOCK_BYTES, capacity, refuse_used};
-use crate::PoolConfig;
+use crate::error::{At, Error};
+use crate::{PoolConfig, new_identity};
 
 /// Reads the header. With `force`, a damaged header counts as none.
-pub(super) fn found_header(config: &PoolConfig, file: &File) -> Result<Option<Header>, String> {
-    read_header(file).or_else(|why| match config.force {
-        true => {
-            lost(config, &why);
+pub(super) fn found_header(config: &PoolConfig, file: &File) -> Result<Option<Header>, Error> {
+    match read_header(file) {
+        Err(why) if config.force => {
+            lost(config, why);
             Ok(None)
         }
-        false => Err(damaged(why)),
-    })
+        found => found.advise(DAMAGED),
+    }
 }
 
-pub(super) fn damaged(why: String) -> String {
-    format!("{why}; take it with --force if nothing of it is needed")
-}
+/// What to do about a damaged header.
+pub(super) const DAMAGED: &str = "; take it with --force if nothing of it is needed";
 
-pub(super) fn foreign(header: &Header) -> String {
-    format!(
+pub(super) fn foreign(header: &Header) -> Error {
+    Error::Setting(format!(
         "the pool of node {}: take it with --force if that node has given it up",
         header.node
-    )
+    ))
 }
 
 /// Returns the header of the pool. Makes the device a pool if it has no header.
@@ -43,7 +44,7 @@ pub(super) fn settle(
     file: &File,
     bytes: u64,
     found: Option<Header>,
-) -> Result<Header, String> {
+) -> Result<Header, Error> {
     refuse_used(
         device,
         found.as_ref().map_or([0; 16], |header| header.identity),
@@ -51,47 +52,36 @@ pub(super) fn settle(
     match found {
         Some(header) if header.node == config.node_id => own(file, header, bytes),
         Some(header) if config.force => {
-            lost(config, &format!("the pool of node {}", header.node));
+            lost(config, format_args!("the pool of node {}", header.node));
             adopt(file, header, config.node_id)
         }
         Some(header) => Err(foreign(&header)),
-        None if !config.may_begin => Err("no pool: another device than before?".to_owned()),
+        None if !config.may_begin => Err(Error::Setting(
+            "no pool: another device than before?".into(),
+        )),
         None => {
-            refuse_full(config, device, file, bytes)?;
+            match contents(device, file, bytes)? {
+                Some(there) if config.force => lost(config, there),
+                Some(there) => return Err(full(&there)),
+                None => {}
+            }
             format(config, file, bytes)
         }
     }
 }
 
-pub(super) fn read_header(file: &File) -> Result<Option<Header>, String> {
+pub(super) fn read_header(file: &File) -> Result<Option<Header>, Error> {
     let mut copies = [[0; header::BYTES]; 2];
     for (copy, place) in copies.iter_mut().zip(header::PLACES) {
         match file.read_exact_at(copy, place) {
             // A device that is too small is refused later.
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
-                return Err(format!("cannot be read: {error}"));
+                return Err(error).during("cannot be read");
             }
             _ => {}
         }
     }
-    Header::newest([&copies[0], &copies[1]]).map_err(|flaw| flaw.to_string())
-}
-
-/// Refuses a device that contains data.
-fn refuse_full(
-    config: &PoolConfig,
-    device: &BlockDevice,
-    file: &File,
-    bytes: u64,
-) -> Result<(), String> {
-    match contents(device, file, bytes)? {
-        None => Ok(()),
-        Some(there) if config.force => {
-            lost(config, &there);
-            Ok(())
-        }
-        Some(there) => Err(full(&there)),
-    }
+    Header::newest([&copies[0], &copies[1]]).map_err(|flaw| Error::Setting(flaw.to_string()))
 }
 
 /// Describes the data on a device; `None`: no data was found.
@@ -99,40 +89,38 @@ pub(super) fn contents(
     device: &BlockDevice,
     file: &File,
     bytes: u64,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, Error> {
     let read = |offset, bytes: &mut [u8]| file.read_exact_at(bytes, offset);
-    let found =
-        signature::found(bytes, read).map_err(|error| format!("cannot be read: {error}"))?;
+    let mut there = signature::found(bytes, read).during("cannot be read")?;
     let partitions = device.partitions();
-    let mut there: Vec<&str> = found;
     there.extend(partitions.iter().map(String::as_str));
     Ok((!there.is_empty()).then(|| there.join(", ")))
 }
 
-pub(super) fn full(there: &str) -> String {
-    format!("has {there} on it, which would be lost: take another device, or this one with --force")
+pub(super) fn full(there: &str) -> Error {
+    Error::Setting(format!(
+        "has {there} on it, which would be lost: take another device, or this one with --force"
+    ))
 }
 
 /// Logs the data that `--force` overwrites on this device.
-fn lost(config: &PoolConfig, what: &str) {
+fn lost(config: &PoolConfig, what: impl Display) {
     tracing::warn!(pool = %config.path.display(), %what, "--force: taken although this was there; it is lost");
 }
 
 /// Makes the device a pool and zeroes both ends, where earlier uses have left signatures.
-fn format(config: &PoolConfig, file: &File, bytes: u64) -> Result<Header, String> {
+fn format(config: &PoolConfig, file: &File, bytes: u64) -> Result<Header, Error> {
     capacity(bytes, false, *BLOCK_BYTES.start())?;
-    let mut identity = [0; 16];
-    getrandom::fill(&mut identity).map_err(|error| format!("no random number: {error}"))?;
     let header = Header {
         sequence: 0,
-        identity,
+        identity: new_identity()?,
         node: config.node_id,
         unwritten_from: 0,
         grants: 0,
     };
     clear_ends(file, bytes)
         .and_then(|()| put(file, &header))
-        .map_err(|error| format!("cannot be written: {error}"))?;
+        .during("cannot be written")?;
     Ok(header)
 }
 
@@ -145,7 +133,7 @@ fn clear_ends(file: &File, bytes: u64) -> io::Result<()> {
 
 /// Checks the header of a pool of this node. If the device has shrunk, leases beyond its end were given up and not
 /// wiped.
-fn own(file: &File, header: Header, bytes: u64) -> Result<Header, String> {
+fn own(file: &File, header: Header, bytes: u64) -> Result<Header, Error> {
     let end = capacity(bytes, false, *BLOCK_BYTES.start())?;
     match header.unwritten_from > end {
         true => {
@@ -158,7 +146,7 @@ fn own(file: &File, header: Header, bytes: u64) -> Result<Header, String> {
 
 /// Takes over the pool of another node. Its leases are not known here, so the whole pool counts as unwritten. Grants
 /// count from the start, since each node counts its own.
-fn adopt(file: &File, old: Header, node: NodeId) -> Result<Header, String> {
+fn adopt(file: &File, old: Header, node: NodeId) -> Result<Header, Error> {
     let header = Header {
         sequence: old.sequence.wrapping_add(1),
         node,
@@ -166,7 +154,7 @@ fn adopt(file: &File, old: Header, node: NodeId) -> Result<Header, String> {
         grants: if node == old.node { old.grants } else { 0 },
         ..old
     };
-    put(file, &header).map_err(|error| format!("cannot be written: {error}"))?;
+    put(file, &header).during("cannot be written")?;
     Ok(header)
 }
 
@@ -193,10 +181,10 @@ mod tests {
     #[test]
     fn a_pool_that_cannot_be_written_is_not_offered_as_data() {
         let (file, _) = pool(0);
-        let refusal = refuse_pool(read_header(&file)).unwrap_err();
+        let refusal = refuse_pool(read_header(&file)).unwrap_err().to_string();
         assert!(refusal.contains("cannot be written"), "{refusal}");
         file.write_all_at(&[9; 4096], header::PLACES[0]).unwrap();
-        assert_eq!(refuse_pool(read_header(&file)), Ok(()));
+        refuse_pool(read_header(&file)).unwrap();
     }
 
     #[test]
@@ -206,6 +194,6 @@ mod tests {
         assert_eq!(kept, header);
         let shrunk = own(&file, header, 6 * MIB).unwrap();
         assert_eq!(shrunk.unwritten_from, 0);
-        assert_eq!(read_header(&file), Ok(Some(shrunk)));
+        assert_eq!(read_header(&file).unwrap(), Some(shrunk));
     }
 }

@@ -12,15 +12,16 @@ use super::block_device::BlockDevice;
 use super::dm::Control;
 use super::header::Header;
 use super::record::Record;
-use super::settling::{contents, damaged, foreign, found_header, full, read_header, settle};
+use super::settling::{DAMAGED, contents, foreign, found_header, full, read_header, settle};
 use super::{DATA_FROM, Device, MIB, TAIL_BYTES, devices_of, uuid_start};
+use crate::error::{At, Error};
 use crate::lock::lock;
 use crate::wipe::Identity;
 use crate::{Facts, PoolConfig};
 
 /// Block sizes that NVMe clients and the samples of a wipe support.
 pub(super) const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=4096;
-pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts), String> {
+pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts), Error> {
     let device = BlockDevice::find(path)?;
     let read_only = device.read_only()?;
     let block_bytes = block_bytes(&device)?;
@@ -35,10 +36,8 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts)
     } else {
         let found = found_header(config, &file)?;
         let was_others = found.as_ref().is_some_and(|it| it.node != config.node_id);
-        (
-            Some(settle(config, &device, &file, bytes, found)?),
-            was_others,
-        )
+        let header = settle(config, &device, &file, bytes, found)?;
+        (Some(header), was_others)
     };
     let identity = record
         .as_ref()
@@ -74,7 +73,7 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts)
 }
 
 /// See [`crate::Pool::check`].
-pub(crate) fn check(path: PathBuf, node_id: &NodeId, force: bool) -> Result<(), String> {
+pub(crate) fn check(path: PathBuf, node_id: &NodeId, force: bool) -> Result<(), Error> {
     let device = BlockDevice::find(path)?;
     let read_only = device.read_only()?;
     let bytes = device.bytes()?;
@@ -87,7 +86,7 @@ pub(crate) fn check(path: PathBuf, node_id: &NodeId, force: bool) -> Result<(), 
     }
     let found = match read_header(&file) {
         Err(_damaged) if force => None,
-        found => found.map_err(damaged)?,
+        found => found.advise(DAMAGED)?,
     };
     let identity = found.as_ref().map_or([0; 16], |it| it.identity);
     refuse_used(&device, identity)?;
@@ -101,7 +100,7 @@ pub(crate) fn check(path: PathBuf, node_id: &NodeId, force: bool) -> Result<(), 
 
 impl Device {
     /// Puts the extents of an earlier process's devices on the list.
-    fn recall(&self) -> Result<(), String> {
+    fn recall(&self) -> Result<(), Error> {
         for (lease, device) in devices_of(&self.control, self.identity)? {
             if device.is_active {
                 let table = self.control.table(&device.uuid)?;
@@ -114,17 +113,17 @@ impl Device {
     }
 }
 
-fn block_bytes(device: &BlockDevice) -> Result<u32, String> {
+fn block_bytes(device: &BlockDevice) -> Result<u32, Error> {
     let bytes = device.logical_block_bytes()?;
     if BLOCK_BYTES.contains(&bytes) && bytes.is_power_of_two() {
         return Ok(bytes);
     }
-    Err(format!(
+    Err(Error::Setting(format!(
         "blocks of {bytes} bytes: 512 to 4096 are supported"
-    ))
+    )))
 }
 
-pub(super) fn capacity(bytes: u64, read_only: bool, block_bytes: u32) -> Result<u64, String> {
+pub(super) fn capacity(bytes: u64, read_only: bool, block_bytes: u32) -> Result<u64, Error> {
     let (kept, align) = match read_only {
         true => (0, u64::from(block_bytes)),
         false => (DATA_FROM + TAIL_BYTES, MIB),
@@ -133,32 +132,34 @@ pub(super) fn capacity(bytes: u64, read_only: bool, block_bytes: u32) -> Result<
     if capacity > 0 {
         return Ok(capacity);
     }
-    Err(format!("{bytes} bytes: too small, or no medium in it"))
+    Err(Error::Setting(format!(
+        "{bytes} bytes: too small, or no medium in it"
+    )))
 }
 
-fn open(device: &BlockDevice, read_only: bool) -> Result<File, String> {
+fn open(device: &BlockDevice, read_only: bool) -> Result<File, Error> {
     let file = OpenOptions::new()
         .read(true)
         .write(!read_only)
         .open(&device.path);
-    file.map_err(|error| format!("cannot be opened: {error}"))
+    file.during("cannot be opened")
 }
 
 /// Refuses a pool that has become read-only: if it were opened as a data device, it would show the data of earlier
 /// leases.
-pub(super) fn refuse_pool(header: Result<Option<Header>, String>) -> Result<(), String> {
+pub(super) fn refuse_pool(header: Result<Option<Header>, Error>) -> Result<(), Error> {
     match header? {
         None => Ok(()),
-        Some(header) => Err(format!(
+        Some(header) => Err(Error::Setting(format!(
             "the pool of node {}, and it cannot be written: have it writable again (blockdev --setrw), \
              or make it no pool any more",
             header.node
-        )),
+        ))),
     }
 }
 
 /// Refuses a device that is in use, except by the volumes of this pool.
-pub(super) fn refuse_used(device: &BlockDevice, identity: Identity) -> Result<(), String> {
+pub(super) fn refuse_used(device: &BlockDevice, identity: Identity) -> Result<(), Error> {
     let exclusive = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_EXCL)
@@ -166,7 +167,7 @@ pub(super) fn refuse_used(device: &BlockDevice, identity: Identity) -> Result<()
     match exclusive {
         Ok(_) => return Ok(()),
         Err(error) if error.raw_os_error() != Some(libc::EBUSY) => {
-            return Err(format!("cannot be opened: {error}"));
+            return Err(error).during("cannot be opened");
         }
         Err(_busy) => {}
     }
@@ -181,9 +182,11 @@ pub(super) fn refuse_used(device: &BlockDevice, identity: Identity) -> Result<()
     if others.is_empty() && !holders.is_empty() {
         return Ok(());
     }
-    Err(match (device.used_as(), others.as_slice()) {
-        (Some(purpose), _) => format!("in use: {purpose}"),
-        (None, []) => "in use by a program, or a partition of it is".to_owned(),
-        (None, names) => format!("in use by {}", names.join(", ")),
-    })
+    Err(Error::Setting(
+        match (device.used_as(), others.as_slice()) {
+            (Some(purpose), _) => format!("in use: {purpose}"),
+            (None, []) => "in use by a program, or a partition of it is".to_owned(),
+            (None, names) => format!("in use by {}", names.join(", ")),
+        },
+    ))
 }

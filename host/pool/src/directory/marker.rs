@@ -14,9 +14,10 @@ use fabricbios_wire::NodeId;
 use nix::unistd::{AccessFlags, access};
 
 use super::volume::file_flaw;
-use crate::PoolConfig;
+use crate::error::{At, Error};
 use crate::lock::lock;
 use crate::wipe::{PoolCall, run};
+use crate::{PoolConfig, new_identity};
 
 const NAME: &str = ".fabricbios-pool";
 /// Prefix of the first line; the number of the format follows.
@@ -50,25 +51,18 @@ impl Marker {
         directory: &Path,
         config: &PoolConfig,
         has_volumes: bool,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Error> {
         let (node, force) = (&config.node_id, config.force);
         let may_begin = config.may_begin && (force || !has_volumes);
         let path = directory.join(NAME);
-        let shown = path.display().to_string();
-        let mut file = open(&path, may_begin)
-            .map_err(|error| format!("{shown}: {error}; {}", remedy(&error, has_volumes)))?;
-        lock(&file).map_err(|why| format!("{shown}: {why}"))?;
-        let metadata = file
-            .metadata()
-            .map_err(|error| format!("{shown}: {error}"))?;
-        if let Some(flaw) = file_flaw(&metadata) {
-            return Err(format!("{shown}: {flaw}"));
-        }
-        let stored = read(&mut file).map_err(|error| format!("{shown}: {error}"))?;
+        let mut file = fit(open(&path, may_begin), &path, has_volumes)?;
+        lock(&file).at(&path)?;
+        let stored = read_own(&mut file, &path)?;
         if stored.is_empty() && !may_begin {
-            return Err(format!("{shown}: empty; {}", nobody(has_volumes)));
+            let why = nobody(has_volumes);
+            return Err(Error::Setting(format!("empty; {why}"))).at(&path);
         }
-        let text = Text::settle(&stored, node, force).map_err(|why| format!("{shown}: {why}"))?;
+        let text = Text::settle(&stored, node, force).at(&path)?;
         let found = Text::parse(&stored);
         let is_ours = found.as_ref().is_some_and(|found| found.node == text.node);
         if !stored.is_empty() && !is_ours {
@@ -80,7 +74,7 @@ impl Marker {
         }
         if found.as_ref() != Some(&text) {
             let made = put(&file, &text.to_text()).and_then(|()| File::open(directory)?.sync_all());
-            made.map_err(|error| format!("{shown}: {error}"))?;
+            made.at(&path)?;
         }
         Ok(Self {
             path,
@@ -99,7 +93,7 @@ impl Marker {
     }
 
     /// Records the number of a grant. The recorded number never decreases.
-    pub(super) fn count(&self, number: u64, supervisor: &Supervisor) -> Result<(), String> {
+    pub(super) fn count(&self, number: u64, supervisor: &Supervisor) -> Result<(), Error> {
         let mut text = self.text();
         if number <= text.grants {
             return Ok(());
@@ -124,19 +118,14 @@ impl Marker {
 
 /// Writes the marker in a helper process. Replaces only an older marker of the same pool and node: the path may lead to
 /// another directory by now.
-pub(crate) fn write_marker(path: &Path, text: &str) -> Result<(), String> {
-    let shown = path.display();
-    let failed = |error: io::Error| format!("{shown}: {error}");
-    let mut file = open(path, false).map_err(failed)?;
-    if let Some(flaw) = file_flaw(&file.metadata().map_err(failed)?) {
-        return Err(format!("{shown}: {flaw}"));
-    }
-    let found = Text::parse(&read(&mut file).map_err(failed)?);
+pub(crate) fn write_marker(path: &Path, text: &str) -> Result<(), Error> {
+    let mut file = open(path, false).at(path)?;
+    let found = Text::parse(&read_own(&mut file, path)?);
     let whose = |text: Text| (text.identity, text.node);
     if found.is_none() || found.map(whose) != Text::parse(text).map(whose) {
-        return Err(format!("{shown}: another pool is in its place by now"));
+        return Err(Error::Changed("another pool is in its place by now".into())).at(path);
     }
-    put(&file, text).map_err(failed)
+    put(&file, text).at(path)
 }
 
 /// Replaces the text with one write, since all texts have the same length. A crash leaves one complete text or an empty
@@ -153,28 +142,25 @@ pub(super) fn check(
     node_id: &NodeId,
     force: bool,
     has_volumes: bool,
-) -> Result<(), String> {
+) -> Result<(), Error> {
     let path = directory.join(NAME);
-    let shown = path.display();
     let found = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(&path);
     let stored = match found {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        found => found
-            .and_then(|mut file| read(&mut file))
-            .map_err(|error| format!("{shown}: {error}; {}", remedy(&error, has_volumes)))?,
+        found => {
+            let stored = found.and_then(|mut file| read(&mut file));
+            fit(stored, &path, has_volumes)?
+        }
     };
-    access(directory, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| {
-        let error = io::Error::from(errno);
-        format!("{shown}: {error}; {}", remedy(&error, has_volumes))
-    })?;
+    let may_write = access(directory, AccessFlags::W_OK | AccessFlags::X_OK);
+    fit(may_write.map_err(io::Error::from), &path, has_volumes)?;
     if stored.is_empty() && has_volumes && !force {
-        return Err(format!("{shown}: {}", nobody(has_volumes)));
+        return Err(Error::Setting(nobody(has_volumes).into())).at(&path);
     }
-    let settled = Text::settle(&stored, node_id, force);
-    settled.map(drop).map_err(|why| format!("{shown}: {why}"))
+    Text::settle(&stored, node_id, force).map(drop).at(&path)
 }
 
 /// Describes a directory without a marker, with or without volumes.
@@ -188,15 +174,19 @@ fn nobody(has_volumes: bool) -> &'static str {
     }
 }
 
-fn remedy(error: &io::Error, has_volumes: bool) -> &'static str {
-    match error.kind() {
-        ErrorKind::NotFound => nobody(has_volumes),
-        ErrorKind::PermissionDenied => {
+/// Adds what to do if the marker could not be opened.
+fn fit<T>(opened: io::Result<T>, path: &Path, has_volumes: bool) -> Result<T, Error> {
+    let remedy = match opened.as_ref().map_err(io::Error::kind) {
+        Err(ErrorKind::NotFound) => nobody(has_volumes),
+        Err(ErrorKind::PermissionDenied) => {
             "the daemon has to run as root or as the owner of the directory"
         }
-        ErrorKind::ReadOnlyFilesystem => "a pool in a directory is written to: mount it read-write",
+        Err(ErrorKind::ReadOnlyFilesystem) => {
+            "a pool in a directory is written to: mount it read-write"
+        }
         _ => "give a directory that files can be made in",
-    }
+    };
+    opened.at(path).advise(format_args!("; {remedy}"))
 }
 
 fn open(path: &Path, create: bool) -> io::Result<File> {
@@ -210,6 +200,14 @@ fn open(path: &Path, create: bool) -> io::Result<File> {
         .open(path)
 }
 
+/// Reads a marker that only this user can have made.
+fn read_own(file: &mut File, path: &Path) -> Result<String, Error> {
+    match file_flaw(&file.metadata().at(path)?) {
+        Some(flaw) => Err(Error::Changed(flaw)).at(path),
+        None => read(file).at(path),
+    }
+}
+
 fn read(file: &mut File) -> io::Result<String> {
     let mut text = String::new();
     file.take(BYTES_MAX).read_to_string(&mut text)?;
@@ -218,7 +216,7 @@ fn read(file: &mut File) -> io::Result<String> {
 
 impl Text {
     /// Makes the new text from the present one.
-    fn settle(text: &str, node: &NodeId, force: bool) -> Result<Self, String> {
+    fn settle(text: &str, node: &NodeId, force: bool) -> Result<Self, Error> {
         match Self::parse(text) {
             Some(found) if found.node == *node => Ok(found),
             // Each node counts its own grants.
@@ -227,27 +225,24 @@ impl Text {
                 grants: 0,
                 ..found
             }),
-            Some(found) => Err(format!(
+            Some(found) => Err(Error::Setting(format!(
                 "the pool of node {}: let that one give it up and remove this file, or take it with --force",
                 found.node
-            )),
-            None if text.is_empty() || force => {
-                let mut identity = [0; 16];
-                getrandom::fill(&mut identity)
-                    .map_err(|error| format!("no random number: {error}"))?;
-                Ok(Self {
-                    identity,
-                    node: *node,
-                    grants: 0,
-                })
-            }
+            ))),
+            None if text.is_empty() || force => Ok(Self {
+                identity: new_identity()?,
+                node: *node,
+                grants: 0,
+            }),
             None => {
                 let why = OtherFormat::refuse(Self::format_of(text).unwrap_or(FORMAT));
                 let why = why.map_or_else(
                     |other| other.to_string(),
                     |()| "no marker of a pool: remove it".to_owned(),
                 );
-                Err(format!("{why}, or take the directory with --force"))
+                Err(Error::Setting(format!(
+                    "{why}, or take the directory with --force"
+                )))
             }
         }
     }

@@ -9,17 +9,20 @@ use std::{
 
 use nix::errno::Errno;
 
+use crate::error::{At, Error};
+
 /// Checks that nvmet can serve files of this directory. A path that is no directory passes. Changes nothing there, so
 /// the check works before the directory is a pool.
 ///
 /// # Errors
 /// The reason why nvmet cannot serve them.
-pub fn check_for_nvmet(path: &Path) -> Result<(), String> {
+pub fn check_for_nvmet(path: &Path) -> Result<(), Error> {
     if !path.is_dir() {
         return Ok(());
     }
-    let directory = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    flaw(block_size_of(&directory), direct_io(path)).map_or(Ok(()), Err)
+    let directory = File::open(path).at(path)?;
+    let flaw = flaw(block_size_of(&directory), direct_io(path));
+    flaw.map_or(Ok(()), |why| Err(Error::Setting(why)))
 }
 
 nix::ioctl_read_bad!(

@@ -9,10 +9,14 @@ use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
 
+use crate::error::{At, Error};
+
 const ENDING: &str = ".volume";
 const UNFINISHED_ENDING: &str = ".volume.new";
 const PROBE: &str = ".fabricbios-probe";
 const MODE: u32 = 0o600;
+const UNSUITED: &str =
+    "this file system cannot allocate files ahead (fallocate): take another, such as ext4 or xfs";
 /// Block sizes of a file that nvmet accepts. nvmet takes the block size from the inode, up to 4096 bytes
 /// (`nvmet_file_ns_enable`, drivers/nvme/target/io-cmd-file.c).
 const BLOCK_BYTES: std::ops::RangeInclusive<u64> = 512..=4096;
@@ -37,17 +41,17 @@ pub(super) fn is_unfinished(entry: &str) -> bool {
 }
 
 /// Whether the volume exists. An error if the name belongs to anything else.
-pub(super) fn is_there(path: &Path, bytes: u64) -> Result<bool, String> {
+pub(super) fn is_there(path: &Path, bytes: u64) -> Result<bool, Error> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => match flaw(&metadata, bytes) {
             None => Ok(true),
-            Some(flaw) => Err(format!(
-                "{}: {flaw}: this is no volume that was made here; look at it and remove it",
-                path.display()
-            )),
+            Some(flaw) => Err(Error::Changed(format!(
+                "{flaw}: this is no volume that was made here; look at it and remove it"
+            )))
+            .at(path),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(format!("{}: {error}", path.display())),
+        Err(error) => Err(error).at(path),
     }
 }
 
@@ -78,7 +82,7 @@ pub(super) fn file_flaw(metadata: &Metadata) -> Option<String> {
 }
 
 /// Makes the file with allocated zeros, durably. A failure leaves no file.
-pub(super) fn make(directory: &Path, lease: LeaseId, bytes: u64) -> Result<(), String> {
+pub(super) fn make(directory: &Path, lease: LeaseId, bytes: u64) -> Result<(), Error> {
     let unfinished = directory.join(unfinished_name(lease));
     let finished = directory.join(name(lease));
     let made = remove_if_there(&unfinished)
@@ -91,10 +95,13 @@ pub(super) fn make(directory: &Path, lease: LeaseId, bytes: u64) -> Result<(), S
             Err(error)
         }
     };
-    made.map_err(|error| {
-        let why = explain(&error, directory, bytes);
-        format!("{}: {why}", finished.display())
-    })
+    let errno = made.as_ref().err().and_then(io::Error::raw_os_error);
+    let is_full = matches!(errno, Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG));
+    let room = match is_full.then(|| free_bytes(directory)) {
+        Some(Ok(free)) => format!(": {bytes} bytes wanted, {free} free; make room there"),
+        _ => String::new(),
+    };
+    made.at(&finished).advise(room)
 }
 
 /// Makes a new file with this size.
@@ -136,20 +143,6 @@ pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-fn explain(error: &io::Error, directory: &Path, bytes: u64) -> String {
-    let full = matches!(
-        error.raw_os_error(),
-        Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
-    );
-    let free = full.then(|| free_bytes(directory).ok()).flatten();
-    match free {
-        Some(free) => {
-            format!("{error}: {bytes} bytes wanted, {free} free; make room there")
-        }
-        None => error.to_string(),
-    }
-}
-
 /// The bytes that a user other than root could still write.
 pub(super) fn free_bytes(directory: &Path) -> io::Result<u64> {
     let about = nix::sys::statvfs::statvfs(directory)?;
@@ -159,27 +152,25 @@ pub(super) fn free_bytes(directory: &Path) -> io::Result<u64> {
 }
 
 /// Checks that the file system can hold volumes. Returns the block size that nvmet will use, in bytes.
-pub(super) fn probe(directory: &Path) -> Result<u32, String> {
+pub(super) fn probe(directory: &Path) -> Result<u32, Error> {
     let path = directory.join(PROBE);
-    let shown = directory.display();
     let file = remove_if_there(&path).and_then(|()| allocate(&path, *BLOCK_BYTES.end()));
-    let block_bytes = match file {
-        Ok(file) => file.metadata().map(|metadata| metadata.blksize()),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::EOPNOTSUPP) => Err(io::Error::other(
-                "this file system cannot allocate files ahead (fallocate): take another, such as ext4 or xfs",
-            )),
-            // Full is no fault: volumes may take all the space.
-            Some(libc::ENOSPC | libc::EDQUOT) => {
-                fs::metadata(directory).map(|metadata| metadata.blksize())
-            }
-            _ => Err(error),
-        },
+    let metadata = match file {
+        Ok(file) => file.metadata(),
+        // Full is no fault: volumes may take all the space.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
+            fs::metadata(directory)
+        }
+        Err(error) => Err(error),
     };
-    let removed = remove_if_there(&path);
-    let block_bytes = removed
-        .and(block_bytes)
-        .map_err(|error| format!("{shown}: {error}"))?;
+    remove_if_there(&path).at(directory)?;
+    let metadata = metadata.map_err(|error| match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => Error::Setting(UNSUITED.into()),
+        _ => error.into(),
+    });
+    let block_bytes = metadata.at(directory)?.blksize();
     let clamped = block_bytes.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
-    u32::try_from(clamped).map_err(|error| format!("{shown}: {error}"))
+    u32::try_from(clamped)
+        .map_err(io::Error::other)
+        .at(directory)
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::path::Path;
 
-use fabricbios_helper::{Call, Caller, Failure};
+use fabricbios_helper::{Call, CallError, Caller, Failure};
 use fabricbios_wire::LeaseId;
 
 use serde::{Deserialize, Serialize};
@@ -14,9 +14,10 @@ use super::zero::{Identity, write_header, zero};
 use crate::device::dm::{self, Slice};
 use crate::device::header::Header;
 use crate::directory::{self, Inode, remove_if_there};
+use crate::error::{At, Error};
 
 /// Reports progress. Fails if the daemon no longer listens: it has given up the helper process.
-pub(super) type Progress<'a> = &'a dyn Fn() -> Result<(), String>;
+pub(super) type Progress<'a> = &'a dyn Fn() -> Result<(), Error>;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum PoolCall {
@@ -80,13 +81,13 @@ impl Call for PoolCall {
     type Answer = ();
 
     fn make(self, caller: &Caller) -> Result<(), Failure> {
-        let progress = || caller.progress("").map_err(|failure| failure.detail);
+        let progress = || Ok(caller.progress("").map_err(CallError::Failed)?);
         Ok(self.perform(&progress)?)
     }
 }
 
 impl PoolCall {
-    fn perform(&self, progress: Progress<'_>) -> Result<(), String> {
+    fn perform(&self, progress: Progress<'_>) -> Result<(), Error> {
         match self {
             Self::Remove { directory, names } => remove_names(directory.as_ref(), names, progress),
             Self::Unmap { uuid } => {
@@ -113,17 +114,12 @@ impl PoolCall {
     }
 }
 
-fn remove_names(
-    directory: &Path,
-    names: &[OsString],
-    progress: Progress<'_>,
-) -> Result<(), String> {
+fn remove_names(directory: &Path, names: &[OsString], progress: Progress<'_>) -> Result<(), Error> {
     for name in names {
         let path = directory.join(name);
-        remove_if_there(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        remove_if_there(&path).at(&path)?;
         progress()?;
     }
-    File::open(directory)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| format!("{}: {error}", directory.display()))
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.at(directory)
 }

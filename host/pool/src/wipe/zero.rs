@@ -10,6 +10,7 @@ use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
 use super::calls::Progress;
 use crate::device::header::{self, Header};
 use crate::device::record::put;
+use crate::error::{At, Error};
 
 /// The identity of a pool.
 pub(crate) type Identity = [u8; 16];
@@ -32,25 +33,25 @@ pub(super) fn zero(
     offset: u64,
     length: u64,
     progress: Progress<'_>,
-) -> Result<(), String> {
-    let shown = device.display();
-    let failed = |error: io::Error| format!("{shown}: zeroing {length} bytes at {offset}: {error}");
-    let file = open(device).map_err(|error| format!("{shown}: {error}"))?;
-    confirm(&file, identity).map_err(|why| format!("{shown}: {why}"))?;
-    wait_for_others(&file, offset, length).map_err(failed)?;
+) -> Result<(), Error> {
+    let zeroing = format!("{}: zeroing {length} bytes at {offset}", device.display());
+    let file = open(device).at(device)?;
+    confirm(&file, identity).at(device)?;
+    wait_for_others(&file, offset, length).during(&zeroing)?;
     progress()?;
     for (at, bytes) in chunks(offset, length) {
-        zero_range(&file, at, bytes).map_err(failed)?;
+        zero_range(&file, at, bytes).during(&zeroing)?;
         progress()?;
     }
-    file.sync_all().map_err(failed)?;
+    file.sync_all().during(&zeroing)?;
     for at in samples(offset, length) {
-        let bytes = read_sample(&file, at).map_err(failed)?;
+        let bytes = read_sample(&file, at).during(&zeroing)?;
         if let Some(place) = bytes.iter().position(|&byte| byte != 0) {
             let place = at + place as u64;
-            return Err(format!(
-                "{shown}: byte {place} is not zero after it was zeroed: this device cannot be trusted"
-            ));
+            let why = format!(
+                "byte {place} is not zero after it was zeroed: this device cannot be trusted"
+            );
+            return Err(io::Error::other(why)).at(device);
         }
         progress()?;
     }
@@ -67,7 +68,7 @@ fn open(device: &Path) -> io::Result<File> {
 }
 
 /// Checks the identity of the pool: the name may belong to another device by now.
-fn confirm(file: &File, identity: Identity) -> Result<(), String> {
+fn confirm(file: &File, identity: Identity) -> Result<(), Error> {
     let copies = header::PLACES.map(|place| read_sample(file, place));
     let header = copies
         .into_iter()
@@ -77,19 +78,17 @@ fn confirm(file: &File, identity: Identity) -> Result<(), String> {
     if header {
         return Ok(());
     }
-    Err("this is not the pool that was to be wiped: nothing was written".to_owned())
+    let why = "this is not the pool that was to be wiped: nothing was written";
+    Err(Error::Changed(why.into()))
 }
 
 /// Writes a header to its place, after all other writers of this range have ended.
-pub(super) fn write_header(device: &Path, header: &Header) -> Result<(), String> {
-    let shown = device.display();
-    let file = open(device).map_err(|error| format!("{shown}: {error}"))?;
-    confirm(&file, header.identity).map_err(|why| format!("{shown}: {why}"))?;
-    let failed = |error| format!("{shown}: {error}");
-    wait_for_others(&file, header.place(), header::BYTES as u64).map_err(failed)?;
+pub(super) fn write_header(device: &Path, header: &Header) -> Result<(), Error> {
+    let file = open(device).at(device)?;
+    confirm(&file, header.identity).at(device)?;
+    wait_for_others(&file, header.place(), header::BYTES as u64).at(device)?;
     let plain = OpenOptions::new().write(true).open(device);
-    let written = plain.and_then(|plain| put(&plain, header));
-    written.map_err(failed)
+    plain.and_then(|plain| put(&plain, header)).at(device)
 }
 
 /// Waits until no other process zeroes the range: a process that was given up may still do so.
