@@ -120,7 +120,7 @@ impl GpuPath {
         })
     }
 
-    /// The record of a lease that is bound, and its device.
+    /// The present record of a lease that is bound, with its worker, and its device.
     fn of(&self, lease: LeaseId) -> Result<(Record, &Device), LocalRefusal> {
         let record = self
             .gpus
@@ -128,13 +128,16 @@ impl GpuPath {
             .find(lease)
             .map_err(LocalRefusal::Failed)?;
         let record = record.ok_or(LocalRefusal::NotFound)?;
-        match self.devices.get(&record.uuid) {
-            Some(device) => Ok((record, device)),
-            None => Err(LocalRefusal::Failed(StepError::new(
-                "find device",
-                format_args!("{} is not on offer any more", record.uuid),
-            ))),
-        }
+        let device = self.device(&record).map_err(LocalRefusal::Failed)?;
+        Ok((record, device))
+    }
+
+    fn device(&self, record: &Record) -> Result<&Device, StepError> {
+        let device = self.devices.get(&record.uuid);
+        device.ok_or_else(|| {
+            let why = format_args!("{} is not on offer any more", record.uuid);
+            StepError::new("find device", why)
+        })
     }
 
     /// Lets container engines give the device to containers of the lease.
@@ -214,13 +217,11 @@ enum NotConnected {
 }
 
 impl DataPath for GpuPath {
-    fn bind(&self, order: &BindOrder, _part: &Part) -> Result<Binding, BindError> {
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let lease = order.binding_id.lease_id;
         let making = self.bindings.begin(order)?;
-        let (record, device) = self.of(lease).map_err(|error| match error {
-            LocalRefusal::Failed(error) => BindError::Failed(error),
-            other => BindError::Failed(StepError::new("find lease", other)),
-        })?;
+        let record = part.record::<Record>()?;
+        let device = self.device(&record).map_err(BindError::Failed)?;
         let has_programs = !record.nodes.is_empty();
         // A cut during this closure ends all of it again.
         let admit = || -> Result<(), StepError> {

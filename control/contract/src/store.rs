@@ -1,6 +1,10 @@
 //! The store of a resource.
 
-use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
+use std::{
+    any::{Any, type_name},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use fabricbios_lease::{
     BindError, BindOrder, BindingId, Condition, Extent, Placement, Proof, StepError,
@@ -80,21 +84,36 @@ pub type TellCondition = Box<dyn Fn(Condition) + Send>;
 pub struct Part {
     /// The place in the store, or the amount.
     pub placement: Placement,
-    /// The blocks, if the store has blocks.
-    pub volume: Option<Volume>,
-    /// A descriptor of the part, if there is one: of a namespace, a process, a device.
-    pub descriptor: Option<Arc<OwnedFd>>,
+    record: Arc<dyn Any + Send + Sync>,
 }
 
 impl Part {
-    /// A part without volume and descriptor.
+    /// A part that its placement describes completely.
     #[must_use]
     pub fn at(placement: impl Into<Placement>) -> Self {
+        Self::with(placement, ())
+    }
+
+    /// A part with the record of the store: what the paths of the kind must know of the lease, such as its
+    /// [`Volume`].
+    #[must_use]
+    pub fn with(placement: impl Into<Placement>, record: impl Any + Send + Sync) -> Self {
         Self {
             placement: placement.into(),
-            volume: None,
-            descriptor: None,
+            record: Arc::new(record),
         }
+    }
+
+    /// The record of the store.
+    ///
+    /// # Errors
+    /// The record is of another type: the node has put path and store of two kinds together.
+    pub fn record<R: Any + Send + Sync>(&self) -> Result<Arc<R>, BindError> {
+        let record = Arc::clone(&self.record).downcast();
+        record.map_err(|_other| {
+            let why = format_args!("the store of this path keeps no {}", type_name::<R>());
+            BindError::Failed(StepError::new("open part", why))
+        })
     }
 
     /// See [`Placement::extent`].

@@ -162,10 +162,7 @@ impl Content for Blocks {
 
     /// First cuts an older generation of the lease and waits for its I/O in flight.
     fn bind(path: &UdpPath<Self>, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
-        let Some(volume) = &part.volume else {
-            let detail = format!("{}: it has no blocks", order.binding_id);
-            return Err(BindError::Refused(StepError::new("open blocks", detail)));
-        };
+        let volume = part.record::<Volume>()?;
         path.source
             .look(&volume.path)
             .map_err(BindError::Stranded)?;
@@ -173,7 +170,7 @@ impl Content for Blocks {
         let read_only = volume.read_only || read_only;
         let volume = Volume {
             read_only,
-            ..volume.clone()
+            ..(*volume).clone()
         };
         path.serve(order.binding_id, &order.tenant, &volume)
     }

@@ -169,7 +169,7 @@ impl GpuStore {
         Ok(record.filter(|it| it.uuid == self.device.uuid))
     }
 
-    fn make(&self, order: &BindOrder) -> Result<(), StepError> {
+    fn make(&self, order: &BindOrder) -> Result<Record, StepError> {
         let lease = order.binding_id.lease_id;
         if let Health::Failed(why) = self.health() {
             let why = format_args!("{}: {why}", self.device.uuid);
@@ -185,7 +185,8 @@ impl GpuStore {
         }
         self.gpus.records.write(lease, &record)?;
         passed("make record");
-        self.gpus.make_cgroup(lease, &self.device)
+        self.gpus.make_cgroup(lease, &self.device)?;
+        Ok(record)
     }
 
     /// The state that the device must reach by a wipe, if it has bytes that no wipe has covered: left by a shared
@@ -303,9 +304,9 @@ impl Store for GpuStore {
         if self.state().released.find(lease) == Lookup::Released {
             return Err(BindError::Cancelled);
         }
-        let part = Part::at(order.placement.clone());
+        let part = |record: Record| Part::with(order.placement.clone(), record);
         match self.record_of(lease).map_err(BindError::Failed)? {
-            Some(_) => return Ok(part),
+            Some(record) => return Ok(part(record)),
             None if order.adopts => {
                 let why =
                     format_args!("{}: the lease has nothing there any more", self.device.uuid);
@@ -316,7 +317,7 @@ impl Store for GpuStore {
         // No wipe may begin before the lease has its record.
         let _work = self.work(&|| ());
         match self.make(order) {
-            Ok(()) => Ok(part),
+            Ok(record) => Ok(part(record)),
             Err(error) => Err(match self.forget(order.binding_id, &order.placement) {
                 Ok(()) => BindError::Failed(error),
                 Err(left) => BindError::Stranded(left),

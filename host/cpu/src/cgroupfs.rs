@@ -20,6 +20,10 @@ use fabricbios_wire::LeaseId;
 
 use crate::list;
 
+/// The cgroup of a lease, below the root: what the path must know of a part.
+#[derive(Debug)]
+pub(crate) struct Cgroup(pub(crate) String);
+
 /// The calls of the root cgroup that only CPU cores need.
 pub(crate) trait CpuRoot {
     /// Reads a list of numbers, such as `cpuset.cpus`.

@@ -16,7 +16,12 @@ use fabricbios_lease::{
 };
 use fabricbios_wire::{Binding, CpuBinding, CpuPartition, CpuQuota, KindBinding, LeaseId};
 
-use crate::{ENDS_WITHIN, STEPS, cgroupfs::CpuRoot, end::end, ranges};
+use crate::{
+    ENDS_WITHIN, STEPS,
+    cgroupfs::{Cgroup, CpuRoot},
+    end::end,
+    ranges,
+};
 
 /// The path to CPU cores, see the module.
 #[derive(Debug)]
@@ -111,19 +116,10 @@ fn parse_quota(text: &str) -> Option<CpuQuota> {
 }
 
 impl DataPath for CpuPath {
-    fn bind(&self, order: &BindOrder, _part: &Part) -> Result<Binding, BindError> {
-        let lease = order.binding_id.lease_id;
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let making = self.bindings.begin(order)?;
-        let found = self
-            .root
-            .find("find lease", lease)
-            .map_err(BindError::Failed)?;
-        let below = found.ok_or_else(|| {
-            let at = self.root.path("");
-            let why = format_args!("{}: lease {lease} has no cgroup there", at.display());
-            BindError::Failed(StepError::new("find lease", why))
-        })?;
-        let coordinates = self.coordinates(&below).map_err(BindError::Failed)?;
+        let Cgroup(below) = &*part.record()?;
+        let coordinates = self.coordinates(below).map_err(BindError::Failed)?;
         // An earlier cut has frozen the cgroup.
         let thaw = || {
             let file = format!("{below}/cgroup.freeze");

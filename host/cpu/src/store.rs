@@ -18,7 +18,7 @@ use nix::errno::Errno;
 
 use crate::{
     ENDS_WITHIN, Group, STEPS,
-    cgroupfs::{CpuRoot, SHARED, STUCK, aside, exclusive, shared},
+    cgroupfs::{Cgroup, CpuRoot, SHARED, STUCK, aside, exclusive, shared},
     list,
     root::{Prepared, prepare},
     topology::check_single_threads,
@@ -73,6 +73,14 @@ enum Share {
 }
 
 impl Share {
+    /// The cgroup of a lease with this share, below the root.
+    fn cgroup(&self, lease: LeaseId) -> String {
+        match self {
+            Self::Exclusive { .. } => exclusive(lease),
+            Self::Shared { .. } => shared(lease),
+        }
+    }
+
     /// Number of logical CPUs.
     fn cpus(&self) -> u64 {
         match self {
@@ -526,10 +534,10 @@ impl Store for CpuStore {
             .root()
             .find("find lease", lease)
             .map_err(BindError::Failed)?;
-        let opened = match found {
+        let opened = match &found {
             Some(below) => self
-                .check_or_heal(&below, &share)
-                .and_then(|()| self.limit(&below, share.cpus()))
+                .check_or_heal(below, &share)
+                .and_then(|()| self.limit(below, share.cpus()))
                 .map_err(BindError::Failed),
             None if order.adopts => {
                 let at = self.root().path("");
@@ -538,6 +546,7 @@ impl Store for CpuStore {
             }
             None => self.make(lease, &share),
         };
+        let below = found.unwrap_or_else(|| share.cgroup(lease));
         if let Share::Exclusive {
             groups,
             partition,
@@ -546,11 +555,10 @@ impl Store for CpuStore {
             // A lease of an earlier run goes on, even if its check failed, until the watch gives it up.
             && (opened.is_ok() || order.adopts)
         {
-            let below = exclusive(lease);
             self.watch.add(
                 lease,
                 Watched {
-                    below,
+                    below: below.clone(),
                     partition,
                     groups,
                     is_strict,
@@ -558,7 +566,7 @@ impl Store for CpuStore {
             );
         }
         opened?;
-        Ok(Part::at(order.placement.clone()))
+        Ok(Part::with(order.placement.clone(), Cgroup(below)))
     }
 
     /// Does nothing: a reboot ends all leases, even those in an older journal.

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use fabricbios_contract::{Bindings, DataPath, Guard, Part, Revoked};
+use fabricbios_contract::{Bindings, DataPath, Guard, Part, Revoked, Volume};
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
@@ -36,12 +36,11 @@ impl Target {
 impl DataPath for Target {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let refused = |step: &'static str, why| BindError::Refused(StepError::new(step, why));
-        let (Some(terms), Some(volume)) = (order.terms.block(), &part.volume) else {
-            return Err(refused(
-                "publish",
-                format!("{}: it has no blocks", order.binding_id),
-            ));
+        let Some(terms) = order.terms.block() else {
+            let why = format!("{}: its terms are not those of blocks", order.binding_id);
+            return Err(refused("publish", why));
         };
+        let volume = part.record::<Volume>()?;
         self.bindings.check_guard(order)?;
         if let Some(owners) = &self.owners {
             let admitted = owners.admits(order.binding_id, &order.tenant, terms);

@@ -142,15 +142,13 @@ fn a_lease_is_rekeyed_and_ended_by_name_alone() {
         grace: whole.grace,
         adopts: false,
     };
-    let part = Part {
-        volume: Some(Volume {
-            path: whole.volume,
-            bytes: order.extent().length,
-            block_bytes: whole.block_bytes,
-            read_only: false,
-        }),
-        ..Part::at(order.placement.clone())
+    let volume_of_part = Volume {
+        path: whole.volume,
+        bytes: order.extent().length,
+        block_bytes: whole.block_bytes,
+        read_only: false,
     };
+    let part = Part::with(order.placement.clone(), volume_of_part);
     let bound = path.bind(&order, &part).unwrap();
     assert_eq!(bound.limits.unwrap().length, (16 << 20) / 512);
     let binding = bound.nvmeof().unwrap().clone();

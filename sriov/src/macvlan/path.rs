@@ -87,18 +87,14 @@ impl MacvlanPath {
 }
 
 impl DataPath for MacvlanPath {
-    fn bind(&self, order: &BindOrder, _part: &Part) -> Result<Binding, BindError> {
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let BindingId {
             lease_id: lease,
             generation,
             ..
         } = order.binding_id;
         let making = self.bindings.begin(order)?;
-        let record = self.parent.record(lease).map_err(BindError::Failed)?;
-        let record = record.ok_or_else(|| {
-            let why = format!("lease {lease} has no interface of {}", self.parent.name);
-            BindError::Failed(StepError::new("bind", why))
-        })?;
+        let record = part.record::<Record>()?;
         let (devices, kernel) = (Devices::of(lease), &*self.parent.kernel);
         let make = || {
             let plan = self.parent.plan(&record)?;

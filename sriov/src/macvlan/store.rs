@@ -37,7 +37,7 @@ impl MacvlanStore {
         self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn claim(&self, order: &BindOrder) -> Result<(), BindError> {
+    fn claim(&self, order: &BindOrder) -> Result<Record, BindError> {
         let lease = order.binding_id.lease_id;
         let terms = order.terms.net().cloned().unwrap_or_default();
         let refuse = |why: String| BindError::Refused(StepError::new("claim interface", why));
@@ -60,9 +60,9 @@ impl MacvlanStore {
             })
         };
         let records = &self.parent.records;
-        records.claim(lease, terms.mac, &self.parent.sys, claim)?;
+        let record = records.claim(lease, terms.mac, &self.parent.sys, claim)?;
         steps::passed("write record");
-        Ok(())
+        Ok(record)
     }
 }
 
@@ -77,15 +77,15 @@ impl Store for MacvlanStore {
         if self.released().find(lease) == Lookup::Released {
             return Err(BindError::Cancelled);
         }
-        let record = self.parent.record(lease).map_err(BindError::Failed)?;
-        if record.is_none() && order.adopts {
-            let why = format!("lease {lease} has no record any more");
-            return Err(BindError::Failed(StepError::new("adopt interface", why)));
-        }
-        if record.is_none() {
-            self.claim(order)?;
-        }
-        Ok(Part::at(order.placement.clone()))
+        let record = match self.parent.record(lease).map_err(BindError::Failed)? {
+            Some(record) => record,
+            None if order.adopts => {
+                let why = format!("lease {lease} has no record any more");
+                return Err(BindError::Failed(StepError::new("adopt interface", why)));
+            }
+            None => self.claim(order)?,
+        };
+        Ok(Part::with(order.placement.clone(), record))
     }
 
     /// Does nothing: a reboot ends all leases, even those in an older journal.

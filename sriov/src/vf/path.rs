@@ -169,14 +169,10 @@ impl VfPath {
 }
 
 impl DataPath for VfPath {
-    fn bind(&self, order: &BindOrder, _part: &Part) -> Result<Binding, BindError> {
+    fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let lease = order.binding_id.lease_id;
         let making = self.bindings.begin(order)?;
-        let record = self.record(lease).map_err(BindError::Failed)?;
-        let record = record.ok_or_else(|| {
-            let why = format!("lease {lease} has no virtual function");
-            BindError::Failed(StepError::new("bind", why))
-        })?;
+        let record = part.record::<Record>()?;
         let make = || match order.adopts {
             true => self.check_adopted(lease, &record).map(|()| None),
             false => self.attach(lease, &record),

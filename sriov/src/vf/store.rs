@@ -129,9 +129,9 @@ impl Store for VfStore {
         if turn.find(lease) == Lookup::Released {
             return Err(BindError::Cancelled);
         }
-        let part = Part::at(order.placement.clone());
+        let part = |record: Record| Part::with(order.placement.clone(), record);
         match self.record(lease).map_err(BindError::Failed)? {
-            Some(_) => return Ok(part),
+            Some(record) => return Ok(part(record)),
             None if order.adopts => {
                 let why = format!("lease {lease} has no virtual function any more");
                 return Err(BindError::Failed(StepError::new("adopt function", why)));
@@ -144,7 +144,7 @@ impl Store for VfStore {
         let set = Settings::from(&record);
         let set = set.apply(&*self.card.links, self.card.index, record.number);
         match set {
-            Ok(()) => Ok(part),
+            Ok(()) => Ok(part(record)),
             Err(error) => Err(match self.give_back(lease, &record) {
                 Ok(()) => match self.card.link_trouble() {
                     Some(Trouble::Down(detail) | Trouble::NoCarrier(detail)) => {

@@ -92,10 +92,7 @@ impl Store for PoolStore {
             }
         })?;
         self.custody().find_or_make(lease_id);
-        Ok(Part {
-            volume: Some(volume),
-            ..Part::at(order.placement.clone())
-        })
+        Ok(Part::with(order.placement.clone(), volume))
     }
 
     fn confirm(&self, binding_id: BindingId) -> Result<(), StepError> {
