@@ -1,9 +1,6 @@
 //! Ends macvlan leases without the daemon.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use fabricbios_contract::EndByName;
 use fabricbios_lease::StepError;
@@ -12,8 +9,9 @@ use fabricbios_wire::{LeaseId, NodeId};
 use super::{
     devices::{Devices, leases_noted, note_of},
     kernel::Kernel,
-    record::Records,
+    record::Record,
 };
+use crate::Claims;
 
 /// Cuts a lease by the names of its devices; no other lease has these names while the lease's record exists. The
 /// devices stay until the next start of the daemon: deleting one waits for the kernel, and other leases are due.
@@ -47,12 +45,11 @@ impl EndByName for MacvlanEnd {
 pub fn end_unoffered(
     kernel: &dyn Kernel,
     node_id: NodeId,
-    records: PathBuf,
+    claims: &Claims,
     offered: &[&str],
 ) -> Result<(), StepError> {
-    let records = Records::at(records);
     let mut left = leases_noted(kernel, &note_of(node_id))?;
-    let recorded = records.readable()?.into_iter();
+    let recorded = claims.records::<Record>().readable()?.into_iter();
     left.extend(recorded.map(|(lease, record)| (lease, record.parent)));
     left.retain(|(_, parent)| !offered.contains(&&**parent));
     for (lease, parent) in left {
@@ -60,7 +57,7 @@ pub fn end_unoffered(
         let devices = Devices::of(lease);
         devices.delete(kernel)?;
         devices.check_gone(kernel, None)?;
-        records.remove(lease)?;
+        claims.remove::<Record>(lease)?;
     }
     Ok(())
 }
@@ -69,7 +66,7 @@ pub fn end_unoffered(
 ///
 /// # Errors
 /// The records cannot be read.
-pub fn had_leases(records: &Path, parent: &str) -> Result<bool, StepError> {
-    let recorded = Records::at(records).readable()?;
+pub fn had_leases(claims: &Claims, parent: &str) -> Result<bool, StepError> {
+    let recorded = claims.records::<Record>().readable()?;
     Ok(recorded.iter().any(|(_, record)| record.parent == parent))
 }

@@ -26,6 +26,8 @@ mod store;
 
 pub use end::{MacvlanEnd, end_unoffered, had_leases};
 pub use kernel::Kernel;
+pub(crate) use record::Record;
+
 pub use parent::{Parent, ParentConfig};
 pub use path::MacvlanPath;
 pub use steps::STEPS;

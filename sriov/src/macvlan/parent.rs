@@ -1,11 +1,8 @@
 //! The parent: the network card under the macvlans.
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
 };
 
 use fabricbios_kernfs::Tree;
@@ -20,6 +17,7 @@ use super::{
     record::{Record, Records},
 };
 use crate::{
+    Claims,
     link::{self, Trouble},
     netlink::{By, Link},
     records::random_mac,
@@ -39,8 +37,8 @@ pub struct ParentConfig {
     pub node_id: NodeId,
     /// The rate to offer, in megabits per second, instead of the speed that the driver reports.
     pub mbps: Option<u64>,
-    /// The directory of records, on a tmpfs: `/run/fabricbios-NODE/net`.
-    pub records: PathBuf,
+    /// What the node's leases have. The directory of records is on a tmpfs: `/run/fabricbios-NODE/net`.
+    pub claims: Arc<Claims>,
     /// `/sys`.
     pub sys: Tree,
     /// The calls to the kernel about links.
@@ -55,6 +53,7 @@ pub struct Parent {
     index: AtomicU32,
     /// See [`note_of`].
     note: String,
+    pub(super) claims: Arc<Claims>,
     pub(super) records: Records,
     pub(super) kernel: Arc<dyn Kernel>,
     pub(super) sys: Tree,
@@ -73,16 +72,17 @@ impl Parent {
             name,
             node_id,
             mbps,
-            records,
+            claims,
             sys,
             kernel,
         } = config;
         let link = find(&*kernel, &name)?;
-        let records = Records::at(records);
+        let records: Records = claims.records();
         records.make_directory()?;
         let mut parent = Self {
             rate_bps: rate_bps(&sys, &records, &name, mbps)?,
             index: link.index.into(),
+            claims,
             records,
             note: note_of(node_id),
             unshaped: None,

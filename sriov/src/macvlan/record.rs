@@ -3,13 +3,13 @@
 use fabricbios_wire::{HandOver, MacAddress, VlanId};
 use serde::{Deserialize, Serialize};
 
-use crate::records;
+use crate::{claims::Claim, records};
 
 pub(super) type Records = records::Records<Record>;
 
 /// The properties of a lease that its devices must have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// The name of the parent.
     pub(super) parent: String,
     pub(super) mac: MacAddress,
@@ -21,4 +21,11 @@ pub(super) struct Record {
 
 impl records::Record for Record {
     const SUFFIX: &'static str = records::MACVLAN;
+
+    fn claim(&self) -> Claim {
+        Claim {
+            mac: self.mac,
+            function: None,
+        }
+    }
 }

@@ -9,7 +9,7 @@ use fabricbios_lease::{
 use fabricbios_wire::{HandOver, LeaseId};
 
 use super::{devices::Devices, parent::Parent, record::Record, steps};
-use crate::LOOK_EVERY;
+use crate::{LOOK_EVERY, claims::Leases};
 
 /// The store of one parent.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl MacvlanStore {
                 self.parent.name
             )));
         }
-        let claim = |mac, others: &[(LeaseId, Record)]| {
+        let choose = |mac, others: &Leases| {
             check_names(lease, others).map_err(BindError::Failed)?;
             Ok(Record {
                 parent: self.parent.name.clone(),
@@ -59,8 +59,8 @@ impl MacvlanStore {
                 hand_over,
             })
         };
-        let records = &self.parent.records;
-        let record = records.claim(lease, terms.mac, &self.parent.sys, claim)?;
+        let (claims, sys) = (&self.parent.claims, &self.parent.sys);
+        let record = claims.claim(lease, terms.mac, sys, choose, Ok)?;
         steps::passed("write record");
         Ok(record)
     }
@@ -94,7 +94,7 @@ impl Store for MacvlanStore {
     }
 
     fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
-        self.parent.records.remove(binding_id.lease_id)
+        self.parent.claims.remove::<Record>(binding_id.lease_id)
     }
 
     fn release(
@@ -110,7 +110,7 @@ impl Store for MacvlanStore {
         progress();
         // From now on other leases may get the address.
         Devices::of(lease).check_gone(&*self.parent.kernel, None)?;
-        self.parent.records.remove(lease)?;
+        self.parent.claims.remove::<Record>(lease)?;
         steps::passed("remove record");
         self.released().release(lease);
         Ok(Proof::nothing_to_clean(
@@ -135,10 +135,10 @@ impl Store for MacvlanStore {
 }
 
 /// Refuses a lease whose device names another lease has: the names contain only the beginning of the lease's id.
-fn check_names(lease: LeaseId, others: &[(LeaseId, Record)]) -> Result<(), StepError> {
+fn check_names(lease: LeaseId, others: &Leases) -> Result<(), StepError> {
     let names = Devices::of(lease);
-    let has_name = |other: &LeaseId| Devices::of(*other).macvlan == names.macvlan;
-    match others.iter().find(|(other, _)| has_name(other)) {
+    let mut macvlans = others.iter().filter(|(_, it)| it.function.is_none());
+    match macvlans.find(|(other, _)| Devices::of(**other).macvlan == names.macvlan) {
         Some((other, _)) => Err(StepError::new(
             "claim interface",
             format_args!("lease {other} has the name {}", names.macvlan),

@@ -19,6 +19,7 @@ use super::{
     settings::NEUTRAL,
 };
 use crate::{
+    Claims,
     link::{self, Trouble},
     netlink::{By, VfState},
 };
@@ -61,6 +62,8 @@ pub struct CardConfig {
     pub count: Option<u32>,
     /// The directories.
     pub places: Places,
+    /// What the node's leases have.
+    pub claims: Arc<Claims>,
     /// The directory in which container engines look for CDI specifications: a tmpfs such as `/run/cdi`.
     pub cdi: String,
     /// The program of this node, in a file that container engines can execute as their hook.
@@ -86,6 +89,7 @@ pub struct Card {
     pub(super) functions: Vec<(u32, PciFunction)>,
     pub(super) operator: Operator,
     pub(super) links: Arc<dyn Links>,
+    pub(super) claims: Arc<Claims>,
     pub(super) records: Records,
     pub(super) cutter: Cutter,
     pub(super) cdi: String,
@@ -105,6 +109,7 @@ impl Card {
             interface: name,
             count,
             places,
+            claims,
             cdi,
             hook,
             supervisor,
@@ -129,6 +134,7 @@ impl Card {
             functions: Vec::new(),
             operator,
             links,
+            claims,
             records,
             cutter,
             cdi,

@@ -21,6 +21,8 @@ mod steps;
 mod store;
 
 pub use call::{Act, FunctionCall, calls};
+pub(crate) use record::Record;
+
 pub use card::{Card, CardConfig, DIMENSION, Places};
 pub use cut::VfEnd;
 pub use holders::{EndHolders, Ended};

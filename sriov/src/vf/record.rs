@@ -4,13 +4,13 @@ use fabricbios_contract::Cdi;
 use fabricbios_wire::{HandOver, MacAddress, PciFunction, VlanId};
 use serde::{Deserialize, Serialize};
 
-use crate::records;
+use crate::{claims::Claim, records};
 
 pub(super) type Records = records::Records<Record>;
 
 /// The record of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// The card.
     pub(super) card: PciFunction,
     /// The virtual function.
@@ -27,6 +27,13 @@ pub(super) struct Record {
 
 impl records::Record for Record {
     const SUFFIX: &'static str = records::VF;
+
+    fn claim(&self) -> Claim {
+        Claim {
+            mac: self.mac,
+            function: Some(self.function),
+        }
+    }
 }
 
 /// The properties of a function that a process gets through vfio.

@@ -15,14 +15,14 @@ use super::{
     settings::{NEUTRAL, Settings},
     steps,
 };
-use crate::{LOOK_EVERY, link::Trouble};
+use crate::{LOOK_EVERY, claims::Leases, link::Trouble};
 
 /// The store of one card's virtual functions.
 #[derive(Debug)]
 pub struct VfStore {
     card: Arc<Card>,
     health: Health,
-    /// The released leases. Its lock is held while a function is chosen or given back.
+    /// The released leases.
     released: Mutex<Custody<()>>,
 }
 
@@ -39,28 +39,20 @@ impl VfStore {
         }
     }
 
-    fn turn(&self) -> MutexGuard<'_, Custody<()>> {
+    fn released(&self) -> MutexGuard<'_, Custody<()>> {
         self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Chooses a function for a new lease and records it.
     fn claim(&self, order: &BindOrder, terms: &NetTerms) -> Result<Record, BindError> {
         let card = &self.card;
-        let choose = |mac, held: &[(LeaseId, Record)]| {
-            let is_free = |function| !held.iter().any(|(_, it)| it.function == function);
+        let choose = |mac, held: &Leases| {
+            let is_free = |function| held.values().all(|it| it.function != Some(function));
             let free = card.functions.iter().find(|(_, it)| is_free(*it));
             let &(number, function) = free.ok_or_else(|| {
                 let why = format!("every virtual function of {} is leased", card.name());
                 BindError::Failed(StepError::new("claim function", why))
             })?;
-            let hand_over = terms.hand_over.unwrap_or_default();
-            let vfio = match hand_over {
-                HandOver::Vfio => Some(Vfio {
-                    group: self.group_of(function)?,
-                    specs: card.cdi.clone(),
-                }),
-                HandOver::Interface | HandOver::Netns => None,
-            };
             let rate_mbps = u32::try_from(order.placement.amount() / MBPS).unwrap_or(u32::MAX);
             Ok(Record {
                 card: card.function,
@@ -70,12 +62,24 @@ impl VfStore {
                 vlan: terms.vlan,
                 // The card takes 0 as no limit.
                 rate_mbps: rate_mbps.max(1),
-                hand_over,
-                vfio,
+                hand_over: terms.hand_over.unwrap_or_default(),
+                vfio: None,
             })
         };
+        let complete = |record: Record| {
+            let vfio = match record.hand_over {
+                HandOver::Vfio => Some(Vfio {
+                    group: self.group_of(record.function)?,
+                    specs: card.cdi.clone(),
+                }),
+                HandOver::Interface | HandOver::Netns => None,
+            };
+            Ok(Record { vfio, ..record })
+        };
         let (lease, sysfs) = (order.binding_id.lease_id, card.operator.pci.tree());
-        let record = card.records.claim(lease, terms.mac, sysfs, choose)?;
+        let record = card
+            .claims
+            .claim(lease, terms.mac, sysfs, choose, complete)?;
         steps::passed("claim function");
         Ok(record)
     }
@@ -105,7 +109,7 @@ impl VfStore {
         steps::passed("reset function");
         NEUTRAL.apply(&*self.card.links, self.card.index, record.number)?;
         self.card.cutter.containers(lease).remove()?;
-        self.card.records.remove(lease)?;
+        self.card.claims.remove::<Record>(lease)?;
         steps::passed("remove record");
         Ok(())
     }
@@ -125,8 +129,7 @@ impl Store for VfStore {
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let lease = order.binding_id.lease_id;
-        let turn = self.turn();
-        if turn.find(lease) == Lookup::Released {
+        if self.released().find(lease) == Lookup::Released {
             return Err(BindError::Cancelled);
         }
         let part = |record: Record| Part::with(order.placement.clone(), record);
@@ -140,7 +143,6 @@ impl Store for VfStore {
         }
         let terms = order.terms.net().cloned().unwrap_or_default();
         let record = self.claim(order, &terms)?;
-        drop(turn);
         let set = Settings::from(&record);
         let set = set.apply(&*self.card.links, self.card.index, record.number);
         match set {
@@ -187,7 +189,7 @@ impl Store for VfStore {
             );
             cleaned = Proof::of("reset function", began.elapsed(), found);
         }
-        self.turn().release(lease);
+        self.released().release(lease);
         Ok(cleaned)
     }
 

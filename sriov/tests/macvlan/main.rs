@@ -19,6 +19,7 @@ use fabricbios_lease::{
     BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, Quantity, StepError,
 };
 use fabricbios_sriov::{
+    Claims,
     macvlan::{Kernel, MacvlanEnd, MacvlanPath, MacvlanStore, Parent, ParentConfig, end_unoffered},
     netlink::{Action, Frames, Rule},
 };
@@ -73,6 +74,10 @@ fn records(directory: &TempDir) -> PathBuf {
     directory.path().join("run")
 }
 
+fn claims(directory: &TempDir) -> Arc<Claims> {
+    Arc::new(Claims::open(records(directory)).unwrap())
+}
+
 fn parent(
     directory: &TempDir,
     kernel: &Arc<FakeKernel>,
@@ -82,7 +87,7 @@ fn parent(
         name: "parent0".into(),
         node_id: NODE,
         mbps,
-        records: records(directory),
+        claims: claims(directory),
         sys: Tree::new(directory.path().join("sys")),
         kernel: kernel.clone(),
     });
@@ -92,6 +97,15 @@ fn parent(
 impl World {
     fn new() -> Self {
         let (directory, kernel) = machine("1000");
+        Self::on(directory, kernel)
+    }
+
+    /// Ends the process without an order, and starts another one.
+    fn restarted(self) -> Self {
+        Self::on(self.directory, self.kernel)
+    }
+
+    fn on(directory: TempDir, kernel: Arc<FakeKernel>) -> Self {
         let parent = parent(&directory, &kernel, None).unwrap();
         let guard = Arc::new(Watching::default());
         let path = Arc::new(MacvlanPath::new(parent.clone(), guard.clone()));
@@ -255,6 +269,8 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing() {
     world.is_empty();
     let mac = MacAddress([2, 0, 0, 0, 0, 1]);
     world.bound(1, with_mac(mac));
+    assert!(world.refused(2, with_mac(mac)).contains("another lease"));
+    let world = world.restarted();
     assert!(world.refused(2, with_mac(mac)).contains("another lease"));
     world.end(1);
     // Other leases can get the address again.
@@ -449,9 +465,9 @@ fn what_a_dead_process_has_left_is_ended_by_name() {
     left.end(1);
     assert_eq!(left.kernel.names(), [""; 0]);
     left.bound(3, NetTerms::default());
-    end_unoffered(&*left.kernel, NODE, records(&left.directory), &["parent0"]).unwrap();
+    end_unoffered(&*left.kernel, NODE, &claims(&left.directory), &["parent0"]).unwrap();
     assert_eq!(left.kernel.names().len(), 3, "still on offer");
-    end_unoffered(&*left.kernel, NODE, records(&left.directory), &[]).unwrap();
+    end_unoffered(&*left.kernel, NODE, &claims(&left.directory), &[]).unwrap();
     left.is_empty();
 }
 
@@ -462,6 +478,7 @@ fn the_lease_of_a_damaged_record_ends_by_its_name() {
     let directory = records(&world.directory);
     let record = fs::read_dir(directory).unwrap().next().unwrap().unwrap();
     fs::write(record.path(), "{").unwrap();
+    let world = world.restarted();
     let refused = world.provider.bind(&order(2, NetTerms::default()));
     let name = record.file_name().into_string().unwrap();
     assert!(format!("{refused:?}").contains(&name), "{refused:?}");

@@ -665,14 +665,14 @@ fn the_function_of_a_damaged_record_is_given_to_nobody() {
     let directory = world.directory.path().join("records");
     let record = fs::read_dir(directory).unwrap().next().unwrap().unwrap();
     fs::write(record.path(), "{").unwrap();
-    let refused = world.provider.bind(&order(2, plain())).unwrap_err();
-    let name = record.file_name().into_string().unwrap();
-    assert!(format!("{refused:?}").contains(&name), "{refused:?}");
-    // The next start uses the other function.
     let World {
         directory, kernel, ..
     } = world;
     let world = World::on(directory, kernel);
+    let refused = world.provider.bind(&order(2, plain())).unwrap_err();
+    let name = record.file_name().into_string().unwrap();
+    assert!(format!("{refused:?}").contains(&name), "{refused:?}");
+    // The node uses the other function.
     assert_eq!(card(&world.kernel, "pf0", None).unwrap().count(), 1);
     assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
     let mut adopted = order(1, plain());

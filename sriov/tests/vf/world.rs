@@ -18,6 +18,7 @@ use fabricbios_lease::{
     BindOrder, BindingId, BootTime, Linger, Placement, Proof, Quantity, StepError,
 };
 use fabricbios_sriov::{
+    Claims,
     netlink::{By, Link, VfSetting, VfState},
     vf::{Act, Card, CardConfig, EndHolders, FunctionCall, Links, Places, VfEnd, VfPath, VfStore},
 };
@@ -421,6 +422,7 @@ pub(crate) fn card(
         interface: interface.into(),
         count,
         places: places(&kernel.root),
+        claims: Arc::new(Claims::open(kernel.root.join("records")).unwrap()),
         cdi: kernel.root.join("cdi").to_str().unwrap().to_owned(),
         hook: "/usr/sbin/fabricbiosd".into(),
         supervisor: supervisor(kernel),

@@ -5,12 +5,13 @@ use std::{path::Path, str::FromStr, sync::Arc};
 use anyhow::Context;
 use fabricbios_kernfs::Tree;
 use fabricbios_sriov::{
+    Claims,
     macvlan::{MacvlanPath, MacvlanStore, Parent, ParentConfig, end_unoffered, had_leases},
     netlink::Netlink,
 };
 use fabricbios_wire::ResourceType;
 
-use super::{Interface, interface_and_number, records};
+use super::{Interface, interface_and_number};
 use crate::{inventory::detect::resource_id, kinds::Opening};
 
 /// `IFNAME` or `IFNAME=MBPS`.
@@ -44,22 +45,22 @@ impl FromStr for MacvlanParent {
 pub(super) fn open(
     opening: &Opening<'_>,
     netlink: &Arc<Netlink>,
+    claims: &Arc<Claims>,
 ) -> anyhow::Result<Vec<Interface>> {
     let node_id = opening.node_id;
     let wanted = &opening.settings.macvlan_parent;
-    let records = records(&node_id);
     let open = |MacvlanParent { interface, mbps }: &MacvlanParent| {
         let parent = Parent::open(ParentConfig {
             name: interface.clone(),
             node_id,
             mbps: mbps.map(u64::from),
-            records: records.clone(),
+            claims: claims.clone(),
             sys: Tree::new("/sys"),
             kernel: netlink.clone(),
         });
         let is_gone = !Path::new("/sys/class/net").join(interface).exists();
         let parent = match parent {
-            Err(error) if is_gone && had_leases(&records, interface)? => {
+            Err(error) if is_gone && had_leases(claims, interface)? => {
                 tracing::error!(%error, "--macvlan-parent: an interface with leases of an earlier run is gone: the node starts without it");
                 return Ok(None);
             }
@@ -80,7 +81,7 @@ pub(super) fn open(
     let interfaces = wanted.iter().filter_map(|it| open(it).transpose());
     let interfaces = interfaces.collect::<anyhow::Result<Vec<_>>>()?;
     let offered: Vec<&str> = interfaces.iter().map(|it| &*it.name).collect();
-    end_unoffered(&**netlink, node_id, records.clone(), &offered)
+    end_unoffered(&**netlink, node_id, claims, &offered)
         .context("end macvlan leases of an earlier run")?;
     Ok(interfaces)
 }

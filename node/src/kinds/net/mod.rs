@@ -18,6 +18,7 @@ use fabricbios_contract::{DataPath, EndByName, LocalAccess, Provider, Store};
 use fabricbios_helper::Supervisor;
 use fabricbios_lease::{Offer, StepError};
 use fabricbios_sriov::{
+    Claims,
     macvlan::MacvlanEnd,
     netlink::Netlink,
     vf::{DIMENSION, Places, VfEnd},
@@ -75,8 +76,9 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     }
     check_names(settings, &records)?;
     let netlink = Arc::new(Netlink::open().context("reach the kernel's network links")?);
-    let mut interfaces = macvlan::open(opening, &netlink)?;
-    interfaces.extend(sriov::open(opening, &netlink)?);
+    let claims = Arc::new(Claims::open(&records)?);
+    let mut interfaces = macvlan::open(opening, &netlink, &claims)?;
+    interfaces.extend(sriov::open(opening, &netlink, &claims)?);
     if interfaces.is_empty() {
         return Ok(Opened::nothing());
     }

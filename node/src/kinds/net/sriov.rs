@@ -4,12 +4,13 @@ use std::{fmt, path::Path, str::FromStr, sync::Arc};
 
 use anyhow::{Context, anyhow};
 use fabricbios_sriov::{
+    Claims,
     netlink::Netlink,
     vf::{Card, CardConfig, Places, VfEnd, VfPath, VfStore},
 };
 use fabricbios_wire::ResourceType;
 
-use super::{Interface, interface_and_number, places, records};
+use super::{Interface, interface_and_number, places};
 use crate::{
     inventory::detect::resource_id,
     kinds::{Opening, cdi, own_program},
@@ -60,20 +61,20 @@ impl FromStr for SriovPf {
 pub(super) fn open(
     opening: &Opening<'_>,
     netlink: &Arc<Netlink>,
+    claims: &Arc<Claims>,
 ) -> anyhow::Result<Vec<Interface>> {
     let Opening {
         settings,
-        node_id,
         supervisor,
         ..
     } = *opening;
-    let records = records(&node_id);
-    let end = VfEnd::new(&places(&records), supervisor.clone(), None);
+    let records = claims.directory();
+    let end = VfEnd::new(&places(records), supervisor.clone(), None);
     let wanted = &settings.sriov_pf;
     let (mut there, mut failed) = (Vec::new(), Vec::new());
     // All checks come before any card is changed.
     for it @ SriovPf { interface, count } in wanted {
-        match Card::check(&places(&records), interface, *count) {
+        match Card::check(&places(records), interface, *count) {
             Ok(function) => there.push((it, function)),
             Err(error) => failed.push((interface, error)),
         }
@@ -91,7 +92,8 @@ pub(super) fn open(
         let card = Card::open(CardConfig {
             interface: interface.clone(),
             count: *count,
-            places: places(&records),
+            places: places(records),
+            claims: claims.clone(),
             cdi: cdi.to_string_lossy().into_owned(),
             hook: hook.clone(),
             supervisor: supervisor.clone(),
