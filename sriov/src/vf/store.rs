@@ -100,12 +100,8 @@ impl VfStore {
     }
 
     fn give_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
-        let function = record.function;
-        if let Some(driver) = self.card.operator.pci.driver(function)? {
-            let why = format!("function {function}: {driver} is still bound to it");
-            return Err(StepError::new("give function back", why));
-        }
-        self.card.operator.reset(function)?;
+        // The path has unbound the driver and read that back.
+        self.card.operator.reset(record.function)?;
         steps::passed("reset function");
         NEUTRAL.apply(&*self.card.links, self.card.index, record.number)?;
         self.card.cutter.containers(lease).remove()?;

@@ -34,6 +34,8 @@ struct State {
     next: u32,
     /// The changing calls so far, by name.
     calls: Vec<&'static str>,
+    /// The kinds of links that were listed.
+    listed: Vec<String>,
     /// The number of the changing call to refuse.
     refuse: Option<usize>,
     /// The names of the calls to refuse.
@@ -122,6 +124,11 @@ impl FakeKernel {
         std::mem::take(&mut self.state().calls)
     }
 
+    /// The kinds of links that were listed since the last call.
+    pub(crate) fn listed(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().listed)
+    }
+
     pub(crate) fn refuse(&self, number: Option<usize>) {
         let mut state = self.state();
         state.calls.clear();
@@ -205,7 +212,8 @@ impl Kernel for FakeKernel {
     }
 
     fn links(&self, kind: &str) -> Result<Vec<Link>, Error> {
-        let state = self.state();
+        let mut state = self.state();
+        state.listed.push(kind.to_owned());
         let here = state.devices.values().filter(|it| !it.is_away);
         let of_kind = here.filter(|it| it.link.kind.as_deref() == Some(kind));
         Ok(of_kind.map(|it| it.link.clone()).collect())

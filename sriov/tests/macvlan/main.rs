@@ -329,7 +329,10 @@ fn a_cut_deletes_the_rules_that_pass_frames_and_the_release_deletes_the_devices(
     ];
     assert_eq!(steps, expected);
     assert_eq!(world.guard.0.lock().unwrap().as_slice(), [binding_id(1)]);
+    world.kernel.listed();
     let released = world.provider.release(binding_id(1), rate(), &|| ());
+    // The kernel lists all of a kind, those of neighbours too.
+    assert_eq!(world.kernel.listed(), ["macvlan", "veth"]);
     let cleaned = released.unwrap().to_string();
     assert!(cleaned.contains("nothing to clean"), "{cleaned}");
     world.is_empty();
