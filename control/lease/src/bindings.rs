@@ -8,8 +8,7 @@ use fabricbios_wire::{Binding, EndCause, LeaseId, Refusal, Reply};
 use crate::{
     After, BindError, BindingId, Change, Event, LeaseTable, Note, Now, State, StepError,
     config::BIND_AGAIN_WITHIN,
-    extending::Then,
-    lease::{Lease, OldKey, Waiting, whole_secs},
+    lease::{Bound, Lease, Waiting, whole_secs},
     standing::{invalid, unavailable},
 };
 
@@ -28,14 +27,17 @@ impl LeaseTable {
         let outcome =
             outcome.and_then(|binding| self.of_its_kind(id, binding).map_err(BindError::Stranded));
         match outcome {
-            Err(BindError::Stranded(error)) => return self.fence(now, id, Event::Stranded, error),
+            Err(BindError::Stranded(error)) => {
+                self.fence(now, id, Event::Stranded, error);
+                return self.came_late(id);
+            }
             Ok(binding) => made(self, now, binding_id, binding),
             Err(error) => not_made(self, now, binding_id, &error),
         }
         // The lease has no outstanding order now: a release that waited for the report can start.
         let lease = self.leases.get(&id);
-        if lease.is_some_and(|lease| lease.state == State::Releasing) {
-            self.start_release(now, id);
+        if lease.is_some_and(|lease| lease.state() == State::Releasing) {
+            self.start_release(id);
         }
     }
 
@@ -56,33 +58,31 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(binding_id, "bound", &expected) else {
             return;
         };
-        lease.binding = None;
-        lease.older_is_gone();
-        lease.bound_before = false;
-        if lease.state == State::Binding {
+        if let Some(in_use) = lease.in_use_mut() {
+            in_use.older_is_gone();
+        }
+        lease.adoptions_failed = None;
+        if lease.state() == State::Binding {
             lease.start_term(now, whole_secs(lease.term));
         }
-        let deadline = lease.deadline;
+        let generation = lease.generation;
+        lease.is_made(Box::new(Bound {
+            generation,
+            binding,
+        }));
         // The client receives the binding only after every path has acknowledged the deadline.
-        self.extend(
-            now,
-            binding_id.lease_id,
-            deadline,
-            Then::Tell(Box::new(binding)),
-        );
+        self.extend(now, binding_id.lease_id);
     }
 
     /// Every path has acknowledged the deadline: the lease uses the binding from now on.
-    pub(crate) fn use_binding(&mut self, now: Now, id: LeaseId, binding: Box<Binding>) {
+    pub(crate) fn use_binding(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let first = lease.state == State::Binding;
+        let first = lease.state() == State::Binding;
         if !lease.step(Event::Bound) {
             return;
         }
-        lease.binding = Some(binding);
-        lease.bound = lease.generation;
         if first {
             lease.granted_at_unix_ms = now.unix_ms;
         }
@@ -109,7 +109,7 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        if lease.extending.is_some() {
+        if lease.extends_to().is_some() {
             return;
         }
         let (binding_id, info) = (lease.binding_id(), lease.info(now, true));
@@ -129,19 +129,21 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(binding_id, "not bound", &expected) else {
             return;
         };
+        let peers_before = lease.peers_before();
         if !lease.step(Event::NotBound) {
             return;
         }
         if matches!(error, BindError::Lost(_)) {
-            lease.binding = None;
-            lease.older_is_gone();
-        } else if let Some(peers) = lease.peers_before.take() {
+            if let Some(in_use) = lease.in_use_mut() {
+                in_use.older_is_gone();
+            }
+        } else if let Some(peers) = peers_before {
             lease.peers = peers;
         }
         if matches!(error, BindError::Failed(_)) {
             lease.try_again(now);
         }
-        let over = lease.state == State::Ended;
+        let over = lease.state() == State::Ended;
         self.refuse_binding(now, binding_id, error);
         if over {
             self.finish(now, binding_id.lease_id);
@@ -158,7 +160,7 @@ impl LeaseTable {
         };
         let mut refusal = bind_refusal(binding_id.lease_id, error);
         if lease.granted() {
-            let goes_on = match lease.binding {
+            let goes_on = match lease.binding() {
                 Some(_) => String::from("; what was bound before goes on"),
                 None => format!(
                     "; the lease goes on without a key: {} gives it one",
@@ -230,7 +232,7 @@ impl LeaseTable {
     /// Takes back a grant that the journal could not write. The client was refused, so the lease is cut, released and
     /// removed at once. A lease that is fenced by now keeps its record, so that no other lease gets its bytes.
     pub fn on_grant_lost(&mut self, now: Now, id: LeaseId) {
-        let holds = |lease: &&mut Lease| lease.state != State::Fenced;
+        let holds = |lease: &&mut Lease| lease.state() != State::Fenced;
         let Some(lease) = self.leases.get_mut(&id).filter(holds) else {
             return;
         };
@@ -242,22 +244,14 @@ impl LeaseTable {
 }
 
 impl Lease {
-    /// Forgets the keys and peers of the old binding, which was cut.
-    fn older_is_gone(&mut self) {
-        self.peers_before = None;
-        self.old_key = match self.old_key {
-            Some(OldKey::Retiring { .. } | OldKey::Gone) => Some(OldKey::Gone),
-            Some(OldKey::Until(_)) | None => None,
-        };
-    }
-
     /// Plans another bind of a lease of an earlier run: no waiting client could repeat the request, and an address or a
     /// disk may be ready only some time after a boot.
     fn try_again(&mut self, now: Now) {
-        if self.state == State::Active && self.bound_before {
-            let pause = Duration::from_secs(1 << self.bound_in_vain.min(8));
-            self.bind_again_at = Some(now.boot + pause.min(BIND_AGAIN_WITHIN));
-            self.bound_in_vain += 1;
+        let failed = self.adoptions_failed;
+        if let (Some(active), Some(failed)) = (self.active_mut(), failed) {
+            let pause = Duration::from_secs(1 << failed.min(8));
+            active.bind_again_at = Some(now.boot + pause.min(BIND_AGAIN_WITHIN));
+            self.adoptions_failed = Some(failed + 1);
         }
     }
 }

@@ -8,7 +8,7 @@ use fabricbios_wire::{EndCause, LeaseId, LeasePhase, Reply, RevokeOutcome};
 use crate::{
     BootTime, Change, Event, Invariant, LeaseTable, Linger, Note, Now, Order, State, StepError,
     config::{CUT_PATIENCES, LINGERS_AT_ONCE},
-    lease::{OldKey, Waiting},
+    lease::{OldKey, Stage, Waiting},
     standing::unavailable,
     timers::Timer,
 };
@@ -59,23 +59,18 @@ impl LeaseTable {
             return;
         };
         lease.timers.0 = None;
-        let overlap_is_over = matches!(lease.old_key, Some(OldKey::Until(at)) if at <= now.boot);
-        let may_bind = lease.may_rebind() && lease.deadline > now.boot;
-        let binds_again = may_bind && lease.bind_again_at.is_some_and(|at| at <= now.boot);
+        let overlap_is_over = matches!(lease.old_key(), Some(OldKey::Until(at)) if at <= now.boot);
+        let is_due = |at: BootTime| at <= now.boot;
+        let binds_again = lease.binds_again_at().is_some_and(is_due) && !is_due(lease.deadline);
         if binds_again && lease.step(Event::Rebind) {
             return self.bind_anew(now, id);
         }
-        match lease.state {
+        match lease.state() {
             State::Active | State::Rebinding if lease.deadline <= now.boot => {
                 self.end(now, id, Event::Deadline, EndCause::Expired, None);
             }
             State::Active | State::Rebinding if overlap_is_over => {
-                lease.old_key = Some(OldKey::Retiring {
-                    by: now.boot + lease.cut_within * CUT_PATIENCES,
-                });
-                let binding_id = lease.binding_id();
-                self.order(Order::RetireKey(binding_id));
-                self.arm(id);
+                self.retire_key(now, id);
             }
             // The first term is over before the paths acknowledged it. The client does not know the lease yet.
             State::Binding => self.end(now, id, Event::Revoke, EndCause::BindingFailed, None),
@@ -97,7 +92,7 @@ impl LeaseTable {
             return;
         };
         lease.timers.1 = None;
-        match lease.state {
+        match lease.state() {
             State::Binding => {
                 self.end(now, id, Event::Revoke, EndCause::BindingFailed, None);
             }
@@ -118,11 +113,12 @@ impl LeaseTable {
             return;
         };
         let moved = self.cut_moved.get(&lease.kind).copied();
-        if lease.cut_moved.is_some() && moved > lease.cut_moved {
-            lease.cut_moved = moved;
-            return self.arm(id);
-        }
-        let error = match lease.cut_moved {
+        let began = lease.cut_mut().and_then(|cut| cut.moved.as_mut());
+        let error = match began {
+            Some(at) if moved > Some(*at) => {
+                *at = moved.unwrap_or(*at);
+                return self.arm(id);
+            }
             Some(_) => not_done_within(lease.cut_within),
             None => format!(
                 "not begun within {} ms: every thread for cuts of {} is busy or stuck",
@@ -133,20 +129,34 @@ impl LeaseTable {
         self.fence(now, id, Event::CutFailed, StepError::new("cut", error));
     }
 
+    /// Orders the end of the key before the last rotation.
+    pub(crate) fn retire_key(&mut self, now: Now, id: LeaseId) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let by = now.boot + lease.cut_within * CUT_PATIENCES;
+        if let Some(in_use) = lease.in_use_mut() {
+            in_use.old_key = Some(OldKey::Retiring { by });
+        }
+        let order = Order::RetireKey(lease.binding_id());
+        self.order(order);
+        self.arm(id);
+    }
+
     /// The retirement of an old key, an acknowledgement or a new binding takes too long.
     fn key_or_bind_is_overdue(&mut self, now: Now, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        match lease.old_key {
+        match lease.old_key() {
             // A key that cannot be retired ends the lease.
             Some(OldKey::Retiring { by }) if by <= now.boot => {
                 self.end(now, id, Event::Revoke, EndCause::KeyNotRetired, None);
             }
-            _ if lease.extending.is_some() => self.extension_is_overdue(now, id),
+            _ if lease.extends_to().is_some() => self.extension_is_overdue(now, id),
             // The client is answered that the bind takes long. The lease goes on until its deadline.
             _bind_takes_long => {
-                lease.patience_over = true;
+                lease.since = None;
                 let still_binding = unavailable(format!(
                     "the binding of lease {id} is still being made; LEASE_QUERY tells when it is"
                 ));
@@ -169,34 +179,32 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let may_be_kept = lease.ending() == LeasePhase::Expired && !lease.told_over;
-        if lease.state == State::Cutting && may_be_kept {
-            // The lease is freed or revoked while its expiry is being cut: no grace time follows.
-            return lease.ends(cause, by);
-        }
+        let before = lease.state();
         if !lease.step(event) {
             return;
         }
+        if before == State::Cutting {
+            // The lease is freed or revoked while its expiry is being cut: no grace time follows.
+            if lease.ending() == LeasePhase::Expired && !lease.is_told_over() {
+                lease.ends(cause, by);
+            }
+            return;
+        }
         lease.ends(cause, by);
-        lease.since = now.boot;
-        (lease.cut_ordered, lease.cut_moved) = (true, None);
-        // The cut ends every key.
-        (lease.binding, lease.old_key, lease.peers_before) = (None, None, None);
-        let (state, binding_id) = (lease.state, lease.binding_id());
-        self.stop_extending(id);
+        lease.since = Some(now.boot);
+        let (state, binding_id) = (lease.state(), lease.binding_id());
         if state == State::Releasing {
             self.tell_ended(now, id);
-            self.start_release(now, id);
+            self.start_release(id);
             return;
         }
         // A client that freed the lease needs no error, and many cuts at once have no time for a linger.
-        let hurried = self.draining || self.cutting >= LINGERS_AT_ONCE;
+        let hurried = self.draining || self.cutting() >= LINGERS_AT_ONCE;
         let linger = match cause {
             EndCause::Freed => Linger::None,
             _ if hurried => Linger::None,
             _ => Linger::Brief,
         };
-        self.cutting += 1;
         self.order(Order::Cut(binding_id, linger));
         self.arm(id);
     }
@@ -210,7 +218,7 @@ impl LeaseTable {
             return;
         };
         let waiting = core::mem::take(&mut lease.waiting);
-        if lease.state != State::Grace {
+        if lease.state() != State::Grace {
             lease.end_is_certain(now, now.boot);
         }
         let info = lease.info(now, false);
@@ -234,13 +242,12 @@ impl LeaseTable {
     }
 
     /// Starts the release. The state is `Releasing` already.
-    pub(crate) fn start_release(&mut self, now: Now, id: LeaseId) {
+    pub(crate) fn start_release(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        lease.since = now.boot;
-        lease.release_began = false;
-        if lease.outstanding.is_none() {
+        lease.since = None;
+        if !lease.is_on_its_way() {
             let order = Order::Release(lease.binding_id(), lease.placement.clone());
             self.order(order);
         }
@@ -249,6 +256,7 @@ impl LeaseTable {
 
     /// Removes a clean lease: its part is free again and a record remains. The state is `Ended` already.
     pub(crate) fn finish(&mut self, now: Now, id: LeaseId) {
+        self.count(id);
         let Some(lease) = self.leases.remove(&id) else {
             return;
         };
@@ -263,12 +271,11 @@ impl LeaseTable {
             releases_again = resource.durability.leases_stay();
         }
         self.change_held(&lease, false);
-        self.recount(lease.counted, None);
-        self.note_leaving(id, lease.resource_id, &lease.tenant, false);
+        self.recount(lease.counted.0, None);
         let amount = lease.placement.amount();
         let counted = self.lives_no_more(&lease.tenant, id, lease.kind, amount);
         self.holds(Invariant::Tenants, &lease, counted, "its tenant held less");
-        let fenced = lease.fault.is_some();
+        let fenced = matches!(lease.stage(), Stage::Ended { fenced: true });
         if !lease.granted() {
             // The client never learned of the lease.
             if fenced {

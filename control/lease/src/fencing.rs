@@ -7,7 +7,7 @@ use fabricbios_wire::{EndCause, LeaseId, Reply, ResourceId, RevokeOutcome};
 use crate::{
     Asked, BindingId, Change, Condition, Event, FenceRecord, LeaseTable, Linger, Note, Now, Order,
     State, StepError, Ticket,
-    lease::Waiting,
+    lease::{Fault, Lease, Waiting},
     requests::Decision,
     resource::Resource,
     standing::{busy, check_operator, fenced, not_found},
@@ -22,32 +22,31 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let (before, binding_id) = (lease.state, lease.binding_id());
-        // A stranded binding replaces a fence by a failed release.
-        let graver = lease.state == State::Fenced && event == Event::Stranded;
-        if !graver && !lease.step(event) {
+        let (before, binding_id) = (lease.state(), lease.binding_id());
+        let by_release = event == Event::ReleaseFailed;
+        let fault = Fault {
+            by_release,
+            reason: reason.clone(),
+        };
+        if !lease.step_to_fenced(event, fault) {
             return;
         }
         if lease.end.is_none() {
             lease.ends(EndCause::BindingFailed, None);
         }
         lease.end_is_certain(now, now.boot);
-        lease.fenced_by_release = event == Event::ReleaseFailed;
-        lease.fault = Some(reason.clone().into());
-        lease.binding = None;
         let fence = FenceRecord {
             resource_id: lease.resource_id,
             resource_type: lease.kind,
             lease_id: id,
             since_unix_ms: now.unix_ms,
-            reason: reason.clone(),
-            by_release: lease.fenced_by_release,
+            reason,
+            by_release,
         };
         // Also for a lease that was not granted: its bytes must not be given away after a crash. Written before the
         // fence, so that a crash never leaves a fence whose lease seems alive.
         let record = lease.record();
         self.journal(Change::PutLease(record));
-        self.stop_extending(id);
         match before {
             State::Cutting => self.cut_is_over(now, id),
             // A cut ends access as far as possible; it does not clear the fence.
@@ -119,15 +118,15 @@ impl LeaseTable {
         let Some(resource) = self.resources.get_mut(&clean.resource_id) else {
             return;
         };
-        let fault = |id: &LeaseId| Some((*id, self.leases.get(id)?.fault.as_deref()?));
+        let fault = |id: &LeaseId| Some((*id, self.leases.get(id)?.fault()?));
         let other = resource.fenced_leases.iter().find_map(fault);
         let told = resource.fence.as_mut();
         let told = told.filter(|fence| fence.lease_id == clean.lease_id);
-        let (Some(fence), Some((lease_id, reason))) = (told, other) else {
+        let (Some(fence), Some((lease_id, fault))) = (told, other) else {
             return;
         };
         fence.lease_id = lease_id;
-        fence.reason = reason.clone();
+        fence.reason = fault.reason.clone();
         let fence = fence.clone();
         self.journal(Change::PutFence(fence));
     }
@@ -162,7 +161,7 @@ impl LeaseTable {
         if resource.resetting.is_some() {
             return Err(busy(format!("resource {id} is being remediated already")));
         }
-        let on_its_way = |id| self.leases.get(id).is_some_and(|l| l.outstanding.is_some());
+        let on_its_way = |id| self.leases.get(id).is_some_and(Lease::is_on_its_way);
         if resource.fenced_leases.iter().any(on_its_way) {
             return Err(busy(format!(
                 "a binding on resource {id} has not come back yet; ask again when it has"

@@ -121,8 +121,7 @@ impl LeaseTable {
         let ordered = lease.ordered.max(lease.generation);
         let grows = lease.generation >= lease.ordered;
         (lease.ordered, lease.generation) = (ordered, ordered);
-        lease.may_be_open |= matches!(order, Order::Bind(_));
-        let proved = !(matches!(order, Order::Release(..)) && lease.may_be_open);
+        let proved = !matches!(order, Order::Release(..)) || lease.state() == State::Releasing;
         if grows && proved {
             return true;
         }
@@ -151,7 +150,8 @@ impl LeaseTable {
 
     /// Checks **proof** before an end is reported to a client.
     pub(crate) fn may_tell_end(&mut self, id: LeaseId) -> bool {
-        let open = self.leases.get(&id).filter(|lease| lease.may_be_open);
+        let is_cut = |lease: &Lease| matches!(lease.state(), State::Grace | State::Releasing);
+        let open = self.leases.get(&id).filter(|lease| !is_cut(lease));
         let Some(lease) = open.cloned() else {
             return true;
         };
@@ -201,19 +201,39 @@ impl LeaseTable {
         }
     }
 
-    /// Updates the census by the state of the lease.
+    /// Updates the counts by the state of the lease.
     pub(crate) fn count(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let is = Some((lease.state, lease.told_over));
+        let is = (
+            Some((lease.state(), lease.is_told_over())),
+            lease.is_on_its_way(),
+        );
         let was = core::mem::replace(&mut lease.counted, is);
-        if was != is {
-            let (leaves, resource_id) = (lease.leaves(), lease.resource_id);
-            let tenant = lease.tenant.clone();
-            self.recount(was, is);
-            self.note_leaving(id, resource_id, &tenant, leaves);
+        if was == is {
+            return;
         }
+        self.recount(was.0, is.0);
+        let Some(lease) = self.leases.get(&id).cloned() else {
+            return;
+        };
+        self.note_leaving(&lease);
+        let tenant = self.tenants.get_mut(&lease.tenant);
+        let counts = tenant.is_some_and(|tenant| {
+            let more = tenant.on_their_way + usize::from(is.1);
+            let left = more.checked_sub(was.1.into());
+            tenant.on_their_way = left.unwrap_or(0);
+            left.is_some()
+        });
+        let detail = "nothing of its tenant was on its way";
+        self.holds(Invariant::Tenants, &lease, counts, detail);
+    }
+
+    /// How many leases are being cut.
+    pub(crate) fn cutting(&self) -> usize {
+        let told_over = [false, true].map(|told| (State::Cutting, told));
+        told_over.iter().filter_map(|is| self.census.get(is)).sum()
     }
 
     pub(crate) fn recount(&mut self, was: Option<(State, bool)>, is: Option<(State, bool)>) {
@@ -254,12 +274,15 @@ impl LeaseTable {
         let mut census = BTreeMap::new();
         for lease in self.leases.values() {
             let id = lease.id;
-            let never_back = lease.ordered <= lease.generation && lease.bound <= lease.generation;
+            let bound = lease.binding().map(|it| it.generation);
+            let never_back = lease.ordered <= lease.generation && bound <= Some(lease.generation);
             holds(Invariant::Generations, never_back, &|| format!("{lease:?}"));
-            let told = matches!(lease.state, State::Grace | State::Releasing | State::Ended);
-            holds(Invariant::Proof, !(told && lease.may_be_open), &|| {
-                format!("{lease:?}")
-            });
+            let in_use = matches!(
+                lease.state(),
+                State::Binding | State::Active | State::Rebinding
+            );
+            let ends = lease.end.is_some() != in_use;
+            holds(Invariant::Proof, ends, &|| format!("{lease:?}"));
             let wants = (lease.next_deadline(), lease.patience_ends(&self.policy));
             let owner = Some(lease.tenant.clone());
             let is_set =
@@ -270,7 +293,9 @@ impl LeaseTable {
             holds(Invariant::Timers, right, &|| {
                 format!("wants {wants:?}: {lease:?}")
             });
-            *census.entry((lease.state, lease.told_over)).or_insert(0) += 1;
+            *census
+                .entry((lease.state(), lease.is_told_over()))
+                .or_insert(0) += 1;
         }
         let resets = self.resources.values().filter(|it| it.resetting.is_some());
         let set = self.leases.values().map(|lease| lease.timers);

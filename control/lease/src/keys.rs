@@ -1,16 +1,15 @@
 //! New bindings and new keys: LEASE_BIND, LEASE_ROTATE and the results of rotations.
 
-use alloc::{boxed::Box, format, vec::Vec};
+use alloc::{format, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer, Transport};
 
 use crate::{
     Asked, BindError, BindOrder, BindingId, Event, LeaseTable, Note, Now, Order, State, StepError,
-    config::{CUT_PATIENCES, OVERLAP_MS_MAX},
-    extending::Then,
+    config::OVERLAP_MS_MAX,
     kinds::{check_peers, rules},
-    lease::{Lease, OldKey, Outstanding, Waiting},
+    lease::{Lease, OldKey, Remaking, Stage, Waiting},
     paths::takes_datagrams,
     requests::Decision,
     standing::{busy, invalid},
@@ -36,7 +35,10 @@ impl LeaseTable {
         check_peers(peers)?;
         self.check_binds(&asked.tenant)?;
         let lease = self.live_mut(id)?;
-        if matches!(lease.old_key, Some(OldKey::Retiring { .. } | OldKey::Gone)) {
+        if matches!(
+            lease.old_key(),
+            Some(OldKey::Retiring { .. } | OldKey::Gone)
+        ) {
             // The order that retires the old key names the current binding.
             return Err(busy(format!(
                 "lease {id}: the key before is being ended; ask again"
@@ -63,14 +65,9 @@ impl LeaseTable {
             return;
         };
         lease.generation = lease.generation.next();
-        lease.bind_again_at = None;
-        lease.outstanding = Some(Outstanding::Term);
-        lease.patience_over = false;
-        let (name, deadline) = (lease.tenant.clone(), lease.deadline);
-        self.on_its_way(&name);
         // A renewal has its term already, and may be answered before the binding is made.
         self.put(id);
-        self.extend(now, id, deadline, Then::Bind);
+        self.extend(now, id);
     }
 
     /// Orders the bind. Its deadline is acknowledged.
@@ -78,8 +75,9 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        lease.since = now.boot;
-        lease.outstanding = Some(Outstanding::Bind);
+        lease.since = Some(now.boot);
+        let peers_before = lease.peers_before();
+        lease.remakes(Remaking::Bind(peers_before));
         let order = lease.bind_order();
         self.order(order);
         self.arm(id);
@@ -99,9 +97,9 @@ impl LeaseTable {
                 "overlap_ms={overlap_ms}; at most {OVERLAP_MS_MAX}"
             )));
         }
-        if let Some(old_key) = &lease.old_key {
+        if let Some(old_key) = lease.old_key() {
             let when = match old_key {
-                OldKey::Until(until) => format!("in {} ms", now.boot.until(*until).as_millis()),
+                OldKey::Until(until) => format!("in {} ms", now.boot.until(until).as_millis()),
                 _ => "when it has ended, in a moment".into(),
             };
             return Err(busy(format!(
@@ -115,7 +113,7 @@ impl LeaseTable {
             )));
         }
         let by_bind_alone = lease.takes_peers() && !lease.takes_datagrams();
-        if lease.state == State::Active && !lease.has_key() && by_bind_alone {
+        if lease.state() == State::Active && !lease.has_key() && by_bind_alone {
             return Err(invalid(format!(
                 "lease {id} has no key yet: LEASE_BIND gives it one"
             )));
@@ -141,12 +139,8 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&binding_id.lease_id) else {
             return;
         };
-        lease.since = now.boot;
-        lease.overlap = overlap;
-        lease.outstanding = Some(Outstanding::Rotation);
-        lease.patience_over = false;
-        let name = lease.tenant.clone();
-        self.on_its_way(&name);
+        lease.since = Some(now.boot);
+        lease.remakes(Remaking::Rotation(overlap));
         self.put(binding_id.lease_id);
         self.order(Order::Rotate(binding_id));
         self.arm(binding_id.lease_id);
@@ -170,24 +164,16 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(binding_id, "rotated", &[State::Rebinding]) else {
             return;
         };
-        lease.binding = Some(Box::new(binding));
-        let overlap = lease.overlap;
+        let Stage::Rebinding(_, Remaking::Rotation(overlap)) = *lease.stage() else {
+            return;
+        };
+        let until = (now.boot + overlap).min(lease.deadline);
+        lease.has_another_key(binding, Some(OldKey::Until(until)));
         if overlap.is_zero() {
             // The client is answered when the old key is dead, not before.
-            lease.old_key = Some(OldKey::Retiring {
-                by: now.boot + lease.cut_within * CUT_PATIENCES,
-            });
-            self.order(Order::RetireKey(binding_id));
-            self.arm(binding_id.lease_id);
-            self.note(Note::Rotated {
-                binding_id,
-                overlap,
-            });
-            return;
-        }
-        let until = (now.boot + overlap).min(lease.deadline);
-        lease.old_key = Some(OldKey::Until(until));
-        if lease.step(Event::Bound) {
+            lease.remakes(Remaking::Retirement);
+            self.retire_key(now, binding_id.lease_id);
+        } else if lease.step(Event::Bound) {
             self.settle(now, binding_id.lease_id);
         }
         let overlap = now.boot.until(until);
@@ -208,29 +194,20 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(binding_id, "key retired", &expected) else {
             return;
         };
-        if lease.old_key == Some(OldKey::Gone) {
-            lease.old_key = None;
-            return;
-        }
-        if !matches!(lease.old_key, Some(OldKey::Retiring { .. })) {
+        let is_gone = lease.old_key() == Some(OldKey::Gone);
+        if !is_gone && !matches!(lease.old_key(), Some(OldKey::Retiring { .. })) {
             self.note(Note::Stale(binding_id, "key retired"));
             return;
         }
         match outcome {
-            Ok(_)
-                if matches!(
-                    lease.outstanding,
-                    Some(Outstanding::Term | Outstanding::Bind)
-                ) =>
-            {
-                // The report of the bind says which binding is in use.
-                lease.old_key = None;
+            // The report of the bind says which binding is in use.
+            outcome if is_gone || outcome.is_ok() && lease.is_on_its_way() => {
+                lease.in_use_mut().map(|it| it.old_key.take());
                 self.arm(binding_id.lease_id);
             }
             Ok(binding) => {
-                lease.old_key = None;
-                lease.binding = Some(Box::new(binding));
-                if lease.state == State::Rebinding && !lease.step(Event::Bound) {
+                lease.has_another_key(binding, None);
+                if lease.state() == State::Rebinding && !lease.step(Event::Bound) {
                     return;
                 }
                 self.settle(now, binding_id.lease_id);
@@ -248,12 +225,13 @@ impl LeaseTable {
 impl Lease {
     /// Sets the peers of the next binding.
     fn asks_for(&mut self, peers: Vec<RdmaPeer>) {
-        self.peers_before = Some(core::mem::replace(&mut self.peers, peers));
+        let before = core::mem::replace(&mut self.peers, peers);
+        self.remakes(Remaking::Term(Some(before)));
     }
 
     /// Whether the lease has a key, over any transport.
     pub(crate) fn has_key(&self) -> bool {
-        self.binding.as_deref().is_some_and(Binding::has_key)
+        self.binding().is_some_and(|it| it.binding.has_key())
     }
 
     pub(crate) fn bind_order(&self) -> Order {
@@ -264,7 +242,7 @@ impl Lease {
             tenant: self.tenant.clone(),
             terms: self.terms().into_owned().with_rdma_peers(&self.peers),
             grace: self.grace,
-            adopts: self.bound_before,
+            adopts: self.adoptions_failed.is_some(),
         })
     }
 

@@ -9,11 +9,13 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    BindingId, BootTime, Event, LeaseRecord, Now, Placement, Policy, State, StepError, Ticket,
-    Wanted,
+    BindingId, BootTime, LeaseRecord, Now, Placement, Policy, State, Ticket, Wanted,
     config::{CUT_PATIENCES, RENEWAL_WINDOW_FRACTION},
-    extending::Extending,
 };
+
+pub(crate) use stage::*;
+
+mod stage;
 
 /// A request that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,26 +32,6 @@ pub(crate) enum Waiting {
     Revoke(Ticket),
 }
 
-/// A key that still works beside the current one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OldKey {
-    /// The key works until this time.
-    Until(BootTime),
-    /// The key is being retired; the lease ends if that is not done by this time.
-    Retiring { by: BootTime },
-    /// The key ended with its binding; the order to retire it is still outstanding.
-    Gone,
-}
-
-/// An order without a report yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outstanding {
-    /// A bind, as soon as its deadline is acknowledged.
-    Term,
-    Bind,
-    Rotation,
-}
-
 /// A live lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
@@ -58,7 +40,10 @@ pub(crate) struct Lease {
     pub(crate) resource_id: ResourceId,
     pub(crate) kind: ResourceType,
     pub(crate) placement: Placement,
-    pub(crate) state: State,
+    stage: Stage,
+    /// The report that was owed when the lease ended. The bytes are not released before the report: an order that still
+    /// waits for its thread must not find them with another lease.
+    pub(crate) late: Option<Owed>,
     pub(crate) generation: Generation,
     pub(crate) term: Duration,
     pub(crate) grace: Duration,
@@ -68,76 +53,92 @@ pub(crate) struct Lease {
     pub(crate) expires_at_unix_ms: u64,
     /// The timers that are set in the table: the next deadline, and the time limit of a provider.
     pub(crate) timers: (Option<BootTime>, Option<BootTime>),
-    /// The state as it is counted in the census.
-    pub(crate) counted: Option<(State, bool)>,
+    /// The state as it is counted in the census, and whether the lease counts as on its way.
+    pub(crate) counted: (Option<(State, bool)>, bool),
     /// The newest binding that an order has named.
     pub(crate) ordered: Generation,
-    /// A binding was ordered, or an earlier run left one, and no cut of it is proved.
-    pub(crate) may_be_open: bool,
-    /// Start of the work of the current state; while releasing, the last progress.
-    pub(crate) since: BootTime,
-    /// While cutting: the cut is ordered. Cuts of leases of an earlier run wait for their turn.
-    pub(crate) cut_ordered: bool,
+    /// Start of the work of a provider; while it binds or releases, the last progress. `None`: no time limit counts,
+    /// because no thread has begun the release, the cut waits for its turn, or the client has been answered that the
+    /// binding takes long.
+    pub(crate) since: Option<BootTime>,
     /// The time limit of its cut, and of the retirement of a key.
     pub(crate) cut_within: Duration,
-    /// While cutting: when a thread began the cut, or when another cut of the same kind of resource progressed after
-    /// that.
-    pub(crate) cut_moved: Option<BootTime>,
     pub(crate) effective: Effective,
     /// The terms of the kind as they are enforced; absent if they are plain.
     pub(crate) terms: Option<Box<LeaseTerms>>,
     /// See [`LeaseRecord::intent`].
     pub(crate) intent: Option<Box<LeaseIntent>>,
     pub(crate) peers: Vec<RdmaPeer>,
-    /// The peers of the binding in use, while other peers are being connected.
-    pub(crate) peers_before: Option<Vec<RdmaPeer>>,
-    /// The binding in use, also while another one is being made.
-    pub(crate) binding: Option<Box<Binding>>,
-    /// Generation of the binding in use.
-    pub(crate) bound: Generation,
-    pub(crate) old_key: Option<OldKey>,
-    /// A bind or rotation that is ordered and not reported. The bytes are not released before the report: an order
-    /// that still waits for its thread must not find them with another lease.
-    pub(crate) outstanding: Option<Outstanding>,
-    /// A deadline that is not acknowledged yet.
-    pub(crate) extending: Option<Box<Extending>>,
-    /// The client has been answered that the bind or rotation takes long.
-    pub(crate) patience_over: bool,
-    /// A thread has begun the release, which must progress from then on.
-    pub(crate) release_began: bool,
-    /// An earlier run bound the lease, and this run has not yet: the next bind adopts the objects that are left.
-    pub(crate) bound_before: bool,
-    /// When an adopted lease without a binding is bound again, because something was not ready.
-    pub(crate) bind_again_at: Option<BootTime>,
-    /// How many such binds failed.
-    pub(crate) bound_in_vain: u32,
-    /// A restart could not adopt the lease: it is being revoked.
-    pub(crate) cannot_go_on: bool,
-    /// An earlier run reported the end of the lease, but may not have finished it: the lease is cut and released again.
-    pub(crate) told_over: bool,
-    /// Overlap of the rotation under way.
-    pub(crate) overlap: Duration,
+    /// `Some`: an earlier run bound the lease, and this run has not yet, so that the next bind adopts the objects that
+    /// are left. The number of such binds that failed.
+    pub(crate) adoptions_failed: Option<u32>,
     /// Why the lease ends or has ended. The time is 0 until the cut is proved or has failed.
     pub(crate) end: Option<Box<LeaseEnd>>,
     /// Since when the end is certain, or known to this run.
     pub(crate) over_since: Option<BootTime>,
-    /// The error, if the state is Fenced.
-    pub(crate) fault: Option<Box<StepError>>,
-    /// Whether the fence comes from a failed release alone.
-    pub(crate) fenced_by_release: bool,
     pub(crate) waiting: Vec<Waiting>,
     /// For the log line of the grant, with the rule that decided; taken by the grant.
     pub(crate) wanted: Option<Box<(Wanted, &'static str)>>,
 }
 
 impl Lease {
-    /// Moves to the next state. `false`: the event is prohibited here and the state is unchanged.
-    #[must_use]
-    pub(crate) fn step(&mut self, event: Event) -> bool {
-        self.state
-            .next(event)
-            .map(|next| self.state = next)
-            .is_some()
+    /// A lease of generation 1 that needs no key, has no term and no terms of its kind.
+    pub(crate) fn new(
+        now: Now,
+        id: LeaseId,
+        tenant: Arc<str>,
+        resource_id: ResourceId,
+        kind: ResourceType,
+        placement: Placement,
+        stage: Stage,
+    ) -> Self {
+        Self {
+            id,
+            tenant,
+            resource_id,
+            kind,
+            placement,
+            stage,
+            late: None,
+            generation: Generation(1),
+            term: Duration::ZERO,
+            grace: Duration::ZERO,
+            deadline: BootTime(0),
+            granted_at_unix_ms: 0,
+            expires_at_unix_ms: 0,
+            timers: (None, None),
+            counted: (None, false),
+            ordered: Generation(0),
+            since: Some(now.boot),
+            cut_within: Duration::ZERO,
+            effective: Effective::default(),
+            terms: None,
+            intent: None,
+            peers: Vec::new(),
+            adoptions_failed: None,
+            end: None,
+            over_since: None,
+            waiting: Vec::new(),
+            wanted: None,
+        }
+    }
+
+    pub(crate) fn binding(&self) -> Option<&Bound> {
+        self.in_use()?.bound.as_deref()
+    }
+
+    pub(crate) fn old_key(&self) -> Option<OldKey> {
+        self.in_use()?.old_key
+    }
+
+    /// Whether an earlier run reported the end of the lease, which is being cut once more.
+    pub(crate) fn is_told_over(&self) -> bool {
+        matches!(self.stage(), Stage::Cutting(cut) if cut.told_over)
+    }
+
+    /// Whether the fence comes from a failed release alone.
+    pub(crate) fn is_fenced_by_release(&self) -> bool {
+        self.fault().is_some_and(|fault| fault.by_release)
     }
 
     /// The terms of the kind as they are enforced.
@@ -168,15 +169,14 @@ impl Lease {
 
     /// The next time at which the lease changes without a report.
     pub(crate) fn next_deadline(&self) -> Option<BootTime> {
-        let overlap_ends = match self.old_key {
+        let overlap_ends = match self.old_key() {
             Some(OldKey::Until(at)) => Some(at),
             _ => None,
         };
-        let bind_again_at = self.bind_again_at.filter(|_| self.may_rebind());
-        match self.state {
-            State::Binding => self.extending.is_some().then_some(self.deadline),
+        match self.state() {
+            State::Binding => self.extends_to(),
             State::Active | State::Rebinding => {
-                let sooner = overlap_ends.into_iter().chain(bind_again_at);
+                let sooner = overlap_ends.into_iter().chain(self.binds_again_at());
                 sooner.chain([self.deadline]).min()
             }
             State::Grace => Some(self.grace_ends()),
@@ -184,36 +184,37 @@ impl Lease {
         }
     }
 
+    /// When an adopted lease is bound again.
+    pub(crate) fn binds_again_at(&self) -> Option<BootTime> {
+        match self.stage() {
+            Stage::Active(active) if active.renewal.is_none() => active.bind_again_at,
+            _ => None,
+        }
+    }
+
     /// Until when a provider must report or progress.
     pub(crate) fn patience_ends(&self, policy: &Policy) -> Option<BootTime> {
-        let retiring = match self.old_key {
+        let retiring = match self.old_key() {
             Some(OldKey::Retiring { by }) => Some(by),
             _ => None,
         };
-        match self.state {
-            State::Binding | State::Active | State::Rebinding if self.extending.is_some() => {
-                let extended = self.since + policy.extend_within;
-                Some(retiring.map_or(extended, |by| by.min(extended)))
+        let work = self.since.and_then(|since| match self.stage() {
+            _ if self.extends_to().is_some() => Some(since + policy.extend_within),
+            Stage::Binding(_) | Stage::Rebinding(..) => Some(since + policy.bind_within),
+            Stage::Cutting(cut) => {
+                let moved = cut.moved.map(|at| at + self.cut_within);
+                let at_last = since + self.cut_within * CUT_PATIENCES;
+                moved.into_iter().chain([at_last]).min()
             }
-            State::Rebinding if !self.patience_over => {
-                let bound = self.since + policy.bind_within;
-                Some(retiring.map_or(bound, |by| by.min(bound)))
-            }
-            State::Active | State::Rebinding => retiring,
-            State::Binding => Some(self.since + policy.bind_within),
-            State::Cutting if self.cut_ordered => {
-                let at_last = self.since + self.cut_within * CUT_PATIENCES;
-                let moved = self.cut_moved.map(|at| at + self.cut_within);
-                Some(moved.map_or(at_last, |at| at.min(at_last)))
-            }
-            State::Releasing if self.release_began => Some(self.since + policy.release_stall),
-            State::Grace | State::Cutting | State::Releasing | State::Ended | State::Fenced => None,
-        }
+            Stage::Releasing => Some(since + policy.release_stall),
+            _ => None,
+        });
+        work.into_iter().chain(retiring).min()
     }
 
     /// Whether a new binding or key can be asked for.
     pub(crate) fn may_rebind(&self) -> bool {
-        self.state == State::Active && self.extending.is_none()
+        self.state() == State::Active && self.extends_to().is_none()
     }
 
     pub(crate) fn grace_ends(&self) -> BootTime {
@@ -251,9 +252,9 @@ impl Lease {
 
     /// The phase that the holder sees. A lease that is being cut appears as active until the cut is proved.
     pub(crate) fn phase(&self) -> LeasePhase {
-        match self.state {
+        match self.state() {
             State::Binding => LeasePhase::Binding,
-            State::Cutting if self.told_over => self.ending(),
+            State::Cutting if self.is_told_over() => self.ending(),
             State::Active | State::Rebinding | State::Cutting => LeasePhase::Active,
             State::Grace => LeasePhase::Grace,
             State::Releasing | State::Ended => self.ending(),
@@ -269,10 +270,7 @@ impl Lease {
                 .saturating_sub(millis(at.until(self.deadline)))
         };
         LeaseInfo {
-            generation: match self.binding {
-                Some(_) => self.bound,
-                None => self.generation,
-            },
+            generation: self.binding().map_or(self.generation, |it| it.generation),
             renewable_at_unix_ms: match phase {
                 LeasePhase::Active => ms_before_expiry(self.renewable_at()),
                 LeasePhase::Grace => self.expires_at_unix_ms,
@@ -301,13 +299,12 @@ impl Lease {
 
     /// The binding that the holder sees: empty while it cannot be used.
     fn told_binding(&self, now: Now) -> Binding {
-        let usable = matches!(self.state, State::Active | State::Rebinding);
-        let Some(binding) = self.binding.as_deref().filter(|_| usable) else {
+        let Some(bound) = self.binding() else {
             return Binding::plain(self.kind);
         };
-        let mut told = binding.clone();
+        let mut told = bound.binding.clone();
         if let Some(rdma) = told.rdma_mut() {
-            rdma.previous = match (rdma.previous, self.old_key) {
+            rdma.previous = match (rdma.previous, self.old_key()) {
                 (Some(key), Some(OldKey::Until(until))) => Some(PreviousKey {
                     rkey: key.rkey,
                     remaining_ms: u32::try_from(now.boot.until(until).as_millis())
@@ -342,8 +339,9 @@ impl Lease {
             deadline: self.deadline,
             ended: (!lives).then_some(phase),
             end: self.end.clone().filter(|end| end.at_unix_ms != 0),
-            cannot_go_on: self.cannot_go_on,
-            fenced_by_release: self.fenced_by_release,
+            cannot_go_on: { self.end.as_ref() }
+                .is_some_and(|end| end.cause == EndCause::NodeRestarted),
+            fenced_by_release: self.is_fenced_by_release(),
             terms: self.terms.clone(),
             intent: self.intent.clone(),
         }
@@ -351,14 +349,16 @@ impl Lease {
 
     /// Whether the end of the lease was reported to clients.
     pub(crate) fn is_over(&self) -> bool {
-        let over = matches!(self.state, State::Releasing | State::Fenced | State::Ended);
-        over || self.told_over
+        let over = matches!(
+            self.state(),
+            State::Releasing | State::Fenced | State::Ended
+        );
+        over || self.is_told_over()
     }
 
     /// Whether a client may still have access. After a failed release, access is proved to have ended.
     pub(crate) fn may_be_reachable(&self) -> bool {
-        let is_cut = self.state == State::Fenced && self.fenced_by_release;
-        self.state.may_be_reachable() && !is_cut
+        self.state().may_be_reachable() && !self.is_fenced_by_release()
     }
 
     /// Whether the lease was granted, and its client knows it.

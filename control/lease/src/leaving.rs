@@ -4,7 +4,7 @@
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{LeaseAllocRequest, LeaseId, Refusal, ResourceId, ResourceType};
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, Refusal, ResourceType};
 
 use crate::{LeaseTable, Now, State, lease::Lease, resource::Resource, room::Need, standing::busy};
 
@@ -38,7 +38,7 @@ impl Lease {
     /// Whether the lease is over, and its part is free as soon as it is clean.
     pub(crate) fn leaves(&self) -> bool {
         // A lease that was over in an earlier run is cut once more first.
-        self.state == State::Releasing || self.state == State::Cutting && self.told_over
+        self.state() == State::Releasing || self.is_told_over()
     }
 
     /// How long the cleaning of its part has taken so far.
@@ -107,20 +107,15 @@ impl LeaseTable {
     }
 
     /// Notes whether a lease is over and not clean.
-    pub(crate) fn note_leaving(
-        &mut self,
-        id: LeaseId,
-        resource_id: ResourceId,
-        tenant: &str,
-        leaves: bool,
-    ) {
-        let of_resource = self.resources.get_mut(&resource_id);
+    pub(crate) fn note_leaving(&mut self, lease: &Lease) {
+        let of_resource = self.resources.get_mut(&lease.resource_id);
         let of_resource = of_resource.map(|it| &mut it.leaving);
-        let of_tenant = self.tenants.get_mut(tenant).map(|it| &mut it.leaving);
+        let of_tenant = self.tenants.get_mut(&lease.tenant);
+        let of_tenant = of_tenant.map(|it| &mut it.leaving);
         for leaving in of_resource.into_iter().chain(of_tenant) {
-            match leaves {
-                true => leaving.insert(id),
-                false => leaving.remove(&id),
+            match lease.leaves() {
+                true => leaving.insert(lease.id),
+                false => leaving.remove(&lease.id),
             };
         }
     }

@@ -15,8 +15,9 @@
 //!
 //! Not drawn: a release that ends late and verifies leads from Fenced to Ended, if it was the
 //! release that fenced; a failed cut is never cleared that way. A bind that strands something
-//! fences from every state that is still alive, because the report may come after the cut. A lease
-//! in use that loses what it was granted is fenced too.
+//! fences from every state that is not over, because the report may come after the cut; it replaces a fence by a failed
+//! release. A lease in use that loses what it was granted is fenced too. Who frees or revokes a lease while its expiry
+//! is being cut leaves it no grace time.
 //! A lease of an earlier run begins in Rebinding, Cutting, Grace or Fenced, see
 //! [`crate::LeaseTable::restore_lease`].
 
@@ -106,7 +107,8 @@ impl State {
             (S::Binding, E::NotBound) => S::Ended,
             (S::Active, E::Rebind) | (S::Grace, E::Renew) => S::Rebinding,
             (S::Active, E::Renew) => S::Active,
-            (S::Binding | S::Active | S::Rebinding, E::Deadline | E::Free | E::Revoke) => {
+            (S::Binding | S::Active | S::Rebinding, E::Deadline)
+            | (S::Binding | S::Active | S::Rebinding | S::Cutting, E::Free | E::Revoke) => {
                 S::Cutting
             }
             (S::Cutting, E::CutProvedKeep) => S::Grace,
@@ -118,7 +120,13 @@ impl State {
             | (S::Cutting, E::CutFailed)
             | (S::Releasing, E::ReleaseFailed)
             | (
-                S::Binding | S::Active | S::Rebinding | S::Cutting | S::Grace | S::Releasing,
+                S::Binding
+                | S::Active
+                | S::Rebinding
+                | S::Cutting
+                | S::Grace
+                | S::Releasing
+                | S::Fenced,
                 E::Stranded,
             ) => S::Fenced,
             _prohibited => return None,
@@ -180,7 +188,7 @@ mod tests {
     #[test]
     fn only_a_verified_clean_up_leaves_a_fence() {
         for event in Event::ALL {
-            let left = State::Fenced.next(event);
+            let left = { State::Fenced.next(event) }.filter(|next| *next != State::Fenced);
             let verified = matches!(event, Event::ReleasedLate | Event::Remedied);
             assert_eq!(left.is_some(), verified, "{event:?}");
         }

@@ -1,11 +1,13 @@
 //! Reports of the providers. A report that names an old binding, or does not fit the state of the lease, is noted and
 //! ignored.
 
-use fabricbios_wire::EndCause;
+use core::time::Duration;
+
+use fabricbios_wire::{EndCause, LeaseId};
 
 use crate::{
     BindingId, BootTime, Event, LeaseTable, Note, Now, Proof, Report, State, StepError,
-    lease::{Lease, OldKey, Outstanding},
+    lease::{Lease, OldKey, Owed},
     leaving::Pace,
 };
 
@@ -18,7 +20,7 @@ impl LeaseTable {
         }
         match report {
             Report::Bind(binding_id, outcome) => {
-                if self.was_outstanding(binding_id, Outstanding::Bind) {
+                if self.was_owed(binding_id, Owed::Bind) {
                     self.made_or_not(now, binding_id, outcome, Self::bound, Self::not_bound);
                 }
             }
@@ -28,7 +30,7 @@ impl LeaseTable {
             }
             Report::Confirmed(binding_id, outcome) => self.confirmed(now, binding_id, outcome),
             Report::Rotate(binding_id, outcome) => {
-                if self.was_outstanding(binding_id, Outstanding::Rotation) {
+                if self.was_owed(binding_id, Owed::Rotation) {
                     self.made_or_not(now, binding_id, outcome, Self::rotated, Self::not_rotated);
                 }
             }
@@ -53,10 +55,9 @@ impl LeaseTable {
         what: &'static str,
         states: &[State],
     ) -> Option<&mut Lease> {
-        let fits = self
-            .leases
-            .get(&binding_id.lease_id)
-            .is_some_and(|lease| lease.binding_id() == binding_id && states.contains(&lease.state));
+        let fits = self.leases.get(&binding_id.lease_id).is_some_and(|lease| {
+            lease.binding_id() == binding_id && states.contains(&lease.state())
+        });
         if !fits {
             self.note(Note::Stale(binding_id, what));
             return None;
@@ -65,19 +66,23 @@ impl LeaseTable {
     }
 
     /// Whether the lease waits for this report. A report that comes twice counts once.
-    fn was_outstanding(&mut self, binding_id: BindingId, what: Outstanding) -> bool {
-        let lease = self.leases.get_mut(&binding_id.lease_id);
+    fn was_owed(&mut self, binding_id: BindingId, what: Owed) -> bool {
+        let lease = self.leases.get(&binding_id.lease_id);
         let lease = lease.filter(|lease| lease.binding_id() == binding_id);
-        let owed = lease.and_then(|lease| {
-            let owed = lease.outstanding.take_if(|it| *it == what);
-            owed.map(|_| lease.tenant.clone())
-        });
-        let Some(name) = owed else {
+        if lease.is_none_or(|it| it.owed() != Some(what)) {
             self.note(Note::Stale(binding_id, "bound or rotated"));
             return false;
-        };
-        self.arrived(binding_id.lease_id, &name);
+        }
+        self.came_late(binding_id.lease_id);
         true
+    }
+
+    /// Notes that nothing is owed any more of a lease that ends.
+    pub(crate) fn came_late(&mut self, id: LeaseId) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.late = None;
+        }
+        self.count(id);
     }
 
     fn cut_reported(
@@ -101,7 +106,7 @@ impl LeaseTable {
         let note = Note::Cut {
             binding_id,
             cause,
-            took: lease.since.until(done),
+            took: { lease.since }.map_or(Duration::ZERO, |since| since.until(done)),
             after_deadline: (cause == EndCause::Expired).then(|| lease.deadline.until(done)),
             proof: proof.clone(),
         };
@@ -114,7 +119,6 @@ impl LeaseTable {
         if !lease.step(event) {
             return;
         }
-        lease.may_be_open = false;
         if let Some(end) = &mut lease.end {
             end.proof = proof.into_steps();
         }
@@ -127,7 +131,7 @@ impl LeaseTable {
         if keep {
             self.arm(binding_id.lease_id);
         } else {
-            self.start_release(now, binding_id.lease_id);
+            self.start_release(binding_id.lease_id);
         }
     }
 
@@ -137,10 +141,13 @@ impl LeaseTable {
         let Some(lease) = self.waiting_for(binding_id, "end began", &expected) else {
             return;
         };
-        match &mut lease.old_key {
-            _ if lease.state == State::Cutting => lease.cut_moved = Some(done),
-            Some(OldKey::Retiring { by: old }) => *old = done + lease.cut_within,
-            _ => {}
+        let within = lease.cut_within;
+        if let Some(cut) = lease.cut_mut() {
+            cut.moved = Some(done);
+        } else if let Some(in_use) = lease.in_use_mut()
+            && let Some(OldKey::Retiring { by }) = &mut in_use.old_key
+        {
+            *by = done + within;
         }
         self.arm(binding_id.lease_id);
     }
@@ -158,13 +165,11 @@ impl LeaseTable {
     /// Notes progress of a bind. Ignored for a lease that ends: no client waits for its bind.
     fn bind_moves(&mut self, done: BootTime, binding_id: BindingId) {
         let moves = |lease: &&mut Lease| {
-            let waits = matches!(lease.state, State::Binding | State::Rebinding);
-            lease.binding_id() == binding_id
-                && waits
-                && lease.outstanding == Some(Outstanding::Bind)
+            let waits = matches!(lease.state(), State::Binding | State::Rebinding);
+            lease.binding_id() == binding_id && waits && lease.owed() == Some(Owed::Bind)
         };
         if let Some(lease) = self.leases.get_mut(&binding_id.lease_id).filter(moves) {
-            lease.since = done;
+            lease.since = lease.since.map(|_| done);
             self.arm(binding_id.lease_id);
         }
     }
@@ -175,9 +180,8 @@ impl LeaseTable {
             return;
         };
         // While the report of a bind is outstanding, the release has not been ordered yet.
-        if lease.state == State::Releasing && lease.outstanding.is_none() {
-            lease.since = done;
-            lease.release_began = true;
+        if lease.state() == State::Releasing && !lease.is_on_its_way() {
+            lease.since = Some(done);
             self.arm(binding_id.lease_id);
         }
     }
@@ -195,7 +199,7 @@ impl LeaseTable {
         if let (Ok(cleaning), Some(end)) = (&outcome, &mut lease.end) {
             end.cleaning = cleaning.steps().to_vec();
         }
-        match (lease.state, outcome) {
+        match (lease.state(), outcome) {
             (State::Releasing, Ok(_)) => {
                 let pace = Pace::new(lease.placement.amount(), lease.cleaned_for(now));
                 if lease.step(Event::Released) {
@@ -208,7 +212,7 @@ impl LeaseTable {
             (State::Releasing, Err(error)) => {
                 self.fence(now, binding_id.lease_id, Event::ReleaseFailed, error);
             }
-            (_fenced, Ok(_)) if lease.fenced_by_release => self.released_late(now, binding_id),
+            (_fenced, Ok(_)) if lease.is_fenced_by_release() => self.released_late(now, binding_id),
             _ => self.note(Note::Stale(binding_id, "released")),
         }
     }

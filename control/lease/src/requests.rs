@@ -4,15 +4,14 @@ use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
 
 use fabricbios_wire::{
-    EndCause, Generation, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, LeasePhase, Refusal,
-    RefusalClass, Reply, Request, RevokeOutcome, Role,
+    EndCause, LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, LeasePhase, Refusal, RefusalClass,
+    Reply, Request, RevokeOutcome, Role,
 };
 
 use crate::{
     After, Asked, BootTime, Change, Event, LeaseTable, Note, Now, State,
     admission::{Admitted, wanted},
-    extending::Then,
-    lease::{Lease, OldKey, Outstanding, Waiting, whole_secs},
+    lease::{Lease, Making, OldKey, Renewal, Stage, Waiting, whole_secs},
     standing::{busy, check_operator},
 };
 
@@ -98,7 +97,6 @@ impl LeaseTable {
         let lease = self.new_lease(now, asked, request, &admitted);
         let (name, order) = (lease.tenant.clone(), lease.bind_order());
         self.lives(&name, lease.id, lease.kind, lease.placement.amount());
-        self.on_its_way(&name);
         self.change_held(&lease, true);
         self.leases.insert(lease.id, lease);
         self.order(order);
@@ -113,56 +111,27 @@ impl LeaseTable {
         request: &LeaseAllocRequest,
         admitted: &Admitted,
     ) -> Lease {
-        Lease {
-            id: asked.fresh_id,
-            tenant: self.tenant_name(&asked.tenant),
-            resource_id: admitted.resource_id,
-            kind: request.resource_type(),
-            placement: admitted.placement.clone(),
-            state: State::Binding,
-            generation: Generation(1),
-            term: Duration::from_secs(request.lease_secs.into()),
-            grace: Duration::from_secs(request.grace_secs.into()),
-            deadline: BootTime(0),
-            granted_at_unix_ms: 0,
-            expires_at_unix_ms: 0,
-            timers: (None, None),
-            counted: None,
-            ordered: Generation(0),
-            may_be_open: false,
-            since: now.boot,
-            cut_ordered: false,
-            cut_within: self.cut_within(admitted.resource_id),
-            cut_moved: None,
-            effective: admitted.effective,
-            terms: Some(&admitted.terms)
-                .filter(|terms| !terms.is_plain())
-                .map(|terms| Box::new(terms.clone())),
-            intent: Some(&request.intent)
-                .filter(|intent| !intent.is_empty())
-                .map(|intent| Box::new(intent.clone())),
-            peers: request.terms.rdma_peers().to_vec(),
-            peers_before: None,
-            binding: None,
-            bound: Generation(0),
-            old_key: None,
-            outstanding: Some(Outstanding::Bind),
-            extending: None,
-            patience_over: false,
-            release_began: false,
-            bound_before: false,
-            bind_again_at: None,
-            bound_in_vain: 0,
-            cannot_go_on: false,
-            told_over: false,
-            overlap: Duration::ZERO,
-            end: None,
-            over_since: None,
-            fault: None,
-            fenced_by_release: false,
-            waiting: alloc::vec![Waiting::Grant(asked.ticket)],
-            wanted: Some(Box::new((wanted(request), admitted.policy))),
-        }
+        let mut lease = Lease::new(
+            now,
+            asked.fresh_id,
+            self.tenant_name(&asked.tenant),
+            admitted.resource_id,
+            request.resource_type(),
+            admitted.placement.clone(),
+            Stage::Binding(Making::Ordered),
+        );
+        lease.term = Duration::from_secs(request.lease_secs.into());
+        lease.grace = Duration::from_secs(request.grace_secs.into());
+        lease.cut_within = self.cut_within(admitted.resource_id);
+        lease.effective = admitted.effective;
+        let terms = Some(&admitted.terms).filter(|terms| !terms.is_plain());
+        lease.terms = terms.cloned().map(Box::new);
+        let intent = Some(&request.intent).filter(|intent| !intent.is_empty());
+        lease.intent = intent.cloned().map(Box::new);
+        lease.peers = request.terms.rdma_peers().to_vec();
+        lease.waiting.push(Waiting::Grant(asked.ticket));
+        lease.wanted = Some(Box::new((wanted(request), admitted.policy)));
+        lease
     }
 
     fn renew(&mut self, now: Now, asked: &Asked, id: LeaseId, secs: u32) -> Decision {
@@ -172,7 +141,7 @@ impl LeaseTable {
             0 => whole_secs(lease.term),
             given => given,
         };
-        if lease.state == State::Active && now.boot < lease.renewable_at() {
+        if lease.state() == State::Active && now.boot < lease.renewable_at() {
             let at = lease.info(now, false).renewable_at_unix_ms;
             let wait_ms = now.boot.until(lease.renewable_at()).as_millis();
             return Err(Refusal {
@@ -189,25 +158,29 @@ impl LeaseTable {
         self.check_term(secs)?;
         self.check_still_allowed(lease)?;
         // No rotation while the old key still works: the key is new already.
-        let rotates = lease.effective.rotate_on_renew && lease.has_key() && lease.old_key.is_none();
-        if lease.state == State::Grace || rotates {
+        let rotates =
+            lease.effective.rotate_on_renew && lease.has_key() && lease.old_key().is_none();
+        if lease.state() == State::Grace || rotates {
             self.check_binds(&asked.tenant)?;
         }
         let lease = self.live_mut(id)?;
         let waiting = Waiting::Renew(asked.ticket);
-        if lease.may_rebind() && lease.outstanding.is_none() {
-            lease.waiting.push(waiting);
+        if let Some(active) = lease.active_mut()
+            && active.renewal.is_none()
+        {
             let to = now.boot + Duration::from_secs(secs.into());
-            let then = Then::Renew {
+            active.renewal = Some(Box::new(Renewal {
+                to,
                 secs,
                 expires_at_unix_ms: now.unix_ms_at(to),
                 rotates,
-            };
-            self.extend(now, id, to, then);
+            }));
+            lease.waiting.push(waiting);
+            self.extend(now, id);
             return Ok(None);
         }
         // A lease in its grace time is cut, so its new deadline needs no acknowledgement.
-        if lease.state != State::Grace || lease.outstanding.is_some() || !lease.step(Event::Renew) {
+        if lease.state() != State::Grace || lease.is_on_its_way() || !lease.step(Event::Renew) {
             return Err(lease.busy());
         }
         lease.end = None;
@@ -320,8 +293,10 @@ impl Lease {
         self.deadline = deadline;
         self.expires_at_unix_ms = expires_at_unix_ms;
         // An overlap ends with the term at the latest.
-        if let Some(OldKey::Until(until)) = &mut self.old_key {
-            *until = (*until).min(self.deadline);
+        if let Some(in_use) = self.in_use_mut()
+            && let Some(OldKey::Until(until)) = &mut in_use.old_key
+        {
+            *until = (*until).min(deadline);
         }
     }
 }

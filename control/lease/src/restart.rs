@@ -13,13 +13,13 @@
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{EndCause, Generation, LeaseEnd, LeaseId, LeasePhase, ResourceId, Transport};
+use fabricbios_wire::{EndCause, LeaseEnd, LeaseId, LeasePhase, ResourceId, Transport};
 
 use crate::{
     BindingId, BootTime, Change, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Linger, Note,
     Now, Order, Placement, State, StepError,
     config::RESTORED_CUTS_AT_ONCE,
-    lease::Lease,
+    lease::{Cut, Fault, InUse, Lease, Remaking, Stage},
     recovery::{Held, RecoveryDecision, secs},
 };
 
@@ -73,10 +73,10 @@ impl LeaseTable {
         };
         let (id, culprit) = (resource.id, self.leases.get_mut(&fence.lease_id));
         match culprit {
-            Some(lease) if lease.state == State::Fenced => {
-                lease.fault = Some(Box::new(fence.reason.clone()));
-            }
-            Some(_alive) => resource.whole_in_doubt |= !fence.by_release,
+            Some(lease) => match lease.fault_mut() {
+                Some(fault) => fault.reason = fence.reason.clone(),
+                None => resource.whole_in_doubt |= !fence.by_release,
+            },
             // Nobody knows its part.
             None => {
                 resource.fenced_leases.insert(fence.lease_id);
@@ -130,7 +130,7 @@ impl LeaseTable {
         resource_id: ResourceId,
     ) -> impl Iterator<Item = (BindingId, &Placement)> + '_ {
         let its = self.leases_of(resource_id);
-        let its = its.filter(|lease| lease.state == State::Fenced && lease.fenced_by_release);
+        let its = its.filter(|lease| lease.is_fenced_by_release());
         its.map(|lease| (lease.binding_id(), &lease.placement))
     }
 
@@ -178,15 +178,11 @@ impl LeaseTable {
         let id = record.lease_id;
         let tenant = self.tenant_name(&record.tenant);
         let cut_within = self.cut_within(record.resource_id);
-        let mut lease = Lease::restored(now, record, tenant.clone(), held, placement, cut_within);
         let resource = self.resources.get(&record.resource_id);
-        lease.bound_before = resource.is_some_and(|resource| resource.durability.leases_stay());
-        if lease.bound_before && lease.state == State::Grace {
-            // The earlier run may have died between the deadline and its cut.
-            lease.state = State::Cutting;
-        }
-        lease.may_be_open = lease.bound_before;
-        let state = lease.state;
+        let stays = resource.is_some_and(|resource| resource.durability.leases_stay());
+        let mut lease = Lease::restored(now, record, tenant.clone(), held, placement, stays);
+        lease.cut_within = cut_within;
+        let state = lease.state();
         self.change_held(&lease, true);
         self.lives(&tenant, id, record.resource_type, amount);
         self.leases.insert(id, lease);
@@ -209,8 +205,11 @@ impl LeaseTable {
     /// Orders another cut of a lease, which is written down with the clock of this boot.
     fn cut_once_more(&mut self, now: Now, id: LeaseId) {
         self.put(id);
-        self.cutting += 1;
-        if self.leases.get(&id).is_some_and(|lease| lease.told_over) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        lease.since = None;
+        if lease.is_told_over() {
             self.cut_later.push_back(id);
         } else {
             self.cut_later.push_front(id);
@@ -226,7 +225,7 @@ impl LeaseTable {
             let Some(lease) = self.leases.get_mut(&id) else {
                 continue;
             };
-            (lease.cut_ordered, lease.since) = (true, now.boot);
+            lease.since = Some(now.boot);
             let order = Order::Cut(lease.binding_id(), Linger::None);
             self.cut_now.insert(id);
             self.order(order);
@@ -236,7 +235,6 @@ impl LeaseTable {
 
     /// Counts a cut as done and orders the next one.
     pub(crate) fn cut_is_over(&mut self, now: Now, id: LeaseId) {
-        self.cutting -= 1;
         if self.cut_now.remove(&id) {
             self.order_later_cuts(now);
         }
@@ -246,9 +244,9 @@ impl LeaseTable {
     pub fn on_start(&mut self, now: Now) {
         let ids: Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in ids {
-            let waits = |it: &&mut Lease| matches!(it.state, State::Cutting | State::Rebinding);
+            let waits = |it: &&mut Lease| matches!(it.state(), State::Cutting | State::Rebinding);
             if let Some(lease) = self.leases.get_mut(&id).filter(waits) {
-                lease.since = now.boot;
+                lease.since = lease.since.map(|_| now.boot);
                 self.arm(id);
             }
         }
@@ -279,18 +277,34 @@ impl Lease {
         tenant: Arc<str>,
         held: Held,
         placement: Placement,
-        cut_within: Duration,
+        stays: bool,
     ) -> Self {
         let over = |cause| Some(known_end(record).unwrap_or_else(|| ended_for(cause, now.unix_ms)));
         let ending = |cause| Some(ended_for(cause, 0));
-        let (state, deadline, end) = match held {
-            Held::Fenced => (
-                State::Fenced,
-                record.deadline,
-                over(EndCause::NodeRestarted),
-            ),
-            Held::Lives(deadline) => (State::Rebinding, deadline, None),
-            Held::Kept(ended_at) => (State::Grace, ended_at, ending(EndCause::Expired)),
+        let cut = |told_over| {
+            Stage::Cutting(Cut {
+                told_over,
+                moved: None,
+            })
+        };
+        let (stage, deadline, end) = match held {
+            Held::Fenced => {
+                let fault = Fault {
+                    by_release: record.fenced_by_release,
+                    reason: fenced_before(),
+                };
+                let end = over(EndCause::NodeRestarted);
+                (Stage::Fenced(Box::new(fault)), record.deadline, end)
+            }
+            Held::Lives(deadline) => {
+                let remaking = Remaking::Term(None);
+                (Stage::Rebinding(InUse::default(), remaking), deadline, None)
+            }
+            Held::Kept(ended_at) => {
+                // The earlier run may have died between the deadline and its cut.
+                let stage = if stays { cut(false) } else { Stage::Grace };
+                (stage, ended_at, ending(EndCause::Expired))
+            }
             Held::Ends {
                 phase,
                 told,
@@ -298,65 +312,34 @@ impl Lease {
             } => {
                 let cause = cause_of(phase);
                 let end = if told { over(cause) } else { ending(cause) };
-                (State::Cutting, ended_at, end)
+                (cut(told), ended_at, end)
             }
         };
-        let revoked = matches!(
-            held,
-            Held::Ends {
-                phase: LeasePhase::Revoked,
-                ..
-            }
-        );
         let ends = matches!(held, Held::Ends { .. });
         // A lease that ends has no grace time.
         let grace_secs = if ends { 0 } else { record.grace_secs };
-        Self {
-            id: record.lease_id,
+        let mut lease = Self::new(
+            now,
+            record.lease_id,
             tenant,
-            resource_id: record.resource_id,
-            kind: record.resource_type,
+            record.resource_id,
+            record.resource_type,
             placement,
-            state,
-            generation: record.generation,
-            term: secs(record.term_secs),
-            grace: secs(grace_secs),
-            deadline,
-            granted_at_unix_ms: record.granted_at_unix_ms,
-            expires_at_unix_ms: record.expires_at_unix_ms,
-            timers: (None, None),
-            counted: None,
-            ordered: Generation(0),
-            may_be_open: false,
-            since: now.boot,
-            cut_ordered: false,
-            cut_within,
-            cut_moved: None,
-            effective: record.effective,
-            terms: record.terms.clone(),
-            intent: record.intent.clone(),
-            peers: Vec::new(),
-            peers_before: None,
-            binding: None,
-            bound: Generation(0),
-            old_key: None,
-            outstanding: None,
-            extending: None,
-            patience_over: false,
-            release_began: false,
-            bound_before: false,
-            bind_again_at: None,
-            bound_in_vain: 0,
-            cannot_go_on: revoked,
-            told_over: matches!(held, Held::Ends { told: true, .. }),
-            overlap: Duration::ZERO,
-            end,
-            over_since: ends.then_some(now.boot),
-            fault: (state == State::Fenced).then(|| Box::new(fenced_before())),
-            fenced_by_release: record.fenced_by_release,
-            waiting: Vec::new(),
-            wanted: None,
-        }
+            stage,
+        );
+        lease.generation = record.generation;
+        lease.term = secs(record.term_secs);
+        lease.grace = secs(grace_secs);
+        lease.deadline = deadline;
+        lease.granted_at_unix_ms = record.granted_at_unix_ms;
+        lease.expires_at_unix_ms = record.expires_at_unix_ms;
+        lease.effective = record.effective;
+        lease.terms.clone_from(&record.terms);
+        lease.intent.clone_from(&record.intent);
+        lease.adoptions_failed = stays.then_some(0);
+        lease.end = end;
+        lease.over_since = ends.then_some(now.boot);
+        lease
     }
 }
 

@@ -54,8 +54,8 @@ fn not_live(ended: &BTreeMap<LeaseId, Ended>, id: LeaseId) -> Refusal {
 impl Lease {
     /// Why a request does not fit the state.
     pub(crate) fn busy(&self) -> Refusal {
-        match self.state {
-            State::Binding | State::Rebinding | State::Grace if self.outstanding.is_some() => {
+        match self.state() {
+            State::Binding | State::Rebinding | State::Grace if self.is_on_its_way() => {
                 busy(format!(
                     "lease {} is being bound; ask again when that is done",
                     self.id
@@ -68,7 +68,7 @@ impl Lease {
             State::Binding | State::Rebinding => {
                 busy(format!("lease {} is getting a new key; ask again", self.id))
             }
-            State::Cutting if !self.told_over => busy(format!(
+            State::Cutting if !self.is_told_over() => busy(format!(
                 "access to lease {} is being taken away; ask again",
                 self.id
             )),
@@ -83,8 +83,8 @@ impl Lease {
     /// The refusal of a request for a lease that is over: how the lease ended.
     pub(crate) fn over(&self) -> Refusal {
         let (id, cause) = (self.id, self.end.as_deref().map(|end| end.cause));
-        let message = match self.fault.as_deref() {
-            Some(fault) => format!("lease {id} could not be proved clean: {fault}"),
+        let message = match self.fault() {
+            Some(fault) => format!("lease {id} could not be proved clean: {}", fault.reason),
             None if cause == Some(EndCause::BindingFailed) => format!(
                 "lease {id} is {}: this node had cut its access before it could be renewed",
                 self.ending()

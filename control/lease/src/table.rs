@@ -51,8 +51,6 @@ pub struct LeaseTable {
     /// How many records of ended leases each tenant has.
     pub(crate) histories: BTreeSet<(usize, Arc<str>)>,
     pub(crate) rates: Rates,
-    /// Leases in `Cutting`.
-    pub(crate) cutting: usize,
     /// Leases of an earlier run whose cut is not ordered yet; leases that a client may still reach come first.
     pub(crate) cut_later: VecDeque<LeaseId>,
     /// Leases of an earlier run whose cut is ordered and has no result yet.
@@ -89,7 +87,6 @@ impl LeaseTable {
             tenants: BTreeMap::new(),
             histories: BTreeSet::new(),
             rates: Rates::default(),
-            cutting: 0,
             cut_later: VecDeque::new(),
             cut_now: BTreeSet::new(),
             cut_moved: BTreeMap::new(),
@@ -161,7 +158,7 @@ impl LeaseTable {
     pub fn uncut(&self) -> impl Iterator<Item = (LeaseId, State)> + '_ {
         let leases = self.leases.values();
         let leases = leases.filter(|lease| lease.may_be_reachable());
-        leases.map(|lease| (lease.id, lease.state))
+        leases.map(|lease| (lease.id, lease.state()))
     }
 
     /// Whether every lease of an earlier run has a binding again or is cut. Leases whose end that run reported already

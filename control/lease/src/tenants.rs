@@ -11,7 +11,7 @@ use core::time::Duration;
 use fabricbios_wire::{LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, ResourceType, Role};
 
 use crate::{
-    Change, Invariant, LeaseRecord, LeaseTable, Now,
+    Change, LeaseRecord, LeaseTable, Now,
     lease::Lease,
     record::Ended,
     standing::{busy, unavailable},
@@ -31,14 +31,14 @@ pub(crate) struct Tenant {
     /// The amount of each kind that its live leases hold, in the unit of the kind.
     holds: BTreeMap<ResourceType, u64>,
     /// Binds and rotations that are ordered and not reported.
-    on_their_way: usize,
+    pub(crate) on_their_way: usize,
 }
 
 impl Tenant {
     /// Whether the counts match these leases.
     pub(crate) fn counts(&self, leases: &[&Lease]) -> bool {
         let ids: BTreeSet<LeaseId> = leases.iter().map(|lease| lease.id).collect();
-        let outstanding = leases.iter().filter(|lease| lease.outstanding.is_some());
+        let outstanding = leases.iter().filter(|lease| lease.is_on_its_way());
         let mut holds: BTreeMap<ResourceType, u64> = BTreeMap::new();
         for lease in leases {
             *holds.entry(lease.kind).or_default() += lease.placement.amount();
@@ -176,31 +176,6 @@ impl LeaseTable {
         *holds = holds.saturating_sub(length);
         self.forget_idle(name);
         enough
-    }
-
-    /// Counts an ordered bind or rotation.
-    pub(crate) fn on_its_way(&mut self, name: &Arc<str>) {
-        if let Some(tenant) = self.tenants.get_mut(name) {
-            tenant.on_their_way += 1;
-        }
-    }
-
-    /// Counts a bind or rotation as reported or dropped.
-    pub(crate) fn arrived(&mut self, id: LeaseId, name: &Arc<str>) {
-        let tenant = self.tenants.get_mut(name);
-        let waits = tenant.is_some_and(|tenant| {
-            let left = tenant.on_their_way.checked_sub(1);
-            tenant.on_their_way = left.unwrap_or(0);
-            left.is_some()
-        });
-        if let Some(lease) = self.leases.get(&id).filter(|_| !waits).cloned() {
-            self.holds(
-                Invariant::Tenants,
-                &lease,
-                waits,
-                "nothing of its tenant was on its way",
-            );
-        }
     }
 
     /// Takes a tenant without leases from the table.

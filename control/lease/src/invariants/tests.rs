@@ -3,7 +3,7 @@
 use std::{vec, vec::Vec};
 
 use fabricbios_wire::{
-    Answer, Binding, Generation, LeaseAllocRequest, LeaseError, Request, Role, Transport,
+    Answer, Binding, EndCause, Generation, LeaseAllocRequest, LeaseError, Request, Role, Transport,
 };
 
 use super::*;
@@ -154,7 +154,7 @@ fn a_look_at_everything_finds_each() {
             node.lease(1).generation = Generation(0);
         }),
         (Invariant::Proof, |node| {
-            node.lease(1).state = State::Releasing;
+            node.lease(1).ends(EndCause::Freed, None);
         }),
         (Invariant::Timers, |node| {
             node.lease(1).deadline = BootTime(7);
@@ -164,7 +164,7 @@ fn a_look_at_everything_finds_each() {
             node.table.patience.set(&None, timer, None, at);
         }),
         (Invariant::Tenants, |node| {
-            node.table.on_its_way(&"alice".into());
+            node.table.tenants.get_mut("alice").unwrap().on_their_way += 1;
         }),
         (Invariant::Tenants, |node| {
             node.lease(1).tenant = "bob".into();
@@ -221,12 +221,10 @@ fn an_order_for_an_older_binding_is_not_given_and_the_newest_is_cut() {
 fn nobody_is_told_and_nothing_released_before_the_proof() {
     let mut node = Node::new();
     node.orders.clear();
-    // The lease enters `Releasing` without a proof.
-    node.lease(1).state = State::Releasing;
     let waiting = crate::lease::Waiting::Free(Ticket(99));
     node.lease(1).waiting.push(waiting);
     node.table.tell_ended(NOW, LeaseId(1));
-    node.table.start_release(NOW, LeaseId(1));
+    node.table.start_release(LeaseId(1));
     node.table.fence_broken(NOW);
     node.go_on();
     let told = node.answers.iter().find(|(to, _)| *to == Ticket(99));
@@ -251,7 +249,7 @@ fn a_report_that_nobody_is_counted_to_wait_for_fences() {
         },
     };
     node.table.on_request(NOW, &asked);
-    node.table.arrived(LeaseId(1), &"alice".into());
+    node.table.tenants.get_mut("alice").unwrap().on_their_way -= 1;
     node.go_on();
     node.is_fenced_for(Invariant::Tenants);
 }
