@@ -1,4 +1,4 @@
-//! The limits of connections and requests for one peer, one address and all peers together.
+//! The limits of connections for one peer, one address and all peers together.
 
 use std::{
     collections::HashMap,
@@ -88,8 +88,6 @@ struct Counts {
     unvalidated: HashMap<IpAddr, usize>,
     by_tenant: HashMap<Principal, usize>,
     by_tenant_and_source: HashMap<(Principal, IpAddr), usize>,
-    /// Requests that wait for the daemon to take them.
-    waiting: HashMap<Principal, usize>,
 }
 
 /// The place of a connection; dropping this gives it back.
@@ -99,13 +97,6 @@ pub(crate) struct Place {
     source: IpAddr,
     is_validated: bool,
     peer: Option<Principal>,
-}
-
-/// The place of a request in the queue of the daemon; dropping this gives it back.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    admission: Arc<Admission>,
-    peer: Principal,
 }
 
 impl Admission {
@@ -140,14 +131,6 @@ impl Admission {
             source,
             is_validated,
             peer: None,
-        })
-    }
-
-    /// A place for a request of `peer`, of whose requests at most `max` wait.
-    pub(crate) fn wait(self: &Arc<Self>, peer: &Principal, max: usize) -> Option<Waiting> {
-        take(&mut self.counts().waiting, peer.clone(), max).then(|| Waiting {
-            admission: Arc::clone(self),
-            peer: peer.clone(),
         })
     }
 
@@ -223,12 +206,6 @@ impl Drop for Place {
             give_back(&mut counts.by_tenant, &peer);
             give_back(&mut counts.by_tenant_and_source, &(peer, self.source));
         }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        give_back(&mut self.admission.counts().waiting, &self.peer);
     }
 }
 

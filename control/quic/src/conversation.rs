@@ -6,12 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use fabricbios_wire::{Answer, Header, LeaseError, Refusal, RefusalClass, Request, encode_answer};
+use fabricbios_wire::{Header, LeaseError, Refusal, RefusalClass, Request, encode_answer};
 use quinn::{Connection, RecvStream, SendStream, VarInt};
-use tokio::{
-    sync::{mpsc::error::TrySendError, oneshot},
-    time::timeout,
-};
+use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     Peer, PeerRequest, Principal, close,
@@ -75,50 +72,22 @@ impl Conversation {
     }
 
     async fn ask(self, header: Header, request: Request) -> Vec<u8> {
-        let answer = match self.enqueue(request) {
-            Ok(replied) => replied
-                .await
-                .unwrap_or_else(|_| Err(unavailable("the node is stopping"))),
-            Err(refusal) => Err(refusal),
-        };
-        encode_answer(&header, &answer)
-    }
-
-    /// Puts the request into the queue of the daemon; one tenant may fill at most half of it.
-    fn enqueue(self, request: Request) -> Result<oneshot::Receiver<Answer>, Refusal> {
-        let Shared {
-            requests,
-            admission,
-            ..
-        } = &*self.shared;
-        let place = requests.try_reserve().map_err(|error| match error {
-            TrySendError::Full(()) => unavailable("the node is too busy"),
-            TrySendError::Closed(()) => unavailable("the node is stopping"),
-        })?;
-        let max = requests.max_capacity().div_ceil(2);
-        let waiting = admission
-            .wait(&self.principal, max)
-            .ok_or_else(|| too_many(&self.principal.tenant, max))?;
         let (reply, replied) = oneshot::channel();
-        place.send(PeerRequest {
+        (self.shared.on_request)(PeerRequest {
             principal: self.principal,
+            listen: self.shared.listen,
             local_ip: self.local_ip,
             remote: self.remote,
             request,
             reply,
-            _waiting: waiting,
         });
-        Ok(replied)
+        let answer = replied.await.unwrap_or_else(|_| Err(stopping()));
+        encode_answer(&header, &answer)
     }
 }
 
-fn too_many(tenant: &str, max: usize) -> Refusal {
-    let message = format!("{max} requests of tenant {tenant} wait for the node already; try again");
-    Refusal::new(LeaseError::ResourceBusy, RefusalClass::Transient, message)
-}
-
-fn unavailable(what: &str) -> Refusal {
-    let message = format!("{what}; try again, or another node");
+fn stopping() -> Refusal {
+    let message = "the node is stopping; try again, or another node";
     Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, message)
 }
 

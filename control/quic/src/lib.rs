@@ -1,7 +1,7 @@
 //! The QUIC server in front of the lease table: it authenticates peers and decodes their requests.
 //!
 //! It authenticates, limits and decodes; it never decides about a lease and never touches hardware. A valid request
-//! reaches the daemon as [`PeerRequest`] on a channel. A stream to a session of a GPU is copied to the session's
+//! reaches the daemon as [`PeerRequest`], by a call. A stream to a session of a GPU is copied to the session's
 //! worker, which a [`SessionConnector`] connects. The frames are those of `docs/spec/fabricbios-wire-encoding-v0.md`.
 //!
 //! Read first: `conversation.rs`, from the bytes of a stream to a request and its answer.
@@ -28,4 +28,4 @@ pub use ca::{Ca, DEFAULT_VALIDITY, NODE_DNS_NAME};
 pub use fabric::{Fabric, IdentityError, NodeKeys};
 pub use gpu_stream::{NoSessions, SessionConnector, SessionOpen};
 pub use principal::{NotAPrincipal, Peer, Principal};
-pub use server::{PeerRequest, Server, ServerError};
+pub use server::{OnRequest, PeerRequest, Server, ServerError};

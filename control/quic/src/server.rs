@@ -14,14 +14,14 @@ use fabricbios_wire::{Answer, Request};
 use quinn::{Connection, Endpoint, Incoming, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{oneshot, watch},
     task::{JoinHandle, JoinSet},
     time::timeout,
 };
 
 use crate::{
     Fabric, Limits, Peer, Principal, SessionConnector,
-    admission::{Admission, Full, Place, Waiting},
+    admission::{Admission, Full, Place},
     close,
     conversation::Conversation,
     endpoint::endpoint,
@@ -38,6 +38,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct PeerRequest {
     /// The peer.
     pub principal: Principal,
+    /// The address that the node listens on, which may be a wildcard.
+    pub listen: SocketAddr,
     /// The local address that the peer reached, if the kernel provided it: a node that listens on a wildcard puts it
     /// into endpoints.
     pub local_ip: Option<IpAddr>,
@@ -47,9 +49,10 @@ pub struct PeerRequest {
     pub request: Request,
     /// The channel of the answer.
     pub reply: oneshot::Sender<Answer>,
-    /// The place in the queue, until the daemon has taken the request.
-    pub(crate) _waiting: Waiting,
 }
+
+/// Receives each request where it arrives, on the threads of the runtime. Must not block.
+pub type OnRequest = Arc<dyn Fn(PeerRequest) + Send + Sync>;
 
 /// Why the control plane could not start.
 #[derive(Debug, thiserror::Error)]
@@ -81,13 +84,14 @@ pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
     pub(crate) limits: Limits,
     noise: Noise,
-    pub(crate) requests: mpsc::Sender<PeerRequest>,
+    pub(crate) listen: SocketAddr,
+    pub(crate) on_request: OnRequest,
     pub(crate) sessions: Arc<SessionPlaces>,
     pub(crate) connector: Arc<dyn SessionConnector>,
 }
 
 impl Server {
-    /// Listens and serves until [`Server::shutdown`]: requests go to `requests`, and `connector` connects streams to
+    /// Listens and serves until [`Server::shutdown`]: requests go to `on_request`, and `connector` connects streams to
     /// sessions of GPUs. Must be called within a tokio runtime.
     ///
     /// # Errors
@@ -96,7 +100,7 @@ impl Server {
         listen: SocketAddr,
         fabric: &Fabric,
         limits: Limits,
-        requests: mpsc::Sender<PeerRequest>,
+        on_request: OnRequest,
         connector: Arc<dyn SessionConnector>,
     ) -> Result<Self, ServerError> {
         let listen_error = |source| ServerError::Listen { listen, source };
@@ -108,7 +112,8 @@ impl Server {
             sessions: SessionPlaces::new(limits.clone()),
             limits,
             noise: Noise::default(),
-            requests,
+            listen: local_addr,
+            on_request,
             connector,
         });
         let (stop, stopping) = watch::channel(false);

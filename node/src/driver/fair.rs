@@ -63,6 +63,12 @@ impl<T> FairQueue<T> {
         self.of.values().filter_map(VecDeque::front)
     }
 
+    /// Number of items of one owner.
+    #[must_use]
+    pub fn len_of(&self, owner: &Owner) -> usize {
+        self.of.get(owner).map_or(0, VecDeque::len)
+    }
+
     /// Number of items.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -1,7 +1,7 @@
 //! The driver's inputs: three queues, and a timer on the boot-time clock.
 //!
 //! The driver takes the node's own notices first. Reports of providers and requests have one queue each, in which
-//! tenants take turns.
+//! tenants take turns. Only the queue of requests has a bound: nothing of the node's own may be refused.
 //!
 //! The driver waits in poll(2) on an eventfd and a timerfd, because the timed receive of a std channel uses a clock
 //! that stops while the machine is suspended.
@@ -26,6 +26,23 @@ use nix::{
 };
 
 use crate::driver::fair::{FairQueue, Owner};
+
+/// Most requests that wait for the driver.
+pub const REQUESTS_MAX: usize = 1_024;
+
+/// Most requests of one owner that wait for the driver.
+pub const REQUESTS_OF_OWNER_MAX: usize = REQUESTS_MAX / 2;
+
+/// Why a request does not wait for the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPlace {
+    /// [`REQUESTS_MAX`] requests wait.
+    Full,
+    /// [`REQUESTS_OF_OWNER_MAX`] requests of this owner wait.
+    OwnerFull,
+    /// The driver is gone.
+    Gone,
+}
 
 /// The receiving end.
 #[derive(Debug)]
@@ -71,6 +88,16 @@ impl<T> Shared<T> {
         // Each change of the queues is whole, also after a panic.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Wakes the driver if it waits.
+    fn wake(&self, mut queues: MutexGuard<'_, Queues<T>>) {
+        let is_waiting = mem::take(&mut queues.is_waiting);
+        drop(queues);
+        if is_waiting {
+            // It can only fail because the eventfd is full, and then it is readable already.
+            self.wakeup.write(1).ok();
+        }
+    }
 }
 
 impl<T> Sender<T> {
@@ -84,9 +111,25 @@ impl<T> Sender<T> {
         self.send(|queues| queues.reports.push(owner, item))
     }
 
-    /// Sends a request of `owner`; `false`: the driver is gone.
-    pub fn request(&self, owner: Owner, item: T) -> bool {
-        self.send(|queues| queues.requests.push(owner, item))
+    /// Sends a request of `owner`.
+    ///
+    /// # Errors
+    /// There is no place for the request, which comes back, or the driver is gone.
+    pub fn request(&self, owner: Owner, item: T) -> Result<(), (NoPlace, T)> {
+        let mut queues = self.0.lock();
+        let requests = &mut queues.requests;
+        if requests.len() >= REQUESTS_MAX {
+            return Err((NoPlace::Full, item));
+        }
+        if requests.len_of(&owner) >= REQUESTS_OF_OWNER_MAX {
+            return Err((NoPlace::OwnerFull, item));
+        }
+        if queues.is_closed {
+            return Err((NoPlace::Gone, item));
+        }
+        queues.requests.push(owner, item);
+        self.0.wake(queues);
+        Ok(())
     }
 
     fn send(&self, push: impl FnOnce(&mut Queues<T>)) -> bool {
@@ -95,10 +138,8 @@ impl<T> Sender<T> {
             return false;
         }
         push(&mut queues);
-        let is_waiting = mem::take(&mut queues.is_waiting);
-        drop(queues);
-        // A full eventfd is already readable.
-        !is_waiting || matches!(self.0.wakeup.write(1), Ok(_) | Err(Errno::EAGAIN))
+        self.0.wake(queues);
+        true
     }
 }
 
@@ -205,11 +246,9 @@ mod tests {
     fn what_was_sent_wakes_and_each_sort_has_a_queue_of_its_own() {
         let (mailbox, sender) = Mailbox::new().unwrap();
         let (a, b): (Owner, Owner) = (Some("a".into()), Some("b".into()));
-        assert!(
-            sender.request(a.clone(), 1)
-                && sender.request(a.clone(), 2)
-                && sender.request(b.clone(), 3)
-        );
+        for (owner, n) in [(&a, 1), (&a, 2), (&b, 3)] {
+            sender.request(owner.clone(), n).unwrap();
+        }
         assert!(sender.notify(4) && sender.report(a, 6) && sender.report(b, 5));
         mailbox.wait(None).unwrap();
         assert_eq!(mailbox.least_of_reports(|n| Some(*n)), Some(5));
@@ -243,6 +282,7 @@ mod tests {
     fn a_mailbox_that_is_gone_says_so() {
         let (mailbox, sender) = Mailbox::new().unwrap();
         drop(mailbox);
-        assert!(!sender.request(None, ()) && !sender.notify(()) && !sender.report(None, ()));
+        assert_eq!(sender.request(None, ()), Err((NoPlace::Gone, ())));
+        assert!(!sender.notify(()) && !sender.report(None, ()));
     }
 }

@@ -12,7 +12,7 @@ pub(crate) mod log_note;
 pub mod mailbox;
 mod refusals;
 pub(crate) mod release_retry;
-pub mod request_router;
+pub mod requests;
 pub mod workers;
 
 use std::{

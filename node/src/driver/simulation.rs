@@ -125,7 +125,7 @@ impl Run {
             request,
         };
         let driver = self.world.world().driver.clone().unwrap();
-        assert!(driver.request(Some(who.into()), asked));
+        driver.request(Some(who.into()), asked).unwrap();
         self.waiting.push(Waiting { who, about, answer });
         self.turns();
     }

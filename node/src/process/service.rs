@@ -8,22 +8,16 @@ use anyhow::Context;
 use fabricbios_control::{Fabric, Limits, Server};
 use fabricbios_lease::{Durability, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Now, Policy};
 use fabricbios_wire::{LeaseId, ResourceId};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
-    driver::{
-        Driver, Input, Machine, dispatcher::Dispatcher, mailbox::Sender,
-        request_router::RequestRouter,
-    },
+    driver::{Driver, Input, Machine, dispatcher::Dispatcher, mailbox::Sender, requests::Requests},
     inventory::{Inventory, detection::Detection},
     journal::{Change, Key, Recovered, past::Past, records},
     kinds::{self, Offered, gpu::GpuParts, net},
     process::clock,
     settings::Settings,
 };
-
-/// Most requests queued between the control plane and the driver; further ones wait on their streams.
-const REQUESTS_QUEUED: usize = 1_024;
 
 /// How long closing the clients' connections may take at the end.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -69,22 +63,21 @@ impl Service {
             detection.clone(),
             driver.clone(),
         )?;
-        let (asked, requests) = mpsc::channel(REQUESTS_QUEUED);
+        let requests = Requests {
+            ca: fabric.ca(),
+            node_id: fabric.node_id(),
+            epoch,
+            advertise: settings.advertise,
+            detection,
+            driver: driver.clone(),
+        };
         let server = Server::start(
             settings.listen(),
             fabric,
             limits(settings),
-            asked,
+            Arc::new(move |request| requests.take(request)),
             gpus.sessions,
         )?;
-        let router = RequestRouter {
-            ca: fabric.ca(),
-            node_id: fabric.node_id(),
-            epoch,
-            listen: server.local_addr(),
-            advertise: settings.advertise,
-            detection,
-        };
         let (tell_settled, settled) = oneshot::channel();
         let machine = Machine {
             dispatcher,
@@ -92,7 +85,6 @@ impl Service {
         };
         let new = Driver::new(table, machine, inventory, mailbox);
         let stopped = drive(new.with_settled_signal(tell_settled).with_changes(changes))?;
-        tokio::spawn(router.serve(requests, driver.clone()));
         Ok(Self {
             server,
             driver,

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use fabricbios_control::{Fabric, Limits, PeerRequest, Server};
+use fabricbios_control::{Fabric, Limits, OnRequest, PeerRequest, Server};
 use fabricbios_wire::{
     Answer, Binding, CpuBinding, CpuIsolationClass, CpuPartition, CpuQuota, CpuRange, CpuTerms,
     Effective, Enforcement, Generation, GpuBinding, GpuExclusivityClass, GpuTerms, GpuVendor,
@@ -26,10 +26,7 @@ use fabricbios_wire::{
     RdmaBinding, RdmaStrategy, Refusal, RefusalClass, Reply, Request, ResourceId, ResourceType,
     Role,
 };
-use tokio::{
-    runtime::{Builder, Runtime},
-    sync::mpsc,
-};
+use tokio::runtime::{Builder, Runtime};
 
 pub(crate) const LEASE: LeaseId = LeaseId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
 pub(crate) const RESOURCE: ResourceId = ResourceId(0xfeed);
@@ -94,20 +91,29 @@ impl FakeNode {
             .enable_all()
             .build()
             .unwrap();
-        let (sender, receiver) = mpsc::channel(64);
         let server = {
             let _guard = runtime.enter();
-            let gpu = Arc::new(self.gpu.clone());
-            Server::start(self.addr, &self.fabric, self.limits.clone(), sender, gpu).unwrap()
+            let (limits, gpu) = (self.limits.clone(), Arc::new(self.gpu.clone()));
+            Server::start(self.addr, &self.fabric, limits, self.on_request(), gpu).unwrap()
         };
         self.addr = server.local_addr();
-        runtime.spawn(answer(
-            receiver,
-            Arc::clone(&self.mind),
-            Arc::clone(&self.log),
-            Arc::clone(&self.silence),
-        ));
         self.running = Some((runtime, server));
+    }
+
+    fn on_request(&self) -> OnRequest {
+        let (mind, log) = (Arc::clone(&self.mind), Arc::clone(&self.log));
+        let (silence, unanswered) = (Arc::clone(&self.silence), Mutex::default());
+        Arc::new(move |PeerRequest { request, reply, .. }| {
+            log.lock().unwrap().push(request.clone());
+            if let Some(arrived) = silence.lock().unwrap().take() {
+                let mut unanswered = unanswered.lock().unwrap();
+                Vec::push(&mut unanswered, reply);
+                arrived.send(()).ok();
+                return;
+            }
+            let answer = (mind.lock().unwrap())(&request);
+            reply.send(answer).ok();
+        })
     }
 
     /// Leaves the next request unanswered; the receiver gets a message when the request has arrived.
@@ -185,25 +191,6 @@ impl FakeNode {
         )
         .unwrap();
         path
-    }
-}
-
-async fn answer(
-    mut receiver: mpsc::Receiver<PeerRequest>,
-    mind: Mind,
-    log: Arc<Mutex<Vec<Request>>>,
-    silence: Silence,
-) {
-    let mut unanswered = Vec::new();
-    while let Some(PeerRequest { request, reply, .. }) = receiver.recv().await {
-        log.lock().unwrap().push(request.clone());
-        if let Some(arrived) = silence.lock().unwrap().take() {
-            unanswered.push(reply);
-            arrived.send(()).ok();
-            continue;
-        }
-        let answer = (mind.lock().unwrap())(&request);
-        reply.send(answer).ok();
     }
 }
 

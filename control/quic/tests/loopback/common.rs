@@ -6,7 +6,7 @@
 )]
 
 use std::{
-    collections::HashSet,
+    collections::{HashSet, VecDeque},
     net::SocketAddr,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
@@ -15,7 +15,8 @@ use std::{
 pub(crate) use fabricbios_wire::ALPN;
 
 use fabricbios_control::{
-    Fabric, Limits, NoSessions, PeerRequest, Principal, Server, ServerError, SessionConnector,
+    Fabric, Limits, NoSessions, OnRequest, PeerRequest, Principal, Server, ServerError,
+    SessionConnector,
 };
 use fabricbios_wire::{
     Answer, HEADER_LEN, Header, IssueRequest, LeaseError, Refusal, RefusalClass, Reply, Request,
@@ -29,7 +30,6 @@ use rustls::{
 use tokio::{
     net::UdpSocket,
     runtime::{Builder, Runtime},
-    sync::mpsc,
     task::JoinHandle,
 };
 
@@ -40,9 +40,11 @@ pub(crate) enum Handler {
     Refuse,
     /// Refuses every request; the refusal contains the lease id.
     EchoLeaseId,
-    /// Leaves requests in the queue.
+    /// Keeps requests for [`World::take_held`].
     Hold,
 }
+
+type Held = Arc<Mutex<VecDeque<PeerRequest>>>;
 
 /// The parts of a request that the daemon receives.
 #[derive(Clone, Debug)]
@@ -64,10 +66,9 @@ pub(crate) struct World {
     server: Option<Server>,
     addr: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
-    held: Arc<tokio::sync::Mutex<mpsc::Receiver<PeerRequest>>>,
-    sender: mpsc::Sender<PeerRequest>,
+    held: Held,
+    on_request: OnRequest,
     connector: Arc<dyn SessionConnector>,
-    capacity: usize,
     /// The runtime of the server alone, so that the server can die without closing its connections.
     runtime: Option<Runtime>,
 }
@@ -82,12 +83,12 @@ impl Drop for World {
 
 impl World {
     pub(crate) async fn start(handler: Handler) -> Self {
-        Self::start_with(handler, Limits::default(), 256).await
+        Self::start_with(handler, Limits::default()).await
     }
 
-    pub(crate) async fn start_with(handler: Handler, limits: Limits, queue: usize) -> Self {
+    pub(crate) async fn start_with(handler: Handler, limits: Limits) -> Self {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self::start_on(loopback, handler, limits, queue).await
+        Self::start_on(loopback, handler, limits).await
     }
 
     /// A node with this connector for streams to sessions.
@@ -96,35 +97,25 @@ impl World {
         connector: Arc<dyn SessionConnector>,
     ) -> Self {
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self::start_all(loopback, Handler::Refuse, limits, 256, connector).await
+        Self::start_all(loopback, Handler::Refuse, limits, connector).await
     }
 
-    pub(crate) async fn start_on(
-        listen: SocketAddr,
-        handler: Handler,
-        limits: Limits,
-        queue: usize,
-    ) -> Self {
-        Self::start_all(listen, handler, limits, queue, Arc::new(NoSessions)).await
+    pub(crate) async fn start_on(listen: SocketAddr, handler: Handler, limits: Limits) -> Self {
+        Self::start_all(listen, handler, limits, Arc::new(NoSessions)).await
     }
 
     async fn start_all(
         listen: SocketAddr,
         handler: Handler,
         limits: Limits,
-        queue: usize,
         connector: Arc<dyn SessionConnector>,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let fabric = Fabric::open_or_create(dir.path(), SystemTime::now()).unwrap();
-        let (sender, receiver) = mpsc::channel(queue);
-        let (runtime, server) = serve(listen, &fabric, limits, &sender, &connector);
+        let (seen, held) = (Arc::default(), Held::default());
+        let on_request = on_request(handler, &seen, &held);
+        let (runtime, server) = serve(listen, &fabric, limits, &on_request, &connector);
         let addr = server.local_addr();
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let held = Arc::new(tokio::sync::Mutex::new(receiver));
-        if handler != Handler::Hold {
-            tokio::spawn(handle(handler, Arc::clone(&held), Arc::clone(&seen)));
-        }
         let server = Some(server);
         let runtime = Some(runtime);
         Self {
@@ -134,9 +125,8 @@ impl World {
             addr,
             seen,
             held,
-            sender,
+            on_request,
             connector,
-            capacity: queue,
             runtime,
         }
     }
@@ -244,19 +234,14 @@ impl World {
         }
     }
 
-    pub(crate) async fn wait_queued(&self, count: usize) {
-        while self.sender.capacity() > self.capacity - count {
+    /// The next request that was held; waits for it.
+    pub(crate) async fn take_held(&self) -> PeerRequest {
+        loop {
+            if let Some(held) = self.held.lock().unwrap().pop_front() {
+                return held;
+            }
             tokio::task::yield_now().await;
         }
-    }
-
-    pub(crate) async fn drop_queued(&self) {
-        drop(self.held.lock().await.recv().await.unwrap());
-    }
-
-    pub(crate) async fn answer_queued(&self) {
-        let asked = self.held.lock().await.recv().await.unwrap();
-        asked.reply.send(Err(refusal("gone"))).unwrap();
     }
 
     pub(crate) fn shutdown(&mut self, patience: Duration) -> JoinHandle<()> {
@@ -276,7 +261,7 @@ impl World {
             self.addr,
             &self.fabric,
             limits,
-            &self.sender,
+            &self.on_request,
             &self.connector,
         );
         (self.runtime, self.server) = (Some(runtime), Some(server));
@@ -287,7 +272,7 @@ impl World {
             self.addr,
             &self.fabric,
             Limits::default(),
-            self.sender.clone(),
+            self.on_request.clone(),
             Arc::clone(&self.connector),
         )
     }
@@ -297,7 +282,7 @@ fn serve(
     listen: SocketAddr,
     fabric: &Fabric,
     limits: Limits,
-    asked: &mpsc::Sender<PeerRequest>,
+    on_request: &OnRequest,
     connector: &Arc<dyn SessionConnector>,
 ) -> (Runtime, Server) {
     let runtime = Builder::new_multi_thread()
@@ -307,39 +292,32 @@ fn serve(
         .unwrap();
     let server = {
         let _guard = runtime.enter();
-        Server::start(listen, fabric, limits, asked.clone(), Arc::clone(connector)).unwrap()
+        let (on_request, connector) = (Arc::clone(on_request), Arc::clone(connector));
+        Server::start(listen, fabric, limits, on_request, connector).unwrap()
     };
     (runtime, server)
 }
 
-async fn handle(
-    handler: Handler,
-    asked: Arc<tokio::sync::Mutex<mpsc::Receiver<PeerRequest>>>,
-    seen: Arc<Mutex<Vec<Seen>>>,
-) {
-    let mut asked = asked.lock().await;
-    while let Some(PeerRequest {
-        principal,
-        local_ip,
-        request,
-        reply,
-        ..
-    }) = asked.recv().await
-    {
-        let message = match (&request, handler) {
+fn on_request(handler: Handler, seen: &Arc<Mutex<Vec<Seen>>>, held: &Held) -> OnRequest {
+    let (seen, held) = (Arc::clone(seen), Arc::clone(held));
+    Arc::new(move |asked| {
+        if handler == Handler::Hold {
+            return held.lock().unwrap().push_back(asked);
+        }
+        let message = match (&asked.request, handler) {
             (Request::LeaseQuery(id), Handler::EchoLeaseId) => id.to_string(),
             _ => "no".into(),
         };
         seen.lock().unwrap().push(Seen {
-            principal,
-            local_ip,
-            request,
+            principal: asked.principal,
+            local_ip: asked.local_ip,
+            request: asked.request,
         });
-        reply.send(Err(refusal(&message))).ok();
-    }
+        asked.reply.send(Err(refusal(&message))).ok();
+    })
 }
 
-fn refusal(message: &str) -> Refusal {
+pub(crate) fn refusal(message: &str) -> Refusal {
     Refusal::new(LeaseError::NotFound, RefusalClass::Permanent, message)
 }
 

@@ -6,7 +6,7 @@ use fabricbios_control::Limits;
 use fabricbios_wire::{LeaseError, LeaseId, RefusalClass, Reply, Request, encode_request};
 
 use crate::{
-    common::{Client, Handler, World},
+    common::{Handler, World, refusal},
     free,
 };
 
@@ -16,7 +16,7 @@ async fn a_silent_stream_is_given_up_and_the_others_go_on() {
         request_timeout: Duration::from_secs(1),
         ..Limits::default()
     };
-    let world = World::start_with(Handler::Refuse, limits, 64).await;
+    let world = World::start_with(Handler::Refuse, limits).await;
     let client = world.connect(&world.tenant("blue")).await;
     let (mut send, mut recv) = client.open().await;
     send.write_all(&encode_request(1, 2, &free())[..10])
@@ -49,55 +49,15 @@ async fn a_hundred_requests_at_once_each_get_their_own_answer() {
 }
 
 #[tokio::test]
-async fn a_full_queue_and_a_dropped_reply_are_told_as_unavailable() {
-    let world = World::start_with(Handler::Hold, Limits::default(), 1).await;
+async fn a_dropped_reply_is_told_as_unavailable() {
+    let world = World::start(Handler::Hold).await;
     let client = world.connect(&world.tenant("blue")).await;
-    let first = {
-        let client = client.clone();
-        tokio::spawn(async move { client.call(&free()).await })
-    };
-    world.wait_queued(1).await;
-    let refusal = client.call(&free()).await.unwrap_err();
+    let call = tokio::spawn(async move { client.call(&free()).await });
+    drop(world.take_held().await);
+    let refusal = call.await.unwrap().unwrap_err();
     assert_eq!(
         (refusal.error, refusal.class),
         (LeaseError::Unavailable, RefusalClass::Transient)
-    );
-    world.drop_queued().await;
-    assert_eq!(
-        first.await.unwrap().unwrap_err().error,
-        LeaseError::Unavailable
-    );
-}
-
-#[tokio::test]
-async fn a_tenant_that_asks_too_much_at_once_leaves_the_others_half_of_the_queue() {
-    let world = World::start_with(Handler::Hold, Limits::default(), 4).await;
-    let ask = |client: &Client| {
-        let client = client.clone();
-        tokio::spawn(async move { client.call(&free()).await })
-    };
-    let loud = world.connect(&world.tenant("loud")).await;
-    let quiet = world.connect(&world.tenant("quiet")).await;
-    let first = [ask(&loud), ask(&loud)];
-    world.wait_queued(2).await;
-    assert_eq!(
-        loud.call(&free()).await.unwrap_err().error,
-        LeaseError::ResourceBusy
-    );
-    let other = ask(&quiet);
-    world.wait_queued(3).await;
-    for _ in 0..3 {
-        world.answer_queued().await;
-    }
-    for call in first.into_iter().chain([other]) {
-        assert_eq!(call.await.unwrap().unwrap_err().error, LeaseError::NotFound);
-    }
-    let again = ask(&loud);
-    world.wait_queued(1).await;
-    world.answer_queued().await;
-    assert_eq!(
-        again.await.unwrap().unwrap_err().error,
-        LeaseError::NotFound
     );
 }
 
@@ -107,7 +67,7 @@ async fn too_many_connections_of_one_tenant_are_turned_away() {
         connections_per_tenant_max: 1,
         ..Limits::default()
     };
-    let world = World::start_with(Handler::Refuse, limits, 64).await;
+    let world = World::start_with(Handler::Refuse, limits).await;
     let first = world.connect(&world.tenant("blue")).await;
     assert_eq!(first.call(&Request::Ping(1)).await, Ok(Reply::Pong(1)));
     let error = world
@@ -125,7 +85,7 @@ async fn a_tenant_that_fills_its_address_shuts_out_neither_tenants_nor_operators
         connections_per_source_max: 4,
         ..Limits::default()
     };
-    let world = World::start_with(Handler::Refuse, limits, 64).await;
+    let world = World::start_with(Handler::Refuse, limits).await;
     let (blue, red, green) = (
         world.tenant("blue"),
         world.tenant("red"),
@@ -162,7 +122,7 @@ async fn who_begins_handshakes_in_anothers_name_locks_nobody_out() {
         connections_per_source_max: 8,
         ..Limits::default()
     };
-    let world = World::start_with(Handler::Refuse, limits, 64).await;
+    let world = World::start_with(Handler::Refuse, limits).await;
     world.leave_handshakes_unfinished(40).await;
     let mut clients = Vec::new();
     for tenant in [world.tenant("blue"), world.tenant("red")] {
@@ -177,13 +137,13 @@ async fn who_begins_handshakes_in_anothers_name_locks_nobody_out() {
 
 #[tokio::test]
 async fn a_shutdown_answers_what_was_asked_and_takes_nothing_more() {
-    let mut world = World::start_with(Handler::Hold, Limits::default(), 8).await;
+    let mut world = World::start_with(Handler::Hold, Limits::default()).await;
     let client = world.connect(&world.tenant("blue")).await;
     let first = {
         let client = client.clone();
         tokio::spawn(async move { client.call(&free()).await })
     };
-    world.wait_queued(1).await;
+    let held = world.take_held().await;
     let stopping = world.shutdown(Duration::from_secs(30));
     let latecomer = world.tenant("late");
     while world
@@ -191,7 +151,7 @@ async fn a_shutdown_answers_what_was_asked_and_takes_nothing_more() {
         .await
         .is_ok()
     {}
-    world.answer_queued().await;
+    held.reply.send(Err(refusal("gone"))).unwrap();
     assert_eq!(
         first.await.unwrap().unwrap_err().error,
         LeaseError::NotFound
@@ -223,7 +183,7 @@ async fn a_busy_node_asks_newcomers_to_prove_their_address_and_then_serves_them(
         connections_max: 2,
         ..Limits::default()
     };
-    let world = World::start_with(Handler::Refuse, limits, 64).await;
+    let world = World::start_with(Handler::Refuse, limits).await;
     let first = world.connect(&world.tenant("blue")).await;
     let second = world.connect(&world.tenant("red")).await;
     for client in [&first, &second] {

@@ -38,7 +38,7 @@ async fn a_good_client_is_known_by_its_certificate() {
 async fn a_node_on_a_wildcard_knows_which_of_its_addresses_was_reached() {
     for wildcard in ["0.0.0.0:0", "[::]:0"] {
         let limits = Limits::default();
-        let world = World::start_on(wildcard.parse().unwrap(), Handler::Refuse, limits, 64).await;
+        let world = World::start_on(wildcard.parse().unwrap(), Handler::Refuse, limits).await;
         let reached = SocketAddr::from(([127, 0, 0, 2], world.addr().port()));
         let tenant = world.tenant("blue");
         let client = Client::dial(reached, Some(&tenant), &world.ca(), common::ALPN)
