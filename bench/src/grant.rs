@@ -74,11 +74,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 fn start(state_dir: &Path) -> anyhow::Result<(Service, Node)> {
     std::fs::create_dir(state_dir)?;
-    let settings = Settings {
-        state_dir: Some(state_dir.into()),
-        listen: Some("127.0.0.1:0".parse()?),
-        ..Settings::default()
-    };
+    let mut settings = Settings::default();
+    settings.kinds.shared.state_dir = Some(state_dir.into());
+    settings.kinds.shared.listen = Some("127.0.0.1:0".parse()?);
     let memory = Arc::new(FakeMemory::new(ARENA, 1 << 30));
     let offered = memory::offered(memory.offer(), memory.provider(), 1 << 30);
     let fabric = Fabric::open_or_create(state_dir, SystemTime::now())?;

@@ -49,12 +49,10 @@ impl World {
         Self::on(tempfile::tempdir().expect("a directory"), settings).await
     }
 
-    async fn on(directory: TempDir, settings: Settings) -> Self {
-        let settings = &Settings {
-            state_dir: Some(directory.path().into()),
-            listen: Some("127.0.0.1:0".parse().expect("an address")),
-            ..settings
-        };
+    async fn on(directory: TempDir, mut settings: Settings) -> Self {
+        settings.kinds.shared.state_dir = Some(directory.path().into());
+        settings.kinds.shared.listen = Some("127.0.0.1:0".parse().expect("an address"));
+        let settings = &settings;
         let memory = Arc::new(FakeMemory::new(ARENA, ARENA_BYTES));
         let offered = memory::offered(memory.offer(), memory.provider(), 1 << 30);
         let fabric =
@@ -465,11 +463,9 @@ async fn a_queue_pair_that_cannot_be_bound_takes_nothing_from_the_one_that_is() 
 #[tokio::test]
 async fn a_kind_that_is_not_there_is_not_the_operators_choice() {
     // The inventory lists at least this machine's processors.
-    let world = World::with(Settings {
-        auto_detect: true,
-        ..Settings::default()
-    })
-    .await;
+    let mut settings = Settings::default();
+    settings.kinds.shared.auto_detect = true;
+    let world = World::with(settings).await;
     let chosen = (RefusalClass::Policy, true);
     let never = (RefusalClass::Permanent, false);
     for (kind, expected) in [(ResourceType::Cpu, chosen), (ResourceType::Gpu, never)] {

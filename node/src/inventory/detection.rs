@@ -105,9 +105,9 @@ impl Detection {
     /// Detects the hardware of this machine that the settings offer and list.
     #[must_use]
     pub fn of_this_machine(settings: &Settings, gpus: FoundGpus) -> Self {
-        let lists = settings.auto_detect;
-        let offers_cpus = settings.cpus.is_some();
-        let names = net::interfaces(settings);
+        let lists = settings.kinds.shared.auto_detect;
+        let offers_cpus = settings.kinds.cpu.cpus.is_some();
+        let names = net::interfaces(&settings.kinds.net);
         let vendors = settings.advertise_vendor.clone();
         let state_dir: PathBuf = settings.state_dir().into();
         Self::new(move || {

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use fabricbios_local::{check_absolute, check_directory};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
-use crate::settings::Settings;
+use crate::kinds::settings::SharedSettings;
 
 /// The default directory.
 const DIRECTORY: &str = "/run/cdi";
@@ -20,7 +20,7 @@ const DIRECTORY: &str = "/run/cdi";
 ///
 /// # Errors
 /// The directory is no tmpfs, or another user owns it or can write to it or above it.
-pub(crate) fn directory(settings: &Settings) -> anyhow::Result<PathBuf> {
+pub(crate) fn directory(settings: &SharedSettings) -> anyhow::Result<PathBuf> {
     let directory = named(settings);
     let made = || {
         check_absolute(&directory)?;
@@ -38,7 +38,7 @@ pub(crate) fn directory(settings: &Settings) -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// See [`directory`].
-pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
+pub(crate) fn check(settings: &SharedSettings) -> anyhow::Result<()> {
     let directory = named(settings);
     let checked = match directory.exists() {
         true => suits(&directory),
@@ -49,7 +49,7 @@ pub(crate) fn check(settings: &Settings) -> anyhow::Result<()> {
     checked.with_context(|| format!("--cdi-dir {}", directory.display()))
 }
 
-pub(crate) fn named(settings: &Settings) -> PathBuf {
+pub(crate) fn named(settings: &SharedSettings) -> PathBuf {
     let directory = settings.cdi_dir.clone();
     directory.unwrap_or_else(|| DIRECTORY.into())
 }
@@ -89,9 +89,9 @@ mod tests {
             (Path::new("relative"), "the path is not absolute"),
             (&*file, "is no directory"),
         ] {
-            let settings = Settings {
+            let settings = SharedSettings {
                 cdi_dir: Some(given.to_owned()),
-                ..Settings::default()
+                ..SharedSettings::default()
             };
             let error = format!("{:#}", directory(&settings).unwrap_err());
             assert!(
@@ -105,9 +105,9 @@ mod tests {
     /// The check examines the directory above and creates nothing.
     #[test]
     fn a_directory_to_be_made_outside_a_tmpfs_is_refused() {
-        let settings = Settings {
+        let settings = SharedSettings {
             cdi_dir: Some("/proc/cdi/below".into()),
-            ..Settings::default()
+            ..SharedSettings::default()
         };
         let error = format!("{:#}", check(&settings).unwrap_err());
         assert!(error.contains("tmpfs"), "{error}");

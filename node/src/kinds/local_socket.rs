@@ -8,10 +8,10 @@ use fabricbios_local::{
     LocalServer, Tenants, check_absolute, check_directory, check_passable, is_shared,
 };
 
-use crate::{process::check::Findings, settings::Settings};
+use crate::{kinds::settings::SharedSettings, process::check::Findings};
 
 /// Checks the place of the socket, and makes nothing.
-pub(crate) fn check(settings: &Settings, found: &mut Findings) {
+pub(crate) fn check(settings: &SharedSettings, found: &mut Findings) {
     let Some(path) = &settings.local_socket else {
         return;
     };
@@ -46,7 +46,7 @@ pub(crate) fn check(settings: &Settings, found: &mut Findings) {
 /// # Errors
 /// The socket cannot be opened.
 pub(crate) fn open(
-    settings: &Settings,
+    settings: &SharedSettings,
     kinds: Vec<Arc<dyn LocalAccess>>,
 ) -> anyhow::Result<Option<LocalServer>> {
     let Some(path) = &settings.local_socket else {

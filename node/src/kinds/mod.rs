@@ -8,10 +8,9 @@ pub mod gpu;
 pub(crate) mod local_socket;
 pub mod memory;
 pub mod net;
-pub(crate) mod tenant_uid;
-pub mod udp_listen;
+pub mod settings;
 
-use std::{collections::BTreeSet, env, fmt, path::PathBuf, sync::Arc};
+use std::{collections::BTreeSet, env, fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::Context;
 use fabricbios_contract::{LocalAccess, Provider};
@@ -23,54 +22,43 @@ use crate::{
     driver::dispatcher::Dispatcher,
     inventory::{Described, Inventory},
     journal::{Change, past::Past},
-    kinds::gpu::GpuParts,
+    kinds::{
+        gpu::GpuParts,
+        settings::{KindSettings, Named},
+    },
     process::{
         check::{Checking, Findings},
         clock,
     },
-    settings::Settings,
     watchdog::Watchdog,
 };
 
 /// Every kind that this daemon can lease.
-pub const KINDS: &[Kind] = &[
-    Kind {
-        open: memory::open,
-        check: memory::check,
-    },
-    Kind {
-        open: block::open,
-        check: block::check,
-    },
-    Kind {
-        open: cpu::open,
-        check: cpu::check,
-    },
-    Kind {
-        open: net::open,
-        check: net::check,
-    },
-    Kind {
-        open: gpu::open,
-        check: gpu::check,
-    },
-];
+pub const KINDS: &[Kind] = &[memory::KIND, block::KIND, cpu::KIND, net::KIND, gpu::KIND];
 
 /// A kind of resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
+    /// Refuses settings of the kind that contradict each other, or have no effect without another. The error names them
+    /// as [`Named`] does.
+    pub conflicts: fn(&KindSettings, &Named<'_>) -> Result<(), String>,
+    /// The address of the kind's UDP socket, with its setting; `None`: it opens none.
+    pub datagrams: fn(&KindSettings) -> Option<(&'static str, SocketAddr)>,
     /// Opens the stores and paths that the settings ask for, and decides by the journal whether leases of an earlier
     /// run go on. A failed call leaves nothing behind.
     pub open: fn(&Opening<'_>) -> anyhow::Result<Opened>,
     /// Reports what `open` would refuse, lack or warn of. Changes nothing.
     pub check: fn(&Checking<'_>, &mut Findings),
+    /// What the tests of all settings need to know of the kind's.
+    #[cfg(test)]
+    pub(crate) examples: &'static settings::tests::Examples,
 }
 
 /// The arguments of [`Kind::open`].
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
     /// The operator's settings.
-    pub settings: &'a Settings,
+    pub settings: &'a KindSettings,
     /// The node that has the resources.
     pub node_id: NodeId,
     /// The journal, and what the earlier runs left in it.

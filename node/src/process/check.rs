@@ -2,7 +2,7 @@
 //! warn of. It makes the calls that a start makes before its first change, and changes nothing.
 
 use std::{
-    fmt,
+    fmt, iter,
     net::{IpAddr, SocketAddr},
     path::Path,
     time::SystemTime,
@@ -14,7 +14,7 @@ use nix::ifaddrs::getifaddrs;
 
 use crate::{
     journal::{self, Journal, JournalError, Recovered, past::refuse_lost_node},
-    kinds::{KINDS, local_socket},
+    kinds::{KINDS, local_socket, settings::KindSettings},
     process::state_dir,
     settings::Settings,
 };
@@ -23,13 +23,23 @@ use crate::{
 #[derive(Debug)]
 pub struct Checking<'a> {
     /// The operator's settings.
-    pub settings: &'a Settings,
+    pub settings: &'a KindSettings,
     /// The node. Before the first start it is a node that does not exist.
     pub node_id: NodeId,
     /// A daemon runs on the state directory: its ports and devices are free only after its end.
     pub has_daemon: bool,
     /// The journal of earlier runs. `Err`: why it cannot be read now.
     pub past: Result<Recovered, String>,
+    /// The addresses of this machine's interfaces; `None`: they cannot be read.
+    pub own: Option<Vec<IpAddr>>,
+}
+
+impl Checking<'_> {
+    /// False if no interface has this address now.
+    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
+        let is_own = |own: &Vec<IpAddr>| own.contains(&ip);
+        ip.is_unspecified() || ip.is_loopback() || self.own.as_ref().is_none_or(is_own)
+    }
 }
 
 /// What a check has found.
@@ -118,16 +128,19 @@ pub fn check(settings: &Settings) -> Findings {
     let node = Fabric::check(state_dir, SystemTime::now()).map_err(Into::into);
     let past = past(state_dir, has_daemon, &mut found);
     let checking = Checking {
-        settings,
+        settings: &settings.kinds,
         node_id: found.refused_if(node).flatten().unwrap_or(NodeId([0; 32])),
         has_daemon,
         past,
+        own: getifaddrs()
+            .ok()
+            .map(|all| all.filter_map(|it| ip_of(it.address?)).collect()),
     };
-    addresses(settings, &mut found);
+    addresses(settings, &checking, &mut found);
     for kind in KINDS {
         (kind.check)(&checking, &mut found);
     }
-    local_socket::check(settings, &mut found);
+    local_socket::check(&settings.kinds.shared, &mut found);
     found
 }
 
@@ -149,43 +162,15 @@ fn past(state_dir: &Path, has_daemon: bool, found: &mut Findings) -> Result<Reco
 }
 
 /// Reports an address that no interface has: a socket cannot be bound to it.
-fn addresses(settings: &Settings, found: &mut Findings) {
-    let Ok(interfaces) = getifaddrs() else { return };
-    let own: Vec<IpAddr> = interfaces.filter_map(|it| ip_of(it.address?)).collect();
-    let data = [
-        (
-            "fbmu-listen",
-            settings.fbmu_listen(),
-            !settings.arenas().is_empty(),
-        ),
-        (
-            "fbbu-listen",
-            settings.fbbu_listen(),
-            !settings.block_pool.is_empty(),
-        ),
-    ];
-    let data = data.into_iter().filter(|(.., is_used)| *is_used);
-    let data = data.filter_map(|(name, address, _)| Some((name, address?)));
-    for (name, address) in [("listen", settings.listen())].into_iter().chain(data) {
-        if !is_own(address.ip(), &own) {
+fn addresses(settings: &Settings, checking: &Checking<'_>, found: &mut Findings) {
+    let listen = ("listen", settings.listen());
+    for (name, address) in iter::once(listen).chain(settings.kinds.datagrams()) {
+        if !checking.has_address(address.ip()) {
             found.lacks(format_args!(
                 "--{name} {address}: no interface has this address"
             ));
         }
     }
-    for port in &settings.nvmet {
-        let address = port.0.address;
-        if !is_own(address.ip(), &own) {
-            found.warns(format_args!(
-                "--nvmet {}:{address}: no interface has this address yet; nothing is leased there before one has it",
-                port.0.transport
-            ));
-        }
-    }
-}
-
-fn is_own(ip: IpAddr, own: &[IpAddr]) -> bool {
-    ip.is_unspecified() || ip.is_loopback() || own.contains(&ip)
 }
 
 fn ip_of(address: nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {

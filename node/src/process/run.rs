@@ -35,7 +35,7 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
     let fabric = Fabric::open_or_create(settings.state_dir(), SystemTime::now())?;
     let watchdog = Watchdog::new(&program, settings.state_dir())?;
     let opened = kinds::open_all(&Opening {
-        settings,
+        settings: &settings.kinds,
         node_id: fabric.node_id(),
         past: &past,
         watchdog: &watchdog,
@@ -61,7 +61,7 @@ pub fn control_server(settings: &Settings) -> anyhow::Result<()> {
     let on_stop = settings.on_stop.unwrap_or_default();
     let told_to = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let _local_socket = local_socket::open(settings, local)?;
+        let _local_socket = local_socket::open(&settings.kinds.shared, local)?;
         let mut service = Service::start(settings, &fabric, past, offered, gpus)?;
         service.settled().await;
         ready::announce(settings, &fabric, service.local_addr());

@@ -213,8 +213,8 @@ fn policy(settings: &Settings, inventory: &Inventory, offered: &[Offered]) -> Po
         lease_secs_max: settings.lease_secs_max.unwrap_or(default.lease_secs_max),
         grace_secs_max: settings.grace_secs_max.unwrap_or(default.grace_secs_max),
         cut_within: cut_within.unwrap_or(default.cut_within),
-        profile: settings.profile.unwrap_or_default().into(),
-        network: net::rights::rights(settings),
+        profile: settings.kinds.shared.profile.unwrap_or_default().into(),
+        network: net::rights::rights(&settings.kinds.net),
         detected: inventory.kinds(),
         ..default
     }

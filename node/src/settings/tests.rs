@@ -1,8 +1,11 @@
 mod every_setting;
 
 use clap::{CommandFactory, ValueEnum};
+use fabricbios_cpu::{CpuList, Wanted};
+use fabricbios_wire::Size;
 
 use super::*;
+use crate::kinds::{cpu::CpuIsolationPolicy, settings::Profile};
 
 /// The settings of a command line, or the error that the operator sees.
 fn read(args: &[&str]) -> Result<Settings, String> {
@@ -33,23 +36,30 @@ fn from_file(text: &str, args: &[&str]) -> Result<Settings, String> {
 fn flags_win_over_the_file() {
     let text = "mem-bytes = \"1GiB\"\nlisten = \"127.0.0.1:1\"\nauto-detect = true\nblock-pool = [\"/a\", \"/b\"]";
     let got = from_file(text, &["--mem-bytes", "2MiB", "--block-pool", "/c"]).unwrap();
-    assert_eq!(got.mem_bytes, Some(Size(2 << 20)));
+    assert_eq!(got.kinds.memory.mem_bytes, Some(Size(2 << 20)));
     assert_eq!(got.listen().port(), 1);
-    assert!(got.auto_detect);
-    assert_eq!(got.block_pool, [Path::new("/c")]);
+    assert!(got.kinds.shared.auto_detect);
+    assert_eq!(got.kinds.block.block_pool, [Path::new("/c")]);
     let got = from_file("auto-detect = false\nblock-pool = [\"/a\", \"/b\"]", &[]).unwrap();
-    assert!(!got.auto_detect);
-    let one = from_file("sriov-pf = \"eth1=8\"", &[]).unwrap().sriov_pf;
+    assert!(!got.kinds.shared.auto_detect);
+    let one = from_file("sriov-pf = \"eth1=8\"", &[])
+        .unwrap()
+        .kinds
+        .net
+        .sriov_pf;
     assert_eq!(one, ["eth1=8".parse().unwrap()]);
     let two = from_file("sriov-pf = [\"eth1=8\", \"eth2\"]", &[]).unwrap();
     let flags = settings(&["--sriov-pf", "eth1=8", "--sriov-pf", "eth2"]);
-    assert_eq!(two.sriov_pf, flags.sriov_pf);
-    assert_eq!(got.block_pool, [Path::new("/a"), Path::new("/b")]);
+    assert_eq!(two.kinds.net.sriov_pf, flags.kinds.net.sriov_pf);
+    assert_eq!(
+        got.kinds.block.block_pool,
+        [Path::new("/a"), Path::new("/b")]
+    );
 }
 
 #[test]
 fn a_size_in_the_file_is_a_number_or_has_a_unit() {
-    let read = |text| from_file(text, &[]).map(|it| it.mem_bytes);
+    let read = |text| from_file(text, &[]).map(|it| it.kinds.memory.mem_bytes);
     assert_eq!(read("mem-bytes = 4096"), Ok(Some(Size(4096))));
     assert_eq!(read("mem-bytes = 0x10_00"), Ok(Some(Size(4096))));
     assert_eq!(read("mem-bytes = \"1G\""), Ok(Some(Size(1 << 30))));
@@ -225,176 +235,10 @@ fn a_setting_without_effect_is_named_as_it_was_given() {
 
 #[test]
 fn settings_that_make_no_sense_together_are_refused() {
-    for (args, word) in [
-        (
-            &["--profile", "bare-metal", "--mem-bytes", "1MiB"][..],
-            "65536",
-        ),
-        (
-            &["--profile", "bare-metal", "--mem-file", "/dev/shm/a"],
-            "static arena",
-        ),
-        (
-            &["--profile", "bare-metal", "--rdma-device", "mlx5_0"],
-            "static arena",
-        ),
-        (
-            &["--advertise-vendor", "a=1", "--advertise-vendor", "a=2"],
-            "same resource twice",
-        ),
-        (
-            &["--profile", "bare-metal", "--mem-arena", "a=64KiB"],
-            "--mem-arena a with --profile bare-metal",
-        ),
-        (
-            &["--mem-bytes", "1MiB", "--mem-arena", "mem0=1MiB"],
-            "--mem-arena mem0 with --mem-bytes",
-        ),
-        (
-            &["--mem-arena", "a=1MiB", "--mem-arena", "a=2MiB"],
-            "--mem-arena names the same arena twice",
-        ),
-        (
-            &[
-                "--mem-arena",
-                "a=1MiB,file=/dev/shm/x",
-                "--mem-arena",
-                "b=1MiB,file=/dev/shm/x",
-            ],
-            "--mem-arena names the same file twice",
-        ),
-        (
-            &[
-                "--mem-bytes",
-                "1MiB",
-                "--mem-file",
-                "/dev/shm/x",
-                "--mem-arena",
-                "b=1MiB,file=/dev/shm/x",
-            ],
-            "or that of --mem-file",
-        ),
-        (
-            &["--mem-arena", "a=1MiB", "--mem-file", "/dev/shm/x"],
-            "--mem-file without --mem-bytes",
-        ),
-        (
-            &[
-                "--mem-arena",
-                "a=1MiB",
-                "--rdma-device",
-                "none",
-                "--fbmu-listen",
-                "none",
-            ],
-            "--mem-arena with --rdma-device none",
-        ),
-        (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
-        (&["--mem-file", "/dev/shm/arena"], "--mem-bytes"),
-        (&["--tenant-uid", "blue=1000"], "--local-socket"),
-        (
-            &["--net-vlan", "blue=0"],
-            "--net-vlan without --macvlan-parent",
-        ),
-        (
-            &["--net-mac", "blue=02:00:00:00:00:01"],
-            "--net-mac without --macvlan-parent",
-        ),
-        (
-            &[
-                "--sriov-pf",
-                "eth0",
-                "--net-vlan",
-                "blue=0",
-                "--net-vlan",
-                "red=0",
-                "--net-vlan",
-                "blue=7",
-            ],
-            "--net-vlan names tenant blue twice",
-        ),
-        (
-            &["--cpu-isolation-policy", "strict"],
-            "--cpu-isolation-policy without --cpus",
-        ),
-        (
-            &["--cpu-cgroup", "/sys/fs/cgroup/a"],
-            "--cpu-cgroup without --cpus",
-        ),
-        (
-            &["--cpu-memory-max", "1GiB"],
-            "--cpu-memory-max without --cpus",
-        ),
-        (&["--cpu-pids-max", "9"], "--cpu-pids-max without --cpus"),
-        (
-            &["--gpu-worker-memory-max", "4GiB"],
-            "--gpu-worker-memory-max without --gpus",
-        ),
-        (
-            &["--gpu-share-mode", "exclusive"],
-            "--gpu-share-mode without --gpus",
-        ),
-        (
-            &["--gpu-per-tenant-max", "1GiB"],
-            "--gpu-per-tenant-max without --gpus",
-        ),
-        (
-            &["--fbbu-half-sent-max", "1MiB"],
-            "--fbbu-half-sent-max without --block-pool",
-        ),
-        (
-            &["--nvme-host", "nqn.2014-08.org.example:a=b"],
-            "--nvme-host without --block-pool",
-        ),
-        (
-            &["--block-per-tenant-max", "1GiB"],
-            "--block-per-tenant-max without --block-pool",
-        ),
-        (
-            &["--mem-per-tenant-max", "1GiB"],
-            "--mem-per-tenant-max without --mem-bytes",
-        ),
-        (&["--cdi-dir", "/run/cdi"], "--cdi-dir without --gpus"),
-        (
-            &["--sriov-pf", "eth0", "--sriov-pf", "eth0=4"],
-            "--sriov-pf names the same interface twice",
-        ),
-        (
-            &["--macvlan-parent", "eth0", "--macvlan-parent", "eth0=9"],
-            "--macvlan-parent names the same interface twice",
-        ),
-        (
-            &["--fbmu-ops-max", "9"],
-            "--fbmu-ops-max without --mem-bytes",
-        ),
-        (
-            &["--block-pool", "/a", "--without-pool", "/a"],
-            "--without-pool /a with --block-pool",
-        ),
-        (
-            &["--rdma-strategy", "window"],
-            "--rdma-strategy without --mem-bytes",
-        ),
-        (
-            &["--cpu-per-tenant-max", "4"],
-            "--cpu-per-tenant-max without --cpus",
-        ),
-        (
-            &["--net-per-tenant-max", "4"],
-            "--net-per-tenant-max without --macvlan-parent",
-        ),
-        (
-            &[
-                "--mem-bytes",
-                "1MiB",
-                "--rdma-device",
-                "none",
-                "--fbmu-listen",
-                "none",
-            ],
-            "no transport",
-        ),
-    ] {
+    let of_kinds = every_setting::examples().flat_map(|it| it.contradictions);
+    let vendors = ["--advertise-vendor", "a=1", "--advertise-vendor", "a=2"];
+    let of_daemon = [(&vendors[..], "same resource twice")];
+    for (args, word) in of_kinds.chain(&of_daemon) {
         let error = refused(args);
         assert!(error.contains(word), "{error}");
     }
@@ -412,7 +256,7 @@ fn classes_in_every_spelling_are_read_as_by_requests() {
         .unwrap();
         for got in [flags, file] {
             assert_eq!(
-                got.cpu_isolation_policy.map(Into::into),
+                got.kinds.cpu.cpu_isolation_policy.map(Into::into),
                 Some(class),
                 "{text}"
             );
@@ -434,7 +278,14 @@ fn the_data_plane_over_udp_listens_where_the_control_plane_does_unless_told() {
         (&["--fbmu-listen", "none"], None),
     ] {
         let expected = expected.map(|text| text.parse().unwrap());
-        assert_eq!(settings(args).fbmu_listen(), expected, "{args:?}");
+        assert_eq!(
+            {
+                let KindSettings { shared, memory, .. } = settings(args).kinds;
+                memory.fbmu_listen(&shared)
+            },
+            expected,
+            "{args:?}"
+        );
     }
 }
 
@@ -453,16 +304,16 @@ fn one_pool_is_named_once() {
 fn cpus_are_all_or_a_list_as_a_flag_and_in_the_file() {
     let given = settings(&["--cpus", "2-3,6", "--cpu-reserve", "7"]);
     let list = |cpus: &[u32]| CpuList(cpus.to_vec());
-    assert_eq!(given.cpus, Some(Wanted::These(list(&[2, 3, 6]))));
-    assert_eq!(given.cpu_reserve, Some(list(&[7])));
+    assert_eq!(given.kinds.cpu.cpus, Some(Wanted::These(list(&[2, 3, 6]))));
+    assert_eq!(given.kinds.cpu.cpu_reserve, Some(list(&[7])));
     let file = from_file("cpus = \"all\"", &[]).unwrap();
-    assert_eq!(file.cpus, Some(Wanted::All));
+    assert_eq!(file.kinds.cpu.cpus, Some(Wanted::All));
 }
 
 #[test]
 fn profile_and_bounds_of_a_tenant_are_read_from_flags_and_file() {
     let default = settings(&["--auto-detect"]);
-    assert_eq!(default.profile, None);
+    assert_eq!(default.kinds.shared.profile, None);
     let flags = [
         "--profile",
         "bare-metal",
@@ -471,12 +322,18 @@ fn profile_and_bounds_of_a_tenant_are_read_from_flags_and_file() {
         "--cpu-per-tenant-max",
         "4",
     ];
-    assert_eq!(settings(&flags).profile, Some(Profile::BareMetal));
-    assert_eq!(settings(&flags).cpu_per_tenant_max, Some(4));
+    assert_eq!(
+        settings(&flags).kinds.shared.profile,
+        Some(Profile::BareMetal)
+    );
+    assert_eq!(settings(&flags).kinds.cpu.cpu_per_tenant_max, Some(4));
     let text = "profile = \"bare-metal\"\nsriov-pf = \"eth0\"\nnet-per-tenant-max = 10000";
     let merged = from_file(text, &["--cpus", "all", "--cpu-per-tenant-max", "4"]).unwrap();
-    assert_eq!(merged.profile, Some(Profile::BareMetal));
-    let bounds = (merged.cpu_per_tenant_max, merged.net_per_tenant_max);
+    assert_eq!(merged.kinds.shared.profile, Some(Profile::BareMetal));
+    let bounds = (
+        merged.kinds.cpu.cpu_per_tenant_max,
+        merged.kinds.net.net_per_tenant_max,
+    );
     assert_eq!(bounds, (Some(4), Some(10_000)));
 }
 
@@ -488,11 +345,11 @@ fn vlans_and_addresses_of_tenants_are_read_alike_from_flags_and_file() {
     let flags = flags.chain(macs.iter().flat_map(|it| ["--net-mac", *it]));
     let flags = settings(&flags.chain(["--sriov-pf", "eth0"]).collect::<Vec<_>>());
     let read = from_file(&file, &[]).unwrap();
-    assert_eq!(read.net_vlan, flags.net_vlan);
-    assert_eq!(read.net_mac, flags.net_mac);
+    assert_eq!(read.kinds.net.net_vlan, flags.kinds.net.net_vlan);
+    assert_eq!(read.kinds.net.net_mac, flags.kinds.net.net_mac);
     let merged = from_file(&file, &["--net-vlan", "red=8"]).unwrap();
-    assert_eq!(merged.net_vlan, ["red=8".parse().unwrap()]);
-    assert_eq!(merged.net_mac, flags.net_mac);
+    assert_eq!(merged.kinds.net.net_vlan, ["red=8".parse().unwrap()]);
+    assert_eq!(merged.kinds.net.net_mac, flags.kinds.net.net_mac);
 }
 
 #[test]
@@ -506,12 +363,11 @@ fn several_arenas_are_read_alike_from_flags_and_file_and_need_no_mem_bytes() {
     let flags = both.iter().flat_map(|it| ["--mem-arena", *it]);
     let flags = settings(&flags.chain(others).collect::<Vec<_>>());
     let file = from_file(&format!("mem-arena = {both:?}"), &others).unwrap();
-    assert_eq!(file.arenas(), flags.arenas());
+    let arenas = |of: &Settings| of.kinds.memory.arenas(&of.kinds.shared);
+    assert_eq!(arenas(&file), arenas(&flags));
     let names = |of: &Settings| {
-        of.arenas()
-            .into_iter()
-            .map(|it| it.name)
-            .collect::<Vec<_>>()
+        let names = arenas(of).into_iter().map(|it| it.name);
+        names.collect::<Vec<_>>()
     };
     assert_eq!(names(&file), ["near", "far"]);
     let three = from_file(&format!("mem-bytes = 4096\nmem-arena = {both:?}"), &[]).unwrap();

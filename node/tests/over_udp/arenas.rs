@@ -18,12 +18,12 @@ fn three(directory: &Path) -> Settings {
         format!("{name}={bytes},file={}", file.display())
     };
     let all = [in_file("here"), in_file("there"), format!("loose={bytes}")];
-    Settings {
-        mem_bytes: None,
-        mem_arena: all.iter().map(|it| it.parse().expect("an arena")).collect(),
-        auto_detect: true,
-        ..settings(directory)
-    }
+    let mut settings = settings(directory);
+    settings.kinds.shared.auto_detect = true;
+    let memory = &mut settings.kinds.memory;
+    memory.mem_bytes = None;
+    memory.mem_arena = all.iter().map(|it| it.parse().expect("an arena")).collect();
+    settings
 }
 
 async fn inventory(world: &World) -> ResourceInventory {
@@ -149,10 +149,8 @@ async fn equal_offsets_of_two_arenas_have_different_bytes_and_each_is_cleaned_al
 #[tokio::test]
 async fn a_request_without_a_resource_goes_where_room_is_and_a_quota_counts_all_arenas() {
     let directory = tempfile::tempdir().expect("a directory");
-    let settings = Settings {
-        mem_per_tenant_max: Some(Size(5 * LEASE_BYTES)),
-        ..three(directory.path())
-    };
+    let mut settings = three(directory.path());
+    settings.kinds.memory.mem_per_tenant_max = Some(Size(5 * LEASE_BYTES));
     let world = World::start(settings).await;
     let blue = world.tenant("blue").await;
     let mut taken = BTreeMap::<_, u32>::new();
@@ -247,7 +245,7 @@ async fn leases_of_an_arena_that_a_start_does_not_offer_are_over() {
     world.crash().await;
 
     let mut fewer = settings.clone();
-    fewer.mem_arena.retain(|it| it.name != "there");
+    fewer.kinds.memory.mem_arena.retain(|it| it.name != "there");
     let world = World::start(fewer).await;
     world.until(here.lease_id, LeasePhase::Active).await;
     assert_eq!(world.query(there.lease_id).await.phase, LeasePhase::Revoked);

@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 
 use fabricbios_fallback_udp::{DataKey, crc32c};
-use fabricbios_node::settings::{Profile, Settings};
+use fabricbios_node::kinds::settings::Profile;
 use fabricbios_wire::*;
 
 use crate::world::*;
@@ -11,12 +11,10 @@ use crate::world::*;
 const SLOT: u64 = 8_192;
 
 async fn bare_metal(directory: &std::path::Path) -> World {
-    let settings = Settings {
-        mem_bytes: None,
-        rdma_device: None,
-        profile: Some(Profile::BareMetal),
-        ..settings(directory)
-    };
+    let mut settings = settings(directory);
+    settings.kinds.memory.mem_bytes = None;
+    settings.kinds.memory.rdma_device = None;
+    settings.kinds.shared.profile = Some(Profile::BareMetal);
     World::start(settings).await
 }
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use fabricbios_fallback_udp::ClientError;
-use fabricbios_node::{journal::past::Past, kinds::udp_listen::UdpListen, settings::Settings};
+use fabricbios_node::{journal::past::Past, kinds::settings::UdpListen};
 use fabricbios_wire::*;
 use world::*;
 
@@ -137,12 +137,10 @@ async fn a_wildcard_is_told_as_what_was_reached_or_advertised() {
     let directory = tempfile::tempdir().expect("a directory");
     let anywhere = Some(UdpListen::At("[::]:0".parse().expect("an address")));
     for (advertise, told) in [(None, "127.0.0.1"), (Some("127.0.0.7"), "127.0.0.7")] {
-        let world = World::start(Settings {
-            fbmu_listen: anywhere,
-            advertise: advertise.map(|ip| ip.parse().expect("an address")),
-            ..settings(directory.path())
-        })
-        .await;
+        let mut settings = settings(directory.path());
+        settings.kinds.memory.fbmu_listen = anywhere;
+        settings.advertise = advertise.map(|ip| ip.parse().expect("an address"));
+        let world = World::start(settings).await;
         let info = world.alloc(60).await;
         assert_eq!(coordinates(&info).endpoint.ip().to_string(), told);
         assert_eq!(first(&info).await.expect("it is served there"), [0; 5]);
@@ -155,10 +153,8 @@ async fn a_port_that_is_taken_is_told_with_its_flag() {
     let directory = tempfile::tempdir().expect("a directory");
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let address = taken.local_addr().expect("an address");
-    let settings = Settings {
-        fbmu_listen: Some(UdpListen::At(address)),
-        ..settings(directory.path())
-    };
+    let mut settings = settings(directory.path());
+    settings.kinds.memory.fbmu_listen = Some(UdpListen::At(address));
     fs::create_dir(settings.state_dir()).expect("a directory");
     let past = Past::open(&program(), &settings).expect("a journal");
     let opened = open(&settings, NodeId([1; 32]), &past);

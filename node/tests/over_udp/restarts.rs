@@ -179,10 +179,8 @@ async fn a_newer_copy_put_back_after_an_older_one_is_found_out() {
 async fn a_file_of_another_node_is_still_found_out_after_a_start_in_vain() {
     let directory = tempfile::tempdir().expect("a directory");
     let settings = with_file(directory.path());
-    let other = Settings {
-        state_dir: Some(directory.path().join("other")),
-        ..settings.clone()
-    };
+    let mut other = settings.clone();
+    other.kinds.shared.state_dir = Some(directory.path().join("other"));
     let world = World::start(settings.clone()).await;
     let hers = world.alloc(60).await;
     world.crash().await;

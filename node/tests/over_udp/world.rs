@@ -14,7 +14,7 @@ use fabricbios_helper::{Program, Supervisor};
 use fabricbios_lease::{BindingId, Extent};
 use fabricbios_node::{
     journal::past::Past,
-    kinds::{Opened, Opening, gpu::GpuParts, memory, udp_listen::UdpListen},
+    kinds::{Opened, Opening, gpu::GpuParts, memory, settings::UdpListen},
     process::service::Service,
     settings::Settings,
     watchdog::Watchdog,
@@ -40,14 +40,14 @@ pub(crate) struct World {
 
 pub(crate) fn settings(directory: &Path) -> Settings {
     let anywhere: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-    Settings {
-        state_dir: Some(directory.join("state")),
-        listen: Some(anywhere),
-        fbmu_listen: Some(UdpListen::At(anywhere)),
-        mem_bytes: Some(Size(ARENA_BYTES)),
-        rdma_device: Some("none".into()),
-        ..Settings::default()
-    }
+    let mut settings = Settings::default();
+    settings.kinds.shared.state_dir = Some(directory.join("state"));
+    settings.kinds.shared.listen = Some(anywhere);
+    let memory = &mut settings.kinds.memory;
+    memory.fbmu_listen = Some(UdpListen::At(anywhere));
+    memory.mem_bytes = Some(Size(ARENA_BYTES));
+    memory.rdma_device = Some("none".into());
+    settings
 }
 
 /// The program that the daemon runs in its processes.
@@ -57,16 +57,15 @@ pub(crate) fn program() -> Program {
 
 /// Settings with memory that outlives the daemon.
 pub(crate) fn with_file(directory: &Path) -> Settings {
-    Settings {
-        mem_file: Some(directory.join("arena")),
-        ..settings(directory)
-    }
+    let mut settings = settings(directory);
+    settings.kinds.memory.mem_file = Some(directory.join("arena"));
+    settings
 }
 
 /// Opens the memory of a node that does not serve yet.
 pub(crate) fn open(settings: &Settings, node_id: NodeId, past: &Past) -> anyhow::Result<Opened> {
     memory::open(&Opening {
-        settings,
+        settings: &settings.kinds,
         node_id,
         past,
         watchdog: &Watchdog::new(&program(), settings.state_dir())?,

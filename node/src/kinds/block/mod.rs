@@ -8,6 +8,7 @@ pub mod nvmet_port;
 mod pool_record;
 mod pools;
 mod readable;
+mod settings;
 mod stale_exports;
 mod store;
 mod verdict;
@@ -17,7 +18,7 @@ use std::{cell::LazyCell, io::ErrorKind, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
-use fabricbios_fallback_udp::{FbbuConfig, FbbuPath, FbmuConfig};
+use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
 use fabricbios_lease::{BindingId, Durability, FenceScope, Offer};
 use fabricbios_nvmet::{HostOwners, Target, TargetConfig};
 use fabricbios_pool::Pool;
@@ -26,19 +27,15 @@ use nix::unistd::geteuid;
 
 use crate::{
     inventory::OfferedPool,
-    kinds::{
-        Offered, OfferedResource, Opened, Opening,
-        block::nvme_host::{NvmeHost, refuse_taken},
-        close,
-    },
+    kinds::{Kind, Offered, OfferedResource, Opened, Opening, close, settings::KindSettings},
     process::{
         check::{Checking, Findings},
         clock,
     },
-    settings::Settings,
 };
 
 pub(crate) use foreign_exports::ListExports;
+use nvme_host::{NvmeHost, refuse_taken};
 use pool_record::PoolRecord;
 use pools::{OpenPool, is_same, refuse_forgotten};
 use store::PoolStore;
@@ -46,6 +43,18 @@ use store::PoolStore;
 pub(crate) use store::store_in;
 use verdict::Known;
 use withheld::Withheld;
+
+pub use settings::BlockSettings;
+
+/// See [`crate::kinds::KINDS`].
+pub(super) const KIND: Kind = Kind {
+    conflicts: settings::conflicts,
+    datagrams: settings::datagrams,
+    open,
+    check,
+    #[cfg(test)]
+    examples: &settings::tests::EXAMPLES,
+};
 
 /// The kernel's NVMe target.
 pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
@@ -83,12 +92,8 @@ struct Paths {
 /// A pool that was never offered cannot be opened, the kernel's NVMe target cannot be set up, an address is taken, or
 /// there is no transport.
 pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
-    let Opening {
-        settings,
-        past,
-        watchdog,
-        ..
-    } = *opening;
+    let Opening { past, watchdog, .. } = *opening;
+    let settings = &opening.settings.block;
     let pools = pools::open(opening)?;
     if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
@@ -163,10 +168,13 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
 }
 
 /// See [`crate::kinds::Kind::check`].
-pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
-    let Checking {
-        settings, node_id, ..
-    } = checking;
+fn check(checking: &Checking<'_>, found: &mut Findings) {
+    let Checking { node_id, .. } = checking;
+    let KindSettings {
+        shared,
+        block: settings,
+        ..
+    } = checking.settings;
     let known = LazyCell::new(|| known(checking));
     for path in &settings.block_pool {
         let named = || format!("--block-pool {}", path.display());
@@ -193,7 +201,7 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
     }
     if !settings.block_pool.is_empty()
         && settings.nvmet.is_empty()
-        && settings.fbbu_listen().is_none()
+        && settings.fbbu_listen(shared).is_none()
     {
         found.refused(NO_TRANSPORT);
     }
@@ -201,6 +209,13 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
         found.lacks("--nvmet: only root can use the kernel's NVMe target");
     }
     for port in &settings.nvmet {
+        let address = port.0.address;
+        if !checking.has_address(address.ip()) {
+            found.warns(format_args!(
+                "--nvmet {}:{address}: no interface has this address yet; nothing is leased there before one has it",
+                port.0.transport
+            ));
+        }
         let target = Target::check(Path::new(CONFIGFS), port.0.transport);
         found.lacks_if(target.with_context(|| format!("--nvmet {}", port.0.transport)));
     }
@@ -219,9 +234,8 @@ fn known(checking: &Checking<'_>) -> anyhow::Result<Known> {
 
 /// Reports the pools of the last run that have live leases and are not in the settings.
 fn check_forgotten(checking: &Checking<'_>, known: &Known, found: &mut Findings) {
-    let Checking {
-        settings, node_id, ..
-    } = checking;
+    let Checking { node_id, .. } = checking;
+    let settings = &checking.settings.block;
     let Ok(past) = &checking.past else { return };
     let given = &settings.block_pool;
     let is_given = |record: &PoolRecord| given.iter().any(|it| is_same(it, &record.path));
@@ -245,7 +259,7 @@ const NO_TRANSPORT: &str =
     "no transport leads to the block storage: give --nvmet tcp:ADDR:PORT, or --fbbu-listen";
 
 /// Why `--nvmet rdma` cannot work: without an RDMA device the kernel's port would be retried for ever.
-fn without_rdma(settings: &Settings) -> Option<String> {
+fn without_rdma(settings: &BlockSettings) -> Option<String> {
     let mut ports = settings.nvmet.iter().map(|port| port.0);
     let port = ports.find(|it| it.transport == NvmeofTransport::Rdma)?;
     let devices = std::fs::read_dir("/sys/class/infiniband");
@@ -262,13 +276,13 @@ fn without_rdma(settings: &Settings) -> Option<String> {
 /// `serves`: the target will serve leases, under the watchdog.
 fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc<Target>>> {
     let Opening {
-        settings,
         node_id,
         past,
         watchdog,
         supervisor,
         ..
     } = *opening;
+    let settings = &opening.settings.block;
     let configfs = Path::new(CONFIGFS);
     if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
         tracing::info!("no block storage is leased over NVMe-oF; --nvmet tcp:ADDR:PORT does that");
@@ -294,21 +308,21 @@ fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc
 }
 
 fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuPath>>> {
-    let (settings, supervisor) = (opening.settings, opening.supervisor);
-    let Some(listen) = settings.fbbu_listen() else {
+    let KindSettings { shared, block, .. } = opening.settings;
+    let Some(listen) = block.fbbu_listen(shared) else {
         return Ok(None);
     };
     let config = FbbuConfig {
         listen,
         workers: None,
-        ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
-        half_sent_max: settings.fbbu_half_sent_max(),
+        ops_per_second: shared.ops_per_second(),
+        half_sent_max: block.fbbu_half_sent_max(),
         write_verifier: clock::boot_number(),
     };
     match FbbuPath::open(&config) {
         Ok(served) => {
             tracing::info!(listen = %served.local_addr(), "block storage is leased over UDP");
-            let supervisor = supervisor.clone();
+            let supervisor = opening.supervisor.clone();
             // The path reads on a thread of the daemon, so a read must not hang.
             let look = move |path: &Path| readable::check(&supervisor, path);
             Ok(Some(Arc::new(served.looking_first(look))))

@@ -11,7 +11,7 @@ use fabricbios_pool::{Facts, Pool, PoolConfig, check_for_nvmet};
 use fabricbios_wire::{NodeId, ResourceId, ResourceType};
 
 use super::{
-    CONFIGFS,
+    BlockSettings, CONFIGFS,
     foreign_exports::ForeignExports,
     pool_record::PoolRecord,
     readable,
@@ -22,7 +22,6 @@ use crate::{
     journal::{Change, Key, Recovered, records},
     kinds::{Continuity, Opening},
     process::clock,
-    settings::Settings,
 };
 
 /// A pool, available or withheld.
@@ -46,7 +45,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
     let left_out: Vec<_> = not_offered(&known, &pools)
         .filter(|it| it.was_offered)
         .collect();
-    for path in &opening.settings.without_pool {
+    for path in &opening.settings.block.without_pool {
         if !left_out.iter().any(|it| is_same(path, &it.path)) {
             tracing::warn!(
                 pool = %path.display(),
@@ -56,7 +55,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
     }
     for record in left_out {
         refuse_forgotten(
-            opening.settings,
+            &opening.settings.block,
             &opening.node_id,
             &opening.past.recovered,
             record,
@@ -77,7 +76,7 @@ pub(super) fn open(opening: &Opening<'_>) -> anyhow::Result<Vec<OpenPool>> {
 /// Refuses a start that leaves out a pool of the last run with live leases: the operator may have forgotten it. With
 /// `--without-pool` the operator confirms that these leases end.
 pub(super) fn refuse_forgotten(
-    settings: &Settings,
+    settings: &BlockSettings,
     node_id: &NodeId,
     recovered: &Recovered,
     record: &PoolRecord,
@@ -163,10 +162,10 @@ impl PoolOpener<'_> {
     fn open_all(&self) -> anyhow::Result<Vec<OpenPool>> {
         let mut pools: Vec<OpenPool> = Vec::new();
         let mut missing = Vec::new();
-        for path in &self.opening.settings.block_pool {
+        for path in &self.opening.settings.block.block_pool {
             let readable = readable::check(self.opening.supervisor, path);
             // A known pool is checked too: if it were withheld, its leases over UDP would lose access as well.
-            if readable.is_ok() && !self.opening.settings.nvmet.is_empty() {
+            if readable.is_ok() && !self.opening.settings.block.nvmet.is_empty() {
                 serves_nvmet(path)?;
             }
             let pool = readable
@@ -200,7 +199,7 @@ impl PoolOpener<'_> {
             supervisor: self.opening.supervisor,
         };
         foreign.refuse_served(path)?;
-        let force = self.opening.settings.force;
+        let force = self.opening.settings.block.force;
         let is_free = force || self.known.expected(path).is_none();
         let pool = Pool::open(PoolConfig {
             path: path.to_owned(),
@@ -222,7 +221,7 @@ impl PoolOpener<'_> {
         let facts = pool.facts();
         let identity = u128::from_be_bytes(facts.identity);
         let (of_pool, of_journal) = (pool.grants().unwrap_or(0), self.known.grants(identity));
-        let force = self.opening.settings.force;
+        let force = self.opening.settings.block.force;
         let verdict = { self.known }.judge(identity, of_pool, pool.is_taken_over(), force);
         if verdict == Verdict::JournalIsOlder {
             let record = PoolRecord::of(facts, path, of_journal);

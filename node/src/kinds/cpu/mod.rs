@@ -1,5 +1,7 @@
 //! CPU cores on offer.
 
+mod settings;
+
 use std::{
     ffi::OsString,
     fs::{self, OpenOptions},
@@ -34,9 +36,23 @@ use crate::{
         detect::{CPU_NAME, CpuFound, Sources, detect_cpu, resource_id, total_bytes},
         detection::Found,
     },
-    kinds::{Continuity, Offered, Opened, Opening},
+    kinds::{
+        Continuity, Kind, Offered, Opened, Opening,
+        settings::{KindSettings, Profile},
+    },
     process::check::{Checking, Findings},
-    settings::{CpuIsolationPolicy, Profile, Settings},
+};
+
+pub use settings::{CpuIsolationPolicy, CpuSettings};
+
+/// See [`crate::kinds::KINDS`].
+pub(super) const KIND: Kind = Kind {
+    conflicts: settings::conflicts,
+    datagrams: |_| None,
+    open,
+    check,
+    #[cfg(test)]
+    examples: &settings::tests::EXAMPLES,
 };
 
 /// The file in the state directory with the path of the root cgroup that the last run with `--cpus` used.
@@ -48,13 +64,16 @@ const LAST_ROOT: &str = "cpu-cgroup";
 /// The CPUs cannot be offered, or the host has no cgroup v2 with `cpuset` and `cpu`.
 pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let Opening {
-        settings,
-        node_id,
-        watchdog,
-        ..
+        node_id, watchdog, ..
     } = *opening;
+    let KindSettings {
+        shared,
+        cpu: settings,
+        ..
+    } = opening.settings;
+    let profile = shared.profile.unwrap_or_default();
     let at = cgroup(settings, &node_id);
-    let last_root = settings.state_dir().join(LAST_ROOT);
+    let last_root = shared.state_dir().join(LAST_ROOT);
     end_elsewhere(&last_root, &at, end_all)?;
     let Some(wanted) = &settings.cpus else {
         tracing::info!("no CPU cores are offered for lease; --cpus LIST offers some");
@@ -71,18 +90,19 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let store = CpuStore::open(CpuConfig {
         root: root.clone(),
         groups,
-        limits: limits(settings, &sources.proc, found.topology.online.len())?,
+        limits: limits(opening.settings, &sources.proc, found.topology.online.len())?,
         sys: sources.sys,
         proc: sources.proc.clone(),
     })
     .map_err(|error| anyhow!("--cpus: {error}"))?;
-    let classes = classes(settings, &found.topology, store.not_exclusive());
+    let policy = settings.policy(profile);
+    let classes = classes(profile, policy, &found.topology, store.not_exclusive());
     if let Some(why) = default_refused(&classes) {
         tracing::warn!("{why}");
     }
     let resource_id = resource_id(&node_id, ResourceType::Cpu, CPU_NAME);
     let cap = cap(
-        settings,
+        profile,
         &found,
         resource_id,
         store.core_groups().len(),
@@ -132,8 +152,9 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
 }
 
 /// See [`crate::kinds::Kind::check`].
-pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
-    let settings = checking.settings;
+fn check(checking: &Checking<'_>, found: &mut Findings) {
+    let settings = &checking.settings.cpu;
+    let profile = checking.settings.shared.profile.unwrap_or_default();
     let Some(wanted) = &settings.cpus else { return };
     let at = cgroup(settings, &checking.node_id);
     let Some(root) = found.lacks_if(usable_root(&at)) else {
@@ -144,9 +165,14 @@ pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
     let Some((cpus, _groups)) = found.refused_if(chosen(settings, wanted, &root, &sources)) else {
         return;
     };
-    let limits = limits(settings, &sources.proc, cpus.topology.online.len());
+    let limits = limits(checking.settings, &sources.proc, cpus.topology.online.len());
     found.refused_if(limits);
-    if let Some(why) = default_refused(&classes(settings, &cpus.topology, None)) {
+    if let Some(why) = default_refused(&classes(
+        profile,
+        settings.policy(profile),
+        &cpus.topology,
+        None,
+    )) {
         found.warns(why);
     }
 }
@@ -173,7 +199,7 @@ fn controllers(at: &Path) -> anyhow::Result<()> {
 
 /// The machine's CPUs, and those of its cores that are offered.
 fn chosen(
-    settings: &Settings,
+    settings: &CpuSettings,
     wanted: &Wanted,
     root: &Root,
     sources: &Sources,
@@ -197,7 +223,7 @@ fn default_refused(classes: &ClassOffer) -> Option<String> {
     }
 }
 
-fn cgroup(settings: &Settings, node_id: &fabricbios_wire::NodeId) -> PathBuf {
+fn cgroup(settings: &CpuSettings, node_id: &fabricbios_wire::NodeId) -> PathBuf {
     let named = settings.cpu_cgroup.clone();
     named.unwrap_or_else(|| default_root(node_id))
 }
@@ -253,9 +279,15 @@ fn end_all(at: &Path) -> anyhow::Result<()> {
 /// Limits of the processes of a lease, for each of its logical CPUs. By default all leases together leave the node the
 /// memory share of the CPUs that are never leased. The kernel has 1,024 process numbers for each CPU, and at least
 /// 32,768.
-fn limits(settings: &Settings, proc: &Tree, online: usize) -> anyhow::Result<Limits> {
+fn limits(settings: &KindSettings, proc: &Tree, online: usize) -> anyhow::Result<Limits> {
     const PROCESSES: u32 = 1024;
-    let memory_bytes = match settings.cpu_memory_max {
+    let KindSettings {
+        shared,
+        memory,
+        cpu,
+        ..
+    } = settings;
+    let memory_bytes = match cpu.cpu_memory_max {
         Some(Size(bytes)) => bytes,
         None => {
             let total = total_bytes(&proc.read("meminfo")?).with_context(|| {
@@ -265,19 +297,19 @@ fn limits(settings: &Settings, proc: &Tree, online: usize) -> anyhow::Result<Lim
                     at.display()
                 )
             })?;
-            let arenas = settings.arenas().into_iter().map(|it| it.bytes.0);
+            let arenas = memory.arenas(shared).into_iter().map(|it| it.bytes.0);
             let leased = arenas.fold(0, u64::saturating_add);
             total.saturating_sub(leased) / (online.max(1) as u64)
         }
     };
     Ok(Limits {
         memory_bytes,
-        processes: settings.cpu_pids_max.unwrap_or(PROCESSES).into(),
+        processes: cpu.cpu_pids_max.unwrap_or(PROCESSES).into(),
     })
 }
 
 fn groups(
-    settings: &Settings,
+    settings: &CpuSettings,
     wanted: &Wanted,
     topology: &Topology,
     root: &Root,
@@ -314,8 +346,13 @@ fn groups(
 }
 
 /// The classes, and why some are refused. No class is weakened: incomplete topology leaves only best_effort.
-fn classes(settings: &Settings, topology: &Topology, not_exclusive: Option<&str>) -> ClassOffer {
-    let whole = match (profile(settings), topology.is_complete(), not_exclusive) {
+fn classes(
+    profile: Profile,
+    default: CpuIsolationClass,
+    topology: &Topology,
+    not_exclusive: Option<&str>,
+) -> ClassOffer {
+    let whole = match (profile, topology.is_complete(), not_exclusive) {
         (Profile::BareMetal, ..) => {
             Some("a bare-metal node has no runtime that enforces it".into())
         }
@@ -342,27 +379,13 @@ fn classes(settings: &Settings, topology: &Topology, not_exclusive: Option<&str>
         },
     };
     ClassOffer {
-        default: policy(settings) as u8,
+        default: default as u8,
         classes: vec![
             class(CpuIsolationClass::BestEffort, None),
             class(CpuIsolationClass::WholeCore, whole),
             class(CpuIsolationClass::StrictIsolated, strict),
         ],
     }
-}
-
-fn profile(settings: &Settings) -> Profile {
-    settings.profile.unwrap_or_default()
-}
-
-fn policy(settings: &Settings) -> CpuIsolationClass {
-    let policy = settings.cpu_isolation_policy;
-    let policy = policy.unwrap_or(match profile(settings) {
-        Profile::Linux => CpuIsolationPolicy::default(),
-        // The profile has no other class.
-        Profile::BareMetal => CpuIsolationPolicy::BestEffort,
-    });
-    policy.into()
 }
 
 /// The capacity in the unit of a request without a class: logical CPUs for best_effort, else cores.
@@ -375,7 +398,7 @@ fn capacity(classes: &ClassOffer, cores: u16, cpus: usize) -> u64 {
 
 /// The entry of the inventory: the cores that can be leased under the policy, 0 if its class is refused.
 fn cap(
-    settings: &Settings,
+    profile: Profile,
     found: &CpuFound,
     resource_id: ResourceId,
     groups: usize,
@@ -394,7 +417,7 @@ fn cap(
         true => cpu_flags::TOPOLOGY_AWARE_LEASING,
         false => 0,
     };
-    let rejects_wide = match profile(settings) {
+    let rejects_wide = match profile {
         Profile::BareMetal => cpu_flags::REJECTS_WIDE_SINGLE_THREADED,
         Profile::Linux => 0,
     };
@@ -460,31 +483,26 @@ mod tests {
     fn capacity_counts_what_a_request_without_a_class_counts() {
         let smt = topology(&[&[2, 3], &[4, 5]]);
         let of = |policy| {
-            let settings = Settings {
-                cpu_isolation_policy: Some(policy),
-                ..Settings::default()
-            };
-            capacity(&classes(&settings, &smt, None), 2, 4)
+            let classes = classes(Profile::Linux, policy, &smt, None);
+            capacity(&classes, 2, 4)
         };
-        assert_eq!(of(CpuIsolationPolicy::BestEffort), 4);
-        assert_eq!(of(CpuIsolationPolicy::WholeCore), 2);
+        assert_eq!(of(CpuIsolationClass::BestEffort), 4);
+        assert_eq!(of(CpuIsolationClass::WholeCore), 2);
     }
 
     #[test]
     fn shared_time_is_best_effort_and_cores_are_enforced() {
-        let offer = classes(&Settings::default(), &topology(&[&[2], &[3]]), None);
+        let whole = CpuIsolationClass::WholeCore;
+        let offer = classes(Profile::Linux, whole, &topology(&[&[2], &[3]]), None);
         let states: Vec<_> = offer.classes.into_iter().map(|it| it.state).collect();
         let enforced = ClassState::Enforced;
         assert_eq!(states, [ClassState::BestEffort, enforced.clone(), enforced]);
     }
 
     /// The text of each refusal, by class.
-    fn refusals(
-        settings: &Settings,
-        topology: &Topology,
-        not_exclusive: Option<&str>,
-    ) -> [String; 3] {
-        let offer = classes(settings, topology, not_exclusive);
+    fn refusals(profile: Profile, topology: &Topology, not_exclusive: Option<&str>) -> [String; 3] {
+        let whole = CpuIsolationClass::WholeCore;
+        let offer = classes(profile, whole, topology, not_exclusive);
         let why = |it: &OfferedClass| match &it.state {
             ClassState::Refused(why) => why.clone(),
             _ => String::new(),
@@ -497,28 +515,25 @@ mod tests {
     fn the_limits_of_all_leases_leave_the_node_its_share() {
         let place = tempfile::tempdir().unwrap();
         let proc = Tree::new(place.path());
-        let of = |settings: &Settings| limits(settings, &proc, 8).map_err(|it| format!("{it:#}"));
+        let of =
+            |settings: &KindSettings| limits(settings, &proc, 8).map_err(|it| format!("{it:#}"));
         fs::write(place.path().join("meminfo"), "MemTotal: lots").unwrap();
-        let error = of(&Settings::default()).unwrap_err();
+        let error = of(&KindSettings::default()).unwrap_err();
         assert!(error.contains("--cpu-memory-max"), "{error}");
         fs::write(place.path().join("meminfo"), "MemTotal: 4096 kB\n").unwrap();
-        let defaults = of(&Settings::default()).unwrap();
+        let defaults = of(&KindSettings::default()).unwrap();
         assert_eq!(
             (defaults.memory_bytes, defaults.processes),
             (512 << 10, 1024)
         );
-        let given = of(&Settings {
-            mem_bytes: Some(Size(1 << 20)),
-            mem_arena: vec!["more=1MiB".parse().unwrap()],
-            cpu_pids_max: Some(9),
-            ..Settings::default()
-        });
-        let given = given.unwrap();
+        let mut settings = KindSettings::default();
+        settings.memory.mem_bytes = Some(Size(1 << 20));
+        settings.memory.mem_arena = vec!["more=1MiB".parse().unwrap()];
+        settings.cpu.cpu_pids_max = Some(9);
+        let given = of(&settings).unwrap();
         assert_eq!((given.memory_bytes, given.processes), (256 << 10, 9));
-        let named = of(&Settings {
-            cpu_memory_max: Some(Size(7 << 20)),
-            ..Settings::default()
-        });
+        settings.cpu.cpu_memory_max = Some(Size(7 << 20));
+        let named = of(&settings);
         assert_eq!(named.unwrap().memory_bytes, 7 << 20);
     }
 
@@ -549,35 +564,22 @@ mod tests {
 
     #[test]
     fn a_class_that_cannot_be_enforced_is_refused_with_the_reason() {
-        let linux = Settings::default();
+        let linux = Profile::Linux;
         let plain = topology(&[&[0], &[1]]);
-        assert_eq!(refusals(&linux, &plain, None), ["", "", ""]);
+        assert_eq!(refusals(linux, &plain, None), ["", "", ""]);
         let smt = topology(&[&[0, 2], &[1]]);
-        let [best_effort, whole, strict] = refusals(&linux, &smt, None);
+        let [best_effort, whole, strict] = refusals(linux, &smt, None);
         assert_eq!((&*best_effort, &*whole), ("", ""));
         assert!(strict.contains("CPUs 0,2"), "{strict}");
         let mut holed = smt.clone();
         holed.online.push(9);
         holed.faults.push("logical CPU 9: no file".into());
-        for (settings, topology, not_exclusive, text) in [
-            (
-                &linux,
-                &plain,
-                Some("no cpuset.cpus.exclusive"),
-                "no cpuset",
-            ),
-            (&linux, &holed, None, "logical CPU 9"),
-            (
-                &Settings {
-                    profile: Some(Profile::BareMetal),
-                    ..Settings::default()
-                },
-                &plain,
-                None,
-                "bare-metal",
-            ),
+        for (profile, topology, not_exclusive, text) in [
+            (linux, &plain, Some("no cpuset.cpus.exclusive"), "no cpuset"),
+            (linux, &holed, None, "logical CPU 9"),
+            (Profile::BareMetal, &plain, None, "bare-metal"),
         ] {
-            let [best_effort, whole, strict] = refusals(settings, topology, not_exclusive);
+            let [best_effort, whole, strict] = refusals(profile, topology, not_exclusive);
             assert_eq!(best_effort, "");
             assert!(
                 whole.contains(text) && strict.contains(text),
@@ -588,15 +590,23 @@ mod tests {
 
     /// Cores and policy (class + 1) of the inventory entry, and its flags for topology-aware leasing and the refusal of
     /// wide leases.
-    fn told(settings: &Settings, topology: Topology) -> (u16, u32, bool, bool) {
-        let classes = classes(settings, &topology, None);
+    fn told(
+        profile: Profile,
+        policy: Option<CpuIsolationPolicy>,
+        topology: Topology,
+    ) -> (u16, u32, bool, bool) {
+        let settings = CpuSettings {
+            cpu_isolation_policy: policy,
+            ..CpuSettings::default()
+        };
+        let classes = classes(profile, settings.policy(profile), &topology, None);
         let found = CpuFound {
             name: CPU_NAME.into(),
             topology,
             max_mhz: 0,
             arch_flags: 0,
         };
-        let cap = cap(settings, &found, ResourceId(1), 3, &classes);
+        let cap = cap(profile, &found, ResourceId(1), 3, &classes);
         (
             cap.cores,
             cap.flags >> cpu_flags::ISOLATION_SHIFT & 0b111,
@@ -607,27 +617,17 @@ mod tests {
 
     #[test]
     fn the_cores_in_the_inventory_are_those_that_the_policy_can_lease() {
-        let policy = |policy| Settings {
-            cpu_isolation_policy: Some(policy),
-            ..Settings::default()
-        };
+        let linux = |policy, topology| told(Profile::Linux, policy, topology);
         let smt = || topology(&[&[0, 2], &[1]]);
-        assert_eq!(told(&Settings::default(), smt()), (3, 2, true, false));
-        let strict = policy(CpuIsolationPolicy::Strict);
-        assert_eq!(told(&strict, smt()), (0, 3, true, false));
-        assert_eq!(told(&strict, topology(&[&[0], &[1]])), (3, 3, true, false));
+        assert_eq!(linux(None, smt()), (3, 2, true, false));
+        let strict = Some(CpuIsolationPolicy::Strict);
+        assert_eq!(linux(strict, smt()), (0, 3, true, false));
+        assert_eq!(linux(strict, topology(&[&[0], &[1]])), (3, 3, true, false));
         let mut holed = smt();
         holed.online.push(9);
-        assert_eq!(
-            told(&Settings::default(), holed.clone()),
-            (0, 2, false, false)
-        );
-        let best_effort = policy(CpuIsolationPolicy::BestEffort);
-        assert_eq!(told(&best_effort, holed), (3, 1, false, false));
-        let bare = Settings {
-            profile: Some(Profile::BareMetal),
-            ..Settings::default()
-        };
-        assert_eq!(told(&bare, smt()), (3, 1, false, true));
+        assert_eq!(linux(None, holed.clone()), (0, 2, false, false));
+        let best_effort = Some(CpuIsolationPolicy::BestEffort);
+        assert_eq!(linux(best_effort, holed), (3, 1, false, false));
+        assert_eq!(told(Profile::BareMetal, None, smt()), (3, 1, false, true));
     }
 }

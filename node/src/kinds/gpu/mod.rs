@@ -1,8 +1,10 @@
 //! GPUs on offer.
 
 mod offer;
+mod settings;
 mod wanted;
 
+pub use settings::{GpuSettings, GpuShareMode};
 pub use wanted::WantedGpus;
 
 use std::{
@@ -27,12 +29,24 @@ use nix::unistd::geteuid;
 
 use self::offer::{OfferedGpu, offer, session_slots};
 use crate::{
-    kinds::{Continuity, Offered, OfferedResource, Opened, Opening, cdi, own_program},
+    kinds::{
+        Continuity, Kind, Offered, OfferedResource, Opened, Opening, cdi, own_program,
+        settings::SharedSettings,
+    },
     process::{
         check::{Checking, Findings},
         descriptors,
     },
-    settings::Settings,
+};
+
+/// See [`crate::kinds::KINDS`].
+pub(super) const KIND: Kind = Kind {
+    conflicts: settings::conflicts,
+    datagrams: |_| None,
+    open,
+    check,
+    #[cfg(test)]
+    examples: &settings::tests::EXAMPLES,
 };
 
 /// A vendor's library that is silent for this time counts as hung.
@@ -104,13 +118,11 @@ impl fmt::Debug for GpuParts {
 /// A GPU that the settings name does not exist, or the cgroups or directories of leases cannot be made.
 pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let Opening {
-        settings,
-        node_id,
-        watchdog,
-        ..
+        node_id, watchdog, ..
     } = *opening;
+    let (shared, settings) = (&opening.settings.shared, &opening.settings.gpu);
     let records = records(&node_id);
-    if settings.gpus.is_none() && !settings.auto_detect && !records.exists() {
+    if settings.gpus.is_none() && !shared.auto_detect && !records.exists() {
         return Ok(Opened::nothing());
     }
     let found = probe(opening);
@@ -127,7 +139,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     };
     try_worker(opening)?;
     let devices = wanted.of(&found)?;
-    let gpus = Arc::new(gpus(opening, cdi::directory(opening.settings)?)?);
+    let gpus = Arc::new(gpus(opening, cdi::directory(shared)?)?);
     gpus.give_nodes_back(|uuid| devices.iter().any(|it| it.uuid == uuid));
     watchdog.ends(ResourceType::Gpu, records);
     let guard = watchdog.guard(ResourceType::Gpu);
@@ -193,9 +205,9 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
 }
 
 /// See [`crate::kinds::Kind::check`].
-pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
-    if checking.settings.gpus.is_some() && found.lacks_if(needs_root()).is_some() {
-        found.refused_if(cdi::check(checking.settings));
+fn check(checking: &Checking<'_>, found: &mut Findings) {
+    if checking.settings.gpu.gpus.is_some() && found.lacks_if(needs_root()).is_some() {
+        found.refused_if(cdi::check(&checking.settings.shared));
         found.warns("--gpus: only a start asks the vendors' libraries which GPUs there are");
     }
 }
@@ -271,11 +283,11 @@ fn gpus(opening: &Opening<'_>, cdi: PathBuf) -> anyhow::Result<Gpus> {
     let config = GpuConfig {
         records: records(&opening.node_id),
         cgroup: mount.map(|mount| mount.place.join(format!("fabricbios-gpu-{node}"))),
-        worker_memory_max: (opening.settings.gpu_worker_memory_max)
+        worker_memory_max: (opening.settings.gpu.gpu_worker_memory_max)
             .unwrap_or(WORKER_MEMORY_MAX)
             .0,
         cdi,
-        tenants: tenants(opening.settings),
+        tenants: tenants(&opening.settings.shared),
         hook: own_program()?,
         supervisor: opening.supervisor.clone(),
         program: opening.program.clone(),
@@ -284,7 +296,7 @@ fn gpus(opening: &Opening<'_>, cdi: PathBuf) -> anyhow::Result<Gpus> {
     Gpus::open(config).map_err(|error| anyhow!("--gpus: {error}"))
 }
 
-fn tenants(settings: &Settings) -> BTreeMap<String, BTreeSet<u32>> {
+fn tenants(settings: &SharedSettings) -> BTreeMap<String, BTreeSet<u32>> {
     let mut tenants: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     for it in &settings.tenant_uid {
         tenants.entry(it.tenant.clone()).or_default().insert(it.uid);
@@ -300,7 +312,7 @@ fn end_all(opening: &Opening<'_>, found: &[Device]) -> anyhow::Result<()> {
         return Ok(());
     }
     // This call writes no specification: the records name the directories of earlier leases' specifications.
-    let gpus = Arc::new(gpus(opening, cdi::named(opening.settings))?);
+    let gpus = Arc::new(gpus(opening, cdi::named(&opening.settings.shared))?);
     for device in found {
         let store = GpuStore::new(gpus.clone(), device.clone());
         for lease in fabricbios_contract::Store::leases(&store)? {

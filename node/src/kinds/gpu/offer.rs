@@ -12,9 +12,9 @@ use fabricbios_wire::{
     ResourceType,
 };
 
-use crate::{
-    inventory::{Described, ResourceStatus, describe, detect::resource_id, detection::Found},
-    settings::{GpuShareMode, Settings},
+use super::{GpuSettings, GpuShareMode};
+use crate::inventory::{
+    Described, ResourceStatus, describe, detect::resource_id, detection::Found,
 };
 
 /// Names of a GPU's capacities, besides [`COMPUTE_SLICES`].
@@ -29,7 +29,7 @@ const SESSION_SLOTS: u16 = 8;
 const CUT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Most sessions of one GPU at once.
-pub(super) fn session_slots(settings: &Settings) -> u16 {
+pub(super) fn session_slots(settings: &GpuSettings) -> u16 {
     match settings.gpu_share_mode.unwrap_or_default() {
         GpuShareMode::Exclusive => 1,
         GpuShareMode::Fractional => SESSION_SLOTS,
@@ -38,7 +38,7 @@ pub(super) fn session_slots(settings: &Settings) -> u16 {
 
 /// The offer of the device. `not_owned`: why users without a lease may open its nodes.
 pub(super) fn offer(
-    settings: &Settings,
+    settings: &GpuSettings,
     node_id: &NodeId,
     device: &Device,
     not_owned: Option<&str>,
@@ -74,7 +74,7 @@ pub(super) fn offer(
 }
 
 /// The classes under the operator's policy, which is an envelope (003 §4).
-fn classes(settings: &Settings, device: &Device, not_owned: Option<&str>) -> ClassOffer {
+fn classes(settings: &GpuSettings, device: &Device, not_owned: Option<&str>) -> ClassOffer {
     let mode = settings.gpu_share_mode.unwrap_or_default();
     let class = |class: GpuExclusivityClass, state| OfferedClass {
         class: class as u8,
@@ -166,10 +166,10 @@ mod tests {
     use super::*;
     use crate::kinds::gpu::wanted::tests::device;
 
-    fn settings(mode: GpuShareMode) -> Settings {
-        Settings {
+    fn settings(mode: GpuShareMode) -> GpuSettings {
+        GpuSettings {
             gpu_share_mode: Some(mode),
-            ..Settings::default()
+            ..GpuSettings::default()
         }
     }
 

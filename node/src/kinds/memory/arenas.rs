@@ -9,11 +9,11 @@ use fabricbios_kernfs::Tree;
 use fabricbios_rdma::numa_node;
 use fabricbios_wire::{NodeId, ResourceId, ResourceType};
 
-use super::MemArena;
+use super::{MemArena, MemorySettings};
 use crate::{
     inventory::detect::{self, resource_id},
+    kinds::settings::KindSettings,
     process::check::{Checking, Findings},
-    settings::Settings,
 };
 
 /// An arena of the settings.
@@ -27,19 +27,20 @@ pub(super) struct OpenArena {
 ///
 /// # Errors
 /// The machine does not have that much memory or no such NUMA node, or a file cannot be opened.
-pub(super) fn open(settings: &Settings, node_id: &NodeId) -> anyhow::Result<Vec<OpenArena>> {
-    let all = settings.arenas();
+pub(super) fn open(settings: &KindSettings, node_id: &NodeId) -> anyhow::Result<Vec<OpenArena>> {
+    let KindSettings { shared, memory, .. } = settings;
+    let all = memory.arenas(shared);
     if all.is_empty() {
         return Ok(Vec::new());
     }
-    check_there_is(settings, &all)?;
-    let device = settings.rdma_device();
+    check_there_is(memory, &all)?;
+    let device = memory.rdma_device(shared);
     let near = device.and_then(|device| numa_node(device.as_deref()));
     let opened = all.into_iter().map(|it| {
         check_node(&Tree::new("/sys"), &it)?;
         Ok(OpenArena {
             resource_id: resource_id(node_id, ResourceType::Mem, &it.name),
-            arena: Arc::new(open_one(settings, &it, near)?),
+            arena: Arc::new(open_one(memory, &it, near)?),
             name: it.name,
         })
     });
@@ -47,7 +48,11 @@ pub(super) fn open(settings: &Settings, node_id: &NodeId) -> anyhow::Result<Vec<
 }
 
 /// `near`: the NUMA node of an arena that names none.
-fn open_one(settings: &Settings, arena: &MemArena, near: Option<u32>) -> anyhow::Result<Arena> {
+fn open_one(
+    settings: &MemorySettings,
+    arena: &MemArena,
+    near: Option<u32>,
+) -> anyhow::Result<Arena> {
     let (name, bytes) = (&arena.name, arena.bytes.0);
     let source = Source {
         file: arena.file.clone(),
@@ -59,7 +64,7 @@ fn open_one(settings: &Settings, arena: &MemArena, near: Option<u32>) -> anyhow:
 }
 
 /// The setting that defines an arena, for errors.
-fn setting(settings: &Settings, arena: &MemArena) -> String {
+fn setting(settings: &MemorySettings, arena: &MemArena) -> String {
     match &arena.file {
         _ if settings.mem_arena.contains(arena) => format!("--mem-arena {}", arena.name),
         Some(path) => format!("--mem-file {}", path.display()),
@@ -68,7 +73,7 @@ fn setting(settings: &Settings, arena: &MemArena) -> String {
 }
 
 /// Refuses more memory than the machine has: otherwise the kernel kills the daemon when tenants use the memory.
-fn check_there_is(settings: &Settings, all: &[MemArena]) -> anyhow::Result<()> {
+fn check_there_is(settings: &MemorySettings, all: &[MemArena]) -> anyhow::Result<()> {
     let in_memory = || all.iter().filter(|it| it.file.is_none());
     let wanted = in_memory().fold(0, |sum: u64, it| sum.saturating_add(it.bytes.0));
     if wanted == 0 {
@@ -108,41 +113,42 @@ fn check_node(sys: &Tree, arena: &MemArena) -> anyhow::Result<()> {
 }
 
 /// True if no transport would lead to the memory. `devices`: the RDMA devices.
-fn has_no_path(settings: &Settings, devices: &[String]) -> bool {
-    let has_rdma = match settings.rdma_device() {
+fn has_no_path(settings: &KindSettings, devices: &[String]) -> bool {
+    let KindSettings { shared, memory, .. } = settings;
+    let has_rdma = match memory.rdma_device(shared) {
         Some(None) => !devices.is_empty(),
         Some(Some(_)) => true,
         None => false,
     };
-    !has_rdma && settings.fbmu_listen().is_none()
+    !has_rdma && memory.fbmu_listen(shared).is_none()
 }
 
 pub(super) const NO_PATH: &str = "memory is not leasable on this node: no transport leads to it";
 
 /// See [`crate::kinds::Kind::check`].
-pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
-    let settings = checking.settings;
-    let all = settings.arenas();
+pub(super) fn check(checking: &Checking<'_>, found: &mut Findings) {
+    let KindSettings { shared, memory, .. } = checking.settings;
+    let all = memory.arenas(shared);
     if all.is_empty() {
         return;
     }
     for arena in &all {
         if let Some(path) = &arena.file {
             let file = check_file(path).with_context(|| path.display().to_string());
-            found.refused_if(file.with_context(|| setting(settings, arena)));
+            found.refused_if(file.with_context(|| setting(memory, arena)));
         }
         found.lacks_if(check_node(&Tree::new("/sys"), arena));
     }
     if !checking.has_daemon {
-        found.lacks_if(check_there_is(settings, &all));
+        found.lacks_if(check_there_is(memory, &all));
     }
     let devices = Tree::new("/sys/class")
         .list("infiniband")
         .unwrap_or_default();
-    if has_no_path(settings, &devices) {
+    if has_no_path(checking.settings, &devices) {
         found.warns(NO_PATH);
     }
-    match settings.rdma_device() {
+    match memory.rdma_device(shared) {
         Some(Some(name)) if !devices.contains(&name) => found.lacks(format_args!(
             "--rdma-device {name}: this machine has no such RDMA device; it has {}",
             match devices.is_empty() {
@@ -164,7 +170,7 @@ mod tests {
     use fabricbios_wire::Size;
 
     use super::*;
-    use crate::kinds::udp_listen::UdpListen;
+    use crate::kinds::settings::{SharedSettings, UdpListen};
 
     #[test]
     fn a_numa_node_without_memory_is_refused_with_those_that_have_some() {
@@ -197,10 +203,13 @@ mod tests {
     #[test]
     fn memory_without_a_path_to_it_is_found_before_the_start() {
         let devices = ["mlx5_0".to_owned()];
-        let with = |fbmu: UdpListen, rdma: Option<&str>| Settings {
-            fbmu_listen: Some(fbmu),
-            rdma_device: rdma.map(str::to_owned),
-            ..Settings::default()
+        let with = |fbmu: UdpListen, rdma: Option<&str>| KindSettings {
+            memory: MemorySettings {
+                fbmu_listen: Some(fbmu),
+                rdma_device: rdma.map(str::to_owned),
+                ..MemorySettings::default()
+            },
+            ..KindSettings::default()
         };
         let off = |rdma| with(UdpListen::Off, rdma);
         assert!(has_no_path(&off(None), &[]));
@@ -212,24 +221,25 @@ mod tests {
 
     #[test]
     fn arenas_without_a_file_are_counted_together() {
-        let of = |mem_arena: &[&str]| Settings {
+        let shared = SharedSettings::default();
+        let of = |mem_arena: &[&str]| MemorySettings {
             mem_bytes: Some(Size(1 << 49)),
             mem_arena: mem_arena.iter().map(|it| it.parse().unwrap()).collect(),
-            ..Settings::default()
+            ..MemorySettings::default()
         };
         let settings = of(&["a=512TiB", "b=4096", "c=1024TiB,file=/c"]);
-        let error = check_there_is(&settings, &settings.arenas()).unwrap_err();
+        let error = check_there_is(&settings, &settings.arenas(&shared)).unwrap_err();
         let all = format!(
             "--mem-bytes {0}, --mem-arena a, --mem-arena b: {1} bytes",
             1_u64 << 49,
             (1_u64 << 50) + 4096
         );
         assert!(error.to_string().starts_with(&all), "{error}");
-        let in_files = Settings {
+        let in_files = MemorySettings {
             mem_bytes: None,
             mem_arena: vec!["c=1024TiB,file=/c".parse().unwrap()],
-            ..Settings::default()
+            ..MemorySettings::default()
         };
-        check_there_is(&in_files, &in_files.arenas()).unwrap();
+        check_there_is(&in_files, &in_files.arenas(&shared)).unwrap();
     }
 }

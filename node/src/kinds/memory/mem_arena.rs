@@ -4,7 +4,10 @@ use std::{path::PathBuf, str::FromStr};
 
 use fabricbios_wire::{RESOURCE_NAME_BYTES_MAX, Size};
 
-use crate::settings::pages;
+use crate::kinds::settings::values;
+
+/// Granularity of memory, bytes.
+const PAGE_BYTES: u64 = 4096;
 
 /// An arena that is offered as one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,17 @@ impl FromStr for MemArena {
             }
         }
         Ok(arena)
+    }
+}
+
+/// Reads a number of bytes of memory on offer, in whole pages.
+pub(super) fn pages(text: &str) -> Result<Size, String> {
+    let size = values::size(Size(PAGE_BYTES)..=values::MOST, "256MiB")(text)?;
+    match size.0.is_multiple_of(PAGE_BYTES) {
+        true => Ok(size),
+        false => Err(format!(
+            "memory is offered in whole pages of {PAGE_BYTES} bytes, such as 256MiB"
+        )),
     }
 }
 

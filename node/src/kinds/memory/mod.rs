@@ -3,6 +3,7 @@
 mod arenas;
 mod claim;
 mod mem_arena;
+mod settings;
 
 use std::{net::Ipv6Addr, sync::Arc};
 
@@ -19,13 +20,27 @@ use claim::{claim, scrub_unheld};
 
 use crate::{
     inventory::OfferedArena,
-    kinds::{Continuity, Offered, OfferedResource, Opened, Opening, close},
-    settings::{RdmaStrategy, SLOT_BYTES, Settings},
+    kinds::{
+        Continuity, Kind, Offered, OfferedResource, Opened, Opening, close, settings::KindSettings,
+    },
     watchdog::Watchdog,
 };
 
-pub(crate) use arenas::check;
+use arenas::check;
+use settings::SLOT_BYTES;
+
 pub use mem_arena::{BadMemArena, MemArena};
+pub use settings::{MemorySettings, RdmaStrategy};
+
+/// See [`crate::kinds::KINDS`].
+pub(super) const KIND: Kind = Kind {
+    conflicts: settings::conflicts,
+    datagrams: settings::datagrams,
+    open,
+    check,
+    #[cfg(test)]
+    examples: &settings::tests::EXAMPLES,
+};
 
 /// Offers only the arena `mem0`; `provider` makes its leases. `message_bytes_max`: most bytes in one operation of the
 /// data plane.
@@ -96,7 +111,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     {
         let store = ArenaStore::new(Arc::clone(arena));
         let mut offer = store.offer(*resource_id, transports.clone());
-        if settings.is_bare_metal() {
+        if settings.shared.is_bare_metal() {
             (offer.align, offer.allocation_mode) = (SLOT_BYTES, AllocationMode::Slots);
         }
         provider = provider.with_store(*resource_id, Arc::new(store));
@@ -119,7 +134,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         kind: ResourceType::Mem,
         resources,
         provider: Arc::new(provider),
-        per_tenant_max: settings.mem_per_tenant_max.map(|it| it.0),
+        per_tenant_max: settings.memory.mem_per_tenant_max.map(|it| it.0),
         watchdog: paths.rdma.is_some().then(|| watchdog.clone()),
         ready: Box::new(move |held| open.iter().try_for_each(|it| make_ready(it, held))),
         changes,
@@ -143,18 +158,18 @@ fn make_ready(open: &OpenArena, held: &[(BindingId, Placement)]) -> anyhow::Resu
 }
 
 fn open_rdma(
-    settings: &Settings,
+    settings: &KindSettings,
     arenas: &Arenas,
     watchdog: &Watchdog,
 ) -> anyhow::Result<Option<Arc<RdmaPath>>> {
-    let Some(device) = settings.rdma_device() else {
+    let Some(device) = settings.memory.rdma_device(&settings.shared) else {
         tracing::info!("no memory is leased over RDMA on this node: --rdma-device none");
         return Ok(None);
     };
     let config = RdmaConfig {
         device,
         arenas: arenas.clone(),
-        strategy: strategy(settings.rdma_strategy.unwrap_or_default()),
+        strategy: strategy(settings.memory.rdma_strategy.unwrap_or_default()),
     };
     let path = match RdmaPath::open(config)? {
         RdmaOpened::Ready(path) => path,
@@ -184,21 +199,21 @@ fn strategy(wanted: RdmaStrategy) -> Strategy {
     }
 }
 
-fn open_udp(settings: &Settings, arenas: &Arenas) -> anyhow::Result<Option<Arc<FbmuPath>>> {
-    let Some(listen) = settings.fbmu_listen() else {
+fn open_udp(settings: &KindSettings, arenas: &Arenas) -> anyhow::Result<Option<Arc<FbmuPath>>> {
+    let Some(listen) = settings.memory.fbmu_listen(&settings.shared) else {
         return Ok(None);
     };
     let config = FbmuConfig {
         listen,
         workers: None,
         arenas: arenas.clone(),
-        ops_per_second: settings.fbmu_ops_max.unwrap_or(FbmuConfig::OPS_PER_SECOND),
+        ops_per_second: settings.shared.ops_per_second(),
     };
     let path = FbmuPath::open(config).with_context(|| {
         format!("--fbmu-listen {listen}; choose another address, or `none` for no such transport")
     })?;
     tracing::info!(listen = %path.local_addr(), "memory is leased over UDP");
-    let window = match settings.is_bare_metal() {
+    let window = match settings.shared.is_bare_metal() {
         true => ReplayWindow::SHORTEST,
         false => ReplayWindow::LONGEST,
     };

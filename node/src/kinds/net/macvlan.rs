@@ -48,7 +48,7 @@ pub(super) fn open(
     claims: &Arc<Claims>,
 ) -> anyhow::Result<Vec<Interface>> {
     let node_id = opening.node_id;
-    let wanted = &opening.settings.macvlan_parent;
+    let wanted = &opening.settings.net.macvlan_parent;
     let open = |MacvlanParent { interface, mbps }: &MacvlanParent| {
         let parent = Parent::open(ParentConfig {
             name: interface.clone(),

@@ -3,6 +3,7 @@
 pub mod macvlan;
 mod paths;
 pub mod rights;
+mod settings;
 pub mod sriov;
 
 use std::{
@@ -30,15 +31,26 @@ use nix::unistd::geteuid;
 
 use crate::{
     inventory::{Described, ResourceStatus, describe, detection::Found},
-    kinds::{Continuity, Offered, OfferedResource, Opened, Opening, cdi},
+    kinds::{Continuity, Kind, Offered, OfferedResource, Opened, Opening, cdi},
     process::{
         check::{Checking, Findings},
         helpers,
     },
-    settings::Settings,
 };
 
 use paths::NetPaths;
+
+pub use settings::NetSettings;
+
+/// See [`crate::kinds::KINDS`].
+pub(super) const KIND: Kind = Kind {
+    conflicts: settings::conflicts,
+    datagrams: |_| None,
+    open,
+    check,
+    #[cfg(test)]
+    examples: &settings::tests::EXAMPLES,
+};
 
 /// Bytes of the node's id in the name of its directory.
 const ID_BYTES: usize = 4;
@@ -62,13 +74,11 @@ struct Interface {
 /// An interface cannot be offered, or a lease of an earlier run cannot be ended.
 pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let Opening {
-        settings,
-        node_id,
-        watchdog,
-        ..
+        node_id, watchdog, ..
     } = *opening;
+    let settings = &opening.settings.net;
     let records = records(&node_id);
-    if settings.macvlan_parent.is_empty() && settings.sriov_pf.is_empty() && !records.exists() {
+    if !settings.is_offered() && !records.exists() {
         tracing::info!(
             "no network functions are offered for lease; --macvlan-parent IFNAME or --sriov-pf IFNAME offers some"
         );
@@ -86,7 +96,10 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     if settings.net_vlan.is_empty() {
         tracing::warn!("{NO_VLANS}");
     }
-    watchdog.passes("--calls", helpers::lock_of(settings.state_dir()));
+    watchdog.passes(
+        "--calls",
+        helpers::lock_of(opening.settings.shared.state_dir()),
+    );
     let mut provider = Provider::new();
     let mut paths = NetPaths::default();
     let mut resources: Vec<OfferedResource> = Vec::new();
@@ -123,23 +136,22 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
 }
 
 /// The interfaces on offer.
-pub(crate) fn interfaces(settings: &Settings) -> Vec<String> {
+pub(crate) fn interfaces(settings: &NetSettings) -> Vec<String> {
     let parents = settings.macvlan_parent.iter().map(|it| &it.interface);
     let cards = settings.sriov_pf.iter().map(|it| &it.interface);
     parents.chain(cards).cloned().collect()
 }
 
 /// See [`crate::kinds::Kind::check`].
-pub(crate) fn check(checking: &Checking<'_>, found: &mut Findings) {
-    let settings = checking.settings;
+fn check(checking: &Checking<'_>, found: &mut Findings) {
+    let settings = &checking.settings.net;
     let records = records(&checking.node_id);
-    let is_offered = !settings.macvlan_parent.is_empty() || !settings.sriov_pf.is_empty();
-    if !is_offered || found.lacks_if(check_names(settings, &records)).is_none() {
+    if !settings.is_offered() || found.lacks_if(check_names(settings, &records)).is_none() {
         return;
     }
     if !settings.sriov_pf.is_empty() {
         sriov::check(&places(&records), &settings.sriov_pf, found);
-        found.refused_if(cdi::check(settings));
+        found.refused_if(cdi::check(&checking.settings.shared));
     }
     if settings.net_vlan.is_empty() {
         found.warns(NO_VLANS);
@@ -151,7 +163,7 @@ const NO_VLANS: &str = "every lease of a network function is refused: --net-vlan
 
 /// Refuses names of missing interfaces and a user without rights before the start ends or makes anything. An interface
 /// may be missing if records exist: its leases are of an earlier run.
-fn check_names(settings: &Settings, records: &Path) -> anyhow::Result<()> {
+fn check_names(settings: &NetSettings, records: &Path) -> anyhow::Result<()> {
     let parents = settings.macvlan_parent.iter();
     let parents = parents.map(|it| ("--macvlan-parent", &it.interface));
     let card = settings.sriov_pf.iter();

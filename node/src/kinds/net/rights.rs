@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, str::FromStr};
 use fabricbios_lease::{NetworkRights, VlanList};
 use fabricbios_wire::{MacAddress, is_tenant_name};
 
-use crate::settings::Settings;
+use super::NetSettings;
 
 /// The VLANs of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ fn addresses(list: &str) -> Result<BTreeSet<MacAddress>, String> {
 }
 
 /// Refuses two entries of one tenant. `Err`: the setting and the reason.
-pub(crate) fn check(settings: &Settings) -> Result<(), (&'static str, String)> {
+pub(crate) fn check(settings: &NetSettings) -> Result<(), (&'static str, String)> {
     let vlans = settings.net_vlan.iter().map(|it| &it.tenant);
     let macs = settings.net_mac.iter().map(|it| &it.tenant);
     for (setting, mut tenants) in [
@@ -115,7 +115,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), (&'static str, String)> {
 }
 
 /// The rights for the table.
-pub(crate) fn rights(settings: &Settings) -> NetworkRights {
+pub(crate) fn rights(settings: &NetSettings) -> NetworkRights {
     let mut rights = NetworkRights::default();
     for NetVlan { tenant, vlans } in settings.net_vlan.iter().cloned() {
         rights.vlans.insert(tenant, vlans);
@@ -180,12 +180,12 @@ mod tests {
     fn the_table_gets_the_vlans_and_addresses_of_each_tenant() {
         let mac = "00:1b:21:00:00:01";
         let vlan = |text: &str| text.parse().unwrap();
-        let given = rights(&Settings {
+        let given = rights(&NetSettings {
             net_vlan: vec![vlan("blue=0,100-199"), vlan("red=100")],
             net_mac: ["blue", "red"]
                 .map(|it| format!("{it}={mac}").parse().unwrap())
                 .into(),
-            ..Settings::default()
+            ..NetSettings::default()
         });
         let has = |tenant: &str, id| given.vlans[tenant].has(VlanId::new(id));
         assert!(has("blue", 0) && has("blue", 150) && has("red", 100));

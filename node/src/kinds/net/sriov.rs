@@ -64,13 +64,12 @@ pub(super) fn open(
     claims: &Arc<Claims>,
 ) -> anyhow::Result<Vec<Interface>> {
     let Opening {
-        settings,
         supervisor,
         ..
     } = *opening;
     let records = claims.directory();
     let end = VfEnd::new(&places(records), supervisor.clone(), None);
-    let wanted = &settings.sriov_pf;
+    let wanted = &opening.settings.net.sriov_pf;
     let (mut there, mut failed) = (Vec::new(), Vec::new());
     // All checks come before any card is changed.
     for it @ SriovPf { interface, count } in wanted {
@@ -87,7 +86,7 @@ pub(super) fn open(
         }
         tracing::error!(interface, %error, "--sriov-pf: the card of an earlier run's leases is gone: the node starts without it");
     }
-    let (cdi, hook) = (cdi::directory(settings)?, own_program()?);
+    let (cdi, hook) = (cdi::directory(&opening.settings.shared)?, own_program()?);
     let cards = there.into_iter().map(|(SriovPf { interface, count }, _)| {
         let card = Card::open(CardConfig {
             interface: interface.clone(),

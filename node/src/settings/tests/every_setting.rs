@@ -4,27 +4,13 @@
 use clap::ArgAction;
 
 use super::*;
+use crate::kinds::{
+    KINDS,
+    settings::tests::{Examples, Values},
+};
 
-/// Settings without which others have no effect.
-const BASE: [[&str; 2]; 6] = [
-    ["--mem-bytes", "1GiB"],
-    ["--block-pool", "/pool"],
-    ["--cpus", "all"],
-    ["--gpus", "all"],
-    ["--sriov-pf", "eth0"],
-    ["--local-socket", "/run/local.sock"],
-];
-
-/// For each setting: its name, accepted values, refused values, and an example that the refusal names.
-const VALUES: &[(&str, &[&str], &[&str], &str)] = &[
-    ("profile", &["linux"], &["0", "windows", ""], "bare-metal"),
-    ("state-dir", &["/var/lib/x"], &[""], "value"),
-    (
-        "listen",
-        &["0.0.0.0:5701", "[::]:0"],
-        &["0", "0.0.0.0", "host:5701", "1.2.3.4:65536", ""],
-        "0.0.0.0:5701",
-    ),
+/// For the settings of the daemon itself: name, accepted values, refused values, and an example that the refusal names.
+const VALUES: &[Values] = &[
     (
         "advertise",
         &["192.0.2.10", "2001:db8::1"],
@@ -32,173 +18,10 @@ const VALUES: &[(&str, &[&str], &[&str], &str)] = &[
         "192.0.2.10",
     ),
     (
-        "mem-bytes",
-        &["4096", "1024TiB"],
-        &[
-            "0",
-            "4095",
-            "4097",
-            "1025TiB",
-            "99999999999999999999",
-            "much",
-            "-1",
-            "1.5",
-        ],
-        "256MiB",
-    ),
-    ("mem-file", &["/dev/shm/a"], &[""], "value"),
-    (
-        "mem-arena",
-        &["a=4096", "near=64MiB,file=/dev/shm/a,numa-node=1"],
-        &[
-            "",
-            "0",
-            "a",
-            "=4096",
-            "a=",
-            "a=0",
-            "a=4097",
-            "a=much",
-            "a=1025TiB",
-            "a=4096,file=",
-            "a=4096,numa-node=-1",
-            "a=4096,node=1",
-        ],
-        "near=64GiB,file=/dev/shm/near,numa-node=1",
-    ),
-    ("block-pool", &["/a"], &[""], "value"),
-    (
         "advertise-vendor",
         &["fpga0=0", "fpga0=4"],
         &["0", "fpga0", "fpga0=x", ""],
         "fpga0=4",
-    ),
-    (
-        "nvmet",
-        &["tcp:10.0.0.1:4420"],
-        &["0", "tcp:10.0.0.1:0", "udp:10.0.0.1:1", ""],
-        "tcp:10.0.0.1:4420",
-    ),
-    (
-        "nvme-host",
-        &["nqn.2014-08.org.example:host1=blue"],
-        &["0", "blue", ""],
-        "nqn.2014-08.org.example:host1=blue",
-    ),
-    (
-        "fbbu-listen",
-        &["none", "[::]:5703"],
-        &["0", "[::]", "off", ""],
-        "192.0.2.10:5702",
-    ),
-    (
-        "fbmu-listen",
-        &["none", "[::]:5702"],
-        &["0", "[::]", "off", ""],
-        "192.0.2.10:5702",
-    ),
-    (
-        "fbmu-ops-max",
-        &["1", "4294967295"],
-        &["0", "4294967296", "-1", "many", "1.5"],
-        "1000000",
-    ),
-    (
-        "fbbu-half-sent-max",
-        &["524288", "512KiB", "1024TiB"],
-        &["0", "524287", "1025TiB", "much"],
-        "64MiB",
-    ),
-    ("rdma-device", &["auto", "mlx5_0"], &[""], "mlx5_0"),
-    (
-        "rdma-strategy",
-        &["auto", "window", "region"],
-        &["0", "regoin", ""],
-        "region",
-    ),
-    (
-        "gpus",
-        &["all", "GPU-1,GPU-2"],
-        &["", "GPU-1,,GPU-2"],
-        "GPU-",
-    ),
-    (
-        "gpu-share-mode",
-        &["exclusive", "fractional"],
-        &["0", "shared", ""],
-        "fractional",
-    ),
-    (
-        "gpu-worker-memory-max",
-        &["64MiB", "1024TiB"],
-        &["0", "67108863", "1025TiB", "much"],
-        "4GiB",
-    ),
-    (
-        "cpus",
-        &["all", "2-3,6"],
-        &["some", "3-1", "-1", ""],
-        "2-7,10",
-    ),
-    ("cpu-reserve", &["0", "1"], &["all", "3-1", ""], "2-7,10"),
-    ("cpu-cgroup", &["/sys/fs/cgroup/a"], &[""], "value"),
-    (
-        "cpu-memory-max",
-        &["1048576", "1MiB", "1024TiB"],
-        &["0", "4KiB", "1048575", "1025TiB", "much"],
-        "4GiB",
-    ),
-    (
-        "cpu-pids-max",
-        &["1", "4194304"],
-        &["0", "4194305", "-1", "many"],
-        "1024",
-    ),
-    (
-        "macvlan-parent",
-        &["eth0", "eth0=1000"],
-        &["", "eth0=x", "a/b"],
-        "eth0=1000",
-    ),
-    (
-        "sriov-pf",
-        &["eth0", "eth0=8"],
-        &["", "eth0=x", "a/b"],
-        "eth0=4",
-    ),
-    (
-        "net-vlan",
-        &["blue=0,100-199"],
-        &["0", "blue=7-3", "blue=4095", ""],
-        "blue=0,100-199",
-    ),
-    (
-        "net-mac",
-        &["blue=02:00:00:00:00:01"],
-        &["0", "blue=02", ""],
-        "blue=02:00:00:00:00:01",
-    ),
-    ("cdi-dir", &["/run/cdi"], &[""], "value"),
-    (
-        "cpu-isolation-policy",
-        &[
-            "best_effort",
-            "BestEffort",
-            "whole_core",
-            "WholeCore",
-            "strict_isolated",
-            "strict",
-            "StrictIsolated",
-        ],
-        &["0", "whole", ""],
-        "whole_core",
-    ),
-    ("local-socket", &["/run/a.sock"], &[""], "value"),
-    (
-        "tenant-uid",
-        &["blue=0", "blue=1000"],
-        &["0", "blue=4294967295", "blue=anna", ""],
-        "blue=1000",
     ),
     (
         "connections-max",
@@ -237,36 +60,6 @@ const VALUES: &[(&str, &[&str], &[&str], &str)] = &[
         "16384",
     ),
     (
-        "mem-per-tenant-max",
-        &["0", "64GiB", "18446744073709551615"],
-        &["18446744073709551616", "-1", "much"],
-        "64GiB",
-    ),
-    (
-        "block-per-tenant-max",
-        &["0", "1TiB"],
-        &["18446744073709551616", "much"],
-        "1TiB",
-    ),
-    (
-        "cpu-per-tenant-max",
-        &["0", "4294967295"],
-        &["4294967296", "-1", "many"],
-        "16",
-    ),
-    (
-        "net-per-tenant-max",
-        &["0", "4294967295"],
-        &["4294967296", "-1", "many"],
-        "10000",
-    ),
-    (
-        "gpu-per-tenant-max",
-        &["0", "80GiB"],
-        &["18446744073709551616", "much"],
-        "80GiB",
-    ),
-    (
         "requests-per-tenant-max",
         &["0", "4294967295"],
         &["4294967296", "-1", "many"],
@@ -281,11 +74,22 @@ const VALUES: &[(&str, &[&str], &[&str], &str)] = &[
     ),
 ];
 
+/// What is known of the settings of the kinds.
+pub(super) fn examples() -> impl Iterator<Item = &'static Examples> {
+    let kinds = KINDS.iter().map(|kind| kind.examples);
+    kinds.chain([&crate::kinds::settings::tests::EXAMPLES])
+}
+
+fn values(name: &str) -> Values {
+    let all = examples().flat_map(|it| it.values).chain(VALUES);
+    let mut all = all.filter(|it| it.0 == name);
+    *all.next()
+        .unwrap_or_else(|| panic!("{name} has no values in this test"))
+}
+
 /// Accepted values of a setting.
 pub(super) fn taken(name: &str) -> &'static [&'static str] {
-    let row = VALUES.iter().find(|it| it.0 == name);
-    row.unwrap_or_else(|| panic!("{name} has no values in this test"))
-        .1
+    values(name).1
 }
 
 /// Every setting that has a value and may be in the file.
@@ -302,9 +106,11 @@ fn names() -> Vec<(String, bool)> {
     named.filter(|(name, _)| may_be_in_the_file(name)).collect()
 }
 
+/// Settings without which others have no effect.
 fn base(name: &str) -> Vec<&'static str> {
-    let others = BASE.iter().filter(|it| it[0] != format!("--{name}"));
-    others.flatten().copied().collect()
+    let others = examples().map(|it| it.base);
+    let others = others.filter(|it| it[0] != format!("--{name}"));
+    others.flatten().collect()
 }
 
 /// An entry of a file: text in quotes, and numbers without if `as_number`.
@@ -326,9 +132,7 @@ fn entry(name: &str, value: &str, is_list: bool, as_number: bool) -> String {
 #[test]
 fn every_setting_has_the_same_values_and_the_same_words_as_a_flag_and_in_the_file() {
     for (name, is_list) in names() {
-        let row = VALUES.iter().find(|it| it.0 == name);
-        let (_, taken, not_taken, example) =
-            *row.unwrap_or_else(|| panic!("{name} has no values in this test"));
+        let (_, taken, not_taken, example) = values(&name);
         let base = base(&name);
         for value in taken {
             let flag = format!("--{name}={value}");
