@@ -18,7 +18,8 @@ const ALWAYS: [&str; 8] = [
 /// Steps that compile code that cargo has not compiled yet.
 const OF_ANY_PACKAGE: [&str; 3] = ["clippy", "doctest", "doc"];
 /// Steps of one package.
-const OF_PACKAGE: [(&str, &str); 4] = [
+const OF_PACKAGE: [(&str, &str); 5] = [
+    ("sim", "fabricbios-node"),
     ("no-std", "fabricbios-no-std"),
     ("gpu-features", "fabricbios-gpu"),
     ("gpu-test", "fabricbios-gpu-test"),

@@ -22,6 +22,7 @@ mod packages;
 mod pages;
 mod progress;
 mod runner;
+mod sim;
 mod stand_ins;
 mod suites;
 mod test;
@@ -53,6 +54,8 @@ enum Task {
     Lab(lab::Arguments),
     /// Look for inputs that break a parser, the UDP engine or the lease table
     Fuzz(fuzz::Arguments),
+    /// Run the node on a simulated machine, from one seed or for some time
+    Sim(sim::Arguments),
     /// Lease the GPUs of this machine, or stand-ins, and check what happens
     GpuTest(gpu_test::Arguments),
     /// Run the measurements
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::run(&layout, &arguments),
         Task::Test(arguments) => test::run(&layout, &arguments),
         Task::Fuzz(arguments) => fuzz::run(&layout, &arguments),
+        Task::Sim(arguments) => sim::run(&layout, &arguments),
         Task::GpuTest(arguments) => gpu_test::run(&layout, &arguments),
         Task::Bench(arguments) => bench::run(&layout, &arguments),
         Task::Lines(arguments) => lines::run(&layout, &arguments),

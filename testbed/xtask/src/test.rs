@@ -46,6 +46,7 @@ struct Step {
 enum Action {
     Host(fn(&Layout) -> Result<Outcome>),
     Nextest,
+    Sim,
     Gpu,
     Fuzz,
     Lab(usize),
@@ -82,6 +83,7 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         match step.action {
             Action::Host(action) => step.run(&mut report, || action(layout)),
             Action::Nextest => step.run(&mut report, || checks::nextest(layout, affected.as_ref())),
+            Action::Sim => step.run(&mut report, || crate::sim::step(layout, scope)),
             Action::Gpu => step.run(&mut report, || crate::gpu_test::step(layout, scope)),
             Action::Fuzz => step.run(&mut report, || crate::fuzz::step(layout, full)),
             Action::Lab(index) => lab.push(Chosen {
@@ -210,6 +212,13 @@ fn steps(suites: &Suites) -> Vec<Step> {
             may_skip: false,
             needs: &[Build, Nextest, Python],
             action: Action::Nextest,
+        },
+        Step {
+            name: "sim".to_owned(),
+            about: "the node on a simulated machine, with the seeds of this commit",
+            may_skip: false,
+            needs: &[Build, Nextest],
+            action: Action::Sim,
         },
         host(
             "doctest",

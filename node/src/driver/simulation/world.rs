@@ -12,7 +12,7 @@ use fabricbios_lease::{
 };
 use fabricbios_wire::{Binding, Generation, LeaseId, LeasePhase};
 
-use super::{MILLISECOND, offers::Offered};
+use super::{MILLISECOND, offers::Offered, runner::Log};
 use crate::{
     driver::{Environment, Input, fair::Owner, mailbox::Sender},
     journal::{Change, CommitError, Key, Seq, Value, records},
@@ -61,6 +61,7 @@ pub(super) struct World {
     pub(super) told: BTreeSet<LeaseId>,
     /// The mailbox of the running driver.
     pub(super) driver: Option<Sender<Input>>,
+    log: Log,
 }
 
 #[derive(Clone)]
@@ -104,7 +105,7 @@ impl Environment for Simulated {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, offered: Offered) -> Self {
+    pub(super) fn new(seed: u64, offered: Offered, log: Log) -> Self {
         Self {
             offered,
             random: fastrand::Rng::with_seed(seed),
@@ -122,7 +123,13 @@ impl World {
             records: BTreeMap::new(),
             told: BTreeSet::new(),
             driver: None,
+            log,
         }
+    }
+
+    pub(super) fn say(&self, what: impl FnOnce() -> String) {
+        let ms = self.now / MILLISECOND;
+        self.log.line(|| format!("{ms:>8} ms  {}", what()));
     }
 
     pub(super) fn now(&self) -> Now {
@@ -203,6 +210,7 @@ impl World {
     }
 
     fn reports(&self, owner: &Owner, report: Report) {
+        self.say(|| format!("reported: {report:?}"));
         if let Some(driver) = &self.driver {
             let at = BootTime(self.now);
             driver.report(owner.clone(), Input::Report { at, report });
@@ -218,6 +226,7 @@ impl World {
         if !fails || self.percent(50) {
             self.write_down();
         }
+        self.say(|| format!("the disk has written up to {up_to}, fails: {fails}"));
         let outcome = match fails {
             true => Err(CommitError::new("the disk is full")),
             false => Ok(Seq(up_to)),
