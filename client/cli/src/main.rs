@@ -19,6 +19,7 @@ mod net_json;
 mod nvmeof_json;
 mod output;
 mod progress;
+mod signals;
 mod time_text;
 mod usage;
 mod values;

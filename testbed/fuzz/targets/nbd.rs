@@ -3,11 +3,11 @@
 #![no_main]
 
 #[allow(dead_code, reason = "replies are not what is looked at")]
-#[path = "../../../client/cli/src/commands/block_device/protocol.rs"]
+#[path = "../../../client/attach/src/nbd/protocol.rs"]
 mod protocol;
 
 use libfuzzer_sys::fuzz_target;
-use protocol::{Command, Decoder, LENGTH_MAX, Request};
+use protocol::{Command, Decoder, LENGTH_MAX, NbdRequest};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((cut, stream)) = bytes.split_first() else {
@@ -16,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     let at_once = decode(stream.chunks(stream.len().max(1)));
     let in_pieces = decode(stream.chunks(usize::from(*cut).max(1)));
     assert_eq!(at_once, in_pieces);
-    let carried = |request: &Request| match &request.command {
+    let carried = |request: &NbdRequest| match &request.command {
         Command::Write(from) => from.len(),
         Command::Read(length) => {
             assert!(*length <= LENGTH_MAX);
@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 /// All requests before the first invalid one, and whether there is an invalid one.
-fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Request>, bool) {
+fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<NbdRequest>, bool) {
     let (mut decoder, mut found) = (Decoder::default(), Vec::new());
     for piece in pieces {
         decoder.feed(piece);

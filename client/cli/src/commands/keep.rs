@@ -10,8 +10,7 @@ use fabricbios_client::{Error, Node, Renewals};
 use fabricbios_wire::{LeaseId, LeaseInfo};
 use serde::Serialize;
 
-use super::block;
-use crate::{failure::Failure, output::Output, time_text};
+use crate::{failure::Failure, output::Output, signals, time_text};
 
 /// What happened.
 enum Event {
@@ -52,7 +51,7 @@ pub(super) fn run(
         thread::spawn(move || keep(&renewals, &events));
     }
     thread::spawn(move || {
-        if block::ends().wait().is_ok() {
+        if signals::ends().wait().is_ok() {
             events.send(Event::Signal).ok();
         }
     });

@@ -2,7 +2,6 @@
 
 mod alloc;
 mod block;
-mod block_device;
 mod bulk;
 mod fence;
 mod gpu;
@@ -36,6 +35,7 @@ use crate::{
     failure::Failure,
     hint::Topic,
     output::{Output, one_line},
+    signals,
 };
 
 const NO_IDENTITY: &str = "no identity given; pass --identity FILE or set FABRICBIOS_IDENTITY: the \
@@ -69,7 +69,7 @@ pub(crate) fn run(args: Args, output: Output) -> Result<(), Failure> {
         Command::Block(Block::Keep(_)) | Command::Lease(Lease::Keep { .. })
     );
     if ends_by_signal {
-        let held = block::hold_signals();
+        let held = signals::hold();
         held.map_err(|error| Failure::local("hold back signals", &error))?;
     }
     let path = access.identity()?;

@@ -1,5 +1,6 @@
 //! The failure of a command: one line or one JSON object, and the exit status.
 
+mod attach;
 mod client;
 mod exit;
 mod report;
@@ -92,10 +93,5 @@ impl Failure {
         self.message = format!("{}; {more}", self.message);
         self.silent = false;
         self
-    }
-
-    /// The message.
-    pub(crate) fn message(&self) -> &str {
-        &self.message
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use fabricbios_client::{BlockClient, ClientError, Completion, Operation};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::protocol::{Command, Decoder, Request, reply};
+use super::protocol::{Command, Decoder, NbdRequest, reply};
 
 /// Most requests in progress; further requests wait in the socket.
 const OUTSTANDING_MAX: usize = 64;
@@ -19,7 +19,7 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// Why the server ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     /// It was stopped; `Ok`: all writes are durable.
     Stopped(Result<(), ClientError>),
     /// The kernel closed its end.
@@ -28,7 +28,7 @@ pub(super) enum End {
     Lost(ClientError),
 }
 
-pub(super) struct Server {
+pub(crate) struct Server {
     client: BlockClient,
     socket: UnixStream,
     decoder: Decoder,
@@ -40,7 +40,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn new(client: BlockClient, socket: UnixStream) -> io::Result<Self> {
+    pub(crate) fn new(client: BlockClient, socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self {
             client,
@@ -55,7 +55,7 @@ impl Server {
 
     /// Serves until `stop` is readable or closed, the kernel disconnects, or the lease is lost. Then all requests have been
     /// answered.
-    pub(super) fn run(mut self, stop: impl AsFd) -> io::Result<End> {
+    pub(crate) fn run(mut self, stop: impl AsFd) -> io::Result<End> {
         loop {
             let (stops, has_requests) = self.wait(&stop)?;
             if stops {
@@ -111,8 +111,8 @@ impl Server {
         }
     }
 
-    fn begin(&mut self, request: Request) {
-        let Request {
+    fn begin(&mut self, request: NbdRequest) {
+        let NbdRequest {
             cookie,
             offset,
             command,

@@ -9,18 +9,16 @@ use std::{
 };
 
 use fabricbios_kernfs::{Mount, mounts};
-use fabricbios_wire::RefusalClass;
 use nix::unistd::syncfs;
 
-use super::within;
-use crate::failure::{Exit, Failure};
+use crate::{error::AttachError, wait::within};
 
 /// How long the kernel may take to say whether a device is in use.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// The user of a device.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum User {
+pub(crate) enum User {
     /// A mounted file system, at this place.
     Mount(PathBuf),
     /// Another device, such as `dm-0`.
@@ -41,7 +39,7 @@ impl fmt::Display for User {
 
 impl User {
     /// How to end the use.
-    pub(super) fn remedy(&self) -> String {
+    pub(crate) fn remedy(&self) -> String {
         match self {
             // In quotes, since the path may have any characters.
             Self::Mount(place) => format!("`umount {place:?}`"),
@@ -53,7 +51,7 @@ impl User {
     }
 
     /// Writes the file system back, within this time.
-    pub(super) fn write_back(&self, limit: Duration) -> io::Result<()> {
+    pub(crate) fn write_back(&self, limit: Duration) -> io::Result<()> {
         match self {
             Self::Mount(_) if limit.is_zero() => Err(io::Error::other("it takes no more writes")),
             Self::Mount(place) => write_back(place, limit),
@@ -63,7 +61,7 @@ impl User {
 }
 
 /// The user of a device or of its partitions, as far as /proc and /sys show it.
-pub(super) fn user(device: &Path) -> Option<User> {
+pub(crate) fn user(device: &Path) -> Option<User> {
     // Without /proc nothing is known.
     mounted_at(mounts(), device)
         .map(User::Mount)
@@ -71,17 +69,16 @@ pub(super) fn user(device: &Path) -> Option<User> {
 }
 
 /// Refuses to detach a device that is in use.
-pub(super) fn check(device: &Path) -> Result<(), Failure> {
+pub(crate) fn check(device: &Path) -> Result<(), AttachError> {
     let user = user(device).or_else(|| is_claimed(device).then_some(User::Unseen));
-    let Some(user) = user else {
-        return Ok(());
-    };
-    Err(Failure::new(
-        Exit::Other,
-        RefusalClass::Transient,
-        "InUse",
-        format!("{} is {user}; {} first", device.display(), user.remedy()),
-    ))
+    match user {
+        None => Ok(()),
+        Some(user) => Err(AttachError::InUse {
+            device: device.to_owned(),
+            user: user.to_string(),
+            remedy: user.remedy(),
+        }),
+    }
 }
 
 fn holder(device: &Path) -> Option<String> {

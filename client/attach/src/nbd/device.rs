@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "ioctls have no safe form")]
 
 use std::{
-    fmt,
     fs::{self, File, OpenOptions},
     io,
     os::{
@@ -14,7 +13,7 @@ use std::{
 
 use fabricbios_client::Geometry;
 
-use crate::failure::Failure;
+use crate::error::AttachError;
 
 /// `_IO(0xab, n)`
 const fn call(number: u8) -> libc::c_ulong {
@@ -35,24 +34,24 @@ const SEND_FLUSH: u64 = 1 << 2;
 
 /// A device that this process has set up.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(crate) struct DriverDevice {
     file: File,
-    pub(super) path: PathBuf,
+    pub(crate) path: PathBuf,
 }
 
-impl Device {
+impl DriverDevice {
     /// Sets up a free device with `socket`; it does not run yet.
-    pub(super) fn open(socket: &UnixStream, geometry: Geometry) -> Result<Self, Failure> {
-        let none = |why: &dyn fmt::Display| Err(Failure::local("make a device", why));
+    pub(crate) fn open(socket: &UnixStream, geometry: Geometry) -> Result<Self, AttachError> {
+        let none = |why: String| Err(AttachError::local("make a device", why));
         // Without the driver there may be no such directory.
         let names = names().unwrap_or_default();
         if names.is_empty() {
-            return none(&"the kernel's nbd driver is not there; run modprobe nbd");
+            return none("the kernel's nbd driver is not there; run modprobe nbd".to_owned());
         }
         for name in &names {
             let path = Path::new("/dev").join(name);
             let failed =
-                |error: io::Error| Failure::local(&format!("set {} up", path.display()), &error);
+                |error: io::Error| AttachError::local(format!("set {} up", path.display()), error);
             if Path::new("/sys/block").join(name).join("pid").exists() {
                 continue;
             }
@@ -72,13 +71,13 @@ impl Device {
             }
         }
         let count = names.len();
-        none(&format!(
+        none(format!(
             "all {count} devices /dev/nbd* are in use; load nbd with a larger nbds_max"
         ))
     }
 
     /// The same device, for the thread that runs it.
-    pub(super) fn try_clone(&self) -> io::Result<Self> {
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             file: self.file.try_clone()?,
             path: self.path.clone(),
@@ -86,25 +85,25 @@ impl Device {
     }
 
     /// Whether the device has its size, so that it can be used.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         let name = self.path.file_name().unwrap_or_default();
         let size = Path::new("/sys/block").join(name).join("size");
         fs::read_to_string(size).is_ok_and(|size| size.trim() != "0")
     }
 
     /// Runs the device on this thread, until it is disconnected.
-    pub(super) fn run(&self) -> io::Result<()> {
+    pub(crate) fn run(&self) -> io::Result<()> {
         self.control(DO_IT, 0)
     }
 
     /// Announces to the driver that the socket will be closed on purpose.
-    pub(super) fn disconnect(&self) {
+    pub(crate) fn disconnect(&self) {
         // The device was disconnected before, or `clear` will do it.
         self.control(DISCONNECT, 0).ok();
     }
 
     /// Takes the socket from the device: requests without an answer fail.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         // A failure cannot be handled.
         self.control(CLEAR_SOCK, 0).ok();
     }

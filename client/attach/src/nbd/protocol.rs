@@ -6,20 +6,20 @@ const HEADER_BYTES: usize = 28;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
 /// Longest request of the driver (65,536 sectors).
-pub(super) const LENGTH_MAX: u32 = 32 << 20;
+pub(crate) const LENGTH_MAX: u32 = 32 << 20;
 
 /// One request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(crate) struct NbdRequest {
     /// The reply has the same cookie.
-    pub(super) cookie: u64,
+    pub(crate) cookie: u64,
     /// Bytes from the start of the device.
-    pub(super) offset: u64,
-    pub(super) command: Command,
+    pub(crate) offset: u64,
+    pub(crate) command: Command,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Command {
+pub(crate) enum Command {
     /// Number of bytes.
     Read(u32),
     Write(Vec<u8>),
@@ -32,11 +32,11 @@ pub(super) enum Command {
 
 /// The other end does not speak NBD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NotNbd;
+pub(crate) struct NotNbd;
 
 /// Splits a stream into requests.
 #[derive(Debug, Default)]
-pub(super) struct Decoder {
+pub(crate) struct Decoder {
     bytes: Vec<u8>,
     /// Number of decoded bytes.
     taken: usize,
@@ -44,14 +44,14 @@ pub(super) struct Decoder {
 
 impl Decoder {
     /// Adds received bytes.
-    pub(super) fn feed(&mut self, bytes: &[u8]) {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.taken);
         self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
     /// The next complete request.
-    pub(super) fn next(&mut self) -> Result<Option<Request>, NotNbd> {
+    pub(crate) fn next(&mut self) -> Result<Option<NbdRequest>, NotNbd> {
         let rest = &self.bytes[self.taken..];
         let Some((header, payload)) = rest.split_first_chunk() else {
             return Ok(None);
@@ -74,7 +74,7 @@ impl Decoder {
             3 => Command::Flush,
             _ => Command::Other,
         };
-        let request = Request {
+        let request = NbdRequest {
             cookie: u64::from_be_bytes(part(header, 8)),
             offset: u64::from_be_bytes(part(header, 16)),
             command,
@@ -85,7 +85,7 @@ impl Decoder {
 }
 
 /// The header of a reply; the data of a READ follow it if `error`, an errno, is 0.
-pub(super) fn reply(cookie: u64, error: u32) -> [u8; 16] {
+pub(crate) fn reply(cookie: u64, error: u32) -> [u8; 16] {
     let mut out = [0; 16];
     out[..4].copy_from_slice(&REPLY_MAGIC.to_be_bytes());
     out[4..8].copy_from_slice(&error.to_be_bytes());

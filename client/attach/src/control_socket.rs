@@ -20,7 +20,7 @@ const COMMAND_BYTES_MAX: u64 = 16;
 
 /// A command to the block daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ControlCommand {
+pub(crate) enum ControlCommand {
     /// Return the path of the device.
     Device,
     /// Detach the device and end.
@@ -39,7 +39,7 @@ impl ControlCommand {
 }
 
 /// Sends a command and returns the answer, or the reason of a failure; `None`: there is no daemon.
-pub(super) fn ask(
+pub(crate) fn ask(
     path: &Path,
     command: ControlCommand,
 ) -> io::Result<Option<Result<String, String>>> {
@@ -69,11 +69,11 @@ fn is_nobody(error: &io::Error) -> bool {
 
 /// The listening socket of the daemon.
 #[derive(Debug)]
-pub(super) struct ControlSocket(UnixListener);
+pub(crate) struct ControlSocket(UnixListener);
 
 impl ControlSocket {
     /// Opens the socket; replaces one that a killed daemon left.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         std::fs::remove_file(path).ok();
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
@@ -81,7 +81,7 @@ impl ControlSocket {
     }
 
     /// The next request, if there is one.
-    pub(super) fn next(&self) -> Option<ControlRequest> {
+    pub(crate) fn next(&self) -> Option<ControlRequest> {
         let (stream, _) = self.0.accept().ok()?;
         ControlRequest::read(stream).ok().flatten()
     }
@@ -95,8 +95,8 @@ impl AsFd for ControlSocket {
 
 /// A request that waits for its answer.
 #[derive(Debug)]
-pub(super) struct ControlRequest {
-    pub(super) command: ControlCommand,
+pub(crate) struct ControlRequest {
+    pub(crate) command: ControlCommand,
     stream: UnixStream,
 }
 
@@ -114,7 +114,7 @@ impl ControlRequest {
     }
 
     /// Answers with one line; the client may be gone.
-    pub(super) fn answer(mut self, answer: Result<&str, &str>) {
+    pub(crate) fn answer(mut self, answer: Result<&str, &str>) {
         let (command, rest) = match answer {
             Ok(rest) => ("ok", rest),
             Err(why) => ("failed", why),

@@ -6,17 +6,17 @@ use fabricbios_kernfs::{Error, Tree};
 use fabricbios_wire::{NvmeofBinding, Transport};
 use serde::{Deserialize, Serialize};
 
-pub(super) const CONTROLLERS: &str = "class/nvme";
+pub(crate) const CONTROLLERS: &str = "class/nvme";
 /// The unit of a block device's size in sysfs, whatever its block size.
 const SECTOR_BYTES: u64 = 512;
 const SUBSYSTEMS: &str = "class/nvme-subsystem";
 
 /// A namespace of a subsystem, and the host NQN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Target {
-    pub(super) subnqn: String,
-    pub(super) hostnqn: String,
-    pub(super) nsid: u32,
+pub(crate) struct Target {
+    pub(crate) subnqn: String,
+    pub(crate) hostnqn: String,
+    pub(crate) nsid: u32,
 }
 
 impl From<&NvmeofBinding> for Target {
@@ -31,13 +31,13 @@ impl From<&NvmeofBinding> for Target {
 
 /// The NVMe-oF host of the kernel.
 #[derive(Clone, Debug)]
-pub(super) struct NvmeHost {
-    pub(super) sys: Tree,
-    pub(super) dev: PathBuf,
+pub(crate) struct NvmeHost {
+    pub(crate) sys: Tree,
+    pub(crate) dev: PathBuf,
 }
 
 impl NvmeHost {
-    pub(super) fn this_machine() -> Self {
+    pub(crate) fn this_machine() -> Self {
         Self {
             sys: Tree::new("/sys"),
             dev: PathBuf::from("/dev"),
@@ -45,7 +45,7 @@ impl NvmeHost {
     }
 
     /// The connections to a target, such as `nvme0`.
-    pub(super) fn controllers(&self, target: &Target) -> Result<Vec<String>, Error> {
+    pub(crate) fn controllers(&self, target: &Target) -> Result<Vec<String>, Error> {
         let mut found = Vec::new();
         for name in self.list(CONTROLLERS)? {
             let is = |attribute: &str, value: &str| {
@@ -60,7 +60,7 @@ impl NvmeHost {
 
     /// The block device of a target, such as `/dev/nvme0n1`, once it exists. With multipath it is listed under the subsystem,
     /// without multipath under the controller.
-    pub(super) fn device(&self, target: &Target) -> Result<Option<PathBuf>, Error> {
+    pub(crate) fn device(&self, target: &Target) -> Result<Option<PathBuf>, Error> {
         let controllers = self.controllers(target)?;
         if controllers.is_empty() {
             return Ok(None);
@@ -87,31 +87,31 @@ impl NvmeHost {
     }
 
     /// The size of a block device in bytes.
-    pub(super) fn bytes(&self, device: &Path) -> Result<u64, Error> {
+    pub(crate) fn bytes(&self, device: &Path) -> Result<u64, Error> {
         let name = device.file_name().unwrap_or_default().to_string_lossy();
         let sectors: u64 = self.sys.read_as(format!("class/block/{name}/size"))?;
         Ok(sectors.saturating_mul(SECTOR_BYTES))
     }
 
     /// Whether a connection has a namespace as a disk of its own: without multipath.
-    pub(super) fn has_own_disk(&self, controller: &str, nsid: u32) -> Result<bool, Error> {
+    pub(crate) fn has_own_disk(&self, controller: &str, nsid: u32) -> Result<bool, Error> {
         let own = self.namespace(&format!("{CONTROLLERS}/{controller}"), nsid, is_disk)?;
         Ok(own.is_some())
     }
 
     /// Whether a connection takes I/O now. A lost connection stays listed as long as the kernel tries to connect again.
-    pub(super) fn is_live(&self, controller: &str) -> Result<bool, Error> {
+    pub(crate) fn is_live(&self, controller: &str) -> Result<bool, Error> {
         self.is(&format!("{CONTROLLERS}/{controller}/state"), "live")
     }
 
     /// Whether a connection is a path to a namespace, with multipath.
-    pub(super) fn has_path(&self, controller: &str, nsid: u32) -> Result<bool, Error> {
+    pub(crate) fn has_path(&self, controller: &str, nsid: u32) -> Result<bool, Error> {
         let path = self.namespace(&format!("{CONTROLLERS}/{controller}"), nsid, is_path)?;
         Ok(path.is_some())
     }
 
     /// The transport of the connection to a target; `None`: there is no connection.
-    pub(super) fn transport(&self, target: &Target) -> Result<Option<Transport>, Error> {
+    pub(crate) fn transport(&self, target: &Target) -> Result<Option<Transport>, Error> {
         for name in self.controllers(target)? {
             for (name_of_kernel, transport) in
                 [("tcp", Transport::NvmeTcp), ("rdma", Transport::NvmeRdma)]
@@ -140,7 +140,7 @@ impl NvmeHost {
     }
 
     /// Ends a connection and returns when its devices are gone. A connection that is gone already is no error.
-    pub(super) fn delete(&self, controller: &str) -> Result<(), Error> {
+    pub(crate) fn delete(&self, controller: &str) -> Result<(), Error> {
         let path = format!("{CONTROLLERS}/{controller}/delete_controller");
         match self.sys.write(path, "1") {
             Err(error) if !is_gone(&error) => Err(error),
@@ -165,7 +165,7 @@ impl NvmeHost {
 }
 
 /// Whether the file is absent, or its device went away during the call.
-pub(super) fn is_gone(error: &Error) -> bool {
+pub(crate) fn is_gone(error: &Error) -> bool {
     error.is_absent() || error.errno() == Some(nix::libc::ENODEV)
 }
 
@@ -195,12 +195,12 @@ fn numbers(name: &str, letters: &[char]) -> Option<()> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use std::fs;
 
     use super::*;
 
-    pub(in super::super) fn target() -> Target {
+    pub(crate) fn target() -> Target {
         Target {
             subnqn: "nqn.2025-01.io.example:lease".into(),
             hostnqn: "nqn.2025-01.io.example:host".into(),
@@ -209,7 +209,7 @@ pub(super) mod tests {
     }
 
     /// A machine whose kernel shows `attributes` in sysfs.
-    pub(in super::super) fn machine(attributes: &[(&str, &str)]) -> (tempfile::TempDir, NvmeHost) {
+    pub(crate) fn machine(attributes: &[(&str, &str)]) -> (tempfile::TempDir, NvmeHost) {
         let dir = tempfile::tempdir().unwrap();
         for (path, value) in attributes {
             let path = dir.path().join(path);
@@ -223,7 +223,7 @@ pub(super) mod tests {
         (dir, host)
     }
 
-    pub(in super::super) const CONTROLLER: [(&str, &str); 3] = [
+    pub(crate) const CONTROLLER: [(&str, &str); 3] = [
         (
             "class/nvme/nvme3/subsysnqn",
             "nqn.2025-01.io.example:lease\n",
@@ -231,7 +231,7 @@ pub(super) mod tests {
         ("class/nvme/nvme3/hostnqn", "nqn.2025-01.io.example:host\n"),
         ("class/nvme/nvme3/nvme3c3n1/nsid", "1\n"),
     ];
-    pub(in super::super) const HEAD: [(&str, &str); 4] = [
+    pub(crate) const HEAD: [(&str, &str); 4] = [
         (
             "class/nvme-subsystem/nvme-subsys3/subsysnqn",
             "nqn.2025-01.io.example:lease\n",

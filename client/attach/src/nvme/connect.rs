@@ -14,20 +14,12 @@ use fabricbios_wire::{NvmeofAddress, NvmeofBinding};
 use nix::libc;
 use zeroize::Zeroizing;
 
-use super::{modules::no_driver, nvme_host::NvmeHost};
-
-/// Why connecting failed.
-#[derive(Debug)]
-pub(super) enum NotConnected {
-    /// This machine has no NVMe-oF driver for the transport.
-    NoDriver(String),
-    /// The connection failed.
-    Refused(String),
-}
+use super::host::NvmeHost;
+use crate::error::AttachError;
 
 /// Whether there may be other connections to the same subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OtherConnections {
+pub(crate) enum OtherConnections {
     /// The kernel refuses a second connection.
     Refused,
     /// All connections are paths to one device.
@@ -35,12 +27,15 @@ pub(super) enum OtherConnections {
 }
 
 /// Connects to one address. Blocks until the controller is live or the kernel gives up.
-pub(super) fn connect(
+///
+/// # Errors
+/// [`AttachError::NoDriver`] if this machine has no driver for the transport, else [`AttachError::NotConnected`].
+fn connect(
     host: &NvmeHost,
     binding: &NvmeofBinding,
     address: &NvmeofAddress,
     others: OtherConnections,
-) -> Result<(), NotConnected> {
+) -> Result<(), AttachError> {
     let path = host.dev.join("nvme-fabrics");
     // The kernel loads the module of a transport by itself only once the fabrics module is there.
     let module = format!("nvme-{}", address.transport);
@@ -48,13 +43,7 @@ pub(super) fn connect(
     let lacks = |what: &Path, loaded| {
         let kind = format!("NVMe-oF host over {}", address.transport);
         let place = what.display().to_string();
-        NotConnected::NoDriver(no_driver(
-            &kind,
-            &place,
-            &module,
-            loaded,
-            "use a lease over UDP",
-        ))
+        AttachError::no_driver(&kind, &place, &module, loaded, "use a lease over UDP")
     };
     if !path.exists() {
         return Err(lacks(&path, loaded));
@@ -65,13 +54,37 @@ pub(super) fn connect(
             &Path::new("/sys/module").join(module.replace('-', "_")),
             Err(why),
         ),
-        _ => NotConnected::Refused(format!(
+        _ => AttachError::NotConnected(format!(
             "{} at {} did not connect: {error}{}",
             address.transport,
             address.endpoint,
             hint(&error)
         )),
     })
+}
+
+/// Connects to the first address that works, the best first.
+pub(crate) fn connect_to_one(
+    host: &NvmeHost,
+    binding: &NvmeofBinding,
+    addresses: &[NvmeofAddress],
+    others: OtherConnections,
+) -> Result<(), AttachError> {
+    let (mut reasons, mut has_driver) = (Vec::new(), false);
+    for address in addresses {
+        match connect(host, binding, address, others) {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                has_driver |= !matches!(error, AttachError::NoDriver(_));
+                reasons.push(error.to_string());
+            }
+        }
+    }
+    let reasons = reasons.join("; ");
+    match has_driver {
+        true => Err(AttachError::NotConnected(reasons)),
+        false => Err(AttachError::NoDriver(reasons)),
+    }
 }
 
 fn submit(path: &Path, options: &str) -> io::Result<()> {
@@ -180,7 +193,7 @@ mod tests {
             OtherConnections::Refused,
         )
         .unwrap_err();
-        let NotConnected::Refused(why) = error else {
+        let AttachError::NotConnected(why) = error else {
             panic!("{error:?}")
         };
         assert!(why.contains("tcp at [2001:db8::7]:4420"), "{why}");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fabricbios_wire::{LeaseInfo, LeasePhase};
+use nix::time::{ClockId, clock_gettime};
 
 /// The device is detached this long before the end of the lease, or a fiftieth of the term if that is longer: the kernel
 /// writes its cache back, and the node takes writes only until the end.
@@ -18,7 +19,7 @@ const ANSWER_TIMEOUT_MAX: Duration = Duration::from_secs(3);
 
 /// The next action of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// Wait this long.
     Wait(Duration),
     /// Ask the node about the lease.
@@ -29,14 +30,14 @@ pub(super) enum Next {
 
 /// The schedule of one lease. Times are those of the boot-time clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     end: Duration,
     term: Duration,
     queried_at: Duration,
 }
 
 impl Watch {
-    pub(super) fn new(info: &LeaseInfo, now: Duration) -> Self {
+    pub(crate) fn new(info: &LeaseInfo, now: Duration) -> Self {
         let left = Duration::from_millis(info.remaining_ms);
         Self {
             end: now + left,
@@ -46,7 +47,7 @@ impl Watch {
     }
 
     /// Takes the answer of the node; returns whether the lease goes on.
-    pub(super) fn answered(&mut self, info: &LeaseInfo, now: Duration) -> bool {
+    pub(crate) fn answered(&mut self, info: &LeaseInfo, now: Duration) -> bool {
         let left = Duration::from_millis(info.remaining_ms);
         self.end = now + left;
         self.term = self.term.max(left);
@@ -55,11 +56,11 @@ impl Watch {
     }
 
     /// The node has not answered.
-    pub(super) fn no_answer(&mut self, now: Duration) {
+    pub(crate) fn no_answer(&mut self, now: Duration) {
         self.queried_at = now;
     }
 
-    pub(super) fn next(&self, now: Duration) -> Next {
+    pub(crate) fn next(&self, now: Duration) -> Next {
         let last_moment = self.end.saturating_sub(self.margin());
         let query_at = self.queried_at
             + (self.term / QUERIES_PER_TERM).clamp(QUERY_INTERVAL_MIN, QUERY_INTERVAL_MAX);
@@ -75,20 +76,26 @@ impl Watch {
 
     /// How long to wait for an answer of the node: not beyond the time of detaching, except for the last query, and never so
     /// long that the control socket has to wait.
-    pub(super) fn answer_timeout(&self, now: Duration) -> Duration {
+    pub(crate) fn answer_timeout(&self, now: Duration) -> Duration {
         let last_moment = self.end.saturating_sub(self.margin());
         let left = last_moment.saturating_sub(now);
         left.clamp(self.margin() / 4, ANSWER_TIMEOUT_MAX.max(self.margin() / 4))
     }
 
     /// Time until the lease ends.
-    pub(super) fn remaining(&self, now: Duration) -> Duration {
+    pub(crate) fn remaining(&self, now: Duration) -> Duration {
         self.end.saturating_sub(now)
     }
 
     fn margin(&self) -> Duration {
         MARGIN_MIN.max(self.term / MARGIN_SHARE).min(self.term / 2)
     }
+}
+
+/// The boot-time clock, which goes on while the machine is suspended, as the lease does.
+pub(crate) fn now() -> Duration {
+    // This fails only for an unknown clock, and Linux has this one since 2.6.39.
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]

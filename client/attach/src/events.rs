@@ -1,61 +1,44 @@
 //! The events for which the block daemon waits: requests on its control socket, and signals.
 
-use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd},
-    path::Path,
-    time::Duration,
+use std::{io, os::fd::AsFd, path::Path, time::Duration};
+
+use nix::sys::{
+    signal::{SigSet, Signal},
+    signalfd::{SfdFlags, SignalFd},
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::{
-        signal::{SigSet, Signal},
-        signalfd::{SfdFlags, SignalFd},
-    },
+use crate::{
+    control_socket::{ControlRequest, ControlSocket},
+    wait::poll_for,
 };
-
-use super::control_socket::{ControlRequest, ControlSocket};
-
-const ENDS: [Signal; 2] = [Signal::SIGTERM, Signal::SIGINT];
-
-/// Blocks SIGTERM and SIGINT until [`EventSource`] reads them, also while a device is being attached. Call this before there
-/// is a second thread: each thread inherits the mask.
-pub(in crate::commands) fn hold_signals() -> io::Result<()> {
-    Ok(ends().thread_block()?)
-}
-
-pub(in crate::commands) fn ends() -> SigSet {
-    ENDS.into_iter().collect()
-}
 
 /// One event.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(crate) enum Event {
     Request(ControlRequest),
-    /// SIGTERM or SIGINT.
+    /// A signal that ends the daemon.
     Signal(Signal),
 }
 
 /// Control socket and signals of the block daemon.
 #[derive(Debug)]
-pub(super) struct EventSource {
+pub(crate) struct EventSource {
     socket: ControlSocket,
     signals: SignalFd,
 }
 
 impl EventSource {
-    /// Opens the control socket at this path.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    /// Opens the control socket at this path. `ends`: the signals that end the daemon, which the process has blocked.
+    pub(crate) fn open(path: &Path, ends: &SigSet) -> io::Result<Self> {
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         Ok(Self {
-            signals: SignalFd::with_flags(&ends(), flags)?,
+            signals: SignalFd::with_flags(ends, flags)?,
             socket: ControlSocket::open(path)?,
         })
     }
 
     /// Waits for the next event; `None`: none came in time.
-    pub(super) fn wait(&self, at_most: Duration) -> Option<Event> {
+    pub(crate) fn wait(&self, at_most: Duration) -> Option<Event> {
         poll_for(&[self.socket.as_fd(), self.signals.as_fd()], at_most);
         match self.signal() {
             Some(signal) => Some(Event::Signal(signal)),
@@ -64,19 +47,9 @@ impl EventSource {
     }
 
     fn signal(&self) -> Option<Signal> {
-        let told = self.signals.read_signal().ok().flatten()?;
-        Signal::try_from(i32::try_from(told.ssi_signo).ok()?).ok()
+        let signal = self.signals.read_signal().ok().flatten()?;
+        Signal::try_from(i32::try_from(signal.ssi_signo).ok()?).ok()
     }
-}
-
-/// Waits until one of the descriptors is readable, or a signal came.
-pub(super) fn poll_for(sources: &[BorrowedFd<'_>], at_most: Duration) {
-    let mut sources: Vec<_> = sources
-        .iter()
-        .map(|source| PollFd::new(*source, PollFlags::POLLIN))
-        .collect();
-    let timeout = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
-    poll(&mut sources, timeout).ok();
 }
 
 #[cfg(test)]
@@ -85,10 +58,8 @@ mod tests {
 
     use nix::sys::signal::raise;
 
-    use super::{
-        super::control_socket::{ControlCommand, ask},
-        *,
-    };
+    use super::*;
+    use crate::control_socket::{ControlCommand, ask};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -103,7 +74,7 @@ mod tests {
     fn a_word_gets_its_answer() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
-        let events = EventSource::open(&path).unwrap();
+        let events = EventSource::open(&path, &SigSet::empty()).unwrap();
         let asking = thread::spawn({
             let path = path.clone();
             move || {
@@ -128,7 +99,7 @@ mod tests {
     fn what_is_no_word_is_not_listened_to() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
-        let events = EventSource::open(&path).unwrap();
+        let events = EventSource::open(&path, &SigSet::empty()).unwrap();
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"detach everything now, please").unwrap();
         assert!(events.wait(LONG).is_none());
@@ -138,14 +109,16 @@ mod tests {
     #[test]
     fn a_signal_to_end_is_heard_and_ends_nothing_by_itself() {
         let dir = tempfile::tempdir().unwrap();
-        hold_signals().unwrap();
-        for signal in ENDS {
+        let ends = [Signal::SIGTERM, Signal::SIGINT];
+        let set: SigSet = ends.into_iter().collect();
+        set.thread_block().unwrap();
+        for signal in ends {
             // The signal is raised before the event source exists, and stays pending.
             raise(signal).unwrap();
-            let events = EventSource::open(&dir.path().join("sock")).unwrap();
+            let events = EventSource::open(&dir.path().join("sock"), &set).unwrap();
             let event = events.wait(LONG);
             assert!(
-                matches!(event, Some(Event::Signal(told)) if told == signal),
+                matches!(event, Some(Event::Signal(read)) if read == signal),
                 "{event:?}"
             );
         }

@@ -6,21 +6,17 @@ use fabricbios_kernfs::Error;
 use fabricbios_wire::{DhchapSecret, NvmeofAddress, NvmeofBinding};
 
 use super::{
-    attach_paths::transport_of,
-    device::{failure, local},
-    nvme_connect::OtherConnections,
-    nvme_device::connect_to_one,
-    nvme_host::{CONTROLLERS, NvmeHost, Target, is_gone},
-    uevents::wait_for,
+    connect::{OtherConnections, connect_to_one},
+    host::{CONTROLLERS, NvmeHost, Target, is_gone},
 };
-use crate::failure::Failure;
+use crate::{error::AttachError, paths::transport_of, wait::wait_for};
 
 /// How long the kernel may take to list the namespace after connecting.
 const PATH_WITHIN: Duration = Duration::from_secs(20);
 
 /// Whether a connection to the target has other secrets than the lease has now.
-pub(super) fn differ(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, Failure> {
-    let (_, stale) = split_by_keys(host, &Target::from(binding), binding).map_err(failure)?;
+pub(crate) fn differ(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, AttachError> {
+    let (_, stale) = split_by_keys(host, &Target::from(binding), binding)?;
     Ok(!stale.is_empty())
 }
 
@@ -31,19 +27,15 @@ pub(super) fn differ(host: &NvmeHost, binding: &NvmeofBinding) -> Result<bool, F
 /// after each write, after the first one with one old and one new secret. The node then ends the connection, and the
 /// second authentication, already in progress, can keep the controller `resetting` for ever
 /// (`drivers/nvme/host/auth.c`; seen with Linux 6.12).
-pub(super) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<(), Failure> {
+pub(crate) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<(), AttachError> {
     let target = Target::from(binding);
-    let (fresh, stale) = split_by_keys(host, &target, binding).map_err(failure)?;
+    let (fresh, stale) = split_by_keys(host, &target, binding)?;
     if stale.is_empty() {
         return Ok(());
     }
     for name in &stale {
-        if host.has_own_disk(name, target.nsid).map_err(failure)? {
-            return Err(local(
-                "without NVMe multipath (nvme_core.multipath=N) another connection would be another \
-                 device; detach and attach it"
-                    .to_owned(),
-            ));
+        if host.has_own_disk(name, target.nsid)? {
+            return Err(AttachError::NoMultipath);
         }
     }
     if fresh.is_empty() {
@@ -55,10 +47,7 @@ pub(super) fn follow(host: &NvmeHost, binding: &NvmeofBinding) -> Result<(), Fai
         )?;
     }
     wait_for_path(host, &target, binding)?;
-    stale
-        .iter()
-        .try_for_each(|name| host.delete(name))
-        .map_err(failure)
+    Ok(stale.iter().try_for_each(|name| host.delete(name))?)
 }
 
 /// The connections with the secrets of the lease, and the others.
@@ -92,18 +81,25 @@ fn has_keys(host: &NvmeHost, controller: &str, binding: &NvmeofBinding) -> Resul
 }
 
 /// The addresses of the transport over which the device is attached.
-fn same_transport(host: &NvmeHost, binding: &NvmeofBinding) -> Result<Vec<NvmeofAddress>, Failure> {
-    let taken = host.transport(&Target::from(binding)).map_err(failure)?;
+fn same_transport(
+    host: &NvmeHost,
+    binding: &NvmeofBinding,
+) -> Result<Vec<NvmeofAddress>, AttachError> {
+    let taken = host.transport(&Target::from(binding))?;
     let fits = |address: &&NvmeofAddress| taken == Some(transport_of(address.transport));
     let addresses: Vec<_> = binding.addresses.iter().filter(fits).copied().collect();
     match addresses.is_empty() {
-        true => Err(local("the connection went meanwhile".to_owned())),
+        true => Err(AttachError::Disconnected),
         false => Ok(addresses),
     }
 }
 
 /// Waits until a new connection is a path to the namespace: the device ends with its last path.
-fn wait_for_path(host: &NvmeHost, target: &Target, binding: &NvmeofBinding) -> Result<(), Failure> {
+fn wait_for_path(
+    host: &NvmeHost,
+    target: &Target,
+    binding: &NvmeofBinding,
+) -> Result<(), AttachError> {
     let leads = || -> Result<Option<()>, Error> {
         for name in split_by_keys(host, target, binding)?.0 {
             if host.is_live(&name)? && host.has_path(&name, target.nsid)? {
@@ -112,14 +108,7 @@ fn wait_for_path(host: &NvmeHost, target: &Target, binding: &NvmeofBinding) -> R
         }
         Ok(None)
     };
-    wait_for(PATH_WITHIN, leads)
-        .map_err(failure)?
-        .ok_or_else(|| {
-            local(format!(
-                "a connection with them led to no namespace in {} s; see the kernel's log",
-                PATH_WITHIN.as_secs()
-            ))
-        })
+    wait_for(PATH_WITHIN, leads)?.ok_or(AttachError::NoNamespace(PATH_WITHIN.as_secs()))
 }
 
 #[cfg(test)]
@@ -129,7 +118,7 @@ mod tests {
     use fabricbios_wire::HostId;
 
     use super::{
-        super::nvme_host::tests::{CONTROLLER, HEAD, machine, target},
+        super::host::tests::{CONTROLLER, HEAD, machine, target},
         *,
     };
 
@@ -195,11 +184,7 @@ mod tests {
         let alone = [("class/nvme/nvme3/nvme3n1/nsid", "1\n")];
         let (dir, host) = machine(&[&CONTROLLER[..2], &alone, &KEYS, &ANOTHER].concat());
         let error = follow(&host, &binding(NEW, Some(CTRL))).unwrap_err();
-        assert!(
-            error.message().contains("multipath=N"),
-            "{}",
-            error.message()
-        );
+        assert!(error.to_string().contains("multipath=N"), "{error}");
         let deleted = dir.path().join("class/nvme/nvme3/delete_controller");
         assert_eq!(fs::read_to_string(deleted).unwrap(), "");
     }
@@ -210,11 +195,11 @@ mod tests {
         let place = dir.path().join(KEYS[0].0);
         fs::remove_file(&place).unwrap();
         fs::create_dir(&place).unwrap();
-        let told = follow(&host, &binding(NEW, None)).unwrap_err();
-        let told = told.message();
+        let error = follow(&host, &binding(NEW, None)).unwrap_err();
+        let text = error.to_string();
         assert!(
-            told.contains("nvme3/dhchap_secret") && !told.contains("DHHC"),
-            "{told}"
+            text.contains("nvme3/dhchap_secret") && !text.contains("DHHC"),
+            "{text}"
         );
     }
 }

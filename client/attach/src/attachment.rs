@@ -3,32 +3,29 @@
 use std::{path::PathBuf, time::Duration};
 
 use fabricbios_client::Node;
-use fabricbios_wire::{LeaseInfo, RefusalClass, Request};
-use nix::time::{ClockId, clock_gettime};
+use fabricbios_wire::{LeaseInfo, Request, Transport};
+use nix::sys::signal::SigSet;
 
-use super::{
-    super::lease::ask,
-    attach_paths::{AttachPath, attach_paths},
-    device::Device,
+use crate::{
+    device::AttachedDevice,
+    error::AttachError,
     events::EventSource,
     in_use,
     key_change::KeyChange,
-    log::{log, log_failure},
-    nvme_host::Target,
-    record::{Files, Lock, Record},
-    watch::Watch,
-};
-use crate::{
-    args::AttachPlace,
-    failure::{Exit, Failure},
+    log::{log, log_error},
+    nvme::Target,
+    paths::{AttachPath, attach_paths},
+    record::{AttachRecord, LeaseFiles, RecordLock},
+    watch::{Watch, now},
 };
 
 /// An attached device, with the state of the block daemon that attached it.
-pub(super) struct Attachment {
-    pub(super) device: Device,
-    pub(super) path: PathBuf,
-    pub(super) events: EventSource,
-    pub(super) watch: Watch,
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    pub(crate) device: AttachedDevice,
+    pub(crate) path: PathBuf,
+    pub(crate) events: EventSource,
+    pub(crate) watch: Watch,
     keys: KeyChange,
 }
 
@@ -36,19 +33,20 @@ pub(super) struct Attachment {
 const KEYS_WITHIN: Duration = Duration::from_secs(20);
 
 impl Attachment {
-    pub(super) fn new(
+    pub(crate) fn new(
         node: &Node,
-        place: &AttachPlace,
-        files: &Files,
-        lock: &Lock,
-    ) -> Result<Self, Failure> {
-        let lease_id = place.recorded.id;
+        files: &LeaseFiles,
+        wanted: Transport,
+        ends: &SigSet,
+        lock: &RecordLock,
+    ) -> Result<Self, AttachError> {
+        let lease_id = files.lease_id();
         // Taken before the request, so that the assumed end of the lease is too early rather than too late.
         let started = now();
-        let info = ask(node, lease_id, Request::LeaseQuery(lease_id))?;
+        let info = node.lease(Request::LeaseQuery(lease_id))?;
         let watch = Watch::new(&info, started);
-        let paths = attach_paths(&info, place.transport)?;
-        let record = |device, nvmeof| Record {
+        let paths = attach_paths(&info, wanted)?;
+        let record = |device, nvmeof| AttachRecord {
             lease_id: lease_id.to_string(),
             device,
             daemon_pid: std::process::id(),
@@ -59,9 +57,9 @@ impl Attachment {
         if let (Some(target), None) = (target_of(&paths), files.read()?) {
             lock.write(&record(None, Some(target)))?;
         }
-        let (mut device, path) = Device::attach(node, lease_id, info.capacity, paths)?;
+        let (mut device, path) = AttachedDevice::attach(node, lease_id, info.capacity, paths)?;
         let record = record(Some(path.clone()), device.target().cloned());
-        match lock.write(&record).and_then(|()| open_events(files)) {
+        match lock.write(&record).and_then(|()| open_events(files, ends)) {
             Ok(events) => Ok(Self {
                 device,
                 path,
@@ -69,49 +67,44 @@ impl Attachment {
                 watch,
                 keys: KeyChange::default(),
             }),
-            Err(failure) => {
-                log_failure("the device could not be kept", &device.detach());
-                Err(failure)
+            Err(error) => {
+                log_error("the device could not be kept", &device.detach());
+                Err(error)
             }
         }
     }
 
     /// Follows new keys of the lease. A failure does not touch the open connection.
-    pub(super) fn follow_keys(&mut self, info: &LeaseInfo) {
+    pub(crate) fn follow_keys(&mut self, info: &LeaseInfo) {
         self.keys.follow(&self.device, info);
     }
 
     /// Whether the device has disappeared.
-    pub(super) fn is_gone(&mut self) -> bool {
+    pub(crate) fn is_gone(&mut self) -> bool {
         !self.keys.is_pending() && self.device.is_gone()
     }
 
     /// Detaches the device on request. After a failure the request may be repeated.
-    pub(super) fn detach(&mut self) -> Result<(), Failure> {
+    pub(crate) fn detach(&mut self) -> Result<(), AttachError> {
         if self.keys.wait(KEYS_WITHIN) {
-            return Err(Failure::new(
-                Exit::Other,
-                RefusalClass::Transient,
-                "Busy",
-                "a connection with the lease's new keys is being made; try again".to_owned(),
-            ));
+            return Err(AttachError::KeysChange);
         }
         self.device.detach()
     }
 
     /// Detaches the device, however long that takes.
-    pub(super) fn detach_at_last(&mut self) -> Result<(), Failure> {
+    pub(crate) fn detach_at_last(&mut self) -> Result<(), AttachError> {
         if !self.keys.is_pending() {
             return self.device.detach();
         }
-        log_failure("not detached yet", &self.device.detach());
+        log_error("not detached yet", &self.device.detach());
         log("a connection that is being made has to end, too");
         self.keys.wait(Duration::MAX);
         self.device.detach()
     }
 
     /// Logs the user of a device that has to go, and writes its file system back within the given time.
-    pub(super) fn warn_user(&self, write_back: Duration) {
+    pub(crate) fn warn_user(&self, write_back: Duration) {
         let device = self.path.display();
         if let Some(user) = in_use::user(&self.path) {
             let stored = match user.write_back(write_back) {
@@ -133,14 +126,8 @@ fn target_of(paths: &[AttachPath<'_>]) -> Option<Target> {
     })
 }
 
-fn open_events(files: &Files) -> Result<EventSource, Failure> {
+fn open_events(files: &LeaseFiles, ends: &SigSet) -> Result<EventSource, AttachError> {
     let path = files.socket();
-    EventSource::open(&path)
-        .map_err(|error| Failure::local(&format!("listen at {}", path.display()), &error))
-}
-
-/// The boot-time clock, which goes on while the machine is suspended, as the lease does.
-pub(super) fn now() -> Duration {
-    // This fails only for an unknown clock, and Linux has this one since 2.6.39.
-    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
+    EventSource::open(&path, ends)
+        .map_err(|error| AttachError::local(format!("listen at {}", path.display()), error))
 }

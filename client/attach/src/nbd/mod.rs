@@ -22,11 +22,10 @@ use std::{
 use fabricbios_client::{BlockClient, BlockLease};
 
 use self::{
-    device::Device,
+    device::DriverDevice,
     server::{End, Server},
 };
-use super::block::wait_for;
-use crate::failure::Failure;
+use crate::{error::AttachError, wait::wait_for};
 
 /// Longest time until the kernel has set up a device, which is usually immediate.
 const APPEARS_WITHIN: Duration = Duration::from_secs(10);
@@ -37,17 +36,17 @@ pub(crate) struct NbdDevice {
     path: PathBuf,
     /// Closing this end stops the thread.
     stop: UnixStream,
-    thread: JoinHandle<Result<End, Failure>>,
+    thread: JoinHandle<Result<End, AttachError>>,
 }
 
 impl NbdDevice {
     /// Makes a device of a lease; this needs root. The device follows the keys of the lease.
-    pub(crate) fn attach(lease: BlockLease) -> Result<Self, Failure> {
+    pub(crate) fn attach(lease: BlockLease) -> Result<Self, AttachError> {
         let client = lease.open_blocks()?;
         let (stop, stopped) = pair()?;
-        let (told, ready) = mpsc::channel();
+        let (made, ready) = mpsc::channel();
         let serving = move || {
-            let outcome = serve(client, |path| drop(told.send(path.to_owned())), &stopped);
+            let outcome = serve(client, |path| drop(made.send(path.to_owned())), &stopped);
             drop(lease);
             outcome
         };
@@ -57,7 +56,7 @@ impl NbdDevice {
             // The thread ended before there was a device.
             Err(_gone) => Err(joined(thread)
                 .err()
-                .unwrap_or_else(|| Failure::local("make a device", &"it was gone at once"))),
+                .unwrap_or_else(|| AttachError::local("make a device", "it was gone at once"))),
         }
     }
 
@@ -78,12 +77,12 @@ impl NbdDevice {
 
     /// Removes the device after all requests are done and durable. `Err`: some writes may be lost. The device is gone in
     /// any case.
-    pub(crate) fn detach(self) -> Result<(), Failure> {
+    pub(crate) fn detach(self) -> Result<(), AttachError> {
         drop(self.stop);
         match joined(self.thread)? {
             End::Stopped(Ok(())) | End::Disconnected => Ok(()),
             End::Stopped(Err(error)) | End::Lost(error) => {
-                Err(Failure::local("make durable what was written", &error))
+                Err(AttachError::local("make durable what was written", error))
             }
         }
     }
@@ -95,16 +94,16 @@ fn serve(
     client: BlockClient,
     on_ready: impl FnOnce(&Path),
     stop: impl AsFd,
-) -> Result<End, Failure> {
+) -> Result<End, AttachError> {
     let (ours, kernels) = pair()?;
-    let device = Device::open(&kernels, client.geometry())?;
+    let device = DriverDevice::open(&kernels, client.geometry())?;
     drop(kernels);
     let served = run(&device, client, ours, on_ready, stop);
-    served.map_err(|error| Failure::local(&format!("serve {}", device.path.display()), &error))
+    served.map_err(|error| AttachError::local(format!("serve {}", device.path.display()), error))
 }
 
 fn run(
-    device: &Device,
+    device: &DriverDevice,
     client: BlockClient,
     ours: UnixStream,
     on_ready: impl FnOnce(&Path),
@@ -131,11 +130,11 @@ fn run(
     }
 }
 
-fn pair() -> Result<(UnixStream, UnixStream), Failure> {
-    UnixStream::pair().map_err(|error| Failure::local("make a socket", &error))
+fn pair() -> Result<(UnixStream, UnixStream), AttachError> {
+    UnixStream::pair().map_err(|error| AttachError::local("make a socket", error))
 }
 
-fn joined(thread: JoinHandle<Result<End, Failure>>) -> Result<End, Failure> {
-    let panicked = |_| Err(Failure::local("serve a device", &"its thread panicked"));
+fn joined(thread: JoinHandle<Result<End, AttachError>>) -> Result<End, AttachError> {
+    let panicked = |_| Err(AttachError::local("serve a device", "its thread panicked"));
     thread.join().unwrap_or_else(panicked)
 }

@@ -1,7 +1,6 @@
 //! The records of attached leases, one file each, for a second `attach` and a later `detach`.
 
 use std::{
-    fmt,
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io,
     os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
@@ -9,91 +8,85 @@ use std::{
 };
 
 use fabricbios_local::make_passable;
-use fabricbios_wire::{LeaseId, RefusalClass, Transport};
+use fabricbios_wire::{LeaseId, Transport};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    attach_paths::fits,
-    nvme_host::{NvmeHost, Target},
+use crate::{
+    error::AttachError,
+    nvme::{NvmeHost, Target},
+    paths::fits,
 };
-use crate::failure::{Exit, Failure};
 
 /// The record of one lease. It holds no secret.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Record {
-    pub(super) lease_id: String,
+pub(crate) struct AttachRecord {
+    pub(crate) lease_id: String,
     /// `None`: the daemon is attaching the device, or ended while it did.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) device: Option<PathBuf>,
+    pub(crate) device: Option<PathBuf>,
     #[serde(rename = "keeper_pid")]
-    pub(super) daemon_pid: u32,
+    pub(crate) daemon_pid: u32,
     /// Over NVMe-oF: the target to disconnect when the daemon is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) nvmeof: Option<Target>,
+    pub(crate) nvmeof: Option<Target>,
 }
 
-impl Record {
+impl AttachRecord {
     /// The transport of the device; `None`: the kernel has no connection any more. A device over UDP exists as long as its
     /// daemon runs.
-    pub(super) fn transport(&self, host: &NvmeHost) -> Result<Option<Transport>, Failure> {
+    pub(crate) fn transport(&self, host: &NvmeHost) -> Result<Option<Transport>, AttachError> {
         let Some(target) = &self.nvmeof else {
             return Ok(Some(Transport::Udp));
         };
         host.transport(target)
-            .map_err(|error| Failure::local("see how the device is connected", &error))
+            .map_err(|error| AttachError::local("see how the device is connected", error))
     }
 
     /// Refuses another transport than that of the device.
-    pub(super) fn check_transport(
+    pub(crate) fn check_transport(
         &self,
         host: &NvmeHost,
         wanted: Transport,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), AttachError> {
         match self.transport(host)? {
-            Some(transport) if !fits(wanted, transport) => Err(self.otherwise(transport, wanted)),
+            Some(transport) if !fits(wanted, transport) => Err(AttachError::AttachedOtherwise {
+                lease_id: self.lease_id.clone(),
+                transport,
+                device: self.device.clone(),
+                wanted,
+            }),
             _ => Ok(()),
         }
     }
-
-    fn otherwise(&self, transport: Transport, wanted: Transport) -> Failure {
-        let lease_id = &self.lease_id;
-        let device = self.device.as_ref();
-        let device = device.map_or(String::new(), |path| format!(" as {}", path.display()));
-        let message = format!(
-            "lease {lease_id} is attached over {transport}{device} and not over {wanted}; to change that, \
-             `fabricctl block detach {lease_id}` first"
-        );
-        Failure::new(
-            Exit::Other,
-            RefusalClass::Transient,
-            "AttachedOtherwise",
-            message,
-        )
-    }
 }
 
-/// The files of one lease.
+/// The files of one attached lease: its record, its daemon's control socket and log.
 #[derive(Clone, Debug)]
-pub(super) struct Files {
+pub struct LeaseFiles {
     dir: PathBuf,
     lease_id: LeaseId,
 }
 
-impl Files {
-    pub(super) fn new(dir: &Path, lease_id: LeaseId) -> Self {
+impl LeaseFiles {
+    /// Names the files of this lease in a directory; makes none.
+    pub fn new(dir: &Path, lease_id: LeaseId) -> Self {
         let dir = dir.to_owned();
         Self { dir, lease_id }
     }
 
-    pub(super) fn record(&self) -> PathBuf {
+    pub(crate) fn lease_id(&self) -> LeaseId {
+        self.lease_id
+    }
+
+    pub(crate) fn record(&self) -> PathBuf {
         self.with_extension("json")
     }
 
-    pub(super) fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.with_extension("sock")
     }
 
-    pub(super) fn log(&self) -> PathBuf {
+    pub(crate) fn log(&self) -> PathBuf {
         self.with_extension("log")
     }
 
@@ -102,26 +95,26 @@ impl Files {
     }
 
     /// Checks that the path is a directory or does not exist.
-    pub(super) fn check_dir(&self) -> Result<(), Failure> {
+    pub(crate) fn check_dir(&self) -> Result<(), AttachError> {
         match fs::metadata(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(self.unusable(&error)),
+            Err(error) => Err(self.unusable(error)),
             Ok(metadata) if metadata.is_dir() => Ok(()),
-            Ok(_) => Err(self.unusable(&"it is not a directory")),
+            Ok(_) => Err(self.unusable("it is not a directory")),
         }
     }
 
-    fn unusable(&self, why: &dyn fmt::Display) -> Failure {
-        Failure::usage(format!(
-            "--attach-dir {}: {why}; name a directory, or leave it out",
-            self.dir.display()
-        ))
+    fn unusable(&self, why: impl ToString) -> AttachError {
+        AttachError::Directory {
+            dir: self.dir.clone(),
+            why: why.to_string(),
+        }
     }
 
     /// Makes the directory, for root alone: whoever can write here decides which device is detached. Missing parent
     /// directories are passable for everybody, whatever the umask: other users look for a node's local socket in
     /// /run/fabricbios.
-    pub(super) fn make_dir(&self) -> Result<(), Failure> {
+    pub(crate) fn make_dir(&self) -> Result<(), AttachError> {
         let is_missing = |at: &&Path| !at.as_os_str().is_empty() && !at.exists();
         let missing: Vec<_> = self.dir.ancestors().take_while(is_missing).collect();
         for at in missing.into_iter().rev() {
@@ -132,55 +125,49 @@ impl Files {
             match made {
                 // Another process attaches at the same time.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                made => made.map_err(|error| self.unusable(&error))?,
+                made => made.map_err(|error| self.unusable(error))?,
             }
         }
         Ok(())
     }
 
     /// Opens the log for appending.
-    pub(super) fn open_log(&self) -> Result<File, Failure> {
+    pub(crate) fn open_log(&self) -> Result<File, AttachError> {
         open(&self.log(), OpenOptions::new().append(true))
     }
 
     /// The record, if there is one.
-    pub(super) fn read(&self) -> Result<Option<Record>, Failure> {
+    pub(crate) fn read(&self) -> Result<Option<AttachRecord>, AttachError> {
         let path = self.record();
+        let cannot = |step: &str, error: io::Error| {
+            AttachError::local(format!("{step} {}", path.display()), error)
+        };
         let text = match fs::read_to_string(&path) {
             Ok(text) if text.is_empty() => return Ok(None),
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Failure::local(&format!("read {}", path.display()), &error)),
+            Err(error) => return Err(cannot("read", error)),
         };
-        let record = serde_json::from_str(&text);
-        record
-            .map(Some)
-            .map_err(|error| Failure::local(&format!("understand {}", path.display()), &error))
+        let record = serde_json::from_str(&text).map(Some);
+        record.map_err(|error| cannot("understand", error.into()))
     }
 
     /// Locks the record: only one process attaches or detaches this lease while the result lives.
-    pub(super) fn lock(&self) -> Result<Lock, Failure> {
+    pub(crate) fn lock(&self) -> Result<RecordLock, AttachError> {
         let path = self.record();
         let file = open(&path, OpenOptions::new().write(true))?;
         match file.try_lock() {
             // The previous holder of the lock may have removed the file since this process opened it.
-            Ok(()) if is_at(&file, &path) => Ok(Lock {
+            Ok(()) if is_at(&file, &path) => Ok(RecordLock {
                 file,
                 files: self.clone(),
             }),
-            Ok(()) | Err(TryLockError::WouldBlock) => Err(self.busy()),
-            Err(TryLockError::Error(error)) => {
-                Err(Failure::local(&format!("lock {}", path.display()), &error))
-            }
+            Ok(()) | Err(TryLockError::WouldBlock) => Err(AttachError::Busy(self.lease_id)),
+            Err(TryLockError::Error(error)) => Err(AttachError::local(
+                format!("lock {}", path.display()),
+                error,
+            )),
         }
-    }
-
-    fn busy(&self) -> Failure {
-        let message = format!(
-            "lease {} is being attached or detached by another process; try again",
-            self.lease_id
-        );
-        Failure::new(Exit::Other, RefusalClass::Transient, "Busy", message)
     }
 }
 
@@ -189,34 +176,34 @@ fn is_at(file: &File, path: &Path) -> bool {
     inode(file.metadata()) == inode(fs::metadata(path))
 }
 
-fn open(path: &Path, options: &mut OpenOptions) -> Result<File, Failure> {
+fn open(path: &Path, options: &mut OpenOptions) -> Result<File, AttachError> {
     let opened = options.create(true).mode(0o600).open(path);
-    opened.map_err(|error| Failure::local(&format!("open {}", path.display()), &error))
+    opened.map_err(|error| AttachError::local(format!("open {}", path.display()), error))
 }
 
 /// The lock of one record.
 #[derive(Debug)]
-pub(super) struct Lock {
+pub(crate) struct RecordLock {
     file: File,
-    files: Files,
+    files: LeaseFiles,
 }
 
-impl Lock {
-    pub(super) fn write(&self, record: &Record) -> Result<(), Failure> {
-        let cannot = |error: &dyn std::fmt::Display| {
-            Failure::local(&format!("write {}", self.files.record().display()), error)
+impl RecordLock {
+    pub(crate) fn write(&self, record: &AttachRecord) -> Result<(), AttachError> {
+        let cannot = |error: io::Error| {
+            AttachError::local(format!("write {}", self.files.record().display()), error)
         };
-        let text = serde_json::to_string(record).map_err(|error| cannot(&error))?;
+        let text = serde_json::to_string(record).map_err(|error| cannot(error.into()))?;
         // The file is never empty in between: the connection must be found whenever this process is killed.
         let written = self.file.write_all_at(text.as_bytes(), 0);
         let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
         written
             .and_then(|()| self.file.set_len(length))
-            .map_err(|error| cannot(&error))
+            .map_err(cannot)
     }
 
     /// Removes record and socket of a detached lease. The log stays.
-    pub(super) fn remove(self) {
+    pub(crate) fn remove(self) {
         for path in [self.files.socket(), self.files.record()] {
             fs::remove_file(path).ok();
         }
@@ -229,8 +216,8 @@ mod tests {
 
     use super::*;
 
-    fn record() -> Record {
-        Record {
+    fn record() -> AttachRecord {
+        AttachRecord {
             lease_id: LeaseId(7).to_string(),
             device: Some(PathBuf::from("/dev/nvme0n1")),
             daemon_pid: 1,
@@ -241,7 +228,7 @@ mod tests {
     #[test]
     fn a_record_is_for_root_alone_and_gone_after_its_end() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::new(&dir.path().join("a/b"), LeaseId(7));
+        let files = LeaseFiles::new(&dir.path().join("a/b"), LeaseId(7));
         assert!(files.read().unwrap().is_none());
         files.make_dir().unwrap();
         let lock = files.lock().unwrap();
@@ -249,7 +236,7 @@ mod tests {
             files.read().unwrap().is_none(),
             "an empty file records nothing"
         );
-        let begun = Record {
+        let begun = AttachRecord {
             device: None,
             ..record()
         };
@@ -267,7 +254,7 @@ mod tests {
     #[test]
     fn a_lease_has_one_daemon() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::new(dir.path(), LeaseId(7));
+        let files = LeaseFiles::new(dir.path(), LeaseId(7));
         let first = files.lock().unwrap();
         let refused = format!("{:?}", files.lock().unwrap_err());
         assert!(refused.contains("Busy"), "{refused}");
@@ -278,7 +265,7 @@ mod tests {
     #[test]
     fn a_damaged_record_says_where_it_is() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::new(dir.path(), LeaseId(7));
+        let files = LeaseFiles::new(dir.path(), LeaseId(7));
         fs::write(files.record(), "{").unwrap();
         let refused = format!("{:?}", files.read().unwrap_err());
         assert!(

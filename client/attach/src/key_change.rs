@@ -8,20 +8,19 @@ use std::{
 
 use fabricbios_wire::LeaseInfo;
 
-use super::{device::Device, log::log};
-use crate::failure::Failure;
+use crate::{device::AttachedDevice, error::AttachError, log::log};
 
 /// At most one change of keys at a time.
-#[derive(Default)]
-pub(super) struct KeyChange {
-    pending: Option<Receiver<Result<(), Failure>>>,
+#[derive(Debug, Default)]
+pub(crate) struct KeyChange {
+    pending: Option<Receiver<Result<(), AttachError>>>,
     /// The last failure, so that the log has it only once.
     last_failure: String,
 }
 
 impl KeyChange {
     /// Begins a change if the keys of the lease and of the device differ.
-    pub(super) fn follow(&mut self, device: &Device, info: &LeaseInfo) {
+    pub(crate) fn follow(&mut self, device: &AttachedDevice, info: &LeaseInfo) {
         if self.is_pending() {
             return;
         }
@@ -31,17 +30,17 @@ impl KeyChange {
                 log("the lease has new keys; connecting once more, with them");
                 self.pending = begun;
             }
-            Err(failure) => self.failed(&failure),
+            Err(error) => self.failed(&error),
         }
     }
 
     /// Whether a change is pending. The result of a finished one is in the log.
-    pub(super) fn is_pending(&mut self) -> bool {
+    pub(crate) fn is_pending(&mut self) -> bool {
         self.wait(Duration::ZERO)
     }
 
     /// Waits for the end of a pending change; returns whether it is still pending.
-    pub(super) fn wait(&mut self, within: Duration) -> bool {
+    pub(crate) fn wait(&mut self, within: Duration) -> bool {
         let Some(result) = &self.pending else {
             return false;
         };
@@ -52,19 +51,19 @@ impl KeyChange {
                 log("connected with the new keys, and the connection before is ended");
                 self.last_failure.clear();
             }
-            Ok(Err(failure)) => self.failed(&failure),
+            Ok(Err(error)) => self.failed(&error),
         }
         self.pending = None;
         false
     }
 
-    fn failed(&mut self, failure: &Failure) {
-        if self.last_failure != failure.message() {
-            failure.message().clone_into(&mut self.last_failure);
-            let why = &self.last_failure;
+    fn failed(&mut self, error: &AttachError) {
+        let why = error.to_string();
+        if self.last_failure != why {
             log(&format!(
                 "not connected with the lease's new keys, without which a connection that is lost does not come back: {why}"
             ));
+            self.last_failure = why;
         }
     }
 }
@@ -73,13 +72,13 @@ impl KeyChange {
 mod tests {
     use std::sync::mpsc;
 
-    use super::{super::device::local, *};
+    use super::*;
 
     #[test]
     fn it_is_under_way_until_its_end_is_told() {
         let mut change = KeyChange::default();
         assert!(!change.is_pending());
-        for end in [Ok(()), Err(local("refused".to_owned()))] {
+        for end in [Ok(()), Err(AttachError::NotConnected("refused".into()))] {
             let (tell, result) = mpsc::channel();
             change.pending = Some(result);
             assert!(change.is_pending() && change.wait(Duration::from_millis(1)));

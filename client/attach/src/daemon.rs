@@ -7,77 +7,89 @@ use std::{
 };
 
 use fabricbios_client::Node;
-use fabricbios_wire::{LeaseId, Request};
-use nix::unistd::setsid;
+use fabricbios_wire::{LeaseId, Request, Transport};
+use nix::{sys::signal::SigSet, unistd::setsid};
+use serde::{Deserialize, Serialize};
 
-use super::{
-    attach::Ready,
-    attachment::{Attachment, now},
+use crate::{
+    attachment::Attachment,
     control_socket::{ControlCommand, ControlRequest},
+    error::AttachError,
     events::Event,
     in_use,
-    log::{log, log_failure},
-    record::{Files, Lock},
-    watch::Next,
-    within,
+    log::{log, log_error},
+    record::{LeaseFiles, RecordLock},
+    wait::within,
+    watch::{Next, now},
 };
-use crate::{args::AttachPlace, failure::Failure, hint::Topic};
 
 /// Longest time for writing a file system back.
 const WRITE_BACK_MAX: Duration = Duration::from_secs(30);
 
-struct BlockDaemon {
-    lease_id: LeaseId,
-    attachment: Attachment,
-    lock: Lock,
+/// The line that the daemon prints when the device is attached.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Ready {
+    pub(crate) device: String,
 }
 
-/// Attaches the device, reports that on standard output, and runs until the device is gone.
-pub(super) fn run(node: &Node, place: &AttachPlace) -> Result<(), Failure> {
-    // This fails only if the process already leads a session, which serves as well.
-    setsid().ok();
-    let daemon = match BlockDaemon::start(node, place) {
-        Ok(daemon) => daemon,
-        Err(failure) => {
-            let failure = failure.with_hint(Topic::Lease);
-            say(&failure.json()).ok();
-            return Err(failure);
-        }
-    };
-    let device = daemon.attachment.path.display().to_string();
-    log(&format!("{device} is attached"));
-    let ready = serde_json::to_string(&Ready { device });
-    let told = ready.map_err(io::Error::other).and_then(|line| say(&line));
-    if let Err(error) = told {
-        log(&format!("nobody waits for the device any more: {error}"));
-        return daemon.detach(Duration::ZERO);
-    }
-    daemon.keep(node)
+/// An attached device, and the process that keeps it.
+#[derive(Debug)]
+pub struct BlockDaemon {
+    lease_id: LeaseId,
+    attachment: Attachment,
+    lock: RecordLock,
 }
 
 impl BlockDaemon {
-    fn start(node: &Node, place: &AttachPlace) -> Result<Self, Failure> {
-        let files = Files::new(&place.recorded.attach_dir, place.recorded.id);
+    /// Attaches the device. `ends`: the signals that end the daemon; the caller has blocked them before it had a second
+    /// thread, since each thread inherits the mask.
+    ///
+    /// # Errors
+    /// If the lease cannot become a device, if another process attaches it, or if this machine or the node fails to attach it.
+    pub fn start(
+        node: &Node,
+        files: &LeaseFiles,
+        wanted: Transport,
+        ends: &SigSet,
+    ) -> Result<Self, AttachError> {
+        // This fails only if the process already leads a session, which serves as well.
+        setsid().ok();
         files.make_dir()?;
         let lock = files.lock()?;
         // The record of an earlier daemon stays if this one fails.
         let is_first = files.read()?.is_none();
-        match Attachment::new(node, place, &files, &lock) {
+        match Attachment::new(node, files, wanted, ends, &lock) {
             Ok(attachment) => Ok(Self {
-                lease_id: place.recorded.id,
+                lease_id: files.lease_id(),
                 attachment,
                 lock,
             }),
-            Err(failure) => {
+            Err(error) => {
                 if is_first {
                     lock.remove();
                 }
-                Err(failure)
+                Err(error)
             }
         }
     }
 
-    fn keep(mut self, node: &Node) -> Result<(), Failure> {
+    /// Reports the device on standard output and runs until the device is gone. The log is standard error.
+    ///
+    /// # Errors
+    /// If the device was not detached.
+    pub fn run(self, node: &Node) -> Result<(), AttachError> {
+        let device = self.attachment.path.display().to_string();
+        log(&format!("{device} is attached"));
+        if let Err(error) = report(&Ready { device }) {
+            log(&format!(
+                "the process that started the block daemon is gone: {error}"
+            ));
+            return self.detach(Duration::ZERO);
+        }
+        self.keep(node)
+    }
+
+    fn keep(mut self, node: &Node) -> Result<(), AttachError> {
         loop {
             if self.attachment.is_gone() {
                 log("the device went by itself");
@@ -120,11 +132,11 @@ impl BlockDaemon {
         }
         log("asked to detach");
         let detached = in_use::check(&self.attachment.path).and_then(|()| self.attachment.detach());
-        log_failure("not detached well", &detached);
+        log_error("not detached well", &detached);
         match detached {
             Ok(()) => Some(request),
-            Err(failure) => {
-                request.answer(Err(failure.message()));
+            Err(error) => {
+                request.answer(Err(&error.to_string()));
                 None
             }
         }
@@ -132,15 +144,15 @@ impl BlockDaemon {
 
     /// Ends the daemon and answers the request last, because its sender may attach the lease again at once. If the device
     /// disappeared, the answer says whether writes were lost.
-    fn leave(mut self, request: ControlRequest) -> Result<(), Failure> {
+    fn leave(mut self, request: ControlRequest) -> Result<(), AttachError> {
         let device = self.attachment.path.display().to_string();
         let ended = self.attachment.detach_at_last();
-        log_failure("not detached well", &ended);
+        log_error("not detached well", &ended);
         let gone = self.gone();
         match (request.command, &ended) {
             (ControlCommand::Device, _) => request.answer(Err("it has just gone")),
             (ControlCommand::Detach, Ok(())) => request.answer(Ok(&device)),
-            (ControlCommand::Detach, Err(failure)) => request.answer(Err(failure.message())),
+            (ControlCommand::Detach, Err(error)) => request.answer(Err(&error.to_string())),
         }
         gone
     }
@@ -180,16 +192,16 @@ impl BlockDaemon {
     }
 
     /// Detaches while the node still takes writes: half of the remaining time is for writing back, half for detaching.
-    fn detach_in_time(self) -> Result<(), Failure> {
+    fn detach_in_time(self) -> Result<(), AttachError> {
         let left = self.attachment.watch.remaining(now()) / 2;
         self.detach(left.min(WRITE_BACK_MAX))
     }
 
     /// Detaches the device even if it is in use.
-    fn detach(mut self, write_back: Duration) -> Result<(), Failure> {
+    fn detach(mut self, write_back: Duration) -> Result<(), AttachError> {
         self.attachment.warn_user(write_back);
         let detached = self.attachment.detach_at_last();
-        log_failure("not detached well", &detached);
+        log_error("not detached well", &detached);
         if self.attachment.is_gone() {
             return self.gone();
         }
@@ -197,15 +209,15 @@ impl BlockDaemon {
         self.gone()
     }
 
-    fn gone(self) -> Result<(), Failure> {
+    fn gone(self) -> Result<(), AttachError> {
         log(&format!("{} is detached", self.attachment.path.display()));
         self.lock.remove();
         Ok(())
     }
 }
 
-fn say(line: &str) -> io::Result<()> {
+fn report(ready: &Ready) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{line}")?;
+    writeln!(stdout, "{}", serde_json::to_string(ready)?)?;
     stdout.flush()
 }

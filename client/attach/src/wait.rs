@@ -1,15 +1,18 @@
-//! Waits until the kernel has made or removed a device.
+//! Waits for the kernel: for a device that it makes or removes, for descriptors, for a call that may hang.
 
 use std::{
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{
+        AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+    },
 };
-
-use super::events::poll_for;
 
 /// The messages of the kernel itself, not those that udev sends on (linux/netlink.h, `lib/kobject_uevent.c`).
 const KERNEL_GROUP: u32 = 1;
@@ -17,7 +20,7 @@ const KERNEL_GROUP: u32 = 1;
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Calls `look` now and at each message of the kernel, until it finds something or `within` is over.
-pub(in crate::commands) fn wait_for<T, E>(
+pub(crate) fn wait_for<T, E>(
     within: Duration,
     mut look: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
@@ -34,6 +37,26 @@ pub(in crate::commands) fn wait_for<T, E>(
         }
         wait(messages.as_ref(), left.min(LOOK_AGAIN));
     }
+}
+
+/// The result of `work` on another thread, which may hang; `None`: there is no result in time.
+pub(crate) fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (result, received) = mpsc::channel();
+    thread::spawn(move || result.send(work()));
+    received.recv_timeout(limit).ok()
+}
+
+/// Waits until one of the descriptors is readable, or a signal came.
+pub(crate) fn poll_for(sources: &[BorrowedFd<'_>], at_most: Duration) {
+    let mut sources: Vec<_> = sources
+        .iter()
+        .map(|source| PollFd::new(*source, PollFlags::POLLIN))
+        .collect();
+    let timeout = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
+    poll(&mut sources, timeout).ok();
 }
 
 fn listen() -> nix::Result<OwnedFd> {
