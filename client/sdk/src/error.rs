@@ -120,9 +120,9 @@ fn after_loss(may_have_happened: bool) -> &'static str {
 
 fn after_failing_closed(freed: bool) -> &'static str {
     if freed {
-        "it was given back; ask another node, or for less"
+        "the lease was given back; ask another node, or for less"
     } else {
-        "giving it back failed too, it runs out by itself"
+        "giving the lease back failed too: the lease ends with its term"
     }
 }
 

@@ -49,22 +49,21 @@ impl Identity {
     /// Reads an identity file, such as `STATE_DIR/admin.identity` of the daemon.
     ///
     /// # Errors
-    /// The file cannot be read or used.
+    /// If the file cannot be read, or is no identity.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let pem = fs::read(path)
             .map(Zeroizing::new)
-            .map_err(|e| problem(path, read_error(&e)))?;
-        let loaded = parse(path, &pem).map_err(|why| problem(path, why))?;
-        let identity = Self(Arc::new(loaded));
-        identity.client_config().map_err(|why| problem(path, why))?;
+            .map_err(|error| problem(path, read_error(&error)))?;
+        let identity = Self(Arc::new(parse(path, &pem)?));
+        identity.client_config()?;
         Ok(identity)
     }
 
     /// Reads the identity file that FABRICBIOS_IDENTITY names.
     ///
     /// # Errors
-    /// The variable is not set, or the file cannot be used.
+    /// If the variable is not set, or the file cannot be used.
     pub fn from_env() -> Result<Self, Error> {
         match std::env::var_os(ENV_IDENTITY) {
             Some(path) if !path.is_empty() => Self::load(PathBuf::from(path)),
@@ -78,12 +77,12 @@ impl Identity {
     /// The end of the validity of the certificate, in seconds of Unix time.
     ///
     /// # Errors
-    /// The certificate cannot be read.
+    /// If the certificate cannot be read.
     pub fn expires_at_unix_secs(&self) -> Result<u64, Error> {
         let der = self.0.chain.first().map_or(&[][..], |it| it);
         let parsed = x509_parser::parse_x509_certificate(der);
         let (_, certificate) =
-            parsed.map_err(|error| problem(self.path(), format!("its certificate: {error}")))?;
+            parsed.map_err(|error| problem(self.path(), format!("the certificate: {error}")))?;
         let at = certificate.validity().not_after.timestamp();
         // Validity before 1970 is over.
         Ok(u64::try_from(at).unwrap_or_default())
@@ -95,28 +94,30 @@ impl Identity {
     }
 
     /// TLS 1.3, this CA only, no resumption.
-    pub(crate) fn client_config(&self) -> Result<QuicClientConfig, String> {
+    pub(crate) fn client_config(&self) -> Result<QuicClientConfig, Error> {
+        let cannot =
+            |what: &str, error: &dyn fmt::Display| problem(self.path(), format!("{what}: {error}"));
         let mut roots = RootCertStore::empty();
         roots
             .add(self.0.ca.clone())
-            .map_err(|e| format!("its CA certificate: {e}"))?;
+            .map_err(|e| cannot("the CA certificate", &e))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|e| e.to_string())?
+            .map_err(|e| cannot("TLS", &e))?
             .with_root_certificates(roots)
             .with_client_auth_cert(self.0.chain.clone(), self.0.key.clone_key())
-            .map_err(|e| format!("its key does not fit its certificate: {e}"))?;
+            .map_err(|e| cannot("the key does not fit the certificate", &e))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.resumption = Resumption::disabled();
-        QuicClientConfig::try_from(config).map_err(|e| e.to_string())
+        QuicClientConfig::try_from(config).map_err(|e| cannot("TLS", &e))
     }
 }
 
-fn problem(path: &Path, why: String) -> Error {
+fn problem(path: &Path, why: impl Into<String>) -> Error {
     Error::Identity {
         path: path.to_owned(),
-        why,
+        why: why.into(),
     }
 }
 
@@ -133,30 +134,27 @@ fn read_error(error: &io::Error) -> String {
     format!("{error}{remedy}")
 }
 
-fn parse(path: &Path, pem: &[u8]) -> Result<Loaded, String> {
+fn parse(path: &Path, pem: &[u8]) -> Result<Loaded, Error> {
+    let bad = |what: &str| problem(path, format!("{what}; {CONTENTS}"));
     let mut chain: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
-        .map_err(|e| pem_error(&e))?;
-    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|e| pem_error(&e))?;
-    if chain.len() < 2 {
-        return Err(format!("the CA certificate is not in it; {CONTENTS}"));
-    }
-    let ca = chain.pop().ok_or(CONTENTS)?;
+        .map_err(|error| bad(pem_error(&error)))?;
+    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| bad(pem_error(&error)))?;
+    let ca = chain.pop().filter(|_| !chain.is_empty());
     Ok(Loaded {
         path: path.to_owned(),
+        ca: ca.ok_or_else(|| bad("the file has no CA certificate"))?,
         chain,
         key,
-        ca,
     })
 }
 
 /// Replaces the messages of the parser, which print bytes as numbers.
-fn pem_error(error: &pem::Error) -> String {
-    let what = match error {
-        pem::Error::NoItemsFound => "there is no private key in it",
+fn pem_error(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::NoItemsFound => "the file has no private key",
         _ => "the file is cut off or is not PEM",
-    };
-    format!("{what}; {CONTENTS}")
+    }
 }
 
 const CONTENTS: &str =

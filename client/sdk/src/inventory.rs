@@ -123,9 +123,6 @@ pub struct GpuSlots {
 impl Node {
     /// Asks for both forms of the inventory and joins them. A resource that only the structured form has is left out: it
     /// appeared between the two requests.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn inventory_async(&self) -> Result<Inventory, Error> {
         let ask = |form| self.call_async(Request::GetInventory(form));
         let entries = match ask(InventoryForm::Flat).await? {
@@ -139,9 +136,6 @@ impl Node {
     }
 
     /// Asks for the inventory, blocking; see [`Node::inventory_async`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn inventory(&self) -> Result<Inventory, Error> {
         wait(self.inventory_async())
     }
@@ -320,8 +314,8 @@ impl Resource {
 }
 
 impl From<u32> for ResourceHealth {
-    fn from(told: u32) -> Self {
-        match told {
+    fn from(number: u32) -> Self {
+        match number {
             health::OK => Self::Ok,
             health::DEGRADED => Self::Degraded,
             health::FENCED => Self::Fenced,

@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 
 use crate::{
     Blocks, Cores, Error, Gpu, Kind, Memory, NetworkFunction, Node, Storage, renewal, runtime,
-    runtime::wait, shared::Shared, transfer,
+    runtime::wait, shared::SharedLease, transfer,
 };
 
 /// A lease of memory.
@@ -28,7 +28,7 @@ pub type GpuLease = Lease<Gpu>;
 /// The handle of a lease. [`Lease::free`] ends the lease; a lease whose handle is dropped expires at the end of its term.
 #[derive(Debug)]
 pub struct Lease<K: Kind> {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedLease>,
     renewing: Option<AbortHandle>,
     /// Whether dropping the handle needs no warning: the lease was freed, or another program renews it.
     may_be_dropped: bool,
@@ -65,7 +65,7 @@ impl<K: Kind> Lease<K> {
         lease_secs: u32,
         renewer: Renewer,
     ) -> Result<Self, Error> {
-        let shared = Shared::new(node, info, lease_secs);
+        let shared = SharedLease::new(node, info, lease_secs);
         let renewing = if matches!(renewer, Renewer::Sdk) {
             let renewing = runtime::background()?.spawn(renewal::keep(Arc::clone(&shared)));
             Some(renewing.abort_handle())
@@ -82,9 +82,6 @@ impl<K: Kind> Lease<K> {
 
     /// Opens a lease that was granted before, to this program or another one of the same tenant. It is not renewed
     /// automatically, and dropping the handle changes nothing. It is as [patient](Node::patient) as `node`.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn open_async(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
         let info = node.lease_async(Request::LeaseQuery(lease_id)).await?;
         check_kind::<K>(&info)?;
@@ -96,9 +93,6 @@ impl<K: Kind> Lease<K> {
     }
 
     /// Opens a lease that was granted before, blocking; see [`Lease::open_async`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn open(node: &Node, lease_id: LeaseId) -> Result<Self, Error> {
         wait(Self::open_async(node, lease_id))
     }
@@ -141,41 +135,26 @@ impl<K: Kind> Lease<K> {
     }
 
     /// Renews the lease for another term from now. The node allows this in the last fifth of the current term.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn renew_async(&self) -> Result<LeaseInfo, Error> {
         self.ask(self.shared.renewal()).await
     }
 
     /// Renews the lease, blocking.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn renew(&self) -> Result<LeaseInfo, Error> {
         wait(self.renew_async())
     }
 
     /// Asks the node for the state of the lease.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn query_async(&self) -> Result<LeaseInfo, Error> {
         self.ask(Request::LeaseQuery(self.lease_id())).await
     }
 
     /// Asks the node for the state of the lease, blocking.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn query(&self) -> Result<LeaseInfo, Error> {
         wait(self.query_async())
     }
 
     /// Ends the lease. After `Ok` access has ended. After an error the lease is not renewed any more and expires.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn free_async(mut self) -> Result<LeaseInfo, Error> {
         self.stop_renewing();
         self.may_be_dropped = true;
@@ -188,9 +167,6 @@ impl<K: Kind> Lease<K> {
     }
 
     /// Ends the lease, blocking; see [`Lease::free_async`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn free(self) -> Result<LeaseInfo, Error> {
         wait(self.free_async())
     }
@@ -213,9 +189,6 @@ impl<K: Kind> Lease<K> {
 
 impl<K: Storage> Lease<K> {
     /// Makes a new key; the old one goes on working for `overlap_ms`.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn rotate_async(&self, overlap_ms: u32) -> Result<LeaseInfo, Error> {
         self.ask(Request::LeaseRotate {
             lease_id: self.lease_id(),
@@ -225,9 +198,6 @@ impl<K: Storage> Lease<K> {
     }
 
     /// Makes a new key, blocking: the old one does not work any more when this returns.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn rotate(&self) -> Result<LeaseInfo, Error> {
         wait(self.rotate_async(0))
     }
@@ -236,9 +206,6 @@ impl<K: Storage> Lease<K> {
 impl MemLease {
     /// Connects the lease to queue pairs of the caller, or connects it again after an access fault. From then on
     /// [`MemLease::read`] and [`MemLease::write`] do not use RDMA.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn bind_async(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
         self.shared.set_callers_peers();
         self.ask(Request::LeaseBind {
@@ -249,9 +216,6 @@ impl MemLease {
     }
 
     /// Connects the lease to queue pairs, blocking.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn bind(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
         wait(self.bind_async(peers))
     }
@@ -280,7 +244,7 @@ impl<K: Kind> Drop for Lease<K> {
         self.stop_renewing();
         if !self.may_be_dropped {
             let (lease_id, left) = (self.lease_id(), self.remaining());
-            tracing::warn!(%lease_id, ?left, "lease dropped without free(): it runs out by itself");
+            tracing::warn!(%lease_id, ?left, "lease dropped without free(): the lease ends with its term");
         }
     }
 }

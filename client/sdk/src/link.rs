@@ -65,10 +65,7 @@ enum Lost {
 
 impl Link {
     pub(crate) fn new(node: &str, identity: &Identity) -> Result<Self, Error> {
-        let crypto = identity.client_config().map_err(|why| Error::Identity {
-            path: identity.path().to_owned(),
-            why,
-        })?;
+        let crypto = identity.client_config()?;
         Ok(Self {
             dialler: Dialler::new(node, crypto),
             current: AsyncMutex::new(None),
@@ -288,8 +285,8 @@ impl Link {
                 if e.error_code == TransportErrorCode::CONNECTION_REFUSED =>
             {
                 let busy = format!(
-                    "node {node} is there and refused this connection: it has as many as it takes, altogether or \
-                     from this address, or it is stopping; close some, or try again later"
+                    "node {node} is there and refused this connection: the node has as many connections as it takes, \
+                     altogether or from this address, or is stopping; close some, or try again later"
                 );
                 refused(LeaseError::Unavailable, busy)
             }
@@ -297,8 +294,7 @@ impl Link {
                 self.unreachable(String::from_utf8_lossy(&e.reason).into_owned(), sent)
             }
             ConnectionError::LocallyClosed => {
-                let why =
-                    "nothing listens at its address any more, or this side closed the connection";
+                let why = "nothing listens at the node's address any more, or this side closed the connection";
                 self.unreachable(why.to_owned(), sent)
             }
             other => self.unreachable(other.to_string(), sent),

@@ -21,18 +21,12 @@ pub struct Node {
 
 impl Node {
     /// Connects to a node.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn connect_async(node: &str, identity: &Identity) -> Result<Self, Error> {
         Self::connect_patiently_async(node, identity, Duration::ZERO).await
     }
 
     /// Connects to a node; tries again for up to `patience` while it has too many connections. Requests are repeated as
     /// [`Node::patient`] says.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn connect_patiently_async(
         node: &str,
         identity: &Identity,
@@ -53,17 +47,11 @@ impl Node {
     }
 
     /// Connects to a node, blocking.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn connect(node: &str, identity: &Identity) -> Result<Self, Error> {
         wait(Self::connect_async(node, identity))
     }
 
     /// Connects to a node, blocking; see [`Node::connect_patiently_async`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn connect_patiently(
         node: &str,
         identity: &Identity,
@@ -108,26 +96,17 @@ impl Node {
 
     /// Sends a request and returns the reply. If the connection was lost before, the request is sent once more, unless it
     /// is not idempotent and may have been done.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn call_async(&self, request: Request) -> Result<Reply, Error> {
         let (link, patience) = (Arc::clone(&self.link), self.patience);
         run(async move { link.call(&request, patience).await }).await
     }
 
     /// Sends a request, blocking; see [`Node::call_async`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn call(&self, request: Request) -> Result<Reply, Error> {
         wait(self.call_async(request))
     }
 
     /// Sends a request whose reply is a lease.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn lease_async(&self, request: Request) -> Result<LeaseInfo, Error> {
         match self.call_async(request).await? {
             Reply::Lease(info) => Ok(info),
@@ -136,17 +115,11 @@ impl Node {
     }
 
     /// Sends a request whose reply is a lease, blocking.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn lease(&self, request: Request) -> Result<LeaseInfo, Error> {
         wait(self.lease_async(request))
     }
 
     /// Requests a lease and fails closed: a lease that enforces less than requested is freed.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn alloc_async(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
         let info = self
             .lease_async(Request::LeaseAlloc(request.clone()))
@@ -164,9 +137,6 @@ impl Node {
     }
 
     /// Requests a lease, blocking; see [`Node::alloc_async`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn alloc(&self, request: LeaseAllocRequest) -> Result<LeaseInfo, Error> {
         wait(self.alloc_async(request))
     }

@@ -37,7 +37,7 @@ where
             Err(error) if may_repeat(&error) => error,
             outcome => return outcome,
         };
-        let pause = pause_max.max(told(&error)).mul_f64(jitter());
+        let pause = pause_max.max(retry_after(&error)).mul_f64(jitter());
         if began.elapsed().saturating_add(pause) > patience {
             return Err(error.after(tries, began.elapsed()));
         }
@@ -58,7 +58,7 @@ pub(crate) fn is_momentary(error: &Error) -> bool {
 }
 
 /// The time after which the request will probably work, as the node says; at most [`PAUSE_MAX`].
-fn told(error: &Error) -> Duration {
+fn retry_after(error: &Error) -> Duration {
     let after_ms = error.refusal().and_then(|it| it.retry_after_ms);
     Duration::from_millis(after_ms.unwrap_or(0).into()).min(PAUSE_MAX)
 }
@@ -100,7 +100,7 @@ mod tests {
     fn a_node_that_says_when_is_asked_no_sooner_but_once_a_second() {
         let after = |after_ms| {
             let busy = Refusal::new(LeaseError::ResourceBusy, RefusalClass::Transient, "");
-            told(
+            retry_after(
                 &Refusal {
                     retry_after_ms: after_ms,
                     ..busy

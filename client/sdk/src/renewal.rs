@@ -10,7 +10,7 @@ use crate::{
     Error, Node,
     lease::Health,
     runtime::{self, wait},
-    shared::Shared,
+    shared::SharedLease,
     transfer::end_error,
 };
 
@@ -22,7 +22,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 /// the same lease.
 #[derive(Debug)]
 pub struct Renewals {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLease>,
 }
 
 impl Renewals {
@@ -30,7 +30,7 @@ impl Renewals {
     /// its grace time can be renewed.
     ///
     /// # Errors
-    /// The lease is over. Else see [`Error`].
+    /// [`Error::Ended`] or [`Error::Refused`] if the lease is over; another one if the node or this machine fails.
     pub async fn open_async(
         node: &Node,
         lease_id: LeaseId,
@@ -40,7 +40,7 @@ impl Renewals {
         match end_error(&info).filter(Error::is_over) {
             Some(error) => Err(error),
             None => Ok(Self {
-                shared: Shared::new(node.clone(), info, lease_secs),
+                shared: SharedLease::new(node.clone(), info, lease_secs),
             }),
         }
     }
@@ -68,7 +68,7 @@ impl Renewals {
     /// until the lease is over.
     ///
     /// # Errors
-    /// The lease cannot be renewed any more. Else see [`Error`].
+    /// If the lease cannot be renewed any more.
     pub async fn renew_next_async(&self) -> Result<LeaseInfo, Error> {
         let shared = Arc::clone(&self.shared);
         runtime::run(async move { renew_when_due(&shared).await }).await?;
@@ -85,7 +85,7 @@ impl Renewals {
 }
 
 /// Renews until the lease is lost. Freeing or dropping the lease aborts this.
-pub(crate) async fn keep(shared: Arc<Shared>) {
+pub(crate) async fn keep(shared: Arc<SharedLease>) {
     loop {
         if let Err(error) = renew_when_due(&shared).await {
             let lease_id = shared.lease_id;
@@ -96,7 +96,7 @@ pub(crate) async fn keep(shared: Arc<Shared>) {
     }
 }
 
-async fn renew_when_due(shared: &Shared) -> Result<(), Error> {
+async fn renew_when_due(shared: &SharedLease) -> Result<(), Error> {
     let due_in = wait_for(shared.lease_id, shared.window(), shared.remaining());
     // A lower bound, so that a node with strange terms is not flooded.
     sleep(due_in.max(BACK_OFF_FIRST.min(shared.remaining() / 4))).await;
@@ -104,7 +104,7 @@ async fn renew_when_due(shared: &Shared) -> Result<(), Error> {
 }
 
 /// Renews once; repeats until the renewal works or can never work.
-async fn renew(shared: &Shared) -> Result<(), Error> {
+async fn renew(shared: &SharedLease) -> Result<(), Error> {
     let mut pause = BACK_OFF_FIRST;
     loop {
         let error = match shared.node.lease_async(shared.renewal()).await {
@@ -134,7 +134,7 @@ fn is_too_early(error: &Error) -> bool {
 }
 
 /// Whether the node reports a longer term than the known one.
-async fn renewed_by_another(shared: &Shared) -> bool {
+async fn renewed_by_another(shared: &SharedLease) -> bool {
     let query = Request::LeaseQuery(shared.lease_id);
     let Ok(info) = shared.node.lease_async(query).await else {
         return false;

@@ -16,7 +16,7 @@ use tokio::{
 
 use crate::Error;
 
-static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+static RUNTIME: OnceLock<Result<Runtime, Error>> = OnceLock::new();
 
 /// The background runtime, started at first use.
 pub(crate) fn background() -> Result<&'static Runtime, Error> {
@@ -26,13 +26,12 @@ pub(crate) fn background() -> Result<&'static Runtime, Error> {
             .thread_name("fabricbios")
             .enable_all()
             .build()
-            .map_err(|e| e.to_string())
+            .map_err(|error| Error::Local {
+                what: "start a thread",
+                why: error.to_string(),
+            })
     };
-    let cannot = |why: &String| Error::Local {
-        what: "start a thread",
-        why: why.clone(),
-    };
-    RUNTIME.get_or_init(start).as_ref().map_err(cannot)
+    RUNTIME.get_or_init(start).as_ref().map_err(Error::clone)
 }
 
 /// Runs `future` in the background. The returned future can be awaited under any executor; dropping

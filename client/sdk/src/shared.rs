@@ -17,24 +17,24 @@ use crate::{
 
 /// The shared state of one lease.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedLease {
     /// The node; this handle sends each request once.
     pub(crate) node: Node,
     pub(crate) lease_id: LeaseId,
     pub(crate) lease_secs: u32,
     /// A weak reference to this state, for parts of the lease that refer to it.
-    pub(crate) me: Weak<Shared>,
+    pub(crate) me: Weak<SharedLease>,
     /// The connection to the memory of the lease; locked during a transfer.
     pub(crate) channel: Mutex<Option<Channel>>,
     /// The connection to the blocks of the lease.
     pub(crate) blocks: Mutex<Option<BlockChannel>>,
     /// Whether the lease is connected to queue pairs of the caller.
     callers_peers: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<LeaseState>,
 }
 
 #[derive(Clone, Debug)]
-struct State {
+struct LeaseState {
     info: LeaseInfo,
     /// Time at which `info` came; its `remaining_ms` counts from this time.
     updated_at: Instant,
@@ -46,10 +46,10 @@ struct State {
     is_freed: bool,
 }
 
-impl Shared {
+impl SharedLease {
     pub(crate) fn new(node: Node, info: LeaseInfo, lease_secs: u32) -> Arc<Self> {
         let lease_id = info.lease_id;
-        let state = State {
+        let state = LeaseState {
             info,
             updated_at: Instant::now(),
             health: Health::Good,
@@ -188,12 +188,12 @@ impl Shared {
     }
 
     /// A panic under the lock leaves a complete answer.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LeaseState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl LeaseState {
     fn remaining(&self) -> Duration {
         let left = Duration::from_millis(self.info.remaining_ms);
         left.saturating_sub(self.updated_at.elapsed())
@@ -236,7 +236,7 @@ impl State {
             (true, true) => Some(Error::Ended {
                 lease_id,
                 cause: Some(EndCause::Expired),
-                why: "its term has run out by the last answer of its node".to_owned(),
+                why: "the term has ended, by the node's last answer".to_owned(),
             }),
         }
     }

@@ -11,10 +11,10 @@ use fabricbios_wire::{
 /// know, and then does not echo it.
 pub fn unmet(request: &LeaseAllocRequest, info: &LeaseInfo) -> Vec<String> {
     let mut missing = Missing(Vec::new());
-    let told = request.resource_type().amount(request.capacity);
+    let amount = request.resource_type().amount(request.capacity);
     missing.need(
         info.capacity >= request.capacity,
-        format!("capacity {told}"),
+        format!("capacity {amount}"),
     );
     let transport = Some(request.transport).filter(|it| *it != Transport::Auto);
     missing.asked("transport", transport, |it| {
@@ -88,10 +88,10 @@ impl Missing {
     /// back.
     fn of_network_function(&mut self, terms: &NetTerms, rate_bps: u64, info: &LeaseInfo) {
         let net = info.binding.net();
-        let told = info.resource_type().amount(rate_bps);
+        let amount = info.resource_type().amount(rate_bps);
         self.need(
             net.is_some_and(|net| net.rate_bps >= rate_bps),
-            format!("rate {told}"),
+            format!("rate {amount}"),
         );
         self.asked("MAC address", terms.mac, |mac| {
             net.is_some_and(|net| net.mac == mac)

@@ -220,7 +220,7 @@ fn a_daemon_that_has_ended_fails_a_write_when_the_patience_is_over() {
         let message = object["message"].as_str().unwrap();
         for part in [
             LEASE_TEXT,
-            "nothing listens at its UDP port",
+            "nothing listens at the node's UDP port",
             "0 bytes were written",
         ] {
             assert!(message.contains(part), "{part} in {message}");

@@ -127,7 +127,7 @@ impl NetBuilder {
     /// Sets the VLAN. By default frames are untagged.
     ///
     /// # Errors
-    /// [`Error::Usage`]: the id is not 1 to 4094.
+    /// [`Error::Usage`] if the id is not 1 to 4094.
     pub fn vlan(mut self, id: u16) -> Result<Self, Error> {
         let vlan = VlanId::try_from(id).map_err(|why| Error::Usage(format!("VLAN {id}: {why}")))?;
         self.terms.vlan = Some(vlan);

@@ -140,17 +140,11 @@ impl<K: Kind> Builder<K> {
     }
 
     /// Requests the lease, blocking.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn acquire(self) -> Result<Lease<K>, Error> {
         wait(self.acquire_async())
     }
 
     /// Requests the lease.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn acquire_async(self) -> Result<Lease<K>, Error> {
         let Self {
             mut request,

@@ -101,7 +101,7 @@ pub(super) fn launch(
     let all: usize = arguments.iter().map(|it| it.len() + 4).sum();
     if all + LAUNCH_BYTES > MAX_PAYLOAD {
         return usage(format!(
-            "its arguments have {all} bytes, which are too many for a request"
+            "the arguments have {all} bytes, which are too many for a request"
         ));
     }
     Ok(GpuLaunch {

@@ -76,7 +76,7 @@ impl GpuSession {
     /// Allocates memory of the device, blocking.
     ///
     /// # Errors
-    /// CapacityExceeded: the lease has no more memory, or the device has none at the moment. Else see [`Error`].
+    /// [`Error::Refused`] with CapacityExceeded if the lease has no more memory, or the device has none at the moment.
     pub fn mem_alloc(&self, bytes: u64) -> Result<GpuMemory, Error> {
         wait(self.mem_alloc_async(bytes))
     }
@@ -108,8 +108,8 @@ impl GpuSession {
     /// Loads a module, blocking: PTX, or a binary for this very device.
     ///
     /// # Errors
-    /// InvalidArgs: the vendor's library does not accept the module; the text has the library's reason. Else see
-    /// [`Error`].
+    /// [`Error::Refused`] with InvalidArgs if the vendor's library does not accept the module; the text has the library's
+    /// reason.
     pub fn module_load(&self, module: &[u8]) -> Result<GpuModule, Error> {
         wait(self.module_load_async(module))
     }
@@ -137,9 +137,6 @@ impl GpuSession {
 
     /// Queues a kernel, blocking until it is queued. [`GpuSession::sync`] waits for its end and reports its failure.
     /// Later operations on this queue see the memory that the kernel has written.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn launch(
         &self,
         module: &GpuModule,
@@ -153,9 +150,6 @@ impl GpuSession {
     }
 
     /// Queues a kernel; see [`GpuSession::launch`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn launch_async(
         &self,
         module: &GpuModule,
@@ -173,7 +167,7 @@ impl GpuSession {
     /// Waits for the kernels of this queue, blocking.
     ///
     /// # Errors
-    /// A kernel has failed, which also ends the session. Else see [`Error`].
+    /// If a kernel has failed, which also ends the session.
     pub fn sync(&self) -> Result<(), Error> {
         wait(self.sync_async())
     }
@@ -221,17 +215,11 @@ impl GpuSession {
     }
 
     /// Ends the session with all its queues, blocking: memory is wiped and freed, modules are unloaded.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn close(self) -> Result<Wiped, Error> {
         wait(self.close_async())
     }
 
     /// Ends the session with all its queues; see [`GpuSession::close`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn close_async(self) -> Result<Wiped, Error> {
         let wiped = Wiped::of(&self.queue.ask(&GpuRequest::Close).await?)?;
         self.queue.session.end("it was closed".to_owned());

@@ -46,17 +46,11 @@ impl LocalOptions {
 
 impl GpuSession {
     /// Opens the session of a lease, blocking; starts it if there is none.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn new(lease: &GpuLease) -> Result<Self, Error> {
         wait(Self::new_async(lease))
     }
 
     /// Opens the session of a lease; starts it if there is none.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn new_async(lease: &GpuLease) -> Result<Self, Error> {
         Self::attach_async(lease, 0).await
     }
@@ -64,7 +58,7 @@ impl GpuSession {
     /// Opens exactly this session of a lease, blocking: another program or an earlier run has started it.
     ///
     /// # Errors
-    /// NotFound: the session is over. Else see [`Error`].
+    /// [`Error::Refused`] with NotFound if the session is over.
     pub fn attach(lease: &GpuLease, session: u64) -> Result<Self, Error> {
         wait(Self::attach_async(lease, session))
     }
@@ -72,7 +66,7 @@ impl GpuSession {
     /// Opens exactly this session of a lease; see [`GpuSession::attach`].
     ///
     /// # Errors
-    /// NotFound: the session is over. Else see [`Error`].
+    /// [`Error::Refused`] with NotFound if the session is over.
     pub async fn attach_async(lease: &GpuLease, session: u64) -> Result<Self, Error> {
         let origin = Origin::Lease(Arc::clone(&lease.shared));
         Self::open(origin, session, None).await
@@ -80,17 +74,11 @@ impl GpuSession {
 
     /// Opens the session of a lease at the local socket of the node on this machine, blocking; starts it if there is none.
     /// Copies go through memory that is shared with the worker of the session.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn local(lease_id: &LeaseId, socket: impl AsRef<Path>) -> Result<Self, Error> {
         Self::local_with(lease_id, socket, LocalOptions::default())
     }
 
     /// Opens a session at the local socket of the node on this machine, blocking.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn local_with(
         lease_id: &LeaseId,
         socket: impl AsRef<Path>,
@@ -100,9 +88,6 @@ impl GpuSession {
     }
 
     /// Opens a session at the local socket of the node on this machine.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn local_async(
         lease_id: &LeaseId,
         socket: impl AsRef<Path>,
@@ -129,17 +114,11 @@ impl GpuSession {
     }
 
     /// Opens another queue of this session, blocking. Operations on one queue do not wait for those on the other.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn queue(&self) -> Result<Self, Error> {
         wait(self.queue_async())
     }
 
     /// Opens another queue of this session; see [`GpuSession::queue`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn queue_async(&self) -> Result<Self, Error> {
         let session = Arc::clone(&self.queue.session);
         session.check()?;
@@ -150,25 +129,16 @@ impl GpuSession {
     }
 
     /// Ends the session of a lease, blocking, even if other programs use all its queues; see [`GpuSession::close`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn end(lease: &GpuLease) -> Result<Wiped, Error> {
         wait(Self::end_async(lease))
     }
 
     /// Ends the session of a lease; see [`GpuSession::end`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn end_async(lease: &GpuLease) -> Result<Wiped, Error> {
         session::close(Origin::Lease(Arc::clone(&lease.shared)), 0).await
     }
 
     /// Ends the session of a lease at the local socket of the node on this machine, blocking; see [`GpuSession::end`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn end_local(lease_id: &LeaseId, socket: impl AsRef<Path>) -> Result<Wiped, Error> {
         let origin = Origin::Socket {
             lease_id: *lease_id,

@@ -17,7 +17,7 @@ use crate::{
     Error,
     patience::{PATIENCE, is_momentary, patiently},
     runtime,
-    shared::Shared,
+    shared::SharedLease,
     transfer,
 };
 
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) enum Origin {
     /// At the node, over the connection of the lease.
-    Lease(Arc<Shared>),
+    Lease(Arc<SharedLease>),
     /// At the local socket of the node.
     Socket { lease_id: LeaseId, path: PathBuf },
 }

@@ -248,7 +248,7 @@ fn of_io(error: &io::Error) -> Broken {
 }
 
 fn ended_by_worker() -> Broken {
-    Broken::Ended("its process on the node has ended".to_owned())
+    Broken::Ended("the session's process on the node has ended".to_owned())
 }
 
 fn ended_by_certificate() -> Broken {

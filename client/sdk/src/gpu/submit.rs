@@ -129,17 +129,11 @@ impl<'a> Submission<'a> {
     }
 
     /// Runs the kernel in an open session, blocking, and frees what it used there. Returns the contents of each output.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn run(&self, session: &GpuSession) -> Result<Vec<Vec<u8>>, Error> {
         wait(self.run_async(session))
     }
 
     /// Runs the kernel in an open session; see [`Submission::run`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn run_async(&self, session: &GpuSession) -> Result<Vec<Vec<u8>>, Error> {
         let module = session.module_load_async(self.module).await?;
         let mut memories: Vec<Option<GpuMemory>> = Vec::new();
@@ -225,17 +219,11 @@ fn host_bytes(bytes: u64) -> Result<usize, Error> {
 
 impl GpuLease {
     /// Opens the session of the lease, runs the kernel in it and closes it, blocking.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn submit(&self, submission: &Submission<'_>) -> Result<Submitted, Error> {
         wait(self.submit_async(submission))
     }
 
     /// Opens the session of the lease, runs the kernel in it and closes it, also after a failure.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn submit_async(&self, submission: &Submission<'_>) -> Result<Submitted, Error> {
         let session = GpuSession::new_async(self).await?;
         let outputs = submission.run_async(&session).await;

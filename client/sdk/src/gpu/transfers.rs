@@ -13,7 +13,7 @@ impl GpuSession {
     /// Copies bytes to the device, blocking. After `Ok` all of them are there.
     ///
     /// # Errors
-    /// After an error any part may have been written. See [`Error`].
+    /// If the session ends, or the range is not within the memory. Any part may have been written then.
     pub fn mem_write(&self, memory: &GpuMemory, offset: u64, from: &[u8]) -> Result<(), Error> {
         wait(self.mem_write_async(memory, offset, from))
     }
@@ -49,7 +49,7 @@ impl GpuSession {
     /// Copies bytes from the device, blocking.
     ///
     /// # Errors
-    /// After an error only some bytes may have been read. See [`Error`].
+    /// If the session ends, or the range is not within the memory. Some bytes may have been read then.
     pub fn mem_read(&self, memory: &GpuMemory, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         wait(self.mem_read_async(memory, offset, into))
     }

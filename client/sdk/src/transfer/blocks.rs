@@ -12,24 +12,18 @@ use zeroize::Zeroizing;
 use super::udp::{self, options};
 #[cfg(doc)]
 use crate::Transfers;
-use crate::{BlockLease, Error, connect_line, runtime, shared::Shared};
+use crate::{BlockLease, Error, connect_line, runtime, shared::SharedLease};
 
 /// A connection to a lease's blocks.
-pub(crate) type Connection = udp::Connection<BlockClient>;
+pub(crate) type BlockChannel = udp::UdpConnection<BlockClient>;
 
 impl BlockLease {
     /// Number and size of the blocks.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn geometry(&self) -> Result<Geometry, Error> {
         self.shared.blocks(|client| Ok(client.geometry()))
     }
 
     /// Fills `into` with whole blocks, blocking. After an error only some blocks may have been read.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn read_blocks(&self, block: u64, into: &mut [u8]) -> Result<(), Error> {
         self.shared.blocks(|client| client.read(block, into))
     }
@@ -37,9 +31,6 @@ impl BlockLease {
     /// Writes whole blocks, blocking. After `Ok` the node has them, and [`BlockLease::flush`] makes them durable. After
     /// an error any block may have been written, each completely or not at all; the next call of this `BlockLease` makes
     /// sure that none is written later.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn write_blocks(&self, block: u64, from: &[u8]) -> Result<(), Error> {
         self.shared.blocks(|client| client.write(block, from))
     }
@@ -47,16 +38,12 @@ impl BlockLease {
     /// Makes all earlier writes durable, blocking: after `Ok` they survive a power cut of the node.
     ///
     /// # Errors
-    /// [`Error::WritesLost`]: the machine of the node has restarted, and the writes since the last flush must be repeated.
-    /// Else see [`Error`].
+    /// [`Error::WritesLost`] if the machine of the node has restarted, and the writes since the last flush must be repeated.
     pub fn flush(&self) -> Result<(), Error> {
         self.shared.blocks(BlockClient::flush)
     }
 
     /// Reads `bytes` bytes, a multiple of the block size.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn read_blocks_async(&self, block: u64, bytes: usize) -> Result<Vec<u8>, Error> {
         let shared = Arc::clone(&self.shared);
         runtime::blocking(move || {
@@ -68,9 +55,6 @@ impl BlockLease {
     }
 
     /// Writes all of `from`; see [`BlockLease::write_blocks`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn write_blocks_async(&self, block: u64, from: Vec<u8>) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         runtime::blocking(move || shared.blocks(|client| client.write(block, &from))).await
@@ -87,13 +71,10 @@ impl BlockLease {
 
     /// Opens another client of the blocks, for many operations at once. It waits as long as [`Transfers::give_up`]
     /// says, even for a daemon that has ended, and follows the keys of the lease until this handle is dropped.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn open_blocks(&self) -> Result<BlockClient, Error> {
         self.shared.check_not_lost()?;
         let options = options(self.shared.transfers(), Duration::MAX);
-        open(&self.shared, options).map(Connection::into_client)
+        open(&self.shared, options).map(BlockChannel::into_client)
     }
 
     /// The NVMe-oF coordinates in the last answer.
@@ -107,7 +88,7 @@ impl BlockLease {
     }
 }
 
-impl Shared {
+impl SharedLease {
     /// Makes one call. Calls from several threads take turns.
     fn blocks<R>(
         &self,
@@ -133,7 +114,7 @@ impl Shared {
     }
 }
 
-fn open(shared: &Shared, options: ClientOptions) -> Result<Connection, Error> {
+fn open(shared: &SharedLease, options: ClientOptions) -> Result<BlockChannel, Error> {
     let connect = BlockClient::connect;
-    Connection::with(shared, options, connect, BlockClient::set_coordinates)
+    BlockChannel::with(shared, options, connect, BlockClient::set_coordinates)
 }

@@ -17,10 +17,12 @@ use std::sync::{Arc, PoisonError};
 use fabricbios_fallback_udp::MemoryClient;
 use fabricbios_wire::{LeaseError, LeaseInfo, LeasePhase, Refusal, RefusalClass, Request};
 
-pub(crate) use blocks::Connection as BlockChannel;
+pub(crate) use blocks::BlockChannel;
+use rdma::RdmaConnection;
 pub use transport::{DataTransport, Transfers};
+use udp::UdpConnection;
 
-use crate::{Error, Lease, MemLease, Node, Storage, runtime, shared::Shared};
+use crate::{Error, Lease, MemLease, Node, Storage, runtime, shared::SharedLease};
 
 /// One transfer. Offsets count bytes from the start of the lease.
 #[derive(Debug)]
@@ -34,8 +36,8 @@ pub(crate) enum Job<'a> {
 /// A connection to the bytes of a lease.
 #[derive(Debug)]
 pub(crate) enum Channel {
-    Rdma(rdma::Connection),
-    Udp(Box<udp::Connection<MemoryClient>>),
+    Rdma(RdmaConnection),
+    Udp(Box<UdpConnection<MemoryClient>>),
 }
 
 /// Why a job failed.
@@ -50,17 +52,11 @@ enum Failed {
 
 impl MemLease {
     /// Fills `into`, blocking. After an error only some bytes may have been read.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
         self.read_with_progress(offset, into, |_| ())
     }
 
     /// Reads, blocking; `progress` gets the number of bytes read.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn read_with_progress(
         &self,
         offset: u64,
@@ -75,17 +71,11 @@ impl MemLease {
     /// After an error any part may have been written, and over UDP the rest may still be in the network. The next call of
     /// this `MemLease` makes sure that it is not written later. Another `MemLease` cannot: before another one writes, call
     /// [`MemLease::rotate`], which makes delayed datagrams invalid.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         self.write_with_progress(offset, from, |_| ())
     }
 
     /// Writes, blocking; `progress` gets the number of confirmed bytes.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub fn write_with_progress(
         &self,
         offset: u64,
@@ -97,9 +87,6 @@ impl MemLease {
     }
 
     /// Reads `length` bytes.
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn read_async(&self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
         let shared = Arc::clone(&self.shared);
         shared.check_range(offset, length as u64)?;
@@ -112,9 +99,6 @@ impl MemLease {
     }
 
     /// Writes all of `bytes`; see [`MemLease::write`].
-    ///
-    /// # Errors
-    /// See [`Error`].
     pub async fn write_async(&self, offset: u64, bytes: Vec<u8>) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         runtime::blocking(move || shared.transfer(Job::Write(offset, &bytes), &mut |_| ())).await
@@ -133,7 +117,7 @@ impl<K: Storage> Lease<K> {
     }
 }
 
-impl Shared {
+impl SharedLease {
     /// Does one transfer. Calls from several threads take turns.
     fn transfer(&self, mut job: Job<'_>, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
         self.check_not_lost()?;
@@ -210,9 +194,9 @@ impl Shared {
         let mut last = Error::Usage("no transport was named".to_owned());
         for transport in transports {
             let opened = match transport {
-                DataTransport::Rdma => rdma::Connection::open(self).map(Channel::Rdma),
+                DataTransport::Rdma => RdmaConnection::open(self).map(Channel::Rdma),
                 DataTransport::Udp => {
-                    udp::Connection::open(self).map(|open| Channel::Udp(Box::new(open)))
+                    UdpConnection::open(self).map(|open| Channel::Udp(Box::new(open)))
                 }
             };
             match opened {
@@ -229,7 +213,7 @@ impl Shared {
     /// Whether an open connection suits the options.
     fn suits(&self, open: &Channel) -> bool {
         let transfers = self.transfers();
-        let as_told = transfers
+        let is_wanted = transfers
             .transport
             .is_none_or(|transport| transport == open.transport());
         let is_current = match open {
@@ -238,7 +222,7 @@ impl Shared {
             }
             Channel::Rdma(connection) => connection.is_ours(self),
         };
-        as_told && is_current
+        is_wanted && is_current
     }
 
     fn check_range(&self, offset: u64, length: u64) -> Result<(), Error> {

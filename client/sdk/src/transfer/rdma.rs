@@ -6,30 +6,30 @@ use fabricbios_rdma::{RdmaRequester, RequestError};
 use fabricbios_wire::{RdmaBinding, RdmaPeer, Request};
 
 use super::{Failed, Job};
-use crate::{Error, runtime::wait, shared::Shared};
+use crate::{Error, runtime::wait, shared::SharedLease};
 
 /// Bytes of one request, and of the buffer that is registered with the device.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// See the module.
-pub(crate) struct Connection {
+pub(crate) struct RdmaConnection {
     /// `None` only while this is dropped.
     requester: Option<RdmaRequester>,
     /// The node's queue pair number; a later binding has another queue pair.
     qp_num: u32,
 }
 
-impl fmt::Debug for Connection {
+impl fmt::Debug for RdmaConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
+        f.debug_struct("RdmaConnection")
             .field("qp_num", &self.qp_num)
             .finish_non_exhaustive()
     }
 }
 
-impl Connection {
+impl RdmaConnection {
     /// Opens a device before it changes the binding of the lease.
-    pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
+    pub(super) fn open(shared: &SharedLease) -> Result<Self, Error> {
         let requester = RdmaRequester::open(None, BUFFER_BYTES).map_err(cannot)?;
         let peer = requester.peer();
         let mut connection = Self {
@@ -45,11 +45,11 @@ impl Connection {
     }
 
     /// Whether the lease is still connected to this queue pair.
-    pub(super) fn is_ours(&self, shared: &Shared) -> bool {
+    pub(super) fn is_ours(&self, shared: &SharedLease) -> bool {
         self.binding(shared).is_some()
     }
 
-    fn binding(&self, shared: &Shared) -> Option<RdmaBinding> {
+    fn binding(&self, shared: &SharedLease) -> Option<RdmaBinding> {
         let info = shared.info();
         let rdma = info.binding.rdma().cloned();
         rdma.filter(|rdma| rdma.qp_num == self.qp_num)
@@ -57,7 +57,7 @@ impl Connection {
 
     pub(super) fn carry_out(
         &mut self,
-        shared: &Shared,
+        shared: &SharedLease,
         job: &mut Job<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Failed> {
@@ -73,7 +73,7 @@ impl Connection {
     /// Makes one request with the newest key; returns the number of its bytes.
     fn move_piece(
         &mut self,
-        shared: &Shared,
+        shared: &SharedLease,
         job: &mut Job<'_>,
         done: u64,
     ) -> Result<u64, RequestError> {
@@ -102,7 +102,7 @@ impl Connection {
 }
 
 /// Without this, the kernel keeps the queue pair and the buffer until the process ends.
-impl Drop for Connection {
+impl Drop for RdmaConnection {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.requester.take().map(RdmaRequester::close) {
             tracing::warn!("a queue pair stays until this process ends: {error}");
@@ -112,7 +112,7 @@ impl Drop for Connection {
 
 /// Binds the lease to `peer`. A bind that fails or has no answer may have cut the earlier binding, so its keys are
 /// forgotten.
-fn bind(shared: &Shared, peer: RdmaPeer) -> Result<RdmaBinding, Error> {
+fn bind(shared: &SharedLease, peer: RdmaPeer) -> Result<RdmaBinding, Error> {
     let bound = wait(shared.patient_node().lease_async(Request::LeaseBind {
         lease_id: shared.lease_id,
         peers: vec![peer],
@@ -123,7 +123,7 @@ fn bind(shared: &Shared, peer: RdmaPeer) -> Result<RdmaBinding, Error> {
     rdma.filter(|rdma| rdma.rkey.is_some())
         .ok_or_else(|| Error::Protocol {
             node: shared.node.address().to_owned(),
-            why: "it bound the lease to a queue pair and told no key".to_owned(),
+            why: "the node bound the lease to a queue pair and gave no key".to_owned(),
         })
 }
 
@@ -135,7 +135,7 @@ fn cannot(error: impl fmt::Display) -> Error {
 }
 
 /// Any failed request puts the queue pair into the error state.
-fn broken(shared: &Shared, job: &Job<'_>, error: &RequestError) -> Failed {
+fn broken(shared: &SharedLease, job: &Job<'_>, error: &RequestError) -> Failed {
     Failed::Broken(Error::Unreachable {
         node: shared.node.address().to_owned(),
         why: format!("over RDMA: {error}"),

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use fabricbios_wire::Transport;
 
-use crate::{Error, shared::Shared};
+use crate::{Error, shared::SharedLease};
 
 /// The transport of the bytes between a lease and its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +69,7 @@ impl Transfers {
 }
 
 /// The transports to try, the best first; at least one.
-pub(super) fn candidates(shared: &Shared) -> Result<Vec<DataTransport>, Error> {
+pub(super) fn candidates(shared: &SharedLease) -> Result<Vec<DataTransport>, Error> {
     let info = shared.info();
     let (binding, granted) = (info.binding, info.effective.transport);
     let both = granted == Some(Transport::Both);
@@ -82,7 +82,7 @@ pub(super) fn candidates(shared: &Shared) -> Result<Vec<DataTransport>, Error> {
             DataTransport::Udp => over_udp,
         };
         let why =
-            || format!("lease {lease_id} is not reached over {transport}; ask for one that is");
+            || format!("lease {lease_id} is not reached over {transport}; ask for a lease that is");
         return has
             .then(|| vec![transport])
             .ok_or_else(|| Error::Usage(why()));
@@ -100,8 +100,8 @@ pub(super) fn candidates(shared: &Shared) -> Result<Vec<DataTransport>, Error> {
             "lease {lease_id} is connected to queue pairs of the caller's: use these"
         ))),
         (true, false) => Err(Error::Usage(format!(
-            "the node told no coordinates of lease {lease_id}'s memory: it is another tenant's, or \
-             it lost its key and LEASE_BIND gives it a new one"
+            "the node gave no coordinates of lease {lease_id}'s memory: the lease is another tenant's, or \
+             has lost its key and gets a new one with LEASE_BIND"
         ))),
     }
 }

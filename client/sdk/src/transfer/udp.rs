@@ -15,7 +15,7 @@ use super::{Job, Transfers, end_error};
 use crate::{
     Error, Node,
     runtime::{run, wait},
-    shared::Shared,
+    shared::SharedLease,
 };
 
 /// How long to wait for a lease that is being bound. A node needs milliseconds, unless it waits for a queue pair that
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// A client of the data plane, kept between calls.
 #[derive(Debug)]
-pub(crate) struct Connection<C> {
+pub(crate) struct UdpConnection<C> {
     client: C,
     set_coordinates: fn(&mut C, Coordinates),
     end: EndError,
@@ -54,9 +54,9 @@ type EndError = Arc<Mutex<Option<Error>>>;
 type Connect<C> =
     fn(Coordinates, ClientOptions, Option<Box<dyn Refresh>>) -> Result<C, ClientError>;
 
-impl<C> Connection<C> {
+impl<C> UdpConnection<C> {
     pub(super) fn with(
-        shared: &Shared,
+        shared: &SharedLease,
         options: ClientOptions,
         connect: Connect<C>,
         set_coordinates: fn(&mut C, Coordinates),
@@ -83,7 +83,7 @@ impl<C> Connection<C> {
     /// Makes one call; `changes`: it may change bytes.
     pub(super) fn call<R>(
         &mut self,
-        shared: &Shared,
+        shared: &SharedLease,
         changes: bool,
         call: impl FnOnce(&mut C) -> Result<R, ClientError>,
     ) -> Result<R, Error> {
@@ -116,8 +116,8 @@ impl<C> Connection<C> {
     }
 }
 
-impl Connection<MemoryClient> {
-    pub(super) fn open(shared: &Shared) -> Result<Self, Error> {
+impl UdpConnection<MemoryClient> {
+    pub(super) fn open(shared: &SharedLease) -> Result<Self, Error> {
         let connect = MemoryClient::connect;
         let options = options(shared.transfers(), shared.patience());
         Self::with(shared, options, connect, MemoryClient::set_coordinates)
@@ -125,7 +125,7 @@ impl Connection<MemoryClient> {
 
     pub(super) fn carry_out(
         &mut self,
-        shared: &Shared,
+        shared: &SharedLease,
         job: &mut Job<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
@@ -136,7 +136,7 @@ impl Connection<MemoryClient> {
     }
 
     /// Makes sure that no earlier write takes effect later: any answer of the node to this client shows this.
-    pub(super) fn settle(&mut self, shared: &Shared) -> Result<(), Error> {
+    pub(super) fn settle(&mut self, shared: &SharedLease) -> Result<(), Error> {
         if !self.unsettled {
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl Connection<MemoryClient> {
 /// Sends LEASE_QUERY for the client.
 struct Refresher {
     /// Weak, since the lease owns the client.
-    shared: Weak<Shared>,
+    shared: Weak<SharedLease>,
     end: EndError,
     /// Limit for one query. A node that answers neither data nor requests costs a call at most twice this time.
     within: Duration,
@@ -170,7 +170,7 @@ impl Refresh for Refresher {
             }),
             None => {
                 return Err(format!(
-                    "its node does not answer in {} s",
+                    "the node does not answer in {} s",
                     within.as_secs_f32()
                 ));
             }
@@ -193,7 +193,7 @@ impl Refresh for Refresher {
 
 /// The coordinates in the last answer, or in a new answer, or after a rotation if the lease has no key. Waits while the
 /// lease is being bound, for example by a node that has restarted.
-fn valid_coordinates(shared: &Shared) -> Result<Coordinates, Error> {
+fn valid_coordinates(shared: &SharedLease) -> Result<Coordinates, Error> {
     if let Some(known) = coordinates(shared.lease_id, &shared.info().binding) {
         return Ok(known);
     }
@@ -209,7 +209,7 @@ fn valid_coordinates(shared: &Shared) -> Result<Coordinates, Error> {
     }
 }
 
-fn new_key(shared: &Shared) -> Result<Coordinates, Error> {
+fn new_key(shared: &SharedLease) -> Result<Coordinates, Error> {
     let rotated = wait(shared.node.lease_async(Request::LeaseRotate {
         lease_id: shared.lease_id,
         overlap_ms: 0,
@@ -227,7 +227,7 @@ fn is_busy(error: &Error) -> bool {
 }
 
 /// The coordinates in a new answer; `None`: the lease has no key now, or this tenant may not see it.
-fn queried_coordinates(shared: &Shared, node: &Node) -> Result<Option<Coordinates>, Error> {
+fn queried_coordinates(shared: &SharedLease, node: &Node) -> Result<Option<Coordinates>, Error> {
     coordinates_in(&shared.ask_at(node)?)
 }
 
@@ -255,7 +255,7 @@ fn final_error(error: Error) -> Option<Error> {
 }
 
 /// Maps an error of the data plane to one of the SDK. If the lease is over, the node is asked how it ended.
-fn explain(shared: &Shared, known: &EndError, error: ClientError, changes: bool) -> Error {
+fn explain(shared: &SharedLease, known: &EndError, error: ClientError, changes: bool) -> Error {
     let lease_id = shared.lease_id;
     if let Some(error) = known.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return error;
@@ -265,7 +265,7 @@ fn explain(shared: &Shared, known: &EndError, error: ClientError, changes: bool)
         ClientError::NoLease { .. } => shared.check_alive().err().unwrap_or(Error::Ended {
             lease_id,
             cause: None,
-            why: "its node serves it no more".to_owned(),
+            why: "the node does not serve the lease any more".to_owned(),
         }),
         ClientError::Fenced { .. } => refusal(LeaseError::Fenced, RefusalClass::Permanent, why),
         ClientError::OutOfRange { .. } => Error::Usage(why),
@@ -281,7 +281,8 @@ fn explain(shared: &Shared, known: &EndError, error: ClientError, changes: bool)
         },
         ClientError::PortClosed { endpoint, .. } => Error::Unreachable {
             node: endpoint.to_string(),
-            why: "nothing listens at its UDP port any more; has its daemon ended?".to_owned(),
+            why: "nothing listens at the node's UDP port any more; has the daemon ended?"
+                .to_owned(),
             may_have_happened: changes,
         },
         ClientError::Refused { status, .. } if status == DataStatus::Busy as u8 => {
