@@ -98,7 +98,7 @@ impl Attachment {
             return self.device.detach();
         }
         log_error("not detached yet", &self.device.detach());
-        log("a connection that is being made has to end, too");
+        log("waiting for the end of a connection that is being made");
         self.keys.wait(Duration::MAX);
         self.device.detach()
     }
@@ -108,12 +108,12 @@ impl Attachment {
         let device = self.path.display();
         if let Some(user) = in_use::user(&self.path) {
             let stored = match user.write_back(write_back) {
-                Ok(()) => "what was written to it is stored".to_owned(),
-                Err(error) => format!("what was written to it last may be lost ({error})"),
+                Ok(()) => "everything that was written to the device is stored".to_owned(),
+                Err(error) => format!("the last writes to the device may be lost ({error})"),
             };
             let remedy = user.remedy();
             log(&format!(
-                "{device} is still {user}, and goes all the same: {stored}; {remedy}, it only gives errors now"
+                "{device} is still {user} and is detached all the same: {stored}; {remedy}, the device only gives errors now"
             ));
         }
     }

@@ -92,7 +92,7 @@ impl BlockDaemon {
     fn keep(mut self, node: &Node) -> Result<(), AttachError> {
         loop {
             if self.attachment.is_gone() {
-                log("the device went by itself");
+                log("the device is gone");
                 return self.detach(Duration::ZERO);
             }
             let event = match self.attachment.watch.next(now()) {
@@ -107,7 +107,7 @@ impl BlockDaemon {
             match event {
                 None => {}
                 Some(Event::Signal(signal)) => {
-                    log(&format!("told to end by {signal}"));
+                    log(&format!("{signal} ends the block daemon"));
                     return self.detach_in_time();
                 }
                 Some(Event::Request(request)) => {
@@ -122,7 +122,7 @@ impl BlockDaemon {
     /// Answers a request; returns the request if the device is gone.
     fn answer(&mut self, request: ControlRequest) -> Option<ControlRequest> {
         if self.attachment.is_gone() {
-            log("the device went by itself");
+            log("the device is gone");
             return Some(request);
         }
         let device = self.attachment.path.display().to_string();
@@ -130,9 +130,9 @@ impl BlockDaemon {
             request.answer(Ok(&device));
             return None;
         }
-        log("asked to detach");
+        log("`block detach` asks for the end of the device");
         let detached = in_use::check(&self.attachment.path).and_then(|()| self.attachment.detach());
-        log_error("not detached well", &detached);
+        log_error("detached with an error", &detached);
         match detached {
             Ok(()) => Some(request),
             Err(error) => {
@@ -147,10 +147,10 @@ impl BlockDaemon {
     fn leave(mut self, request: ControlRequest) -> Result<(), AttachError> {
         let device = self.attachment.path.display().to_string();
         let ended = self.attachment.detach_at_last();
-        log_error("not detached well", &ended);
+        log_error("detached with an error", &ended);
         let gone = self.gone();
         match (request.command, &ended) {
-            (ControlCommand::Device, _) => request.answer(Err("it has just gone")),
+            (ControlCommand::Device, _) => request.answer(Err("the device has just gone")),
             (ControlCommand::Detach, Ok(())) => request.answer(Ok(&device)),
             (ControlCommand::Detach, Err(error)) => request.answer(Err(&error.to_string())),
         }
@@ -184,7 +184,9 @@ impl BlockDaemon {
                 false
             }
             Err(error) => {
-                log(&format!("the node did not say how the lease is: {error}"));
+                log(&format!(
+                    "the node did not say whether the lease goes on: {error}"
+                ));
                 self.attachment.watch.no_answer(now());
                 true
             }
@@ -201,7 +203,7 @@ impl BlockDaemon {
     fn detach(mut self, write_back: Duration) -> Result<(), AttachError> {
         self.attachment.warn_user(write_back);
         let detached = self.attachment.detach_at_last();
-        log_error("not detached well", &detached);
+        log_error("detached with an error", &detached);
         if self.attachment.is_gone() {
             return self.gone();
         }

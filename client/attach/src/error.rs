@@ -34,9 +34,7 @@ pub enum AttachError {
         has: Option<Transport>,
     },
     /// The caller named a lease of another kind.
-    #[error(
-        "it is a lease of {0}, not of block storage; `fabricctl lease list` shows the leases of blocks"
-    )]
+    #[error("a lease of {0} is no block storage; `fabricctl lease list` shows the leases of block")]
     NotBlock(ResourceType),
     /// The lease is in its grace time.
     #[error("the lease's term is over; renew the lease, or ask for a new lease")]

@@ -45,7 +45,8 @@ impl User {
             Self::Mount(place) => format!("`umount {place:?}`"),
             Self::Holder(name) => format!("take {name} down"),
             Self::Unseen => {
-                "find it with `swapon --show`, `pvs` and `lsns -t mnt`, and end that".to_owned()
+                "find the user with `swapon --show`, `pvs` and `lsns -t mnt`, and end that use"
+                    .to_owned()
             }
         }
     }
@@ -53,9 +54,11 @@ impl User {
     /// Writes the file system back, within this time.
     pub(crate) fn write_back(&self, limit: Duration) -> io::Result<()> {
         match self {
-            Self::Mount(_) if limit.is_zero() => Err(io::Error::other("it takes no more writes")),
+            Self::Mount(_) if limit.is_zero() => {
+                Err(io::Error::other("the device takes no more writes"))
+            }
             Self::Mount(place) => write_back(place, limit),
-            _ => Err(io::Error::other("only who uses it knows what that is")),
+            _ => Err(io::Error::other("the writes of such a user are not known")),
         }
     }
 }

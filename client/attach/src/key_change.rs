@@ -27,7 +27,7 @@ impl KeyChange {
         match device.change_keys(info) {
             Ok(None) => {}
             Ok(begun) => {
-                log("the lease has new keys; connecting once more, with them");
+                log("the lease has new keys: making another connection, with the new keys");
                 self.pending = begun;
             }
             Err(error) => self.failed(&error),
@@ -48,7 +48,7 @@ impl KeyChange {
             Err(RecvTimeoutError::Timeout) => return true,
             Err(RecvTimeoutError::Disconnected) => {}
             Ok(Ok(())) => {
-                log("connected with the new keys, and the connection before is ended");
+                log("connected with the new keys, and ended the old connection");
                 self.last_failure.clear();
             }
             Ok(Err(error)) => self.failed(&error),
@@ -61,7 +61,7 @@ impl KeyChange {
         let why = error.to_string();
         if self.last_failure != why {
             log(&format!(
-                "not connected with the lease's new keys, without which a connection that is lost does not come back: {why}"
+                "not connected with the lease's new keys: once the connection is lost, it does not come back: {why}"
             ));
             self.last_failure = why;
         }
@@ -75,15 +75,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_under_way_until_its_end_is_told() {
+    fn a_change_is_pending_until_its_result_comes() {
         let mut change = KeyChange::default();
         assert!(!change.is_pending());
         for end in [Ok(()), Err(AttachError::NotConnected("refused".into()))] {
-            let (tell, result) = mpsc::channel();
+            let (sender, result) = mpsc::channel();
             change.pending = Some(result);
             assert!(change.is_pending() && change.wait(Duration::from_millis(1)));
             let failed = end.is_err();
-            tell.send(end).unwrap();
+            sender.send(end).unwrap();
             assert!(!change.wait(Duration::from_secs(60)) && !change.is_pending());
             assert_eq!(
                 change.last_failure.as_str(),

@@ -122,12 +122,12 @@ fn hint(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => "; run this as root",
         Some(libc::EKEYREJECTED) => {
-            "; the node has another key by now: ask `fabricctl lease query`"
+            "; the node has another key by now: see `fabricctl lease query`"
         }
         Some(libc::ENOKEY | libc::EOPNOTSUPP) => "; the node and this kernel agree on no key",
         Some(libc::EALREADY) => "; this machine is connected to the lease already",
         Some(libc::EINVAL) => {
-            "; the kernel's log says which option it did not take: it needs DH-HMAC-CHAP \
+            "; the kernel's log says which option the kernel did not take: connecting needs DH-HMAC-CHAP \
              (CONFIG_NVME_HOST_AUTH), and one host identifier for each host NQN"
         }
         Some(libc::ECONNREFUSED | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_told_all_of_it_in_its_own_words() {
+    fn the_line_for_the_kernel_has_every_option() {
         let binding = binding(Some("DHHC-1:01:BBEC:"));
         let line = options(&binding, &binding.addresses[0], OtherConnections::Refused);
         let expected = "transport=tcp,traddr=2001:db8::7,trsvcid=4420,nqn=nqn.2025-01.io.example:lease,\

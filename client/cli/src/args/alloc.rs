@@ -18,7 +18,7 @@ pub(super) const PEER: &str = "qpn=N,gid=G,psn=N[,mtu=N]";
 pub(crate) enum Alloc {
     /// Memory
     Mem {
-        /// How much: bytes, or with K, M, G, T (KiB, MiB, GiB, TiB: 1024 each) or KB, MB, GB, TB (1000
+        /// The size: bytes, or with K, M, G, T (KiB, MiB, GiB, TiB: 1024 each) or KB, MB, GB, TB (1000
         /// each)
         #[arg(long, value_name = "SIZE", value_parser = values::size)]
         bytes: u64,
@@ -26,14 +26,14 @@ pub(crate) enum Alloc {
         term: Term,
         #[command(flatten)]
         grace: Grace,
-        /// Over which transport: auto, rdma, udp, both
+        /// The transport: auto, rdma, udp, both
         #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Auto)]
         transport: Transport,
-        /// The client's queue pair, again for each of several; numbers decimal or 0x, gid as eight
+        /// The client's queue pair; repeat the flag for each of several; numbers decimal or 0x, gid as eight
         /// groups, IPv6, IPv4 or raw bytes
         #[arg(long, value_parser = values::rdma_peer, value_name = PEER)]
         rdma_peer: Vec<RdmaPeer>,
-        /// What a KV cache wants: hot, warm or cold, and its block size
+        /// The intent of a KV cache: hot, warm or cold, and the block size
         #[arg(long, value_parser = values::kv_cache, value_name = "TIER[,block=SIZE]")]
         intent_kv_cache: Option<KvCacheIntent>,
         /// Renewal changes the key; for clients that follow key changes
@@ -42,7 +42,7 @@ pub(crate) enum Alloc {
     },
     /// Block storage
     Block {
-        /// How much: bytes, or with K, M, G, T (KiB, MiB, GiB, TiB: 1024 each) or KB, MB, GB, TB (1000
+        /// The size: bytes, or with K, M, G, T (KiB, MiB, GiB, TiB: 1024 each) or KB, MB, GB, TB (1000
         /// each)
         #[arg(long, value_name = "SIZE", value_parser = values::size)]
         bytes: u64,
@@ -50,13 +50,13 @@ pub(crate) enum Alloc {
         term: Term,
         #[command(flatten)]
         grace: Grace,
-        /// Over which transport: auto, nvme-tcp, nvme-rdma, udp, both
+        /// The transport: auto, nvme-tcp, nvme-rdma, udp, both
         #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Auto,
               value_parser = values::block_transport)]
         transport: Transport,
         #[command(flatten)]
         host: BlockHost,
-        /// Nothing can be written
+        /// Make the lease read-only
         #[arg(long)]
         read_only: bool,
         /// Renewal changes the keys, for the next connection; for clients that follow key changes
@@ -85,23 +85,23 @@ pub(crate) enum Alloc {
     },
     /// CPU cores of the node, for processes there
     Cpu {
-        /// How many. For undisturbed cores ask for --isolation and not for more of them
+        /// The number of cores. For undisturbed cores ask for --isolation and not for more cores
         #[arg(long, value_name = "N", value_parser = values::count)]
         cores: u16,
         #[command(flatten)]
         term: Term,
-        /// best_effort: shares CPUs; whole_core: physical cores of its own; strict_isolated: the same of
-        /// one NUMA node with its memory, on a machine without SMT. The node's policy if not given, see
+        /// best_effort: shares CPUs; whole_core: physical cores of its own; strict_isolated: physical
+        /// cores of one NUMA node, with memory of that node, on a machine without SMT. The node's policy if not given, see
         /// `fabricctl inventory`
         #[arg(long, value_name = "CLASS")]
         isolation: Option<CpuIsolationClass>,
         /// single_threaded or shared_memory
         #[arg(long, value_name = "MODE")]
         execution_mode: Option<CpuExecutionMode>,
-        /// Threads that run at once, 1 if not given. A bare-metal node wants as many cores
+        /// Threads that run at once, 1 if not given; on a bare-metal node, the number of cores
         #[arg(long, value_name = "N", value_parser = values::count)]
         execution_width: Option<u16>,
-        /// root: the kernel balances load over the cores; isolated: each thread stays where it is put.
+        /// root: the kernel balances load over the cores; isolated: each thread stays on its core.
         /// The node chooses if not given
         #[arg(long, value_name = "PARTITION", value_parser = values::partition)]
         partition: Option<CpuPartition>,
@@ -110,7 +110,7 @@ pub(crate) enum Alloc {
     },
     /// A GPU or part of one
     Gpu {
-        /// Memory of it: bytes, or with K, M, G, T (1024 each) or KB, MB, GB, TB (1000 each)
+        /// The memory: bytes, or with K, M, G, T (1024 each) or KB, MB, GB, TB (1000 each)
         #[arg(long, value_name = "SIZE", value_parser = values::size)]
         vram: u64,
         #[command(flatten)]
@@ -125,15 +125,15 @@ pub(crate) enum Alloc {
 /// Who will connect over NVMe-oF.
 #[derive(Debug, Args)]
 pub(crate) struct BlockHost {
-    /// The host that will connect, such as the one in /etc/nvme/hostnqn; the node makes one for this
+    /// The NQN of the host that will connect, such as that in /etc/nvme/hostnqn; the node makes one for this
     /// lease if not given
     #[arg(long, value_name = "NQN")]
     pub(crate) hostnqn: Option<Nqn>,
-    /// Its identifier, such as the one in /etc/nvme/hostid; the name's own UUID, or one that the node
-    /// makes, if not given
+    /// The identifier of that host, such as that in /etc/nvme/hostid; if not given, the UUID in the
+    /// NQN, or one that the node makes
     #[arg(long, value_name = "UUID", requires = "hostnqn")]
     pub(crate) hostid: Option<HostId>,
-    /// The node, too, has to prove who it is
+    /// The node authenticates itself to the host, too
     #[arg(long)]
     pub(crate) mutual_auth: bool,
 }
@@ -141,16 +141,16 @@ pub(crate) struct BlockHost {
 /// What every lease has.
 #[derive(Debug, Args)]
 pub(crate) struct Term {
-    /// For how long, in seconds
+    /// The term, in seconds
     #[arg(long, value_name = "SECS", value_parser = values::secs)]
     pub(crate) secs: u32,
-    /// Of which resource, by its name or id as `fabricctl inventory` shows them; any of the kind if not
+    /// The resource, by name or id as `fabricctl inventory` shows them; any of the kind if not
     /// given
     #[arg(long, value_name = "NAME|ID", value_parser = values::resource)]
     pub(crate) resource: Option<Named>,
     /// What the lease should be near to or far from: required, preferred or avoid; then resource, node,
-    /// rack, tenant or data; then a name or an id. Again for each of several. The node keeps it with
-    /// the lease and does not act on it
+    /// rack, tenant or data; then a name or an id. Repeat the flag for each of several. The
+    /// node keeps affinities with the lease and does not act on them
     #[arg(long, value_name = "STRENGTH:CATEGORY=TARGET", value_parser = values::affinity)]
     pub(crate) affinity: Vec<Affinity>,
 }
@@ -158,7 +158,7 @@ pub(crate) struct Term {
 /// What leases with contents have.
 #[derive(Debug, Args)]
 pub(crate) struct Grace {
-    /// For how long contents are kept after the end, without access, in seconds
+    /// How long the contents are kept after the end, without access, in seconds
     #[arg(long, value_name = "SECS", default_value_t = 0,
           value_parser = values::number::<0, { u32::MAX }>)]
     pub(crate) grace_secs: u32,

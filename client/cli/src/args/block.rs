@@ -9,23 +9,23 @@ use crate::values;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Block {
-    /// Blocks of a lease over UDP to standard output, as they are, also with --json
+    /// Copy blocks of a lease over UDP to standard output, unchanged also with --json
     Read {
         #[command(flatten)]
         place: BlockPlace,
-        /// How much, in whole blocks: bytes, or with K, M, G (1024 each); to the end of the lease if not given
+        /// The length, in whole blocks: bytes, or with K, M, G (1024 each); to the end of the lease if not given
         #[arg(long, value_name = "SIZE", value_parser = values::size)]
         len: Option<u64>,
     },
-    /// Standard input into the blocks of a lease over UDP, to its last byte
+    /// Copy standard input, to its last byte, into the blocks of a lease over UDP
     Write {
         #[command(flatten)]
         place: BlockPlace,
     },
-    /// Make a lease a block device and print its path (root). It goes by itself shortly before the
-    /// lease ends
+    /// Make a lease a block device and print the path of the device (root). The device is detached
+    /// shortly before the lease ends
     Attach(AttachPlace),
-    /// Take the block device of a lease away again (root)
+    /// Detach the block device of a lease (root)
     Detach(RecordedLease),
     /// The process that `attach` leaves behind
     #[command(hide = true)]
@@ -35,10 +35,10 @@ pub(crate) enum Block {
 /// Where to read or write blocks.
 #[derive(Debug, Args)]
 pub(crate) struct BlockPlace {
-    /// Which lease
+    /// The lease
     #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: LeaseId,
-    /// Where to begin, counted in bytes from the start of the lease, in whole blocks: bytes, or
+    /// The first byte, counted from the start of the lease, in whole blocks: bytes, or
     /// with K, M, G (1024 each)
     #[arg(long, value_name = "N", default_value = "0", value_parser = values::offset)]
     pub(crate) offset: u64,
@@ -52,7 +52,7 @@ pub(crate) struct BlockPlace {
 pub(crate) struct AttachPlace {
     #[command(flatten)]
     pub(crate) recorded: RecordedLease,
-    /// Over which transport: auto, nvme-tcp, nvme-rdma or udp; auto is NVMe-oF where the lease has it
+    /// The transport: auto, nvme-tcp, nvme-rdma or udp; auto is NVMe-oF where the lease has it
     #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Auto,
           value_parser = values::attach_transport)]
     pub(crate) transport: Transport,
@@ -61,10 +61,10 @@ pub(crate) struct AttachPlace {
 /// Which lease, and where attached leases are recorded.
 #[derive(Debug, Args)]
 pub(crate) struct RecordedLease {
-    /// Which lease
+    /// The lease
     #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: LeaseId,
-    /// Where it is recorded what is attached, with a log for each lease
+    /// The directory for the records and logs of attached leases
     #[arg(long, value_name = "DIR", default_value = "/run/fabricbios/attach")]
     pub(crate) attach_dir: PathBuf,
 }

@@ -11,7 +11,7 @@ use crate::values::{self, KernelArgument, Named};
 pub(crate) enum Gpu {
     /// Run one kernel: copy its inputs to the device, launch it, wait, and copy its outputs back
     Run(GpuRun),
-    /// End the session of a lease, of which nothing stays: memory is wiped and freed
+    /// End the session of a lease: its memory is wiped and freed
     Close(GpuClose),
 }
 
@@ -23,14 +23,14 @@ pub(crate) struct GpuClass {
     /// partitions are resources of their own. The node's policy if not given, see `fabricctl inventory`
     #[arg(long, value_name = "CLASS")]
     pub(crate) exclusivity: Option<GpuExclusivityClass>,
-    /// session: memory and modules stay until the session is closed or the lease ends; one_shot: they go
-    /// with the connection that made them. session if not given
+    /// session: memory and modules stay until the session is closed or the lease ends; one_shot: memory and modules
+    /// go with the connection that made them. session if not given
     #[arg(long, value_name = "MODE")]
     pub(crate) execution_mode: Option<GpuExecutionMode>,
-    /// Compute slices of the GPU, see `fabricctl inventory`; as its share of the memory if not given
+    /// Compute slices of the GPU, see `fabricctl inventory`; in proportion to the memory if not given
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub(crate) compute_slices: Option<u16>,
-    /// Of which vendor: nvidia or amd; any if not given
+    /// The vendor: nvidia or amd; any if not given
     #[arg(long, value_name = "VENDOR", conflicts_with = "resource")]
     pub(crate) vendor: Option<GpuVendor>,
 }
@@ -39,17 +39,17 @@ pub(crate) struct GpuClass {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("where").args(["lease", "vram"]).required(true)))]
 pub(crate) struct GpuPlace {
-    /// In which lease
+    /// The lease
     #[arg(long, value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) lease: Option<LeaseId>,
-    /// In a new lease with so much memory, which is given back in the end: bytes, or with K, M, G, T (1024
+    /// The memory of a new lease, which is given back in the end: bytes, or with K, M, G, T (1024
     /// each) or KB, MB, GB, TB (1000 each)
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub(crate) vram: Option<u64>,
     /// Term of the new lease in seconds, in which all has to be done; 60 if not given
     #[arg(long, value_name = "SECS", value_parser = values::secs, conflicts_with = "lease")]
     pub(crate) secs: Option<u32>,
-    /// Of which GPU the new lease is, by its name or id as `fabricctl inventory` shows them; any if not
+    /// The GPU of the new lease, by name or id as `fabricctl inventory` shows them; any if not
     /// given
     #[arg(long, value_name = "NAME|ID", value_parser = values::resource,
           conflicts_with = "lease")]
@@ -57,7 +57,7 @@ pub(crate) struct GpuPlace {
     #[command(flatten)]
     pub(crate) class: GpuClass,
     /// Reach the session at this --local-socket of the node, which is this machine, and not over the
-    /// network. With --lease it takes no identity
+    /// network. With --lease the command needs no identity
     #[arg(long, value_name = "PATH")]
     pub(crate) local_socket: Option<PathBuf>,
 }
@@ -69,7 +69,7 @@ pub(crate) struct GpuRun {
     /// The module: PTX or a cubin for a GPU of NVIDIA, a code object for one of AMD
     #[arg(long, value_name = "FILE")]
     pub(crate) ptx: PathBuf,
-    /// The kernel in it
+    /// The kernel in the module
     #[arg(long, value_name = "NAME")]
     pub(crate) kernel: String,
     /// Blocks in the grid
@@ -82,7 +82,7 @@ pub(crate) struct GpuRun {
     #[arg(long, value_name = "N", default_value_t = 0,
           value_parser = values::number::<0, { u32::MAX }>)]
     pub(crate) shared_bytes: u32,
-    /// An argument of the kernel; again for each, in their order. Numbers: u32:N, u64:N, i32:N, f32:X,
+    /// An argument of the kernel; repeat the flag for each, in the order of the kernel. Numbers: u32:N, u64:N, i32:N, f32:X,
     /// f64:X. Pointers to memory: in:FILE, a copy of the file; out:SIZE:FILE, which becomes the file;
     /// inout:FILE:FILE2, a copy of the first, which becomes the second; zero:SIZE
     #[arg(long = "arg", value_name = "SPEC", value_parser = values::kernel_argument,
@@ -93,7 +93,7 @@ pub(crate) struct GpuRun {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("which").args(["id", "lease"]).required(true)))]
 pub(crate) struct GpuClose {
-    /// Which lease
+    /// The lease
     #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: Option<LeaseId>,
     /// As LEASE
@@ -111,26 +111,22 @@ impl GpuClose {
 }
 
 impl GpuPlace {
-    /// Refuses the terms of a new lease together with an existing lease: they would change nothing.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// The first flag of a new lease that is given with an existing lease, where it would change nothing.
+    pub(crate) fn of_new_lease(&self) -> Option<&'static str> {
+        self.lease?;
         let GpuClass {
             exclusivity,
             execution_mode,
             compute_slices,
             vendor,
         } = self.class;
-        let given = [
-            ("--exclusivity", exclusivity.is_some()),
-            ("--execution-mode", execution_mode.is_some()),
-            ("--compute-slices", compute_slices.is_some()),
-            ("--vendor", vendor.is_some()),
+        let flags = [
+            exclusivity.map(|_| "--exclusivity"),
+            execution_mode.map(|_| "--execution-mode"),
+            compute_slices.map(|_| "--compute-slices"),
+            vendor.map(|_| "--vendor"),
         ];
-        match given.iter().find(|(_, is_given)| *is_given) {
-            Some((flag, _)) if self.lease.is_some() => Err(format!(
-                "{flag} is for a new lease, with --vram; leave it out with --lease"
-            )),
-            _ => Ok(()),
-        }
+        flags.into_iter().flatten().next()
     }
 }
 

@@ -14,72 +14,72 @@ pub(crate) enum Lease {
     /// Ask for a lease
     #[command(subcommand)]
     Alloc(Alloc),
-    /// Connect a lease to a queue pair, or again after an access fault
+    /// Connect a lease to a queue pair, also again after an access fault
     Bind {
-        /// Which lease
+        /// The lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
-        /// The client's queue pair; again for each of several, 8 at most
+        /// The client's queue pair; repeat the flag for each of several, 8 at most
         #[arg(long, required = true, value_parser = values::rdma_peer, value_name = PEER)]
         rdma_peer: Vec<RdmaPeer>,
     },
-    /// Another term, from the last fifth of the current one on; `lease keep` waits for that
+    /// Begin another term, in the last fifth of the current one; `lease keep` waits for that time
     Renew {
-        /// Which lease
+        /// The lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
-        /// Length of the new term from now, in seconds; the last one's if not given
+        /// Length of the new term from now, in seconds; as long as the last term if not given
         #[arg(long, value_name = "SECS", value_parser = values::secs)]
         secs: Option<u32>,
     },
-    /// Renew leases in the last fifth of each term, until SIGINT or SIGTERM; prints when and until when. The
-    /// leases stay, and end with their last term
+    /// Renew leases in the last fifth of each term, until SIGINT or SIGTERM; print the time of each renewal and
+    /// of each end. The leases stay, and end with their last term
     Keep {
-        /// Which leases
+        /// The leases
         #[arg(required = true, value_name = "LEASE", value_parser = values::lease_id)]
         ids: Vec<LeaseId>,
-        /// Length of each new term, in seconds; the last one's if not given
+        /// Length of each new term, in seconds; as long as the last term if not given
         #[arg(long, value_name = "SECS", value_parser = values::secs)]
         secs: Option<u32>,
     },
-    /// A new key
+    /// Give a lease a new key
     Rotate {
-        /// Which lease
+        /// The lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
-        /// For how long the old key goes on working, in milliseconds
+        /// How long the old key goes on working, in milliseconds
         #[arg(long, value_name = "MS", default_value_t = 0,
               value_parser = values::number::<0, 60_000>)]
         overlap_ms: u32,
     },
     /// Hand a lease over to a network namespace, on the node itself
     Enter(Enter),
-    /// How a lease is
+    /// Show a lease
     Query {
-        /// Which lease
+        /// The lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
     },
     /// Give a lease back
     #[command(group = ArgGroup::new("given back").args(["id", "all"]).required(true))]
     Free {
-        /// Which lease
+        /// The lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: Option<LeaseId>,
-        /// All of yours
+        /// All your leases
         #[arg(long)]
         all: bool,
     },
-    /// Your leases; an operator's: everybody's
+    /// List your leases; an operator lists everybody's
     List {
-        /// Also those that ended and are still on record
+        /// List ended leases too, if they are still on record
         #[arg(long)]
         all: bool,
     },
     /// Take a lease back from its holder (operator)
     #[command(group = ArgGroup::new("revoked").args(["id", "tenant"]).required(true))]
     Revoke {
-        /// Which lease
+        /// The lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: Option<LeaseId>,
         /// All leases of this tenant
@@ -88,7 +88,7 @@ pub(crate) enum Lease {
     },
     /// Print each change of a lease until it ends
     Watch {
-        /// Which lease
+        /// The lease
         #[arg(value_name = "LEASE", value_parser = values::lease_id)]
         id: LeaseId,
         /// How often to look between known deadlines, in milliseconds

@@ -17,14 +17,14 @@ pub(crate) struct Socket {
 
 #[derive(Args, Debug)]
 pub(crate) struct Run {
-    /// Which lease
+    /// The lease
     #[arg(long, value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) lease: LeaseId,
     #[command(flatten)]
     pub(crate) socket: Socket,
     #[command(flatten)]
     pub(crate) end: End,
-    /// What to run there, and its arguments
+    /// The command and its arguments
     #[arg(required = true, last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
@@ -32,13 +32,13 @@ pub(crate) struct Run {
 /// What happens when the lease comes to its end.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct End {
-    /// Send SIGTERM to the command so many seconds before the lease ends, 0: not at all; 5 if not given, but
+    /// Send SIGTERM to the command this many seconds before the lease ends, 0: not at all; 5 if not given, but
     /// at most a twentieth of the time left: renewals come earlier. With --renew more than a twentieth
     /// counts as a twentieth, since a lease may be renewed as late as a tenth before its end
     #[arg(long, value_name = "SECS", value_parser = values::number::<0, 86_400>)]
     pub(crate) warn_secs: Option<u32>,
-    /// Renew the lease while the command runs, as the identity; it stays until its term ends, or is given
-    /// back
+    /// Renew the lease while the command runs, with the identity; the lease stays until its term ends or
+    /// it is given back
     #[arg(long)]
     pub(crate) renew: bool,
 }
@@ -52,7 +52,7 @@ pub(crate) struct RunWatch {
     pub(crate) socket: Socket,
     #[command(flatten)]
     pub(crate) end: End,
-    /// Of the command, for people
+    /// The process id of the command, for people
     #[arg(long)]
     pub(crate) pid: i32,
     /// Whether this process is no child of the command
@@ -62,10 +62,11 @@ pub(crate) struct RunWatch {
 
 #[derive(Args, Debug)]
 pub(crate) struct Enter {
-    /// Which lease
+    /// The lease
     #[arg(value_name = "LEASE", value_parser = values::lease_id)]
     pub(crate) id: LeaseId,
-    /// The network namespace, such as /run/netns/NAME or /proc/PID/ns/net; its owner and root may give it
+    /// The network namespace, such as /run/netns/NAME or /proc/PID/ns/net; only its owner and root may give the
+    /// namespace
     #[arg(long, value_name = "PATH")]
     pub(crate) netns: PathBuf,
     #[command(flatten)]

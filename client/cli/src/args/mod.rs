@@ -32,11 +32,11 @@ Exit status:
   3  refused by policy or capacity: InvalidIntent, InvalidArgs, CapacityExceeded, ResourceBusy,
      NotPermitted, RenewTooEarly, Unsupported; a grant that enforces less than was asked for;
      an identity that the node does not accept
-  4  not found or over: NotFound, Expired, Revoked, Ended, SessionEnded; no device of it here:
-     NotAttached
+  4  not found or over: NotFound, Expired, Revoked, Ended, SessionEnded; no block device of the
+     lease here: NotAttached
   5  fenced: Fenced
-  6  cannot reach the node: Unreachable; or it is busy or stopping: Unavailable
-  126, 127  `run`: the command cannot be executed: NotExecutable; there is none: NoCommand
+  6  cannot reach the node: Unreachable; or the node is busy or stopping: Unavailable
+  126, 127  `run`: the command cannot be executed: NotExecutable; or does not exist: NoCommand
   1  anything else: Malformed, Internal, UntrustedNode, Protocol, Local, WritesLost; bytes of a GPU
      that came back wrong: Changed; of a device of this machine: NotRoot, NotConnected,
      AttachedOtherwise, NotDetached, InUse, Busy
@@ -75,7 +75,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, c
     };
     let flag = id.replace('_', "-");
     let why = format!(
-        "--{flag}: `fabricctl lease enter` works on the node only, over its --local-socket and without an identity; leave it out"
+        "--{flag}: `fabricctl lease enter` works on the node only, over its --local-socket and without an identity; leave \
+         --{flag} out"
     );
     Err(command.error(ErrorKind::ArgumentConflict, why))
 }
@@ -84,19 +85,19 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, c
 #[derive(Debug, Parser)]
 #[command(name = "fabricctl", version = env!("FABRICBIOS_VERSION"), after_help = AFTER_HELP, max_term_width = 100)]
 pub(crate) struct Args {
-    /// Which node: HOST, HOST:PORT or `[IPV6]:PORT`
+    /// The node: HOST, HOST:PORT or `[IPV6]:PORT`
     #[arg(long, global = true, env = ENV_NODE, default_value = DEFAULT_NODE, value_name = "ADDR",
           help_heading = NODE)]
     pub(crate) node: String,
-    /// As whom: an identity file; the daemon writes the first one to STATE_DIR/admin.identity
+    /// The identity file; the daemon writes the first one to STATE_DIR/admin.identity
     #[arg(long, global = true, env = ENV_IDENTITY, value_name = "PATH", help_heading = NODE)]
     pub(crate) identity: Option<PathBuf>,
     /// Print JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// For how long to ask again while the node is busy (ResourceBusy, Unavailable) or was lost, and to
-    /// go on with a transfer over UDP that gets no answer, in seconds; 0: ask once; a silent UDP transfer
-    /// still waits 5 s, and for its node as long again
+    /// How long to ask again while the node is busy (ResourceBusy, Unavailable) or was lost, and to
+    /// go on with a transfer over UDP that gets no answer, in seconds; 0: ask once, but a transfer over
+    /// UDP waits 5 s for data, and then 5 s for an answer of the node
     #[arg(long, global = true, env = "FABRICBIOS_PATIENCE_SECS", value_name = "SECS",
           default_value_t = 10, value_parser = values::number::<0, 3_600>, help_heading = NODE)]
     pub(crate) patience_secs: u32,
@@ -106,9 +107,9 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Is the node there, and its health
+    /// Ask the node whether it answers, and for its health
     Ping,
-    /// What the node has
+    /// Show the resources of the node
     Inventory,
     /// Ask for, use and give back leases
     #[command(subcommand)]
@@ -123,26 +124,26 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Gpu(Gpu),
     /// Run a command in a lease of CPU cores or of a GPU, on the node itself: as you, with your environment and the
-    /// command's exit status. With an identity it can renew the lease, and says exactly why the lease ended
+    /// command's exit status. With an identity, `run` can renew the lease, and reports exactly why the lease ended
     Run(Run),
     /// The process that `run` leaves behind
     #[command(hide = true)]
     RunWatch(RunWatch),
-    /// Resources that were taken out of service
+    /// Show and clear fences: resources that were taken out of service
     #[command(subcommand)]
     Fence(Fence),
-    /// Who may ask
+    /// Show and issue identities
     #[command(subcommand)]
     Identity(Identity),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Fence {
-    /// What is fenced, since when, and why
+    /// Show what is fenced, since when, and why
     List,
-    /// Clean a resource, verify, and only then return it to service (operator)
+    /// Clean a resource, verify that it is clean, and only then return it to service (operator)
     Clear {
-        /// Which resource, by its name or id as `fabricctl inventory` shows them
+        /// The resource, by name or id as `fabricctl inventory` shows them
         #[arg(value_parser = values::resource)]
         resource: Named,
     },
@@ -150,14 +151,14 @@ pub(crate) enum Fence {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Identity {
-    /// Who the node thinks you are, and who it is
+    /// Show your name and role, as the node sees them, and the name of the node
     Show,
     /// Make a key here and have the node sign it (operator)
     Issue {
-        /// For whom: 1 to 64 of a-z 0-9 . - _
+        /// The tenant: 1 to 64 of a-z 0-9 . - _
         #[arg(long, value_name = "NAME", value_parser = values::tenant)]
         tenant: String,
-        /// tenant or operator
+        /// The role: tenant or operator
         #[arg(long, value_name = "ROLE", default_value_t = Role::Tenant)]
         role: Role,
         /// Validity in days; the node's default if not given

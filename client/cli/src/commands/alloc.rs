@@ -69,17 +69,17 @@ impl<'a> Granted<'a> {
 fn warn_of_rounding(info: &LeaseInfo, asked: u64) {
     if info.capacity != asked {
         let why = match info.resource_type() {
-            ResourceType::Gpu => "a lease of its class has the whole GPU",
+            ResourceType::Gpu => "a lease of this class has the whole GPU",
             _ => "this node gives out whole pieces only",
         };
-        let told = format!(
+        let line = format!(
             "fabricctl: asked for {} ({asked}), granted {} ({}): {why}",
             info.resource_type().amount(asked),
             info.resource_type().amount(info.capacity),
             info.capacity
         );
         // If standard error is closed, the capacity is still in the output.
-        writeln!(io::stderr(), "{told}").ok();
+        writeln!(io::stderr(), "{line}").ok();
     }
 }
 
@@ -88,7 +88,9 @@ fn warn_of_rounding(info: &LeaseInfo, asked: u64) {
 pub(super) fn give_back(node: &Node, lease_id: LeaseId) -> String {
     match node.call(Request::LeaseFree(lease_id)) {
         Ok(_) => format!("lease {lease_id} was given back"),
-        Err(error) => format!("lease {lease_id} runs out by itself: {error}"),
+        Err(error) => {
+            format!("lease {lease_id} was not given back and ends with its term: {error}")
+        }
     }
 }
 

@@ -12,11 +12,11 @@ use crate::{failure::Failure, output::Output};
 
 #[derive(Serialize)]
 struct EndedJson {
-    leases: Vec<OneJson>,
+    leases: Vec<EndedLeaseJson>,
 }
 
 #[derive(Serialize)]
-struct OneJson {
+struct EndedLeaseJson {
     lease_id: String,
     state: &'static str,
 }
@@ -33,7 +33,7 @@ pub(super) fn free(node: &Node, output: Output) -> Result<(), Failure> {
 /// Revokes all leases of a tenant.
 ///
 /// # Errors
-/// The caller is no operator. A tenant's list has only the tenant's own leases, without tenant names, so none would
+/// If the caller is no operator. A tenant's list has only the tenant's own leases, without tenant names, so none would
 /// match.
 pub(super) fn revoke(node: &Node, tenant: &str, output: Output) -> Result<(), Failure> {
     if identity::ask(node)?.role != Role::Operator {
@@ -90,7 +90,7 @@ fn end_all(
         if phase == LeasePhase::Fenced {
             fail(lease::fenced(id));
         }
-        leases.push(OneJson {
+        leases.push(EndedLeaseJson {
             lease_id: id.to_string(),
             state: phase.name(),
         });

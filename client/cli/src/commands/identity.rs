@@ -169,7 +169,7 @@ fn create(out: &Path) -> Result<File, Failure> {
         .open(out);
     opened.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => Failure::usage(format!(
-            "{} exists and is not overwritten; move it away or choose another --out",
+            "{} exists and is not overwritten; move the file away or choose another --out",
             out.display()
         )),
         _ => Failure::usage(format!("cannot create {}: {error}", out.display())),

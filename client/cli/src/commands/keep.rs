@@ -41,7 +41,7 @@ pub(super) fn run(
     let mut all = Vec::new();
     for lease in leases {
         let renewals = Renewals::open(node, *lease, secs).map_err(|error| named(*lease, error))?;
-        tell(&renewals.info(), None, renewals.due_in(), output)?;
+        print(&renewals.info(), None, renewals.due_in(), output)?;
         all.push(renewals);
     }
     let mut left = all.len();
@@ -57,7 +57,9 @@ pub(super) fn run(
     });
     for event in happened {
         match event {
-            Event::Renewed(info, due_in) => tell(&info, Some(time_text::now_ms()), due_in, output)?,
+            Event::Renewed(info, due_in) => {
+                print(&info, Some(time_text::now_ms()), due_in, output)?;
+            }
             Event::Signal => break,
             Event::Lost(lease, error) => {
                 let failure = named(lease, error);
@@ -89,7 +91,7 @@ fn named(lease: LeaseId, error: Error) -> Failure {
     Failure::from(error).at(&format!("lease {lease}"))
 }
 
-fn tell(
+fn print(
     info: &LeaseInfo,
     renewed_at_unix_ms: Option<u64>,
     due_in: Duration,

@@ -65,9 +65,9 @@ fn other_kind(lease: LeaseId, error: &AskError, access: &Access) -> Option<Failu
         .ok()?;
     let kind = info.resource_type();
     let instead = match kind {
-        ResourceType::Mem => "`fabricctl mem` reads and writes it",
-        ResourceType::Block => "`fabricctl block` reads, writes and attaches it",
-        ResourceType::Net => "`fabricctl lease enter` gives it a network namespace",
+        ResourceType::Mem => "`fabricctl mem` reads and writes the lease",
+        ResourceType::Block => "`fabricctl block` reads, writes and attaches the lease",
+        ResourceType::Net => "`fabricctl lease enter` hands the lease over to a network namespace",
         // The lease is of a kind that takes processes, but this node does not have it.
         _ => return None,
     };
@@ -79,7 +79,7 @@ fn other_kind(lease: LeaseId, error: &AskError, access: &Access) -> Option<Failu
 }
 
 #[derive(Serialize)]
-struct Entered<'a> {
+struct EnteredJson<'a> {
     lease_id: String,
     place: &'a str,
 }
@@ -89,14 +89,14 @@ pub(super) fn enter(enter: Enter, output: Output) -> Result<(), Failure> {
     let Enter { id, netns, socket } = enter;
     let namespace = File::open(&netns).map_err(|error| {
         Failure::usage(format!(
-            "--netns {}: cannot open it: {error}",
+            "--netns {}: cannot open the namespace: {error}",
             netns.display()
         ))
     })?;
-    let undone = "the namespace may have the interface, or get it yet: look there";
+    let undone = "the namespace may have the interface, or get it yet: look into the namespace";
     let moved = fabricbios_local::enter(&socket.local_socket, id, namespace.as_fd())
         .map_err(|error| failure(id, error, undone))?;
-    let entered = Entered {
+    let entered = EnteredJson {
         lease_id: id.to_string(),
         place: &moved.place,
     };
@@ -110,7 +110,7 @@ pub(super) fn enter(enter: Enter, output: Output) -> Result<(), Failure> {
 }
 
 const OF_WHICH_KIND: &str = "leases of cpu and gpu are used with `fabricctl run`, those of net with `fabricctl lease \
-    enter`, and others are not used here: `fabricctl lease query` tells the kind";
+    enter`, and others are not used here: `fabricctl lease query` shows the kind";
 
 /// `undone`: text about the step that did not happen, if the node received the request and has not answered.
 fn failure(lease: LeaseId, error: AskError, undone: &str) -> Failure {
@@ -136,13 +136,13 @@ fn failure(lease: LeaseId, error: AskError, undone: &str) -> Failure {
                 io::ErrorKind::ConnectionRefused => (
                     Transient,
                     "no daemon listens at",
-                    "the one that made this socket has ended: start it again",
+                    "the daemon that made this socket has ended: start it again",
                 ),
                 _ => (
                     Permanent,
                     "no daemon listens at",
-                    "this works on the node itself only, where fabricbiosd was started with --local-socket PATH: name \
-                     that path with --local-socket",
+                    "the command works on the node itself only, where fabricbiosd was started with --local-socket PATH: \
+                     name that path with --local-socket",
                 ),
             };
             let socket = socket.display();
@@ -152,7 +152,7 @@ fn failure(lease: LeaseId, error: AskError, undone: &str) -> Failure {
         AskError::Unanswered { socket, why } => {
             let message = format!(
                 "the daemon at {} {why}; {undone}. The daemon is stopped or hangs: continue it (SIGCONT) or \
-                 restart it, see its log",
+                 restart it, and see the daemon's log",
                 socket.display()
             );
             Failure::new(Exit::Unreachable, Transient, "Unavailable", message)

@@ -116,11 +116,11 @@ fn warn_of_readers(identity: &Path) {
     let mode = found.mode() & 0o777;
     if mode & 0o077 != 0 {
         let path = identity.display();
-        let told = format!(
-            "fabricctl: identity {path} has mode {mode:04o}, and who reads it can be you: chmod 600 {path}"
+        let line = format!(
+            "fabricctl: identity {path} has mode {mode:04o}, and whoever reads the file can act as you: chmod 600 {path}"
         );
         // Standard error may be closed.
-        writeln!(io::stderr(), "{told}").ok();
+        writeln!(io::stderr(), "{line}").ok();
     }
 }
 
@@ -154,13 +154,13 @@ const HEALTH_WITHIN: Duration = Duration::from_secs(5);
 /// The health of the node and its reason; `unknown` if the node does not report it.
 fn health(node: &Node) -> (String, Option<String>) {
     let node = node.clone();
-    let (tell, told) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
     // The thread ends with the process.
-    thread::spawn(move || tell.send(node.inventory()).ok());
+    thread::spawn(move || answer.send(node.inventory()).ok());
     let unknown = |why: String| ("unknown".to_owned(), Some(why));
-    match told.recv_timeout(HEALTH_WITHIN) {
+    match answered.recv_timeout(HEALTH_WITHIN) {
         Ok(Ok(inventory)) => (inventory.health.to_string(), inventory.health_reason),
-        Ok(Err(error)) => unknown(format!("its inventory cannot be had: {error}")),
+        Ok(Err(error)) => unknown(format!("no inventory: {error}")),
         Err(_silent) => unknown(format!("no inventory within {} s", HEALTH_WITHIN.as_secs())),
     }
 }

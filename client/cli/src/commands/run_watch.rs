@@ -141,7 +141,7 @@ struct Watch<'a> {
 
 /// A line about the lease.
 #[derive(Serialize)]
-struct Told {
+struct LineJson {
     lease_id: String,
     event: &'static str,
     message: String,
@@ -168,7 +168,7 @@ impl<'a> Watch<'a> {
                         break error;
                     }
                 };
-                tell(
+                report(
                     output,
                     lease,
                     "not_renewed",
@@ -194,15 +194,15 @@ impl<'a> Watch<'a> {
                 }
                 // An older daemon does not know this question. Renewals go on.
                 Err(_) => {
-                    let message = "is not watched: the daemon does not tell how long it lasts, and no SIGTERM comes ahead of its end";
-                    tell(self.output, lease, "not_watched", message.to_owned());
+                    let message = "is not watched: the daemon does not say how long the lease lasts, and no SIGTERM comes ahead of the end";
+                    report(self.output, lease, "not_watched", message.to_owned());
                     break None;
                 }
             }
         };
         self.process.ends_within(Duration::MAX).ok();
         if self.ask().is_err_and(|error| is_over(&error)) {
-            tell(self.output, lease, "over", self.end(ends));
+            report(self.output, lease, "over", self.end(ends));
         }
     }
 
@@ -248,7 +248,7 @@ impl<'a> Watch<'a> {
                 let (left, pid) = (span(ends), self.what.pid);
                 let message =
                     format!("ends in {left} unless it is renewed: SIGTERM to process {pid}");
-                tell(self.output, self.what.lease, "ends_soon", message);
+                report(self.output, self.what.lease, "ends_soon", message);
             }
             warned = true;
         }
@@ -262,14 +262,14 @@ impl<'a> Watch<'a> {
     fn end(&self, ends: Option<Instant>) -> String {
         let is_early = ends.filter(|ends| *ends > Instant::now() + EARLY_MIN);
         let (access, lease) = (self.access.clone(), self.what.lease);
-        let (answers, told) = mpsc::channel();
+        let (answer, answered) = mpsc::channel();
         thread::spawn(move || {
             let node = access.connect().ok();
-            answers.send(node.and_then(|node| cause(&node, lease))).ok();
+            answer.send(node.and_then(|node| cause(&node, lease))).ok();
         });
         // The caller's standard error stays open for this long.
-        let told = told.recv_timeout(CAUSE_MAX).ok().flatten();
-        match (told, is_early) {
+        let cause = answered.recv_timeout(CAUSE_MAX).ok().flatten();
+        match (cause, is_early) {
             (Some(cause), _) => format!("is over: {cause}"),
             (None, Some(ends)) => format!(
                 "is over {} before its term: it was given back or revoked, or its node ended it; `fabricctl lease query {}` \
@@ -307,16 +307,16 @@ fn is_over(error: &AskError) -> bool {
     matches!(error, AskError::Refused(refusal) if matches!(refusal.error, Expired | NotFound))
 }
 
-fn tell(output: Output, lease: LeaseId, event: &'static str, message: String) {
+fn report(output: Output, lease: LeaseId, event: &'static str, message: String) {
     let message = format!("lease {lease} {message}");
-    let told = Told {
+    let json = LineJson {
         lease_id: lease.to_string(),
         event,
         message,
     };
     let line = match output.json {
-        true => serde_json::to_string(&told).unwrap_or_default(),
-        false => format!("fabricctl: {}", crate::output::one_line(&told.message)),
+        true => serde_json::to_string(&json).unwrap_or_default(),
+        false => format!("fabricctl: {}", crate::output::one_line(&json.message)),
     };
     // Standard error may be closed.
     writeln!(io::stderr(), "{line}").ok();

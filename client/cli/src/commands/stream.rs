@@ -79,13 +79,13 @@ fn range_end(store: &impl Store, offset: u64, len: Option<u64>) -> Result<u64, F
             "--offset {offset}{what} is not of whole blocks: a block of this lease has {unit} bytes"
         ))),
         None => Err(Failure::usage(format!(
-            "--offset {offset}{what} is outside: the lease has {capacity} bytes"
+            "--offset {offset}{what} is outside of the lease, which has {capacity} bytes"
         ))),
     }
 }
 
 #[derive(Serialize)]
-struct Written {
+struct WrittenJson {
     lease_id: String,
     offset: u64,
     bytes: u64,
@@ -191,7 +191,7 @@ fn copy(
 
 fn report(store: &impl Store, offset: u64, bytes: u64, output: Output) -> Result<(), Failure> {
     let transport = store.transport().map(DataTransport::name);
-    let written = Written {
+    let written = WrittenJson {
         lease_id: store.lease_id().to_string(),
         offset,
         bytes,

@@ -22,10 +22,7 @@ pub(super) fn rows(info: &LeaseInfo, rows: &mut Vec<Vec<String>>) {
         ));
     }
     if let Some(endpoint) = binding.udp_endpoint {
-        rows.push(row(
-            "udp",
-            format!("{endpoint}; its key is shown by --json only"),
-        ));
+        rows.push(row("udp", format!("{endpoint}; only --json shows the key")));
     }
     if let Some(rdma) = binding.rdma() {
         rdma_rows(rdma, rows);
@@ -163,7 +160,7 @@ fn nvmeof_rows(lease_id: LeaseId, nvmeof: &NvmeofBinding, rows: &mut Vec<Vec<Str
     rows.push(row("", namespace));
     rows.push(row("", format!("for host {}", nvmeof.host_nqn)));
     let how = format!(
-        "`fabricctl block attach {lease_id}` as root; the nvme line with its secret is shown by --json only"
+        "`fabricctl block attach {lease_id}` as root; only --json shows the nvme line with the secret"
     );
     rows.push(row("connect", how));
 }

@@ -101,11 +101,11 @@ fn steps(heading: &'static str, steps: &[ProofStep]) -> String {
 pub(crate) fn rotated(info: &LeaseInfo, overlap_ms: u32) -> String {
     let old = match (info.binding.nvmeof().is_some(), overlap_ms) {
         (true, _) => {
-            "new; with those before nobody connects any more, and a connection that is open goes on"
+            "new; nobody connects with the old keys any more, and an open connection goes on"
         }
-        (false, 0) => "new; those before open nothing any more",
+        (false, 0) => "new; the old keys open nothing any more",
         (false, _) => {
-            "new; those before go on working for the time that was asked for, or until the term ends"
+            "new; the old keys go on working for the time that was asked for, or until the term ends"
         }
     };
     lines(info, Some(row("keys", old.to_owned())))

@@ -35,7 +35,7 @@ pub(crate) fn offset(text: &str) -> Result<u64, String> {
 
 /// The id of a lease.
 pub(crate) fn lease_id(text: &str) -> Result<LeaseId, String> {
-    let hint = "a lease is named by its id, as `fabricctl lease list` shows it";
+    let hint = "name a lease by its id, as `fabricctl lease list` shows it";
     match text.parse() {
         Ok(LeaseId(0)) => Err(format!("no lease has an id of zeros; {hint}")),
         Ok(id) => Ok(id),
@@ -55,7 +55,7 @@ pub(crate) enum Named {
 pub(crate) fn resource(text: &str) -> Result<Named, String> {
     match text.parse() {
         _ if text.is_empty() => {
-            Err("a resource is named by its name or id, as `fabricctl inventory` shows them".into())
+            Err("name a resource by its name or id, as `fabricctl inventory` shows them".into())
         }
         Ok(ResourceId(0)) => {
             Err("no resource has an id of zeros; see `fabricctl inventory`".into())
@@ -94,13 +94,13 @@ pub(crate) fn count(text: &str) -> Result<u16, String> {
 
 /// No grace time is accepted.
 pub(crate) fn no_grace(_text: &str) -> Result<Infallible, String> {
-    Err("a lease of this kind keeps no contents after its end; leave the grace time out".into())
+    Err("a lease of this kind keeps no contents after its end; leave --grace-secs out".into())
 }
 
 /// A VLAN id.
 pub(crate) fn vlan(text: &str) -> Result<VlanId, String> {
     let id = text.parse().ok().and_then(VlanId::new);
-    id.ok_or_else(|| "write a VLAN id from 1 to 4094; leave it out for untagged frames".into())
+    id.ok_or_else(|| "write a VLAN id from 1 to 4094; leave --vlan out for untagged frames".into())
 }
 
 /// The partition of a lease with CPUs of its own.

@@ -305,7 +305,7 @@ fn a_kernel_in_a_lease_that_is_there_leaves_its_session_and_nothing_in_it() {
     assert_eq!(json, expected);
     assert!(!gpu.is_running());
     let text = text_of(&world.node, &format!("gpu close {LEASE_TEXT}"));
-    assert!(text.contains("no buffer of it was left"), "{text}");
+    assert!(text.contains("no buffer of the session was left"), "{text}");
 }
 
 #[test]

@@ -35,13 +35,15 @@ impl From<Wiped> for WipedJson {
 }
 
 #[derive(Serialize)]
-struct Closed {
+struct ClosedJson {
     lease_id: String,
     wiped: WipedJson,
 }
 
 fn close(node: Option<&Node>, what: GpuClose, output: Output) -> Result<(), Failure> {
-    let lease = what.lease().ok_or_else(|| Failure::usage("give LEASE"))?;
+    let lease = what
+        .lease()
+        .ok_or_else(|| Failure::usage("name the LEASE"))?;
     let GpuClose { local_socket, .. } = what;
     let wiped = match (&local_socket, node) {
         (Some(socket), _) => GpuSession::end_local(&lease, socket),
@@ -49,26 +51,32 @@ fn close(node: Option<&Node>, what: GpuClose, output: Output) -> Result<(), Fail
         (None, None) => return Err(Failure::usage("give --local-socket")),
     };
     let wiped = wiped.map_err(|error| Failure::from(error).at(&format!("lease {lease}")))?;
-    let json = Closed {
+    let json = ClosedJson {
         lease_id: lease.to_string(),
         wiped: wiped.into(),
     };
     output.print(&json, || {
-        format!("lease {lease} has no session any more: {}", told(wiped))
+        format!(
+            "lease {lease} has no session any more: {}",
+            wiped_text(wiped)
+        )
     })
 }
 
-fn told(wiped: Wiped) -> String {
+fn wiped_text(wiped: Wiped) -> String {
     let Wiped { bytes, free_bytes } = wiped;
     match bytes {
-        0 => "no buffer of it was left".to_owned(),
+        0 => "no buffer of the session was left".to_owned(),
         _ if bytes == free_bytes => format!("all {} were wiped", Size(bytes)),
-        _ => format!("what was left in its buffers, {}, was wiped", Size(bytes)),
+        _ => format!(
+            "what was left in the session's buffers, {}, was wiped",
+            Size(bytes)
+        ),
     }
 }
 
 /// The session of a lease in which a command works.
-struct Used<'a> {
+struct UsedSession<'a> {
     lease_id: LeaseId,
     session: GpuSession,
     /// The vendor of the GPU, if the node has reported it.
@@ -79,7 +87,7 @@ struct Used<'a> {
 
 /// The state of a session after a command.
 #[derive(Serialize)]
-struct Left {
+struct LeftJson {
     /// Whether the lease was given back.
     freed: bool,
     #[serde(skip)]
@@ -88,7 +96,7 @@ struct Left {
     wiped: Option<WipedJson>,
 }
 
-impl<'a> Used<'a> {
+impl<'a> UsedSession<'a> {
     /// Opens the session, in a new lease if none is given.
     fn open(node: Option<&'a Node>, place: GpuPlace) -> Result<Self, Failure> {
         let GpuPlace {
@@ -143,7 +151,7 @@ impl<'a> Used<'a> {
     fn finish<T>(
         self,
         work: impl FnOnce(&GpuSession) -> Result<T, Failure>,
-    ) -> Result<(T, Left), Failure> {
+    ) -> Result<(T, LeftJson), Failure> {
         let Self {
             lease_id,
             session,
@@ -158,7 +166,7 @@ impl<'a> Used<'a> {
             let freed = session.sync().map_err(|error| named(error.into()));
             let done = worked?;
             freed?;
-            let left = Left {
+            let left = LeftJson {
                 freed: false,
                 one_shot,
                 wiped: None,
@@ -172,7 +180,7 @@ impl<'a> Used<'a> {
         match closed {
             Ok((done, wiped)) => {
                 free(node, lease_id)?;
-                let left = Left {
+                let left = LeftJson {
                     freed: true,
                     one_shot,
                     wiped: Some(wiped.into()),
@@ -189,7 +197,7 @@ fn free(node: &Node, lease_id: LeaseId) -> Result<(), Failure> {
     super::lease::ask(node, lease_id, asked).map(drop)
 }
 
-impl Left {
+impl LeftJson {
     fn line(&self, used: LeaseId) -> String {
         match &self.wiped {
             Some(wiped) => {
@@ -197,7 +205,7 @@ impl Left {
                     bytes: wiped.bytes,
                     free_bytes: wiped.free_bytes,
                 };
-                format!("lease {used} was given back: {}", told(wiped))
+                format!("lease {used} was given back: {}", wiped_text(wiped))
             }
             None if self.one_shot => format!("the session of lease {used} has ended: one_shot"),
             None => format!(

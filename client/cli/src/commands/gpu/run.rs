@@ -11,7 +11,7 @@ use fabricbios_client::{Node, Submission};
 use fabricbios_wire::{LeaseError, Size};
 use serde::Serialize;
 
-use super::{Left, Used};
+use super::{LeftJson, UsedSession};
 use crate::{
     args::GpuRun,
     failure::Failure,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 #[derive(Serialize)]
-struct Ran<'a> {
+struct RanJson<'a> {
     lease_id: String,
     /// As text: many JSON readers have numbers with fewer bits.
     session: String,
@@ -31,7 +31,7 @@ struct Ran<'a> {
     took_us: u64,
     outputs: Vec<OutputJson>,
     #[serde(flatten)]
-    left: Left,
+    left: LeftJson,
 }
 
 #[derive(Serialize)]
@@ -50,7 +50,11 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
         shared_bytes,
         arguments,
     } = what;
-    place.check().map_err(Failure::usage)?;
+    if let Some(flag) = place.of_new_lease() {
+        return Err(Failure::usage(format!(
+            "{flag} is for a new lease, with --vram; leave {flag} out with --lease"
+        )));
+    }
     // Unusable files are found before anything is requested.
     let module = read(&ptx)?;
     let inputs: Vec<Vec<u8>> = arguments.iter().map(input).collect::<Result<_, _>>()?;
@@ -75,7 +79,7 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
             KernelArgument::Zero(bytes) => submission.zeroed(*bytes),
         };
     }
-    let used = Used::open(node, place)?;
+    let used = UsedSession::open(node, place)?;
     let (lease_id, info) = (used.lease_id, used.session.info().clone());
     let vendor = used.vendor;
     let ((outputs, took), left) = used.finish(|session| {
@@ -98,7 +102,7 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
         }
         Ok((written, took))
     })?;
-    let json = Ran {
+    let json = RanJson {
         lease_id: lease_id.to_string(),
         session: info.session.to_string(),
         device: &info.device,
@@ -111,7 +115,7 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
     output.print(&json, || text(&json))
 }
 
-fn text(ran: &Ran<'_>) -> String {
+fn text(ran: &RanJson<'_>) -> String {
     let mut lines = vec![format!(
         "{} ran on {} ({}), session {} of lease {}, in {:.1} ms with its copies",
         one_line(ran.kernel),
@@ -200,5 +204,8 @@ impl Drop for OutputFile<'_> {
 }
 
 fn unusable(path: &Path, what: &str, error: &io::Error) -> Failure {
-    Failure::usage(format!("{}: cannot {what} it: {error}", path.display()))
+    Failure::usage(format!(
+        "{}: cannot {what} the file: {error}",
+        path.display()
+    ))
 }
