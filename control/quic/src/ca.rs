@@ -101,7 +101,7 @@ impl Ca {
     /// permission.
     ///
     /// # Errors
-    /// The request is invalid, or the authority has expired.
+    /// If the request is invalid, or the authority has expired.
     pub fn issue(&self, request: &IssueRequest, now: SystemTime) -> Result<Reply, Refusal> {
         check_tenant(&request.tenant)?;
         let key = requested_key(&request.csr_der)?;

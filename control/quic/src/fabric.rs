@@ -95,9 +95,6 @@ pub enum IdentityError {
 impl Fabric {
     /// Opens the fabric of a state directory and makes missing files. The caller holds the lock of the directory, so
     /// that no other daemon does this at the same time.
-    ///
-    /// # Errors
-    /// See [`IdentityError`].
     pub fn open_or_create(state_dir: &Path, now: SystemTime) -> Result<Self, IdentityError> {
         durable::make_private_dir(state_dir).map_err(io_error("create", state_dir))?;
         let (ca, new) = open_ca(state_dir, now)?;
@@ -117,9 +114,6 @@ impl Fabric {
     }
 
     /// Checks the files as [`Fabric::open_or_create`] does, and changes nothing. `None`: the directory has no node yet.
-    ///
-    /// # Errors
-    /// See [`IdentityError`].
     pub fn check(state_dir: &Path, now: SystemTime) -> Result<Option<NodeId>, IdentityError> {
         let Some(ca) = read_ca(state_dir, now)? else {
             return Ok(None);
@@ -133,7 +127,7 @@ impl Fabric {
     /// Refuses to make a new node beside records of an earlier node, whose leases would be forgotten.
     ///
     /// # Errors
-    /// There is no `node.identity`.
+    /// If there is no `node.identity`.
     pub fn refuse_lost_node(state_dir: &Path) -> Result<(), IdentityError> {
         match state_dir.join(NODE).exists() {
             true => Ok(()),

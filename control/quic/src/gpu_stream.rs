@@ -31,7 +31,7 @@ pub trait SessionConnector: Send + Sync + 'static {
     /// comes from several threads at once.
     ///
     /// # Errors
-    /// The refusal, which is the answer to the client.
+    /// If the session is refused; the refusal is the answer to the client.
     fn connect(&self, principal: &Principal, open: SessionOpen) -> Result<UnixStream, Refusal>;
 }
 

@@ -33,7 +33,7 @@ impl Peer {
     /// Reads a certificate whose chain, dates and use are verified already.
     ///
     /// # Errors
-    /// The certificate names no principal.
+    /// If the certificate names no principal.
     pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, NotAPrincipal> {
         let parsed = parse(certificate).map_err(NotAPrincipal)?;
         let subject = parsed.subject();

@@ -93,9 +93,6 @@ pub(crate) struct Shared {
 impl Server {
     /// Listens and serves until [`Server::shutdown`]: requests go to `on_request`, and `connector` connects streams to
     /// sessions of GPUs. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// See [`ServerError`].
     pub fn start(
         listen: SocketAddr,
         fabric: &Fabric,

@@ -201,7 +201,7 @@ impl DataHeader {
     /// The part of a block that the frame carries; `Ok(None)`: the block is not in parts.
     ///
     /// # Errors
-    /// `reserved` is not 0 and names no part.
+    /// If `reserved` is not 0 and names no part.
     pub fn part(&self) -> Result<Option<Part>, NotAPart> {
         match self.reserved {
             0 => Ok(None),
@@ -240,9 +240,6 @@ impl DataHeader {
 
 impl<'a> DataFrame<'a> {
     /// Splits a datagram. Never panics, never allocates.
-    ///
-    /// # Errors
-    /// See [`NotAFrame`].
     pub fn parse(datagram: &'a [u8]) -> Result<Self, NotAFrame> {
         let foreign = NotAFrame::Foreign;
         let (header_bytes, rest) = datagram.split_first_chunk().ok_or(foreign)?;

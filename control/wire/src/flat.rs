@@ -14,7 +14,7 @@ pub const FLAT_ENTRY_LEN: usize = 36;
 /// Reads a whole flat inventory.
 ///
 /// # Errors
-/// The bytes are no flat inventory.
+/// If the bytes are no flat inventory.
 pub fn decode_flat(bytes: &[u8]) -> Decoded<Vec<FlatEntry>> {
     let mut r = Reader::new(bytes, 0);
     let entries = read(&mut r)?;

@@ -39,7 +39,7 @@ impl Header {
     /// Reads and checks a header. A reader may then allocate `payload_len` bytes: at most [`MAX_PAYLOAD`].
     ///
     /// # Errors
-    /// The version, the flags or the length are not valid.
+    /// If version, flags or length are not valid.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, Rejected> {
         let header = Self::split(bytes);
         match header.check(bytes[0]) {
@@ -180,7 +180,7 @@ pub(crate) fn seal(header: Header, w: Writer) -> Option<Vec<u8>> {
 /// Reads a whole request.
 ///
 /// # Errors
-/// The frame is no valid request.
+/// If the frame is no valid request.
 pub fn decode_request(frame: &[u8]) -> Result<(Header, Request), Rejected> {
     let (header, payload) = split_frame(frame)?;
     let rejected = |error| Rejected {
@@ -207,7 +207,7 @@ pub fn decode_request(frame: &[u8]) -> Result<(Header, Request), Rejected> {
 /// Reads a whole reply to `asked`.
 ///
 /// # Errors
-/// The frame is no valid reply, or a reply to another request.
+/// If the frame is no valid reply, or answers another request.
 pub fn decode_answer(asked: &Header, frame: &[u8]) -> Result<Answer, Rejected> {
     let (header, payload) = split_frame(frame)?;
     let rejected = |error| Rejected {

@@ -32,7 +32,7 @@ pub fn encode_gpu_request(request_id: u32, nonce: u64, request: &GpuRequest) -> 
 /// Reads a whole request, without the data that follows it.
 ///
 /// # Errors
-/// The frame is no valid request.
+/// If the frame is no valid request.
 pub fn decode_gpu_request(frame: &[u8]) -> Result<(Header, GpuRequest), Rejected> {
     let (header, payload) = split_frame(frame)?;
     let rejected = |error| Rejected {
@@ -70,7 +70,7 @@ pub fn encode_gpu_answer(to: &Header, answer: &Result<GpuReply, Refusal>) -> Vec
 /// Reads a whole answer to `asked`, without the data that follows it.
 ///
 /// # Errors
-/// The frame is no valid answer, or an answer to another request.
+/// If the frame is no valid answer, or answers another request.
 pub fn decode_gpu_answer(
     asked: &Header,
     frame: &[u8],

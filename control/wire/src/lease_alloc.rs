@@ -15,7 +15,7 @@ impl LeaseAllocRequest {
     /// Reads the payload of a LEASE_ALLOC.
     ///
     /// # Errors
-    /// The payload is no valid LEASE_ALLOC.
+    /// If the payload is no valid LEASE_ALLOC.
     pub fn parse(payload: &[u8]) -> Decoded<Self> {
         let mut r = Reader::new(payload, 0);
         let request = read(&mut r)?;

@@ -34,7 +34,7 @@ impl Request {
     /// Checks that a node's decoder accepts the request: a client calls this before it sends.
     ///
     /// # Errors
-    /// The decoder of a node would refuse the request.
+    /// If the decoder of a node would refuse the request.
     pub fn check(&self) -> Result<(), DecodeError> {
         match crate::decode_request(&crate::encode_request(0, 0, self)) {
             Ok(_) => Ok(()),

@@ -19,7 +19,7 @@ const GPU_INFO_LEN: usize = 36;
 /// Reads a whole structured inventory.
 ///
 /// # Errors
-/// The bytes are no structured inventory.
+/// If the bytes are no structured inventory.
 pub fn decode_structured(bytes: &[u8]) -> Decoded<ResourceInventory> {
     let mut r = Reader::new(bytes, 0);
     let inventory = read(&mut r)?;

@@ -26,7 +26,7 @@ impl<'a> Tlv<'a> {
     /// The value as `N` bytes.
     ///
     /// # Errors
-    /// The value has another length.
+    /// If the value has another length.
     pub fn fixed<const N: usize>(&self) -> Result<[u8; N], DecodeError> {
         self.value
             .try_into()
@@ -141,7 +141,7 @@ impl<'a> TlvArea<'a> {
     /// Checks the whole area. `offset`: its start, for errors.
     ///
     /// # Errors
-    /// A TLV is longer than the rest of the area.
+    /// If a TLV is longer than the rest of the area.
     pub fn parse(bytes: &'a [u8], offset: usize) -> Result<Self, DecodeError> {
         let mut walk = Walk {
             rest: bytes,
@@ -164,7 +164,7 @@ impl<'a> TlvArea<'a> {
     /// The TLV with this tag, if there is one.
     ///
     /// # Errors
-    /// The tag comes more than once.
+    /// If the tag comes more than once.
     pub fn find(&self, tag: u16) -> Result<Option<Tlv<'a>>, DecodeError> {
         let mut found = self.iter().filter(|tlv| tlv.tag == tag);
         let first = found.next();
@@ -177,7 +177,7 @@ impl<'a> TlvArea<'a> {
     /// All TLVs with this tag.
     ///
     /// # Errors
-    /// There are more than `max`.
+    /// If there are more than `max`.
     pub fn find_all(&self, tag: u16, max: usize) -> Result<Vec<Tlv<'a>>, DecodeError> {
         let found: Vec<_> = self
             .iter()

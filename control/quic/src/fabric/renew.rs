@@ -19,8 +19,8 @@ impl Fabric {
     /// interruption, repeat the call.
     ///
     /// # Errors
-    /// The directory has no node whose id could stay, or a file belongs to another fabric or is in the place of another
-    /// file; nothing has changed then. Or a file cannot be written.
+    /// If the directory has no node whose id could stay, or a file belongs to another fabric or is in the place of another
+    /// file; nothing has changed then. Or if a file cannot be written.
     pub fn renew(
         state_dir: &Path,
         is_new_key: bool,
