@@ -103,7 +103,7 @@ impl LeaseTable {
                 let stuck = StepError::new("release", not_done_within(stall));
                 self.fence(now, id, Event::ReleaseFailed, stuck);
             }
-            State::Grace | State::Ended | State::Fenced => {}
+            State::New | State::Grace | State::Ended | State::Fenced => {}
         }
     }
 

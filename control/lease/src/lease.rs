@@ -82,7 +82,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// A lease of generation 1 that needs no key, has no term and no terms of its kind.
+    /// A lease that has not taken its first step.
     pub(crate) fn new(
         now: Now,
         id: LeaseId,
@@ -90,7 +90,6 @@ impl Lease {
         resource_id: ResourceId,
         kind: ResourceType,
         placement: Placement,
-        stage: Stage,
     ) -> Self {
         Self {
             id,
@@ -98,7 +97,7 @@ impl Lease {
             resource_id,
             kind,
             placement,
-            stage,
+            stage: Stage::New,
             late: None,
             generation: Generation(1),
             term: Duration::ZERO,
@@ -253,7 +252,7 @@ impl Lease {
     /// The phase that the holder sees. A lease that is being cut appears as active until the cut is proved.
     pub(crate) fn phase(&self) -> LeasePhase {
         match self.state() {
-            State::Binding => LeasePhase::Binding,
+            State::New | State::Binding => LeasePhase::Binding,
             State::Cutting if self.is_told_over() => self.ending(),
             State::Active | State::Rebinding | State::Cutting => LeasePhase::Active,
             State::Grace => LeasePhase::Grace,

@@ -1,4 +1,4 @@
-//! The life of a lease, and the only function that moves it on.
+//! The life of a lease: its states, and where each event leads.
 //!
 //! ```text
 //!                          ┌──────────── renew: bind again ────────────┐
@@ -19,13 +19,15 @@
 //! release. A lease in use that loses what it was granted is fenced too. Who frees or revokes a lease while its expiry
 //! is being cut leaves it no grace time.
 //! A lease of an earlier run begins in Rebinding, Cutting, Grace or Fenced, see
-//! [`crate::LeaseTable::restore_lease`].
+//! [`crate::LeaseTable::restore_lease`]. Each lease takes its first step from New.
 
 use serde::{Deserialize, Serialize};
 
 /// The state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum State {
+    /// Neither asked for nor restored; no lease of the table is in it.
+    New,
     /// The first binding is being made; the client does not know the lease yet.
     Binding,
     /// In use.
@@ -46,7 +48,19 @@ pub enum State {
 
 /// An event in the life of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Event {
+pub(crate) enum Event {
+    /// A tenant asked for the lease, and there is room.
+    Asked,
+    /// An earlier run granted the lease, and it goes on.
+    Adopted,
+    /// An earlier run granted the lease and may not have cut it.
+    FoundUncut,
+    /// An earlier run cut the lease, and its contents are kept.
+    FoundCut,
+    /// An earlier run reported the end of the lease, and may not have finished it.
+    FoundOver,
+    /// An earlier run fenced the lease; or the record of that fence, which says why.
+    FoundFenced,
     /// The provider made the binding, or the new key.
     Bound,
     /// The provider could not, and left nothing behind.
@@ -84,25 +98,17 @@ pub enum Event {
 }
 
 impl State {
-    /// All states, in the order of life.
-    pub const ALL: [Self; 8] = [
-        Self::Binding,
-        Self::Active,
-        Self::Rebinding,
-        Self::Cutting,
-        Self::Grace,
-        Self::Releasing,
-        Self::Ended,
-        Self::Fenced,
-    ];
-
     /// Where `event` leads from here; `None` is "prohibited": the caller refuses the request or
     /// ignores the stale report.
     #[must_use]
-    pub fn next(self, event: Event) -> Option<Self> {
+    pub(crate) fn next(self, event: Event) -> Option<Self> {
         use Event as E;
         use State as S;
         Some(match (self, event) {
+            (S::New, E::Asked) => S::Binding,
+            (S::New, E::Adopted) => S::Rebinding,
+            (S::New, E::FoundUncut | E::FoundOver) => S::Cutting,
+            (S::New, E::FoundCut) => S::Grace,
             (S::Binding | S::Rebinding, E::Bound) | (S::Rebinding, E::NotBound) => S::Active,
             (S::Binding, E::NotBound) => S::Ended,
             (S::Active, E::Rebind) | (S::Grace, E::Renew) => S::Rebinding,
@@ -116,7 +122,8 @@ impl State {
                 S::Releasing
             }
             (S::Releasing, E::Released) | (S::Fenced, E::ReleasedLate | E::Remedied) => S::Ended,
-            (S::Active | S::Rebinding, E::Lost)
+            (S::New | S::Fenced, E::FoundFenced)
+            | (S::Active | S::Rebinding, E::Lost)
             | (S::Cutting, E::CutFailed)
             | (S::Releasing, E::ReleaseFailed)
             | (
@@ -136,31 +143,11 @@ impl State {
     /// Whether a client may still have access.
     #[must_use]
     pub fn may_be_reachable(self) -> bool {
-        !matches!(self, Self::Grace | Self::Releasing | Self::Ended)
+        !matches!(
+            self,
+            Self::New | Self::Grace | Self::Releasing | Self::Ended
+        )
     }
-}
-
-impl Event {
-    /// All events.
-    pub const ALL: [Self; 17] = [
-        Self::Bound,
-        Self::NotBound,
-        Self::Stranded,
-        Self::Rebind,
-        Self::Renew,
-        Self::Deadline,
-        Self::Free,
-        Self::Revoke,
-        Self::Lost,
-        Self::CutProved,
-        Self::CutProvedKeep,
-        Self::CutFailed,
-        Self::GraceOver,
-        Self::Released,
-        Self::ReleaseFailed,
-        Self::ReleasedLate,
-        Self::Remedied,
-    ];
 }
 
 #[cfg(test)]
@@ -169,13 +156,52 @@ mod tests {
 
     use super::*;
 
+    /// In the order of life.
+    const STATES: [State; 9] = [
+        State::New,
+        State::Binding,
+        State::Active,
+        State::Rebinding,
+        State::Cutting,
+        State::Grace,
+        State::Releasing,
+        State::Ended,
+        State::Fenced,
+    ];
+
+    const EVENTS: [Event; 23] = [
+        Event::Asked,
+        Event::Adopted,
+        Event::FoundUncut,
+        Event::FoundCut,
+        Event::FoundOver,
+        Event::FoundFenced,
+        Event::Bound,
+        Event::NotBound,
+        Event::Stranded,
+        Event::Rebind,
+        Event::Renew,
+        Event::Deadline,
+        Event::Free,
+        Event::Revoke,
+        Event::Lost,
+        Event::CutProved,
+        Event::CutProvedKeep,
+        Event::CutFailed,
+        Event::GraceOver,
+        Event::Released,
+        Event::ReleaseFailed,
+        Event::ReleasedLate,
+        Event::Remedied,
+    ];
+
     /// Every state × every event on one page. A change of it is a change of the product.
     #[test]
     fn the_whole_machine() {
         let mut page = String::new();
-        for state in State::ALL {
+        for state in STATES {
             writeln!(page, "{state:?}").unwrap();
-            for event in Event::ALL {
+            for event in EVENTS {
                 match state.next(event) {
                     Some(next) => writeln!(page, "    {event:?} -> {next:?}").unwrap(),
                     None => writeln!(page, "    {event:?} prohibited").unwrap(),
@@ -187,7 +213,7 @@ mod tests {
 
     #[test]
     fn only_a_verified_clean_up_leaves_a_fence() {
-        for event in Event::ALL {
+        for event in EVENTS {
             let left = { State::Fenced.next(event) }.filter(|next| *next != State::Fenced);
             let verified = matches!(event, Event::ReleasedLate | Event::Remedied);
             assert_eq!(left.is_some(), verified, "{event:?}");
@@ -198,11 +224,8 @@ mod tests {
     /// verified clean.
     #[test]
     fn nothing_that_may_be_reachable_ends_without_a_proof() {
-        for state in State::ALL
-            .into_iter()
-            .filter(|state| state.may_be_reachable())
-        {
-            for event in Event::ALL {
+        for state in STATES.into_iter().filter(|state| state.may_be_reachable()) {
+            for event in EVENTS {
                 let Some(next) = state.next(event).filter(|next| !next.may_be_reachable()) else {
                     continue;
                 };

@@ -11,7 +11,7 @@ use fabricbios_wire::{
 use crate::{
     After, Asked, BootTime, Change, Event, LeaseTable, Note, Now, State,
     admission::{Admitted, wanted},
-    lease::{Lease, Making, OldKey, Renewal, Stage, Waiting, whole_secs},
+    lease::{Lease, OldKey, Renewal, Waiting, whole_secs},
     standing::{busy, check_operator},
 };
 
@@ -118,7 +118,6 @@ impl LeaseTable {
             admitted.resource_id,
             request.resource_type(),
             admitted.placement.clone(),
-            Stage::Binding(Making::Ordered),
         );
         lease.term = Duration::from_secs(request.lease_secs.into());
         lease.grace = Duration::from_secs(request.grace_secs.into());
@@ -131,6 +130,7 @@ impl LeaseTable {
         lease.peers = request.terms.rdma_peers().to_vec();
         lease.waiting.push(Waiting::Grant(asked.ticket));
         lease.wanted = Some(Box::new((wanted(request), admitted.policy)));
+        let _begins = lease.step(Event::Asked);
         lease
     }
 

@@ -10,16 +10,16 @@
 //! name is removed and scrubbed; only after that the node advertises. The driver calls [`LeaseTable::on_start`] when
 //! orders can be carried out.
 
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 
 use fabricbios_wire::{EndCause, LeaseEnd, LeaseId, LeasePhase, ResourceId, Transport};
 
 use crate::{
-    BindingId, BootTime, Change, EarlierRun, FenceRecord, LeaseRecord, LeaseTable, Linger, Note,
-    Now, Order, Placement, State, StepError,
+    BindingId, BootTime, Change, EarlierRun, Event, FenceRecord, LeaseRecord, LeaseTable, Linger,
+    Note, Now, Order, Placement, State, StepError,
     config::RESTORED_CUTS_AT_ONCE,
-    lease::{Cut, Fault, InUse, Lease, Remaking, Stage},
+    lease::{Fault, Lease},
     recovery::{Held, RecoveryDecision, secs},
 };
 
@@ -73,10 +73,14 @@ impl LeaseTable {
         };
         let (id, culprit) = (resource.id, self.leases.get_mut(&fence.lease_id));
         match culprit {
-            Some(lease) => match lease.fault_mut() {
-                Some(fault) => fault.reason = fence.reason.clone(),
-                None => resource.whole_in_doubt |= !fence.by_release,
-            },
+            Some(lease) => {
+                let fault = Fault {
+                    by_release: lease.is_fenced_by_release(),
+                    reason: fence.reason.clone(),
+                };
+                let is_alive = !lease.step_to_fenced(Event::FoundFenced, fault);
+                resource.whole_in_doubt |= is_alive && !fence.by_release;
+            }
             // Nobody knows its part.
             None => {
                 resource.fenced_leases.insert(fence.lease_id);
@@ -180,7 +184,9 @@ impl LeaseTable {
         let cut_within = self.cut_within(record.resource_id);
         let resource = self.resources.get(&record.resource_id);
         let stays = resource.is_some_and(|resource| resource.durability.leases_stay());
-        let mut lease = Lease::restored(now, record, tenant.clone(), held, placement, stays);
+        let (of, kind) = (record.resource_id, record.resource_type);
+        let mut lease = Lease::new(now, id, tenant.clone(), of, kind, placement);
+        lease.restore(now, record, held, stays);
         lease.cut_within = cut_within;
         let state = lease.state();
         self.change_held(&lease, true);
@@ -271,39 +277,28 @@ impl LeaseTable {
 }
 
 impl Lease {
-    fn restored(
-        now: Now,
-        record: &LeaseRecord,
-        tenant: Arc<str>,
-        held: Held,
-        placement: Placement,
-        stays: bool,
-    ) -> Self {
+    fn restore(&mut self, now: Now, record: &LeaseRecord, held: Held, stays: bool) {
         let over = |cause| Some(known_end(record).unwrap_or_else(|| ended_for(cause, now.unix_ms)));
         let ending = |cause| Some(ended_for(cause, 0));
-        let cut = |told_over| {
-            Stage::Cutting(Cut {
-                told_over,
-                moved: None,
-            })
-        };
-        let (stage, deadline, end) = match held {
+        let (_begins, deadline, end) = match held {
             Held::Fenced => {
                 let fault = Fault {
                     by_release: record.fenced_by_release,
                     reason: fenced_before(),
                 };
                 let end = over(EndCause::NodeRestarted);
-                (Stage::Fenced(Box::new(fault)), record.deadline, end)
+                let begins = self.step_to_fenced(Event::FoundFenced, fault);
+                (begins, record.deadline, end)
             }
-            Held::Lives(deadline) => {
-                let remaking = Remaking::Term(None);
-                (Stage::Rebinding(InUse::default(), remaking), deadline, None)
-            }
+            Held::Lives(deadline) => (self.step(Event::Adopted), deadline, None),
             Held::Kept(ended_at) => {
                 // The earlier run may have died between the deadline and its cut.
-                let stage = if stays { cut(false) } else { Stage::Grace };
-                (stage, ended_at, ending(EndCause::Expired))
+                let event = if stays {
+                    Event::FoundUncut
+                } else {
+                    Event::FoundCut
+                };
+                (self.step(event), ended_at, ending(EndCause::Expired))
             }
             Held::Ends {
                 phase,
@@ -311,35 +306,28 @@ impl Lease {
                 ended_at,
             } => {
                 let cause = cause_of(phase);
-                let end = if told { over(cause) } else { ending(cause) };
-                (cut(told), ended_at, end)
+                let (event, end) = match told {
+                    true => (Event::FoundOver, over(cause)),
+                    false => (Event::FoundUncut, ending(cause)),
+                };
+                (self.step(event), ended_at, end)
             }
         };
         let ends = matches!(held, Held::Ends { .. });
         // A lease that ends has no grace time.
         let grace_secs = if ends { 0 } else { record.grace_secs };
-        let mut lease = Self::new(
-            now,
-            record.lease_id,
-            tenant,
-            record.resource_id,
-            record.resource_type,
-            placement,
-            stage,
-        );
-        lease.generation = record.generation;
-        lease.term = secs(record.term_secs);
-        lease.grace = secs(grace_secs);
-        lease.deadline = deadline;
-        lease.granted_at_unix_ms = record.granted_at_unix_ms;
-        lease.expires_at_unix_ms = record.expires_at_unix_ms;
-        lease.effective = record.effective;
-        lease.terms.clone_from(&record.terms);
-        lease.intent.clone_from(&record.intent);
-        lease.adoptions_failed = stays.then_some(0);
-        lease.end = end;
-        lease.over_since = ends.then_some(now.boot);
-        lease
+        self.generation = record.generation;
+        self.term = secs(record.term_secs);
+        self.grace = secs(grace_secs);
+        self.deadline = deadline;
+        self.granted_at_unix_ms = record.granted_at_unix_ms;
+        self.expires_at_unix_ms = record.expires_at_unix_ms;
+        self.effective = record.effective;
+        self.terms.clone_from(&record.terms);
+        self.intent.clone_from(&record.intent);
+        self.adoptions_failed = stays.then_some(0);
+        self.end = end;
+        self.over_since = ends.then_some(now.boot);
     }
 }
 

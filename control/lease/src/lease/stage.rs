@@ -12,6 +12,7 @@ use crate::{BootTime, Event, State, StepError};
 /// A state with its data.
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
+    New,
     Binding(Making),
     Active(Active),
     Rebinding(InUse, Remaking),
@@ -100,7 +101,7 @@ pub(crate) enum Remaking {
 pub(crate) type PeersBefore = Option<Vec<RdmaPeer>>;
 
 /// A cut without a result.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Cut {
     /// An earlier run reported the end of the lease, but may not have finished it: the lease is cut and released again.
     pub(crate) told_over: bool,
@@ -131,6 +132,7 @@ impl Lease {
 
     pub(crate) fn state(&self) -> State {
         match self.stage {
+            Stage::New => State::New,
             Stage::Binding(_) => State::Binding,
             Stage::Active(_) => State::Active,
             Stage::Rebinding(..) => State::Rebinding,
@@ -150,7 +152,7 @@ impl Lease {
             return false;
         };
         let owed = self.owed();
-        self.stage = mem::replace(&mut self.stage, Stage::Grace).enter(next);
+        self.stage = mem::replace(&mut self.stage, Stage::New).enter(event, next);
         let ends = matches!(next, State::Cutting | State::Grace | State::Releasing);
         self.late = owed.filter(|_| ends);
         true
@@ -187,13 +189,6 @@ impl Lease {
     pub(crate) fn active_mut(&mut self) -> Option<&mut Active> {
         match &mut self.stage {
             Stage::Active(active) => Some(active),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn fault_mut(&mut self) -> Option<&mut Fault> {
-        match &mut self.stage {
-            Stage::Fenced(fault) => Some(fault),
             _ => None,
         }
     }
@@ -286,21 +281,25 @@ impl InUse {
 }
 
 impl Stage {
-    fn enter(self, next: State) -> Self {
+    fn enter(self, event: Event, next: State) -> Self {
         match (next, self) {
+            (State::Binding, _) => Self::Binding(Making::Ordered),
             (State::Active, before) => Self::Active(before.into_active()),
             (State::Rebinding, before) => {
                 Self::Rebinding(before.into_active().in_use, Remaking::Term(None))
             }
             (State::Cutting, Self::Cutting(cut)) => Self::Cutting(cut),
-            (State::Cutting, _) => Self::Cutting(Cut::default()),
+            (State::Cutting, _) => Self::Cutting(Cut {
+                told_over: event == Event::FoundOver,
+                moved: None,
+            }),
             (State::Grace, _) => Self::Grace,
             (State::Releasing, _) => Self::Releasing,
             (State::Ended, before) => Self::Ended {
                 fenced: matches!(before, Self::Fenced(_)),
             },
             // No event leads to the one; `step_to_fenced` leads to the other.
-            (State::Binding | State::Fenced, before) => before,
+            (State::New | State::Fenced, before) => before,
         }
     }
 
