@@ -13,9 +13,7 @@ use std::{
 
 use fabricbios_cgroup::Process;
 use fabricbios_contract::{Part, Store, TellCondition};
-use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Custody, Lookup, Placement, Proof, StepError,
-};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Placement, Proof, StepError};
 use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
 
 use crate::{
@@ -45,7 +43,6 @@ pub struct GpuStore {
 type Resets = BTreeMap<LeaseId, Option<Instant>>;
 
 struct State {
-    released: Custody<()>,
     /// The health that the vendor's library reports.
     health: Health,
     /// The health of the device's nodes.
@@ -75,7 +72,6 @@ impl GpuStore {
             gpus,
             device,
             state: Mutex::new(State {
-                released: Custody::default(),
                 health: failure.map_or(Health::Good, Health::Failed),
                 nodes: Health::Good,
                 is_owned: false,
@@ -301,9 +297,6 @@ impl Store for GpuStore {
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let lease = order.binding_id.lease_id;
-        if self.state().released.find(lease) == Lookup::Released {
-            return Err(BindError::Cancelled);
-        }
         let part = |record: Record| Part::with(order.placement.clone(), record);
         match self.record_of(lease).map_err(BindError::Failed)? {
             Some(record) => return Ok(part(record)),
@@ -348,9 +341,6 @@ impl Store for GpuStore {
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError> {
         let lease = binding_id.lease_id;
-        if self.state().released.find(lease) == Lookup::Released {
-            return Ok(Proof::default());
-        }
         let mut cleaned = Proof::default();
         if let Some(mut record) = self.record_of(lease)? {
             // The path has done so already, unless the lease was never bound.
@@ -372,9 +362,7 @@ impl Store for GpuStore {
             self.gpus.records.remove(lease)?;
             passed("remove record");
         }
-        let mut state = self.state();
-        state.before.remove(&lease);
-        state.released.release(lease);
+        self.state().before.remove(&lease);
         Ok(cleaned)
     }
 

@@ -10,9 +10,7 @@ use std::{
 use fabricbios_cgroup::{LEASE, Limits, Root, described, end_processes};
 use fabricbios_contract::{Part, Store, TellCondition, stray_binding_id};
 use fabricbios_kernfs::Tree;
-use fabricbios_lease::{
-    BindError, BindOrder, BindingId, CoreGroup, Custody, Lookup, Placement, Proof, StepError,
-};
+use fabricbios_lease::{BindError, BindOrder, BindingId, CoreGroup, Placement, Proof, StepError};
 use fabricbios_wire::{CpuIsolationClass, CpuPartition, LeaseId, ResourceId};
 use nix::errno::Errno;
 
@@ -54,8 +52,8 @@ pub struct CpuConfig {
 pub struct CpuStore {
     config: CpuConfig,
     prepared: Prepared,
-    /// The released leases. Its lock is held while the CPUs of leases change.
-    released: Mutex<Custody<()>>,
+    /// Held while the CPUs of leases change.
+    turn: Mutex<()>,
     watch: Watch,
 }
 
@@ -125,7 +123,7 @@ impl CpuStore {
                 config.sys.clone(),
                 config.groups.clone(),
             )?,
-            released: Mutex::default(),
+            turn: Mutex::default(),
             config,
         };
         store.set_shared(&BTreeSet::new())?;
@@ -196,8 +194,8 @@ impl CpuStore {
         &self.config.root
     }
 
-    fn turn(&self) -> MutexGuard<'_, Custody<()>> {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives `shared` the CPUs on offer that no lease has, except those in `taken`. If none are left, the table grants
@@ -525,10 +523,7 @@ impl Store for CpuStore {
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let lease = order.binding_id.lease_id;
-        let turn = self.turn();
-        if turn.find(lease) == Lookup::Released {
-            return Err(BindError::Cancelled);
-        }
+        let _turn = self.turn();
         let share = self.share(order).map_err(BindError::Failed)?;
         let found = self
             .root()
@@ -586,9 +581,6 @@ impl Store for CpuStore {
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError> {
         let lease = binding_id.lease_id;
-        if self.turn().find(lease) == Lookup::Released {
-            return Ok(Proof::default());
-        }
         // A path has ended the processes already, unless the lease was never bound. This waits without the lock.
         if let Some(below) = self.root().find("remove lease", lease)? {
             end_processes(
@@ -609,9 +601,8 @@ impl Store for CpuStore {
             self.remove(lease, cpus_of(&groups))?;
         }
         self.wait_for_stuck(lease)?;
-        let mut turn = self.turn();
+        let _turn = self.turn();
         self.set_shared(&BTreeSet::new())?;
-        turn.release(lease);
         Ok(Proof::nothing_to_clean(
             "cores keep no bytes; the lease's processes have ended and its control group is removed",
         ))

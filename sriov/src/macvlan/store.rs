@@ -1,11 +1,9 @@
 //! The store of macvlans: records the address, VLAN and rate of each lease.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use fabricbios_contract::{Health, Part, Store, TellCondition};
-use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Custody, Lookup, Placement, Proof, StepError,
-};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Placement, Proof, StepError};
 use fabricbios_wire::{HandOver, LeaseId};
 
 use super::{devices::Devices, parent::Parent, record::Record, steps};
@@ -16,8 +14,6 @@ use crate::{LOOK_EVERY, claims::Leases};
 pub struct MacvlanStore {
     parent: Arc<Parent>,
     health: Health,
-    /// The released leases.
-    released: Mutex<Custody<()>>,
 }
 
 impl MacvlanStore {
@@ -29,12 +25,7 @@ impl MacvlanStore {
         Self {
             health: Health::watch(parent.present(), LOOK_EVERY, check),
             parent,
-            released: Mutex::default(),
         }
-    }
-
-    fn released(&self) -> MutexGuard<'_, Custody<()>> {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn claim(&self, order: &BindOrder) -> Result<Record, BindError> {
@@ -74,9 +65,6 @@ impl Store for MacvlanStore {
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let lease = order.binding_id.lease_id;
-        if self.released().find(lease) == Lookup::Released {
-            return Err(BindError::Cancelled);
-        }
         let record = match self.parent.record(lease).map_err(BindError::Failed)? {
             Some(record) => record,
             None if order.adopts => {
@@ -103,15 +91,10 @@ impl Store for MacvlanStore {
         _placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError> {
-        let lease = binding_id.lease_id;
-        if self.released().find(lease) == Lookup::Released {
-            return Ok(Proof::default());
-        }
         progress();
         // The path has proved that no device is left. From now on other leases may get the address.
-        self.parent.claims.remove::<Record>(lease)?;
+        self.parent.claims.remove::<Record>(binding_id.lease_id)?;
         steps::passed("remove record");
-        self.released().release(lease);
         Ok(Proof::nothing_to_clean(
             "an interface keeps no bytes; all devices of the lease are gone",
         ))

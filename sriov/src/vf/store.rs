@@ -1,12 +1,9 @@
 //! The store of virtual functions: gives each lease a function, and sets the function's limits on the wire.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use fabricbios_contract::{Health, Part, Store, TellCondition};
-use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Custody, Lookup, Placement, Proof, StepError,
-};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Placement, Proof, StepError};
 use fabricbios_wire::{HandOver, LeaseId, NetTerms, PciFunction};
 
 use super::{
@@ -22,8 +19,6 @@ use crate::{LOOK_EVERY, claims::Leases, link::Trouble};
 pub struct VfStore {
     card: Arc<Card>,
     health: Health,
-    /// The released leases.
-    released: Mutex<Custody<()>>,
 }
 
 impl VfStore {
@@ -35,12 +30,7 @@ impl VfStore {
         Self {
             health: Health::watch(card.present(), LOOK_EVERY, check),
             card,
-            released: Mutex::default(),
         }
-    }
-
-    fn released(&self) -> MutexGuard<'_, Custody<()>> {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Chooses a function for a new lease and records it.
@@ -125,9 +115,6 @@ impl Store for VfStore {
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let lease = order.binding_id.lease_id;
-        if self.released().find(lease) == Lookup::Released {
-            return Err(BindError::Cancelled);
-        }
         let part = |record: Record| Part::with(order.placement.clone(), record);
         match self.record(lease).map_err(BindError::Failed)? {
             Some(record) => return Ok(part(record)),
@@ -174,19 +161,17 @@ impl Store for VfStore {
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError> {
         let lease = binding_id.lease_id;
-        let mut cleaned = Proof::default();
-        if let Some(record) = self.record(lease)? {
-            progress();
-            let began = Instant::now();
-            self.give_back(lease, &record)?;
-            let found = format_args!(
-                "{}: reset; address, VLAN and rate are as before the lease; it keeps no bytes",
-                record.function
-            );
-            cleaned = Proof::of("reset function", began.elapsed(), found);
-        }
-        self.released().release(lease);
-        Ok(cleaned)
+        let Some(record) = self.record(lease)? else {
+            return Ok(Proof::default());
+        };
+        progress();
+        let began = Instant::now();
+        self.give_back(lease, &record)?;
+        let found = format_args!(
+            "{}: reset; address, VLAN and rate are as before the lease; it keeps no bytes",
+            record.function
+        );
+        Ok(Proof::of("reset function", began.elapsed(), found))
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {

@@ -17,6 +17,9 @@ impl Provider {
             return Err(BindError::Cancelled);
         };
         let _turn = lease.making();
+        if lease.state().is_over {
+            return Err(BindError::Cancelled);
+        }
         lease.state().transport = Some(order.transport);
         let bound = self.bind_known(order, &lease);
         if bound.is_err() && !lease.state().has_part {

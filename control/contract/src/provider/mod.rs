@@ -15,8 +15,8 @@ use std::{
 };
 
 use fabricbios_lease::{
-    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Condition, Custody, Placement, Proof,
-    StepError,
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Condition, Custody, Lookup, Placement,
+    Proof, StepError,
 };
 use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
 
@@ -30,6 +30,7 @@ use crate::{DataPath, Store};
 pub struct Provider {
     stores: BTreeMap<ResourceId, Arc<dyn Store>>,
     paths: Vec<PathEntry>,
+    /// Knows which leases were released. It alone does: a store is never called for a released lease.
     leases: Mutex<Custody<Arc<Lease>>>,
 }
 
@@ -61,6 +62,8 @@ struct LeaseState {
     transport: Option<Transport>,
     /// The store has a part of the lease.
     has_part: bool,
+    /// The end for good has begun: nothing of the lease is made any more.
+    is_over: bool,
     /// The last binding of each path, by the path's index.
     bindings: Bindings,
 }
@@ -126,16 +129,13 @@ impl Provider {
     /// # Errors
     /// There is no binding, and nothing is left behind.
     pub fn prepare(&self, order: &BindOrder, progress: &dyn Fn()) -> Result<(), StepError> {
-        let is_known = self
-            .leases()
-            .find(order.binding_id.lease_id)
-            .here()
-            .is_some();
-        match is_known || order.adopts {
-            true => Ok(()),
-            false => self
+        let found = self.leases().find(order.binding_id.lease_id);
+        match found {
+            Lookup::Unknown if !order.adopts => self
                 .store(order.binding_id.resource_id)?
                 .prepare(order, progress),
+            // A released lease has no part: another one may have it.
+            Lookup::Unknown | Lookup::Here(_) | Lookup::Released => Ok(()),
         }
     }
 
@@ -280,6 +280,7 @@ impl Provider {
         if self.leases().find_or_make(binding_id.lease_id).is_none() {
             return Ok(Proof::default());
         }
+        lease.state().is_over = true;
         let cleaned = end()?;
         self.leases().release(binding_id.lease_id);
         Ok(cleaned)

@@ -6,7 +6,7 @@
 
 mod world;
 
-use std::{cell::Cell, collections::BTreeSet, mem::discriminant, sync::Arc};
+use std::{cell::Cell, collections::BTreeSet, mem::discriminant, sync::Arc, thread};
 
 use fabricbios_contract::stray_binding_id;
 use fabricbios_lease::{BindError, BindOrder, BootTime, Linger, StepError};
@@ -44,6 +44,39 @@ fn a_life_over_both_paths_leaves_nothing() {
         .provider
         .release(binding_id(1), EXTENT, &|| ())
         .unwrap();
+    assert!(world.is_empty());
+}
+
+#[test]
+fn behind_the_order_to_release_a_lease_neither_store_nor_path_gets_one_for_it() {
+    let world = World::bound();
+    let release = || world.provider.release(binding_id(1), EXTENT, &|| ());
+    let nothing_is_made = || {
+        world.asked();
+        let late = order(2, Transport::Both);
+        world.provider.prepare(&late, &|| ()).unwrap();
+        let bound = world.provider.bind(&late);
+        assert!(matches!(bound, Err(BindError::Cancelled)), "{bound:?}");
+        assert_eq!(world.asked(), [""; 0]);
+    };
+    world.provider.cut(binding_id(1), Linger::None).unwrap();
+    world.fail("release", BindError::Failed(error()));
+    release().unwrap_err();
+    nothing_is_made();
+    world.works();
+    let (began, let_on) = world.hold("release");
+    thread::scope(|scope| {
+        let released = scope.spawn(|| world.provider.release(binding_id(1), EXTENT, &|| ()));
+        began.recv().unwrap();
+        let waiting = scope.spawn(|| world.provider.bind(&order(2, Transport::Both)));
+        let_on.send(()).unwrap();
+        released.join().unwrap().unwrap();
+        let waited = waiting.join().unwrap();
+        assert!(matches!(waited, Err(BindError::Cancelled)), "{waited:?}");
+    });
+    nothing_is_made();
+    assert_eq!(release().unwrap().steps(), [], "it was cleaned twice");
+    assert_eq!(world.asked(), [""; 0]);
     assert!(world.is_empty());
 }
 

@@ -3,14 +3,12 @@
 #[cfg(test)]
 use std::sync::Arc;
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use fabricbios_contract::{Part, Store, TellCondition, Volume};
-use fabricbios_lease::{
-    BindError, BindOrder, BindingId, Custody, Extent, Lookup, Placement, Proof, StepError,
-};
+use fabricbios_lease::{BindError, BindOrder, BindingId, Extent, Placement, Proof, StepError};
 use fabricbios_pool::Pool;
 use fabricbios_wire::LeaseId;
 
@@ -23,8 +21,8 @@ pub(super) struct PoolStore {
     pool: Pool,
     writer: Writer,
     record: Mutex<PoolRecord>,
-    /// Which leases have a volume, and which were released. The pool knows where each volume lies.
-    custody: Mutex<Custody<()>>,
+    /// The leases to which this process has given a volume. The pool knows where each volume lies.
+    given: Mutex<BTreeSet<LeaseId>>,
     /// Grant numbers that may not be in the journal yet.
     unconfirmed: Mutex<HashMap<LeaseId, u64>>,
 }
@@ -35,13 +33,13 @@ impl PoolStore {
             pool,
             writer,
             record: Mutex::new(record),
-            custody: Mutex::default(),
+            given: Mutex::default(),
             unconfirmed: Mutex::default(),
         }
     }
 
-    fn custody(&self) -> MutexGuard<'_, Custody<()>> {
-        self.custody.lock().unwrap_or_else(PoisonError::into_inner)
+    fn given(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unconfirmed(&self) -> MutexGuard<'_, HashMap<LeaseId, u64>> {
@@ -77,13 +75,11 @@ impl Store for PoolStore {
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let (lease_id, extent) = (order.binding_id.lease_id, order.extent());
-        let found = self.custody().find(lease_id);
-        let volume = match found {
-            Lookup::Released => return Err(BindError::Cancelled),
-            Lookup::Unknown if !order.adopts => self.create(lease_id, extent),
-            Lookup::Here(()) | Lookup::Unknown => self.pool.reopen(lease_id, extent),
+        let is_new = !order.adopts && !self.given().contains(&lease_id);
+        let volume = match is_new {
+            true => self.create(lease_id, extent),
+            false => self.pool.reopen(lease_id, extent),
         };
-        let is_new = found == Lookup::Unknown && !order.adopts;
         let volume = volume.map_err(|error| {
             let lacks = || self.pool.lacks_room(extent.length);
             match is_new.then(lacks).flatten() {
@@ -91,7 +87,7 @@ impl Store for PoolStore {
                 None => BindError::Failed(error),
             }
         })?;
-        self.custody().find_or_make(lease_id);
+        self.given().insert(lease_id);
         Ok(Part::with(order.placement.clone(), volume))
     }
 
@@ -104,7 +100,7 @@ impl Store for PoolStore {
         let extent = Some(placement.extent());
         self.pool.destroy(binding_id.lease_id, extent, &|| ())?;
         self.unconfirmed().remove(&binding_id.lease_id);
-        self.custody().forget(binding_id.lease_id);
+        self.given().remove(&binding_id.lease_id);
         Ok(())
     }
 
@@ -114,13 +110,10 @@ impl Store for PoolStore {
         placement: Option<&Placement>,
         progress: &dyn Fn(),
     ) -> Result<Proof, StepError> {
-        if self.custody().find(binding_id.lease_id) == Lookup::Released {
-            return Ok(Proof::default());
-        }
         let extent = placement.map(Placement::extent);
         let cleaned = self.pool.destroy(binding_id.lease_id, extent, progress)?;
         self.unconfirmed().remove(&binding_id.lease_id);
-        self.custody().release(binding_id.lease_id);
+        self.given().remove(&binding_id.lease_id);
         Ok(cleaned)
     }
 
