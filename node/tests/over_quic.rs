@@ -481,11 +481,9 @@ async fn a_kind_that_is_not_there_is_not_the_operators_choice() {
 
 #[tokio::test]
 async fn a_vendors_resource_is_listed_and_never_leased() {
-    let world = World::with(Settings {
-        advertise_vendor: vec!["fpga0=4".parse().expect("a resource")],
-        ..Settings::default()
-    })
-    .await;
+    let mut settings = Settings::default();
+    settings.kinds.vendor.advertise_vendor = vec!["fpga0=4".parse().expect("a resource")];
+    let world = World::with(settings).await;
     let entries = world.flat().await;
     let is_vendor = |it: &&FlatEntry| it.resource_type == ResourceType::Vendor;
     let listed: Vec<_> = entries.iter().filter(is_vendor).collect();

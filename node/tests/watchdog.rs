@@ -44,7 +44,7 @@ fn start(directory: &Path) -> (Child, UnixStream) {
         .open(lock(directory))
         .unwrap();
     let child = Command::new(PROGRAM)
-        .args(["watchdog", "--block", &"ab".repeat(32)])
+        .args(["watchdog", "--end", "block", &"ab".repeat(32)])
         .stdin(OwnedFd::from(its))
         .stdout(lock)
         .spawn()
@@ -132,7 +132,7 @@ fn it_waits_for_no_log() {
     // Nobody reads this log, as with a disk that does not answer.
     let (_unread, log) = UnixStream::pair().unwrap();
     let mut child = Command::new(PROGRAM)
-        .args(["watchdog", "--block", &"ab".repeat(32)])
+        .args(["watchdog", "--end", "block", &"ab".repeat(32)])
         .stdin(OwnedFd::from(its))
         .stdout(tempfile::tempfile_in(&directory).unwrap())
         .stderr(OwnedFd::from(log))

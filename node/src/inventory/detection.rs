@@ -4,7 +4,7 @@ use std::{
     any::Any,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
@@ -14,11 +14,7 @@ use fabricbios_wire::Size;
 use nix::sys::statvfs::statvfs;
 use tokio::{sync::watch, time::timeout};
 
-use crate::{
-    inventory::detect::{CpuFound, Detected, NicFound, Sources, detect, detect_cpu, detect_nic},
-    kinds::{gpu::FoundGpus, net},
-    settings::Settings,
-};
+use crate::inventory::hardware::{Hardware, Warnings};
 
 /// How long a detection result counts as current.
 const FRESH: Duration = Duration::from_secs(1);
@@ -34,11 +30,11 @@ const STATE_BYTES_MIN: u64 = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// Hardware that inventories list although it is not on offer.
-    pub listed: Detected,
-    /// The processors, if they are listed or on offer.
-    pub cpu: Option<CpuFound>,
-    /// The interfaces on offer, physical or not.
-    pub interfaces: Vec<NicFound>,
+    pub listed: Vec<Arc<dyn Hardware>>,
+    /// Hardware on offer that is not in `listed`.
+    pub offered: Vec<Arc<dyn Hardware>>,
+    /// Of `listed`.
+    pub warnings: Warnings,
     /// Why the file system of the state directory is a problem.
     pub state_dir: Option<String>,
 }
@@ -100,36 +96,6 @@ impl Detection {
     #[cfg(test)]
     pub(crate) fn fixed(found: Found) -> Self {
         Self::new(move || found.clone())
-    }
-
-    /// Detects the hardware of this machine that the settings offer and list.
-    #[must_use]
-    pub fn of_this_machine(settings: &Settings, gpus: FoundGpus) -> Self {
-        let lists = settings.kinds.shared.auto_detect;
-        let offers_cpus = settings.kinds.cpu.cpus.is_some();
-        let names = net::interfaces(&settings.kinds.net);
-        let vendors = settings.advertise_vendor.clone();
-        let state_dir: PathBuf = settings.state_dir().into();
-        Self::new(move || {
-            let sources = Sources::of_this_machine();
-            let mut listed = Detected::default();
-            if lists {
-                listed = detect(&sources);
-                listed.list_gpus(&gpus.list());
-            }
-            listed.vendors.clone_from(&vendors);
-            let cpu = listed.cpus.first().cloned();
-            let interface = |name: &String| {
-                let known = listed.nics.iter().find(|it| it.name == *name).cloned();
-                known.unwrap_or_else(|| detect_nic(&sources, name).0)
-            };
-            Found {
-                cpu: cpu.or_else(|| detect_cpu(&sources).0.filter(|_| offers_cpus)),
-                interfaces: names.iter().map(interface).collect(),
-                state_dir: lack_of_room(&state_dir),
-                listed,
-            }
-        })
     }
 
     /// Waits until a result is at most one second old, for a limited time.
@@ -236,8 +202,8 @@ fn told(panic: &(dyn Any + Send)) -> String {
 impl Found {
     /// Logs the warnings that the previous result did not have.
     fn warn_unlike(&self, before: &Self) {
-        let known = &before.listed.warnings;
-        for warning in self.listed.warnings.iter().filter(|it| !known.contains(it)) {
+        let known = &before.warnings.0;
+        for warning in self.warnings.0.iter().filter(|it| !known.contains(it)) {
             tracing::warn!("{warning}");
         }
         if let Some(why) = self
@@ -249,15 +215,23 @@ impl Found {
         }
     }
 
-    /// The interface of this name.
-    #[must_use]
-    pub fn interface(&self, name: &str) -> Option<&NicFound> {
-        self.interfaces.iter().find(|it| it.name == name)
+    pub(crate) fn list(&mut self, hardware: impl Hardware) {
+        self.listed.push(Arc::new(hardware));
+    }
+
+    pub(crate) fn offer(&mut self, hardware: impl Hardware) {
+        self.offered.push(Arc::new(hardware));
+    }
+
+    /// The hardware of this type.
+    pub(crate) fn of<T: Hardware>(&self) -> impl Iterator<Item = &T> {
+        let all = self.listed.iter().chain(&self.offered);
+        all.filter_map(|it| (&**it as &dyn Any).downcast_ref())
     }
 }
 
 /// Why the journal cannot grow; `None` if it can.
-fn lack_of_room(state_dir: &Path) -> Option<String> {
+pub(crate) fn lack_of_room(state_dir: &Path) -> Option<String> {
     let at = state_dir.display();
     match statvfs(state_dir) {
         Err(errno) => Some(format!("--state-dir {at}: {errno}")),

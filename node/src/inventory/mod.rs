@@ -1,47 +1,21 @@
 //! The node's inventory: detected hardware, overlaid with the resources on offer and their free capacity.
 
 mod classes;
-pub mod detect;
 pub mod detection;
-pub mod vendor;
+pub mod hardware;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use fabricbios_lease::Availability;
-use fabricbios_pool::Facts;
 use fabricbios_wire::{
-    BLOCK_REMOVABLE, BLOCK_RO, BlockDev, Epoch, FlatEntry, InventoryExtension, InventoryForm,
-    MemArena, NodeId, Reply, ResourceId, ResourceInventory, ResourceType, Transport, health,
-    resource_flags,
+    Epoch, FlatEntry, InventoryExtension, InventoryForm, NodeId, Reply, ResourceId,
+    ResourceInventory, ResourceType, Transport, health, resource_flags,
 };
 
-use crate::inventory::detection::{Detection, Found};
-
-/// A memory arena on offer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OfferedArena {
-    /// The resource.
-    pub resource_id: ResourceId,
-    /// A name for people.
-    pub name: String,
-    /// Granularity of leases, bytes.
-    pub align_bytes: u32,
-    /// Most bytes in one operation of the data plane.
-    pub message_bytes_max: u32,
-    /// Transports, best first.
-    pub transports: Vec<Transport>,
-}
-
-/// A block pool on offer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OfferedPool {
-    /// The resource.
-    pub resource_id: ResourceId,
-    /// The pool's facts.
-    pub facts: Facts,
-    /// Transports, best first.
-    pub transports: Vec<Transport>,
-}
+use crate::inventory::{
+    detection::{Detection, Found},
+    hardware::Hardware,
+};
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -61,9 +35,9 @@ pub trait Described: fmt::Debug + Send + Sync {
     /// Replaces the detected entry by the entry of this resource. [`describe`] adds the fields that all kinds have.
     fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found);
 
-    /// The kernel's name of the block device, if the resource is one.
-    fn block_device(&self) -> Option<&str> {
-        None
+    /// True if the resource is made of this hardware, which is not listed beside it.
+    fn is_made_of(&self, _hardware: &dyn Hardware) -> bool {
+        false
     }
 
     /// A defect of the hardware, for people. `None`: there is none.
@@ -133,23 +107,15 @@ impl Inventory {
         let (found, silence) = self.detection.latest();
         let offered = offered.map(|available| self.status(available, &found));
         let offered: Vec<ResourceStatus> = offered.collect();
-        let mut detected = found.listed.clone();
-        // Arenas are parts of the machine's memory: listing both would count it twice.
-        if { offered.iter() }.any(|it| it.available.resource_type == ResourceType::Mem) {
-            detected.mem.clear();
-        }
-        let pools = self.described.values().filter_map(|it| it.block_device());
-        let pools: Vec<&str> = pools.collect();
-        detected
-            .blocks
-            .retain(|it| !pools.contains(&it.name.as_str()));
+        let mut listed = found.listed.clone();
+        listed.retain(|it| !{ self.described.values() }.any(|of| of.is_made_of(&**it)));
         match form {
             InventoryForm::Flat => {
-                Reply::FlatInventory(flat(detected.flat(&self.node_id), offered))
+                Reply::FlatInventory(flat(hardware::flat(&listed, &self.node_id), offered))
             }
             InventoryForm::Structured => {
                 let trouble = trouble.or_else(|| found.state_dir.clone()).or(silence);
-                let mut inventory = detected.inventory(self.node_id, self.epoch);
+                let mut inventory = hardware::structured(&listed, self.node_id, self.epoch);
                 if let Some(why) = trouble {
                     inventory.health = inventory.health.max(health::DEGRADED);
                     let why = InventoryExtension::HealthReason(ResourceId(0), why);
@@ -176,8 +142,7 @@ impl Inventory {
     #[must_use]
     pub fn kinds(&self) -> Vec<ResourceType> {
         let (found, _) = self.detection.latest();
-        let entries = found.listed.flat(&self.node_id);
-        entries.iter().map(|entry| entry.resource_type).collect()
+        found.listed.iter().map(|it| it.row().kind).collect()
     }
 }
 
@@ -189,44 +154,6 @@ fn flat(mut entries: Vec<FlatEntry>, offered: Vec<ResourceStatus>) -> Vec<FlatEn
     }
     entries.sort_by_key(|entry| (entry.resource_type, entry.resource_id));
     entries
-}
-
-impl Described for OfferedArena {
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
-        inventory.mem_arenas.push(MemArena {
-            resource_id: self.resource_id,
-            base: 0,
-            len: status.available.capacity,
-            align: self.align_bytes,
-            max_read: self.message_bytes_max,
-            max_write: self.message_bytes_max,
-            health: status.health(),
-        });
-        describe(inventory, status, &self.name, &self.transports);
-    }
-}
-
-impl Described for OfferedPool {
-    fn block_device(&self) -> Option<&str> {
-        self.facts.device.as_deref()
-    }
-
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, _: &Found) {
-        let read_only = if self.facts.read_only { BLOCK_RO } else { 0 };
-        let removable = if self.facts.removable {
-            BLOCK_REMOVABLE
-        } else {
-            0
-        };
-        inventory.block_devs.push(BlockDev {
-            resource_id: self.resource_id,
-            block_size: self.facts.block_bytes,
-            capacity: status.available.capacity,
-            flags: read_only | removable,
-            health: status.health(),
-        });
-        describe(inventory, status, &self.facts.name, &self.transports);
-    }
 }
 
 /// Adds the fields that every kind of resource has.

@@ -4,28 +4,27 @@
 pub mod block;
 mod cdi;
 pub mod cpu;
+pub mod detect;
+mod end;
 pub mod gpu;
 pub(crate) mod local_socket;
 pub mod memory;
 pub mod net;
 pub mod settings;
+pub mod vendor;
 
 use std::{collections::BTreeSet, env, fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::Context;
 use fabricbios_contract::{LocalAccess, Provider};
-use fabricbios_helper::{Program, Supervisor};
+use fabricbios_helper::{Handler, Program, Supervisor};
 use fabricbios_lease::{BindingId, FenceRecord, LeaseTable, Offer, Placement, StepError};
 use fabricbios_wire::{LeaseId, NodeId, ResourceId, ResourceType};
 
 use crate::{
     driver::dispatcher::Dispatcher,
-    inventory::{Described, Inventory},
+    inventory::{Described, Inventory, detection::Found},
     journal::{Change, past::Past},
-    kinds::{
-        gpu::GpuParts,
-        settings::{KindSettings, Named},
-    },
     process::{
         check::{Checking, Findings},
         clock,
@@ -33,22 +32,45 @@ use crate::{
     watchdog::Watchdog,
 };
 
-/// Every kind that this daemon can lease.
-pub const KINDS: &[Kind] = &[memory::KIND, block::KIND, cpu::KIND, net::KIND, gpu::KIND];
+pub(crate) use end::ends;
+pub use end::{Ending, MakeEnd};
+
+use detect::Looking;
+use gpu::GpuParts;
+use settings::{KindSettings, Named};
+
+/// Every kind that this daemon knows, in the order in which they are opened.
+pub const KINDS: &[Kind] = &[
+    memory::KIND,
+    block::KIND,
+    cpu::KIND,
+    net::KIND,
+    gpu::KIND,
+    vendor::KIND,
+];
 
 /// A kind of resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
+    /// Its code and name.
+    pub resource_type: ResourceType,
     /// Refuses settings of the kind that contradict each other, or have no effect without another. The error names them
     /// as [`Named`] does.
     pub conflicts: fn(&KindSettings, &Named<'_>) -> Result<(), String>,
     /// The address of the kind's UDP socket, with its setting; `None`: it opens none.
     pub datagrams: fn(&KindSettings) -> Option<(&'static str, SocketAddr)>,
+    /// The calls of the kind that may hang.
+    pub calls: fn() -> Vec<Handler>,
     /// Opens the stores and paths that the settings ask for, and decides by the journal whether leases of an earlier
     /// run go on. A failed call leaves nothing behind.
     pub open: fn(&Opening<'_>) -> anyhow::Result<Opened>,
     /// Reports what `open` would refuse, lack or warn of. Changes nothing.
     pub check: fn(&Checking<'_>, &mut Findings),
+    /// Looks for the hardware of the kind that inventories list or that is on offer. The kernel may block this call.
+    pub detect: fn(&Looking<'_>, &mut Found),
+    /// Makes the end of leases by name, in the watchdog's process, from the argument of
+    /// [`crate::watchdog::Watchdog::ends`]; `None`: access ends with the daemon's process.
+    pub end: Option<MakeEnd>,
     /// What the tests of all settings need to know of the kind's.
     #[cfg(test)]
     pub(crate) examples: &'static settings::tests::Examples,

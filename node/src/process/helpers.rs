@@ -10,7 +10,7 @@ use fabricbios_helper::{Handler, Program, Supervisor, supervise};
 use nix::sys::prctl::set_name;
 
 use crate::{
-    kinds::block::ListExports,
+    kinds::KINDS,
     process::{detached::outlive_the_daemon, state_dir::open_lock},
 };
 
@@ -59,10 +59,5 @@ pub fn supervisor_main() -> anyhow::Result<()> {
 }
 
 fn calls() -> Vec<Handler> {
-    let mut calls = fabricbios_nvmet::calls();
-    calls.extend(fabricbios_pool::calls());
-    calls.extend(fabricbios_sriov::vf::calls());
-    calls.extend(fabricbios_gpu::management::handlers());
-    calls.push(Handler::of::<ListExports>());
-    calls
+    KINDS.iter().flat_map(|kind| (kind.calls)()).collect()
 }

@@ -12,7 +12,7 @@ use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    journal,
+    journal, kinds,
     process::{check, helpers, log_format, run},
     settings::{CdiHook, Cli, Command, Settings},
     watchdog,
@@ -45,7 +45,7 @@ pub fn main() -> ExitCode {
         }
         Command::AskRdma => fabricbios_nvmet::ask_rdma_main(),
         Command::Watchdog(arguments) => {
-            watchdog::watchdog_main(|is_orphan| arguments.ends(is_orphan))
+            watchdog::watchdog_main(|is_orphan| kinds::ends(&arguments, is_orphan))
         }
         Command::Journal(arguments) => {
             journal::journal_main(&arguments).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)

@@ -12,9 +12,19 @@ use tokio::sync::oneshot;
 
 use crate::{
     driver::{Driver, Input, Machine, dispatcher::Dispatcher, mailbox::Sender, requests::Requests},
-    inventory::{Inventory, detection::Detection},
+    inventory::{
+        Inventory,
+        detection::{Detection, Found, lack_of_room},
+        hardware::Sources,
+    },
     journal::{Change, Key, Recovered, past::Past, records},
-    kinds::{self, Offered, gpu::GpuParts, net},
+    kinds::{
+        self, Offered,
+        detect::Looking,
+        gpu::{FoundGpus, GpuParts},
+        net,
+        settings::KindSettings,
+    },
     process::clock,
     settings::Settings,
 };
@@ -54,7 +64,7 @@ impl Service {
         let epoch = recovered.epoch;
         let changes = { offered.iter_mut() }.flat_map(|it| mem::take(&mut it.changes));
         let changes: Vec<Change> = changes.collect();
-        let detection = Arc::new(Detection::of_this_machine(settings, gpus.found));
+        let detection = Arc::new(detection(settings.kinds.clone(), gpus.found));
         let (table, dispatcher, inventory) = prepare(
             settings,
             fabric,
@@ -134,6 +144,21 @@ impl Service {
     pub async fn close(self) {
         self.server.shutdown(GOODBYE).await;
     }
+}
+
+/// Detects the hardware of this machine that the settings offer and list.
+fn detection(settings: KindSettings, gpus: FoundGpus) -> Detection {
+    Detection::new(move || {
+        let looking = Looking {
+            settings: &settings,
+            sources: &Sources::of_this_machine(),
+            gpus: &gpus,
+        };
+        Found {
+            state_dir: lack_of_room(settings.shared.state_dir()),
+            ..looking.look()
+        }
+    })
 }
 
 /// Runs the driver on a thread of its own, so that the control plane cannot delay a deadline.

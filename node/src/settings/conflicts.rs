@@ -11,8 +11,6 @@ use super::{Named, Settings};
 pub(super) fn check(settings: &Settings) -> Result<(), String> {
     let named = settings.named();
     settings.kinds.check(&named)?;
-    let vendors = settings.advertise_vendor.iter().map(|it| &it.name);
-    named.once("advertise-vendor", "resource", vendors)?;
     addresses(settings, &named)
 }
 

@@ -12,10 +12,7 @@ use std::{
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches, ValueEnum, parser::ValueSource};
 
-use crate::{
-    inventory::vendor::VendorResource,
-    kinds::settings::{KindSettings, Named, values},
-};
+use crate::kinds::settings::{KindSettings, Named, values};
 
 pub use cli::{CdiHook, Cli, Command, RenewCa};
 
@@ -41,11 +38,6 @@ pub struct Settings {
     /// reached].
     #[arg(long, value_name = "IP", value_parser = advertise)]
     pub advertise: Option<IpAddr>,
-
-    /// A resource of a kind of its own to list in the inventory, with a capacity in a unit of its own: NAME=CAPACITY,
-    /// such as fpga0=4. It is never leased [repeatable; default: none].
-    #[arg(long, value_name = "NAME=CAPACITY")]
-    pub advertise_vendor: Vec<VendorResource>,
 
     /// Most connections to the control plane; from half of it on, and for an address from half of its own bound
     /// on, newcomers show first that their address is theirs (QUIC Retry). Operators have an eighth more, of this and

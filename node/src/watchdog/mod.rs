@@ -17,7 +17,6 @@ mod ends;
 mod enforcer;
 mod lock;
 mod message;
-mod nvmeof;
 mod process;
 mod rdma_cutter;
 mod rdma_deadlines;
@@ -56,6 +55,8 @@ use reply_reader::{Reply, ReplyReader};
 use restart::{RestartPolicy, START};
 use runner::Runner;
 
+use crate::process::helpers;
+
 /// A longer log is emptied when it is opened.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
@@ -79,8 +80,6 @@ enum RunnerEvent {
     Send(WatchdogMessage),
     /// The process ends leases of this kind by name; the argument says how to find them.
     Ends(ResourceType, OsString),
-    /// The command line of the process has this argument too.
-    Passes(&'static str, OsString),
     /// Start the process; the sender reports when it watches, or why it does not.
     Begin(Sender<io::Result<()>>),
     /// The watchdog with this number replied.
@@ -106,7 +105,7 @@ impl Watchdog {
         let shared = Arc::<Shared>::default();
         let runner = Runner {
             program: program.clone(),
-            arguments: Vec::new(),
+            arguments: vec!["--calls".into(), helpers::lock_of(state_dir).into()],
             lock,
             log,
             kinds: Vec::new(),
@@ -146,15 +145,10 @@ impl Watchdog {
         self.shared.watches.load(Ordering::SeqCst)
     }
 
-    /// Makes the watchdog's process end leases of this kind by name: `--KIND argument` in its command line says how to
-    /// find them. Call it before [`Watchdog::begin`]; the first call for a kind counts.
+    /// Makes the watchdog's process end leases of this kind by name: `argument` says how to find them, see
+    /// [`crate::kinds::Kind::end`]. Call it before [`Watchdog::begin`]; the first call for a kind counts.
     pub fn ends(&self, kind: ResourceType, argument: impl Into<OsString>) {
         self.tell(RunnerEvent::Ends(kind, argument.into()));
-    }
-
-    /// Adds `name value` to the command line of the process. Call it before [`Watchdog::begin`].
-    pub fn passes(&self, name: &'static str, value: impl Into<OsString>) {
-        self.tell(RunnerEvent::Passes(name, value.into()));
     }
 
     /// The guard by which a path of this kind informs the watchdog. Call [`Watchdog::ends`] first.

@@ -4,6 +4,7 @@
 //! error the log. Once it has begun, no cut waits for a disk.
 
 use std::{
+    ffi::{OsStr, OsString},
     io::{self, BufRead},
     path::PathBuf,
     process::ExitCode,
@@ -13,17 +14,10 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use fabricbios_cgroup::Process;
-use fabricbios_cpu::CpuEnd;
-use fabricbios_gpu::GpuEnd;
 use fabricbios_lease::StepError;
-use fabricbios_wire::{NodeId, ResourceType};
-use nix::{
-    sys::{
-        mman::{MlockAllFlags, mlockall},
-        prctl::set_name,
-    },
-    unistd::getppid,
+use nix::sys::{
+    mman::{MlockAllFlags, mlockall},
+    prctl::set_name,
 };
 use tracing_appender::non_blocking::{ErrorCounter, WorkerGuard};
 
@@ -32,7 +26,6 @@ use super::{
     ends::{Ended, Ends, KindEnd},
     enforcer::Enforcer,
     message::WatchdogMessage,
-    nvmeof::NvmeofEnd,
     rdma_cutter::RdmaCutter,
     rdma_deadlines::GuardedLease,
     reply_writer::ReplyWriter,
@@ -42,57 +35,28 @@ use crate::{
         mailbox::{Mailbox, Sender},
         workers::raise_priority,
     },
-    kinds::net::NetEnd,
-    process::{detached::outlive_the_daemon, helpers, log_format},
+    process::{detached::outlive_the_daemon, log_format},
 };
 
 /// Most log lines that wait for the disk; further lines are dropped and counted.
 const LINES_WAITING_MAX: usize = 1_024;
 
-/// Arguments of the subcommand: for each kind whose leases are ended by name, how to find them.
+/// Arguments of the subcommand.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// End leases over NVMe-oF of this node
-    #[arg(long)]
-    block: Option<NodeId>,
-    /// End leases of CPU cores in this cgroup
-    #[arg(long)]
-    cpu: Option<PathBuf>,
-    /// End leases of network functions with records in this directory
-    #[arg(long, requires = "calls")]
-    net: Option<PathBuf>,
+    /// End leases of this kind by name; the argument says how to find them
+    #[arg(long, num_args = 2, value_names = ["KIND", "ARGUMENT"])]
+    end: Vec<OsString>,
     /// The file in which calls that may hang take their locks
     #[arg(long)]
-    calls: Option<PathBuf>,
-    /// End leases of GPUs with records in this directory
-    #[arg(long)]
-    gpu: Option<PathBuf>,
+    pub(crate) calls: Option<PathBuf>,
 }
 
 impl Arguments {
-    /// The ends of leases by name, one for each kind. `is_orphan` becomes true when the daemon is gone.
-    ///
-    /// # Errors
-    /// No thread can be started.
-    pub fn ends(&self, is_orphan: &Arc<AtomicBool>) -> anyhow::Result<Vec<KindEnd>> {
-        let mut ends: Vec<KindEnd> = Vec::new();
-        if let Some(node_id) = self.block {
-            let end = NvmeofEnd::start(node_id, Arc::clone(is_orphan))?;
-            ends.push((ResourceType::Block, Box::new(end)));
-        }
-        if let Some(path) = &self.cpu {
-            let end = CpuEnd::at(path).map_err(anyhow::Error::msg)?;
-            ends.push((ResourceType::Cpu, Box::new(end)));
-        }
-        if let (Some(records), Some(calls)) = (&self.net, &self.calls) {
-            let daemon = Process::of(getppid().as_raw());
-            let end = NetEnd::new(records, helpers::for_watchdog(calls)?, daemon)?;
-            ends.push((ResourceType::Net, Box::new(end)));
-        }
-        if let Some(records) = &self.gpu {
-            ends.push((ResourceType::Gpu, Box::new(GpuEnd::at(records)?)));
-        }
-        Ok(ends)
+    /// Each kind whose leases are ended by name, and how to find them.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        let pairs = self.end.as_chunks::<2>().0.iter();
+        pairs.map(|[kind, argument]| (&**kind, &**argument))
     }
 }
 
@@ -112,8 +76,8 @@ pub(super) enum Event {
     NotCut(StepError),
 }
 
-/// Watches until the daemon is gone and all its leases have ended. `ends` returns the ends of leases by name, as
-/// [`Arguments::ends`] does.
+/// Watches until the daemon is gone and all its leases have ended. `ends` returns the ends of leases by name;
+/// its argument becomes true when the daemon is gone.
 #[must_use]
 pub fn watchdog_main(
     ends: impl FnOnce(&Arc<AtomicBool>) -> anyhow::Result<Vec<KindEnd>>,

@@ -101,14 +101,12 @@ impl Runner {
                 self.send(message);
             }
             // Both sorts of network functions are one kind here; the first call counts.
-            RunnerEvent::Ends(kind, _) if self.kinds.iter().any(|it| it.kind() == kind) => {}
-            RunnerEvent::Ends(kind, argument) if !self.has(kind) => {
+            RunnerEvent::Ends(kind, _) if self.has(kind) => {}
+            RunnerEvent::Ends(kind, argument) => {
                 self.kinds.push(Deadlines::new(kind));
                 self.arguments
-                    .extend([format!("--{kind}").into(), argument]);
+                    .extend(["--end".into(), kind.to_string().into(), argument]);
             }
-            RunnerEvent::Ends(..) => {}
-            RunnerEvent::Passes(name, value) => self.arguments.extend([name.into(), value]),
             RunnerEvent::Begin(waiting) => {
                 self.waiting = Some(waiting);
                 self.start();

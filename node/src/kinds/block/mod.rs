@@ -1,10 +1,13 @@
 //! Block storage on offer: its pools and the transports to them.
 
 mod belonging;
+pub(super) mod detect;
+mod end;
 mod foreign_exports;
 pub(crate) mod hosts;
 pub mod nvme_host;
 pub mod nvmet_port;
+mod offer;
 mod pool_record;
 mod pools;
 mod readable;
@@ -19,6 +22,7 @@ use std::{cell::LazyCell, io::ErrorKind, path::Path, sync::Arc};
 use anyhow::{Context, bail};
 use fabricbios_contract::{Provider, Store};
 use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
+use fabricbios_helper::Handler;
 use fabricbios_lease::{BindingId, Durability, FenceScope, Offer};
 use fabricbios_nvmet::{HostOwners, Target, TargetConfig};
 use fabricbios_pool::Pool;
@@ -26,7 +30,6 @@ use fabricbios_wire::{BlockTerms, NvmeofTransport, ResourceType, Transport};
 use nix::unistd::geteuid;
 
 use crate::{
-    inventory::OfferedPool,
     kinds::{Kind, Offered, OfferedResource, Opened, Opening, close, settings::KindSettings},
     process::{
         check::{Checking, Findings},
@@ -34,8 +37,9 @@ use crate::{
     },
 };
 
-pub(crate) use foreign_exports::ListExports;
+use foreign_exports::ListExports;
 use nvme_host::{NvmeHost, refuse_taken};
+use offer::OfferedPool;
 use pool_record::PoolRecord;
 use pools::{OpenPool, is_same, refuse_forgotten};
 use store::PoolStore;
@@ -48,16 +52,27 @@ pub use settings::BlockSettings;
 
 /// See [`crate::kinds::KINDS`].
 pub(super) const KIND: Kind = Kind {
+    resource_type: ResourceType::Block,
     conflicts: settings::conflicts,
     datagrams: settings::datagrams,
+    calls,
     open,
     check,
+    detect: detect::detect,
+    end: Some(end::end),
     #[cfg(test)]
     examples: &settings::tests::EXAMPLES,
 };
 
 /// The kernel's NVMe target.
 pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
+
+fn calls() -> Vec<Handler> {
+    let mut calls = fabricbios_nvmet::calls();
+    calls.extend(fabricbios_pool::calls());
+    calls.push(Handler::of::<ListExports>());
+    calls
+}
 
 /// The hosts of `--nvme-host`: only one tenant may name each.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use super::{
     verdict::{Known, Verdict, forgotten},
 };
 use crate::{
-    inventory::detect::resource_id,
+    inventory::hardware::resource_id,
     journal::{Change, Key, Recovered, records},
     kinds::{Continuity, Opening},
     process::clock,

@@ -1,9 +1,10 @@
 //! CPU cores on offer.
 
+pub(super) mod detect;
 mod settings;
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs::{self, OpenOptions},
     io::{ErrorKind, Write},
     os::unix::{
@@ -15,10 +16,10 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use fabricbios_contract::Provider;
+use fabricbios_contract::{EndByName, Provider};
 use fabricbios_cpu::{
-    CONTROLLERS, CpuConfig, CpuList, CpuPath, CpuStore, Group, Limits, Root, Topology, Wanted,
-    default_root, list,
+    CONTROLLERS, CpuConfig, CpuEnd, CpuList, CpuPath, CpuStore, Group, Limits, Root, Topology,
+    Wanted, default_root, list,
 };
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
@@ -33,24 +34,31 @@ use nix::unistd::geteuid;
 use crate::{
     inventory::{
         Described, ResourceStatus, describe,
-        detect::{CPU_NAME, CpuFound, Sources, detect_cpu, resource_id, total_bytes},
         detection::Found,
+        hardware::{Sources, Warnings, resource_id},
     },
     kinds::{
-        Continuity, Kind, Offered, Opened, Opening,
+        Continuity, Ending, Kind, Offered, Opened, Opening,
+        memory::total_bytes,
         settings::{KindSettings, Profile},
     },
     process::check::{Checking, Findings},
 };
 
+use detect::{CpuFound, NAME as CPU_NAME};
+
 pub use settings::{CpuIsolationPolicy, CpuSettings};
 
 /// See [`crate::kinds::KINDS`].
 pub(super) const KIND: Kind = Kind {
+    resource_type: ResourceType::Cpu,
     conflicts: settings::conflicts,
     datagrams: |_| None,
+    calls: Vec::new,
     open,
     check,
+    detect: detect::detect,
+    end: Some(end),
     #[cfg(test)]
     examples: &settings::tests::EXAMPLES,
 };
@@ -177,6 +185,12 @@ fn check(checking: &Checking<'_>, found: &mut Findings) {
     }
 }
 
+/// See [`crate::kinds::Kind::end`].
+fn end(cgroup: &OsStr, _: &Ending<'_>) -> anyhow::Result<Box<dyn EndByName>> {
+    let end = CpuEnd::at(Path::new(cgroup)).map_err(anyhow::Error::msg)?;
+    Ok(Box::new(end))
+}
+
 /// The root cgroup of the leases, which need not exist.
 fn usable_root(at: &Path) -> anyhow::Result<Root> {
     if !geteuid().is_root() {
@@ -204,9 +218,9 @@ fn chosen(
     root: &Root,
     sources: &Sources,
 ) -> anyhow::Result<(CpuFound, Vec<Group>)> {
-    let (found, warnings) = detect_cpu(sources);
-    let Some(found) = found else {
-        bail!("--cpus: {}", warnings.join("; "));
+    let mut warnings = Warnings::default();
+    let Some(found) = detect::read(sources, &mut warnings) else {
+        bail!("--cpus: {}", warnings.0.join("; "));
     };
     let groups = groups(settings, wanted, &found.topology, root)?;
     Ok((found, groups))
@@ -441,7 +455,7 @@ impl Described for OfferedCpus {
         let id = self.cap.resource_id;
         inventory.cpu_caps.retain(|cap| cap.resource_id != id);
         inventory.cpu_caps.push(CpuCap {
-            threads: found.cpu.as_ref().map_or(0, CpuFound::threads),
+            threads: found.of::<CpuFound>().next().map_or(0, CpuFound::threads),
             health: status.health(),
             ..self.cap
         });
@@ -449,7 +463,7 @@ impl Described for OfferedCpus {
     }
 
     fn trouble(&self, found: &Found) -> Option<String> {
-        let Some(cpu) = &found.cpu else {
+        let Some(cpu) = found.of::<CpuFound>().next() else {
             return Some("the CPU topology cannot be read".into());
         };
         let faults = &cpu.topology.faults;
@@ -601,7 +615,6 @@ mod tests {
         };
         let classes = classes(profile, settings.policy(profile), &topology, None);
         let found = CpuFound {
-            name: CPU_NAME.into(),
             topology,
             max_mhz: 0,
             arch_flags: 0,

@@ -1,5 +1,6 @@
 //! GPUs on offer.
 
+pub(super) mod detect;
 mod offer;
 mod settings;
 mod wanted;
@@ -9,17 +10,18 @@ pub use wanted::WantedGpus;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fmt, fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use anyhow::{anyhow, bail};
-use fabricbios_contract::{Provider, stray_binding_id};
+use fabricbios_contract::{EndByName, Provider, stray_binding_id};
 use fabricbios_control::{NoSessions, Principal, SessionConnector, SessionOpen};
 use fabricbios_gpu::{
-    Device, GpuConfig, GpuPath, GpuStore, Gpus, Health, Libraries,
+    Device, GpuConfig, GpuEnd, GpuPath, GpuStore, Gpus, Health, Libraries,
     management::{HealthWatch, discover},
     worker::Trial,
 };
@@ -30,7 +32,7 @@ use nix::unistd::geteuid;
 use self::offer::{OfferedGpu, offer, session_slots};
 use crate::{
     kinds::{
-        Continuity, Kind, Offered, OfferedResource, Opened, Opening, cdi, own_program,
+        Continuity, Ending, Kind, Offered, OfferedResource, Opened, Opening, cdi, own_program,
         settings::SharedSettings,
     },
     process::{
@@ -41,10 +43,14 @@ use crate::{
 
 /// See [`crate::kinds::KINDS`].
 pub(super) const KIND: Kind = Kind {
+    resource_type: ResourceType::Gpu,
     conflicts: settings::conflicts,
     datagrams: |_| None,
+    calls: fabricbios_gpu::management::handlers,
     open,
     check,
+    detect: detect::detect,
+    end: Some(end),
     #[cfg(test)]
     examples: &settings::tests::EXAMPLES,
 };
@@ -243,6 +249,11 @@ fn try_worker(opening: &Opening<'_>) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// See [`crate::kinds::Kind::end`]. `records`: the directory of the records.
+fn end(records: &OsStr, _: &Ending<'_>) -> anyhow::Result<Box<dyn EndByName>> {
+    Ok(Box::new(GpuEnd::at(Path::new(records))?))
 }
 
 /// The records of leases of GPUs; a reboot empties the directory.

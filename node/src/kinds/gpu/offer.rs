@@ -14,7 +14,7 @@ use fabricbios_wire::{
 
 use super::{GpuSettings, GpuShareMode};
 use crate::inventory::{
-    Described, ResourceStatus, describe, detect::resource_id, detection::Found,
+    Described, ResourceStatus, describe, detection::Found, hardware::resource_id,
 };
 
 /// Names of a GPU's capacities, besides [`COMPUTE_SLICES`].

@@ -9,9 +9,9 @@ use fabricbios_kernfs::Tree;
 use fabricbios_rdma::numa_node;
 use fabricbios_wire::{NodeId, ResourceId, ResourceType};
 
-use super::{MemArena, MemorySettings};
+use super::{MemArena, MemorySettings, detect::available_bytes};
 use crate::{
-    inventory::detect::{self, resource_id},
+    inventory::hardware::resource_id,
     kinds::settings::KindSettings,
     process::check::{Checking, Findings},
 };
@@ -80,7 +80,7 @@ fn check_there_is(settings: &MemorySettings, all: &[MemArena]) -> anyhow::Result
         return Ok(());
     }
     let meminfo = Tree::new("/proc").read("meminfo")?;
-    match detect::available_bytes(&meminfo) {
+    match available_bytes(&meminfo) {
         Some(available) if wanted > available => {
             let from: Vec<_> = in_memory().map(|it| setting(settings, it)).collect();
             bail!(

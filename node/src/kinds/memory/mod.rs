@@ -2,7 +2,9 @@
 
 mod arenas;
 mod claim;
+pub(super) mod detect;
 mod mem_arena;
+mod offer;
 mod settings;
 
 use std::{net::Ipv6Addr, sync::Arc};
@@ -19,14 +21,16 @@ use arenas::OpenArena;
 use claim::{claim, scrub_unheld};
 
 use crate::{
-    inventory::OfferedArena,
     kinds::{
         Continuity, Kind, Offered, OfferedResource, Opened, Opening, close, settings::KindSettings,
     },
     watchdog::Watchdog,
 };
 
+pub(crate) use detect::total_bytes;
+
 use arenas::check;
+use offer::OfferedArena;
 use settings::SLOT_BYTES;
 
 pub use mem_arena::{BadMemArena, MemArena};
@@ -34,10 +38,14 @@ pub use settings::{MemorySettings, RdmaStrategy};
 
 /// See [`crate::kinds::KINDS`].
 pub(super) const KIND: Kind = Kind {
+    resource_type: ResourceType::Mem,
     conflicts: settings::conflicts,
     datagrams: settings::datagrams,
+    calls: Vec::new,
     open,
     check,
+    detect: detect::detect,
+    end: None,
     #[cfg(test)]
     examples: &settings::tests::EXAMPLES,
 };

@@ -12,7 +12,7 @@ use fabricbios_sriov::{
 use fabricbios_wire::ResourceType;
 
 use super::{Interface, interface_and_number};
-use crate::{inventory::detect::resource_id, kinds::Opening};
+use crate::{inventory::hardware::resource_id, kinds::Opening};
 
 /// `IFNAME` or `IFNAME=MBPS`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! Network functions on offer: macvlan interfaces, and virtual functions of a card.
 
+pub(super) mod detect;
+mod end;
 pub mod macvlan;
 mod paths;
 pub mod rights;
@@ -14,40 +16,39 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use fabricbios_cgroup::Process;
-use fabricbios_contract::{DataPath, EndByName, LocalAccess, Provider, Store};
-use fabricbios_helper::Supervisor;
-use fabricbios_lease::{Offer, StepError};
+use fabricbios_contract::{DataPath, LocalAccess, Provider, Store};
+use fabricbios_lease::Offer;
 use fabricbios_sriov::{
     Claims,
-    macvlan::MacvlanEnd,
     netlink::Netlink,
-    vf::{DIMENSION, Places, VfEnd},
+    vf::{DIMENSION, Places},
 };
 use fabricbios_wire::{
-    InventoryExtension, LeaseId, NicInfo, NodeId, ResourceInventory, ResourceType, Transport,
+    InventoryExtension, NicInfo, NodeId, ResourceInventory, ResourceType, Transport,
 };
 use nix::unistd::geteuid;
 
 use crate::{
     inventory::{Described, ResourceStatus, describe, detection::Found},
     kinds::{Continuity, Kind, Offered, OfferedResource, Opened, Opening, cdi},
-    process::{
-        check::{Checking, Findings},
-        helpers,
-    },
+    process::check::{Checking, Findings},
 };
 
+use detect::interface;
 use paths::NetPaths;
 
 pub use settings::NetSettings;
 
 /// See [`crate::kinds::KINDS`].
 pub(super) const KIND: Kind = Kind {
+    resource_type: ResourceType::Net,
     conflicts: settings::conflicts,
     datagrams: |_| None,
+    calls: fabricbios_sriov::vf::calls,
     open,
     check,
+    detect: detect::detect,
+    end: Some(end::end),
     #[cfg(test)]
     examples: &settings::tests::EXAMPLES,
 };
@@ -96,10 +97,6 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     if settings.net_vlan.is_empty() {
         tracing::warn!("{NO_VLANS}");
     }
-    watchdog.passes(
-        "--calls",
-        helpers::lock_of(opening.settings.shared.state_dir()),
-    );
     let mut provider = Provider::new();
     let mut paths = NetPaths::default();
     let mut resources: Vec<OfferedResource> = Vec::new();
@@ -133,13 +130,6 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         local: Some(paths),
         ..Opened::nothing()
     })
-}
-
-/// The interfaces on offer.
-pub(crate) fn interfaces(settings: &NetSettings) -> Vec<String> {
-    let parents = settings.macvlan_parent.iter().map(|it| &it.interface);
-    let cards = settings.sriov_pf.iter().map(|it| &it.interface);
-    parents.chain(cards).cloned().collect()
 }
 
 /// See [`crate::kinds::Kind::check`].
@@ -211,37 +201,6 @@ fn records(node_id: &NodeId) -> PathBuf {
     PathBuf::from(format!("/run/fabricbios-{id}/net"))
 }
 
-/// Ends leases of network functions for the watchdog.
-#[derive(Debug)]
-pub struct NetEnd {
-    macvlans: MacvlanEnd,
-    functions: VfEnd,
-}
-
-impl NetEnd {
-    /// Uses the records in this directory. `supervisor` makes calls that may hang. `daemon`: the daemon's process.
-    ///
-    /// # Errors
-    /// The kernel does not open a netlink socket.
-    pub fn new(
-        records: &Path,
-        supervisor: Supervisor,
-        daemon: Option<Process>,
-    ) -> Result<Self, StepError> {
-        Ok(Self {
-            macvlans: MacvlanEnd::new(Arc::new(Netlink::open()?)),
-            functions: VfEnd::new(&places(records), supervisor, daemon),
-        })
-    }
-}
-
-impl EndByName for NetEnd {
-    fn end(&self, lease: LeaseId) -> Result<(), StepError> {
-        self.macvlans.end(lease)?;
-        self.functions.end(lease)
-    }
-}
-
 fn places(records: &Path) -> Places {
     Places {
         sysfs: "/sys".into(),
@@ -271,7 +230,7 @@ impl OfferedInterface {
 impl Described for OfferedInterface {
     fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found) {
         let resource_id = status.available.resource_id;
-        let info = found.interface(&self.name).map(|it| it.info(resource_id));
+        let info = interface(found, &self.name).map(|it| it.info(resource_id));
         inventory.nics.retain(|it| it.resource_id != resource_id);
         inventory.nics.push(NicInfo {
             resource_id,
@@ -295,7 +254,7 @@ impl Described for OfferedInterface {
     }
 
     fn trouble(&self, found: &Found) -> Option<String> {
-        let what = match found.interface(&self.name) {
+        let what = match interface(found, &self.name) {
             None => "its state cannot be read, or it is gone",
             Some(it) if it.degraded => "its state cannot be read, or it is gone",
             Some(it) if !it.link_up => "its link is down: leases of it reach nothing",

@@ -43,7 +43,13 @@ pub struct NetSettings {
 
 impl NetSettings {
     pub(super) fn is_offered(&self) -> bool {
-        !self.macvlan_parent.is_empty() || !self.sriov_pf.is_empty()
+        self.interfaces().next().is_some()
+    }
+
+    /// The interfaces on offer.
+    pub(super) fn interfaces(&self) -> impl Iterator<Item = &String> {
+        let parents = self.macvlan_parent.iter().map(|it| &it.interface);
+        parents.chain(self.sriov_pf.iter().map(|it| &it.interface))
     }
 }
 

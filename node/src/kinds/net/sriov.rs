@@ -12,7 +12,7 @@ use fabricbios_wire::ResourceType;
 
 use super::{Interface, interface_and_number, places};
 use crate::{
-    inventory::detect::resource_id,
+    inventory::hardware::resource_id,
     kinds::{Opening, cdi, own_program},
     process::check::Findings,
 };

@@ -15,7 +15,7 @@ use fabricbios_fallback_udp::FbmuConfig;
 
 use super::{
     KINDS, block::BlockSettings, cpu::CpuSettings, gpu::GpuSettings, memory::MemorySettings,
-    net::NetSettings,
+    net::NetSettings, vendor::VendorSettings,
 };
 
 pub use named::Named;
@@ -50,6 +50,9 @@ pub struct KindSettings {
     /// Those of GPUs.
     #[command(flatten)]
     pub gpu: GpuSettings,
+    /// Those of resources of a vendor's own kind.
+    #[command(flatten)]
+    pub vendor: VendorSettings,
 }
 
 /// Settings that several kinds share.

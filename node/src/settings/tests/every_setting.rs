@@ -18,12 +18,6 @@ const VALUES: &[Values] = &[
         "192.0.2.10",
     ),
     (
-        "advertise-vendor",
-        &["fpga0=0", "fpga0=4"],
-        &["0", "fpga0", "fpga0=x", ""],
-        "fpga0=4",
-    ),
-    (
         "connections-max",
         &["1", "4294967295"],
         &["0", "4294967296", "many"],

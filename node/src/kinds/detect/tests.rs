@@ -1,11 +1,19 @@
 use std::{fs, os::unix::fs::symlink};
 
+use fabricbios_kernfs::Tree;
 use fabricbios_wire::{
     BLOCK_RO, Epoch, GPU_ROCM, InventoryExtension, NIC_LINK_UP, NIC_SRIOV, NodeId, ResourceType,
     cpu_flags, health, resource_flags,
 };
 
 use super::*;
+use crate::{
+    inventory::hardware::{Hardware, flat, resource_id, structured},
+    kinds::{
+        block::detect::BlockFound, cpu::detect::CpuFound, gpu::detect::GpuFound,
+        memory::detect::MemFound, net::detect::NicFound,
+    },
+};
 
 /// The files of a simulated kernel: `path = text`, `path/` a directory, `path -> target` a link.
 struct Machine {
@@ -79,13 +87,28 @@ impl Machine {
         self
     }
 
-    fn detect(&self) -> Detected {
+    fn detect(&self) -> Found {
         let tree = |name| Tree::new(self.dir.path().join(name));
-        detect(&Sources {
-            proc: tree("proc"),
-            sys: tree("sys"),
-        })
+        let mut settings = KindSettings::default();
+        settings.shared.auto_detect = true;
+        let looking = Looking {
+            settings: &settings,
+            sources: &Sources {
+                proc: tree("proc"),
+                sys: tree("sys"),
+            },
+            gpus: &FoundGpus::default(),
+        };
+        looking.look()
     }
+}
+
+fn all<T: Hardware + Clone>(found: &Found) -> Vec<T> {
+    found.of::<T>().cloned().collect()
+}
+
+fn cpu(found: &Found) -> &CpuFound {
+    found.of::<CpuFound>().next().unwrap()
 }
 
 fn cores(cpu: &CpuFound) -> Vec<Vec<u32>> {
@@ -93,22 +116,20 @@ fn cores(cpu: &CpuFound) -> Vec<Vec<u32>> {
     groups.map(|group| group.cpus.clone()).collect()
 }
 
-fn names<T>(found: &[T], name: impl Fn(&T) -> &String) -> Vec<String> {
-    found.iter().map(|item| name(item).clone()).collect()
+fn names<T: Hardware>(found: &Found) -> Vec<String> {
+    let rows = found.of::<T>().map(|it| it.row().name.to_owned());
+    rows.collect()
 }
 
 #[test]
 fn a_usual_machine_is_found_whole_and_without_warnings() {
     let found = Machine::usual().detect();
-    assert_eq!(found.warnings, [""; 0]);
-    assert_eq!(
-        found.mem,
-        [MemFound {
-            name: "mem0".into(),
-            bytes: 16_316_056 * 1024
-        }]
-    );
-    let cpu = &found.cpus[0];
+    assert_eq!(found.warnings.0, [""; 0]);
+    let memory = MemFound {
+        bytes: 16_316_056 * 1024,
+    };
+    assert_eq!(all::<MemFound>(&found), [memory]);
+    let cpu = cpu(&found);
     assert_eq!(cores(cpu), [vec![0, 2], vec![1, 3]]);
     assert_eq!((cpu.cores(), cpu.topology.online.len()), (2, 4));
     assert_eq!(cpu.max_mhz, 3700);
@@ -123,7 +144,7 @@ fn a_usual_machine_is_found_whole_and_without_warnings() {
         vfs_max: 7,
         degraded: false,
     };
-    assert_eq!(found.nics, [eth0]);
+    assert_eq!(all::<NicFound>(&found), [eth0]);
     let nvme = BlockFound {
         name: "nvme0n1".into(),
         bytes: 1 << 20,
@@ -132,24 +153,18 @@ fn a_usual_machine_is_found_whole_and_without_warnings() {
         removable: false,
         degraded: false,
     };
-    assert_eq!(found.blocks, [nvme]);
-    assert!(found.gpus.is_empty());
+    assert_eq!(all::<BlockFound>(&found), [nvme]);
+    assert_eq!(found.listed.len(), 4);
 }
 
 #[test]
 fn an_empty_machine_has_nothing_and_says_why() {
     let found = Machine::new(&[]).detect();
-    assert_eq!(
-        found,
-        Detected {
-            warnings: found.warnings.clone(),
-            ..Detected::default()
-        }
-    );
-    assert_eq!(found.warnings.len(), 5, "{:?}", found.warnings);
+    assert!(found.listed.is_empty(), "{:?}", found.listed);
+    assert_eq!(found.warnings.0.len(), 5, "{:?}", found.warnings);
     assert!(
-        found.warnings[0].starts_with("mem0: not listed: read ")
-            && found.warnings[0].contains("/proc/meminfo: No such file")
+        found.warnings.0[0].starts_with("mem0: not listed: read ")
+            && found.warnings.0[0].contains("/proc/meminfo: No such file")
     );
 }
 
@@ -165,9 +180,9 @@ fn memory_that_makes_no_sense_is_left_out() {
         let found = Machine::usual()
             .with(&format!("proc/meminfo = {text}"))
             .detect();
-        assert!(found.mem.is_empty(), "{text}");
-        assert_eq!(found.warnings.len(), 1, "{text}");
-        assert_eq!(found.cpus.len(), 1, "the rest is still found");
+        assert!(all::<MemFound>(&found).is_empty(), "{text}");
+        assert_eq!(found.warnings.0.len(), 1, "{text}");
+        assert_eq!(all::<CpuFound>(&found).len(), 1, "the rest is still found");
     }
 }
 
@@ -180,22 +195,23 @@ fn a_hole_in_the_topology_is_told_and_not_papered_over() {
         Machine::usual().with(&format!("{siblings} = what\n")),
     ] {
         let found = machine.detect();
-        let cpu = &found.cpus[0];
+        let cpu = cpu(&found);
         assert!(!cpu.topology.is_complete());
         assert_eq!((cores(cpu), cpu.cores()), (vec![vec![0, 2]], 0));
         assert!(
             found
                 .warnings
+                .0
                 .iter()
                 .any(|text| text.contains("topology incomplete"))
         );
         let node = NodeId([7; 32]);
-        let cap = found.inventory(node, Epoch(1)).cpu_caps[0];
+        let cap = structured(&found.listed, node, Epoch(1)).cpu_caps[0];
         assert_eq!(
             (cap.flags & cpu_flags::TOPOLOGY_COMPLETE, cap.health),
             (0, health::DEGRADED)
         );
-        let flat = found.flat(&node);
+        let flat = flat(&found.listed, &node);
         let entry = flat
             .iter()
             .find(|entry| entry.resource_type == ResourceType::Cpu)
@@ -209,8 +225,8 @@ fn offline_siblings_do_not_count() {
     let found = Machine::usual()
         .with("sys/devices/system/cpu/online = 0-2\n")
         .detect();
-    assert_eq!(cores(&found.cpus[0]), [vec![0, 2], vec![1]]);
-    assert!(found.cpus[0].topology.is_complete());
+    assert_eq!(cores(cpu(&found)), [vec![0, 2], vec![1]]);
+    assert!(cpu(&found).topology.is_complete());
 }
 
 #[test]
@@ -219,7 +235,7 @@ fn frequency_and_flags_come_from_cpuinfo_where_sysfs_is_silent() {
         .without("sys/devices/system/cpu/cpu0/cpufreq")
         .without("sys/devices/system/cpu/cpu1/cpufreq")
         .detect();
-    assert_eq!((found.cpus[0].max_mhz, found.warnings.len()), (2400, 0));
+    assert_eq!((cpu(&found).max_mhz, found.warnings.0.len()), (2400, 0));
     let arm = "proc/cpuinfo = processor\t: 0\nFeatures\t: fp asimd crc32 sve\n";
     let found = Machine::usual()
         .with(arm)
@@ -227,10 +243,10 @@ fn frequency_and_flags_come_from_cpuinfo_where_sysfs_is_silent() {
         .detect();
     let arch = cpu_flags::ARCH_AARCH64 << cpu_flags::ARCH_SHIFT;
     assert_eq!(
-        found.cpus[0].arch_flags,
+        cpu(&found).arch_flags,
         arch | cpu_flags::NEON | cpu_flags::CRC32
     );
-    assert_eq!(found.cpus[0].max_mhz, 3600);
+    assert_eq!(cpu(&found).max_mhz, 3600);
 }
 
 #[test]
@@ -238,7 +254,7 @@ fn a_nic_without_link_or_with_odd_files_is_still_listed() {
     let down = Machine::usual()
         .with("sys/devices/nic/net/eth0/speed = -1\n")
         .with("sys/devices/nic/net/eth0/operstate = down\n");
-    let nic = down.detect().nics.remove(0);
+    let nic = all::<NicFound>(&down.detect()).remove(0);
     assert_eq!(
         (nic.speed_bps, nic.link_up, nic.degraded),
         (0, false, false)
@@ -246,11 +262,12 @@ fn a_nic_without_link_or_with_odd_files_is_still_listed() {
     let odd = Machine::usual()
         .with("sys/devices/nic/net/eth0/mtu = many\n")
         .detect();
-    assert_eq!((odd.nics[0].mtu, odd.nics[0].degraded), (0, true));
+    let nic = odd.of::<NicFound>().next().unwrap();
+    assert_eq!((nic.mtu, nic.degraded), (0, true));
     assert!(
-        odd.warnings[0].contains("eth0/mtu: expected u32, got `many`"),
+        odd.warnings.0[0].contains("eth0/mtu: expected u32, got `many`"),
         "{:?}",
-        odd.warnings
+        odd.warnings.0
     );
 }
 
@@ -260,7 +277,7 @@ fn virtual_functions_and_virtual_interfaces_are_not_listed() {
         .with("sys/class/net/eth0v0/device/physfn -> ../../nic")
         .with("sys/class/net/veth0/mtu = 1500\n")
         .detect();
-    assert_eq!(names(&found.nics, |nic| &nic.name), ["eth0"]);
+    assert_eq!(names::<NicFound>(&found), ["eth0"]);
 }
 
 #[test]
@@ -283,14 +300,12 @@ fn gpus_are_nvidia_and_amd_display_controllers() {
     machine.put("sys/bus/pci/devices/0000:02:00.0/driver -> ../../drivers/amdgpu");
     machine.put("sys/bus/pci/devices/0000:03:00.0/");
     let found = machine.detect();
-    assert_eq!(
-        names(&found.gpus, |gpu| &gpu.name),
-        ["0000:01:00.0", "0000:02:00.0"]
-    );
-    assert_eq!(found.gpus[0].vram_bytes, 0);
-    assert_eq!(found.gpus[1].vram_bytes, 17_163_091_968);
-    assert!(found.warnings.len() == 1 && found.warnings[0].starts_with("0000:03:00.0: skipped"));
-    let gpus = found.inventory(NodeId([7; 32]), Epoch(1)).gpus;
+    assert_eq!(names::<GpuFound>(&found), ["0000:01:00.0", "0000:02:00.0"]);
+    let vram = found.of::<GpuFound>().map(|it| it.vram_bytes);
+    assert_eq!(vram.collect::<Vec<_>>(), [0, 17_163_091_968]);
+    let warnings = found.warnings.0;
+    assert!(warnings.len() == 1 && warnings[0].starts_with("0000:03:00.0: skipped"));
+    let gpus = structured(&found.listed, NodeId([7; 32]), Epoch(1)).gpus;
     assert_eq!((gpus[0].flags, gpus[1].flags), (0, GPU_ROCM));
 }
 
@@ -309,10 +324,11 @@ fn disks_that_are_empty_hidden_made_of_others_or_another_machines_are_not_listed
         .with("sys/block/nvme2n1/size = 4096\n")
         .with("sys/block/nvme2n1/device/nvme2/transport = rdma\n")
         .detect();
-    assert_eq!(names(&found.blocks, |block| &block.name), ["nvme0n1"]);
+    assert_eq!(names::<BlockFound>(&found), ["nvme0n1"]);
     assert!(
         found
             .warnings
+            .0
             .iter()
             .any(|text| text.starts_with("sdb: skipped"))
     );
@@ -321,8 +337,9 @@ fn disks_that_are_empty_hidden_made_of_others_or_another_machines_are_not_listed
 #[test]
 fn a_disk_of_unknown_writability_is_read_only_and_degraded() {
     let found = Machine::usual().without("sys/block/nvme0n1/ro").detect();
-    assert!(found.blocks[0].read_only && found.blocks[0].degraded);
-    let disk = found.inventory(NodeId([7; 32]), Epoch(1)).block_devs[0];
+    let block = found.of::<BlockFound>().next().unwrap();
+    assert!(block.read_only && block.degraded);
+    let disk = structured(&found.listed, NodeId([7; 32]), Epoch(1)).block_devs[0];
     assert_eq!((disk.flags, disk.health), (BLOCK_RO, health::DEGRADED));
 }
 
@@ -330,13 +347,13 @@ fn a_disk_of_unknown_writability_is_read_only_and_degraded() {
 fn nothing_that_was_only_detected_is_available() {
     let found = Machine::usual().detect();
     let node = NodeId([7; 32]);
-    let flat = found.flat(&node);
+    let flat = flat(&found.listed, &node);
     assert_eq!(flat.len(), 4);
     assert!(
         flat.iter()
             .all(|entry| entry.available == 0 && entry.capacity > 0)
     );
-    let whole = found.inventory(node, Epoch(3));
+    let whole = structured(&found.listed, node, Epoch(3));
     assert_eq!((whole.epoch, whole.health), (Epoch(3), health::OK));
     let policy = whole.cpu_caps[0].flags >> cpu_flags::ISOLATION_SHIFT & 0b111;
     assert_eq!(

@@ -1,29 +1,67 @@
 //! Main memory: `/proc/meminfo`.
 
 use fabricbios_kernfs::Tree;
+use fabricbios_wire::{MemArena as Entry, ResourceId, ResourceInventory, ResourceType, health};
 
-use super::Warnings;
+use super::MemArena;
+use crate::{
+    inventory::{
+        detection::Found,
+        hardware::{Hardware, Row, Warnings},
+    },
+    kinds::detect::Looking,
+};
 
-/// Main memory.
+/// Alignment that is told of memory that is not on offer.
+const PAGE_BYTES: u32 = 4096;
+
+/// Main memory: one, `mem0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemFound {
-    /// `mem0`.
-    pub name: String,
+pub(crate) struct MemFound {
     /// Memory that the kernel manages: installed memory without the parts that firmware and kernel occupy.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
-pub(super) fn detect(proc: &Tree, warnings: &mut Warnings) -> Option<MemFound> {
-    let text = warnings.keep("mem0", "not listed", proc.read("meminfo"))?;
+impl Hardware for MemFound {
+    fn row(&self) -> Row<'_> {
+        Row {
+            kind: ResourceType::Mem,
+            name: MemArena::MEM0,
+            capacity: self.bytes,
+            degraded: false,
+        }
+    }
+
+    fn add_to(&self, inventory: &mut ResourceInventory, resource_id: ResourceId) {
+        inventory.mem_arenas.push(Entry {
+            resource_id,
+            base: 0,
+            len: self.bytes,
+            align: PAGE_BYTES,
+            max_read: 0,
+            max_write: 0,
+            health: health::OK,
+        });
+    }
+}
+
+/// See [`crate::kinds::Kind::detect`].
+pub(super) fn detect(looking: &Looking<'_>, found: &mut Found) {
+    if looking.lists() {
+        let memory = memory(&looking.sources.proc, &mut found.warnings);
+        memory.into_iter().for_each(|it| found.list(it));
+    }
+}
+
+fn memory(proc: &Tree, warnings: &mut Warnings) -> Option<MemFound> {
+    let name = MemArena::MEM0;
+    let text = warnings.keep(name, "not listed", proc.read("meminfo"))?;
     let bytes = total_bytes(&text);
     if bytes.is_none() {
         let reason = format!("{}/meminfo has no `MemTotal: N kB`", proc.root().display());
-        warnings.add("mem0", "not listed", reason);
+        warnings.add(name, "not listed", reason);
     }
-    Some(MemFound {
-        name: "mem0".to_owned(),
-        bytes: bytes?,
-    })
+    Some(MemFound { bytes: bytes? })
 }
 
 /// All memory of the machine, by `/proc/meminfo`.
@@ -33,7 +71,7 @@ pub(crate) fn total_bytes(meminfo: &str) -> Option<u64> {
 
 /// Memory available without swapping, by `/proc/meminfo`: `MemAvailable`, and the free huge pages, which it does not
 /// include.
-pub(crate) fn available_bytes(meminfo: &str) -> Option<u64> {
+pub(super) fn available_bytes(meminfo: &str) -> Option<u64> {
     let free = meminfo
         .lines()
         .find_map(|line| line.strip_prefix("HugePages_Free:"));

@@ -2,35 +2,75 @@
 //! namespace over NVMe-oF belongs to another machine.
 
 use fabricbios_kernfs::Tree;
+use fabricbios_wire::{
+    BLOCK_REMOVABLE, BLOCK_RO, BlockDev, ResourceId, ResourceInventory, ResourceType,
+};
 
-use super::Warnings;
+use crate::{
+    inventory::{
+        detection::Found,
+        hardware::{Hardware, Row, Warnings, health_of},
+    },
+    kinds::detect::Looking,
+};
 
 /// The kernel's unit of sizes, independent of the block size of the device.
 const SECTOR_BYTES: u64 = 512;
 
 /// A disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BlockFound {
+pub(crate) struct BlockFound {
     /// Such as `nvme0n1`.
-    pub name: String,
+    pub(crate) name: String,
     /// Bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Bytes per logical block.
-    pub block_size: u32,
+    pub(crate) block_size: u32,
     /// The device refuses writes.
-    pub read_only: bool,
+    pub(crate) read_only: bool,
     /// The medium can be removed.
-    pub removable: bool,
+    pub(crate) removable: bool,
     /// A property could not be read.
-    pub degraded: bool,
+    pub(crate) degraded: bool,
 }
 
-pub(super) fn detect(sys: &Tree, warnings: &mut Warnings) -> Vec<BlockFound> {
-    let names = warnings.names(sys, "block", "block devices");
-    names
-        .into_iter()
-        .filter_map(|name| block(sys, name, warnings))
-        .collect()
+impl Hardware for BlockFound {
+    fn row(&self) -> Row<'_> {
+        Row {
+            kind: ResourceType::Block,
+            name: &self.name,
+            capacity: self.bytes,
+            degraded: self.degraded,
+        }
+    }
+
+    fn add_to(&self, inventory: &mut ResourceInventory, resource_id: ResourceId) {
+        inventory.block_devs.push(BlockDev {
+            resource_id,
+            block_size: self.block_size,
+            capacity: self.bytes,
+            flags: flags(self.read_only, self.removable),
+            health: health_of(self.degraded),
+        });
+    }
+}
+
+/// The flags of an entry in inventories.
+pub(super) fn flags(read_only: bool, removable: bool) -> u32 {
+    let read_only = if read_only { BLOCK_RO } else { 0 };
+    let removable = if removable { BLOCK_REMOVABLE } else { 0 };
+    read_only | removable
+}
+
+/// See [`crate::kinds::Kind::detect`].
+pub(super) fn detect(looking: &Looking<'_>, found: &mut Found) {
+    if looking.lists() {
+        let sys = &looking.sources.sys;
+        for name in found.warnings.names(sys, "block", "block devices") {
+            let block = block(sys, name, &mut found.warnings);
+            block.into_iter().for_each(|it| found.list(it));
+        }
+    }
 }
 
 fn block(sys: &Tree, name: String, warnings: &mut Warnings) -> Option<BlockFound> {

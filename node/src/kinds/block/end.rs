@@ -1,6 +1,7 @@
-//! The end of leases over NVMe-oF.
+//! The end of leases over NVMe-oF by name.
 
 use std::{
+    ffi::OsStr,
     iter,
     path::Path,
     sync::{
@@ -17,11 +18,19 @@ use fabricbios_lease::StepError;
 use fabricbios_nvmet::EmergencyRevoker;
 use fabricbios_wire::{LeaseId, NodeId};
 
-use crate::kinds::block::CONFIGFS;
+use super::CONFIGFS;
+use crate::kinds::Ending;
+
+/// See [`crate::kinds::Kind::end`]. `node_id`: the leases of this node.
+pub(super) fn end(node_id: &OsStr, ending: &Ending<'_>) -> anyhow::Result<Box<dyn EndByName>> {
+    let node_id = node_id.to_string_lossy().parse()?;
+    let end = NvmeofEnd::start(node_id, Arc::clone(ending.is_orphan))?;
+    Ok(Box::new(end))
+}
 
 /// Revokes at once, and sweeps on a thread of its own, so that no cut waits for a sweep. If another watchdog takes over
 /// before a sweep is done, the daemon's proof sweeps. A drop waits for the sweeps.
-pub(super) struct NvmeofEnd {
+struct NvmeofEnd {
     revoker: Arc<EmergencyRevoker>,
     is_orphan: Arc<AtomicBool>,
     unswept: Option<mpsc::Sender<(LeaseId, Vec<u16>)>>,
@@ -29,7 +38,7 @@ pub(super) struct NvmeofEnd {
 }
 
 impl NvmeofEnd {
-    pub(super) fn start(node_id: NodeId, is_orphan: Arc<AtomicBool>) -> anyhow::Result<Self> {
+    fn start(node_id: NodeId, is_orphan: Arc<AtomicBool>) -> anyhow::Result<Self> {
         let revoker = Arc::new(EmergencyRevoker::new(Path::new(CONFIGFS), node_id));
         let (unswept, sweeps) = mpsc::channel();
         let its = Arc::clone(&revoker);

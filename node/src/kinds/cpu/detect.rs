@@ -1,30 +1,94 @@
 //! Processors: their topology, and `/proc/cpuinfo` for the rest.
 
 use fabricbios_cpu::Topology;
-use fabricbios_wire::cpu_flags;
+use fabricbios_wire::{CpuCap, ResourceId, ResourceInventory, ResourceType, cpu_flags};
 
-use super::{Sources, Warnings};
+use crate::{
+    inventory::{
+        detection::Found,
+        hardware::{Hardware, Row, Sources, Warnings, health_of},
+    },
+    kinds::detect::Looking,
+};
 
 /// The start of `/proc/cpuinfo` is enough: it is long and repeats the same for every CPU.
 const CPUINFO_BYTES: usize = 64 << 10;
 
 /// All processors of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CpuFound {
-    /// `cpu0`.
-    pub name: String,
+pub(crate) struct CpuFound {
     /// Cores and logical CPUs.
-    pub topology: Topology,
+    pub(crate) topology: Topology,
     /// Highest frequency, 0 if unknown.
-    pub max_mhz: u32,
+    pub(crate) max_mhz: u32,
     /// Instruction-set and architecture bits of [`cpu_flags`].
-    pub arch_flags: u32,
+    pub(crate) arch_flags: u32,
 }
 
 /// Name of a node's only CPU resource, detected or offered.
-pub(crate) const NAME: &str = "cpu0";
+pub(super) const NAME: &str = "cpu0";
 
-pub(super) fn detect(sources: &Sources, warnings: &mut Warnings) -> Option<CpuFound> {
+impl CpuFound {
+    /// Physical cores; 0 if the topology is incomplete.
+    pub(crate) fn cores(&self) -> u16 {
+        match self.topology.is_complete() {
+            true => u16::try_from(self.topology.groups.len()).unwrap_or(u16::MAX),
+            false => 0,
+        }
+    }
+
+    /// Logical CPUs that are online.
+    pub(super) fn threads(&self) -> u16 {
+        u16::try_from(self.topology.online.len()).unwrap_or(u16::MAX)
+    }
+
+    /// The entry of processors that are not on offer. It has no isolation policy, so clients know that they cannot
+    /// lease these cores.
+    pub(super) fn cap(&self, resource_id: ResourceId) -> CpuCap {
+        let is_complete = self.topology.is_complete();
+        let complete = match is_complete {
+            true => cpu_flags::TOPOLOGY_COMPLETE,
+            false => 0,
+        };
+        CpuCap {
+            resource_id,
+            cores: 0,
+            threads: self.threads(),
+            max_mhz: self.max_mhz,
+            flags: self.arch_flags | complete,
+            health: health_of(!is_complete),
+        }
+    }
+}
+
+impl Hardware for CpuFound {
+    fn row(&self) -> Row<'_> {
+        Row {
+            kind: ResourceType::Cpu,
+            name: NAME,
+            capacity: self.cores().into(),
+            degraded: !self.topology.is_complete(),
+        }
+    }
+
+    fn add_to(&self, inventory: &mut ResourceInventory, resource_id: ResourceId) {
+        inventory.cpu_caps.push(self.cap(resource_id));
+    }
+}
+
+/// See [`crate::kinds::Kind::detect`].
+pub(super) fn detect(looking: &Looking<'_>, found: &mut Found) {
+    if looking.lists() {
+        let cpu = read(looking.sources, &mut found.warnings);
+        cpu.into_iter().for_each(|it| found.list(it));
+    } else if looking.settings.cpu.cpus.is_some() {
+        let cpu = read(looking.sources, &mut Warnings::default());
+        cpu.into_iter().for_each(|it| found.offer(it));
+    }
+}
+
+/// The processors of the machine.
+pub(super) fn read(sources: &Sources, warnings: &mut Warnings) -> Option<CpuFound> {
     let sys = &sources.sys;
     let topology = warnings.keep(NAME, "not listed", Topology::read(sys))?;
     if topology.online.is_empty() {
@@ -39,7 +103,6 @@ pub(super) fn detect(sources: &Sources, warnings: &mut Warnings) -> Option<CpuFo
         .keep(NAME, "flags unknown", cpuinfo)
         .unwrap_or_default();
     Some(CpuFound {
-        name: NAME.to_owned(),
         max_mhz: topology
             .max_mhz(sys)
             .or_else(|| cpuinfo_mhz(&cpuinfo))

@@ -1,0 +1,56 @@
+//! The end of leases of network functions by name.
+
+use std::{ffi::OsStr, path::Path, sync::Arc};
+
+use anyhow::Context;
+use fabricbios_cgroup::Process;
+use fabricbios_contract::EndByName;
+use fabricbios_helper::Supervisor;
+use fabricbios_lease::StepError;
+use fabricbios_sriov::{macvlan::MacvlanEnd, netlink::Netlink, vf::VfEnd};
+use fabricbios_wire::LeaseId;
+use nix::unistd::getppid;
+
+use super::places;
+use crate::{kinds::Ending, process::helpers};
+
+/// See [`crate::kinds::Kind::end`]. `records`: the directory of the records.
+pub(super) fn end(records: &OsStr, ending: &Ending<'_>) -> anyhow::Result<Box<dyn EndByName>> {
+    let calls = ending
+        .calls
+        .context("no file for the locks of calls that may hang")?;
+    let daemon = Process::of(getppid().as_raw());
+    let end = NetEnd::new(Path::new(records), helpers::for_watchdog(calls)?, daemon)?;
+    Ok(Box::new(end))
+}
+
+/// Ends leases of network functions for the watchdog.
+#[derive(Debug)]
+struct NetEnd {
+    macvlans: MacvlanEnd,
+    functions: VfEnd,
+}
+
+impl NetEnd {
+    /// Uses the records in this directory. `supervisor` makes calls that may hang. `daemon`: the daemon's process.
+    ///
+    /// # Errors
+    /// The kernel does not open a netlink socket.
+    fn new(
+        records: &Path,
+        supervisor: Supervisor,
+        daemon: Option<Process>,
+    ) -> Result<Self, StepError> {
+        Ok(Self {
+            macvlans: MacvlanEnd::new(Arc::new(Netlink::open()?)),
+            functions: VfEnd::new(&places(records), supervisor, daemon),
+        })
+    }
+}
+
+impl EndByName for NetEnd {
+    fn end(&self, lease: LeaseId) -> Result<(), StepError> {
+        self.macvlans.end(lease)?;
+        self.functions.end(lease)
+    }
+}
