@@ -72,7 +72,7 @@ impl<'a, M: Default> Making<'a, M> {
         });
         match &admitted {
             Ok(_) => self.entry.deadline.store(0, Ordering::Release),
-            Err(_) if self.before.is_none() => self.undone(),
+            Err(_) if self.before.is_none() => self.undone(self.before),
             Err(_) => {}
         }
         admitted
@@ -93,9 +93,11 @@ impl<'a, M: Default> Making<'a, M> {
     ) -> Result<(), BindError> {
         let _admission = self.entry.admission();
         self.check_again()?;
+        // Another bind may have opened while this one waited for the admission.
+        let before = self.entry.state().gate.generation();
         // In this run, an adopted binding follows at most a failed attempt. Its objects are in use since an earlier
         // run.
-        if let Some(before) = self.before.filter(|_| !adopted) {
+        if let Some(before) = before.filter(|_| !adopted) {
             end().map_err(BindError::Stranded)?;
             self.entry.state().end(before);
         }
@@ -111,8 +113,8 @@ impl<'a, M: Default> Making<'a, M> {
             return Err(error);
         }
         end().map_err(BindError::Stranded)?;
-        self.undone();
-        Err(match self.before {
+        self.undone(before);
+        Err(match before {
             Some(_) => error.lost(),
             None => error,
         })
@@ -135,11 +137,11 @@ impl<'a, M: Default> Making<'a, M> {
     }
 
     /// Marks that nothing of this binding and of an older one is left.
-    fn undone(&self) {
+    fn undone(&self, before: Option<Generation>) {
         let mut state = self.entry.state();
         state.end(self.binding_id.generation);
         // No cut knows of the lease, and no order names it any more.
-        if self.before.is_none() && state.gate.revoked().is_none() {
+        if before.is_none() && state.gate.revoked().is_none() {
             state.gate = Gate::default();
         }
     }
