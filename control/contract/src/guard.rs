@@ -55,29 +55,13 @@ mod tests {
     use fabricbios_wire::{ResourceId, Transport};
 
     use super::*;
-
-    #[derive(Debug)]
-    struct Watches(bool);
-
-    impl Guard for Watches {
-        fn watches(&self) -> bool {
-            self.0
-        }
-
-        fn extend(&self, _binding_id: BindingId, _deadline: BootTime) {}
-
-        fn over(&self, _binding_id: BindingId) {}
-    }
+    use crate::testing::{Watching, binding_id};
 
     fn order(generation: u32, adopts: bool) -> BindOrder {
         BindOrder {
             adopts,
             ..BindOrder::new(
-                BindingId {
-                    lease_id: LeaseId(1),
-                    generation: Generation(generation),
-                    resource_id: ResourceId(7),
-                },
+                binding_id(LeaseId(1), generation, ResourceId(7)),
                 Placement::Amount(1 << 20),
                 Transport::NvmeTcp,
             )
@@ -86,12 +70,14 @@ mod tests {
 
     #[test]
     fn without_a_watchdog_no_lease_begins_and_what_is_there_goes_on() {
-        Watches(true).check(&order(1, false)).unwrap();
-        let Err(BindError::Failed(error)) = Watches(false).check(&order(1, false)) else {
+        let guard = Watching::default();
+        guard.check(&order(1, false)).unwrap();
+        guard.set_present(false);
+        let Err(BindError::Failed(error)) = guard.check(&order(1, false)) else {
             panic!("nobody would end it");
         };
         assert_eq!(error.step, "reach the watchdog".into());
-        Watches(false).check(&order(2, false)).unwrap();
-        Watches(false).check(&order(1, true)).unwrap();
+        guard.check(&order(2, false)).unwrap();
+        guard.check(&order(1, true)).unwrap();
     }
 }

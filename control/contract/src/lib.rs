@@ -17,6 +17,8 @@ mod local;
 mod path;
 mod provider;
 mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use bindings::{Admission, Bindings, Entry, Making};
 pub use cdi::{Cdi, Edits};

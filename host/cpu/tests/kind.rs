@@ -6,6 +6,7 @@ mod kernel;
 
 use std::{
     collections::BTreeSet,
+    ops::Deref,
     os::fd::OwnedFd,
     sync::{Arc, Mutex, mpsc::channel},
     thread,
@@ -14,11 +15,12 @@ use std::{
 
 use fabricbios_cgroup::end_processes;
 use fabricbios_contract::{
-    Caller, DataPath, EndByName, Given, Guard, LocalAccess, LocalRefusal, Provider, Store,
+    Caller, DataPath, EndByName, Given, LocalAccess, LocalRefusal, Store,
+    testing::{self, Calls, EndedByName, Entered, Faulty, Fixture, Watching, user_of},
 };
 use fabricbios_cpu::{CpuConfig, CpuEnd, CpuPath, CpuStore, Limits, Root, Topology, Wanted};
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, Proof, StepError,
+    BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, StepError,
 };
 use fabricbios_wire::{
     Binding, CpuBinding, CpuIsolationClass, CpuPartition, CpuQuota, CpuTerms, Generation, LeaseId,
@@ -35,34 +37,117 @@ const LIMITS: Limits = Limits {
     processes: 100,
 };
 
-/// The calls that the watchdog received.
-#[derive(Debug, Default)]
-struct Told(Mutex<Vec<String>>);
+/// A machine whose leases have cores alone, or a share of the time of others.
+struct Machine<const SHARE: bool = false> {
+    kernel: Arc<Kernel>,
+}
 
-impl Guard for Told {
-    fn watches(&self) -> bool {
-        true
+impl<const SHARE: bool> Fixture for Machine<SHARE> {
+    type Store = CpuStore;
+    type Path = CpuPath;
+    type Client = (LeaseId, Process);
+
+    fn new() -> Self {
+        let kernel = Arc::new(Kernel::new(CONTROLLERS, true));
+        Self { kernel }
     }
 
-    fn extend(&self, binding_id: BindingId, deadline: BootTime) {
-        let line = format!("{} until {}", binding_id.lease_id.0, deadline.0);
-        self.0.lock().unwrap().push(line);
+    fn start(&self, guard: Arc<Watching>) -> (Arc<CpuStore>, Arc<CpuPath>) {
+        let store = Arc::new(store(&self.kernel).unwrap());
+        let path = CpuPath::of(root(&self.kernel), self.kernel.tree("proc"), guard);
+        (store, Arc::new(path))
     }
 
-    fn over(&self, binding_id: BindingId) {
-        self.0
-            .lock()
-            .unwrap()
-            .push(format!("{} over", binding_id.lease_id.0));
+    fn order(lease: u128) -> BindOrder {
+        match SHARE {
+            true => time(lease, 1),
+            false => cores(lease, &[u32::try_from(2 * lease).unwrap()]),
+        }
+    }
+
+    /// A process that enters the lease.
+    fn client(world: &testing::World<Self>, lease: LeaseId) -> Option<Self::Client> {
+        let process = world.machine.kernel.spawn();
+        enter(&world.path, lease, &process, "red").ok()?;
+        Some((lease, process))
+    }
+
+    fn has_access(&self, (lease, process): &mut Self::Client) -> bool {
+        let root = root(&self.kernel);
+        let below = match SHARE {
+            true => format!("shared/{}", name(lease.0)),
+            false => name(lease.0),
+        };
+        root.exists("look", &below).unwrap()
+            && root.members("look", &below).unwrap().contains(&process.pid)
+            && self.kernel.text(&format!("{ROOT}/{below}/cgroup.freeze")) == "0"
+    }
+
+    fn left(&self) -> Vec<String> {
+        let mut left = self.kernel.groups();
+        left.retain(|it| !["nodes", ROOT, "nodes/fb/shared"].contains(&&**it));
+        let shared = self.kernel.text(&format!("{ROOT}/shared/cpuset.cpus"));
+        left.extend((shared != "2-5").then(|| format!("shares have {shared}")));
+        left
     }
 }
 
-struct World {
-    kernel: Arc<Kernel>,
-    told: Arc<Told>,
-    store: Arc<CpuStore>,
-    path: Arc<CpuPath>,
-    provider: Arc<Provider>,
+impl<const SHARE: bool> Faulty for Machine<SHARE> {
+    fn calls(&self) -> &Calls {
+        &self.kernel.calls
+    }
+}
+
+impl<const SHARE: bool> EndedByName for Machine<SHARE> {
+    fn watchdog(&self) -> Box<dyn EndByName> {
+        let proc = self.kernel.tree("proc");
+        Box::new(CpuEnd::of(root(&self.kernel), proc))
+    }
+}
+
+impl<const SHARE: bool> Entered for Machine<SHARE> {
+    fn caller(&self, tenant: &str) -> (Caller, Given) {
+        let own = i32::try_from(std::process::id()).unwrap();
+        (caller(own, tenant), Given::Process(pidfd(own)))
+    }
+}
+
+mod exclusive {
+    use super::*;
+    fabricbios_contract::suites!(Machine: life, faults, adoption, by_name, entry);
+}
+
+mod shares {
+    use super::*;
+    fabricbios_contract::suites!(Machine<true>: life, faults, adoption, by_name);
+}
+
+struct World(testing::World<Machine>);
+
+impl Deref for World {
+    type Target = testing::World<Machine>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+fn caller(pid: i32, tenant: &str) -> Caller {
+    Caller {
+        pid,
+        ..user_of(tenant)
+    }
+}
+
+fn enter(
+    path: &CpuPath,
+    lease: LeaseId,
+    process: &Process,
+    tenant: &str,
+) -> Result<String, LocalRefusal> {
+    let given = Given::Process(pidfd(process.pid));
+    let entered = path.enter(lease, &caller(process.pid, tenant), given);
+    entered.map(|it| it.place)
 }
 
 fn root(kernel: &Arc<Kernel>) -> Root {
@@ -84,71 +169,39 @@ fn store(kernel: &Arc<Kernel>) -> Result<CpuStore, StepError> {
 
 impl World {
     fn new() -> Self {
-        Self::on(Arc::new(Kernel::new(CONTROLLERS, true)))
+        Self(testing::World::new())
     }
 
     /// Starts a node on this kernel.
     fn on(kernel: Arc<Kernel>) -> Self {
-        let told = Arc::<Told>::default();
-        let store = Arc::new(store(&kernel).unwrap());
-        let path = CpuPath::of(root(&kernel), kernel.tree("proc"), told.clone());
-        let path = Arc::new(path);
-        let provider = Provider::new().with_store(CPUS, store.clone()).with_path(
-            "cgroup",
-            &[Transport::Auto],
-            path.clone(),
-        );
-        Self {
-            kernel,
-            told,
-            store,
-            path,
-            provider: Arc::new(provider),
-        }
+        Self(testing::World::on(Machine { kernel }))
     }
 
     fn text(&self, below: &str) -> String {
-        self.kernel.text(&format!("{ROOT}/{below}"))
+        self.machine.kernel.text(&format!("{ROOT}/{below}"))
     }
 
-    /// Binds a lease, so that its tenant can use it.
     fn bound(&self, order: &BindOrder) -> CpuBinding {
-        let binding = self.provider.bind(order).unwrap();
-        let deadline = BootTime(u64::MAX);
-        self.provider.extend(order.binding_id, deadline).unwrap();
-        cpu(&binding)
+        cpu(&self.0.bound(order))
     }
 
     fn enter(&self, lease: u128, process: &Process, tenant: &str) -> Result<String, LocalRefusal> {
-        let caller = Caller {
-            uid: 1000,
-            pid: process.pid,
-            tenants: vec![tenant.to_owned()],
-            is_root: false,
-        };
-        let given = Given::Process(pidfd(process.pid));
-        let entered = self.path.enter(LeaseId(lease), &caller, given);
-        entered.map(|it| it.place)
+        enter(&self.path, LeaseId(lease), process, tenant)
     }
 
     /// The processes in a cgroup and in those below it.
     fn members(&self, below: &str) -> Vec<i32> {
-        root(&self.kernel).members("look", below).unwrap()
+        root(&self.machine.kernel).members("look", below).unwrap()
     }
 
     /// The callers' cgroups in the cgroup of a lease.
     fn callers(&self, below: &str) -> Vec<String> {
-        root(&self.kernel).children("look", below).unwrap()
+        root(&self.machine.kernel).children("look", below).unwrap()
     }
 
     fn cut(&self, lease: u128) -> Vec<String> {
         let proof = self.provider.cut(binding_id(lease), Linger::None).unwrap();
         proof.steps().iter().map(|it| it.step.clone()).collect()
-    }
-
-    fn release(&self, order: &BindOrder) -> Result<Proof, StepError> {
-        self.provider
-            .release(order.binding_id, order.placement.clone(), &|| ())
     }
 }
 
@@ -171,11 +224,7 @@ fn listed(cpus: &CpuBinding) -> String {
 }
 
 fn binding_id(lease: u128) -> BindingId {
-    BindingId {
-        lease_id: LeaseId(lease),
-        generation: Generation(1),
-        resource_id: CPUS,
-    }
+    testing::binding_id(LeaseId(lease), 1, CPUS)
 }
 
 fn order(lease: u128, placement: Placement, terms: CpuTerms) -> BindOrder {
@@ -215,7 +264,7 @@ fn an_exclusive_lease_is_a_partition_of_its_cores_and_their_memory_and_the_other
         binding.cgroup
     );
     assert_eq!(world.text("shared/cpuset.cpus"), "5");
-    assert_eq!(world.kernel.text("cpuset.cpus.effective"), "0-1,5");
+    assert_eq!(world.machine.kernel.text("cpuset.cpus.effective"), "0-1,5");
     // A lease of one CPU needs no load balancing.
     let one = world.bound(&cores(2, &[5]));
     assert_eq!(
@@ -280,14 +329,17 @@ fn cores_of_another_lease_or_that_are_not_on_offer_are_refused_and_nothing_stays
 #[test]
 fn a_partition_that_the_kernel_calls_invalid_is_no_lease() {
     let world = World::new();
-    world.kernel.refuse_writes(Some("cpuset.cpus.exclusive"));
+    world
+        .machine
+        .kernel
+        .refuse_writes(Some("cpuset.cpus.exclusive"));
     let Err(BindError::Failed(_)) = world.provider.bind(&cores(1, &[2])) else {
         panic!("granted without exclusive CPUs");
     };
-    world.kernel.refuse_writes(None);
+    world.machine.kernel.refuse_writes(None);
     // Another cgroup in the root names a CPU of the lease.
     let other = format!("{ROOT}/other");
-    let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.kernel;
+    let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.machine.kernel;
     fs.mkdir(&other).unwrap();
     fs.write(&format!("{other}/cpuset.cpus"), "3").unwrap();
     let Err(BindError::Failed(why)) = world.provider.bind(&cores(1, &[2])) else {
@@ -299,9 +351,9 @@ fn a_partition_that_the_kernel_calls_invalid_is_no_lease() {
 }
 
 #[test]
-fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
+fn a_cut_ends_the_processes_of_a_lease_and_freezes_it() {
     let world = World::new();
-    let (first, second) = (world.kernel.spawn(), world.kernel.spawn());
+    let first = world.machine.kernel.spawn();
     let lease = cores(1, &[2]);
     world.bound(&lease);
     let place = world.enter(1, &first, "red").unwrap();
@@ -309,21 +361,16 @@ fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
     assert_eq!(world.members(&name(1)), [first.pid]);
     let open = world.path.verify(binding_id(1), None).unwrap_err();
     assert!(open.detail.contains(&first.pid.to_string()), "{open}");
-    assert!(
-        world.path.remove(binding_id(1), &|| ()).is_err(),
-        "removed under a tenant"
-    );
     assert_eq!(world.cut(1), ["freeze", "kill", "read cgroup"]);
     assert_eq!(world.members(&name(1)), [0; 0]);
     assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "1");
-    let refused = world.enter(1, &second, "red").unwrap_err();
-    assert!(matches!(refused, LocalRefusal::NotActive(_)), "{refused}");
     let cleaned = world.release(&lease).unwrap().to_string();
     assert!(cleaned.contains("nothing to clean"), "{cleaned}");
-    assert_eq!(world.kernel.groups(), ["nodes", ROOT, "nodes/fb/shared"]);
-    assert_eq!(world.kernel.text("cpuset.cpus.effective"), "0-5");
-    let told = world.told.0.lock().unwrap();
-    assert_eq!(*told, [format!("1 until {}", u64::MAX), "1 over".into()]);
+    assert_eq!(
+        world.machine.kernel.groups(),
+        ["nodes", ROOT, "nodes/fb/shared"]
+    );
+    assert_eq!(world.machine.kernel.text("cpuset.cpus.effective"), "0-5");
 }
 
 /// A write that hangs in the kernel delays neither a renewal nor the end of the processes in the lease.
@@ -331,11 +378,11 @@ fn a_cut_ends_the_processes_of_a_lease_and_nothing_enters_any_more() {
 fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
     let patience = Duration::from_secs(20);
     let world = World::new();
-    let (inside, late) = (world.kernel.spawn(), world.kernel.spawn());
+    let (inside, late) = (world.machine.kernel.spawn(), world.machine.kernel.spawn());
     world.bound(&cores(1, &[2]));
     world.enter(1, &inside, "red").unwrap();
-    let (entering, enter) = world.kernel.hold("cgroup.procs");
-    let (killing, kill) = world.kernel.hold("cgroup.kill");
+    let (entering, enter) = world.machine.kernel.hold("cgroup.procs");
+    let (killing, kill) = world.machine.kernel.hold("cgroup.kill");
     thread::scope(|scope| {
         // Both writes continue when the test ends.
         let (enter, kill) = (enter, kill);
@@ -362,84 +409,38 @@ fn an_entry_that_waits_in_the_kernel_does_not_delay_the_cut() {
 }
 
 #[test]
-fn what_comes_late_changes_nothing() {
-    let world = World::new();
-    let lease = cores(1, &[2]);
-    world.bound(&lease);
-    world.cut(1);
-    world.release(&lease).unwrap();
-    world.bound(&cores(2, &[2]));
-    assert!(matches!(
-        world.provider.bind(&lease),
-        Err(BindError::Cancelled)
-    ));
-    let again = world.release(&lease).unwrap();
-    assert_eq!(again.steps(), [], "released twice");
-    world.path.revoke(binding_id(1), Linger::None).unwrap();
-    assert!(world.path.extend(binding_id(1), BootTime(9)).is_err());
-    assert_eq!(
-        world.text(&format!("{}/cpuset.cpus.partition", name(2))),
-        "root"
-    );
-    assert_eq!(world.text(&format!("{}/cgroup.freeze", name(2))), "0");
-}
-
-#[test]
 fn a_new_binding_keeps_the_processes_and_one_after_a_cut_thaws_the_cgroup() {
     let world = World::new();
-    let process = world.kernel.spawn();
     let mut lease = cores(1, &[2]);
-    world.bound(&lease);
-    world.enter(1, &process, "red").unwrap();
+    let mut client = world.used(&lease);
     lease.binding_id.generation = Generation(2);
     world.bound(&lease);
-    assert_eq!(world.members(&name(1)), [process.pid]);
-    // A cut of the older binding finds the newer one.
-    world.path.revoke(binding_id(1), Linger::None).unwrap();
-    assert_eq!(world.members(&name(1)), [process.pid]);
-    let cut = world.provider.cut(lease.binding_id, Linger::None).unwrap();
-    assert_eq!(cut.steps().len(), 3);
+    assert!(world.machine.has_access(&mut client));
+    world.0.cut(&lease).unwrap();
     lease.binding_id.generation = Generation(3);
     world.bound(&lease);
     assert_eq!(world.text(&format!("{}/cgroup.freeze", name(1))), "0");
-    world.enter(1, &world.kernel.spawn(), "red").unwrap();
+    world
+        .enter(1, &world.machine.kernel.spawn(), "red")
+        .unwrap();
 }
 
 #[test]
-fn only_the_callers_own_live_process_enters_a_lease_of_its_tenant_in_time() {
+fn only_the_callers_own_live_process_enters_a_lease() {
     let world = World::new();
-    let (mut process, other) = (world.kernel.spawn(), world.kernel.spawn());
-    let refused = |lease, process: &Process, tenant: &str| {
-        world.enter(lease, process, tenant).unwrap_err().to_string()
-    };
-    assert!(refused(1, &process, "red").contains("no such lease"));
-    world.provider.bind(&cores(1, &[2])).unwrap();
-    assert!(
-        refused(1, &process, "red").contains("deadline"),
-        "before its deadline is known"
-    );
-    let extend = |to| world.provider.extend(binding_id(1), BootTime(to)).unwrap();
-    extend(1);
-    assert!(refused(1, &process, "red").contains("deadline"));
-    extend(u64::MAX);
-    assert!(refused(1, &process, "blue").contains("tenant red"));
-    let caller = |pid, is_root| Caller {
-        uid: 1000,
-        pid,
-        tenants: Vec::new(),
-        is_root,
-    };
-    let enter = |caller, given| world.path.enter(LeaseId(1), &caller, given);
-    let strange = enter(caller(other.pid, true), Given::Process(pidfd(process.pid)));
+    let (mut process, other) = (world.machine.kernel.spawn(), world.machine.kernel.spawn());
+    world.bound(&cores(1, &[2]));
+    let enter = |pid, given| world.path.enter(LeaseId(1), &caller(pid, "red"), given);
+    let strange = enter(other.pid, Given::Process(pidfd(process.pid)));
     assert!(
         matches!(strange, Err(LocalRefusal::Unsupported(_))),
         "{strange:?}"
     );
     let no_process = std::fs::File::open("/dev/null").unwrap().into();
-    let none = enter(caller(other.pid, true), Given::Process(no_process));
+    let none = enter(other.pid, Given::Process(no_process));
     assert!(none.unwrap_err().to_string().contains("no pidfd"));
     let namespace = std::fs::File::open("/proc/self/ns/net").unwrap().into();
-    let none = enter(caller(other.pid, true), Given::NetworkNamespace(namespace));
+    let none = enter(other.pid, Given::NetworkNamespace(namespace));
     assert!(
         none.unwrap_err()
             .to_string()
@@ -448,21 +449,23 @@ fn only_the_callers_own_live_process_enters_a_lease_of_its_tenant_in_time() {
     let status = |state: &str, leader: i32| {
         let text = format!("State:\t{state}\nTgid:\t{leader}\n");
         world
+            .machine
             .kernel
             .put(&format!("proc/{}/status", process.pid), &text);
     };
+    let refused = || world.enter(1, &process, "red").unwrap_err().to_string();
     status("R (running)", 1);
-    assert!(refused(1, &process, "red").contains("is a thread"));
+    assert!(refused().contains("is a thread"));
     status("Z (zombie)", process.pid);
-    assert!(refused(1, &process, "red").contains("has ended"));
+    assert!(refused().contains("has ended"));
     status("R (running)", process.pid);
     // The number could be another process's by now.
     let ended = pidfd(process.pid);
     process.end();
-    let late = enter(caller(process.pid, true), Given::Process(ended));
+    let late = enter(process.pid, Given::Process(ended));
     assert!(late.unwrap_err().to_string().contains("has ended"));
     assert_eq!(world.callers(&name(1)), [""; 0]);
-    enter(caller(other.pid, true), Given::Process(pidfd(other.pid))).unwrap();
+    enter(other.pid, Given::Process(pidfd(other.pid))).unwrap();
 }
 
 #[test]
@@ -480,8 +483,8 @@ fn a_lease_has_limits_of_memory_and_processes_for_each_of_its_cpus_and_keeps_the
     }
     // One daemon died before it limited the lease; another one has other settings.
     let limit = |file: &str| format!("cgroup/{ROOT}/{}/{file}", name(1));
-    world.kernel.put(&limit("memory.max"), "max");
-    world.kernel.put(&limit("pids.max"), "7");
+    world.machine.kernel.put(&limit("memory.max"), "max");
+    world.machine.kernel.put(&limit("pids.max"), "7");
     world.store.open(&cores(1, &[2, 4])).unwrap();
     let of = |file: &str| world.text(&format!("{}/{file}", name(1)));
     assert_eq!(of("memory.max"), (3_u64 << 30).to_string());
@@ -491,7 +494,7 @@ fn a_lease_has_limits_of_memory_and_processes_for_each_of_its_cpus_and_keeps_the
 #[test]
 fn what_limits_a_caller_limits_it_in_the_lease_too() {
     let world = World::new();
-    let kernel = &world.kernel;
+    let kernel = &world.machine.kernel;
     let fs: &dyn fabricbios_cpu::Cgroupfs = &**kernel;
     kernel.limited("machine", &[("memory.max", "1000")], &["no packets"]);
     let limits = [("memory.max", "2000"), ("pids.max", "20")];
@@ -547,7 +550,7 @@ fn what_limits_a_caller_limits_it_in_the_lease_too() {
 #[test]
 fn who_would_lose_a_limit_does_not_enter_and_stays_where_it_was() {
     let world = World::new();
-    let kernel = &world.kernel;
+    let kernel = &world.machine.kernel;
     let fs: &dyn fabricbios_cpu::Cgroupfs = &**kernel;
     kernel.limited("box", &[("pids.max", "20")], &["no devices"]);
     let process = kernel.spawn();
@@ -584,24 +587,12 @@ fn who_would_lose_a_limit_does_not_enter_and_stays_where_it_was() {
 }
 
 #[test]
-fn what_a_process_of_before_has_left_is_ended_by_its_name() {
-    let world = World::new();
-    world.store.open(&cores(1, &[2])).unwrap();
-    world.store.open(&time(2, 1)).unwrap();
-    assert_eq!(world.path.leases().unwrap(), [LeaseId(1), LeaseId(2)]);
-    let left = world.provider.reconcile(&BTreeSet::new()).unwrap();
-    assert_eq!(left, []);
-    assert_eq!(world.store.leases().unwrap(), []);
-    assert_eq!(world.text("shared/cpuset.cpus"), "2-5");
-}
-
-#[test]
-fn a_lease_goes_on_after_a_restart_or_is_an_error_and_never_made_anew() {
+fn an_adoption_heals_the_partition_and_one_process_has_the_root_cgroup() {
     let before = World::new();
-    let process = before.kernel.spawn();
+    let process = before.machine.kernel.spawn();
     before.bound(&cores(1, &[2]));
     before.enter(1, &process, "red").unwrap();
-    let kernel = before.kernel.clone();
+    let kernel = before.machine.kernel.clone();
     let refused = store(&kernel).unwrap_err();
     assert!(refused.detail.contains("another process"), "{refused}");
     drop(before);
@@ -612,21 +603,16 @@ fn a_lease_goes_on_after_a_restart_or_is_an_error_and_never_made_anew() {
     );
     let world = World::on(kernel);
     assert_eq!(world.text("shared/cpuset.cpus"), "4-5");
-    let adopts = |order| BindOrder {
+    let adopts = BindOrder {
         adopts: true,
-        ..order
+        ..cores(1, &[2])
     };
-    assert_eq!(listed(&world.bound(&adopts(cores(1, &[2])))), "2-3");
+    assert_eq!(listed(&world.bound(&adopts)), "2-3");
     assert_eq!(world.members(&name(1)), [process.pid]);
     assert_eq!(
         world.text(&format!("{}/cpuset.cpus.partition", name(1))),
         "root"
     );
-    let Err(BindError::Failed(gone)) = world.provider.bind(&adopts(cores(2, &[4]))) else {
-        panic!("made anew");
-    };
-    assert!(gone.detail.contains("has no cgroup"), "{gone}");
-    assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
 }
 
 #[test]
@@ -636,11 +622,11 @@ fn a_start_with_fewer_cpus_succeeds_and_best_effort_leases_without_any_can_be_re
     let mut processes = Vec::new();
     for lease in [2, 3] {
         before.bound(&time(lease, 1));
-        let process = before.kernel.spawn();
+        let process = before.machine.kernel.spawn();
         before.enter(lease, &process, "red").unwrap();
         processes.push(process);
     }
-    let kernel = before.kernel.clone();
+    let kernel = before.machine.kernel.clone();
     drop(before);
     let topology = Topology::read(&kernel.tree("sys")).unwrap();
     let fewer = Wanted::These("2-3".parse().unwrap());
@@ -666,11 +652,11 @@ fn a_start_with_fewer_cpus_succeeds_and_best_effort_leases_without_any_can_be_re
 #[test]
 fn a_process_that_cannot_die_is_moved_aside_and_keeps_only_its_cores_from_others() {
     let world = World::new();
-    let process = world.kernel.spawn();
+    let process = world.machine.kernel.spawn();
     let lease = cores(1, &[2]);
     world.bound(&lease);
     world.enter(1, &process, "red").unwrap();
-    world.kernel.make_immortal(process.pid);
+    world.machine.kernel.make_immortal(process.pid);
     let proof = world.provider.cut(binding_id(1), Linger::None).unwrap();
     let aside = format!("moved aside: pid {} (worker", process.pid);
     assert!(proof.steps()[1].found.contains(&aside), "{proof}");
@@ -682,7 +668,7 @@ fn a_process_that_cannot_die_is_moved_aside_and_keeps_only_its_cores_from_others
     assert!(matches!(taken, Err(BindError::Failed(_))), "{taken:?}");
     world.bound(&cores(3, &[4]));
     assert_eq!(world.text("shared/cpuset.cpus"), "5");
-    world.kernel.let_die();
+    world.machine.kernel.let_die();
     let leases = [(binding_id(1), lease.placement.clone())];
     world.provider.reset(CPUS, &leases).unwrap();
     world.bound(&cores(4, &[2]));
@@ -691,12 +677,12 @@ fn a_process_that_cannot_die_is_moved_aside_and_keeps_only_its_cores_from_others
 #[test]
 fn a_process_that_is_exiting_is_waited_for_and_not_moved() {
     let world = World::new();
-    let process = world.kernel.spawn();
+    let process = world.machine.kernel.spawn();
     world.bound(&cores(1, &[2]));
     world.enter(1, &process, "red").unwrap();
-    world.kernel.make_exiting(process.pid);
-    let root = root(&world.kernel).with_steps(fabricbios_cpu::STEPS);
-    let proc = world.kernel.tree("proc");
+    world.machine.kernel.make_exiting(process.pid);
+    let root = root(&world.machine.kernel).with_steps(fabricbios_cpu::STEPS);
+    let proc = world.machine.kernel.tree("proc");
     let below = name(1);
     let end = |patience| end_processes(&root, &proc, &below, Some("stuck"), patience);
     // Longer than the first wait for killed processes.
@@ -707,7 +693,7 @@ fn a_process_that_is_exiting_is_waited_for_and_not_moved() {
         "{error}"
     );
     assert!(!root.exists("look", "stuck").unwrap());
-    world.kernel.let_die();
+    world.machine.kernel.let_die();
     end(Duration::ZERO).unwrap();
 }
 
@@ -720,13 +706,13 @@ fn a_tracer_that_keeps_a_killed_process_is_killed_unless_it_is_root_and_the_proc
         ((7, 0), false),
     ] {
         let world = World::new();
-        let process = world.kernel.spawn();
-        let mut tracer = world.kernel.spawn();
+        let process = world.machine.kernel.spawn();
+        let mut tracer = world.machine.kernel.spawn();
         let lease = cores(1, &[2]);
         world.bound(&lease);
         world.enter(1, &process, "red").unwrap();
-        world.kernel.make_immortal(process.pid);
-        world.kernel.trace(&process, &tracer, users);
+        world.machine.kernel.make_immortal(process.pid);
+        world.machine.kernel.trace(&process, &tracer, users);
         let proof = world.provider.cut(binding_id(1), Linger::None).unwrap();
         let named = format!("killed tracers: pid {} (gdb", tracer.pid);
         let found = &proof.steps()[1].found;
@@ -748,7 +734,7 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
         its.lock().unwrap().push(condition);
     }));
     world.bound(&cores(1, &[2]));
-    let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.kernel;
+    let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.machine.kernel;
     let other = format!("{ROOT}/other");
     fs.mkdir(&other).unwrap();
     fs.write(&format!("{other}/cpuset.cpus"), "0-5").unwrap();
@@ -772,7 +758,10 @@ fn a_partition_that_somebody_makes_invalid_is_told_and_healed() {
         "root"
     );
     // A CPU that goes offline changes no file whose change the kernel reports.
-    world.kernel.put("sys/devices/system/cpu/online", "0-2,5");
+    world
+        .machine
+        .kernel
+        .put("sys/devices/system/cpu/online", "0-2,5");
     store.check_partitions(Instant::now());
     let Some(Condition::Partial { why, missing }) = last() else {
         panic!("{told:?}");
@@ -799,7 +788,7 @@ fn a_cpu_that_is_offline_is_told_without_a_lease_and_in_the_refusal() {
         .store
         .tell_condition(Box::new(move |it| drop(tell.send(it))));
     let online = "sys/devices/system/cpu/online";
-    world.kernel.put(online, "0-4");
+    world.machine.kernel.put(online, "0-4");
     world.store.check_partitions(Instant::now());
     let Condition::Partial { why, missing } = told.recv().unwrap() else {
         panic!("not told");
@@ -816,7 +805,7 @@ fn a_cpu_that_is_offline_is_told_without_a_lease_and_in_the_refusal() {
         assert!(why.detail.contains(text), "{why}");
     }
     assert_eq!(world.store.leases().unwrap(), []);
-    world.kernel.put(online, "0-5");
+    world.machine.kernel.put(online, "0-5");
     assert_eq!(
         told.recv().unwrap(),
         Condition::Good,
@@ -843,7 +832,7 @@ fn a_lease_whose_partition_stays_invalid_is_lost() {
     };
     world.bound(&cores(1, &[2]));
     world.bound(&cores(2, &[4]));
-    let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.kernel;
+    let fs: &dyn fabricbios_cpu::Cgroupfs = &*world.machine.kernel;
     let other = format!("{ROOT}/other");
     fs.mkdir(&other).unwrap();
     let began = Instant::now();
@@ -860,7 +849,10 @@ fn a_lease_whose_partition_stays_invalid_is_lost() {
     fs.write(&format!("{other}/cpuset.cpus"), "").unwrap();
     store.check_partitions(Instant::now());
     told.lock().unwrap().clear();
-    world.kernel.put("sys/devices/system/cpu/online", "0-3,5");
+    world
+        .machine
+        .kernel
+        .put("sys/devices/system/cpu/online", "0-3,5");
     for secs in [0, 10] {
         store.check_partitions(Instant::now() + Duration::from_secs(secs));
     }
@@ -876,7 +868,7 @@ fn a_lease_whose_partition_stays_invalid_is_lost() {
 fn a_lease_whose_partition_is_invalid_at_a_restart_is_lost_too() {
     let before = World::new();
     before.bound(&cores(1, &[2]));
-    let kernel = before.kernel.clone();
+    let kernel = before.machine.kernel.clone();
     drop(before);
     let fs: &dyn fabricbios_cpu::Cgroupfs = &*kernel;
     let other = format!("{ROOT}/other");
@@ -931,7 +923,7 @@ fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
     };
     world.bound(&strict(1, &[4]));
     // The boot core, which no lease has.
-    world.kernel.put(online, "0-2,4-5");
+    world.machine.kernel.put(online, "0-2,4-5");
     store.check_partitions(Instant::now());
     let last = || told.lock().unwrap().last().cloned();
     let Some(Condition::Degraded(why)) = last() else {
@@ -946,7 +938,7 @@ fn a_strict_lease_needs_a_machine_without_a_second_thread_on_any_core() {
     assert!(why.detail.contains(text), "{why}");
     assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
     world.bound(&cores(3, &[5]));
-    world.kernel.put(online, "0,2,4-5");
+    world.machine.kernel.put(online, "0,2,4-5");
     store.check_partitions(Instant::now());
     assert_eq!(last(), Some(Condition::Good));
 }
@@ -977,40 +969,28 @@ fn leases_in_a_root_cgroup_of_before_are_ended_with_their_processes() {
 }
 
 #[test]
-fn the_watchdog_ends_a_lease_by_its_name_alone() {
-    let world = World::new();
-    let end = CpuEnd::of(root(&world.kernel), world.kernel.tree("proc"));
-    end.end(LeaseId(1)).unwrap();
-    for (lease, at) in [
-        (cores(1, &[2]), name(1)),
-        (time(2, 1), format!("shared/{}", name(2))),
-    ] {
-        let process = world.kernel.spawn();
-        world.bound(&lease);
-        let id = lease.binding_id.lease_id;
-        world.enter(id.0, &process, "red").unwrap();
-        end.end(id).unwrap();
-        assert_eq!(world.members(&at), [0; 0]);
-        assert_eq!(world.text(&format!("{at}/cgroup.freeze")), "1");
-    }
-}
-
-#[test]
 fn the_watchdog_kills_a_lease_while_the_process_of_another_does_not_die() {
     let world = World::new();
-    let processes = [world.kernel.spawn(), world.kernel.spawn()];
+    let processes = [world.machine.kernel.spawn(), world.machine.kernel.spawn()];
     for (lease, process) in [time(1, 1), time(2, 1)].iter().zip(&processes) {
         world.bound(lease);
         let id = lease.binding_id.lease_id;
         world.enter(id.0, process, "red").unwrap();
     }
-    world.kernel.make_immortal(processes[0].pid);
-    let end = CpuEnd::of(root(&world.kernel), world.kernel.tree("proc"));
+    world.machine.kernel.make_immortal(processes[0].pid);
+    let end = CpuEnd::of(
+        root(&world.machine.kernel),
+        world.machine.kernel.tree("proc"),
+    );
     thread::scope(|scope| {
         let (_moves, go_on) = world
+            .machine
             .kernel
             .hold(&format!("stuck-{}/cgroup.procs", LeaseId(1)));
-        let (is_killed, kill) = world.kernel.hold(&format!("{}/cgroup.kill", name(2)));
+        let (is_killed, kill) = world
+            .machine
+            .kernel
+            .hold(&format!("{}/cgroup.kill", name(2)));
         scope.spawn(|| {
             end.end(LeaseId(1)).unwrap_err();
             end.end(LeaseId(2)).unwrap();

@@ -108,7 +108,8 @@ fn rust(path: &str, text: &str) -> Lines {
         .clone()
         .next()
         .is_some_and(|top| PROVING.iter().any(|it| top == *it))
-        || folders.any(|it| it == "tests" || it == "tests.rs" || it == "examples");
+        || folders
+            .any(|it| it == "tests" || it == "testing" || it == "tests.rs" || it == "examples");
     let mut counted = Lines::default();
     // The indentation of an item of tests, until its last line.
     let mut item: Option<Item<'_>> = None;

@@ -11,6 +11,7 @@ use std::{
     },
 };
 
+use fabricbios_contract::testing::{Calls, Fails};
 use fabricbios_cpu::{Cgroupfs, list};
 use fabricbios_kernfs::{Error, Tree, parse_list};
 use tempfile::TempDir;
@@ -23,6 +24,8 @@ pub(crate) struct Kernel {
     directory: TempDir,
     files: Tree,
     model: Mutex<Model>,
+    /// The calls that change something: a file's path, or `programs`.
+    pub(crate) calls: Calls,
     /// Calls take turns, as in the kernel.
     call: Mutex<()>,
 }
@@ -33,10 +36,6 @@ struct Model {
     immortal: Vec<i32>,
     /// Processes that a write to `cgroup.procs` does not move, although it succeeds.
     exiting: Vec<i32>,
-    /// Writes to files whose names end so fail.
-    refused: Option<String>,
-    /// Suffixes of file names whose next write reports its arrival and then waits.
-    held: Vec<(String, Sender<()>, Receiver<()>)>,
     has_exclusive: bool,
     /// The programs attached to each cgroup; each refuses something.
     programs: BTreeMap<String, Vec<&'static str>>,
@@ -62,6 +61,7 @@ impl Kernel {
                 ..Model::default()
             }),
             directory,
+            calls: Calls::default(),
             call: Mutex::default(),
         };
         for (name, text) in [
@@ -158,27 +158,34 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn refuse_writes(&self, end: Option<&str>) {
-        self.model().refused = end.map(str::to_owned);
+    /// Makes writes to files whose names end so fail.
+    pub(crate) fn refuse_writes(&self, end: Option<&'static str>) {
+        self.calls.fail(match end {
+            Some(end) => Fails::If(Box::new(move |call| call.ends_with(end))),
+            None => Fails::Never,
+        });
     }
 
     /// Makes the next write to a file with this suffix wait, as in a busy kernel. The receiver reports its arrival; the
     /// write continues when the sender is dropped.
     pub(crate) fn hold(&self, end: &str) -> (Receiver<()>, Sender<()>) {
-        let ((arrives, arrived), (goes_on, go_on)) = (channel(), channel());
-        self.model().held.push((end.to_owned(), arrives, go_on));
+        let ((arrives, arrived), (goes_on, go_on)) = (channel(), channel::<()>());
+        let end = end.to_owned();
+        let waits = move || {
+            arrives.send(()).ok();
+            go_on.recv().ok();
+        };
+        self.calls
+            .before_next(move |call| call.ends_with(&end), waits);
         (arrived, goes_on)
     }
 
-    fn wait_while_held(&self, path: &str) {
-        let mut model = self.model();
-        let Some(at) = model.held.iter().position(|(end, ..)| path.ends_with(end)) else {
-            return;
-        };
-        let (_, arrives, go_on) = model.held.remove(at);
-        drop(model);
-        arrives.send(()).ok();
-        go_on.recv().ok();
+    /// Begins a call. The error of a call that the test refuses is one of the kernel.
+    fn begin(&self, call: &str) -> Result<(), Error> {
+        match self.calls.begin(call) {
+            Ok(()) => Ok(()),
+            Err(_) => self.files.write(format!("{call}/refused"), ""),
+        }
     }
 
     fn model(&self) -> MutexGuard<'_, Model> {
@@ -453,12 +460,8 @@ impl Cgroupfs for Kernel {
     }
 
     fn write(&self, path: &str, value: &str) -> Result<(), Error> {
-        self.wait_while_held(path);
+        self.begin(path)?;
         let _call = self.call.lock().unwrap();
-        let refused = self.model().refused.clone();
-        if refused.is_some_and(|end| path.ends_with(&end)) {
-            return self.files.write(format!("{path}/refused"), value);
-        }
         let (at, file) = path.rsplit_once('/').unwrap_or(("", path));
         if self.is_refused(at, file, value) {
             return self.files.write(format!("{path}/busy"), value);
@@ -497,6 +500,7 @@ impl Cgroupfs for Kernel {
     }
 
     fn mkdir(&self, path: &str) -> Result<(), Error> {
+        self.begin(path)?;
         let _call = self.call.lock().unwrap();
         self.files.mkdir(path)?;
         let (parent, _) = path.rsplit_once('/').unwrap_or(("", path));
@@ -519,6 +523,7 @@ impl Cgroupfs for Kernel {
     }
 
     fn rmdir(&self, path: &str) -> Result<(), Error> {
+        self.begin(path)?;
         let _call = self.call.lock().unwrap();
         let at = self.mount().join(path);
         let names = self.files.list(path)?;
@@ -534,10 +539,8 @@ impl Cgroupfs for Kernel {
     }
 
     fn carry_over(&self, from: &str, to: &str) -> io::Result<()> {
+        self.calls.begin("programs").map_err(io::Error::other)?;
         let _call = self.call.lock().unwrap();
-        if self.model().refused.as_deref() == Some("programs") {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
         let (wanted, has) = (self.programs(from), self.programs(to));
         let missing = wanted.into_iter().filter(|it| !has.contains(it));
         let mut model = self.model();

@@ -75,12 +75,33 @@ fn collect(file: &Path, directory: &Path, prefix: &str, names: &mut Vec<String>)
                     collect(&file, &directory, &format!("{prefix}{name}::"), names);
                 }
             }
+        } else if let Some(suites) = word.strip_prefix("fabricbios_contract::suites!(") {
+            let prefix = format!("{prefix}{}", modules(&inside));
+            let tests = tests_of_suites(suites);
+            names.extend(tests.map(|name| format!("{prefix}{name}")));
         } else if let Some(rest) = function(word).filter(|_| is_test) {
             is_test = false;
-            let modules: String = inside.iter().map(|(_, name)| format!("{name}::")).collect();
-            names.push(format!("{prefix}{modules}{rest}"));
+            names.push(format!("{prefix}{}{rest}", modules(&inside)));
         }
     }
+}
+
+fn modules(inside: &[(usize, &str)]) -> String {
+    inside.iter().map(|(_, name)| format!("{name}::")).collect()
+}
+
+/// The tests that the macro `suites!` makes: `Machine: life, faults);`.
+fn tests_of_suites(call: &str) -> impl Iterator<Item = String> {
+    let lists = read("control/contract/src/testing/macros.rs");
+    let suites = call.trim_end_matches(");").rsplit(": ").next().unwrap();
+    let suites: Vec<String> = suites.split(", ").map(str::to_owned).collect();
+    suites.into_iter().flat_map(move |suite| {
+        let list = lists.split_once(&format!("(@ {suite}, $attributes, $fixture:"));
+        let (_, list) = list.unwrap_or_else(|| panic!("no suite {suite}"));
+        let names = list.split(");").next().unwrap().split(',').map(str::trim);
+        let names = names.filter(|it| !it.is_empty()).map(str::to_owned);
+        names.collect::<Vec<_>>()
+    })
 }
 
 fn module_file(directory: &Path, name: &str) -> Option<PathBuf> {
@@ -120,6 +141,12 @@ fn names_are_those_that_nextest_shows() {
         "fabricbios-contract",
         "provider",
         "a_lease_is_bound_over_the_paths_it_asked_for"
+    ));
+    // A suite, in an inline module.
+    assert!(has(
+        "fabricbios-cpu",
+        "kind",
+        "shares::late_calls_do_not_touch_the_next_lease"
     ));
     let declared = read("Cargo.toml");
     let members = declared.split("members = [").nth(1).unwrap();
