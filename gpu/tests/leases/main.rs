@@ -29,8 +29,8 @@ use std::{
     thread,
 };
 
-use fabricbios_contract::{Cdi, Edits, EndByName, Store};
-use fabricbios_gpu::{Device, GpuEnd, Health, Node};
+use fabricbios_contract::{Cdi, Edits, Store};
+use fabricbios_gpu::{Device, Health, Node};
 use fabricbios_lease::{BindError, BindOrder, BootTime, Condition};
 use fabricbios_wire::{GpuRequest, LeaseError, LeaseId};
 use nix::{
@@ -53,7 +53,7 @@ fn a_cut_ends_the_session_and_the_release_leaves_no_byte() {
     let world = World::new();
     let lease = whole(1);
     let binding = world.bound(&lease);
-    assert_eq!(binding.uuid, world.device.uuid);
+    assert_eq!(binding.uuid, world.machine.device.uuid);
     assert_eq!(binding.vram_bytes, MEMORY);
     let stranger = world.path.connect(lease_id(1), "blue", 0).unwrap_err();
     assert_eq!(stranger.error, LeaseError::NotFound);
@@ -74,11 +74,6 @@ fn a_cut_ends_the_session_and_the_release_leaves_no_byte() {
         "{cleaned}"
     );
     assert!(!world.has_pattern());
-    assert_eq!(world.store.leases().unwrap(), []);
-    assert!(matches!(
-        world.provider.bind(&lease),
-        Err(BindError::Cancelled)
-    ));
 }
 
 #[test]
@@ -139,12 +134,12 @@ fn a_device_that_cannot_be_wiped_is_reset_by_the_next_release() {
     world.bound(&lease);
     let _leaves = world.filled(lease_id(1));
     world.cut(&lease);
-    let knobs = &world.lab.directory;
+    let knobs = &world.machine.lab.directory;
     let half = (MEMORY / 2).to_string();
     knobs.set(Knob::ShortScrub, &half).unwrap();
     let knob = knobs.path().join("short-scrub");
     let reset = format!("rm {}", knob.display());
-    world.lab.script("nvidia-smi", &reset);
+    world.machine.lab.script("nvidia-smi", &reset);
     let why = world.release(&lease).unwrap_err();
     assert!(why.detail.contains("could be wiped"), "{why}");
     assert!(knob.exists());
@@ -180,9 +175,9 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
     // A new watching process does not know the error.
     world.store.set_health(Health::Good);
     assert!(told.try_recv().is_err());
-    let reset = world.lab.directory.path().join("was-reset");
+    let reset = world.machine.lab.directory.path().join("was-reset");
     let script = format!("touch {}", reset.display());
-    world.lab.script("nvidia-smi", &script);
+    world.machine.lab.script("nvidia-smi", &script);
     let why = world.provider.reset(resource, &[]).unwrap_err();
     assert!(why.detail.contains("revoke"), "{why}");
     assert!(!reset.exists());
@@ -200,7 +195,7 @@ fn a_device_that_failed_is_reset_when_it_has_no_lease() {
 /// The libraries of the next daemon do not know the errors that the last daemon received.
 #[test]
 fn a_failure_outlives_the_daemon_until_the_device_is_reset() {
-    let restarted = |world: World| World::on(world.lab, world.turn);
+    let restarted = |world: World| World(world.0.restarted());
     let condition = |world: &World| {
         let (tell, told) = mpsc::channel();
         let tell = move |it| tell.send(it).unwrap_or_default();
@@ -211,14 +206,14 @@ fn a_failure_outlives_the_daemon_until_the_device_is_reset() {
     world.store.set_health(Health::Failed("XID 79".into()));
     let world = restarted(restarted(world));
     // The libraries of the new daemon report no fault.
-    assert_eq!(world.device.health, Health::Good);
+    assert_eq!(world.machine.device.health, Health::Good);
     let Condition::Failed(why) = condition(&world) else {
         panic!("the failure is forgotten")
     };
     assert!(why.starts_with("XID 79 (before this start"), "{why}");
     let refused = world.provider.bind(&whole(1)).unwrap_err();
     assert!(matches!(refused, BindError::Failed(why) if why.detail.contains("XID 79")));
-    world.lab.script("nvidia-smi", "exit 1");
+    world.machine.lab.script("nvidia-smi", "exit 1");
     let resource = whole(1).binding_id.resource_id;
     world.provider.reset(resource, &[]).unwrap_err();
     let world = restarted(world);
@@ -226,7 +221,7 @@ fn a_failure_outlives_the_daemon_until_the_device_is_reset() {
         matches!(condition(&world), Condition::Failed(_)),
         "no reset"
     );
-    world.lab.script("nvidia-smi", "true");
+    world.machine.lab.script("nvidia-smi", "true");
     world.provider.reset(resource, &[]).unwrap();
     assert_eq!(condition(&world), Condition::Good);
     let world = restarted(world);
@@ -285,7 +280,7 @@ fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
         .forget(neighbour.binding_id, &placement)
         .unwrap();
     assert!(world.has_pattern());
-    let knobs = &world.lab.directory;
+    let knobs = &world.machine.lab.directory;
     let half = (MEMORY / 2).to_string();
     knobs.set(Knob::ShortScrub, &half).unwrap();
     let error = world.store.prepare(&whole(3), &|| ()).unwrap_err();
@@ -304,7 +299,7 @@ fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
 #[test]
 fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
     let world = World::new();
-    let knobs = &world.lab.directory;
+    let knobs = &world.machine.lab.directory;
     let lease = whole(1);
     world.bound_beside_another(&lease);
     let _leaves = world.filled(lease_id(1));
@@ -323,7 +318,7 @@ fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
 #[test]
 fn memory_that_comes_back_beside_a_grant_refuses_it_once() {
     let world = World::new();
-    let knobs = &world.lab.directory;
+    let knobs = &world.machine.lab.directory;
     let lease = whole(1);
     world.bound_beside_another(&lease);
     let _leaves = world.filled(lease_id(1));
@@ -344,7 +339,7 @@ fn memory_that_comes_back_beside_a_grant_refuses_it_once() {
 #[test]
 fn memory_that_comes_back_during_a_wipe_is_wiped_too() {
     let world = World::new();
-    let knobs = &world.lab.directory;
+    let knobs = &world.machine.lab.directory;
     let lease = whole(1);
     world.bound_beside_another(&lease);
     let _leaves = world.filled(lease_id(1));
@@ -415,7 +410,7 @@ fn of_what_a_worker_says_at_its_end_a_little_is_read() {
     world.bound(&lease);
     let mut died = world.filled(lease_id(1));
     kill_worker(&world, lease_id(1), &mut died);
-    let closed = world.lab.place.path().join("records");
+    let closed = world.machine.lab.place.path().join("records");
     let closed = closed.join(format!("{}.closed", lease_id(1)));
     fs::remove_file(&closed).unwrap();
     mkfifo(&closed, Mode::S_IRWXU).unwrap();
@@ -445,7 +440,7 @@ fn a_cut_in_the_middle_of_a_workers_start_waits_for_nobody() {
     let library = lab.place.path().join("libcuda.so");
     mkfifo(&library, Mode::S_IRWXU).unwrap();
     lab.libraries.cuda = vec![library.clone()];
-    let world = World::on(lab, World::turn());
+    let world = World::of(lab.device(Vendor::Nvidia), lab, World::turn());
     let lease = whole(1);
     world.bound(&lease);
     let here = world.path.clone();
@@ -480,7 +475,7 @@ fn what_a_bind_that_failed_has_opened_goes_with_its_part() {
     let world = World::new();
     let order = whole(1);
     world.store.open(&order).unwrap();
-    let cdi = Cdi::at(world.lab.place.path().join("cdi"), "gpu");
+    let cdi = Cdi::at(world.machine.lab.place.path().join("cdi"), "gpu");
     let edits = Edits {
         environment: &[],
         nodes: &[],
@@ -623,13 +618,12 @@ fn a_user_who_has_the_device_open_gets_no_lease_beside_him_and_ends_it_after_one
 }
 
 #[test]
-fn a_session_outlives_the_daemon_and_ends_by_name_without_one() {
+fn a_session_and_its_bytes_outlive_the_daemon() {
     let world = World::new();
     let lease = whole(1);
     world.bound(&lease);
-    let mut session = world.filled(lease_id(1));
-    let next = World::on(world.lab, world.turn);
-    assert_eq!(next.store.leases().unwrap(), [lease_id(1)]);
+    let session = world.filled(lease_id(1));
+    let next = World(world.0.restarted());
     let adopted = BindOrder {
         adopts: true,
         ..whole(1)
@@ -637,12 +631,12 @@ fn a_session_outlives_the_daemon_and_ends_by_name_without_one() {
     next.bound(&adopted);
     assert_eq!(next.session(lease_id(1)).unwrap().number, session.number);
     assert!(next.has_pattern());
-    let end = GpuEnd::at(&next.lab.place.path().join("records")).unwrap();
-    end.end(lease_id(1)).unwrap();
-    assert!(session.is_over());
-    end.end(lease_id(1)).unwrap();
-    end.end(lease_id(2)).unwrap();
     next.cut(&adopted);
     next.release(&adopted).unwrap();
     assert!(!next.has_pattern());
+}
+
+mod suite {
+    use crate::world::Machine;
+    fabricbios_contract::suites!(Machine: life, adoption, by_name, entry);
 }

@@ -3,18 +3,22 @@
 use std::{
     fs,
     io::{Read, Write},
+    ops::Deref,
     os::unix::{fs::FileExt, net::UnixStream},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use fabricbios_contract::{Guard, Provider, Store};
-use fabricbios_gpu::{Device, GpuConfig, GpuPath, GpuStore, Gpus};
+use fabricbios_contract::{
+    Caller, EndByName, Given, Store,
+    testing::{self, EndedByName, Entered, Fixture, Watching, user_of},
+};
+use fabricbios_gpu::{Device, GpuConfig, GpuEnd, GpuPath, GpuStore, Gpus};
 use fabricbios_helper::Program;
-use fabricbios_lease::{BindOrder, BindingId, BootTime, Linger, Placement, Proof, StepError};
+use fabricbios_lease::{BindOrder, Placement, Proof};
 use fabricbios_wire::{
-    Generation, GpuBinding, GpuExclusivityClass, GpuReply, GpuRequest, GpuTerms, HEADER_LEN,
-    Header, LeaseId, Refusal, ResourceId, Transport, decode_gpu_answer, encode_gpu_request,
+    GpuBinding, GpuExclusivityClass, GpuReply, GpuRequest, GpuTerms, HEADER_LEN, Header, LeaseId,
+    Refusal, ResourceId, Transport, decode_gpu_answer, encode_gpu_request,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -25,51 +29,36 @@ use stand_in_device::{Knob, Vendor};
 use crate::lab::{Lab, MEMORY, MIB};
 
 const GPU: ResourceId = ResourceId(5);
-const FOR_EVER: BootTime = BootTime(u64::MAX);
 const PATTERN: [u8; 4096] = [0xa7; 4096];
-
-/// A watchdog that always watches.
-#[derive(Debug)]
-struct Watches;
-
-impl Guard for Watches {
-    fn watches(&self) -> bool {
-        true
-    }
-
-    fn extend(&self, _binding_id: BindingId, _deadline: BootTime) {}
-
-    fn over(&self, _binding_id: BindingId) {}
-}
 
 /// Held during a test. Workers have the environment of this process, which names one state directory of the stand-ins.
 static TURN: Mutex<()> = Mutex::new(());
 
-pub(crate) struct World {
+/// A machine with one device.
+pub(crate) struct Machine {
     pub(crate) lab: Lab,
     /// Held until the end of the test.
-    pub(crate) turn: MutexGuard<'static, ()>,
+    _turn: MutexGuard<'static, ()>,
     pub(crate) device: Device,
-    pub(crate) path: Arc<GpuPath>,
-    pub(crate) store: Arc<GpuStore>,
-    pub(crate) provider: Provider,
 }
 
-impl World {
-    pub(crate) fn new() -> Self {
-        Self::on(Lab::new(), Self::turn())
-    }
+impl Fixture for Machine {
+    type Store = GpuStore;
+    type Path = GpuPath;
+    type Client = Session;
 
-    pub(crate) fn turn() -> MutexGuard<'static, ()> {
-        TURN.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn on(lab: Lab, turn: MutexGuard<'static, ()>) -> Self {
+    fn new() -> Self {
+        let (turn, lab) = (World::turn(), Lab::new());
         let device = lab.device(Vendor::Nvidia);
-        Self::of(device, lab, turn)
+        Self {
+            lab,
+            _turn: turn,
+            device,
+        }
     }
 
-    pub(crate) fn of(device: Device, lab: Lab, turn: MutexGuard<'static, ()>) -> Self {
+    fn start(&self, guard: Arc<Watching>) -> (Arc<GpuStore>, Arc<GpuPath>) {
+        let lab = &self.lab;
         let is_root = geteuid().is_root();
         assert!(
             is_root,
@@ -88,36 +77,83 @@ impl World {
             libraries: lab.libraries.clone(),
         };
         let gpus = Arc::new(Gpus::open(config).unwrap());
-        let path = GpuPath::new(gpus.clone(), vec![device.clone()], Arc::new(Watches));
-        let path = Arc::new(path);
-        let store = Arc::new(GpuStore::new(gpus, device.clone()));
-        let transports = [Transport::Auto];
-        let provider = Provider::new().with_store(GPU, store.clone()).with_path(
-            "gpu",
-            &transports,
-            path.clone(),
-        );
-        Self {
+        let path = GpuPath::new(gpus.clone(), vec![self.device.clone()], guard);
+        (
+            Arc::new(GpuStore::new(gpus, self.device.clone())),
+            Arc::new(path),
+        )
+    }
+
+    /// The device has no room for more than one exclusive lease.
+    fn order(lease: u128) -> BindOrder {
+        part(lease)
+    }
+
+    fn client(world: &testing::World<Self>, lease: LeaseId) -> Option<Session> {
+        Session::open(&world.path, lease).ok()
+    }
+
+    fn has_access(&self, session: &mut Session) -> bool {
+        session.answers()
+    }
+
+    fn left(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.lab.place.path().join("records")).unwrap();
+        let names = entries.map(|it| it.unwrap().file_name().into_string().unwrap());
+        let is_of_lease = |it: &String| it.contains('.') && !it.contains(&self.device.uuid);
+        names.filter(is_of_lease).collect()
+    }
+}
+
+impl EndedByName for Machine {
+    fn watchdog(&self) -> Box<dyn EndByName> {
+        Box::new(GpuEnd::at(&self.lab.place.path().join("records")).unwrap())
+    }
+}
+
+impl Entered for Machine {
+    fn caller(&self, tenant: &str) -> (Caller, Given) {
+        let given = fs::File::open("/proc/self/ns/net").unwrap();
+        (user_of(tenant), Given::NetworkNamespace(given.into()))
+    }
+}
+
+pub(crate) struct World(pub(crate) testing::World<Machine>);
+
+impl Deref for World {
+    type Target = testing::World<Machine>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self(testing::World::new())
+    }
+
+    pub(crate) fn turn() -> MutexGuard<'static, ()> {
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn of(device: Device, lab: Lab, turn: MutexGuard<'static, ()>) -> Self {
+        Self(testing::World::on(Machine {
             lab,
-            turn,
+            _turn: turn,
             device,
-            path,
-            store,
-            provider,
-        }
+        }))
     }
 
     /// Binds a lease, so that its tenant can use it.
     pub(crate) fn bound(&self, order: &BindOrder) -> GpuBinding {
-        let binding = self.provider.bind(order).unwrap();
-        self.provider.extend(order.binding_id, FOR_EVER).unwrap();
-        binding.gpu().unwrap().clone()
+        self.0.bound(order).gpu().unwrap().clone()
     }
 
     /// Binds a lease while another program has 4 MiB of the device, as much as [`World::filled`] leaves behind. So the
     /// device seems complete before the lease's memory is back.
     pub(crate) fn bound_beside_another(&self, order: &BindOrder) {
-        let knobs = &self.lab.directory;
+        let knobs = &self.machine.lab.directory;
         knobs.set(Knob::Foreign, &(4 * MIB).to_string()).unwrap();
         self.bound(order);
         knobs.clear(Knob::Foreign).unwrap();
@@ -131,12 +167,7 @@ impl World {
     }
 
     pub(crate) fn cut(&self, order: &BindOrder) -> Proof {
-        self.provider.cut(order.binding_id, Linger::None).unwrap()
-    }
-
-    pub(crate) fn release(&self, order: &BindOrder) -> Result<Proof, StepError> {
-        let placement = order.placement.clone();
-        self.provider.release(order.binding_id, placement, &|| ())
+        self.0.cut(order).unwrap()
     }
 
     /// Writes the pattern into memory of the lease's session.
@@ -159,33 +190,30 @@ impl World {
     }
 
     pub(crate) fn session(&self, lease: LeaseId) -> Result<Session, Refusal> {
-        let stream = self.path.connect(lease, "red", 0)?;
-        let mut session = Session { stream, number: 0 };
-        match session.ask(
-            &GpuRequest::Open {
-                lease_id: lease,
-                session: 0,
-            },
-            &[],
-        )? {
-            GpuReply::Opened(opened) => session.number = opened.session,
-            other => panic!("{other:?}"),
-        }
-        Ok(session)
+        Session::open(&self.path, lease)
     }
 
     fn memory(&self) -> Vec<u8> {
-        self.lab.directory.memory_of(Vendor::Nvidia).unwrap()
+        self.machine
+            .lab
+            .directory
+            .memory_of(Vendor::Nvidia)
+            .unwrap()
     }
 
     /// Waits until the memory of dead processes is free.
     pub(crate) fn settle(&self) {
-        self.lab.directory.settle(Vendor::Nvidia).unwrap();
+        self.machine.lab.directory.settle(Vendor::Nvidia).unwrap();
     }
 
     /// Writes the pattern into memory that no process has.
     pub(crate) fn write_pattern_at_the_end(&self) {
-        let memory = self.lab.directory.path().join(Vendor::Nvidia.memory_file());
+        let memory = self
+            .machine
+            .lab
+            .directory
+            .path()
+            .join(Vendor::Nvidia.memory_file());
         let memory = fs::File::options().write(true).open(memory).unwrap();
         let end = memory.metadata().unwrap().len() - PATTERN.len() as u64;
         memory.write_all_at(&PATTERN, end).unwrap();
@@ -206,6 +234,34 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    fn open(path: &GpuPath, lease: LeaseId) -> Result<Self, Refusal> {
+        let stream = path.connect(lease, "red", 0)?;
+        let mut session = Self { stream, number: 0 };
+        let open = GpuRequest::Open {
+            lease_id: lease,
+            session: 0,
+        };
+        match session.ask(&open, &[])? {
+            GpuReply::Opened(opened) => session.number = opened.session,
+            other => panic!("{other:?}"),
+        }
+        Ok(session)
+    }
+
+    /// Whether the worker answers a request.
+    fn answers(&mut self) -> bool {
+        let request = GpuRequest::Sync {
+            whole_session: false,
+        };
+        let frame = encode_gpu_request(1, 0, &request);
+        let mut answer = [0; HEADER_LEN];
+        // An answer to this request is a header alone.
+        let asked = self.stream.write_all(&frame);
+        asked
+            .and_then(|()| self.stream.read_exact(&mut answer))
+            .is_ok()
+    }
+
     pub(crate) fn ask(&mut self, request: &GpuRequest, data: &[u8]) -> Result<GpuReply, Refusal> {
         let frame = encode_gpu_request(1, 0, request);
         self.stream.write_all(&frame).unwrap();
@@ -230,11 +286,7 @@ fn header(frame: &[u8]) -> Header {
 }
 
 fn order(lease: u128, vram_bytes: u64, exclusivity: GpuExclusivityClass) -> BindOrder {
-    let binding_id = BindingId {
-        lease_id: lease_id(lease),
-        generation: Generation(1),
-        resource_id: GPU,
-    };
+    let binding_id = testing::binding_id(lease_id(lease), 1, GPU);
     let terms = GpuTerms {
         exclusivity: Some(exclusivity),
         ..GpuTerms::default()
@@ -267,6 +319,7 @@ pub(crate) fn worker_user(number: u128) -> u32 {
 
 pub(crate) fn signal_worker(world: &World, lease: LeaseId, signal: Signal) -> Pid {
     let record = world
+        .machine
         .lab
         .place
         .path()
