@@ -7,11 +7,12 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
+use fabricbios_contract::testing::Calls;
 use fabricbios_sriov::{
     macvlan::Kernel,
     netlink::{Action, By, Error, Link, Rule},
 };
-use fabricbios_wire::MacAddress;
+use fabricbios_wire::{LeaseId, MacAddress};
 use netlink_packet_route::link::MacVlanMode;
 
 /// The index of `parent0`.
@@ -26,32 +27,21 @@ struct Device {
     rate: Option<u64>,
 }
 
-type Happens = Box<dyn FnOnce() + Send>;
-
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     devices: BTreeMap<u32, Device>,
     next: u32,
-    /// The changing calls so far, by name.
-    calls: Vec<&'static str>,
     /// The kinds of links that were listed.
     listed: Vec<String>,
-    /// The number of the changing call to refuse.
-    refuse: Option<usize>,
-    /// The names of the calls to refuse.
-    lacks: Vec<&'static str>,
     /// Whether the last rule of each set is forgotten.
     is_forgetful: bool,
-    /// An action before the next call with this name.
-    meanwhile: Option<(&'static str, Happens)>,
 }
 
-pub(crate) struct FakeKernel(Mutex<State>);
-
-impl fmt::Debug for FakeKernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("FakeKernel").finish_non_exhaustive()
-    }
+#[derive(Debug)]
+pub(crate) struct FakeKernel {
+    /// The calls that change something, and the looks for rules that pass frames.
+    pub(crate) calls: Calls,
+    state: Mutex<State>,
 }
 
 impl FakeKernel {
@@ -67,11 +57,14 @@ impl FakeKernel {
             link,
             ..Device::default()
         };
-        Self(Mutex::new(State {
-            devices: BTreeMap::from([(PARENT, parent)]),
-            next: PARENT + 1,
-            ..State::default()
-        }))
+        Self {
+            calls: Calls::default(),
+            state: Mutex::new(State {
+                devices: BTreeMap::from([(PARENT, parent)]),
+                next: PARENT + 1,
+                ..State::default()
+            }),
+        }
     }
 
     /// Removes the parent and the macvlans on it.
@@ -94,7 +87,7 @@ impl FakeKernel {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.state.lock().unwrap()
     }
 
     /// The names of all links except the parent, in order.
@@ -120,27 +113,21 @@ impl FakeKernel {
         rules.any(|(_, action)| *action != Action::Drop)
     }
 
-    pub(crate) fn calls(&self) -> Vec<&'static str> {
-        std::mem::take(&mut self.state().calls)
-    }
-
     /// The kinds of links that were listed since the last call.
     pub(crate) fn listed(&self) -> Vec<String> {
         std::mem::take(&mut self.state().listed)
     }
 
-    pub(crate) fn refuse(&self, number: Option<usize>) {
-        let mut state = self.state();
-        state.calls.clear();
-        state.refuse = number;
-    }
-
-    pub(crate) fn lack(&self, calls: &[&'static str]) {
-        self.state().lacks = calls.to_vec();
-    }
-
-    pub(crate) fn meanwhile(&self, call: &'static str, happens: impl FnOnce() + Send + 'static) {
-        self.state().meanwhile = Some((call, Box::new(happens)));
+    /// Whether frames pass between a device of the lease that is up and another one.
+    pub(crate) fn passes(&self, lease: LeaseId) -> bool {
+        let state = self.state();
+        let its = |it: &&Device| it.link.name[3..] == lease.to_string()[..12];
+        let mut up = state
+            .devices
+            .values()
+            .filter(its)
+            .filter(|it| it.link.is_up);
+        up.any(|it| it.rules.iter().any(|(_, action)| *action != Action::Drop))
     }
 
     pub(crate) fn set_forgetful(&self, is_forgetful: bool) {
@@ -153,22 +140,15 @@ impl FakeKernel {
         device.unwrap().link.name = to.into();
     }
 
-    /// Counts the call. Refuses it if the test has chosen so.
+    /// Begins a call, which the test may have chosen to fail.
     fn begin(
         &self,
         call: &'static str,
         about: &dyn fmt::Display,
     ) -> Result<MutexGuard<'_, State>, Error> {
-        let happens = self.state().meanwhile.take_if(|(name, _)| *name == call);
-        if let Some((_, happens)) = happens {
-            happens();
-        }
-        let mut state = self.state();
-        state.calls.push(call);
-        let number = state.calls.len();
-        match state.refuse == Some(number) || state.lacks.contains(&call) {
-            true => Err(Error::refused(call, about, libc::ENOENT)),
-            false => Ok(state),
+        match self.calls.begin(call) {
+            Ok(()) => Ok(self.state()),
+            Err(_) => Err(Error::refused(call, about, libc::ENOENT)),
         }
     }
 }

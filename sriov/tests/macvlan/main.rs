@@ -3,20 +3,23 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod kernel;
+mod suite;
 
 use std::{
     collections::BTreeSet,
     fs::{self, File},
+    ops::Deref,
     path::PathBuf,
     sync::{Arc, Mutex, mpsc},
 };
 
 use fabricbios_contract::{
-    Caller, DataPath, EndByName, Given, Guard, LocalAccess, LocalRefusal, Provider, Store,
+    DataPath, EndByName, Given, LocalAccess, LocalRefusal, Store,
+    testing::{self, Fails, user_of},
 };
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{
-    BindError, BindOrder, BindingId, BootTime, Condition, Linger, Placement, Quantity, StepError,
+    BindError, BindOrder, BindingId, Condition, Linger, Placement, Quantity, StepError,
 };
 use fabricbios_sriov::{
     Claims,
@@ -30,34 +33,20 @@ use fabricbios_wire::{
 use tempfile::TempDir;
 
 use kernel::FakeKernel;
+use suite::Machine;
 
 const NIC: ResourceId = ResourceId(3);
 const NODE: NodeId = NodeId([7; 32]);
 const OTHERS: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
 
-/// A guard that takes every lease and records the bindings that are over.
-#[derive(Debug, Default)]
-struct Watching(Mutex<Vec<BindingId>>);
+struct World(testing::World<Machine>);
 
-impl Guard for Watching {
-    fn watches(&self) -> bool {
-        true
+impl Deref for World {
+    type Target = testing::World<Machine>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
-
-    fn extend(&self, _binding_id: BindingId, _deadline: BootTime) {}
-
-    fn over(&self, binding_id: BindingId) {
-        self.0.lock().unwrap().push(binding_id);
-    }
-}
-
-struct World {
-    directory: TempDir,
-    kernel: Arc<FakeKernel>,
-    guard: Arc<Watching>,
-    store: Arc<MacvlanStore>,
-    path: Arc<MacvlanPath>,
-    provider: Arc<Provider>,
 }
 
 /// A machine with `parent0`, whose driver reports this speed.
@@ -96,41 +85,16 @@ fn parent(
 
 impl World {
     fn new() -> Self {
-        let (directory, kernel) = machine("1000");
-        Self::on(directory, kernel)
+        Self(testing::World::new())
     }
 
     /// Ends the process without an order, and starts another one.
     fn restarted(self) -> Self {
-        Self::on(self.directory, self.kernel)
-    }
-
-    fn on(directory: TempDir, kernel: Arc<FakeKernel>) -> Self {
-        let parent = parent(&directory, &kernel, None).unwrap();
-        let guard = Arc::new(Watching::default());
-        let path = Arc::new(MacvlanPath::new(parent.clone(), guard.clone()));
-        let store = Arc::new(MacvlanStore::new(parent));
-        let provider = Provider::new().with_store(NIC, store.clone()).with_path(
-            "macvlan",
-            &[Transport::Auto],
-            path.clone(),
-        );
-        kernel.calls();
-        Self {
-            directory,
-            kernel,
-            guard,
-            store,
-            path,
-            provider: Arc::new(provider),
-        }
+        Self(self.0.restarted())
     }
 
     fn bound(&self, lease: u128, terms: NetTerms) -> NetBinding {
-        let bound = self.provider.bind(&order(lease, terms)).unwrap();
-        let extended = self.provider.extend(binding_id(lease), BootTime(u64::MAX));
-        extended.unwrap();
-        match bound.kind {
+        match self.0.bound(&order(lease, terms)).kind {
             KindBinding::Net(Some(net)) => *net,
             other => panic!("{other:?}"),
         }
@@ -144,26 +108,13 @@ impl World {
     }
 
     fn end(&self, lease: u128) {
-        self.provider.cut(binding_id(lease), Linger::None).unwrap();
-        let released = self.provider.release(binding_id(lease), rate(), &|| ());
-        released.unwrap();
-    }
-
-    fn is_empty(&self) {
-        assert_eq!(self.kernel.names(), [""; 0]);
-        assert_eq!(fs::read_dir(records(&self.directory)).unwrap().count(), 0);
-        assert_eq!(self.store.leases().unwrap(), []);
-        assert_eq!(self.path.leases().unwrap(), []);
+        self.0.end(&order(lease, NetTerms::default()));
     }
 }
 
 fn binding_id(lease: u128) -> BindingId {
-    BindingId {
-        // The names of devices contain the first digits of the id.
-        lease_id: LeaseId(lease << 100),
-        generation: Generation(1),
-        resource_id: NIC,
-    }
+    // The names of devices contain the first digits of the id.
+    testing::binding_id(LeaseId(lease << 100), 1, NIC)
 }
 
 fn rate() -> Placement {
@@ -196,31 +147,22 @@ fn with_mac(mac: MacAddress) -> NetTerms {
     }
 }
 
-fn root() -> Caller {
-    Caller {
-        uid: 0,
-        pid: 1,
-        tenants: Vec::new(),
-        is_root: true,
-    }
-}
-
 #[test]
 fn a_lease_has_three_devices_with_its_limits_and_the_tenant_one_of_them() {
     let world = World::new();
     let net = world.bound(1, NetTerms::default());
     let name = net.interface.unwrap();
-    let up = world.kernel.up();
+    let up = world.machine.kernel.up();
     assert_eq!(up.len(), 4, "with the parent: {up:?}");
     assert!(up.contains(&name), "{up:?}");
     assert!(net.mac.is_of_one_interface());
     assert_eq!(net.rate_bps, 100_000_000);
-    let macvlan = &world.kernel.links("macvlan").unwrap()[0];
+    let macvlan = &world.machine.kernel.links("macvlan").unwrap()[0];
     assert_eq!(macvlan.mac, Some(net.mac));
-    let rate = world.kernel.shaped(macvlan.index).unwrap();
+    let rate = world.machine.kernel.shaped(macvlan.index).unwrap();
     assert_eq!(rate, Some(100_000_000 / 8));
     world.end(1);
-    world.is_empty();
+    world.is_clean();
 }
 
 #[test]
@@ -233,8 +175,8 @@ fn a_tagged_frame_of_a_tenant_is_dropped_before_any_rule_passes_it() {
         };
         let its = world.bound(lease, terms).interface.unwrap();
         let node_end = its.replace("fbt", "fbn");
-        let index = world.kernel.index_of(&node_end).unwrap().unwrap();
-        let rules = world.kernel.rules(index).unwrap();
+        let index = world.machine.kernel.index_of(&node_end).unwrap().unwrap();
+        let rules = world.machine.kernel.rules(index).unwrap();
         let passes = |it: &Option<Rule>| it.is_some_and(|(_, action)| action != Action::Drop);
         let first = rules.iter().position(passes).unwrap();
         for tag in [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300] {
@@ -248,11 +190,11 @@ fn a_tagged_frame_of_a_tenant_is_dropped_before_any_rule_passes_it() {
 fn access_opens_last_and_for_a_namespace_only_the_node_s_devices_are_up() {
     let world = World::new();
     world.bound(1, netns());
-    let calls = world.kernel.calls();
+    let calls = world.machine.kernel.calls.taken();
     assert_eq!(calls[calls.len() - 2..], ["set up", "set up"]);
     let before = &calls[..calls.len() - 2];
-    assert!(!before.contains(&"set up"), "{calls:?}");
-    assert_eq!(world.kernel.up().len(), 3, "with the parent");
+    assert!(!before.contains(&"set up".to_owned()), "{calls:?}");
+    assert_eq!(world.machine.kernel.up().len(), 3, "with the parent");
     world.end(1);
 }
 
@@ -266,7 +208,7 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing() {
     assert!(world.refused(1, vfio).contains("no PCI devices"));
     let of_node = world.refused(1, with_mac(OTHERS));
     assert!(of_node.contains("interface parent0"), "{of_node}");
-    world.is_empty();
+    world.is_clean();
     let mac = MacAddress([2, 0, 0, 0, 0, 1]);
     world.bound(1, with_mac(mac));
     assert!(world.refused(2, with_mac(mac)).contains("another lease"));
@@ -276,42 +218,26 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing() {
     // Other leases can get the address again.
     world.bound(3, with_mac(mac));
     world.end(3);
-    world.is_empty();
-}
-
-#[test]
-fn a_failure_at_any_call_leaves_nothing() {
-    let world = World::new();
-    world.bound(1, NetTerms::default());
-    let calls = world.kernel.calls().len();
-    world.end(1);
-    for number in 1..=calls {
-        world.kernel.refuse(Some(number));
-        let lease = 10 + number as u128;
-        let failed = world.provider.bind(&order(lease, NetTerms::default()));
-        assert!(matches!(failed, Err(BindError::Failed(_))), "{failed:?}");
-        world.kernel.refuse(None);
-        world.is_empty();
-    }
+    world.is_clean();
 }
 
 #[test]
 fn a_limit_that_does_not_read_back_is_no_grant() {
     let world = World::new();
-    world.kernel.set_forgetful(true);
+    world.machine.kernel.set_forgetful(true);
     let Err(BindError::Failed(why)) = world.provider.bind(&order(1, netns())) else {
         panic!("granted without its last rule, which drops")
     };
     assert!(why.detail.contains("rules for sent frames"), "{why}");
-    world.is_empty();
+    world.is_clean();
 }
 
 #[test]
 fn a_cut_deletes_the_rules_that_pass_frames_and_the_release_deletes_the_devices() {
     let world = World::new();
     world.bound(1, NetTerms::default());
-    assert!(world.kernel.redirects());
-    world.kernel.calls();
+    assert!(world.machine.kernel.redirects());
+    world.machine.kernel.calls.taken();
     let cut = world.provider.cut(binding_id(1), Linger::None).unwrap();
     let calls = [
         "delete redirect",
@@ -319,8 +245,8 @@ fn a_cut_deletes_the_rules_that_pass_frames_and_the_release_deletes_the_devices(
         "get redirect",
         "get redirect",
     ];
-    assert_eq!(world.kernel.calls(), calls);
-    assert!(!world.kernel.redirects());
+    assert_eq!(world.machine.kernel.calls.taken(), calls);
+    assert!(!world.machine.kernel.redirects());
     let steps: Vec<&str> = cut.steps().iter().map(|it| &*it.step).collect();
     let expected = [
         "delete rule for sent frames",
@@ -328,14 +254,14 @@ fn a_cut_deletes_the_rules_that_pass_frames_and_the_release_deletes_the_devices(
         "look for rules",
     ];
     assert_eq!(steps, expected);
-    assert_eq!(world.guard.0.lock().unwrap().as_slice(), [binding_id(1)]);
-    world.kernel.listed();
+    assert_eq!(world.guard.over(), [binding_id(1)]);
+    world.machine.kernel.listed();
     let released = world.provider.release(binding_id(1), rate(), &|| ());
     // The kernel lists all of a kind, those of neighbours too.
-    assert_eq!(world.kernel.listed(), ["macvlan", "veth"]);
+    assert_eq!(world.machine.kernel.listed(), ["macvlan", "veth"]);
     let cleaned = released.unwrap().to_string();
     assert!(cleaned.contains("nothing to clean"), "{cleaned}");
-    world.is_empty();
+    world.is_clean();
 }
 
 /// A tenant that keeps the kernel's lock of network devices busy delays no cut, neither of the daemon nor of the
@@ -345,108 +271,57 @@ fn a_cut_does_not_wait_for_devices_that_cannot_be_deleted() {
     let world = World::new();
     for (lease, is_daemon_dead) in [(1, false), (2, true)] {
         world.bound(lease, NetTerms::default());
-        world.kernel.lack(&["delete"]);
+        world.machine.kernel.calls.fail_named(&["delete"]);
         if is_daemon_dead {
-            let watchdog = MacvlanEnd::new(world.kernel.clone());
+            let watchdog = MacvlanEnd::new(world.machine.kernel.clone());
             watchdog.end(binding_id(lease).lease_id).unwrap();
         } else {
             world.provider.cut(binding_id(lease), Linger::None).unwrap();
         }
-        assert!(!world.kernel.redirects(), "lease {lease}");
+        assert!(!world.machine.kernel.redirects(), "lease {lease}");
         let kept = world.provider.release(binding_id(lease), rate(), &|| ());
         kept.unwrap_err();
-        world.kernel.lack(&[]);
+        world.machine.kernel.calls.fail(Fails::Never);
         world.end(lease);
     }
-    world.is_empty();
+    world.is_clean();
 }
 
 #[test]
 fn a_rule_that_cannot_be_deleted_or_read_ends_with_its_device() {
     let world = World::new();
-    for (lease, call) in [(1, "delete redirect"), (2, "get redirect")] {
+    for (lease, call) in [(1, &["delete redirect"]), (2, &["get redirect"])] {
         world.bound(lease, NetTerms::default());
-        world.kernel.lack(&[call]);
+        world.machine.kernel.calls.fail_named(call);
         world.provider.cut(binding_id(lease), Linger::None).unwrap();
-        assert_eq!(world.kernel.names(), [""; 0], "{call}");
-        world.kernel.lack(&[]);
+        assert_eq!(world.machine.kernel.names(), [""; 0], "{call:?}");
+        world.machine.kernel.calls.fail(Fails::Never);
         world.end(lease);
     }
-    world.is_empty();
-}
-
-#[test]
-fn a_cut_that_failed_is_tried_again_and_opens_nothing_meanwhile() {
-    let world = World::new();
-    world.bound(1, NetTerms::default());
-    // The cut can delete neither the rule nor the device.
-    world.kernel.lack(&["delete redirect", "delete"]);
-    for _ in 0..2 {
-        let uncut = world.provider.cut(binding_id(1), Linger::None);
-        assert!(uncut.is_err() && world.kernel.redirects(), "{uncut:?}");
-    }
-    world.kernel.lack(&[]);
-    let late = world.provider.bind(&order(1, NetTerms::default()));
-    assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
-    world.provider.cut(binding_id(1), Linger::None).unwrap();
-    assert!(!world.kernel.redirects());
-    world.end(1);
-    world.is_empty();
-}
-
-#[test]
-fn a_cut_during_a_bind_is_proved_and_the_bind_leaves_nothing() {
-    // The cut comes before the rules are made, after that, and while the devices are set up.
-    for call in ["make macvlan", "shape", "set up"] {
-        let world = World::new();
-        let path = world.path.clone();
-        world.kernel.meanwhile(call, move || {
-            path.extend(binding_id(1), BootTime(u64::MAX)).unwrap();
-            path.revoke(binding_id(1), Linger::None).unwrap();
-        });
-        let late = world.provider.bind(&order(1, NetTerms::default()));
-        assert!(late.is_err(), "{call}: {late:?}");
-        assert!(!world.kernel.redirects(), "{call}");
-        world.path.verify(binding_id(1), None).unwrap();
-        world.is_empty();
-    }
+    world.is_clean();
 }
 
 #[test]
 fn a_device_with_another_name_is_cut_by_its_index_and_found_by_its_note() {
     let world = World::new();
     let rename = || {
-        let macvlan = world.kernel.links("macvlan").unwrap()[0].name.clone();
-        world.kernel.rename(&macvlan, "mine");
+        let macvlan = world.machine.kernel.links("macvlan").unwrap()[0]
+            .name
+            .clone();
+        world.machine.kernel.rename(&macvlan, "mine");
     };
     world.bound(1, NetTerms::default());
     rename();
     // A new process does not know the indexes.
-    let parent = parent(&world.directory, &world.kernel, None).unwrap();
+    let parent = parent(&world.machine.directory, &world.machine.kernel, None).unwrap();
     let next = MacvlanPath::new(parent, world.guard.clone());
     next.revoke(binding_id(1), Linger::None).unwrap();
     let uncut = next.verify(binding_id(1), None).unwrap_err();
     assert!(uncut.detail.contains("mine"), "{uncut}");
     world.provider.cut(binding_id(1), Linger::None).unwrap();
-    assert!(!world.kernel.redirects());
+    assert!(!world.machine.kernel.redirects());
     let kept = world.provider.release(binding_id(1), rate(), &|| ());
     assert!(kept.unwrap_err().detail.contains("mine"));
-}
-
-#[test]
-fn late_calls_change_nothing() {
-    let world = World::new();
-    world.path.revoke(binding_id(1), Linger::None).unwrap();
-    let late = world.provider.bind(&order(1, NetTerms::default()));
-    assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
-    assert_eq!(world.kernel.names(), [""; 0]);
-    world.bound(2, NetTerms::default());
-    let mut again = order(2, NetTerms::default());
-    again.binding_id.generation = Generation(2);
-    world.provider.bind(&again).unwrap();
-    // A cut of the older binding.
-    world.path.revoke(binding_id(2), Linger::None).unwrap();
-    assert_eq!(world.kernel.names().len(), 3);
 }
 
 #[test]
@@ -455,30 +330,42 @@ fn what_a_dead_process_has_left_is_ended_by_name() {
     // Leftovers: one lease complete, one half made (only a macvlan).
     left.bound(1, NetTerms::default());
     world
+        .machine
         .kernel
         .make_macvlan("fbm000000000002", kernel::PARENT, OTHERS)
         .unwrap();
     let note = format!("fabricbios-07070707 {} 1 parent0", LeaseId(2 << 80));
-    world.kernel.set_alias("fbm000000000002", &note).unwrap();
+    world
+        .machine
+        .kernel
+        .set_alias("fbm000000000002", &note)
+        .unwrap();
     drop(world.provider.reconcile(&BTreeSet::new()).unwrap());
-    let other = MacvlanEnd::new(left.kernel.clone());
-    other.end(binding_id(1).lease_id).unwrap();
-    other.end(binding_id(1).lease_id).unwrap();
-    assert!(!left.kernel.redirects());
     left.end(1);
-    assert_eq!(left.kernel.names(), [""; 0]);
     left.bound(3, NetTerms::default());
-    end_unoffered(&*left.kernel, NODE, &claims(&left.directory), &["parent0"]).unwrap();
-    assert_eq!(left.kernel.names().len(), 3, "still on offer");
-    end_unoffered(&*left.kernel, NODE, &claims(&left.directory), &[]).unwrap();
-    left.is_empty();
+    end_unoffered(
+        &*left.machine.kernel,
+        NODE,
+        &claims(&left.machine.directory),
+        &["parent0"],
+    )
+    .unwrap();
+    assert_eq!(left.machine.kernel.names().len(), 3, "still on offer");
+    end_unoffered(
+        &*left.machine.kernel,
+        NODE,
+        &claims(&left.machine.directory),
+        &[],
+    )
+    .unwrap();
+    left.is_clean();
 }
 
 #[test]
 fn the_lease_of_a_damaged_record_ends_by_its_name() {
     let world = World::new();
     world.bound(1, NetTerms::default());
-    let directory = records(&world.directory);
+    let directory = records(&world.machine.directory);
     let record = fs::read_dir(directory).unwrap().next().unwrap().unwrap();
     fs::write(record.path(), "{").unwrap();
     let world = world.restarted();
@@ -486,7 +373,7 @@ fn the_lease_of_a_damaged_record_ends_by_its_name() {
     let name = record.file_name().into_string().unwrap();
     assert!(format!("{refused:?}").contains(&name), "{refused:?}");
     world.end(1);
-    world.is_empty();
+    world.is_clean();
     world.bound(2, NetTerms::default());
 }
 
@@ -503,18 +390,18 @@ fn a_start_while_the_driver_tells_no_speed_keeps_the_rate() {
 fn an_adopted_lease_keeps_its_devices_and_one_without_them_fails() {
     let world = World::new();
     let first = world.bound(1, NetTerms::default());
-    let parent = parent(&world.directory, &world.kernel, None).unwrap();
+    let parent = parent(&world.machine.directory, &world.machine.kernel, None).unwrap();
     let next = MacvlanPath::new(parent, world.guard.clone());
     let adopts = BindOrder {
         adopts: true,
         ..order(1, NetTerms::default())
     };
     let part = world.store.open(&adopts).unwrap();
-    let devices = world.kernel.names();
-    world.kernel.rename("parent0", "elsewhere");
+    let devices = world.machine.kernel.names();
+    world.machine.kernel.rename("parent0", "elsewhere");
     let failed = next.bind(&adopts, &part).unwrap_err();
     assert!(matches!(failed, BindError::Failed(_)), "{failed:?}");
-    world.kernel.rename("elsewhere", "parent0");
+    world.machine.kernel.rename("elsewhere", "parent0");
     let adopts = BindOrder {
         binding_id: BindingId {
             generation: Generation(2),
@@ -522,12 +409,16 @@ fn an_adopted_lease_keeps_its_devices_and_one_without_them_fails() {
         },
         ..adopts
     };
-    world.kernel.calls();
+    world.machine.kernel.calls.taken();
     let adopted = next.bind(&adopts, &part).unwrap();
-    assert_eq!(world.kernel.names(), devices);
+    assert_eq!(world.machine.kernel.names(), devices);
     assert_eq!(adopted.kind, KindBinding::Net(Some(Box::new(first))));
-    assert_eq!(world.kernel.calls(), [""; 0], "nothing was changed");
-    MacvlanEnd::new(world.kernel.clone())
+    assert_eq!(
+        world.machine.kernel.calls.taken(),
+        [""; 0],
+        "nothing was changed"
+    );
+    MacvlanEnd::new(world.machine.kernel.clone())
         .end(binding_id(1).lease_id)
         .unwrap();
     let mut again = adopts.clone();
@@ -537,45 +428,26 @@ fn an_adopted_lease_keeps_its_devices_and_one_without_them_fails() {
 }
 
 #[test]
-fn only_the_tenant_gives_a_namespace_and_only_to_an_open_lease_that_takes_one() {
+fn only_a_lease_that_takes_a_namespace_gets_one_and_not_the_nodes_own() {
     let world = World::new();
     world.bound(1, netns());
     world.bound(2, NetTerms::default());
     let file = || Given::NetworkNamespace(File::open("/dev/null").unwrap().into());
-    let enter =
-        |lease, caller: &Caller, given| world.path.enter(binding_id(lease).lease_id, caller, given);
-    let stranger = Caller {
-        uid: 1000,
-        tenants: vec!["blue".into()],
-        is_root: false,
-        ..root()
-    };
-    let refused = enter(1, &stranger, file());
-    assert!(
-        matches!(refused, Err(LocalRefusal::NotYours { .. })),
-        "{refused:?}"
-    );
     let own = File::open("/proc/self/ns/net").unwrap().into();
     for (lease, given) in [(1, file()), (1, Given::NetworkNamespace(own)), (2, file())] {
-        let refused = enter(lease, &root(), given);
+        let lease = binding_id(lease).lease_id;
+        let refused = world.path.enter(lease, &user_of("red"), given);
         assert!(
             matches!(refused, Err(LocalRefusal::Unsupported(_))),
             "{refused:?}"
         );
     }
-    assert_eq!(enter(9, &root(), file()), Err(LocalRefusal::NotFound));
-    world.path.revoke(binding_id(1), Linger::None).unwrap();
-    let refused = enter(1, &root(), file());
-    assert!(
-        matches!(refused, Err(LocalRefusal::NotActive(_))),
-        "{refused:?}"
-    );
 }
 
 #[test]
 fn a_kernel_without_a_shaper_makes_rates_best_effort_and_says_so() {
     let (directory, kernel) = machine("1000");
-    kernel.lack(&["shape"]);
+    kernel.calls.fail_named(&["shape"]);
     let unshaped = parent(&directory, &kernel, None).unwrap();
     assert_eq!(unshaped.offer(NIC).rate, Some(Enforcement::BestEffort));
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -586,7 +458,7 @@ fn a_kernel_without_a_shaper_makes_rates_best_effort_and_says_so() {
         panic!("{told:?}")
     };
     assert!(why.contains("parent0") && why.contains("shape"), "{why}");
-    kernel.lack(&["set rules"]);
+    kernel.calls.fail_named(&["set rules"]);
     let error = parent(&directory, &kernel, None).unwrap_err();
     assert_eq!(error.step, "set rules".into(), "no lease without rules");
     assert_eq!(kernel.names(), [""; 0]);
@@ -601,7 +473,7 @@ fn a_parent_that_goes_away_gives_no_leases_until_it_is_back() {
         .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
     let old = order(1, netns());
     world.provider.bind(&old).unwrap();
-    world.kernel.lose_parent();
+    world.machine.kernel.lose_parent();
     let gone = Condition::Unavailable("parent0: the interface is gone".into());
     assert_eq!(told.recv().unwrap(), gone);
     // A grant that was in progress.
@@ -609,11 +481,11 @@ fn a_parent_that_goes_away_gives_no_leases_until_it_is_back() {
     assert!(format!("{late:?}").contains("parent0"), "{late:?}");
     // The lease that lost the parent ends like any other.
     world.end(1);
-    assert_eq!(world.kernel.names(), [""; 0]);
-    let index = world.kernel.make_parent();
+    assert_eq!(world.machine.kernel.names(), [""; 0]);
+    let index = world.machine.kernel.make_parent();
     assert_eq!(told.recv().unwrap(), Condition::Good);
     world.provider.bind(&order(3, netns())).unwrap();
-    let macvlans = world.kernel.links("macvlan").unwrap();
+    let macvlans = world.machine.kernel.links("macvlan").unwrap();
     let parents: Vec<_> = macvlans.iter().map(|it| it.parent).collect();
     assert_eq!(parents, [Some(index)]);
 }
@@ -633,8 +505,8 @@ fn put(directory: &TempDir, file: &str, text: &str) {
 fn a_parent_without_a_carrier_is_told_and_leased_as_before() {
     let world = World::new();
     let (tell, told) = mpsc::channel();
-    put(&world.directory, "operstate", "up\n");
-    put(&world.directory, "flags", "0x1003\n");
+    put(&world.machine.directory, "operstate", "up\n");
+    put(&world.machine.directory, "flags", "0x1003\n");
     world
         .store
         .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
@@ -645,7 +517,7 @@ fn a_parent_without_a_carrier_is_told_and_leased_as_before() {
     .into_iter()
     .enumerate()
     {
-        put(&world.directory, file, text);
+        put(&world.machine.directory, file, text);
         let Condition::Degraded(told) = told.recv().unwrap() else {
             panic!("not degraded");
         };
@@ -655,8 +527,8 @@ fn a_parent_without_a_carrier_is_told_and_leased_as_before() {
             .bind(&order(nth as u128 + 1, netns()))
             .unwrap();
     }
-    put(&world.directory, "operstate", "up\n");
-    put(&world.directory, "flags", "0x1003\n");
+    put(&world.machine.directory, "operstate", "up\n");
+    put(&world.machine.directory, "flags", "0x1003\n");
     assert_eq!(told.recv().unwrap(), Condition::Good);
 }
 
@@ -664,11 +536,10 @@ fn a_parent_without_a_carrier_is_told_and_leased_as_before() {
 fn a_start_deletes_what_one_that_died_has_left() {
     let (directory, kernel) = machine("1000");
     // Leaves a macvlan without its note.
-    kernel.refuse(Some(2));
-    kernel.lack(&["delete"]);
+    kernel.calls.fail(Fails::After(1));
     parent(&directory, &kernel, None).unwrap_err();
     assert_eq!(kernel.names().len(), 1);
-    kernel.lack(&[]);
+    kernel.calls.fail(Fails::Never);
     let opened = parent(&directory, &kernel, None).unwrap();
     assert_eq!(kernel.names(), Vec::<String>::new());
     assert_eq!(opened.offer(NIC).rate, Some(Enforcement::Enforced));

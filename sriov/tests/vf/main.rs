@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod suite;
 mod world;
 
 use std::{
@@ -13,8 +14,10 @@ use std::{
     thread,
 };
 
-use fabricbios_contract::{Caller, DataPath, EndByName, Given, LocalAccess, LocalRefusal, Store};
-use fabricbios_lease::{BindError, BootTime, Condition, Linger};
+use fabricbios_contract::{
+    DataPath, EndByName, Given, LocalAccess, LocalRefusal, Store, testing::user_of,
+};
+use fabricbios_lease::{BindError, Condition, Linger};
 use fabricbios_sriov::vf::{Card, VfStore};
 use fabricbios_wire::{Generation, HandOver, LeaseId, MacAddress, NetTerms, VlanId};
 use nix::{
@@ -52,20 +55,20 @@ fn a_lease_has_what_it_asked_for_and_nothing_of_it_stays() {
         (MAC, VlanId::new(42), 100_000_000)
     );
     let name = net.interface.unwrap();
-    let links = world.kernel.links();
+    let links = world.machine.kernel.links();
     let link = links.iter().find(|it| it.name == name).unwrap();
     assert!(link.is_up && link.mac == Some(MAC));
-    let vf = world.kernel.vf(0);
+    let vf = world.machine.kernel.vf(0);
     assert_eq!((vf.vlan, vf.rate_mbps), (Some(42), Some(100)));
     assert_eq!((vf.spoof_check, vf.trust), (Some(true), Some(false)));
-    world.kernel.log();
+    world.machine.kernel.log();
     let proof = world.cut(1).unwrap().to_string();
-    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
     assert!(proof.contains("no bus master"), "{proof}");
     let cleaned = world.release(1).unwrap().to_string();
     assert!(cleaned.contains("reset function"), "{cleaned}");
     let steps = ["unbind", "reset", "mac", "vlan", "rate"];
-    assert_eq!(world.kernel.log(), steps);
+    assert_eq!(world.machine.kernel.log(), steps);
     assert!(world.is_neutral(0));
     assert!(world.store.leases().unwrap().is_empty());
 }
@@ -94,54 +97,16 @@ fn two_leases_never_have_one_function_or_one_address() {
 }
 
 #[test]
-fn whatever_fails_in_a_grant_leaves_nothing_behind() {
-    for action in ["mac", "vlan", "rate", "bind", "rename", "set up"] {
-        let world = World::new();
-        world.kernel.fails(Some(action));
-        let error = world
-            .provider
-            .bind(&order(1, terms(HandOver::Interface)))
-            .unwrap_err();
-        assert!(matches!(error, BindError::Failed(_)), "{action}: {error:?}");
-        assert!(world.is_neutral(0), "{action}");
-        assert!(world.store.leases().unwrap().is_empty(), "{action}");
-        world.kernel.fails(None);
-        world.bind(2, terms(HandOver::Interface));
-    }
-}
-
-#[test]
 fn a_setting_that_the_card_does_not_keep_is_an_error() {
     for action in ["mac", "vlan", "rate"] {
         let world = World::new();
-        world.kernel.ignores(Some(action));
+        world.machine.kernel.ignores(Some(action));
         let error = world.provider.bind(&order(1, terms(HandOver::Interface)));
         let Err(BindError::Failed(why)) = error else {
             panic!("{action}: {error:?}")
         };
         assert_eq!(why.step.name(), "read settings back", "{why}");
     }
-}
-
-#[test]
-fn a_release_that_fails_keeps_the_function_and_succeeds_later() {
-    for action in ["unbind", "reset", "mac", "vlan", "rate"] {
-        let world = World::new();
-        let one = world.bind(1, terms(HandOver::Interface));
-        world.cut(1).unwrap();
-        world.kernel.fails(Some(action));
-        let error = world.release(1).unwrap_err().to_string();
-        assert!(error.contains("on purpose"), "{error}");
-        let next = world.bind(2, plain_unless_fails(&world));
-        assert_ne!(next.pci_function, one.pci_function, "{action}");
-        world.release(1).unwrap();
-        assert!(world.is_neutral(0), "{action}");
-    }
-}
-
-fn plain_unless_fails(world: &World) -> NetTerms {
-    world.kernel.fails(None);
-    plain()
 }
 
 /// Two drivers: one that was tested to leave bus mastering off, and an untested one.
@@ -157,13 +122,13 @@ fn a_driver_that_turns_bus_mastering_on_again_is_unbound_within_the_proof() {
         world.bind(1, plain());
         let revoked = world.path.revoke(binding_id(1), Linger::None).unwrap();
         assert!(
-            world.kernel.driver(FUNCTIONS[0]).is_some(),
+            world.machine.kernel.driver(FUNCTIONS[0]).is_some(),
             "a cut unbinds nothing"
         );
-        world.kernel.set_bus_master(FUNCTIONS[0], on);
+        world.machine.kernel.set_bus_master(FUNCTIONS[0], on);
         // Its driver or another process switches bus mastering on during the unbinding.
-        let kernel = world.kernel.clone();
-        world.kernel.meanwhile("unbind", move || {
+        let kernel = world.machine.kernel.clone();
+        world.machine.kernel.meanwhile("unbind", move || {
             kernel.set_bus_master(FUNCTIONS[0], true);
             while kernel.is_bus_master(FUNCTIONS[0]) {
                 thread::yield_now();
@@ -175,8 +140,8 @@ fn a_driver_that_turns_bus_mastering_on_again_is_unbound_within_the_proof() {
             unbound,
             "{proof}"
         );
-        assert_eq!(world.kernel.driver(FUNCTIONS[0]).is_none(), unbound);
-        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+        assert_eq!(world.machine.kernel.driver(FUNCTIONS[0]).is_none(), unbound);
+        assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
         world.release(1).unwrap();
         assert!(world.is_neutral(0));
     }
@@ -186,7 +151,7 @@ fn a_driver_that_turns_bus_mastering_on_again_is_unbound_within_the_proof() {
 fn the_time_limit_of_a_cut_is_longer_where_its_proof_unbinds() {
     let limit = |driver| {
         let world = World::of(driver);
-        let opened = card(&world.kernel, "pf0", None).unwrap();
+        let opened = card(&world.machine.kernel, "pf0", None).unwrap();
         opened.offer(world::RESOURCE).cut_within.unwrap()
     };
     assert!(limit("ixgbe") > limit("igb"));
@@ -198,8 +163,8 @@ fn the_watchdog_unbinds_a_driver_that_nobody_has_checked() {
     world.bind(1, plain());
     let watchdog = world.watchdog();
     while watchdog.end(LeaseId(1)).is_err() {}
-    assert_eq!(world.kernel.driver(FUNCTIONS[0]), None);
-    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert_eq!(world.machine.kernel.driver(FUNCTIONS[0]), None);
+    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
     world.cut(1).unwrap();
     world.release(1).unwrap();
     assert!(world.is_neutral(0));
@@ -210,56 +175,9 @@ fn a_release_takes_a_function_that_reaches_memory_again() {
     let world = World::new();
     world.bind(1, plain());
     world.cut(1).unwrap();
-    world.kernel.set_bus_master(FUNCTIONS[0], true);
+    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
     world.release(1).unwrap();
     assert!(world.is_neutral(0));
-}
-
-#[test]
-fn no_binding_opens_after_its_cut() {
-    let world = World::new();
-    world.store.open(&order(1, plain())).unwrap();
-    world.cut(1).unwrap();
-    let part = world.store.open(&order(1, plain())).unwrap();
-    let late = world.path.bind(&order(1, plain()), &part);
-    assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
-    assert_eq!(world.kernel.driver(FUNCTIONS[0]), None);
-}
-
-#[test]
-fn a_cut_does_not_wait_for_a_bind_and_the_bind_opens_nothing() {
-    for call in ["bind", "set up"] {
-        let world = World::new();
-        let path = world.path.clone();
-        world.kernel.meanwhile(call, move || {
-            path.extend(binding_id(1), BootTime(u64::MAX)).unwrap();
-            path.revoke(binding_id(1), Linger::None).unwrap();
-        });
-        let late = world.provider.bind(&order(1, terms(HandOver::Interface)));
-        assert!(
-            matches!(late, Err(BindError::Cancelled)),
-            "{call}: {late:?}"
-        );
-        assert_eq!(world.kernel.driver(FUNCTIONS[0]), None);
-        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
-        assert!(world.kernel.links().iter().all(|it| it.name == "pf0"));
-    }
-}
-
-#[test]
-fn a_late_order_never_touches_the_function_of_the_next_lease() {
-    let world = World::new();
-    let one = world.bind(1, plain());
-    world.cut(1).unwrap();
-    world.release(1).unwrap();
-    let next = world.bind(2, plain());
-    assert_eq!(one.pci_function, next.pci_function);
-    world.cut(1).unwrap();
-    world.path.remove(binding_id(1), &|| ()).unwrap();
-    world.store.release(binding_id(1), None, &|| ()).unwrap();
-    world.watchdog().end(LeaseId(1)).unwrap();
-    assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
-    assert_eq!(world.kernel.vf(0).mac, Some(next.mac));
 }
 
 fn holder_of(file: &Path) -> Child {
@@ -277,6 +195,7 @@ fn a_machine_gets_the_group_and_its_process_is_killed_before_the_driver_lets_go(
     let containers = world.containers(1);
     assert!(containers.join("open").exists());
     let spec = world
+        .machine
         .directory
         .path()
         .join(format!("cdi/fabricbios-{}.json", LeaseId(1)));
@@ -285,20 +204,20 @@ fn a_machine_gets_the_group_and_its_process_is_killed_before_the_driver_lets_go(
         0o600
     );
     let text = fs::read_to_string(&spec).unwrap();
-    let group = world.directory.path().join("dev/vfio/8");
+    let group = world.machine.directory.path().join("dev/vfio/8");
     assert!(text.contains(group.to_str().unwrap()), "{text}");
     assert!(device.ends_with(&LeaseId(1).to_string()), "{device}");
     let mut holder = holder_of(&group);
-    world.kernel.set_bus_master(FUNCTIONS[0], true);
-    world.kernel.log();
+    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
+    world.machine.kernel.log();
     let proof = world.cut(1).unwrap().to_string();
     assert!(proof.contains(&format!("[{}]", holder.id())), "{proof}");
     assert!(!holder.wait().unwrap().success());
-    assert!(!spec.exists() && !world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!spec.exists() && !world.machine.kernel.is_bus_master(FUNCTIONS[0]));
     assert!(!containers.join("open").exists());
     world.release(1).unwrap();
     assert!(!containers.exists());
-    let log = world.kernel.log();
+    let log = world.machine.kernel.log();
     let done: Vec<_> = log.iter().filter(|it| *it != "open group").collect();
     assert_eq!(done[..2], ["unbind", "reset"]);
     assert!(world.is_neutral(0));
@@ -312,18 +231,18 @@ fn a_machine_that_turns_bus_mastering_on_all_the_time_is_cut() {
         let turns_on = r#"while :; do printf '\0\0\0\0\7\0' 1<>"$0"; done"#;
         let mut machine = Command::new("sh")
             .args(["-c", turns_on])
-            .arg(world.kernel.device(FUNCTIONS[0]).join("config"))
-            .stdin(File::open(world.directory.path().join("dev/vfio/8")).unwrap())
+            .arg(world.machine.kernel.device(FUNCTIONS[0]).join("config"))
+            .stdin(File::open(world.machine.directory.path().join("dev/vfio/8")).unwrap())
             .spawn()
             .unwrap();
-        while !world.kernel.is_bus_master(FUNCTIONS[0]) {}
+        while !world.machine.kernel.is_bus_master(FUNCTIONS[0]) {}
         if lease > 5 {
             let end = world.watchdog();
             while end.end(LeaseId(lease)).is_err() {}
         }
         world.cut(lease).unwrap();
         assert!(!machine.wait().unwrap().success());
-        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+        assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
         world.release(lease).unwrap();
         assert!(world.is_neutral(0));
     }
@@ -334,13 +253,13 @@ fn a_machine_that_turns_bus_mastering_on_all_the_time_is_cut() {
 fn a_holder_that_is_slow_to_end_delays_only_the_proof() {
     let world = World::new();
     world.bind(1, terms(HandOver::Vfio));
-    let mut holder = holder_of(&world.directory.path().join("dev/vfio/8"));
+    let mut holder = holder_of(&world.machine.directory.path().join("dev/vfio/8"));
     let pid = Pid::from_raw(holder.id().cast_signed());
     // A tracer holds the process at its exit, with all of its open files.
     ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT).unwrap();
-    world.kernel.set_bus_master(FUNCTIONS[0], true);
+    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
     let revoked = world.path.revoke(binding_id(1), Linger::None).unwrap();
-    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
     let stopped = waitpid(pid, None).unwrap();
     assert!(
         matches!(stopped, WaitStatus::PtraceEvent(..)),
@@ -357,33 +276,13 @@ fn a_holder_that_is_slow_to_end_delays_only_the_proof() {
 }
 
 #[test]
-fn a_cut_that_failed_is_tried_again_and_opens_nothing_meanwhile() {
-    let world = World::new();
-    world.bind(1, plain());
-    let config = world.kernel.device(FUNCTIONS[0]).join("config");
-    let away = config.with_extension("away");
-    fs::rename(&config, &away).unwrap();
-    for _ in 0..2 {
-        world.cut(1).unwrap_err();
-    }
-    fs::rename(&away, &config).unwrap();
-    assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
-    let late = world.provider.bind(&order(1, plain()));
-    assert!(matches!(late, Err(BindError::Cancelled)), "{late:?}");
-    world.cut(1).unwrap();
-    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
-    world.release(1).unwrap();
-    assert!(world.is_neutral(0));
-}
-
-#[test]
 fn a_group_that_cannot_be_opened_is_an_error() {
     let world = World::new();
     world.bind(1, terms(HandOver::Vfio));
-    world.kernel.fails(Some("open group"));
+    world.machine.kernel.fails(Some("open group"));
     let error = world.cut(1).unwrap_err();
     assert!(error.detail.contains("dev/vfio/8"), "{error}");
-    world.kernel.fails(None);
+    world.machine.kernel.fails(None);
     world.cut(1).unwrap();
 }
 
@@ -399,24 +298,24 @@ fn the_watchdog_ends_a_lease_beside_a_search() {
     world.bind(2, other);
     let (go_on, goes_on) = mpsc::channel::<()>();
     let (begun, has_begun) = mpsc::channel();
-    world.kernel.meanwhile("open group", move || {
+    world.machine.kernel.meanwhile("open group", move || {
         begun.send(()).unwrap();
         goes_on.recv().ok();
     });
-    world.kernel.set_bus_master(FUNCTIONS[0], true);
-    world.kernel.set_bus_master(FUNCTIONS[1], true);
+    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
+    world.machine.kernel.set_bus_master(FUNCTIONS[1], true);
     let watchdog = world.watchdog();
     let left = watchdog.end(LeaseId(1)).unwrap_err();
     assert!(left.detail.contains("not over yet"), "{left}");
     has_begun.recv().unwrap();
-    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
     // Another process switches bus mastering on during the search.
-    world.kernel.set_bus_master(FUNCTIONS[0], true);
-    while world.kernel.is_bus_master(FUNCTIONS[0]) {
+    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
+    while world.machine.kernel.is_bus_master(FUNCTIONS[0]) {
         thread::yield_now();
     }
     while watchdog.end(LeaseId(2)).is_err() {
-        assert!(!world.kernel.is_bus_master(FUNCTIONS[1]));
+        assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[1]));
     }
     watchdog.end(LeaseId(1)).unwrap_err();
     drop(go_on);
@@ -426,14 +325,25 @@ fn the_watchdog_ends_a_lease_beside_a_search() {
 #[test]
 fn a_function_that_shares_its_group_is_not_handed_to_vfio() {
     let world = World::new();
-    let members = world.directory.path().join("kernel/iommu_groups/8/devices");
+    let members = world
+        .machine
+        .directory
+        .path()
+        .join("kernel/iommu_groups/8/devices");
     fs::create_dir(members.join("0000:01:11.0")).unwrap();
     let refused = world.provider.bind(&order(1, terms(HandOver::Vfio)));
     let Err(BindError::Refused(why)) = refused else {
         panic!("{refused:?}")
     };
     assert!(why.detail.contains("0000:01:11.0"), "{why}");
-    fs::remove_file(world.kernel.device(FUNCTIONS[0]).join("iommu_group")).unwrap();
+    fs::remove_file(
+        world
+            .machine
+            .kernel
+            .device(FUNCTIONS[0])
+            .join("iommu_group"),
+    )
+    .unwrap();
     let refused = world.provider.bind(&order(1, terms(HandOver::Vfio)));
     let Err(BindError::Refused(why)) = refused else {
         panic!("{refused:?}")
@@ -442,48 +352,27 @@ fn a_function_that_shares_its_group_is_not_handed_to_vfio() {
 }
 
 #[test]
-fn only_its_tenant_gives_a_namespace_and_only_until_the_cut() {
+fn only_a_network_namespace_that_is_not_the_nodes_own_is_given() {
     let world = World::new();
-    let caller = |tenant: &str| Caller {
-        uid: 1000,
-        pid: 1,
-        tenants: vec![tenant.to_owned()],
-        is_root: false,
-    };
-    let enter = |caller: &Caller, path: &str| {
-        let given = Given::NetworkNamespace(File::open(path).unwrap().into());
-        world.path.enter(LeaseId(1), caller, given)
-    };
-    let own = "/proc/self/ns/net";
-    assert_eq!(enter(&caller("blue"), own), Err(LocalRefusal::NotFound));
+    let caller = user_of("blue");
     world.bind(1, terms(HandOver::Netns));
-    let refused = enter(&caller("red"), own);
-    assert!(
-        matches!(refused, Err(LocalRefusal::NotYours { .. })),
-        "{refused:?}"
-    );
-    for path in [own, "/proc/self/ns/mnt", "/dev/null"] {
-        let refused = enter(&caller("blue"), path);
+    for path in ["/proc/self/ns/net", "/proc/self/ns/mnt", "/dev/null"] {
+        let given = Given::NetworkNamespace(File::open(path).unwrap().into());
+        let refused = world.path.enter(LeaseId(1), &caller, given);
         assert!(
             matches!(refused, Err(LocalRefusal::Unsupported(_))),
             "{path}: {refused:?}"
         );
     }
-    world.cut(1).unwrap();
-    let refused = enter(&caller("blue"), own);
-    assert!(
-        matches!(refused, Err(LocalRefusal::NotActive(_))),
-        "{refused:?}"
-    );
 }
 
 #[test]
 fn an_interface_in_another_namespace_is_cut_and_released_all_the_same() {
     let world = World::new();
     world.bind(1, terms(HandOver::Netns));
-    world.kernel.take_interface(FUNCTIONS[0]);
+    world.machine.kernel.take_interface(FUNCTIONS[0]);
     world.cut(1).unwrap();
-    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
     world.release(1).unwrap();
     assert!(world.is_neutral(0));
 }
@@ -493,13 +382,10 @@ fn the_next_start_adopts_a_lease_or_ends_it_by_its_record() {
     let world = World::new();
     let one = world.bind(1, terms(HandOver::Interface));
     let two = world.bind(2, plain());
-    let World {
-        directory, kernel, ..
-    } = world;
-    kernel.log();
-    let world = World::on(directory, kernel);
+    world.machine.kernel.log();
+    let world = world.restarted();
     assert_eq!(
-        world.kernel.log(),
+        world.machine.kernel.log(),
         ["set up"],
         "leases are not touched by a start"
     );
@@ -509,17 +395,17 @@ fn the_next_start_adopts_a_lease_or_ends_it_by_its_record() {
     let mut adopted = order(1, terms(HandOver::Interface));
     adopted.adopts = true;
     // The function is in a reset.
-    world.kernel.set_bus_master(FUNCTIONS[0], false);
+    world.machine.kernel.set_bus_master(FUNCTIONS[0], false);
     let failed = world.provider.bind(&adopted).unwrap_err();
     assert!(matches!(failed, BindError::Failed(_)), "{failed:?}");
-    world.kernel.set_bus_master(FUNCTIONS[0], true);
-    let driver = world.kernel.driver(FUNCTIONS[0]);
+    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
+    let driver = world.machine.kernel.driver(FUNCTIONS[0]);
     adopted.binding_id.generation = Generation(2);
     assert_eq!(net(world.provider.bind(&adopted).unwrap()), one);
-    assert_eq!(world.kernel.driver(FUNCTIONS[0]), driver);
+    assert_eq!(world.machine.kernel.driver(FUNCTIONS[0]), driver);
     world.cut(2).unwrap();
     world.release(2).unwrap();
-    assert!(world.kernel.is_bus_master(FUNCTIONS[0]) && world.is_neutral(1));
+    assert!(world.machine.kernel.is_bus_master(FUNCTIONS[0]) && world.is_neutral(1));
     assert_ne!(two.mac, one.mac);
 }
 
@@ -529,11 +415,8 @@ fn a_lease_that_the_watchdog_cut_is_not_adopted() {
         let world = World::new();
         world.bind(1, terms(hand_over));
         world.watchdog().end(LeaseId(1)).unwrap();
-        assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
-        let World {
-            directory, kernel, ..
-        } = world;
-        let world = World::on(directory, kernel);
+        assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+        let world = world.restarted();
         let mut adopted = order(1, terms(hand_over));
         adopted.adopts = true;
         let error = world.provider.bind(&adopted).unwrap_err();
@@ -551,14 +434,11 @@ fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
     let end = world.watchdog();
     end.end_unoffered(&[function(FUNCTIONS[1]), function(CARD)])
         .unwrap();
-    assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(world.machine.kernel.is_bus_master(FUNCTIONS[0]));
     end.end_unoffered(&[function(FUNCTIONS[1])]).unwrap();
-    assert!(!world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
     // The card is on offer again.
-    let World {
-        directory, kernel, ..
-    } = world;
-    let world = World::on(directory, kernel);
+    let world = world.restarted();
     assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
     world.cut(1).unwrap();
     world.release(1).unwrap();
@@ -569,15 +449,12 @@ fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
 fn a_start_while_the_link_is_down_keeps_leases_and_rate() {
     let world = World::new();
     world.bind(1, terms(HandOver::Interface));
-    let interface = world.kernel.root.join("class/net/pf0");
+    let interface = world.machine.kernel.root.join("class/net/pf0");
     fs::write(interface.join("carrier"), "0").unwrap();
     fs::write(interface.join("speed"), "-1").unwrap();
-    let opened = card(&world.kernel, "pf0", None).unwrap();
+    let opened = card(&world.machine.kernel, "pf0", None).unwrap();
     assert_eq!(opened.rate_bps(), 1_000_000_000);
-    let World {
-        directory, kernel, ..
-    } = world;
-    let world = World::on(directory, kernel);
+    let world = world.restarted();
     let mut adopted = order(1, terms(HandOver::Interface));
     adopted.adopts = true;
     world.provider.bind(&adopted).unwrap();
@@ -590,7 +467,7 @@ fn leases_of_a_card_that_is_gone_are_over() {
     assert!(!end.all_are_gone(&[]).unwrap(), "there is no lease");
     world.bind(1, terms(HandOver::Vfio));
     assert!(!end.all_are_gone(&[]).unwrap());
-    fs::remove_dir_all(world.kernel.device(FUNCTIONS[0])).unwrap();
+    fs::remove_dir_all(world.machine.kernel.device(FUNCTIONS[0])).unwrap();
     assert!(end.all_are_gone(&[]).unwrap());
     // A card that exists keeps its leases, whatever has happened to other cards.
     assert!(!end.all_are_gone(&[function(CARD)]).unwrap());
@@ -602,7 +479,7 @@ fn leases_of_a_card_that_is_gone_are_over() {
 fn a_card_that_goes_away_gives_no_leases_and_another_one_in_its_place_neither() {
     let world = World::new();
     let (tell, told) = mpsc::channel();
-    let store = VfStore::new(Arc::new(card(&world.kernel, "pf0", None).unwrap()));
+    let store = VfStore::new(Arc::new(card(&world.machine.kernel, "pf0", None).unwrap()));
     store.tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
     let next = || match told.recv().unwrap() {
         Condition::Degraded(why) => ("degraded", why),
@@ -615,7 +492,7 @@ fn a_card_that_goes_away_gives_no_leases_and_another_one_in_its_place_neither() 
         (Some(CARD_INDEX + 100), "unavailable", "another"),
         (Some(CARD_INDEX), "degraded", &*unseen),
     ] {
-        world.kernel.replace_card(index);
+        world.machine.kernel.replace_card(index);
         let (told, words) = next();
         assert_eq!(told, condition, "{words}");
         assert!(words.contains(why), "{words}");
@@ -627,14 +504,18 @@ fn a_card_that_goes_away_gives_no_leases_and_another_one_in_its_place_neither() 
 fn a_card_that_is_down_gives_no_leases_until_it_is_up() {
     let world = World::new();
     let put = |file: &str, text: &str| {
-        let new = world.kernel.root.join("new");
+        let new = world.machine.kernel.root.join("new");
         fs::write(&new, text).unwrap();
-        fs::rename(new, world.kernel.root.join("class/net/pf0").join(file)).unwrap();
+        fs::rename(
+            new,
+            world.machine.kernel.root.join("class/net/pf0").join(file),
+        )
+        .unwrap();
     };
     put("operstate", "down");
     put("flags", "0x1002");
     // A grant that was in progress.
-    world.kernel.fails(Some("rate"));
+    world.machine.kernel.fails(Some("rate"));
     let refused = world.provider.bind(&order(1, plain())).unwrap_err();
     let BindError::Unavailable(why) = refused else {
         panic!("{refused:?}");
@@ -662,19 +543,16 @@ fn a_card_that_is_down_gives_no_leases_until_it_is_up() {
 fn the_function_of_a_damaged_record_is_given_to_nobody() {
     let world = World::new();
     world.bind(1, terms(HandOver::Interface));
-    let directory = world.directory.path().join("records");
+    let directory = world.machine.directory.path().join("records");
     let record = fs::read_dir(directory).unwrap().next().unwrap().unwrap();
     fs::write(record.path(), "{").unwrap();
-    let World {
-        directory, kernel, ..
-    } = world;
-    let world = World::on(directory, kernel);
+    let world = world.restarted();
     let refused = world.provider.bind(&order(2, plain())).unwrap_err();
     let name = record.file_name().into_string().unwrap();
     assert!(format!("{refused:?}").contains(&name), "{refused:?}");
     // The node uses the other function.
-    assert_eq!(card(&world.kernel, "pf0", None).unwrap().count(), 1);
-    assert!(world.kernel.is_bus_master(FUNCTIONS[0]));
+    assert_eq!(card(&world.machine.kernel, "pf0", None).unwrap().count(), 1);
+    assert!(world.machine.kernel.is_bus_master(FUNCTIONS[0]));
     let mut adopted = order(1, plain());
     adopted.adopts = true;
     let error = world.provider.bind(&adopted).unwrap_err();
@@ -684,7 +562,7 @@ fn the_function_of_a_damaged_record_is_given_to_nobody() {
     // Does what the error says.
     fs::remove_file(record.path()).unwrap();
     world.bind(2, terms(HandOver::Interface));
-    assert_eq!(world.kernel.vf(0).mac, Some(MAC), "not touched");
+    assert_eq!(world.machine.kernel.vf(0).mac, Some(MAC), "not touched");
 }
 
 /// The table refuses leases without a VLAN.

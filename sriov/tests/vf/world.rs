@@ -4,6 +4,7 @@ use std::{
     fmt,
     fs::{self, File},
     io,
+    ops::Deref,
     os::{
         fd::BorrowedFd,
         unix::fs::{FileExt, symlink},
@@ -12,22 +13,21 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use fabricbios_contract::{DataPath, Guard, Provider};
+use fabricbios_contract::testing::{self, Calls, Fails};
 use fabricbios_helper::{Failure, Handler, Supervisor};
-use fabricbios_lease::{
-    BindOrder, BindingId, BootTime, Linger, Placement, Proof, Quantity, StepError,
-};
+use fabricbios_lease::{BindOrder, BindingId, Placement, Proof, Quantity, StepError};
 use fabricbios_sriov::{
     Claims,
     netlink::{By, Link, VfSetting, VfState},
-    vf::{Act, Card, CardConfig, EndHolders, FunctionCall, Links, Places, VfEnd, VfPath, VfStore},
+    vf::{Act, Card, CardConfig, EndHolders, FunctionCall, Links, Places, VfEnd},
 };
 use fabricbios_wire::{
-    Binding, Generation, LeaseId, MacAddress, NetBinding, NetTerms, PciFunction, ResourceId,
-    Transport,
+    Binding, LeaseId, MacAddress, NetBinding, NetTerms, PciFunction, ResourceId, Transport,
 };
 use nix::errno::Errno;
 use tempfile::TempDir;
+
+use crate::suite::Machine;
 
 pub(crate) const CARD: &str = "0000:01:00.0";
 pub(crate) const FUNCTIONS: [&str; 2] = ["0000:01:10.0", "0000:01:10.2"];
@@ -39,6 +39,8 @@ pub(crate) struct Kernel {
     pub(crate) root: PathBuf,
     /// The driver of the card. The driver of its functions has `vf` appended to the name.
     driver: &'static str,
+    /// The actions.
+    pub(crate) calls: Calls,
     state: Mutex<State>,
 }
 
@@ -47,11 +49,7 @@ struct State {
     vfs: Vec<VfState>,
     links: Vec<Link>,
     next: u32,
-    log: Vec<String>,
-    fails: Option<String>,
     ignores: Option<String>,
-    /// An action before the next action with this name.
-    meanwhile: Option<(String, Box<dyn FnOnce() + Send>)>,
 }
 
 impl fmt::Debug for Kernel {
@@ -65,6 +63,7 @@ impl Kernel {
         let kernel = Self {
             root: root.into(),
             driver,
+            calls: Calls::default(),
             state: Mutex::default(),
         };
         let device = kernel.device(CARD);
@@ -136,12 +135,15 @@ impl Kernel {
 
     /// The actions since the last call.
     pub(crate) fn log(&self) -> Vec<String> {
-        std::mem::take(&mut self.state.lock().unwrap().log)
+        self.calls.taken()
     }
 
-    /// Makes the next action with this name fail; `None`: none fails.
-    pub(crate) fn fails(&self, action: Option<&str>) {
-        self.state.lock().unwrap().fails = action.map(str::to_owned);
+    /// Makes actions with this name fail; `None`: none fails.
+    pub(crate) fn fails(&self, action: Option<&'static str>) {
+        self.calls.fail(match action {
+            Some(failing) => Fails::If(Box::new(move |action| action == failing)),
+            None => Fails::Never,
+        });
     }
 
     /// Makes the card accept this setting without keeping it.
@@ -151,24 +153,8 @@ impl Kernel {
 
     /// Calls `happens` during the next action with this name.
     pub(crate) fn meanwhile(&self, action: &str, happens: impl FnOnce() + Send + 'static) {
-        let meanwhile = (action.to_owned(), Box::new(happens) as Box<_>);
-        self.state.lock().unwrap().meanwhile = Some(meanwhile);
-    }
-
-    fn act(&self, action: &str) -> Result<(), String> {
-        let meanwhile = {
-            let mut state = self.state.lock().unwrap();
-            state.meanwhile.take_if(|(name, _)| name == action)
-        };
-        if let Some((_, happens)) = meanwhile {
-            happens();
-        }
-        let mut state = self.state.lock().unwrap();
-        state.log.push(action.to_owned());
-        match state.fails.as_deref() == Some(action) {
-            true => Err(format!("{action}: on purpose")),
-            false => Ok(()),
-        }
+        let action = action.to_owned();
+        self.calls.before_next(move |it| it == action, happens);
     }
 
     /// Makes functions, as the card does.
@@ -250,7 +236,7 @@ impl Kernel {
 
     /// Opens the group, as the kernel does: for one process only.
     fn open_group(&self, group: &Path) -> io::Result<()> {
-        self.act("open group").map_err(io::Error::other)?;
+        self.calls.begin("open group").map_err(io::Error::other)?;
         match has_holder(group) {
             true => Err(Errno::EBUSY.into()),
             false => Ok(()),
@@ -266,7 +252,7 @@ impl Kernel {
             Act::Reset => "reset",
             Act::Open(_) => "open group",
         };
-        self.act(name)?;
+        self.calls.begin(name)?;
         match call.act {
             Act::Create(count) => self.create(count as usize),
             Act::Bind(driver) => {
@@ -313,7 +299,7 @@ impl Links for Kernel {
     }
 
     fn set_up(&self, by: By<'_>) -> Result<(), StepError> {
-        self.act("set up").map_err(failed("set up"))?;
+        self.calls.begin("set up").map_err(failed("set up"))?;
         let link = self.link(by)?.unwrap();
         let mut state = self.state.lock().unwrap();
         let its = state.links.iter_mut().find(|it| it.index == link.index);
@@ -322,7 +308,7 @@ impl Links for Kernel {
     }
 
     fn rename(&self, index: u32, name: &str) -> Result<(), StepError> {
-        self.act("rename").map_err(failed("rename"))?;
+        self.calls.begin("rename").map_err(failed("rename"))?;
         let mut state = self.state.lock().unwrap();
         let link = state.links.iter_mut().find(|it| it.index == index).unwrap();
         for function in FUNCTIONS {
@@ -336,7 +322,7 @@ impl Links for Kernel {
     }
 
     fn move_to(&self, index: u32, _namespace: BorrowedFd<'_>) -> Result<(), StepError> {
-        self.act("move").map_err(failed("move"))?;
+        self.calls.begin("move").map_err(failed("move"))?;
         let link = self.link(By::Index(index))?.unwrap();
         let has = |it: &&&str| self.device(it).join("net").join(&link.name).exists();
         self.take_interface(FUNCTIONS.iter().find(has).unwrap());
@@ -355,7 +341,7 @@ impl Links for Kernel {
             VfSetting::SpoofCheck(_) => "spoof",
             VfSetting::Trust(_) => "trust",
         };
-        self.act(name).map_err(failed("set function"))?;
+        self.calls.begin(name).map_err(failed("set function"))?;
         let mut state = self.state.lock().unwrap();
         if state.ignores.as_deref() == Some(name) {
             return Ok(());
@@ -372,27 +358,15 @@ impl Links for Kernel {
     }
 }
 
-/// A guard whose watchdog is present.
-#[derive(Debug)]
-struct Watches;
-
-impl Guard for Watches {
-    fn watches(&self) -> bool {
-        true
-    }
-
-    fn extend(&self, _binding_id: BindingId, _deadline: BootTime) {}
-
-    fn over(&self, _binding_id: BindingId) {}
-}
-
 /// A node with one card.
-pub(crate) struct World {
-    pub(crate) directory: TempDir,
-    pub(crate) kernel: Arc<Kernel>,
-    pub(crate) store: Arc<VfStore>,
-    pub(crate) path: Arc<VfPath>,
-    pub(crate) provider: Arc<Provider>,
+pub(crate) struct World(testing::World<Machine>);
+
+impl Deref for World {
+    type Target = testing::World<Machine>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 pub(crate) fn places(root: &Path) -> Places {
@@ -444,37 +418,29 @@ impl World {
     /// The directory in which containers of a lease register.
     pub(crate) fn containers(&self, lease: u128) -> PathBuf {
         let name = format!("records/{}.containers", LeaseId(lease));
-        self.directory.path().join(name)
+        self.machine.directory.path().join(name)
     }
 
     /// The watchdog's end for this node.
     pub(crate) fn watchdog(&self) -> VfEnd {
-        VfEnd::new(&places(self.directory.path()), supervisor(&self.kernel), [])
+        VfEnd::new(
+            &places(self.machine.directory.path()),
+            supervisor(&self.machine.kernel),
+            [],
+        )
     }
 
     /// A node with a card of another driver.
     pub(crate) fn of(driver: &'static str) -> Self {
         let (directory, kernel) = kernel_of(driver);
-        let world = Self::on(directory, kernel);
-        world.kernel.log();
-        world
+        let world = testing::World::on(Machine { directory, kernel });
+        world.machine.kernel.log();
+        Self(world)
     }
 
-    /// Starts a node on existing files.
-    pub(crate) fn on(directory: TempDir, kernel: Arc<Kernel>) -> Self {
-        let card = Arc::new(card(&kernel, "pf0", None).unwrap());
-        let path = Arc::new(VfPath::new(card.clone(), Arc::new(Watches)));
-        let store = Arc::new(VfStore::new(card));
-        let provider = Provider::new()
-            .with_store(RESOURCE, store.clone())
-            .with_path("SR-IOV", &[Transport::Auto], path.clone());
-        Self {
-            directory,
-            kernel,
-            store,
-            path,
-            provider: Arc::new(provider),
-        }
+    /// Ends the process without an order, and starts another one.
+    pub(crate) fn restarted(self) -> Self {
+        Self(self.0.restarted())
     }
 
     pub(crate) fn new() -> Self {
@@ -482,38 +448,38 @@ impl World {
     }
 
     pub(crate) fn bind(&self, lease: u128, terms: NetTerms) -> NetBinding {
-        let bound = self.provider.bind(&order(lease, terms)).unwrap();
-        let extended = self.provider.extend(binding_id(lease), BootTime(u64::MAX));
-        extended.unwrap();
-        net(bound)
+        net(self.0.bound(&order(lease, terms)))
     }
 
     pub(crate) fn cut(&self, lease: u128) -> Result<Proof, StepError> {
-        let revoked = self.path.revoke(binding_id(lease), Linger::None)?;
-        self.path.verify(binding_id(lease), Some(&revoked))
+        self.0.cut(&order(lease, NetTerms::default()))
     }
 
     pub(crate) fn release(&self, lease: u128) -> Result<Proof, StepError> {
-        self.provider
-            .release(binding_id(lease), placement(), &|| ())
+        self.0.release(&order(lease, NetTerms::default()))
     }
 
     pub(crate) fn is_neutral(&self, number: usize) -> bool {
-        let neutral = VfState {
-            number: u32::try_from(number).unwrap(),
-            mac: Some(MacAddress([0; 6])),
-            vlan: Some(0),
-            rate_mbps: Some(0),
-            spoof_check: Some(true),
-            trust: Some(false),
-        };
-        let function = FUNCTIONS[number];
-        let forced = fs::read_to_string(self.kernel.device(function).join("driver_override"));
-        self.kernel.vf(neutral.number) == neutral
-            && self.kernel.driver(function).is_none()
-            && !self.kernel.is_bus_master(function)
-            && matches!(forced.unwrap().trim(), "" | "(null)")
+        is_neutral(&self.machine.kernel, number)
     }
+}
+
+/// Whether a function is as it was before any lease.
+pub(crate) fn is_neutral(kernel: &Kernel, number: usize) -> bool {
+    let neutral = VfState {
+        number: u32::try_from(number).unwrap(),
+        mac: Some(MacAddress([0; 6])),
+        vlan: Some(0),
+        rate_mbps: Some(0),
+        spoof_check: Some(true),
+        trust: Some(false),
+    };
+    let function = FUNCTIONS[number];
+    let forced = fs::read_to_string(kernel.device(function).join("driver_override"));
+    kernel.vf(neutral.number) == neutral
+        && kernel.driver(function).is_none()
+        && !kernel.is_bus_master(function)
+        && matches!(forced.unwrap().trim(), "" | "(null)")
 }
 
 pub(crate) fn net(binding: Binding) -> NetBinding {
@@ -524,11 +490,7 @@ pub(crate) fn net(binding: Binding) -> NetBinding {
 }
 
 pub(crate) fn binding_id(lease: u128) -> BindingId {
-    BindingId {
-        lease_id: LeaseId(lease),
-        generation: Generation(1),
-        resource_id: RESOURCE,
-    }
+    testing::binding_id(LeaseId(lease), 1, RESOURCE)
 }
 
 pub(crate) fn placement() -> Placement {
