@@ -15,3 +15,4 @@ mod floods;
 mod keys;
 mod life;
 mod sockets;
+mod suite;
