@@ -60,15 +60,20 @@ impl Default for Limits {
 }
 
 /// The reason why a connection is refused: the limit that is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
+    #[error("the node has too many connections")]
     Node,
+    #[error("this address has too many connections")]
     Source,
+    #[error("this tenant has too many connections")]
     Tenant,
     /// One tenant has half of the places of the address.
+    #[error("this tenant has too many connections from this address: half of the address's bound")]
     TenantAtSource,
     /// Half of the places of the node or of the address are taken: the rest is for validated addresses
     /// (RFC 9000 §8.1), since the source of a datagram can be forged.
+    #[error("the address was not validated")]
     Unvalidated,
 }
 

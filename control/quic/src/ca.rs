@@ -20,7 +20,10 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::principal::{NODE_ORGANIZATION, organization};
+use crate::{
+    BadCertificate, FileProblem,
+    principal::{NODE_ORGANIZATION, organization},
+};
 
 /// The name in every node certificate; clients verify it, whatever the address is.
 pub const NODE_DNS_NAME: &str = "node.fabricbios";
@@ -66,18 +69,22 @@ impl Ca {
     }
 
     /// Reads an authority from PEM text.
-    pub(crate) fn from_pem(pem: &str) -> Result<Self, String> {
+    pub(crate) fn from_pem(pem: &str) -> Result<Self, FileProblem> {
         let key = crate::tls::key_pair(pem)?;
         let certificate = crate::tls::first_certificate(pem.as_bytes())?;
         let not_after = crate::principal::not_after(&certificate)?;
         let issuer = Issuer::from_ca_cert_der(&certificate, SecretKey(key))
-            .map_err(|e| format!("its certificate: {e}"))?;
-        same_key(&certificate, issuer.key())?;
-        let certificate_pem = crate::tls::first_certificate_block(pem)?.to_owned();
+            .map_err(|error| BadCertificate::Unreadable(error.to_string()))?;
+        let spki = crate::principal::public_key_info(&certificate)?;
+        if spki != issuer.key().0.subject_public_key_info() {
+            return Err(FileProblem::OtherKey);
+        }
+        let certificate_pem =
+            crate::tls::first_certificate_block(pem).ok_or(FileProblem::Certificates(0))?;
         Ok(Self {
             issuer,
             certificate,
-            certificate_pem,
+            certificate_pem: certificate_pem.to_owned(),
             not_after,
         })
     }
@@ -208,14 +215,6 @@ fn check_tenant(tenant: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(refused("a tenant's name is 1 to 64 of a-z 0-9 - _ ."))
-}
-
-fn same_key(certificate: &CertificateDer<'_>, key: &SecretKey) -> Result<(), String> {
-    let spki = crate::principal::public_key_info(certificate)?;
-    if spki == key.0.subject_public_key_info() {
-        return Ok(());
-    }
-    Err("its key and its certificate do not belong together".into())
 }
 
 fn ca_params(now: SystemTime) -> CertificateParams {

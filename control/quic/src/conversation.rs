@@ -1,6 +1,7 @@
 //! One stream: reads a request and sends the answer, or connects the stream to a session.
 
 use std::{
+    io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -14,7 +15,7 @@ use crate::{
     Peer, PeerRequest, Principal, close,
     frame::{Frame, Received},
     gpu_stream::Windows,
-    server::Shared,
+    server::ServerState,
 };
 
 /// How long the acknowledgement of an answer may take.
@@ -22,7 +23,7 @@ pub(crate) const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One stream of one peer.
 pub(crate) struct Conversation {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerState>,
     pub(crate) principal: Principal,
     /// When the peer's certificate ends.
     pub(crate) not_after: SystemTime,
@@ -33,7 +34,7 @@ pub(crate) struct Conversation {
 
 impl Conversation {
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         connection: &Connection,
         peer: &Peer,
         windows: &Arc<Windows>,
@@ -115,12 +116,9 @@ async fn read_chunks(
 }
 
 /// Waits until the peer has acknowledged the answer, so that a shutdown does not overtake it.
-pub(crate) async fn deliver(send: &mut SendStream, bytes: &[u8]) -> Result<(), String> {
-    send.write_all(bytes).await.map_err(|e| e.to_string())?;
-    send.finish().map_err(|e| e.to_string())?;
-    match timeout(DELIVERY_TIMEOUT, send.stopped()).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(elapsed) => Err(elapsed.to_string()),
-    }
+pub(crate) async fn deliver(send: &mut SendStream, bytes: &[u8]) -> io::Result<()> {
+    send.write_all(bytes).await?;
+    send.finish()?;
+    timeout(DELIVERY_TIMEOUT, send.stopped()).await??;
+    Ok(())
 }

@@ -30,12 +30,13 @@ pub(crate) fn endpoint(
     let endpoint = tls::endpoint_config(fabric.node());
     let runtime = Arc::new(quinn::TokioRuntime);
     Endpoint::new(endpoint, Some(config), socket, runtime)
-        .map_err(|source| ServerError::Tls(format!("QUIC endpoint: {source}")))
+        .map_err(|error| ServerError::Tls(format!("QUIC endpoint: {error}").into()))
 }
 
 fn transport(limits: &Limits) -> Result<TransportConfig, ServerError> {
-    let idle = IdleTimeout::try_from(limits.idle_timeout)
-        .map_err(|e| ServerError::Tls(format!("idle timeout {:?}: {e}", limits.idle_timeout)))?;
+    let idle = IdleTimeout::try_from(limits.idle_timeout).map_err(|e| {
+        ServerError::Tls(format!("idle timeout {:?}: {e}", limits.idle_timeout).into())
+    })?;
     let mut config = TransportConfig::default();
     config
         .max_concurrent_bidi_streams(limits.requests_per_connection_max.into())

@@ -20,7 +20,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::{Ca, Peer, ca, durable, principal, tls};
+use crate::{Ca, FileProblem, IdentityError, Peer, ca, durable, principal, tls};
 
 const CA_KEY: &str = "ca-key.pem";
 const CA: &str = "ca.pem";
@@ -57,39 +57,6 @@ impl Drop for NodeKeys {
     fn drop(&mut self) {
         self.key.zeroize();
     }
-}
-
-/// Why there is no usable identity.
-#[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
-    /// A call of the file system failed.
-    #[error("{action} {path}: {error}; check that the directory exists and who may use it")]
-    Io {
-        /// The step that failed.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The error of the operating system; the text of this error contains it.
-        error: io::Error,
-    },
-    /// The file exists and cannot be used.
-    #[error("{path}: {what}; {remedy}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The problem.
-        what: String,
-        /// What to do.
-        remedy: &'static str,
-    },
-    /// Making keys or certificates failed.
-    #[error("cannot make {path}: {why}")]
-    Making {
-        /// The file.
-        path: PathBuf,
-        /// The error of the library.
-        why: String,
-    },
 }
 
 impl Fabric {
@@ -180,16 +147,14 @@ fn read_ca(state_dir: &Path, now: SystemTime) -> Result<Option<Ca>, IdentityErro
     let Some(text) = read(&path)? else {
         let mut others = [CA, NODE, ADMIN].iter();
         return match others.find(|name| state_dir.join(name).exists()) {
-            Some(name) => Err(bad(format!("missing, although {name} is there"))),
+            Some(name) => Err(bad(FileProblem::MissingBeside(name))),
             None => Ok(None),
         };
     };
     let ca = Ca::from_pem(&text).map_err(bad)?;
     match ca.not_after() > now {
         true => Ok(Some(ca)),
-        false => Err(damaged(&path, EXPIRED_REMEDY)(
-            "its certificate has expired".into(),
-        )),
+        false => Err(damaged(&path, EXPIRED_REMEDY)(FileProblem::Expired)),
     }
 }
 
@@ -209,8 +174,7 @@ fn is_published(state_dir: &Path, ca: &Ca) -> Result<bool, IdentityError> {
     if same {
         return Ok(true);
     }
-    let what = "is not the certificate in ca-key.pem".to_owned();
-    Err(damaged(&path, COPY_REMEDY)(what))
+    Err(damaged(&path, COPY_REMEDY)(FileProblem::OtherCopy))
 }
 
 const COPY_REMEDY: &str = "if ca-key.pem is this node's, delete this copy, which is written again at the next start; else restore ca-key.pem";
@@ -246,8 +210,7 @@ fn read_node(state_dir: &Path, ca: &Ca) -> Result<Option<NodeKeys>, IdentityErro
 }
 
 fn lost_node(state_dir: &Path) -> IdentityError {
-    let what = "missing, although a node was here before".to_owned();
-    damaged(&state_dir.join(NODE), LOST_NODE_REMEDY)(what)
+    damaged(&state_dir.join(NODE), LOST_NODE_REMEDY)(FileProblem::NodeMissing)
 }
 
 /// Writes the identity of the node with this key; the node id is computed from the key.
@@ -264,10 +227,10 @@ fn make_node(
     Ok(keys)
 }
 
-fn node_keys(text: &str, ca: &Ca) -> Result<NodeKeys, String> {
+fn node_keys(text: &str, ca: &Ca) -> Result<NodeKeys, FileProblem> {
     let (certificate, key) = tls::identity(text.as_bytes(), ca.certificate())?;
     if !principal::is_node(&certificate)? {
-        return Err("it is no identity of a node".into());
+        return Err(FileProblem::NotANode);
     }
     let info = principal::public_key_info(&certificate)?;
     let id = NodeId(Sha256::digest(&info).into());
@@ -313,17 +276,17 @@ fn make_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError
     write(path, &identity_pem(&certificate_pem, key, ca))
 }
 
-fn admin_end(text: &str, ca: &Ca) -> Result<SystemTime, String> {
+fn admin_end(text: &str, ca: &Ca) -> Result<SystemTime, FileProblem> {
     let (certificate, mut key) = tls::identity(text.as_bytes(), ca.certificate())?;
     key.zeroize();
     Ok(operator(&certificate)?.not_after)
 }
 
-fn operator(certificate: &CertificateDer<'_>) -> Result<Peer, String> {
-    let peer = Peer::from_certificate(certificate).map_err(|error| error.to_string())?;
+fn operator(certificate: &CertificateDer<'_>) -> Result<Peer, FileProblem> {
+    let peer = Peer::from_certificate(certificate)?;
     match peer.principal.role {
         Role::Operator => Ok(peer),
-        Role::Tenant => Err("it is no operator's identity".into()),
+        Role::Tenant => Err(FileProblem::NotAnOperator),
     }
 }
 
@@ -359,7 +322,7 @@ fn io_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Identity
     }
 }
 
-fn damaged(path: &Path, remedy: &'static str) -> impl Fn(String) -> IdentityError {
+fn damaged(path: &Path, remedy: &'static str) -> impl Fn(FileProblem) -> IdentityError {
     move |what| IdentityError::Damaged {
         path: path.to_owned(),
         what,

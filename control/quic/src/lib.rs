@@ -13,6 +13,7 @@ mod close;
 mod conversation;
 mod durable;
 mod endpoint;
+mod error;
 mod fabric;
 mod frame;
 mod gpu_stream;
@@ -25,7 +26,8 @@ mod tls;
 
 pub use admission::Limits;
 pub use ca::{Ca, DEFAULT_VALIDITY, NODE_DNS_NAME};
-pub use fabric::{Fabric, IdentityError, NodeKeys};
+pub use error::{BadCertificate, FileProblem, IdentityError};
+pub use fabric::{Fabric, NodeKeys};
 pub use gpu_stream::{NoSessions, SessionConnector, SessionOpen};
-pub use principal::{NotAPrincipal, Peer, Principal};
+pub use principal::{Peer, Principal};
 pub use server::{OnRequest, PeerRequest, Server, ServerError};

@@ -11,18 +11,19 @@ const ONE_LINE_PER: Duration = Duration::from_secs(10);
 /// Logs one failed peer in ten seconds, and the number of others.
 #[derive(Debug, Default)]
 pub(crate) struct Noise {
-    state: Mutex<State>,
+    state: Mutex<NoiseState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NoiseState {
     last_logged: Option<Instant>,
     untold: u64,
 }
 
 impl Noise {
     /// `why` may contain text of the peer, so it is logged quoted.
-    pub(crate) fn record(&self, from: impl fmt::Display, why: &str) {
+    pub(crate) fn record(&self, from: impl fmt::Display, why: &(impl fmt::Display + ?Sized)) {
+        let why = &*why.to_string();
         tracing::debug!(%from, why, "a peer was turned away");
         if let Some(untold) = self.to_log(Instant::now()) {
             tracing::info!(%from, why, untold, "peer turned away");

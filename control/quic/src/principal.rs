@@ -6,6 +6,8 @@ use fabricbios_wire::{Role, is_tenant_name};
 use rustls::pki_types::CertificateDer;
 use x509_parser::{prelude::*, x509::AttributeTypeAndValue};
 
+use crate::BadCertificate;
+
 /// The identity and role of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
@@ -24,27 +26,18 @@ pub struct Peer {
     pub not_after: SystemTime,
 }
 
-/// The error of a certificate of the fabric CA that names no principal.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("certificate names no tenant: {0}")]
-pub struct NotAPrincipal(String);
-
 impl Peer {
     /// Reads a certificate whose chain, dates and use are verified already.
     ///
     /// # Errors
     /// If the certificate names no principal.
-    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, NotAPrincipal> {
-        let parsed = parse(certificate).map_err(NotAPrincipal)?;
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, BadCertificate> {
+        let parsed = parse(certificate)?;
         let subject = parsed.subject();
-        let tenant = only("CN", subject.iter_common_name()).map_err(NotAPrincipal)?;
-        let role = only("O", subject.iter_organization())
-            .and_then(role)
-            .map_err(NotAPrincipal)?;
+        let tenant = only("CN", subject.iter_common_name())?;
+        let role = role(only("O", subject.iter_organization())?)?;
         if !is_tenant_name(tenant) {
-            return Err(NotAPrincipal(format!(
-                "CN {tenant:?} is not a tenant's name"
-            )));
+            return Err(BadCertificate::NotATenant(tenant.to_owned()));
         }
         let principal = Principal {
             tenant: tenant.to_owned(),
@@ -61,7 +54,7 @@ impl Peer {
 pub(crate) const NODE_ORGANIZATION: &str = "fabricbios-node";
 
 /// Whether the certificate is that of a node.
-pub(crate) fn is_node(certificate: &CertificateDer<'_>) -> Result<bool, String> {
+pub(crate) fn is_node(certificate: &CertificateDer<'_>) -> Result<bool, BadCertificate> {
     let parsed = parse(certificate)?;
     let organization = only("O", parsed.subject().iter_organization())?;
     Ok(organization == NODE_ORGANIZATION)
@@ -75,41 +68,42 @@ pub(crate) fn organization(role: Role) -> &'static str {
     }
 }
 
-fn role(organization: &str) -> Result<Role, String> {
+fn role(organization: &str) -> Result<Role, BadCertificate> {
     match organization {
         "fabricbios-tenant" => Ok(Role::Tenant),
         "fabricbios-operator" => Ok(Role::Operator),
-        other => Err(format!("O {other:?} is no role")),
+        other => Err(BadCertificate::NotARole(other.to_owned())),
     }
 }
 
 /// Refuses a second name, which would be ambiguous.
 fn only<'a>(
-    what: &str,
+    what: &'static str,
     mut values: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>,
-) -> Result<&'a str, String> {
+) -> Result<&'a str, BadCertificate> {
     match (values.next(), values.next()) {
-        (Some(one), None) => one.as_str().map_err(|e| format!("{what}: {e}")),
-        (None, _) => Err(format!("it has no {what}")),
-        (Some(_), Some(_)) => Err(format!("it has more than one {what}")),
+        (Some(one), None) => one
+            .as_str()
+            .map_err(|error| BadCertificate::Unreadable(format!("{what}: {error}"))),
+        _ => Err(BadCertificate::NotOnce(what)),
     }
 }
 
 /// The end of the validity of a certificate.
-pub(crate) fn not_after(certificate: &CertificateDer<'_>) -> Result<SystemTime, String> {
+pub(crate) fn not_after(certificate: &CertificateDer<'_>) -> Result<SystemTime, BadCertificate> {
     parse(certificate).map(|parsed| end_of(&parsed))
 }
 
 /// SubjectPublicKeyInfo, DER.
-pub(crate) fn public_key_info(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, String> {
+pub(crate) fn public_key_info(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, BadCertificate> {
     parse(certificate).map(|parsed| parsed.public_key().raw.to_vec())
 }
 
-fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
+fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, BadCertificate> {
     match X509Certificate::from_der(certificate) {
         Ok(([], parsed)) => Ok(parsed),
-        Ok(_) => Err("its certificate has bytes after its end".into()),
-        Err(error) => Err(format!("its certificate: {error}")),
+        Ok(_) => Err(BadCertificate::Trailing),
+        Err(error) => Err(BadCertificate::Unreadable(error.to_string())),
     }
 }
 

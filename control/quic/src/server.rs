@@ -4,6 +4,7 @@
 //! certificate of the peer was verified and the frame was decoded.
 
 use std::{
+    error::Error,
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
     sync::Arc,
@@ -11,16 +12,16 @@ use std::{
 };
 
 use fabricbios_wire::{Answer, Request};
-use quinn::{Connection, Endpoint, Incoming, VarInt};
+use quinn::{Connection, ConnectionError, Endpoint, Incoming, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::{
     sync::{oneshot, watch},
     task::{JoinHandle, JoinSet},
-    time::timeout,
+    time::{error::Elapsed, timeout},
 };
 
 use crate::{
-    Fabric, Limits, Peer, Principal, SessionConnector,
+    BadCertificate, Fabric, Limits, Peer, Principal, SessionConnector,
     admission::{Admission, Full, Place},
     close,
     conversation::Conversation,
@@ -65,9 +66,9 @@ pub enum ServerError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// Key and certificate of the node do not make a TLS server; the text says why.
+    /// Key, certificate and settings of the node do not make a server; the text has the reason.
     #[error("cannot set up TLS: {0}")]
-    Tls(String),
+    Tls(Box<dyn Error + Send + Sync>),
 }
 
 /// A running control plane.
@@ -80,7 +81,7 @@ pub struct Server {
 }
 
 /// The state that all connections share.
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     pub(crate) admission: Arc<Admission>,
     pub(crate) limits: Limits,
     noise: Noise,
@@ -104,7 +105,7 @@ impl Server {
         let socket = UdpSocket::bind(listen).map_err(listen_error)?;
         let endpoint = endpoint(socket, fabric, &limits)?;
         let local_addr = endpoint.local_addr().map_err(listen_error)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             admission: Admission::new(limits.clone()),
             sessions: SessionPlaces::new(limits.clone()),
             limits,
@@ -148,7 +149,7 @@ impl Server {
     }
 }
 
-async fn accept(endpoint: Endpoint, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+async fn accept(endpoint: Endpoint, shared: Arc<ServerState>, mut stop: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -177,7 +178,7 @@ async fn drain(endpoint: &Endpoint, mut connections: JoinSet<()>) {
 
 /// Refuses a connection, sends a Retry, or begins the handshake.
 fn admit(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     incoming: Incoming,
     stop: &watch::Receiver<bool>,
     connections: &mut JoinSet<()>,
@@ -198,26 +199,14 @@ fn admit(
             incoming.retry().ok();
         }
         Err(full) => {
-            shared.noise.record(from, why(full));
+            shared.noise.record(from, &full);
             incoming.refuse();
         }
     }
 }
 
-fn why(full: Full) -> &'static str {
-    match full {
-        Full::Node => "the node has too many connections",
-        Full::Source => "this address has too many connections",
-        Full::Tenant => "this tenant has too many connections",
-        Full::TenantAtSource => {
-            "this tenant has too many connections from this address: half of the address's bound"
-        }
-        Full::Unvalidated => "the address was not validated",
-    }
-}
-
 async fn connection(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     incoming: Incoming,
     mut place: Place,
     stop: watch::Receiver<bool>,
@@ -225,44 +214,59 @@ async fn connection(
     let from = incoming.remote_address();
     match handshake(&shared, incoming, &mut place).await {
         Ok((connection, peer)) => serve_streams(&shared, connection, peer, stop).await,
-        Err(problem) => shared.noise.record(from, &problem),
+        Err(error) => shared.noise.record(from, &error),
     }
 }
 
+/// Why a connection has no peer.
+#[derive(Debug, thiserror::Error)]
+enum HandshakeError {
+    #[error("handshake: {0}")]
+    Broken(#[from] ConnectionError),
+    #[error("handshake not finished: {0}")]
+    Late(#[from] Elapsed),
+    #[error("no certificate")]
+    NoCertificate,
+    #[error(transparent)]
+    Certificate(#[from] BadCertificate),
+    #[error(transparent)]
+    Full(#[from] Full),
+}
+
 async fn handshake(
-    shared: &Shared,
+    shared: &ServerState,
     incoming: Incoming,
     place: &mut Place,
-) -> Result<(Connection, Peer), String> {
-    let connecting = incoming.accept().map_err(|e| format!("handshake: {e}"))?;
-    let connection = timeout(shared.limits.handshake_timeout, connecting)
-        .await
-        .map_err(|elapsed| format!("handshake not finished: {elapsed}"))?
-        .map_err(|e| format!("handshake: {e}"))?;
-    let peer = peer_of(&connection).map_err(|e| close(&connection, close::NOT_A_PRINCIPAL, e))?;
-    place
-        .for_peer(&peer.principal)
-        .map_err(|full| close(&connection, close::TOO_MANY, why(full).into()))?;
-    Ok((connection, peer))
+) -> Result<(Connection, Peer), HandshakeError> {
+    let connecting = incoming.accept()?;
+    let connection = timeout(shared.limits.handshake_timeout, connecting).await??;
+    match admitted(&connection, place) {
+        Ok(peer) => Ok((connection, peer)),
+        Err(error) => {
+            let code = match error {
+                HandshakeError::Full(_) => close::TOO_MANY,
+                _ => close::NOT_A_PRINCIPAL,
+            };
+            connection.close(VarInt::from_u32(code), error.to_string().as_bytes());
+            Err(error)
+        }
+    }
 }
 
-fn close(connection: &Connection, code: u32, problem: String) -> String {
-    connection.close(VarInt::from_u32(code), problem.as_bytes());
-    problem
-}
-
-fn peer_of(connection: &Connection) -> Result<Peer, String> {
+/// The peer of a connection, if its tenant may have one more.
+fn admitted(connection: &Connection, place: &mut Place) -> Result<Peer, HandshakeError> {
     let chain = connection
         .peer_identity()
-        .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
-        .ok_or("no certificate")?;
-    let leaf = chain.first().ok_or("an empty certificate chain")?;
-    Peer::from_certificate(leaf).map_err(|e| e.to_string())
+        .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
+    let leaf = chain.as_ref().and_then(|chain| chain.first());
+    let peer = Peer::from_certificate(leaf.ok_or(HandshakeError::NoCertificate)?)?;
+    place.for_peer(&peer.principal)?;
+    Ok(peer)
 }
 
 /// Serves streams until the peer leaves or the node stops, then finishes the open streams.
 async fn serve_streams(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     connection: Connection,
     peer: Peer,
     mut stop: watch::Receiver<bool>,

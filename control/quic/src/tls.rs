@@ -1,6 +1,6 @@
 //! TLS 1.3 configurations from PEM texts.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use fabricbios_wire::ALPN;
 use quinn::{
@@ -18,7 +18,7 @@ use rustls::{
 };
 use zeroize::Zeroize;
 
-use crate::{Ca, NodeKeys};
+use crate::{Ca, FileProblem, NodeKeys};
 
 /// The certificate of an identity, the certificate of its CA, and the key.
 type Parts = (
@@ -28,24 +28,34 @@ type Parts = (
 );
 
 /// The certificate that comes first in a PEM text.
-pub(crate) fn first_certificate(pem: &[u8]) -> Result<CertificateDer<'static>, String> {
-    CertificateDer::from_pem_slice(pem).map_err(|e| format!("its certificate: {}", plain(&e)))
+pub(crate) fn first_certificate(pem: &[u8]) -> Result<CertificateDer<'static>, FileProblem> {
+    CertificateDer::from_pem_slice(pem).map_err(bad_pem("certificate"))
 }
 
 /// The private key of a PEM text.
-pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
-    PrivateKeyDer::from_pem_slice(pem).map_err(|e| format!("its private key: {}", plain(&e)))
+pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, FileProblem> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(bad_pem("private key"))
 }
 
 /// The private key of a PEM text, in the form for signing.
-pub(crate) fn key_pair(pem: &str) -> Result<KeyPair, String> {
+pub(crate) fn key_pair(pem: &str) -> Result<KeyPair, FileProblem> {
     let mut der = private_key(pem.as_bytes())?;
-    let key = KeyPair::try_from(&der).map_err(|e| format!("its private key: {e}"));
+    let key = KeyPair::try_from(&der).map_err(|error| FileProblem::Part {
+        what: "private key",
+        why: error.to_string(),
+    });
     der.zeroize();
     key
 }
 
 /// The error in plain words: the text of the library shows lines of the file as lists of numbers.
+fn bad_pem(what: &'static str) -> impl Fn(pem::Error) -> FileProblem {
+    move |error| FileProblem::Part {
+        what,
+        why: plain(&error),
+    }
+}
+
 fn plain(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {
@@ -55,78 +65,71 @@ fn plain(error: &pem::Error) -> String {
         pem::Error::IllegalSectionStart { .. } => {
             "a line that begins with -----BEGIN is damaged".into()
         }
-        pem::Error::NoItemsFound => "there is none in the file".into(),
+        pem::Error::NoItemsFound => "the file has none".into(),
         other => other.to_string(),
     }
 }
 
-/// The first certificate of a PEM text, as text.
-pub(crate) fn first_certificate_block(pem: &str) -> Result<&str, String> {
+/// The first certificate of a PEM text, as text. `None`: the text has none.
+pub(crate) fn first_certificate_block(pem: &str) -> Option<&str> {
     const END: &str = "-----END CERTIFICATE-----\n";
-    let start = pem
-        .find("-----BEGIN CERTIFICATE-----")
-        .ok_or("it holds no certificate")?;
-    let length = pem[start..]
-        .find(END)
-        .ok_or("its certificate is cut short")?;
-    Ok(&pem[start..start + length + END.len()])
+    let block = &pem[pem.find("-----BEGIN CERTIFICATE-----")?..];
+    Some(&block[..block.find(END)? + END.len()])
 }
 
 /// Certificate and key of an identity file, which must be of this CA.
 pub(crate) fn identity(
     pem: &[u8],
     ca: &CertificateDer<'_>,
-) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), String> {
+) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), FileProblem> {
     let (certificate, signer, key) = parts(pem)?;
     match signer == *ca {
         true => Ok((certificate, key)),
-        false => Err("it belongs to another fabric".into()),
+        false => Err(FileProblem::OtherFabric),
     }
 }
 
 /// Reads an identity file: certificate, certificate of its CA, and key.
-pub(crate) fn parts(pem: &[u8]) -> Result<Parts, String> {
+pub(crate) fn parts(pem: &[u8]) -> Result<Parts, FileProblem> {
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
-        .map_err(|e| format!("its certificates: {}", plain(&e)))?;
+        .map_err(bad_pem("certificates"))?;
     let key = private_key(pem)?;
     match <[_; 2]>::try_from(certificates) {
         Ok([certificate, signer]) => Ok((certificate, signer, key)),
-        Err(found) => Err(format!("it holds {} certificates; expected 2", found.len())),
+        Err(found) => Err(FileProblem::Certificates(found.len())),
     }
 }
 
 /// Checks that TLS accepts key and certificate, and that they belong together.
-pub(crate) fn check_server_keys(node: &NodeKeys) -> Result<(), String> {
+pub(crate) fn check_server_keys(node: &NodeKeys) -> Result<(), rustls::Error> {
     let builder = builder()?.with_no_client_auth();
     let chain = vec![node.certificate.clone()];
     builder
         .with_single_cert(chain, node.key.clone_key())
         .map(drop)
-        .map_err(|e| e.to_string())
 }
 
 /// TLS 1.3 only, clients of this fabric only, and no resumption: each connection proves its certificate, and a request
 /// cannot be replayed.
-pub(crate) fn server_config(node: &NodeKeys, ca: &Ca) -> Result<QuicServerConfig, String> {
+pub(crate) fn server_config(
+    node: &NodeKeys,
+    ca: &Ca,
+) -> Result<QuicServerConfig, Box<dyn Error + Send + Sync>> {
     let mut roots = RootCertStore::empty();
-    roots
-        .add(ca.certificate().clone())
-        .map_err(|e| e.to_string())?;
+    roots.add(ca.certificate().clone())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-        .build()
-        .map_err(|e| e.to_string())?;
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
     let chain = vec![node.certificate.clone()];
     let mut config = builder()?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, node.key.clone_key())
-        .map_err(|e| e.to_string())?;
+        .with_single_cert(chain, node.key.clone_key())?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
-    QuicServerConfig::try_from(config).map_err(|e| e.to_string())
+    Ok(QuicServerConfig::try_from(config)?)
 }
 
 /// A stateless reset key that stays the same across restarts: a restarted node resets the old connections of its
@@ -161,9 +164,7 @@ impl ConnectionIdGenerator for RandomIds {
 
 const CONNECTION_ID_BYTES: usize = 8;
 
-fn builder() -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, String> {
+fn builder() -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|e| e.to_string())
+    ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13])
 }

@@ -354,7 +354,7 @@ async fn a_check_disturbs_no_daemon_and_says_that_there_is_one() {
     let (status, said) = check(&place, &words);
     assert_eq!(status, Some(1), "{said}");
     assert!(
-        said.contains("node.identity: it is no identity of a node"),
+        said.contains("node.identity: the file is no identity of a node"),
         "{said}"
     );
 }

@@ -10,7 +10,7 @@ use super::{
     ADMIN, ADMIN_REMEDY, CA, CA_KEY, CA_REMEDY, COPY_REMEDY, Fabric, IdentityError, NODE, damaged,
     make_admin, make_node, making, operator, read, write,
 };
-use crate::{Ca, principal, tls};
+use crate::{BadCertificate, Ca, FileProblem, principal, tls};
 
 impl Fabric {
     /// Makes a new certificate of the CA for ten years, and new certificates for the node, whose key and id stay, and
@@ -30,15 +30,14 @@ impl Fabric {
         let (node_path, admin_identity) = (state_dir.join(NODE), state_dir.join(ADMIN));
         let paths = [&ca_path, &ca_copy, &node_path, &admin_identity];
         if let Some(path) = paths.into_iter().find(|it| it.is_dir()) {
-            return Err(damaged(path, "move it away")(
-                "a directory is in the place of the file".into(),
-            ));
+            return Err(damaged(path, "move it away")(FileProblem::Directory));
         }
         let (key, signer) = node_key(&node_path)?;
         let own = OwnKeys::read(&ca_copy, is_new_key.then_some(&*ca_path))?;
-        if !own.has(&signer).map_err(bad_node(&node_path))? {
+        let is_own = own.has(&signer);
+        if !is_own.map_err(|error| bad_node(&node_path)(error.into()))? {
             return Err(damaged(&node_path, FOREIGN_REMEDY)(
-                "the CA that has signed it is not that of ca.pem".into(),
+                FileProblem::OtherSigner,
             ));
         }
         check_admin(&admin_identity, &own)?;
@@ -65,29 +64,32 @@ impl Fabric {
 const FOREIGN_REMEDY: &str = "restore it from a backup of this node: its key is the node's id; if it is this node's, move \
     ca.pem away and repeat the command";
 
-fn bad_node(path: &Path) -> impl Fn(String) -> IdentityError {
+fn bad_node(path: &Path) -> impl Fn(FileProblem) -> IdentityError {
     damaged(path, "restore it from a backup: its key is the node's id")
 }
 
 /// The key of the node, and the certificate of the CA that has signed its identity.
 fn node_key(path: &Path) -> Result<(KeyPair, CertificateDer<'static>), IdentityError> {
     let bad = bad_node(path);
-    let text = read(path)?.ok_or_else(|| bad("missing".into()))?;
+    let text = read(path)?.ok_or_else(|| bad(FileProblem::Missing))?;
     let (certificate, signer, mut der) = tls::parts(text.as_bytes()).map_err(&bad)?;
-    let key = KeyPair::try_from(&der).map_err(|error| bad(error.to_string()));
     der.zeroize();
-    let mut key = key?;
-    let of_node = principal::is_node(&certificate).and_then(|is_node| match is_node {
-        true => principal::public_key_info(&certificate),
-        false => Err("it is no identity of a node".into()),
-    });
-    let why = match of_node {
+    let mut key = tls::key_pair(&text).map_err(&bad)?;
+    let problem = match of_node(&certificate) {
         Ok(info) if info == key.subject_public_key_info() => return Ok((key, signer)),
-        Ok(_) => "its key and its certificate do not belong together".into(),
-        Err(why) => why,
+        Ok(_) => FileProblem::OtherKey,
+        Err(problem) => problem,
     };
     key.zeroize();
-    Err(bad(why))
+    Err(bad(problem))
+}
+
+/// The public key of a node's certificate.
+fn of_node(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, FileProblem> {
+    match principal::is_node(certificate)? {
+        true => Ok(principal::public_key_info(certificate)?),
+        false => Err(FileProblem::NotANode),
+    }
 }
 
 /// The public keys of the CAs that may have signed the files of this node. `None`: unknown, because the copy is
@@ -102,7 +104,7 @@ impl OwnKeys {
             return Ok(Self(None));
         };
         let certificate = tls::first_certificate(text.as_bytes());
-        let of_copy = certificate.and_then(|it| principal::public_key_info(&it));
+        let of_copy = certificate.and_then(|it| Ok(principal::public_key_info(&it)?));
         let mut keys = vec![of_copy.map_err(damaged(copy, COPY_REMEDY))?];
         // This file may be lost or damaged. A foreign copy beside the node's own other files looks like an interrupted
         // renewal: that is harmless, because the copy holds no secret and is made again.
@@ -114,7 +116,7 @@ impl OwnKeys {
         Ok(Self(Some(keys)))
     }
 
-    fn has(&self, signer: &CertificateDer<'_>) -> Result<bool, String> {
+    fn has(&self, signer: &CertificateDer<'_>) -> Result<bool, BadCertificate> {
         let info = principal::public_key_info(signer)?;
         Ok(self.0.as_ref().is_none_or(|keys| keys.contains(&info)))
     }
@@ -130,7 +132,7 @@ fn check_admin(path: &Path, own: &OwnKeys) -> Result<(), IdentityError> {
         operator(&certificate)?;
         match own.has(&signer)? {
             true => Ok(()),
-            false => Err("it belongs to another fabric".into()),
+            false => Err(FileProblem::OtherFabric),
         }
     });
     checked.map_err(damaged(path, ADMIN_REMEDY))
@@ -139,14 +141,14 @@ fn check_admin(path: &Path, own: &OwnKeys) -> Result<(), IdentityError> {
 /// The key of the CA that has signed the node's identity. Its certificate may be damaged.
 fn ca_key(path: &Path, signer: &CertificateDer<'_>) -> Result<KeyPair, IdentityError> {
     let bad = damaged(path, CA_REMEDY);
-    let text = read(path)?.ok_or_else(|| bad("missing".into()))?;
+    let text = read(path)?.ok_or_else(|| bad(FileProblem::Missing))?;
     let mut key = tls::key_pair(&text).map_err(&bad)?;
-    let info = principal::public_key_info(signer).map_err(&bad)?;
+    let info = principal::public_key_info(signer).map_err(|error| bad(error.into()))?;
     if info == key.subject_public_key_info() {
         return Ok(key);
     }
     key.zeroize();
-    Err(bad(format!("not the key of the CA that has signed {NODE}")))
+    Err(bad(FileProblem::NotTheSigner))
 }
 
 #[cfg(test)]

@@ -1,0 +1,92 @@
+//! Why an identity, or a file of the fabric, cannot be used.
+
+use std::{io, path::PathBuf};
+
+/// Why there is no usable identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A call of the file system failed.
+    #[error("{action} {path}: {error}; check that the directory exists and who may use it")]
+    Io {
+        /// The step that failed.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system; the text of this error contains it.
+        error: io::Error,
+    },
+    /// The file exists and cannot be used.
+    #[error("{path}: {what}; {remedy}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The problem; the text of this error contains it.
+        what: FileProblem,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// Making keys or certificates failed.
+    #[error("cannot make {path}: {why}")]
+    Making {
+        /// The file.
+        path: PathBuf,
+        /// The error of the library.
+        why: String,
+    },
+}
+
+/// What is wrong with a file of the fabric.
+#[derive(Clone, Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the text of a variant says what it is")]
+pub enum FileProblem {
+    #[error("missing")]
+    Missing,
+    #[error("missing, although {0} is there")]
+    MissingBeside(&'static str),
+    #[error("missing, although a node was here before")]
+    NodeMissing,
+    #[error("a directory is in the place of the file")]
+    Directory,
+    /// `what`: the part of the file; `why`: the reason of the parser.
+    #[error("the {what}: {why}")]
+    Part { what: &'static str, why: String },
+    #[error("the file has {0} certificates instead of 2")]
+    Certificates(usize),
+    #[error(transparent)]
+    Certificate(#[from] BadCertificate),
+    #[error("the certificate has expired")]
+    Expired,
+    #[error("TLS does not accept key and certificate: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error("the key and the certificate do not belong together")]
+    OtherKey,
+    #[error("the identity belongs to another fabric")]
+    OtherFabric,
+    #[error("the CA that has signed the identity is not that of ca.pem")]
+    OtherSigner,
+    #[error("the key is not the key of the CA that has signed node.identity")]
+    NotTheSigner,
+    #[error("the certificate is not that in ca-key.pem")]
+    OtherCopy,
+    #[error("the file is no identity of a node")]
+    NotANode,
+    #[error("the file is no operator's identity")]
+    NotAnOperator,
+}
+
+/// Why a certificate cannot be read, or names no principal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the text of a variant says what it is")]
+pub enum BadCertificate {
+    #[error("the certificate cannot be read: {0}")]
+    Unreadable(String),
+    #[error("the certificate has bytes after its end")]
+    Trailing,
+    /// The part of the subject that is missing, or comes twice.
+    #[error("the certificate names no tenant: {0} is not there exactly once")]
+    NotOnce(&'static str),
+    #[error("the certificate names no tenant: CN {0:?} is not a tenant's name")]
+    NotATenant(String),
+    #[error("the certificate names no tenant: O {0:?} is no role")]
+    NotARole(String),
+}
