@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -32,8 +32,8 @@ pub(crate) type Leases = BTreeMap<LeaseId, Claim>;
 #[derive(Debug, Default)]
 struct Table {
     leases: Leases,
-    /// The damaged records, with the suffix of their kind. What their leases have is unknown.
-    damaged: BTreeSet<(&'static str, LeaseId)>,
+    /// The kinds, by the suffix of their records, of which a record is damaged: what its lease has is unknown.
+    damaged: BTreeSet<&'static str>,
 }
 
 /// What one lease has for itself alone.
@@ -46,37 +46,35 @@ pub(crate) struct Claim {
 
 impl Claims {
     /// The claims on record in this directory, which may be missing. One process has one table of a directory.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
-    pub fn open(directory: impl Into<PathBuf>) -> Result<Self, StepError> {
+    #[must_use]
+    pub fn of(directory: impl Into<PathBuf>) -> Self {
         let claims = Self {
             directory: directory.into(),
             table: Mutex::default(),
         };
-        claims.read::<macvlan::Record>()?;
-        claims.read::<vf::Record>()?;
-        Ok(claims)
+        claims.open::<macvlan::Record>();
+        claims.open::<vf::Record>();
+        claims
     }
 
-    fn read<R: Record>(&self) -> Result<(), StepError> {
+    fn open<R: Record>(&self) {
         let mut table = self.table();
-        for (lease, record) in self.records::<R>().all()? {
-            match record {
-                Ok(record) => drop(table.leases.insert(lease, record.claim())),
-                Err(error) => {
-                    tracing::error!(%error, "a damaged record: there are no new leases of its kind");
-                    table.damaged.insert((R::SUFFIX, lease));
-                }
+        if let Err(error) = self.read::<R>(&mut table) {
+            tracing::error!(%error, "a damaged record: there are no new leases of its kind");
+            table.damaged.insert(R::SUFFIX);
+        }
+    }
+
+    /// Reads the records of a kind that can be read. Fails if another one cannot be.
+    fn read<R: Record>(&self, table: &mut Table) -> Result<(), StepError> {
+        let mut read = Ok(());
+        for found in self.records::<R>().all()? {
+            match found {
+                Ok((lease, record)) => drop(table.leases.insert(lease, record.claim())),
+                Err(error) => read = Err(error),
             }
         }
-        Ok(())
-    }
-
-    /// The directory of the records.
-    #[must_use]
-    pub fn directory(&self) -> &Path {
-        &self.directory
+        read
     }
 
     pub(crate) fn records<R: Record>(&self) -> Records<R> {
@@ -126,8 +124,11 @@ impl Claims {
         choose: impl FnOnce(MacAddress, &Leases) -> Result<R, BindError>,
     ) -> Result<R, BindError> {
         let mut table = self.table();
-        self.look_at_damaged::<R>(&mut table)
-            .map_err(BindError::Failed)?;
+        if table.damaged.contains(R::SUFFIX) {
+            // The lease may have ended meanwhile, or the operator has removed its record.
+            self.read::<R>(&mut table).map_err(BindError::Failed)?;
+            table.damaged.remove(R::SUFFIX);
+        }
         if table.leases.values().any(|it| it.mac == mac) {
             return Err(had(mac, "another lease"));
         }
@@ -136,25 +137,11 @@ impl Claims {
         Ok(record)
     }
 
-    /// Reads the damaged records of the kind again, as the operator may have removed them.
-    fn look_at_damaged<R: Record>(&self, table: &mut Table) -> Result<(), StepError> {
-        let of_kind = table.damaged.iter().filter(|(kind, _)| *kind == R::SUFFIX);
-        for (kind, lease) in of_kind.copied().collect::<Vec<_>>() {
-            if let Some(record) = self.records::<R>().find(lease)? {
-                table.leases.insert(lease, record.claim());
-            }
-            table.damaged.remove(&(kind, lease));
-        }
-        Ok(())
-    }
-
     /// Removes the record of a lease and then its claim, if there are any. Waits while another process or thread holds
     /// the record.
     pub(crate) fn remove<R: Record>(&self, lease: LeaseId) -> Result<(), StepError> {
         self.records::<R>().remove(lease)?;
-        let mut table = self.table();
-        table.leases.remove(&lease);
-        table.damaged.remove(&(R::SUFFIX, lease));
+        self.table().leases.remove(&lease);
         Ok(())
     }
 }
@@ -190,7 +177,7 @@ fn refuse(why: std::fmt::Arguments<'_>) -> BindError {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-    use std::{fs, sync::Barrier};
+    use std::{fs, path::Path, sync::Barrier};
 
     use serde::{Deserialize, Serialize};
 
@@ -199,35 +186,23 @@ mod tests {
 
     const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 
+    /// A record of either kind.
     #[derive(Serialize, Deserialize)]
-    struct Macvlan {
+    struct Fake<const IS_FUNCTION: bool> {
         mac: MacAddress,
     }
 
-    impl Record for Macvlan {
-        const SUFFIX: &'static str = MACVLAN;
+    type Macvlan = Fake<false>;
+
+    impl<const IS_FUNCTION: bool> Record for Fake<IS_FUNCTION> {
+        const SUFFIX: &'static str = if IS_FUNCTION { VF } else { MACVLAN };
 
         fn claim(&self) -> Claim {
-            claim_of(self.mac)
+            Claim {
+                mac: self.mac,
+                function: None,
+            }
         }
-    }
-
-    #[derive(Serialize, Deserialize)]
-    struct Function {
-        mac: MacAddress,
-    }
-
-    impl Record for Function {
-        const SUFFIX: &'static str = VF;
-
-        fn claim(&self) -> Claim {
-            claim_of(self.mac)
-        }
-    }
-
-    fn claim_of(mac: MacAddress) -> Claim {
-        let function = None;
-        Claim { mac, function }
     }
 
     fn sysfs(directory: &Path) -> Tree {
@@ -237,52 +212,31 @@ mod tests {
         Tree::new(directory.join("sys"))
     }
 
-    fn macvlan(
+    fn claim<const IS_FUNCTION: bool>(
         claims: &Claims,
         lease: u128,
         wanted: Option<MacAddress>,
         sysfs: &Tree,
-    ) -> Result<Macvlan, BindError> {
-        claims.claim(
-            LeaseId(lease),
-            wanted,
-            sysfs,
-            |mac, _| Ok(Macvlan { mac }),
-            Ok,
-        )
-    }
-
-    fn function(
-        claims: &Claims,
-        lease: u128,
-        wanted: Option<MacAddress>,
-        sysfs: &Tree,
-    ) -> Result<Function, BindError> {
-        claims.claim(
-            LeaseId(lease),
-            wanted,
-            sysfs,
-            |mac, _| Ok(Function { mac }),
-            Ok,
-        )
+    ) -> Result<Fake<IS_FUNCTION>, BindError> {
+        claims.claim(LeaseId(lease), wanted, sysfs, |mac, _| Ok(Fake { mac }), Ok)
     }
 
     #[test]
     fn of_leases_that_want_one_address_at_once_one_gets_it() {
         let directory = tempfile::tempdir().unwrap();
         let sysfs = sysfs(directory.path());
-        let claims = Claims::open(directory.path()).unwrap();
+        let claims = Claims::of(directory.path());
         let start = Barrier::new(8);
-        let claim = |lease: u128| {
+        let wants = |lease: u128| {
             start.wait();
             match lease % 2 {
-                0 => macvlan(&claims, lease, Some(MAC), &sysfs).map(drop),
-                _ => function(&claims, lease, Some(MAC), &sysfs).map(drop),
+                0 => claim::<false>(&claims, lease, Some(MAC), &sysfs).map(drop),
+                _ => claim::<true>(&claims, lease, Some(MAC), &sysfs).map(drop),
             }
         };
-        let claim = &claim;
+        let wants = &wants;
         let outcomes: Vec<_> = std::thread::scope(|scope| {
-            let claims: Vec<_> = (1..=8).map(|it| scope.spawn(move || claim(it))).collect();
+            let claims: Vec<_> = (1..=8).map(|it| scope.spawn(move || wants(it))).collect();
             claims.into_iter().map(|it| it.join().unwrap()).collect()
         });
         assert_eq!(outcomes.iter().filter(|it| it.is_ok()).count(), 1);
@@ -294,12 +248,12 @@ mod tests {
     fn an_address_of_the_node_and_one_of_a_group_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let sysfs = sysfs(directory.path());
-        let claims = Claims::open(directory.path()).unwrap();
+        let claims = Claims::of(directory.path());
         for (mac, why) in [
             ([2, 0, 0, 0, 0, 9], "eth0"),
             ([3, 0, 0, 0, 0, 1], "one interface"),
         ] {
-            let claimed = macvlan(&claims, 1, Some(MacAddress(mac)), &sysfs);
+            let claimed = claim::<false>(&claims, 1, Some(MacAddress(mac)), &sysfs);
             let Err(BindError::Refused(error)) = claimed else {
                 panic!("{mac:?} was given away");
             };
@@ -311,7 +265,7 @@ mod tests {
     fn a_grant_that_failed_keeps_no_address() {
         let directory = tempfile::tempdir().unwrap();
         let sysfs = sysfs(directory.path());
-        let claims = Claims::open(directory.path()).unwrap();
+        let claims = Claims::of(directory.path());
         let choose = |mac, _: &Leases| Ok(Macvlan { mac });
         let fails = |_| Err(BindError::Failed(StepError::new("complete", "on purpose")));
         let failed = claims.claim(LeaseId(1), Some(MAC), &sysfs, choose, fails);
@@ -319,43 +273,40 @@ mod tests {
         // The directory of the records is away.
         let away = directory.path().with_extension("away");
         fs::rename(directory.path(), &away).unwrap();
-        let failed = macvlan(&claims, 1, Some(MAC), &Tree::new(away.join("sys")));
+        let failed = claim::<false>(&claims, 1, Some(MAC), &Tree::new(away.join("sys")));
         assert!(matches!(failed, Err(BindError::Failed(_))));
         fs::rename(&away, directory.path()).unwrap();
-        assert!(macvlan(&claims, 2, Some(MAC), &sysfs).is_ok());
+        assert!(claim::<false>(&claims, 2, Some(MAC), &sysfs).is_ok());
         claims.remove::<Macvlan>(LeaseId(2)).unwrap();
-        assert!(function(&claims, 3, Some(MAC), &sysfs).is_ok());
+        assert!(claim::<true>(&claims, 3, Some(MAC), &sysfs).is_ok());
     }
 
     #[test]
     fn a_damaged_record_stops_new_leases_of_its_kind_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
         let sysfs = sysfs(directory.path());
-        let damaged = [7, 8].map(|it| format!("{}.macvlan", LeaseId(it)));
-        for (name, text) in [
-            (&*damaged[0], "{\"mac\":"),
-            (&*damaged[1], ""),
-            ("notes.txt", "no record"),
-            ("x.vf", ""),
-        ] {
-            fs::write(directory.path().join(name), text).unwrap();
+        let name = format!("{}.macvlan", LeaseId(7));
+        let damaged = directory.path().join(&name);
+        for (other, text) in [("notes.txt", "no record"), ("x.vf", "")] {
+            fs::write(directory.path().join(other), text).unwrap();
         }
-        let claims = Claims::open(directory.path()).unwrap();
-        assert!(function(&claims, 1, None, &sysfs).is_ok());
-        for name in &damaged {
-            let Err(BindError::Failed(error)) = macvlan(&claims, 2, None, &sysfs) else {
+        for its_lease_ends in [true, false] {
+            fs::write(&damaged, "{\"mac\":").unwrap();
+            let claims = Claims::of(directory.path());
+            assert!(claim::<true>(&claims, 1, None, &sysfs).is_ok());
+            let Err(BindError::Failed(error)) = claim::<false>(&claims, 2, None, &sysfs) else {
                 panic!("its lease may have the same");
             };
-            assert!(error.to_string().contains(name), "{error}");
+            assert!(error.to_string().contains(&name), "{error}");
             assert!(claims.records::<Macvlan>().readable().unwrap().is_empty());
-            // The lease ends, or the operator removes the file.
-            match *name == damaged[0] {
+            match its_lease_ends {
                 true => claims.remove::<Macvlan>(LeaseId(7)).unwrap(),
-                false => fs::remove_file(directory.path().join(name)).unwrap(),
+                false => fs::remove_file(&damaged).unwrap(),
             }
+            assert!(claim::<false>(&claims, 2, None, &sysfs).is_ok());
+            let records = claims.records::<Macvlan>().readable().unwrap();
+            assert_eq!(records.len(), 1);
+            claims.remove::<Macvlan>(LeaseId(2)).unwrap();
         }
-        assert!(macvlan(&claims, 2, None, &sysfs).is_ok());
-        let records = claims.records::<Macvlan>().readable().unwrap();
-        assert_eq!(records.len(), 1);
     }
 }

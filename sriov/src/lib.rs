@@ -1,7 +1,7 @@
 //! Leases of network functions, with and without SR-IOV.
 //!
 //! [`netlink`] exchanges requests about links with the kernel; both kinds of parent use it. [`macvlan`] needs any
-//! network card, [`vf`] a card with virtual functions.
+//! network card, [`vf`] a card with virtual functions. [`Claims`] keeps the addresses and functions of their leases apart.
 
 mod claims;
 mod link;

@@ -34,9 +34,6 @@ pub(crate) struct Records<R> {
     record: PhantomData<R>,
 }
 
-/// The record of a lease; an error if it is damaged.
-pub(crate) type Found<R> = (LeaseId, Result<R, StepError>);
-
 /// A record that cannot be removed while this exists.
 #[derive(Debug)]
 pub(crate) struct Held<R> {
@@ -103,26 +100,29 @@ impl<R: Record> Records<R> {
     /// All records that can be read. Damaged records are logged and skipped; their functions stay reserved, because
     /// such a function is not in the state of an unused one.
     pub(crate) fn readable(&self) -> Result<Vec<(LeaseId, R)>, StepError> {
-        let found = self.all()?.into_iter().filter_map(|(lease, found)| {
+        let found = self.all()?.filter_map(|found| {
             let told = found.inspect_err(|error| tracing::error!(%error, "a damaged record"));
-            Some((lease, told.ok()?))
+            told.ok()
         });
         Ok(found.collect())
     }
 
-    pub(crate) fn all(&self) -> Result<Vec<Found<R>>, StepError> {
+    /// All records; an error for each that is damaged.
+    pub(crate) fn all(
+        &self,
+    ) -> Result<impl Iterator<Item = Result<(LeaseId, R), StepError>>, StepError> {
         let name = |it: io::Result<fs::DirEntry>| Ok(it?.file_name().to_string_lossy().into());
-        let names: Vec<String> =
-            match fs::read_dir(&self.directory).and_then(|it| it.map(name).collect()) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-                names => names.map_err(|error| failed("list records", &self.directory, &error))?,
-            };
-        let found = names.iter().filter_map(|name| {
+        let names = fs::read_dir(&self.directory).and_then(|it| it.map(name).collect());
+        let names: Vec<String> = match names {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names.map_err(|error| failed("list records", &self.directory, &error))?,
+        };
+        Ok(names.into_iter().filter_map(|name| {
             let lease = name.strip_suffix(R::SUFFIX)?.parse().ok()?;
             // The record may have been removed meanwhile.
-            Some((lease, self.find(lease).transpose()?))
-        });
-        Ok(found.collect())
+            let found = self.find(lease).transpose()?;
+            Some(found.map(|record| (lease, record)))
+        }))
     }
 
     /// The rate of an interface's link, in bits per second. A driver reports no rate (`told`) while the link is down.

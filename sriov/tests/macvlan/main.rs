@@ -64,7 +64,7 @@ fn records(directory: &TempDir) -> PathBuf {
 }
 
 fn claims(directory: &TempDir) -> Arc<Claims> {
-    Arc::new(Claims::open(records(directory)).unwrap())
+    Arc::new(Claims::of(records(directory)))
 }
 
 fn parent(

@@ -396,7 +396,7 @@ pub(crate) fn card(
         interface: interface.into(),
         count,
         places: places(&kernel.root),
-        claims: Arc::new(Claims::open(kernel.root.join("records")).unwrap()),
+        claims: Arc::new(Claims::of(kernel.root.join("records"))),
         cdi: kernel.root.join("cdi").to_str().unwrap().to_owned(),
         hook: "/usr/sbin/fabricbiosd".into(),
         supervisor: supervisor(kernel),

@@ -87,7 +87,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     }
     check_names(settings, &records)?;
     let netlink = Arc::new(Netlink::open().context("reach the kernel's network links")?);
-    let claims = Arc::new(Claims::open(&records)?);
+    let claims = Arc::new(Claims::of(&records));
     let mut interfaces = macvlan::open(opening, &netlink, &claims)?;
     interfaces.extend(sriov::open(opening, &netlink, &claims)?);
     if interfaces.is_empty() {

@@ -10,7 +10,7 @@ use fabricbios_sriov::{
 };
 use fabricbios_wire::ResourceType;
 
-use super::{Interface, interface_and_number, places};
+use super::{Interface, interface_and_number, places, records};
 use crate::{
     inventory::hardware::resource_id,
     kinds::{Opening, cdi, own_program},
@@ -64,16 +64,17 @@ pub(super) fn open(
     claims: &Arc<Claims>,
 ) -> anyhow::Result<Vec<Interface>> {
     let Opening {
+        node_id,
         supervisor,
         ..
     } = *opening;
-    let records = claims.directory();
-    let end = VfEnd::new(&places(records), supervisor.clone(), None);
+    let places = places(&records(&node_id));
+    let end = VfEnd::new(&places, supervisor.clone(), None);
     let wanted = &opening.settings.net.sriov_pf;
     let (mut there, mut failed) = (Vec::new(), Vec::new());
     // All checks come before any card is changed.
     for it @ SriovPf { interface, count } in wanted {
-        match Card::check(&places(records), interface, *count) {
+        match Card::check(&places, interface, *count) {
             Ok(function) => there.push((it, function)),
             Err(error) => failed.push((interface, error)),
         }
@@ -91,7 +92,7 @@ pub(super) fn open(
         let card = Card::open(CardConfig {
             interface: interface.clone(),
             count: *count,
-            places: places(records),
+            places: places.clone(),
             claims: claims.clone(),
             cdi: cdi.to_string_lossy().into_owned(),
             hook: hook.clone(),
