@@ -29,7 +29,8 @@ pub trait Call: Serialize + DeserializeOwned + 'static {
 }
 
 /// Why a call that was made failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{detail}")]
 pub struct Failure {
     /// The error number, if a system call failed.
     pub errno: Option<i32>,
@@ -50,12 +51,6 @@ impl From<io::Error> for Failure {
             errno: error.raw_os_error(),
             detail: error.to_string(),
         }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.detail)
     }
 }
 

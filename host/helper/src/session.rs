@@ -1,7 +1,7 @@
 //! The caller's end of one helper process.
 
 use std::time::{Duration, Instant};
-use std::{fmt, fs, io};
+use std::{fs, io};
 
 use nix::sys::signal::Signal;
 use nix::sys::socket::MsgFlags;
@@ -21,13 +21,19 @@ pub struct Session {
 }
 
 /// Why there is no answer to a call.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// No process could be started for the call.
+    #[error("no process could be started for it: {0}")]
     NotStarted(io::Error),
     /// The call failed.
+    #[error("{0}")]
     Failed(Failure),
     /// The process ended without an answer, or its line failed.
+    #[error(
+        "process {pid}{}",
+        .error.as_ref().map_or(" ended without an answer".into(), |it| format!(": {it}"))
+    )]
     Lost {
         /// Process id.
         pid: u32,
@@ -35,6 +41,11 @@ pub enum CallError {
         error: Option<io::Error>,
     },
     /// The process made no progress and was killed. Until the process has ended, the call may still take effect.
+    #[error(
+        "no progress for {} ms: process {pid} waits in {}",
+        .silent.as_millis(),
+        .waits_in.as_deref().unwrap_or("the kernel")
+    )]
     Stuck {
         /// Process id.
         pid: u32,
@@ -44,34 +55,6 @@ pub enum CallError {
         waits_in: Option<String>,
     },
 }
-
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotStarted(error) => write!(f, "no process could be started for it: {error}"),
-            Self::Failed(failure) => failure.fmt(f),
-            Self::Lost { pid, error: None } => write!(f, "process {pid} ended without an answer"),
-            Self::Lost {
-                pid,
-                error: Some(error),
-            } => write!(f, "process {pid}: {error}"),
-            Self::Stuck {
-                pid,
-                silent,
-                waits_in,
-            } => {
-                let silent = silent.as_millis();
-                let place = waits_in.as_deref().unwrap_or("the kernel");
-                write!(
-                    f,
-                    "no progress for {silent} ms: process {pid} waits in {place}"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for CallError {}
 
 impl CallError {
     /// Whether the process may still wait in the kernel.

@@ -4,29 +4,28 @@ use std::path::PathBuf;
 use std::{fmt, io};
 
 /// The cause of an error.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Cause {
     /// A system call failed.
-    Os(io::Error),
+    #[error(transparent)]
+    Os(#[from] io::Error),
     /// The path is absolute or has a `..`: an error of the caller.
+    #[error("path must be relative and without `..`")]
     Outside,
     /// The text is longer than this many bytes, the most that one read takes.
+    #[error("longer than {0} bytes")]
     TooLong(usize),
     /// The text is not UTF-8, or the target of a link has no last name.
+    #[error("not UTF-8 text")]
     NotText,
     /// The text does not parse.
+    #[error("expected {wanted}, got `{got}`")]
     Malformed {
         /// The wanted type.
         wanted: &'static str,
         /// The start of the text.
         got: String,
     },
-}
-
-impl From<io::Error> for Cause {
-    fn from(e: io::Error) -> Self {
-        Self::Os(e)
-    }
 }
 
 /// A failed call on a [`Tree`](crate::Tree).
@@ -79,18 +78,6 @@ impl fmt::Display for Error {
             write!(f, "{value} to ")?;
         }
         write!(f, "{}: {}", self.path.display(), self.cause)
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Os(e) => write!(f, "{e}"),
-            Self::Outside => write!(f, "path must be relative and without `..`"),
-            Self::TooLong(limit) => write!(f, "longer than {limit} bytes"),
-            Self::NotText => write!(f, "not UTF-8 text"),
-            Self::Malformed { wanted, got } => write!(f, "expected {wanted}, got `{got}`"),
-        }
     }
 }
 

@@ -17,8 +17,6 @@
 //!
 //! Numbers are little-endian.
 
-use std::fmt;
-
 use fabricbios_lease::{FORMAT, OtherFormat};
 use fabricbios_wire::NodeId;
 use serde::{Deserialize, Serialize};
@@ -34,19 +32,12 @@ const SUM_AT: usize = 96;
 const SUM_BYTES: usize = 32;
 
 /// Why a copy cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Flaw {
+    #[error("the header of a pool is damaged")]
     Damaged,
+    #[error("the header of a pool: {0}")]
     OtherFormat(OtherFormat),
-}
-
-impl fmt::Display for Flaw {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Damaged => f.write_str("the header of a pool is damaged"),
-            Self::OtherFormat(why) => write!(f, "the header of a pool: {why}"),
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
