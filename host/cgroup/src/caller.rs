@@ -38,7 +38,8 @@ pub(crate) fn make(root: &Root, below: &str, from: &str) -> Result<String, StepE
     let refuse = |why: String| StepError::new(STEP, format_args!("the caller is in {from}: {why}"));
     let origin = check_origin(root, below, from).map_err(refuse)?;
     let at = root.fs().mount().join(origin);
-    let id = fs::metadata(&at).map_err(|error| refuse(error.to_string()))?;
+    let id = fs::metadata(&at);
+    let id = id.map_err(|error| refuse(error.to_string()).with_errno(error.raw_os_error()))?;
     let group = join(below, &format!("{CALLER}{}", id.ino()));
     remove_empty(root, below, &group)?;
     if !root.exists(STEP, &group)? {

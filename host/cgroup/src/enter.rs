@@ -26,8 +26,7 @@ pub fn enter(
     caller: &Caller,
     process: &OwnedFd,
 ) -> Result<Entered, LocalRefusal> {
-    let fail = |why: String| LocalRefusal::Failed(StepError::new("enter", why));
-    let pid = pid_of(process).map_err(fail)?;
+    let pid = pid_of(process).map_err(LocalRefusal::Failed)?;
     if pid != caller.pid {
         let why = format!(
             "the pidfd is of process {pid}, and the caller is process {}",
@@ -36,7 +35,7 @@ pub fn enter(
         return Err(LocalRefusal::Unsupported(why));
     }
     check_process(proc, pid)?;
-    let before = cgroup_of(proc, pid).map_err(fail)?;
+    let before = cgroup_of(proc, pid).map_err(LocalRefusal::Failed)?;
     let lease = format!("/{}", root.name(below));
     if before != lease && Path::new(&before).starts_with(&lease) {
         // The caller has entered this lease before.
@@ -76,7 +75,7 @@ fn move_to(
         }
         return Err(fail(format!("process {pid} ended while it was moved")));
     }
-    let now = cgroup_of(proc, pid).map_err(fail)?;
+    let now = cgroup_of(proc, pid).map_err(LocalRefusal::Failed)?;
     let wanted = format!("/{}", root.name(group));
     if now != wanted {
         return Err(fail(format!(
@@ -100,11 +99,12 @@ fn place_of_another(proc: &Tree, pid: i32, caller: &Caller, before: &str) -> Str
 }
 
 /// The number of a live process, from its pidfd.
-fn pid_of(process: &OwnedFd) -> Result<i32, String> {
-    match Pidfd::number_of(process.as_fd()).map_err(|error| error.to_string())? {
-        None => Err("the descriptor is no pidfd".into()),
-        Some(pid) if pid > 0 && is_alive(process) => Ok(pid),
-        Some(_) => Err("the process has ended".into()),
+fn pid_of(process: &OwnedFd) -> Result<i32, StepError> {
+    match Pidfd::number_of(process.as_fd()) {
+        Err(error) => Err(StepError::new("enter", &error).with_errno(error.raw_os_error())),
+        Ok(None) => Err(StepError::new("enter", "the descriptor is no pidfd")),
+        Ok(Some(pid)) if pid > 0 && is_alive(process) => Ok(pid),
+        Ok(Some(_)) => Err(StepError::new("enter", "the process has ended")),
     }
 }
 
@@ -131,13 +131,12 @@ fn check_process(proc: &Tree, pid: i32) -> Result<(), LocalRefusal> {
 }
 
 /// The cgroup v2 of a process, from the mount on.
-pub(crate) fn cgroup_of(proc: &Tree, pid: i32) -> Result<String, String> {
-    let text = proc
-        .read(format!("{pid}/cgroup"))
-        .map_err(|error| error.to_string())?;
+pub(crate) fn cgroup_of(proc: &Tree, pid: i32) -> Result<String, StepError> {
+    let text = proc.read(format!("{pid}/cgroup"));
+    let text = text.map_err(|error| failed("enter", &error))?;
     let own = text.lines().find_map(|line| line.strip_prefix("0::"));
-    own.map(str::to_owned)
-        .ok_or_else(|| format!("process {pid} is in no cgroup v2"))
+    let none = || StepError::new("enter", format_args!("process {pid} is in no cgroup v2"));
+    own.map(str::to_owned).ok_or_else(none)
 }
 
 /// A field of `/proc/PID/status` or of a file like it.

@@ -26,4 +26,4 @@ pub use enter::enter;
 pub use hook::{HOOK, hook, hook_main};
 pub use limits::Limits;
 pub use process::{Process, state_of};
-pub use root::{Cgroupfs, LEASE, Root, failed, join};
+pub use root::{Cgroupfs, LEASE, NoRoot, Root, failed, join};

@@ -98,6 +98,23 @@ impl Cgroupfs for Tree {
     }
 }
 
+/// Why a path in the settings can have no cgroups of leases.
+#[derive(Debug, thiserror::Error)]
+pub enum NoRoot {
+    /// The host was booted with cgroup v1.
+    #[error(
+        "{}: this host has cgroup v1, and these leases need cgroup v2: boot it with systemd.unified_cgroup_hierarchy=1",
+        .0.display()
+    )]
+    V1(PathBuf),
+    /// No cgroup v2 is there.
+    #[error("{}: no file system of cgroup v2 is mounted there: mount one, or name a path in it", .0.display())]
+    NotMounted(PathBuf),
+    /// The path is this mount itself.
+    #[error("{}: name a cgroup below the mount {}", .0.display(), .1.display())]
+    IsMount(PathBuf, PathBuf),
+}
+
 /// The cgroup below which a node makes the cgroups of its leases.
 #[derive(Clone, Debug)]
 pub struct Root {
@@ -112,8 +129,8 @@ impl Root {
     /// The cgroup at an absolute path such as `/sys/fs/cgroup/fabricbios-1a2b3c4d`, which need not exist.
     ///
     /// # Errors
-    /// The path is in no file system of cgroup v2. The text is for the operator.
-    pub fn at(path: &Path) -> Result<Self, String> {
+    /// The path is in no file system of cgroup v2.
+    pub fn at(path: &Path) -> Result<Self, NoRoot> {
         let (mount, at) = mount_of(path, &mounts())?;
         Ok(Self::of(Arc::new(Tree::new(mount)), at))
     }
@@ -336,30 +353,19 @@ pub fn failed(step: &'static str, error: &Error) -> StepError {
 }
 
 /// The cgroup v2 mount that contains the path, and the path relative to that mount.
-fn mount_of(path: &Path, mounts: &[Mount]) -> Result<(PathBuf, String), String> {
+fn mount_of(path: &Path, mounts: &[Mount]) -> Result<(PathBuf, String), NoRoot> {
     let of_cgroups = |mount: &&Mount| mount.kind == "cgroup2" && path.starts_with(&mount.place);
     let longest = |mount: &&Mount| mount.place.as_os_str().len();
     let Some(mount) = mounts.iter().filter(of_cgroups).max_by_key(longest) else {
-        let v1 = mounts.iter().any(|mount| mount.kind == "cgroup");
-        let why = match v1 {
-            true => {
-                "this host has cgroup v1, and these leases need cgroup v2: boot it with \
-                     systemd.unified_cgroup_hierarchy=1"
-            }
-            false => {
-                "no file system of cgroup v2 is mounted there: mount one, or name a path in it"
-            }
-        };
-        return Err(format!("{}: {why}", path.display()));
+        return Err(match mounts.iter().any(|mount| mount.kind == "cgroup") {
+            true => NoRoot::V1(path.into()),
+            false => NoRoot::NotMounted(path.into()),
+        });
     };
     let below = path.strip_prefix(&mount.place).ok().and_then(Path::to_str);
     match below {
         Some(below) if !below.is_empty() => Ok((mount.place.clone(), below.to_owned())),
-        _ => Err(format!(
-            "{}: name a cgroup below the mount {}",
-            path.display(),
-            mount.place.display()
-        )),
+        _ => Err(NoRoot::IsMount(path.into(), mount.place.clone())),
     }
 }
 
@@ -375,12 +381,12 @@ mod tests {
     fn a_host_without_cgroup_v2_gets_a_clear_answer() {
         let path = Path::new("/sys/fs/cgroup/fabricbios-1");
         let v1 = mounts("1 2 0:1 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n");
-        let why = mount_of(path, &v1).unwrap_err();
+        let why = mount_of(path, &v1).unwrap_err().to_string();
         assert!(
             why.contains("cgroup v1") && why.contains("unified_cgroup_hierarchy"),
             "{why}"
         );
-        let why = mount_of(path, &[]).unwrap_err();
+        let why = mount_of(path, &[]).unwrap_err().to_string();
         assert!(why.contains("no file system of cgroup v2"), "{why}");
         let v2 = mounts("1 2 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
         let (mount, at) = mount_of(path, &v2).unwrap();
@@ -388,7 +394,9 @@ mod tests {
             (mount.to_str(), &*at),
             (Some("/sys/fs/cgroup"), "fabricbios-1")
         );
-        let why = mount_of(Path::new("/sys/fs/cgroup"), &v2).unwrap_err();
+        let why = mount_of(Path::new("/sys/fs/cgroup"), &v2)
+            .unwrap_err()
+            .to_string();
         assert!(why.contains("below the mount"), "{why}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use fabricbios_cgroup::{Endings, Root, end_processes};
+use fabricbios_cgroup::{Endings, NoRoot, Root, end_processes};
 use fabricbios_contract::EndByName;
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Proof, StepError};
@@ -26,7 +26,7 @@ impl CpuEnd {
     ///
     /// # Errors
     /// The path is in no file system of cgroup v2.
-    pub fn at(path: &Path) -> Result<Self, String> {
+    pub fn at(path: &Path) -> Result<Self, NoRoot> {
         Ok(Self::of(Root::at(path)?, Tree::new("/proc")))
     }
 

@@ -24,12 +24,12 @@ use std::{path::PathBuf, time::Duration};
 use fabricbios_wire::{CpuRange, NodeId};
 
 pub use end::CpuEnd;
-pub use fabricbios_cgroup::{Cgroupfs, Limits, Root};
+pub use fabricbios_cgroup::{Cgroupfs, Limits, NoRoot, Root};
 pub use path::CpuPath;
 pub use root::CONTROLLERS;
 pub use steps::STEPS;
 pub use store::{CpuConfig, CpuStore};
-pub use topology::{CoreType, CpuList, Group, NotCpus, Topology, Wanted};
+pub use topology::{CoreFault, CoreType, CpuList, Group, NotCpus, NotOffered, Topology, Wanted};
 
 /// Longest wait for the end of a lease's processes. After it the lease's cores are fenced.
 const ENDS_WITHIN: Duration = Duration::from_secs(3);

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::{Root, enter};
+use fabricbios_cgroup::{NoRoot, Root, enter};
 use fabricbios_contract::{
     Bindings, Caller, DataPath, Entered, Given, Guard, LocalAccess, LocalRefusal, Part, Revoked,
 };
@@ -36,7 +36,7 @@ impl CpuPath {
     ///
     /// # Errors
     /// The path is in no file system of cgroup v2.
-    pub fn at(path: &Path, guard: Arc<dyn Guard>) -> Result<Self, String> {
+    pub fn at(path: &Path, guard: Arc<dyn Guard>) -> Result<Self, NoRoot> {
         Ok(Self::of(Root::at(path)?, Tree::new("/proc"), guard))
     }
 

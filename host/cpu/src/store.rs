@@ -19,7 +19,7 @@ use crate::{
     cgroupfs::{Cgroup, CpuRoot, SHARED, STUCK, aside, exclusive, shared},
     list,
     root::{Prepared, prepare},
-    topology::check_single_threads,
+    topology::{CoreFault, check_single_threads},
     watch::{Watch, Watched, cpus_of, heal, overlapping},
 };
 
@@ -280,7 +280,9 @@ impl CpuStore {
     /// Refuses cores that have changed or that another lease has. The table should never order such a bind.
     fn check_free(&self, groups: &[Group], is_strict: bool) -> Result<(), BindError> {
         let failed = |why: &dyn Display| BindError::Failed(StepError::new(CHECK, why));
-        let missing = |why: String| BindError::Unavailable(StepError::new(CHECK, why));
+        let missing = |why: CoreFault| {
+            BindError::Unavailable(StepError::new(CHECK, &why).with_errno(why.errno()))
+        };
         if let Some(why) = &self.prepared.not_exclusive {
             return Err(failed(why));
         }

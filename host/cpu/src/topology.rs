@@ -78,26 +78,20 @@ impl Group {
     /// Checks that the same CPUs of the group are online as at the start.
     ///
     /// # Errors
-    /// The change, in words for people.
-    pub fn check(&self, sys: &Tree) -> Result<(), String> {
-        let read = |error: Error| error.to_string();
-        let online = sys.read_list(format!("{CPUS}/online")).map_err(read)?;
-        let online: BTreeSet<u32> = online.into_iter().collect();
+    /// Others were online then, or sysfs cannot be read.
+    pub fn check(&self, sys: &Tree) -> Result<(), CoreFault> {
+        let online = online(sys)?;
         let mut now = BTreeSet::new();
         for cpu in self.cpus.iter().filter(|cpu| online.contains(cpu)) {
-            now.extend(siblings(sys, *cpu, &online).map_err(read)?);
+            now.extend(siblings(sys, *cpu, &online)?);
         }
         let was: BTreeSet<u32> = self.cpus.iter().copied().collect();
         let came = (&now - &was).into_iter().map(|cpu| (cpu, "online"));
         let went = (&was - &now).into_iter().map(|cpu| (cpu, "offline"));
-        if let Some((cpu, what)) = came.chain(went).next() {
-            return Err(format!(
-                "core {} has changed since the start of the node: cpu{cpu} is {what} now; change it back, or start the \
-                 node again",
-                self.number
-            ));
+        match came.chain(went).next() {
+            Some((cpu, state)) => Err(CoreFault::Changed(cpu, self.number, state)),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -115,20 +109,55 @@ pub enum Wanted {
 }
 
 /// The text that is no list of CPUs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no ascending list of CPUs, such as 2-7,10")]
 pub struct NotCpus(String);
 
-impl fmt::Display for NotCpus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "`{}` is no ascending list of CPUs, such as 2-7,10",
-            self.0
-        )
-    }
+/// Why the CPUs in the settings cannot be offered.
+#[derive(Debug, thiserror::Error)]
+pub enum NotOffered {
+    /// These CPUs are offline, or the machine has none with these numbers.
+    #[error("CPUs {} are not online", list(.0))]
+    Offline(Vec<u32>),
+    /// The kernel keeps these CPUs free of tasks.
+    #[error("CPUs {} are isolated by the kernel since its start (isolcpus)", list(.0))]
+    Isolated(Vec<u32>),
+    /// The CPUs of a core, and those of them that are not named.
+    #[error("CPUs {} are one core: name {} too, or none of them", list(.0), list(.1))]
+    Part(Vec<u32>, Vec<u32>),
+    /// Each type with its CPUs.
+    #[error("the cores are of several types ({0}): offer one type")]
+    Mixed(String),
 }
 
-impl std::error::Error for NotCpus {}
+/// Why a core that was offered cannot be leased now.
+#[derive(Debug, thiserror::Error)]
+pub enum CoreFault {
+    /// The machine: sysfs cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] Error),
+    /// The operator: this CPU of this core has come online or gone offline.
+    #[error(
+        "core {1} has changed since the start of the node: cpu{0} is {2} now; change it back, or start the node again"
+    )]
+    Changed(u32, u32, &'static str),
+    /// The operator: these CPUs are one core; the last number is one to take offline.
+    #[error(
+        "strict_isolated needs cores with one online thread each, and the CPUs {0} of one core are online: take cpu{1} \
+         offline, or switch SMT off"
+    )]
+    SeveralThreads(String, u32),
+}
+
+impl CoreFault {
+    /// The error number, if a system call failed.
+    pub(crate) fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Unreadable(error) => error.errno(),
+            _ => None,
+        }
+    }
+}
 
 impl FromStr for CpuList {
     type Err = NotCpus;
@@ -203,7 +232,7 @@ impl Topology {
         wanted: &Wanted,
         reserve: &[u32],
         held: &BTreeSet<u32>,
-    ) -> Result<Vec<Group>, String> {
+    ) -> Result<Vec<Group>, NotOffered> {
         let boot = self.online.first().copied().into_iter();
         let kept: BTreeSet<u32> = boot.chain(reserve.iter().copied()).collect();
         let isolated: BTreeSet<u32> = self.isolated.iter().copied().collect();
@@ -219,21 +248,14 @@ impl Topology {
             Wanted::These(CpuList(named)) => {
                 let named: BTreeSet<u32> = named.iter().copied().collect();
                 let online: BTreeSet<u32> = self.online.iter().copied().collect();
-                refuse_any(&(&named - &online), "not online")?;
-                refuse_any(
-                    &(&named & &isolated),
-                    "isolated by the kernel since its start (isolcpus)",
-                )?;
+                refuse_any(&named - &online, NotOffered::Offline)?;
+                refuse_any(&named & &isolated, NotOffered::Isolated)?;
                 groups.retain(|group| group.cpus.iter().any(|cpu| named.contains(cpu)));
                 for group in &groups {
                     let left_out = group.cpus.iter().filter(|cpu| !named.contains(cpu));
                     let left_out: Vec<u32> = left_out.copied().collect();
                     if !left_out.is_empty() {
-                        return Err(format!(
-                            "CPUs {} are one core: name {} too, or none of them",
-                            list(&group.cpus),
-                            list(&left_out)
-                        ));
+                        return Err(NotOffered::Part(group.cpus.clone(), left_out));
                     }
                 }
                 refuse_mixed(&groups)?;
@@ -258,15 +280,14 @@ impl Topology {
     }
 }
 
-fn refuse_any(cpus: &BTreeSet<u32>, what: &str) -> Result<(), String> {
-    let cpus: Vec<u32> = cpus.iter().copied().collect();
+fn refuse_any(cpus: BTreeSet<u32>, why: fn(Vec<u32>) -> NotOffered) -> Result<(), NotOffered> {
     match cpus.is_empty() {
         true => Ok(()),
-        false => Err(format!("CPUs {} are {what}", list(&cpus))),
+        false => Err(why(cpus.into_iter().collect())),
     }
 }
 
-fn refuse_mixed(groups: &[Group]) -> Result<(), String> {
+fn refuse_mixed(groups: &[Group]) -> Result<(), NotOffered> {
     let mut by_type: BTreeMap<CoreType, Vec<u32>> = BTreeMap::new();
     for group in groups {
         by_type
@@ -280,10 +301,8 @@ fn refuse_mixed(groups: &[Group]) -> Result<(), String> {
     let types = by_type
         .iter()
         .map(|(kind, cpus)| format!("{kind}: {}", list(cpus)));
-    Err(format!(
-        "the cores are of several types ({}): offer one type",
-        types.collect::<Vec<_>>().join("; ")
-    ))
+    let types: Vec<String> = types.collect();
+    Err(NotOffered::Mixed(types.join("; ")))
 }
 
 /// Finds the groups. All members of a group must name the same siblings, package, node and type: otherwise a lease
@@ -343,22 +362,21 @@ fn groups(sys: &Tree, online: &BTreeSet<u32>, faults: &mut Vec<String>) -> Vec<G
 /// Checks that each core of the machine has at most one online CPU, as `strict_isolated` leases need.
 ///
 /// # Errors
-/// The core with more online CPUs, or the file that cannot be read, in words for people.
-pub(crate) fn check_single_threads(sys: &Tree) -> Result<(), String> {
-    let read = |error: Error| error.to_string();
-    let online = sys.read_list(format!("{CPUS}/online")).map_err(read)?;
-    let online: BTreeSet<u32> = online.into_iter().collect();
+/// A core has more online CPUs, or sysfs cannot be read.
+pub(crate) fn check_single_threads(sys: &Tree) -> Result<(), CoreFault> {
+    let online = online(sys)?;
     for &cpu in &online {
-        let cpus = siblings(sys, cpu, &online).map_err(read)?;
-        if let Some(second) = cpus.iter().find(|it| **it != cpu) {
-            return Err(format!(
-                "strict_isolated needs cores with one online thread each, and the CPUs {} of one core are online: take \
-                 cpu{second} offline, or switch SMT off",
-                list(&cpus)
-            ));
+        let cpus = siblings(sys, cpu, &online)?;
+        if let Some(second) = cpus.iter().copied().find(|it| *it != cpu) {
+            return Err(CoreFault::SeveralThreads(list(&cpus), second));
         }
     }
     Ok(())
+}
+
+fn online(sys: &Tree) -> Result<BTreeSet<u32>, Error> {
+    let online = sys.read_list(format!("{CPUS}/online"))?;
+    Ok(online.into_iter().collect())
 }
 
 /// The online CPUs of the core that has this CPU.

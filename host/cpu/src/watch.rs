@@ -204,7 +204,7 @@ fn check(shared: &Shared, now: Instant) {
         missing.push(group.number);
         // The faults of leases are listed already.
         if !of_leases.contains(&group.number) {
-            faults.push(why);
+            faults.push(why.to_string());
         }
     }
     let why = faults.join("; ");
@@ -251,7 +251,7 @@ fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<Fault> {
             true => check_single_threads(&shared.sys).err(),
             false => None,
         });
-        changed.map(valid)
+        changed.map(|why| valid(why.to_string()))
     };
     if is_well(&found) {
         return changed();

@@ -50,7 +50,8 @@ fn read(directory: &TempDir) -> Topology {
 /// The CPUs of each offered group.
 fn offered(topology: &Topology, wanted: &str, reserve: &[u32]) -> Result<Vec<Vec<u32>>, String> {
     let wanted: Wanted = wanted.parse().unwrap();
-    let groups = topology.select(&wanted, reserve, &BTreeSet::new())?;
+    let groups = topology.select(&wanted, reserve, &BTreeSet::new());
+    let groups = groups.map_err(|why| why.to_string())?;
     Ok(groups.into_iter().map(|group| group.cpus).collect())
 }
 
@@ -108,14 +109,20 @@ fn a_core_that_changed_since_the_start_is_noticed() {
     let cores: &[(&[u32], u32)] = &[(&[0, 1], 0), (&[2, 3], 0)];
     let (before, after) = (machine(cores, &[3]), machine(cores, &[]));
     let group = read(&before).groups.pop().unwrap();
-    assert_eq!(group.check(&Tree::new(before.path())), Ok(()));
-    let back = group.check(&Tree::new(after.path())).unwrap_err();
+    group.check(&Tree::new(before.path())).unwrap();
+    let back = group
+        .check(&Tree::new(after.path()))
+        .unwrap_err()
+        .to_string();
     assert!(
         back.contains("core 2 has changed") && back.contains("cpu3 is online now"),
         "{back}"
     );
     let whole = read(&after).groups.pop().unwrap();
-    let gone = whole.check(&Tree::new(before.path())).unwrap_err();
+    let gone = whole
+        .check(&Tree::new(before.path()))
+        .unwrap_err()
+        .to_string();
     assert!(gone.contains("cpu3 is offline now"), "{gone}");
 }
 

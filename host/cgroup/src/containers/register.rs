@@ -38,7 +38,7 @@ impl Containers {
             ));
         }
         let tree = Tree::new("/proc");
-        let name = cgroup_of(&tree, pid)?;
+        let name = cgroup_of(&tree, pid).map_err(|error| error.detail)?;
         let mount = mount()?;
         let at = mount.join(name.trim_start_matches('/'));
         check_place(&name, &at, pid)?;
@@ -52,7 +52,7 @@ impl Containers {
         let written = fs::write(&new, &name).and_then(|()| fs::rename(&new, &file));
         written.map_err(|error| format!("{shown}: {error}"))?;
         // The container may have been moved meanwhile.
-        let moved = cgroup_of(&tree, pid)? != name;
+        let moved = cgroup_of(&tree, pid).map_err(|error| error.detail)? != name;
         if moved || !open.exists() {
             fs::remove_file(&file).ok();
             return Err(if moved {
