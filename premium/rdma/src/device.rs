@@ -158,7 +158,7 @@ pub(crate) fn close(context: Arc<Context>) -> Result<(), StepError> {
     match Arc::into_inner(context).map(Context::close) {
         Some(Err((context, errno))) => {
             let detail = format_args!("{}: {errno}", context.name());
-            Err(StepError::new("close_device", detail))
+            Err(StepError::new("close_device", detail).with_errno(errno as i32))
         }
         _ => Ok(()),
     }

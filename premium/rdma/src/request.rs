@@ -42,15 +42,19 @@ pub struct RdmaRequester {
 }
 
 /// Why a request did not succeed. Except after `Local`, the queue pair cannot be used any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The node refused the access: the lease has ended, or the key or the range is not the lease's.
+    #[error("the node refused access: the lease has ended, or key or range are not the lease's")]
     RemoteAccess,
     /// An earlier request failed. Nothing was sent.
+    #[error("the queue pair has failed before: bind again")]
     Disconnected,
     /// The device reports another failure; mostly, the peer does not answer.
+    #[error("{0}")]
     Failed(String),
     /// The request could not be made: the buffer is too small, or a call failed.
+    #[error("{0}")]
     Local(String),
 }
 
@@ -199,20 +203,6 @@ impl From<WorkError> for RequestError {
         }
     }
 }
-
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RemoteAccess => f.write_str(
-                "the node refused access: the lease has ended, or key or range are not the lease's",
-            ),
-            Self::Disconnected => f.write_str("the queue pair has failed before: bind again"),
-            Self::Failed(why) | Self::Local(why) => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for RequestError {}
 
 fn local(error: impl fmt::Display) -> RequestError {
     RequestError::Local(error.to_string())
