@@ -61,11 +61,7 @@ impl Blocks {
         write_verifier: u64,
         share: Arc<Share>,
     ) -> Result<Self, StepError> {
-        let opened = block_file::open(file);
-        let opened = opened.map_err(|why| {
-            let path = file.path.display();
-            StepError::new("open blocks", format_args!("{path}: {why}"))
-        })?;
+        let opened = block_file::open(file)?;
         Ok(Self {
             path: file.path.clone(),
             units: file.bytes / u64::from(file.block_bytes),
