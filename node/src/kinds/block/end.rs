@@ -1,4 +1,5 @@
-//! The end of leases over NVMe-oF by name.
+//! The end of leases over NVMe-oF by name, and of exports of an earlier run whose pools are not on offer any more: the
+//! lease table does not contain those, and their clients would keep access.
 
 use std::{
     ffi::OsStr,
@@ -13,10 +14,10 @@ use std::{
 };
 
 use anyhow::Context;
-use fabricbios_contract::EndByName;
+use fabricbios_contract::{EndByName, stray_binding_id};
 use fabricbios_lease::StepError;
-use fabricbios_nvmet::EmergencyRevoker;
-use fabricbios_wire::{LeaseId, NodeId};
+use fabricbios_nvmet::{EmergencyRevoker, Target};
+use fabricbios_wire::{LeaseId, NodeId, ResourceId};
 
 use super::CONFIGFS;
 use crate::kinds::Ending;
@@ -84,4 +85,24 @@ fn sweep(revoker: &EmergencyRevoker, unswept: &mpsc::Receiver<(LeaseId, Vec<u16>
             tracing::error!(%error, "watchdog: not swept; the next start of the daemon does it");
         }
     }
+}
+
+/// Cuts and removes all stale exports. `Err`: a cut failed; the node must not start then.
+pub(super) fn end_all(target: Option<Arc<Target>>) -> anyhow::Result<()> {
+    let Some(target) = target else { return Ok(()) };
+    let leases = target.leases()?;
+    for &lease_id in &leases {
+        let proof = target.cut(stray_binding_id(ResourceId(0), lease_id));
+        let proof = proof.with_context(|| format!("end lease {lease_id}, whose pool is gone"))?;
+        tracing::warn!(%lease_id, %proof, "its pool is not on offer any more: cut");
+    }
+    // Removing may wait for the storage; deadlines of other leases must not.
+    thread::spawn(move || {
+        for lease_id in leases {
+            if let Err(why) = target.remove(lease_id, &|| ()) {
+                tracing::error!(%lease_id, %why, "its export stays");
+            }
+        }
+    });
+    Ok(())
 }

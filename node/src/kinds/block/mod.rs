@@ -4,44 +4,40 @@ mod belonging;
 pub(super) mod detect;
 mod end;
 mod foreign_exports;
-pub(crate) mod hosts;
+mod hosts;
 pub mod nvme_host;
 pub mod nvmet_port;
 mod offer;
-mod pool_record;
+mod path;
 mod pools;
 mod readable;
+mod record;
 mod settings;
-mod stale_exports;
 mod store;
 mod verdict;
 mod withheld;
 
-use std::{cell::LazyCell, io::ErrorKind, path::Path, sync::Arc};
+use std::{cell::LazyCell, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
-use fabricbios_contract::{Provider, Store};
-use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
+use fabricbios_contract::Store;
 use fabricbios_helper::Handler;
-use fabricbios_lease::{BindingId, Durability, FenceScope, Offer};
-use fabricbios_nvmet::{HostOwners, Target, TargetConfig};
+use fabricbios_lease::{Durability, FenceScope, Offer};
+use fabricbios_nvmet::Target;
 use fabricbios_pool::Pool;
-use fabricbios_wire::{BlockTerms, NvmeofTransport, ResourceType, Transport};
+use fabricbios_wire::{NvmeofTransport, ResourceType};
 use nix::unistd::geteuid;
 
 use crate::{
-    kinds::{Kind, Offered, OfferedResource, Opened, Opening, close, settings::KindSettings},
-    process::{
-        check::{Checking, Findings},
-        clock,
-    },
+    kinds::{Kind, Offered, OfferedResource, Opened, Opening, settings::KindSettings},
+    process::check::{Checking, Findings},
 };
 
 use foreign_exports::ListExports;
-use nvme_host::{NvmeHost, refuse_taken};
 use offer::OfferedPool;
-use pool_record::PoolRecord;
+use path::{Paths, open_datagrams, open_target};
 use pools::{OpenPool, is_same, refuse_forgotten};
+use record::PoolRecord;
 use store::PoolStore;
 #[cfg(test)]
 pub(crate) use store::store_in;
@@ -74,33 +70,6 @@ fn calls() -> Vec<Handler> {
     calls
 }
 
-/// The hosts of `--nvme-host`: only one tenant may name each.
-#[derive(Debug)]
-struct NamedHosts(Vec<NvmeHost>);
-
-impl HostOwners for NamedHosts {
-    /// Logs which tenant named which host, so that an operator can revoke wrong leases.
-    fn admits(
-        &self,
-        binding_id: BindingId,
-        tenant: &str,
-        terms: &BlockTerms,
-    ) -> Result<(), String> {
-        refuse_taken(&self.0, tenant, terms)?;
-        if let Some(host_nqn) = &terms.host_nqn {
-            tracing::info!(lease_id = %binding_id.lease_id, %tenant, %host_nqn, "a tenant named its host");
-        }
-        Ok(())
-    }
-}
-
-/// The open paths.
-#[derive(Debug)]
-struct Paths {
-    target: Option<Arc<Target>>,
-    datagrams: Option<Arc<FbbuPath>>,
-}
-
 /// Opens the pools of `--block-pool`, and their transports by `--nvmet` and `--fbbu-listen`.
 ///
 /// # Errors
@@ -112,7 +81,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let pools = pools::open(opening)?;
     if pools.is_empty() {
         tracing::info!("no block storage is offered for lease; --block-pool PATH offers some");
-        stale_exports::end_all(open_target(opening, false)?)?;
+        end::end_all(open_target(opening, false)?)?;
         return Ok(Opened::nothing());
     }
     if let Some(why) = without_rdma(settings) {
@@ -167,13 +136,9 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         provider = provider.with_store(resource_id, store);
     }
     let offered = Offered {
-        kind: ResourceType::Block,
-        resources,
-        provider: Arc::new(provider),
         per_tenant_max: settings.block_per_tenant_max.map(|it| it.0),
         watchdog: paths.target.is_some().then(|| watchdog.clone()),
-        ready: Box::new(|_| Ok(())),
-        changes: Vec::new(),
+        ..Offered::new(ResourceType::Block, resources, Arc::new(provider))
     };
     Ok(Opened {
         offered: Some(offered),
@@ -286,111 +251,6 @@ fn without_rdma(settings: &BlockSettings) -> Option<String> {
          rdma link add rxe0 type rxe netdev IFNAME), or leave the flag out; until then nothing is leased there",
         port.address
     ))
-}
-
-/// `serves`: the target will serve leases, under the watchdog.
-fn open_target(opening: &Opening<'_>, serves: bool) -> anyhow::Result<Option<Arc<Target>>> {
-    let Opening {
-        node_id,
-        past,
-        watchdog,
-        supervisor,
-        ..
-    } = *opening;
-    let settings = &opening.settings.block;
-    let configfs = Path::new(CONFIGFS);
-    if settings.nvmet.is_empty() && !Target::has_leftovers(configfs, node_id) {
-        tracing::info!("no block storage is leased over NVMe-oF; --nvmet tcp:ADDR:PORT does that");
-        return Ok(None);
-    }
-    let config = TargetConfig {
-        configfs: configfs.into(),
-        ports: settings.nvmet.iter().map(|port| port.0).collect(),
-        hosts: hosts::known(past),
-        host_records: Arc::new(past.journal.writer()),
-        node_id,
-        supervisor: supervisor.clone(),
-    };
-    let mut target = Target::open(config).context("--nvmet: the kernel's NVMe target")?;
-    target.remove_unrecorded_hosts()?;
-    if serves {
-        watchdog.ends(ResourceType::Block, node_id.to_string());
-        let owners = Arc::new(NamedHosts(settings.nvme_host.clone()));
-        target = target.guarded_by(watchdog.guard(ResourceType::Block), owners);
-    }
-    tracing::info!(transports = ?target.transports(), "block storage is leased over NVMe-oF");
-    Ok(Some(Arc::new(target)))
-}
-
-fn open_datagrams(opening: &Opening<'_>) -> anyhow::Result<Option<Arc<FbbuPath>>> {
-    let KindSettings { shared, block, .. } = opening.settings;
-    let Some(listen) = block.fbbu_listen(shared) else {
-        return Ok(None);
-    };
-    let config = FbbuConfig {
-        listen,
-        workers: None,
-        ops_per_second: shared.ops_per_second(),
-        half_sent_max: block.fbbu_half_sent_max(),
-        write_verifier: clock::boot_number(),
-    };
-    match FbbuPath::open(&config) {
-        Ok(served) => {
-            tracing::info!(listen = %served.local_addr(), "block storage is leased over UDP");
-            let supervisor = opening.supervisor.clone();
-            // The path reads on a thread of the daemon, so a read must not hang.
-            let look = move |path: &Path| readable::check(&supervisor, path);
-            Ok(Some(Arc::new(served.looking_first(look))))
-        }
-        Err(error) if error.kind() == ErrorKind::Unsupported => {
-            tracing::warn!("no block storage is leased over UDP on this node: {error}");
-            Ok(None)
-        }
-        Err(error) => Err(error).with_context(|| {
-            format!(
-                "--fbbu-listen {listen}; choose another address, or `none` for no such transport"
-            )
-        }),
-    }
-}
-
-impl Paths {
-    /// Binds NVMe-oF first, because it may refuse; cuts UDP first, because that is immediate.
-    fn provider(&self) -> Provider {
-        let mut provider = Provider::new();
-        if let Some(target) = &self.target {
-            let transports = [Transport::NvmeRdma, Transport::NvmeTcp];
-            provider = provider.with_path("NVMe-oF", &transports, target.clone());
-        }
-        if let Some(datagrams) = &self.datagrams {
-            provider = provider.with_path("UDP", &[Transport::Udp], datagrams.clone());
-        }
-        provider
-    }
-
-    /// Best first. Read-only pools are served over UDP only: the kernel's target opens no read-only device and cannot
-    /// protect a writable one.
-    fn transports(&self, read_only: bool) -> Vec<Transport> {
-        let mut transports = match &self.target {
-            Some(target) if !read_only => target.transports(),
-            _ => Vec::new(),
-        };
-        if self.datagrams.is_some() {
-            let both = (!transports.is_empty()).then_some(Transport::Both);
-            transports.push(Transport::Udp);
-            transports.extend(both);
-        }
-        transports
-    }
-
-    /// Closes socket and ports after the node has stopped.
-    fn close(self) {
-        close(self.datagrams, "UDP socket of blocks", |datagrams| {
-            datagrams.close();
-            Ok(())
-        });
-        close(self.target, "NVMe target", Target::close);
-    }
 }
 
 /// A pool in a directory, for tests.

@@ -13,8 +13,8 @@ use fabricbios_wire::{NodeId, ResourceId, ResourceType};
 use super::{
     BlockSettings, CONFIGFS,
     foreign_exports::ForeignExports,
-    pool_record::PoolRecord,
     readable,
+    record::PoolRecord,
     verdict::{Known, Verdict, forgotten},
 };
 use crate::{

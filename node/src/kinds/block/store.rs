@@ -12,7 +12,7 @@ use fabricbios_lease::{BindError, BindOrder, BindingId, Extent, Placement, Proof
 use fabricbios_pool::Pool;
 use fabricbios_wire::LeaseId;
 
-use super::pool_record::PoolRecord;
+use super::record::PoolRecord;
 use crate::journal::Writer;
 
 /// See the module.

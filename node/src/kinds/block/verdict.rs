@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path};
 use anyhow::Context;
 use fabricbios_wire::Epoch;
 
-use super::pool_record::PoolRecord;
+use super::record::PoolRecord;
 use crate::journal::{Key, Recovered, records};
 
 /// The judgement of a pool.

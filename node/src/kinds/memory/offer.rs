@@ -1,22 +1,25 @@
 //! Memory on offer in inventories.
 
+use std::sync::Arc;
+
+use fabricbios_lease::Offer;
 use fabricbios_wire::{MemArena as Entry, ResourceId, ResourceInventory, ResourceType, Transport};
 
 use crate::inventory::{Described, ResourceStatus, describe, detection::Found, hardware::Hardware};
 
 /// A memory arena on offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OfferedArena {
+struct OfferedArena {
     /// The resource.
-    pub(super) resource_id: ResourceId,
+    resource_id: ResourceId,
     /// A name for people.
-    pub(super) name: String,
+    name: String,
     /// Granularity of leases, bytes.
-    pub(super) align_bytes: u32,
+    align_bytes: u32,
     /// Most bytes in one operation of the data plane.
-    pub(super) message_bytes_max: u32,
+    message_bytes_max: u32,
     /// Transports, best first.
-    pub(super) transports: Vec<Transport>,
+    transports: Vec<Transport>,
 }
 
 impl Described for OfferedArena {
@@ -37,4 +40,14 @@ impl Described for OfferedArena {
         });
         describe(inventory, status, &self.name, &self.transports);
     }
+}
+
+pub(super) fn described(name: &str, offer: &Offer, message_bytes_max: u32) -> Arc<dyn Described> {
+    Arc::new(OfferedArena {
+        resource_id: offer.resource_id,
+        name: name.into(),
+        align_bytes: u32::try_from(offer.align).unwrap_or(u32::MAX),
+        message_bytes_max,
+        transports: offer.transports.clone(),
+    })
 }

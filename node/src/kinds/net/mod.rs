@@ -3,39 +3,28 @@
 pub(super) mod detect;
 mod end;
 pub mod macvlan;
-mod paths;
+mod offer;
+mod path;
 pub mod rights;
 mod settings;
 pub mod sriov;
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use fabricbios_contract::{DataPath, LocalAccess, Provider, Store};
 use fabricbios_lease::Offer;
-use fabricbios_sriov::{
-    Claims,
-    netlink::Netlink,
-    vf::{DIMENSION, Places},
-};
-use fabricbios_wire::{
-    InventoryExtension, NicInfo, NodeId, ResourceInventory, ResourceType, Transport,
-};
+use fabricbios_sriov::{Claims, netlink::Netlink, vf::Places};
+use fabricbios_wire::{ResourceType, Transport};
 use nix::unistd::geteuid;
 
 use crate::{
-    inventory::{Described, ResourceStatus, describe, detection::Found},
-    kinds::{Continuity, Kind, Offered, OfferedResource, Opened, Opening, cdi},
+    kinds::{Continuity, Kind, Offered, OfferedResource, Opened, Opening, cdi, records},
     process::check::{Checking, Findings},
 };
 
-use detect::interface;
-use paths::NetPaths;
+use offer::OfferedInterface;
+use path::NetPaths;
 
 pub use settings::NetSettings;
 
@@ -52,9 +41,6 @@ pub(super) const KIND: Kind = Kind {
     #[cfg(test)]
     examples: &settings::tests::EXAMPLES,
 };
-
-/// Bytes of the node's id in the name of its directory.
-const ID_BYTES: usize = 4;
 
 const BITS_PER_MEGABIT: u64 = 1_000_000;
 
@@ -78,7 +64,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         node_id, watchdog, ..
     } = *opening;
     let settings = &opening.settings.net;
-    let records = records(&node_id);
+    let records = records(&node_id, ResourceType::Net);
     if !settings.is_offered() && !records.exists() {
         tracing::info!(
             "no network functions are offered for lease; --macvlan-parent IFNAME or --sriov-pf IFNAME offers some"
@@ -119,13 +105,9 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let per_tenant_max = settings.net_per_tenant_max.map(u64::from);
     Ok(Opened {
         offered: Some(Offered {
-            kind: ResourceType::Net,
-            resources,
-            provider: Arc::new(provider),
             per_tenant_max: per_tenant_max.map(|mbps| mbps * BITS_PER_MEGABIT),
             watchdog: Some(watchdog.clone()),
-            ready: Box::new(|_| Ok(())),
-            changes: Vec::new(),
+            ..Offered::new(ResourceType::Net, resources, Arc::new(provider))
         }),
         local: Some(paths),
         ..Opened::nothing()
@@ -135,7 +117,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
 /// See [`crate::kinds::Kind::check`].
 fn check(checking: &Checking<'_>, found: &mut Findings) {
     let settings = &checking.settings.net;
-    let records = records(&checking.node_id);
+    let records = records(&checking.node_id, ResourceType::Net);
     if !settings.is_offered() || found.lacks_if(check_names(settings, &records)).is_none() {
         return;
     }
@@ -190,76 +172,10 @@ fn interface_and_number(text: &str) -> Option<(String, Option<u32>)> {
     is_name.then(|| (interface.to_owned(), number))
 }
 
-/// The records of network functions; a reboot empties the directory.
-fn records(node_id: &NodeId) -> PathBuf {
-    let id: String = node_id
-        .0
-        .iter()
-        .take(ID_BYTES)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    PathBuf::from(format!("/run/fabricbios-{id}/net"))
-}
-
 fn places(records: &Path) -> Places {
     Places {
         sysfs: "/sys".into(),
         dev: "/dev".into(),
         records: records.into(),
-    }
-}
-
-/// An interface on offer in inventories.
-#[derive(Debug)]
-struct OfferedInterface {
-    speed_bps: u64,
-    name: String,
-    functions: Option<u32>,
-}
-
-impl OfferedInterface {
-    fn new(interface: &Interface) -> Self {
-        Self {
-            speed_bps: interface.offer.capacity,
-            name: interface.name.clone(),
-            functions: interface.functions,
-        }
-    }
-}
-
-impl Described for OfferedInterface {
-    fn overlay(&self, inventory: &mut ResourceInventory, status: ResourceStatus, found: &Found) {
-        let resource_id = status.available.resource_id;
-        let info = interface(found, &self.name).map(|it| it.info(resource_id));
-        inventory.nics.retain(|it| it.resource_id != resource_id);
-        inventory.nics.push(NicInfo {
-            resource_id,
-            speed_bps: self.speed_bps,
-            mtu: info.map_or(0, |it| it.mtu),
-            flags: info.map_or(0, |it| it.flags),
-            health: status.health(),
-        });
-        let mut dimensions = status.available.free_dimensions.iter();
-        let free = dimensions.find(|it| it.name == DIMENSION);
-        let free = free.and_then(|it| u32::try_from(it.amount).ok());
-        describe(inventory, status, &self.name, &[]);
-        let functions = self
-            .functions
-            .map(|total| InventoryExtension::VirtualFunctions {
-                resource_id,
-                total,
-                free: free.unwrap_or_default(),
-            });
-        inventory.extensions.extend(functions);
-    }
-
-    fn trouble(&self, found: &Found) -> Option<String> {
-        let what = match interface(found, &self.name) {
-            None => "its state cannot be read, or it is gone",
-            Some(it) if it.degraded => "its state cannot be read, or it is gone",
-            Some(it) if !it.link_up => "its link is down: leases of it reach nothing",
-            Some(_) => return None,
-        };
-        Some(format!("{}: {what}", self.name))
     }
 }

@@ -1,6 +1,6 @@
 //! Virtual functions of a network card on offer.
 
-use std::{fmt, path::Path, str::FromStr, sync::Arc};
+use std::{path::Path, str::FromStr, sync::Arc};
 
 use anyhow::{Context, anyhow};
 use fabricbios_sriov::{
@@ -10,10 +10,10 @@ use fabricbios_sriov::{
 };
 use fabricbios_wire::ResourceType;
 
-use super::{Interface, interface_and_number, places, records};
+use super::{Interface, interface_and_number, places};
 use crate::{
     inventory::hardware::resource_id,
-    kinds::{Opening, cdi, own_program},
+    kinds::{Opening, cdi, own_program, records},
     process::check::Findings,
 };
 
@@ -30,18 +30,9 @@ pub struct SriovPf {
 }
 
 /// Text that names no card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an interface expected, such as eth0, or with a number of virtual functions, eth0=4")]
 pub struct BadSriovPf;
-
-impl fmt::Display for BadSriovPf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "an interface expected, such as eth0, or with a number of virtual functions, eth0=4",
-        )
-    }
-}
-
-impl std::error::Error for BadSriovPf {}
 
 impl FromStr for SriovPf {
     type Err = BadSriovPf;
@@ -68,7 +59,7 @@ pub(super) fn open(
         supervisor,
         ..
     } = *opening;
-    let places = places(&records(&node_id));
+    let places = places(&records(&node_id, ResourceType::Net));
     let end = VfEnd::new(&places, supervisor.clone(), None);
     let wanted = &opening.settings.net.sriov_pf;
     let (mut there, mut failed) = (Vec::new(), Vec::new());
