@@ -13,6 +13,7 @@
 mod calls;
 mod macros;
 pub mod suite;
+mod volumes;
 mod watching;
 mod world;
 
@@ -22,6 +23,7 @@ use fabricbios_lease::BindOrder;
 use fabricbios_wire::LeaseId;
 
 pub use calls::{Calls, Fails, Name};
+pub use volumes::Volumes;
 pub use watching::Watching;
 pub use world::{FOR_EVER, World, binding_id, user_of};
 

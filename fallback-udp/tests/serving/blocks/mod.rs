@@ -5,4 +5,5 @@ mod fixture;
 mod life;
 mod parts;
 mod requests;
+mod suite;
 mod waiting;

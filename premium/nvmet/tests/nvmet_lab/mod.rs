@@ -19,6 +19,7 @@ use fabricbios_wire::{
 use zeroize::Zeroizing;
 
 pub(crate) mod client;
+mod suite;
 
 pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
 pub(crate) const NODE_ID: NodeId = NodeId([0x5A; 32]);
