@@ -7,7 +7,7 @@ use std::{
     fs::File,
     io::{self, Read},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::AsFd,
         unix::net::{UnixListener, UnixStream},
     },
     process::{Command, Stdio},
@@ -16,7 +16,8 @@ use std::{
 };
 
 use fabricbios_cgroup::Process;
-use fabricbios_helper::{Line, Program};
+use fabricbios_channel::Channel;
+use fabricbios_helper::Program;
 use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use nix::sys::{socket::MsgFlags, stat::stat};
@@ -159,7 +160,8 @@ impl Sessions {
         let listener = UnixListener::bind(&socket).map_err(on_file)?;
         let closed = File::create(self.records.closed(lease)).map_err(on_file)?;
         let fail = |why: String| StepError::new("start worker", why);
-        let (line, its) = Line::pair().map_err(|error| fail(error.to_string()))?;
+        let pair = Channel::pair(WorkerOrder::CHANNEL).map_err(|error| fail(error.to_string()))?;
+        let (mut channel, its) = pair;
         let mut command: Command = self.program.command();
         let variables = ENVIRONMENT.map(|name| Some((name, env::var_os(name)?)));
         let spawned = command
@@ -167,12 +169,12 @@ impl Sessions {
             .env_clear()
             .envs(variables.into_iter().flatten())
             .current_dir("/")
-            .stdin(OwnedFd::from(its))
+            .stdin(its)
             .stdout(closed)
             .stderr(Stdio::null())
             .spawn();
         let mut child = spawned.map_err(|error| fail(error.to_string()))?;
-        // `command` holds the worker's end of the line. Without this copy the line closes when the worker ends.
+        // `command` holds the worker's end of the channel. Without this copy the channel closes when the worker ends.
         drop(command);
         let pid = i32::try_from(child.id()).map_err(|error| fail(error.to_string()))?;
         let process = Process::of(pid);
@@ -201,7 +203,7 @@ impl Sessions {
                 uid: user_of(lease),
                 gids: groups(device),
             };
-            order_worker(&line, &order, &listener).map_err(fail)
+            order_worker(&mut channel, &order, &listener).map_err(fail)
         });
         let lacks = begun.inspect_err(|_| {
             // The worker has not served, so it has nothing of the tenant. A worker that does not die stays in the
@@ -238,25 +240,18 @@ impl Sessions {
 
 /// Sends the order with the listening socket, and waits for the answer.
 fn order_worker(
-    line: &Line,
+    channel: &mut Channel,
     order: &WorkerOrder,
     listener: &UnixListener,
 ) -> Result<Vec<String>, String> {
-    let text = |error: io::Error| error.to_string();
-    let bytes = postcard::to_allocvec(order).map_err(|error| error.to_string())?;
-    line.send(&bytes, Some(listener.as_fd()), MsgFlags::MSG_DONTWAIT)
-        .map_err(text)?;
-    if !line.is_ready_within(STARTS_WITHIN).map_err(text)? {
-        return Err(format!(
-            "it does not serve after {} s",
-            STARTS_WITHIN.as_secs()
-        ));
-    }
-    let message = line.receive().map_err(text)?;
-    let message = message.ok_or("it ended before it served")?;
-    let started: Started =
-        postcard::from_bytes(&message.bytes).map_err(|error| error.to_string())?;
-    started
+    let sent = channel.send(order, Some(listener.as_fd()), MsgFlags::MSG_DONTWAIT);
+    sent.map_err(|error| error.to_string())?;
+    let started = channel.receive_within::<Started>(STARTS_WITHIN);
+    let started = started.map_err(|error| match error.is_silence() {
+        true => format!("it does not serve after {} s", STARTS_WITHIN.as_secs()),
+        false => error.to_string(),
+    })?;
+    started.ok_or("it ended before it served")?
 }
 
 /// The user of a lease's worker.

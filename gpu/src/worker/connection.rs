@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_helper::{Received, receive};
+use fabricbios_channel::{Received, receive};
 use fabricbios_wire::{
     DecodeError, DecodeFault, GpuMessageType, GpuReply, GpuRequest, HEADER_LEN, Header,
     MAX_PAYLOAD, Refusal, Rejected, decode_gpu_request, encode_gpu_answer,

@@ -24,15 +24,12 @@ mod trial;
 use std::{
     fs::File,
     io::{stdin, stdout},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixListener,
-    },
+    os::{fd::AsFd, unix::net::UnixListener},
     process::ExitCode,
     sync::Arc,
 };
 
-use fabricbios_helper::Line;
+use fabricbios_channel::Channel;
 use nix::{sys::socket::MsgFlags, unistd::dup2_stdout};
 
 pub(crate) use files::{LIBRARY_PATH, STAND_INS};
@@ -52,20 +49,19 @@ use crate::driver::Driver;
 #[must_use]
 pub fn worker_main() -> ExitCode {
     let left = sandbox::leave_daemon();
-    // If this fails, no channel is left for an error: the caller sees that the line is closed.
-    let Ok(line) = stdin().as_fd().try_clone_to_owned().map(Line::from) else {
+    // If this fails, no channel is left for an error: the caller sees that it is closed.
+    let Ok(socket) = stdin().as_fd().try_clone_to_owned() else {
         return ExitCode::FAILURE;
     };
+    let mut channel = Channel::over(WorkerOrder::CHANNEL, socket);
     let started = left
         .and_then(|()| take_stdout())
-        .and_then(|mark| start(&line, mark));
+        .and_then(|mark| start(&mut channel, mark));
     let answer = started
         .as_ref()
         .map(|(_, _, lacks)| lacks)
         .map_err(Clone::clone);
-    let sent = postcard::to_allocvec(&answer)
-        .map_err(std::io::Error::other)
-        .and_then(|bytes| line.send(&bytes, None, MsgFlags::empty()));
+    let sent = channel.send(&answer, None, MsgFlags::empty());
     match started {
         Ok((server, listener, _)) if sent.is_ok() => server.serve(&listener),
         _ => ExitCode::FAILURE,
@@ -84,14 +80,11 @@ fn take_stdout() -> Result<File, String> {
 
 type Started = (Arc<Server>, UnixListener, Vec<String>);
 
-fn start(line: &Line, mark: File) -> Result<Started, String> {
-    let message = line
-        .receive()
-        .map_err(|error| format!("receive the order: {error}"))?;
-    let message = message.ok_or("no order came")?;
-    let order: WorkerOrder = postcard::from_bytes(&message.bytes)
-        .map_err(|error| format!("the order cannot be read: {error}"))?;
-    let listener: OwnedFd = message.descriptor.ok_or("no socket came with the order")?;
+fn start(channel: &mut Channel, mark: File) -> Result<Started, String> {
+    let order = channel.receive::<WorkerOrder>();
+    let order = order.map_err(|error| format!("receive the order: {error}"))?;
+    let order = order.ok_or("no order came")?;
+    let listener = { channel.take_descriptor() }.ok_or("no socket came with the order")?;
     let mut lacks = sandbox::separate();
     let device = &order.device;
     Files::of(&order.libraries, &device.nodes).shut_in()?;

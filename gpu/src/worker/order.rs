@@ -1,5 +1,6 @@
 //! The order that a worker receives from the daemon.
 
+use fabricbios_channel::ChannelKind;
 use fabricbios_wire::LeaseId;
 use serde::{Deserialize, Serialize};
 
@@ -26,4 +27,13 @@ pub struct WorkerOrder {
     pub uid: u32,
     /// Its supplementary groups: those of the device nodes. Its own group has the number of the user.
     pub gids: Vec<u32>,
+}
+
+impl WorkerOrder {
+    /// The channel of the order and of its answer.
+    pub const CHANNEL: ChannelKind = ChannelKind {
+        name: "GPU worker",
+        frame_bytes_max: 1 << 16,
+        passes_descriptors: true,
+    };
 }

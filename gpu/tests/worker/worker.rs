@@ -4,7 +4,7 @@ use std::{
     env,
     fs::{self, File},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::AsFd,
         unix::{
             fs::PermissionsExt,
             net::{UnixListener, UnixStream},
@@ -17,11 +17,11 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_channel::Channel;
 use fabricbios_gpu::{
     Device, Health, Libraries,
     worker::{WorkerOrder, worker_main},
 };
-use fabricbios_helper::Line;
 use fabricbios_wire::{GpuReply, GpuRequest, GpuVendor, LeaseId};
 use nix::{
     sys::{
@@ -192,7 +192,7 @@ impl Worker {
     pub(crate) fn start(lab: &Lab, order: &WorkerOrder) -> (Self, Result<Vec<String>, String>) {
         let place = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(socket(place.path())).unwrap();
-        let (line, its) = Line::pair().unwrap();
+        let (mut channel, its) = Channel::pair(WorkerOrder::CHANNEL).unwrap();
         let child = Command::new(env::current_exe().unwrap())
             .args([
                 "--exact",
@@ -202,29 +202,22 @@ impl Worker {
             ])
             .env(MARK, mark(place.path()))
             .env(VARIABLE, lab.directory.path())
-            .stdin(OwnedFd::from(its))
+            .stdin(its)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let order = postcard::to_allocvec(order).unwrap();
-        line.send(&order, Some(listener.as_fd()), MsgFlags::empty())
-            .unwrap();
-        assert!(
-            line.is_ready_within(PATIENCE).unwrap(),
-            "the worker does not answer"
-        );
-        let message = line
-            .receive()
-            .unwrap()
-            .expect("the worker ended without an answer");
+        let sent = channel.send(order, Some(listener.as_fd()), MsgFlags::empty());
+        sent.unwrap();
+        let answer = channel.receive_within(PATIENCE).unwrap();
+        let answer = answer.expect("the worker ended without an answer");
         let pid = Pid::from_raw(child.id().try_into().unwrap());
         let worker = Self {
             child: Mutex::new(child),
             place,
             pid,
         };
-        (worker, postcard::from_bytes(&message.bytes).unwrap())
+        (worker, answer)
     }
 
     pub(crate) fn connect(&self) -> Client {

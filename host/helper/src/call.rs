@@ -5,13 +5,13 @@ use std::io;
 use std::time::Duration;
 use std::{fmt, str, thread};
 
+use fabricbios_channel::{Channel, ChannelError, ChannelKind};
 use nix::sys::prctl::set_name;
 use nix::sys::socket::MsgFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::line::{Line, Message};
 use crate::lock::FileBytes;
 
 /// A call that may hang. Both sides are the same program, so the messages need no version.
@@ -54,6 +54,13 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// Calls and their reports, and what precedes them.
+pub(crate) const CHANNEL: ChannelKind = ChannelKind {
+    name: "helper process",
+    frame_bytes_max: 1 << 16,
+    passes_descriptors: true,
+};
+
 /// A message from the helper process.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Report<A> {
@@ -65,14 +72,14 @@ pub(crate) enum Report<A> {
 /// The caller, as the helper process sees it.
 #[derive(Debug)]
 pub struct Caller {
-    line: Line,
+    channel: Channel,
     /// The file whose bytes calls lock. `None`: a thread makes the calls, for tests.
     lock: Option<File>,
 }
 
 impl Caller {
-    pub(crate) fn new(line: Line, lock: Option<File>) -> Self {
-        Self { line, lock }
+    pub(crate) fn new(channel: Channel, lock: Option<File>) -> Self {
+        Self { channel, lock }
     }
 
     /// Reports progress: the caller then continues to wait.
@@ -126,12 +133,9 @@ impl Caller {
         Ok(())
     }
 
-    /// Makes calls until the line is closed.
-    pub(crate) fn serve(&self, handlers: &[Handler]) -> io::Result<()> {
-        while let Some(message) = self.line.receive()? {
-            let Message { bytes, descriptor } = message;
-            // No call takes a descriptor.
-            drop(descriptor);
+    /// Makes calls until the channel is closed.
+    pub(crate) fn serve(mut self, handlers: &[Handler]) -> io::Result<()> {
+        while let Some(bytes) = self.channel.receive_frame()? {
             let (name, call) =
                 postcard::take_from_bytes::<&str>(&bytes).map_err(io::Error::other)?;
             match handlers.iter().find(|it| it.name == name) {
@@ -141,7 +145,7 @@ impl Caller {
                     if self.lock.is_some() {
                         set_name(&shown)?;
                     }
-                    (handler.answer)(call, self)?;
+                    (handler.answer)(call, &self)?;
                 }
                 None => {
                     let failure =
@@ -153,9 +157,8 @@ impl Caller {
         Ok(())
     }
 
-    fn report<A: Serialize>(&self, report: &Report<A>) -> io::Result<()> {
-        let bytes = postcard::to_allocvec(report).map_err(io::Error::other)?;
-        self.line.send(&bytes, None, MsgFlags::empty())
+    fn report<A: Serialize>(&self, report: &Report<A>) -> Result<(), ChannelError> {
+        self.channel.send(report, None, MsgFlags::empty())
     }
 }
 
@@ -171,7 +174,7 @@ fn byte_of(name: &str) -> FileBytes {
 }
 
 /// Decodes a call, makes it, and reports the result.
-type Answer = dyn Fn(&[u8], &Caller) -> io::Result<()> + Send + Sync;
+type Answer = dyn Fn(&[u8], &Caller) -> Result<(), ChannelError> + Send + Sync;
 
 /// Handles the calls of one name.
 pub struct Handler {

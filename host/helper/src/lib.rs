@@ -11,22 +11,18 @@
 //! Read first: `supervisor.rs`, the process that starts the others.
 
 mod call;
-mod line;
 mod lock;
 mod pidfd;
 mod program;
 mod read;
-mod receive;
 mod session;
 mod supervisor;
 
 pub use call::{Call, Caller, Failure, Handler};
-pub use line::{Line, MESSAGE_BYTES_MAX, Message};
 pub use lock::FileBytes;
 pub use pidfd::{Pidfd, set_niceness};
 pub use program::Program;
 pub use read::ReadFirst;
-pub use receive::{Received, receive};
 pub use session::{CallError, Session};
 pub use supervisor::{Supervisor, supervise};
 

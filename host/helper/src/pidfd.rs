@@ -5,9 +5,9 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use fabricbios_channel::is_readable_within;
 use nix::errno::Errno;
 use nix::libc;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{FsType, fstatfs};
@@ -142,21 +142,6 @@ fn owned(made: libc::c_long) -> nix::Result<OwnedFd> {
     let number = RawFd::try_from(Errno::result(made)?).map_err(|_overflow| Errno::EBADF)?;
     // SAFETY: the kernel has just made the descriptor for this process; no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
-}
-
-/// Waits until the descriptor is readable. An interrupted wait starts again.
-pub(crate) fn is_readable_within(
-    descriptor: BorrowedFd<'_>,
-    patience: Duration,
-) -> io::Result<bool> {
-    let milliseconds = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
-    let mut waited_for = [PollFd::new(descriptor, PollFlags::POLLIN)];
-    loop {
-        match poll(&mut waited_for, milliseconds) {
-            Err(Errno::EINTR) => {}
-            polled => return Ok(polled? > 0),
-        }
-    }
 }
 
 /// Sets the niceness of the calling thread, from -20 (highest priority) to 19.

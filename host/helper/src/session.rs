@@ -1,20 +1,20 @@
 //! The caller's end of one helper process.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, io};
 
+use fabricbios_channel::{Channel, ChannelError};
 use nix::sys::signal::Signal;
 use nix::sys::socket::MsgFlags;
 
 use crate::call::{Call, Failure, Report};
-use crate::line::Line;
 use crate::pidfd::Pidfd;
 
 /// A helper process that makes calls, one after the other. Dropping the session kills the process. A process that waits
 /// in the kernel ends later, when the kernel lets it go; it holds no resource of the caller.
 #[derive(Debug)]
 pub struct Session {
-    pub(crate) line: Line,
+    pub(crate) channel: Channel,
     pub(crate) pid: u32,
     /// `None`: a thread makes the calls, for tests.
     pub(crate) process: Option<Pidfd>,
@@ -29,7 +29,7 @@ pub enum CallError {
     /// The call failed.
     #[error("{0}")]
     Failed(Failure),
-    /// The process ended without an answer, or its line failed.
+    /// The process ended without an answer, or its channel failed.
     #[error(
         "process {pid}{}",
         .error.as_ref().map_or(" ended without an answer".into(), |it| format!(": {it}"))
@@ -37,8 +37,8 @@ pub enum CallError {
     Lost {
         /// Process id.
         pid: u32,
-        /// The error of the line, if there is one.
-        error: Option<io::Error>,
+        /// The error of the channel, if there is one.
+        error: Option<ChannelError>,
     },
     /// The process made no progress and was killed. Until the process has ended, the call may still take effect.
     #[error(
@@ -77,33 +77,21 @@ impl Session {
         silence_max: Duration,
         progress: &dyn Fn(&str),
     ) -> Result<C::Answer, CallError> {
-        let lost = |error| CallError::Lost {
-            pid: self.pid,
-            error,
-        };
-        let bytes = postcard::to_allocvec(&(C::NAME, call));
-        let bytes = bytes.map_err(|error| lost(Some(io::Error::other(error))))?;
-        let sent = self.line.send(&bytes, None, MsgFlags::MSG_DONTWAIT);
+        let pid = self.pid;
+        let lost = |error| CallError::Lost { pid, error };
+        let sent = self
+            .channel
+            .send(&(C::NAME, call), None, MsgFlags::MSG_DONTWAIT);
         sent.map_err(|error| lost(Some(error)))?;
-        let mut heard = Instant::now();
         loop {
-            let patience = silence_max.saturating_sub(heard.elapsed());
-            let ready = self.line.is_ready_within(patience);
-            if !ready.map_err(|error| lost(Some(error)))? {
-                if heard.elapsed() >= silence_max {
-                    return Err(self.stuck(silence_max));
-                }
-                continue;
+            match self.channel.receive_within(silence_max) {
+                Ok(Some(Report::Progress(what))) => progress(&what),
+                Ok(Some(Report::Done(answer))) => return Ok(answer),
+                Ok(Some(Report::Failed(failure))) => return Err(CallError::Failed(failure)),
+                Ok(None) => return Err(lost(None)),
+                Err(error) if error.is_silence() => return Err(self.stuck(silence_max)),
+                Err(error) => return Err(lost(Some(error))),
             }
-            let message = self.line.receive().map_err(|error| lost(Some(error)))?;
-            let message = message.ok_or_else(|| lost(None))?;
-            let report = postcard::from_bytes(&message.bytes);
-            match report.map_err(|error| lost(Some(io::Error::other(error))))? {
-                Report::Progress(what) => progress(&what),
-                Report::Done(answer) => return Ok(answer),
-                Report::Failed(failure) => return Err(CallError::Failed(failure)),
-            }
-            heard = Instant::now();
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use fabricbios_channel::{Channel, ChannelError};
 use nix::errno::Errno;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl::set_pdeathsig;
@@ -16,15 +17,14 @@ use nix::sys::socket::MsgFlags;
 use nix::unistd::{ForkResult, Pid, close, fork, getpid, getppid};
 use serde::{Deserialize, Serialize};
 
-use crate::call::{Call, Caller, Handler};
-use crate::line::Line;
+use crate::call::{CHANNEL, Call, Caller, Handler};
 use crate::pidfd::{Pidfd, set_niceness};
 use crate::{CallError, Program, Session};
 
 /// The supervisor forks within milliseconds. After this time without an answer it counts as stopped.
 const STARTS_WITHIN: Duration = Duration::from_secs(5);
 
-/// The first message on the line of a session. The pidfd of the helper process comes beside it.
+/// The first message on the channel of a session. The pidfd of the helper process comes beside it.
 #[derive(Serialize, Deserialize)]
 enum Began {
     Process(u32),
@@ -56,7 +56,7 @@ enum Kind {
 struct Running {
     /// Grows by one with each new supervisor.
     number: u64,
-    process: Option<(Line, Child)>,
+    process: Option<(Channel, Child)>,
 }
 
 /// Why a session did not begin.
@@ -161,12 +161,13 @@ impl Inner {
     }
 
     fn begin(&self) -> Result<Session, NotBegun> {
-        let (ours, its) = Line::pair()?;
+        let (mut ours, its) = Channel::pair(CHANNEL)?;
         let number = match &self.kind {
             Kind::Process { .. } => self.hand_over(its)?,
             Kind::Threads(handlers) => {
                 let handlers = Arc::clone(handlers);
-                began(&its, None)?;
+                let its = Channel::over(CHANNEL, its);
+                began(&its, None).map_err(io::Error::from)?;
                 thread::Builder::new()
                     .name("calls".into())
                     .spawn(move || Caller::new(its, None).serve(&handlers))?;
@@ -174,22 +175,23 @@ impl Inner {
             }
         };
         let silent = |why: &str| NotBegun::Supervisor(number, io::Error::other(why.to_owned()));
-        if !ours.is_ready_within(STARTS_WITHIN)? {
-            return Err(silent("it starts no process"));
-        }
-        let message = ours.receive()?.ok_or_else(|| silent("it has ended"))?;
-        match postcard::from_bytes(&message.bytes).map_err(io::Error::other)? {
-            Began::Process(pid) => Ok(Session {
-                line: ours,
+        match ours.receive_within(STARTS_WITHIN) {
+            Ok(Some(Began::Process(pid))) => Ok(Session {
+                process: ours.take_descriptor().map(Pidfd::from),
+                channel: ours,
                 pid,
-                process: message.descriptor.map(Pidfd::from),
             }),
-            Began::Refused(errno) => Err(NotBegun::Refused(io::Error::from_raw_os_error(errno))),
+            Ok(Some(Began::Refused(errno))) => {
+                Err(NotBegun::Refused(io::Error::from_raw_os_error(errno)))
+            }
+            Ok(None) => Err(silent("it has ended")),
+            Err(error) if error.is_silence() => Err(silent("it starts no process")),
+            Err(error) => Err(io::Error::from(error).into()),
         }
     }
 
-    /// Passes one end of the line to the supervisor. Returns the supervisor's number.
-    fn hand_over(&self, line: Line) -> Result<u64, NotBegun> {
+    /// Passes one end of a channel to the supervisor. Returns the supervisor's number.
+    fn hand_over(&self, end: OwnedFd) -> Result<u64, NotBegun> {
         let mut running = self.running();
         if running.process.is_none() {
             self.replace(&mut running)?;
@@ -198,8 +200,8 @@ impl Inner {
         let Some((socket, _)) = &running.process else {
             return Err(io::Error::from(io::ErrorKind::NotFound).into());
         };
-        let sent = socket.send(&[0], Some(line.as_fd()), MsgFlags::MSG_DONTWAIT);
-        sent.map_err(|error| NotBegun::Supervisor(number, error))?;
+        let sent = socket.send(&(), Some(end.as_fd()), MsgFlags::MSG_DONTWAIT);
+        sent.map_err(|error| NotBegun::Supervisor(number, error.into()))?;
         Ok(number)
     }
 
@@ -212,11 +214,11 @@ impl Inner {
         else {
             return Ok(());
         };
-        let (ours, its) = Line::pair()?;
+        let (ours, its) = Channel::pair(CHANNEL)?;
         let mut command = program.command();
         let child = command
             .arg(argument)
-            .stdin(OwnedFd::from(its))
+            .stdin(its)
             .stdout(lock.try_clone()?)
             .stderr(Stdio::null())
             .spawn()?;
@@ -238,13 +240,13 @@ impl Inner {
     }
 }
 
-/// Runs the supervisor: forks a process for each line received from standard input, a socket, until the socket is
+/// Runs the supervisor: forks a process for each channel received from standard input, a socket, until the socket is
 /// closed. Standard output is the file in which calls take their locks. The process must have one thread.
 ///
 /// # Errors
 /// The socket cannot be read, or signals cannot be set up.
 pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
-    let socket = Line::from(stdin().as_fd().try_clone_to_owned()?);
+    let mut socket = Channel::over(CHANNEL, stdin().as_fd().try_clone_to_owned()?);
     close(0)?;
     let lock = File::from(stdout().as_fd().try_clone_to_owned()?);
     // The kernel reaps the children.
@@ -255,23 +257,23 @@ pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
     // works too.
     mlockall(MlockAllFlags::MCL_CURRENT).ok();
     let own = getpid();
-    while let Some(message) = socket.receive()? {
-        let Some(line) = message.descriptor.map(Line::from) else {
+    while let Some(()) = socket.receive()? {
+        let Some(end) = socket.take_descriptor() else {
             continue;
         };
+        let channel = Channel::over(CHANNEL, end);
         // SAFETY: this process has one thread, so in the child no lock is held and nothing is half done.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => {
                 drop(socket);
-                let ended = make_calls(own, line, lock, handlers);
+                let ended = make_calls(own, channel, lock, handlers);
                 exit(i32::from(ended.is_err()));
             }
             Ok(ForkResult::Parent { .. }) => {}
             Err(errno) => {
-                let refused = postcard::to_allocvec(&Began::Refused(errno as i32));
-                // If this message is lost, the caller sees that the line is closed.
-                let bytes = refused.map_err(io::Error::other)?;
-                line.send(&bytes, None, MsgFlags::MSG_DONTWAIT).ok();
+                // If this message is lost, the caller sees that the channel is closed.
+                let refused = Began::Refused(errno as i32);
+                channel.send(&refused, None, MsgFlags::MSG_DONTWAIT).ok();
             }
         }
     }
@@ -279,22 +281,26 @@ pub fn supervise(handlers: &[Handler]) -> io::Result<()> {
 }
 
 /// Runs in the forked process.
-fn make_calls(supervisor: Pid, line: Line, lock: File, handlers: &[Handler]) -> io::Result<()> {
+fn make_calls(
+    supervisor: Pid,
+    channel: Channel,
+    lock: File,
+    handlers: &[Handler],
+) -> io::Result<()> {
     // The process must die with its daemon: the next daemon may lease the same bytes to another tenant.
     set_pdeathsig(Signal::SIGKILL)?;
     if getppid() != supervisor {
         return Err(Errno::ESRCH.into());
     }
     reap_by(SigHandler::SigDfl)?;
-    began(&line, Some(Pidfd::open(getpid())?))?;
-    Caller::new(line, Some(lock)).serve(handlers)
+    began(&channel, Some(Pidfd::open(getpid())?))?;
+    Caller::new(channel, Some(lock)).serve(handlers)
 }
 
-fn began(line: &Line, process: Option<Pidfd>) -> io::Result<()> {
+fn began(channel: &Channel, process: Option<Pidfd>) -> Result<(), ChannelError> {
     let began = Began::Process(std::process::id());
-    let bytes = postcard::to_allocvec(&began).map_err(io::Error::other)?;
     let process = process.as_ref().map(AsFd::as_fd);
-    line.send(&bytes, process, MsgFlags::empty())
+    channel.send(&began, process, MsgFlags::empty())
 }
 
 fn reap_by(handler: SigHandler) -> io::Result<()> {

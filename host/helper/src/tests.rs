@@ -1,6 +1,6 @@
 //! Calls made by threads. `node/tests/helpers.rs` tests calls made by processes.
 
-mod descriptors;
+mod pidfds;
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::call::CHANNEL;
 use crate::{Call, CallError, Caller, Failure, Handler, ReadFirst, Supervisor};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -120,7 +121,7 @@ fn a_process_that_dies_over_a_call_and_one_that_cannot_make_it_are_told() {
 #[test]
 fn a_message_that_is_too_long_is_refused_on_either_side() {
     let (supervisor, _release) = supervisor();
-    let long = "x".repeat(crate::line::MESSAGE_BYTES_MAX);
+    let long = "x".repeat(CHANNEL.frame_bytes_max);
     let error = supervisor
         .call(&count(&[&long]), PATIENCE, &|_| ())
         .unwrap_err();

@@ -10,7 +10,8 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_helper::{Line, Pidfd};
+use fabricbios_channel::Line;
+use fabricbios_helper::Pidfd;
 use fabricbios_wire::{LeaseId, Refusal};
 use nix::{
     errno::Errno,

@@ -15,8 +15,8 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_channel::{Line, Message};
 use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
-use fabricbios_helper::{Line, Message};
 use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use nix::{

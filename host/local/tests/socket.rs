@@ -17,8 +17,9 @@ use std::{
     time::Duration,
 };
 
+use fabricbios_channel::Line;
 use fabricbios_contract::{Caller, Entered, Given, LocalAccess, LocalRefusal};
-use fabricbios_helper::{Line, Pidfd};
+use fabricbios_helper::Pidfd;
 use fabricbios_lease::StepError;
 use fabricbios_local::{
     AskError, LocalServer, Moved, Reply, Request, SharedMemory, Tenants, enter, gpu_session, ping,

@@ -1,17 +1,14 @@
-//! Messages between a caller and the process that makes its calls.
+//! Messages of at most 64 KiB, each with at most one descriptor, over a `SOCK_SEQPACKET` socket.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
-};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socketpair};
 
-use crate::pidfd::is_readable_within;
-use crate::receive::{Received, receive};
+use crate::frames::send_message;
+use crate::receive::{Received, is_readable_within, receive};
 
 /// Maximum length of a message.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 16;
@@ -76,22 +73,8 @@ impl Line {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let raw: Vec<_> = descriptor.iter().map(AsRawFd::as_raw_fd).collect();
-        let rights = [ControlMessage::ScmRights(&raw)];
-        let control = if raw.is_empty() { &[][..] } else { &rights[..] };
-        let flags = flags | MsgFlags::MSG_NOSIGNAL;
-        loop {
-            match sendmsg::<()>(
-                self.0.as_raw_fd(),
-                &[IoSlice::new(bytes)],
-                control,
-                flags,
-                None,
-            ) {
-                Ok(_) => return Ok(()),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+        send_message(self.as_fd(), &[IoSlice::new(bytes)], &raw, flags)?;
+        Ok(())
     }
 
     /// Receives the next message; `None`: the other end is closed.

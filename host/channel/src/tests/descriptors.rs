@@ -2,20 +2,18 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::catch_unwind;
 
-use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
 };
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::{ForkResult, fork};
 
 use crate::line::Line;
-use crate::pidfd::Pidfd;
 use crate::receive::receive;
 
 /// Runs `act` in its own process, since other tests have descriptors and limits too.
@@ -109,57 +107,4 @@ fn a_message_with_several_descriptors_is_refused_and_the_next_is_received() {
     assert_eq!(error.kind(), ErrorKind::InvalidData);
     assert!(error.to_string().starts_with("2 descriptors"), "{error}");
     assert!(here.receive().unwrap().unwrap().descriptor.is_some());
-}
-
-#[test]
-fn a_pidfd_is_told_from_other_descriptors_and_from_that_of_another_process() {
-    let this = || Pidfd::open(Pid::this()).unwrap();
-    let (one, other) = (this(), this());
-    assert_eq!(
-        Pidfd::number_of(one.as_fd()).unwrap(),
-        Some(Pid::this().as_raw())
-    );
-    assert!(one.is_same(other.as_fd()).unwrap());
-    let parent = Pidfd::open(Pid::parent()).unwrap();
-    assert!(!one.is_same(parent.as_fd()).unwrap());
-    let file = tempfile::tempfile().unwrap();
-    let (pipe, _) = std::io::pipe().unwrap();
-    let (line, _) = Line::pair().unwrap();
-    for stranger in [file.as_fd(), pipe.as_fd(), line.as_fd()] {
-        assert_eq!(Pidfd::number_of(stranger).unwrap(), None);
-        assert!(!one.is_same(stranger).unwrap());
-    }
-}
-
-/// The locks come before the number in fdinfo, and only the beginning of fdinfo is read: the number may be cut off
-/// there.
-#[test]
-fn locks_of_a_pidfd_hide_its_number_and_never_change_it() {
-    let number = Pid::this().as_raw();
-    for locks in [1, 40, 60, 65, 70, 75, 20_000] {
-        let pidfd = Pidfd::open(Pid::this()).unwrap();
-        for at in 0..locks {
-            lock(&pidfd, at * 2);
-        }
-        // Each further digit makes the lines one byte longer.
-        for digits in 6..18 {
-            let found = Pidfd::number_of(pidfd.as_fd()).unwrap();
-            assert!(found.is_none_or(|it| it == number), "{found:?}");
-            assert!(locks != 1 || found.is_some());
-            assert!(locks != 20_000 || found.is_none());
-            lock(&pidfd, 10_i64.pow(digits));
-        }
-    }
-}
-
-/// Locks a byte of the open file itself (F_OFD_SETLK of fcntl(2)).
-fn lock(pidfd: &Pidfd, start: i64) {
-    let lock = libc::flock {
-        l_type: libc::F_WRLCK.try_into().unwrap(),
-        l_whence: libc::SEEK_SET.try_into().unwrap(),
-        l_start: start,
-        l_len: 1,
-        l_pid: 0,
-    };
-    fcntl(pidfd, FcntlArg::F_OFD_SETLK(&lock)).unwrap();
 }

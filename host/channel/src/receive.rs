@@ -2,8 +2,10 @@
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{
@@ -62,4 +64,19 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<Received> {
         length: received.bytes,
         descriptor,
     })
+}
+
+/// Waits until the descriptor is readable, for some weeks at most. An interrupted wait starts again.
+///
+/// # Errors
+/// poll(2) fails.
+pub fn is_readable_within(descriptor: BorrowedFd<'_>, patience: Duration) -> io::Result<bool> {
+    let milliseconds = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+    let mut waited_for = [PollFd::new(descriptor, PollFlags::POLLIN)];
+    loop {
+        match poll(&mut waited_for, milliseconds) {
+            Err(nix::errno::Errno::EINTR) => {}
+            polled => return Ok(polled? > 0),
+        }
+    }
 }
