@@ -7,9 +7,9 @@
 //! At most one change of each record waits: a later change replaces it. [`Journal::has_room`] is false when the disk
 //! does not keep up; the node then accepts no new leases.
 
-mod channel;
 mod contents;
 mod error;
+mod message;
 mod meter;
 pub mod past;
 mod process;
@@ -33,8 +33,8 @@ use std::{
 use fabricbios_helper::Program;
 use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 
-pub(crate) use channel::MESSAGE_BYTES_MAX;
 pub use error::{CommitError, JournalError};
+pub(crate) use message::CHANNEL;
 pub use meter::JournalCounts;
 pub use process::{Arguments, journal_main};
 pub use queue::Writer;

@@ -6,18 +6,23 @@
 //! ends.
 
 use std::{
-    io::{self, stdin},
-    os::{fd::AsFd, unix::net::UnixStream},
+    io::stdin,
+    os::fd::AsFd,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use anyhow::bail;
 use clap::Args;
-use nix::sys::prctl::{set_dumpable, set_name};
+use fabricbios_channel::{Channel, ChannelError, Outgoing};
+use nix::sys::{
+    prctl::{set_dumpable, set_name},
+    socket::MsgFlags,
+};
 
 use super::{
     Group,
-    channel::{Channel, Message},
+    message::{CHANNEL, Message},
     meter::Meter,
     store::Store,
 };
@@ -40,56 +45,50 @@ pub fn journal_main(arguments: &Arguments) -> anyhow::Result<()> {
     outlive_the_daemon()?;
     set_name(c"fb-journal")?;
     set_dumpable(false)?;
-    let socket = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
-    Ok(serve(
-        Channel::over(socket)?,
-        &arguments.path,
-        Arc::default(),
-    )?)
+    let channel = Channel::over(CHANNEL, stdin().as_fd().try_clone_to_owned()?);
+    serve(channel, &arguments.path, Arc::default())
 }
 
-pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> io::Result<()> {
+pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> anyhow::Result<()> {
     let opened = match channel.receive()? {
-        Message::Begin(Some(boot_id)) => Store::open(path, &boot_id, Arc::clone(&meter)),
-        Message::Begin(None) => Store::resume(path, Arc::clone(&meter)),
-        _ => return Err(unexpected()),
+        Some(Message::Begin(Some(boot_id))) => Store::open(path, &boot_id, Arc::clone(&meter)),
+        Some(Message::Begin(None)) => Store::resume(path, Arc::clone(&meter)),
+        _ => bail!(UNEXPECTED),
     };
     let (mut store, mut recovered) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            channel.send(&Message::Refused(error.to_string()))?;
-            channel.flush()?;
-            return Err(io::Error::other(error));
+            answer(&channel, &Message::Refused(error.to_string()))?;
+            return Err(error.into());
         }
     };
+    let mut batch = Outgoing::new(CHANNEL);
     for (key, value) in std::mem::take(&mut recovered.records) {
-        channel.send(&Message::Record(key, Some(value)))?;
+        batch.push(&Message::Record(key, Some(value)))?;
     }
-    channel.send(&Message::Opened(recovered))?;
-    channel.flush()?;
+    batch.push(&Message::Opened(recovered))?;
+    batch.send_to(&channel, MsgFlags::empty())?;
     let mut group = Group::new();
-    loop {
-        match channel.receive() {
-            Ok(Message::Record(key, value)) => drop(group.insert(key, value)),
-            Ok(Message::Commit) => {
-                channel.send(&match store.commit(&group) {
+    while let Some(message) = channel.receive()? {
+        match message {
+            Message::Record(key, value) => drop(group.insert(key, value)),
+            Message::Commit => {
+                let outcome = match store.commit(&group) {
                     Ok(number) => Message::Committed(number, *meter.counts()),
                     Err(error) => Message::Refused(error.to_string()),
-                })?;
-                channel.flush()?;
+                };
+                answer(&channel, &outcome)?;
                 group.clear();
             }
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            Ok(_) => return Err(unexpected()),
-            Err(error) => return Err(error),
+            _ => bail!(UNEXPECTED),
         }
     }
+    Ok(())
 }
 
-/// A message that does not belong in this direction: the other end runs another program.
-pub(super) fn unexpected() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "a message that does not belong here",
-    )
+fn answer(channel: &Channel, message: &Message) -> Result<(), ChannelError> {
+    channel.send(message, None, MsgFlags::empty())
 }
+
+/// The other end runs another program.
+pub(super) const UNEXPECTED: &str = "a message that does not belong here";

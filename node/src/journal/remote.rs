@@ -4,18 +4,19 @@
 use std::{
     collections::BTreeMap,
     io,
-    os::{fd::OwnedFd, unix::net::UnixStream},
     path::PathBuf,
     process::{Child, Stdio},
     sync::Arc,
 };
 
+use fabricbios_channel::{Channel, ChannelError, Outgoing};
 use fabricbios_helper::Program;
+use nix::sys::socket::MsgFlags;
 
 use super::{
     CommitError, Group, JournalCounts, JournalError, Recovered,
-    channel::{Channel, Message},
-    process::unexpected,
+    message::{CHANNEL, Message},
+    process::UNEXPECTED,
     queue::Shared,
 };
 
@@ -45,18 +46,18 @@ struct Process {
 enum Running {
     Process(Child),
     #[cfg(test)]
-    Thread(Option<std::thread::JoinHandle<io::Result<()>>>),
+    Thread(Option<std::thread::JoinHandle<anyhow::Result<()>>>),
 }
 
 /// Why a request to the process failed.
 enum Failure {
     Refused(String),
-    Gone(io::Error),
+    Gone(String),
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Gone(error)
+impl From<ChannelError> for Failure {
+    fn from(error: ChannelError) -> Self {
+        Self::Gone(error.to_string())
     }
 }
 
@@ -120,34 +121,33 @@ impl Remote {
     }
 
     fn spawn(&self) -> io::Result<Process> {
-        let (ours, its) = UnixStream::pair()?;
+        let (channel, its) = Channel::pair(CHANNEL)?;
         let running = match &self.run_as {
             RunAs::Program(program) => Running::Process(
                 { program.command() }
                     .args(["journal", "--path"])
                     .arg(&self.path)
-                    .stdin(OwnedFd::from(its))
+                    .stdin(its)
                     .stdout(Stdio::null())
                     .stderr(Stdio::null())
                     .spawn()?,
             ),
             #[cfg(test)]
             RunAs::Thread(meter) => {
-                let (channel, path, meter) =
-                    (Channel::over(its)?, self.path.clone(), meter.clone());
-                let serve = move || super::process::serve(channel, &path, meter);
+                let (path, meter) = (self.path.clone(), meter.clone());
+                let serve =
+                    move || super::process::serve(Channel::over(CHANNEL, its), &path, meter);
                 Running::Thread(Some(std::thread::spawn(serve)))
             }
         };
-        let channel = Channel::over(ours)?;
         Ok(Process { channel, running })
     }
 
     fn explain(&self, why: Failure, process: &mut Process) -> String {
         match why {
             Failure::Refused(why) => why,
-            Failure::Gone(error) => format!(
-                "journal {}: process {}, which writes it, has ended ({}): {error}",
+            Failure::Gone(why) => format!(
+                "journal {}: process {}, which writes it, has ended ({}): {why}",
                 self.path.display(),
                 process.pid(),
                 process.end()
@@ -167,12 +167,11 @@ impl Process {
 
     /// Starts the process. Without a boot id the process replaces one that has ended, and returns no records.
     fn open(&mut self, boot_id: Option<&str>) -> Result<Recovered, Failure> {
-        self.channel
-            .send(&Message::Begin(boot_id.map(str::to_owned)))?;
-        self.channel.flush()?;
+        let begin = Message::Begin(boot_id.map(str::to_owned));
+        self.channel.send(&begin, None, MsgFlags::empty())?;
         let mut records = BTreeMap::new();
         loop {
-            match self.channel.receive()? {
+            match self.receive()? {
                 Message::Record(key, Some(value)) => drop(records.insert(key, value)),
                 Message::Opened(recovered) => {
                     return Ok(Recovered {
@@ -181,27 +180,33 @@ impl Process {
                     });
                 }
                 Message::Refused(why) => return Err(Failure::Refused(why)),
-                _ => return Err(unexpected().into()),
+                _ => return Err(Failure::Gone(UNEXPECTED.into())),
             }
         }
     }
 
     fn commit(&mut self, group: &Group) -> Result<(u64, JournalCounts), Failure> {
+        let mut batch = Outgoing::new(CHANNEL);
         for (key, value) in group {
-            self.channel.send(&Message::Record(*key, value.clone()))?;
+            batch.push(&Message::Record(*key, value.clone()))?;
         }
-        self.channel.send(&Message::Commit)?;
-        self.channel.flush()?;
-        match self.channel.receive()? {
+        batch.push(&Message::Commit)?;
+        batch.send_to(&self.channel, MsgFlags::empty())?;
+        match self.receive()? {
             Message::Committed(number, counts) => Ok((number, counts)),
             Message::Refused(why) => Err(Failure::Refused(why)),
-            _ => Err(unexpected().into()),
+            _ => Err(Failure::Gone(UNEXPECTED.into())),
         }
+    }
+
+    fn receive(&mut self) -> Result<Message, Failure> {
+        let closed = || Failure::Gone("its end of the channel is closed".into());
+        self.channel.receive()?.ok_or_else(closed)
     }
 
     /// Closes the socket, which ends the process, waits for the end and returns the exit status.
     fn end(&mut self) -> String {
-        self.channel.end();
+        self.channel.close();
         match &mut self.running {
             Running::Process(child) => match child.wait() {
                 Ok(status) => status.to_string(),

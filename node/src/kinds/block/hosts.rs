@@ -4,10 +4,10 @@ use fabricbios_lease::StepError;
 use fabricbios_nvmet::{HOST_RECORD_BYTES_MAX, HostRecords};
 use zeroize::Zeroizing;
 
-use crate::journal::{Change, Key, MESSAGE_BYTES_MAX, Seq, Writer, past::Past};
+use crate::journal::{CHANNEL, Change, Key, Seq, Writer, past::Past};
 
 // A record that is too long for the journal would block all other records.
-const _: () = assert!(HOST_RECORD_BYTES_MAX + 64 < MESSAGE_BYTES_MAX as usize);
+const _: () = assert!(HOST_RECORD_BYTES_MAX + 64 < CHANNEL.frame_bytes_max);
 
 /// The hosts on record.
 pub(super) fn known(past: &Past) -> Vec<Zeroizing<Vec<u8>>> {
