@@ -5,7 +5,7 @@
 
 use std::{
     fs::OpenOptions,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     os::{
         fd::OwnedFd,
         unix::{net::UnixStream, process::ExitStatusExt},
@@ -16,18 +16,29 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabricbios_channel::Channel;
 use fabricbios_helper::Program;
-use fabricbios_node::watchdog::Watchdog;
+use fabricbios_lease::BootTime;
+use fabricbios_node::watchdog::{CHANNEL, Watchdog, WatchdogMessage, WatchdogReply};
+use fabricbios_wire::{Generation, LeaseId, ResourceType};
 use nix::{
     fcntl::{FcntlArg, fcntl},
     libc,
-    sys::signal::{Signal, kill},
+    sys::{
+        signal::{Signal, kill},
+        socket::MsgFlags,
+    },
     unistd::Pid,
 };
 
 /// A lease without a subsystem, whose deadline is long after the test.
-const FAR: &str = "until block 0000000000000000000000000000000a 1 9000000000000000000";
-const PAST: &str = "until block 0000000000000000000000000000000b 1 1";
+const FAR: WatchdogMessage = until(0xA, 9_000_000_000_000_000_000);
+const PAST: WatchdogMessage = until(0xB, 1);
+
+const fn until(lease: u128, deadline: u64) -> WatchdogMessage {
+    let (lease, deadline) = (LeaseId(lease), BootTime(deadline));
+    WatchdogMessage::Until(ResourceType::Block, lease, Generation(1), deadline)
+}
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
 
@@ -36,8 +47,8 @@ fn program() -> Program {
     Program::copy_of(Path::new(PROGRAM)).expect("memory")
 }
 
-fn start(directory: &Path) -> (Child, UnixStream) {
-    let (ours, its) = UnixStream::pair().unwrap();
+fn start(directory: &Path) -> (Child, Channel) {
+    let (ours, its) = Channel::pair(CHANNEL).unwrap();
     let lock = OpenOptions::new()
         .create(true)
         .append(true)
@@ -45,7 +56,7 @@ fn start(directory: &Path) -> (Child, UnixStream) {
         .unwrap();
     let child = Command::new(PROGRAM)
         .args(["watchdog", "--end", "block", &"ab".repeat(32)])
-        .stdin(OwnedFd::from(its))
+        .stdin(its)
         .stdout(lock)
         .spawn()
         .unwrap();
@@ -56,19 +67,20 @@ fn lock(directory: &Path) -> std::path::PathBuf {
     directory.join("watchdog.lock")
 }
 
-fn begun(directory: &Path, words: &[&str]) -> (Child, UnixStream) {
-    let (child, mut socket) = start(directory);
-    for word in words.iter().chain([&"begin"]) {
-        writeln!(socket, "{word}").unwrap();
-    }
-    assert_eq!(answer(&socket), "watching\n");
-    (child, socket)
+fn begun(directory: &Path, messages: &[WatchdogMessage]) -> (Child, Channel) {
+    let (child, mut channel) = start(directory);
+    messages.iter().for_each(|it| tell(&channel, *it));
+    tell(&channel, WatchdogMessage::Begin);
+    assert_eq!(answer(&mut channel), WatchdogReply::Watches);
+    (child, channel)
 }
 
-fn answer(socket: &UnixStream) -> String {
-    let mut line = String::new();
-    BufReader::new(socket).read_line(&mut line).unwrap();
-    line
+fn tell(channel: &Channel, message: WatchdogMessage) {
+    channel.send(&message, None, MsgFlags::empty()).unwrap();
+}
+
+fn answer(channel: &mut Channel) -> WatchdogReply {
+    channel.receive().unwrap().unwrap()
 }
 
 #[test]
@@ -87,11 +99,11 @@ fn the_next_one_takes_the_place_of_one_whose_daemon_died() {
 #[test]
 fn it_goes_when_its_daemon_is_gone_and_nothing_is_left_to_cut() {
     let directory = tempfile::tempdir().unwrap();
-    let over = "over block 0000000000000000000000000000000a 1";
-    for words in [&[][..], &[PAST], &[FAR, over, PAST]] {
-        let (mut child, socket) = begun(directory.path(), words);
-        drop(socket);
-        assert!(child.wait().unwrap().success(), "{words:?}");
+    let over = WatchdogMessage::Over(ResourceType::Block, LeaseId(0xA), Generation(1));
+    for messages in [&[][..], &[PAST], &[FAR, over, PAST]] {
+        let (mut child, channel) = begun(directory.path(), messages);
+        drop(channel);
+        assert!(child.wait().unwrap().success(), "{messages:?}");
     }
 }
 
@@ -111,14 +123,14 @@ fn before_it_is_told_to_begin_it_takes_nobodys_place() {
 #[test]
 fn what_stops_a_daemon_does_not_stop_it_and_it_answers() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut child, mut socket) = begun(directory.path(), &[]);
+    let (mut child, mut channel) = begun(directory.path(), &[]);
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         kill(pid, signal).unwrap();
     }
-    writeln!(socket, "ping").unwrap();
-    assert_eq!(answer(&socket), "well\n");
-    drop(socket);
+    tell(&channel, WatchdogMessage::Ping);
+    assert_eq!(answer(&mut channel), WatchdogReply::IsWell);
+    drop(channel);
     assert!(
         child.wait().unwrap().success(),
         "its own end, not a signal's"
@@ -128,7 +140,7 @@ fn what_stops_a_daemon_does_not_stop_it_and_it_answers() {
 #[test]
 fn it_waits_for_no_log() {
     let directory = tempfile::tempdir().unwrap();
-    let (ours, its) = UnixStream::pair().unwrap();
+    let (mut ours, its) = UnixStream::pair().unwrap();
     // Nobody reads this log, as with a disk that does not answer.
     let (_unread, log) = UnixStream::pair().unwrap();
     let mut child = Command::new(PROGRAM)
@@ -138,15 +150,15 @@ fn it_waits_for_no_log() {
         .stderr(OwnedFd::from(log))
         .spawn()
         .unwrap();
-    let mut socket = ours;
-    writeln!(socket, "begin").unwrap();
-    assert_eq!(answer(&socket), "watching\n");
-    let senseless = "a word that is not understood ".repeat(100);
+    let mut channel = Channel::over(CHANNEL, ours.try_clone().unwrap());
+    tell(&channel, WatchdogMessage::Begin);
+    assert_eq!(answer(&mut channel), WatchdogReply::Watches);
+    let no_message = [&[1, 0, 0, 0][..], &[0xFF]].concat();
     for _ in 0..1_000 {
-        writeln!(socket, "{senseless}").unwrap();
+        ours.write_all(&no_message).unwrap();
     }
-    writeln!(socket, "ping").unwrap();
-    assert_eq!(answer(&socket), "well\n");
+    tell(&channel, WatchdogMessage::Ping);
+    assert_eq!(answer(&mut channel), WatchdogReply::IsWell);
     child.kill().unwrap();
     child.wait().unwrap();
 }

@@ -9,11 +9,11 @@ use super::{
     daemon::Daemon,
     ends::Ends,
     lock,
-    message::WatchdogMessage,
+    message::{WatchdogMessage, WatchdogReply},
     process::Event,
     rdma_cutter::{self, RdmaCutter},
     rdma_deadlines::RdmaDeadlines,
-    reply_writer::{REFUSED, ReplyWriter, WATCHING, WELL},
+    reply_writer::ReplyWriter,
 };
 use crate::process::clock;
 
@@ -55,9 +55,9 @@ impl Enforcer {
             Event::Message(WatchdogMessage::Begin) => {
                 lock::take_over()?;
                 self.began = true;
-                self.replies.tell(WATCHING);
+                self.replies.tell(&WatchdogReply::Watches);
             }
-            Event::Message(WatchdogMessage::Ping) => self.replies.tell(WELL),
+            Event::Message(WatchdogMessage::Ping) => self.replies.tell(&WatchdogReply::IsWell),
             Event::Message(message) => {
                 if let WatchdogMessage::Opens(_, pair) = message {
                     self.try_once(pair);
@@ -89,7 +89,8 @@ impl Enforcer {
         self.tried = true;
         if let Err(error) = daemon.descriptor(pair.descriptor) {
             tracing::warn!(%error, "watchdog: all that it could do with a daemon that hangs is to kill it");
-            self.replies.tell(format_args!("{REFUSED} {error}"));
+            let why = error.to_string();
+            self.replies.tell(&WatchdogReply::MayNotCut(why));
         }
     }
 

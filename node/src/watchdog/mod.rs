@@ -40,6 +40,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use fabricbios_channel::Outgoing;
 use fabricbios_contract::Guard;
 use fabricbios_helper::Program;
 use fabricbios_lease::{BindingId, BootTime};
@@ -47,11 +48,11 @@ use fabricbios_rdma::GuardedPair;
 use fabricbios_wire::{LeaseId, ResourceType};
 
 pub use ends::KindEnd;
+pub use message::{CHANNEL, WatchdogMessage, WatchdogReply};
 pub use process::{Arguments, watchdog_main};
 
-use message::WatchdogMessage;
 use rdma_deadlines::RdmaDeadlines;
-use reply_reader::{Reply, ReplyReader};
+use reply_reader::ReplyReader;
 use restart::{RestartPolicy, START};
 use runner::Runner;
 
@@ -83,7 +84,7 @@ enum RunnerEvent {
     /// Start the process; the sender reports when it watches, or why it does not.
     Begin(Sender<io::Result<()>>),
     /// The watchdog with this number replied.
-    Replied(u64, Reply),
+    Replied(u64, WatchdogReply),
     /// The watchdog with this number has ended.
     Gone(u64),
 }
@@ -111,7 +112,7 @@ impl Watchdog {
             kinds: Vec::new(),
             memory: RdmaDeadlines::default(),
             process: None,
-            unsent: Vec::new(),
+            unsent: Outgoing::new(CHANNEL),
             restarts: RestartPolicy::new(),
             waiting: None,
             events: events.clone(),

@@ -5,7 +5,8 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io::{self, BufRead},
+    io::stdin,
+    os::fd::AsFd,
     path::PathBuf,
     process::ExitCode,
     sync::{Arc, atomic::AtomicBool},
@@ -14,6 +15,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use fabricbios_channel::Channel;
 use fabricbios_lease::StepError;
 use nix::sys::{
     mman::{MlockAllFlags, mlockall},
@@ -25,7 +27,7 @@ use super::{
     daemon::Daemon,
     ends::{Ended, Ends, KindEnd},
     enforcer::Enforcer,
-    message::WatchdogMessage,
+    message::{CHANNEL, WatchdogMessage},
     rdma_cutter::RdmaCutter,
     rdma_deadlines::GuardedLease,
     reply_writer::ReplyWriter,
@@ -127,7 +129,7 @@ fn watch(
 ) -> anyhow::Result<()> {
     raise_priority();
     let (mailbox, sender) = Mailbox::new().context("create a mailbox")?;
-    let replies = ReplyWriter::default();
+    let replies = ReplyWriter::new();
     let daemon = Daemon::parent()?;
     listen(sender.clone(), daemon.clone())?;
     let daemon = match daemon {
@@ -167,15 +169,20 @@ fn watch(
 }
 
 fn listen(sender: Sender<Event>, daemon: Option<Daemon>) -> anyhow::Result<()> {
+    let socket = stdin().as_fd().try_clone_to_owned();
+    let mut channel = Channel::over(CHANNEL, socket.context("copy the daemon's socket")?);
     let listen = move || {
-        for line in io::stdin().lock().lines().map_while(Result::ok) {
-            match line.parse() {
-                Ok(message) => sender.notify(Event::Message(message)),
-                Err(super::message::NotAMessage) => {
-                    tracing::error!(line, "watchdog: the daemon says what is not understood");
-                    continue;
+        loop {
+            match channel.receive() {
+                Ok(Some(message)) => drop(sender.notify(Event::Message(message))),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!(%error, "watchdog: the daemon says what is not understood");
+                    if !error.is_garbled() {
+                        break;
+                    }
                 }
-            };
+            }
         }
         sender.notify(Event::Orphaned);
         let ended = daemon.map_or(Ok(()), |daemon| daemon.wait());

@@ -7,6 +7,7 @@ use fabricbios_lease::StepError;
 
 use super::{
     daemon::Daemon,
+    message::WatchdogReply,
     process::Event,
     rdma_deadlines::GuardedLease,
     reply_writer::{ReplyWriter, leave_reason},
@@ -94,7 +95,7 @@ fn cut_one(
     }
     if shut > 0 {
         tracing::warn!(%lease, queue_pairs = shut, "watchdog: cut in the daemon's stead");
-        replies.cut(*lease);
+        replies.add(&WatchdogReply::HasCut(*lease));
     }
     Ok(())
 }

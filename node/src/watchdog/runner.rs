@@ -3,8 +3,7 @@
 use std::{
     ffi::OsString,
     fs::File,
-    io::{self, ErrorKind, Write},
-    iter,
+    io, iter,
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
@@ -19,20 +18,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fabricbios_channel::{Channel, Outgoing};
 use fabricbios_helper::{Pidfd, Program};
 use fabricbios_wire::ResourceType;
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::signal::Signal,
+    sys::{signal::Signal, socket::MsgFlags},
     unistd::Pid,
 };
 
 use super::{
     RunnerEvent, Shared,
     deadlines::Deadlines,
-    message::WatchdogMessage,
+    message::{CHANNEL, WatchdogMessage, WatchdogReply},
     rdma_deadlines::RdmaDeadlines,
-    reply_reader::Reply,
     restart::{Action, RestartPolicy},
 };
 use crate::{driver::workers::raise_priority, process::clock};
@@ -56,7 +55,7 @@ pub(super) struct Runner {
     pub(super) kinds: Vec<Deadlines>,
     pub(super) memory: RdmaDeadlines,
     pub(super) process: Option<Process>,
-    pub(super) unsent: Vec<u8>,
+    pub(super) unsent: Outgoing,
     pub(super) restarts: RestartPolicy,
     pub(super) waiting: Option<Sender<io::Result<()>>>,
     pub(super) events: Sender<RunnerEvent>,
@@ -112,7 +111,7 @@ impl Runner {
                 self.start();
             }
             RunnerEvent::Replied(number, reply) if self.is_there(number) => match reply {
-                Reply::Watches => {
+                WatchdogReply::Watches => {
                     self.restarts.watches(Instant::now());
                     self.shared.watches.store(true, Ordering::SeqCst);
                     if self.waiting.is_none() {
@@ -120,7 +119,9 @@ impl Runner {
                     }
                     self.tell(Ok(()));
                 }
-                Reply::IsWell => self.restarts.answered(),
+                WatchdogReply::IsWell => self.restarts.answered(),
+                // The reader has noted these.
+                WatchdogReply::MayNotCut(_) | WatchdogReply::HasCut(_) => {}
             },
             RunnerEvent::Gone(number) if self.is_there(number) => self.gone("it has ended"),
             // These events are of a watchdog that was replaced.
@@ -146,32 +147,25 @@ impl Runner {
     }
 
     fn send(&mut self, message: WatchdogMessage) {
-        if self.process.is_some() {
-            // Writing to a Vec cannot fail.
-            writeln!(self.unsent, "{message}").unwrap_or_default();
+        if self.process.is_some()
+            && let Err(error) = self.unsent.push(&message)
+        {
+            tracing::error!(%error, "the watchdog is not told");
         }
     }
 
     /// Sends the messages. Waits some seconds for a watchdog that does not read.
     fn flush(&mut self) {
-        let Some(process) = &mut self.process else {
+        let Some(process) = &self.process else {
             return;
         };
-        while !self.unsent.is_empty() {
-            let failed = match process.socket.write(&self.unsent) {
-                Ok(sent) => {
-                    self.unsent.drain(..sent);
-                    continue;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    !waits_for_room(&process.socket)
-                }
+        loop {
+            match self.unsent.send_to(&process.socket, MsgFlags::MSG_DONTWAIT) {
+                Ok(true) => return,
+                Ok(false) if waits_for_room(&process.socket) => {}
+                Ok(false) => return self.gone("it does not listen"),
                 // The reading thread reports its end.
                 Err(_) => return self.unsent.clear(),
-            };
-            if failed {
-                return self.gone("it does not listen");
             }
         }
     }
@@ -223,7 +217,6 @@ impl Runner {
 
     fn spawn(&self) -> io::Result<Process> {
         let (ours, its) = UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
         let mut command = self.program.command();
         let child = command
             .arg("watchdog")
@@ -234,7 +227,8 @@ impl Runner {
             .spawn()?;
         // The daemon has not waited for the child yet, so no other process has its pid.
         let handle = Pidfd::open(Pid::from_raw(child.id().cast_signed()))?;
-        let number = self.shared.replies().replace(Some(ours.try_clone()?));
+        let channel = Channel::over(CHANNEL, ours.try_clone()?);
+        let number = self.shared.replies().replace(Some(channel));
         self.attend(child, number, ours.try_clone()?)?;
         Ok(Process {
             number,

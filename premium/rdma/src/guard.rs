@@ -17,6 +17,7 @@ use fabricbios_lease::{BindError, BindingId, BootTime, StepError};
 use fabricbios_verbs::fail_queue_pair;
 use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::{RdmaPath, binding_state::Phase, hardware::Hardware, parts::BindingParts, restrack};
 
@@ -40,7 +41,7 @@ pub trait Guard: fmt::Debug + Send + Sync {
 }
 
 /// Identifies a queue pair for another process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuardedPair {
     /// Its number, 24 bits.
     pub number: u32,
