@@ -13,6 +13,12 @@ mod lock;
 mod steps;
 mod wipe;
 
+/// What a pool on a raw device keeps of itself, for programs that have a device of their own.
+pub mod format {
+    pub use crate::device::header::{BYTES, Flaw, Header, PLACES};
+    pub use crate::device::record::{Put, Record};
+}
+
 use std::fs::FileType;
 use std::io;
 use std::os::unix::fs::FileTypeExt;

@@ -12,7 +12,7 @@ use crate::{
     driver::{
         fair::Owner,
         release_retry::{self, ReleaseRetry},
-        workers::{Urgency, WorkerPool},
+        workers::{Job, Urgency, WorkerPool},
     },
     process::descriptors,
 };
@@ -20,8 +20,34 @@ use crate::{
 /// Receives reports, with the owner of the lease. Called on the threads of the pools.
 pub type OnReport = Arc<dyn Fn(Owner, Report) + Send + Sync>;
 
+/// Runs jobs for their owners.
+pub(crate) type Pool = Arc<dyn Fn(Owner, Job) + Send + Sync>;
+
+/// The threads of a dispatcher: those of the process, or simulated ones.
+pub(crate) trait Threads: Send + Sync {
+    /// See [`WorkerPool::new`].
+    fn pool(&self, name: &'static str, threads_max: usize, urgency: Urgency) -> Pool;
+    /// See [`ReleaseRetry::start`].
+    fn retry(&self, provider: &Arc<Provider>, on_report: OnReport) -> ReleaseRetry;
+}
+
+/// The threads of this process.
+struct OfProcess;
+
+impl Threads for OfProcess {
+    fn pool(&self, name: &'static str, threads_max: usize, urgency: Urgency) -> Pool {
+        let pool = WorkerPool::new(name, threads_max, urgency);
+        Arc::new(move |owner, job| pool.run(owner, job))
+    }
+
+    fn retry(&self, provider: &Arc<Provider>, on_report: OnReport) -> ReleaseRetry {
+        ReleaseRetry::start(provider, on_report, release_retry::PAUSE)
+    }
+}
+
 /// The providers of a node, by resource.
 pub struct Dispatcher {
+    threads: Box<dyn Threads>,
     resources: HashMap<ResourceId, Resource>,
     kinds: HashMap<ResourceType, OfKind>,
     on_report: OnReport,
@@ -31,17 +57,17 @@ pub struct Dispatcher {
 /// all threads are stuck.
 #[derive(Clone)]
 struct OfKind {
-    ending: WorkerPool,
-    proving: WorkerPool,
-    opening: WorkerPool,
+    ending: Pool,
+    proving: Pool,
+    opening: Pool,
 }
 
 impl OfKind {
-    fn new() -> Self {
+    fn new(threads: &dyn Threads) -> Self {
         Self {
-            ending: WorkerPool::new("ending", 64, Urgency::Deadline),
-            proving: WorkerPool::new("proving", 64, Urgency::Deadline),
-            opening: WorkerPool::new("opening", 64, Urgency::Usual),
+            ending: threads.pool("ending", 64, Urgency::Deadline),
+            proving: threads.pool("proving", 64, Urgency::Deadline),
+            opening: threads.pool("opening", 64, Urgency::Usual),
         }
     }
 }
@@ -51,8 +77,8 @@ impl OfKind {
 struct Resource {
     provider: Arc<Provider>,
     of_kind: OfKind,
-    preparing: WorkerPool,
-    cleaning: WorkerPool,
+    preparing: Pool,
+    cleaning: Pool,
     release_retry: ReleaseRetry,
     releases_later: bool,
     /// Grants are confirmed to the store, which can then detect a journal that was restored from an older copy.
@@ -71,7 +97,13 @@ impl Dispatcher {
     /// No providers yet.
     #[must_use]
     pub fn new(on_report: OnReport) -> Self {
+        Self::over(Box::new(OfProcess), on_report)
+    }
+
+    /// No providers yet. Their calls run on `threads`.
+    pub(crate) fn over(threads: Box<dyn Threads>, on_report: OnReport) -> Self {
         Self {
+            threads,
             resources: HashMap::new(),
             kinds: HashMap::new(),
             on_report,
@@ -80,15 +112,17 @@ impl Dispatcher {
 
     /// Adds a resource of this kind. `provider` has its store.
     pub fn add(&mut self, kind: ResourceType, offer: &Offer, provider: Arc<Provider>) {
-        let release_retry =
-            ReleaseRetry::start(&provider, self.on_report.clone(), release_retry::PAUSE);
+        let threads = &*self.threads;
+        let release_retry = threads.retry(&provider, self.on_report.clone());
         let resource = Resource {
             provider,
             releases_later: offer.durability.leases_stay(),
             confirms: offer.durability == Durability::Machine,
-            of_kind: self.kinds.entry(kind).or_insert_with(OfKind::new).clone(),
-            preparing: WorkerPool::new("preparing", 16, Urgency::Usual),
-            cleaning: WorkerPool::new("cleaning", 16, Urgency::Usual),
+            of_kind: { self.kinds.entry(kind) }
+                .or_insert_with(|| OfKind::new(threads))
+                .clone(),
+            preparing: threads.pool("preparing", 16, Urgency::Usual),
+            cleaning: threads.pool("cleaning", 16, Urgency::Usual),
             release_retry,
         };
         self.resources.insert(offer.resource_id, resource);
@@ -135,11 +169,13 @@ impl Dispatcher {
             Order::Release(..) | Order::Reset(..) => &resource.cleaning,
         };
         let (pool, reports) = (pool.clone(), self.on_report.clone());
-        pool.run(owner.clone(), move || {
+        let whose = owner.clone();
+        let job = move || {
             let whose = owner.clone();
             let on_report = move |report| reports(whose.clone(), report);
             resource.carry_out(owner, order, on_report);
-        });
+        };
+        pool(whose, Box::new(job));
         None
     }
 }
@@ -170,12 +206,13 @@ impl Resource {
                     return on_report(Report::Cut(id, provider.verify(cut)));
                 }
                 on_report(Report::CutMoves(id));
-                self.of_kind.proving.run(owner, move || {
+                let prove = move || {
                     let outcome = provider.verify(cut);
                     // This report extends the time of the cuts that wait behind this cut.
                     on_report(Report::CutMoves(id));
                     on_report(Report::Cut(id, outcome));
-                });
+                };
+                (self.of_kind.proving)(owner, Box::new(prove));
             }
             Order::Release(id, placement) => {
                 let progress = || on_report(Report::ReleaseProgress(id));

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Weak,
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+        mpsc::{self, Receiver, RecvTimeoutError},
     },
     thread,
     time::Duration,
@@ -18,11 +18,11 @@ use crate::driver::dispatcher::OnReport;
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
 /// A release that failed.
-type FailedRelease = (BindingId, Placement);
+pub(crate) type FailedRelease = (BindingId, Placement);
 
 /// Takes failed releases. One thread retries them one after the other; no client waits for them.
 #[derive(Clone)]
-pub(crate) struct ReleaseRetry(Sender<FailedRelease>);
+pub(crate) struct ReleaseRetry(Arc<dyn Fn(FailedRelease) + Send + Sync>);
 
 impl ReleaseRetry {
     /// Starts the thread, which ends when the last clone of this is dropped.
@@ -36,13 +36,18 @@ impl ReleaseRetry {
         if let Err(error) = started {
             tracing::error!(%error, "cannot start a thread: fences of releases stay until cleared");
         }
-        Self(hand_in)
+        // If the thread is gone, an operator clears the fence.
+        Self::by(move |failed| drop(hand_in.send(failed)))
+    }
+
+    /// Hands failed releases to `later`.
+    pub(crate) fn by(later: impl Fn(FailedRelease) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(later))
     }
 
     /// Retries a release from now on.
     pub(crate) fn try_later(&self, binding_id: BindingId, placement: Placement) {
-        // If the thread is gone, an operator clears the fence.
-        self.0.send((binding_id, placement)).ok();
+        (self.0)((binding_id, placement));
     }
 }
 
@@ -52,17 +57,6 @@ fn work(
     on_report: &OnReport,
     pause: Duration,
 ) {
-    let is_done = |(binding_id, placement): &FailedRelease| {
-        let Some(provider) = provider.upgrade() else {
-            return true;
-        };
-        let released = provider.release(*binding_id, placement.clone(), &|| ());
-        if released.is_ok() {
-            // No tenant waits for the release any more: its owner is the node.
-            on_report(None, Report::Release(*binding_id, Ok(Proof::default())));
-        }
-        released.is_ok()
-    };
     let mut list = Vec::new();
     loop {
         // While the list is empty, the thread waits without a limit.
@@ -73,10 +67,27 @@ fn work(
         };
         match handed_in.recv_timeout(pause) {
             Ok(unfinished) => list.push(unfinished),
-            Err(RecvTimeoutError::Timeout) => list.retain(|it| !is_done(it)),
+            Err(RecvTimeoutError::Timeout) => list.retain(|it| !is_done(it, provider, on_report)),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+/// Retries a release. Returns whether it needs no other try.
+pub(crate) fn is_done(
+    (binding_id, placement): &FailedRelease,
+    provider: &Weak<Provider>,
+    on_report: &OnReport,
+) -> bool {
+    let Some(provider) = provider.upgrade() else {
+        return true;
+    };
+    let released = provider.release(*binding_id, placement.clone(), &|| ());
+    if released.is_ok() {
+        // No tenant waits for the release any more: its owner is the node.
+        on_report(None, Report::Release(*binding_id, Ok(Proof::default())));
+    }
+    released.is_ok()
 }
 
 #[cfg(test)]

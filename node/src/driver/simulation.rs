@@ -1,36 +1,45 @@
-//! The driver with its table on a simulated machine: a clock that jumps, providers and a disk that are slow, fail and
-//! hang, and a process that dies at any moment. One seed determines a whole run.
+//! The node on a simulated machine: clocks that jump, stores, paths and a disk that are slow, fail and hang, and a process
+//! that dies at any moment. Real are the table, the driver, the dispatcher, the providers, the life of a binding, the
+//! records and the header of pools. One seed determines a whole run.
 //!
-//! The table's own model (`control/lease/tests/model`) checks each answer. This simulation checks only the driver's
-//! part: that no answer comes before its change is durable, the order of steps, and the state after a crash.
+//! The table's own model (`control/lease/tests/model`) checks each answer. This simulation checks what clients and the
+//! disk see: [`invariants`] has the list.
+//!
+//! Read first: `invariants.rs`, then `acts.rs`.
 
 #![allow(
     clippy::cast_possible_truncation,
     reason = "numbers of a simulation are small"
 )]
 
-mod offers;
+mod acts;
+mod checks;
+mod disk;
+mod invariants;
+mod kinds;
+mod machine;
+mod path;
+mod process;
 mod runner;
-mod world;
+mod store;
+mod tests;
+mod threads;
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
-
-use fabricbios_lease::{NetworkRights, Policy};
-use fabricbios_wire::{Epoch, Generation, NodeId, ResourceId};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    panic::resume_unwind,
+};
 
 use super::*;
-use crate::{
-    inventory::detection::{Detection, Found},
-    journal::{Key, Recovered},
-    process::service,
-};
-use offers::{Offered, SEEDS_OF_EACH_KIND};
-use runner::{Log, Plan};
-use world::{Event, Simulated, World};
+use crate::journal::Key;
+use invariants::{Invariant, Mistake};
+use machine::{Event, World};
+use process::Simulated;
+use runner::Log;
+use store::pages_of;
+use threads::{NewJob, Pause, Thread};
 
-const POOL: ResourceId = ResourceId(1);
 const TENANTS: [&str; 3] = ["alice", "bob", "carol"];
-const BOOT: &str = "boot";
 /// No access remains this long after a deadline: a cut may take ten times its limit, and the driver some turns.
 const LATE: Duration = Duration::from_secs(11);
 const MILLISECOND: u64 = 1_000_000;
@@ -43,80 +52,67 @@ struct Waiting {
 }
 
 struct Run {
-    world: Simulated,
-    driver: Driver<Simulated>,
-    started_at: u64,
+    world: World,
+    log: Log,
+    /// `None` while no process runs.
+    driver: Option<Driver<Simulated>>,
+    threads: BTreeMap<u64, Thread>,
+    next_thread: u64,
+    /// Threads that go on only when all faults are removed.
+    stuck: Vec<u64>,
+    /// Jobs that wait for another job of their lease.
+    blocked: VecDeque<NewJob>,
     waiting: Vec<Waiting>,
-    /// Leases whose grant was answered, and the tenant who requested each.
-    granted: BTreeMap<LeaseId, &'static str>,
-    /// The leases of `granted` whose end was reported to a client.
-    over: BTreeSet<LeaseId>,
-}
-
-fn table(world: &World) -> LeaseTable {
-    let untagged = |tenant: &str| (tenant.to_owned(), "0".parse().expect("a list"));
-    let mut table = LeaseTable::new(Policy {
-        network: NetworkRights {
-            vlans: TENANTS.map(untagged).into(),
-            ..NetworkRights::default()
-        },
-        ..Policy::default()
-    });
-    table.offer(world.offered.kind, world.offered.offer());
-    let recovered = Recovered {
-        epoch: Epoch(2),
-        last_boot_id: Some(BOOT.to_owned()),
-        written_unix_ms: world.now().unix_ms,
-        records: world.records.clone(),
-        ..Recovered::default()
-    };
-    service::restore(&mut table, world.now(), BOOT, &recovered, &|_| true).unwrap();
-    table
-}
-
-fn start(world: &Simulated) -> Driver<Simulated> {
-    let table = table(&world.world());
-    // State of leases that are not on record is removed before the driver begins: no client knows these leases.
-    let known: BTreeSet<LeaseId> = table
-        .holders(POOL)
-        .map(|(binding_id, _)| binding_id.lease_id)
-        .collect();
-    world.world().access.retain(|id, _| known.contains(id));
-    world.world().used.retain(|id, _| known.contains(id));
-    let inventory = Inventory::new(
-        NodeId([0; 32]),
-        Epoch(2),
-        Detection::fixed(Found::default()).into(),
-    );
-    let (mailbox, sender) = Mailbox::new().unwrap();
-    world.world().driver = Some(sender);
-    let mut driver = Driver::new(table, world.clone(), inventory, mailbox);
-    driver.begin();
-    driver
+    /// When the process started, or went on after a stop.
+    went_on_at: u64,
+    stalls_until: u64,
 }
 
 impl Run {
-    fn new(seed: u64, log: &Log) -> Self {
-        let world = World::new(seed, Offered::of(seed), log.clone());
-        let world = Simulated(Rc::new(RefCell::new(world)));
-        let started_at = world.world().now;
-        Self {
-            driver: start(&world),
-            started_at,
-            world,
+    fn new(seed: u64, mistake: Option<Mistake>, log: &Log) -> Self {
+        let mut run = Self {
+            world: World::new(seed, mistake, log),
+            log: log.clone(),
+            driver: None,
+            threads: BTreeMap::new(),
+            next_thread: 0,
+            stuck: Vec::new(),
+            blocked: VecDeque::new(),
             waiting: Vec::new(),
-            granted: BTreeMap::new(),
-            over: BTreeSet::new(),
-        }
+            went_on_at: 0,
+            stalls_until: 0,
+        };
+        run.starts();
+        run
     }
 
-    fn below(&self, bound: u64) -> u64 {
-        self.world.world().below(bound)
+    fn starts(&mut self) {
+        self.driver = Some(process::start(&self.world));
+        self.went_on_at = self.world.lock().now;
+        self.turns();
+    }
+
+    fn process_ends(&mut self) {
+        let threads = std::mem::take(&mut self.threads);
+        threads.into_values().for_each(Thread::dies);
+        self.driver = None;
+        self.stuck.clear();
+        self.blocked.clear();
+        self.waiting.clear();
+        self.stalls_until = 0;
+    }
+
+    fn driver(&mut self) -> &mut Driver<Simulated> {
+        self.driver.as_mut().expect("a process runs")
     }
 
     fn ask(&mut self, who: &'static str, role: Role, about: Option<LeaseId>, request: Request) {
         let (reply, answer) = oneshot::channel();
-        self.world.world().say(|| format!("{who} asks {request:?}"));
+        let driver = {
+            let machine = self.world.lock();
+            machine.say(|| format!("{who} asks {request:?}"));
+            machine.driver.clone().expect("a process runs")
+        };
         let asked = Input::Request {
             requester: Requester {
                 tenant: who.into(),
@@ -127,75 +123,71 @@ impl Run {
             role,
             request,
         };
-        let driver = self.world.world().driver.clone().unwrap();
         driver.request(Some(who.into()), asked).unwrap();
         self.waiting.push(Waiting { who, about, answer });
         self.turns();
     }
 
-    fn client_acts(&mut self) {
-        let tenant = TENANTS[self.below(3) as usize];
-        let which = self.below(self.granted.len().max(1) as u64) as usize;
-        let lease = self
-            .granted
-            .iter()
-            .nth(which)
-            .map(|(id, tenant)| (*id, *tenant));
-        match (self.below(10), lease) {
-            (0..4, _) | (_, None) => {
-                let secs = self.below(6) as u32 + 1;
-                let request = {
-                    let mut world = self.world.world();
-                    let offered = world.offered;
-                    offered.request(secs, |bound| world.below(bound))
-                };
-                self.ask(tenant, Role::Tenant, None, Request::LeaseAlloc(request));
-            }
-            (4 | 5, Some((id, holder))) => {
-                self.ask(holder, Role::Tenant, Some(id), Request::LeaseFree(id));
-            }
-            (6, Some((id, _))) => {
-                self.ask("root", Role::Operator, Some(id), Request::LeaseRevoke(id));
-            }
-            (7, Some((lease_id, holder))) => {
-                let request = Request::LeaseRotate {
-                    lease_id,
-                    overlap_ms: 500,
-                };
-                self.ask(holder, Role::Tenant, None, request);
-            }
-            (8, _) => self.ask("root", Role::Operator, None, Request::FenceClear(POOL)),
-            (_, Some((lease_id, holder))) => {
-                let request = Request::LeaseRenew {
-                    lease_id,
-                    lease_secs: 0,
-                };
-                self.ask(holder, Role::Tenant, None, request);
-            }
+    fn go_on_for(&mut self, span: u64) {
+        let until = self.world.lock().now + span;
+        while self.world.lock().now < until {
+            self.go_on(until);
         }
     }
 
     /// Advances the time to the next event, but not beyond `until`.
     fn go_on(&mut self, until: u64) {
-        let (next, due) = {
-            let world = self.world.world();
-            let event = world.later.first_key_value().map(|(&(at, _), _)| at);
-            let timer = self.driver.next_wake().map(|at| at.0);
-            let next = event.into_iter().chain(timer).min().unwrap_or(until);
-            (next.clamp(world.now, until), event)
+        let wake = self.driver().next_wake();
+        let event = {
+            let mut machine = self.world.lock();
+            let behind = machine.behind;
+            let timer = match machine.now < self.stalls_until {
+                true => Some(self.stalls_until),
+                false => wake.map(|at| at.0.saturating_add(behind)),
+            };
+            let due = machine.later.first_key_value().map(|(&(at, _), _)| at);
+            let next = due.into_iter().chain(timer).min().unwrap_or(until);
+            machine.now = next.clamp(machine.now, until);
+            let is_due = due.is_some_and(|at| at <= machine.now);
+            is_due.then(|| machine.later.pop_first()).flatten()
         };
-        self.world.world().now = next;
-        if due.is_some_and(|at| at <= next) {
-            let mut world = self.world.world();
-            if let Some((_, event)) = world.later.pop_first() {
-                world.happens(event);
-            }
+        match event.map(|(_, event)| event) {
+            Some(Event::Begin(job)) => self.begins(job),
+            Some(Event::GoOn(thread)) => self.runs(thread),
+            Some(Event::Commit) => self.world.lock().commits(),
+            None => {}
         }
         self.turns();
     }
 
+    fn begins(&mut self, job: NewJob) {
+        let mut held = self.threads.values();
+        if job.locks && held.any(|it| !it.locks.is_disjoint(&job.about)) {
+            return self.blocked.push_back(job);
+        }
+        self.next_thread += 1;
+        self.threads.insert(self.next_thread, Thread::new(job));
+        self.runs(self.next_thread);
+    }
+
+    fn runs(&mut self, number: u64) {
+        match self.threads[&number].run() {
+            Pause::Until(at) => self.world.lock().at(at, Event::GoOn(number)),
+            Pause::Stuck => self.stuck.push(number),
+            Pause::Panicked(panic) => resume_unwind(panic),
+            Pause::Done => {
+                self.threads.remove(&number);
+                let blocked = std::mem::take(&mut self.blocked);
+                blocked.into_iter().for_each(|it| self.begins(it));
+            }
+        }
+    }
+
     fn turns(&mut self) {
-        while self.driver.turn().expect("nobody halts it") {}
+        if self.world.lock().now < self.stalls_until {
+            return self.check();
+        }
+        while self.driver().turn().expect("nobody halts it") {}
         self.hear();
         self.check();
     }
@@ -203,169 +195,83 @@ impl Run {
     fn hear(&mut self) {
         for mut waiting in std::mem::take(&mut self.waiting) {
             match waiting.answer.try_recv() {
-                Ok(answer) => self.told(waiting.who, waiting.about, answer),
+                Ok(answer) => self.told(waiting.who, waiting.about, &answer),
                 Err(_not_yet) => self.waiting.push(waiting),
             }
         }
     }
 
-    /// Checks that no client learns of a change that a crash can undo, or of an end before its proof.
-    fn told(&mut self, who: &'static str, about: Option<LeaseId>, answer: Answer) {
-        self.world
-            .world()
-            .say(|| format!("{who} is answered {answer:?}"));
+    /// Checks that no client learns of a change that a crash can undo.
+    fn told(&mut self, who: &'static str, about: Option<LeaseId>, answer: &Answer) {
+        let mut machine = self.world.lock();
+        machine.say(|| format!("{who} is answered {answer:?}"));
         let Ok(Reply::Lease(info)) = answer else {
             return;
         };
         let id = info.lease_id;
-        let world = self.world.world();
-        assert!(
-            world.records.contains_key(&Key::Lease(id)),
-            "{id} is told of and on no record"
-        );
-        drop(world);
-        if about.is_none() {
-            self.granted.entry(id).or_insert(who);
-            self.world.world().told.insert(id);
-            return;
-        }
-        assert!(
-            !self.world.world().access.contains_key(&id),
-            "{id} is told to be over and reachable"
-        );
-        let ended = self.world.world().record(id).flatten();
-        assert!(ended.is_some(), "the end of {id} is told and on no record");
-        self.over.insert(id);
-    }
-
-    /// Checks that the table contains every lease with access, and that no access lasts long after its deadline.
-    fn check(&self) {
-        assert_eq!(self.driver.table.check(), [], "invariants");
-        let uncut: BTreeMap<LeaseId, State> = self.driver.table.uncut().collect();
-        let world = self.world.world();
-        for (id, access) in &world.access {
-            let state = uncut.get(id);
-            assert!(
-                state.is_some(),
-                "{id} can be reached, and the table says otherwise"
-            );
-            let from = access.until.0.max(self.started_at);
-            let is_late = world.now > from.saturating_add(LATE.as_nanos() as u64);
-            assert!(
-                !is_late || state == Some(&State::Fenced),
-                "{id} is late: {state:?}"
-            );
-        }
-    }
-
-    /// The process dies: running orders are carried out or not, and their reports are lost.
-    fn crash(&mut self) {
-        {
-            let mut world = self.world.world();
-            world.say(|| "the process dies".to_owned());
-            world.driver = None;
-            let kept = world.waiting.len() as u64 + 1;
-            let kept = world.below(kept) as usize;
-            world.waiting.truncate(kept);
-            world.write_down();
-            world.commits_at = None;
-            // The kernel ends the stuck threads of a dead process.
-            world.stuck.clear();
-            for (_, event) in std::mem::take(&mut world.later) {
-                if matches!(event, Event::Order(..)) && world.percent(50) {
-                    world.happens(event);
-                }
-            }
-            // The next process finds exports by their names, which do not contain generations.
-            world.cut.clear();
-            let found = world.access.values_mut();
-            found.for_each(|access| access.generation = Generation(0));
-            world.now += 1 + world.below(3_000) * MILLISECOND;
-        }
-        self.waiting.clear();
-        for id in self.granted.keys().filter(|id| !self.over.contains(id)) {
-            let is_known = self.world.world().records.contains_key(&Key::Lease(*id));
-            assert!(is_known, "{id} was told of, and is lost");
-        }
-        for id in &self.over {
-            let ended = self.world.world().record(*id).flatten();
-            assert!(ended.is_some(), "the end of {id} was told, and is lost");
-        }
-        self.driver = start(&self.world);
-        self.started_at = self.world.world().now;
-    }
-
-    /// Removes all faults and checks that the whole capacity becomes free again.
-    fn ends(mut self) {
-        {
-            let mut world = self.world.world();
-            world.has_faults = false;
-            let stuck = std::mem::take(&mut world.stuck);
-            stuck.into_iter().for_each(|event| world.later(event));
-        }
-        let settle = |run: &mut Self| {
-            let end = run.world.world().now + 120_000 * MILLISECOND;
-            while run.world.world().now < end {
-                run.go_on(end);
-            }
+        let is_durable = match about {
+            None => machine.records.contains_key(&Key::Lease(id)),
+            Some(_) => machine.record(id).flatten().is_some(),
         };
-        settle(&mut self);
-        self.ask("root", Role::Operator, None, Request::FenceClear(POOL));
-        settle(&mut self);
-        let census = self.driver.table.census();
-        let world = self.world.world();
-        assert!(
-            world.access.is_empty() && world.used.is_empty(),
-            "{census:?} {:?}",
-            world.used
-        );
-        let free: Vec<u64> = self
-            .driver
-            .table
-            .availability()
-            .map(|it| it.available)
-            .collect();
-        assert_eq!(free, [world.offered.offer().capacity], "{census:?}");
+        if !is_durable {
+            let why = format_args!("what is told of lease {id} is not on record");
+            machine.breaks(Invariant::NoAnswerBeforeDurable, why);
+        }
+        match about {
+            None => drop(machine.granted.entry(id).or_insert(who)),
+            Some(_) => drop(machine.over.insert(id)),
+        }
     }
-}
 
-/// Runs one simulation. Returns the number of granted leases.
-fn run(plan: &Plan, log: &Log) -> usize {
-    let mut run = Run::new(plan.seed, log);
-    for act in 0..60 {
-        let pause = run.below(400) * MILLISECOND;
-        let until = run.world.world().now + pause;
-        while run.world.world().now < until {
-            run.go_on(until);
-        }
-        match plan.has(act) {
-            Some(true) => log.act(act),
-            Some(false) => continue,
-            None => break,
-        }
-        match run.below(25) {
-            0 => run.crash(),
-            _ => run.client_acts(),
+    /// Every client that knows of its access writes all of its pages.
+    fn clients_write(&mut self) {
+        let machine = &mut *self.world.lock();
+        let known = |lease: &LeaseId| machine.granted.contains_key(lease);
+        for ((_, lease), object) in machine.objects.iter().filter(|((_, it), _)| known(it)) {
+            let part = machine.parts.get(&(object.resource_id, *lease));
+            let pages = machine.pages.get_mut(&object.resource_id);
+            if let (true, Some(part), Some(pages)) = (object.is_usable(machine.now), part, pages) {
+                pages[pages_of(part.extent())].fill(*lease);
+                machine.wrote.insert(*lease);
+            }
         }
     }
-    let granted = run.granted.len();
-    run.ends();
-    granted
-}
 
-#[test]
-fn whatever_fails_and_whenever_it_dies_nobody_is_told_too_early_and_all_comes_back() {
-    if let Some(plan) = Plan::asked() {
-        return runner::run_all(&plan, run);
-    }
-    for kind in (1..=100).take(SEEDS_OF_EACH_KIND) {
-        let (mut granted, mut runs) = (0, 0);
-        for seed in (kind..=100).step_by(SEEDS_OF_EACH_KIND) {
-            let (outcome, _) = runner::run_one(&Plan::of(seed), false, run);
-            let leases = outcome.unwrap_or_else(|failure| panic!("seed {seed}: {failure:?}"));
-            (granted, runs) = (granted + leases, runs + 1);
+    fn check(&mut self) {
+        let broken = self.driver().table.check();
+        let uncut: BTreeMap<LeaseId, State> = self.driver().table.uncut().collect();
+        let went_on_at = self.went_on_at;
+        let mut machine = self.world.lock();
+        if !broken.is_empty() {
+            machine.breaks(Invariant::TableHolds, format_args!("{broken:?}"));
         }
-        // Otherwise a simulated fault fences the resource at once, and the run tests nothing.
-        assert!(granted > 5 * runs, "{granted} leases in {runs} runs");
+        for ((path, lease), object) in machine.objects.clone() {
+            if !object.is_open {
+                continue;
+            }
+            let what = format!("lease {lease} over {path}");
+            let state = uncut.get(&lease);
+            if machine.is_ended(lease, object.generation) {
+                machine.breaks(Invariant::NoAccessAfterProof, &what);
+            }
+            if state.is_none() {
+                machine.breaks(Invariant::AccessIsKnown, &what);
+            }
+            if !object.is_usable(machine.now) {
+                continue;
+            }
+            let from = object.until.0.max(went_on_at);
+            let is_late = machine.now > from.saturating_add(LATE.as_nanos() as u64);
+            if is_late && state != Some(&State::Fenced) {
+                machine.breaks(Invariant::CutOnTime, format_args!("{what}: {state:?}"));
+            }
+            let part = machine.parts.get(&(object.resource_id, lease)).cloned();
+            machine.check_bytes(object.resource_id, lease, part.as_ref());
+        }
+        if let Some(why) = machine.broken.clone() {
+            machine.say(|| why.clone());
+            drop(machine);
+            resume_unwind(Box::new(why));
+        }
     }
 }

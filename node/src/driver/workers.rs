@@ -14,7 +14,8 @@ use std::{
 
 use crate::driver::fair::{FairQueue, Owner};
 
-type Job = Box<dyn FnOnce() + Send>;
+/// A call that may block.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// How long an idle thread stays.
 const LINGER: Duration = Duration::from_secs(10);

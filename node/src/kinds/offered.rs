@@ -4,14 +4,13 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use anyhow::Context;
 use fabricbios_contract::Provider;
-use fabricbios_lease::{BindingId, FenceRecord, LeaseTable, Offer, Placement};
+use fabricbios_lease::{BindingId, FenceRecord, LeaseTable, Now, Offer, Placement};
 use fabricbios_wire::{LeaseId, ResourceId, ResourceType};
 
 use crate::{
     driver::dispatcher::Dispatcher,
     inventory::{Described, Inventory},
     journal::Change,
-    process::clock,
     watchdog::Watchdog,
 };
 
@@ -145,6 +144,7 @@ impl Offered {
         table: &mut LeaseTable,
         dispatcher: &mut Dispatcher,
         inventory: &mut Inventory,
+        now: Now,
     ) -> anyhow::Result<()> {
         let Self {
             kind,
@@ -168,12 +168,12 @@ impl Offered {
                 resource_id: stray.resource_id,
                 resource_type: kind,
                 lease_id: stray.lease_id,
-                since_unix_ms: clock::now().unix_ms,
+                since_unix_ms: now.unix_ms,
                 reason: stray.why,
                 by_release: stray.is_cut,
             };
             // The remediation starts at once.
-            table.restore_fence(clock::now(), fence, true);
+            table.restore_fence(now, fence, true);
         }
         for resource in &resources {
             let offer = &resource.offer;

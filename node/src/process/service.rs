@@ -196,7 +196,7 @@ fn prepare(
     offered.iter().for_each(|it| it.offer(&mut table, false));
     kinds::watch_over(&offered, &table)?;
     for offered in offered {
-        offered.start(&mut table, &mut dispatcher, &mut inventory)?;
+        offered.start(&mut table, &mut dispatcher, &mut inventory, clock::now())?;
     }
     Ok((table, dispatcher, inventory))
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The test that runs the seeds.
-const TEST: &str = "package(fabricbios-node) & test(/^driver::simulation::whatever_fails/)";
+const TEST: &str = "package(fabricbios-node) & test(/^driver::simulation::tests::whatever_fails/)";
 /// Time of the step of `cargo xtask test`, without the build.
 const TEST_SECS: u64 = 60;
 

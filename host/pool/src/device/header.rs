@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// Size of a copy: at least a block of any supported device.
-pub(crate) const BYTES: usize = 4096;
+pub const BYTES: usize = 4096;
 /// Offsets of the copies on the device.
-pub(crate) const PLACES: [u64; 2] = [0, 512 << 10];
+pub const PLACES: [u64; 2] = [0, 512 << 10];
 
 const MAGIC: &[u8; 16] = b"FABRICBIOS POOL\0";
 const SUM_AT: usize = 96;
@@ -33,26 +33,34 @@ const SUM_BYTES: usize = 32;
 
 /// Why a copy cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Flaw {
+pub enum Flaw {
+    /// The hash does not match.
     #[error("the header of a pool is damaged")]
     Damaged,
+    /// Another version of the node wrote it.
     #[error("the header of a pool: {0}")]
     OtherFormat(OtherFormat),
 }
 
+/// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Header {
-    pub(crate) sequence: u64,
-    pub(crate) identity: [u8; 16],
-    pub(crate) node: NodeId,
+pub struct Header {
+    /// The copy with the higher number counts.
+    pub sequence: u64,
+    /// Identity of the pool.
+    pub identity: [u8; 16],
+    /// The node that owns the pool.
+    pub node: NodeId,
     /// Offset in the data area. Bytes from here on contain data from before the pool.
-    pub(crate) unwritten_from: u64,
+    pub unwritten_from: u64,
     /// Number of the latest grant of the node. A node whose own number is smaller has forgotten leases.
-    pub(crate) grants: u64,
+    pub grants: u64,
 }
 
 impl Header {
-    pub(crate) fn encode(&self) -> [u8; BYTES] {
+    /// The bytes of a copy.
+    #[must_use]
+    pub fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[..16].copy_from_slice(MAGIC);
         bytes[16..24].copy_from_slice(&FORMAT.to_le_bytes());
@@ -67,7 +75,10 @@ impl Header {
     }
 
     /// Parses a copy. `None`: the bytes contain no header.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, Flaw> {
+    ///
+    /// # Errors
+    /// The copy is damaged, or another version of the node wrote it.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, Flaw> {
         if bytes.get(..16) != Some(MAGIC) {
             return Ok(None);
         }
@@ -88,7 +99,10 @@ impl Header {
 
     /// Returns the valid copy with the higher sequence. A torn write leaves one damaged copy. A copy with an unknown
     /// format is an error, since it may be the newer one.
-    pub(crate) fn newest(copies: [&[u8]; 2]) -> Result<Option<Self>, Flaw> {
+    ///
+    /// # Errors
+    /// No copy is whole, or one has another format.
+    pub fn newest(copies: [&[u8]; 2]) -> Result<Option<Self>, Flaw> {
         let [first, second] = copies.map(Self::decode);
         match (first, second) {
             (Ok(first), Ok(second)) => Ok([first, second]
@@ -104,7 +118,8 @@ impl Header {
     }
 
     /// Offset of the copy with this sequence. The previous sequence has the other place.
-    pub(crate) fn place(&self) -> u64 {
+    #[must_use]
+    pub fn place(&self) -> u64 {
         PLACES[usize::from(self.sequence % 2 == 1)]
     }
 }

@@ -12,36 +12,47 @@ use super::unwritten::Unwritten;
 use crate::error::Error;
 
 /// Writes a header. When this returns, the header is on the device.
-pub(super) type Put<'a> = &'a dyn Fn(&Header) -> Result<(), Error>;
+pub type Put<'a> = &'a dyn Fn(&Header) -> Result<(), Error>;
 
 /// The last written header, and the changes since.
 #[derive(Debug)]
-pub(super) struct Record(Mutex<(Header, Unwritten)>);
+pub struct Record(Mutex<(Header, Unwritten)>);
 
 impl Record {
-    pub(super) fn new(header: Header) -> Self {
+    /// The record of a pool with this header.
+    #[must_use]
+    pub fn new(header: Header) -> Self {
         let unwritten = Unwritten::new(header.unwritten_from);
         Self(Mutex::new((header, unwritten)))
     }
 
-    pub(super) fn unwritten_within(&self, extent: Extent) -> Vec<Extent> {
+    /// The unwritten parts of `extent`, in order.
+    #[must_use]
+    pub fn unwritten_within(&self, extent: Extent) -> Vec<Extent> {
         self.lock().1.within(extent)
     }
 
     /// Records durably that `extent` is no longer unwritten.
-    pub(super) fn touch(&self, put: Put<'_>, extent: Extent) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// `put` failed: its error.
+    pub fn touch(&self, put: Put<'_>, extent: Extent) -> Result<(), Error> {
         let (header, unwritten) = &mut *self.lock();
         unwritten.touch(extent);
         write(put, header, unwritten)
     }
 
     /// The number of the latest grant.
-    pub(super) fn grants(&self) -> u64 {
+    #[must_use]
+    pub fn grants(&self) -> u64 {
         self.lock().0.grants
     }
 
     /// Records the number of a grant. The recorded number never decreases.
-    pub(super) fn count(&self, put: Put<'_>, number: u64) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// `put` failed: its error.
+    pub fn count(&self, put: Put<'_>, number: u64) -> Result<(), Error> {
         let (header, _) = &mut *self.lock();
         if number <= header.grants {
             return Ok(());
@@ -50,7 +61,10 @@ impl Record {
     }
 
     /// Marks all bytes as unwritten.
-    pub(super) fn forget(&self, put: Put<'_>) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// `put` failed: its error.
+    pub fn forget(&self, put: Put<'_>) -> Result<(), Error> {
         let (header, unwritten) = &mut *self.lock();
         *unwritten = Unwritten::new(0);
         write(put, header, unwritten)

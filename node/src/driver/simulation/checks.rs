@@ -1,0 +1,157 @@
+//! What the machine sees of orders and reports, and its checks.
+
+use fabricbios_lease::{LeaseRecord, Order, Placement, Report};
+use fabricbios_wire::{Generation, LeaseId, LeasePhase, ResourceId};
+
+use super::{
+    invariants::Invariant,
+    kinds,
+    machine::{Machine, ZEROES},
+    store::pages_of,
+};
+use crate::{
+    driver::{Input, fair::Owner},
+    journal::{Key, records},
+};
+
+/// Orders and reports.
+impl Machine {
+    pub(super) fn ordered(&mut self, order: &Order) {
+        self.say(|| format!("ordered: {order:?}"));
+        let leases = match order {
+            Order::Reset(id, leases) => {
+                let leases = leases.iter().map(|(it, _)| it.lease_id);
+                let leases: Vec<LeaseId> = leases.collect();
+                self.resetting.insert(*id, leases.clone());
+                leases
+            }
+            order => order.lease_id().into_iter().collect(),
+        };
+        let locks = matches!(
+            order,
+            Order::Bind(_) | Order::Release(..) | Order::Reset(..)
+        );
+        self.dispatching = (leases.into_iter().collect(), locks);
+        let Order::Bind(bind) = order else { return };
+        let (id, extent) = (bind.binding_id, bind.extent());
+        let held = |((resource, lease), part): &(&(ResourceId, LeaseId), &Placement)| {
+            let is_other = *resource == id.resource_id && *lease != id.lease_id;
+            let overlaps = matches!(part, Placement::Stretch(its) if its.overlaps(extent));
+            is_other && overlaps && self.fenced.contains(lease)
+        };
+        if let Some(((_, lease), _)) = self.parts.iter().find(held) {
+            let why = format!("{id} gets a part of lease {lease}");
+            self.breaks(Invariant::FencedIsNotGranted, why);
+        }
+    }
+
+    pub(super) fn reported(&mut self, report: &Report) {
+        self.say(|| format!("reported: {report:?}"));
+        match report {
+            Report::Cut(id, Ok(_)) => {
+                let newest = self.proved.entry(id.lease_id).or_insert(id.generation);
+                *newest = (*newest).max(id.generation);
+            }
+            Report::Reset(id, Ok(())) => {
+                let leases = self.resetting.remove(id).unwrap_or_default();
+                let ended = leases.into_iter().map(|it| (it, Generation(u32::MAX)));
+                self.proved.extend(ended);
+            }
+            Report::Cut(id, Err(_)) | Report::Release(id, Err(_)) => {
+                self.fenced.insert(id.lease_id);
+            }
+            Report::RetireKey(id, Ok(_)) => {
+                let mut its = self.objects.iter();
+                let old = its.any(|((_, lease), it)| *lease == id.lease_id && it.old_key);
+                if old {
+                    self.breaks(Invariant::KeysEnd, format_args!("the old key of {id}"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends a report to the driver.
+    pub(super) fn report(&mut self, owner: Owner, report: Report) {
+        self.reported(&report);
+        if let Some(driver) = &self.driver {
+            let at = self.now().boot;
+            driver.report(owner, Input::Report { at, report });
+        }
+    }
+
+    /// The outcome of a lease in the journal: `None` without a record, `Some(None)` while the lease lives.
+    pub(super) fn record(&self, id: LeaseId) -> Option<Option<LeasePhase>> {
+        let record: LeaseRecord = records::decode(self.records.get(&Key::Lease(id))?).unwrap();
+        Some(record.ended)
+    }
+
+    /// Whether the end of this generation was proved or told.
+    pub(super) fn is_ended(&self, lease: LeaseId, generation: Generation) -> bool {
+        let proved = self.proved.get(&lease);
+        proved.is_some_and(|it| *it >= generation) || self.over.contains(&lease)
+    }
+}
+
+/// Checks of a store.
+impl Machine {
+    /// Whether a write of a header fails half way.
+    pub(super) fn tears(&mut self) -> bool {
+        self.happens(|it| it.disk)
+    }
+
+    pub(super) fn check_apart(&mut self, id: ResourceId) {
+        let its = self
+            .parts
+            .iter()
+            .filter(|((resource, _), _)| *resource == id);
+        let held: Vec<&Placement> = its.map(|(_, placement)| placement).collect();
+        if !kinds::are_apart(&self.offers[&id].1, &held) {
+            let why = format!("{held:?} of {id}");
+            self.breaks(Invariant::NoTwoHolders, why);
+        }
+    }
+
+    /// Checks the bytes that a client with access finds.
+    pub(super) fn check_bytes(&mut self, id: ResourceId, lease: LeaseId, part: Option<&Placement>) {
+        let (Some(pages), Some(part)) = (self.pages.get(&id), part) else {
+            return;
+        };
+        let pages = &pages[pages_of(part.extent())];
+        let foreign = pages.iter().any(|it| *it != lease && *it != ZEROES);
+        let lost = pages.contains(&ZEROES) && self.wrote.contains(&lease);
+        let what = format!("lease {lease} finds {pages:?}");
+        if foreign {
+            self.breaks(Invariant::NoForeignBytes, &what);
+        }
+        if lost {
+            self.breaks(Invariant::BytesStay, &what);
+        }
+    }
+
+    pub(super) fn check_may_clean(&mut self, lease: LeaseId) {
+        let mut objects = self.objects.iter();
+        if let Some(((path, _), _)) =
+            objects.find(|((_, it), object)| *it == lease && object.is_open)
+        {
+            let why = format!("lease {lease} is cleaned and reached over {path}");
+            self.breaks(Invariant::NoAccessAfterProof, why);
+        }
+        if self.granted.contains_key(&lease) && self.record(lease) == Some(None) {
+            let why = format_args!("lease {lease} is cleaned and lives on record");
+            self.breaks(Invariant::RecordBeforeScrub, why);
+        }
+    }
+
+    /// Checks that the journal has what was told.
+    pub(super) fn check_told(&mut self) {
+        let has = |id: &&LeaseId| self.records.contains_key(&Key::Lease(**id));
+        let lives = |id: &&LeaseId| self.record(**id).flatten().is_none();
+        let lost = self.granted.keys().find(|id| !has(id)).copied();
+        let lost = lost.or_else(|| self.over.iter().find(lives).copied());
+        if let Some(id) = lost {
+            let why = format_args!("what was told of lease {id} is not on record");
+            self.breaks(Invariant::NothingLostOverRestart, why);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What always holds, by name, and the mistakes that tests plant to see that each invariant is checked.
+
+use std::fmt;
+
+/// Checked after each event, unless the text says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Invariant {
+    /// The table's own invariants.
+    TableHolds,
+    /// No two leases hold the same part, and all together hold no more than the resource has.
+    NoTwoHolders,
+    /// The table knows each lease that a client can reach.
+    AccessIsKnown,
+    /// No client reaches a lease whose end was proved, or told to somebody.
+    NoAccessAfterProof,
+    /// Access ends at most [`LATE`](super::LATE) after the deadline, or the lease is fenced.
+    CutOnTime,
+    /// A key that was retired opens nothing.
+    KeysEnd,
+    /// A client finds zeroes or its own bytes.
+    NoForeignBytes,
+    /// A client finds what it wrote, as long as it has access.
+    BytesStay,
+    /// No lease gets a part of a lease that could not be cut or cleaned.
+    FencedIsNotGranted,
+    /// A client learns of a grant or of an end only when it is on record.
+    NoAnswerBeforeDurable,
+    /// A part is cleaned only when the journal has no living lease of it.
+    RecordBeforeScrub,
+    /// After a crash and after a reboot, what was told is on record.
+    NothingLostOverRestart,
+    /// A pool is recognised at each start.
+    PoolIsRecognised,
+    /// At the end every request has an answer, or its process died.
+    EveryRequestAnswered,
+    /// Without faults everything is free again at the end, and every kind can be leased.
+    Liveness,
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A mistake, and where it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mistake {
+    /// Journal: a commit is reported before it is written.
+    DiskReportsTooSoon,
+    /// Journal: what was reported is in a cache that a power cut empties.
+    DiskHasACache,
+    /// Path and its bindings: a bind opens, though the gate refuses.
+    OpensBehindACut,
+    /// Path: a proof without a cut.
+    ProvesWithoutACut,
+    /// Path: a retired key works on.
+    KeepsTheOldKey,
+    /// Path: objects are not removed.
+    RemovesNothing,
+    /// Path, store and restart: objects of an earlier process are not found.
+    ListsNothing,
+    /// Store: a part is not cleaned.
+    ScrubsNothing,
+    /// Store: an adopted part is cleaned.
+    ScrubsAtAdoption,
+    /// Store: a lease gets another part than the table chose.
+    TakesAnyPart,
+    /// Pool's header: blocks count as written before they are zeroed.
+    CountsBeforeZeroing,
+    /// Pool's header: both copies are written at once.
+    WritesOverBothCopies,
+    /// Driver and dispatcher: a grant is never confirmed.
+    SwallowsConfirmations,
+    /// Driver: its clock stands still while the process is stopped.
+    ClockStandsStill,
+    /// Dispatcher and provider: a remediation reports success and does nothing.
+    ResetsNothing,
+}
+
+/// Mistakes of one seam, each with the invariant that it breaks.
+pub(super) type Mistakes = &'static [(Mistake, Invariant)];
+
+pub(super) const OF_THE_JOURNAL_AND_THE_DRIVER: Mistakes = &[
+    (
+        Mistake::DiskReportsTooSoon,
+        Invariant::NoAnswerBeforeDurable,
+    ),
+    (Mistake::DiskHasACache, Invariant::NothingLostOverRestart),
+    (
+        Mistake::SwallowsConfirmations,
+        Invariant::EveryRequestAnswered,
+    ),
+    (Mistake::ClockStandsStill, Invariant::CutOnTime),
+    (Mistake::ResetsNothing, Invariant::FencedIsNotGranted),
+];
+
+pub(super) const OF_PATHS: Mistakes = &[
+    (Mistake::OpensBehindACut, Invariant::NoAccessAfterProof),
+    (Mistake::ProvesWithoutACut, Invariant::NoAccessAfterProof),
+    (Mistake::KeepsTheOldKey, Invariant::KeysEnd),
+    (Mistake::RemovesNothing, Invariant::Liveness),
+    (Mistake::ListsNothing, Invariant::AccessIsKnown),
+];
+
+pub(super) const OF_STORES: Mistakes = &[
+    (Mistake::ScrubsNothing, Invariant::NoForeignBytes),
+    (Mistake::ScrubsAtAdoption, Invariant::BytesStay),
+    (Mistake::TakesAnyPart, Invariant::NoTwoHolders),
+    (Mistake::CountsBeforeZeroing, Invariant::NoForeignBytes),
+    (Mistake::WritesOverBothCopies, Invariant::PoolIsRecognised),
+];

@@ -1,0 +1,253 @@
+//! The simulated machine: clocks, faults, the journal's disk, and the objects and bytes that outlive a process.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use fabricbios_lease::{BootTime, Now, Offer, Placement, StepError};
+use fabricbios_wire::{Generation, LeaseId, ResourceId, ResourceType};
+
+use super::{
+    MILLISECOND,
+    invariants::{Invariant, Mistake},
+    kinds,
+    runner::Log,
+    threads::{self, NewJob, Pause},
+};
+use crate::{
+    driver::{Input, mailbox::Sender, workers::Job},
+    journal::{Change, Key, Value},
+};
+
+/// A later event.
+pub(super) enum Event {
+    /// A job begins.
+    Begin(NewJob),
+    /// The thread of this number goes on.
+    GoOn(u64),
+    /// The disk has committed, or failed to commit, the submissions so far.
+    Commit,
+}
+
+/// The objects of a lease on a path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Object {
+    pub(super) resource_id: ResourceId,
+    pub(super) generation: Generation,
+    pub(super) is_open: bool,
+    pub(super) until: BootTime,
+    pub(super) checks_deadlines: bool,
+    pub(super) old_key: bool,
+}
+
+impl Object {
+    /// Whether its client has access.
+    pub(super) fn is_usable(&self, now: u64) -> bool {
+        self.is_open && (!self.checks_deadlines || now < self.until.0)
+    }
+}
+
+/// How often faults happen, per 1,000; chosen for each seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rates {
+    pub(super) fail: u64,
+    pub(super) stick: u64,
+    pub(super) slow: u64,
+    pub(super) disk: u64,
+}
+
+/// The first number of a stamp that is no lease: zeroes, and bytes from before the pool.
+pub(super) const ZEROES: LeaseId = LeaseId(0);
+pub(super) const BEFORE_THE_POOL: LeaseId = LeaseId(1);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Machine {
+    pub(super) random: fastrand::Rng,
+    pub(super) rates: Rates,
+    pub(super) mistake: Option<Mistake>,
+    /// Nanoseconds since the boot.
+    pub(super) now: u64,
+    pub(super) boot: u32,
+    /// The boot of the last start.
+    pub(super) started_on: Option<u32>,
+    /// The wall clock at the boot.
+    pub(super) booted_unix_ms: u64,
+    /// How far the driver's clock is behind, by a mistake.
+    pub(super) behind: u64,
+    pub(super) later: BTreeMap<(u64, u64), Event>,
+    pub(super) next: u64,
+    pub(super) offers: BTreeMap<ResourceId, (ResourceType, Offer)>,
+    /// The objects of each path, by its name.
+    pub(super) objects: BTreeMap<(&'static str, LeaseId), Object>,
+    /// The parts that the stores have given out and not cleaned.
+    pub(super) parts: BTreeMap<(ResourceId, LeaseId), Placement>,
+    /// Who wrote each page.
+    pub(super) pages: BTreeMap<ResourceId, Vec<LeaseId>>,
+    /// The two copies of each pool's header.
+    pub(super) headers: BTreeMap<ResourceId, [Vec<u8>; 2]>,
+    /// Leases whose client has written all of its pages.
+    pub(super) wrote: BTreeSet<LeaseId>,
+    /// The newest generation whose end this process has proved.
+    pub(super) proved: BTreeMap<LeaseId, Generation>,
+    /// Leases that could not be cut or cleaned.
+    pub(super) fenced: BTreeSet<LeaseId>,
+    /// Leases of the remediations under way.
+    pub(super) resetting: BTreeMap<ResourceId, Vec<LeaseId>>,
+    /// Groups of changes, each durable as a whole or not at all.
+    pub(super) waiting: Vec<Vec<Change>>,
+    pub(super) submitted: u64,
+    pub(super) commits_at: Option<u64>,
+    pub(super) records: BTreeMap<Key, Value>,
+    pub(super) written_unix_ms: u64,
+    /// The records before the last commit that was tried.
+    pub(super) before: BTreeMap<Key, Value>,
+    /// Leases whose grant, and leases whose end, was reported to a client.
+    pub(super) granted: BTreeMap<LeaseId, &'static str>,
+    pub(super) over: BTreeSet<LeaseId>,
+    /// The mailbox of the running driver.
+    pub(super) driver: Option<Sender<Input>>,
+    /// What the order that is being dispatched is about, and whether its job takes locks.
+    pub(super) dispatching: (BTreeSet<LeaseId>, bool),
+    pub(super) broken: Option<String>,
+    pub(super) log: Log,
+}
+
+/// The machine, for all of its threads.
+#[derive(Clone)]
+pub(super) struct World(Arc<Mutex<Machine>>);
+
+impl World {
+    pub(super) fn new(seed: u64, mistake: Option<Mistake>, log: &Log) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut rate = |most: u64| random.u64(..=most) * random.u64(..=1);
+        let rates = Rates {
+            fail: rate(40),
+            stick: rate(6),
+            slow: rate(20),
+            disk: rate(200),
+        };
+        let mut chosen = kinds::KINDS.to_vec();
+        random.shuffle(&mut chosen);
+        chosen.truncate(random.usize(1..=3));
+        let offers = chosen.iter().flat_map(|&kind| {
+            let offers = kinds::offers(kind).into_iter();
+            offers.map(move |it| (it.resource_id, (kind, it)))
+        });
+        let mut machine = Machine {
+            random,
+            rates,
+            mistake,
+            now: 1_000 * MILLISECOND,
+            boot: 1,
+            booted_unix_ms: 1_800_000_000_000,
+            offers: offers.collect(),
+            log: log.clone(),
+            ..Machine::default()
+        };
+        machine.say(|| format!("offers {chosen:?}, {rates:?}"));
+        super::store::make_pools(&mut machine);
+        Self(Arc::new(Mutex::new(machine)))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Machine> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call of the kernel or of a device: takes some time, may be stuck, may fail.
+    pub(super) fn step(&self, what: &'static str, lease: LeaseId) -> Result<(), StepError> {
+        let fails = {
+            let mut machine = self.lock();
+            if threads::about().is_none() {
+                // The threads of a start run at the same time: nothing here may depend on their order.
+                return Ok(());
+            }
+            let why = match machine.happens(|it| it.stick) {
+                true => Pause::Stuck,
+                false => Pause::Until(machine.now + machine.takes()),
+            };
+            machine.say(|| format!("lease {lease}: {what}"));
+            let fails = machine.happens(|it| it.fail);
+            drop(machine);
+            threads::pause(why);
+            fails
+        };
+        match fails {
+            true => Err(StepError::new(what, "on purpose")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn now(&self) -> Now {
+        Now {
+            boot: BootTime(self.now - self.behind),
+            unix_ms: self.booted_unix_ms + self.now / MILLISECOND,
+        }
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.random.u64(..bound)
+    }
+
+    pub(super) fn happens(&mut self, rate: fn(Rates) -> u64) -> bool {
+        let rate = rate(self.rates);
+        rate > 0 && self.below(1_000) < rate
+    }
+
+    pub(super) fn has(&self, mistake: Mistake) -> bool {
+        self.mistake == Some(mistake)
+    }
+
+    /// From now on everything works.
+    pub(super) fn has_no_faults(&mut self) {
+        self.rates = Rates::default();
+    }
+
+    /// Usually soon; sometimes later than every time limit.
+    pub(super) fn takes(&mut self) -> u64 {
+        let most_ms = if self.happens(|it| it.slow) {
+            60_000
+        } else {
+            20
+        };
+        self.below(most_ms * MILLISECOND)
+    }
+
+    pub(super) fn say(&self, what: impl FnOnce() -> String) {
+        let ms = self.now / MILLISECOND;
+        // Ids here have 64 bits.
+        let short = || what().replace("0000000000000000", "");
+        self.log.line(|| format!("{ms:>7} ms  {}", short()));
+    }
+
+    /// The first invariant that breaks counts.
+    pub(super) fn breaks(&mut self, invariant: Invariant, why: impl std::fmt::Display) {
+        self.broken
+            .get_or_insert_with(|| format!("{invariant}: {why}"));
+    }
+
+    pub(super) fn at(&mut self, at: u64, event: Event) {
+        self.next += 1;
+        self.later.insert((at, self.next), event);
+    }
+
+    /// Has the dispatcher's job begin soon.
+    pub(super) fn job(&mut self, name: &'static str, work: Job) {
+        let (about, locks) = match threads::about() {
+            // The proof of a cut.
+            Some(about) => (about, true),
+            None => self.dispatching.clone(),
+        };
+        let job = NewJob {
+            name,
+            about,
+            locks,
+            work,
+        };
+        let at = self.now + self.takes();
+        self.at(at, Event::Begin(job));
+    }
+}

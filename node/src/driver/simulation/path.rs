@@ -1,0 +1,195 @@
+//! A simulated path: the gate and the locks of the real paths ([`Bindings`]) in front of simulated objects.
+
+use fabricbios_contract::{Bindings, DataPath, Part, Revoked};
+use fabricbios_lease::{
+    AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
+};
+use fabricbios_wire::{Binding, DpKey, LeaseId, ResourceType};
+
+use super::{
+    invariants::Mistake,
+    machine::{Object, World},
+};
+
+/// The paths in the daemon's process, whose objects end with it. They check deadlines themselves, have keys and cut at
+/// once. The objects of other paths are in the kernel.
+pub(super) const UDP: [&str; 2] = ["FBMU", "FBBU"];
+
+/// See the module.
+pub(super) struct SimPath {
+    pub(super) name: &'static str,
+    pub(super) kind: ResourceType,
+    pub(super) world: World,
+    pub(super) bindings: Bindings,
+}
+
+impl SimPath {
+    fn is_udp(&self) -> bool {
+        UDP.contains(&self.name)
+    }
+
+    fn opens(&self, id: BindingId) {
+        let until = if self.is_udp() { 0 } else { u64::MAX };
+        let object = Object {
+            resource_id: id.resource_id,
+            generation: id.generation,
+            is_open: true,
+            until: BootTime(until),
+            checks_deadlines: self.is_udp(),
+            old_key: false,
+        };
+        let mut machine = self.world.lock();
+        machine.objects.insert((self.name, id.lease_id), object);
+    }
+
+    /// Ends access of this generation and of older ones.
+    fn ends(&self, id: BindingId) {
+        let mut machine = self.world.lock();
+        let object = machine.objects.get_mut(&(self.name, id.lease_id));
+        if let Some(object) = object.filter(|it| it.generation <= id.generation) {
+            object.is_open = false;
+        }
+    }
+
+    fn cuts(&self, id: BindingId) -> Result<Revoked, StepError> {
+        if self.world.lock().has(Mistake::ProvesWithoutACut) {
+            return Ok(Revoked::proved(Proof::nothing_to_cut("a mistake")));
+        }
+        if self.is_udp() {
+            self.ends(id);
+            return Ok(Revoked::proved(Proof::default()));
+        }
+        self.world.step("cut", id.lease_id)?;
+        self.ends(id);
+        Ok(Revoked::default())
+    }
+
+    fn looks(&self, id: BindingId) -> Result<Proof, StepError> {
+        if !self.is_udp() {
+            self.world.step("look", id.lease_id)?;
+        }
+        let machine = self.world.lock();
+        let object = machine.objects.get(&(self.name, id.lease_id));
+        match object.filter(|it| it.is_open && it.generation <= id.generation) {
+            Some(_) => Err(StepError::new("look", "it is open")),
+            None => Ok(Proof::nothing_to_cut("it is closed")),
+        }
+    }
+
+    fn binding(&self) -> Binding {
+        Binding {
+            dp_key: self.is_udp().then_some(DpKey([7; 32])),
+            ..Binding::plain(self.kind)
+        }
+    }
+
+    fn change<T>(
+        &self,
+        id: BindingId,
+        change: impl FnOnce(&mut Object) -> T,
+    ) -> Result<T, StepError> {
+        let mut machine = self.world.lock();
+        let object = machine.objects.get_mut(&(self.name, id.lease_id));
+        let object = object.filter(|it| it.is_open);
+        let object = object.ok_or_else(|| StepError::new("change key", "it is not open"));
+        object.map(change)
+    }
+
+    fn makes(&self, order: &BindOrder) -> Result<(), BindError> {
+        let (id, lease) = (order.binding_id, order.binding_id.lease_id);
+        let making = self.bindings.begin(order)?;
+        self.world
+            .step("look for the peer", lease)
+            .map_err(BindError::Refused)?;
+        if self.is_udp() {
+            return making.beside(|| {
+                self.opens(id);
+                Ok(())
+            });
+        }
+        let open = |()| {
+            self.opens(id);
+            self.world.step("opened", lease)
+        };
+        let end = || {
+            self.world.step("undo", lease)?;
+            self.world.lock().objects.remove(&(self.name, lease));
+            Ok(())
+        };
+        let make = || self.world.step("make objects", lease);
+        making.anew(order.adopts, make, open, end)
+    }
+}
+
+impl DataPath for SimPath {
+    fn bind(&self, order: &BindOrder, _: &Part) -> Result<Binding, BindError> {
+        match self.makes(order) {
+            Err(BindError::Cancelled) if self.world.lock().has(Mistake::OpensBehindACut) => {
+                self.opens(order.binding_id);
+            }
+            made => made?,
+        }
+        Ok(self.binding())
+    }
+
+    fn extend(&self, id: BindingId, deadline: BootTime) -> Result<(), AlreadyCut> {
+        self.bindings.extend(id, deadline)?;
+        let mut machine = self.world.lock();
+        if let Some(object) = machine.objects.get_mut(&(self.name, id.lease_id)) {
+            object.until = deadline;
+        }
+        Ok(())
+    }
+
+    fn rotate(&self, id: BindingId) -> Result<Binding, BindError> {
+        self.world
+            .step("rotate", id.lease_id)
+            .map_err(BindError::Failed)?;
+        let rotated = self.change(id, |object| {
+            object.old_key = true;
+            object.generation = object.generation.max(id.generation);
+        });
+        rotated.map_err(BindError::Refused)?;
+        Ok(self.binding())
+    }
+
+    fn retire_key(&self, id: BindingId) -> Result<Binding, StepError> {
+        self.world.step("retire", id.lease_id)?;
+        let keeps = self.world.lock().has(Mistake::KeepsTheOldKey);
+        self.change(id, |object| object.old_key = keeps)?;
+        Ok(self.binding())
+    }
+
+    fn revoke(&self, id: BindingId, _: Linger) -> Result<Revoked, StepError> {
+        self.bindings.revoke(id, |()| self.cuts(id))
+    }
+
+    fn verify(&self, id: BindingId, revoked: Option<&Revoked>) -> Result<Proof, StepError> {
+        let prove = |(): &(), _: Option<&Revoked>| self.looks(id);
+        self.bindings.verify(id, revoked, |()| self.cuts(id), prove)
+    }
+
+    fn remove(&self, id: BindingId, progress: &dyn Fn()) -> Result<(), StepError> {
+        self.bindings.remove(id.lease_id, |()| {
+            self.world.step("remove", id.lease_id)?;
+            progress();
+            let mut machine = self.world.lock();
+            if !machine.has(Mistake::RemovesNothing) {
+                machine.objects.remove(&(self.name, id.lease_id));
+            }
+            Ok(())
+        })
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        let machine = self.world.lock();
+        let its = machine
+            .objects
+            .keys()
+            .filter(|(path, _)| *path == self.name);
+        match machine.has(Mistake::ListsNothing) {
+            true => Ok(Vec::new()),
+            false => Ok(its.map(|(_, lease)| *lease).collect()),
+        }
+    }
+}

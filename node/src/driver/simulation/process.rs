@@ -1,0 +1,228 @@
+//! A simulated process of the daemon: the real table, driver, dispatcher and providers, on a simulated machine.
+
+use std::sync::{Arc, Weak};
+
+use fabricbios_contract::Provider;
+use fabricbios_lease::{LeaseTable, NetworkRights, Now, Order, Policy, Report};
+use fabricbios_wire::{Epoch, LeaseId, NodeId, ResourceType, Transport};
+
+use super::{
+    TENANTS,
+    invariants::Mistake,
+    kinds,
+    machine::{Event, World},
+    path::{SimPath, UDP},
+    store::SimStore,
+    threads::NewJob,
+};
+use crate::{
+    driver::{
+        Driver, Environment,
+        dispatcher::{Dispatcher, OnReport, Pool, Threads},
+        fair::Owner,
+        mailbox::Mailbox,
+        release_retry::{self, FailedRelease, ReleaseRetry},
+        workers::Urgency,
+    },
+    inventory::{
+        Described, Inventory, ResourceStatus,
+        detection::{Detection, Found},
+    },
+    journal::{Change, CommitError, Recovered, Seq},
+    kinds::{Continuity, Offered, OfferedResource},
+    process::service,
+};
+
+/// The driver's environment.
+pub(super) struct Simulated {
+    world: World,
+    dispatcher: Dispatcher,
+}
+
+impl Environment for Simulated {
+    fn now(&self) -> Now {
+        self.world.lock().now()
+    }
+
+    fn random_lease_id(&mut self) -> Option<LeaseId> {
+        let number = self.world.lock().below(u64::MAX);
+        Some(LeaseId(u128::from(number) + 2))
+    }
+
+    fn dispatch(&mut self, owner: Owner, order: Order) -> Option<Report> {
+        let mistake = {
+            let mut machine = self.world.lock();
+            machine.ordered(&order);
+            machine.mistake
+        };
+        let report = match (order, mistake) {
+            (Order::Confirm(_), Some(Mistake::SwallowsConfirmations)) => None,
+            (Order::Reset(id, _), Some(Mistake::ResetsNothing)) => Some(Report::Reset(id, Ok(()))),
+            (order, _) => self.dispatcher.dispatch(owner, order),
+        };
+        if let (Some(report), false) = (&report, mistake == Some(Mistake::ResetsNothing)) {
+            self.world.lock().reported(report);
+        }
+        report
+    }
+
+    fn submit(&mut self, changes: Vec<Change>) -> Seq {
+        self.world.lock().submit(changes)
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn close(self) -> Result<(), CommitError> {
+        Ok(())
+    }
+}
+
+/// The threads of a simulated process.
+impl Threads for World {
+    fn pool(&self, name: &'static str, _: usize, _: Urgency) -> Pool {
+        let world = self.clone();
+        Arc::new(move |_owner, job| world.lock().job(name, job))
+    }
+
+    fn retry(&self, provider: &Arc<Provider>, on_report: OnReport) -> ReleaseRetry {
+        let (world, provider) = (self.clone(), Arc::downgrade(provider));
+        ReleaseRetry::by(move |failed| try_later(&world, &provider, &on_report, failed))
+    }
+}
+
+fn try_later(
+    world: &World,
+    provider: &Weak<Provider>,
+    on_report: &OnReport,
+    failed: FailedRelease,
+) {
+    let about = [failed.0.lease_id].into();
+    let again = (world.clone(), provider.clone(), on_report.clone());
+    let work = move || {
+        let (world, provider, on_report) = again;
+        if !release_retry::is_done(&failed, &provider, &on_report) {
+            try_later(&world, &provider, &on_report, failed);
+        }
+    };
+    let job = NewJob {
+        name: "healing",
+        about,
+        locks: true,
+        work: Box::new(work),
+    };
+    let mut machine = world.lock();
+    let at = machine.now + release_retry::PAUSE.as_nanos() as u64;
+    machine.at(at, Event::Begin(job));
+}
+
+/// Starts the daemon on the machine as it is.
+pub(super) fn start(world: &World) -> Driver<Simulated> {
+    let (mailbox, sender) = Mailbox::new().expect("the host has descriptors");
+    let (now, boot, recovered) = {
+        let mut machine = world.lock();
+        machine.driver = Some(sender);
+        let boot = machine.boot;
+        let started_on = machine.started_on.replace(boot);
+        let recovered = Recovered {
+            epoch: Epoch(2),
+            last_boot_id: started_on.map(|it| it.to_string()),
+            written_unix_ms: machine.written_unix_ms,
+            records: machine.records.clone(),
+            ..Recovered::default()
+        };
+        (machine.now(), boot.to_string(), recovered)
+    };
+    let to = world.clone();
+    let on_report = Arc::new(move |owner, report| to.lock().report(owner, report));
+    let mut dispatcher = Dispatcher::over(Box::new(world.clone()), on_report);
+    let detection = Detection::fixed(Found::default()).into();
+    let mut inventory = Inventory::new(NodeId([0; 32]), Epoch(2), detection);
+    let offered = kinds::KINDS.iter().filter_map(|kind| offered(world, *kind));
+    let offered: Vec<Offered> = offered.collect();
+    let mut table = LeaseTable::new(policy());
+    offered.iter().for_each(|it| it.offer(&mut table, true));
+    let knows = |id| offered.iter().any(|it| it.knows(id));
+    service::restore(&mut table, now, &boot, &recovered, &knows).expect("whole records");
+    offered.iter().for_each(|it| it.offer(&mut table, false));
+    for it in offered {
+        let started = it.start(&mut table, &mut dispatcher, &mut inventory, now);
+        started.expect("stores and paths can be read");
+    }
+    let environment = Simulated {
+        world: world.clone(),
+        dispatcher,
+    };
+    let mut driver = Driver::new(table, environment, inventory, mailbox);
+    driver.begin();
+    driver
+}
+
+fn policy() -> Policy {
+    let untagged = |tenant: &str| (tenant.to_owned(), "0".parse().expect("a list"));
+    Policy {
+        network: NetworkRights {
+            vlans: TENANTS.map(untagged).into(),
+            ..NetworkRights::default()
+        },
+        ..Policy::default()
+    }
+}
+
+#[derive(Debug)]
+struct Plain;
+
+impl Described for Plain {
+    fn overlay(&self, _: &mut fabricbios_wire::ResourceInventory, _: ResourceStatus, _: &Found) {}
+}
+
+/// The resources of a kind, with their stores and paths; `None`: this machine has none.
+fn offered(world: &World, kind: ResourceType) -> Option<Offered> {
+    let offers = kinds::offers(kind);
+    if !world.lock().offers.contains_key(&offers[0].resource_id) {
+        return None;
+    }
+    let path = |name| {
+        Arc::new(SimPath {
+            name,
+            kind,
+            world: world.clone(),
+            bindings: Default::default(),
+        })
+    };
+    let paths: &[(&str, Transport)] = match kind {
+        ResourceType::Mem => &[(UDP[0], Transport::Udp)],
+        ResourceType::Block => &[("NVMe-oF", Transport::NvmeTcp), (UDP[1], Transport::Udp)],
+        ResourceType::Cpu => &[("cgroup", Transport::Auto)],
+        ResourceType::Net => &[("macvlan", Transport::Auto)],
+        _ => &[("worker", Transport::Auto)],
+    };
+    let mut provider = Provider::new();
+    for &(name, transport) in paths {
+        provider = provider.with_path(name, &[transport], path(name));
+    }
+    let (mut resources, mut stores) = (Vec::new(), Vec::new());
+    for offer in offers {
+        let store = Arc::new(SimStore::new(world, offer.resource_id));
+        provider = provider.with_store(offer.resource_id, store.clone());
+        stores.push(store);
+        resources.push(OfferedResource {
+            offer,
+            described: Arc::new(Plain),
+            continuity: Continuity::Known,
+        });
+    }
+    Some(Offered {
+        kind,
+        resources,
+        provider: Arc::new(provider),
+        per_tenant_max: None,
+        watchdog: None,
+        ready: Box::new(move |held| {
+            stores.iter().for_each(|it| it.ready(held));
+            Ok(())
+        }),
+        changes: Vec::new(),
+    })
+}
