@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, format, string::String};
 use core::time::Duration;
 
-use fabricbios_wire::{Binding, EndCause, LeaseId, Refusal, Reply};
+use fabricbios_wire::{Answer, Binding, EndCause, LeaseId, Refusal, Reply};
 
 use crate::{
     After, BindError, BindingId, Change, Event, LeaseTable, Note, Now, State, StepError,
@@ -112,15 +112,23 @@ impl LeaseTable {
         if lease.extends_to().is_some() {
             return;
         }
-        let (binding_id, info) = (lease.binding_id(), lease.info(now, true));
-        for waiting in core::mem::take(&mut lease.waiting) {
-            let told = Ok(Reply::Lease(info.clone()));
-            match waiting {
-                Waiting::Grant(ticket) => self.answer_after(After::Grant(binding_id), ticket, told),
-                Waiting::Rebind(ticket) | Waiting::Renew(ticket) => self.answer(ticket, told),
-                // The cut answers requests for the end.
-                Waiting::Free(_) | Waiting::Revoke(_) => {}
-            }
+        let info = lease.info(now, true);
+        self.answer_waiting(id, |_| Ok(Reply::Lease(info.clone())));
+    }
+
+    /// Answers the requests that wait for this lease.
+    pub(crate) fn answer_waiting(&mut self, id: LeaseId, answer: impl Fn(Waiting) -> Answer) {
+        let Some(lease) = self.leases.get_mut(&id) else {
+            return;
+        };
+        let binding_id = lease.binding_id();
+        for (waiting, ticket) in core::mem::take(&mut lease.waiting) {
+            let answer = answer(waiting);
+            let after = match waiting {
+                Waiting::Grant if answer.is_ok() => After::Grant(binding_id),
+                _ => After::Journal,
+            };
+            self.answer_after(after, ticket, answer);
         }
     }
 
@@ -197,19 +205,11 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let waiting = core::mem::take(&mut lease.waiting);
         let renewed = lease.info(now, true);
-        for waiting in waiting {
-            match waiting {
-                Waiting::Grant(ticket) | Waiting::Rebind(ticket) => {
-                    self.answer(ticket, Err(refusal.clone()));
-                }
-                Waiting::Renew(ticket) => {
-                    self.answer(ticket, Ok(Reply::Lease(renewed.clone())));
-                }
-                Waiting::Free(_) | Waiting::Revoke(_) => {}
-            }
-        }
+        self.answer_waiting(id, |waiting| match waiting {
+            Waiting::Renew => Ok(Reply::Lease(renewed.clone())),
+            _ => Err(refusal.clone()),
+        });
     }
 }
 

@@ -6,7 +6,7 @@ use core::time::Duration;
 use fabricbios_wire::{EndCause, LeaseId, LeasePhase, Reply, RevokeOutcome};
 
 use crate::{
-    BootTime, Change, Event, Invariant, LeaseTable, Linger, Note, Now, Order, State, StepError,
+    BootTime, Change, Event, LeaseTable, Linger, Note, Now, Order, State, StepError,
     config::{CUT_PATIENCES, LINGERS_AT_ONCE},
     lease::{OldKey, Stage, Waiting},
     standing::unavailable,
@@ -217,7 +217,6 @@ impl LeaseTable {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
-        let waiting = core::mem::take(&mut lease.waiting);
         if lease.state() != State::Grace {
             lease.end_is_certain(now, now.boot);
         }
@@ -227,18 +226,14 @@ impl LeaseTable {
             let record = lease.record();
             self.journal(Change::PutLease(record));
         }
-        for waiting in waiting {
-            let (ticket, answer) = match waiting {
-                Waiting::Grant(ticket) => {
-                    let overdue = "the binding was not made, or not in time, and was taken back; nothing was leased";
-                    (ticket, Err(unavailable(overdue)))
-                }
-                Waiting::Rebind(ticket) | Waiting::Renew(ticket) => (ticket, Err(over.clone())),
-                Waiting::Free(ticket) => (ticket, Ok(Reply::Lease(info.clone()))),
-                Waiting::Revoke(ticket) => (ticket, Ok(Reply::Revoked(RevokeOutcome::TornDown))),
-            };
-            self.answer(ticket, answer);
-        }
+        let overdue =
+            "the binding was not made, or not in time, and was taken back; nothing was leased";
+        self.answer_waiting(id, |waiting| match waiting {
+            Waiting::Grant => Err(unavailable(overdue)),
+            Waiting::Rebind | Waiting::Renew => Err(over.clone()),
+            Waiting::Free => Ok(Reply::Lease(info.clone())),
+            Waiting::Revoke => Ok(Reply::Revoked(RevokeOutcome::TornDown)),
+        });
     }
 
     /// Starts the release. The state is `Releasing` already.
@@ -272,9 +267,7 @@ impl LeaseTable {
         }
         self.change_held(&lease, false);
         self.recount(lease.counted.0, None);
-        let amount = lease.placement.amount();
-        let counted = self.lives_no_more(&lease.tenant, id, lease.kind, amount);
-        self.holds(Invariant::Tenants, &lease, counted, "its tenant held less");
+        self.lives_no_more(&lease);
         let fenced = matches!(lease.stage(), Stage::Ended { fenced: true });
         if !lease.granted() {
             // The client never learned of the lease.

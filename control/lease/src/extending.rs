@@ -11,7 +11,7 @@ use fabricbios_wire::{EndCause, LeaseId};
 
 use crate::{
     AlreadyCut, BindError, BindingId, BootTime, Event, LeaseTable, Note, Now, Order, State,
-    StepError, ending::not_done_within, lease::Waiting, standing::unavailable,
+    StepError, ending::not_done_within, standing::unavailable,
 };
 
 /// Overlap of a rotation that a renewal causes. The client learns the new key from the answer, so the overlap covers
@@ -87,17 +87,12 @@ impl LeaseTable {
                 if let Some(active) = lease.active_mut() {
                     active.renewal = None;
                 }
-                let waiting = core::mem::take(&mut lease.waiting);
                 self.note(Note::NotExtended(binding_id, error));
-                for waiting in waiting {
-                    if let Waiting::Renew(ticket) = waiting {
-                        let refusal = unavailable(format!(
-                            "the node could not renew lease {id}: a path did not answer; the lease goes on until the \
-                             deadline that it had, ask again"
-                        ));
-                        self.answer(ticket, Err(refusal));
-                    }
-                }
+                let refusal = unavailable(format!(
+                    "the node could not renew lease {id}: a path did not answer; the lease goes on until the deadline \
+                     that it had, ask again"
+                ));
+                self.answer_waiting(id, |_| Err(refusal.clone()));
                 self.arm(id);
             }
             State::Binding => self.end(now, id, Event::Revoke, EndCause::BindingFailed, None),

@@ -132,21 +132,14 @@ impl LeaseTable {
     }
 
     fn tell_fenced(&mut self, id: LeaseId) {
-        let Some(lease) = self.leases.get_mut(&id) else {
+        let Some(lease) = self.leases.get(&id) else {
             return;
         };
-        let waiting = core::mem::take(&mut lease.waiting);
         let over = lease.over();
-        for waiting in waiting {
-            let (ticket, answer) = match waiting {
-                Waiting::Revoke(ticket) => (ticket, Ok(Reply::Revoked(RevokeOutcome::Fenced))),
-                Waiting::Grant(ticket)
-                | Waiting::Rebind(ticket)
-                | Waiting::Renew(ticket)
-                | Waiting::Free(ticket) => (ticket, Err(over.clone())),
-            };
-            self.answer(ticket, answer);
-        }
+        self.answer_waiting(id, |waiting| match waiting {
+            Waiting::Revoke => Ok(Reply::Revoked(RevokeOutcome::Fenced)),
+            _ => Err(over.clone()),
+        });
     }
 }
 

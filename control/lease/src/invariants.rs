@@ -4,12 +4,14 @@
 //! - **capacity**: the held and the free part of a resource add up to the whole.
 //! - **generations**: no order names an older binding than an order before it.
 //! - **proof**: no end is reported to a client and no part is released while a binding may be open.
+//! - **states**: a lease has a cause of its end exactly when it is not in use any more, and gets only orders whose
+//!   report its state waits for.
 //! - **timers**: each lease has the timers that its state wants, and there are no others.
 //! - **tenants**: the counts of a tenant match its leases.
 //! - **census**: the count of each state matches the leases in that state.
 //!
-//! Capacity, generations, proof and tenants are checked as the table runs, where the check costs no more than the
-//! step. If one fails, the step stops and the resource of the lease is fenced, with a note; the node goes on.
+//! Generations, proof, states and tenants are checked at every change of a lease and at every order, capacity where a
+//! part is taken or given back: there the check costs no more than the step. If one fails, the step stops and the resource of the lease is fenced, with a note; the node goes on.
 //! [`LeaseTable::check`] checks all of them; tests call it after every step.
 
 use alloc::{
@@ -23,8 +25,10 @@ use core::fmt;
 use fabricbios_wire::{LeaseId, ResourceId, ResourceType};
 
 use crate::{
-    Event, FenceRecord, LeaseTable, Note, Now, Order, State, StepError, lease::Lease,
-    resource::Resource, timers::Timer,
+    Event, FenceRecord, LeaseTable, Note, Now, Order, State, StepError,
+    lease::{Lease, Making, OldKey, Remaking, Stage},
+    resource::Resource,
+    timers::Timer,
 };
 
 /// See the module.
@@ -38,6 +42,8 @@ pub enum Invariant {
     Generations,
     /// No end is reported to a client, and no part is released, before the cut is proved.
     Proof,
+    /// A lease has a cause of its end exactly when it is not in use any more, and gets only orders that its state wants.
+    States,
     /// Every lease has the timers of its state, and there are no others.
     Timers,
     /// The counts of a tenant match its leases.
@@ -53,6 +59,7 @@ impl fmt::Display for Invariant {
             Self::Capacity => "capacity",
             Self::Generations => "generations",
             Self::Proof => "proof",
+            Self::States => "states",
             Self::Timers => "timers",
             Self::Tenants => "tenants",
             Self::Census => "census",
@@ -67,29 +74,14 @@ pub(crate) struct Broken {
     lease_id: LeaseId,
     resource_id: ResourceId,
     kind: ResourceType,
-    detail: String,
+    detail: &'static str,
 }
 
 /// Checks as the table runs.
 impl LeaseTable {
-    /// Returns `holds`. If false, the resource of the lease is fenced at the end of the step.
-    pub(crate) fn holds(
-        &mut self,
-        invariant: Invariant,
-        lease: &Lease,
-        holds: bool,
-        detail: &str,
-    ) -> bool {
-        if !holds {
-            self.broken.push(Broken {
-                invariant,
-                lease_id: lease.id,
-                resource_id: lease.resource_id,
-                kind: lease.kind,
-                detail: detail.to_string(),
-            });
-        }
-        holds
+    /// Has the resource of the lease fenced at the end of the step.
+    pub(crate) fn breaks(&mut self, invariant: Invariant, lease: &Lease, detail: &'static str) {
+        self.broken.push(lease.broken(invariant, detail));
     }
 
     /// Counts the part of the lease as held, or as free again, and checks **capacity**.
@@ -104,16 +96,17 @@ impl LeaseTable {
         *held = sum.unwrap_or(*held);
         let all = |it: &Resource| it.free.free().checked_add(*held) == Some(it.empty.free());
         let adds_up = sum.is_some() && resource.is_none_or(all);
-        self.holds(
-            Invariant::Capacity,
-            lease,
-            adds_up,
-            "free and held are not all of it",
-        );
+        if !adds_up {
+            self.breaks(
+                Invariant::Capacity,
+                lease,
+                "free and held are not all of it",
+            );
+        }
     }
 
-    /// Checks **generations** and **proof** for an order. An order that breaks them is dropped, except a cut, which
-    /// then names the newest binding.
+    /// Checks **generations**, **proof** and **states** for an order. An order that breaks them is dropped, except a
+    /// cut, which then names the newest binding.
     pub(crate) fn may_order(&mut self, order: &mut Order) -> bool {
         let Some(lease) = order.lease_id().and_then(|id| self.leases.get_mut(&id)) else {
             return true;
@@ -121,58 +114,41 @@ impl LeaseTable {
         let ordered = lease.ordered.max(lease.generation);
         let grows = lease.generation >= lease.ordered;
         (lease.ordered, lease.generation) = (ordered, ordered);
-        let proved = !matches!(order, Order::Release(..)) || lease.state() == State::Releasing;
-        if grows && proved {
+        let broken = if !grows {
+            lease.broken(Invariant::Generations, "an order names an older binding")
+        } else if lease.waits_for(order) {
             return true;
-        }
-        let cuts = match order {
+        } else if matches!(order, Order::Release(..)) {
+            lease.broken(Invariant::Proof, "released before its cut was proved")
+        } else {
+            lease.broken(Invariant::States, "an order that its state does not want")
+        };
+        self.broken.push(broken);
+        match order {
             Order::Cut(binding_id, _) => {
                 binding_id.generation = ordered;
                 true
             }
             _ => false,
-        };
-        let lease = lease.clone();
-        self.holds(
-            Invariant::Generations,
-            &lease,
-            grows,
-            "an order names an older binding",
-        );
-        self.holds(
-            Invariant::Proof,
-            &lease,
-            proved,
-            "released before its cut was proved",
-        );
-        cuts
+        }
     }
 
     /// Checks **proof** before an end is reported to a client.
     pub(crate) fn may_tell_end(&mut self, id: LeaseId) -> bool {
         let is_cut = |lease: &Lease| matches!(lease.state(), State::Grace | State::Releasing);
-        let open = self.leases.get(&id).filter(|lease| !is_cut(lease));
-        let Some(lease) = open.cloned() else {
+        let Some(lease) = self.leases.get(&id).filter(|lease| !is_cut(lease)) else {
             return true;
         };
-        self.holds(
-            Invariant::Proof,
-            &lease,
-            false,
-            "told before its cut was proved",
-        )
+        let broken = lease.broken(Invariant::Proof, "told before its cut was proved");
+        self.broken.push(broken);
+        false
     }
 
     /// Fences the resources of failed invariants.
     pub(crate) fn fence_broken(&mut self, now: Now) {
         while let Some(broken) = self.broken.pop() {
-            let Broken {
-                invariant,
-                lease_id,
-                resource_id,
-                kind,
-                detail,
-            } = broken;
+            let (invariant, detail) = (broken.invariant, broken.detail);
+            let (lease_id, resource_id) = (broken.lease_id, broken.resource_id);
             let reason = StepError::new(
                 "invariant",
                 format!("{invariant}: {detail}; this is a mistake in the node's program"),
@@ -181,7 +157,7 @@ impl LeaseTable {
                 invariant,
                 lease_id,
                 resource_id,
-                detail,
+                detail: detail.to_string(),
             });
             if let Some(resource) = self.resources.get_mut(&resource_id) {
                 resource.whole_in_doubt = true;
@@ -191,7 +167,7 @@ impl LeaseTable {
             } else {
                 self.fence_resource(FenceRecord {
                     resource_id,
-                    resource_type: kind,
+                    resource_type: broken.kind,
                     lease_id,
                     since_unix_ms: now.unix_ms,
                     reason,
@@ -201,11 +177,12 @@ impl LeaseTable {
         }
     }
 
-    /// Updates the counts by the state of the lease.
+    /// Checks the lease after a change, and updates the counts by its state.
     pub(crate) fn count(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };
+        self.broken.extend(lease.check());
         let is = (
             Some((lease.state(), lease.is_told_over())),
             lease.is_on_its_way(),
@@ -215,19 +192,29 @@ impl LeaseTable {
             return;
         }
         self.recount(was.0, is.0);
-        let Some(lease) = self.leases.get(&id).cloned() else {
+        let Some(lease) = self.leases.get(&id) else {
             return;
         };
-        self.note_leaving(&lease);
-        let tenant = self.tenants.get_mut(&lease.tenant);
-        let counts = tenant.is_some_and(|tenant| {
+        let resource = self.resources.get_mut(&lease.resource_id);
+        let mut tenant = self.tenants.get_mut(&lease.tenant);
+        let left = tenant.as_mut().and_then(|tenant| {
             let more = tenant.on_their_way + usize::from(is.1);
             let left = more.checked_sub(was.1.into());
             tenant.on_their_way = left.unwrap_or(0);
-            left.is_some()
+            left
         });
-        let detail = "nothing of its tenant was on its way";
-        self.holds(Invariant::Tenants, &lease, counts, detail);
+        let of_resource = resource.map(|it| &mut it.leaving);
+        let of_tenant = tenant.map(|it| &mut it.leaving);
+        for leaving in of_resource.into_iter().chain(of_tenant) {
+            match lease.leaves() {
+                true => leaving.insert(id),
+                false => leaving.remove(&id),
+            };
+        }
+        if left.is_none() {
+            let detail = "nothing of its tenant was on its way";
+            self.broken.push(lease.broken(Invariant::Tenants, detail));
+        }
     }
 
     /// How many leases are being cut.
@@ -242,6 +229,50 @@ impl LeaseTable {
         }
         if let Some(is) = is {
             *self.census.entry(is).or_default() += 1;
+        }
+    }
+}
+
+impl Lease {
+    fn broken(&self, invariant: Invariant, detail: &'static str) -> Broken {
+        Broken {
+            invariant,
+            lease_id: self.id,
+            resource_id: self.resource_id,
+            kind: self.kind,
+            detail,
+        }
+    }
+
+    /// Checks **generations** and **states** of this lease alone.
+    fn check(&self) -> Option<Broken> {
+        let bound = self.binding().map(|it| it.generation);
+        let ends = match self.state() {
+            State::New => return Some(self.broken(Invariant::States, "it has not begun")),
+            State::Binding | State::Active | State::Rebinding => false,
+            State::Cutting | State::Grace | State::Releasing | State::Fenced => true,
+            // A bind that failed leaves no end.
+            State::Ended => self.end.is_some(),
+        };
+        if self.ordered.max(bound.unwrap_or(self.ordered)) > self.generation {
+            return Some(self.broken(Invariant::Generations, "a newer binding is in use"));
+        }
+        let detail = "its end does not fit its state";
+        (self.end.is_some() != ends).then(|| self.broken(Invariant::States, detail))
+    }
+
+    /// Whether the state waits for the report of this order.
+    fn waits_for(&self, order: &Order) -> bool {
+        match (order, self.stage()) {
+            (Order::Extend(_, to), _) => self.extends_to() == Some(*to),
+            (Order::RetireKey(_), _) => matches!(self.old_key(), Some(OldKey::Retiring { .. })),
+            (Order::Bind(_), Stage::Binding(Making::Ordered))
+            | (Order::Bind(_), Stage::Rebinding(_, Remaking::Bind(_)))
+            | (Order::Rotate(_), Stage::Rebinding(_, Remaking::Rotation(_)))
+            | (Order::Cut(..), Stage::Cutting(_) | Stage::Fenced(_))
+            | (Order::Release(..), Stage::Releasing)
+            | (Order::Fenced(_), Stage::Fenced(_)) => true,
+            _ => false,
         }
     }
 }
@@ -274,15 +305,11 @@ impl LeaseTable {
         let mut census = BTreeMap::new();
         for lease in self.leases.values() {
             let id = lease.id;
-            let bound = lease.binding().map(|it| it.generation);
-            let never_back = lease.ordered <= lease.generation && bound <= Some(lease.generation);
-            holds(Invariant::Generations, never_back, &|| format!("{lease:?}"));
-            let in_use = matches!(
-                lease.state(),
-                State::Binding | State::Active | State::Rebinding
-            );
-            let ends = lease.end.is_some() != in_use;
-            holds(Invariant::Proof, ends, &|| format!("{lease:?}"));
+            if let Some(broken) = lease.check() {
+                holds(broken.invariant, false, &|| {
+                    format!("{}: {lease:?}", broken.detail)
+                });
+            }
             let wants = (lease.next_deadline(), lease.patience_ends(&self.policy));
             let owner = Some(lease.tenant.clone());
             let is_set =

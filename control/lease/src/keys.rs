@@ -7,6 +7,7 @@ use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer, Transport};
 
 use crate::{
     Asked, BindError, BindOrder, BindingId, Event, LeaseTable, Note, Now, Order, State, StepError,
+    Ticket,
     config::OVERLAP_MS_MAX,
     kinds::{check_peers, rules},
     lease::{Lease, OldKey, Remaking, Stage, Waiting},
@@ -48,11 +49,16 @@ impl LeaseTable {
             return Err(lease.busy());
         }
         lease.asks_for(peers.to_vec());
-        self.bind_again(now, Waiting::Rebind(asked.ticket), id)
+        self.bind_again(now, (Waiting::Rebind, asked.ticket), id)
     }
 
     /// Makes a new binding for a waiting request. The state is `Rebinding` already.
-    pub(crate) fn bind_again(&mut self, now: Now, waiting: Waiting, id: LeaseId) -> Decision {
+    pub(crate) fn bind_again(
+        &mut self,
+        now: Now,
+        waiting: (Waiting, Ticket),
+        id: LeaseId,
+    ) -> Decision {
         self.live_mut(id)?.waiting.push(waiting);
         self.bind_anew(now, id);
         Ok(None)
@@ -127,9 +133,9 @@ impl LeaseTable {
         if !lease.has_key() {
             // A rotation names no queue pair, and the old one may be the reason why there is no key.
             lease.asks_for(Vec::new());
-            return self.bind_again(now, Waiting::Rebind(asked.ticket), id);
+            return self.bind_again(now, (Waiting::Rebind, asked.ticket), id);
         }
-        lease.waiting.push(Waiting::Rebind(asked.ticket));
+        lease.waiting.push((Waiting::Rebind, asked.ticket));
         self.rotate_now(now, binding_id, Duration::from_millis(overlap_ms.into()));
         Ok(None)
     }

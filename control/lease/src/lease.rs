@@ -17,19 +17,19 @@ pub(crate) use stage::*;
 
 mod stage;
 
-/// A request that waits for its answer.
+/// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// Waits for the grant.
-    Grant(Ticket),
-    /// Waits for a new binding or key.
-    Rebind(Ticket),
-    /// Waits for another term, and for the binding or key that comes with it.
-    Renew(Ticket),
-    /// The holder waits for the end.
-    Free(Ticket),
-    /// An operator waits for the end.
-    Revoke(Ticket),
+    /// The grant.
+    Grant,
+    /// A new binding or key.
+    Rebind,
+    /// Another term, and the binding or key that comes with it.
+    Renew,
+    /// The end, for the holder.
+    Free,
+    /// The end, for an operator.
+    Revoke,
 }
 
 /// A live lease.
@@ -76,7 +76,8 @@ pub(crate) struct Lease {
     pub(crate) end: Option<Box<LeaseEnd>>,
     /// Since when the end is certain, or known to this run.
     pub(crate) over_since: Option<BootTime>,
-    pub(crate) waiting: Vec<Waiting>,
+    /// The requests that wait for their answers.
+    pub(crate) waiting: Vec<(Waiting, Ticket)>,
     /// For the log line of the grant, with the rule that decided; taken by the grant.
     pub(crate) wanted: Option<Box<(Wanted, &'static str)>>,
 }

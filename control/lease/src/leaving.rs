@@ -106,20 +106,6 @@ impl LeaseTable {
         ))
     }
 
-    /// Notes whether a lease is over and not clean.
-    pub(crate) fn note_leaving(&mut self, lease: &Lease) {
-        let of_resource = self.resources.get_mut(&lease.resource_id);
-        let of_resource = of_resource.map(|it| &mut it.leaving);
-        let of_tenant = self.tenants.get_mut(&lease.tenant);
-        let of_tenant = of_tenant.map(|it| &mut it.leaving);
-        for leaving in of_resource.into_iter().chain(of_tenant) {
-            match lease.leaves() {
-                true => leaving.insert(lease.id),
-                false => leaving.remove(&lease.id),
-            };
-        }
-    }
-
     /// Some of these leases: a refusal looks at few of them, however many there are.
     fn some_of<'a>(&'a self, ids: &'a BTreeSet<LeaseId>) -> impl Iterator<Item = &'a Lease> {
         let ids = ids.iter().take(LOOKED_AT_MAX);

@@ -127,7 +127,8 @@ impl State {
             | (S::Cutting, E::CutFailed)
             | (S::Releasing, E::ReleaseFailed)
             | (
-                S::Binding
+                S::New
+                | S::Binding
                 | S::Active
                 | S::Rebinding
                 | S::Cutting

@@ -9,7 +9,7 @@ use fabricbios_wire::{
 };
 
 use crate::{
-    After, Asked, BootTime, Change, Event, LeaseTable, Note, Now, State,
+    After, Asked, BootTime, Change, Event, LeaseTable, Note, Now, State, Ticket,
     admission::{Admitted, wanted},
     lease::{Lease, OldKey, Renewal, Waiting, whole_secs},
     standing::{busy, check_operator},
@@ -95,10 +95,8 @@ impl LeaseTable {
         self.check_binds(&asked.tenant)?;
         let admitted = self.admit(now, &asked.tenant, request)?;
         let lease = self.new_lease(now, asked, request, &admitted);
-        let (name, order) = (lease.tenant.clone(), lease.bind_order());
-        self.lives(&name, lease.id, lease.kind, lease.placement.amount());
-        self.change_held(&lease, true);
-        self.leases.insert(lease.id, lease);
+        let order = lease.bind_order();
+        self.lives(lease);
         self.order(order);
         self.arm(asked.fresh_id);
         Ok(None)
@@ -128,7 +126,7 @@ impl LeaseTable {
         let intent = Some(&request.intent).filter(|intent| !intent.is_empty());
         lease.intent = intent.cloned().map(Box::new);
         lease.peers = request.terms.rdma_peers().to_vec();
-        lease.waiting.push(Waiting::Grant(asked.ticket));
+        lease.waiting.push((Waiting::Grant, asked.ticket));
         lease.wanted = Some(Box::new((wanted(request), admitted.policy)));
         let _begins = lease.step(Event::Asked);
         lease
@@ -164,7 +162,7 @@ impl LeaseTable {
             self.check_binds(&asked.tenant)?;
         }
         let lease = self.live_mut(id)?;
-        let waiting = Waiting::Renew(asked.ticket);
+        let waiting = (Waiting::Renew, asked.ticket);
         if let Some(active) = lease.active_mut()
             && active.renewal.is_none()
         {
@@ -197,13 +195,13 @@ impl LeaseTable {
         if let Some(lease) = self.leases.get(&id).filter(freed) {
             return Ok(Some(Reply::Lease(lease.info(now, false))));
         }
-        let waiting = Waiting::Free(asked.ticket);
+        let waiting = (Waiting::Free, asked.ticket);
         self.end_by_request(now, id, Event::Free, EndCause::Freed, None, waiting)
     }
 
     fn revoke(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {
         check_operator(asked, "revoke a lease")?;
-        let waiting = Waiting::Revoke(asked.ticket);
+        let waiting = (Waiting::Revoke, asked.ticket);
         let (cause, by) = (EndCause::Revoked, Some(String::from(&*asked.tenant)));
         match self.end_by_request(now, id, Event::Revoke, cause, by, waiting) {
             Err(refusal) => Ok(Some(Reply::Revoked(match refusal.error {
@@ -223,7 +221,7 @@ impl LeaseTable {
         event: Event,
         cause: EndCause,
         by: Option<String>,
-        waiting: Waiting,
+        waiting: (Waiting, Ticket),
     ) -> Decision {
         let lease = self.live_mut(id)?;
         if lease.is_over() {

@@ -178,20 +178,17 @@ impl LeaseTable {
 
     /// Restores a lease whose part is taken already.
     fn restore_holder(&mut self, now: Now, record: &LeaseRecord, held: Held, placement: Placement) {
-        let amount = placement.amount();
         let id = record.lease_id;
         let tenant = self.tenant_name(&record.tenant);
         let cut_within = self.cut_within(record.resource_id);
         let resource = self.resources.get(&record.resource_id);
         let stays = resource.is_some_and(|resource| resource.durability.leases_stay());
         let (of, kind) = (record.resource_id, record.resource_type);
-        let mut lease = Lease::new(now, id, tenant.clone(), of, kind, placement);
+        let mut lease = Lease::new(now, id, tenant, of, kind, placement);
         lease.restore(now, record, held, stays);
         lease.cut_within = cut_within;
         let state = lease.state();
-        self.change_held(&lease, true);
-        self.lives(&tenant, id, record.resource_type, amount);
-        self.leases.insert(id, lease);
+        self.lives(lease);
         match state {
             State::Fenced => self.restore_fenced(now, record),
             State::Cutting => self.cut_once_more(now, id),

@@ -11,7 +11,7 @@ use core::time::Duration;
 use fabricbios_wire::{LeaseError, LeaseId, LeasePhase, Refusal, RefusalClass, ResourceType, Role};
 
 use crate::{
-    Change, LeaseRecord, LeaseTable, Now,
+    Change, Invariant, LeaseRecord, LeaseTable, Now,
     lease::Lease,
     record::Ended,
     standing::{busy, unavailable},
@@ -153,29 +153,28 @@ impl LeaseTable {
             .map_or_else(|| Arc::from(name), |(known, _)| known.clone())
     }
 
-    /// Adds a live lease to its tenant.
-    pub(crate) fn lives(&mut self, name: &Arc<str>, id: LeaseId, kind: ResourceType, length: u64) {
-        let tenant = self.tenants.entry(name.clone()).or_default();
-        tenant.live.insert(id);
-        *tenant.holds.entry(kind).or_default() += length;
+    /// Adds a live lease to the table.
+    pub(crate) fn lives(&mut self, lease: Lease) {
+        let tenant = self.tenants.entry(lease.tenant.clone()).or_default();
+        tenant.live.insert(lease.id);
+        *tenant.holds.entry(lease.kind).or_default() += lease.placement.amount();
+        self.change_held(&lease, true);
+        self.leases.insert(lease.id, lease);
     }
 
-    /// Removes a live lease from its tenant. `false`: the tenant held less.
-    pub(crate) fn lives_no_more(
-        &mut self,
-        name: &Arc<str>,
-        id: LeaseId,
-        kind: ResourceType,
-        length: u64,
-    ) -> bool {
-        let Some(tenant) = self.tenants.get_mut(name) else {
-            return false;
-        };
-        let holds = tenant.holds.entry(kind).or_default();
-        let enough = tenant.live.remove(&id) && *holds >= length;
-        *holds = holds.saturating_sub(length);
-        self.forget_idle(name);
-        enough
+    /// Removes a live lease from its tenant.
+    pub(crate) fn lives_no_more(&mut self, lease: &Lease) {
+        let length = lease.placement.amount();
+        let enough = self.tenants.get_mut(&lease.tenant).is_some_and(|tenant| {
+            let holds = tenant.holds.entry(lease.kind).or_default();
+            let enough = tenant.live.remove(&lease.id) && *holds >= length;
+            *holds = holds.saturating_sub(length);
+            enough
+        });
+        self.forget_idle(&lease.tenant);
+        if !enough {
+            self.breaks(Invariant::Tenants, lease, "its tenant held less");
+        }
     }
 
     /// Takes a tenant without leases from the table.

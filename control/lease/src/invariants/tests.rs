@@ -153,7 +153,7 @@ fn a_look_at_everything_finds_each() {
         (Invariant::Generations, |node| {
             node.lease(1).generation = Generation(0);
         }),
-        (Invariant::Proof, |node| {
+        (Invariant::States, |node| {
             node.lease(1).ends(EndCause::Freed, None);
         }),
         (Invariant::Timers, |node| {
@@ -221,7 +221,7 @@ fn an_order_for_an_older_binding_is_not_given_and_the_newest_is_cut() {
 fn nobody_is_told_and_nothing_released_before_the_proof() {
     let mut node = Node::new();
     node.orders.clear();
-    let waiting = crate::lease::Waiting::Free(Ticket(99));
+    let waiting = (crate::lease::Waiting::Free, Ticket(99));
     node.lease(1).waiting.push(waiting);
     node.table.tell_ended(NOW, LeaseId(1));
     node.table.start_release(LeaseId(1));
@@ -233,6 +233,30 @@ fn nobody_is_told_and_nothing_released_before_the_proof() {
     let released = |order: &Order| matches!(order, Order::Release(..));
     assert!(!node.orders.iter().any(released), "{:?}", node.orders);
     node.is_fenced_for(Invariant::Proof);
+}
+
+#[test]
+fn what_does_not_fit_the_state_is_not_ordered_and_fences() {
+    let plants: [Plant; 2] = [
+        |node| {
+            let binding_id = node.lease(1).binding_id();
+            node.table.order(Order::Rotate(binding_id));
+        },
+        |node| {
+            node.lease(1).ends(EndCause::Freed, None);
+            node.table.arm(LeaseId(1));
+        },
+    ];
+    for plant in plants {
+        let mut node = Node::new();
+        node.orders.clear();
+        plant(&mut node);
+        node.table.fence_broken(NOW);
+        node.go_on();
+        let rotates = |order: &Order| matches!(order, Order::Rotate(_));
+        assert!(!node.orders.iter().any(rotates), "{:?}", node.orders);
+        node.is_fenced_for(Invariant::States);
+    }
 }
 
 #[test]
