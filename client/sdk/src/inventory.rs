@@ -147,39 +147,26 @@ impl Inventory {
             .iter()
             .map(|entry| (entry.resource_id, entry.into()))
             .collect();
-        let mut of = |id: ResourceId, set: &dyn Fn(&mut Resource)| {
-            if let Some(resource) = resources.get_mut(&id) {
-                set(resource);
-            }
-        };
-        let health = |it: u32| Some(ResourceHealth::from(it));
-        for it in &structured.mem_arenas {
-            of(it.resource_id, &|to| {
-                (to.health, to.mem) = (health(it.health), Some(*it));
-            });
+        // Adds the parts of the structured form, and the health in each, to the resources.
+        macro_rules! add {
+            ($parts:ident, $field:ident) => {
+                for part in &structured.$parts {
+                    if let Some(resource) = resources.get_mut(&part.resource_id) {
+                        resource.health = Some(part.health.into());
+                        resource.$field = Some(*part);
+                    }
+                }
+            };
         }
-        for it in &structured.block_devs {
-            of(it.resource_id, &|to| {
-                (to.health, to.blocks) = (health(it.health), Some(*it));
-            });
-        }
-        for it in &structured.cpu_caps {
-            of(it.resource_id, &|to| {
-                (to.health, to.cpu) = (health(it.health), Some(*it));
-            });
-        }
-        for it in &structured.nics {
-            of(it.resource_id, &|to| {
-                (to.health, to.nic) = (health(it.health), Some(*it));
-            });
-        }
-        for it in &structured.gpus {
-            of(it.resource_id, &|to| {
-                (to.health, to.gpu) = (health(it.health), Some(*it));
-            });
-        }
+        add!(mem_arenas, mem);
+        add!(block_devs, blocks);
+        add!(cpu_caps, cpu);
+        add!(nics, nic);
+        add!(gpus, gpu);
         for extension in &structured.extensions {
-            of(resource_of(extension), &|to| to.extend(extension));
+            if let Some(resource) = resources.get_mut(&resource_of(extension)) {
+                resource.extend(extension);
+            }
         }
         Self {
             node_id: structured.node_id,

@@ -24,20 +24,13 @@ pub(super) fn rows(info: &LeaseInfo, rows: &mut Vec<Vec<String>>) {
     if let Some(endpoint) = binding.udp_endpoint {
         rows.push(row("udp", format!("{endpoint}; only --json shows the key")));
     }
-    if let Some(rdma) = binding.rdma() {
-        rdma_rows(rdma, rows);
-    }
-    if let Some(nvmeof) = binding.nvmeof() {
-        nvmeof_rows(info.lease_id, nvmeof, rows);
-    }
-    if let Some(cpu) = binding.cpu() {
-        cpu_rows(cpu, rows);
-    }
-    if let Some(net) = binding.net() {
-        net_rows(net, rows);
-    }
-    if let Some(gpu) = binding.gpu() {
-        gpu_rows(gpu, rows);
+    match &binding.kind {
+        KindBinding::Mem(Some(rdma)) => rdma_rows(rdma, rows),
+        KindBinding::Block(Some(nvmeof)) => nvmeof_rows(info.lease_id, nvmeof, rows),
+        KindBinding::Cpu(Some(cpu)) => cpu_rows(cpu, rows),
+        KindBinding::Net(Some(net)) => net_rows(net, rows),
+        KindBinding::Gpu(Some(gpu)) => gpu_rows(gpu, rows),
+        _ => {}
     }
     if info.phase == LeasePhase::Active {
         rows.extend(use_of(info).map(|how| row("use", how)));

@@ -2,6 +2,8 @@
 
 mod binding;
 
+use std::fmt;
+
 use fabricbios_wire::{
     Effective, Enforcement, LeaseEnd, LeaseInfo, LeaseIntent, LeasePhase, ProofStep, Size,
 };
@@ -173,65 +175,32 @@ fn expiry(info: &LeaseInfo) -> String {
     }
 }
 
-fn effective(effective: &Effective) -> String {
-    let mut parts = Vec::new();
-    parts.extend(
-        effective
-            .cpu_isolation
-            .map(|class| format!("cpu isolation {class}")),
-    );
-    parts.extend(
-        effective
-            .gpu_exclusivity
-            .map(|class| format!("gpu exclusivity {class}")),
-    );
-    parts.extend(
-        effective
-            .gpu_execution_mode
-            .map(|mode| format!("gpu execution mode {mode}")),
-    );
-    parts.extend(
-        effective
-            .gpu_compute_slices
-            .map(|slices| format!("{slices} gpu compute slices")),
-    );
-    parts.extend(
-        effective
-            .transport
-            .map(|transport| format!("transport {transport}")),
-    );
-    if effective.rotate_on_renew {
-        parts.push("rotate on renew".to_owned());
+fn effective(it: &Effective) -> String {
+    let rate_is_enforced = it.net_rate == Some(Enforcement::Enforced);
+    let slices = it.gpu_compute_slices;
+    let parts = [
+        named("cpu isolation", it.cpu_isolation),
+        named("gpu exclusivity", it.gpu_exclusivity),
+        named("gpu execution mode", it.gpu_execution_mode),
+        slices.map(|slices| format!("{slices} gpu compute slices")),
+        named("transport", it.transport),
+        it.rotate_on_renew.then(|| "rotate on renew".to_owned()),
+        it.read_only.then(|| "read-only".to_owned()),
+        it.mutual_auth.then(|| "mutual authentication".to_owned()),
+        named("execution mode", it.cpu_execution_mode),
+        named("execution width", it.cpu_execution_width),
+        named("cpuset partition", it.cpu_partition),
+        rate_is_enforced.then(|| "transmit rate".to_owned()),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    match parts.is_empty() {
+        true => "the term".to_owned(),
+        false => parts.join(", "),
     }
-    if effective.read_only {
-        parts.push("read-only".to_owned());
-    }
-    if effective.mutual_auth {
-        parts.push("mutual authentication".to_owned());
-    }
-    parts.extend(
-        effective
-            .cpu_execution_mode
-            .map(|mode| format!("execution mode {mode}")),
-    );
-    parts.extend(
-        effective
-            .cpu_execution_width
-            .map(|width| format!("execution width {width}")),
-    );
-    parts.extend(
-        effective
-            .cpu_partition
-            .map(|partition| format!("cpuset partition {partition}")),
-    );
-    if effective.net_rate == Some(Enforcement::Enforced) {
-        parts.push("transmit rate".to_owned());
-    }
-    if parts.is_empty() {
-        "the term".to_owned()
-    } else {
-        parts.join(", ")
-    }
+}
+
+fn named(name: &str, value: Option<impl fmt::Display>) -> Option<String> {
+    value.map(|value| format!("{name} {value}"))
 }
 
 fn intent(stated: &LeaseIntent) -> String {

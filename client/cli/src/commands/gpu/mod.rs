@@ -34,6 +34,19 @@ impl From<Wiped> for WipedJson {
     }
 }
 
+impl WipedJson {
+    fn text(&self) -> String {
+        match self.bytes {
+            0 => "no buffer of the session was left".to_owned(),
+            bytes if bytes == self.free_bytes => format!("all {} were wiped", Size(bytes)),
+            bytes => format!(
+                "what was left in the session's buffers, {}, was wiped",
+                Size(bytes)
+            ),
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct ClosedJson {
     lease_id: String,
@@ -56,23 +69,9 @@ fn close(node: Option<&Node>, what: GpuClose, output: Output) -> Result<(), Fail
         wiped: wiped.into(),
     };
     output.print(&json, || {
-        format!(
-            "lease {lease} has no session any more: {}",
-            wiped_text(wiped)
-        )
+        let wiped = json.wiped.text();
+        format!("lease {lease} has no session any more: {wiped}")
     })
-}
-
-fn wiped_text(wiped: Wiped) -> String {
-    let Wiped { bytes, free_bytes } = wiped;
-    match bytes {
-        0 => "no buffer of the session was left".to_owned(),
-        _ if bytes == free_bytes => format!("all {} were wiped", Size(bytes)),
-        _ => format!(
-            "what was left in the session's buffers, {}, was wiped",
-            Size(bytes)
-        ),
-    }
 }
 
 /// The session of a lease in which a command works.
@@ -200,13 +199,7 @@ fn free(node: &Node, lease_id: LeaseId) -> Result<(), Failure> {
 impl LeftJson {
     fn line(&self, used: LeaseId) -> String {
         match &self.wiped {
-            Some(wiped) => {
-                let wiped = Wiped {
-                    bytes: wiped.bytes,
-                    free_bytes: wiped.free_bytes,
-                };
-                format!("lease {used} was given back: {}", wiped_text(wiped))
-            }
+            Some(wiped) => format!("lease {used} was given back: {}", wiped.text()),
             None if self.one_shot => format!("the session of lease {used} has ended: one_shot"),
             None => format!(
                 "the session stays for the next command; `fabricctl gpu close {used}` ends it"
