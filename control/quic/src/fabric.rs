@@ -158,7 +158,7 @@ fn read_ca(state_dir: &Path, now: SystemTime) -> Result<Option<Ca>, IdentityErro
     }
 }
 
-const CA_REMEDY: &str = "restore it from a backup; or, if it is lost, let `fabricbiosd renew-ca --new-key` make a new \
+const CA_REMEDY: &str = "restore the file from a backup; or, if the key is lost, let `fabricbiosd renew-ca --new-key` make a new \
     CA for the same node: every identity issued so far is void then, and node id, leases and pools stay";
 
 const EXPIRED_REMEDY: &str =
@@ -179,10 +179,10 @@ fn is_published(state_dir: &Path, ca: &Ca) -> Result<bool, IdentityError> {
 
 const COPY_REMEDY: &str = "if ca-key.pem is this node's, delete this copy, which is written again at the next start; else restore ca-key.pem";
 
-const NODE_REMEDY: &str = "restore it and ca-key.pem from one backup; if this file is this node's, `fabricbiosd renew-ca`, or `renew-ca --new-key` if that was interrupted, \
+const NODE_REMEDY: &str = "restore the file and ca-key.pem from one backup; if this file is this node's, `fabricbiosd renew-ca`, or `renew-ca --new-key` if that was interrupted, \
     makes them fit and keeps the node id";
 
-const LOST_NODE_REMEDY: &str = "restore it from a backup: its key is the node's id; or, to begin as a new node, whose leases are over and whose \
+const LOST_NODE_REMEDY: &str = "restore the file from a backup: its key is the node's id; or, to begin as a new node, whose leases are over and whose \
     pools are withheld until --force, move ca.pem, admin.identity and journal.redb away";
 
 fn open_node(state_dir: &Path, ca: &Ca, now: SystemTime) -> Result<NodeKeys, IdentityError> {
@@ -243,7 +243,7 @@ fn node_keys(text: &str, ca: &Ca) -> Result<NodeKeys, FileProblem> {
     Ok(keys)
 }
 
-const ADMIN_REMEDY: &str = "move it away: a new one is made at the next start";
+const ADMIN_REMEDY: &str = "move the file away: the next start makes a new one";
 
 fn open_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError> {
     match read_admin(path, ca)? {

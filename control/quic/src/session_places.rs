@@ -50,12 +50,12 @@ impl SessionPlaces {
         let mut counts = self.counts();
         if counts.open.values().sum::<usize>() >= all_max {
             return Err(busy(format!(
-                "{all_max} streams to sessions are open on this node, and it takes no more"
+                "{all_max} streams to sessions are open on this node, which takes no more"
             )));
         }
         if counts.opening.values().sum::<usize>() >= opening_max {
             return Err(busy(format!(
-                "{opening_max} sessions are being opened on this node, and it takes no more at once"
+                "{opening_max} sessions are being opened on this node, which takes no more at once"
             )));
         }
         let half = opening_max.div_ceil(2);

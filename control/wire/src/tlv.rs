@@ -169,7 +169,7 @@ impl<'a> TlvArea<'a> {
         let mut found = self.iter().filter(|tlv| tlv.tag == tag);
         let first = found.next();
         match found.next() {
-            Some(second) => Err(second.unknown_value(0, "tag", "it once", "it again")),
+            Some(second) => Err(second.unknown_value(0, "tag", "the tag once", "the tag again")),
             None => Ok(first),
         }
     }
@@ -222,7 +222,7 @@ impl<'a> TlvArea<'a> {
             offset: self.offset + self.bytes.len(),
             tag: Some(tag),
             field: "tag",
-            expected: Cow::Borrowed("it once"),
+            expected: Cow::Borrowed("the tag once"),
             got: Cow::Borrowed("none"),
         }
     }

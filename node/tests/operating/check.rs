@@ -310,7 +310,7 @@ async fn a_damaged_journal_or_a_lost_node_identity_stops_a_start_and_the_check_s
     let (status, said) = check(&place, &words);
     let log = place.start_in_vain(&owned);
     for text in [&said, &log] {
-        let why = "node.identity: missing, although a node was here before; restore it";
+        let why = "node.identity: missing, although a node was here before; restore the file";
         assert!(text.contains(why), "{text}");
     }
     assert_eq!(status, Some(1), "{said}");

@@ -19,14 +19,14 @@ use crate::LocalRefusal;
 pub struct Entry<M = ()> {
     /// The path's own objects of the lease.
     pub objects: M,
-    state: Mutex<State>,
+    state: Mutex<EntryState>,
     pub(super) admission: Mutex<()>,
     /// Nanoseconds on the boot-time clock; 0 until the first `extend` after a bind.
     pub(super) deadline: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct EntryState {
     pub(super) gate: Gate,
     /// The tenant of the last binding that opened.
     pub(super) tenant: Arc<str>,
@@ -37,7 +37,7 @@ pub(super) struct State {
 }
 
 impl<M> Entry<M> {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, EntryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,7 +66,7 @@ impl<M> Entry<M> {
         self.left(&state, generation)
     }
 
-    fn left(&self, state: &State, generation: Generation) -> Result<Duration, LocalRefusal> {
+    fn left(&self, state: &EntryState, generation: Generation) -> Result<Duration, LocalRefusal> {
         if !state.is_open || !state.gate.admits(generation) {
             return Err(LocalRefusal::NotActive("it was cut".into()));
         }
@@ -99,7 +99,7 @@ impl<M> Entry<M> {
     }
 }
 
-impl State {
+impl EntryState {
     /// The generation of the lease's binding. `check` decides on its tenant.
     fn bound(
         &self,

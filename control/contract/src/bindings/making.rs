@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use fabricbios_lease::{BindError, BindingId, Gate, StepError};
 use fabricbios_wire::Generation;
 
-use super::{Bindings, Entry, entry::State};
+use super::{Bindings, Entry, entry::EntryState};
 
 /// A binding that is being made. If nothing of the lease is left at the end, its entry is removed.
 #[derive(Debug)]
@@ -47,9 +47,9 @@ impl<'a, M: Default> Making<'a, M> {
     /// A cut, a newer generation or the removal came first.
     pub fn check(&self) -> Result<(), BindError> {
         let gate = self.entry.state().gate.clone();
-        let mut trial = State {
+        let mut trial = EntryState {
             gate,
-            ..State::default()
+            ..EntryState::default()
         };
         Ok(trial.open(self.binding_id.generation)?)
     }

@@ -30,7 +30,9 @@ impl Fabric {
         let (node_path, admin_identity) = (state_dir.join(NODE), state_dir.join(ADMIN));
         let paths = [&ca_path, &ca_copy, &node_path, &admin_identity];
         if let Some(path) = paths.into_iter().find(|it| it.is_dir()) {
-            return Err(damaged(path, "move it away")(FileProblem::Directory));
+            return Err(damaged(path, "move the directory away")(
+                FileProblem::Directory,
+            ));
         }
         let (key, signer) = node_key(&node_path)?;
         let own = OwnKeys::read(&ca_copy, is_new_key.then_some(&*ca_path))?;
@@ -61,11 +63,14 @@ impl Fabric {
     }
 }
 
-const FOREIGN_REMEDY: &str = "restore it from a backup of this node: its key is the node's id; if it is this node's, move \
+const FOREIGN_REMEDY: &str = "restore the file from a backup of this node: its key is the node's id; if the file is this node's, move \
     ca.pem away and repeat the command";
 
 fn bad_node(path: &Path) -> impl Fn(FileProblem) -> IdentityError {
-    damaged(path, "restore it from a backup: its key is the node's id")
+    damaged(
+        path,
+        "restore the file from a backup: its key is the node's id",
+    )
 }
 
 /// The key of the node, and the certificate of the CA that has signed its identity.

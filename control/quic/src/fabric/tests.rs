@@ -102,7 +102,7 @@ fn a_lost_node_identity_is_not_replaced_until_the_operator_begins_anew() {
             let why = refused.unwrap_err().to_string();
             for word in [
                 at(NODE).to_str().unwrap(),
-                "restore it",
+                "restore the file",
                 "ca.pem, admin.identity",
             ] {
                 assert!(why.contains(word), "{why}");
