@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool fallback-udp node/src/kinds/block
+# covers: nvmet pool fallback-udp client/attach/src node/src/kinds/block
 """Impossible pools, invalid sizes and names, ports in use, a kernel without configfs or nvmet: each is refused with its
 name and a remedy, and harms nothing."""
 import contextlib

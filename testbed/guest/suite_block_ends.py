@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool fallback-udp node/src/kinds/block
+# covers: nvmet pool fallback-udp client/attach/src node/src/kinds/block
 """The end of a lease of blocks under running I/O: free, revocation and expiry each end first in errors and then in the
 removal of the device. Afterwards nothing is accepted, while a neighbour on the same pool writes and verifies without an
 error. The next tenant cannot find the bytes of the last one. Many leases that end together all end, and a node that

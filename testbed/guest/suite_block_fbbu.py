@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool fallback-udp node/src/kinds/block
+# covers: nvmet pool fallback-udp client/attach/src node/src/kinds/block
 """Blocks over UDP: a client in plain Python and `fabricctl` see the same bytes. Requests that are forged, out of bounds
 or against the lease are refused. NVMe-oF and UDP are two transports of one lease that are cut together. A file system
 on an attached device survives lost packets."""

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool fallback-udp node/src/kinds/block
+# covers: nvmet pool fallback-udp client/attach/src node/src/kinds/block
 """Pools of every kind, from outside: the inventory shows the kind of each, a client's device and HELLO have the same
 blocks, a read-only pool gives read-only leases, and a pool that breaks under a running daemon is degraded alone."""
 import atexit

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm alone timeout=600
-# covers: nvmet pool fallback-udp node/src/kinds/block
+# covers: nvmet pool fallback-udp client/attach/src node/src/kinds/block
 """Pools that differ from the node's records: a journal restored from an older copy, a pool that is missing at a start,
 a pool taken by force from a node whose state is lost. No tenant ever reads another tenant's bytes, and nothing is lost
 that an operator has not given up."""

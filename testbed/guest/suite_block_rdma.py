@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm alone timeout=600
-# covers: nvmet pool node/src/kinds/block
+# covers: nvmet pool client/attach/src node/src/kinds/block
 """Blocks over NVMe/RDMA on soft-RoCE: the lease's own connect line connects, nobody else gets in. Free and expiry end
 the access under running I/O while a neighbour's I/O goes on; the death of the daemon and a change of keys do not."""
 import subprocess

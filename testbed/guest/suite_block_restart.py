@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=900
-# covers: nvmet pool fallback-udp node/src/kinds/block
+# covers: nvmet pool fallback-udp client/attach/src node/src/kinds/block
 """The daemon is killed by SIGKILL under a connected client: the kernel goes on serving, and the next daemon adopts. A
 lease that runs out meanwhile, or while the daemon is stopped, is cut at its deadline. Killed at each of its own steps,
 the daemon leaves nothing that the next daemon does not adopt, remove or fence. A foreign subsystem beside it is not

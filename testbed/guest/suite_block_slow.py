@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool node/src/kinds/block
+# covers: nvmet pool client/attach/src node/src/kinds/block
 """The first lease of blocks that were never wiped, on a device so slow that cleaning takes longer than a node waits for
 work without progress."""
 import time

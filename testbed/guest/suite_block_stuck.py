@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool node/src/kinds/block
+# covers: nvmet pool client/attach/src node/src/kinds/block
 """Storage that hangs under a lease: the client is still cut on time. The release gives up, fences what it cannot
 finish, and names the device. All other grants, cuts and I/O go on. When the storage answers again, the fence is
 cleared."""

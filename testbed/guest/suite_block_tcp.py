@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # lab: one-vm timeout=600
-# covers: nvmet pool fallback-udp node/src/kinds/block
+# covers: nvmet pool fallback-udp client/attach/src node/src/kinds/block
 """Blocks over NVMe/TCP with Debian's nvme-cli: the lease's own connect line connects, to a file of a directory and to a
 slice of a device, over IPv4 and IPv6; nobody else gets in; a key changes under a connection that goes on; a freed
 device disappears at the client, and nothing of it is left on the node."""
