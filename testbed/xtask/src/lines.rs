@@ -13,6 +13,16 @@ use std::process::ExitCode;
 /// the rooms.
 const PROVING: [&str; 4] = ["bench", "fuzz", "testbed", "xtask"];
 
+/// Folders and files of the product's crates whose code tests the product.
+const OF_TESTS: [&str; 6] = [
+    "examples",
+    "simulation",
+    "simulation.rs",
+    "testing",
+    "tests",
+    "tests.rs",
+];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// A commit to count instead of the working tree's tracked files
@@ -108,8 +118,7 @@ fn rust(path: &str, text: &str) -> Lines {
         .clone()
         .next()
         .is_some_and(|top| PROVING.iter().any(|it| top == *it))
-        || folders
-            .any(|it| it == "tests" || it == "testing" || it == "tests.rs" || it == "examples");
+        || folders.any(|it| OF_TESTS.iter().any(|name| it == *name));
     let mut counted = Lines::default();
     // The indentation of an item of tests, until its last line.
     let mut item: Option<Item<'_>> = None;
