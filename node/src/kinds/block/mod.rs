@@ -29,7 +29,7 @@ use fabricbios_wire::{NvmeofTransport, ResourceType};
 use nix::unistd::geteuid;
 
 use crate::{
-    kinds::{Kind, Offered, OfferedResource, Opened, Opening, settings::KindSettings},
+    kinds::{Kind, Offered, OfferedResource, Opened, Opening},
     process::check::{Checking, Findings},
 };
 
@@ -150,11 +150,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
 /// See [`crate::kinds::Kind::check`].
 fn check(checking: &Checking<'_>, found: &mut Findings) {
     let Checking { node_id, .. } = checking;
-    let KindSettings {
-        shared,
-        block: settings,
-        ..
-    } = checking.settings;
+    let (shared, settings) = (&checking.settings.shared, &checking.settings.block);
     let known = LazyCell::new(|| known(checking));
     for path in &settings.block_pool {
         let named = || format!("--block-pool {}", path.display());

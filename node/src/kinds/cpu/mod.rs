@@ -21,7 +21,7 @@ use nix::unistd::geteuid;
 
 use crate::{
     inventory::hardware::{Sources, resource_id},
-    kinds::{Continuity, Kind, Offered, OfferedResource, Opened, Opening, settings::KindSettings},
+    kinds::{Continuity, Kind, Offered, OfferedResource, Opened, Opening},
     process::check::{Checking, Findings},
 };
 
@@ -53,11 +53,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let Opening {
         node_id, watchdog, ..
     } = *opening;
-    let KindSettings {
-        shared,
-        cpu: settings,
-        ..
-    } = opening.settings;
+    let (shared, settings) = (&opening.settings.shared, &opening.settings.cpu);
     let profile = shared.profile.unwrap_or_default();
     let at = cgroup(settings, &node_id);
     let last_root = shared.state_dir().join(LAST_ROOT);

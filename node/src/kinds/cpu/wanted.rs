@@ -75,13 +75,7 @@ pub(super) fn limits(
     online: usize,
 ) -> anyhow::Result<Limits> {
     const PROCESSES: u32 = 1024;
-    let KindSettings {
-        shared,
-        memory,
-        cpu,
-        ..
-    } = settings;
-    let memory_bytes = match cpu.cpu_memory_max {
+    let memory_bytes = match settings.cpu.cpu_memory_max {
         Some(Size(bytes)) => bytes,
         None => {
             let total = total_bytes(&proc.read("meminfo")?).with_context(|| {
@@ -91,14 +85,15 @@ pub(super) fn limits(
                     at.display()
                 )
             })?;
-            let arenas = memory.arenas(shared).into_iter().map(|it| it.bytes.0);
-            let leased = arenas.fold(0, u64::saturating_add);
+            let arenas = settings.memory.arenas(&settings.shared);
+            let bytes = arenas.iter().map(|it| it.bytes.0);
+            let leased = bytes.fold(0, u64::saturating_add);
             total.saturating_sub(leased) / (online.max(1) as u64)
         }
     };
     Ok(Limits {
         memory_bytes,
-        processes: cpu.cpu_pids_max.unwrap_or(PROCESSES).into(),
+        processes: settings.cpu.cpu_pids_max.unwrap_or(PROCESSES).into(),
     })
 }
 

@@ -111,9 +111,7 @@ pub(super) fn datagrams(settings: &KindSettings) -> Option<(&'static str, Socket
 
 /// See [`crate::kinds::Kind::conflicts`].
 pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<(), String> {
-    let KindSettings {
-        shared, memory: it, ..
-    } = settings;
+    let (shared, it) = (&settings.shared, &settings.memory);
     if shared.is_bare_metal() {
         static_arena(it, named)?;
     }

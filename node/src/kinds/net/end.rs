@@ -5,7 +5,6 @@ use std::{ffi::OsStr, path::Path, sync::Arc};
 use anyhow::Context;
 use fabricbios_cgroup::Process;
 use fabricbios_contract::EndByName;
-use fabricbios_helper::Supervisor;
 use fabricbios_lease::StepError;
 use fabricbios_sriov::{macvlan::MacvlanEnd, netlink::Netlink, vf::VfEnd};
 use fabricbios_wire::LeaseId;
@@ -19,9 +18,12 @@ pub(super) fn end(records: &OsStr, ending: &Ending<'_>) -> anyhow::Result<Box<dy
     let calls = ending
         .calls
         .context("no file for the locks of calls that may hang")?;
+    let supervisor = helpers::for_watchdog(calls)?;
     let daemon = Process::of(getppid().as_raw());
-    let end = NetEnd::new(Path::new(records), helpers::for_watchdog(calls)?, daemon)?;
-    Ok(Box::new(end))
+    Ok(Box::new(NetEnd {
+        macvlans: MacvlanEnd::new(Arc::new(Netlink::open()?)),
+        functions: VfEnd::new(&places(Path::new(records)), supervisor, daemon),
+    }))
 }
 
 /// Ends leases of network functions for the watchdog.
@@ -29,23 +31,6 @@ pub(super) fn end(records: &OsStr, ending: &Ending<'_>) -> anyhow::Result<Box<dy
 struct NetEnd {
     macvlans: MacvlanEnd,
     functions: VfEnd,
-}
-
-impl NetEnd {
-    /// Uses the records in this directory. `supervisor` makes calls that may hang. `daemon`: the daemon's process.
-    ///
-    /// # Errors
-    /// The kernel does not open a netlink socket.
-    fn new(
-        records: &Path,
-        supervisor: Supervisor,
-        daemon: Option<Process>,
-    ) -> Result<Self, StepError> {
-        Ok(Self {
-            macvlans: MacvlanEnd::new(Arc::new(Netlink::open()?)),
-            functions: VfEnd::new(&places(records), supervisor, daemon),
-        })
-    }
 }
 
 impl EndByName for NetEnd {
