@@ -164,7 +164,7 @@ impl Inventory {
         add!(nics, nic);
         add!(gpus, gpu);
         for extension in &structured.extensions {
-            if let Some(resource) = resources.get_mut(&resource_of(extension)) {
+            if let Some(resource) = resources.get_mut(&extension.resource_id()) {
                 resource.extend(extension);
             }
         }
@@ -180,27 +180,6 @@ impl Inventory {
                 .filter_map(|entry| resources.remove(&entry.resource_id))
                 .collect(),
         }
-    }
-}
-
-fn resource_of(extension: &InventoryExtension) -> ResourceId {
-    match extension {
-        InventoryExtension::Name(id, _)
-        | InventoryExtension::Available(id, _)
-        | InventoryExtension::Transports(id, _)
-        | InventoryExtension::FencedPart(id, _)
-        | InventoryExtension::HealthReason(id, _)
-        | InventoryExtension::ClassEnforcement(id, _)
-        | InventoryExtension::ClassAvailable(id, _)
-        | InventoryExtension::Classes {
-            resource_id: id, ..
-        }
-        | InventoryExtension::VirtualFunctions {
-            resource_id: id, ..
-        }
-        | InventoryExtension::GpuSlots {
-            resource_id: id, ..
-        } => *id,
     }
 }
 

@@ -267,3 +267,28 @@ pub enum InventoryExtension {
     /// 0x0B0A: why the health of a resource is not [`health::OK`], for people. Resource 0 stands for the node itself.
     HealthReason(ResourceId, String),
 }
+
+impl InventoryExtension {
+    /// The resource that it is about.
+    #[must_use]
+    pub fn resource_id(&self) -> ResourceId {
+        match self {
+            Self::Name(id, _)
+            | Self::Available(id, _)
+            | Self::Transports(id, _)
+            | Self::FencedPart(id, _)
+            | Self::HealthReason(id, _)
+            | Self::ClassEnforcement(id, _)
+            | Self::ClassAvailable(id, _)
+            | Self::Classes {
+                resource_id: id, ..
+            }
+            | Self::VirtualFunctions {
+                resource_id: id, ..
+            }
+            | Self::GpuSlots {
+                resource_id: id, ..
+            } => *id,
+        }
+    }
+}

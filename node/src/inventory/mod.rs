@@ -165,9 +165,7 @@ pub fn describe(
 ) {
     let id = status.available.resource_id;
     inventory.health = inventory.health.max(status.health());
-    inventory
-        .extensions
-        .retain(|extension| !speaks_of(extension, id));
+    inventory.extensions.retain(|it| it.resource_id() != id);
     inventory.extensions.extend([
         InventoryExtension::Name(id, name.to_owned()),
         InventoryExtension::Available(id, status.available.available),
@@ -182,19 +180,4 @@ pub fn describe(
     let part = status.available.fenced_part;
     let part = (part != 0).then_some(InventoryExtension::FencedPart(id, part));
     inventory.extensions.extend(part);
-}
-
-fn speaks_of(extension: &InventoryExtension, id: ResourceId) -> bool {
-    match extension {
-        InventoryExtension::Name(of, _)
-        | InventoryExtension::Available(of, _)
-        | InventoryExtension::Transports(of, _)
-        | InventoryExtension::FencedPart(of, _)
-        | InventoryExtension::HealthReason(of, _)
-        | InventoryExtension::ClassEnforcement(of, _)
-        | InventoryExtension::ClassAvailable(of, _) => *of == id,
-        InventoryExtension::Classes { resource_id, .. }
-        | InventoryExtension::VirtualFunctions { resource_id, .. }
-        | InventoryExtension::GpuSlots { resource_id, .. } => *resource_id == id,
-    }
 }
