@@ -7,7 +7,7 @@ use fabricbios_wire::{EndCause, LeaseId, Reply, ResourceId, RevokeOutcome};
 use crate::{
     Asked, BindingId, Change, Condition, Event, FenceRecord, LeaseTable, Linger, Note, Now, Order,
     State, StepError, Ticket,
-    lease::{Fault, Lease, Waiting},
+    lease::{Lease, Waiting},
     requests::Decision,
     resource::Resource,
     standing::{busy, check_operator, fenced, not_found},
@@ -23,26 +23,21 @@ impl LeaseTable {
             return;
         };
         let (before, binding_id) = (lease.state(), lease.binding_id());
-        let by_release = event == Event::ReleaseFailed;
-        let fault = Fault {
-            by_release,
-            reason: reason.clone(),
-        };
-        if !lease.step_to_fenced(event, fault) {
-            return;
-        }
-        if lease.end.is_none() {
-            lease.ends(EndCause::BindingFailed, None);
-        }
-        lease.end_is_certain(now, now.boot);
         let fence = FenceRecord {
             resource_id: lease.resource_id,
             resource_type: lease.kind,
             lease_id: id,
             since_unix_ms: now.unix_ms,
             reason,
-            by_release,
+            by_release: event == Event::ReleaseFailed,
         };
+        if !lease.step_to_fenced(event, fence.clone()) {
+            return;
+        }
+        if lease.end.is_none() {
+            lease.ends(EndCause::BindingFailed, None);
+        }
+        lease.end_is_certain(now, now.boot);
         // Also for a lease that was not granted: its bytes must not be given away after a crash. Written before the
         // fence, so that a crash never leaves a fence whose lease seems alive.
         let record = lease.record();
@@ -118,15 +113,15 @@ impl LeaseTable {
         let Some(resource) = self.resources.get_mut(&clean.resource_id) else {
             return;
         };
-        let fault = |id: &LeaseId| Some((*id, self.leases.get(id)?.fault()?));
-        let other = resource.fenced_leases.iter().find_map(fault);
+        let its_fence = |id: &LeaseId| self.leases.get(id)?.fence();
+        let other = resource.fenced_leases.iter().find_map(its_fence);
         let told = resource.fence.as_mut();
         let told = told.filter(|fence| fence.lease_id == clean.lease_id);
-        let (Some(fence), Some((lease_id, fault))) = (told, other) else {
+        let (Some(fence), Some(other)) = (told, other) else {
             return;
         };
-        fence.lease_id = lease_id;
-        fence.reason = fault.reason.clone();
+        fence.lease_id = other.lease_id;
+        fence.reason = other.reason.clone();
         let fence = fence.clone();
         self.journal(Change::PutFence(fence));
     }

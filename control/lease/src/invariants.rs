@@ -79,11 +79,6 @@ pub(crate) struct Broken {
 
 /// Checks as the table runs.
 impl LeaseTable {
-    /// Has the resource of the lease fenced at the end of the step.
-    pub(crate) fn breaks(&mut self, invariant: Invariant, lease: &Lease, detail: &'static str) {
-        self.broken.push(lease.broken(invariant, detail));
-    }
-
     /// Counts the part of the lease as held, or as free again, and checks **capacity**.
     pub(crate) fn change_held(&mut self, lease: &Lease, more: bool) {
         let resource = self.resources.get(&lease.resource_id);
@@ -97,11 +92,8 @@ impl LeaseTable {
         let all = |it: &Resource| it.free.free().checked_add(*held) == Some(it.empty.free());
         let adds_up = sum.is_some() && resource.is_none_or(all);
         if !adds_up {
-            self.breaks(
-                Invariant::Capacity,
-                lease,
-                "free and held are not all of it",
-            );
+            let detail = "free and held are not all of it";
+            self.broken.push(lease.broken(Invariant::Capacity, detail));
         }
     }
 
@@ -234,7 +226,8 @@ impl LeaseTable {
 }
 
 impl Lease {
-    fn broken(&self, invariant: Invariant, detail: &'static str) -> Broken {
+    /// For [`LeaseTable::broken`]: the resource of the lease is fenced at the end of the step.
+    pub(crate) fn broken(&self, invariant: Invariant, detail: &'static str) -> Broken {
         Broken {
             invariant,
             lease_id: self.id,

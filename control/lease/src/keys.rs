@@ -7,7 +7,6 @@ use fabricbios_wire::{Binding, EndCause, LeaseId, RdmaPeer, Transport};
 
 use crate::{
     Asked, BindError, BindOrder, BindingId, Event, LeaseTable, Note, Now, Order, State, StepError,
-    Ticket,
     config::OVERLAP_MS_MAX,
     kinds::{check_peers, rules},
     lease::{Lease, OldKey, Remaking, Stage, Waiting},
@@ -49,17 +48,7 @@ impl LeaseTable {
             return Err(lease.busy());
         }
         lease.asks_for(peers.to_vec());
-        self.bind_again(now, (Waiting::Rebind, asked.ticket), id)
-    }
-
-    /// Makes a new binding for a waiting request. The state is `Rebinding` already.
-    pub(crate) fn bind_again(
-        &mut self,
-        now: Now,
-        waiting: (Waiting, Ticket),
-        id: LeaseId,
-    ) -> Decision {
-        self.live_mut(id)?.waiting.push(waiting);
+        lease.waiting.push((Waiting::Rebind, asked.ticket));
         self.bind_anew(now, id);
         Ok(None)
     }
@@ -129,14 +118,15 @@ impl LeaseTable {
         if !lease.may_rebind() || !lease.step(Event::Rebind) {
             return Err(lease.busy());
         }
+        lease.waiting.push((Waiting::Rebind, asked.ticket));
         let binding_id = lease.binding_id();
         if !lease.has_key() {
             // A rotation names no queue pair, and the old one may be the reason why there is no key.
             lease.asks_for(Vec::new());
-            return self.bind_again(now, (Waiting::Rebind, asked.ticket), id);
+            self.bind_anew(now, id);
+        } else {
+            self.rotate_now(now, binding_id, Duration::from_millis(overlap_ms.into()));
         }
-        lease.waiting.push((Waiting::Rebind, asked.ticket));
-        self.rotate_now(now, binding_id, Duration::from_millis(overlap_ms.into()));
         Ok(None)
     }
 

@@ -138,7 +138,7 @@ impl Lease {
 
     /// Whether the fence comes from a failed release alone.
     pub(crate) fn is_fenced_by_release(&self) -> bool {
-        self.fault().is_some_and(|fault| fault.by_release)
+        self.fence().is_some_and(|fence| fence.by_release)
     }
 
     /// The terms of the kind as they are enforced.

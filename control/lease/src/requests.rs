@@ -183,7 +183,9 @@ impl LeaseTable {
         }
         lease.end = None;
         lease.start_term(now, secs);
-        self.bind_again(now, waiting, id)
+        lease.waiting.push(waiting);
+        self.bind_anew(now, id);
+        Ok(None)
     }
 
     fn free(&mut self, now: Now, asked: &Asked, id: LeaseId) -> Decision {

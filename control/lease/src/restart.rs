@@ -19,7 +19,7 @@ use crate::{
     BindingId, BootTime, Change, EarlierRun, Event, FenceRecord, LeaseRecord, LeaseTable, Linger,
     Note, Now, Order, Placement, State, StepError,
     config::RESTORED_CUTS_AT_ONCE,
-    lease::{Fault, Lease},
+    lease::Lease,
     recovery::{Held, RecoveryDecision, secs},
 };
 
@@ -74,11 +74,11 @@ impl LeaseTable {
         let (id, culprit) = (resource.id, self.leases.get_mut(&fence.lease_id));
         match culprit {
             Some(lease) => {
-                let fault = Fault {
+                let its_fence = FenceRecord {
                     by_release: lease.is_fenced_by_release(),
-                    reason: fence.reason.clone(),
+                    ..fence.clone()
                 };
-                let is_alive = !lease.step_to_fenced(Event::FoundFenced, fault);
+                let is_alive = !lease.step_to_fenced(Event::FoundFenced, its_fence);
                 resource.whole_in_doubt |= is_alive && !fence.by_release;
             }
             // Nobody knows its part.
@@ -190,7 +190,7 @@ impl LeaseTable {
         let state = lease.state();
         self.lives(lease);
         match state {
-            State::Fenced => self.restore_fenced(now, record),
+            State::Fenced => self.restore_fenced(id),
             State::Cutting => self.cut_once_more(now, id),
             State::Grace => {}
             _ => self.bind_anew(now, id),
@@ -257,19 +257,13 @@ impl LeaseTable {
 
     /// Restores the fence of a fenced lease. The record of the fence comes after that of the lease and may be missing
     /// after a crash.
-    fn restore_fenced(&mut self, now: Now, record: &LeaseRecord) {
-        let Some(resource) = self.resources.get_mut(&record.resource_id) else {
-            return;
-        };
-        resource.fenced_leases.insert(record.lease_id);
-        resource.fence_for(FenceRecord {
-            resource_id: record.resource_id,
-            resource_type: record.resource_type,
-            lease_id: record.lease_id,
-            since_unix_ms: now.unix_ms,
-            reason: fenced_before(),
-            by_release: record.fenced_by_release,
-        });
+    fn restore_fenced(&mut self, id: LeaseId) {
+        let fence = self.leases.get(&id).and_then(Lease::fence).cloned();
+        let Some(fence) = fence else { return };
+        if let Some(resource) = self.resources.get_mut(&fence.resource_id) {
+            resource.fenced_leases.insert(id);
+            resource.fence_for(fence);
+        }
     }
 }
 
@@ -279,13 +273,16 @@ impl Lease {
         let ending = |cause| Some(ended_for(cause, 0));
         let (_begins, deadline, end) = match held {
             Held::Fenced => {
-                let fault = Fault {
+                let fence = FenceRecord {
+                    resource_id: record.resource_id,
+                    resource_type: record.resource_type,
+                    lease_id: record.lease_id,
+                    since_unix_ms: now.unix_ms,
+                    reason: StepError::new("restart", "it was fenced before the node started"),
                     by_release: record.fenced_by_release,
-                    reason: fenced_before(),
                 };
-                let end = over(EndCause::NodeRestarted);
-                let begins = self.step_to_fenced(Event::FoundFenced, fault);
-                (begins, record.deadline, end)
+                let begins = self.step_to_fenced(Event::FoundFenced, fence);
+                (begins, record.deadline, over(EndCause::NodeRestarted))
             }
             Held::Lives(deadline) => (self.step(Event::Adopted), deadline, None),
             Held::Kept(ended_at) => {
@@ -350,8 +347,4 @@ fn cause_of(phase: LeasePhase) -> EndCause {
         LeasePhase::Freed => EndCause::Freed,
         _ => EndCause::NodeRestarted,
     }
-}
-
-fn fenced_before() -> StepError {
-    StepError::new("restart", "it was fenced before the node started")
 }

@@ -83,8 +83,8 @@ impl Lease {
     /// The refusal of a request for a lease that is over: how the lease ended.
     pub(crate) fn over(&self) -> Refusal {
         let (id, cause) = (self.id, self.end.as_deref().map(|end| end.cause));
-        let message = match self.fault() {
-            Some(fault) => format!("lease {id} could not be proved clean: {}", fault.reason),
+        let message = match self.fence() {
+            Some(fence) => format!("lease {id} could not be proved clean: {}", fence.reason),
             None if cause == Some(EndCause::BindingFailed) => format!(
                 "lease {id} is {}: this node had cut its access before it could be renewed",
                 self.ending()

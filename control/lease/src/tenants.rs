@@ -173,7 +173,8 @@ impl LeaseTable {
         });
         self.forget_idle(&lease.tenant);
         if !enough {
-            self.breaks(Invariant::Tenants, lease, "its tenant held less");
+            let detail = "its tenant held less";
+            self.broken.push(lease.broken(Invariant::Tenants, detail));
         }
     }
 

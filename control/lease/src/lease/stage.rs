@@ -7,7 +7,7 @@ use core::{mem, time::Duration};
 use fabricbios_wire::{Binding, Generation, RdmaPeer};
 
 use super::Lease;
-use crate::{BootTime, Event, State, StepError};
+use crate::{BootTime, Event, FenceRecord, State};
 
 /// A state with its data.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub(crate) enum Stage {
         /// The lease was fenced before.
         fenced: bool,
     },
-    Fenced(Box<Fault>),
+    Fenced(Box<FenceRecord>),
 }
 
 /// The first bind.
@@ -109,14 +109,6 @@ pub(crate) struct Cut {
     pub(crate) moved: Option<BootTime>,
 }
 
-/// Why a lease is fenced.
-#[derive(Clone, Debug)]
-pub(crate) struct Fault {
-    /// The lease is cut, and only its release failed.
-    pub(crate) by_release: bool,
-    pub(crate) reason: StepError,
-}
-
 /// A report that a provider owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owed {
@@ -160,11 +152,11 @@ impl Lease {
 
     /// Moves to `Fenced`. `false`: the event does not fence here, and the state is unchanged.
     #[must_use]
-    pub(crate) fn step_to_fenced(&mut self, event: Event, fault: Fault) -> bool {
+    pub(crate) fn step_to_fenced(&mut self, event: Event, fence: FenceRecord) -> bool {
         let fences = self.state().next(event) == Some(State::Fenced);
         if fences {
             self.late = self.owed();
-            self.stage = Stage::Fenced(Box::new(fault));
+            self.stage = Stage::Fenced(Box::new(fence));
         }
         fences
     }
@@ -215,9 +207,9 @@ impl Lease {
         }
     }
 
-    pub(crate) fn fault(&self) -> Option<&Fault> {
+    pub(crate) fn fence(&self) -> Option<&FenceRecord> {
         match &self.stage {
-            Stage::Fenced(fault) => Some(fault),
+            Stage::Fenced(fence) => Some(fence),
             _ => None,
         }
     }
