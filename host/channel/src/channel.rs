@@ -12,7 +12,6 @@ use std::{
 
 use nix::{libc, sys::socket::MsgFlags};
 use serde::{Serialize, de::DeserializeOwned};
-use zeroize::Zeroizing;
 
 use crate::{
     ChannelError, ChannelKind, Incoming, Outgoing, Problem, is_readable_within,
@@ -72,7 +71,7 @@ impl Channel {
     ) -> Result<(), ChannelError> {
         let mut outgoing = Outgoing::new(self.kind);
         outgoing.push(message)?;
-        match outgoing.send_with(self.as_fd(), descriptor, flags)? {
+        match outgoing.send_to(self, descriptor, flags)? {
             true => Ok(()),
             false => Err(self.kind.error(Problem::Full)),
         }
@@ -83,7 +82,7 @@ impl Channel {
     /// # Errors
     /// See [`Problem`].
     pub fn receive<M: DeserializeOwned>(&mut self) -> Result<Option<M>, ChannelError> {
-        self.next(None, Incoming::next_message)
+        self.receive_within(Duration::MAX)
     }
 
     /// The next message, for which it waits this long.
@@ -94,15 +93,25 @@ impl Channel {
         &mut self,
         patience: Duration,
     ) -> Result<Option<M>, ChannelError> {
-        self.next(Some(patience), Incoming::next_message)
-    }
-
-    /// The bytes of the next message, for a receiver who learns its type from them.
-    ///
-    /// # Errors
-    /// See [`Problem`].
-    pub fn receive_frame(&mut self) -> Result<Option<Zeroizing<Vec<u8>>>, ChannelError> {
-        self.next(None, Incoming::next_frame)
+        let begun = Instant::now();
+        if self.incoming.end().is_ok() {
+            // It came with an earlier message, and nobody has taken it.
+            self.descriptor = None;
+        }
+        loop {
+            if let Some(message) = self.incoming.next_message()? {
+                return Ok(Some(message));
+            }
+            let left = patience.saturating_sub(begun.elapsed());
+            let ready = is_readable_within(self.as_fd(), left);
+            if !ready.map_err(|error| self.kind.error(error))? {
+                if begun.elapsed() >= patience {
+                    return Err(self.kind.error(Problem::Silent(patience)));
+                }
+            } else if !self.read()? {
+                return self.incoming.end().map(|()| None);
+            }
+        }
     }
 
     /// Takes the descriptor beside the message that was received last. The next call that receives closes one that
@@ -115,35 +124,6 @@ impl Channel {
     pub fn close(&self) {
         // The other end may be closed already.
         self.socket.shutdown(Shutdown::Both).ok();
-    }
-
-    fn next<T>(
-        &mut self,
-        patience: Option<Duration>,
-        take: impl Fn(&mut Incoming) -> Result<Option<T>, ChannelError>,
-    ) -> Result<Option<T>, ChannelError> {
-        let begun = Instant::now();
-        if self.incoming.is_between_frames() {
-            self.descriptor = None;
-        }
-        loop {
-            if let Some(taken) = take(&mut self.incoming)? {
-                return Ok(Some(taken));
-            }
-            if let Some(patience) = patience {
-                let left = patience.saturating_sub(begun.elapsed());
-                let ready = is_readable_within(self.as_fd(), left);
-                if !ready.map_err(|error| self.kind.error(error))? {
-                    if begun.elapsed() >= patience {
-                        return Err(self.kind.error(Problem::Silent(patience)));
-                    }
-                    continue;
-                }
-            }
-            if !self.read()? {
-                return self.incoming.end().map(|()| None);
-            }
-        }
     }
 
     /// Receives some bytes; `false`: the other end is closed.
@@ -160,14 +140,11 @@ impl Channel {
             received => received.map_err(|error| self.kind.error(error))?,
         };
         self.incoming.push(&room[..length]);
+        let passes = self.kind.passes_descriptors;
         let wrong = match descriptor {
-            Ok(None) => return Ok(length > 0),
-            Ok(Some(_)) if !self.kind.passes_descriptors => {
-                "a descriptor; none belongs here".into()
-            }
-            Ok(Some(_)) if self.descriptor.is_some() => "several descriptors beside a frame".into(),
-            Ok(descriptor) => {
-                self.descriptor = descriptor;
+            Ok(Some(_)) if !passes => "a descriptor; none belongs here".to_owned(),
+            Ok(beside) => {
+                self.descriptor = beside.or_else(|| self.descriptor.take());
                 return Ok(length > 0);
             }
             Err(why) => why,

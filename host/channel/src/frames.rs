@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, IoSlice},
-    ops::Range,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
 
@@ -89,24 +88,14 @@ impl Outgoing {
         &self.bytes
     }
 
-    /// Drops what is not sent yet.
-    pub fn clear(&mut self) {
-        self.bytes.zeroize();
-    }
-
     /// Sends until nothing is left: `true`. With `MSG_DONTWAIT` in `flags` it stops where the socket is full: `false`,
-    /// and the rest stays.
+    /// and the rest stays. A descriptor goes beside the first byte.
     ///
     /// # Errors
     /// sendmsg(2) fails: the other end is closed.
-    pub fn send_to(&mut self, socket: impl AsFd, flags: MsgFlags) -> Result<bool, ChannelError> {
-        self.send_with(socket.as_fd(), None, flags)
-    }
-
-    /// The same, with a descriptor beside the first byte.
-    pub(crate) fn send_with(
+    pub fn send_to(
         &mut self,
-        socket: BorrowedFd<'_>,
+        socket: impl AsFd,
         descriptor: Option<BorrowedFd<'_>>,
         flags: MsgFlags,
     ) -> Result<bool, ChannelError> {
@@ -117,7 +106,7 @@ impl Outgoing {
                 break Ok(true);
             }
             let part = [IoSlice::new(&self.bytes[sent..])];
-            match send_message(socket, &part, beside, flags) {
+            match send_message(socket.as_fd(), &part, beside, flags) {
                 Ok(more) => (sent, beside) = (sent + more, &[]),
                 Err(Errno::EAGAIN) => break Ok(false),
                 Err(errno) => break Err(self.kind.error(io::Error::from(errno))),
@@ -187,19 +176,16 @@ impl Incoming {
     /// The frame is no message, and the next call goes on behind it. Or the frame is too long for the channel, and
     /// nothing can be received any more.
     pub fn next_message<M: DeserializeOwned>(&mut self) -> Result<Option<M>, ChannelError> {
-        let frame = self.take()?;
-        frame
-            .map(|at| self.kind.decode(&self.bytes[at]))
-            .transpose()
-    }
-
-    /// The bytes of the next frame.
-    ///
-    /// # Errors
-    /// The frame is too long for the channel, and nothing can be received any more.
-    pub fn next_frame(&mut self) -> Result<Option<Zeroizing<Vec<u8>>>, ChannelError> {
-        let frame = self.take()?;
-        Ok(frame.map(|at| Zeroizing::new(self.bytes[at].to_vec())))
+        let Some(length) = self.length() else {
+            return Ok(None);
+        };
+        self.kind.check(length)?;
+        let start = self.start + HEAD;
+        let Some(frame) = self.bytes[start..].get(..length) else {
+            return Ok(None);
+        };
+        self.start = start + length;
+        self.kind.decode(frame).map(Some)
     }
 
     /// The other end is closed.
@@ -211,10 +197,6 @@ impl Incoming {
             0 => Ok(()),
             arrived => Err(self.kind.error(Problem::CutOff(arrived))),
         }
-    }
-
-    pub(crate) fn is_between_frames(&self) -> bool {
-        self.bytes.len() == self.start
     }
 
     #[cfg(test)]
@@ -232,19 +214,5 @@ impl Incoming {
     fn length(&self) -> Option<usize> {
         let head = self.bytes[self.start..].first_chunk::<HEAD>()?;
         Some(u32::from_le_bytes(*head) as usize)
-    }
-
-    /// Takes the next frame; returns its place.
-    fn take(&mut self) -> Result<Option<Range<usize>>, ChannelError> {
-        let Some(length) = self.length() else {
-            return Ok(None);
-        };
-        self.kind.check(length)?;
-        let start = self.start + HEAD;
-        if self.bytes.len() - start < length {
-            return Ok(None);
-        }
-        self.start = start + length;
-        Ok(Some(start..self.start))
     }
 }

@@ -120,7 +120,7 @@ fn a_full_socket_keeps_the_rest_and_the_order() {
     let (mut channel, other) = half(KIND);
     let (mut outgoing, mut count) = (Outgoing::new(KIND), 0);
     let message = |count| Message::Text(format!("{count}"));
-    while outgoing.send_to(&other, NOW).unwrap() {
+    while outgoing.send_to(&other, None, NOW).unwrap() {
         for _ in 0..100 {
             outgoing.push(&message(count)).unwrap();
             count += 1;
@@ -129,7 +129,7 @@ fn a_full_socket_keeps_the_rest_and_the_order() {
     assert!(!outgoing.unsent().is_empty());
     for expected in 0..count {
         assert_eq!(received(&mut channel), Some(message(expected)));
-        outgoing.send_to(&other, NOW).unwrap();
+        outgoing.send_to(&other, None, NOW).unwrap();
     }
     assert!(outgoing.unsent().is_empty());
     let (channel, _unread) = half(KIND);
@@ -205,6 +205,6 @@ fn a_descriptor_where_none_belongs_is_refused() {
 fn a_length_makes_no_room_for_more_than_comes() {
     let mut incoming = Incoming::new(KIND);
     incoming.push(&(1_u32 << 20).to_le_bytes());
-    assert!(incoming.next_frame().unwrap().is_none());
+    assert!(incoming.next_message::<Message>().unwrap().is_none());
     assert!(incoming.capacity() < 100, "{}", incoming.capacity());
 }

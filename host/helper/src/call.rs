@@ -61,6 +61,14 @@ pub(crate) const CHANNEL: ChannelKind = ChannelKind {
     passes_descriptors: true,
 };
 
+/// A message to the helper process.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct NamedCall {
+    pub(crate) name: String,
+    /// The postcard form of the call, whose type the name tells.
+    pub(crate) call: Vec<u8>,
+}
+
 /// A message from the helper process.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Report<A> {
@@ -135,9 +143,7 @@ impl Caller {
 
     /// Makes calls until the channel is closed.
     pub(crate) fn serve(mut self, handlers: &[Handler]) -> io::Result<()> {
-        while let Some(bytes) = self.channel.receive_frame()? {
-            let (name, call) =
-                postcard::take_from_bytes::<&str>(&bytes).map_err(io::Error::other)?;
+        while let Some(NamedCall { name, call }) = self.channel.receive()? {
             match handlers.iter().find(|it| it.name == name) {
                 Some(handler) => {
                     let shown = std::ffi::CString::new(format!("fb-{name}"))?;
@@ -145,7 +151,7 @@ impl Caller {
                     if self.lock.is_some() {
                         set_name(&shown)?;
                     }
-                    (handler.answer)(call, &self)?;
+                    (handler.answer)(&call, &self)?;
                 }
                 None => {
                     let failure =

@@ -7,7 +7,7 @@ use fabricbios_channel::{Channel, ChannelError};
 use nix::sys::signal::Signal;
 use nix::sys::socket::MsgFlags;
 
-use crate::call::{Call, Failure, Report};
+use crate::call::{Call, Failure, NamedCall, Report};
 use crate::pidfd::Pidfd;
 
 /// A helper process that makes calls, one after the other. Dropping the session kills the process. A process that waits
@@ -79,9 +79,11 @@ impl Session {
     ) -> Result<C::Answer, CallError> {
         let pid = self.pid;
         let lost = |error| CallError::Lost { pid, error };
-        let sent = self
-            .channel
-            .send(&(C::NAME, call), None, MsgFlags::MSG_DONTWAIT);
+        let name = C::NAME.to_owned();
+        let call = postcard::to_allocvec(call)
+            .map_err(|error| CallError::Failed(Failure::from(format!("{name}: {error}"))))?;
+        let named = NamedCall { name, call };
+        let sent = self.channel.send(&named, None, MsgFlags::MSG_DONTWAIT);
         sent.map_err(|error| lost(Some(error)))?;
         loop {
             match self.channel.receive_within(silence_max) {

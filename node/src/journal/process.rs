@@ -67,7 +67,7 @@ pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> any
         batch.push(&Message::Record(key, Some(value)))?;
     }
     batch.push(&Message::Opened(recovered))?;
-    batch.send_to(&channel, MsgFlags::empty())?;
+    batch.send_to(&channel, None, MsgFlags::empty())?;
     let mut group = Group::new();
     while let Some(message) = channel.receive()? {
         match message {

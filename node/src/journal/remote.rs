@@ -191,7 +191,7 @@ impl Process {
             batch.push(&Message::Record(*key, value.clone()))?;
         }
         batch.push(&Message::Commit)?;
-        batch.send_to(&self.channel, MsgFlags::empty())?;
+        batch.send_to(&self.channel, None, MsgFlags::empty())?;
         match self.receive()? {
             Message::Committed(number, counts) => Ok((number, counts)),
             Message::Refused(why) => Err(Failure::Refused(why)),

@@ -96,7 +96,7 @@ mod tests {
         ] {
             said.push(&reply).unwrap();
         }
-        said.send_to(&its, MsgFlags::empty()).unwrap();
+        said.send_to(&its, None, MsgFlags::empty()).unwrap();
         assert!(replies.read(&events));
         for reply in [WatchdogReply::Watches, WatchdogReply::IsWell] {
             let RunnerEvent::Replied(number, its) = received.try_recv().unwrap() else {

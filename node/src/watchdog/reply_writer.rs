@@ -48,7 +48,7 @@ impl ReplyWriter {
     pub(super) fn flush(&self) {
         // Fails if the daemon is gone.
         self.lock()
-            .send_to(io::stdin(), MsgFlags::MSG_DONTWAIT)
+            .send_to(io::stdin(), None, MsgFlags::MSG_DONTWAIT)
             .ok();
     }
 

@@ -160,18 +160,19 @@ impl Runner {
             return;
         };
         loop {
-            match self.unsent.send_to(&process.socket, MsgFlags::MSG_DONTWAIT) {
+            let flags = MsgFlags::MSG_DONTWAIT;
+            match self.unsent.send_to(&process.socket, None, flags) {
                 Ok(true) => return,
                 Ok(false) if waits_for_room(&process.socket) => {}
                 Ok(false) => return self.gone("it does not listen"),
                 // The reading thread reports its end.
-                Err(_) => return self.unsent.clear(),
+                Err(_) => return self.unsent = Outgoing::new(CHANNEL),
             }
         }
     }
 
     fn start(&mut self) {
-        self.unsent.clear();
+        self.unsent = Outgoing::new(CHANNEL);
         match self.spawn() {
             Ok(process) => {
                 self.process = Some(process);
