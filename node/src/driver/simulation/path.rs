@@ -97,6 +97,7 @@ impl SimPath {
 
     fn makes(&self, order: &BindOrder) -> Result<(), BindError> {
         let (id, lease) = (order.binding_id, order.binding_id.lease_id);
+        let key = (self.name, lease);
         let making = self.bindings.begin(order)?;
         self.world
             .step("look for the peer", lease)
@@ -107,17 +108,28 @@ impl SimPath {
                 Ok(())
             });
         }
+        let make = || self.world.step("make objects", lease);
         let open = |()| {
             self.opens(id);
             self.world.step("opened", lease)
         };
         let end = || {
             self.world.step("undo", lease)?;
-            self.world.lock().objects.remove(&(self.name, lease));
+            let mut machine = self.world.lock();
+            let is_newer = |it: &Object| it.generation > id.generation;
+            if !machine.objects.get(&key).is_some_and(is_newer) {
+                machine.objects.remove(&key);
+            }
             Ok(())
         };
-        let make = || self.world.step("make objects", lease);
-        making.anew(order.adopts, make, open, end)
+        if self.kind == ResourceType::Net {
+            return making.anew(order.adopts, make, open, end);
+        }
+        let made = making.beside(|| make().and_then(open).map_err(BindError::Failed));
+        if made.is_err() && !order.adopts {
+            end().map_err(BindError::Stranded)?;
+        }
+        made
     }
 }
 
