@@ -29,7 +29,7 @@ pub trait Guard: fmt::Debug + Send + Sync {
         Err(BindError::Failed(StepError::new(
             "reach the watchdog",
             format_args!(
-                "{}: there is none; it is being started again",
+                "{}: no watchdog runs; the daemon is starting it again",
                 order.binding_id
             ),
         )))

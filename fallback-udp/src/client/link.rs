@@ -95,7 +95,7 @@ impl Link {
 
     /// The observations while nothing answered, and a hint about the things to check.
     fn hint(&self, doubtful: bool) -> String {
-        let doubt = "what answered, if anything still does, did not accept the key";
+        let doubt = "answers came that are not authenticated with the lease's key";
         let nothing = "is the node up, and does a firewall let this UDP port through?";
         match &self.hint {
             Some(hint) if doubtful => std::format!("{doubt} ({hint})"),

@@ -166,7 +166,7 @@ fn ping(service: DataService, lease_id: LeaseId, key: &DataKey) -> [u8; DATA_OVE
 pub(super) fn why_unreachable<C>(phase: &Phase<C>) -> Proof {
     match phase {
         Phase::Cut { proof, .. } => proof.clone(),
-        Phase::Empty => Proof::nothing_to_cut("it was never bound"),
-        _ => Proof::nothing_to_cut("it was cut before"),
+        Phase::Empty => Proof::nothing_to_cut("the lease was never bound"),
+        _ => Proof::nothing_to_cut("the lease was cut before"),
     }
 }

@@ -258,7 +258,7 @@ impl<C: Content> DataPath for UdpPath<C> {
     /// read are not sent any more. `_linger` is not used: a client whose key is cut receives NO_LEASE in any case.
     fn revoke(&self, binding_id: BindingId, _linger: Linger) -> Result<Revoked, StepError> {
         let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
-            let proof = Proof::nothing_to_cut("it was released before");
+            let proof = Proof::nothing_to_cut("the lease was released before");
             return Ok(Revoked::proved(proof));
         };
         let mut state = cell.lock();
@@ -274,7 +274,9 @@ impl<C: Content> DataPath for UdpPath<C> {
             return Ok(revoked.steps.clone());
         }
         let Some(cell) = self.custody().find(binding_id.lease_id).here() else {
-            return Ok(Proof::nothing_to_cut("no entry of it is here"));
+            return Ok(Proof::nothing_to_cut(
+                "this daemon has no entry of the lease",
+            ));
         };
         let state = cell.lock();
         match &state.phase {

@@ -82,7 +82,7 @@ impl GpuStore {
             return Ok(Proof::of(
                 "wipe session",
                 Duration::ZERO,
-                "its memory was overwritten by its worker, which then ended by itself",
+                "the session's memory was overwritten by its worker, which then ended by itself",
             ));
         }
         let mut records = self.records()?;
@@ -100,12 +100,12 @@ impl GpuStore {
                 lease_id = %lease,
                 device = self.device.uuid,
                 using,
-                "the lease's memory is not wiped, as its worker had to be killed: all of the device is when the leases beside it are over"
+                "the lease's memory is not wiped, as its worker had to be killed: all of the device is wiped when the leases beside it are over"
             );
             return Ok(Proof::of(
                 "wipe later",
                 Duration::ZERO,
-                "its worker had to be killed: all of the device is wiped when the leases beside it are over, and new memory \
+                "the worker of the lease had to be killed: all of the device is wiped when the leases beside it are over, and new memory \
                  is zeroes until then",
             ));
         }

@@ -64,7 +64,7 @@ impl GpuStore {
             tracing::warn!(
                 device = self.device.uuid,
                 users = ?record.users,
-                "killed {killed:?}, which had the device after their lease, or hid files"
+                "killed {killed:?}, which had the device open after their lease, or hid files"
             );
         }
         passed("end holders");
@@ -75,7 +75,7 @@ impl GpuStore {
         }
         let others: Vec<String> = others.iter().map(Holder::describe).collect();
         let why = format!(
-            "{}: {}, and had not before the lease: end it",
+            "{}: {}, and did not have it before the lease: end it",
             self.device.uuid,
             others.join(", ")
         );

@@ -94,7 +94,7 @@ impl Connection {
         if !matches!(descriptor, Ok(None)) {
             start.descriptor = match &start.descriptor {
                 Ok(None) => descriptor,
-                _ => Err("some beside several parts of the header".into()),
+                _ => Err("descriptors came with several parts of the header".into()),
             };
         }
         Ok(())

@@ -172,7 +172,7 @@ impl Server {
     pub(super) fn note_wiped(&self) {
         let written = writeln!(&self.mark, "{}", self.engine.order.session);
         if let Err(error) = written {
-            tracing::warn!(%error, "nobody learns that the session was wiped");
+            tracing::warn!(%error, "cannot report that the session was wiped");
         }
         self.is_wiped.store(true, Ordering::Release);
     }

@@ -162,7 +162,7 @@ fn watch(shared: &Weak<Shared>) {
         );
         let timeout = PollTimeout::try_from(EVERY).unwrap_or(PollTimeout::MAX);
         if let Err(error) = poll(&mut fds, timeout) {
-            tracing::warn!(%error, "the partitions are not watched for a moment");
+            tracing::warn!(%error, "partitions are not watched for a moment");
             thread::sleep(EVERY);
         }
     }
@@ -270,7 +270,7 @@ fn fault(shared: &Shared, watched: &Watched, is_news: bool) -> Option<Fault> {
     if is_news {
         tracing::error!(
             cgroup = %at.display(), partition = found.partition, cpus = list(&found.cpus),
-            "the partition of a lease is not as it was made; making it again"
+            "somebody changed the partition of a lease; making it again"
         );
     }
     heal(root, &watched.below, watched.partition);
@@ -319,7 +319,7 @@ pub(crate) fn heal(root: &Root, below: &str, partition: CpuPartition) {
     let file = format!("{below}/cpuset.cpus.partition");
     for value in [CpuPartition::Member, partition] {
         if let Err(error) = root.write("partition", &file, value.name()) {
-            tracing::warn!(%error, "the partition is not healed");
+            tracing::warn!(%error, "the partition cannot be made again");
         }
     }
 }

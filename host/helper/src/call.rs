@@ -154,8 +154,9 @@ impl Caller {
                     (handler.answer)(&call, &self)?;
                 }
                 None => {
-                    let failure =
-                        Failure::from(format!("no process makes calls of the name {name:?}"));
+                    let failure = Failure::from(format!(
+                        "no helper process serves calls of the name {name:?}"
+                    ));
                     self.report(&Report::<()>::Failed(failure))?;
                 }
             }

@@ -129,7 +129,7 @@ impl Supervisor {
     pub fn session(&self) -> Result<Session, CallError> {
         let begun = match self.0.begin() {
             Err(NotBegun::Supervisor(number, error)) => {
-                tracing::warn!(%error, "the process that starts processes for calls is replaced");
+                tracing::warn!(%error, "the process that starts helper processes is replaced");
                 self.0.give_up(number);
                 self.0.begin()
             }
@@ -185,7 +185,7 @@ impl Inner {
                 Err(NotBegun::Refused(io::Error::from_raw_os_error(errno)))
             }
             Ok(None) => Err(silent("it has ended")),
-            Err(error) if error.is_silence() => Err(silent("it starts no process")),
+            Err(error) if error.is_silence() => Err(silent("no process was started in time")),
             Err(error) => Err(io::Error::from(error).into()),
         }
     }

@@ -119,7 +119,7 @@ impl Drop for LocalServer {
         // Ends the waiting accept(2).
         shutdown(self.listener.as_raw_fd(), Shutdown::Both).ok();
         if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "the local socket's name stays");
+            tracing::warn!(path = %self.path.display(), %error, "the name of the local socket cannot be removed");
         }
         self.accepting.take().map(JoinHandle::join);
     }
@@ -212,7 +212,7 @@ fn begin(socket: OwnedFd, shared: &Arc<Shared>) {
         .name("local caller".into())
         .spawn(serve)
     {
-        tracing::warn!(%error, "a caller of the local socket is not answered");
+        tracing::warn!(%error, "cannot answer a caller of the local socket");
         thread::sleep(AGAIN);
     }
 }

@@ -145,7 +145,8 @@ impl Device {
         };
         run(&self.supervisor, &PoolCall::Map(slice), &|| ())?;
         let made = self.control.find(&uuid)?;
-        let gone = || Error::Changed("the device that was made is not there".into());
+        let gone =
+            || Error::Changed("device-mapper has made a device, and it cannot be found".into());
         let made = made.ok_or_else(gone).at(&self.device.path)?;
         node_of(made.number).inspect_err(|_| {
             if let Err(error) = self.control.remove_patiently(&uuid) {
@@ -280,7 +281,7 @@ impl Device {
 
     fn extent_of(&self, table: &[Target]) -> Result<Extent, Error> {
         let extent = extent_of(table, self.device.number, self.data_from());
-        let foreign = || Error::Changed(format!("a device of it has the table {table:?}"));
+        let foreign = || Error::Changed(format!("a device of the pool has the table {table:?}"));
         extent.ok_or_else(foreign).at(&self.device.path)
     }
 

@@ -23,8 +23,7 @@ pub(crate) fn reachable(
         if info.binding.udp_endpoint.is_none() {
             tracing::warn!(
                 lease_id = %info.lease_id, %bound,
-                "told without its UDP endpoint: what address clients reach is not known; \
-                 --advertise IP says it"
+                "the lease's binding has no UDP endpoint: the address that clients reach is not known; --advertise IP sets it"
             );
         }
     }

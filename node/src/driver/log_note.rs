@@ -11,12 +11,12 @@ use crate::driver::refusals;
 /// Writes a line for the condition of a resource. The line names the condition as inventories do.
 pub(crate) fn log_condition(resource_id: ResourceId, condition: &Condition) {
     match condition {
-        Condition::Good => tracing::info!(%resource_id, "does well again"),
+        Condition::Good => tracing::info!(%resource_id, "the resource is well again"),
         Condition::Degraded(why) | Condition::Partial { why, .. } | Condition::Lost { why, .. } => {
             tracing::warn!(%resource_id, why, "degraded");
         }
         Condition::Unavailable(why) => {
-            tracing::warn!(%resource_id, why, "degraded: nothing of it is granted until it is back");
+            tracing::warn!(%resource_id, why, "degraded: nothing is granted of this resource until it is back");
         }
         Condition::Failed(why) => {
             tracing::error!(%resource_id, why, "FENCED: the resource has failed");
@@ -49,7 +49,7 @@ pub(crate) fn log(note: &Note) {
             resource_id,
             placement,
         } => {
-            tracing::error!(%lease_id, %resource_id, ?placement, "what this lease of an earlier run held cannot be had any more: it is over");
+            tracing::error!(%lease_id, %resource_id, ?placement, "the part of this lease of an earlier run is gone: the lease is over");
         }
         Note::Refused {
             tenant,

@@ -509,7 +509,7 @@ impl<E: Environment> Driver<E> {
                     LeaseError::Internal,
                     RefusalClass::Transient,
                     format!(
-                        "decided, but it could not be written down ({error}): should the node die before it can be, it comes undone"
+                        "decided, but not in the journal ({error}): if the node dies before the journal can be written, the change is lost"
                     ),
                 )),
                 refusal => refusal,

@@ -39,7 +39,7 @@ impl Refusals {
             for (tenant, count) in std::mem::take(&mut self.of) {
                 let untold = count.saturating_sub(LINES_MAX);
                 if untold > 0 {
-                    tracing::info!(%tenant, untold, "refused: more than are told");
+                    tracing::info!(%tenant, untold, "refusals: further ones of this tenant are only counted");
                 }
             }
         }

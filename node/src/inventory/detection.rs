@@ -123,11 +123,11 @@ impl Detection {
         let seconds = latest.at.elapsed().as_secs();
         let why = match latest.failed {
             _ if silent => Some(format!(
-                "the kernel has told nothing of the hardware for {seconds} s"
+                "the kernel has not described the hardware for {seconds} s"
             )),
-            Some(why) if latest.is_known => Some(format!(
-                "the hardware is told as it was {seconds} s ago: {why}"
-            )),
+            Some(why) if latest.is_known => {
+                Some(format!("this is the hardware of {seconds} s ago: {why}"))
+            }
             Some(why) => Some(format!("the hardware is unknown: {why}")),
             None => None,
         };
@@ -174,7 +174,7 @@ impl Detection {
                     let panic = told(&*panic);
                     tracing::error!(panic, "a look at the hardware panicked");
                     latest.failed = Some(format!(
-                        "the last look at it panicked, which is a defect of fabricbiosd: {panic}"
+                        "the last look at the hardware panicked, which is a defect of fabricbiosd: {panic}"
                     ));
                 }
             });
@@ -182,7 +182,7 @@ impl Detection {
         match started {
             Ok(_) => *reading = Some(at),
             Err(error) => {
-                let why = format!("there is no thread to look at it: {error}");
+                let why = format!("no thread could be started to look at the hardware: {error}");
                 tracing::warn!("the hardware: {why}");
                 self.latest.send_modify(|it| it.failed = Some(why));
                 return None;

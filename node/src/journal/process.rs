@@ -91,4 +91,4 @@ fn answer(channel: &Channel, message: &Message) -> Result<(), ChannelError> {
 }
 
 /// The other end runs another program.
-pub(super) const UNEXPECTED: &str = "a message that does not belong here";
+pub(super) const UNEXPECTED: &str = "a message that is not expected here";

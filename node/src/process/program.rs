@@ -125,7 +125,7 @@ fn log_to_stderr() -> WorkerGuard {
         .init();
     let tell = thread::Builder::new().name("log drops".into());
     if let Err(error) = tell.spawn(move || tell_drops(&dropped)) {
-        tracing::error!(%error, "cannot start a thread: lines of the log that are dropped are not told");
+        tracing::error!(%error, "cannot start a thread: dropped lines of the log are not reported");
     }
     guard
 }

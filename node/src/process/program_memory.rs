@@ -52,7 +52,11 @@ fn mappings() -> anyhow::Result<Vec<Mapping>> {
 /// Reads one line of proc_pid_maps(5): `START-END PERMISSIONS OFFSET DEVICE INODE PATH`. `None`: the mapping is shared
 /// (the arena), cannot be read (a guard page), or belongs to no file.
 fn of_a_file(line: &str) -> io::Result<Option<Mapping>> {
-    let unreadable = || io::Error::other(format!("not as in proc_pid_maps(5): {line}"));
+    let unreadable = || {
+        io::Error::other(format!(
+            "a line that proc_pid_maps(5) does not describe: {line}"
+        ))
+    };
     let mut words = line.split_ascii_whitespace();
     let mut word = || words.next().ok_or_else(unreadable);
     let (range, permissions) = (word()?, word()?);

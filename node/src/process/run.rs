@@ -198,7 +198,7 @@ async fn until_stopped(
             OnStop::Keep => Told::Keep,
         }),
         () = signals.next() => {
-            tracing::warn!("stopping at once: what is not cut yet ends with this process");
+            tracing::warn!("stopping at once: access that is not cut yet ends with this process");
             Ok(Told::StopAtOnce)
         }
     }

@@ -136,7 +136,7 @@ impl Service {
         outcome
             .context("the driver's thread panicked")?
             .context(
-                "stopped before all was cut and written down; leases that were ended meanwhile may go on at the next start",
+                "stopped before every cut was in the journal; leases that ended meanwhile may be live again at the next start",
             )
     }
 
@@ -282,7 +282,7 @@ pub(crate) fn restore(
         let Key::Fence(id) = key else { continue };
         let fence: FenceRecord =
             records::decode(bytes).with_context(|| format!("fence of {id}"))?;
-        tracing::warn!(resource_id = %id, reason = %fence.reason, rebooted, "fenced since before");
+        tracing::warn!(resource_id = %id, reason = %fence.reason, rebooted, "a fence of an earlier run stays");
         table.restore_fence(now, fence, rebooted);
     }
     Ok(())

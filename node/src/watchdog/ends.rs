@@ -140,14 +140,14 @@ impl Ends {
         of_kind.is_busy = false;
         match outcome {
             Ok(()) => {
-                tracing::info!(%lease, %kind, "watchdog: nothing of it is left open");
+                tracing::info!(%lease, %kind, "watchdog: the lease has no access left");
                 of_kind.deadlines.ended(lease);
             }
             Err(error) => {
                 if let Some(times) = of_kind.deadlines.try_again(now, patience, lease)
                     && times.is_power_of_two()
                 {
-                    tracing::error!(%lease, %kind, %error, times, "watchdog: not ended yet; trying again");
+                    tracing::error!(%lease, %kind, %error, times, "watchdog: the lease has not ended yet; trying again");
                 }
             }
         }

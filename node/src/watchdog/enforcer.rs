@@ -88,7 +88,7 @@ impl Enforcer {
         };
         self.tried = true;
         if let Err(error) = daemon.descriptor(pair.descriptor) {
-            tracing::warn!(%error, "watchdog: all that it could do with a daemon that hangs is to kill it");
+            tracing::warn!(%error, "watchdog: if the daemon hangs, the only way to end leases over RDMA is to kill it");
             let why = error.to_string();
             self.replies.tell(&WatchdogReply::MayNotCut(why));
         }

@@ -28,7 +28,7 @@ pub(super) fn take_over() -> anyhow::Result<()> {
         let ended = end(&file, holder);
         if !ended.with_context(|| format!("end the earlier watchdog, {number}"))? {
             tracing::error!(
-                "watchdog: the earlier one, {number}, is killed and stuck in the kernel; going on beside it"
+                "watchdog: the earlier watchdog, {number}, was killed and is stuck in the kernel; going on beside it"
             );
             return lock_when_it_is_gone();
         }

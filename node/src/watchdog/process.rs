@@ -177,7 +177,7 @@ fn listen(sender: Sender<Event>, daemon: Option<Daemon>) -> anyhow::Result<()> {
                 Ok(Some(message)) => drop(sender.notify(Event::Message(message))),
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::error!(%error, "watchdog: the daemon says what is not understood");
+                    tracing::error!(%error, "watchdog: a message of the daemon is not understood");
                     if !error.is_garbled() {
                         break;
                     }
@@ -188,7 +188,7 @@ fn listen(sender: Sender<Event>, daemon: Option<Daemon>) -> anyhow::Result<()> {
         let ended = daemon.map_or(Ok(()), |daemon| daemon.wait());
         match ended {
             Ok(()) => drop(sender.notify(Event::Gone)),
-            Err(error) => tracing::error!(%error, "watchdog: the daemon's end is not seen"),
+            Err(error) => tracing::error!(%error, "watchdog: cannot watch for the daemon's end"),
         }
     };
     thread::Builder::new()

@@ -94,7 +94,7 @@ fn cut_one(
         shut += usize::from(pair.shut(daemon.number(), descriptor)?);
     }
     if shut > 0 {
-        tracing::warn!(%lease, queue_pairs = shut, "watchdog: cut in the daemon's stead");
+        tracing::warn!(%lease, queue_pairs = shut, "watchdog: cut in place of the daemon");
         replies.add(&WatchdogReply::HasCut(*lease));
     }
     Ok(())
@@ -103,7 +103,7 @@ fn cut_one(
 /// The last resort: kills the daemon, whose end also ends its leases over RDMA. The next start logs the reason.
 pub(super) fn kill(daemon: &Daemon, why: &StepError) -> Result<(), StepError> {
     let reason = format!(
-        "the watchdog killed the daemon, process {}: it cut no lease over RDMA that was over, and nobody else could: {why}",
+        "the watchdog killed the daemon, process {}: it did not cut leases over RDMA whose term was over, and nobody else could: {why}",
         daemon.number()
     );
     tracing::error!("{reason}");

@@ -48,7 +48,7 @@ impl ReplyReader {
                 Ok(None) => return false,
                 Err(error) if error.is_silence() => return true,
                 Err(error) => {
-                    tracing::warn!(%error, "the watchdog says what is not understood");
+                    tracing::warn!(%error, "a message of the watchdog is not understood");
                     if !error.is_garbled() {
                         return false;
                     }

@@ -63,7 +63,9 @@ pub(super) fn leave_reason(reason: String) {
     let write = move || {
         let written = nix::sys::uio::pwrite(io::stdout(), reason.as_bytes(), 0);
         written
-            .inspect_err(|errno| tracing::error!(%errno, "watchdog: the reason is lost"))
+            .inspect_err(
+                |errno| tracing::error!(%errno, "watchdog: the reason could not be written"),
+            )
             .ok();
         tell.send(()).ok();
     };

@@ -148,5 +148,5 @@ impl Objects for Target {
 }
 
 fn no_supervisor() -> ObjectError {
-    ObjectError::new("this process makes no calls that may hang")
+    ObjectError::new("this process has no helper processes for calls that may hang")
 }

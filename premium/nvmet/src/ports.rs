@@ -170,7 +170,7 @@ impl Port {
         run: &mut Run<'_, Tree>,
     ) -> Result<Self, StepError> {
         if setting.address.ip().is_unspecified() || setting.address.port() == 0 {
-            let what = "a client is told this address: give one that it can reach, and a port";
+            let what = "clients connect to this address: give one that they can reach, and a port";
             return Err(StepError::new("port", format_args!("{setting}: {what}")));
         }
         let number = choose_number(&list_ports(tree)?, anchor, setting)
@@ -184,7 +184,7 @@ impl Port {
         match run.take(&plan::anchor_link(number, anchor)) {
             Ok(()) => port.listens.store(true, Ordering::Release),
             Err(failed) if may_work_later(&failed) => {
-                tracing::warn!(%setting, why = %failed.error, "address does not exist yet; trying on");
+                tracing::warn!(%setting, why = %failed.error, "no interface has the address yet; trying again");
             }
             Err(failed) => return Err(explained(setting, failed)),
         }
@@ -196,12 +196,12 @@ impl Port {
         match Run::new(tree).take(&plan::anchor_link(self.number, anchor)) {
             Ok(()) => {
                 self.listens.store(true, Ordering::Release);
-                tracing::info!(%setting, "the address has come, and the port listens");
+                tracing::info!(%setting, "an interface has the address now, and the port listens");
             }
             Err(failed) if may_work_later(&failed) => {}
             Err(failed) => {
                 let error = explained(setting, failed);
-                tracing::warn!(%error, "the port does not listen; trying on");
+                tracing::warn!(%error, "the port does not listen; trying again");
             }
         }
     }

@@ -218,7 +218,7 @@ impl Proofs {
 }
 
 fn stuck(step: &'static str) -> StepError {
-    let why = "the proof of cuts before this one does not end: look at what the kernel's NVMe target does (dmesg)";
+    let why = "an earlier proof of cuts has not ended: look at what the kernel's NVMe target does (dmesg)";
     StepError::new(step, why)
 }
 

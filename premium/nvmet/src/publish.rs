@@ -120,7 +120,7 @@ impl Target {
         let work = entry.objects.lock();
         let nothing = || {
             refused(format_args!(
-                "{binding_id} has no export here to give new keys to"
+                "{binding_id} has no export on this node, so there is no key to change"
             ))
         };
         let export = work.as_ref().ok_or_else(nothing)?;
@@ -154,8 +154,12 @@ impl Target {
     /// # Errors
     /// The lease has no export here, or the kernel's objects cannot be read.
     pub fn binding_of(&self, binding_id: BindingId) -> Result<NvmeofBinding, StepError> {
-        let nothing =
-            || StepError::new("look at export", format_args!("{binding_id} has none here"));
+        let nothing = || {
+            StepError::new(
+                "look at export",
+                format_args!("{binding_id} has no export on this node"),
+            )
+        };
         let entry = self.bindings.entry(binding_id.lease_id);
         let entry = entry.ok_or_else(nothing)?;
         let work = entry.objects.lock();

@@ -52,7 +52,7 @@ impl RdmaPath {
             Transport::Rdma | Transport::Both | Transport::Auto
         );
         if !is_ours {
-            let detail = format!("{:?} is not ours", order.transport);
+            let detail = format!("transport {:?} is not served by this path", order.transport);
             return Err(StepError::new("check order", detail));
         }
         order

@@ -58,18 +58,18 @@ impl<P> BindingCell<P> {
 
     pub(crate) fn begin_bind(&self, generation: Generation, has_peer: bool) -> BindStep<P> {
         let step = self.repeat(|state| state.begin_bind(generation, has_peer));
-        step.unwrap_or_else(|| BindStep::Refuse("another order for the lease does not end".into()))
+        step.unwrap_or_else(|| BindStep::Refuse("another order for the lease has not ended".into()))
     }
 
     /// Begins a cut. `Err`: the cut by another thread did not end in time.
     pub(crate) fn begin_cut(&self, generation: Generation) -> Result<CutStep<P>, StepError> {
         let step = self.repeat(|state| state.begin_cut(generation));
-        step.ok_or_else(|| StepError::new("cut", "an earlier cut of the lease does not end"))
+        step.ok_or_else(|| StepError::new("cut", "an earlier cut of the lease has not ended"))
     }
 
     pub(crate) fn begin_release(&self, generation: Generation) -> ReleaseStep<P> {
         let step = self.repeat(|state| state.begin_release(generation));
-        let stuck = || ReleaseStep::Refuse("another order for the lease does not end".into());
+        let stuck = || ReleaseStep::Refuse("another order for the lease has not ended".into());
         step.unwrap_or_else(stuck)
     }
 
@@ -85,7 +85,12 @@ impl<P> BindingCell<P> {
             Some(checked)
         };
         let begun = self.repeat(attempt);
-        begun.unwrap_or_else(|| Err(StepError::new("change", "an earlier one does not end")))
+        begun.unwrap_or_else(|| {
+            Err(StepError::new(
+                "change",
+                "an earlier change of the lease has not ended",
+            ))
+        })
     }
 
     /// Ends a change that [`BindingCell::begin_change`] or [`BindStep::Beside`] began. `leftovers`: objects of the
@@ -107,7 +112,7 @@ impl<P> BindingCell<P> {
         let waited = self.changed.wait_timeout_while(state, left, cutting);
         let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         match timeout.timed_out() {
-            true => Err(StepError::new("change", "a cut of the lease does not end")),
+            true => Err(StepError::new("change", "a cut of the lease has not ended")),
             false => Ok(state),
         }
     }

@@ -239,7 +239,7 @@ fn why_unreachable<P>(phase: &Phase<P>) -> Proof {
     match phase {
         Phase::Cut(proof) => proof.clone(),
         Phase::Connecting => Proof::nothing_to_cut("access is not open yet, and will not be"),
-        Phase::Empty => Proof::nothing_to_cut("it was never bound"),
-        _ => Proof::nothing_to_cut("it was cut before"),
+        Phase::Empty => Proof::nothing_to_cut("the lease was never bound"),
+        _ => Proof::nothing_to_cut("the lease was cut before"),
     }
 }

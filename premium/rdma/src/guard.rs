@@ -84,7 +84,8 @@ impl GuardedPair {
                 format_args!(
                     "queue pair {} of process {owner}: {}",
                     self.number,
-                    said.err().map_or("it is not in ERR", Errno::desc)
+                    said.err()
+                        .map_or("the queue pair is not in ERR", Errno::desc)
                 ),
             )),
         }
@@ -117,7 +118,7 @@ impl RdmaPath {
         Err(BindError::Failed(self.hardware.error(
             "reach the watchdog",
             binding_id,
-            "there is none; it is being started again",
+            "no watchdog runs; the daemon is starting it again",
         )))
     }
 

@@ -187,7 +187,7 @@ impl RdmaPath {
     /// proved gone.
     pub(super) fn end(&self, binding_id: BindingId, linger: Linger) -> Result<Proof, StepError> {
         let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
-            return Ok(Proof::nothing_to_cut("it was released before"));
+            return Ok(Proof::nothing_to_cut("the lease was released before"));
         };
         let step = cell.begin_cut(binding_id.generation)?;
         self.bring_ups.wake();
@@ -246,7 +246,9 @@ impl DataPath for RdmaPath {
         }
         let found = self.custody().find(binding_id.lease_id);
         let Some(cell) = found.here() else {
-            return Ok(Proof::nothing_to_cut("no queue pair of it is here"));
+            return Ok(Proof::nothing_to_cut(
+                "this daemon has no queue pair of the lease",
+            ));
         };
         let state = cell.lock();
         state

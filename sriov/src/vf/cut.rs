@@ -147,7 +147,7 @@ impl Cutter {
             let found = self.endings.wait(lease, patience, rest.work)?;
             let found = found.ok_or_else(|| {
                 let why = format!(
-                    "function {}: it goes on and is not over yet",
+                    "function {}: the end of the lease is not over yet",
                     record.function
                 );
                 StepError::new(rest.step, why)

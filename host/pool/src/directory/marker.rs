@@ -67,10 +67,10 @@ impl Marker {
         let is_ours = found.as_ref().is_some_and(|found| found.node == text.node);
         if !stored.is_empty() && !is_ours {
             let of = found.as_ref().map_or_else(
-                || "nobody knows whom".to_owned(),
+                || "an unknown node".to_owned(),
                 |found| found.node.to_string(),
             );
-            tracing::warn!(pool = %directory.display(), %of, "--force: taken although it was another's; its volumes are lost");
+            tracing::warn!(pool = %directory.display(), %of, "--force: taken although it was another node's; its volumes are lost");
         }
         if found.as_ref() != Some(&text) {
             let made = put(&file, &text.to_text()).and_then(|()| File::open(directory)?.sync_all());

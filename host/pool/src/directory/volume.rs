@@ -46,7 +46,7 @@ pub(super) fn is_there(path: &Path, bytes: u64) -> Result<bool, Error> {
         Ok(metadata) => match flaw(&metadata, bytes) {
             None => Ok(true),
             Some(flaw) => Err(Error::Changed(format!(
-                "{flaw}: this is no volume that was made here; look at it and remove it"
+                "{flaw}: this node did not make it; look at the file and remove it"
             )))
             .at(path),
         },
@@ -132,7 +132,7 @@ fn make_durable(directory: &Path) -> io::Result<()> {
 
 fn undo(path: &Path) {
     if let Err(error) = remove_if_there(path) {
-        tracing::warn!(path = %path.display(), %error, "what is left of a volume cannot be removed");
+        tracing::warn!(path = %path.display(), %error, "an unfinished volume cannot be removed");
     }
 }
 

@@ -60,7 +60,7 @@ impl EndByName for NvmeofEnd {
         if ports.is_empty() {
             return Ok(());
         }
-        tracing::warn!(%lease, ports = ports.len(), "watchdog: cut in the daemon's stead");
+        tracing::warn!(%lease, ports = ports.len(), "watchdog: cut in place of the daemon");
         if self.is_orphan.load(Ordering::SeqCst)
             && let Some(unswept) = &self.unswept
         {
@@ -82,7 +82,7 @@ fn sweep(revoker: &EmergencyRevoker, unswept: &mpsc::Receiver<(LeaseId, Vec<u16>
     while let Ok(first) = unswept.recv() {
         let shut: Vec<_> = iter::once(first).chain(unswept.try_iter()).collect();
         if let Err(error) = revoker.sweep(&shut) {
-            tracing::error!(%error, "watchdog: not swept; the next start of the daemon does it");
+            tracing::error!(%error, "watchdog: not swept; the next start of the daemon sweeps");
         }
     }
 }
@@ -94,7 +94,7 @@ pub(super) fn end_all(target: Option<Arc<Target>>) -> anyhow::Result<()> {
     for &lease_id in &leases {
         let proof = target.cut(stray_binding_id(ResourceId(0), lease_id));
         let proof = proof.with_context(|| format!("end lease {lease_id}, whose pool is gone"))?;
-        tracing::warn!(%lease_id, %proof, "its pool is not on offer any more: cut");
+        tracing::warn!(%lease_id, %proof, "cut a lease whose pool is no longer offered");
     }
     // Removing may wait for the storage; deadlines of other leases must not.
     thread::spawn(move || {

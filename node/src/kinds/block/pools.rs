@@ -261,12 +261,12 @@ impl PoolOpener<'_> {
         why: String,
     ) -> OpenPool {
         let leases = match continuity.has_leases() {
-            true => "they keep their blocks until it is back at a start",
+            true => "its leases keep their blocks until a start with the pool",
             false => "they are over",
         };
         tracing::error!(
             pool = %path.display(), %why, %leases,
-            "withheld: the node starts without this pool, and grants nothing of it"
+            "withheld: the node starts without this pool and grants none of its blocks"
         );
         let facts = Facts {
             name: path.display().to_string(),

@@ -61,7 +61,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let Some(wanted) = &settings.cpus else {
         tracing::info!("no CPU cores are offered for lease; --cpus LIST offers some");
         if let Err(error) = end_all(&at) {
-            tracing::error!(cgroup = %at.display(), %error, "something of earlier leases stays");
+            tracing::error!(cgroup = %at.display(), %error, "control groups of earlier leases could not be removed");
         }
         return Ok(Opened::nothing());
     };

@@ -29,7 +29,7 @@ pub(super) fn end_all(opening: &Opening<'_>, found: &[Device]) -> anyhow::Result
             let binding_id = stray_binding_id(ResourceId(0), lease);
             tracing::warn!(lease_id = %lease, "ending a lease of a GPU that is not on offer any more");
             if let Err(error) = store.release(binding_id, None, &|| ()) {
-                tracing::error!(lease_id = %lease, %error, "something of an earlier lease stays");
+                tracing::error!(lease_id = %lease, %error, "an earlier lease could not be released");
             }
         }
         store.leave()?;

@@ -67,7 +67,7 @@ pub(super) fn scrub_unheld(arena: &Arena, name: &str, held: &[Extent]) -> anyhow
         arena = name,
         bytes,
         leases = held.len(),
-        "scrubbing what no lease of before holds"
+        "scrubbing the memory that no lease of the earlier run holds"
     );
     for gap in unheld {
         arena

@@ -91,7 +91,7 @@ impl Prober {
         questions: &[Question],
     ) -> Result<Vec<Answer>, String> {
         let mut ports = self.ports();
-        let unknown = || PortTest::Failed("it has not been tried".to_owned());
+        let unknown = || PortTest::Failed("this port has not been asked yet".to_owned());
         let result = ports.entry(port).or_insert_with(unknown);
         match mem::replace(result, PortTest::Running) {
             PortTest::Passed => {
@@ -153,7 +153,7 @@ impl Prober {
             Some(session) => session,
             none => {
                 let supervisor = self.supervisor.as_ref();
-                let supervisor = supervisor.ok_or("nobody is there to ask it")?;
+                let supervisor = supervisor.ok_or("no process can ask this port")?;
                 none.insert(supervisor.session().map_err(|error| error.to_string())?)
             }
         };
@@ -297,7 +297,10 @@ mod tests {
     #[test]
     fn a_port_that_could_not_be_asked_is_tried_again_aside() {
         let prober = says(|_| status(0x4184));
-        assert_eq!(ask(&prober, 1).unwrap_err(), "it has not been tried");
+        assert_eq!(
+            ask(&prober, 1).unwrap_err(),
+            "this port has not been asked yet"
+        );
         while ask(&prober, 1).is_err() {
             thread::yield_now();
         }
