@@ -88,7 +88,7 @@ mod tests {
         });
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(
-            lines[0].ends_with("more than are told tenant=loud untold=990"),
+            lines[0].ends_with("tenant are only counted tenant=loud untold=990"),
             "{lines:?}"
         );
         assert_eq!(refusals.of.len(), 1);
