@@ -1,7 +1,8 @@
 //! The driver's inputs: three queues, and a timer on the boot-time clock.
 //!
 //! The driver takes the node's own notices first. Reports of providers and requests have one queue each, in which
-//! tenants take turns. Only the queue of requests has a bound: nothing of the node's own may be refused.
+//! tenants take turns. Only the queue of requests has a bound: nothing of the node's own may be refused. Whoever has
+//! nothing in it always gets a place, so that no others fill it against them.
 //!
 //! The driver waits in poll(2) on an eventfd and a timerfd, because the timed receive of a std channel uses a clock
 //! that stops while the machine is suspended.
@@ -27,7 +28,7 @@ use nix::{
 
 use crate::driver::fair::{FairQueue, Owner};
 
-/// Most requests that wait for the driver.
+/// Most requests that wait for the driver, beside the first of each owner.
 pub const REQUESTS_MAX: usize = 1_024;
 
 /// Most requests of one owner that wait for the driver.
@@ -36,7 +37,7 @@ pub const REQUESTS_OF_OWNER_MAX: usize = REQUESTS_MAX / 2;
 /// Why a request does not wait for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPlace {
-    /// [`REQUESTS_MAX`] requests wait.
+    /// [`REQUESTS_MAX`] requests wait, and one of this owner is among them.
     Full,
     /// [`REQUESTS_OF_OWNER_MAX`] requests of this owner wait.
     OwnerFull,
@@ -117,15 +118,15 @@ impl<T> Sender<T> {
     /// There is no place for the request, which comes back, or the driver is gone.
     pub fn request(&self, owner: Owner, item: T) -> Result<(), (NoPlace, T)> {
         let mut queues = self.0.lock();
-        let requests = &mut queues.requests;
-        if requests.len() >= REQUESTS_MAX {
-            return Err((NoPlace::Full, item));
-        }
-        if requests.len_of(&owner) >= REQUESTS_OF_OWNER_MAX {
-            return Err((NoPlace::OwnerFull, item));
-        }
         if queues.is_closed {
             return Err((NoPlace::Gone, item));
+        }
+        let its = queues.requests.len_of(&owner);
+        if its >= REQUESTS_OF_OWNER_MAX {
+            return Err((NoPlace::OwnerFull, item));
+        }
+        if its > 0 && queues.requests.len() >= REQUESTS_MAX {
+            return Err((NoPlace::Full, item));
         }
         queues.requests.push(owner, item);
         self.0.wake(queues);
@@ -145,7 +146,12 @@ impl<T> Sender<T> {
 
 impl<T> Drop for Mailbox<T> {
     fn drop(&mut self) {
-        self.shared.lock().is_closed = true;
+        let mut queues = self.shared.lock();
+        queues.is_closed = true;
+        let unanswered = mem::take(&mut queues.requests);
+        drop(queues);
+        // Their clients learn that the node is stopping.
+        drop(unanswered);
     }
 }
 
@@ -281,8 +287,12 @@ mod tests {
     #[test]
     fn a_mailbox_that_is_gone_says_so() {
         let (mailbox, sender) = Mailbox::new().unwrap();
+        let waits = Arc::new(());
+        sender.request(None, waits.clone()).unwrap();
         drop(mailbox);
-        assert_eq!(sender.request(None, ()), Err((NoPlace::Gone, ())));
-        assert!(!sender.notify(()) && !sender.report(None, ()));
+        assert_eq!(Arc::strong_count(&waits), 1);
+        let refused = sender.request(None, waits.clone());
+        assert_eq!(refused, Err((NoPlace::Gone, waits.clone())));
+        assert!(!sender.notify(waits.clone()) && !sender.report(None, waits));
     }
 }
