@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{JournalCounts, Key, Recovered, Value};
 
+/// Records are sent when they take more than this: a journal may have hundreds of megabytes.
+pub(super) const BATCH_BYTES: usize = 1 << 20;
+
 /// A message has at most the records of a host with many thousand leases. Other records have some hundred bytes, errors
 /// some thousand.
 pub(crate) const CHANNEL: ChannelKind = ChannelKind {

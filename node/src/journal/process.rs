@@ -22,7 +22,7 @@ use nix::sys::{
 
 use super::{
     Group,
-    message::{CHANNEL, Message},
+    message::{BATCH_BYTES, CHANNEL, Message},
     meter::Meter,
     store::Store,
 };
@@ -65,6 +65,9 @@ pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> any
     let mut batch = Outgoing::new(CHANNEL);
     for (key, value) in std::mem::take(&mut recovered.records) {
         batch.push(&Message::Record(key, Some(value)))?;
+        if batch.unsent().len() > BATCH_BYTES {
+            batch.send_to(&channel, None, MsgFlags::empty())?;
+        }
     }
     batch.push(&Message::Opened(recovered))?;
     batch.send_to(&channel, None, MsgFlags::empty())?;

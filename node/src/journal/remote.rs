@@ -15,7 +15,7 @@ use nix::sys::socket::MsgFlags;
 
 use super::{
     CommitError, Group, JournalCounts, JournalError, Recovered,
-    message::{CHANNEL, Message},
+    message::{BATCH_BYTES, CHANNEL, Message},
     process::UNEXPECTED,
     queue::Shared,
 };
@@ -189,6 +189,9 @@ impl Process {
         let mut batch = Outgoing::new(CHANNEL);
         for (key, value) in group {
             batch.push(&Message::Record(*key, value.clone()))?;
+            if batch.unsent().len() > BATCH_BYTES {
+                batch.send_to(&self.channel, None, MsgFlags::empty())?;
+            }
         }
         batch.push(&Message::Commit)?;
         batch.send_to(&self.channel, None, MsgFlags::empty())?;
