@@ -1,7 +1,8 @@
 //! What leases have that no other lease of the node may have: addresses, and virtual functions.
 //!
 //! All stores of a node share one table. It is read from the records once, at the start, so that a grant reads neither
-//! the directory nor the records of other leases. Its lock is held for a look-up only.
+//! the directory nor the records of other leases. Its lock is held for a look-up only, or, while a record is damaged, for
+//! reading the records of its kind.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -135,6 +136,15 @@ impl Claims {
         let record = choose(mac, &table.leases)?;
         table.leases.insert(lease, record.claim());
         Ok(record)
+    }
+
+    /// The record of a lease. Without a record, which the operator may have removed, the lease has no claim either.
+    pub(crate) fn find<R: Record>(&self, lease: LeaseId) -> Result<Option<R>, StepError> {
+        let found = self.records().find(lease)?;
+        if found.is_none() {
+            self.table().leases.remove(&lease);
+        }
+        Ok(found)
     }
 
     /// Removes the record of a lease and then its claim, if there are any. Waits while another process or thread holds

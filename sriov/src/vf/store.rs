@@ -90,8 +90,13 @@ impl VfStore {
     }
 
     fn give_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
-        // The path has unbound the driver and read that back.
-        self.card.operator.reset(record.function)?;
+        let function = record.function;
+        // The path unbinds it once. Before another attempt, the operator may have loaded a driver anew.
+        if let Some(driver) = self.card.operator.pci.driver(function)? {
+            let why = format!("function {function}: {driver} is still bound to it");
+            return Err(StepError::new("give function back", why));
+        }
+        self.card.operator.reset(function)?;
         steps::passed("reset function");
         NEUTRAL.apply(&*self.card.links, self.card.index, record.number)?;
         self.card.cutter.containers(lease).remove()?;
@@ -102,7 +107,7 @@ impl VfStore {
 
     /// The record of a lease, if its function is one of this card.
     fn record(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
-        let record = self.card.records.find(lease)?;
+        let record = self.card.claims.find::<Record>(lease)?;
         Ok(record.filter(|it| it.card == self.card.function))
     }
 }
