@@ -32,6 +32,12 @@ impl Machine {
             Order::Bind(_) | Order::Release(..) | Order::Reset(..)
         );
         self.dispatching = (leases.into_iter().collect(), locks);
+        if let Order::Confirm(id) = order
+            && self.record(id.lease_id).is_none()
+        {
+            let why = format!("{id} is confirmed and on no record");
+            self.breaks(Invariant::NoAnswerBeforeDurable, why);
+        }
         let Order::Bind(bind) = order else { return };
         let (id, extent) = (bind.binding_id, bind.extent());
         let held = |((resource, lease), part): &(&(ResourceId, LeaseId), &Placement)| {

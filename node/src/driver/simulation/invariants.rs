@@ -1,4 +1,5 @@
-//! What always holds, by name, and the mistakes that tests plant to see that each invariant is checked.
+//! What always holds, by name, and the mistakes that tests plant to see that invariants are checked: all but
+//! `TableHolds`, which the model of the table checks so, and `RecordBeforeScrub`.
 
 use std::fmt;
 
@@ -21,11 +22,11 @@ pub(super) enum Invariant {
     NoForeignBytes,
     /// A client finds what it wrote, as long as it has access.
     BytesStay,
-    /// No lease gets a part of a lease that could not be cut or cleaned.
+    /// No lease gets the stretch of a lease that could not be cut or cleaned.
     FencedIsNotGranted,
-    /// A client learns of a grant or of an end only when it is on record.
+    /// A client learns of a grant or of an end, and a store counts a grant, only when it is on record.
     NoAnswerBeforeDurable,
-    /// A part is cleaned only when the journal has no living lease of it.
+    /// A part is released only when the journal has no living lease of it, of leases that a client was told of.
     RecordBeforeScrub,
     /// After a crash and after a reboot, what was told is on record.
     NothingLostOverRestart,
