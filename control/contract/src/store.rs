@@ -14,7 +14,8 @@ use fabricbios_wire::LeaseId;
 /// Keeps the leased bytes or blocks, gives each lease its part, and cleans a part before the next lease gets it.
 ///
 /// Calls may block, and come from several threads at once. A call for one lease never waits for a call for another.
-/// Calls for one lease come one after the other, and none after its release: the provider knows the released leases.
+/// Calls for one lease come one after the other. After its release nothing is opened for it and, but for another attempt
+/// after an error, nothing released: the provider knows the released leases.
 pub trait Store: Send + Sync + 'static {
     /// The long step of [`Store::open`] for a new lease: cleans its part. Called right before `open`, on the same
     /// thread; gives no access. `progress` is called at least every 16 MiB.

@@ -14,7 +14,7 @@ pub struct Making<'a, M: Default> {
     entry: Arc<Entry<M>>,
     binding_id: BindingId,
     tenant: Arc<str>,
-    /// The generation of the older binding.
+    /// The generation of the binding that was there when this bind began.
     before: Option<Generation>,
 }
 

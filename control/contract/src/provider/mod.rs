@@ -30,7 +30,7 @@ use crate::{DataPath, Store};
 pub struct Provider {
     stores: BTreeMap<ResourceId, Arc<dyn Store>>,
     paths: Vec<PathEntry>,
-    /// Knows which leases were released. It alone does: a store is never called for a released lease.
+    /// Knows which leases were released: no store opens or cleans a part for them.
     leases: Mutex<Custody<Arc<Lease>>>,
 }
 
@@ -276,11 +276,11 @@ impl Provider {
             return Ok(Proof::default());
         };
         let _turn = lease.making();
-        // Another thread may have ended the lease during the wait.
-        if self.leases().find_or_make(binding_id.lease_id).is_none() {
+        // Another thread may have ended or forgotten the lease during the wait.
+        let Some(known) = self.leases().find_or_make(binding_id.lease_id) else {
             return Ok(Proof::default());
-        }
-        lease.state().is_over = true;
+        };
+        known.state().is_over = true;
         let cleaned = end()?;
         self.leases().release(binding_id.lease_id);
         Ok(cleaned)

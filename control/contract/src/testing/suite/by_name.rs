@@ -1,6 +1,6 @@
 //! The watchdog.
 
-use fabricbios_lease::BindError;
+use fabricbios_lease::{BindError, BindOrder};
 use fabricbios_wire::LeaseId;
 
 use super::later;
@@ -32,8 +32,18 @@ pub fn the_watchdog_ends_a_lease_by_its_name_and_no_other<F: EndedByName>() {
     world.cut(&order).unwrap();
     assert_eq!(world.guard.over(), [id]);
     world.release(&order).unwrap();
+    let next = BindOrder {
+        placement: order.placement.clone(),
+        ..F::order(3)
+    };
+    let mut client = world.used(&next);
     watchdog.end(id.lease_id).unwrap();
+    assert!(
+        world.machine.has_access(&mut client),
+        "it has the same part"
+    );
     assert!(world.machine.has_access(&mut beside));
+    world.end(&next);
     world.end(&other);
     world.is_clean();
 }
