@@ -61,7 +61,7 @@ pub(super) const KIND: Kind = Kind {
 };
 
 /// The kernel's NVMe target.
-pub(crate) const CONFIGFS: &str = "/sys/kernel/config/nvmet";
+const CONFIGFS: &str = "/sys/kernel/config/nvmet";
 
 fn calls() -> Vec<Handler> {
     let mut calls = fabricbios_nvmet::calls();
