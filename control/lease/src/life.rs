@@ -13,12 +13,11 @@
 //!               └─ remedied ── Fenced ◄────────────────────────────────┘
 //! ```
 //!
-//! Not drawn: a release that ends late and verifies leads from Fenced to Ended, if it was the
-//! release that fenced; a failed cut is never cleared that way. A bind that strands something
-//! fences from every state that is not over, because the report may come after the cut; it replaces a fence by a failed
-//! release. A lease in use is renewed without leaving its state. One that loses what it was granted is fenced. Who frees or revokes a lease while its expiry
-//! is being cut leaves it no grace time.
-//! A lease of an earlier run begins in Rebinding, Cutting, Grace or Fenced, see
+//! Not drawn: a release that ends late and verifies leads from Fenced to Ended, if it was the release that fenced; a
+//! failed cut is never cleared that way. A bind that strands something fences from every state but Ended, because the
+//! report may come after the cut; it replaces a fence by a failed release. A lease in use is renewed without leaving its
+//! state, and fenced if it loses what it was granted. Who frees or revokes a lease while its expiry is being cut leaves
+//! it no grace time. A lease of an earlier run begins in Rebinding, Cutting, Grace or Fenced, see
 //! [`crate::LeaseTable::restore_lease`]. Each lease takes its first step from New.
 
 use serde::{Deserialize, Serialize};
