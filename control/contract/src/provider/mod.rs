@@ -9,7 +9,7 @@ mod cut;
 mod reconcile;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -32,6 +32,9 @@ pub struct Provider {
     paths: Vec<PathEntry>,
     /// Knows which leases were released: no store opens or cleans a part for them.
     leases: Mutex<Custody<Arc<Lease>>>,
+    /// Strays that a thread of the start is taking away. Who took one away beside it could clean the part once more
+    /// when it is the next lease's.
+    taking_away: Mutex<BTreeSet<(ResourceId, LeaseId)>>,
 }
 
 /// A path and its transports.

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, mpsc},
+    sync::{Arc, MutexGuard, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -82,9 +82,11 @@ impl Provider {
         let (tell, told) = mpsc::channel();
         for &(resource_id, lease_id) in &left {
             let (provider, tell) = (Arc::clone(self), tell.clone());
+            self.taking_away().insert((resource_id, lease_id));
             thread::spawn(move || {
                 let removed =
                     provider.take_away(stray_binding_id(resource_id, lease_id), None, &|| ());
+                provider.taking_away().remove(&(resource_id, lease_id));
                 // When the patience is over, there is no receiver any more.
                 tell.send((resource_id, lease_id, removed)).ok();
             });
@@ -101,8 +103,12 @@ impl Provider {
             strays.extend(why.map(|why| Stray::new(resource_id, lease_id, why, true)));
         }
         for (resource_id, lease_id) in left {
-            let late = StepError::new("remove", "it is still being taken away");
-            strays.push(Stray::new(resource_id, lease_id, late, true));
+            strays.push(Stray::new(
+                resource_id,
+                lease_id,
+                still_going(lease_id),
+                true,
+            ));
         }
         strays
     }
@@ -112,12 +118,20 @@ impl Provider {
         let is_stray = |id: &LeaseId| self.leases().find(*id).here().is_none();
         for lease_id in self.everything()?.into_iter().filter(is_stray) {
             if self.resources_of(lease_id)?.contains(&resource_id) {
+                if self.taking_away().contains(&(resource_id, lease_id)) {
+                    return Err(still_going(lease_id));
+                }
                 let binding_id = stray_binding_id(resource_id, lease_id);
                 self.cut_by_name(binding_id)?;
                 self.take_away(binding_id, None, &|| ())?;
             }
         }
         Ok(())
+    }
+
+    fn taking_away(&self) -> MutexGuard<'_, BTreeSet<(ResourceId, LeaseId)>> {
+        let strays = self.taking_away.lock();
+        strays.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Every lease that has something in a path or a store.
@@ -145,6 +159,11 @@ impl Provider {
         }
         Ok(having)
     }
+}
+
+fn still_going(lease: LeaseId) -> StepError {
+    let why = format_args!("lease {lease} is still being taken away");
+    StepError::new("remove", why)
 }
 
 /// The id of a stray's binding, newer than every real generation.

@@ -444,6 +444,28 @@ fn a_stray_that_stays_is_named() {
 }
 
 #[test]
+fn a_remediation_takes_no_stray_away_beside_the_thread_of_the_start() {
+    let world = World::new();
+    world.put("part", LeaseId(9));
+    let (held, goes_on) = world.hold("release");
+    let strays = world.provider.reconcile(&BTreeSet::new()).unwrap();
+    held.recv().unwrap();
+    assert_eq!(strays.len(), 1, "it takes long");
+    let refused = world.provider.reset(POOL, &[]).unwrap_err();
+    assert!(
+        refused.detail.contains("still being taken away"),
+        "{refused}"
+    );
+    goes_on.send(()).unwrap();
+    while world.provider.reset(POOL, &[]).is_err() {
+        std::thread::yield_now();
+    }
+    assert_eq!(world.ids("part"), []);
+    let released = world.asked().into_iter().filter(|it| it == "release");
+    assert_eq!(released.count(), 1);
+}
+
+#[test]
 fn access_ends_by_the_name_alone() {
     let world = World::new();
     world.put("rdma", LeaseId(5));
