@@ -166,9 +166,8 @@ impl LeaseTable {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         let unsettled = [State::Rebinding, State::Cutting].map(|state| (state, false));
-        let told_over = (State::Rebinding, true);
-        let mut counts = unsettled.iter().chain([&told_over]);
-        counts.all(|is| self.census.get(is).is_none_or(|number| *number == 0))
+        let number = |is| self.census.get(is).copied().unwrap_or(0);
+        unsettled.iter().all(|is| number(is) == 0)
     }
 
     /// Leases on record, alive or ended.

@@ -78,7 +78,6 @@ impl Conversation {
             principal: self.principal,
             listen: self.shared.listen,
             local_ip: self.local_ip,
-            remote: self.remote,
             request,
             reply,
         });

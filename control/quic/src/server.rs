@@ -44,8 +44,6 @@ pub struct PeerRequest {
     /// The local address that the peer reached, if the kernel provided it: a node that listens on a wildcard puts it
     /// into endpoints.
     pub local_ip: Option<IpAddr>,
-    /// Address of the peer.
-    pub remote: SocketAddr,
     /// The request.
     pub request: Request,
     /// The channel of the answer.
