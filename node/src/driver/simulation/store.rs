@@ -87,12 +87,21 @@ impl SimStore {
             let pages = machine.pages.entry(resource_id).or_default();
             pages.fill(ZEROES);
         }
+        // A pool finds the volumes of the earlier process, those of strays too.
+        let mut custody = Custody::default();
+        let parts = machine.parts.iter();
+        for ((_, lease), part) in parts.filter(|((id, _), _)| *id == resource_id) {
+            if record.is_some() {
+                let claimed = custody.claim(*lease, part.extent());
+                claimed.expect("they were apart");
+            }
+        }
         drop(machine);
         Self {
             world: world.clone(),
             resource_id,
             has_pages: kinds::has_pages(kind),
-            custody: Mutex::default(),
+            custody: Mutex::new(custody),
             record,
         }
     }
@@ -105,9 +114,9 @@ impl SimStore {
             .filter(|(id, _)| id.resource_id == self.resource_id);
         let its: Vec<&(BindingId, Placement)> = its.collect();
         for (id, placement) in &its {
-            self.claim(id.lease_id, placement)
-                .expect("the table keeps them apart");
             if self.is_arena() {
+                self.claim(id.lease_id, placement)
+                    .expect("the table keeps them apart");
                 let key = (self.resource_id, id.lease_id);
                 machine.parts.insert(key, placement.clone());
             }
