@@ -308,6 +308,8 @@ class Flood:
 
 def flood(path, interface, source):
     """Sends frames until standard input ends."""
+    # The kernel keeps the order of frames that one processor has sent.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     sender, sent = in_namespace(path, lambda: bound(interface)), 0
     head = BROADCAST + raw_bytes(source) + struct.pack("!H", FLOOD_PROTOCOL)
     while not select.select([sys.stdin], [], [], PAUSE_SECS)[0]:
