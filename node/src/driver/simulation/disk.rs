@@ -86,6 +86,7 @@ impl Machine {
         self.resetting.clear();
         let in_process = |(path, _): &(&str, LeaseId)| UDP.contains(path);
         self.objects.retain(|key, _| !in_process(key));
+        self.objects.values_mut().for_each(|it| it.is_left = true);
         let dies = |it: &Offer| !it.durability.leases_stay();
         let offers = &self.offers;
         self.parts.retain(|(id, _), _| !dies(&offers[id].1));

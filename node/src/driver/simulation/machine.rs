@@ -39,9 +39,16 @@ pub(super) struct Object {
     pub(super) until: BootTime,
     pub(super) checks_deadlines: bool,
     pub(super) old_key: bool,
+    /// An earlier process made it. The kernel knows the lease's name alone.
+    pub(super) is_left: bool,
 }
 
 impl Object {
+    /// Whether an order for this generation is about the object.
+    pub(super) fn is_of(&self, generation: Generation) -> bool {
+        self.is_left || self.generation <= generation
+    }
+
     /// Whether its client has access.
     pub(super) fn is_usable(&self, now: u64) -> bool {
         self.is_open && (!self.checks_deadlines || now < self.until.0)

@@ -37,6 +37,7 @@ impl SimPath {
             until: BootTime(until),
             checks_deadlines: self.is_udp(),
             old_key: false,
+            is_left: false,
         };
         let mut machine = self.world.lock();
         machine.objects.insert((self.name, id.lease_id), object);
@@ -46,7 +47,7 @@ impl SimPath {
     fn ends(&self, id: BindingId) {
         let mut machine = self.world.lock();
         let object = machine.objects.get_mut(&(self.name, id.lease_id));
-        if let Some(object) = object.filter(|it| it.generation <= id.generation) {
+        if let Some(object) = object.filter(|it| it.is_of(id.generation)) {
             object.is_open = false;
         }
     }
@@ -70,7 +71,7 @@ impl SimPath {
         }
         let machine = self.world.lock();
         let object = machine.objects.get(&(self.name, id.lease_id));
-        match object.filter(|it| it.is_open && it.generation <= id.generation) {
+        match object.filter(|it| it.is_open && it.is_of(id.generation)) {
             Some(_) => Err(StepError::new("look", "it is open")),
             None => Ok(Proof::nothing_to_cut("it is closed")),
         }
@@ -116,7 +117,7 @@ impl SimPath {
         let end = || {
             self.world.step("undo", lease)?;
             let mut machine = self.world.lock();
-            let is_newer = |it: &Object| it.generation > id.generation;
+            let is_newer = |it: &Object| !it.is_of(id.generation);
             if !machine.objects.get(&key).is_some_and(is_newer) {
                 machine.objects.remove(&key);
             }
