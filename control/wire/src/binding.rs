@@ -6,9 +6,9 @@ use core::fmt;
 use zeroize::Zeroize;
 
 use crate::{
-    CpuBinding, CpuExecutionMode, CpuIsolationClass, CpuPartition, Enforcement, Generation,
-    GpuBinding, GpuExclusivityClass, GpuExecutionMode, LeaseId, LeaseIntent, NetBinding,
-    NvmeofBinding, ResourceId, ResourceType, Transport,
+    CpuExecutionMode, CpuIsolationClass, CpuPartition, Enforcement, Generation,
+    GpuExclusivityClass, GpuExecutionMode, KindBinding, LeaseId, LeaseIntent, RdmaBinding,
+    ResourceId, ResourceType, Transport,
 };
 
 /// A lease as its holder sees it: the reply to ALLOC, RENEW, QUERY, BIND and ROTATE.
@@ -226,40 +226,6 @@ pub struct Binding {
     pub kind: KindBinding,
 }
 
-/// The coordinates that only one kind of resource has. The variant is the kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum KindBinding {
-    /// Memory: 0x0201–0x020C.
-    Mem(Option<RdmaBinding>),
-    /// Block storage: 0x0301–0x0309. Boxed: of a million leases most are of memory.
-    Block(Option<Box<NvmeofBinding>>),
-    /// CPU cores: 0x0601–0x0605.
-    Cpu(Option<Box<CpuBinding>>),
-    /// A network function: 0x0401–0x0408.
-    Net(Option<Box<NetBinding>>),
-    /// A GPU: 0x0501–0x0507.
-    Gpu(Option<Box<GpuBinding>>),
-    /// A kind without coordinates of its own; never one of the kinds above.
-    Other(ResourceType),
-}
-
-impl KindBinding {
-    /// The kind.
-    #[must_use]
-    pub fn resource_type(&self) -> ResourceType {
-        match self {
-            Self::Mem(_) => ResourceType::Mem,
-            Self::Block(_) => ResourceType::Block,
-            Self::Cpu(_) => ResourceType::Cpu,
-            Self::Net(_) => ResourceType::Net,
-            Self::Gpu(_) => ResourceType::Gpu,
-            Self::Other(other) => *other,
-        }
-    }
-}
-
 impl Binding {
     /// No coordinates: the lease is not bound, its kind has none, or the asker may not see them.
     #[must_use]
@@ -268,14 +234,7 @@ impl Binding {
             dp_key: None,
             udp_endpoint: None,
             limits: None,
-            kind: match kind {
-                ResourceType::Mem => KindBinding::Mem(None),
-                ResourceType::Block => KindBinding::Block(None),
-                ResourceType::Cpu => KindBinding::Cpu(None),
-                ResourceType::Net => KindBinding::Net(None),
-                ResourceType::Gpu => KindBinding::Gpu(None),
-                other => KindBinding::Other(other),
-            },
+            kind: KindBinding::plain(kind),
         }
     }
 
@@ -285,56 +244,11 @@ impl Binding {
         *self == Self::plain(self.kind.resource_type())
     }
 
-    /// The coordinates over RDMA, if the lease is of memory and has any.
-    #[must_use]
-    pub fn rdma(&self) -> Option<&RdmaBinding> {
-        match &self.kind {
-            KindBinding::Mem(rdma) => rdma.as_ref(),
-            _ => None,
-        }
-    }
-
     /// The coordinates over RDMA, to change them.
     #[must_use]
     pub fn rdma_mut(&mut self) -> Option<&mut RdmaBinding> {
         match &mut self.kind {
             KindBinding::Mem(rdma) => rdma.as_mut(),
-            _ => None,
-        }
-    }
-
-    /// The coordinates over NVMe-oF, if the lease is of block storage and has any.
-    #[must_use]
-    pub fn nvmeof(&self) -> Option<&NvmeofBinding> {
-        match &self.kind {
-            KindBinding::Block(nvmeof) => nvmeof.as_deref(),
-            _ => None,
-        }
-    }
-
-    /// The coordinates of CPU cores, if the lease has any.
-    #[must_use]
-    pub fn cpu(&self) -> Option<&CpuBinding> {
-        match &self.kind {
-            KindBinding::Cpu(cpu) => cpu.as_deref(),
-            _ => None,
-        }
-    }
-
-    /// The coordinates of a network function, if the lease has any.
-    #[must_use]
-    pub fn net(&self) -> Option<&NetBinding> {
-        match &self.kind {
-            KindBinding::Net(net) => net.as_deref(),
-            _ => None,
-        }
-    }
-
-    /// The coordinates of a GPU, if the lease has any.
-    #[must_use]
-    pub fn gpu(&self) -> Option<&GpuBinding> {
-        match &self.kind {
-            KindBinding::Gpu(gpu) => gpu.as_deref(),
             _ => None,
         }
     }
@@ -353,16 +267,7 @@ impl Binding {
             dp_key: self.dp_key.or(other.dp_key),
             udp_endpoint: self.udp_endpoint.or(other.udp_endpoint),
             limits: self.limits.or(other.limits),
-            kind: match (self.kind, other.kind) {
-                (KindBinding::Mem(one), KindBinding::Mem(two)) => KindBinding::Mem(one.or(two)),
-                (KindBinding::Block(one), KindBinding::Block(two)) => {
-                    KindBinding::Block(one.or(two))
-                }
-                (KindBinding::Cpu(one), KindBinding::Cpu(two)) => KindBinding::Cpu(one.or(two)),
-                (KindBinding::Net(one), KindBinding::Net(two)) => KindBinding::Net(one.or(two)),
-                (KindBinding::Gpu(one), KindBinding::Gpu(two)) => KindBinding::Gpu(one.or(two)),
-                (one, _) => one,
-            },
+            kind: self.kind.or(other.kind),
         }
     }
 }
@@ -385,68 +290,6 @@ pub struct Endpoint {
     pub addr: [u8; 16],
     /// Port.
     pub port: u16,
-}
-
-/// How a node gives out RDMA access. Value of 0x0208.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum RdmaStrategy {
-    /// A type 2B memory window pinned to the lease's queue pair.
-    Window = 0,
-    /// A protection domain and memory region of the lease's own.
-    Region = 1,
-}
-
-/// 0x0201–0x020C: one RC queue pair, or several, and the key to the lease's bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct RdmaBinding {
-    /// 0x0201; absent until the client's queue pair is known.
-    pub rkey: Option<u32>,
-    /// 0x0202.
-    pub remote_addr: u64,
-    /// 0x0203.
-    pub qp_num: u32,
-    /// 0x0204.
-    pub gid: [u8; 16],
-    /// 0x0205.
-    pub port: u8,
-    /// 0x0206: the node's starting send PSN.
-    pub psn: u32,
-    /// 0x0207, bytes.
-    pub path_mtu: u16,
-    /// 0x0208.
-    pub strategy: RdmaStrategy,
-    /// 0x0209: after a rotation with overlap, the old key, until it is retired.
-    pub previous: Option<PreviousKey>,
-    /// 0x020A: largest number of RDMA reads and atomics that the node answers at once.
-    pub max_rd_atomic: u8,
-    /// 0x020B: whether the key allows atomics.
-    pub atomics: bool,
-    /// 0x020C, repeatable: further queue pairs over the same bytes, in the order of the client's queue pairs.
-    pub further: Vec<RdmaQueuePair>,
-}
-
-/// 0x020C: `u32 qp_num, u32 psn, u32 rkey`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct RdmaQueuePair {
-    /// The node's queue pair.
-    pub qp_num: u32,
-    /// The node's starting send PSN.
-    pub psn: u32,
-    /// The key to the lease's bytes for this queue pair.
-    pub rkey: u32,
-}
-
-/// 0x0209: `u32 rkey, u32 milliseconds` for which the key still works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct PreviousKey {
-    /// The old key.
-    pub rkey: u32,
-    /// Milliseconds for which the key still works, from the answer on.
-    pub remaining_ms: u32,
 }
 
 /// 0x0102: the key of a lease's UDP data plane. Never printed, wiped when dropped.

@@ -10,6 +10,7 @@ use core::{
 use crate::{
     Endpoint,
     read::{Decoded, Reader, invalid_args},
+    tlv::Tlv,
 };
 
 /// Bytes of an endpoint.
@@ -76,3 +77,8 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<Endpoint> {
 
 /// The text of errors for the expected endpoint.
 pub(crate) const EXPECTED: &str = "an address and a port that can be reached";
+
+pub(crate) fn read_tlv(tlv: &Tlv<'_>) -> Decoded<Endpoint> {
+    Endpoint::from_bytes(tlv.fixed()?)
+        .ok_or_else(|| tlv.unknown_value(0, "endpoint", EXPECTED, "a wildcard"))
+}

@@ -4,8 +4,7 @@
 use alloc::borrow::Cow;
 
 use crate::{
-    LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, affinity, constraints, cpu, gpu,
-    lease_intent, lease_terms, net, nvmeof, rdma_peer,
+    LeaseAllocRequest, LeaseTerms, ResourceId, ResourceType, constraints, lease_intent,
     read::{Decoded, Reader, invalid_args},
     tag,
     write::Writer,
@@ -39,7 +38,7 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<LeaseAllocRequest> {
         rotate_on_renew: params.flag(tag::LEASE_ROTATE_ON_RENEW)?,
         ..LeaseAllocRequest::new(resource_type, capacity, lease_secs)
     };
-    let terms = lease_terms::find(&params)?;
+    let terms = LeaseTerms::find_all(&params)?;
     Ok(terms.into_iter().fold(plain, LeaseAllocRequest::with_terms))
 }
 
@@ -62,34 +61,17 @@ pub(crate) fn write(w: &mut Writer, request: &LeaseAllocRequest) {
     w.u64(request.capacity)
         .u32(request.lease_secs)
         .u32(request.grace_secs);
-    w.area(|w| write_params(w, request));
+    w.area(|w| {
+        // In this order, equal requests have equal bytes.
+        w.ascending(|w| write_params(w, request));
+    });
 }
 
-/// Writes the params in ascending order of tags, so that equal requests have equal bytes.
 fn write_params(w: &mut Writer, request: &LeaseAllocRequest) {
-    let peers = request.stated().map(LeaseTerms::rdma_peers);
-    peers.for_each(|peers| rdma_peer::write(w, peers));
-    let block = request.stated().find_map(LeaseTerms::block);
-    let block = block.cloned().unwrap_or_default();
-    let cpu = request.stated().find_map(LeaseTerms::cpu);
-    let gpu_terms = request.stated().find_map(LeaseTerms::gpu);
-    nvmeof::write_host(w, &block);
-    if let Some(terms) = request.stated().find_map(LeaseTerms::net) {
-        net::write_terms(w, terms);
-    }
-    lease_intent::write_kv_cache(w, request.intent.kv_cache);
-    cpu::write_isolation(w, cpu.and_then(|terms| terms.isolation));
-    gpu::write(w, gpu_terms.and_then(|terms| terms.exclusivity));
+    let stated = core::iter::once(&request.terms).chain(&request.foreign);
+    stated.for_each(|terms| terms.write(w));
+    lease_intent::write(w, &request.intent);
     let transport = request.transport;
     constraints::write_transport(w, (transport != Default::default()).then_some(transport));
     constraints::write_rotate_on_renew(w, request.rotate_on_renew);
-    nvmeof::write_classes(w, block.read_only, block.mutual_auth);
-    if let Some(cpu) = cpu {
-        let (mode, width) = (cpu.execution_mode, cpu.execution_width);
-        cpu::write_execution(w, mode, width, cpu.partition);
-    }
-    if let Some(terms) = gpu_terms {
-        gpu::write_execution(w, terms.execution_mode, terms.compute_slices);
-    }
-    affinity::write(w, &request.intent.affinities);
 }

@@ -6,7 +6,7 @@ use alloc::{borrow::Cow, boxed::Box};
 
 use crate::{
     Binding, Generation, LEASES_PER_PAGE_MAX, LeaseId, LeaseInfo, LeasePage, LeasePhase,
-    LeaseStatus, ResourceType, affinity, binding_tlv, constraints, lease_end, lease_intent,
+    LeaseStatus, ResourceType, binding_tlv, constraints, lease_end, lease_intent,
     read::{Decoded, Reader},
     tag,
     tlv::Tlv,
@@ -69,13 +69,12 @@ pub(crate) fn write(w: &mut Writer, lease: &LeaseInfo) {
     w.area(|w| {
         w.tlv(tag::LEASE_ID, &lease.lease_id.0.to_be_bytes());
         binding_tlv::write(w, &lease.binding);
-        if let Some(intent) = &lease.intent {
-            lease_intent::write_kv_cache(w, intent.kv_cache);
-        }
-        constraints::write_effective(w, &lease.effective);
-        if let Some(intent) = &lease.intent {
-            affinity::write(w, &intent.affinities);
-        }
+        w.ascending(|w| {
+            constraints::write_effective(w, &lease.effective);
+            if let Some(intent) = &lease.intent {
+                lease_intent::write(w, intent);
+            }
+        });
         lease_end::write(w, lease.tenant.as_deref(), lease.end.as_deref());
     });
 }

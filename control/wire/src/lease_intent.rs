@@ -74,8 +74,9 @@ fn read(tlv: &Tlv<'_>) -> Result<KvCacheIntent, DecodeError> {
     })
 }
 
-pub(crate) fn write_kv_cache(w: &mut Writer, intent: Option<KvCacheIntent>) {
-    w.tlv_if(tag::LEASE_INTENT_KV_CACHE, intent.map(value));
+pub(crate) fn write(w: &mut Writer, intent: &LeaseIntent) {
+    w.tlv_if(tag::LEASE_INTENT_KV_CACHE, intent.kv_cache.map(value));
+    affinity::write(w, &intent.affinities);
 }
 
 fn value(intent: KvCacheIntent) -> [u8; 8] {

@@ -2,57 +2,103 @@
 
 use alloc::vec::Vec;
 
-use crate::{
-    BlockTerms, CpuTerms, DecodeError, GpuTerms, LeaseAllocRequest, MemTerms, NetTerms, RdmaPeer,
-    ResourceType, cpu, gpu, net, nvmeof, rdma_peer, tlv::TlvArea,
-};
+use crate::{kinds::Terms, tlv::TlvArea, write::Writer, *};
 
-/// The parameters of a lease that only its kind has. The variant is the kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum LeaseTerms {
-    /// Memory.
-    Mem(MemTerms),
-    /// Block storage.
-    Block(BlockTerms),
-    /// CPU cores.
-    Cpu(CpuTerms),
-    /// A network function.
-    Net(NetTerms),
-    /// GPU memory.
-    Gpu(GpuTerms),
-    /// A kind that is advertised and never leased; never one of the kinds above.
-    Other(ResourceType),
+/// Records number the variants in this order: kinds after the fifth came after `Other`.
+macro_rules! declare {
+    ($cpu:tt $mem:tt $block:tt $net:tt $gpu:tt $($later:tt)*) => {
+        declare! { [$mem $block $cpu $net $gpu] [$($later)*] }
+    };
+    (
+        [$({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, ($module:ident: $terms:ty), $coordinates:tt })*]
+        [$({ $c:literal $later:ident $w:literal $later_name:literal, $u:path, ($m:ident: $later_terms:ty), $b:tt })*]
+    ) => {
+        /// The parameters of a lease that only its kind has. The variant is the kind.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+        pub enum LeaseTerms {
+            $(#[doc = concat!("Those for ", $name, ".")] $variant($terms),)*
+            /// A kind that is advertised and never leased; never a kind with a variant.
+            Other(ResourceType),
+            $(#[doc = concat!("Those for ", $later_name, ".")] $later($later_terms),)*
+        }
+    };
 }
 
+macro_rules! implement {
+    ($({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, ($module:ident: $terms:ty), $coordinates:tt })*) => {
+        impl LeaseTerms {
+            /// The terms of that kind, with nothing stated.
+            #[must_use]
+            pub fn plain(kind: ResourceType) -> Self {
+                match kind {
+                    $(ResourceType::$variant => Self::$variant(<$terms>::default()),)*
+                    other => Self::Other(other),
+                }
+            }
+
+            /// The kind.
+            #[must_use]
+            pub fn resource_type(&self) -> ResourceType {
+                match self {
+                    $(Self::$variant(_) => ResourceType::$variant,)*
+                    Self::Other(other) => *other,
+                }
+            }
+
+            $(
+                #[doc = concat!("The terms, if they are for ", $name, ".")]
+                #[must_use]
+                pub fn $module(&self) -> Option<&$terms> {
+                    match self {
+                        Self::$variant(terms) => Some(terms),
+                        _ => None,
+                    }
+                }
+            )*
+
+            /// The terms of every kind that a params blob can state.
+            pub(crate) fn find_all(params: &TlvArea<'_>) -> Result<Vec<Self>, DecodeError> {
+                Ok(alloc::vec![$(<$terms>::find(params)?.into()),*])
+            }
+
+            /// Writes the terms. The caller puts the TLVs of all kinds in order.
+            pub(crate) fn write(&self, w: &mut Writer) {
+                match self {
+                    $(Self::$variant(terms) => terms.write(w),)*
+                    Self::Other(_) => {}
+                }
+            }
+        }
+
+        impl Effective {
+            /// Reads the fields that belong to one kind each.
+            pub(crate) fn find_of_kinds(&mut self, area: &TlvArea<'_>) -> Result<(), DecodeError> {
+                $(<$terms>::find_effective(area, self)?;)*
+                Ok(())
+            }
+
+            /// Writes the fields that belong to one kind each. The caller puts the TLVs in order.
+            pub(crate) fn write_of_kinds(&self, w: &mut Writer) {
+                $(<$terms>::write_effective(self, w);)*
+            }
+        }
+
+        $(
+            impl From<$terms> for LeaseTerms {
+                fn from(terms: $terms) -> Self {
+                    Self::$variant(terms)
+                }
+            }
+        )*
+    };
+}
+
+kinds!(declare);
+kinds!(implement);
+
 impl LeaseTerms {
-    /// The terms of that kind, with nothing stated.
-    #[must_use]
-    pub fn plain(kind: ResourceType) -> Self {
-        match kind {
-            ResourceType::Mem => Self::Mem(MemTerms::default()),
-            ResourceType::Block => Self::Block(BlockTerms::default()),
-            ResourceType::Cpu => Self::Cpu(CpuTerms::default()),
-            ResourceType::Net => Self::Net(NetTerms::default()),
-            ResourceType::Gpu => Self::Gpu(GpuTerms::default()),
-            other => Self::Other(other),
-        }
-    }
-
-    /// The kind.
-    #[must_use]
-    pub fn resource_type(&self) -> ResourceType {
-        match self {
-            Self::Mem(_) => ResourceType::Mem,
-            Self::Block(_) => ResourceType::Block,
-            Self::Cpu(_) => ResourceType::Cpu,
-            Self::Net(_) => ResourceType::Net,
-            Self::Gpu(_) => ResourceType::Gpu,
-            Self::Other(other) => *other,
-        }
-    }
-
     /// Whether nothing is stated.
     #[must_use]
     pub fn is_plain(&self) -> bool {
@@ -62,10 +108,7 @@ impl LeaseTerms {
     /// The client's queue pairs; none where the kind takes none.
     #[must_use]
     pub fn rdma_peers(&self) -> &[RdmaPeer] {
-        match self {
-            Self::Mem(terms) => &terms.rdma_peers,
-            _ => &[],
-        }
+        self.mem().map_or(&[], |terms| &terms.rdma_peers)
     }
 
     /// The same terms with these queue pairs of the client, if the kind takes any.
@@ -76,61 +119,7 @@ impl LeaseTerms {
         }
         self
     }
-
-    /// The terms of block storage.
-    #[must_use]
-    pub fn block(&self) -> Option<&BlockTerms> {
-        match self {
-            Self::Block(terms) => Some(terms),
-            _ => None,
-        }
-    }
-
-    /// The terms of CPU cores.
-    #[must_use]
-    pub fn cpu(&self) -> Option<&CpuTerms> {
-        match self {
-            Self::Cpu(terms) => Some(terms),
-            _ => None,
-        }
-    }
-
-    /// The terms of a network function.
-    #[must_use]
-    pub fn net(&self) -> Option<&NetTerms> {
-        match self {
-            Self::Net(terms) => Some(terms),
-            _ => None,
-        }
-    }
-
-    /// The terms of GPU memory.
-    #[must_use]
-    pub fn gpu(&self) -> Option<&GpuTerms> {
-        match self {
-            Self::Gpu(terms) => Some(terms),
-            _ => None,
-        }
-    }
 }
-
-macro_rules! from_terms {
-    ($($variant:ident($terms:ty)),*) => {$(
-        impl From<$terms> for LeaseTerms {
-            fn from(terms: $terms) -> Self {
-                Self::$variant(terms)
-            }
-        }
-    )*};
-}
-
-from_terms!(
-    Mem(MemTerms),
-    Block(BlockTerms),
-    Cpu(CpuTerms),
-    Net(NetTerms),
-    Gpu(GpuTerms)
-);
 
 impl LeaseAllocRequest {
     /// The same request with these terms. Terms of another kind go to [`LeaseAllocRequest::foreign`].
@@ -149,20 +138,4 @@ impl LeaseAllocRequest {
         }
         self
     }
-
-    /// The terms of all kinds that the request states.
-    pub(crate) fn stated(&self) -> impl Iterator<Item = &LeaseTerms> {
-        core::iter::once(&self.terms).chain(&self.foreign)
-    }
-}
-
-/// The terms of every kind that a params blob can state.
-pub(crate) fn find(params: &TlvArea<'_>) -> Result<Vec<LeaseTerms>, DecodeError> {
-    Ok(alloc::vec![
-        cpu::find_terms(params)?.into(),
-        gpu::find_terms(params)?.into(),
-        rdma_peer::find_terms(params)?.into(),
-        nvmeof::find_terms(params)?.into(),
-        net::find_terms(params)?.into(),
-    ])
 }

@@ -7,7 +7,7 @@ use crate::{
     CpuExecutionMode, CpuIsolationClass, CpuPartition, DataOp, DataStatus, EndCause, Enforcement,
     GpuExclusivityClass, GpuExecutionMode, GpuVendor, HandOver, InventoryForm, KvCacheTier,
     LeaseError, LeasePhase, LeaseStatus, MessageType, NvmeofTransport, RdmaStrategy, RefusalClass,
-    ResourceType, RevokeOutcome, Role, Transport, readable::readable,
+    RevokeOutcome, Role, Transport, readable::readable,
 };
 
 /// The error of a text that is no known word.
@@ -255,74 +255,4 @@ words! { MessageType, "message type", u16, from_code:
     0x0300 FenceList "FENCE_LIST";
     0x0301 FenceClear "FENCE_CLEAR";
     0x0400 IdentityIssue "IDENTITY_ISSUE";
-}
-
-const RESOURCE_TYPES: [(u16, ResourceType, &str); 7] = [
-    (0x0001, ResourceType::Cpu, "cpu"),
-    (0x0002, ResourceType::Mem, "mem"),
-    (0x0003, ResourceType::Block, "block"),
-    (0x0004, ResourceType::Net, "net"),
-    (0x0005, ResourceType::Gpu, "gpu"),
-    (0x0010, ResourceType::Scheduler, "scheduler"),
-    (0x00FF, ResourceType::Vendor, "vendor"),
-];
-
-impl ResourceType {
-    /// The kind of a code.
-    #[must_use]
-    pub fn from_code(code: u16) -> Self {
-        let known = RESOURCE_TYPES.iter().find(|(known, ..)| *known == code);
-        known.map_or(Self::Unknown(code), |(_, resource_type, _)| *resource_type)
-    }
-
-    /// The code on the wire.
-    #[must_use]
-    pub fn code(self) -> u16 {
-        match self {
-            Self::Cpu => 0x0001,
-            Self::Mem => 0x0002,
-            Self::Block => 0x0003,
-            Self::Net => 0x0004,
-            Self::Gpu => 0x0005,
-            Self::Scheduler => 0x0010,
-            Self::Vendor => 0x00FF,
-            Self::Unknown(code) => code,
-        }
-    }
-}
-
-impl From<u16> for ResourceType {
-    fn from(code: u16) -> Self {
-        Self::from_code(code)
-    }
-}
-
-impl From<ResourceType> for u16 {
-    fn from(resource_type: ResourceType) -> Self {
-        resource_type.code()
-    }
-}
-
-impl fmt::Display for ResourceType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match RESOURCE_TYPES.iter().find(|(_, known, _)| known == self) {
-            Some((_, _, word)) => f.pad(word),
-            None => write!(f, "unknown(0x{:04x})", self.code()),
-        }
-    }
-}
-
-impl FromStr for ResourceType {
-    type Err = ParseNameError;
-
-    fn from_str(text: &str) -> Result<Self, ParseNameError> {
-        let known = RESOURCE_TYPES.iter().find(|(_, _, word)| *word == text);
-        known
-            .map(|(_, resource_type, _)| *resource_type)
-            .ok_or_else(|| ParseNameError {
-                kind: "resource type",
-                expected: &["cpu", "mem", "block", "net", "gpu", "scheduler", "vendor"],
-                got: String::from(text),
-            })
-    }
 }

@@ -4,7 +4,9 @@ use alloc::{borrow::Cow, string::String};
 
 use crate::{
     CSR_BYTES_MAX, DecodeError, InventoryForm, IssueRequest, LeaseId, MessageType,
-    ROTATE_OVERLAP_MS_MAX, Request, Role, TENANT_BYTES_MAX, error, lease_alloc, rdma_peer,
+    ROTATE_OVERLAP_MS_MAX, Request, Role, TENANT_BYTES_MAX, error,
+    kinds::mem,
+    lease_alloc,
     read::{Decoded, Reader, invalid_args},
     write::Writer,
 };
@@ -65,7 +67,7 @@ pub(crate) fn read(message_type: MessageType, r: &mut Reader<'_>) -> Decoded<Req
             let lease_id = r.lease_id()?;
             Request::LeaseBind {
                 lease_id,
-                peers: rdma_peer::require(&r.area("params")?)?,
+                peers: mem::require_peers(&r.area("params")?)?,
             }
         }
         MessageType::LeaseRotate => Request::LeaseRotate {
@@ -152,7 +154,7 @@ pub(crate) fn write(w: &mut Writer, request: &Request) {
         Request::LeaseQuery(id) | Request::LeaseFree(id) | Request::LeaseRevoke(id) => w.u128(id.0),
         Request::LeaseList { after, ended } => w.u128(after.0).flag(*ended),
         Request::LeaseBind { lease_id, peers } => {
-            w.u128(lease_id.0).area(|w| rdma_peer::write(w, peers))
+            w.u128(lease_id.0).area(|w| mem::write_peers(w, peers))
         }
         Request::LeaseRotate {
             lease_id,

@@ -1,30 +1,119 @@
 //! Resource types and the two forms of inventory (000, "Wire Encoding").
 
-use alloc::{string::String, vec::Vec};
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::{fmt, str::FromStr};
 
-use crate::{Epoch, NodeId, ResourceId};
+use crate::{Epoch, NodeId, ParseNameError, ResourceId, kinds, size};
 
-/// The kind of a resource. An unknown code is kept and printed; such a resource is never leased.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
-pub enum ResourceType {
-    /// 0x0001, capacity in cores.
-    Cpu,
-    /// 0x0002, capacity in bytes.
-    Mem,
-    /// 0x0003, capacity in bytes.
-    Block,
-    /// 0x0004, capacity in bits per second.
-    Net,
-    /// 0x0005, capacity in bytes of VRAM.
-    Gpu,
-    /// 0x0010, advertised, never leased. The capacity is an HTTP port.
-    Scheduler,
-    /// 0x00FF, vendor space; advertised, never leased.
-    Vendor,
-    /// Any other code.
-    Unknown(u16),
+/// Records number the variants in this order: kinds after the fifth came after `Unknown`.
+macro_rules! declare {
+    ($cpu:tt $mem:tt $block:tt $net:tt $gpu:tt $($later:tt)*) => {
+        declare! { [$cpu $mem $block $net $gpu] [$($later)*] }
+    };
+    (
+        [$({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, $($rest:tt)* })*]
+        [$({ $later_code:literal $later:ident $w:literal $later_name:literal, $u:path, $($r:tt)* })*]
+    ) => {
+        /// The kind of a resource. An unknown code is kept and printed; such a resource is never leased.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+        pub enum ResourceType {
+            $(#[doc = concat!(stringify!($code), ": ", $name, ".")] $variant,)*
+            /// 0x0010, advertised, never leased. The capacity is an HTTP port.
+            Scheduler,
+            /// 0x00FF, vendor space; advertised, never leased.
+            Vendor,
+            /// Any other code.
+            Unknown(u16),
+            $(#[doc = concat!(stringify!($later_code), ": ", $later_name, ".")] $later,)*
+        }
+    };
+}
+
+macro_rules! implement {
+    ($({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, $($rest:tt)* })*) => {
+        const KNOWN: &[(u16, ResourceType, &str)] = &[
+            $(($code, ResourceType::$variant, $word),)*
+            (0x0010, ResourceType::Scheduler, "scheduler"),
+            (0x00FF, ResourceType::Vendor, "vendor"),
+        ];
+
+        const WORDS: &[&str] = &[$($word,)* "scheduler", "vendor"];
+
+        impl ResourceType {
+            /// The code on the wire.
+            #[must_use]
+            pub fn code(self) -> u16 {
+                match self {
+                    $(Self::$variant => $code,)*
+                    Self::Scheduler => 0x0010,
+                    Self::Vendor => 0x00FF,
+                    Self::Unknown(code) => code,
+                }
+            }
+
+            /// `amount`, in the unit of the type, as text for people.
+            #[must_use]
+            pub fn amount(self, amount: u64) -> String {
+                match self {
+                    $(Self::$variant => $unit(amount),)*
+                    _ => amount.to_string(),
+                }
+            }
+        }
+    };
+}
+
+kinds!(declare);
+kinds!(implement);
+
+impl ResourceType {
+    /// The kind of a code.
+    #[must_use]
+    pub fn from_code(code: u16) -> Self {
+        let known = KNOWN.iter().find(|(known, ..)| *known == code);
+        known.map_or(Self::Unknown(code), |(_, resource_type, _)| *resource_type)
+    }
+}
+
+impl From<u16> for ResourceType {
+    fn from(code: u16) -> Self {
+        Self::from_code(code)
+    }
+}
+
+impl From<ResourceType> for u16 {
+    fn from(resource_type: ResourceType) -> Self {
+        resource_type.code()
+    }
+}
+
+impl fmt::Display for ResourceType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match KNOWN.iter().find(|(_, known, _)| known == self) {
+            Some((_, _, word)) => f.pad(word),
+            None => write!(f, "unknown(0x{:04x})", self.code()),
+        }
+    }
+}
+
+impl FromStr for ResourceType {
+    type Err = ParseNameError;
+
+    fn from_str(text: &str) -> Result<Self, ParseNameError> {
+        let known = KNOWN.iter().find(|(_, _, word)| *word == text);
+        known
+            .map(|(_, resource_type, _)| *resource_type)
+            .ok_or_else(|| ParseNameError {
+                kind: "resource type",
+                expected: WORDS,
+                got: String::from(text),
+            })
+    }
 }
 
 /// Bits of [`FlatEntry::flags`].

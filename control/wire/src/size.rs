@@ -3,8 +3,6 @@
 use alloc::{format, string::String};
 use core::{fmt, str::FromStr};
 
-use crate::ResourceType;
-
 /// A number of bytes.
 ///
 /// Read as a whole number, plain or with a unit in capitals or small letters: K, M, G, T and KiB, MiB,
@@ -81,23 +79,22 @@ impl fmt::Display for Size {
     }
 }
 
-impl ResourceType {
-    /// `amount`, in the unit of the type, as text for people.
-    #[must_use]
-    pub fn amount(self, amount: u64) -> String {
-        match self {
-            Self::Mem | Self::Block | Self::Gpu => format!("{}", Size(amount)),
-            Self::Net => bit_rate(amount),
-            Self::Cpu if amount == 1 => "1 core".into(),
-            Self::Cpu => format!("{amount} cores"),
-            _ => format!("{amount}"),
-        }
+/// A number of bytes, for people.
+pub(crate) fn bytes(amount: u64) -> String {
+    format!("{}", Size(amount))
+}
+
+/// A number of cores, for people.
+pub(crate) fn cores(amount: u64) -> String {
+    match amount {
+        1 => "1 core".into(),
+        _ => format!("{amount} cores"),
     }
 }
 
 /// Bits per second in the largest unit that gives at least 1; with one decimal, rounded down, if the number is not
 /// whole.
-fn bit_rate(bits: u64) -> String {
+pub(crate) fn bits_per_second(bits: u64) -> String {
     let units = [
         (1_000_000_000, "Gbit/s"),
         (1_000_000, "Mbit/s"),

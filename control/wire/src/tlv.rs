@@ -39,6 +39,14 @@ impl<'a> Tlv<'a> {
         self.fixed().map(u32::from_be_bytes)
     }
 
+    /// The value as a `u16` other than 0.
+    pub(crate) fn at_least_1(&self, field: &'static str) -> Result<u16, DecodeError> {
+        match u16::from_be_bytes(self.fixed()?) {
+            0 => Err(self.unknown_value(0, field, "at least 1", 0)),
+            number => Ok(number),
+        }
+    }
+
     /// The value as one byte with a known meaning.
     pub(crate) fn byte_of<T>(
         &self,

@@ -3,6 +3,8 @@
 
 use alloc::vec::Vec;
 
+use crate::tlv::TlvArea;
+
 #[derive(Debug)]
 pub(crate) struct Writer {
     out: Vec<u8>,
@@ -94,6 +96,20 @@ impl Writer {
             Some(value) => self.tlv(tag, &value),
             None => self,
         }
+    }
+
+    /// TLVs that `fill` writes in any order, in ascending order of tags; those of one tag stay in order. They must not be
+    /// secret: the buffer in between is not wiped.
+    pub(crate) fn ascending(&mut self, fill: impl FnOnce(&mut Self)) -> &mut Self {
+        let at = self.out.len();
+        fill(self);
+        let written = self.out.split_off(at);
+        let mut tlvs: Vec<_> = TlvArea::parse(&written, 0)
+            .iter()
+            .flat_map(TlvArea::iter)
+            .collect();
+        tlvs.sort_by_key(|tlv| tlv.tag);
+        tlvs.iter().fold(self, |w, tlv| w.tlv(tlv.tag, tlv.value))
     }
 
     fn counted_u32(&mut self, fill: impl FnOnce(&mut Self)) -> &mut Self {

@@ -1,11 +1,23 @@
 //! Block storage: the terms of a request (0x0310, 0x0311, 0x0906, 0x0907) and the NVMe-oF binding
 //! (0x0301–0x0309).
 
-use alloc::vec::Vec;
+mod dhchap;
+mod host_id;
+mod nqn;
 
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+
+pub use dhchap::*;
+pub use host_id::*;
+pub use nqn::*;
+
+use super::{Coordinates, Terms};
 use crate::{
-    DHCHAP_SECRET_BYTES_MAX, DecodeError, DhchapSecret, Endpoint, HostId, NQN_BYTES_MAX,
-    NVMEOF_ADDRESSES_MAX, NVMEOF_CTRL_LOSS_SECS_MAX, NotAnNqn, Nqn, endpoint, tag,
+    DHCHAP_SECRET_BYTES_MAX, Effective, Endpoint, NQN_BYTES_MAX, NVMEOF_ADDRESSES_MAX,
+    NVMEOF_CTRL_LOSS_SECS_MAX, endpoint,
+    read::Decoded,
+    tag,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
@@ -82,63 +94,117 @@ pub struct NvmeofBinding {
     pub block_bytes: u32,
 }
 
-type Read<T> = Result<T, DecodeError>;
-
-pub(crate) fn find_terms(area: &TlvArea<'_>) -> Read<BlockTerms> {
-    Ok(BlockTerms {
-        read_only: area.flag(tag::LEASE_READ_ONLY)?,
-        host_nqn: area.read(tag::NVMEOF_HOST, read_nqn)?,
-        host_id: area.read(tag::NVMEOF_HOST_IDENTIFIER, read_host_id)?,
-        mutual_auth: area.flag(tag::LEASE_MUTUAL_AUTH)?,
-    })
-}
-
-/// Writes the terms with tags below 0x0901; `write_classes` writes those above 0x0905.
-pub(crate) fn write_host(w: &mut Writer, terms: &BlockTerms) {
-    if let Some(name) = &terms.host_nqn {
-        w.tlv(tag::NVMEOF_HOST, name.as_str().as_bytes());
+impl Terms for BlockTerms {
+    fn find(area: &TlvArea<'_>) -> Decoded<Self> {
+        Ok(Self {
+            read_only: area.flag(tag::LEASE_READ_ONLY)?,
+            host_nqn: area.read(tag::NVMEOF_HOST, read_nqn)?,
+            host_id: area.read(tag::NVMEOF_HOST_IDENTIFIER, read_host_id)?,
+            mutual_auth: area.flag(tag::LEASE_MUTUAL_AUTH)?,
+        })
     }
-    w.tlv_if(tag::NVMEOF_HOST_IDENTIFIER, terms.host_id.map(|id| id.0));
+
+    fn write(&self, w: &mut Writer) {
+        if let Some(name) = &self.host_nqn {
+            w.tlv(tag::NVMEOF_HOST, name.as_str().as_bytes());
+        }
+        w.tlv_if(tag::NVMEOF_HOST_IDENTIFIER, self.host_id.map(|id| id.0));
+        write_flags(w, self.read_only, self.mutual_auth);
+    }
+
+    fn find_effective(area: &TlvArea<'_>, effective: &mut Effective) -> Decoded<()> {
+        effective.read_only = area.flag(tag::LEASE_READ_ONLY)?;
+        effective.mutual_auth = area.flag(tag::LEASE_MUTUAL_AUTH)?;
+        Ok(())
+    }
+
+    fn write_effective(effective: &Effective, w: &mut Writer) {
+        write_flags(w, effective.read_only, effective.mutual_auth);
+    }
 }
 
-pub(crate) fn write_classes(w: &mut Writer, read_only: bool, mutual_auth: bool) {
+fn write_flags(w: &mut Writer, read_only: bool, mutual_auth: bool) {
     w.tlv_if(tag::LEASE_READ_ONLY, read_only.then_some([1]));
     w.tlv_if(tag::LEASE_MUTUAL_AUTH, mutual_auth.then_some([1]));
 }
 
-fn read_nqn(tlv: &Tlv<'_>) -> Read<Nqn> {
+impl Coordinates for NvmeofBinding {
+    const TAGS: RangeInclusive<u16> = tag::NVMEOF_ADDRESS..=tag::NVMEOF_BLOCK_BYTES;
+
+    fn read(area: &TlvArea<'_>) -> Decoded<Self> {
+        let addresses = area.find_all(tag::NVMEOF_ADDRESS, NVMEOF_ADDRESSES_MAX)?;
+        if addresses.is_empty() {
+            return Err(area.missing(tag::NVMEOF_ADDRESS));
+        }
+        Ok(Self {
+            addresses: addresses.iter().map(read_address).collect::<Decoded<_>>()?,
+            subsystem: area.require(tag::NVMEOF_SUBSYSTEM, read_nqn)?,
+            nsid: area.require(tag::NVMEOF_NSID, read_nsid)?,
+            host_nqn: area.require(tag::NVMEOF_HOST_NQN, read_nqn)?,
+            host_id: area.require(tag::NVMEOF_HOST_ID, read_host_id)?,
+            dhchap_secret: area.require(tag::NVMEOF_DHCHAP_SECRET, read_secret)?,
+            dhchap_ctrl_secret: area.read(tag::NVMEOF_DHCHAP_CTRL_SECRET, read_secret)?,
+            ctrl_loss_secs: area.require(tag::NVMEOF_CTRL_LOSS, read_ctrl_loss)?,
+            block_bytes: area.require(tag::NVMEOF_BLOCK_BYTES, read_block_bytes)?,
+        })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        for address in &self.addresses {
+            let mut value = [0; 19];
+            value[0] = address.transport as u8;
+            value[1..].copy_from_slice(&address.endpoint.bytes());
+            w.tlv(tag::NVMEOF_ADDRESS, &value);
+        }
+        w.tlv(tag::NVMEOF_SUBSYSTEM, self.subsystem.as_str().as_bytes());
+        w.tlv(tag::NVMEOF_NSID, &self.nsid.to_be_bytes());
+        w.tlv(tag::NVMEOF_HOST_NQN, self.host_nqn.as_str().as_bytes());
+        w.tlv(tag::NVMEOF_HOST_ID, &self.host_id.0);
+        w.tlv(
+            tag::NVMEOF_DHCHAP_SECRET,
+            self.dhchap_secret.reveal().as_bytes(),
+        );
+        if let Some(secret) = &self.dhchap_ctrl_secret {
+            w.tlv(tag::NVMEOF_DHCHAP_CTRL_SECRET, secret.reveal().as_bytes());
+        }
+        w.tlv(tag::NVMEOF_CTRL_LOSS, &self.ctrl_loss_secs.to_be_bytes());
+        w.tlv(tag::NVMEOF_BLOCK_BYTES, &self.block_bytes.to_be_bytes());
+    }
+}
+
+fn read_nqn(tlv: &Tlv<'_>) -> Decoded<Nqn> {
     let named = tlv.text(0, NQN_BYTES_MAX)?.parse();
     // The error does not repeat the peer's text, which may contain anything.
     named.map_err(|why: NotAnNqn| tlv.unknown_value(0, "NQN", NotAnNqn::EXPECTED, why.what()))
 }
 
-fn read_host_id(tlv: &Tlv<'_>) -> Read<HostId> {
+fn read_host_id(tlv: &Tlv<'_>) -> Decoded<HostId> {
     HostId::new(tlv.fixed()?)
         .ok_or_else(|| tlv.unknown_value(0, "host id", "a UUID other than zero", "zero"))
 }
 
-fn read_secret(tlv: &Tlv<'_>) -> Read<DhchapSecret> {
+fn read_secret(tlv: &Tlv<'_>) -> Decoded<DhchapSecret> {
     // The error never repeats a secret.
     DhchapSecret::new(tlv.text(0, DHCHAP_SECRET_BYTES_MAX)?)
         .ok_or_else(|| tlv.unknown_value(0, "secret", "DHHC-1:…:", "something else"))
 }
 
 /// Reads the namespace id. 0 means no namespace and 0xFFFFFFFF all of them (base specification 2.0, section 3.2.1.2).
-fn read_nsid(tlv: &Tlv<'_>) -> Read<u32> {
+fn read_nsid(tlv: &Tlv<'_>) -> Decoded<u32> {
     match tlv.u32()? {
         nsid @ (0 | u32::MAX) => Err(tlv.unknown_value(0, "nsid", "1 to 4294967294", nsid)),
         nsid => Ok(nsid),
     }
 }
 
-fn read_ctrl_loss(tlv: &Tlv<'_>) -> Read<u32> {
+fn read_ctrl_loss(tlv: &Tlv<'_>) -> Decoded<u32> {
     match tlv.u32()? {
         secs @ 0..=NVMEOF_CTRL_LOSS_SECS_MAX => Ok(secs),
         secs => Err(tlv.unknown_value(0, "seconds", "at most 30", secs)),
     }
 }
 
-fn read_block_bytes(tlv: &Tlv<'_>) -> Read<u32> {
+fn read_block_bytes(tlv: &Tlv<'_>) -> Decoded<u32> {
     let bytes = tlv.u32()?;
     let is_size = bytes.is_power_of_two() && (512..=65_536).contains(&bytes);
     is_size
@@ -146,7 +212,7 @@ fn read_block_bytes(tlv: &Tlv<'_>) -> Read<u32> {
         .ok_or_else(|| tlv.unknown_value(0, "size", "a power of two from 512 to 65536", bytes))
 }
 
-fn read_address(tlv: &Tlv<'_>) -> Read<NvmeofAddress> {
+fn read_address(tlv: &Tlv<'_>) -> Decoded<NvmeofAddress> {
     let value: [u8; 19] = tlv.fixed()?;
     let (trtype, place) = (value[0], &value[1..]);
     let transport = NvmeofTransport::from_trtype(trtype)
@@ -159,49 +225,4 @@ fn read_address(tlv: &Tlv<'_>) -> Read<NvmeofAddress> {
         transport,
         endpoint,
     })
-}
-
-pub(crate) fn has_binding(area: &TlvArea<'_>) -> bool {
-    area.iter()
-        .any(|tlv| (tag::NVMEOF_ADDRESS..=tag::NVMEOF_BLOCK_BYTES).contains(&tlv.tag))
-}
-
-pub(crate) fn read_binding(area: &TlvArea<'_>) -> Read<NvmeofBinding> {
-    let addresses = area.find_all(tag::NVMEOF_ADDRESS, NVMEOF_ADDRESSES_MAX)?;
-    if addresses.is_empty() {
-        return Err(area.missing(tag::NVMEOF_ADDRESS));
-    }
-    Ok(NvmeofBinding {
-        addresses: addresses.iter().map(read_address).collect::<Read<_>>()?,
-        subsystem: area.require(tag::NVMEOF_SUBSYSTEM, read_nqn)?,
-        nsid: area.require(tag::NVMEOF_NSID, read_nsid)?,
-        host_nqn: area.require(tag::NVMEOF_HOST_NQN, read_nqn)?,
-        host_id: area.require(tag::NVMEOF_HOST_ID, read_host_id)?,
-        dhchap_secret: area.require(tag::NVMEOF_DHCHAP_SECRET, read_secret)?,
-        dhchap_ctrl_secret: area.read(tag::NVMEOF_DHCHAP_CTRL_SECRET, read_secret)?,
-        ctrl_loss_secs: area.require(tag::NVMEOF_CTRL_LOSS, read_ctrl_loss)?,
-        block_bytes: area.require(tag::NVMEOF_BLOCK_BYTES, read_block_bytes)?,
-    })
-}
-
-pub(crate) fn write_binding(w: &mut Writer, binding: &NvmeofBinding) {
-    for address in &binding.addresses {
-        let mut value = [0; 19];
-        value[0] = address.transport as u8;
-        value[1..].copy_from_slice(&address.endpoint.bytes());
-        w.tlv(tag::NVMEOF_ADDRESS, &value);
-    }
-    w.tlv(tag::NVMEOF_SUBSYSTEM, binding.subsystem.as_str().as_bytes());
-    w.tlv(tag::NVMEOF_NSID, &binding.nsid.to_be_bytes());
-    w.tlv(tag::NVMEOF_HOST_NQN, binding.host_nqn.as_str().as_bytes());
-    w.tlv(tag::NVMEOF_HOST_ID, &binding.host_id.0);
-    w.tlv(
-        tag::NVMEOF_DHCHAP_SECRET,
-        binding.dhchap_secret.reveal().as_bytes(),
-    );
-    if let Some(secret) = &binding.dhchap_ctrl_secret {
-        w.tlv(tag::NVMEOF_DHCHAP_CTRL_SECRET, secret.reveal().as_bytes());
-    }
-    w.tlv(tag::NVMEOF_CTRL_LOSS, &binding.ctrl_loss_secs.to_be_bytes());
-    w.tlv(tag::NVMEOF_BLOCK_BYTES, &binding.block_bytes.to_be_bytes());
 }

@@ -9,14 +9,6 @@ use crate::{
     write::Writer,
 };
 
-/// The terms of a lease of memory: the queue pairs of the client.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct MemTerms {
-    /// 0x0210, repeatable: the client's queue pairs; may come later with LEASE_BIND.
-    pub rdma_peers: Vec<RdmaPeer>,
-}
-
 /// 0x0210: a client's queue pair. `u32 qpn, u32 psn, [u8; 16] gid, u16 path_mtu, u16 reserved = 0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -45,17 +37,13 @@ impl RdmaPeer {
     }
 }
 
-pub(crate) fn find(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
+pub(super) fn find(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
     let found = params.find_all(tag::RDMA_PEER, RDMA_PEERS_MAX)?;
     found.iter().map(read).collect()
 }
 
-pub(crate) fn find_terms(params: &TlvArea<'_>) -> Result<MemTerms, DecodeError> {
-    find(params).map(|rdma_peers| MemTerms { rdma_peers })
-}
-
 /// Reads the queue pairs; an error if there is none.
-pub(crate) fn require(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
+pub(crate) fn require_peers(params: &TlvArea<'_>) -> Result<Vec<RdmaPeer>, DecodeError> {
     match find(params)? {
         peers if peers.is_empty() => Err(params.missing(tag::RDMA_PEER)),
         peers => Ok(peers),
@@ -90,7 +78,7 @@ fn split(v: &[u8; 28]) -> RdmaPeer {
 
 /// Checks that a queue pair number or packet sequence number fits in 24 bits; the hardware would silently cut off the
 /// other bits.
-pub(crate) fn check_u24(
+pub(super) fn check_u24(
     tlv: &Tlv<'_>,
     at: usize,
     field: &'static str,
@@ -103,14 +91,14 @@ pub(crate) fn check_u24(
 }
 
 /// Checks that the path MTU is one of the five of InfiniBand, or 0 for none.
-pub(crate) fn check_path_mtu(tlv: &Tlv<'_>, at: usize, value: u16) -> Result<u16, DecodeError> {
+pub(super) fn check_path_mtu(tlv: &Tlv<'_>, at: usize, value: u16) -> Result<u16, DecodeError> {
     if matches!(value, 0 | 256 | 512 | 1024 | 2048 | 4096) {
         return Ok(value);
     }
     Err(tlv.unknown_value(at, "path_mtu", "0, 256, 512, 1024, 2048 or 4096", value))
 }
 
-pub(crate) fn write(w: &mut Writer, peers: &[RdmaPeer]) {
+pub(crate) fn write_peers(w: &mut Writer, peers: &[RdmaPeer]) {
     for peer in peers {
         w.tlv(tag::RDMA_PEER, &value(peer));
     }

@@ -5,9 +5,12 @@
 use alloc::{string::String, vec::Vec};
 use core::ops::RangeInclusive;
 
+use super::{Coordinates, Terms};
 use crate::{
     CPU_CGROUP_BYTES_MAX, CPU_RANGES_MAX, CpuExecutionMode, CpuIsolationClass, CpuPartition,
-    DecodeError, tag,
+    Effective,
+    read::Decoded,
+    tag,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
@@ -107,92 +110,104 @@ pub struct CpuQuota {
     pub period_us: u32,
 }
 
-pub(crate) fn find_isolation(area: &TlvArea<'_>) -> Result<Option<CpuIsolationClass>, DecodeError> {
-    area.read(tag::LEASE_CPU_ISOLATION, |tlv| {
-        tlv.byte_of("class", "0 to 2", CpuIsolationClass::from_byte)
-    })
+impl Terms for CpuTerms {
+    fn find(area: &TlvArea<'_>) -> Decoded<Self> {
+        // `member` is refused in a request and in an answer: a lease that shares its CPUs has no partition.
+        let own_partition =
+            |byte| CpuPartition::from_byte(byte).filter(|it| *it != CpuPartition::Member);
+        Ok(Self {
+            isolation: area.read(tag::LEASE_CPU_ISOLATION, |tlv| {
+                tlv.byte_of("class", "0 to 2", CpuIsolationClass::from_byte)
+            })?,
+            execution_mode: area.read(tag::LEASE_CPU_EXECUTION_MODE, |tlv| {
+                tlv.byte_of("execution mode", "0 or 1", CpuExecutionMode::from_byte)
+            })?,
+            execution_width: area.read(tag::LEASE_CPU_EXECUTION_WIDTH, |tlv| {
+                tlv.at_least_1("execution width")
+            })?,
+            partition: area.read(tag::LEASE_CPU_PARTITION, |tlv| {
+                tlv.byte_of("partition", "1 or 2", own_partition)
+            })?,
+        })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.tlv_if(
+            tag::LEASE_CPU_ISOLATION,
+            self.isolation.map(|class| [class as u8]),
+        );
+        w.tlv_if(
+            tag::LEASE_CPU_EXECUTION_MODE,
+            self.execution_mode.map(|mode| [mode as u8]),
+        );
+        w.tlv_if(
+            tag::LEASE_CPU_EXECUTION_WIDTH,
+            self.execution_width.map(u16::to_be_bytes),
+        );
+        w.tlv_if(
+            tag::LEASE_CPU_PARTITION,
+            self.partition.map(|partition| [partition as u8]),
+        );
+    }
+
+    fn find_effective(area: &TlvArea<'_>, effective: &mut Effective) -> Decoded<()> {
+        let terms = Self::find(area)?;
+        effective.cpu_isolation = terms.isolation;
+        effective.cpu_execution_mode = terms.execution_mode;
+        effective.cpu_execution_width = terms.execution_width;
+        effective.cpu_partition = terms.partition;
+        Ok(())
+    }
+
+    fn write_effective(effective: &Effective, w: &mut Writer) {
+        let terms = Self {
+            isolation: effective.cpu_isolation,
+            execution_mode: effective.cpu_execution_mode,
+            execution_width: effective.cpu_execution_width,
+            partition: effective.cpu_partition,
+        };
+        terms.write(w);
+    }
 }
 
-pub(crate) fn find_execution_mode(
-    area: &TlvArea<'_>,
-) -> Result<Option<CpuExecutionMode>, DecodeError> {
-    area.read(tag::LEASE_CPU_EXECUTION_MODE, |tlv| {
-        tlv.byte_of("execution mode", "0 or 1", CpuExecutionMode::from_byte)
-    })
+impl Coordinates for CpuBinding {
+    const TAGS: RangeInclusive<u16> = tag::CPU_CPUS..=tag::CPU_QUOTA;
+
+    fn read(area: &TlvArea<'_>) -> Decoded<Self> {
+        Ok(Self {
+            cpus: area.require(tag::CPU_CPUS, |tlv| match read_ranges(tlv)? {
+                ranges if ranges.is_empty() => Err(tlv.wrong_length("at least 4 bytes".into())),
+                ranges => Ok(ranges),
+            })?,
+            cgroup: area.require(tag::CPU_CGROUP, |tlv| {
+                tlv.word(CPU_CGROUP_BYTES_MAX).map(String::from)
+            })?,
+            partition: area.require(tag::CPU_PARTITION, |tlv| {
+                tlv.byte_of("partition", "0 to 2", CpuPartition::from_byte)
+            })?,
+            memory_nodes: area
+                .read(tag::CPU_MEMORY_NODES, read_ranges)?
+                .unwrap_or_default(),
+            quota: area.read(tag::CPU_QUOTA, read_quota)?,
+        })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.tlv(tag::CPU_CPUS, &ranges_value(&self.cpus));
+        w.tlv(tag::CPU_CGROUP, self.cgroup.as_bytes());
+        w.tlv(tag::CPU_PARTITION, &[self.partition as u8]);
+        if !self.memory_nodes.is_empty() {
+            w.tlv(tag::CPU_MEMORY_NODES, &ranges_value(&self.memory_nodes));
+        }
+        w.tlv_if(
+            tag::CPU_QUOTA,
+            self.quota
+                .map(|it| (u64::from(it.quota_us) << 32 | u64::from(it.period_us)).to_be_bytes()),
+        );
+    }
 }
 
-pub(crate) fn find_execution_width(area: &TlvArea<'_>) -> Result<Option<u16>, DecodeError> {
-    area.read(
-        tag::LEASE_CPU_EXECUTION_WIDTH,
-        |tlv| match u16::from_be_bytes(tlv.fixed()?) {
-            0 => Err(tlv.unknown_value(0, "execution width", "at least 1", 0)),
-            width => Ok(width),
-        },
-    )
-}
-
-/// Reads the partition. `member` is refused in a request and in an answer: a lease that shares its CPUs has no
-/// partition.
-pub(crate) fn find_partition(area: &TlvArea<'_>) -> Result<Option<CpuPartition>, DecodeError> {
-    let asked = |byte| CpuPartition::from_byte(byte).filter(|it| *it != CpuPartition::Member);
-    area.read(tag::LEASE_CPU_PARTITION, |tlv| {
-        tlv.byte_of("partition", "1 or 2", asked)
-    })
-}
-
-pub(crate) fn find_terms(params: &TlvArea<'_>) -> Result<CpuTerms, DecodeError> {
-    Ok(CpuTerms {
-        isolation: find_isolation(params)?,
-        execution_mode: find_execution_mode(params)?,
-        execution_width: find_execution_width(params)?,
-        partition: find_partition(params)?,
-    })
-}
-
-pub(crate) fn write_isolation(w: &mut Writer, class: Option<CpuIsolationClass>) {
-    w.tlv_if(tag::LEASE_CPU_ISOLATION, class.map(|class| [class as u8]));
-}
-
-/// Writes 0x0908–0x090A.
-pub(crate) fn write_execution(
-    w: &mut Writer,
-    mode: Option<CpuExecutionMode>,
-    width: Option<u16>,
-    partition: Option<CpuPartition>,
-) {
-    w.tlv_if(tag::LEASE_CPU_EXECUTION_MODE, mode.map(|mode| [mode as u8]));
-    w.tlv_if(tag::LEASE_CPU_EXECUTION_WIDTH, width.map(u16::to_be_bytes));
-    w.tlv_if(
-        tag::LEASE_CPU_PARTITION,
-        partition.map(|partition| [partition as u8]),
-    );
-}
-
-pub(crate) fn has_binding(area: &TlvArea<'_>) -> bool {
-    area.iter()
-        .any(|tlv| (tag::CPU_CPUS..=tag::CPU_QUOTA).contains(&tlv.tag))
-}
-
-pub(crate) fn read_binding(area: &TlvArea<'_>) -> Result<CpuBinding, DecodeError> {
-    Ok(CpuBinding {
-        cpus: area.require(tag::CPU_CPUS, |tlv| match read_ranges(tlv)? {
-            ranges if ranges.is_empty() => Err(tlv.wrong_length("at least 4 bytes".into())),
-            ranges => Ok(ranges),
-        })?,
-        cgroup: area.require(tag::CPU_CGROUP, |tlv| {
-            tlv.word(CPU_CGROUP_BYTES_MAX).map(String::from)
-        })?,
-        partition: area.require(tag::CPU_PARTITION, |tlv| {
-            tlv.byte_of("partition", "0 to 2", CpuPartition::from_byte)
-        })?,
-        memory_nodes: area
-            .read(tag::CPU_MEMORY_NODES, read_ranges)?
-            .unwrap_or_default(),
-        quota: area.read(tag::CPU_QUOTA, read_quota)?,
-    })
-}
-
-fn read_ranges(tlv: &Tlv<'_>) -> Result<Vec<CpuRange>, DecodeError> {
+fn read_ranges(tlv: &Tlv<'_>) -> Decoded<Vec<CpuRange>> {
     let (ranges, rest) = tlv.value.as_chunks::<4>();
     if !rest.is_empty() || ranges.len() > CPU_RANGES_MAX {
         return Err(tlv.wrong_length("at most 4096 ranges of 4 bytes".into()));
@@ -216,7 +231,7 @@ fn read_ranges(tlv: &Tlv<'_>) -> Result<Vec<CpuRange>, DecodeError> {
     Ok(ranges)
 }
 
-fn read_quota(tlv: &Tlv<'_>) -> Result<CpuQuota, DecodeError> {
+fn read_quota(tlv: &Tlv<'_>) -> Decoded<CpuQuota> {
     let [q0, q1, q2, q3, p0, p1, p2, p3] = tlv.fixed()?;
     let quota = CpuQuota {
         quota_us: u32::from_be_bytes([q0, q1, q2, q3]),
@@ -227,20 +242,6 @@ fn read_quota(tlv: &Tlv<'_>) -> Result<CpuQuota, DecodeError> {
         CpuQuota { period_us: 0, .. } => Err(tlv.unknown_value(4, "period", "at least 1", 0)),
         quota => Ok(quota),
     }
-}
-
-pub(crate) fn write_binding(w: &mut Writer, cpu: &CpuBinding) {
-    w.tlv(tag::CPU_CPUS, &ranges_value(&cpu.cpus));
-    w.tlv(tag::CPU_CGROUP, cpu.cgroup.as_bytes());
-    w.tlv(tag::CPU_PARTITION, &[cpu.partition as u8]);
-    if !cpu.memory_nodes.is_empty() {
-        w.tlv(tag::CPU_MEMORY_NODES, &ranges_value(&cpu.memory_nodes));
-    }
-    w.tlv_if(
-        tag::CPU_QUOTA,
-        cpu.quota
-            .map(|it| (u64::from(it.quota_us) << 32 | u64::from(it.period_us)).to_be_bytes()),
-    );
 }
 
 fn ranges_value(ranges: &[CpuRange]) -> Vec<u8> {

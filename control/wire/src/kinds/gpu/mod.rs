@@ -1,0 +1,143 @@
+//! Leases of a GPU: the terms of a request (0x0903, 0x090C, 0x090D) and the coordinates in an answer (0x0501–0x0507).
+//! Reserved bytes fail closed, and so does a wrong length (docs/spec/gpu-exclusivity-wire-format.md §3).
+
+mod operation;
+mod session;
+
+use alloc::string::String;
+use core::ops::RangeInclusive;
+
+pub use operation::*;
+pub use session::*;
+
+use super::{Coordinates, Terms};
+use crate::{
+    CDI_DEVICE_BYTES_MAX, Effective, Endpoint, GPU_UUID_BYTES_MAX, GpuExclusivityClass,
+    GpuExecutionMode, GpuVendor, endpoint, read::Decoded, tag, tlv::TlvArea, write::Writer,
+};
+
+/// The terms of a lease of GPU memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct GpuTerms {
+    /// 0x0903 (003). Absent: the node's policy chooses the class.
+    pub exclusivity: Option<GpuExclusivityClass>,
+    /// 0x090C (001 §5.2). Absent: a session.
+    pub execution_mode: Option<GpuExecutionMode>,
+    /// 0x090D (001 §5.1): at least 1. Absent: the share of the memory.
+    pub compute_slices: Option<u16>,
+}
+
+/// 0x0501–0x0507: where a lease of a GPU is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct GpuBinding {
+    /// 0x0501: the vendor's UUID of the device or partition, such as `GPU-…` or `MIG-…`; ASCII, 1 to 96 bytes.
+    pub uuid: String,
+    /// 0x0502.
+    pub vendor: GpuVendor,
+    /// 0x0503: the most bytes that a session can allocate.
+    pub vram_bytes: u64,
+    /// 0x0504: the address for opening sessions. Absent while it is unknown.
+    pub session_endpoint: Option<Endpoint>,
+    /// 0x0505: the name of the device for container engines on the node; ASCII, 1 to 128 bytes.
+    pub cdi_device: Option<String>,
+    /// 0x0506: the compute slices of the lease.
+    pub compute_slices: Option<u16>,
+    /// 0x0507: how many streams a session can have at once.
+    pub queue_slots: u16,
+}
+
+impl Terms for GpuTerms {
+    fn find(area: &TlvArea<'_>) -> Decoded<Self> {
+        Ok(Self {
+            exclusivity: area.read(tag::LEASE_GPU_EXCLUSIVITY, |tlv| {
+                tlv.byte_of("class", "0 to 3", GpuExclusivityClass::from_byte)
+            })?,
+            execution_mode: area.read(tag::LEASE_GPU_EXECUTION_MODE, |tlv| {
+                tlv.byte_of("execution mode", "0 or 1", GpuExecutionMode::from_byte)
+            })?,
+            compute_slices: area.read(tag::LEASE_GPU_COMPUTE_SLICES, |tlv| {
+                tlv.at_least_1("compute slices")
+            })?,
+        })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.tlv_if(
+            tag::LEASE_GPU_EXCLUSIVITY,
+            self.exclusivity.map(|class| [class as u8]),
+        );
+        w.tlv_if(
+            tag::LEASE_GPU_EXECUTION_MODE,
+            self.execution_mode.map(|mode| [mode as u8]),
+        );
+        w.tlv_if(
+            tag::LEASE_GPU_COMPUTE_SLICES,
+            self.compute_slices.map(u16::to_be_bytes),
+        );
+    }
+
+    fn find_effective(area: &TlvArea<'_>, effective: &mut Effective) -> Decoded<()> {
+        let terms = Self::find(area)?;
+        effective.gpu_exclusivity = terms.exclusivity;
+        effective.gpu_execution_mode = terms.execution_mode;
+        effective.gpu_compute_slices = terms.compute_slices;
+        Ok(())
+    }
+
+    fn write_effective(effective: &Effective, w: &mut Writer) {
+        let terms = Self {
+            exclusivity: effective.gpu_exclusivity,
+            execution_mode: effective.gpu_execution_mode,
+            compute_slices: effective.gpu_compute_slices,
+        };
+        terms.write(w);
+    }
+}
+
+impl Coordinates for GpuBinding {
+    const TAGS: RangeInclusive<u16> = tag::GPU_UUID..=tag::GPU_QUEUE_SLOTS;
+
+    fn read(area: &TlvArea<'_>) -> Decoded<Self> {
+        Ok(Self {
+            uuid: area.require(tag::GPU_UUID, |tlv| {
+                tlv.word(GPU_UUID_BYTES_MAX).map(String::from)
+            })?,
+            vendor: area.require(tag::GPU_VENDOR, |tlv| {
+                tlv.byte_of("vendor", "0 or 1", GpuVendor::from_byte)
+            })?,
+            vram_bytes: area.require(tag::GPU_VRAM_BYTES, |tlv| {
+                tlv.fixed().map(u64::from_be_bytes)
+            })?,
+            session_endpoint: area.read(tag::GPU_SESSION_ENDPOINT, endpoint::read_tlv)?,
+            cdi_device: area.read(tag::GPU_CDI_DEVICE, |tlv| {
+                tlv.word(CDI_DEVICE_BYTES_MAX).map(String::from)
+            })?,
+            compute_slices: area.read(tag::GPU_COMPUTE_SLICES, |tlv| {
+                tlv.at_least_1("compute slices")
+            })?,
+            queue_slots: area.require(tag::GPU_QUEUE_SLOTS, |tlv| {
+                tlv.fixed().map(u16::from_be_bytes)
+            })?,
+        })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.tlv(tag::GPU_UUID, self.uuid.as_bytes());
+        w.tlv(tag::GPU_VENDOR, &[self.vendor as u8]);
+        w.tlv(tag::GPU_VRAM_BYTES, &self.vram_bytes.to_be_bytes());
+        w.tlv_if(
+            tag::GPU_SESSION_ENDPOINT,
+            self.session_endpoint.map(|endpoint| endpoint.bytes()),
+        );
+        if let Some(device) = &self.cdi_device {
+            w.tlv(tag::GPU_CDI_DEVICE, device.as_bytes());
+        }
+        w.tlv_if(
+            tag::GPU_COMPUTE_SLICES,
+            self.compute_slices.map(u16::to_be_bytes),
+        );
+        w.tlv(tag::GPU_QUEUE_SLOTS, &self.queue_slots.to_be_bytes());
+    }
+}

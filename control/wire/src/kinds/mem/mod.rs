@@ -1,0 +1,182 @@
+//! Leases of memory: the queue pairs of the client (0x0210), and the coordinates over RDMA (0x0201–0x020C). If one of
+//! these is present, all of 0x0202–0x0208, 0x020A and 0x020B must be.
+
+mod peer;
+
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+
+pub use peer::RdmaPeer;
+use peer::{check_path_mtu, check_u24};
+pub(crate) use peer::{require_peers, write_peers};
+
+use super::{Coordinates, Terms};
+use crate::{
+    RDMA_PEERS_MAX,
+    read::Decoded,
+    tag,
+    tlv::{Tlv, TlvArea},
+    write::Writer,
+};
+
+/// The terms of a lease of memory: the queue pairs of the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct MemTerms {
+    /// 0x0210, repeatable: the client's queue pairs; may come later with LEASE_BIND.
+    pub rdma_peers: Vec<RdmaPeer>,
+}
+
+impl Terms for MemTerms {
+    fn find(params: &TlvArea<'_>) -> Decoded<Self> {
+        peer::find(params).map(|rdma_peers| Self { rdma_peers })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        write_peers(w, &self.rdma_peers);
+    }
+}
+
+/// How a node gives out RDMA access. Value of 0x0208.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RdmaStrategy {
+    /// A type 2B memory window pinned to the lease's queue pair.
+    Window = 0,
+    /// A protection domain and memory region of the lease's own.
+    Region = 1,
+}
+
+/// 0x0201–0x020C: one RC queue pair, or several, and the key to the lease's bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct RdmaBinding {
+    /// 0x0201; absent until the client's queue pair is known.
+    pub rkey: Option<u32>,
+    /// 0x0202.
+    pub remote_addr: u64,
+    /// 0x0203.
+    pub qp_num: u32,
+    /// 0x0204.
+    pub gid: [u8; 16],
+    /// 0x0205.
+    pub port: u8,
+    /// 0x0206: the node's starting send PSN.
+    pub psn: u32,
+    /// 0x0207, bytes.
+    pub path_mtu: u16,
+    /// 0x0208.
+    pub strategy: RdmaStrategy,
+    /// 0x0209: after a rotation with overlap, the old key, until it is retired.
+    pub previous: Option<PreviousKey>,
+    /// 0x020A: largest number of RDMA reads and atomics that the node answers at once.
+    pub max_rd_atomic: u8,
+    /// 0x020B: whether the key allows atomics.
+    pub atomics: bool,
+    /// 0x020C, repeatable: further queue pairs over the same bytes, in the order of the client's queue pairs.
+    pub further: Vec<RdmaQueuePair>,
+}
+
+/// 0x020C: `u32 qp_num, u32 psn, u32 rkey`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct RdmaQueuePair {
+    /// The node's queue pair.
+    pub qp_num: u32,
+    /// The node's starting send PSN.
+    pub psn: u32,
+    /// The key to the lease's bytes for this queue pair.
+    pub rkey: u32,
+}
+
+/// 0x0209: `u32 rkey, u32 milliseconds` for which the key still works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PreviousKey {
+    /// The old key.
+    pub rkey: u32,
+    /// Milliseconds for which the key still works, from the answer on.
+    pub remaining_ms: u32,
+}
+
+impl Coordinates for RdmaBinding {
+    const TAGS: RangeInclusive<u16> = tag::RDMA_RKEY..=tag::RDMA_QUEUE_PAIR;
+
+    fn read(area: &TlvArea<'_>) -> Decoded<Self> {
+        Ok(Self {
+            rkey: area.read(tag::RDMA_RKEY, Tlv::u32)?,
+            remote_addr: area
+                .require(tag::RDMA_REMOTE_ADDR, |t| t.fixed().map(u64::from_be_bytes))?,
+            qp_num: area.require(tag::RDMA_QP_NUM, |t| check_u24(t, 0, "qp_num", t.u32()?))?,
+            gid: area.require(tag::RDMA_GID, Tlv::fixed)?,
+            port: area.require(tag::RDMA_PORT, read_u8)?,
+            psn: area.require(tag::RDMA_PSN, |t| check_u24(t, 0, "psn", t.u32()?))?,
+            path_mtu: area.require(tag::RDMA_PATH_MTU, |t| {
+                check_path_mtu(t, 0, u16::from_be_bytes(t.fixed()?))
+            })?,
+            strategy: area.require(tag::RDMA_STRATEGY, |t| {
+                t.byte_of("strategy", "0 or 1", RdmaStrategy::from_byte)
+            })?,
+            previous: area.read(tag::RDMA_PREVIOUS_KEY, read_previous)?,
+            max_rd_atomic: area.require(tag::RDMA_MAX_RD_ATOMIC, read_u8)?,
+            atomics: area.require(tag::RDMA_ATOMICS, Tlv::flag)?,
+            further: area
+                .find_all(tag::RDMA_QUEUE_PAIR, RDMA_PEERS_MAX - 1)?
+                .iter()
+                .map(read_queue_pair)
+                .collect::<Decoded<_>>()?,
+        })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.tlv_if(tag::RDMA_RKEY, self.rkey.map(u32::to_be_bytes));
+        w.tlv(tag::RDMA_REMOTE_ADDR, &self.remote_addr.to_be_bytes());
+        w.tlv(tag::RDMA_QP_NUM, &self.qp_num.to_be_bytes());
+        w.tlv(tag::RDMA_GID, &self.gid);
+        w.tlv(tag::RDMA_PORT, &[self.port]);
+        w.tlv(tag::RDMA_PSN, &self.psn.to_be_bytes());
+        w.tlv(tag::RDMA_PATH_MTU, &self.path_mtu.to_be_bytes());
+        w.tlv(tag::RDMA_STRATEGY, &[self.strategy as u8]);
+        w.tlv_if(tag::RDMA_PREVIOUS_KEY, self.previous.map(previous_value));
+        w.tlv(tag::RDMA_MAX_RD_ATOMIC, &[self.max_rd_atomic]);
+        w.tlv(tag::RDMA_ATOMICS, &[u8::from(self.atomics)]);
+        for further in &self.further {
+            w.tlv(tag::RDMA_QUEUE_PAIR, &queue_pair_value(*further));
+        }
+    }
+}
+
+fn read_u8(tlv: &Tlv<'_>) -> Decoded<u8> {
+    tlv.fixed().map(u8::from_be_bytes)
+}
+
+fn read_queue_pair(tlv: &Tlv<'_>) -> Decoded<RdmaQueuePair> {
+    let value: [u8; 12] = tlv.fixed()?;
+    let word =
+        |at: usize| u32::from_be_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
+    Ok(RdmaQueuePair {
+        qp_num: check_u24(tlv, 0, "qp_num", word(0))?,
+        psn: check_u24(tlv, 4, "psn", word(4))?,
+        rkey: word(8),
+    })
+}
+
+fn read_previous(tlv: &Tlv<'_>) -> Decoded<PreviousKey> {
+    let [k0, k1, k2, k3, m0, m1, m2, m3] = tlv.fixed()?;
+    Ok(PreviousKey {
+        rkey: u32::from_be_bytes([k0, k1, k2, k3]),
+        remaining_ms: u32::from_be_bytes([m0, m1, m2, m3]),
+    })
+}
+
+fn queue_pair_value(further: RdmaQueuePair) -> [u8; 12] {
+    let mut out = [0; 12];
+    out[0..4].copy_from_slice(&further.qp_num.to_be_bytes());
+    out[4..8].copy_from_slice(&further.psn.to_be_bytes());
+    out[8..12].copy_from_slice(&further.rkey.to_be_bytes());
+    out
+}
+
+fn previous_value(previous: PreviousKey) -> [u8; 8] {
+    (u64::from(previous.rkey) << 32 | u64::from(previous.remaining_ms)).to_be_bytes()
+}

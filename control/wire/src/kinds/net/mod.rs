@@ -1,0 +1,185 @@
+//! Leases of network functions: the terms of a request (0x0410–0x0412) and the coordinates in an answer
+//! (0x0401–0x0408).
+
+mod address;
+
+use alloc::string::String;
+use core::ops::RangeInclusive;
+
+pub use address::{MacAddress, ParseMacError, PciFunction, VlanId};
+
+use super::{Coordinates, Terms};
+use crate::{
+    CDI_DEVICE_BYTES_MAX, Effective, Enforcement, INTERFACE_NAME_BYTES_MAX,
+    read::Decoded,
+    tag,
+    tlv::{Tlv, TlvArea},
+    write::Writer,
+};
+
+/// How the tenant gets its network function. Value of 0x0406 and 0x0412.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum HandOver {
+    /// As a named interface in the node's own network namespace.
+    #[default]
+    Interface = 0,
+    /// As an interface in a network namespace that the tenant gives on the node.
+    Netns = 1,
+    /// As a device of vfio-pci, for a virtual machine.
+    Vfio = 2,
+}
+
+/// The terms of a lease of a network function. The capacity is the transmit rate in bits per second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct NetTerms {
+    /// 0x0410. Absent: the node chooses an address.
+    pub mac: Option<MacAddress>,
+    /// 0x0411. Absent: frames are untagged.
+    pub vlan: Option<VlanId>,
+    /// 0x0412. Absent: [`HandOver::Interface`].
+    pub hand_over: Option<HandOver>,
+}
+
+/// 0x0401–0x0408: a network function as its holder finds it on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct NetBinding {
+    /// 0x0401; absent if the function is not on PCI.
+    pub pci_function: Option<PciFunction>,
+    /// 0x0402: the interface; absent if a virtual machine gets the function.
+    pub interface: Option<String>,
+    /// 0x0403.
+    pub mac: MacAddress,
+    /// 0x0404.
+    pub vlan: Option<VlanId>,
+    /// 0x0405: bits per second, at least 1.
+    pub rate_bps: u64,
+    /// 0x0406.
+    pub hand_over: HandOver,
+    /// 0x0407: the number N in `/dev/vfio/N`.
+    pub vfio_group: Option<u32>,
+    /// 0x0408: the name for a container engine (Container Device Interface).
+    pub cdi_device: Option<String>,
+}
+
+impl Terms for NetTerms {
+    fn find(params: &TlvArea<'_>) -> Decoded<Self> {
+        Ok(Self {
+            mac: params.read(tag::NET_MAC_ASKED, read_mac)?,
+            vlan: params.read(tag::NET_VLAN_ASKED, read_vlan)?,
+            hand_over: params.read(tag::NET_HAND_OVER_ASKED, read_hand_over)?,
+        })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.tlv_if(tag::NET_MAC_ASKED, self.mac.map(|mac| mac.0));
+        w.tlv_if(
+            tag::NET_VLAN_ASKED,
+            self.vlan.map(|vlan| vlan.get().to_be_bytes()),
+        );
+        w.tlv_if(
+            tag::NET_HAND_OVER_ASKED,
+            self.hand_over.map(|it| [it as u8]),
+        );
+    }
+
+    fn find_effective(area: &TlvArea<'_>, effective: &mut Effective) -> Decoded<()> {
+        effective.net_rate = area.read(tag::LEASE_NET_RATE, |tlv| {
+            tlv.byte_of("enforcement", "0 or 1", Enforcement::from_byte)
+        })?;
+        Ok(())
+    }
+
+    fn write_effective(effective: &Effective, w: &mut Writer) {
+        w.tlv_if(tag::LEASE_NET_RATE, effective.net_rate.map(|it| [it as u8]));
+    }
+}
+
+impl Coordinates for NetBinding {
+    const TAGS: RangeInclusive<u16> = tag::NET_PCI_FUNCTION..=tag::NET_CDI_DEVICE;
+
+    fn read(area: &TlvArea<'_>) -> Decoded<Self> {
+        Ok(Self {
+            pci_function: area.read(tag::NET_PCI_FUNCTION, read_pci_function)?,
+            interface: area.read(tag::NET_INTERFACE, read_interface)?,
+            mac: area.require(tag::NET_MAC, read_mac)?,
+            vlan: area.read(tag::NET_VLAN, read_vlan)?,
+            rate_bps: area.require(tag::NET_RATE, read_rate)?,
+            hand_over: area.require(tag::NET_HAND_OVER, read_hand_over)?,
+            vfio_group: area.read(tag::NET_VFIO_GROUP, Tlv::u32)?,
+            cdi_device: area.read(tag::NET_CDI_DEVICE, |tlv| {
+                tlv.word(CDI_DEVICE_BYTES_MAX).map(String::from)
+            })?,
+        })
+    }
+
+    fn write(&self, w: &mut Writer) {
+        w.tlv_if(tag::NET_PCI_FUNCTION, self.pci_function.map(pci_value));
+        if let Some(interface) = &self.interface {
+            w.tlv(tag::NET_INTERFACE, interface.as_bytes());
+        }
+        w.tlv(tag::NET_MAC, &self.mac.0);
+        w.tlv_if(
+            tag::NET_VLAN,
+            self.vlan.map(|vlan| vlan.get().to_be_bytes()),
+        );
+        w.tlv(tag::NET_RATE, &self.rate_bps.to_be_bytes());
+        w.tlv(tag::NET_HAND_OVER, &[self.hand_over as u8]);
+        w.tlv_if(tag::NET_VFIO_GROUP, self.vfio_group.map(u32::to_be_bytes));
+        if let Some(device) = &self.cdi_device {
+            w.tlv(tag::NET_CDI_DEVICE, device.as_bytes());
+        }
+    }
+}
+
+fn read_mac(tlv: &Tlv<'_>) -> Decoded<MacAddress> {
+    let mac = MacAddress(tlv.fixed()?);
+    match mac.is_of_one_interface() {
+        true => Ok(mac),
+        false => Err(tlv.unknown_value(0, "mac", "the address of one interface", mac)),
+    }
+}
+
+fn read_vlan(tlv: &Tlv<'_>) -> Decoded<VlanId> {
+    let id = u16::from_be_bytes(tlv.fixed()?);
+    VlanId::new(id).ok_or_else(|| tlv.unknown_value(0, "vlan", "1 to 4094", id))
+}
+
+fn read_hand_over(tlv: &Tlv<'_>) -> Decoded<HandOver> {
+    tlv.byte_of("hand-over", "0 to 2", HandOver::from_byte)
+}
+
+/// Reads a name that the kernel accepts (`dev_valid_name`) and that is no path.
+fn read_interface(tlv: &Tlv<'_>) -> Decoded<String> {
+    match tlv.word(INTERFACE_NAME_BYTES_MAX)? {
+        name if name == "." || name == ".." || name.contains(['/', ':']) => {
+            Err(tlv.unknown_value(0, "interface", "the name of an interface", "others"))
+        }
+        name => Ok(String::from(name)),
+    }
+}
+
+/// Reads the rate. 0 is refused: for a driver it means no limit at all.
+fn read_rate(tlv: &Tlv<'_>) -> Decoded<u64> {
+    match u64::from_be_bytes(tlv.fixed()?) {
+        0 => Err(tlv.unknown_value(0, "rate", "at least 1", 0)),
+        rate => Ok(rate),
+    }
+}
+
+fn read_pci_function(tlv: &Tlv<'_>) -> Decoded<PciFunction> {
+    let [d0, d1, bus, devfn] = tlv.fixed()?;
+    Ok(PciFunction {
+        domain: u16::from_be_bytes([d0, d1]),
+        bus,
+        device: devfn >> 3,
+        function: devfn & 7,
+    })
+}
+
+fn pci_value(it: PciFunction) -> [u8; 4] {
+    let [d0, d1] = it.domain.to_be_bytes();
+    [d0, d1, it.bus, it.device << 3 | it.function & 7]
+}
