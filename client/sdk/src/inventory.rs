@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, fmt};
 
 use fabricbios_wire::{
-    BlockDev, CpuCap, Enforcement, Epoch, FlatEntry, GPU_CUDA, GPU_ROCM, GpuInfo, GpuVendor,
-    InventoryExtension, InventoryForm, MemArena, NicInfo, NodeId, Reply, Request, ResourceId,
-    ResourceInventory, ResourceType, Transport, health,
+    BlockDev, CpuCap, Enforcement, Epoch, FlatEntry, GpuInfo, InventoryExtension, InventoryForm,
+    MemArena, NicInfo, NodeId, Reply, Request, ResourceId, ResourceInventory, ResourceType,
+    Transport, health,
 };
 
-use crate::{Error, Node, runtime::wait};
+use crate::{Error, GpuSlots, Node, VirtualFunctions, kinds, runtime::wait};
 
 /// What a node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,30 +96,6 @@ pub struct Classes {
     pub available: Vec<(u8, u64)>,
 }
 
-/// The virtual functions of a network interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VirtualFunctions {
-    /// Number of functions that can be leased.
-    pub total: u32,
-    /// Number of free functions.
-    pub free: u32,
-}
-
-/// The slots of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GpuSlots {
-    /// The parts into which its computing power is divided.
-    pub compute_slices: u16,
-    /// Free compute slices.
-    pub compute_slices_free: u16,
-    /// Leases, each with one session, that it can have at once.
-    pub session_slots: u16,
-    /// Free session slots.
-    pub session_slots_free: u16,
-    /// Streams that a session can have at once.
-    pub queue_slots: u16,
-}
-
 impl Node {
     /// Asks for both forms of the inventory and joins them. A resource that only the structured form has is left out: it
     /// appeared between the two requests.
@@ -143,26 +119,10 @@ impl Node {
 
 impl Inventory {
     fn join(entries: &[FlatEntry], structured: &ResourceInventory) -> Self {
-        let mut resources: BTreeMap<ResourceId, Resource> = entries
-            .iter()
-            .map(|entry| (entry.resource_id, entry.into()))
-            .collect();
-        // Adds the parts of the structured form, and the health in each, to the resources.
-        macro_rules! add {
-            ($parts:ident, $field:ident) => {
-                for part in &structured.$parts {
-                    if let Some(resource) = resources.get_mut(&part.resource_id) {
-                        resource.health = Some(part.health.into());
-                        resource.$field = Some(*part);
-                    }
-                }
-            };
-        }
-        add!(mem_arenas, mem);
-        add!(block_devs, blocks);
-        add!(cpu_caps, cpu);
-        add!(nics, nic);
-        add!(gpus, gpu);
+        let resources = entries.iter().map(|it| (it.resource_id, it.into()));
+        let mut joined = Entries(resources.collect());
+        kinds::entries(structured, &mut joined);
+        let Entries(mut resources) = joined;
         for extension in &structured.extensions {
             if let Some(resource) = resources.get_mut(&extension.resource_id()) {
                 resource.extend(extension);
@@ -179,6 +139,20 @@ impl Inventory {
             resources: { entries.iter() }
                 .filter_map(|entry| resources.remove(&entry.resource_id))
                 .collect(),
+        }
+    }
+}
+
+/// The resources of an inventory, while they are joined.
+#[derive(Debug)]
+pub struct Entries(BTreeMap<ResourceId, Resource>);
+
+impl Entries {
+    /// Adds an entry of the structured form to its resource. Only here a resource gets its health.
+    pub(crate) fn add(&mut self, id: ResourceId, health: u32, add: impl FnOnce(&mut Resource)) {
+        if let Some(resource) = self.0.get_mut(&id) {
+            resource.health = Some(health.into());
+            add(resource);
         }
     }
 }
@@ -209,15 +183,6 @@ impl From<&FlatEntry> for Resource {
 }
 
 impl Resource {
-    /// The vendor of a GPU.
-    pub fn vendor(&self) -> Option<GpuVendor> {
-        match self.gpu?.flags {
-            flags if flags & GPU_CUDA != 0 => Some(GpuVendor::Nvidia),
-            flags if flags & GPU_ROCM != 0 => Some(GpuVendor::Amd),
-            _ => None,
-        }
-    }
-
     /// The amount that a lease of this class could still get, by its byte; `None`: of the default class.
     pub fn available_of(&self, class: Option<u8>) -> u64 {
         let amounts = self.classes.as_ref().map_or(&[][..], |it| &it.available);
@@ -253,28 +218,9 @@ impl Resource {
                     ..classes(self)
                 });
             }
-            InventoryExtension::VirtualFunctions { total, free, .. } => {
-                let (total, free) = (*total, *free);
-                self.virtual_functions = Some(VirtualFunctions { total, free });
-            }
-            InventoryExtension::GpuSlots {
-                resource_id: _,
-                compute_slices,
-                compute_slices_free,
-                session_slots,
-                session_slots_free,
-                queue_slots,
-            } => {
-                self.gpu_slots = Some(GpuSlots {
-                    compute_slices: *compute_slices,
-                    compute_slices_free: *compute_slices_free,
-                    session_slots: *session_slots,
-                    session_slots_free: *session_slots_free,
-                    queue_slots: *queue_slots,
-                });
-            }
             // The flat form has it too.
             InventoryExtension::Available(..) => {}
+            of_one_kind => kinds::extend(self, of_one_kind),
         }
     }
 }

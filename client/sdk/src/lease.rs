@@ -2,28 +2,12 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
-use fabricbios_wire::{Binding, Enforcement, LeaseId, LeaseInfo, RdmaPeer, Request, ResourceType};
+use fabricbios_wire::{Binding, LeaseId, LeaseInfo, Request, ResourceType};
 use tokio::task::AbortHandle;
 
 use crate::{
-    Blocks, Cores, Error, Gpu, Kind, Memory, NetworkFunction, Node, Storage, renewal, runtime,
-    runtime::wait, shared::SharedLease, transfer,
+    Error, Kind, Node, Storage, renewal, runtime, runtime::wait, shared::SharedLease, transfer,
 };
-
-/// A lease of memory.
-pub type MemLease = Lease<Memory>;
-
-/// A lease of block storage.
-pub type BlockLease = Lease<Blocks>;
-
-/// A lease of CPU cores.
-pub type CpuLease = Lease<Cores>;
-
-/// A lease of a network function.
-pub type NetLease = Lease<NetworkFunction>;
-
-/// A lease of a GPU or of part of one; [`crate::GpuSession`] uses it.
-pub type GpuLease = Lease<Gpu>;
 
 /// The handle of a lease. [`Lease::free`] ends the lease; a lease whose handle is dropped expires at the end of its term.
 #[derive(Debug)]
@@ -171,7 +155,7 @@ impl<K: Kind> Lease<K> {
         wait(self.free_async())
     }
 
-    async fn ask(&self, request: Request) -> Result<LeaseInfo, Error> {
+    pub(crate) async fn ask(&self, request: Request) -> Result<LeaseInfo, Error> {
         if !matches!(request, Request::LeaseQuery(_)) {
             self.shared.check_not_lost()?;
         }
@@ -200,31 +184,6 @@ impl<K: Storage> Lease<K> {
     /// Makes a new key, blocking: the old one does not work any more when this returns.
     pub fn rotate(&self) -> Result<LeaseInfo, Error> {
         wait(self.rotate_async(0))
-    }
-}
-
-impl MemLease {
-    /// Connects the lease to queue pairs of the caller, or connects it again after an access fault. From then on
-    /// [`MemLease::read`] and [`MemLease::write`] do not use RDMA.
-    pub async fn bind_async(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
-        self.shared.set_callers_peers();
-        self.ask(Request::LeaseBind {
-            lease_id: self.lease_id(),
-            peers: peers.to_vec(),
-        })
-        .await
-    }
-
-    /// Connects the lease to queue pairs, blocking.
-    pub fn bind(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
-        wait(self.bind_async(peers))
-    }
-}
-
-impl NetLease {
-    /// Whether the node proves the transmit rate. If not, it has set the rate and does not know that the device keeps it.
-    pub fn rate_is_enforced(&self) -> bool {
-        self.shared.info().effective.net_rate == Some(Enforcement::Enforced)
     }
 }
 

@@ -112,7 +112,7 @@ mod error;
 mod gpu;
 mod identity;
 mod inventory;
-mod kind;
+mod kinds;
 mod lease;
 mod link;
 mod node;
@@ -123,7 +123,7 @@ mod shared;
 mod transfer;
 mod unmet;
 
-pub use builder::{BlockBuilder, Builder, CpuBuilder, GpuBuilder, MemBuilder, NetBuilder};
+pub use builder::Builder;
 pub use connect_line::{connect_line, connect_options};
 pub use error::Error;
 pub use fabricbios_fallback_udp::{
@@ -139,9 +139,9 @@ pub use gpu::{
     Wiped,
 };
 pub use identity::Identity;
-pub use inventory::{Classes, GpuSlots, Inventory, Resource, ResourceHealth, VirtualFunctions};
-pub use kind::{Blocks, Cores, Gpu, Kind, Memory, NetworkFunction, Storage};
-pub use lease::{BlockLease, CpuLease, GpuLease, Health, Lease, MemLease, NetLease};
+pub use inventory::{Classes, Inventory, Resource, ResourceHealth};
+pub use kinds::*;
+pub use lease::{Health, Lease};
 pub use node::Node;
 pub use renewal::Renewals;
 pub use transfer::{DataTransport, Transfers};

@@ -1,48 +1,16 @@
 //! Builders of requests for leases.
 
-mod kinds;
-
 use std::{marker::PhantomData, time::Duration};
 
-use fabricbios_wire::{
-    AFFINITIES_MAX, Affinity, CpuTerms, GpuTerms, LeaseAllocRequest, LeaseTerms, NetTerms,
-    ResourceId,
-};
+use fabricbios_wire::{AFFINITIES_MAX, Affinity, LeaseAllocRequest, ResourceId, Transport};
 
 use crate::{
-    Blocks, Cores, Error, Gpu, Identity, Kind, Lease, Memory, NetworkFunction, Node, Transfers,
-    lease::Renewer, patience::PATIENCE, runtime::wait,
+    Error, Identity, Kind, Lease, Node, Storage, Transfers, lease::Renewer, patience::PATIENCE,
+    runtime::wait,
 };
 
 /// The default term of a lease.
 const LEASE_SECS: u32 = 60;
-
-/// Requests a lease of memory.
-pub type MemBuilder = Builder<Memory>;
-
-/// Requests a lease of block storage.
-pub type BlockBuilder = Builder<Blocks>;
-
-/// Requests a lease of CPU cores.
-///
-/// ```compile_fail,E0599
-/// fabricbios_client::CpuBuilder::new().bytes(1);
-/// ```
-pub type CpuBuilder = Builder<Cores>;
-
-/// Requests a lease of a network function.
-///
-/// ```compile_fail,E0599
-/// fabricbios_client::NetBuilder::new().grace_secs(1);
-/// ```
-pub type NetBuilder = Builder<NetworkFunction>;
-
-/// Requests a lease of a GPU or of part of one.
-///
-/// ```compile_fail,E0599
-/// fabricbios_client::GpuBuilder::new().grace_secs(1);
-/// ```
-pub type GpuBuilder = Builder<Gpu>;
 
 /// Requests a lease. The builder of a kind has only the settings that leases of this kind have.
 ///
@@ -51,8 +19,8 @@ pub type GpuBuilder = Builder<Gpu>;
 #[derive(Clone, Debug)]
 #[must_use = "nothing is leased before acquire()"]
 pub struct Builder<K: Kind> {
-    request: LeaseAllocRequest,
-    terms: K::Terms,
+    pub(crate) request: LeaseAllocRequest,
+    pub(crate) terms: K::Terms,
     node: NodeChoice,
     identity: Option<Identity>,
     auto_renew: bool,
@@ -156,8 +124,9 @@ impl<K: Kind> Builder<K> {
             patience,
             kind: _,
         } = self;
-        request.terms = terms.into();
         check::<K>(&request)?;
+        K::check(&terms).map_err(Error::Usage)?;
+        request.terms = terms.into();
         let node = node_of(node, identity)?.patient(patience);
         let (lease_secs, has_peers) = (request.lease_secs, !request.terms.rdma_peers().is_empty());
         let info = node.alloc_async(request).await?;
@@ -174,7 +143,39 @@ impl<K: Kind> Builder<K> {
     }
 }
 
-/// Refuses requests that no node would accept.
+impl<K: Storage> Builder<K> {
+    /// Sets the size in bytes. Required.
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.request.capacity = bytes;
+        self
+    }
+
+    /// Sets the grace time: contents are kept for so long after the end of the term, without access.
+    pub fn grace_secs(mut self, secs: u32) -> Self {
+        self.request.grace_secs = secs;
+        self
+    }
+
+    /// Sets the transport. `acquire` fails if the node does not have it.
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.request.transport = transport;
+        self
+    }
+
+    /// Makes each renewal change the key. For callers that read [`crate::Lease::binding`] again after it.
+    pub fn rotate_on_renew(mut self) -> Self {
+        self.request.rotate_on_renew = true;
+        self
+    }
+
+    /// Sets the options of the reads and writes of the SDK.
+    pub fn transfers(mut self, transfers: Transfers) -> Self {
+        self.transfers = transfers;
+        self
+    }
+}
+
+/// Refuses requests of any kind that no node would accept.
 fn check<K: Kind>(request: &LeaseAllocRequest) -> Result<(), Error> {
     let usage = |message: String| Err(Error::Usage(message));
     if request.capacity == 0 {
@@ -186,20 +187,7 @@ fn check<K: Kind>(request: &LeaseAllocRequest) -> Result<(), Error> {
     if request.intent.affinities.len() > AFFINITIES_MAX {
         return usage(format!("a lease has at most {AFFINITIES_MAX} affinities"));
     }
-    match &request.terms {
-        LeaseTerms::Cpu(CpuTerms {
-            execution_width: Some(0),
-            ..
-        }) => usage("an execution width is at least 1".to_owned()),
-        LeaseTerms::Gpu(GpuTerms {
-            compute_slices: Some(0),
-            ..
-        }) => usage("a lease has at least 1 compute slice".to_owned()),
-        LeaseTerms::Net(NetTerms { mac: Some(mac), .. }) if !mac.is_of_one_interface() => usage(
-            format!("no interface has the MAC address {mac}: it is zero or multicast"),
-        ),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 fn node_of(choice: NodeChoice, identity: Option<Identity>) -> Result<Node, Error> {

@@ -1,0 +1,63 @@
+//! Memory.
+
+use fabricbios_wire::{KvCacheIntent, LeaseInfo, MemTerms, RdmaPeer, Request, ResourceInventory};
+
+use super::{Storage, sealed::Sealed};
+use crate::{Builder, Error, Lease, inventory::Entries, runtime::wait, unmet::Missing};
+
+/// Memory: bytes over RDMA or FBMU.
+#[derive(Clone, Copy, Debug)]
+pub enum Memory {}
+
+/// Requests a lease of memory.
+pub type MemBuilder = Builder<Memory>;
+
+/// A lease of memory.
+pub type MemLease = Lease<Memory>;
+
+impl Storage for Memory {}
+
+impl Sealed for Memory {
+    type Terms = MemTerms;
+    const SIZED_BY: &'static str = "bytes()";
+
+    fn unmet(_terms: &MemTerms, _capacity: u64, _info: &LeaseInfo, _missing: &mut Missing) {}
+
+    fn entries(structured: &ResourceInventory, entries: &mut Entries) {
+        for arena in &structured.mem_arenas {
+            entries.add(arena.resource_id, arena.health, |it| it.mem = Some(*arena));
+        }
+    }
+}
+
+impl MemBuilder {
+    /// Adds a queue pair of the caller; [`crate::MemLease::bind`] can do this later.
+    pub fn rdma_peer(mut self, peer: RdmaPeer) -> Self {
+        self.terms.rdma_peers.push(peer);
+        self
+    }
+
+    /// Sets the intent of a KV cache.
+    pub fn kv_cache(mut self, intent: KvCacheIntent) -> Self {
+        self.request.intent.kv_cache = Some(intent);
+        self
+    }
+}
+
+impl MemLease {
+    /// Connects the lease to queue pairs of the caller, or connects it again after an access fault. From then on
+    /// [`MemLease::read`] and [`MemLease::write`] do not use RDMA.
+    pub async fn bind_async(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
+        self.shared.set_callers_peers();
+        self.ask(Request::LeaseBind {
+            lease_id: self.lease_id(),
+            peers: peers.to_vec(),
+        })
+        .await
+    }
+
+    /// Connects the lease to queue pairs, blocking.
+    pub fn bind(&self, peers: &[RdmaPeer]) -> Result<LeaseInfo, Error> {
+        wait(self.bind_async(peers))
+    }
+}
