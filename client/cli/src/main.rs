@@ -8,15 +8,12 @@
 
 mod args;
 mod commands;
-mod cpu_json;
 mod failure;
 mod gid;
-mod gpu_json;
 mod hint;
+mod kinds;
 mod lease_json;
 mod lease_text;
-mod net_json;
-mod nvmeof_json;
 mod output;
 mod progress;
 mod signals;

@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
-use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, GpuVendor, LeaseId};
+use fabricbios_wire::LeaseId;
 
-use crate::values::{self, KernelArgument, Named};
+use crate::{
+    kinds::GpuClass,
+    values::{self, KernelArgument, Named},
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Gpu {
@@ -13,26 +16,6 @@ pub(crate) enum Gpu {
     Run(GpuRun),
     /// End the session of a lease: its memory is wiped and freed
     Close(GpuClose),
-}
-
-/// What GPU a lease wants, whom it shares the GPU with, and how it is used.
-#[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct GpuClass {
-    /// shared: other leases may have parts of the same GPU; device: nobody else; session: nobody else, and
-    /// the device is wiped after each session too, not only after the lease; partition: refused, MIG
-    /// partitions are resources of their own. The node's policy if not given, see `fabricctl inventory`
-    #[arg(long, value_name = "CLASS")]
-    pub(crate) exclusivity: Option<GpuExclusivityClass>,
-    /// session: memory and modules stay until the session is closed or the lease ends; one_shot: memory and modules
-    /// go with the connection that made them. session if not given
-    #[arg(long, value_name = "MODE")]
-    pub(crate) execution_mode: Option<GpuExecutionMode>,
-    /// Compute slices of the GPU, see `fabricctl inventory`; in proportion to the memory if not given
-    #[arg(long, value_name = "N", value_parser = values::count)]
-    pub(crate) compute_slices: Option<u16>,
-    /// The vendor: nvidia or amd; any if not given
-    #[arg(long, value_name = "VENDOR", conflicts_with = "resource")]
-    pub(crate) vendor: Option<GpuVendor>,
 }
 
 /// A lease that is there, or one for this command.

@@ -3,11 +3,8 @@
 use clap::{ArgGroup, Subcommand};
 use fabricbios_wire::{LeaseId, RdmaPeer};
 
-use super::{
-    alloc::{Alloc, PEER},
-    local::Enter,
-};
-use crate::values;
+use super::{alloc::PEER, local::Enter};
+use crate::{kinds::Alloc, values};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lease {

@@ -16,9 +16,9 @@ use fabricbios_client::{DEFAULT_NODE, ENV_IDENTITY, ENV_NODE};
 use fabricbios_wire::Role;
 
 pub(crate) use self::{
-    alloc::{Alloc, Term},
+    alloc::{Grace, NoGrace, PEER, Term},
     block::{AttachPlace, Block, BlockPlace, RecordedLease},
-    gpu::{Gpu, GpuClass, GpuClose, GpuPlace, GpuRun},
+    gpu::{Gpu, GpuClose, GpuPlace, GpuRun},
     lease::Lease,
     local::{End, Enter, Run, RunWatch},
     mem::{Mem, Place, TransportChoice},

@@ -4,23 +4,22 @@ use std::io::{self, Write};
 
 use fabricbios_client::Node;
 use fabricbios_wire::{
-    AFFINITIES_MAX, BlockTerms, CpuTerms, GpuTerms, LeaseAllocRequest, LeaseId, LeaseInfo,
-    LeaseIntent, LeaseTerms, MemTerms, NetTerms, Request, ResourceType, Transport,
+    AFFINITIES_MAX, LeaseAllocRequest, LeaseId, LeaseInfo, LeaseIntent, LeaseTerms, Request,
 };
 use serde::Serialize;
 
 use super::resource;
 use crate::{
-    args::{Alloc, GpuClass, Term},
+    args::Term,
     failure::Failure,
+    kinds::{self, Alloc},
     lease_json::LeaseJson,
     lease_text,
     output::Output,
 };
 
 pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failure> {
-    let request = request(node, what)?;
-    check(&request)?;
+    let request = what.request(node)?;
     let asked = request.capacity;
     let info = node.alloc(request)?;
     if !output.json {
@@ -28,22 +27,6 @@ pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failur
     }
     let printed = output.print(&Granted::new(&info, asked), || lease_text::full(&info));
     printed.map_err(|failure| failure.and_message(&give_back(node, info.lease_id)))
-}
-
-/// Refuses flags that no node would accept, without asking it.
-fn check(request: &LeaseAllocRequest) -> Result<(), Failure> {
-    if request.intent.affinities.len() > AFFINITIES_MAX {
-        return Err(Failure::usage(format!(
-            "a lease has at most {AFFINITIES_MAX} of --affinity"
-        )));
-    }
-    let block = request.terms.block();
-    if request.transport == Transport::Udp && block.is_some_and(BlockTerms::names_host) {
-        return Err(Failure::usage(
-            "--hostnqn, --hostid and --mutual-auth are for NVMe-oF; leave them out with --transport udp",
-        ));
-    }
-    Ok(())
 }
 
 /// A new lease.
@@ -68,10 +51,7 @@ impl<'a> Granted<'a> {
 /// Warns that the node has rounded the capacity up. The JSON has both numbers.
 fn warn_of_rounding(info: &LeaseInfo, asked: u64) {
     if info.capacity != asked {
-        let why = match info.resource_type() {
-            ResourceType::Gpu => "a lease of this class has the whole GPU",
-            _ => "this node gives out whole pieces only",
-        };
+        let why = kinds::face(info.resource_type()).rounding();
         let line = format!(
             "fabricctl: asked for {} ({asked}), granted {} ({}): {why}",
             info.resource_type().amount(asked),
@@ -94,128 +74,18 @@ pub(super) fn give_back(node: &Node, lease_id: LeaseId) -> String {
     }
 }
 
-fn request(node: &Node, what: Alloc) -> Result<LeaseAllocRequest, Failure> {
-    Ok(match what {
-        Alloc::Mem {
-            bytes,
-            term,
-            grace,
-            transport,
-            rdma_peer,
-            intent_kv_cache,
-            rotate_on_renew,
-        } => {
-            let terms = MemTerms {
-                rdma_peers: rdma_peer,
-            };
-            let request = request_of(node, terms, bytes, term)?;
-            LeaseAllocRequest {
-                transport,
-                rotate_on_renew,
-                grace_secs: grace.grace_secs,
-                intent: LeaseIntent {
-                    kv_cache: intent_kv_cache,
-                    ..request.intent
-                },
-                ..request
-            }
-        }
-        Alloc::Block {
-            bytes,
-            term,
-            grace,
-            transport,
-            host,
-            read_only,
-            rotate_on_renew,
-        } => {
-            let terms = BlockTerms {
-                read_only,
-                host_nqn: host.hostnqn,
-                host_id: host.hostid,
-                mutual_auth: host.mutual_auth,
-            };
-            LeaseAllocRequest {
-                transport,
-                rotate_on_renew,
-                grace_secs: grace.grace_secs,
-                ..request_of(node, terms, bytes, term)?
-            }
-        }
-        Alloc::Net {
-            mbps,
-            term,
-            vlan,
-            mac,
-            hand_over,
-            no_grace: _,
-        } => {
-            let terms = NetTerms {
-                mac,
-                vlan,
-                hand_over,
-            };
-            request_of(node, terms, mbps, term)?
-        }
-        Alloc::Cpu {
-            cores,
-            term,
-            isolation,
-            execution_mode,
-            execution_width,
-            partition,
-            no_grace: _,
-        } => {
-            let terms = CpuTerms {
-                isolation,
-                execution_mode,
-                execution_width,
-                partition,
-            };
-            request_of(node, terms, cores.into(), term)?
-        }
-        Alloc::Gpu {
-            vram,
-            term,
-            class,
-            no_grace: _,
-        } => gpu_request(node, vram, term, class)?,
-    })
-}
-
-/// A request for a GPU or part of one.
-pub(super) fn gpu_request(
-    node: &Node,
-    vram: u64,
-    term: Term,
-    class: GpuClass,
-) -> Result<LeaseAllocRequest, Failure> {
-    let GpuClass {
-        exclusivity,
-        execution_mode,
-        compute_slices,
-        vendor,
-    } = class;
-    let class = exclusivity.map(|class| class as u8);
-    let of_vendor = vendor.map(|vendor| resource::of_vendor(node, vendor, vram, class));
-    let terms = GpuTerms {
-        exclusivity,
-        execution_mode,
-        compute_slices,
-    };
-    let request = request_of(node, terms, vram, term)?;
-    Ok(LeaseAllocRequest {
-        resource_id: of_vendor.transpose()?.or(request.resource_id),
-        ..request
-    })
-}
-
-fn request_of(
+/// A request with what every kind has.
+pub(crate) fn request_of(
     node: &Node,
     terms: impl Into<LeaseTerms>,
     capacity: u64,
     term: Term,
 ) -> Result<LeaseAllocRequest, Failure> {
+    if term.affinity.len() > AFFINITIES_MAX {
+        return Err(Failure::usage(format!(
+            "a lease has at most {AFFINITIES_MAX} of --affinity"
+        )));
+    }
     let terms = terms.into();
     let kind = terms.resource_type();
     let named = term

@@ -8,13 +8,14 @@ use std::{
 };
 
 use fabricbios_local::AskError;
-use fabricbios_wire::{LeaseError, LeaseId, RefusalClass, Request, ResourceType};
+use fabricbios_wire::{LeaseError, LeaseId, RefusalClass, Request};
 use serde::Serialize;
 
 use super::{Access, run_watch};
 use crate::{
     args::{Enter, Run},
     failure::{Exit, Failure},
+    kinds,
     output::{Output, one_line},
 };
 
@@ -64,15 +65,11 @@ fn other_kind(lease: LeaseId, error: &AskError, access: &Access) -> Option<Failu
         .lease(Request::LeaseQuery(lease))
         .ok()?;
     let kind = info.resource_type();
-    let instead = match kind {
-        ResourceType::Mem => "`fabricctl mem` reads and writes the lease",
-        ResourceType::Block => "`fabricctl block` reads, writes and attaches the lease",
-        ResourceType::Net => "`fabricctl lease enter` hands the lease over to a network namespace",
-        // The lease is of a kind that takes processes, but this node does not have it.
-        _ => return None,
-    };
+    // `None`: the lease is of a kind that takes processes, but this node does not have it.
+    let instead = kinds::face(kind).instead_of_run()?;
+    let takers = kinds::that_run_commands().join(" or ");
     let message = format!(
-        "lease {lease} is one of {kind}, and `fabricctl run` needs one of cpu or gpu; {instead}"
+        "lease {lease} is one of {kind}, and `fabricctl run` needs one of {takers}; {instead}"
     );
     let class = RefusalClass::Permanent;
     Some(Failure::new(Exit::NotFound, class, "NotFound", message))
@@ -109,8 +106,13 @@ pub(super) fn enter(enter: Enter, output: Output) -> Result<(), Failure> {
     })
 }
 
-const OF_WHICH_KIND: &str = "leases of cpu and gpu are used with `fabricctl run`, those of net with `fabricctl lease \
-    enter`, and others are not used here: `fabricctl lease query` shows the kind";
+fn of_which_kind() -> String {
+    format!(
+        "leases of {} are used with `fabricctl run`, those of net with `fabricctl lease enter`, and others are not used \
+         here: `fabricctl lease query` shows the kind",
+        kinds::that_run_commands().join(" and ")
+    )
+}
 
 /// `undone`: text about the step that did not happen, if the node received the request and has not answered.
 fn failure(lease: LeaseId, error: AskError, undone: &str) -> Failure {
@@ -120,7 +122,7 @@ fn failure(lease: LeaseId, error: AskError, undone: &str) -> Failure {
             let is_unknown = refusal.error == LeaseError::NotFound;
             let failure = Failure::from(fabricbios_client::Error::Refused(refusal));
             match is_unknown {
-                true => failure.and_message(OF_WHICH_KIND),
+                true => failure.and_message(&of_which_kind()),
                 false => failure,
             }
         }

@@ -38,6 +38,9 @@ use crate::{
     signals,
 };
 
+pub(crate) use alloc::request_of;
+pub(crate) use resource::not_found;
+
 const NO_IDENTITY: &str = "no identity given; pass --identity FILE or set FABRICBIOS_IDENTITY: the \
     daemon wrote the first one to admin.identity in its state directory";
 

@@ -1,7 +1,7 @@
 //! Finds resources by their names in the inventory.
 
-use fabricbios_client::{Node, Resource, ResourceHealth};
-use fabricbios_wire::{GpuVendor, RefusalClass, ResourceId, ResourceType};
+use fabricbios_client::{Node, Resource};
+use fabricbios_wire::{RefusalClass, ResourceId, ResourceType};
 
 use crate::{
     failure::{Exit, Failure},
@@ -48,29 +48,7 @@ pub(super) fn find(
     }
 }
 
-/// A GPU of this vendor: the first with at least `vram` bytes for a lease of this class, or else the one with the most.
-/// A failed or fenced GPU comes last; if it is chosen, the node's refusal has the reason.
-pub(super) fn of_vendor(
-    node: &Node,
-    vendor: GpuVendor,
-    vram: u64,
-    class: Option<u8>,
-) -> Result<ResourceId, Failure> {
-    let mut there = node.inventory()?.resources;
-    there.retain(|it| it.vendor() == Some(vendor));
-    let is_good = |it: &&Resource| it.health == Some(ResourceHealth::Ok);
-    let fits = |it: &&Resource| it.available_of(class) >= vram;
-    let good = there.iter().filter(is_good).find(fits);
-    let fits = good.or_else(|| there.iter().find(fits));
-    let most = || there.iter().max_by_key(|it| it.available_of(class));
-    fits.or_else(most).map(|it| it.id).ok_or_else(|| {
-        not_found(format!(
-            "there is no GPU of {vendor}; see `fabricctl inventory`"
-        ))
-    })
-}
-
-fn not_found(message: String) -> Failure {
+pub(crate) fn not_found(message: String) -> Failure {
     Failure::new(Exit::NotFound, RefusalClass::Permanent, "NotFound", message)
 }
 

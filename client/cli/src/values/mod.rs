@@ -6,9 +6,9 @@ mod kv_cache;
 mod rdma_peer;
 mod transport;
 
-use std::convert::Infallible;
+use std::{convert::Infallible, error::Error, fmt};
 
-use fabricbios_wire::{CpuPartition, LeaseId, ResourceId, Size, VlanId, is_tenant_name};
+use fabricbios_wire::{LeaseId, ResourceId, Size, is_tenant_name};
 
 pub(crate) use self::{
     affinity::{AffinityWords, affinity},
@@ -17,6 +17,24 @@ pub(crate) use self::{
     rdma_peer::rdma_peer,
     transport::{attach_transport, block_transport, transport},
 };
+
+/// What is wrong with a value, and what to write instead. clap adds the value and its argument.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct BadValue(String);
+
+impl From<&str> for BadValue {
+    fn from(why: &str) -> Self {
+        Self(why.to_owned())
+    }
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for BadValue {}
 
 /// A size in bytes, not zero.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
@@ -95,18 +113,6 @@ pub(crate) fn count(text: &str) -> Result<u16, String> {
 /// No grace time is accepted.
 pub(crate) fn no_grace(_text: &str) -> Result<Infallible, String> {
     Err("a lease of this kind keeps no contents after its end; leave --grace-secs out".into())
-}
-
-/// A VLAN id.
-pub(crate) fn vlan(text: &str) -> Result<VlanId, String> {
-    let id = text.parse().ok().and_then(VlanId::new);
-    id.ok_or_else(|| "write a VLAN id from 1 to 4094; leave --vlan out for untagged frames".into())
-}
-
-/// The partition of a lease with CPUs of its own.
-pub(crate) fn partition(text: &str) -> Result<CpuPartition, String> {
-    let partition = text.parse().ok().filter(|it| *it != CpuPartition::Member);
-    partition.ok_or_else(|| "write root or isolated".into())
 }
 
 fn whole(text: &str, (min, max): (u64, u64)) -> Result<u64, String> {

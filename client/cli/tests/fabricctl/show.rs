@@ -1,9 +1,8 @@
 //! The output, as JSON and for people.
 
 use fabricbios_wire::{
-    Binding, CpuIsolationClass, DpKey, Effective, Endpoint, GpuExclusivityClass, KindBinding,
-    LeaseId, LeaseInfo, LeasePage, Limits, PreviousKey, RdmaBinding, RdmaQueuePair, Reply, Request,
-    ResourceType, Transport,
+    Binding, DpKey, Effective, Endpoint, KindBinding, LeaseId, LeaseInfo, LeasePage, Limits,
+    PreviousKey, RdmaBinding, RdmaQueuePair, Reply, Request, ResourceType, Transport,
 };
 use serde_json::json;
 
@@ -22,12 +21,8 @@ fn the_json_of_a_lease_is_the_contract() {
     let info = LeaseInfo {
         grace_ends_unix_ms: 1_800_000_070_000,
         effective: Effective {
-            cpu_isolation: Some(CpuIsolationClass::WholeCore),
-            gpu_exclusivity: Some(GpuExclusivityClass::SessionExclusive),
             transport: Some(Transport::Rdma),
             rotate_on_renew: true,
-            read_only: false,
-            mutual_auth: false,
             ..Effective::default()
         },
         binding: Binding {
@@ -59,8 +54,6 @@ fn the_json_of_a_lease_is_the_contract() {
         "grace_ends_unix_ms": 1_800_000_070_000_u64,
         "remaining_ms": 60_000,
         "effective": {
-            "cpu_isolation": "whole_core",
-            "gpu_exclusivity": "session",
             "transport": "rdma",
             "rotate_on_renew": true,
         },

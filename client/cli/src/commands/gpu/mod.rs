@@ -10,6 +10,7 @@ use super::alloc;
 use crate::{
     args::{Gpu, GpuClose, GpuPlace, Term},
     failure::Failure,
+    kinds::gpu_request,
     output::Output,
 };
 
@@ -115,7 +116,7 @@ impl<'a> UsedSession<'a> {
                     resource,
                     affinity: Vec::new(),
                 };
-                let request = alloc::gpu_request(node, vram, term, class)?;
+                let request = gpu_request(node, vram, term, class)?;
                 node.alloc(request)?.lease_id
             }
             _ => return Err(Failure::usage("give --lease or --vram")),

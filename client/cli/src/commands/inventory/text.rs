@@ -1,14 +1,15 @@
 //! The inventory for people: a block of lines for each resource.
 
-use fabricbios_wire::ResourceType;
-
 use super::{ClassesJson, InventoryJson, ResourceJson};
-use crate::output::{one_line, table};
+use crate::{
+    kinds,
+    output::{one_line, table},
+};
 
 /// Lists are broken at this width; with their label they fit 80 columns.
 const LIST_WIDTH: usize = 66;
 
-pub(super) fn inventory(inventory: &InventoryJson) -> String {
+pub(super) fn inventory(inventory: &InventoryJson<'_>) -> String {
     let InventoryJson {
         node_id,
         epoch,
@@ -26,7 +27,7 @@ pub(super) fn inventory(inventory: &InventoryJson) -> String {
         .join("\n")
 }
 
-fn block(resource: &ResourceJson) -> String {
+fn block(resource: &ResourceJson<'_>) -> String {
     let amount = |units| found(resource, units);
     let mut lines = vec![heading(resource)];
     let mut row = |label: &str, value: &str| lines.push(format!("  {label:<10}  {value}"));
@@ -47,22 +48,8 @@ fn block(resource: &ResourceJson) -> String {
     if let Some(part) = resource.fenced_part {
         row("fenced", &amount(part));
     }
-    if let Some(functions) = &resource.virtual_functions {
-        let (free, total) = (functions.free, functions.total);
-        row(
-            "functions",
-            &format!("{free} of {total} virtual functions free"),
-        );
-    }
-    if let Some(slots) = resource.gpu.as_ref().and_then(|gpu| gpu.slots.as_ref()) {
-        let (free, all) = (slots.compute_slices_free, slots.compute_slices);
-        row("slots", &format!("{free} of {all} compute slices free"));
-        let (free, all) = (slots.session_slots_free, slots.session_slots);
-        let queues = slots.queue_slots;
-        row(
-            "",
-            &format!("{free} of {all} sessions free, {queues} queues in each"),
-        );
+    for (label, value) in kinds::face(resource.of.kind).lines(resource.of) {
+        row(label, &value);
     }
     if !resource.transports.is_empty() {
         row("transports", &resource.transports.join(", "));
@@ -75,7 +62,7 @@ fn block(resource: &ResourceJson) -> String {
 }
 
 /// Kind, name, and state. The state is the flags of a problem, or else the health, if the node reports it.
-fn heading(resource: &ResourceJson) -> String {
+fn heading(resource: &ResourceJson<'_>) -> String {
     let name = resource.name.as_deref().map(one_line);
     let flagged: Vec<&str> = resource
         .flags
@@ -98,50 +85,33 @@ fn is_state(flag: &str) -> bool {
     matches!(flag, "fenced" | "degraded")
 }
 
-fn capacity(resource: &ResourceJson) -> String {
+fn capacity(resource: &ResourceJson<'_>) -> String {
     let mut parts = vec![found(resource, resource.capacity)];
-    if let Some(cpu) = &resource.cpu {
-        parts.push(format!("{} threads online", cpu.threads));
-        parts.extend(cpu.arch.map(str::to_owned));
-        parts.extend(cpu.max_mhz.map(|mhz| format!("up to {mhz} MHz")));
-    }
-    if let Some(nic) = &resource.nic {
-        parts.push(format!("link {}", if nic.link_up { "up" } else { "down" }));
-        parts.push(format!("MTU {}", nic.mtu));
-    }
-    if let Some(units) = resource.gpu.as_ref().and_then(|gpu| gpu.compute_units) {
-        parts.push(format!("{units} compute units"));
-    }
-    parts.extend(
-        resource
-            .block_bytes
-            .map(|bytes| format!("blocks of {bytes} B")),
-    );
+    parts.extend(kinds::face(resource.of.kind).capacity(resource.of));
     parts.join(", ")
 }
 
-/// An amount of a resource; the speed of a port whose link is down is unknown.
-fn found(resource: &ResourceJson, units: u64) -> String {
-    match resource.kind {
-        ResourceType::Net if resource.capacity == 0 => "unknown".to_owned(),
-        kind => kind.amount(units),
+/// An amount of a resource.
+fn found(resource: &ResourceJson<'_>, units: u64) -> String {
+    let kind = resource.of.kind;
+    match kinds::face(kind).is_unknown(resource.of) {
+        true => "unknown".to_owned(),
+        false => kind.amount(units),
     }
 }
 
-/// The largest amount that one more lease could get. For memory and storage it is the longest free stretch; more may be
-/// free in total.
-fn most(resource: &ResourceJson) -> String {
+/// The largest amount that one more lease could get.
+fn most(resource: &ResourceJson<'_>) -> String {
     let amount = found(resource, resource.available);
-    match resource.kind {
-        ResourceType::Mem | ResourceType::Block if resource.available < resource.capacity => {
-            format!("{amount} at most for one lease")
-        }
-        _ => amount,
+    let is_in_stretches = kinds::face(resource.of.kind).is_in_stretches();
+    match is_in_stretches && resource.available < resource.capacity {
+        true => format!("{amount} at most for one lease"),
+        false => amount,
     }
 }
 
 /// A line for each class: the amount that a lease of it could get, its name, and whether the node enforces it.
-fn by_class(resource: &ResourceJson, classes: &ClassesJson) -> String {
+fn by_class(resource: &ResourceJson<'_>, classes: &ClassesJson) -> String {
     let line = |class: &String| {
         let is_default = classes.default.as_ref() == Some(class);
         let units = classes.available.get(class).copied();

@@ -1,14 +1,11 @@
 //! A lease as text for people. Keys and secrets are only in the JSON.
 
-mod binding;
-
 use std::fmt;
 
-use fabricbios_wire::{
-    Effective, Enforcement, LeaseEnd, LeaseInfo, LeaseIntent, LeasePhase, ProofStep, Size,
-};
+use fabricbios_wire::{Effective, LeaseEnd, LeaseInfo, LeaseIntent, LeasePhase, ProofStep, Size};
 
 use crate::{
+    kinds::{self, Face},
     output::{self, one_line},
     time_text,
     values::AffinityWords,
@@ -52,15 +49,25 @@ fn lines(info: &LeaseInfo, last: Option<Vec<String>>) -> String {
             format!("kept until {}", time_text::utc(info.grace_ends_unix_ms)),
         ));
     }
-    rows.push(row("enforced", effective(&info.effective)));
-    if info.effective.net_rate == Some(Enforcement::BestEffort) {
-        let rate = "transmit rate: the node has set it and does not prove that the device keeps it";
-        rows.push(row("best effort", rate.to_owned()));
-    }
+    let face = kinds::face(info.resource_type());
+    rows.push(row("enforced", effective(face, &info.effective)));
+    let best_effort = face.best_effort(&info.effective);
+    rows.extend(best_effort.map(|what| row("best effort", what.to_owned())));
     if let Some(stated) = &info.intent {
         rows.push(row("intent", intent(stated)));
     }
-    binding::rows(info, &mut rows);
+    if let Some(limits) = info.binding.limits {
+        let unit = face.unit();
+        let limits = format!("{} {unit} from {}", limits.length, limits.offset);
+        rows.push(row("limits", limits));
+    }
+    if let Some(endpoint) = info.binding.udp_endpoint {
+        rows.push(row("udp", format!("{endpoint}; only --json shows the key")));
+    }
+    rows.extend(face.rows(info));
+    if info.phase == LeasePhase::Active {
+        rows.extend(face.how_to_use(info).map(|how| row("use", how)));
+    }
     rows.extend(last);
     let end = info.end.as_deref();
     let steps_of = |heading, of: fn(&LeaseEnd) -> &[ProofStep]| {
@@ -175,31 +182,21 @@ fn expiry(info: &LeaseInfo) -> String {
     }
 }
 
-fn effective(it: &Effective) -> String {
-    let rate_is_enforced = it.net_rate == Some(Enforcement::Enforced);
-    let slices = it.gpu_compute_slices;
-    let parts = [
-        named("cpu isolation", it.cpu_isolation),
-        named("gpu exclusivity", it.gpu_exclusivity),
-        named("gpu execution mode", it.gpu_execution_mode),
-        slices.map(|slices| format!("{slices} gpu compute slices")),
+fn effective(face: &dyn Face, it: &Effective) -> String {
+    let of_all = [
         named("transport", it.transport),
         it.rotate_on_renew.then(|| "rotate on renew".to_owned()),
-        it.read_only.then(|| "read-only".to_owned()),
-        it.mutual_auth.then(|| "mutual authentication".to_owned()),
-        named("execution mode", it.cpu_execution_mode),
-        named("execution width", it.cpu_execution_width),
-        named("cpuset partition", it.cpu_partition),
-        rate_is_enforced.then(|| "transmit rate".to_owned()),
     ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let parts = of_all.into_iter().chain(face.enforced(it));
+    let parts: Vec<String> = parts.flatten().collect();
     match parts.is_empty() {
         true => "the term".to_owned(),
         false => parts.join(", "),
     }
 }
 
-fn named(name: &str, value: Option<impl fmt::Display>) -> Option<String> {
+/// A term with its value.
+pub(crate) fn named(name: &str, value: Option<impl fmt::Display>) -> Option<String> {
     value.map(|value| format!("{name} {value}"))
 }
 
@@ -214,6 +211,7 @@ fn intent(stated: &LeaseIntent) -> String {
     parts.join(", ")
 }
 
-fn row(what: &str, value: String) -> Vec<String> {
+/// A row of the text.
+pub(crate) fn row(what: &str, value: String) -> Vec<String> {
     vec![what.to_owned(), value]
 }

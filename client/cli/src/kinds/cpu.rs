@@ -1,0 +1,237 @@
+//! CPU cores.
+
+use clap::Args;
+use fabricbios_client::{Node, Resource};
+use fabricbios_wire::{
+    Binding, CpuBinding, CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuRange, CpuTerms,
+    Effective, LeaseAllocRequest, LeaseInfo, cpu_flags,
+};
+use serde::Serialize;
+
+use super::{Entry, Face, words};
+use crate::{
+    args::{NoGrace, Term},
+    commands::request_of,
+    failure::Failure,
+    lease_text::{named, row},
+    output::one_line,
+    values::{self, BadValue},
+};
+
+/// CPU cores of the node, for processes there
+#[derive(Args, Debug)]
+pub(crate) struct Alloc {
+    /// The number of cores. For undisturbed cores ask for --isolation and not for more cores
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    cores: u16,
+    #[command(flatten)]
+    term: Term,
+    /// best_effort: shares CPUs; whole_core: physical cores of its own; strict_isolated: physical
+    /// cores of one NUMA node, with memory of that node, on a machine without SMT. The node's policy if not given, see
+    /// `fabricctl inventory`
+    #[arg(long, value_name = "CLASS")]
+    isolation: Option<CpuIsolationClass>,
+    /// single_threaded or shared_memory
+    #[arg(long, value_name = "MODE")]
+    execution_mode: Option<CpuExecutionMode>,
+    /// Threads that run at once, 1 if not given; on a bare-metal node, the number of cores
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    execution_width: Option<u16>,
+    /// root: the kernel balances load over the cores; isolated: each thread stays on its core.
+    /// The node chooses if not given
+    #[arg(long, value_name = "PARTITION", value_parser = partition)]
+    partition: Option<CpuPartition>,
+    #[command(flatten)]
+    no_grace: NoGrace,
+}
+
+impl Alloc {
+    pub(super) fn request(self, node: &Node) -> Result<LeaseAllocRequest, Failure> {
+        let terms = CpuTerms {
+            isolation: self.isolation,
+            execution_mode: self.execution_mode,
+            execution_width: self.execution_width,
+            partition: self.partition,
+        };
+        request_of(node, terms, self.cores.into(), self.term)
+    }
+}
+
+/// The partition of a lease with CPUs of its own.
+fn partition(text: &str) -> Result<CpuPartition, BadValue> {
+    let partition = text.parse().ok().filter(|it| *it != CpuPartition::Member);
+    partition.ok_or_else(|| "write root or isolated".into())
+}
+
+pub(super) struct Cpu;
+
+impl Face for Cpu {
+    fn enforced(&self, effective: &Effective) -> Vec<Option<String>> {
+        vec![
+            named("cpu isolation", effective.cpu_isolation),
+            named("execution mode", effective.cpu_execution_mode),
+            named("execution width", effective.cpu_execution_width),
+            named("cpuset partition", effective.cpu_partition),
+        ]
+    }
+
+    fn rows(&self, info: &LeaseInfo) -> Vec<Vec<String>> {
+        info.binding.cpu().map_or_else(Vec::new, rows)
+    }
+
+    fn how_to_use(&self, info: &LeaseInfo) -> Option<String> {
+        info.binding.cpu()?;
+        let lease_id = info.lease_id;
+        Some(format!(
+            "on the node, if it has a local socket: `fabricctl run --lease {lease_id} -- COMMAND`"
+        ))
+    }
+
+    fn runs_commands(&self) -> bool {
+        true
+    }
+
+    fn class(&self, byte: u8) -> Option<&'static str> {
+        CpuIsolationClass::from_byte(byte).map(CpuIsolationClass::name)
+    }
+
+    fn flags(&self, resource: &Resource) -> Vec<&'static str> {
+        const FLAGS: [(u32, &str); 6] = [
+            (cpu_flags::TASKLET_HOST, "tasklet-host"),
+            (cpu_flags::NEON, "neon"),
+            (cpu_flags::CRC32, "crc32"),
+            (cpu_flags::TOPOLOGY_COMPLETE, "topology-complete"),
+            (cpu_flags::TOPOLOGY_AWARE_LEASING, "topology-aware-leasing"),
+            (
+                cpu_flags::REJECTS_WIDE_SINGLE_THREADED,
+                "rejects-wide-single-threaded",
+            ),
+        ];
+        words(resource.cpu.map_or(0, |cpu| cpu.flags), &FLAGS)
+    }
+
+    fn capacity(&self, resource: &Resource) -> Vec<String> {
+        let Some(cpu) = ResourceJson::of(resource) else {
+            return Vec::new();
+        };
+        let mut parts = vec![format!("{} threads online", cpu.threads)];
+        parts.extend(cpu.arch.map(str::to_owned));
+        parts.extend(cpu.max_mhz.map(|mhz| format!("up to {mhz} MHz")));
+        parts
+    }
+
+    fn terms_json(&self, effective: &Effective) -> impl Serialize {
+        #[derive(Serialize)]
+        struct TermsJson {
+            #[serde(skip_serializing_if = "Option::is_none")]
+            cpu_isolation: Option<&'static str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            cpu_execution_mode: Option<&'static str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            cpu_execution_width: Option<u16>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            cpu_partition: Option<&'static str>,
+        }
+        TermsJson {
+            cpu_isolation: effective.cpu_isolation.map(CpuIsolationClass::name),
+            cpu_execution_mode: effective.cpu_execution_mode.map(CpuExecutionMode::name),
+            cpu_execution_width: effective.cpu_execution_width,
+            cpu_partition: effective.cpu_partition.map(CpuPartition::name),
+        }
+    }
+
+    fn binding_json(&self, binding: &Binding) -> impl Serialize {
+        Entry("cpu", binding.cpu().map(CpuJson::from))
+    }
+
+    fn resource_json(&self, resource: &Resource) -> impl Serialize {
+        Entry("cpu", ResourceJson::of(resource))
+    }
+}
+
+fn rows(cpu: &CpuBinding) -> Vec<Vec<String>> {
+    let mut rows = vec![row("cpus", list(&cpu.cpus))];
+    if let Some(quota) = cpu.quota {
+        let cpus = f64::from(quota.quota_us) / f64::from(quota.period_us);
+        rows.push(row(
+            "",
+            format!("shared; at most the time of {cpus:.2} CPUs"),
+        ));
+    }
+    if !cpu.memory_nodes.is_empty() {
+        rows.push(row(
+            "",
+            format!("memory of NUMA node {}", list(&cpu.memory_nodes)),
+        ));
+    }
+    let cgroup = one_line(&cpu.cgroup);
+    rows.push(row(
+        "cgroup",
+        format!("{cgroup}, partition {}", cpu.partition),
+    ));
+    rows
+}
+
+/// The cores in an inventory.
+#[derive(Serialize)]
+struct ResourceJson {
+    threads: u16,
+    /// Absent if the node does not know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_mhz: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arch: Option<&'static str>,
+}
+
+impl ResourceJson {
+    fn of(resource: &Resource) -> Option<Self> {
+        resource.cpu.map(|cpu| Self {
+            threads: cpu.threads,
+            max_mhz: Some(cpu.max_mhz).filter(|mhz| *mhz != 0),
+            arch: match cpu.flags >> cpu_flags::ARCH_SHIFT & 0xff {
+                cpu_flags::ARCH_AARCH64 => Some("aarch64"),
+                cpu_flags::ARCH_X86_64 => Some("x86_64"),
+                _ => None,
+            },
+        })
+    }
+}
+
+/// The coordinates of a lease.
+#[derive(Debug, Serialize)]
+struct CpuJson<'a> {
+    cpus: String,
+    cgroup: &'a str,
+    partition: &'static str,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    memory_nodes: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quota: Option<QuotaJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct QuotaJson {
+    quota_us: u32,
+    period_us: u32,
+}
+
+impl<'a> From<&'a CpuBinding> for CpuJson<'a> {
+    fn from(binding: &'a CpuBinding) -> Self {
+        Self {
+            cpus: list(&binding.cpus),
+            cgroup: &binding.cgroup,
+            partition: binding.partition.name(),
+            memory_nodes: list(&binding.memory_nodes),
+            quota: binding.quota.map(|it| QuotaJson {
+                quota_us: it.quota_us,
+                period_us: it.period_us,
+            }),
+        }
+    }
+}
+
+/// The numbers as the kernel writes them: `2-3,6`.
+fn list(ranges: &[CpuRange]) -> String {
+    let ranges: Vec<String> = ranges.iter().map(CpuRange::to_string).collect();
+    ranges.join(",")
+}

@@ -1,0 +1,199 @@
+//! Memory.
+
+use clap::Args;
+use fabricbios_client::Node;
+use fabricbios_wire::{
+    Binding, KvCacheIntent, LeaseAllocRequest, LeaseInfo, LeaseIntent, MemTerms, RdmaBinding,
+    RdmaPeer, Transport,
+};
+use serde::Serialize;
+
+use super::{Entry, Face};
+use crate::{
+    args::{Grace, PEER, Term},
+    commands::request_of,
+    failure::Failure,
+    gid,
+    lease_text::row,
+    time_text, values,
+};
+
+/// Memory
+#[derive(Args, Debug)]
+pub(crate) struct Alloc {
+    /// The size: bytes, or with K, M, G, T (KiB, MiB, GiB, TiB: 1024 each) or KB, MB, GB, TB (1000
+    /// each)
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    bytes: u64,
+    #[command(flatten)]
+    term: Term,
+    #[command(flatten)]
+    grace: Grace,
+    /// The transport: auto, rdma, udp, both
+    #[arg(long, value_name = "TRANSPORT", default_value_t = Transport::Auto)]
+    transport: Transport,
+    /// The client's queue pair; repeat the flag for each of several; numbers decimal or 0x, gid as eight
+    /// groups, IPv6, IPv4 or raw bytes
+    #[arg(long, value_parser = values::rdma_peer, value_name = PEER)]
+    rdma_peer: Vec<RdmaPeer>,
+    /// The intent of a KV cache: hot, warm or cold, and the block size
+    #[arg(long, value_parser = values::kv_cache, value_name = "TIER[,block=SIZE]")]
+    intent_kv_cache: Option<KvCacheIntent>,
+    /// Renewal changes the key; for clients that follow key changes
+    #[arg(long)]
+    rotate_on_renew: bool,
+}
+
+impl Alloc {
+    pub(super) fn request(self, node: &Node) -> Result<LeaseAllocRequest, Failure> {
+        let terms = MemTerms {
+            rdma_peers: self.rdma_peer,
+        };
+        let request = request_of(node, terms, self.bytes, self.term)?;
+        Ok(LeaseAllocRequest {
+            transport: self.transport,
+            rotate_on_renew: self.rotate_on_renew,
+            grace_secs: self.grace.grace_secs,
+            intent: LeaseIntent {
+                kv_cache: self.intent_kv_cache,
+                ..request.intent
+            },
+            ..request
+        })
+    }
+}
+
+pub(super) struct Mem;
+
+impl Face for Mem {
+    fn rows(&self, info: &LeaseInfo) -> Vec<Vec<String>> {
+        info.binding.rdma().map_or_else(Vec::new, rows)
+    }
+
+    fn instead_of_run(&self) -> Option<&'static str> {
+        Some("`fabricctl mem` reads and writes the lease")
+    }
+
+    fn is_in_stretches(&self) -> bool {
+        true
+    }
+
+    fn binding_json(&self, binding: &Binding) -> impl Serialize {
+        Entry("rdma", binding.rdma().map(RdmaJson::from))
+    }
+}
+
+fn rows(rdma: &RdmaBinding) -> Vec<Vec<String>> {
+    let key = match rdma.rkey {
+        Some(rkey) => format!("rkey {rkey:#010x} at {:#x}", rdma.remote_addr),
+        None => "no key yet: give the client's queue pair with `fabricctl lease bind`".to_owned(),
+    };
+    let peer = format!(
+        "qp {} psn {} gid {} port {}",
+        rdma.qp_num,
+        rdma.psn,
+        gid::text(rdma.gid),
+        rdma.port
+    );
+    let mut rows = vec![row("rdma", key), row("", peer)];
+    for pair in &rdma.further {
+        let further = format!(
+            "qp {} psn {} rkey {:#010x}",
+            pair.qp_num, pair.psn, pair.rkey
+        );
+        rows.push(row("", further));
+    }
+    let atomics = if rdma.atomics {
+        "atomics"
+    } else {
+        "no atomics"
+    };
+    let manner = format!(
+        "path mtu {}, {} reads at once, {atomics}, {}",
+        rdma.path_mtu, rdma.max_rd_atomic, rdma.strategy
+    );
+    rows.push(row("", manner));
+    if let Some(old) = rdma.previous {
+        let left = time_text::span(old.remaining_ms.into());
+        rows.push(row(
+            "",
+            format!("old rkey {:#010x} works for {left}", old.rkey),
+        ));
+    }
+    rows
+}
+
+#[derive(Debug, Serialize)]
+struct RdmaJson {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rkey: Option<u32>,
+    remote_addr: u64,
+    qp_num: u32,
+    gid: String,
+    port: u8,
+    psn: u32,
+    path_mtu: u16,
+    strategy: &'static str,
+    max_rd_atomic: u8,
+    atomics: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous: Option<PreviousJson>,
+    /// All queue pairs, if there are several; the fields above are the first one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    qps: Vec<QueuePairJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct QueuePairJson {
+    qp_num: u32,
+    psn: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rkey: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct PreviousJson {
+    rkey: u32,
+    remaining_ms: u32,
+}
+
+impl From<&RdmaBinding> for RdmaJson {
+    fn from(rdma: &RdmaBinding) -> Self {
+        let previous = rdma.previous;
+        Self {
+            rkey: rdma.rkey,
+            remote_addr: rdma.remote_addr,
+            qp_num: rdma.qp_num,
+            gid: gid::text(rdma.gid),
+            port: rdma.port,
+            psn: rdma.psn,
+            path_mtu: rdma.path_mtu,
+            strategy: rdma.strategy.name(),
+            max_rd_atomic: rdma.max_rd_atomic,
+            atomics: rdma.atomics,
+            previous: previous.map(|old| PreviousJson {
+                rkey: old.rkey,
+                remaining_ms: old.remaining_ms,
+            }),
+            qps: queue_pairs(rdma),
+        }
+    }
+}
+
+/// All queue pairs; empty if there is only one.
+fn queue_pairs(rdma: &RdmaBinding) -> Vec<QueuePairJson> {
+    if rdma.further.is_empty() {
+        return Vec::new();
+    }
+    let first = QueuePairJson {
+        qp_num: rdma.qp_num,
+        psn: rdma.psn,
+        rkey: rdma.rkey,
+    };
+    let further = rdma.further.iter().map(|pair| QueuePairJson {
+        qp_num: pair.qp_num,
+        psn: pair.psn,
+        rkey: Some(pair.rkey),
+    });
+    std::iter::once(first).chain(further).collect()
+}
