@@ -36,7 +36,7 @@ pub use offered::{Continuity, Offered, OfferedResource, Ready};
 
 use detect::Looking;
 use gpu::GpuParts;
-use settings::{KindSettings, Named};
+use settings::{Conflicts, KindSettings};
 
 /// Every kind that this daemon knows, in the order in which they are opened.
 pub const KINDS: &[Kind] = &[
@@ -53,9 +53,8 @@ pub const KINDS: &[Kind] = &[
 pub struct Kind {
     /// Its code and name.
     pub resource_type: ResourceType,
-    /// Refuses settings of the kind that contradict each other, or have no effect without another. The error names them
-    /// as [`Named`] does.
-    pub conflicts: fn(&KindSettings, &Named<'_>) -> Result<(), String>,
+    /// Refuses settings of the kind that contradict each other, or have no effect without another.
+    pub conflicts: fn(&KindSettings, &mut Conflicts<'_>),
     /// The address of the kind's UDP socket, with its setting; `None`: it opens none.
     pub datagrams: fn(&KindSettings) -> Option<(&'static str, SocketAddr)>,
     /// The calls of the kind that may hang.

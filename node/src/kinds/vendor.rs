@@ -11,9 +11,9 @@ use crate::inventory::hardware::{Hardware, Row};
 /// See [`crate::kinds::KINDS`].
 pub(super) const KIND: Kind = Kind {
     resource_type: ResourceType::Vendor,
-    conflicts: |settings, named| {
+    conflicts: |settings, conflicts| {
         let names = settings.vendor.advertise_vendor.iter().map(|it| &it.name);
-        named.once("advertise-vendor", "resource", names)
+        conflicts.once("advertise-vendor", "resource", names);
     },
     datagrams: |_| None,
     calls: Vec::new,

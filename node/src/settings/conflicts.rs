@@ -1,21 +1,23 @@
-//! Checks for settings that contradict each other, whatever their source.
+//! Settings that contradict each other, whatever their source.
 
 use std::{
     iter,
     net::{IpAddr, SocketAddr},
 };
 
-use super::{Named, Settings};
+use super::Settings;
+use crate::kinds::settings::{Conflict, Conflicts};
 
-/// Checks the settings. `Err` names the setting and its source.
-pub(super) fn check(settings: &Settings) -> Result<(), String> {
-    let named = settings.named();
-    settings.kinds.check(&named)?;
-    addresses(settings, &named)
+/// What contradicts each other.
+pub(super) fn of(settings: &Settings) -> Vec<Conflict> {
+    let mut conflicts = Conflicts::new(settings.config.as_deref(), &settings.lines);
+    settings.kinds.check(&mut conflicts);
+    addresses(settings, &mut conflicts);
+    conflicts.found
 }
 
 /// Checks that every UDP socket has its own address.
-fn addresses(settings: &Settings, named: &Named<'_>) -> Result<(), String> {
+fn addresses(settings: &Settings, conflicts: &mut Conflicts<'_>) {
     let listen = ("listen", settings.listen());
     let used: Vec<_> = iter::once(listen)
         .chain(settings.kinds.datagrams())
@@ -23,15 +25,13 @@ fn addresses(settings: &Settings, named: &Named<'_>) -> Result<(), String> {
     for (index, (name, at)) in used.iter().enumerate() {
         for (other, its) in used.iter().skip(index + 1) {
             if clash(*at, *its) {
-                return Err(format!(
-                    "{} {at} and {} {its} are the same address: give one of them another port",
-                    named.of(name),
-                    named.of(other),
-                ));
+                conflicts.found.push(Conflict::Address {
+                    one: format!("{} {at}", conflicts.named(name)),
+                    other: format!("{} {its}", conflicts.named(other)),
+                });
             }
         }
     }
-    Ok(())
 }
 
 /// True if two sockets cannot have both addresses. `[::]` stands for every address, of IPv4 too.

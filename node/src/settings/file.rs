@@ -1,7 +1,11 @@
 //! The configuration file: each entry is read like the flag of the same name.
 
 use std::{
-    any::TypeId, collections::BTreeMap, fs::OpenOptions, io::Read, os::unix::fs::OpenOptionsExt,
+    any::TypeId,
+    collections::BTreeMap,
+    fs::OpenOptions,
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
@@ -24,38 +28,87 @@ const BYTES_MAX: u64 = 1 << 20;
 /// Flags for one start only; the file must not contain them.
 pub(super) const FLAGS_ONLY: [&str; 3] = ["config", "force", "without-pool"];
 
-/// Reads the settings of a file.
-pub(super) fn read(path: &Path) -> Result<Settings, ConfigError> {
-    let error = |whys| ConfigError::File {
-        path: path.to_owned(),
-        whys,
-    };
-    let text = text_of(path).map_err(|why| error(vec![why]))?;
-    parse(&text).map_err(error)
+/// Why the configuration file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileFault {
+    /// The machine: the file cannot be opened or read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The operator: this is no file of settings.
+    #[error("{0}: is this the file that you mean?")]
+    Other(String),
+    /// The operator: the file is empty.
+    #[error(
+        "there is no setting in it: give one, such as mem-bytes = \"1GiB\", or leave --config out"
+    )]
+    Empty,
+    /// The operator: a line is no setting, or has a value that the setting does not take.
+    #[error("line {line}: {fault}")]
+    Line {
+        /// The number of the line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        fault: EntryFault,
+    },
+    /// The file as a whole does not give settings.
+    #[error(transparent)]
+    Flags(#[from] clap::Error),
 }
 
-fn text_of(path: &Path) -> Result<String, String> {
+/// What is wrong with a line of the configuration file.
+#[derive(Debug, thiserror::Error)]
+pub enum EntryFault {
+    /// It is no TOML: the setting at its beginning, or nothing, and the reason.
+    #[error("{0}{1}")]
+    Syntax(String, String),
+    /// The setting holds for one start only.
+    #[error("{0} holds for one start, so it cannot be in the file: give --{0}")]
+    OneStart(String),
+    /// There is no such setting: its name, and a tip.
+    #[error("there is no setting {0:?}: {1}")]
+    Unknown(String, String),
+    /// The setting does not take this value.
+    #[error("{name} = {value}: {why}")]
+    Value {
+        /// The name of the setting.
+        name: String,
+        /// The value in the notation of the file.
+        value: String,
+        /// What it takes.
+        why: String,
+    },
+}
+
+/// Reads the settings of a file.
+pub(super) fn read(path: &Path) -> Result<Settings, ConfigError> {
+    let read = text_of(path).map_err(|fault| vec![fault]);
+    let path = || path.to_owned();
+    read.and_then(|text| parse(&text))
+        .map_err(|faults| ConfigError::File {
+            path: path(),
+            faults,
+        })
+}
+
+fn text_of(path: &Path) -> Result<String, FileFault> {
     let mut bytes = Vec::new();
     // Without O_NONBLOCK, opening a FIFO waits for a writer.
     let mut open = OpenOptions::new();
     open.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
-    let file = open.open(path).map_err(|error| error.to_string())?;
+    let file = open.open(path)?;
     if !file.metadata().is_ok_and(|found| found.is_file()) {
-        return Err("it is no regular file: is this the file that you mean?".into());
+        return Err(FileFault::Other("it is no regular file".into()));
     }
-    let read = file.take(BYTES_MAX + 1).read_to_end(&mut bytes);
-    let length = read.map_err(|error| error.to_string())?;
+    let length = file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if length as u64 > BYTES_MAX {
-        return Err(format!(
-            "it has more than {BYTES_MAX} bytes: is this the file that you mean?"
-        ));
+        let why = format!("it has more than {BYTES_MAX} bytes");
+        return Err(FileFault::Other(why));
     }
-    String::from_utf8(bytes)
-        .map_err(|_not_text| "it is no text file: is this the file that you mean?".into())
+    String::from_utf8(bytes).map_err(|_not_text| FileFault::Other("it is no text file".into()))
 }
 
-/// `Err`: the reason for each bad line, in the order of the lines.
-pub(super) fn parse(text: &str) -> Result<Settings, Vec<String>> {
+/// `Err`: the fault of each bad line, in the order of the lines.
+pub(super) fn parse(text: &str) -> Result<Settings, Vec<FileFault>> {
     let command = Settings::arguments();
     let line_of = |at: usize| {
         text.as_bytes()
@@ -66,17 +119,17 @@ pub(super) fn parse(text: &str) -> Result<Settings, Vec<String>> {
             + 1
     };
     let (table, broken) = DeTable::parse_recoverable(text);
-    let mut whys = BTreeMap::new();
+    let mut faults = BTreeMap::new();
     for error in broken {
         let line = line_of(error.span().map_or(0, |span| span.start));
         let setting = name_in(text.lines().nth(line - 1).unwrap_or_default(), &command);
         // In a file of another format every line has an error: keep the first, and those that name a setting.
-        if whys.is_empty() || !setting.is_empty() {
-            let why = || format!("line {line}: {setting}{}", error.message());
-            whys.entry(line).or_insert_with(why);
+        if faults.is_empty() || !setting.is_empty() {
+            let fault = EntryFault::Syntax(setting, error.message().to_owned());
+            faults.entry(line).or_insert(fault);
         }
     }
-    let is_broken = !whys.is_empty();
+    let is_broken = !faults.is_empty();
     let mut settings = Settings::default();
     let mut words = Vec::new();
     for (key, value) in table.get_ref() {
@@ -85,29 +138,25 @@ pub(super) fn parse(text: &str) -> Result<Settings, Vec<String>> {
             value: value.get_ref(),
         };
         let line = line_of(key.span().start);
-        if whys.contains_key(&line) || is_broken && !is_setting(entry.name, &command) {
+        if faults.contains_key(&line) || is_broken && !is_setting(entry.name, &command) {
             continue;
         }
         match entry.words(&command) {
             Ok(of_entry) => words.extend(of_entry),
-            Err(why) => {
-                whys.insert(line, format!("line {line}: {why}"));
-            }
+            Err(fault) => drop(faults.insert(line, fault)),
         }
         settings.lines.insert(entry.name.to_owned(), line);
     }
-    if whys.is_empty() && settings.lines.is_empty() {
-        return Err(vec![
-            "there is no setting in it: give one, such as mem-bytes = \"1GiB\", or leave --config out"
-                .into(),
-        ]);
+    if !faults.is_empty() {
+        let with_line = |(line, fault)| FileFault::Line { line, fault };
+        return Err(faults.into_iter().map(with_line).collect());
     }
-    if !whys.is_empty() {
-        return Err(whys.into_values().collect());
+    if settings.lines.is_empty() {
+        return Err(vec![FileFault::Empty]);
     }
     let matches = command.try_get_matches_from(words);
     let read = matches.and_then(|it| settings.update_from_arg_matches(&it));
-    read.map_err(|error| vec![error.to_string()])?;
+    read.map_err(|error| vec![error.into()])?;
     Ok(settings)
 }
 
@@ -134,22 +183,19 @@ struct Entry<'a> {
 
 impl Entry<'_> {
     /// The command-line arguments with the same meaning.
-    fn words(&self, command: &Command) -> Result<Vec<String>, String> {
+    fn words(&self, command: &Command) -> Result<Vec<String>, EntryFault> {
         let Self { name, value } = self;
         if FLAGS_ONLY.contains(name) {
-            return Err(format!(
-                "{name} holds for one start, so it cannot be in the file: give --{name}"
-            ));
+            return Err(EntryFault::OneStart((*name).to_owned()));
         }
         let found = command
             .get_arguments()
             .find(|it| it.get_long() == Some(name));
         let argument = found.ok_or_else(|| unknown(name, command))?;
-        let wrong = |what: &str| format!("{name} = {}: {what}", shown(value));
         match (argument.get_action(), value) {
             (ArgAction::SetTrue, DeValue::Boolean(true)) => Ok(vec![format!("--{name}")]),
             (ArgAction::SetTrue, DeValue::Boolean(false)) => Ok(Vec::new()),
-            (ArgAction::SetTrue, _) => Err(wrong("true or false is expected")),
+            (ArgAction::SetTrue, _) => Err(self.bad(value, "true or false is expected")),
             (ArgAction::Append, DeValue::Array(values)) => {
                 let read =
                     |value: &Spanned<DeValue<'_>>| self.word(argument, value.get_ref(), command);
@@ -166,7 +212,7 @@ impl Entry<'_> {
         argument: &Arg,
         value: &DeValue<'_>,
         command: &Command,
-    ) -> Result<String, String> {
+    ) -> Result<String, EntryFault> {
         let of = argument.get_value_parser().type_id();
         let takes_numbers = of == TypeId::of::<u32>() || of == TypeId::of::<Size>();
         let (text, has_form) = match value {
@@ -182,12 +228,19 @@ impl Entry<'_> {
         };
         let word = format!("--{}={text}", self.name);
         let read = command.clone().try_get_matches_from([&word]);
-        let why = match read {
-            Err(error) => reason(&error),
-            Ok(_) if !has_form => "a text in quotes is expected".into(),
-            Ok(_) => return Ok(word),
-        };
-        Err(format!("{} = {}: {why}", self.name, shown(value)))
+        match read {
+            Err(error) => Err(self.bad(value, reason(&error))),
+            Ok(_) if !has_form => Err(self.bad(value, "a text in quotes is expected")),
+            Ok(_) => Ok(word),
+        }
+    }
+
+    fn bad(&self, value: &DeValue<'_>, why: impl Into<String>) -> EntryFault {
+        EntryFault::Value {
+            name: self.name.to_owned(),
+            value: shown(value),
+            why: why.into(),
+        }
     }
 }
 
@@ -207,7 +260,7 @@ fn shown(value: &DeValue<'_>) -> String {
     }
 }
 
-fn unknown(name: &str, command: &Command) -> String {
+fn unknown(name: &str, command: &Command) -> EntryFault {
     let read = command.clone().try_get_matches_from([format!("--{name}")]);
     let suggested = read
         .err()
@@ -219,7 +272,7 @@ fn unknown(name: &str, command: &Command) -> String {
         Some(name) => format!("did you mean {name}?"),
         None => "`fabricbiosd control-server --help` lists all".into(),
     };
-    format!("there is no setting {name:?}: {tip}")
+    EntryFault::Unknown(name.to_owned(), tip)
 }
 
 /// The reason of a refused value, without the words that apply to flags only.

@@ -6,15 +6,20 @@ mod file;
 
 use std::{
     collections::BTreeMap,
+    fmt,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches, ValueEnum, parser::ValueSource};
 
-use crate::kinds::settings::{KindSettings, Named, values};
+use crate::kinds::settings::{
+    Conflict, KindSettings,
+    values::{self, BadValue},
+};
 
 pub use cli::{CdiHook, Cli, Command, RenewCa};
+pub use file::{EntryFault, FileFault};
 
 /// The order of settings in `--help`; others follow.
 const HELP: &str = "config profile auto-detect state-dir listen advertise mem-bytes mem-file mem-arena block-pool \
@@ -109,45 +114,55 @@ fn in_order(setting: Arg) -> Arg {
 }
 
 /// Reads an address that clients can reach.
-fn advertise(text: &str) -> Result<IpAddr, String> {
-    let read: Option<IpAddr> = text.parse().ok();
-    match read {
-        Some(ip) if ip.is_unspecified() => {
-            Err("nobody can dial a wildcard; give an address, such as 192.0.2.10".into())
-        }
-        Some(ip) => Ok(ip),
-        None => Err("an IP address is expected, such as 192.0.2.10".into()),
+fn advertise(text: &str) -> Result<IpAddr, BadValue> {
+    let bad = |why| Err(BadValue::Form(why, "192.0.2.10"));
+    match text.parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() => bad("nobody can dial a wildcard; give an address"),
+        Ok(ip) => Ok(ip),
+        Err(_no_address) => bad("an IP address is expected"),
     }
 }
 
 /// Settings are refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The configuration file cannot be used.
-    #[error("configuration file {path}: {}", whys.join("; "))]
+    /// The configuration file cannot be used: each of its faults.
+    #[error("configuration file {path}: {}", listed(faults))]
     File {
         /// Its path.
         path: PathBuf,
-        /// The reasons: one for each bad line.
-        whys: Vec<String>,
+        /// The faults, in the order of the lines.
+        faults: Vec<FileFault>,
     },
-    /// The settings of file and flags contradict each other.
-    #[error("{0}")]
-    Settings(String),
+    /// The flags are no settings.
+    #[error(transparent)]
+    Flags(#[from] clap::Error),
+    /// Settings of file and flags contradict each other.
+    #[error("{}", listed(.0))]
+    Conflicts(Vec<Conflict>),
+}
+
+fn listed(all: &[impl fmt::Display]) -> String {
+    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+    all.join("; ")
 }
 
 impl ConfigError {
     /// Splits the error into one error for each reason.
     pub(crate) fn each(self) -> Vec<Self> {
         match self {
-            Self::File { path, whys } => {
-                let alone = |why| Self::File {
+            Self::File { path, faults } => {
+                let alone = |fault| Self::File {
                     path: path.clone(),
-                    whys: vec![why],
+                    faults: vec![fault],
                 };
-                whys.into_iter().map(alone).collect()
+                faults.into_iter().map(alone).collect()
             }
-            Self::Settings(_) => vec![self],
+            Self::Flags(_) => vec![self],
+            Self::Conflicts(all) => {
+                let alone = |one| Self::Conflicts(vec![one]);
+                all.into_iter().map(alone).collect()
+            }
         }
     }
 }
@@ -158,13 +173,12 @@ impl Settings {
     /// # Errors
     /// The file cannot be read or has bad lines, or settings contradict each other.
     pub fn read(flags: &ArgMatches) -> Result<Self, ConfigError> {
-        let invalid = |error: clap::Error| ConfigError::Settings(error.to_string());
-        let mut settings = Self::from_arg_matches(flags).map_err(invalid)?;
+        let mut settings = Self::from_arg_matches(flags)?;
         if let Some(path) = settings.config.take() {
             let file = file::read(&path)?;
             let is_listed = file.kinds.shared.auto_detect;
             settings = file;
-            settings.update_from_arg_matches(flags).map_err(invalid)?;
+            settings.update_from_arg_matches(flags)?;
             // Without the flag its value is `false`, although the operator did not set it.
             settings.kinds.shared.auto_detect |= is_listed;
             for argument in Self::arguments().get_arguments() {
@@ -174,22 +188,16 @@ impl Settings {
                 }
             }
         }
-        conflicts::check(&settings).map_err(ConfigError::Settings)?;
-        Ok(settings)
+        match conflicts::of(&settings) {
+            none if none.is_empty() => Ok(settings),
+            conflicts => Err(ConfigError::Conflicts(conflicts)),
+        }
     }
 
     /// All settings as arguments of a command line. Values of every source are parsed by these arguments.
     fn arguments() -> clap::Command {
         let command = clap::Command::new("settings").no_binary_name(true);
         Self::augment_args(command).disable_help_flag(true)
-    }
-
-    /// The names of settings in the operator's notation.
-    fn named(&self) -> Named<'_> {
-        Named {
-            file: self.config.as_deref(),
-            lines: &self.lines,
-        }
     }
 
     /// The state directory.

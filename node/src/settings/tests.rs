@@ -1,4 +1,5 @@
 mod every_setting;
+mod in_file;
 
 use clap::{CommandFactory, ValueEnum};
 use fabricbios_cpu::{CpuList, Wanted};
@@ -33,183 +34,6 @@ fn from_file(text: &str, args: &[&str]) -> Result<Settings, String> {
 }
 
 #[test]
-fn flags_win_over_the_file() {
-    let text = "mem-bytes = \"1GiB\"\nlisten = \"127.0.0.1:1\"\nauto-detect = true\nblock-pool = [\"/a\", \"/b\"]";
-    let got = from_file(text, &["--mem-bytes", "2MiB", "--block-pool", "/c"]).unwrap();
-    assert_eq!(got.kinds.memory.mem_bytes, Some(Size(2 << 20)));
-    assert_eq!(got.listen().port(), 1);
-    assert!(got.kinds.shared.auto_detect);
-    assert_eq!(got.kinds.block.block_pool, [Path::new("/c")]);
-    let got = from_file("auto-detect = false\nblock-pool = [\"/a\", \"/b\"]", &[]).unwrap();
-    assert!(!got.kinds.shared.auto_detect);
-    let one = from_file("sriov-pf = \"eth1=8\"", &[])
-        .unwrap()
-        .kinds
-        .net
-        .sriov_pf;
-    assert_eq!(one, ["eth1=8".parse().unwrap()]);
-    let two = from_file("sriov-pf = [\"eth1=8\", \"eth2\"]", &[]).unwrap();
-    let flags = settings(&["--sriov-pf", "eth1=8", "--sriov-pf", "eth2"]);
-    assert_eq!(two.kinds.net.sriov_pf, flags.kinds.net.sriov_pf);
-    assert_eq!(
-        got.kinds.block.block_pool,
-        [Path::new("/a"), Path::new("/b")]
-    );
-}
-
-#[test]
-fn a_size_in_the_file_is_a_number_or_has_a_unit() {
-    let read = |text| from_file(text, &[]).map(|it| it.kinds.memory.mem_bytes);
-    assert_eq!(read("mem-bytes = 4096"), Ok(Some(Size(4096))));
-    assert_eq!(read("mem-bytes = 0x10_00"), Ok(Some(Size(4096))));
-    assert_eq!(read("mem-bytes = \"1G\""), Ok(Some(Size(1 << 30))));
-    let error = read("mem-bytes = \"1 gig\"").unwrap_err();
-    assert!(error.contains("GiB"), "{error}");
-}
-
-#[test]
-fn a_misspelt_setting_is_refused_with_place_and_a_tip() {
-    for (text, words) in [
-        (
-            "auto-detect = true\nmem-byte = 1",
-            ["line 2", "\"mem-byte\"", "did you mean mem-bytes?"],
-        ),
-        (
-            "mem_bytes = 4096",
-            ["line 1", "\"mem_bytes\"", "did you mean mem-bytes?"],
-        ),
-        (
-            "gpu-share-mod = \"exclusive\"",
-            ["line 1", "gpu-share-mod", "did you mean gpu-share-mode?"],
-        ),
-        (
-            "[package]\nname = \"x\"",
-            ["line 1", "\"package\"", "--help"],
-        ),
-        ("force = true", ["line 1", "one start", "--force"]),
-        (
-            "without-pool = [\"/a\"]",
-            ["line 1", "one start", "--without-pool"],
-        ),
-        ("config = \"a\"", ["line 1", "one start", "--config"]),
-        ("\"\" = 1", ["line 1", "\"\"", "--help"]),
-        ("help = true", ["line 1", "no setting \"help\"", "--help"]),
-        (
-            "rdma-strategy = \"regoin\"",
-            ["line 1", "regoin", "did you mean region?"],
-        ),
-    ] {
-        let error = from_file(text, &[]).map(drop).unwrap_err();
-        for word in words.iter().chain(&["node.toml: "]) {
-            assert!(error.contains(word), "{word}: {error}");
-        }
-        assert!(error.lines().count() == 1 && error.len() < 300, "{error}");
-    }
-}
-
-#[test]
-fn values_of_the_wrong_form_are_refused_with_the_right_one() {
-    for (text, word) in [
-        ("auto-detect = \"yes\"", "true or false"),
-        ("auto-detect = 1", "true or false"),
-        ("block-pool = [1]", "text in quotes"),
-        ("block-pool = [[\"/a\"]]", "text in quotes"),
-        ("state-dir = 5", "text in quotes"),
-        ("state-dir = true", "text in quotes"),
-        ("listen = 5701", "0.0.0.0:5701"),
-        ("listen = [\"[::]:1\"]", "0.0.0.0:5701"),
-        ("mem-bytes = 1.5", "mem-bytes = 1.5"),
-        ("mem-bytes = { a = 1 }", "mem-bytes = "),
-    ] {
-        let error = from_file(text, &[]).map(drop).unwrap_err();
-        assert!(
-            error.contains("line 1: ") && error.contains(word),
-            "{error}"
-        );
-    }
-}
-
-#[test]
-fn a_file_that_is_none_is_refused_with_its_path_and_no_byte_of_a_secret() {
-    let key =
-        "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEGCCqG==\n-----END PRIVATE KEY-----\n";
-    for (text, word) in [
-        ("", "no setting in it"),
-        ("# all of it is a comment\n", "no setting in it"),
-        (key, "line 1"),
-        ("mem-bytes = \"1GiB", "mem-bytes"),
-        ("{\"mem-bytes\": 4096}", "line 1"),
-        ("mem-bytes: 4096", "line 1"),
-    ] {
-        let error = from_file(text, &[]).map(drop).unwrap_err();
-        assert!(
-            error.contains("node.toml: ") && error.contains(word),
-            "{error}"
-        );
-        assert!(
-            !error.contains("PRIVATE") && !error.contains("MIGH"),
-            "{error}"
-        );
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let binary = directory.path().join("binary");
-    std::fs::write(&binary, [0xff, 0xfe, 0]).unwrap();
-    let long = directory.path().join("long");
-    std::fs::write(&long, "#".repeat((1 << 20) + 1)).unwrap();
-    for (path, word) in [
-        (&*binary, "no text file"),
-        (&*long, "1048576 bytes"),
-        (directory.path(), "no regular file"),
-        (&directory.path().join("none"), "No such file"),
-    ] {
-        let error = refused(&["--config", path.to_str().unwrap()]);
-        assert!(
-            error.contains(path.to_str().unwrap()) && error.contains(word),
-            "{error}"
-        );
-    }
-}
-
-#[test]
-fn every_bad_line_is_told_at_once() {
-    let text = "auto-detect = true\nmem-byte = 1\nlisten = \"[::]:1\"\ncut-within-ms = 0\nmem-bytes = 1GiB\nblock-pool = [1, \"/a\"]\n\
-                auto-detect = false\n";
-    let broken = file::parse(text).map(drop).unwrap_err();
-    let lines = |whys: &[String]| {
-        let line = |why: &String| why.split(": ").next().unwrap().to_owned();
-        whys.iter().map(line).collect::<Vec<_>>()
-    };
-    // The name may be part of a secret, in a file that is no TOML.
-    assert_eq!(
-        lines(&broken),
-        ["line 4", "line 5", "line 6", "line 7"],
-        "{broken:#?}"
-    );
-    assert!(
-        broken[0].contains(
-            "cut-within-ms = 0: a whole number from 10 to 60000 is expected, such as 1000"
-        )
-    );
-    assert!(broken[1].contains("mem-bytes: "), "{}", broken[1]);
-    let text = text
-        .replace("1GiB", "\"1 gig\"")
-        .replace("auto-detect = false\n", "");
-    let whole = file::parse(&text).map(drop).unwrap_err();
-    assert_eq!(
-        lines(&whole),
-        ["line 2", "line 4", "line 5", "line 6"],
-        "{whole:#?}"
-    );
-    assert!(whole[0].contains("did you mean mem-bytes?"), "{whole:#?}");
-    // A start reports all reasons in one line.
-    let start = from_file(&text, &[]).map(drop).unwrap_err();
-    assert_eq!(start.lines().count(), 1, "{start}");
-    for why in &whole {
-        assert!(start.contains(why), "{why}: {start}");
-    }
-}
-
-#[test]
 fn a_setting_without_effect_is_named_as_it_was_given() {
     let by_flag = refused(&["--gpu-share-mode", "fractional"]);
     assert!(
@@ -239,6 +63,31 @@ fn settings_that_make_no_sense_together_are_refused() {
         let error = refused(args);
         assert!(error.contains(word), "{error}");
     }
+}
+
+#[test]
+fn every_contradiction_is_told_at_once() {
+    let why = refused(&[
+        "--gpu-share-mode=exclusive",
+        "--cpu-pids-max=9",
+        "--cpu-reserve=1",
+        "--mem-bytes=1MiB",
+        "--listen=[::]:9",
+        "--fbmu-listen=[::]:9",
+    ]);
+    let told: Vec<&str> = why.split("; give that too, or leave this out; ").collect();
+    let begin = |it: &&str| it.split_whitespace().next().unwrap().to_owned();
+    assert_eq!(
+        told.iter().map(begin).collect::<Vec<_>>(),
+        [
+            "--cpu-reserve",
+            "--cpu-pids-max",
+            "--gpu-share-mode",
+            "--listen"
+        ],
+        "{why}"
+    );
+    assert_eq!(why.lines().count(), 1, "{why}");
 }
 
 #[test]
@@ -412,16 +261,5 @@ fn two_sockets_with_the_same_address_are_refused_and_both_are_named() {
         &["--listen=127.0.0.1:5703"],
     ] {
         assert_eq!(with(args), Ok(()), "{args:?}");
-    }
-}
-
-#[test]
-fn a_file_that_is_no_regular_file_is_refused_at_once() {
-    let directory = tempfile::tempdir().unwrap();
-    let fifo = directory.path().join("fifo");
-    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    for path in [&*fifo, directory.path(), Path::new("/dev/null")] {
-        let why = refused(&["--config", path.to_str().unwrap()]);
-        assert!(why.contains("no regular file"), "{why}");
     }
 }

@@ -213,6 +213,20 @@ fn every_bad_line_of_a_file_is_told_in_one_run() {
     assert!(third.starts_with("4: lease-secs-max = \"x\": "), "{third}");
 }
 
+#[test]
+fn every_contradiction_is_told_in_a_line_of_its_own() {
+    let words = ["--cpu-pids-max=9", "--gpu-share-mode=exclusive"];
+    let (status, said) = check(&Place::new(), &words);
+    assert_eq!(status, Some(1), "{said}");
+    for without in [
+        "--cpu-pids-max without --cpus",
+        "--gpu-share-mode without --gpus",
+    ] {
+        let begin = format!("refused: {without}");
+        assert!(said.lines().any(|it| it.starts_with(&begin)), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn a_pool_that_a_start_would_withhold_is_called_so_and_what_to_do() {
     let place = Place::new();

@@ -7,7 +7,9 @@ use fabricbios_fallback_udp::FbbuConfig;
 use fabricbios_wire::Size;
 
 use super::{nvme_host::NvmeHost, nvmet_port::NvmetPort};
-use crate::kinds::settings::{KindSettings, Named, SharedSettings, UdpListen, real_path, values};
+use crate::kinds::settings::{
+    Conflicts, KindSettings, SharedSettings, UdpListen, real_path, values,
+};
 
 /// The port of FBBU (published facts §3).
 const FBBU_PORT: u16 = 5703;
@@ -83,9 +85,9 @@ pub(super) fn datagrams(settings: &KindSettings) -> Option<(&'static str, Socket
 }
 
 /// See [`crate::kinds::Kind::conflicts`].
-pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<(), String> {
+pub(super) fn conflicts(settings: &KindSettings, conflicts: &mut Conflicts<'_>) {
     let it = &settings.block;
-    named.needs(
+    conflicts.needs(
         &[
             ("nvmet", !it.nvmet.is_empty()),
             ("nvme-host", !it.nvme_host.is_empty()),
@@ -95,18 +97,19 @@ pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<()
         !it.block_pool.is_empty(),
         "--block-pool PATH",
         "there is nothing to serve",
-    )?;
+    );
     let offered = || it.block_pool.iter().map(|path| real_path(path));
-    named.once("block-pool", "path", offered())?;
+    conflicts.once("block-pool", "path", offered());
     let offered: HashSet<_> = offered().collect();
-    let mut without = it.without_pool.iter();
-    match without.find(|path| offered.contains(&real_path(path))) {
-        Some(path) => Err(format!(
-            "--without-pool {0} with {1} {0}: leave one of the two out",
-            path.display(),
-            named.of("block-pool")
-        )),
-        None => Ok(()),
+    let without = it.without_pool.iter();
+    for path in without.filter(|path| offered.contains(&real_path(path))) {
+        let path = path.display();
+        let block_pool = conflicts.named("block-pool");
+        conflicts.both(
+            format!("--without-pool {path}"),
+            format!("{block_pool} {path}"),
+            "leave one of the two out",
+        );
     }
 }
 

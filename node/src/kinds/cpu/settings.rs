@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use fabricbios_cpu::{CpuList, Limits, Wanted};
 use fabricbios_wire::{CpuIsolationClass, Size};
 
-use crate::kinds::settings::{KindSettings, Named, Profile, values};
+use crate::kinds::settings::{Conflicts, KindSettings, Profile, values};
 
 /// Memory of the processes of a lease, for each CPU: no program runs with less.
 const MEMORY: RangeInclusive<Size> = Size(1 << 20)..=values::MOST;
@@ -90,9 +90,9 @@ impl CpuSettings {
 }
 
 /// See [`crate::kinds::Kind::conflicts`].
-pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<(), String> {
+pub(super) fn conflicts(settings: &KindSettings, conflicts: &mut Conflicts<'_>) {
     let it = &settings.cpu;
-    named.needs(
+    conflicts.needs(
         &[
             ("cpu-reserve", it.cpu_reserve.is_some()),
             ("cpu-cgroup", it.cpu_cgroup.is_some()),
@@ -104,7 +104,7 @@ pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<()
         it.cpus.is_some(),
         "--cpus LIST",
         "no CPU is leased",
-    )
+    );
 }
 
 #[cfg(test)]

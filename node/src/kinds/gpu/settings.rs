@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use fabricbios_wire::Size;
 
 use super::wanted::WantedGpus;
-use crate::kinds::settings::{KindSettings, Named, values};
+use crate::kinds::settings::{Conflicts, KindSettings, values};
 
 /// Memory of the worker of a lease: a context does not fit into less.
 const WORKER_MEMORY: RangeInclusive<Size> = Size(64 << 20)..=values::MOST;
@@ -46,9 +46,9 @@ pub enum GpuShareMode {
 }
 
 /// See [`crate::kinds::Kind::conflicts`].
-pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<(), String> {
+pub(super) fn conflicts(settings: &KindSettings, conflicts: &mut Conflicts<'_>) {
     let it = &settings.gpu;
-    named.needs(
+    conflicts.needs(
         &[
             ("gpu-share-mode", it.gpu_share_mode.is_some()),
             ("gpu-worker-memory-max", it.gpu_worker_memory_max.is_some()),
@@ -57,7 +57,7 @@ pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<()
         it.gpus.is_some(),
         "--gpus LIST",
         "no GPU is leased",
-    )
+    );
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::str::FromStr;
 use anyhow::bail;
 use fabricbios_gpu::Device;
 
+use crate::kinds::settings::values::BadValue;
+
 /// GPUs that `--gpus` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WantedGpus {
@@ -15,19 +17,19 @@ pub enum WantedGpus {
 }
 
 impl FromStr for WantedGpus {
-    type Err = String;
+    type Err = BadValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, BadValue> {
         if text == "all" {
             return Ok(Self::All);
         }
         let uuids: Vec<String> = text.split(',').map(|it| it.trim().to_owned()).collect();
         match uuids.iter().all(|it| !it.is_empty()) {
             true => Ok(Self::These(uuids)),
-            false => Err(
-                "`all` is expected, or UUIDs with commas between, such as GPU-8f1c…,MIG-2b60…"
-                    .into(),
-            ),
+            false => Err(BadValue::Form(
+                "`all` is expected, or UUIDs with commas between",
+                "GPU-8f1c…,MIG-2b60…",
+            )),
         }
     }
 }
@@ -108,30 +110,34 @@ pub(super) mod tests {
         ]
     }
 
-    fn of(words: &str) -> Result<Vec<String>, String> {
+    fn of(words: &str) -> anyhow::Result<Vec<String>> {
         let wanted: WantedGpus = words.parse()?;
-        let devices = wanted.of(&found()).map_err(|error| error.to_string())?;
+        let devices = wanted.of(&found())?;
         Ok(devices.into_iter().map(|it| it.uuid).collect())
+    }
+
+    fn refused(words: &str) -> String {
+        of(words).unwrap_err().to_string()
     }
 
     #[test]
     fn of_a_divided_gpu_the_partitions_are_offered() {
         assert_eq!(of("all").unwrap(), ["GPU-1", "MIG-1", "MIG-2"]);
         assert_eq!(of("MIG-2, GPU-1").unwrap(), ["MIG-2", "GPU-1"]);
-        let why = of("GPU-2").unwrap_err();
+        let why = refused("GPU-2");
         assert!(why.contains("name those"), "{why}");
     }
 
     #[test]
     fn what_cannot_be_offered_is_named_with_what_can() {
-        let why = of("GPU-1,GPU-3").unwrap_err();
+        let why = refused("GPU-1,GPU-3");
         assert!(
             why.starts_with("--gpus GPU-3: ") && why.ends_with("GPU-1, GPU-2, MIG-1, MIG-2"),
             "{why}"
         );
-        let why = of("MIG-1,GPU-1,MIG-1").unwrap_err();
+        let why = refused("MIG-1,GPU-1,MIG-1");
         assert_eq!(why, "--gpus MIG-1: this GPU is named twice");
-        assert!(of("GPU-1,,MIG-1").is_err());
+        refused("GPU-1,,MIG-1");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{path::PathBuf, str::FromStr};
 
 use fabricbios_wire::{RESOURCE_NAME_BYTES_MAX, Size};
 
-use crate::kinds::settings::values;
+use crate::kinds::settings::values::{self, BadValue};
 
 /// Granularity of memory, bytes.
 const PAGE_BYTES: u64 = 4096;
@@ -52,7 +52,7 @@ impl FromStr for MemArena {
         }
         let mut arena = Self {
             name: name.to_owned(),
-            bytes: pages(size).map_err(BadMemArena)?,
+            bytes: pages(size).map_err(|why| BadMemArena(why.to_string()))?,
             file: None,
             numa_node: None,
         };
@@ -76,12 +76,13 @@ impl FromStr for MemArena {
 }
 
 /// Reads a number of bytes of memory on offer, in whole pages.
-pub(super) fn pages(text: &str) -> Result<Size, String> {
+pub(super) fn pages(text: &str) -> Result<Size, BadValue> {
     let size = values::size(Size(PAGE_BYTES)..=values::MOST, "256MiB")(text)?;
     match size.0.is_multiple_of(PAGE_BYTES) {
         true => Ok(size),
-        false => Err(format!(
-            "memory is offered in whole pages of {PAGE_BYTES} bytes, such as 256MiB"
+        false => Err(BadValue::Form(
+            "memory is offered in whole pages of 4096 bytes",
+            "256MiB",
         )),
     }
 }

@@ -7,7 +7,7 @@ use fabricbios_wire::Size;
 
 use super::mem_arena::{MemArena, pages};
 use crate::kinds::settings::{
-    KindSettings, Named, SharedSettings, UdpListen, has_double, real_path, values,
+    Conflicts, KindSettings, SharedSettings, UdpListen, has_double, real_path, values,
 };
 
 /// Bytes of a lease of the memory of the bare-metal profile.
@@ -110,21 +110,27 @@ pub(super) fn datagrams(settings: &KindSettings) -> Option<(&'static str, Socket
 }
 
 /// See [`crate::kinds::Kind::conflicts`].
-pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<(), String> {
+pub(super) fn conflicts(settings: &KindSettings, conflicts: &mut Conflicts<'_>) {
     let (shared, it) = (&settings.shared, &settings.memory);
-    if shared.is_bare_metal() {
-        static_arena(it, named)?;
+    if shared.is_bare_metal()
+        && let Some((name, value)) = not_static(it)
+    {
+        let one = format!("{} {value}", conflicts.named(name));
+        let other = format!("{} bare-metal", conflicts.named("profile"));
+        let why = format_args!(
+            "its memory is a static arena of {STATIC_ARENA_BYTES} bytes over UDP; leave it out, or leave out the profile"
+        );
+        return conflicts.both(one, other, why);
     }
-    named.needs(
+    conflicts.needs(
         &[("mem-file", it.mem_file.is_some())],
         it.mem_bytes.is_some(),
         "--mem-bytes SIZE",
         "no memory is leased of it",
-    )?;
-    let names_device = |it: &str| !matches!(it, "auto" | "none");
-    let rdma_device = it.rdma_device.as_deref().is_some_and(names_device);
+    );
+    let rdma_device = it.rdma_device.as_deref().is_some_and(is_device);
     let all = it.arenas(shared);
-    named.needs(
+    conflicts.needs(
         &[
             ("mem-per-tenant-max", it.mem_per_tenant_max.is_some()),
             ("rdma-device", rdma_device),
@@ -133,70 +139,64 @@ pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<()
         !all.is_empty(),
         "--mem-bytes SIZE or --mem-arena NAME=SIZE",
         "no memory is leased",
-    )?;
-    arenas(it, &all, named)
+    );
+    arenas(it, &all, conflicts);
 }
 
 /// Checks all memory on offer together.
-fn arenas(settings: &MemorySettings, all: &[MemArena], names: &Named<'_>) -> Result<(), String> {
-    let named = |is_mem0: bool| names.of(if is_mem0 { "mem-bytes" } else { "mem-arena" });
-    let of_setting = settings.mem_arena.iter();
-    if settings.mem_bytes.is_some() && of_setting.clone().any(|it| it.name == MemArena::MEM0) {
-        return Err(format!(
-            "{} {} with {}: both are the arena {1}; give one of them another name with {0}, or leave one out",
-            named(false),
-            MemArena::MEM0,
-            named(true),
-        ));
+fn arenas(settings: &MemorySettings, all: &[MemArena], conflicts: &mut Conflicts<'_>) {
+    let [mem_bytes, mem_arena] = ["mem-bytes", "mem-arena"].map(|it| conflicts.named(it));
+    let names = settings.mem_arena.iter().map(|it| &*it.name);
+    conflicts.once("mem-arena", "arena", names.clone());
+    let mem0 = MemArena::MEM0;
+    if settings.mem_bytes.is_some() && names.clone().any(|it| it == mem0) {
+        let why = format_args!(
+            "both are the arena {mem0}; give one of them another name with {mem_arena}, or leave one out"
+        );
+        conflicts.both(format!("{mem_arena} {mem0}"), mem_bytes.clone(), why);
     }
-    if has_double(of_setting.map(|it| &it.name)) {
-        return Err(format!("{} names the same arena twice", named(false)));
-    }
-    if has_double(
-        all.iter()
-            .filter_map(|it| Some(real_path(it.file.as_ref()?))),
-    ) {
-        return Err(format!(
-            "{} names the same file twice, or that of {}: every arena needs a file of its own",
-            named(false),
-            names.of("mem-file"),
-        ));
+    let files = all.iter().filter_map(|it| it.file.as_ref());
+    if has_double(files.map(|it| real_path(it))) {
+        let mem_file = conflicts.named("mem-file");
+        let why = format_args!(
+            "names the same file twice, or that of {mem_file}: every arena needs a file of its own"
+        );
+        conflicts.values("mem-arena", why);
     }
     let has_no_path = settings.rdma_device.as_deref() == Some("none")
         && settings.fbmu_listen == Some(UdpListen::Off);
-    let is_given = settings.mem_bytes.is_some() || !settings.mem_arena.is_empty();
-    match is_given && has_no_path {
-        true => Err(format!(
-            "{} with {} none and {} none: no transport leads to the memory; leave one of the two out",
-            named(settings.mem_bytes.is_some()),
-            names.of("rdma-device"),
-            names.of("fbmu-listen"),
-        )),
-        false => Ok(()),
+    let given = match &settings.mem_bytes {
+        Some(_) => Some(mem_bytes),
+        None => (!settings.mem_arena.is_empty()).then_some(mem_arena),
+    };
+    if let Some(given) = given.filter(|_| has_no_path) {
+        let [rdma, udp] = ["rdma-device", "fbmu-listen"].map(|it| conflicts.named(it));
+        conflicts.both(
+            given,
+            format!("{rdma} none and {udp} none"),
+            "no transport leads to the memory; leave one of the two out",
+        );
     }
 }
 
-/// Refuses settings that would change the memory of the bare-metal profile.
-fn static_arena(settings: &MemorySettings, named: &Named<'_>) -> Result<(), String> {
+/// A setting that would change the memory of the bare-metal profile, and its value.
+fn not_static(settings: &MemorySettings) -> Option<(&'static str, String)> {
     let is_other = |it: &Size| it.0 != STATIC_ARENA_BYTES;
-    let is_device = |it: &&str| !matches!(*it, "auto" | "none");
-    let (name, value) = if let Some(Size(bytes)) = settings.mem_bytes.filter(is_other) {
-        ("mem-bytes", bytes.to_string())
+    if let Some(Size(bytes)) = settings.mem_bytes.filter(is_other) {
+        Some(("mem-bytes", bytes.to_string()))
     } else if let Some(path) = &settings.mem_file {
-        ("mem-file", path.display().to_string())
+        Some(("mem-file", path.display().to_string()))
     } else if let Some(arena) = settings.mem_arena.first() {
-        ("mem-arena", arena.name.clone())
-    } else if let Some(name) = settings.rdma_device.as_deref().filter(is_device) {
-        ("rdma-device", name.to_owned())
+        Some(("mem-arena", arena.name.clone()))
     } else {
-        return Ok(());
-    };
-    Err(format!(
-        "{} {value} with {} bare-metal: its memory is a static arena of {STATIC_ARENA_BYTES} bytes over UDP; \
-         leave it out, or leave out the profile",
-        named.of(name),
-        named.of("profile"),
-    ))
+        let device = settings.rdma_device.clone();
+        Some(("rdma-device", device.filter(|it| is_device(it))?))
+    }
+}
+
+/// True if this value of `--rdma-device` names a device.
+fn is_device(name: &str) -> bool {
+    !matches!(name, "auto" | "none")
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeSet, str::FromStr};
 
-use fabricbios_lease::{NetworkRights, VlanList};
-use fabricbios_wire::{MacAddress, is_tenant_name};
+use fabricbios_lease::{NetworkRights, ParseVlansError, VlanList};
+use fabricbios_wire::{MacAddress, ParseMacError, is_tenant_name};
 
 use super::NetSettings;
+use crate::kinds::settings::Conflicts;
 
 /// The VLANs of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +28,26 @@ pub struct NetMac {
 pub struct BadRights {
     setting: &'static str,
     value: String,
-    why: String,
+    why: BadEntry,
     expected: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum BadEntry {
+    #[error("it has no `=`")]
+    NoEntry,
+    #[error("it names no tenant")]
+    NoTenant,
+    #[error("`{0}` is no name of a tenant (1 to 64 of a-z 0-9 - _ .)")]
+    Tenant(String),
+    #[error("it lists nothing for {0}")]
+    NoList(String),
+    #[error(transparent)]
+    Vlans(#[from] ParseVlansError),
+    #[error("`{0}`: {1}")]
+    Address(String, ParseMacError),
+    #[error("`{0}` is listed twice")]
+    Twice(String),
 }
 
 const VLAN: &str = "net-vlan";
@@ -39,8 +58,7 @@ impl FromStr for NetVlan {
 
     fn from_str(text: &str) -> Result<Self, BadRights> {
         let expected = "TENANT=LIST, such as blue=0,100-199, where 0 is untagged";
-        let (tenant, vlans) = entry(text, |list| list.parse().map_err(|it| format!("{it}")))
-            .map_err(|why| bad(VLAN, text, why, expected))?;
+        let (tenant, vlans) = entry(VLAN, text, expected, |list| Ok(list.parse()?))?;
         Ok(Self { tenant, vlans })
     }
 }
@@ -51,67 +69,63 @@ impl FromStr for NetMac {
     fn from_str(text: &str) -> Result<Self, BadRights> {
         let expected =
             "TENANT=MAC, or several with commas, such as blue=02:00:00:00:00:01,00:1b:21:00:00:01";
-        let (tenant, addresses) =
-            entry(text, addresses).map_err(|why| bad(MAC, text, why, expected))?;
+        let (tenant, addresses) = entry(MAC, text, expected, addresses)?;
         Ok(Self { tenant, addresses })
-    }
-}
-
-fn bad(setting: &'static str, value: &str, why: String, expected: &'static str) -> BadRights {
-    let value = value.to_owned();
-    BadRights {
-        setting,
-        value,
-        why,
-        expected,
     }
 }
 
 /// Reads `TENANT=LIST`.
 fn entry<T>(
+    setting: &'static str,
     text: &str,
-    read: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<(String, T), String> {
-    let (tenant, list) = text.split_once('=').ok_or("it has no `=`")?;
-    match tenant {
-        "" => Err("it names no tenant".into()),
-        _ if !is_tenant_name(tenant) => Err(format!(
-            "`{tenant}` is no name of a tenant (1 to 64 of a-z 0-9 - _ .)"
-        )),
-        _ if list.is_empty() => Err(format!("it lists nothing for {tenant}")),
-        _ => Ok((tenant.to_owned(), read(list)?)),
-    }
+    expected: &'static str,
+    read: impl FnOnce(&str) -> Result<T, BadEntry>,
+) -> Result<(String, T), BadRights> {
+    let entry = || {
+        let (tenant, list) = text.split_once('=').ok_or(BadEntry::NoEntry)?;
+        match tenant {
+            "" => Err(BadEntry::NoTenant),
+            _ if !is_tenant_name(tenant) => Err(BadEntry::Tenant(tenant.to_owned())),
+            _ if list.is_empty() => Err(BadEntry::NoList(tenant.to_owned())),
+            _ => Ok((tenant.to_owned(), read(list)?)),
+        }
+    };
+    entry().map_err(|why| BadRights {
+        setting,
+        value: text.to_owned(),
+        why,
+        expected,
+    })
 }
 
-fn addresses(list: &str) -> Result<BTreeSet<MacAddress>, String> {
+fn addresses(list: &str) -> Result<BTreeSet<MacAddress>, BadEntry> {
     let mut addresses = BTreeSet::new();
     for text in list.split(',') {
-        let address = text.parse().map_err(|error| format!("`{text}`: {error}"))?;
+        let address = text.parse();
+        let address = address.map_err(|error| BadEntry::Address(text.to_owned(), error))?;
         if !addresses.insert(address) {
-            return Err(format!("`{text}` is listed twice"));
+            return Err(BadEntry::Twice(text.to_owned()));
         }
     }
     Ok(addresses)
 }
 
-/// Refuses two entries of one tenant. `Err`: the setting and the reason.
-pub(crate) fn check(settings: &NetSettings) -> Result<(), (&'static str, String)> {
+/// Refuses two entries of one tenant.
+pub(super) fn check(settings: &NetSettings, conflicts: &mut Conflicts<'_>) {
     let vlans = settings.net_vlan.iter().map(|it| &it.tenant);
     let macs = settings.net_mac.iter().map(|it| &it.tenant);
-    for (setting, mut tenants) in [
+    for (setting, tenants) in [
         (VLAN, vlans.collect::<Vec<_>>()),
         (MAC, macs.collect::<Vec<_>>()),
     ] {
-        tenants.sort_unstable();
-        if let Some(pair) = tenants.windows(2).find(|pair| pair[0] == pair[1]) {
-            let why = format!(
-                "names tenant {0} twice: give {0} one entry with the whole list",
-                pair[0]
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = tenants.into_iter().find(|it| !seen.insert(*it)) {
+            let why = format_args!(
+                "names tenant {twice} twice: give {twice} one entry with the whole list"
             );
-            return Err((setting, why));
+            conflicts.values(setting, why);
         }
     }
-    Ok(())
 }
 
 /// The rights for the table.

@@ -7,7 +7,7 @@ use super::{
     rights::{self, NetMac, NetVlan},
     sriov::SriovPf,
 };
-use crate::kinds::settings::{KindSettings, Named, values};
+use crate::kinds::settings::{Conflicts, KindSettings, values};
 
 /// The settings of network functions.
 #[derive(Args, Clone, Debug, Default)]
@@ -54,9 +54,9 @@ impl NetSettings {
 }
 
 /// See [`crate::kinds::Kind::conflicts`].
-pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<(), String> {
+pub(super) fn conflicts(settings: &KindSettings, conflicts: &mut Conflicts<'_>) {
     let it = &settings.net;
-    named.needs(
+    conflicts.needs(
         &[
             ("net-vlan", !it.net_vlan.is_empty()),
             ("net-mac", !it.net_mac.is_empty()),
@@ -65,12 +65,12 @@ pub(super) fn conflicts(settings: &KindSettings, named: &Named<'_>) -> Result<()
         it.is_offered(),
         "--macvlan-parent IFNAME or --sriov-pf IFNAME",
         "no network function is leased",
-    )?;
-    rights::check(it).map_err(|(setting, why)| format!("{} {why}", named.of(setting)))?;
+    );
+    rights::check(it, conflicts);
     let cards = it.sriov_pf.iter().map(|it| &it.interface);
-    named.once("sriov-pf", "interface", cards)?;
+    conflicts.once("sriov-pf", "interface", cards);
     let parents = it.macvlan_parent.iter().map(|it| &it.interface);
-    named.once("macvlan-parent", "interface", parents)
+    conflicts.once("macvlan-parent", "interface", parents);
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The operator's settings of the kinds: those of each, which are in its folder, and those that several of them share.
 
-mod named;
+mod conflict;
 mod tenant_uid;
 mod udp_listen;
 pub(crate) mod values;
@@ -18,8 +18,8 @@ use super::{
     net::NetSettings, vendor::VendorSettings,
 };
 
-pub use named::Named;
-pub(crate) use named::{has_double, real_path};
+pub use conflict::{Conflict, Conflicts};
+pub(crate) use conflict::{has_double, real_path};
 pub use tenant_uid::TenantUid;
 pub use udp_listen::UdpListen;
 
@@ -118,33 +118,29 @@ impl From<Profile> for fabricbios_lease::Profile {
 
 impl KindSettings {
     /// Refuses settings that contradict each other, and settings that have no effect without another.
-    pub(crate) fn check(&self, named: &Named<'_>) -> Result<(), String> {
-        for kind in KINDS {
-            (kind.conflicts)(self, named)?;
-        }
-        self.check_shared(named)
-    }
-
-    fn check_shared(&self, named: &Named<'_>) -> Result<(), String> {
-        let has_blocks = !self.block.block_pool.is_empty();
-        named.needs(
+    pub(crate) fn check(&self, conflicts: &mut Conflicts<'_>) {
+        KINDS
+            .iter()
+            .for_each(|kind| (kind.conflicts)(self, conflicts));
+        conflicts.needs(
             &[("cdi-dir", self.shared.cdi_dir.is_some())],
             self.gpu.gpus.is_some() || !self.net.sriov_pf.is_empty(),
             "--gpus LIST or --sriov-pf IFNAME",
             "no lease has a device for a container",
-        )?;
-        named.needs(
+        );
+        let has_blocks = !self.block.block_pool.is_empty();
+        conflicts.needs(
             &[("fbmu-ops-max", self.shared.fbmu_ops_max.is_some())],
             has_blocks || !self.memory.arenas(&self.shared).is_empty(),
             "--mem-bytes SIZE, --mem-arena NAME=SIZE or --block-pool PATH",
             "nothing is leased over UDP",
-        )?;
-        named.needs(
+        );
+        conflicts.needs(
             &[("tenant-uid", !self.shared.tenant_uid.is_empty())],
             self.shared.local_socket.is_some(),
             "--local-socket PATH",
             "users have no socket at which to enter leases",
-        )
+        );
     }
 
     /// The addresses of UDP sockets, each with its setting.

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, ops::RangeInclusive};
 
-use fabricbios_wire::Size;
+use fabricbios_wire::{ParseSizeError, Size};
 
 /// Any number of bytes.
 pub(crate) const ANY: RangeInclusive<Size> = Size(0)..=Size(u64::MAX);
@@ -10,16 +10,49 @@ pub(crate) const ANY: RangeInclusive<Size> = Size(0)..=Size(u64::MAX);
 /// Bytes: more than any machine has.
 pub(crate) const MOST: Size = Size(1 << 50);
 
+/// A value that a setting does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadValue {
+    /// No number, or one out of bounds.
+    #[error("a whole number from {least} to {most} is expected, such as {example}")]
+    Number {
+        /// The smallest that the setting takes.
+        least: u32,
+        /// The largest.
+        most: u32,
+        /// One that it takes.
+        example: u32,
+    },
+    /// No number of bytes, and an example of one.
+    #[error("{0}; such as {1}")]
+    NoSize(ParseSizeError, &'static str),
+    /// A number of bytes out of bounds.
+    #[error("{least} to {most} are possible, such as {example}")]
+    Size {
+        /// The smallest that the setting takes.
+        least: Size,
+        /// The largest.
+        most: Size,
+        /// One that it takes.
+        example: &'static str,
+    },
+    /// A text of another form: what the setting takes, and examples.
+    #[error("{0}, such as {1}")]
+    Form(&'static str, &'static str),
+}
+
 /// Reads a whole number in this range.
 pub(crate) fn number(
     range: RangeInclusive<u32>,
     example: u32,
-) -> impl Fn(&str) -> Result<u32, String> + Clone {
+) -> impl Fn(&str) -> Result<u32, BadValue> + Clone {
     move |text| {
         let read = text.parse().ok().filter(|it| range.contains(it));
-        let (least, most) = (range.start(), range.end());
-        read.ok_or_else(|| {
-            format!("a whole number from {least} to {most} is expected, such as {example}")
+        let (&least, &most) = (range.start(), range.end());
+        read.ok_or(BadValue::Number {
+            least,
+            most,
+            example,
         })
     }
 }
@@ -28,27 +61,31 @@ pub(crate) fn number(
 pub(crate) fn size(
     range: RangeInclusive<Size>,
     example: &'static str,
-) -> impl Fn(&str) -> Result<Size, String> + Clone {
+) -> impl Fn(&str) -> Result<Size, BadValue> + Clone {
     move |text| {
-        let size: Size = (text.parse()).map_err(|error| format!("{error}; such as {example}"))?;
-        let (least, most) = (range.start(), range.end());
+        let size: Size = (text.parse()).map_err(|error| BadValue::NoSize(error, example))?;
+        let (&least, &most) = (range.start(), range.end());
         match range.contains(&size) {
             true => Ok(size),
-            false => Err(format!("{least} to {most} are possible, such as {example}")),
+            false => Err(BadValue::Size {
+                least,
+                most,
+                example,
+            }),
         }
     }
 }
 
 /// Reads the address of the control plane.
-pub(crate) fn listen(text: &str) -> Result<SocketAddr, String> {
-    let read = text.parse();
-    read.map_err(|_no_address| "IP:PORT is expected, such as 0.0.0.0:5701 or [::]:5701".to_owned())
+pub(crate) fn listen(text: &str) -> Result<SocketAddr, BadValue> {
+    let bad = BadValue::Form("IP:PORT is expected", "0.0.0.0:5701 or [::]:5701");
+    text.parse().map_err(|_no_address| bad)
 }
 
 /// Reads a name.
-pub(crate) fn name(examples: &'static str) -> impl Fn(&str) -> Result<String, String> + Clone {
+pub(crate) fn name(examples: &'static str) -> impl Fn(&str) -> Result<String, BadValue> + Clone {
     move |text| match text {
-        "" => Err(format!("a name is expected, such as {examples}")),
+        "" => Err(BadValue::Form("a name is expected", examples)),
         name => Ok(name.to_owned()),
     }
 }
