@@ -1,4 +1,4 @@
-//! The kinds of resource that this daemon leases: each has a folder and a line in [`KINDS`]. docs/adding-a-kind.md
+//! The kinds of resource that this daemon leases: each has a folder, and a line in `kinds!`. docs/adding-a-kind.md
 //! explains how to add one.
 
 pub mod block;
@@ -17,6 +17,7 @@ pub mod vendor;
 use std::{env, fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use anyhow::Context;
+use clap::Args;
 use fabricbios_contract::LocalAccess;
 use fabricbios_helper::{Handler, Program, Supervisor};
 use fabricbios_lease::StepError;
@@ -36,17 +37,37 @@ pub use offered::{Continuity, Offered, OfferedResource, Ready};
 
 use detect::Looking;
 use gpu::GpuParts;
-use settings::{Conflicts, KindSettings};
+use settings::{Conflicts, SharedSettings};
 
-/// Every kind that this daemon knows, in the order in which they are opened.
-pub const KINDS: &[Kind] = &[
-    memory::KIND,
-    block::KIND,
-    cpu::KIND,
-    net::KIND,
-    gpu::KIND,
-    vendor::KIND,
-];
+/// The kinds and the settings of each.
+macro_rules! kinds {
+    ($($kind:ident: $settings:ident,)*) => {
+        /// Every kind that this daemon knows, in the order in which they are opened.
+        pub const KINDS: &[Kind] = &[$($kind::KIND),*];
+
+        /// The settings of every kind.
+        #[derive(Args, Clone, Debug, Default)]
+        pub struct KindSettings {
+            /// Those that several kinds share.
+            #[command(flatten)]
+            pub shared: SharedSettings,
+            $(
+                /// Those of this kind.
+                #[command(flatten)]
+                pub $kind: $kind::$settings,
+            )*
+        }
+    };
+}
+
+kinds! {
+    memory: MemorySettings,
+    block: BlockSettings,
+    cpu: CpuSettings,
+    net: NetSettings,
+    gpu: GpuSettings,
+    vendor: VendorSettings,
+}
 
 /// A kind of resource.
 #[derive(Clone, Copy, Debug)]

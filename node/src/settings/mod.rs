@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Arg, ArgMatches, Args, FromArgMatches, ValueEnum, parser::ValueSource};
+use clap::{ArgMatches, Args, FromArgMatches, ValueEnum, parser::ValueSource};
 
 use crate::kinds::settings::{
     Conflict, KindSettings,
@@ -21,23 +21,16 @@ use crate::kinds::settings::{
 pub use cli::{CdiHook, Cli, Command, RenewCa};
 pub use file::{EntryFault, FileFault};
 
-/// The order of settings in `--help`; others follow.
-const HELP: &str = "config profile auto-detect state-dir listen advertise mem-bytes mem-file mem-arena block-pool \
-    without-pool advertise-vendor nvmet nvme-host force fbbu-listen fbmu-listen fbmu-ops-max \
-    fbbu-half-sent-max rdma-device rdma-strategy gpus gpu-share-mode gpu-worker-memory-max cpus cpu-reserve \
-    cpu-cgroup cpu-memory-max cpu-pids-max macvlan-parent sriov-pf net-vlan net-mac cdi-dir \
-    cpu-isolation-policy local-socket tenant-uid connections-max connections-per-source-max \
-    connections-per-tenant-max lease-secs-max grace-secs-max leases-per-tenant-max mem-per-tenant-max \
-    block-per-tenant-max cpu-per-tenant-max net-per-tenant-max gpu-per-tenant-max requests-per-tenant-max \
-    cut-within-ms on-stop";
-
-/// Flags, each of which may also stand in the configuration file under the same name.
+/// Flags, in the order of `--help`, each of which may also stand in the configuration file under the same name.
 #[derive(Args, Clone, Debug, Default)]
-#[command(mut_args = in_order)]
 pub struct Settings {
     /// TOML file with any of these settings; flags override it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+
+    /// The settings of the kinds.
+    #[command(flatten)]
+    pub kinds: KindSettings,
 
     /// What endpoints say when the node listens on a wildcard [default: the address that the client
     /// reached].
@@ -85,10 +78,6 @@ pub struct Settings {
     #[arg(long, value_enum)]
     pub on_stop: Option<OnStop>,
 
-    /// The settings of the kinds.
-    #[command(flatten)]
-    pub kinds: KindSettings,
-
     /// For each setting in the configuration file, by its name: the number of its line.
     #[arg(skip)]
     pub lines: BTreeMap<String, usize>,
@@ -102,15 +91,6 @@ pub enum OnStop {
     End,
     /// Each that would outlive a crash of the daemon stays.
     Keep,
-}
-
-/// Puts a setting in its place in `--help`.
-fn in_order(setting: Arg) -> Arg {
-    let others = HELP
-        .split(' ')
-        .take_while(|it| setting.get_long() != Some(it));
-    let place = others.count();
-    setting.display_order(place)
 }
 
 /// Reads an address that clients can reach.

@@ -13,11 +13,9 @@ use std::{
 use clap::{Args, ValueEnum};
 use fabricbios_fallback_udp::FbmuConfig;
 
-use super::{
-    KINDS, block::BlockSettings, cpu::CpuSettings, gpu::GpuSettings, memory::MemorySettings,
-    net::NetSettings, vendor::VendorSettings,
-};
+use super::KINDS;
 
+pub use super::KindSettings;
 pub use conflict::{Conflict, Conflicts};
 pub(crate) use conflict::{has_double, real_path};
 pub use tenant_uid::TenantUid;
@@ -28,32 +26,6 @@ pub(crate) const STATE_DIR: &str = "/var/lib/fabricbios";
 
 /// The control plane's port (published facts §3).
 const DEFAULT_PORT: u16 = 5701;
-
-/// The settings of every kind.
-#[derive(Args, Clone, Debug, Default)]
-pub struct KindSettings {
-    /// Those that several kinds share.
-    #[command(flatten)]
-    pub shared: SharedSettings,
-    /// Those of memory.
-    #[command(flatten)]
-    pub memory: MemorySettings,
-    /// Those of block storage.
-    #[command(flatten)]
-    pub block: BlockSettings,
-    /// Those of CPU cores.
-    #[command(flatten)]
-    pub cpu: CpuSettings,
-    /// Those of network functions.
-    #[command(flatten)]
-    pub net: NetSettings,
-    /// Those of GPUs.
-    #[command(flatten)]
-    pub gpu: GpuSettings,
-    /// Those of resources of a vendor's own kind.
-    #[command(flatten)]
-    pub vendor: VendorSettings,
-}
 
 /// Settings that several kinds share.
 #[derive(Args, Clone, Debug, Default)]
