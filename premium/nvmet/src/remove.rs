@@ -12,6 +12,7 @@ use super::{
     names::{allowed_host_path, host_path, namespace_path, subsystem_path},
     namespace,
     objects::failed,
+    run::remove_swept,
     steps,
 };
 
@@ -83,15 +84,15 @@ impl Target {
     }
 
     fn remove_subsystem(&self, subsystem: &str) -> Result<(), StepError> {
-        let failed = |error| failed("remove subsystem", error);
+        const STEP: &str = "remove subsystem";
         let base = subsystem_path(subsystem);
         let hosts = self.tree.list(format!("{base}/allowed_hosts"));
-        for host in hosts.map_err(failed)? {
-            let link = allowed_host_path(subsystem, &host);
-            self.tree.unlink(link).map_err(failed)?;
+        for host in hosts.map_err(|error| failed(STEP, error))? {
+            let unlinked = self.tree.unlink(allowed_host_path(subsystem, &host));
+            unlinked.map_err(|error| failed(STEP, error))?;
         }
-        self.tree.rmdir(base).map_err(failed)?;
-        steps::passed("remove subsystem");
+        remove_swept(self, &base).map_err(|error| failed(STEP, error))?;
+        steps::passed(STEP);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use fabricbios_lease::StepError;
 
 use super::{
+    names::port_link_path,
     objects::{ObjectError, Objects},
     plan::{Action, Inverse, Step, Value},
     steps,
@@ -122,7 +123,7 @@ fn holds(objects: &impl Objects, path: &str, value: &Value) -> Result<bool, Obje
 
 fn undo(objects: &impl Objects, inverse: &Inverse) -> Result<(), ObjectError> {
     match inverse {
-        Inverse::RemoveObject(path) => objects.rmdir(path),
+        Inverse::RemoveObject(path) => remove_swept(objects, path),
         Inverse::RemoveNamespace(path) => objects.remove_namespace(path),
         Inverse::Unlink(path) => match objects.unlink(path) {
             // A cut has removed the link already.
@@ -130,6 +131,27 @@ fn undo(objects: &impl Objects, inverse: &Inverse) -> Result<(), ObjectError> {
             unlinked => unlinked,
         },
     }
+}
+
+/// Removes an object. The sweep of a cut links a subsystem to a port again for an instant, and meanwhile the kernel
+/// refuses to remove the subsystem with `EBUSY`. Then this ends the sweep of every port, as the sweep itself does, and
+/// tries again; at most once for each port, since a sweep links to each port once.
+pub(super) fn remove_swept(objects: &impl Objects, path: &str) -> Result<(), ObjectError> {
+    let Some(subsystem) = path.strip_prefix("subsystems/") else {
+        return objects.rmdir(path);
+    };
+    let names = objects.tree().list("ports")?;
+    let ports: Vec<u16> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    for _port in &ports {
+        match objects.rmdir(path) {
+            Err(error) if error.errno == Some(libc::EBUSY) => {}
+            removed => return removed,
+        }
+        for port in &ports {
+            undo(objects, &Inverse::Unlink(port_link_path(*port, subsystem)))?;
+        }
+    }
+    objects.rmdir(path)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 use std::{
+    cell::RefCell,
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -13,7 +14,7 @@ use super::*;
 use crate::{
     credentials::{Credential, Credentials},
     host_records::fake::Disk,
-    plan,
+    names, plan,
 };
 
 const MARK: &str = "nqn.2026-11.org.fabricbios:0011223344556677:host-2";
@@ -26,6 +27,8 @@ struct Fake {
     tree: Tree,
     /// The path on which steps fail.
     broken: Option<String>,
+    /// The ports at which a sweep links the subsystem, each right before an attempt to remove the subsystem.
+    sweeps: RefCell<Vec<u16>>,
 }
 
 fn attributes(path: &str) -> (&'static [&'static str], &'static [&'static str]) {
@@ -55,6 +58,7 @@ impl Fake {
             place,
             tree,
             broken: None,
+            sweeps: RefCell::default(),
         };
         fake.mkdir("ports/1").unwrap();
         fake.mkdir("ports/2").unwrap();
@@ -127,12 +131,19 @@ impl Objects for Fake {
 
     fn rmdir(&self, path: &str) -> Result<(), ObjectError> {
         let target = self.at(path);
+        let is_swept = path == names::subsystem_path(SUBSYSTEM);
+        if let Some(port) = self.sweeps.borrow_mut().pop_if(|_| is_swept) {
+            self.symlink(path, &port_link_path(port, SUBSYSTEM))?;
+        }
         let linked = self.picture().iter().any(|line| {
             let link = line.split(' ').next().unwrap();
             fs::read_link(link).is_ok_and(|to| to == target)
         });
         if linked {
-            return Err(ObjectError::new(format_args!("{path} is linked to")));
+            return Err(ObjectError {
+                errno: Some(libc::EBUSY),
+                ..ObjectError::new(format_args!("{path} is linked to"))
+            });
         }
         let (files, directories) = attributes(path);
         for name in directories {
@@ -257,6 +268,28 @@ fn an_export_that_a_cut_has_unlinked_meanwhile_is_undone() {
     }
     run.undo().unwrap();
     assert_eq!(fake.picture(), before);
+}
+
+#[test]
+fn an_export_that_is_swept_while_it_is_undone_leaves_nothing() {
+    let all = steps(&credential());
+    let fake = Fake::new();
+    let before = fake.picture();
+    let mut run = Run::new(&fake);
+    run.take_all(&all).unwrap();
+    *fake.sweeps.borrow_mut() = vec![2, 1];
+    run.undo().unwrap();
+    assert_eq!(fake.picture(), before);
+}
+
+#[test]
+fn a_subsystem_that_stays_linked_is_not_tried_for_ever() {
+    let fake = Fake::new();
+    let path = names::subsystem_path(SUBSYSTEM);
+    fake.mkdir(&path).unwrap();
+    *fake.sweeps.borrow_mut() = vec![1; 9];
+    let busy = remove_swept(&fake, &path).unwrap_err();
+    assert_eq!(busy.errno, Some(libc::EBUSY));
 }
 
 #[test]
