@@ -2,20 +2,23 @@
 //!
 //! A test cannot make a real kernel refuse. Without the feature `fault-injection` no step can be made to fail.
 
-#[cfg(feature = "fault-injection")]
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
 
 use nix::errno::Errno;
 
-/// The planned failures.
-#[derive(Debug, Default)]
+/// Decides by the name of a step whether it fails.
+#[cfg(feature = "fault-injection")]
+pub(crate) type Fails = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// The steps that fail.
+#[derive(Default)]
 pub(crate) struct Faults {
     #[cfg(feature = "fault-injection")]
-    planned: Mutex<Vec<&'static str>>,
+    fails: std::sync::OnceLock<Fails>,
 }
 
 impl Faults {
-    /// Runs the step, unless its failure is planned.
+    /// Runs the step, unless it must fail.
     pub(crate) fn or<T>(
         &self,
         name: &str,
@@ -27,12 +30,10 @@ impl Faults {
         }
     }
 
-    /// Whether the step must fail. Each planned failure happens once.
+    /// Whether the step must fail.
     #[cfg(feature = "fault-injection")]
     pub(crate) fn strike(&self, step: &str) -> bool {
-        let mut planned = self.planned.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = planned.iter().position(|fault| *fault == step);
-        place.map(|place| planned.remove(place)).is_some()
+        self.fails.get().is_some_and(|fails| fails(step))
     }
 
     /// Never fails a step: the feature is off.
@@ -42,11 +43,15 @@ impl Faults {
         false
     }
 
+    /// Lets `fails` decide from now on. Only the first call counts.
     #[cfg(feature = "fault-injection")]
-    pub(crate) fn plan(&self, steps: &[&'static str]) {
-        self.planned
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(steps);
+    pub(crate) fn decide(&self, fails: Fails) {
+        self.fails.set(fails).ok();
+    }
+}
+
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faults")
     }
 }

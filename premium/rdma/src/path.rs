@@ -120,13 +120,14 @@ impl RdmaPath {
         }
     }
 
-    /// For tests: makes each of these steps fail once, at its next call: `create_qp`, `modify_qp RTR`, `modify_qp RTS`,
-    /// `alloc_mw`, `bind_mw`, `modify_qp access`; `local_inv`, `dealloc_mw`, `dereg_mr` (of a lease's own region),
-    /// `destroy_qp` or `restrack`; or `fresh_key`: the kernel's key counts as retired.
+    /// For tests: `fails` decides at each call of one of these steps whether the step fails: `create_qp`, `modify_qp RTR`,
+    /// `modify_qp RTS`, `alloc_mw`, `bind_mw`, `modify_qp access`; `local_inv`, `dealloc_mw`, `dereg_mr` (of a lease's own
+    /// region), `destroy_qp` or `restrack`; or `fresh_key`: the kernel's key counts as retired. For a path whose steps
+    /// nobody decides on yet.
     #[cfg(feature = "fault-injection")]
     #[doc(hidden)]
-    pub fn fail_next(&self, steps: &[&'static str]) {
-        self.hardware.faults.plan(steps);
+    pub fn fail_if(&self, fails: impl Fn(&str) -> bool + Send + Sync + 'static) {
+        self.hardware.faults.decide(Box::new(fails));
     }
 
     /// Cuts all bindings and closes the device.

@@ -38,7 +38,7 @@ fn a_region_that_stays_while_its_queue_pair_works_is_taken_away_after_it() {
     let lab = Lab::open();
     let before = kernel_objects();
     let (client, _) = lab.grant(1, pages(0, 1));
-    lab.rdma.fail_next(&["dereg_mr"]);
+    lab.fail_next(&["dereg_mr"]);
     let proof = lab.cut(binding_id(1, 1));
     let (refused, done) = (proof.find("dereg_mr EIO"), proof.find("dereg_mr ok"));
     assert!(refused < proof.find("destroy_qp ok"), "{proof}");
@@ -59,7 +59,7 @@ fn a_retired_key_that_the_kernel_gives_again_is_not_handed_on() {
     let usual = kernel_objects();
     lab.cut_and_release(binding_id(1, 1), pages(0, 1));
     tenant.close().unwrap();
-    lab.rdma.fail_next(&["fresh_key", "fresh_key"]);
+    lab.fail_next(&["fresh_key", "fresh_key"]);
     let (mut tenant, rdma) = lab.grant(2, pages(0, 1));
     assert_eq!(kernel_objects(), usual, "those refused must not stay");
     tenant

@@ -58,7 +58,7 @@ fn an_invalidated_window_is_proof_enough_and_release_takes_it_away() {
     let lab = Lab::open();
     let before = kernel_objects();
     let (mut tenant, rdma) = lab.grant(1, pages(0, 1));
-    lab.rdma.fail_next(&["dealloc_mw"]);
+    lab.fail_next(&["dealloc_mw"]);
     let proof = lab.cut(binding_id(1, 1));
     assert!(
         proof.contains("local_inv ok") && proof.contains("dealloc_mw EIO"),

@@ -6,6 +6,7 @@
 /// - `adoption`: leases that go on in the next process.
 /// - `faults`: calls that the kernel refuses, cuts in the middle of a bind, deaths; needs
 ///   [`Faulty`](crate::testing::Faulty).
+/// - `failures`: only those of `faults` with calls that the kernel refuses.
 /// - `by_name`: leases that the watchdog ends; needs [`EndedByName`](crate::testing::EndedByName).
 /// - `entry`: leases into which local users put something; needs [`Entered`](crate::testing::Entered).
 ///
@@ -31,10 +32,15 @@ macro_rules! suites {
             the_next_process_ends_a_lease_by_its_name_alone,
         );
     };
-    (@ faults, $attributes:tt, $fixture:ty) => {
+    (@ failures, $attributes:tt, $fixture:ty) => {
         $crate::suites!(@ faults, $attributes, $fixture:
             a_bind_that_fails_at_any_call_leaves_nothing,
             an_end_that_fails_at_any_call_succeeds_later_and_opens_nothing_meanwhile,
+        );
+    };
+    (@ faults, $attributes:tt, $fixture:ty) => {
+        $crate::suites!(@ failures, $attributes, $fixture);
+        $crate::suites!(@ faults, $attributes, $fixture:
             a_cut_at_any_call_of_a_bind_waits_for_nothing_and_nothing_opens,
             a_death_behind_any_call_leaves_nothing_that_the_next_process_does_not_end,
         );

@@ -7,7 +7,10 @@ use std::{
 };
 
 use fabricbios_arena::{Arena, ArenaStore, Source};
-use fabricbios_contract::Provider;
+use fabricbios_contract::{
+    Provider,
+    testing::{Calls, Fails},
+};
 use fabricbios_lease::{BindError, BindOrder, BindingId, Extent, Linger};
 use fabricbios_rdma::{Guard, RdmaConfig, RdmaOpened, RdmaPath, RdmaRequester, Strategy};
 use fabricbios_wire::{
@@ -32,6 +35,7 @@ pub(crate) struct Lab {
     pub(crate) rdma: Arc<RdmaPath>,
     pub(crate) backend: Provider,
     pub(crate) arena: Arc<Arena>,
+    calls: Arc<Calls>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -42,25 +46,19 @@ impl Lab {
     }
 
     pub(crate) fn over(arena: Arena, strategy: Strategy) -> Self {
-        assert!(
-            is_wanted(),
-            "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"
-        );
-        let arena = Arc::new(arena);
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let config = RdmaConfig {
-            device: None,
-            arenas: [(RESOURCE, Arc::clone(&arena))].into(),
-            strategy,
-        };
-        let backend = match RdmaPath::open(config).unwrap() {
-            RdmaOpened::Ready(backend) => *backend,
-            RdmaOpened::Absent(reason) => panic!("FABRICBIOS_LAB=1 and {reason}"),
-        };
-        Self::of(backend, arena, turn)
+        let (arena, calls) = (Arc::new(arena), Arc::<Calls>::default());
+        let turn = turn();
+        let made = Arc::clone(&calls);
+        let rdma = open_path(&arena, strategy, move |step| made.begin(step).is_err());
+        Self::of(rdma, arena, calls, turn)
     }
 
-    fn of(rdma: RdmaPath, arena: Arc<Arena>, turn: MutexGuard<'static, ()>) -> Self {
+    fn of(
+        rdma: RdmaPath,
+        arena: Arc<Arena>,
+        calls: Arc<Calls>,
+        turn: MutexGuard<'static, ()>,
+    ) -> Self {
         let (rdma, store) = (Arc::new(rdma), ArenaStore::new(Arc::clone(&arena)));
         let backend = Provider::new()
             .with_store(RESOURCE, Arc::new(store))
@@ -69,6 +67,7 @@ impl Lab {
             rdma,
             backend,
             arena,
+            calls,
             _turn: turn,
         }
     }
@@ -76,7 +75,17 @@ impl Lab {
     pub(crate) fn guarded_by(self, guard: Arc<dyn Guard>) -> Self {
         drop(self.backend);
         let rdma = Arc::into_inner(self.rdma).unwrap();
-        Self::of(rdma.guarded_by(guard), self.arena, self._turn)
+        Self::of(rdma.guarded_by(guard), self.arena, self.calls, self._turn)
+    }
+
+    /// Makes each of these steps fail once, at its next call.
+    pub(crate) fn fail_next(&self, steps: &[&'static str]) {
+        let planned = Mutex::new(steps.to_vec());
+        self.calls.fail(Fails::If(Box::new(move |step| {
+            let mut planned = planned.lock().unwrap();
+            let place = planned.iter().position(|it| *it == step);
+            place.map(|place| planned.remove(place)).is_some()
+        })));
     }
 
     /// Destroys everything, and checks that the test has left nothing behind.
@@ -130,6 +139,34 @@ impl Lab {
         self.arena.read(extent.offset, &mut bytes).unwrap();
         bytes
     }
+}
+
+/// Waits for the device, and takes it for one test.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    assert!(
+        is_wanted(),
+        "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"
+    );
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A path to the arena. `fails` decides which of its steps fail.
+pub(crate) fn open_path(
+    arena: &Arc<Arena>,
+    strategy: Strategy,
+    fails: impl Fn(&str) -> bool + Send + Sync + 'static,
+) -> RdmaPath {
+    let config = RdmaConfig {
+        device: None,
+        arenas: [(RESOURCE, Arc::clone(arena))].into(),
+        strategy,
+    };
+    let rdma = match RdmaPath::open(config).unwrap() {
+        RdmaOpened::Ready(rdma) => *rdma,
+        RdmaOpened::Absent(reason) => panic!("FABRICBIOS_LAB=1 and {reason}"),
+    };
+    rdma.fail_if(fails);
+    rdma
 }
 
 pub(crate) fn client() -> RdmaRequester {

@@ -8,10 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_lease::Extent;
 use fabricbios_rdma::RequestError;
 
-use crate::lab::{ARENA_BYTES, Lab, PAGE, binding_id, client, kernel_objects, pages, pattern};
+use crate::lab::{Lab, PAGE, binding_id, client, kernel_objects, pages};
 
 #[test]
 #[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
@@ -87,49 +86,6 @@ fn a_cut_after_a_tenants_fault_does_not_stall() {
         .unwrap();
     client_a.close().unwrap();
     client_b.close().unwrap();
-    lab.close();
-}
-
-#[test]
-#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
-fn release_leaves_zeros_and_is_idempotent() {
-    let lab = Lab::open();
-    let extent = Extent {
-        offset: 0,
-        length: ARENA_BYTES,
-    };
-    let (mut client, rdma) = lab.grant(1, extent);
-    client
-        .write(rdma.rkey.unwrap(), rdma.remote_addr, &pattern(1 << 20))
-        .unwrap();
-    assert!(
-        lab.backend
-            .release(binding_id(1, 1), extent, &|| ())
-            .is_err(),
-        "it is not cut"
-    );
-    assert!(lab.bytes(pages(0, 1)).iter().all(|byte| *byte != 0));
-    lab.cut(binding_id(1, 1));
-    let reports = AtomicUsize::new(0);
-    let progress = || {
-        reports.fetch_add(1, Ordering::SeqCst);
-    };
-    lab.backend
-        .release(binding_id(1, 1), extent, &progress)
-        .unwrap();
-    assert!(reports.load(Ordering::SeqCst) > 0);
-    assert!(lab.bytes(extent).iter().all(|byte| *byte == 0));
-    // A second release does not change the bytes of the next holder.
-    let (mut next, next_rdma) = lab.grant(2, extent);
-    next.write(next_rdma.rkey.unwrap(), next_rdma.remote_addr, &[9; 8])
-        .unwrap();
-    lab.backend
-        .release(binding_id(1, 1), extent, &|| ())
-        .unwrap();
-    assert_eq!(lab.bytes(pages(0, 1))[..8], [9; 8]);
-    lab.cut_and_release(binding_id(2, 1), extent);
-    client.close().unwrap();
-    next.close().unwrap();
     lab.close();
 }
 

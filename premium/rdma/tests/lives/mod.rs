@@ -8,5 +8,6 @@ pub(crate) mod faults;
 mod guard;
 mod keys;
 mod several;
+mod suite;
 mod tracker;
 mod using;
