@@ -127,9 +127,9 @@ impl RdmaPath {
             return Err(self.give_up(cell, binding_id, parts, before, why));
         }
         let mut state = cell.lock();
-        if let Err(shut) = state.gate.open(binding_id.generation) {
+        if let Err(shut) = state.open(binding_id.generation) {
             drop(state);
-            return Err(self.give_up(cell, binding_id, parts, before, shut.into()));
+            return Err(self.give_up(cell, binding_id, parts, before, shut));
         }
         // From here to the end of the bind a cut waits for the lock: microseconds, at most
         // BIND_LIMIT when the device has died.
@@ -187,14 +187,15 @@ impl RdmaPath {
         why: BindError,
     ) -> BindError {
         match before {
-            Before::InUse => {
+            // Also a bind that finds objects of another binding leaves these alone.
+            _ if before == Before::InUse || matches!(why, BindError::Stranded(_)) => {
                 self.tidy(cell, vec![parts], binding_id).unwrap_or_default();
                 why
             }
             Before::Prepared if why != BindError::Cancelled => {
                 self.put_back(cell, binding_id, parts, why)
             }
-            Before::Prepared | Before::Nothing => {
+            _ => {
                 cell.set(Phase::Cutting);
                 self.undo(cell, parts, binding_id, why)
             }

@@ -10,7 +10,9 @@ use std::{
 use fabricbios_lease::{Gate, Proof, StepError};
 use fabricbios_wire::Generation;
 
-use super::binding_state::{BindStep, BindingState, CutResult, CutStep, Phase, ReleaseStep};
+use super::binding_state::{
+    BindStep, BindingState, CutResult, CutStep, NotNow, Objects, Phase, ReleaseStep,
+};
 
 /// Longest wait of an order for another order on the same lease. The longest order is one whose GID does not resolve:
 /// it takes a few seconds, after other orders of this kind.
@@ -39,7 +41,7 @@ impl<P> Default for BindingCell<P> {
     }
 }
 
-impl<P> BindingCell<P> {
+impl<P: Objects> BindingCell<P> {
     /// Locks the state. If a thread panicked with the lock, the phase still says what that thread was doing.
     pub(crate) fn lock(&self) -> MutexGuard<'_, BindingState<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,7 +60,7 @@ impl<P> BindingCell<P> {
 
     pub(crate) fn begin_bind(&self, generation: Generation, has_peer: bool) -> BindStep<P> {
         let step = self.repeat(|state| state.begin_bind(generation, has_peer));
-        step.unwrap_or_else(|| BindStep::Refuse("another order for the lease has not ended".into()))
+        step.unwrap_or(BindStep::Refuse(NotNow::Busy))
     }
 
     /// Begins a cut. `Err`: the cut by another thread did not end in time.
@@ -69,8 +71,7 @@ impl<P> BindingCell<P> {
 
     pub(crate) fn begin_release(&self, generation: Generation) -> ReleaseStep<P> {
         let step = self.repeat(|state| state.begin_release(generation));
-        let stuck = || ReleaseStep::Refuse("another order for the lease has not ended".into());
-        step.unwrap_or_else(stuck)
+        step.unwrap_or(ReleaseStep::Refuse(NotNow::Busy))
     }
 
     /// Begins a change that leaves the phase as it is, after any other such change has ended. `check` decides whether
@@ -123,24 +124,9 @@ impl<P> BindingCell<P> {
         generation: Generation,
         result: CutResult<P>,
     ) -> Result<Proof, StepError> {
-        match result {
-            Ok((proof, leftover)) => {
-                let mut state = self.lock();
-                state.leftovers.extend(leftover);
-                state.gate.ended(generation);
-                state.phase = Phase::Cut(proof.clone());
-                drop(state);
-                self.wake();
-                Ok(proof)
-            }
-            Err((remains, error)) => {
-                self.set(Phase::Failed {
-                    remains,
-                    error: error.clone(),
-                });
-                Err(error)
-            }
-        }
+        let finished = self.lock().finish_cut(generation, result);
+        self.wake();
+        finished
     }
 
     /// Records that the lease is released.
@@ -183,7 +169,7 @@ impl<P> BindingCell<P> {
 
 #[cfg(test)]
 mod tests {
-    use fabricbios_lease::NotOpened;
+    use fabricbios_lease::{BindError, NotOpened};
 
     use super::*;
 
@@ -191,6 +177,12 @@ mod tests {
     const G2: Generation = Generation(2);
 
     type TestCell = BindingCell<&'static str>;
+
+    impl Objects for &'static str {
+        fn may_give_access(&self) -> bool {
+            *self == "queue pair"
+        }
+    }
 
     fn cell(generation: Generation, phase: Phase<&'static str>) -> TestCell {
         let cell = BindingCell::default();
@@ -205,11 +197,6 @@ mod tests {
 
     fn error() -> StepError {
         StepError::new("dealloc_mw", "EIO")
-    }
-
-    #[test]
-    fn a_new_lease_is_made_from_nothing() {
-        assert_eq!(TestCell::default().begin_bind(G1, true), BindStep::Fresh);
     }
 
     #[test]
@@ -273,25 +260,6 @@ mod tests {
     }
 
     #[test]
-    fn a_bind_after_the_cut_of_its_generation_is_cancelled() {
-        let cell = TestCell::default();
-        assert!(matches!(cell.begin_cut(G2), Ok(CutStep::Unreachable(_))));
-        assert_eq!(cell.begin_bind(G1, true), BindStep::Cancelled);
-        assert_eq!(cell.begin_bind(G2, true), BindStep::Cancelled);
-        assert_eq!(cell.begin_bind(Generation(3), true), BindStep::Fresh);
-    }
-
-    #[test]
-    fn an_older_order_never_touches_a_newer_binding() {
-        let cell = cell(G2, Phase::Live("parts"));
-        assert!(matches!(cell.begin_cut(G1), Ok(CutStep::Unreachable(_))));
-        assert_eq!(cell.begin_bind(G1, true), BindStep::Cancelled);
-        assert!(matches!(cell.begin_release(G1), ReleaseStep::Refuse(_)));
-        assert!(matches!(cell.lock().phase, Phase::Live("parts")));
-        assert!(!cell.is_revoked(G2));
-    }
-
-    #[test]
     fn a_cut_during_connecting_does_not_wait_and_cancels() {
         let cell = TestCell::default();
         assert_eq!(cell.begin_bind(G1, true), BindStep::Fresh);
@@ -322,32 +290,6 @@ mod tests {
         assert_eq!(cell.begin_bind(G1, true), BindStep::Fresh);
         assert_eq!(cell.lock().begin_bind(G2, true), None);
         assert!(cell.is_revoked(G1));
-    }
-
-    #[test]
-    fn a_failed_cut_is_tried_again_by_the_next_and_blocks_release() {
-        let cell = live();
-        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
-        assert_eq!(cell.lock().begin_cut(G1), None);
-        assert!(cell.finish_cut(G1, Err(("parts", error()))).is_err());
-        assert!(matches!(cell.begin_release(G1), ReleaseStep::Refuse(_)));
-        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
-    }
-
-    #[test]
-    fn cut_and_release_are_idempotent() {
-        let cell = live();
-        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
-        cell.finish_cut(G1, Ok((Proof::default(), Some("rest"))))
-            .unwrap();
-        assert_eq!(
-            cell.begin_cut(G1),
-            Ok(CutStep::Unreachable(Proof::default()))
-        );
-        assert_eq!(cell.begin_release(G1), ReleaseStep::Tidy(vec!["rest"]));
-        cell.remove();
-        assert_eq!(cell.begin_release(G1), ReleaseStep::Done);
-        assert!(matches!(cell.begin_cut(G1), Ok(CutStep::Unreachable(_))));
     }
 
     #[test]
@@ -397,12 +339,32 @@ mod tests {
     }
 
     #[test]
-    fn a_live_lease_is_not_released() {
-        assert!(matches!(live().begin_release(G1), ReleaseStep::Refuse(_)));
+    fn binding_the_same_generation_twice_is_refused() {
+        assert!(matches!(live().begin_bind(G1, true), BindStep::Refuse(_)));
     }
 
     #[test]
-    fn binding_the_same_generation_twice_is_refused() {
-        assert!(matches!(live().begin_bind(G1, true), BindStep::Refuse(_)));
+    fn a_proof_behind_which_something_is_open_fails_the_cut() {
+        let cell = live();
+        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("parts")));
+        let finished = cell.finish_cut(G1, Ok((Proof::default(), Some("queue pair"))));
+        let error = finished.unwrap_err().to_string();
+        assert!(
+            error.contains("ended") && error.contains("mistake"),
+            "{error}"
+        );
+        assert!(matches!(cell.begin_release(G1), ReleaseStep::Refuse(_)));
+        assert_eq!(cell.begin_cut(G1), Ok(CutStep::Cut("queue pair")));
+    }
+
+    #[test]
+    fn a_binding_does_not_open_over_objects_of_another_one() {
+        let cell = live();
+        cell.lock().gate.ended(G1);
+        let Err(BindError::Stranded(error)) = cell.lock().open(G2) else {
+            panic!("it opened");
+        };
+        assert!(error.to_string().contains("one: "), "{error}");
+        assert!(matches!(cell.lock().phase, Phase::Live("parts")));
     }
 }

@@ -13,11 +13,44 @@
 //!
 //! While a phase holds objects (`P`), the lock guards them. In Connecting, Cutting and Releasing one thread has taken
 //! the objects out and works without the lock. A cut never waits for a binding that is being made: it has no access
-//! before it opens, and it opens under the lock, through the [`Gate`]. Pure: no verbs, no lock, no clock; `P` is any
-//! type.
+//! before it opens, and it opens under the lock, through the [`Gate`]. Pure: no verbs, no lock, no clock.
+//!
+//! Invariants, each checked where the state changes. One that does not hold is a mistake in the program: the bind or the
+//! cut fails with it, which fences the resource.
+//! - **one**: a binding opens only if no objects of another binding are there.
+//! - **ended**: the objects that a proved cut leaves give no access.
 
-use fabricbios_lease::{Gate, Proof, StepError};
+use std::fmt::Display;
+
+use fabricbios_lease::{BindError, Gate, MovedOn, Proof, StepError};
 use fabricbios_wire::Generation;
+
+/// The objects of a binding.
+pub(crate) trait Objects {
+    /// Whether a client may still reach the bytes through these objects.
+    fn may_give_access(&self) -> bool;
+}
+
+/// Why an order for a lease is not possible now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotNow {
+    #[error("{0}")]
+    MovedOn(MovedOn),
+    #[error("generation {} is bound already", .0.0)]
+    Bound(Generation),
+    #[error("it is being bound")]
+    BeingBound,
+    #[error("it is not cut")]
+    NotCut,
+    #[error("it is being cut")]
+    BeingCut,
+    #[error("its cut failed: {0}")]
+    CutFailed(StepError),
+    #[error("not clean: {0}")]
+    Dirty(StepError),
+    #[error("another order for the lease has not ended")]
+    Busy,
+}
 
 /// The state that the lock of a `BindingCell` guards.
 #[derive(Debug)]
@@ -72,7 +105,7 @@ pub(crate) enum BindStep<P> {
     /// A cut of this generation came first.
     Cancelled,
     /// The order is not possible now.
-    Refuse(String),
+    Refuse(NotNow),
     /// An older binding could not be cut.
     Stranded(StepError),
 }
@@ -93,15 +126,21 @@ pub(crate) enum ReleaseStep<P> {
     Tidy(Vec<P>),
     /// Nothing to do: the lease is released already.
     Done,
-    /// Not possible, for this reason: the lease is not cut.
-    Refuse(String),
+    /// The lease is not cut.
+    Refuse(NotNow),
 }
 
 /// The result of a cut: proof and leftover objects, or remaining objects and error.
 pub(crate) type CutResult<P> = Result<(Proof, Option<P>), (P, StepError)>;
 
+/// An invariant that does not hold.
+fn broken(invariant: &'static str, detail: impl Display) -> StepError {
+    let detail = format_args!("{invariant}: {detail}; this is a mistake in the node's program");
+    StepError::new("invariant", detail)
+}
+
 /// Each `begin_` method returns `None` if the caller must wait for a change and call again.
-impl<P> BindingState<P> {
+impl<P: Objects> BindingState<P> {
     pub(super) fn begin_bind(
         &mut self,
         generation: Generation,
@@ -144,11 +183,8 @@ impl<P> BindingState<P> {
             }
             (Phase::Cutting | Phase::Releasing, _) => None,
             (Phase::Failed { error, .. }, _) => Some(BindStep::Stranded(error.clone())),
-            (Phase::Dirty(error), _) => Some(BindStep::Refuse(format!("not clean: {error}"))),
-            _ => {
-                let why = format!("generation {} is bound already", generation.0);
-                Some(BindStep::Refuse(why))
-            }
+            (Phase::Dirty(error), _) => Some(BindStep::Refuse(NotNow::Dirty(error.clone()))),
+            _ => Some(BindStep::Refuse(NotNow::Bound(generation))),
         };
         self.phase = phase;
         step
@@ -157,6 +193,18 @@ impl<P> BindingState<P> {
     fn start(&mut self, generation: Generation) {
         self.gate.begin(generation);
         self.phase = Phase::Connecting;
+    }
+
+    /// Opens the gate for a binding that is made. The caller opens access under the same lock, and sets the phase.
+    pub(super) fn open(&mut self, generation: Generation) -> Result<(), BindError> {
+        self.gate.open(generation)?;
+        match self.phase {
+            Phase::Connecting | Phase::Cut(_) => Ok(()),
+            _ => Err(BindError::Stranded(broken(
+                "one",
+                "objects of another binding are there",
+            ))),
+        }
     }
 
     pub(super) fn begin_cut(&mut self, generation: Generation) -> Option<CutStep<P>> {
@@ -176,15 +224,45 @@ impl<P> BindingState<P> {
         }
     }
 
+    /// Records the result of the cut of a generation.
+    pub(super) fn finish_cut(
+        &mut self,
+        generation: Generation,
+        result: CutResult<P>,
+    ) -> Result<Proof, StepError> {
+        let result = result.and_then(|(proof, leftover)| match leftover {
+            Some(left) if left.may_give_access() => {
+                let why = format_args!("what is left gives access behind the proof {proof}");
+                Err((left, broken("ended", why)))
+            }
+            leftover => Ok((proof, leftover)),
+        });
+        match result {
+            Ok((proof, leftover)) => {
+                self.leftovers.extend(leftover);
+                self.gate.ended(generation);
+                self.phase = Phase::Cut(proof.clone());
+                Ok(proof)
+            }
+            Err((remains, error)) => {
+                self.phase = Phase::Failed {
+                    remains,
+                    error: error.clone(),
+                };
+                Err(error)
+            }
+        }
+    }
+
     /// The proof that this generation and all older ones give no access.
-    pub(super) fn check_ended(&self, generation: Generation) -> Result<Proof, String> {
+    pub(super) fn check_ended(&self, generation: Generation) -> Result<Proof, NotNow> {
         match &self.phase {
-            Phase::Failed { error, .. } => Err(format!("its cut failed: {error}")),
-            Phase::Cutting => Err("it is being cut".into()),
+            Phase::Failed { error, .. } => Err(NotNow::CutFailed(error.clone())),
+            Phase::Cutting => Err(NotNow::BeingCut),
             Phase::Connecting if self.gate.is_revoked(generation) => {
                 Ok(why_unreachable(&self.phase))
             }
-            Phase::Prepared(_) | Phase::Live(_) | Phase::Connecting => Err("it is not cut".into()),
+            Phase::Prepared(_) | Phase::Live(_) | Phase::Connecting => Err(NotNow::NotCut),
             Phase::Empty | Phase::Cut(_) | Phase::Releasing | Phase::Dirty(_) => {
                 Ok(why_unreachable(&self.phase))
             }
@@ -192,9 +270,9 @@ impl<P> BindingState<P> {
     }
 
     pub(super) fn begin_release(&mut self, generation: Generation) -> Option<ReleaseStep<P>> {
-        let refuse = |why: String| Some(ReleaseStep::Refuse(why));
+        let refuse = |why| Some(ReleaseStep::Refuse(why));
         if let Err(moved_on) = self.gate.check_current(generation) {
-            return refuse(moved_on.to_string());
+            return refuse(NotNow::MovedOn(moved_on));
         }
         if self.gate.is_removed() {
             return Some(ReleaseStep::Done);
@@ -210,11 +288,11 @@ impl<P> BindingState<P> {
             other => {
                 let step = match &other {
                     Phase::Connecting if bound.is_some_and(|it| self.gate.admits(it)) => {
-                        refuse("it is being bound".into())
+                        refuse(NotNow::BeingBound)
                     }
                     Phase::Connecting | Phase::Cutting | Phase::Releasing => None,
-                    Phase::Failed { error, .. } => refuse(format!("its cut failed: {error}")),
-                    _ => refuse("it is not cut".into()),
+                    Phase::Failed { error, .. } => refuse(NotNow::CutFailed(error.clone())),
+                    _ => refuse(NotNow::NotCut),
                 };
                 self.phase = other;
                 step

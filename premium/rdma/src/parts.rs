@@ -8,7 +8,7 @@ use fabricbios_verbs::{
     CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, QueuePairState, Window,
 };
 
-use super::memory::Bytes;
+use super::{binding_state::Objects, memory::Bytes};
 
 /// Boxed, since it moves through results and phases.
 pub(crate) type Parts = Box<BindingParts>;
@@ -48,6 +48,14 @@ pub(crate) struct Pair {
     pub(super) psn: u32,
     /// Number of the peer's queue pair; 0 until it is known.
     pub(super) peer: u32,
+}
+
+impl Objects for Parts {
+    /// A window without its queue pair gives no access.
+    fn may_give_access(&self) -> bool {
+        let serves = |pair: &Pair| pair.queue_pair.is_some() || !pair.proven_gone;
+        self.pairs.iter().any(serves) || !self.regions.is_empty()
+    }
 }
 
 impl BindingParts {

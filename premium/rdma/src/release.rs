@@ -14,11 +14,12 @@ impl RdmaPath {
         let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
             return Ok(());
         };
-        let refuse = |why: String| Err(self.hardware.error("release", binding_id, why));
         let leftovers = match cell.begin_release(binding_id.generation) {
             ReleaseStep::Tidy(leftovers) => leftovers,
             ReleaseStep::Done => return Ok(()),
-            ReleaseStep::Refuse(why) => return refuse(why),
+            ReleaseStep::Refuse(why) => {
+                return Err(self.hardware.error("release", binding_id, why));
+            }
         };
         let tidied = self.tidy(&cell, leftovers, binding_id);
         match &tidied {
