@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{
-    AllocationMode, BindError, BindOrder, BindingId, Custody, Durability, FenceScope, Lookup,
-    NotFree, Offer, Placement, Proof, StepError,
+    AllocationMode, BindError, BindOrder, BindingId, Custody, Durability, FenceScope, Offer,
+    Placement, Proof, StepError,
 };
 use fabricbios_wire::{LeaseId, ResourceId, Transport};
 
@@ -65,17 +65,14 @@ impl Store for ArenaStore {
             .check_extent(extent)
             .map_err(BindError::Refused)?;
         let claimed = self.custody().claim(order.binding_id.lease_id, extent);
-        claimed.map_err(|why| match why {
-            NotFree::Released => BindError::Cancelled,
-            NotFree::HeldBy(..) | NotFree::HoldsOther(_) => {
-                // Only the log names the holder: the next tenant must not learn it.
-                tracing::error!(lease = %order.binding_id, %why, "bytes were given out twice");
-                let detail = format!(
-                    "{}: the bytes are not free on this node yet",
-                    order.binding_id
-                );
-                BindError::Failed(StepError::new("bind", detail))
-            }
+        claimed.map_err(|why| {
+            // Only the log names the holder: the next tenant must not learn it.
+            tracing::error!(lease = %order.binding_id, %why, "bytes were given out twice");
+            let detail = format_args!(
+                "{}: the bytes are not free on this node yet",
+                order.binding_id
+            );
+            BindError::Failed(StepError::new("bind", detail))
         })?;
         Ok(Part::at(extent))
     }
@@ -101,9 +98,6 @@ impl Store for ArenaStore {
             return Ok(Proof::default());
         };
         self.arena.check_extent(extent)?;
-        if self.custody().find(binding_id.lease_id) == Lookup::Released {
-            return Ok(Proof::default());
-        }
         let failed =
             |detail: String| StepError::new("release", format_args!("{binding_id}: {detail}"));
         let checked = self.custody().check(binding_id.lease_id, extent);
@@ -113,7 +107,7 @@ impl Store for ArenaStore {
         scrubbed.map_err(|outside| {
             StepError::new("zero arena", format_args!("{binding_id}: {outside}"))
         })?;
-        self.custody().release(binding_id.lease_id);
+        self.custody().forget(binding_id.lease_id);
         let found = format_args!("{} bytes overwritten with zeroes", extent.length);
         Ok(Proof::of("zero memory", began.elapsed(), found))
     }
@@ -186,22 +180,6 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_release_touches_nothing() {
-        let store = store();
-        let late = order(1, FIRST);
-        store.open(&late).unwrap();
-        store
-            .release(late.binding_id, Some(&FIRST.into()), &|| ())
-            .unwrap();
-        store.arena.write(0, &[9]).unwrap();
-        store
-            .release(late.binding_id, Some(&FIRST.into()), &|| ())
-            .unwrap();
-        assert_eq!(begins_with(&store), 9);
-        assert_eq!(store.open(&late).unwrap_err(), BindError::Cancelled);
-    }
-
-    #[test]
     fn only_whole_pages_of_the_arena_are_given_out() {
         let store = store();
         for (offset, length) in [
@@ -220,15 +198,5 @@ mod tests {
                     .is_err()
             );
         }
-    }
-
-    #[test]
-    fn bytes_of_a_bind_that_came_to_nothing_are_free_at_once() {
-        let store = store();
-        store.open(&order(1, FIRST)).unwrap();
-        store
-            .forget(order(1, FIRST).binding_id, &FIRST.into())
-            .unwrap();
-        store.open(&order(2, FIRST)).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{OnceLock, mpsc::channel};
@@ -106,21 +106,6 @@ fn facts_are_the_file_systems() {
     assert_eq!(open(&place).facts().identity, facts.identity);
     let another = self::place();
     assert_ne!(open(&another).facts().identity, facts.identity);
-}
-
-#[test]
-fn a_volume_stays_as_it_is_over_calls_and_daemons() {
-    let place = place();
-    let pool = open(&place);
-    let volume = pool.create(LEASE, EXTENT).unwrap();
-    let mut file = File::options().write(true).open(&volume.path).unwrap();
-    file.write_all(b"mine").unwrap();
-    assert_eq!(pool.reopen(LEASE, EXTENT).unwrap(), volume);
-    drop(pool);
-    let pool = open(&place);
-    assert_eq!(pool.leases().unwrap(), [LEASE]);
-    assert_eq!(pool.reopen(LEASE, EXTENT).unwrap(), volume);
-    assert_eq!(&fs::read(&volume.path).unwrap()[..4], b"mine");
 }
 
 #[test]

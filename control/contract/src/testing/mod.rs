@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod calls;
+mod exports;
 mod macros;
 pub mod suite;
 mod volumes;
@@ -23,6 +24,7 @@ use fabricbios_lease::BindOrder;
 use fabricbios_wire::LeaseId;
 
 pub use calls::{Calls, Fails, Name};
+pub use exports::{Exported, Exports};
 pub use volumes::Volumes;
 pub use watching::Watching;
 pub use world::{FOR_EVER, World, binding_id, user_of};

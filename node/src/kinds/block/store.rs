@@ -1,6 +1,9 @@
 //! A pool as a store of leases: one volume for each lease. Grants are counted in the journal and in the pool.
 
 #[cfg(test)]
+mod suite;
+
+#[cfg(test)]
 use std::sync::Arc;
 use std::{
     collections::{BTreeSet, HashMap},
