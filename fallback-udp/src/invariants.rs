@@ -1,20 +1,23 @@
 //! The invariants of the data plane over UDP, by name.
 //!
-//! - **end**: no request is served and no I/O begins once the access of a binding has ended.
-//! - **once**: a counter of a session belongs to one request, which is done once.
-//! - **in flight**: only a request that was begun finishes, and the writes in flight of sessions are among those of
-//!   their lease.
-//! - **sessions**: a lease has no more sessions than it may have.
-//! - **parts**: each part of a half-sent block arrives once and lies within the block.
-//! - **room**: half-sent blocks hold exactly the bytes that are counted for their lease, its tenant and the node; an
-//!   ended lease holds none.
-//! - **generations**: a binding replaces only an older binding, and only after the older one has ended.
-//! - **quiet**: the blocks of a lease are closed only when no I/O is in flight.
+//! | name | what holds | checked at |
+//! |---|---|---|
+//! | **end** | no request is served and no I/O begins once the access of a binding has ended | each request, each I/O |
+//! | **once** | a counter of a session belongs to one request, which is done once | each new request |
+//! | **in flight** | only a request or an I/O that was begun finishes; the writes in flight of sessions are among those of their lease | each result, each write |
+//! | **sessions** | a lease has no more sessions than it may have | each request |
+//! | **numbers** | no two open sessions of a lease have the same number | each HELLO |
+//! | **rate** | no limit lends more than its burst | each request |
+//! | **parts** | each part of a half-sent block arrives once and lies within the block | each part |
+//! | **room** | half-sent blocks hold exactly the bytes that are counted for their lease, its tenant and the node; an ended lease holds none | each request, each second, each release |
+//! | **generations** | a binding replaces only an older binding, and only after the older one has ended | each bind |
+//! | **quiet** | the blocks of a lease are closed only when no I/O is in flight | each release |
+//! | **bytes** | an operation of a client is done when each of its bytes was answered once | each end of an operation |
 //!
 //! Each invariant is checked where the state changes, with the data at hand there; only the sum of `room` looks at all
 //! half-sent blocks of a lease, once a second. A failed invariant ends the access of its binding
 //! ([`ServedLease::broken`]): the server answers with FENCED, refuses a new deadline, and fails the cut, so the lease
-//! is fenced. All other bindings go on.
+//! is fenced. All other bindings go on. In a client, the operation fails.
 //!
 //! [`ServedLease::broken`]: crate::ServedLease::broken
 
@@ -31,6 +34,10 @@ pub enum Invariant {
     InFlight,
     /// No more sessions than there may be.
     Sessions,
+    /// No two sessions have the same number.
+    Numbers,
+    /// No limit lends more than its burst.
+    Rate,
     /// Parts come once and lie within their block.
     Parts,
     /// Half-sent blocks are counted correctly.
@@ -39,6 +46,8 @@ pub enum Invariant {
     Generations,
     /// No blocks are closed while an I/O is in flight.
     Quiet,
+    /// An operation is done when each of its bytes was answered once.
+    Bytes,
 }
 
 /// An invariant that failed.
@@ -81,10 +90,13 @@ impl fmt::Display for Invariant {
             Self::Once => "once",
             Self::InFlight => "in flight",
             Self::Sessions => "sessions",
+            Self::Numbers => "numbers",
+            Self::Rate => "rate",
             Self::Parts => "parts",
             Self::Room => "room",
             Self::Generations => "generations",
             Self::Quiet => "quiet",
+            Self::Bytes => "bytes",
         })
     }
 }

@@ -45,6 +45,8 @@ impl Bucket {
 pub(crate) struct Allowance {
     rate: Rate,
     bucket: Bucket,
+    /// The latest time of a request.
+    latest: Duration,
 }
 
 impl Allowance {
@@ -54,12 +56,26 @@ impl Allowance {
         Self {
             rate,
             bucket: Bucket::default(),
+            latest: Duration::ZERO,
         }
     }
 
     /// Takes a token, if there is one.
     pub(crate) fn take(&mut self, now: Duration) -> bool {
+        self.latest = self.latest.max(now);
         self.bucket.take(&self.rate, now)
+    }
+
+    /// Whether the bucket lacks no more than a burst, so that a request after a rest is let through.
+    pub(crate) fn is_within_burst(&self) -> bool {
+        let most = self.rate.burst.saturating_add(self.rate.period);
+        self.bucket.full_at <= self.latest.saturating_add(most)
+    }
+
+    /// Takes all tokens of the future.
+    #[cfg(test)]
+    pub(crate) fn forge_debt(&mut self) {
+        self.bucket.full_at = Duration::MAX;
     }
 }
 

@@ -30,7 +30,7 @@ const GREETINGS: (u32, u32) = (100, 200);
 pub struct SessionState {
     pub(crate) sessions: Sessions,
     hellos: Allowance,
-    pings: Allowance,
+    pub(crate) pings: Allowance,
     /// New requests in sessions.
     requests: Allowance,
     /// READs that are repeated: their replies are longer than the requests.
@@ -99,6 +99,10 @@ impl SessionState {
         let detail = "the lease has more sessions than it may have";
         self.findings
             .holds(Invariant::Sessions, within_limits, detail);
+        let limits = [&self.hellos, &self.pings, &self.requests, &self.repeats];
+        let within_bursts = limits.into_iter().all(Allowance::is_within_burst);
+        let detail = "a rate limit lends more than its burst";
+        self.findings.holds(Invariant::Rate, within_bursts, detail);
         let adds_up = share.is_none_or(|share| !share.is_broken());
         let detail = "more was given back of half-sent blocks than was held";
         self.findings.holds(Invariant::Room, adds_up, detail);
@@ -156,6 +160,9 @@ impl SessionState {
             now: request.now,
         };
         let session = self.sessions.hello(hello).ok_or(DataStatus::Busy)?;
+        let is_its_own = self.sessions.count(session) == 1;
+        let detail = "two open sessions have the same number";
+        self.findings.holds(Invariant::Numbers, is_its_own, detail);
         let reply = hello_reply(session, remaining, self.sessions.window, space).bytes();
         let room = reply.len().min(padding.len());
         let (head, rest) = payload[..padding.len()].split_at_mut(room);

@@ -83,8 +83,17 @@ impl Sessions {
 
     /// Finds an open session.
     pub(crate) fn find(&self, number: u32) -> Option<&Session> {
-        let mut all = self.used.iter().chain(&self.opened);
-        all.find(|session| session.number == number)
+        self.numbered(number).next()
+    }
+
+    /// How many open sessions have this number.
+    pub(crate) fn count(&self, number: u32) -> usize {
+        self.numbered(number).count()
+    }
+
+    fn numbered(&self, number: u32) -> impl Iterator<Item = &Session> {
+        let all = self.used.iter().chain(&self.opened);
+        all.filter(move |session| session.number == number)
     }
 
     /// Finds a session that has had a request.

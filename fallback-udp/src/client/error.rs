@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, string::String, time::Duration};
 use fabricbios_wire::{DataStatus, LeaseId};
 
 use super::Coordinates;
-use crate::transfer::Failure;
+use crate::{Broken, transfer::Failure};
 
 /// Why a call failed. `confirmed` is the number of bytes of the call whose replies came; they are not always its first
 /// ones.
@@ -247,6 +247,14 @@ impl Failed {
             Failure::Nonsense => ClientError::Protocol {
                 lease_id,
                 endpoint,
+                confirmed,
+            },
+            Failure::Broken(Broken { invariant, detail }) => ClientError::Local {
+                what: "count what was transferred",
+                endpoint,
+                source: io::Error::other(std::format!(
+                    "{invariant}: {detail}; this is a mistake in the client's program"
+                )),
                 confirmed,
             },
             Failure::Silent { .. } => ClientError::Unreachable {

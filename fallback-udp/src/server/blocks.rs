@@ -121,13 +121,22 @@ impl Drop for IoInFlight {
     fn drop(&mut self) {
         let blocks = &self.entry.content;
         let mut ended = blocks.ended();
-        blocks.ios.fetch_sub(1, Ordering::Relaxed);
-        blocks
-            .flushes
-            .fetch_sub(self.is_flush.into(), Ordering::Relaxed);
+        if !count_down(&blocks.ios, 1) || !count_down(&blocks.flushes, self.is_flush.into()) {
+            self.entry.broken(Broken {
+                invariant: Invariant::InFlight,
+                detail: "an I/O has finished that was not counted",
+            });
+        }
         *ended += 1;
         blocks.has_ended.notify_all();
     }
+}
+
+/// Subtracts `by`. `false`: the counter was smaller, and stays.
+fn count_down(counter: &AtomicU32, by: u32) -> bool {
+    let less = |count: u32| count.checked_sub(by);
+    let counted = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    counted.is_ok()
 }
 
 impl Space for Blocks {
@@ -279,7 +288,14 @@ mod tests {
         let (in_flight, open) = IoInFlight::begin(&entry, &Io::Flush);
         assert!(open.is_some());
         says(closed(), "quiet: ");
+        let uncounted = IoInFlight::begin(&entry, &Io::Flush).0;
+        entry.content.ios.store(1, Ordering::Relaxed);
         drop(in_flight);
+        drop(uncounted);
+        says(
+            entry.check_invariants().map_err(|error| error.to_string()),
+            "in flight: ",
+        );
         let held = entry.content.share.take(512).unwrap();
         says(closed(), "room: ");
         drop(held);

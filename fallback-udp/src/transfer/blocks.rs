@@ -15,6 +15,7 @@ use fabricbios_wire::{DATA_OVERHEAD, DataOp, DataService};
 use super::{
     Driven, Failure, Operation, Requester, Setup, Transmit,
     answer::Event,
+    each_byte_once,
     hello::ZEROS,
     operation::Reach,
     piece::Piece,
@@ -241,7 +242,7 @@ impl Blocks {
         }
     }
 
-    fn on_done(&mut self, piece: &Piece, bytes: usize, payload: &[u8]) {
+    pub(super) fn on_done(&mut self, piece: &Piece, bytes: usize, payload: &[u8]) {
         let Some(active) = self.active.get_mut(&piece.operation) else {
             return;
         };
@@ -282,11 +283,12 @@ impl Blocks {
         };
         match active.failure {
             Some(failure) if !self.requester.requests.has(id) => self.finish(id, Err(failure)),
-            None if active.done == active.operation.len() => {
-                let outcome = match active.operation {
+            None if active.done >= active.operation.len() => {
+                let checked = each_byte_once(active.done as u64, active.operation.len());
+                let outcome = checked.and_then(|()| match active.operation {
                     Operation::Flush => self.unflushed.flushed(active.mark),
                     _ => Ok(()),
-                };
+                });
                 self.finish(id, outcome);
             }
             _ => {}

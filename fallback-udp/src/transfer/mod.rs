@@ -28,7 +28,7 @@ pub use operation::Operation;
 pub use requester::Requester;
 pub use work::Work;
 
-use crate::DataKey;
+use crate::{Broken, DataKey, Invariant};
 use answer::Event;
 use requests::Request;
 
@@ -84,6 +84,8 @@ pub enum Failure {
     Nonsense,
     /// The node's machine has rebooted, and answered writes may be lost. FLUSH reports this once.
     WritesLost,
+    /// An invariant of the client failed.
+    Broken(Broken),
     /// No authentic reply came.
     Silent {
         /// Whether unauthenticated replies came that call the key invalid; anybody could have sent them.
@@ -176,7 +178,8 @@ impl<'a> Transfer<'a> {
     pub fn outcome(&self) -> Option<Result<(), Failure>> {
         let done = self.requester.is_idle()
             && (!self.work.needs_session() || self.confirmed > 0 || self.requester.has_session());
-        self.outcome.or_else(|| done.then_some(Ok(())))
+        let checked = || done.then(|| each_byte_once(self.confirmed, self.work.len()));
+        self.outcome.or_else(checked)
     }
 
     /// Number of bytes whose replies came; not always the first ones of the transfer.
@@ -233,6 +236,17 @@ impl<'a> Transfer<'a> {
     }
 }
 
+/// Checks **bytes** at the end of an operation of `length` bytes.
+fn each_byte_once(confirmed: u64, length: usize) -> Result<(), Failure> {
+    if confirmed == length as u64 {
+        return Ok(());
+    }
+    Err(Failure::Broken(Broken {
+        invariant: Invariant::Bytes,
+        detail: "other bytes were answered than were to be transferred",
+    }))
+}
+
 impl Driven for Transfer<'_> {
     fn requester(&self) -> &Requester {
         self.requester
@@ -272,3 +286,6 @@ impl Driven for Transfer<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
