@@ -5,6 +5,7 @@ use core::fmt;
 
 use zeroize::Zeroize;
 
+use crate::names::words;
 use crate::{
     CpuExecutionMode, CpuIsolationClass, CpuPartition, Enforcement, Generation,
     GpuExclusivityClass, GpuExecutionMode, KindBinding, LeaseId, LeaseIntent, RdmaBinding,
@@ -94,28 +95,29 @@ mod cleaning {
     }
 }
 
-/// The cause of an end. The phase is separate: a lease whose term ran out and whose cut failed has the
-/// cause `Expired` and the phase FENCED.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum EndCause {
-    /// The term ran out, and the grace time if there was one.
-    Expired = 0,
-    /// The holder freed the lease.
-    Freed = 1,
-    /// An operator revoked the lease.
-    Revoked = 2,
-    /// The node was stopped.
-    NodeStopped = 3,
-    /// The node was restarted, and the lease could not go on.
-    NodeRestarted = 4,
-    /// An old key could not be proved dead, so the lease was cut.
-    KeyNotRetired = 5,
-    /// A failed binding left objects behind; a binding was not made in time; it was already cut when its deadline
-    /// should have been extended; or the lease lost the sole hold of its part.
-    BindingFailed = 6,
-    /// After a restart the part of the lease was gone, or belonged to another lease.
-    Displaced = 7,
+words! {
+    /// The cause of an end. The phase is separate: a lease whose term ran out and whose cut failed has the
+    /// cause `Expired` and the phase FENCED.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum EndCause: u8, "cause of an end", from_byte {
+        /// The term ran out, and the grace time if there was one.
+        Expired = 0, "expired";
+        /// The holder freed the lease.
+        Freed = 1, "freed";
+        /// An operator revoked the lease.
+        Revoked = 2, "revoked";
+        /// The node was stopped.
+        NodeStopped = 3, "node_stopped";
+        /// The node was restarted, and the lease could not go on.
+        NodeRestarted = 4, "node_restarted";
+        /// An old key could not be proved dead, so the lease was cut.
+        KeyNotRetired = 5, "key_not_retired";
+        /// A failed binding left objects behind; a binding was not made in time; it was already cut when its deadline
+        /// should have been extended; or the lease lost the sole hold of its part.
+        BindingFailed = 6, "binding_failed";
+        /// After a restart the part of the lease was gone, or belonged to another lease.
+        Displaced = 7, "displaced";
+    }
 }
 
 /// One step of a cut, or one check that proves the cut.
@@ -142,36 +144,38 @@ pub const PROOF_STEP_BYTES_MAX: usize = 64;
 /// Longest finding of a step, bytes.
 pub const PROOF_FOUND_BYTES_MAX: usize = 256;
 
-/// The specification's three answers to LEASE_QUERY.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum LeaseStatus {
-    /// Access is open, or is being opened.
-    Active = 0,
-    /// The term is over or the holder freed it.
-    Expired = 1,
-    /// The lease was taken back: by an operator, a restart or a fault.
-    Revoked = 2,
+words! {
+    /// The specification's three answers to LEASE_QUERY.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum LeaseStatus: u8, "lease status", from_byte {
+        /// Access is open, or is being opened.
+        Active = 0, "active";
+        /// The term is over or the holder freed it.
+        Expired = 1, "expired";
+        /// The lease was taken back: by an operator, a restart or a fault.
+        Revoked = 2, "revoked";
+    }
 }
 
-/// The state of a lease, finer than [`LeaseStatus`]; `state` in JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum LeasePhase {
-    /// The data plane is being made.
-    Binding = 0,
-    /// The lease is in use.
-    Active = 1,
-    /// Access is cut; the contents are kept.
-    Grace = 2,
-    /// The lease ended at its deadline.
-    Expired = 3,
-    /// The lease was taken back.
-    Revoked = 4,
-    /// The holder gave the lease back.
-    Freed = 5,
-    /// The lease ended and is not proved clean: the resource is fenced.
-    Fenced = 6,
+words! {
+    /// The state of a lease, finer than [`LeaseStatus`]; `state` in JSON.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum LeasePhase: u8, "lease phase", from_byte {
+        /// The data plane is being made.
+        Binding = 0, "binding";
+        /// The lease is in use.
+        Active = 1, "active";
+        /// Access is cut; the contents are kept.
+        Grace = 2, "grace";
+        /// The lease ended at its deadline.
+        Expired = 3, "expired";
+        /// The lease was taken back.
+        Revoked = 4, "revoked";
+        /// The holder gave the lease back.
+        Freed = 5, "freed";
+        /// The lease ended and is not proved clean: the resource is fenced.
+        Fenced = 6, "fenced";
+    }
 }
 
 /// The classes that the node enforces. A client that asked for a class and does not find it here frees the lease.

@@ -2,6 +2,7 @@
 //! has no keys: a header that was read is not authenticated yet.
 
 use crate::LeaseId;
+use crate::names::words;
 
 /// Bytes of the header, over which the tag is computed.
 pub const DATA_HEADER_LEN: usize = 56;
@@ -46,46 +47,48 @@ impl DataService {
     }
 }
 
-/// The operation of a frame. [`DataHeader::op`] also keeps unknown numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum DataOp {
-    /// Opens a session.
-    Hello = 1,
-    /// Reads from the lease.
-    Read = 2,
-    /// Writes to the lease.
-    Write = 3,
-    /// Asks only for an answer.
-    Ping = 4,
-    /// FBBU: makes all answered writes durable.
-    Flush = 5,
+words! {
+    /// The operation of a frame. [`DataHeader::op`] also keeps unknown numbers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum DataOp: u8, "data-plane operation", from_byte {
+        /// Opens a session.
+        Hello = 1, "hello";
+        /// Reads from the lease.
+        Read = 2, "read";
+        /// Writes to the lease.
+        Write = 3, "write";
+        /// Asks only for an answer.
+        Ping = 4, "ping";
+        /// FBBU: makes all answered writes durable.
+        Flush = 5, "flush";
+    }
 }
 
-/// The outcome of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum DataStatus {
-    /// Done.
-    Ok = 0,
-    /// The lease is over.
-    NoLease = 1,
-    /// The lease is unknown, the key is wrong, the frame is damaged, or the request is not valid.
-    Invalid = 2,
-    /// The range is outside of the lease.
-    Range = 3,
-    /// The nonce was used by another request.
-    Replay = 4,
-    /// The lease ended and could not be proved clean.
-    Fenced = 5,
-    /// The counter is behind the window, or the session is closed.
-    TooOld = 6,
-    /// The server is busy; the request was not carried out.
-    Busy = 7,
-    /// The lease is read-only.
-    ReadOnly = 8,
-    /// The storage failed.
-    Io = 9,
+words! {
+    /// The outcome of a request.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum DataStatus: u8, "data-plane status", from_byte {
+        /// Done.
+        Ok = 0, "OK";
+        /// The lease is over.
+        NoLease = 1, "NO_LEASE";
+        /// The lease is unknown, the key is wrong, the frame is damaged, or the request is not valid.
+        Invalid = 2, "INVALID";
+        /// The range is outside of the lease.
+        Range = 3, "RANGE";
+        /// The nonce was used by another request.
+        Replay = 4, "REPLAY";
+        /// The lease ended and could not be proved clean.
+        Fenced = 5, "FENCED";
+        /// The counter is behind the window, or the session is closed.
+        TooOld = 6, "TOO_OLD";
+        /// The server is busy; the request was not carried out.
+        Busy = 7, "BUSY";
+        /// The lease is read-only.
+        ReadOnly = 8, "BLOCK_RO";
+        /// The storage failed.
+        Io = 9, "IO";
+    }
 }
 
 /// Bits of [`DataHeader::flags`].

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::names::words;
 use crate::{
     Affinity, DecodeError, affinity, tag,
     tlv::{Tlv, TlvArea},
@@ -37,16 +38,17 @@ pub struct KvCacheIntent {
     pub block_bytes: u32,
 }
 
-/// How warm a KV cache is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum KvCacheTier {
-    /// The cache is in use for decoding.
-    Hot = 0,
-    /// The cache is kept for reuse.
-    Warm = 1,
-    /// The cache is kept while memory is free.
-    Cold = 2,
+words! {
+    /// How warm a KV cache is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum KvCacheTier: u8, "KV cache tier", from_byte {
+        /// The cache is in use for decoding.
+        Hot = 0, "hot";
+        /// The cache is kept for reuse.
+        Warm = 1, "warm";
+        /// The cache is kept while memory is free.
+        Cold = 2, "cold";
+    }
 }
 
 const VERSION: u8 = 1;

@@ -2,43 +2,45 @@
 
 use alloc::{string::String, vec::Vec};
 
+use crate::names::words;
 use crate::{
     Endpoint, Epoch, FlatEntry, LeaseAllocRequest, LeaseId, LeaseInfo, LeasePage, NodeId, RdmaPeer,
     Refusal, ResourceId, ResourceInventory, ResourceType,
 };
 
-/// Codes of control messages. 0x0200 and 0x020A are the specification's; the others are ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u16)]
-pub enum MessageType {
-    /// Checks that the node answers.
-    Ping = 0x0001,
-    /// Asks for the identity of the node.
-    GetIdentity = 0x0002,
-    /// Asks for the resources of the node.
-    GetInventory = 0x0100,
-    /// Asks for a new lease.
-    LeaseAlloc = 0x0200,
-    /// Asks for a new term of a lease.
-    LeaseRenew = 0x0201,
-    /// Asks for the state of a lease.
-    LeaseQuery = 0x0202,
-    /// Gives a lease back.
-    LeaseFree = 0x0203,
-    /// Asks for the leases of the caller.
-    LeaseList = 0x0204,
-    /// Binds a lease to queue pairs of the client.
-    LeaseBind = 0x0205,
-    /// Asks for a new key of a lease.
-    LeaseRotate = 0x0206,
-    /// Takes a lease back (operator).
-    LeaseRevoke = 0x020A,
-    /// Asks for the fenced resources.
-    FenceList = 0x0300,
-    /// Remediates a fenced resource and clears the fence (operator).
-    FenceClear = 0x0301,
-    /// Asks for a signed certificate (operator).
-    IdentityIssue = 0x0400,
+words! {
+    /// Codes of control messages. 0x0200 and 0x020A are the specification's; the others are ours.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum MessageType: u16, "message type", from_code {
+        /// Checks that the node answers.
+        Ping = 0x0001, "PING";
+        /// Asks for the identity of the node.
+        GetIdentity = 0x0002, "GET_IDENTITY";
+        /// Asks for the resources of the node.
+        GetInventory = 0x0100, "GET_INVENTORY";
+        /// Asks for a new lease.
+        LeaseAlloc = 0x0200, "LEASE_ALLOC";
+        /// Asks for a new term of a lease.
+        LeaseRenew = 0x0201, "LEASE_RENEW";
+        /// Asks for the state of a lease.
+        LeaseQuery = 0x0202, "LEASE_QUERY";
+        /// Gives a lease back.
+        LeaseFree = 0x0203, "LEASE_FREE";
+        /// Asks for the leases of the caller.
+        LeaseList = 0x0204, "LEASE_LIST";
+        /// Binds a lease to queue pairs of the client.
+        LeaseBind = 0x0205, "LEASE_BIND";
+        /// Asks for a new key of a lease.
+        LeaseRotate = 0x0206, "LEASE_ROTATE";
+        /// Takes a lease back (operator).
+        LeaseRevoke = 0x020A, "LEASE_REVOKE";
+        /// Asks for the fenced resources.
+        FenceList = 0x0300, "FENCE_LIST";
+        /// Remediates a fenced resource and clears the fence (operator).
+        FenceClear = 0x0301, "FENCE_CLEAR";
+        /// Asks for a signed certificate (operator).
+        IdentityIssue = 0x0400, "IDENTITY_ISSUE";
+    }
 }
 
 /// A request.
@@ -96,14 +98,15 @@ pub enum Request {
     IdentityIssue(IssueRequest),
 }
 
-/// The form of an inventory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum InventoryForm {
-    /// Entries of 36 bytes.
-    Flat = 0,
-    /// Typed fields for each kind.
-    Structured = 1,
+words! {
+    /// The form of an inventory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum InventoryForm: u8, "inventory form", from_byte {
+        /// Entries of 36 bytes.
+        Flat = 0, "flat";
+        /// Typed fields for each kind.
+        Structured = 1, "structured";
+    }
 }
 
 /// IDENTITY_ISSUE: asks to sign a key for a tenant. The private key is never sent.
@@ -120,14 +123,15 @@ pub struct IssueRequest {
     pub csr_der: Vec<u8>,
 }
 
-/// The rights of an identity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Role {
-    /// May lease resources and use its own leases.
-    Tenant = 0,
-    /// May also see all leases, revoke, clear fences and issue identities.
-    Operator = 1,
+words! {
+    /// The rights of an identity.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Role: u8, "role", from_byte {
+        /// May lease resources and use its own leases.
+        Tenant = 0, "tenant";
+        /// May also see all leases, revoke, clear fences and issue identities.
+        Operator = 1, "operator";
+    }
 }
 
 /// An answer that is not a refusal.
@@ -187,16 +191,17 @@ pub struct NodeIdentity {
     pub version: String,
 }
 
-/// The outcome of LEASE_REVOKE (published facts 6.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum RevokeOutcome {
-    /// The lease is proved unreachable.
-    TornDown = 0,
-    /// The end of access is not proved; the resource is fenced.
-    Fenced = 1,
-    /// There is no such lease.
-    NotFound = 2,
+words! {
+    /// The outcome of LEASE_REVOKE (published facts 6.2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RevokeOutcome: u8, "revoke outcome", from_byte {
+        /// The lease is proved unreachable.
+        TornDown = 0, "torn_down";
+        /// The end of access is not proved; the resource is fenced.
+        Fenced = 1, "fenced";
+        /// There is no such lease.
+        NotFound = 2, "not_found";
+    }
 }
 
 /// One fenced resource.

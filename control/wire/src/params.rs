@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::names::words;
 use crate::{LeaseIntent, LeaseTerms, ResourceId, ResourceType};
 
 /// LEASE_ALLOC (0x0200).
@@ -53,21 +54,22 @@ impl LeaseAllocRequest {
     }
 }
 
-/// The transport of a lease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Transport {
-    /// The best transport that the node has.
-    #[default]
-    Auto = 0,
-    /// RDMA reads and writes (MEM).
-    Rdma = 1,
-    /// FBMU or FBBU over UDP.
-    Udp = 2,
-    /// Both transports over the same bytes, cut together.
-    Both = 3,
-    /// NVMe-oF over TCP (BLOCK).
-    NvmeTcp = 4,
-    /// NVMe-oF over RDMA (BLOCK).
-    NvmeRdma = 5,
+words! {
+    /// The transport of a lease.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum Transport: u8, "transport", from_byte {
+        /// The best transport that the node has.
+        #[default]
+        Auto = 0, "auto";
+        /// RDMA reads and writes (MEM).
+        Rdma = 1, "rdma";
+        /// FBMU or FBBU over UDP.
+        Udp = 2, "udp";
+        /// Both transports over the same bytes, cut together.
+        Both = 3, "both";
+        /// NVMe-oF over TCP (BLOCK).
+        NvmeTcp = 4, "nvme-tcp";
+        /// NVMe-oF over RDMA (BLOCK).
+        NvmeRdma = 5, "nvme-rdma";
+    }
 }

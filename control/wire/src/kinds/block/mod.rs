@@ -13,6 +13,7 @@ pub use host_id::*;
 pub use nqn::*;
 
 use super::{Coordinates, Terms};
+use crate::names::words;
 use crate::{
     DHCHAP_SECRET_BYTES_MAX, Effective, Endpoint, NQN_BYTES_MAX, NVMEOF_ADDRESSES_MAX,
     NVMEOF_CTRL_LOSS_SECS_MAX, endpoint,
@@ -50,14 +51,15 @@ impl BlockTerms {
     }
 }
 
-/// The transport of NVMe-oF; the numbers are those of TRTYPE in NVMe over Fabrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum NvmeofTransport {
-    /// RDMA.
-    Rdma = 1,
-    /// TCP.
-    Tcp = 3,
+words! {
+    /// The transport of NVMe-oF; the numbers are those of TRTYPE in NVMe over Fabrics.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum NvmeofTransport: u8, "NVMe-oF transport", from_trtype {
+        /// RDMA.
+        Rdma = 1, "rdma";
+        /// TCP.
+        Tcp = 3, "tcp";
+    }
 }
 
 /// 0x0301: `u8 trtype, [u8; 16] address, u16 service`.

@@ -11,6 +11,7 @@ use peer::{check_path_mtu, check_u24};
 pub(crate) use peer::{require_peers, write_peers};
 
 use super::{Coordinates, Terms};
+use crate::names::words;
 use crate::{
     RDMA_PEERS_MAX,
     read::Decoded,
@@ -37,14 +38,15 @@ impl Terms for MemTerms {
     }
 }
 
-/// How a node gives out RDMA access. Value of 0x0208.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum RdmaStrategy {
-    /// A type 2B memory window pinned to the lease's queue pair.
-    Window = 0,
-    /// A protection domain and memory region of the lease's own.
-    Region = 1,
+words! {
+    /// How a node gives out RDMA access. Value of 0x0208.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RdmaStrategy: u8, "RDMA strategy", from_byte {
+        /// A type 2B memory window pinned to the lease's queue pair.
+        Window = 0, "window";
+        /// A protection domain and memory region of the lease's own.
+        Region = 1, "region";
+    }
 }
 
 /// 0x0201–0x020C: one RC queue pair, or several, and the key to the lease's bytes.

@@ -9,6 +9,7 @@ use core::ops::RangeInclusive;
 pub use address::{MacAddress, ParseMacError, PciFunction, VlanId};
 
 use super::{Coordinates, Terms};
+use crate::names::words;
 use crate::{
     CDI_DEVICE_BYTES_MAX, Effective, Enforcement, INTERFACE_NAME_BYTES_MAX,
     read::Decoded,
@@ -17,17 +18,18 @@ use crate::{
     write::Writer,
 };
 
-/// How the tenant gets its network function. Value of 0x0406 and 0x0412.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum HandOver {
-    /// As a named interface in the node's own network namespace.
-    #[default]
-    Interface = 0,
-    /// As an interface in a network namespace that the tenant gives on the node.
-    Netns = 1,
-    /// As a device of vfio-pci, for a virtual machine.
-    Vfio = 2,
+words! {
+    /// How the tenant gets its network function. Value of 0x0406 and 0x0412.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum HandOver: u8, "hand-over", from_byte {
+        /// As a named interface in the node's own network namespace.
+        #[default]
+        Interface = 0, "interface";
+        /// As an interface in a network namespace that the tenant gives on the node.
+        Netns = 1, "netns";
+        /// As a device of vfio-pci, for a virtual machine.
+        Vfio = 2, "vfio";
+    }
 }
 
 /// The terms of a lease of a network function. The capacity is the transmit rate in bits per second.
