@@ -4,103 +4,41 @@ use base16ct::lower::encode_string;
 use fabricbios_wire::{
     Binding, LeaseEnd, LeaseInfo, LeaseIntent, LeaseStatus, ProofStep, Transport,
 };
-use serde::Serialize;
 use zeroize::Zeroizing;
 
-use crate::{kinds::OfKind, values::AffinityWords};
+use crate::{
+    json::{Field, Object, field},
+    kinds::{self, Face},
+    values::AffinityWords,
+};
 
-#[derive(Serialize)]
-pub(crate) struct LeaseJson<'a> {
-    lease_id: String,
-    resource_id: String,
-    resource_type: String,
-    state: &'static str,
-    status: &'static str,
-    generation: u32,
-    capacity: u64,
-    granted_at_unix_ms: u64,
-    expires_at_unix_ms: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    renewable_at_unix_ms: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    grace_ends_unix_ms: u64,
-    remaining_ms: u64,
-    effective: EffectiveJson<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    intent: Option<IntentJson>,
-    binding: BindingJson<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tenant: Option<&'a str>,
-    #[serde(flatten)]
-    end: Option<EndJson<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct EndJson<'a> {
-    ended_at_unix_ms: u64,
-    end_cause: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended_by: Option<&'a str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    proof: Vec<StepJson<'a>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    cleaning: Vec<StepJson<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct StepJson<'a> {
-    step: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    found: &'a str,
-    took_us: u32,
-}
-
-#[derive(Serialize)]
-struct EffectiveJson<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    transport: Option<&'static str>,
-    rotate_on_renew: bool,
-    #[serde(flatten)]
-    of_kind: OfKind<'a>,
-}
-
-/// The statements of the tenant. The node keeps them and enforces none.
-#[derive(Debug, Serialize)]
-struct IntentJson {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kv_cache: Option<KvCacheJson>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    affinities: Vec<AffinityWords>,
-}
-
-#[derive(Debug, Serialize)]
-struct KvCacheJson {
-    tier: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    block_bytes: Option<u32>,
-}
-
-#[derive(Serialize)]
-struct BindingJson<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dp_key: Option<Zeroizing<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    udp_endpoint: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limits: Option<LimitsJson>,
-    #[serde(flatten)]
-    of_kind: OfKind<'a>,
-}
-
-#[derive(Debug, Serialize)]
-struct LimitsJson {
-    offset: u64,
-    length: u64,
-}
-
-// serde passes a reference.
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+/// A lease as JSON.
+pub(crate) fn json(info: &LeaseInfo) -> Object<'_> {
+    let unless_zero = |ms: u64| Some(ms).filter(|ms| *ms != 0);
+    let face = kinds::face(info.resource_type());
+    let end = info.end.as_deref().map(end);
+    Object::from([
+        field("lease_id", info.lease_id.to_string()),
+        field("resource_id", info.resource_id.to_string()),
+        field("resource_type", info.resource_type().to_string()),
+        field("state", info.phase.name()),
+        field("status", status(info.status)),
+        field("generation", info.generation.0),
+        field("capacity", info.capacity),
+        field("granted_at_unix_ms", info.granted_at_unix_ms),
+        field("expires_at_unix_ms", info.expires_at_unix_ms),
+        field(
+            "renewable_at_unix_ms",
+            unless_zero(info.renewable_at_unix_ms),
+        ),
+        field("grace_ends_unix_ms", unless_zero(info.grace_ends_unix_ms)),
+        field("remaining_ms", info.remaining_ms),
+        field("effective", effective(face, info)),
+        field("intent", info.intent.as_deref().map(intent)),
+        field("binding", binding(face, &info.binding)),
+        field("tenant", info.tenant.as_deref()),
+    ])
+    .with(end.into_iter().flatten())
 }
 
 /// The status of LEASE_QUERY in the words of the specification.
@@ -112,77 +50,72 @@ pub(crate) fn status(status: LeaseStatus) -> &'static str {
     }
 }
 
-impl<'a> From<&'a LeaseInfo> for LeaseJson<'a> {
-    fn from(info: &'a LeaseInfo) -> Self {
-        Self {
-            lease_id: info.lease_id.to_string(),
-            resource_id: info.resource_id.to_string(),
-            resource_type: info.resource_type().to_string(),
-            state: info.phase.name(),
-            status: status(info.status),
-            generation: info.generation.0,
-            capacity: info.capacity,
-            granted_at_unix_ms: info.granted_at_unix_ms,
-            expires_at_unix_ms: info.expires_at_unix_ms,
-            renewable_at_unix_ms: info.renewable_at_unix_ms,
-            grace_ends_unix_ms: info.grace_ends_unix_ms,
-            remaining_ms: info.remaining_ms,
-            effective: EffectiveJson {
-                transport: info.effective.transport.map(Transport::name),
-                rotate_on_renew: info.effective.rotate_on_renew,
-                of_kind: OfKind::Terms(info),
-            },
-            intent: info.intent.as_deref().map(IntentJson::from),
-            binding: (&info.binding).into(),
-            tenant: info.tenant.as_deref(),
-            end: info.end.as_deref().map(EndJson::from),
-        }
-    }
+fn effective(face: &dyn Face, info: &LeaseInfo) -> Object<'static> {
+    let it = &info.effective;
+    let of_all = [
+        field("transport", it.transport.map(Transport::name)),
+        field("rotate_on_renew", it.rotate_on_renew),
+    ];
+    Object::from(of_all).with(face.terms_json(it))
 }
 
-impl<'a> From<&'a LeaseEnd> for EndJson<'a> {
-    fn from(end: &'a LeaseEnd) -> Self {
-        let step = |it: &'a ProofStep| StepJson {
-            step: &it.step,
-            found: &it.found,
-            took_us: it.took_us,
-        };
-        Self {
-            ended_at_unix_ms: end.at_unix_ms,
-            end_cause: end.cause.name(),
-            ended_by: end.by.as_deref(),
-            proof: end.proof.iter().map(step).collect(),
-            cleaning: end.cleaning.iter().map(step).collect(),
-        }
-    }
+/// The statements of the tenant. The node keeps them and enforces none.
+fn intent(intent: &LeaseIntent) -> Object<'_> {
+    let kv_cache = intent.kv_cache.map(|it| {
+        let block_bytes = Some(it.block_bytes).filter(|bytes| *bytes != 0);
+        Object::from([
+            field("tier", it.tier.name()),
+            field("block_bytes", block_bytes),
+        ])
+    });
+    let affinities = intent.affinities.iter();
+    let affinities = affinities.map(|it| AffinityWords::from(it).json());
+    Object::from([
+        field("kv_cache", kv_cache),
+        field("affinities", unless_empty(affinities)),
+    ])
 }
 
-impl From<&LeaseIntent> for IntentJson {
-    fn from(intent: &LeaseIntent) -> Self {
-        Self {
-            kv_cache: intent.kv_cache.map(|it| KvCacheJson {
-                tier: it.tier.name(),
-                block_bytes: Some(it.block_bytes).filter(|bytes| *bytes != 0),
-            }),
-            affinities: intent.affinities.iter().map(AffinityWords::from).collect(),
-        }
-    }
+fn binding<'a>(face: &dyn Face, binding: &'a Binding) -> Object<'a> {
+    let key = binding.dp_key.as_ref();
+    let limits = binding.limits.map(|limits| {
+        Object::from([
+            field("offset", limits.offset),
+            field("length", limits.length),
+        ])
+    });
+    let of_all = [
+        field(
+            "dp_key",
+            key.map(|key| Zeroizing::new(encode_string(&key.0))),
+        ),
+        field(
+            "udp_endpoint",
+            binding.udp_endpoint.map(|it| it.to_string()),
+        ),
+        field("limits", limits),
+    ];
+    Object::from(of_all).with(face.binding_json(binding))
 }
 
-impl<'a> From<&'a Binding> for BindingJson<'a> {
-    fn from(binding: &'a Binding) -> Self {
-        let limits = binding.limits;
-        Self {
-            dp_key: binding
-                .dp_key
-                .as_ref()
-                .map(|key| Zeroizing::new(encode_string(&key.0))),
-            udp_endpoint: binding.udp_endpoint.map(|endpoint| endpoint.to_string()),
-            limits: limits.map(|limits| LimitsJson {
-                offset: limits.offset,
-                length: limits.length,
-            }),
-            of_kind: OfKind::Binding(binding),
-        }
+fn end(end: &LeaseEnd) -> [Field<'_>; 5] {
+    fn step(it: &ProofStep) -> Object<'_> {
+        let found = Some(&*it.found).filter(|found| !found.is_empty());
+        Object::from([
+            field("step", &*it.step),
+            field("found", found),
+            field("took_us", it.took_us),
+        ])
     }
+    [
+        field("ended_at_unix_ms", end.at_unix_ms),
+        field("end_cause", end.cause.name()),
+        field("ended_by", end.by.as_deref()),
+        field("proof", unless_empty(end.proof.iter().map(step))),
+        field("cleaning", unless_empty(end.cleaning.iter().map(step))),
+    ]
+}
+
+fn unless_empty<'a>(objects: impl Iterator<Item = Object<'a>>) -> Option<Vec<Object<'a>>> {
+    Some(objects.collect()).filter(|objects: &Vec<_>| !objects.is_empty())
 }

@@ -11,6 +11,7 @@ mod commands;
 mod failure;
 mod gid;
 mod hint;
+mod json;
 mod kinds;
 mod lease_json;
 mod lease_text;

@@ -6,15 +6,14 @@ use fabricbios_client::Node;
 use fabricbios_wire::{
     AFFINITIES_MAX, LeaseAllocRequest, LeaseId, LeaseInfo, LeaseIntent, LeaseTerms, Request,
 };
-use serde::Serialize;
 
 use super::resource;
 use crate::{
     args::Term,
     failure::Failure,
+    json::{Object, field},
     kinds::{self, Alloc},
-    lease_json::LeaseJson,
-    lease_text,
+    lease_json, lease_text,
     output::Output,
 };
 
@@ -25,27 +24,14 @@ pub(super) fn run(node: &Node, what: Alloc, output: Output) -> Result<(), Failur
     if !output.json {
         warn_of_rounding(&info, asked);
     }
-    let printed = output.print(&Granted::new(&info, asked), || lease_text::full(&info));
+    let printed = output.print(&granted(&info, asked), || lease_text::full(&info));
     printed.map_err(|failure| failure.and_message(&give_back(node, info.lease_id)))
 }
 
-/// A new lease.
-#[derive(Serialize)]
-struct Granted<'a> {
-    #[serde(flatten)]
-    lease: LeaseJson<'a>,
-    /// The requested capacity, if the granted one is larger.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    asked_capacity: Option<u64>,
-}
-
-impl<'a> Granted<'a> {
-    fn new(info: &'a LeaseInfo, asked: u64) -> Self {
-        Self {
-            lease: info.into(),
-            asked_capacity: (info.capacity != asked).then_some(asked),
-        }
-    }
+/// A new lease; with the requested capacity, if the granted one is larger.
+fn granted(info: &LeaseInfo, asked: u64) -> Object<'_> {
+    let asked = (info.capacity != asked).then_some(asked);
+    lease_json::json(info).with([field("asked_capacity", asked)])
 }
 
 /// Warns that the node has rounded the capacity up. The JSON has both numbers.
@@ -104,5 +90,5 @@ pub(crate) fn request_of(
 
 /// Prints one lease.
 pub(super) fn show(info: &LeaseInfo, output: Output) -> Result<(), Failure> {
-    output.print(&LeaseJson::from(info), || lease_text::full(info))
+    output.print(&lease_json::json(info), || lease_text::full(info))
 }

@@ -10,8 +10,8 @@ use super::{alloc, bulk, keep, local, watch};
 use crate::{
     args::Lease,
     failure::{Exit, Failure},
-    lease_json::LeaseJson,
-    lease_text,
+    json::{Object, field},
+    lease_json, lease_text,
     output::Output,
 };
 
@@ -57,7 +57,7 @@ fn rotate(node: &Node, lease_id: LeaseId, overlap_ms: u32, output: Output) -> Re
         overlap_ms,
     };
     let info = ask(node, lease_id, request)?;
-    output.print(&LeaseJson::from(&info), || {
+    output.print(&lease_json::json(&info), || {
         lease_text::rotated(&info, overlap_ms)
     })
 }
@@ -70,7 +70,7 @@ pub(super) fn ask(node: &Node, lease_id: LeaseId, request: Request) -> Result<Le
 
 fn free(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure> {
     let info = ask(node, lease_id, Request::LeaseFree(lease_id))?;
-    output.print(&LeaseJson::from(&info), || {
+    output.print(&lease_json::json(&info), || {
         format!("lease {lease_id} is {}", info.phase)
     })?;
     match info.phase {
@@ -120,16 +120,10 @@ fn revoke(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure>
     }
 }
 
-#[derive(Serialize)]
-struct LeasesJson<'a> {
-    leases: Vec<LeaseJson<'a>>,
-}
-
 fn list(node: &Node, ended: bool, output: Output) -> Result<(), Failure> {
     let leases = all_pages(node, ended)?;
-    let json = LeasesJson {
-        leases: leases.iter().map(LeaseJson::from).collect(),
-    };
+    let all: Vec<Object<'_>> = leases.iter().map(lease_json::json).collect();
+    let json = Object::from([field("leases", all)]);
     output.print(&json, || {
         if leases.is_empty() {
             return "no leases".to_owned();

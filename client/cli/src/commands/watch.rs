@@ -5,9 +5,13 @@ use std::{thread, time::Duration};
 use fabricbios_client::{Error, Node};
 use fabricbios_wire::{LeaseError, LeaseId, LeaseInfo, LeasePhase, Request};
 
-use serde::Serialize;
-
-use crate::{failure::Failure, lease_json::LeaseJson, lease_text, output::Output, time_text};
+use crate::{
+    failure::Failure,
+    json::{Object, field},
+    lease_json, lease_text,
+    output::Output,
+    time_text,
+};
 
 /// The node is asked this long after a deadline, when the change is visible.
 const AFTER_DEADLINE: Duration = Duration::from_millis(5);
@@ -40,21 +44,13 @@ pub(super) fn run(
     }
 }
 
-/// A lease in its last observed state.
-#[derive(Serialize)]
-struct SeenJson<'a> {
-    seen_at_unix_ms: u64,
-    #[serde(flatten)]
-    lease: LeaseJson<'a>,
-}
-
+/// Prints the lease as it was observed.
 fn show(info: &LeaseInfo, output: Output) -> Result<(), Failure> {
-    let json = SeenJson {
-        seen_at_unix_ms: time_text::now_ms(),
-        lease: info.into(),
-    };
+    let seen_at = time_text::now_ms();
+    let seen = Object::from([field("seen_at_unix_ms", seen_at)]);
+    let json = seen.and(lease_json::json(info));
     output.print(&json, || {
-        let at = time_text::utc(json.seen_at_unix_ms);
+        let at = time_text::utc(seen_at);
         format!("at {at}\n{}", lease_text::full(info))
     })
 }

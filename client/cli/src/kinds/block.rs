@@ -8,14 +8,13 @@ use fabricbios_wire::{
     BLOCK_REMOVABLE, BLOCK_RO, Binding, BlockTerms, DhchapSecret, Effective, HostId,
     LeaseAllocRequest, LeaseId, LeaseInfo, Nqn, NvmeofAddress, NvmeofBinding, Transport,
 };
-use serde::Serialize;
-use zeroize::Zeroizing;
 
-use super::{Entry, Face, words};
+use super::{Face, words};
 use crate::{
     args::{Grace, Term},
     commands::request_of,
     failure::Failure,
+    json::{Field, Object, field, flag},
     lease_text::row,
     values,
 };
@@ -115,27 +114,21 @@ impl Face for Block {
         true
     }
 
-    fn terms_json(&self, effective: &Effective) -> impl Serialize {
-        #[derive(Serialize)]
-        struct TermsJson {
-            #[serde(skip_serializing_if = "std::ops::Not::not")]
-            read_only: bool,
-            #[serde(skip_serializing_if = "std::ops::Not::not")]
-            mutual_auth: bool,
-        }
-        TermsJson {
-            read_only: effective.read_only,
-            mutual_auth: effective.mutual_auth,
-        }
+    fn terms_json(&self, effective: &Effective) -> Vec<Field<'static>> {
+        vec![
+            flag("read_only", effective.read_only),
+            flag("mutual_auth", effective.mutual_auth),
+        ]
     }
 
-    fn binding_json(&self, binding: &Binding) -> impl Serialize {
-        Entry("nvmeof", binding.nvmeof().map(NvmeofJson::from))
+    fn binding_json<'a>(&self, binding: &'a Binding) -> Vec<Field<'a>> {
+        vec![field("nvmeof", binding.nvmeof().map(json))]
     }
 
     /// The block size of leases of a pool.
-    fn resource_json(&self, resource: &Resource) -> impl Serialize {
-        Entry("block_bytes", resource.blocks.map(|pool| pool.block_size))
+    fn resource_json(&self, resource: &Resource) -> Vec<Field<'static>> {
+        let size = resource.blocks.map(|pool| pool.block_size);
+        vec![field("block_bytes", size)]
     }
 }
 
@@ -161,60 +154,30 @@ fn rows(lease_id: LeaseId, nvmeof: &NvmeofBinding) -> Vec<Vec<String>> {
     rows
 }
 
-/// The coordinates over NVMe-oF, with the names of nvme-cli.
-#[derive(Serialize)]
-struct NvmeofJson<'a> {
-    /// The first of `paths`.
-    #[serde(flatten)]
-    first: Option<PathJson>,
-    subnqn: &'a str,
-    nsid: u32,
-    hostnqn: &'a str,
-    hostid: String,
-    dhchap_secret: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dhchap_ctrl_secret: Option<&'a str>,
-    ctrl_loss_tmo: u32,
-    block_size: u32,
-    paths: Vec<PathJson>,
-    /// The complete command, for a root shell.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connect: Option<Zeroizing<String>>,
-}
-
-#[derive(Serialize)]
-struct PathJson {
-    trtype: &'static str,
-    traddr: String,
-    trsvcid: String,
-}
-
-impl<'a> From<&'a NvmeofBinding> for NvmeofJson<'a> {
-    fn from(binding: &'a NvmeofBinding) -> Self {
-        let ctrl_secret = binding.dhchap_ctrl_secret.as_ref();
-        Self {
-            first: binding.addresses.first().map(PathJson::from),
-            subnqn: binding.subsystem.as_str(),
-            nsid: binding.nsid,
-            hostnqn: binding.host_nqn.as_str(),
-            hostid: binding.host_id.to_string(),
-            dhchap_secret: binding.dhchap_secret.reveal(),
-            dhchap_ctrl_secret: ctrl_secret.map(DhchapSecret::reveal),
-            ctrl_loss_tmo: binding.ctrl_loss_secs,
-            block_size: binding.block_bytes,
-            paths: binding.addresses.iter().map(PathJson::from).collect(),
-            connect: connect_line(binding),
-        }
-    }
-}
-
-impl From<&NvmeofAddress> for PathJson {
-    fn from(address: &NvmeofAddress) -> Self {
+/// The names of nvme-cli. The first path is also in the object itself; `connect` is a whole command, for a root shell.
+fn json(binding: &NvmeofBinding) -> Object<'_> {
+    let path = |address: &NvmeofAddress| {
         let at = SocketAddr::from(address.endpoint);
-        Self {
-            trtype: address.transport.name(),
-            traddr: at.ip().to_string(),
-            trsvcid: at.port().to_string(),
-        }
-    }
+        [
+            field("trtype", address.transport.name()),
+            field("traddr", at.ip().to_string()),
+            field("trsvcid", at.port().to_string()),
+        ]
+    };
+    let addresses = &binding.addresses;
+    let paths: Vec<Object<'_>> = { addresses.iter() }.map(|it| path(it).into()).collect();
+    let ctrl_secret = binding.dhchap_ctrl_secret.as_ref();
+    let first = addresses.first().into_iter().flat_map(path);
+    first.collect::<Object<'_>>().with([
+        field("subnqn", binding.subsystem.as_str()),
+        field("nsid", binding.nsid),
+        field("hostnqn", binding.host_nqn.as_str()),
+        field("hostid", binding.host_id.to_string()),
+        field("dhchap_secret", binding.dhchap_secret.reveal()),
+        field("dhchap_ctrl_secret", ctrl_secret.map(DhchapSecret::reveal)),
+        field("ctrl_loss_tmo", binding.ctrl_loss_secs),
+        field("block_size", binding.block_bytes),
+        field("paths", paths),
+        field("connect", connect_line(binding)),
+    ])
 }

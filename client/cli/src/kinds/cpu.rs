@@ -3,16 +3,16 @@
 use clap::Args;
 use fabricbios_client::{Node, Resource};
 use fabricbios_wire::{
-    Binding, CpuBinding, CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuRange, CpuTerms,
-    Effective, LeaseAllocRequest, LeaseInfo, cpu_flags,
+    Binding, CpuBinding, CpuCap, CpuExecutionMode, CpuIsolationClass, CpuPartition, CpuRange,
+    CpuTerms, Effective, LeaseAllocRequest, LeaseInfo, cpu_flags,
 };
-use serde::Serialize;
 
-use super::{Entry, Face, words};
+use super::{Face, words};
 use crate::{
     args::{NoGrace, Term},
     commands::request_of,
     failure::Failure,
+    json::{Field, Object, field},
     lease_text::{named, row},
     output::one_line,
     values::{self, BadValue},
@@ -111,41 +111,41 @@ impl Face for Cpu {
     }
 
     fn capacity(&self, resource: &Resource) -> Vec<String> {
-        let Some(cpu) = ResourceJson::of(resource) else {
+        let Some(cpu) = resource.cpu else {
             return Vec::new();
         };
         let mut parts = vec![format!("{} threads online", cpu.threads)];
-        parts.extend(cpu.arch.map(str::to_owned));
-        parts.extend(cpu.max_mhz.map(|mhz| format!("up to {mhz} MHz")));
+        parts.extend(arch(&cpu).map(str::to_owned));
+        parts.extend(max_mhz(&cpu).map(|mhz| format!("up to {mhz} MHz")));
         parts
     }
 
-    fn terms_json(&self, effective: &Effective) -> impl Serialize {
-        #[derive(Serialize)]
-        struct TermsJson {
-            #[serde(skip_serializing_if = "Option::is_none")]
-            cpu_isolation: Option<&'static str>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            cpu_execution_mode: Option<&'static str>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            cpu_execution_width: Option<u16>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            cpu_partition: Option<&'static str>,
-        }
-        TermsJson {
-            cpu_isolation: effective.cpu_isolation.map(CpuIsolationClass::name),
-            cpu_execution_mode: effective.cpu_execution_mode.map(CpuExecutionMode::name),
-            cpu_execution_width: effective.cpu_execution_width,
-            cpu_partition: effective.cpu_partition.map(CpuPartition::name),
-        }
+    fn terms_json(&self, it: &Effective) -> Vec<Field<'static>> {
+        let mode = it.cpu_execution_mode.map(CpuExecutionMode::name);
+        vec![
+            field(
+                "cpu_isolation",
+                it.cpu_isolation.map(CpuIsolationClass::name),
+            ),
+            field("cpu_execution_mode", mode),
+            field("cpu_execution_width", it.cpu_execution_width),
+            field("cpu_partition", it.cpu_partition.map(CpuPartition::name)),
+        ]
     }
 
-    fn binding_json(&self, binding: &Binding) -> impl Serialize {
-        Entry("cpu", binding.cpu().map(CpuJson::from))
+    fn binding_json<'a>(&self, binding: &'a Binding) -> Vec<Field<'a>> {
+        vec![field("cpu", binding.cpu().map(json))]
     }
 
-    fn resource_json(&self, resource: &Resource) -> impl Serialize {
-        Entry("cpu", ResourceJson::of(resource))
+    fn resource_json(&self, resource: &Resource) -> Vec<Field<'static>> {
+        let cpu = resource.cpu.map(|cpu| {
+            Object::from([
+                field("threads", cpu.threads),
+                field("max_mhz", max_mhz(&cpu)),
+                field("arch", arch(&cpu)),
+            ])
+        });
+        vec![field("cpu", cpu)]
     }
 }
 
@@ -172,62 +172,34 @@ fn rows(cpu: &CpuBinding) -> Vec<Vec<String>> {
     rows
 }
 
-/// The cores in an inventory.
-#[derive(Serialize)]
-struct ResourceJson {
-    threads: u16,
-    /// Absent if the node does not know it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_mhz: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arch: Option<&'static str>,
+/// `None` if the node does not know it.
+fn max_mhz(cpu: &CpuCap) -> Option<u32> {
+    Some(cpu.max_mhz).filter(|mhz| *mhz != 0)
 }
 
-impl ResourceJson {
-    fn of(resource: &Resource) -> Option<Self> {
-        resource.cpu.map(|cpu| Self {
-            threads: cpu.threads,
-            max_mhz: Some(cpu.max_mhz).filter(|mhz| *mhz != 0),
-            arch: match cpu.flags >> cpu_flags::ARCH_SHIFT & 0xff {
-                cpu_flags::ARCH_AARCH64 => Some("aarch64"),
-                cpu_flags::ARCH_X86_64 => Some("x86_64"),
-                _ => None,
-            },
-        })
+fn arch(cpu: &CpuCap) -> Option<&'static str> {
+    match cpu.flags >> cpu_flags::ARCH_SHIFT & 0xff {
+        cpu_flags::ARCH_AARCH64 => Some("aarch64"),
+        cpu_flags::ARCH_X86_64 => Some("x86_64"),
+        _ => None,
     }
 }
 
-/// The coordinates of a lease.
-#[derive(Debug, Serialize)]
-struct CpuJson<'a> {
-    cpus: String,
-    cgroup: &'a str,
-    partition: &'static str,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    memory_nodes: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    quota: Option<QuotaJson>,
-}
-
-#[derive(Debug, Serialize)]
-struct QuotaJson {
-    quota_us: u32,
-    period_us: u32,
-}
-
-impl<'a> From<&'a CpuBinding> for CpuJson<'a> {
-    fn from(binding: &'a CpuBinding) -> Self {
-        Self {
-            cpus: list(&binding.cpus),
-            cgroup: &binding.cgroup,
-            partition: binding.partition.name(),
-            memory_nodes: list(&binding.memory_nodes),
-            quota: binding.quota.map(|it| QuotaJson {
-                quota_us: it.quota_us,
-                period_us: it.period_us,
-            }),
-        }
-    }
+fn json(binding: &CpuBinding) -> Object<'_> {
+    let nodes = Some(list(&binding.memory_nodes)).filter(|nodes| !nodes.is_empty());
+    let quota = binding.quota.map(|it| {
+        Object::from([
+            field("quota_us", it.quota_us),
+            field("period_us", it.period_us),
+        ])
+    });
+    Object::from([
+        field("cpus", list(&binding.cpus)),
+        field("cgroup", &*binding.cgroup),
+        field("partition", binding.partition.name()),
+        field("memory_nodes", nodes),
+        field("quota", quota),
+    ])
 }
 
 /// The numbers as the kernel writes them: `2-3,6`.

@@ -6,13 +6,13 @@ use fabricbios_wire::{
     Binding, Effective, GPU_CUDA, GPU_MIG, GPU_ROCM, GpuBinding, GpuExclusivityClass,
     GpuExecutionMode, GpuTerms, GpuVendor, LeaseAllocRequest, LeaseInfo, ResourceId, Size,
 };
-use serde::Serialize;
 
-use super::{Entry, Face, words};
+use super::{Face, words};
 use crate::{
     args::{NoGrace, Term},
     commands::{not_found, request_of},
     failure::Failure,
+    json::{Field, Object, field},
     lease_text::{named, row},
     output::one_line,
     values,
@@ -187,60 +187,38 @@ impl Face for Gpu {
         ]
     }
 
-    fn terms_json(&self, effective: &Effective) -> impl Serialize {
-        #[derive(Serialize)]
-        struct TermsJson {
-            #[serde(skip_serializing_if = "Option::is_none")]
-            gpu_exclusivity: Option<&'static str>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            gpu_execution_mode: Option<&'static str>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            gpu_compute_slices: Option<u16>,
-        }
-        TermsJson {
-            gpu_exclusivity: effective.gpu_exclusivity.map(GpuExclusivityClass::name),
-            gpu_execution_mode: effective.gpu_execution_mode.map(GpuExecutionMode::name),
-            gpu_compute_slices: effective.gpu_compute_slices,
-        }
+    fn terms_json(&self, it: &Effective) -> Vec<Field<'static>> {
+        let class = it.gpu_exclusivity.map(GpuExclusivityClass::name);
+        let mode = it.gpu_execution_mode.map(GpuExecutionMode::name);
+        vec![
+            field("gpu_exclusivity", class),
+            field("gpu_execution_mode", mode),
+            field("gpu_compute_slices", it.gpu_compute_slices),
+        ]
     }
 
-    fn binding_json(&self, binding: &Binding) -> impl Serialize {
-        Entry("gpu", binding.gpu().map(GpuJson::from))
+    fn binding_json<'a>(&self, binding: &'a Binding) -> Vec<Field<'a>> {
+        vec![field("gpu", binding.gpu().map(json))]
     }
 
-    fn resource_json(&self, resource: &Resource) -> impl Serialize {
-        #[derive(Serialize)]
-        struct ResourceJson {
-            /// Absent if the node does not know it.
-            #[serde(skip_serializing_if = "Option::is_none")]
-            vram_bytes: Option<u64>,
-            /// CUDA cores or stream processors; absent if the node does not know it.
-            #[serde(skip_serializing_if = "Option::is_none")]
-            compute_units: Option<u32>,
-            #[serde(flatten)]
-            slots: Option<SlotsJson>,
-        }
-        /// `queue_slots`: of each session.
-        #[derive(Serialize)]
-        struct SlotsJson {
-            compute_slices: u16,
-            compute_slices_free: u16,
-            session_slots: u16,
-            session_slots_free: u16,
-            queue_slots: u16,
-        }
-        let gpu = resource.gpu.map(|gpu| ResourceJson {
-            vram_bytes: Some(gpu.vram_bytes).filter(|bytes| *bytes != 0),
-            compute_units: Some(gpu.compute_units).filter(|units| *units != 0),
-            slots: resource.gpu_slots.map(|slots| SlotsJson {
-                compute_slices: slots.compute_slices,
-                compute_slices_free: slots.compute_slices_free,
-                session_slots: slots.session_slots,
-                session_slots_free: slots.session_slots_free,
-                queue_slots: slots.queue_slots,
-            }),
+    /// Memory and compute units are absent if the node does not know them. `queue_slots`: of each session.
+    fn resource_json(&self, resource: &Resource) -> Vec<Field<'static>> {
+        let slots = resource.gpu_slots.map(|slots| {
+            [
+                field("compute_slices", slots.compute_slices),
+                field("compute_slices_free", slots.compute_slices_free),
+                field("session_slots", slots.session_slots),
+                field("session_slots_free", slots.session_slots_free),
+                field("queue_slots", slots.queue_slots),
+            ]
         });
-        Entry("gpu", gpu)
+        let gpu = resource.gpu.map(|gpu| {
+            let units = Some(gpu.compute_units).filter(|units| *units != 0);
+            let vram = Some(gpu.vram_bytes).filter(|bytes| *bytes != 0);
+            Object::from([field("vram_bytes", vram), field("compute_units", units)])
+                .with(slots.into_iter().flatten())
+        });
+        vec![field("gpu", gpu)]
     }
 }
 
@@ -262,31 +240,15 @@ fn rows(gpu: &GpuBinding) -> Vec<Vec<String>> {
     rows
 }
 
-/// The coordinates of a lease.
-#[derive(Debug, Serialize)]
-struct GpuJson<'a> {
-    uuid: &'a str,
-    vendor: &'static str,
-    vram_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session_endpoint: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cdi_device: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    compute_slices: Option<u16>,
-    queue_slots: u16,
-}
-
-impl<'a> From<&'a GpuBinding> for GpuJson<'a> {
-    fn from(binding: &'a GpuBinding) -> Self {
-        Self {
-            uuid: &binding.uuid,
-            vendor: binding.vendor.name(),
-            vram_bytes: binding.vram_bytes,
-            session_endpoint: binding.session_endpoint.map(|it| it.to_string()),
-            cdi_device: binding.cdi_device.as_deref(),
-            compute_slices: binding.compute_slices,
-            queue_slots: binding.queue_slots,
-        }
-    }
+fn json(binding: &GpuBinding) -> Object<'_> {
+    let endpoint = binding.session_endpoint.map(|it| it.to_string());
+    Object::from([
+        field("uuid", &*binding.uuid),
+        field("vendor", binding.vendor.name()),
+        field("vram_bytes", binding.vram_bytes),
+        field("session_endpoint", endpoint),
+        field("cdi_device", binding.cdi_device.as_deref()),
+        field("compute_slices", binding.compute_slices),
+        field("queue_slots", binding.queue_slots),
+    ])
 }

@@ -6,14 +6,14 @@ use fabricbios_wire::{
     Binding, KvCacheIntent, LeaseAllocRequest, LeaseInfo, LeaseIntent, MemTerms, RdmaBinding,
     RdmaPeer, Transport,
 };
-use serde::Serialize;
 
-use super::{Entry, Face};
+use super::Face;
 use crate::{
     args::{Grace, PEER, Term},
     commands::request_of,
     failure::Failure,
     gid,
+    json::{Field, Object, field},
     lease_text::row,
     time_text, values,
 };
@@ -78,8 +78,8 @@ impl Face for Mem {
         true
     }
 
-    fn binding_json(&self, binding: &Binding) -> impl Serialize {
-        Entry("rdma", binding.rdma().map(RdmaJson::from))
+    fn binding_json<'a>(&self, binding: &'a Binding) -> Vec<Field<'a>> {
+        vec![field("rdma", binding.rdma().map(json))]
     }
 }
 
@@ -123,77 +123,37 @@ fn rows(rdma: &RdmaBinding) -> Vec<Vec<String>> {
     rows
 }
 
-#[derive(Debug, Serialize)]
-struct RdmaJson {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rkey: Option<u32>,
-    remote_addr: u64,
-    qp_num: u32,
-    gid: String,
-    port: u8,
-    psn: u32,
-    path_mtu: u16,
-    strategy: &'static str,
-    max_rd_atomic: u8,
-    atomics: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    previous: Option<PreviousJson>,
-    /// All queue pairs, if there are several; the fields above are the first one.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    qps: Vec<QueuePairJson>,
-}
-
-#[derive(Debug, Serialize)]
-struct QueuePairJson {
-    qp_num: u32,
-    psn: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rkey: Option<u32>,
-}
-
-#[derive(Debug, Serialize)]
-struct PreviousJson {
-    rkey: u32,
-    remaining_ms: u32,
-}
-
-impl From<&RdmaBinding> for RdmaJson {
-    fn from(rdma: &RdmaBinding) -> Self {
-        let previous = rdma.previous;
-        Self {
-            rkey: rdma.rkey,
-            remote_addr: rdma.remote_addr,
-            qp_num: rdma.qp_num,
-            gid: gid::text(rdma.gid),
-            port: rdma.port,
-            psn: rdma.psn,
-            path_mtu: rdma.path_mtu,
-            strategy: rdma.strategy.name(),
-            max_rd_atomic: rdma.max_rd_atomic,
-            atomics: rdma.atomics,
-            previous: previous.map(|old| PreviousJson {
-                rkey: old.rkey,
-                remaining_ms: old.remaining_ms,
-            }),
-            qps: queue_pairs(rdma),
-        }
-    }
-}
-
-/// All queue pairs; empty if there is only one.
-fn queue_pairs(rdma: &RdmaBinding) -> Vec<QueuePairJson> {
-    if rdma.further.is_empty() {
-        return Vec::new();
-    }
-    let first = QueuePairJson {
-        qp_num: rdma.qp_num,
-        psn: rdma.psn,
-        rkey: rdma.rkey,
+/// With several queue pairs `qps` has all, and the fields before it are those of the first.
+fn json(rdma: &RdmaBinding) -> Object<'_> {
+    let pair = |qp_num, psn, rkey| {
+        Object::from([
+            field("qp_num", qp_num),
+            field("psn", psn),
+            field("rkey", rkey),
+        ])
     };
-    let further = rdma.further.iter().map(|pair| QueuePairJson {
-        qp_num: pair.qp_num,
-        psn: pair.psn,
-        rkey: Some(pair.rkey),
+    let first = pair(rdma.qp_num, rdma.psn, rdma.rkey);
+    let further = rdma.further.iter();
+    let further = further.map(|it| pair(it.qp_num, it.psn, Some(it.rkey)));
+    let pairs: Vec<Object<'_>> = std::iter::once(first).chain(further).collect();
+    let previous = rdma.previous.map(|old| {
+        Object::from([
+            field("rkey", old.rkey),
+            field("remaining_ms", old.remaining_ms),
+        ])
     });
-    std::iter::once(first).chain(further).collect()
+    Object::from([
+        field("rkey", rdma.rkey),
+        field("remote_addr", rdma.remote_addr),
+        field("qp_num", rdma.qp_num),
+        field("gid", gid::text(rdma.gid)),
+        field("port", rdma.port),
+        field("psn", rdma.psn),
+        field("path_mtu", rdma.path_mtu),
+        field("strategy", rdma.strategy.name()),
+        field("max_rd_atomic", rdma.max_rd_atomic),
+        field("atomics", rdma.atomics),
+        field("previous", previous),
+        field("qps", Some(pairs).filter(|pairs| pairs.len() > 1)),
+    ])
 }

@@ -11,11 +11,10 @@ use fabricbios_client::{Node, Resource};
 use fabricbios_wire::{
     Binding, Effective, KindBinding, LeaseAllocRequest, LeaseInfo, ResourceType,
 };
-use serde::{Serialize, Serializer};
 
 pub(crate) use gpu::{GpuClass, gpu_request};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, json::Field};
 
 /// What `fabricctl` shows of one kind. The defaults are those of a kind that it does not know.
 pub(crate) trait Face: Sync {
@@ -90,27 +89,18 @@ pub(crate) trait Face: Sync {
     }
 
     /// The enforced terms that only this kind has, as JSON.
-    fn terms_json(&self, _effective: &Effective) -> impl Serialize
-    where
-        Self: Sized,
-    {
-        Entry::<()>("", None)
+    fn terms_json(&self, _effective: &Effective) -> Vec<Field<'static>> {
+        Vec::new()
     }
 
     /// The coordinates that only this kind has, as JSON.
-    fn binding_json(&self, _binding: &Binding) -> impl Serialize
-    where
-        Self: Sized,
-    {
-        Entry::<()>("", None)
+    fn binding_json<'a>(&self, _binding: &'a Binding) -> Vec<Field<'a>> {
+        Vec::new()
     }
 
     /// What only this kind has in inventories, as JSON.
-    fn resource_json(&self, _resource: &Resource) -> impl Serialize
-    where
-        Self: Sized,
-    {
-        Entry::<()>("", None)
+    fn resource_json(&self, _resource: &Resource) -> Vec<Field<'static>> {
+        Vec::new()
     }
 }
 
@@ -118,13 +108,6 @@ pub(crate) trait Face: Sync {
 struct Unknown;
 
 impl Face for Unknown {}
-
-/// Fields of a JSON object that only one kind has, to be flattened into it.
-pub(crate) enum OfKind<'a> {
-    Terms(&'a LeaseInfo),
-    Binding(&'a Binding),
-    Resource(&'a Resource),
-}
 
 /// Each line: file and kind. Their order is that of `lease alloc --help`.
 macro_rules! kinds {
@@ -149,30 +132,10 @@ macro_rules! kinds {
 
         /// What `fabricctl` shows of this kind.
         pub(crate) fn face(kind: ResourceType) -> &'static dyn Face {
-            match kind {
-                $(ResourceType::$kind => &$file::$kind,)*
-                _ => &Unknown,
-            }
-        }
-
-        impl Serialize for OfKind<'_> {
-            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                match self {
-                    Self::Terms(info) => match info.resource_type() {
-                        $(ResourceType::$kind => {
-                            $file::$kind.terms_json(&info.effective).serialize(to)
-                        })*
-                        _ => Unknown.terms_json(&info.effective).serialize(to),
-                    },
-                    Self::Binding(binding) => match &binding.kind {
-                        $(KindBinding::$kind(_) => $file::$kind.binding_json(binding).serialize(to),)*
-                        KindBinding::Other(_) => Unknown.binding_json(binding).serialize(to),
-                    },
-                    Self::Resource(resource) => match resource.kind {
-                        $(ResourceType::$kind => $file::$kind.resource_json(resource).serialize(to),)*
-                        _ => Unknown.resource_json(resource).serialize(to),
-                    },
-                }
+            // A kind with coordinates and without a line does not compile.
+            match Binding::plain(kind).kind {
+                $(KindBinding::$kind(_) => &$file::$kind,)*
+                KindBinding::Other(_) => &Unknown,
             }
         }
     };
@@ -190,16 +153,6 @@ kinds! {
 pub(crate) fn that_run_commands() -> Vec<String> {
     let kinds = KINDS.iter().filter(|kind| face(**kind).runs_commands());
     kinds.map(ResourceType::to_string).collect()
-}
-
-/// An entry of a JSON object; absent if there is no value.
-struct Entry<T>(&'static str, Option<T>);
-
-impl<T: Serialize> Serialize for Entry<T> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self(key, value) = self;
-        to.collect_map(value.iter().map(|value| (key, value)))
-    }
 }
 
 /// The words of the bits that are set.

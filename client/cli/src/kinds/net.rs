@@ -6,13 +6,13 @@ use fabricbios_wire::{
     Binding, Effective, Enforcement, HandOver, LeaseAllocRequest, LeaseInfo, MacAddress,
     NIC_LINK_UP, NIC_SRIOV, NetBinding, NetTerms, ResourceType, VlanId,
 };
-use serde::Serialize;
 
-use super::{Entry, Face, words};
+use super::{Face, words};
 use crate::{
     args::{NoGrace, Term},
     commands::request_of,
     failure::Failure,
+    json::{Field, Object, field},
     lease_text::row,
     output::one_line,
     values::{self, BadValue},
@@ -133,42 +133,23 @@ impl Face for Net {
         )]
     }
 
-    fn terms_json(&self, effective: &Effective) -> impl Serialize {
-        Entry("net_rate", effective.net_rate.map(Enforcement::name))
+    fn terms_json(&self, effective: &Effective) -> Vec<Field<'static>> {
+        vec![field("net_rate", effective.net_rate.map(Enforcement::name))]
     }
 
-    fn binding_json(&self, binding: &Binding) -> impl Serialize {
-        Entry("net", binding.net().map(NetJson::from))
+    fn binding_json<'a>(&self, binding: &'a Binding) -> Vec<Field<'a>> {
+        vec![field("net", binding.net().map(json))]
     }
 
-    fn resource_json(&self, resource: &Resource) -> impl Serialize {
-        #[derive(Serialize)]
-        struct ResourceJson {
-            #[serde(skip_serializing_if = "Option::is_none")]
-            nic: Option<NicJson>,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            virtual_functions: Option<VirtualFunctionsJson>,
-        }
-        #[derive(Serialize)]
-        struct NicJson {
-            mtu: u32,
-            link_up: bool,
-        }
-        #[derive(Serialize)]
-        struct VirtualFunctionsJson {
-            total: u32,
-            free: u32,
-        }
-        ResourceJson {
-            nic: resource.nic.map(|nic| NicJson {
-                mtu: nic.mtu,
-                link_up: nic.flags & NIC_LINK_UP != 0,
-            }),
-            virtual_functions: resource.virtual_functions.map(|it| VirtualFunctionsJson {
-                total: it.total,
-                free: it.free,
-            }),
-        }
+    fn resource_json(&self, resource: &Resource) -> Vec<Field<'static>> {
+        let nic = resource.nic.map(|nic| {
+            let is_up = nic.flags & NIC_LINK_UP != 0;
+            Object::from([field("mtu", nic.mtu), field("link_up", is_up)])
+        });
+        let functions = resource.virtual_functions;
+        let functions =
+            functions.map(|it| Object::from([field("total", it.total), field("free", it.free)]));
+        vec![field("nic", nic), field("virtual_functions", functions)]
     }
 }
 
@@ -192,35 +173,15 @@ fn rows(net: &NetBinding) -> Vec<Vec<String>> {
     rows
 }
 
-/// The coordinates of a lease.
-#[derive(Debug, Serialize)]
-struct NetJson<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pci_bdf: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ifname: Option<&'a str>,
-    mac: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    vlan: Option<u16>,
-    max_tx_mbps: u64,
-    hand_over: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    vfio_group: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cdi_device: Option<&'a str>,
-}
-
-impl<'a> From<&'a NetBinding> for NetJson<'a> {
-    fn from(binding: &'a NetBinding) -> Self {
-        Self {
-            pci_bdf: binding.pci_function.map(|it| it.to_string()),
-            ifname: binding.interface.as_deref(),
-            mac: binding.mac.to_string(),
-            vlan: binding.vlan.map(u16::from),
-            max_tx_mbps: binding.rate_bps / 1_000_000,
-            hand_over: binding.hand_over.name(),
-            vfio_group: binding.vfio_group,
-            cdi_device: binding.cdi_device.as_deref(),
-        }
-    }
+fn json(binding: &NetBinding) -> Object<'_> {
+    Object::from([
+        field("pci_bdf", binding.pci_function.map(|it| it.to_string())),
+        field("ifname", binding.interface.as_deref()),
+        field("mac", binding.mac.to_string()),
+        field("vlan", binding.vlan.map(u16::from)),
+        field("max_tx_mbps", binding.rate_bps / 1_000_000),
+        field("hand_over", binding.hand_over.name()),
+        field("vfio_group", binding.vfio_group),
+        field("cdi_device", binding.cdi_device.as_deref()),
+    ])
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use base16ct::{lower::encode_string, mixed::decode};
 use fabricbios_wire::{AFFINITY_TARGET_BYTES_MAX, Affinity};
-use serde::Serialize;
+
+use crate::json::{Object, field};
 
 /// The words of the numbers from 1 on.
 const STRENGTHS: [&str; 3] = ["required", "preferred", "avoid"];
@@ -66,7 +67,7 @@ fn target(category: &str, text: &str) -> Result<(u8, Vec<u8>), String> {
 }
 
 /// An affinity in words.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(crate) struct AffinityWords {
     strength: &'static str,
     category: &'static str,
@@ -88,6 +89,16 @@ impl From<&Affinity> for AffinityWords {
                 _ => encode_string(&it.target),
             },
         }
+    }
+}
+
+impl AffinityWords {
+    pub(crate) fn json(self) -> Object<'static> {
+        Object::from([
+            field("strength", self.strength),
+            field("category", self.category),
+            field("target", self.target),
+        ])
     }
 }
 

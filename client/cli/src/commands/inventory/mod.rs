@@ -4,130 +4,103 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use fabricbios_client::{Node, Resource};
+use fabricbios_client::{Classes, Node, Resource};
 use fabricbios_wire::resource_flags;
-use serde::Serialize;
 
 use crate::{
     failure::Failure,
-    kinds::{self, OfKind},
+    json::{Json, Object, field},
+    kinds,
     output::Output,
 };
 
-#[derive(Serialize)]
-struct InventoryJson<'a> {
-    node_id: String,
-    epoch: u64,
-    health: String,
-    /// Why the node itself is not well.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    health_reason: Option<String>,
-    resources: Vec<ResourceJson<'a>>,
-}
-
-#[derive(Serialize)]
-struct ResourceJson<'a> {
-    resource_id: String,
-    resource_type: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    health: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    health_reason: Option<String>,
-    flags: Vec<String>,
-    capacity: u64,
-    available: u64,
-    /// The fenced amount, if only a part is fenced.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fenced_part: Option<u64>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    transports: Vec<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    classes: Option<ClassesJson>,
-    #[serde(flatten)]
-    of_kind: OfKind<'a>,
-    #[serde(skip)]
-    of: &'a Resource,
-}
-
-/// The classes of a resource; `supported` is empty if leases of its kind have no classes.
-#[derive(Serialize)]
-struct ClassesJson {
-    /// The class of a request without one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    default: Option<String>,
-    supported: Vec<String>,
-    /// Whether the node enforces each class.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    enforcement: BTreeMap<String, &'static str>,
-    /// The amount that a lease of each class could still get.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    available: BTreeMap<String, u64>,
-}
-
 pub(super) fn show(node: &Node, output: Output) -> Result<(), Failure> {
     let inventory = node.inventory()?;
-    let json = InventoryJson {
-        node_id: inventory.node_id.to_string(),
-        epoch: inventory.epoch.0,
-        health: inventory.health.to_string(),
-        health_reason: inventory.health_reason,
-        resources: inventory.resources.iter().map(ResourceJson::from).collect(),
-    };
-    output.print(&json, || text::inventory(&json))
+    let resources: Vec<Object<'_>> = inventory.resources.iter().map(json).collect();
+    let json = Object::from([
+        field("node_id", inventory.node_id.to_string()),
+        field("epoch", inventory.epoch.0),
+        field("health", inventory.health.to_string()),
+        // Why the node itself is not well.
+        field("health_reason", inventory.health_reason.as_deref()),
+        field("resources", resources),
+    ]);
+    output.print(&json, || text::inventory(&inventory))
 }
 
-impl<'a> From<&'a Resource> for ResourceJson<'a> {
-    fn from(resource: &'a Resource) -> Self {
-        Self {
-            resource_id: resource.id.to_string(),
-            resource_type: resource.kind.to_string(),
-            flags: flags(resource),
-            classes: classes(resource),
-            name: resource.name.clone(),
-            health: resource.health.map(|health| health.to_string()),
-            health_reason: resource.health_reason.clone(),
-            capacity: resource.capacity,
-            available: resource.available,
-            fenced_part: resource.fenced_part,
-            transports: { resource.transports.iter() }.map(|it| it.name()).collect(),
-            of_kind: OfKind::Resource(resource),
-            of: resource,
-        }
-    }
-}
-
-/// The names of the flags; unknown ones of the flat form are shown as a number.
-fn flags(resource: &Resource) -> Vec<String> {
-    let flags = resource.flags;
-    let rest = flags & !(resource_flags::FENCED | resource_flags::DEGRADED);
+fn json(resource: &Resource) -> Object<'_> {
+    let transports: Vec<&str> = { resource.transports.iter() }.map(|it| it.name()).collect();
+    let classes = resource.classes.as_ref();
+    let classes = classes.map(|classes| classes_json(resource, classes));
     let of_all = [
-        (flags & resource_flags::FENCED != 0).then(|| "fenced".to_owned()),
-        (flags & resource_flags::DEGRADED != 0).then(|| "degraded".to_owned()),
-        (rest != 0).then(|| format!("unknown(0x{rest:04x})")),
+        field("resource_id", resource.id.to_string()),
+        field("resource_type", resource.kind.to_string()),
+        field("name", resource.name.as_deref()),
+        field("health", resource.health.map(|it| it.to_string())),
+        field("health_reason", resource.health_reason.as_deref()),
+        field("flags", flags(resource)),
+        field("capacity", resource.capacity),
+        field("available", resource.available),
+        // Absent unless only a part is fenced.
+        field("fenced_part", resource.fenced_part),
+        field("transports", Some(transports).filter(|it| !it.is_empty())),
+        field("classes", classes),
     ];
+    Object::from(of_all).with(kinds::face(resource.kind).resource_json(resource))
+}
+
+/// `supported` is empty if leases of the kind have no classes.
+fn classes_json(resource: &Resource, classes: &Classes) -> Object<'static> {
+    let word = |byte: u8| class(resource, byte);
+    // Of a request without a class.
+    let default = (!classes.supported.is_empty()).then(|| word(classes.default));
+    let supported: Vec<String> = classes.supported.iter().copied().map(word).collect();
+    let enforcement = classes.enforcement.iter();
+    let enforcement = enforcement.map(|(class, it)| (word(*class), it.name().into()));
+    let available = classes.available.iter();
+    let available = available.map(|(class, units)| (word(*class), (*units).into()));
+    Object::from([
+        field("default", default),
+        field("supported", supported),
+        field("enforcement", by_word(enforcement)),
+        field("available", by_word(available)),
+    ])
+}
+
+/// The entries in the order of their words; `None` without entries.
+fn by_word(entries: impl Iterator<Item = (String, Json<'static>)>) -> Option<Object<'static>> {
+    let entries: BTreeMap<String, Json<'static>> = entries.collect();
+    (!entries.is_empty()).then(|| entries.into_iter().collect())
+}
+
+/// The word of a class.
+fn class(resource: &Resource, byte: u8) -> String {
+    let word = kinds::face(resource.kind).class(byte);
+    word.map_or_else(|| format!("unknown(0x{byte:02x})"), str::to_owned)
+}
+
+const STATES: [(u16, &str); 2] = [
+    (resource_flags::FENCED, "fenced"),
+    (resource_flags::DEGRADED, "degraded"),
+];
+
+/// The flags of a problem.
+fn states(resource: &Resource) -> Vec<&'static str> {
+    let set = STATES.iter().filter(|(bit, _)| resource.flags & bit != 0);
+    set.map(|(_, name)| *name).collect()
+}
+
+/// All other flags; unknown ones of the flat form are shown as a number.
+fn other_flags(resource: &Resource) -> Vec<String> {
+    let known = STATES.iter().fold(0, |known, (bit, _)| known | bit);
+    let rest = Some(resource.flags & !known).filter(|rest| *rest != 0);
     let of_kind = kinds::face(resource.kind).flags(resource);
     let of_kind = of_kind.into_iter().map(str::to_owned);
-    of_all.into_iter().flatten().chain(of_kind).collect()
+    let rest = rest.map(|rest| format!("unknown(0x{rest:04x})"));
+    rest.into_iter().chain(of_kind).collect()
 }
 
-fn classes(resource: &Resource) -> Option<ClassesJson> {
-    let word = |byte: u8| {
-        let word = kinds::face(resource.kind).class(byte);
-        word.map_or_else(|| format!("unknown(0x{byte:02x})"), str::to_owned)
-    };
-    let classes = resource.classes.as_ref()?;
-    let enforcement = classes.enforcement.iter();
-    let available = classes.available.iter();
-    Some(ClassesJson {
-        default: (!classes.supported.is_empty()).then(|| word(classes.default)),
-        supported: classes.supported.iter().copied().map(word).collect(),
-        enforcement: enforcement
-            .map(|(class, it)| (word(*class), it.name()))
-            .collect(),
-        available: available
-            .map(|(class, units)| (word(*class), *units))
-            .collect(),
-    })
+fn flags(resource: &Resource) -> Vec<String> {
+    let states = states(resource).into_iter().map(str::to_owned);
+    states.chain(other_flags(resource)).collect()
 }

@@ -1,6 +1,8 @@
 //! The inventory for people: a block of lines for each resource.
 
-use super::{ClassesJson, InventoryJson, ResourceJson};
+use fabricbios_client::{Classes, Inventory, Resource};
+
+use super::{class, other_flags, states};
 use crate::{
     kinds,
     output::{one_line, table},
@@ -9,33 +11,31 @@ use crate::{
 /// Lists are broken at this width; with their label they fit 80 columns.
 const LIST_WIDTH: usize = 66;
 
-pub(super) fn inventory(inventory: &InventoryJson<'_>) -> String {
-    let InventoryJson {
-        node_id,
-        epoch,
-        health,
-        health_reason,
-        resources,
-    } = inventory;
-    let why = health_reason.as_deref().map(one_line);
+pub(super) fn inventory(inventory: &Inventory) -> String {
+    let why = inventory.health_reason.as_deref().map(one_line);
     let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-    let head = format!("node {node_id}\nstart {epoch}, health {health}{why}\n");
-    let blocks = resources.iter().map(block);
+    let head = format!(
+        "node {}\nstart {}, health {}{why}\n",
+        inventory.node_id, inventory.epoch.0, inventory.health
+    );
+    let blocks = inventory.resources.iter().map(block);
     std::iter::once(head)
         .chain(blocks)
         .collect::<Vec<_>>()
         .join("\n")
 }
 
-fn block(resource: &ResourceJson<'_>) -> String {
-    let amount = |units| found(resource, units);
+fn block(resource: &Resource) -> String {
+    let face = kinds::face(resource.kind);
     let mut lines = vec![heading(resource)];
     let mut row = |label: &str, value: &str| lines.push(format!("  {label:<10}  {value}"));
-    row("id", &resource.resource_id);
+    row("id", &resource.id.to_string());
     if let Some(why) = &resource.health_reason {
         row("why", &one_line(why));
     }
-    row("capacity", &capacity(resource));
+    let mut capacity = vec![amount(resource, resource.capacity)];
+    capacity.extend(face.capacity(resource));
+    row("capacity", &capacity.join(", "));
     let available = match &resource.classes {
         Some(classes) if !classes.supported.is_empty() => by_class(resource, classes),
         // Every resource on offer lists its classes, even if only to say that it has none.
@@ -46,104 +46,89 @@ fn block(resource: &ResourceJson<'_>) -> String {
         row(if index == 0 { "available" } else { "" }, line);
     }
     if let Some(part) = resource.fenced_part {
-        row("fenced", &amount(part));
+        row("fenced", &amount(resource, part));
     }
-    for (label, value) in kinds::face(resource.of.kind).lines(resource.of) {
+    for (label, value) in face.lines(resource) {
         row(label, &value);
     }
     if !resource.transports.is_empty() {
-        row("transports", &resource.transports.join(", "));
+        let transports: Vec<&str> = { resource.transports.iter() }.map(|it| it.name()).collect();
+        row("transports", &transports.join(", "));
     }
-    let flags = resource.flags.iter().filter(|flag| !is_state(flag));
-    for (index, line) in wrapped(flags).iter().enumerate() {
+    for (index, line) in wrapped(&other_flags(resource)).iter().enumerate() {
         row(if index == 0 { "flags" } else { "" }, line);
     }
     lines.join("\n") + "\n"
 }
 
 /// Kind, name, and state. The state is the flags of a problem, or else the health, if the node reports it.
-fn heading(resource: &ResourceJson<'_>) -> String {
-    let name = resource.name.as_deref().map(one_line);
-    let flagged: Vec<&str> = resource
-        .flags
-        .iter()
-        .map(String::as_str)
-        .filter(|flag| is_state(flag))
-        .collect();
-    let state = match (&flagged[..], &resource.health) {
-        ([], Some(health)) => Some(health.clone()),
+fn heading(resource: &Resource) -> String {
+    let state = match (&states(resource)[..], resource.health) {
+        ([], Some(health)) => health.to_string(),
         // The node reports no health, as for a GPU that `--advertise-vendor` states.
-        ([], None) => Some("health unknown".to_owned()),
-        (flagged, _) => Some(flagged.join(", ")),
+        ([], None) => "health unknown".to_owned(),
+        (states, _) => states.join(", "),
     };
-    let kind = Some(resource.resource_type.clone());
-    let parts: Vec<String> = [kind, name, state].into_iter().flatten().collect();
+    let name = resource.name.as_deref().map(one_line);
+    let parts = [Some(resource.kind.to_string()), name, Some(state)];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
     parts.join("  ")
 }
 
-fn is_state(flag: &str) -> bool {
-    matches!(flag, "fenced" | "degraded")
-}
-
-fn capacity(resource: &ResourceJson<'_>) -> String {
-    let mut parts = vec![found(resource, resource.capacity)];
-    parts.extend(kinds::face(resource.of.kind).capacity(resource.of));
-    parts.join(", ")
-}
-
 /// An amount of a resource.
-fn found(resource: &ResourceJson<'_>, units: u64) -> String {
-    let kind = resource.of.kind;
-    match kinds::face(kind).is_unknown(resource.of) {
+fn amount(resource: &Resource, units: u64) -> String {
+    match kinds::face(resource.kind).is_unknown(resource) {
         true => "unknown".to_owned(),
-        false => kind.amount(units),
+        false => resource.kind.amount(units),
     }
 }
 
 /// The largest amount that one more lease could get.
-fn most(resource: &ResourceJson<'_>) -> String {
-    let amount = found(resource, resource.available);
-    let is_in_stretches = kinds::face(resource.of.kind).is_in_stretches();
+fn most(resource: &Resource) -> String {
+    let most = amount(resource, resource.available);
+    let is_in_stretches = kinds::face(resource.kind).is_in_stretches();
     match is_in_stretches && resource.available < resource.capacity {
-        true => format!("{amount} at most for one lease"),
-        false => amount,
+        true => format!("{most} at most for one lease"),
+        false => most,
     }
 }
 
 /// A line for each class: the amount that a lease of it could get, its name, and whether the node enforces it.
-fn by_class(resource: &ResourceJson<'_>, classes: &ClassesJson) -> String {
-    let line = |class: &String| {
-        let is_default = classes.default.as_ref() == Some(class);
-        let units = classes.available.get(class).copied();
+fn by_class(resource: &Resource, classes: &Classes) -> String {
+    fn of<T: Copy>(entries: &[(u8, T)], byte: u8) -> Option<T> {
+        let entry = entries.iter().find(|(class, _)| *class == byte);
+        entry.map(|(_, value)| *value)
+    }
+    let line = |byte: u8| {
+        let is_default = classes.default == byte;
+        let units = of(&classes.available, byte);
         let units = units.or(is_default.then_some(resource.available));
+        let enforcement = of(&classes.enforcement, byte);
         let notes = [
-            classes
-                .enforcement
-                .get(class)
-                .map(|it| it.replace('_', " ")),
-            is_default.then(|| match classes.supported.contains(class) {
+            enforcement.map(|it| it.name().replace('_', " ")),
+            is_default.then(|| match classes.supported.contains(&byte) {
                 true => "default".to_owned(),
                 false => "default, not named".to_owned(),
             }),
         ];
         let notes: Vec<String> = notes.into_iter().flatten().collect();
         vec![
-            units.map_or_else(|| "-".to_owned(), |units| found(resource, units)),
-            class.clone(),
+            units.map_or_else(|| "-".to_owned(), |units| amount(resource, units)),
+            class(resource, byte),
             notes.join(", "),
         ]
     };
     // A request cannot name this default class; a request without a class gets it.
-    let unnamed = classes.default.iter();
-    let unnamed = unnamed.filter(|it| {
-        !classes.supported.contains(it) && classes.available.contains_key(it.as_str())
-    });
-    let all = unnamed.chain(&classes.supported);
+    let default = classes.default;
+    let is_unnamed =
+        !classes.supported.contains(&default) && of(&classes.available, default).is_some();
+    let unnamed = is_unnamed.then_some(default).into_iter();
+    let all = unnamed.chain(classes.supported.iter().copied());
     table(&all.map(line).collect::<Vec<_>>())
 }
 
 /// The words with commas between them, in lines of at most [`LIST_WIDTH`] characters unless one word is longer.
-fn wrapped<'a>(words: impl Iterator<Item = &'a String>) -> Vec<String> {
+fn wrapped(words: &[String]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in words {
         match lines.last_mut() {
