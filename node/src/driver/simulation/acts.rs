@@ -1,12 +1,12 @@
 //! What clients and operators do, what happens to the machine, and the end of a run. Each act has a generator of its own, so that a run
 //! without some acts still has the others.
 
-use fabricbios_wire::{LeaseAllocRequest, LeaseId, Request, ResourceId, ResourceType, Role};
+use fabricbios_wire::{LeaseAllocRequest, LeaseId, Request, ResourceId, Role};
 
 use super::{
     MILLISECOND, Run, TENANTS,
     invariants::{Invariant, Mistake},
-    kinds,
+    kinds::{self, Kind},
     machine::Event,
     runner::Plan,
 };
@@ -52,7 +52,7 @@ impl Run {
         let tenant = TENANTS[random.usize(..3)];
         let (kinds, lease) = {
             let machine = self.world.lock();
-            let kinds: Vec<ResourceType> = machine.offers.values().map(|(kind, _)| *kind).collect();
+            let kinds: Vec<&Kind> = machine.offers.values().map(|(kind, _)| *kind).collect();
             let known = machine.granted.iter();
             let known = known.filter(|(id, _)| !machine.over.contains(id));
             let known: Vec<(LeaseId, &'static str)> = known.map(|(id, it)| (*id, *it)).collect();
@@ -60,7 +60,7 @@ impl Run {
         };
         match (random.u8(..10), lease) {
             (0..5, _) | (_, None) => {
-                let request = kinds::request(kinds[random.usize(..kinds.len())], random);
+                let request = kinds[random.usize(..kinds.len())].request(random);
                 self.ask(tenant, Role::Tenant, None, Request::LeaseAlloc(request));
             }
             (5, Some((id, holder))) => {
@@ -173,14 +173,14 @@ impl Run {
         self.go_on_for(120_000 * MILLISECOND);
         let granted = self.world.lock().granted.len();
         for (kind, offer) in offers.values() {
-            let mut request = LeaseAllocRequest::new(*kind, offer.capacity, 1);
+            let mut request = LeaseAllocRequest::new(kind.resource_type, kinds::most(offer), 1);
             request.resource_id = Some(offer.resource_id);
             self.ask("alice", Role::Tenant, None, Request::LeaseAlloc(request));
         }
         self.go_on_for(120_000 * MILLISECOND);
         let census = self.driver().table.census();
         let mut free = self.driver().table.availability();
-        let all_is_free = free.all(|it| it.available == it.capacity);
+        let all_is_free = free.all(|it| it.available == kinds::most(&offers[&it.resource_id].1));
         drop(free);
         let unanswered = self.waiting.len();
         let mut machine = self.world.lock();

@@ -5,7 +5,6 @@ use fabricbios_wire::{Generation, LeaseId, LeasePhase, ResourceId};
 
 use super::{
     invariants::Invariant,
-    kinds,
     machine::{Machine, ZEROES},
     store::pages_of,
 };
@@ -112,7 +111,7 @@ impl Machine {
             .iter()
             .filter(|((resource, _), _)| *resource == id);
         let held: Vec<&Placement> = its.map(|(_, placement)| placement).collect();
-        if !kinds::are_apart(&self.offers[&id].1, &held) {
+        if !(self.offers[&id].0.fits)(&held) {
             let why = format!("{held:?} of {id}");
             self.breaks(Invariant::NoTwoHolders, why);
         }

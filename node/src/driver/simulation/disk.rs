@@ -1,13 +1,11 @@
 //! The disk of the journal, and what is left of a process.
 
 use fabricbios_lease::Offer;
-use fabricbios_wire::LeaseId;
 
 use super::{
     MILLISECOND,
     invariants::Mistake,
     machine::{Event, Machine},
-    path::UDP,
 };
 use crate::{
     driver::Input,
@@ -84,8 +82,7 @@ impl Machine {
         // A lease whose end was proved and not told may go on.
         self.proved.clear();
         self.resetting.clear();
-        let in_process = |(path, _): &(&str, LeaseId)| UDP.contains(path);
-        self.objects.retain(|key, _| !in_process(key));
+        self.objects.retain(|_, it| !it.checks_deadlines);
         self.objects.values_mut().for_each(|it| it.is_left = true);
         let dies = |it: &Offer| !it.durability.leases_stay();
         let offers = &self.offers;

@@ -1,7 +1,5 @@
-//! The resources of the simulated node: memory in a file and without one, two pools of blocks, CPU cores by class, the
-//! functions of a network port, and a GPU in shared or exclusive leases.
-
-use std::collections::BTreeMap;
+//! The resources of the simulated node: memory in a file, without one and in slots, two pools of blocks, CPU cores by
+//! class, the functions of a network port, and a GPU in shared or exclusive leases.
 
 use fabricbios_lease::{
     AllocationMode, COMPUTE_SLICES, ClassOffer, ClassState, CoreGroup, Dimension, Durability,
@@ -15,6 +13,7 @@ use fabricbios_wire::{
 /// Bytes are counted in pages.
 pub(super) const PAGE: u64 = 4096;
 const PAGES: u64 = 10;
+const PAGES_OF_A_SLOT: u64 = 2;
 const CORES: u32 = 6;
 const CPUS_OF_A_CORE: u32 = 2;
 const LINK: u64 = 1_000_000_000;
@@ -23,44 +22,73 @@ const VRAM: u64 = 80;
 const SLICES: u64 = 7;
 const SESSIONS: u64 = 5;
 
-pub(super) const KINDS: [ResourceType; 5] = [
-    ResourceType::Mem,
-    ResourceType::Block,
-    ResourceType::Cpu,
-    ResourceType::Net,
-    ResourceType::Gpu,
-];
+/// A kind of resource on this machine.
+pub(super) struct Kind {
+    pub(super) resource_type: ResourceType,
+    pub(super) offers: fn() -> Vec<Offer>,
+    /// The paths to its parts, in the order in which a lease is bound. Those over UDP are in the daemon's process.
+    pub(super) paths: &'static [(&'static str, Transport)],
+    /// Its parts are pages: bytes that clients write, and that are cleaned.
+    pub(super) has_pages: bool,
+    /// A new binding of a lease ends the older one first.
+    pub(super) binds_anew: bool,
+    /// The amount of a small lease.
+    unit: u64,
+    /// Gives a request terms of the kind.
+    terms: fn(LeaseAllocRequest, &mut fastrand::Rng) -> LeaseAllocRequest,
+    /// Whether leases may hold these parts at the same time.
+    pub(super) fits: fn(&[&Placement]) -> bool,
+}
 
-/// The resources of a kind.
-pub(super) fn offers(kind: ResourceType) -> Vec<Offer> {
-    let stretches = |id, transports: &[Transport], durability, fence_scope| Offer {
-        resource_id: ResourceId(id),
-        capacity: PAGES * PAGE,
-        align: PAGE,
-        transports: transports.to_vec(),
-        durability,
-        fence_scope,
-        cut_within: None,
-        allocation_mode: AllocationMode::Stretches,
-        read_only: false,
-        classes: None,
-        rate: None,
-        needs_vlan: None,
-    };
-    let arena = |id, durability| stretches(id, &[Transport::Udp], durability, FenceScope::Whole);
-    let ways = [Transport::NvmeTcp, Transport::Udp];
-    let pool = |id| stretches(id, &ways, Durability::Machine, FenceScope::Part);
-    let device = |id, capacity, allocation_mode| Offer {
-        capacity,
-        align: 1,
-        transports: Vec::new(),
-        allocation_mode,
-        ..stretches(id, &[], Durability::Boot, FenceScope::Separate)
-    };
-    match kind {
-        ResourceType::Mem => vec![arena(1, Durability::Process), arena(2, Durability::Nothing)],
-        ResourceType::Block => vec![pool(3), pool(4)],
-        ResourceType::Cpu => {
+/// Every kind that a node leases.
+pub(super) const KINDS: &[Kind] = &[
+    Kind {
+        resource_type: ResourceType::Mem,
+        offers: || {
+            let arena = |id, durability| Offer {
+                transports: vec![Transport::Udp],
+                ..offer(id, (PAGES, PAGE), durability, FenceScope::Whole)
+            };
+            vec![
+                arena(1, Durability::Process),
+                arena(2, Durability::Nothing),
+                Offer {
+                    align: PAGES_OF_A_SLOT * PAGE,
+                    allocation_mode: AllocationMode::Slots,
+                    ..arena(8, Durability::Process)
+                },
+            ]
+        },
+        paths: &[("FBMU", Transport::Udp)],
+        has_pages: true,
+        binds_anew: false,
+        unit: PAGE,
+        terms: |request, _| request,
+        fits: are_apart,
+    },
+    Kind {
+        resource_type: ResourceType::Block,
+        offers: || {
+            let pool = |id| Offer {
+                transports: vec![Transport::NvmeTcp, Transport::Udp],
+                ..offer(id, (PAGES, PAGE), Durability::Machine, FenceScope::Part)
+            };
+            vec![pool(3), pool(4)]
+        },
+        paths: &[("NVMe-oF", Transport::NvmeTcp), ("FBBU", Transport::Udp)],
+        has_pages: true,
+        binds_anew: false,
+        unit: PAGE,
+        terms: |mut request, random| {
+            let ways = [Transport::NvmeTcp, Transport::Udp, Transport::Both];
+            request.transport = ways[random.usize(..3)];
+            request
+        },
+        fits: are_apart,
+    },
+    Kind {
+        resource_type: ResourceType::Cpu,
+        offers: || {
             let group = |number| CoreGroup {
                 number,
                 cpus: CPUS_OF_A_CORE,
@@ -69,109 +97,158 @@ pub(super) fn offers(kind: ResourceType) -> Vec<Offer> {
             let groups = (0..CORES).map(group).collect();
             vec![Offer {
                 classes: Some(classes(CpuIsolationClass::WholeCore as u8)),
-                ..device(5, CORES.into(), AllocationMode::Cores { groups })
+                allocation_mode: AllocationMode::Cores { groups },
+                ..offer(5, (CORES.into(), 1), Durability::Boot, FenceScope::Separate)
             }]
-        }
-        ResourceType::Net => {
-            let rate = dimension("rate", LINK, Takes::Asked);
-            let functions = dimension("function", FUNCTIONS, Takes::Each(1));
-            vec![device(
-                6,
-                LINK,
-                AllocationMode::Vector(vec![rate, functions]),
-            )]
-        }
-        _ => {
-            let memory = dimension("vram", VRAM, Takes::Asked);
-            let slices = dimension(COMPUTE_SLICES, SLICES, Takes::InProportion);
-            let sessions = dimension("sessions", SESSIONS, Takes::Each(1));
+        },
+        paths: &[("cgroup", Transport::Auto)],
+        has_pages: false,
+        binds_anew: false,
+        unit: 1,
+        terms: |request, random| {
+            request.with_terms(CpuTerms {
+                isolation: CpuIsolationClass::from_byte(random.u8(..4)),
+                ..CpuTerms::default()
+            })
+        },
+        fits: |held| {
+            let cpus = |it: &&Placement| match it {
+                Placement::Cores(numbers) => numbers.len() as u64 * u64::from(CPUS_OF_A_CORE),
+                shared => shared.amount(),
+            };
+            let all: u64 = (CORES * CPUS_OF_A_CORE).into();
+            held.iter().map(cpus).sum::<u64>() <= all && are_apart(held)
+        },
+    },
+    Kind {
+        resource_type: ResourceType::Net,
+        offers: || {
+            vec![Offer {
+                allocation_mode: AllocationMode::Vector(of_a_port()),
+                ..offer(6, (LINK, 1), Durability::Boot, FenceScope::Separate)
+            }]
+        },
+        paths: &[("macvlan", Transport::Auto)],
+        has_pages: false,
+        binds_anew: true,
+        unit: LINK / 10,
+        terms: |request, _| request,
+        fits: |held| are_within(&of_a_port(), held),
+    },
+    Kind {
+        resource_type: ResourceType::Gpu,
+        offers: || {
             vec![Offer {
                 classes: Some(classes(GpuExclusivityClass::Shared as u8)),
+                allocation_mode: AllocationMode::Device(of_a_gpu()),
                 // Memory that could not be wiped may be anywhere on the device.
-                fence_scope: FenceScope::Whole,
-                ..device(
-                    7,
-                    VRAM,
-                    AllocationMode::Device(vec![memory, slices, sessions]),
-                )
+                ..offer(7, (VRAM, 1), Durability::Boot, FenceScope::Whole)
             }]
-        }
-    }
-}
-
-/// Whether leases of the kind have pages.
-pub(super) fn has_pages(kind: ResourceType) -> bool {
-    matches!(kind, ResourceType::Mem | ResourceType::Block)
-}
-
-/// A request that often fits.
-pub(super) fn request(kind: ResourceType, random: &mut fastrand::Rng) -> LeaseAllocRequest {
-    let amount = random.u64(1..=5);
-    let unit = match kind {
-        ResourceType::Mem | ResourceType::Block => PAGE,
-        ResourceType::Net => LINK / 10,
-        ResourceType::Gpu => VRAM / 10,
-        _ => 1,
-    };
-    let secs = random.u32(1..=6);
-    let mut request = LeaseAllocRequest::new(kind, amount * unit, secs);
-    if random.u8(..4) == 0 {
-        request.grace_secs = random.u32(1..=3);
-    }
-    match kind {
-        ResourceType::Block => {
-            let ways = [Transport::NvmeTcp, Transport::Udp, Transport::Both];
-            request.transport = ways[random.usize(..3)];
-            request
-        }
-        ResourceType::Cpu => request.with_terms(CpuTerms {
-            isolation: CpuIsolationClass::from_byte(random.u8(..4)),
-            ..CpuTerms::default()
-        }),
+        },
+        paths: &[("worker", Transport::Auto)],
+        has_pages: false,
+        binds_anew: false,
+        unit: VRAM / 10,
         // Most requests are for a shared lease.
-        ResourceType::Gpu => request.with_terms(GpuTerms {
-            exclusivity: match random.u8(..6) {
-                class @ 1..=2 => GpuExclusivityClass::from_byte(class),
-                _ => None,
-            },
-            compute_slices: Some(random.u16(..4)).filter(|slices| *slices > 0),
-            ..GpuTerms::default()
-        }),
-        _ => request,
+        terms: |request, random| {
+            request.with_terms(GpuTerms {
+                exclusivity: match random.u8(..6) {
+                    class @ 1..=2 => GpuExclusivityClass::from_byte(class),
+                    _ => None,
+                },
+                compute_slices: Some(random.u16(..4)).filter(|slices| *slices > 0),
+                ..GpuTerms::default()
+            })
+        },
+        fits: |held| are_within(&of_a_gpu(), held),
+    },
+];
+
+impl Kind {
+    /// A request that often fits.
+    pub(super) fn request(&self, random: &mut fastrand::Rng) -> LeaseAllocRequest {
+        let amount = random.u64(1..=5) * self.unit;
+        let mut request = LeaseAllocRequest::new(self.resource_type, amount, random.u32(1..=6));
+        if random.u8(..4) == 0 {
+            request.grace_secs = random.u32(1..=3);
+        }
+        (self.terms)(request, random)
     }
 }
 
-/// Whether no two leases hold the same part, and all together no more than the capacity.
-pub(super) fn are_apart(offer: &Offer, held: &[&Placement]) -> bool {
-    let (mut cpus, mut taken) = (0, Vec::new());
-    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    for placement in held {
-        match placement {
-            Placement::Stretch(extent) => taken.push(extent.offset..extent.end()),
-            Placement::Cores(numbers) => {
-                taken.extend(numbers.iter().map(|&it| it.into()..u64::from(it) + 1));
-            }
-            Placement::Amount(shared) => cpus += shared,
-            Placement::Vector(parts) => {
-                let amounts = parts.iter().map(|it| (&*it.name, it.amount));
-                amounts.for_each(|(name, amount)| *sums.entry(name).or_default() += amount);
-            }
-        }
+/// The most that one lease can have of a resource that is free.
+pub(super) fn most(offer: &Offer) -> u64 {
+    match offer.allocation_mode {
+        AllocationMode::Slots => offer.align,
+        _ => offer.capacity,
     }
-    taken.sort_by_key(|range| range.start);
-    let overlap = taken.windows(2).any(|two| two[0].end > two[1].start);
-    let fits = match &offer.allocation_mode {
-        AllocationMode::Cores { .. } => {
-            let exclusive = taken.len() as u64;
-            cpus <= u64::from(CORES).saturating_sub(exclusive) * u64::from(CPUS_OF_A_CORE)
+}
+
+/// A resource that gives out stretches of this unit.
+fn offer(
+    id: u128,
+    (units, unit): (u64, u64),
+    durability: Durability,
+    fence_scope: FenceScope,
+) -> Offer {
+    Offer {
+        resource_id: ResourceId(id),
+        capacity: units * unit,
+        align: unit,
+        transports: Vec::new(),
+        durability,
+        fence_scope,
+        cut_within: None,
+        allocation_mode: AllocationMode::Stretches,
+        read_only: false,
+        classes: None,
+        rate: None,
+        needs_vlan: None,
+    }
+}
+
+fn of_a_port() -> Vec<Dimension> {
+    vec![
+        dimension("rate", LINK, Takes::Asked),
+        dimension("function", FUNCTIONS, Takes::Each(1)),
+    ]
+}
+
+fn of_a_gpu() -> Vec<Dimension> {
+    vec![
+        dimension("vram", VRAM, Takes::Asked),
+        dimension(COMPUTE_SLICES, SLICES, Takes::InProportion),
+        dimension("sessions", SESSIONS, Takes::Each(1)),
+    ]
+}
+
+/// Whether no two leases hold the same pages or cores.
+fn are_apart(held: &[&Placement]) -> bool {
+    let taken = |it: &&Placement| match it {
+        Placement::Stretch(extent) => vec![(extent.offset, extent.end())],
+        Placement::Cores(numbers) => {
+            let core = |it: &u32| (u64::from(*it), u64::from(*it) + 1);
+            numbers.iter().map(core).collect()
         }
-        AllocationMode::Vector(dimensions) | AllocationMode::Device(dimensions) => {
-            let sum = |it: &Dimension| sums.get(&*it.name).copied().unwrap_or(0);
-            dimensions.iter().all(|it| sum(it) <= it.capacity)
-        }
-        _ => true,
+        Placement::Amount(_) | Placement::Vector(_) => Vec::new(),
     };
-    !overlap && fits
+    let mut taken: Vec<_> = held.iter().flat_map(taken).collect();
+    taken.sort_unstable();
+    taken.windows(2).all(|two| two[0].1 <= two[1].0)
+}
+
+/// Whether all leases together hold no more than there is.
+fn are_within(dimensions: &[Dimension], held: &[&Placement]) -> bool {
+    let amount = |it: &&Placement, name: &str| match it {
+        Placement::Vector(parts) => parts
+            .iter()
+            .filter(|it| it.name == name)
+            .map(|it| it.amount)
+            .sum(),
+        _ => 0,
+    };
+    let sum = |name| held.iter().map(|it| amount(it, name)).sum::<u64>();
+    dimensions.iter().all(|it| sum(&*it.name) <= it.capacity)
 }
 
 fn dimension(name: &str, capacity: u64, takes: Takes) -> Dimension {

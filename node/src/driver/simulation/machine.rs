@@ -6,12 +6,12 @@ use std::{
 };
 
 use fabricbios_lease::{BootTime, Now, Offer, Placement, StepError};
-use fabricbios_wire::{Generation, LeaseId, ResourceId, ResourceType};
+use fabricbios_wire::{Generation, LeaseId, ResourceId};
 
 use super::{
     MILLISECOND,
     invariants::{Invariant, Mistake},
-    kinds,
+    kinds::{self, Kind},
     runner::Log,
     threads::{self, NewJob, Pause},
 };
@@ -85,7 +85,7 @@ pub(super) struct Machine {
     pub(super) behind: u64,
     pub(super) later: BTreeMap<(u64, u64), Event>,
     pub(super) next: u64,
-    pub(super) offers: BTreeMap<ResourceId, (ResourceType, Offer)>,
+    pub(super) offers: BTreeMap<ResourceId, (&'static Kind, Offer)>,
     /// The objects of each path, by its name.
     pub(super) objects: BTreeMap<(&'static str, LeaseId), Object>,
     /// The parts that the stores have given out and not cleaned.
@@ -135,11 +135,11 @@ impl World {
             slow: rate(20),
             disk: rate(200),
         };
-        let mut chosen = kinds::KINDS.to_vec();
+        let mut chosen: Vec<&Kind> = kinds::KINDS.iter().collect();
         random.shuffle(&mut chosen);
         chosen.truncate(random.usize(1..=3));
         let offers = chosen.iter().flat_map(|&kind| {
-            let offers = kinds::offers(kind).into_iter();
+            let offers = (kind.offers)().into_iter();
             offers.map(move |it| (it.resource_id, (kind, it)))
         });
         let mut machine = Machine {
@@ -153,6 +153,7 @@ impl World {
             log: log.clone(),
             ..Machine::default()
         };
+        let chosen: Vec<_> = chosen.iter().map(|it| it.resource_type).collect();
         machine.say(|| format!("offers {chosen:?}, {rates:?}"));
         super::store::make_pools(&mut machine);
         Self(Arc::new(Mutex::new(machine)))

@@ -4,38 +4,34 @@ use fabricbios_contract::{Bindings, DataPath, Part, Revoked};
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
-use fabricbios_wire::{Binding, DpKey, LeaseId, ResourceType};
+use fabricbios_wire::{Binding, DpKey, LeaseId};
 
 use super::{
     invariants::Mistake,
+    kinds::Kind,
     machine::{Object, World},
 };
-
-/// The paths in the daemon's process, whose objects end with it. They check deadlines themselves, have keys and cut at
-/// once. The objects of other paths are in the kernel.
-pub(super) const UDP: [&str; 2] = ["FBMU", "FBBU"];
 
 /// See the module.
 pub(super) struct SimPath {
     pub(super) name: &'static str,
-    pub(super) kind: ResourceType,
+    pub(super) kind: &'static Kind,
+    /// The path is in the daemon's process, and its objects end with it. It checks deadlines itself, has keys and cuts at
+    /// once. The objects of other paths are in the kernel.
+    pub(super) is_udp: bool,
     pub(super) world: World,
     pub(super) bindings: Bindings,
 }
 
 impl SimPath {
-    fn is_udp(&self) -> bool {
-        UDP.contains(&self.name)
-    }
-
     fn opens(&self, id: BindingId) {
-        let until = if self.is_udp() { 0 } else { u64::MAX };
+        let until = if self.is_udp { 0 } else { u64::MAX };
         let object = Object {
             resource_id: id.resource_id,
             generation: id.generation,
             is_open: true,
             until: BootTime(until),
-            checks_deadlines: self.is_udp(),
+            checks_deadlines: self.is_udp,
             old_key: false,
             is_left: false,
         };
@@ -56,7 +52,7 @@ impl SimPath {
         if self.world.lock().has(Mistake::ProvesWithoutACut) {
             return Ok(Revoked::proved(Proof::nothing_to_cut("a mistake")));
         }
-        if self.is_udp() {
+        if self.is_udp {
             self.ends(id);
             return Ok(Revoked::proved(Proof::default()));
         }
@@ -66,7 +62,7 @@ impl SimPath {
     }
 
     fn looks(&self, id: BindingId) -> Result<Proof, StepError> {
-        if !self.is_udp() {
+        if !self.is_udp {
             self.world.step("look", id.lease_id)?;
         }
         let machine = self.world.lock();
@@ -79,8 +75,8 @@ impl SimPath {
 
     fn binding(&self) -> Binding {
         Binding {
-            dp_key: self.is_udp().then_some(DpKey([7; 32])),
-            ..Binding::plain(self.kind)
+            dp_key: self.is_udp.then_some(DpKey([7; 32])),
+            ..Binding::plain(self.kind.resource_type)
         }
     }
 
@@ -103,7 +99,7 @@ impl SimPath {
         self.world
             .step("look for the peer", lease)
             .map_err(BindError::Refused)?;
-        if self.is_udp() {
+        if self.is_udp {
             return making.beside(|| {
                 self.opens(id);
                 Ok(())
@@ -123,7 +119,7 @@ impl SimPath {
             }
             Ok(())
         };
-        if self.kind == ResourceType::Net {
+        if self.kind.binds_anew {
             return making.anew(order.adopts, make, open, end);
         }
         let made = making.beside(|| make().and_then(open).map_err(BindError::Failed));

@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, Weak};
 
-use fabricbios_contract::Provider;
+use fabricbios_contract::{Bindings, Provider};
 use fabricbios_lease::{LeaseTable, NetworkRights, Now, Order, Policy, Report};
-use fabricbios_wire::{Epoch, LeaseId, NodeId, ResourceType, Transport};
+use fabricbios_wire::{Epoch, LeaseId, NodeId, Transport};
 
 use super::{
     TENANTS,
     invariants::Mistake,
-    kinds,
+    kinds::{KINDS, Kind},
     machine::{Event, World},
-    path::{SimPath, UDP},
+    path::SimPath,
     store::SimStore,
     threads::NewJob,
 };
@@ -139,7 +139,7 @@ pub(super) fn start(world: &World) -> Driver<Simulated> {
     let mut dispatcher = Dispatcher::over(Box::new(world.clone()), on_report);
     let detection = Detection::fixed(Found::default()).into();
     let mut inventory = Inventory::new(NodeId([0; 32]), Epoch(2), detection);
-    let offered = kinds::KINDS.iter().filter_map(|kind| offered(world, *kind));
+    let offered = KINDS.iter().filter_map(|kind| offered(world, kind));
     let offered: Vec<Offered> = offered.collect();
     let mut table = LeaseTable::new(policy());
     offered.iter().for_each(|it| it.offer(&mut table, true));
@@ -178,29 +178,21 @@ impl Described for Plain {
 }
 
 /// The resources of a kind, with their stores and paths; `None`: this machine has none.
-fn offered(world: &World, kind: ResourceType) -> Option<Offered> {
-    let offers = kinds::offers(kind);
+fn offered(world: &World, kind: &'static Kind) -> Option<Offered> {
+    let offers = (kind.offers)();
     if !world.lock().offers.contains_key(&offers[0].resource_id) {
         return None;
     }
-    let path = |name| {
-        Arc::new(SimPath {
+    let mut provider = Provider::new();
+    for &(name, transport) in kind.paths {
+        let path = SimPath {
             name,
             kind,
+            is_udp: transport == Transport::Udp,
             world: world.clone(),
-            bindings: Default::default(),
-        })
-    };
-    let paths: &[(&str, Transport)] = match kind {
-        ResourceType::Mem => &[(UDP[0], Transport::Udp)],
-        ResourceType::Block => &[("NVMe-oF", Transport::NvmeTcp), (UDP[1], Transport::Udp)],
-        ResourceType::Cpu => &[("cgroup", Transport::Auto)],
-        ResourceType::Net => &[("macvlan", Transport::Auto)],
-        _ => &[("worker", Transport::Auto)],
-    };
-    let mut provider = Provider::new();
-    for &(name, transport) in paths {
-        provider = provider.with_path(name, &[transport], path(name));
+            bindings: Bindings::default(),
+        };
+        provider = provider.with_path(name, &[transport], Arc::new(path));
     }
     let (mut resources, mut stores) = (Vec::new(), Vec::new());
     for offer in offers {
@@ -213,16 +205,10 @@ fn offered(world: &World, kind: ResourceType) -> Option<Offered> {
             continuity: Continuity::Known,
         });
     }
-    Some(Offered {
-        kind,
-        resources,
-        provider: Arc::new(provider),
-        per_tenant_max: None,
-        watchdog: None,
-        ready: Box::new(move |held| {
-            stores.iter().for_each(|it| it.ready(held));
-            Ok(())
-        }),
-        changes: Vec::new(),
-    })
+    let mut offered = Offered::new(kind.resource_type, resources, Arc::new(provider));
+    offered.ready = Box::new(move |held| {
+        stores.iter().for_each(|it| it.ready(held));
+        Ok(())
+    });
+    Some(offered)
 }

@@ -15,7 +15,7 @@ use fabricbios_wire::{LeaseId, NodeId, ResourceId};
 
 use super::{
     invariants::{Invariant, Mistake},
-    kinds::{self, PAGE},
+    kinds::PAGE,
     machine::{BEFORE_THE_POOL, Machine, World, ZEROES},
 };
 
@@ -33,7 +33,7 @@ pub(super) struct SimStore {
 /// Makes each pool of a new machine, and the pages of all resources.
 pub(super) fn make_pools(machine: &mut Machine) {
     for (id, (kind, offer)) in machine.offers.clone() {
-        if !kinds::has_pages(kind) {
+        if !kind.has_pages {
             continue;
         }
         let is_pool = offer.durability == Durability::Machine;
@@ -100,7 +100,7 @@ impl SimStore {
         Self {
             world: world.clone(),
             resource_id,
-            has_pages: kinds::has_pages(kind),
+            has_pages: kind.has_pages,
             custody: Mutex::new(custody),
             record,
         }

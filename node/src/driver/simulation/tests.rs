@@ -1,8 +1,13 @@
 //! Some fixed seeds, those of `cargo xtask sim`, and the planted mistakes.
 
+use std::collections::BTreeSet;
+
+use fabricbios_wire::LeaseTerms;
+
 use super::{
     Run,
     invariants::{self, Mistake, Mistakes},
+    kinds,
     runner::{self, Log, Plan},
 };
 
@@ -32,6 +37,23 @@ fn whatever_fails_and_whenever_it_dies_every_invariant_holds() {
     // Otherwise a simulated fault fences every resource at once, and the runs test nothing.
     let granted: usize = granted.sum();
     assert!(granted > 5 * seeds.count(), "{granted} leases");
+}
+
+#[test]
+fn every_kind_that_the_node_leases_is_simulated() {
+    let all = crate::kinds::KINDS.iter().map(|it| it.resource_type);
+    let leased = all.filter(|it| !matches!(LeaseTerms::plain(*it), LeaseTerms::Other(_)));
+    let simulated = kinds::KINDS.iter().map(|it| it.resource_type);
+    let simulated: BTreeSet<String> = simulated.map(|it| it.to_string()).collect();
+    let missing: Vec<String> = leased.map(|it| it.to_string()).collect();
+    let missing: Vec<&String> = missing
+        .iter()
+        .filter(|it| !simulated.contains(*it))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "{missing:?}: no entry in KINDS of node/src/driver/simulation/kinds.rs"
+    );
 }
 
 #[test]
