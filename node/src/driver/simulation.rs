@@ -238,10 +238,12 @@ impl Run {
     }
 
     fn check(&mut self) {
-        let broken = self.driver().table.check();
-        let uncut: BTreeMap<LeaseId, State> = self.driver().table.uncut().collect();
+        let table = &self.driver.as_ref().expect("a process runs").table;
+        let broken = table.check();
+        let uncut: BTreeMap<LeaseId, State> = table.uncut().collect();
         let went_on_at = self.went_on_at;
         let mut machine = self.world.lock();
+        machine.check_fences(table);
         if !broken.is_empty() {
             machine.breaks(Invariant::TableHolds, format_args!("{broken:?}"));
         }

@@ -117,6 +117,7 @@ impl Run {
         let mut machine = self.world.lock();
         machine.say(|| "the process is stopped".to_owned());
         machine.now += span;
+        machine.holds_up(0);
         if machine.has(Mistake::ClockStandsStill) {
             machine.behind += span;
         }
@@ -128,7 +129,11 @@ impl Run {
 
     /// The driver's thread does not run.
     fn stalls(&mut self, span: u64) {
-        self.stalls_until = self.world.lock().now + span;
+        {
+            let mut machine = self.world.lock();
+            machine.holds_up(span);
+            self.stalls_until = machine.now + span;
+        }
         self.go_on_for(span);
         self.went_on_at = self.world.lock().now;
         self.turns();

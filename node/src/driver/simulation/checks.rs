@@ -1,6 +1,6 @@
 //! What the machine sees of orders and reports, and its checks.
 
-use fabricbios_lease::{LeaseRecord, Order, Placement, Report};
+use fabricbios_lease::{LeaseRecord, LeaseTable, Order, Placement, Report};
 use fabricbios_wire::{Generation, LeaseId, LeasePhase, ResourceId};
 
 use super::{
@@ -145,6 +145,20 @@ impl Machine {
         if self.granted.contains_key(&lease) && self.record(lease) == Some(None) {
             let why = format_args!("lease {lease} is cleaned and lives on record");
             self.breaks(Invariant::RecordBeforeScrub, why);
+        }
+    }
+
+    /// Checks that each fence has a cause.
+    pub(super) fn check_fences(&mut self, table: &LeaseTable) {
+        let fenced: Vec<LeaseId> = table.fences().iter().map(|it| it.lease_id).collect();
+        if self.is_held_up() {
+            let held = self.offers.keys().flat_map(|id| table.holders(*id));
+            self.in_trouble.extend(held.map(|(id, _)| id.lease_id));
+            self.in_trouble.extend(&fenced);
+        }
+        if let Some(id) = fenced.iter().find(|it| !self.in_trouble.contains(it)) {
+            let why = format_args!("lease {id}: {:?}", table.fences());
+            self.breaks(Invariant::NoFenceWithoutCause, why);
         }
     }
 

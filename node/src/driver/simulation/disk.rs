@@ -5,7 +5,7 @@ use fabricbios_lease::Offer;
 use super::{
     MILLISECOND,
     invariants::Mistake,
-    machine::{Event, Machine},
+    machine::{Event, Machine, SOON},
 };
 use crate::{
     driver::Input,
@@ -24,8 +24,11 @@ impl Machine {
     fn commit_later(&mut self) {
         if self.commits_at.is_none() {
             self.commits_at = Some(self.submitted);
-            let at = self.now + self.takes();
-            self.at(at, Event::Commit);
+            let takes = self.takes();
+            if takes > SOON {
+                self.holds_up(takes);
+            }
+            self.at(self.now + takes, Event::Commit);
         }
     }
 
@@ -55,8 +58,10 @@ impl Machine {
     /// Writes all waiting changes. Changes submitted since the commit began may be included; the next commit reports
     /// them.
     pub(super) fn write_down(&mut self) {
+        let keeps_first = self.has(Mistake::DiskKeepsTheFirstRecord);
         for change in self.waiting.drain(..).flatten() {
             match change.value {
+                Some(_) if keeps_first && self.records.contains_key(&change.key) => continue,
                 Some(record) => self.records.insert(change.key, record),
                 None => self.records.remove(&change.key),
             };

@@ -1,5 +1,4 @@
-//! What always holds, by name, and the mistakes that tests plant to see that invariants are checked: all but
-//! `TableHolds`, which the model of the table checks so, and `RecordBeforeScrub`.
+//! What always holds, by name, and the mistakes that tests plant to see that each invariant is checked.
 
 use std::fmt;
 
@@ -22,6 +21,9 @@ pub(super) enum Invariant {
     NoForeignBytes,
     /// A client finds what it wrote, as long as it has access.
     BytesStay,
+    /// A resource is fenced only for a lease of which a call failed, hung or was late, or that was held up with the
+    /// whole machine.
+    NoFenceWithoutCause,
     /// No lease gets the stretch of a lease that could not be cut or cleaned.
     FencedIsNotGranted,
     /// A client learns of a grant or of an end, and a store counts a grant, only when it is on record.
@@ -51,6 +53,8 @@ pub(super) enum Mistake {
     DiskReportsTooSoon,
     /// Journal: what was reported is in a cache that a power cut empties.
     DiskHasACache,
+    /// Journal: a record is never replaced by a newer one.
+    DiskKeepsTheFirstRecord,
     /// Path and its bindings: a bind opens, though the gate refuses.
     OpensBehindACut,
     /// Path: a proof without a cut.
@@ -73,6 +77,10 @@ pub(super) enum Mistake {
     WritesOverBothCopies,
     /// Driver and dispatcher: a grant is never confirmed.
     SwallowsConfirmations,
+    /// Driver and dispatcher: a cut is not carried out.
+    SwallowsCuts,
+    /// Restart: resources are on offer anew after their leases were taken up.
+    OffersAgain,
     /// Driver: its clock stands still while the process is stopped.
     ClockStandsStill,
     /// Dispatcher and provider: a remediation reports success and does nothing.
@@ -88,6 +96,12 @@ pub(super) const OF_THE_JOURNAL_AND_THE_DRIVER: Mistakes = &[
         Invariant::NoAnswerBeforeDurable,
     ),
     (Mistake::DiskHasACache, Invariant::NothingLostOverRestart),
+    (
+        Mistake::DiskKeepsTheFirstRecord,
+        Invariant::RecordBeforeScrub,
+    ),
+    (Mistake::SwallowsCuts, Invariant::NoFenceWithoutCause),
+    (Mistake::OffersAgain, Invariant::TableHolds),
     (
         Mistake::SwallowsConfirmations,
         Invariant::EveryRequestAnswered,

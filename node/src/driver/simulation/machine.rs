@@ -64,6 +64,9 @@ pub(super) struct Rates {
     pub(super) disk: u64,
 }
 
+/// The longest time of a call that is not late.
+pub(super) const SOON: u64 = 20 * MILLISECOND;
+
 /// The first number of a stamp that is no lease: zeroes, and bytes from before the pool.
 pub(super) const ZEROES: LeaseId = LeaseId(0);
 pub(super) const BEFORE_THE_POOL: LeaseId = LeaseId(1);
@@ -100,6 +103,10 @@ pub(super) struct Machine {
     pub(super) proved: BTreeMap<LeaseId, Generation>,
     /// Leases that could not be cut or cleaned.
     pub(super) fenced: BTreeSet<LeaseId>,
+    /// Leases of which a call failed, hung or was late, or that the machine has held up.
+    pub(super) in_trouble: BTreeSet<LeaseId>,
+    /// The disk, the process or the driver is late until this time, and every lease with it.
+    held_up_until: u64,
     /// Leases of the remediations under way.
     pub(super) resetting: BTreeMap<ResourceId, Vec<LeaseId>>,
     /// Groups of changes, each durable as a whole or not at all.
@@ -171,12 +178,16 @@ impl World {
                 // The threads of a start run at the same time: nothing here may depend on their order.
                 return Ok(());
             }
-            let why = match machine.happens(|it| it.stick) {
-                true => Pause::Stuck,
-                false => Pause::Until(machine.now + machine.takes()),
-            };
+            let (is_stuck, takes) = (machine.happens(|it| it.stick), machine.takes());
             machine.say(|| format!("lease {lease}: {what}"));
             let fails = machine.happens(|it| it.fail);
+            if is_stuck || fails || takes > SOON {
+                machine.in_trouble.insert(lease);
+            }
+            let why = match is_stuck {
+                true => Pause::Stuck,
+                false => Pause::Until(machine.now + takes),
+            };
             drop(machine);
             threads::pause(why);
             fails
@@ -214,14 +225,24 @@ impl Machine {
         self.rates = Rates::default();
     }
 
-    /// Usually soon; sometimes later than every time limit.
+    /// Usually at most [`SOON`]; sometimes later than every time limit.
     pub(super) fn takes(&mut self) -> u64 {
-        let most_ms = if self.happens(|it| it.slow) {
-            60_000
+        let most = if self.happens(|it| it.slow) {
+            60_000 * MILLISECOND
         } else {
-            20
+            SOON
         };
-        self.below(most_ms * MILLISECOND)
+        self.below(most)
+    }
+
+    /// The disk, the process or the driver is late for so long.
+    pub(super) fn holds_up(&mut self, span: u64) {
+        self.held_up_until = self.held_up_until.max(self.now + span);
+    }
+
+    /// Whether every lease is held up now.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.now <= self.held_up_until
     }
 
     pub(super) fn say(&self, what: impl FnOnce() -> String) {
@@ -255,7 +276,12 @@ impl Machine {
             locks,
             work,
         };
-        let at = self.now + self.takes();
-        self.at(at, Event::Begin(job));
+        let takes = self.takes();
+        match takes > SOON {
+            true if job.about.is_empty() => self.holds_up(takes),
+            true => self.in_trouble.extend(&job.about),
+            false => {}
+        }
+        self.at(self.now + takes, Event::Begin(job));
     }
 }

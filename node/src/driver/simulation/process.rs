@@ -56,7 +56,8 @@ impl Environment for Simulated {
             machine.mistake
         };
         let report = match (order, mistake) {
-            (Order::Confirm(_), Some(Mistake::SwallowsConfirmations)) => None,
+            (Order::Confirm(_), Some(Mistake::SwallowsConfirmations))
+            | (Order::Cut(..), Some(Mistake::SwallowsCuts)) => None,
             (Order::Reset(id, _), Some(Mistake::ResetsNothing)) => Some(Report::Reset(id, Ok(()))),
             (order, _) => self.dispatcher.dispatch(owner, order),
         };
@@ -145,7 +146,8 @@ pub(super) fn start(world: &World) -> Driver<Simulated> {
     offered.iter().for_each(|it| it.offer(&mut table, true));
     let knows = |id| offered.iter().any(|it| it.knows(id));
     service::restore(&mut table, now, &boot, &recovered, &knows).expect("whole records");
-    offered.iter().for_each(|it| it.offer(&mut table, false));
+    let again = world.lock().has(Mistake::OffersAgain);
+    offered.iter().for_each(|it| it.offer(&mut table, again));
     for it in offered {
         let started = it.start(&mut table, &mut dispatcher, &mut inventory, now);
         started.expect("stores and paths can be read");
