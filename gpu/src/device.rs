@@ -1,8 +1,6 @@
 //! A GPU, or a partition of one.
 
-use std::path::PathBuf;
-
-use fabricbios_cgroup::DeviceNumber;
+use fabricbios_cgroup::nodes::Node;
 use fabricbios_wire::{GPU_CUDA, GPU_MIG, GPU_ROCM, GpuInfo, GpuVendor, ResourceId, health};
 use serde::{Deserialize, Serialize};
 
@@ -36,27 +34,6 @@ pub struct Device {
     pub visible: String,
     /// As the vendor's library reports it.
     pub health: Health,
-}
-
-/// A character device node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
-    /// Such as `/dev/nvidia0`.
-    pub path: PathBuf,
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-    /// Programs that use other devices open this node too, such as `/dev/nvidiactl`.
-    pub is_shared: bool,
-}
-
-impl Node {
-    /// Its major and its minor number.
-    #[must_use]
-    pub fn number(&self) -> DeviceNumber {
-        (self.major, self.minor)
-    }
 }
 
 /// The health of a device.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::{Root, allow_only, end_processes};
+use fabricbios_cgroup::{Root, allow_only, end_processes, nodes, records::failed};
 use fabricbios_helper::{Call, CallError, Program, Supervisor};
 use fabricbios_kernfs::Tree;
 use fabricbios_lease::{Proof, StepError};
@@ -21,7 +21,7 @@ use crate::{
     limits::Limits,
     management::Scrub,
     owned,
-    record::{Record, Records, failed},
+    record::{Record, Records},
     sessions::{ENDS_WITHIN, Sessions, user_of},
     steps::passed,
 };
@@ -140,11 +140,7 @@ impl Gpus {
 
     /// Restores owner, mode and list of these devices' nodes to the state before this node or an earlier run took them.
     pub fn give_nodes_back(&self, is_kept: impl Fn(&str) -> bool) {
-        for uuid in owned::taken(&self.records).iter().filter(|it| !is_kept(it)) {
-            if let Err(error) = owned::give_back(&self.records, uuid) {
-                tracing::error!(%error, uuid, "the device's nodes stay root's");
-            }
-        }
+        owned::give_back(&self.records, is_kept);
     }
 
     /// The command line of the hook that registers containers of a lease.
@@ -252,7 +248,7 @@ pub(crate) fn end(
     let removed = record.cdi().remove(lease);
     passed("remove CDI spec");
     // A part that cannot be ended must not delay the other parts.
-    let closed = owned::withdraw(&record.owned, &record.users);
+    let closed = nodes::withdraw(&record.owned, &record.users);
     passed("close nodes");
     let containers = records.containers(lease);
     // The containers are stopped now; the call below waits for processes that do not end at once.

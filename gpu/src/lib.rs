@@ -6,12 +6,10 @@
 //! before each grant and wipes it after the lease; [`GpuPath`] connects clients and ends all access. Only workers and
 //! helper processes load the vendors' libraries.
 
-mod acl;
 mod device;
 pub mod driver;
 mod end;
 mod gpus;
-mod holders;
 mod libraries;
 mod limits;
 pub mod management;
@@ -23,10 +21,12 @@ mod steps;
 mod store;
 pub mod worker;
 
-pub use device::{Device, Health, Node, WHOLE_SLICES};
+pub use device::{Device, Health, WHOLE_SLICES};
 pub use end::GpuEnd;
+pub use fabricbios_cgroup::nodes::Node;
 pub use gpus::{GpuConfig, Gpus};
 pub use libraries::Libraries;
+pub use owned::NotOwned;
 pub use path::GpuPath;
 pub use steps::STEPS;
 pub use store::GpuStore;

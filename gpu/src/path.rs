@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::enter;
+use fabricbios_cgroup::{enter, nodes};
 use fabricbios_contract::{
     Bindings, Caller, DataPath, Edits, Entered, Given, Guard, LocalAccess, LocalRefusal, Part,
     Revoked,
@@ -20,7 +20,7 @@ use fabricbios_wire::{
     Binding, GpuBinding, KindBinding, LeaseError, LeaseId, Refusal, RefusalClass, ResourceType,
 };
 
-use crate::{Device, Gpus, QUEUE_SLOTS, gpus::below, owned, record::Record, steps::passed};
+use crate::{Device, Gpus, QUEUE_SLOTS, gpus::below, record::Record, steps::passed};
 
 /// A worker of a shared lease gets this long to wipe its memory and to end; then it is killed.
 const CLOSES_WITHIN: Duration = Duration::from_millis(500);
@@ -200,7 +200,7 @@ impl GpuPath {
             }
         }
         self.gpus.records.containers(lease).check_ended("verify")?;
-        owned::check_withdrawn(&record.owned, &record.users)?;
+        nodes::check_withdrawn(&record.owned, &record.users)?;
         proof.add(
             "look for processes",
             began.elapsed(),
@@ -228,7 +228,7 @@ impl DataPath for GpuPath {
             if has_programs {
                 self.admit_containers(lease, &record, device)?;
             }
-            owned::admit(&record.owned, &record.users)?;
+            nodes::admit(&record.owned, &record.users)?;
             passed("open nodes");
             // An earlier cut froze the cgroup.
             match &self.gpus.root {

@@ -3,17 +3,21 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
-use fabricbios_cgroup::{Containers, Process};
+use fabricbios_cgroup::{
+    Containers, Process,
+    nodes::Node,
+    records::{self, failed, read, remove, write},
+};
 use fabricbios_contract::Cdi;
 use fabricbios_lease::StepError;
 use fabricbios_wire::LeaseId;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
-use crate::{Node, STEPS, management};
+use crate::{STEPS, management};
 
 /// Suffix of the files of leases.
 const SUFFIX: &str = ".gpu";
@@ -156,21 +160,13 @@ impl Records {
             self.file(lease, ".new"),
             self.file(lease, SUFFIX),
         ] {
-            remove_file("remove record", &at)?;
+            remove("remove record", &at)?;
         }
         Ok(())
     }
 
     pub(crate) fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        let entries = match fs::read_dir(&self.0) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(|error| failed("list records", &self.0, &error))?,
-        };
-        let names = entries.map(|entry| Ok(entry?.file_name()));
-        let names: io::Result<Vec<_>> = names.collect();
-        let names = names.map_err(|error| failed("list records", &self.0, &error))?;
-        let lease = |name: &std::ffi::OsString| name.to_str()?.strip_suffix(SUFFIX)?.parse().ok();
-        Ok(names.iter().filter_map(lease).collect())
+        records::leases(&self.0, SUFFIX)
     }
 
     /// The socket of a lease's worker.
@@ -203,12 +199,12 @@ impl Records {
     pub(crate) fn set_wiped(&self, uuid: &str, free_bytes: u64) -> Result<(), StepError> {
         let new = self.of_device(uuid, ".new");
         write(&self.of_device(uuid, WIPED), &new, &free_bytes)?;
-        remove_file("remove record", &self.of_device(uuid, UNWIPED))
+        remove("remove record", &self.of_device(uuid, UNWIPED))
     }
 
     /// Records that the wiped memory no longer counts, because others may use the device from now on.
     pub(crate) fn forget_wiped(&self, uuid: &str) -> Result<(), StepError> {
-        remove_file("remove record", &self.of_device(uuid, WIPED))
+        remove("remove record", &self.of_device(uuid, WIPED))
     }
 
     /// Free bytes of the device at its last wipe. Free bytes beyond this number are not wiped.
@@ -236,44 +232,10 @@ impl Records {
 
     /// Records that the device was reset.
     pub(crate) fn set_reset(&self, uuid: &str) -> Result<(), StepError> {
-        remove_file("remove record", &self.of_device(uuid, FAILED))
+        remove("remove record", &self.of_device(uuid, FAILED))
     }
 
     fn file(&self, lease: LeaseId, suffix: &str) -> PathBuf {
         self.0.join(format!("{lease}{suffix}"))
     }
-}
-
-/// The value in a file. `None`: there is no file.
-pub(crate) fn read<T: DeserializeOwned>(at: &Path) -> Result<Option<T>, StepError> {
-    let text = match fs::read(at) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        read => read.map_err(|error| failed("read record", at, &error))?,
-    };
-    let value = serde_json::from_slice(&text);
-    value
-        .map(Some)
-        .map_err(|error| failed("read record", at, &error.into()))
-}
-
-/// Writes a whole file or nothing.
-pub(crate) fn write<T: Serialize>(at: &Path, new: &Path, value: &T) -> Result<(), StepError> {
-    let text = serde_json::to_vec(value).map_err(io::Error::from);
-    let written = text
-        .and_then(|text| fs::write(new, text))
-        .and_then(|()| fs::rename(new, at));
-    written.map_err(|error| failed("write record", at, &error))
-}
-
-/// Removes a file. A missing file is no error.
-pub(crate) fn remove_file(step: &'static str, at: &Path) -> Result<(), StepError> {
-    match fs::remove_file(at) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(step, at, &error)),
-        _ => Ok(()),
-    }
-}
-
-/// Converts the error of a call on a file into the error of a step.
-pub(crate) fn failed(step: &'static str, at: &Path, error: &io::Error) -> StepError {
-    StepError::new(step, format_args!("{}: {error}", at.display())).with_errno(error.raw_os_error())
 }

@@ -5,9 +5,10 @@ use std::{
     fs::{self, File},
     io,
     marker::PhantomData,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
+use fabricbios_cgroup::records::{self, failed};
 use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseId, MacAddress};
 use serde::{Serialize, de::DeserializeOwned};
@@ -55,7 +56,14 @@ impl<R: Record> Records<R> {
     }
 
     pub(crate) fn find(&self, lease: LeaseId) -> Result<Option<R>, StepError> {
-        read(&self.file(lease))
+        records::read(&self.file(lease)).map_err(|error| match error.errno {
+            Some(_) => error,
+            // The file is damaged.
+            None => StepError {
+                detail: error.detail + "; end what its lease has, then remove the file",
+                ..error
+            },
+        })
     }
 
     /// Locks and reads a record. `None`: there is no record, or the lease's release is at its last step.
@@ -79,22 +87,19 @@ impl<R: Record> Records<R> {
     /// Writes a whole record or nothing.
     pub(crate) fn write(&self, lease: LeaseId, record: &R) -> Result<(), StepError> {
         let at = self.file(lease);
-        let new = at.with_extension("new");
-        let text = serde_json::to_vec(record).map_err(io::Error::other);
-        let written = text
-            .and_then(|text| fs::write(&new, text))
-            .and_then(|()| fs::rename(&new, &at));
-        written.map_err(|error| failed("write record", &at, &error))
+        records::write(&at, &at.with_extension("new"), record)
     }
 
     /// Removes a record. Waits while another process or thread holds it. Succeeds also if there is no record.
     pub(crate) fn remove(&self, lease: LeaseId) -> Result<(), StepError> {
+        const STEP: &str = "remove record";
         let at = self.file(lease);
-        let removed = match File::open(&at) {
-            Err(error) => unless_gone(Err(error)),
-            Ok(file) => file.lock().and_then(|()| unless_gone(fs::remove_file(&at))),
-        };
-        removed.map_err(|error| failed("remove record", &at, &error))
+        let opened = File::open(&at).and_then(|file| file.lock().map(|()| file));
+        match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(failed(STEP, &at, &error)),
+            Ok(_locked) => records::remove(STEP, &at),
+        }
     }
 
     /// All records that can be read. Damaged records are logged and skipped; their functions stay reserved, because
@@ -111,14 +116,8 @@ impl<R: Record> Records<R> {
     pub(crate) fn all(
         &self,
     ) -> Result<impl Iterator<Item = Result<(LeaseId, R), StepError>>, StepError> {
-        let name = |it: io::Result<fs::DirEntry>| Ok(it?.file_name().to_string_lossy().into());
-        let names = fs::read_dir(&self.directory).and_then(|it| it.map(name).collect());
-        let names: Vec<String> = match names {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            names => names.map_err(|error| failed("list records", &self.directory, &error))?,
-        };
-        Ok(names.into_iter().filter_map(|name| {
-            let lease = name.strip_suffix(R::SUFFIX)?.parse().ok()?;
+        let leases = records::leases(&self.directory, R::SUFFIX)?;
+        Ok(leases.into_iter().filter_map(|lease| {
             // The record may have been removed meanwhile.
             let found = self.find(lease).transpose()?;
             Some(found.map(|record| (lease, record)))
@@ -131,7 +130,7 @@ impl<R: Record> Records<R> {
     pub(crate) fn rate_of(&self, name: &str, told: Option<u64>) -> Result<Option<u64>, StepError> {
         let at = self.directory.with_file_name(format!("{name}.rate"));
         let Some(rate_bps) = told else {
-            return read(&at);
+            return records::read(&at);
         };
         let written = fs::write(&at, rate_bps.to_string());
         written.map_err(|error| failed("write rate", &at, &error))?;
@@ -140,34 +139,6 @@ impl<R: Record> Records<R> {
 
     fn file(&self, lease: LeaseId) -> PathBuf {
         self.directory.join(format!("{lease}{}", R::SUFFIX))
-    }
-}
-
-fn read<T: DeserializeOwned>(at: &Path) -> Result<Option<T>, StepError> {
-    let text = match fs::read(at) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(|error| failed("read record", at, &error))?,
-    };
-    let parsed = serde_json::from_slice(&text);
-    parsed.map(Some).map_err(|error| {
-        let why = format_args!(
-            "{}: {error}; end what its lease has, then remove the file",
-            at.display()
-        );
-        StepError::new("read record", why)
-    })
-}
-
-pub(crate) fn failed(step: &'static str, at: &Path, error: &io::Error) -> StepError {
-    let detail = format_args!("{}: {error}", at.display());
-    StepError::new(step, detail).with_errno(error.raw_os_error())
-}
-
-/// Succeeds also if the file did not exist.
-pub(crate) fn unless_gone(outcome: io::Result<()>) -> io::Result<()> {
-    match outcome {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }
 

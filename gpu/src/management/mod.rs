@@ -29,6 +29,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fabricbios_cgroup::nodes::{EndUsers, Holders};
 use fabricbios_helper::Handler;
 use fabricbios_kernfs::Tree;
 #[cfg(not(feature = "gpu-hip"))]
@@ -36,11 +37,7 @@ use left_out as amd;
 #[cfg(not(feature = "gpu-cuda"))]
 use left_out as nvidia;
 
-use crate::{
-    Health,
-    holders::{EndUsers, Holders},
-    worker::Trial,
-};
+use crate::{Health, worker::Trial};
 
 pub use account::{Account, Accounted, Process};
 pub use health_watch::{HealthWatch, Tell};

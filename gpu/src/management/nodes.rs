@@ -1,46 +1,47 @@
-//! Nodes of devices in /dev.
+//! The nodes of a device that programs need.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use nix::sys::stat::{SFlag, major, minor, stat};
+use fabricbios_cgroup::nodes::{Node, NodeError};
 
-use crate::Node;
+/// Why programs on this machine cannot use a device.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoNodes {
+    /// The driver: it makes no node for programs.
+    #[error("it has no render node")]
+    NoRenderNode,
+    /// Who makes the nodes: these are missing.
+    #[error("{}", texts(.0))]
+    Missing(Vec<NodeError>),
+}
 
-/// The nodes at these paths, all or none: a program needs every one of them to use the device.
+fn texts(errors: &[NodeError]) -> String {
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+/// The nodes at these paths, all or none: a program needs every one of them to use the device. Beside each path:
+/// whether programs that use other devices open the node too.
 ///
 /// # Errors
-/// A node is missing; for people.
-pub(super) fn nodes(paths: &[(PathBuf, bool)]) -> Result<Vec<Node>, String> {
-    let found = paths.iter().map(|(path, is_shared)| node(path, *is_shared));
+/// Nodes are missing.
+pub(super) fn nodes(paths: &[(PathBuf, bool)]) -> Result<Vec<Node>, NoNodes> {
+    let found = paths
+        .iter()
+        .map(|(path, is_shared)| Node::at(path, *is_shared));
     let (found, missing): (Vec<_>, Vec<_>) = found.partition(Result::is_ok);
     if missing.is_empty() {
         return Ok(found.into_iter().flatten().collect());
     }
-    let missing: Vec<String> = missing.into_iter().filter_map(Result::err).collect();
-    Err(missing.join("; "))
-}
-
-/// The character device at this path. `is_shared`: programs that use other devices open it too.
-///
-/// # Errors
-/// No node is there, or something else is; for people.
-fn node(path: &Path, is_shared: bool) -> Result<Node, String> {
-    let shown = path.display();
-    let found = stat(path).map_err(|errno| format!("{shown}: {}", errno.desc()))?;
-    if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT != SFlag::S_IFCHR {
-        return Err(format!("{shown} is no character device"));
-    }
-    let number = |number: u64| u32::try_from(number).map_err(|error| format!("{shown}: {error}"));
-    Ok(Node {
-        path: path.to_owned(),
-        major: number(major(found.st_rdev))?,
-        minor: number(minor(found.st_rdev))?,
-        is_shared,
-    })
+    Err(NoNodes::Missing(
+        missing.into_iter().filter_map(Result::err).collect(),
+    ))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -48,17 +49,15 @@ mod tests {
         let at = |name: &str| (Path::new("/dev").join(name), false);
         let both = nodes(&[at("null"), at("zero")]).unwrap();
         assert_eq!(both.len(), 2);
-        let error = nodes(&[at("null"), at("no-such-node")]).unwrap_err();
-        assert_eq!(error, "/dev/no-such-node: No such file or directory");
-    }
-
-    #[test]
-    fn only_a_character_device_is_a_node() {
-        let null = node(Path::new("/dev/null"), false).unwrap();
-        assert_eq!((null.major, null.minor), (1, 3));
-        let error = node(Path::new("/dev/no-such-node"), false).unwrap_err();
-        assert_eq!(error, "/dev/no-such-node: No such file or directory");
-        let error = node(Path::new("/dev"), false).unwrap_err();
-        assert_eq!(error, "/dev is no character device");
+        let missing = nodes(&[at("null"), at("no-such-node"), at(".")]).unwrap_err();
+        let missing = missing.to_string();
+        assert!(
+            missing.starts_with("/dev/no-such-node: No such file"),
+            "{missing}"
+        );
+        assert!(
+            missing.ends_with("; /dev/. is no character device"),
+            "{missing}"
+        );
     }
 }

@@ -16,6 +16,7 @@ use std::{
 };
 
 use fabricbios_cgroup::Process;
+use fabricbios_cgroup::records::{failed, remove};
 use fabricbios_channel::Channel;
 use fabricbios_helper::Program;
 use fabricbios_lease::StepError;
@@ -24,7 +25,7 @@ use nix::sys::{socket::MsgFlags, stat::stat};
 
 use crate::{
     Device, Libraries,
-    record::{Record, Records, Worker, failed, remove_file},
+    record::{Record, Records, Worker},
     steps::passed,
     worker::{LIBRARY_PATH, STAND_INS, WorkerOrder},
 };
@@ -155,7 +156,7 @@ impl Sessions {
         enter: impl FnOnce(i32) -> Result<(), StepError>,
     ) -> Result<(), StepError> {
         let socket = self.records.socket(lease);
-        remove_file("start worker", &socket)?;
+        remove("start worker", &socket)?;
         let on_file = |error: io::Error| failed("start worker", &socket, &error);
         let listener = UnixListener::bind(&socket).map_err(on_file)?;
         let closed = File::create(self.records.closed(lease)).map_err(on_file)?;

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::Process;
+use fabricbios_cgroup::{Process, nodes};
 use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{BindError, BindOrder, BindingId, Placement, Proof, StepError};
 use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
@@ -19,7 +19,7 @@ use fabricbios_wire::{GpuExclusivityClass, GpuExecutionMode, LeaseId};
 use crate::{
     Device, Gpus, Health,
     management::{Account, Accounted},
-    owned,
+    owned::{self, NotOwned},
     record::{Baseline, Record},
     steps::passed,
 };
@@ -94,14 +94,10 @@ impl GpuStore {
     /// once, at the start.
     ///
     /// # Errors
-    /// The nodes cannot be closed; for people. Then anybody may use the device beside a lease, so the node must not
+    /// The nodes cannot be closed. Then anybody may use the device beside a lease, so the node must not
     /// offer an exclusive class.
-    pub fn take_nodes(&self) -> Result<(), String> {
-        let mut users = BTreeSet::new();
-        for (_, record) in self.records().map_err(|error| error.to_string())? {
-            users.extend(record.users);
-        }
-        let taken = owned::take(&self.gpus.records, &self.device, &users);
+    pub fn take_nodes(&self) -> Result<(), NotOwned> {
+        let taken = owned::take(&self.gpus.records, &self.device, &self.users()?);
         self.state().is_owned = taken.is_ok();
         taken
     }
@@ -111,27 +107,30 @@ impl GpuStore {
         if !self.state().is_owned {
             return Ok(());
         }
-        let mut users = BTreeSet::new();
-        for (_, record) in self.records()? {
-            users.extend(record.users);
-        }
-        let checked = owned::check(&self.device.own_nodes(), &users);
-        let health = checked
-            .clone()
-            .map_or_else(Health::Degraded, |()| Health::Good);
+        let checked = nodes::check(&self.device.own_nodes(), &self.users()?);
+        let health = match &checked {
+            Ok(()) => Health::Good,
+            Err(error) => Health::Degraded(error.to_string()),
+        };
         let mut state = self.state();
         if state.nodes != health {
             state.nodes = health;
             state.changed();
         }
         drop(state);
-        checked.map_err(|why| {
+        checked.map_err(|error| {
             let why = format!(
-                "{}: {why}: end those who have the device open, and restart the node",
+                "{}: {error}: end those who have the device open, and restart the node",
                 self.device.uuid
             );
             StepError::new("check nodes", why)
         })
+    }
+
+    /// The users of all leases of the device.
+    fn users(&self) -> Result<BTreeSet<u32>, StepError> {
+        let records = self.records()?.into_iter();
+        Ok(records.flat_map(|(_, record)| record.users).collect())
     }
 
     /// Waits for other calls that examine the memory of the device.

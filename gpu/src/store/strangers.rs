@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use fabricbios_cgroup::{DeviceNumber, Process};
+use fabricbios_cgroup::{
+    DeviceNumber, Process,
+    nodes::{EndUsers, Holder, Holders, Node},
+};
 use fabricbios_lease::{BindOrder, StepError};
 
 use super::{GpuStore, is_shared};
-use crate::{
-    holders::{EndUsers, Holder, Holders},
-    record::Record,
-    steps::passed,
-};
+use crate::{record::Record, steps::passed};
 
 impl GpuStore {
     /// The processes that have the device open before a lease for this order: daemons of the node's root, for
@@ -89,7 +88,7 @@ impl GpuStore {
 
     fn numbers(&self) -> BTreeSet<DeviceNumber> {
         let nodes = self.device.own_nodes();
-        nodes.iter().map(crate::Node::number).collect()
+        nodes.iter().map(Node::number).collect()
     }
 
     /// The processes that have the device open, or may have it, except workers of leases and the users of `over`, a

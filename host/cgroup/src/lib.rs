@@ -1,4 +1,5 @@
-//! Cgroups of leases (cgroup v2): processes of tenants enter a cgroup and end with its lease.
+//! Cgroups of leases (cgroup v2): processes of tenants enter a cgroup and end with its lease. Device nodes: who may open
+//! them, and who has them open.
 //!
 //! Never here: code for one kind of resource.
 //!
@@ -14,8 +15,10 @@ mod enter;
 pub mod holders;
 mod hook;
 mod limits;
+pub mod nodes;
 mod process;
 mod programs;
+pub mod records;
 mod root;
 
 pub use containers::Containers;

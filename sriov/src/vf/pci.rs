@@ -8,11 +8,10 @@ use std::{
     str::FromStr,
 };
 
+use fabricbios_cgroup::records;
 use fabricbios_kernfs::{Error, Tree};
 use fabricbios_lease::StepError;
 use fabricbios_wire::PciFunction;
-
-use crate::records;
 
 /// Offset of the command register in the configuration space (PCI Local Bus Specification 3.0, 6.2.2).
 const COMMAND: u64 = 4;

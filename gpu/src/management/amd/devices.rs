@@ -5,12 +5,15 @@ use std::env;
 use fabricbios_wire::GpuVendor;
 
 use super::{
-    hip::{Hip, Ordinal},
+    hip::{Hip, HipError, Ordinal},
     kfd, sysfs,
 };
 use crate::{
     Device, Libraries, Node, WHOLE_SLICES,
-    management::{Probed, Roots, is_absent, nodes::nodes},
+    management::{
+        Probed, Roots, is_absent,
+        nodes::{NoNodes, nodes},
+    },
 };
 
 /// Variables that hide devices, or give them other numbers.
@@ -27,13 +30,8 @@ pub(in crate::management) fn probe(libraries: &Libraries, roots: &Roots, probed:
         // SAFETY: a helper process has one thread before a vendor's library is loaded, so nobody else reads the environment.
         unsafe { env::remove_var(name) };
     }
-    let hip = match load(libraries, probed) {
-        Ok(Some(hip)) => hip,
-        Ok(None) => return,
-        Err(why) => {
-            let warning = format!("AMD's devices cannot be looked for: {why}");
-            return probed.warnings.push(warning);
-        }
+    let Some(hip) = load(libraries, probed) else {
+        return;
     };
     match hip.devices() {
         Ok(Some(ordinals)) => {
@@ -50,25 +48,30 @@ pub(in crate::management) fn probe(libraries: &Libraries, roots: &Roots, probed:
             }
         }
         Ok(None) => probed.notes.push("HIP finds no device".into()),
-        Err(why) => {
-            let warning = format!("HIP cannot count its devices: {why}");
+        Err(error) => {
+            let warning = format!("HIP cannot count its devices: {error}");
             probed.warnings.push(warning);
         }
     }
 }
 
 /// Loads HIP, if it is installed.
-fn load(libraries: &Libraries, probed: &mut Probed) -> Result<Option<Hip>, String> {
+fn load(libraries: &Libraries, probed: &mut Probed) -> Option<Hip> {
     for library in &libraries.hip {
         match Hip::load(library) {
-            Ok(hip) => return Ok(Some(hip)),
-            Err(why) if is_absent(library, &why) => {}
-            Err(why) => return Err(format!("{}: {why}", library.display())),
+            Ok(hip) => return Some(hip),
+            Err(error) if is_absent(library, &error.to_string()) => {}
+            Err(error) => {
+                let at = library.display();
+                let warning = format!("AMD's devices cannot be looked for: {at}: {error}");
+                probed.warnings.push(warning);
+                return None;
+            }
         }
     }
     let note = format!("HIP is not installed: there is none of {:?}", libraries.hip);
     probed.notes.push(note);
-    Ok(None)
+    None
 }
 
 fn device(
@@ -122,14 +125,14 @@ fn device(
     }
 }
 
-fn keep<T>(told: &mut Vec<String>, value: Result<T, String>) -> Option<T> {
-    value.map_err(|why| told.push(why)).ok()
+fn keep<T>(told: &mut Vec<String>, value: Result<T, HipError>) -> Option<T> {
+    value.map_err(|error| told.push(error.to_string())).ok()
 }
 
-fn device_nodes(roots: &Roots, pci: &str) -> Result<Vec<Node>, String> {
+fn device_nodes(roots: &Roots, pci: &str) -> Result<Vec<Node>, NoNodes> {
     let mut own = sysfs::nodes(&roots.sys, pci, "renderD");
     if own.is_empty() {
-        return Err("it has no render node".into());
+        return Err(NoNodes::NoRenderNode);
     }
     // Programs do not need these nodes, and many machines have none.
     let mut cards = sysfs::nodes(&roots.sys, pci, "card");

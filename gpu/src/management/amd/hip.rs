@@ -1,7 +1,7 @@
 //! The few HIP calls of discovery.
 
 use std::{
-    ffi::{CStr, OsStr, c_char, c_int},
+    ffi::{CStr, FromBytesUntilNulError, OsStr, c_char, c_int},
     path::Path,
 };
 
@@ -32,15 +32,39 @@ pub(super) struct Hip {
 #[derive(Clone, Copy)]
 pub(super) struct Ordinal(c_int);
 
+/// Why HIP does not tell something.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HipError {
+    /// The machine: the library cannot be loaded, or lacks a call.
+    #[error(transparent)]
+    Library(#[from] libloading::Error),
+    /// The driver: a call failed.
+    #[error("{call}: {text} ({code})")]
+    Call {
+        call: &'static str,
+        code: c_int,
+        text: String,
+    },
+    /// The driver: a call failed with a number that the library does not know.
+    #[error("{call}: error {code}")]
+    Unknown { call: &'static str, code: c_int },
+    /// The driver: a text has no end.
+    #[error("{call}: {error}")]
+    Text {
+        call: &'static str,
+        error: FromBytesUntilNulError,
+    },
+}
+
 impl Hip {
     /// Loads the library.
     ///
     /// # Errors
-    /// Why it cannot be loaded; for people.
-    pub(super) fn load(path: &Path) -> Result<Self, String> {
+    /// It cannot be loaded, or lacks a call.
+    pub(super) fn load(path: &Path) -> Result<Self, HipError> {
         // SAFETY: it is the vendor's library, which may run code when it is loaded.
         let library = unsafe { Library::new::<&OsStr>(path.as_os_str()) };
-        let library = Box::leak(Box::new(library.map_err(|error| error.to_string())?));
+        let library = Box::leak(Box::new(library?));
         // SAFETY: the vendor's header declares the calls with these arguments.
         unsafe {
             Ok(Self {
@@ -59,8 +83,8 @@ impl Hip {
     /// The visible devices. `None`: HIP reports that there is none.
     ///
     /// # Errors
-    /// Why they cannot be counted; for people.
-    pub(super) fn devices(&self) -> Result<Option<Vec<Ordinal>>, String> {
+    /// They cannot be counted.
+    pub(super) fn devices(&self) -> Result<Option<Vec<Ordinal>>, HipError> {
         let mut count = 0;
         // SAFETY: `count` has room for the result. This call initialises HIP too; on a machine without devices hipInit
         // would return "invalid device".
@@ -74,24 +98,24 @@ impl Hip {
     }
 
     /// The name of the model.
-    pub(super) fn name(&self, ordinal: Ordinal) -> Result<String, String> {
+    pub(super) fn name(&self, ordinal: Ordinal) -> Result<String, HipError> {
         self.text("hipDeviceGetName", self.name, ordinal)
     }
 
     /// The PCI address, such as `0000:03:00.0`.
-    pub(super) fn pci(&self, ordinal: Ordinal) -> Result<String, String> {
+    pub(super) fn pci(&self, ordinal: Ordinal) -> Result<String, HipError> {
         let text = self.text("hipDeviceGetPCIBusId", self.pci, ordinal)?;
         Ok(text.to_ascii_lowercase())
     }
 
     /// All memory, bytes.
-    pub(super) fn memory(&self, ordinal: Ordinal) -> Result<u64, String> {
+    pub(super) fn memory(&self, ordinal: Ordinal) -> Result<u64, HipError> {
         let bytes = self.value("hipDeviceTotalMem", self.memory, ordinal)?;
         Ok(bytes as u64)
     }
 
     /// Compute units, or pairs of units on devices that use them in pairs.
-    pub(super) fn compute_units(&self, ordinal: Ordinal) -> Result<u32, String> {
+    pub(super) fn compute_units(&self, ordinal: Ordinal) -> Result<u32, HipError> {
         let (mut count, device) = (0, self.device(ordinal)?);
         // SAFETY: `count` has room for the result.
         let code = unsafe { (self.attribute)(&raw mut count, MULTIPROCESSORS, device) };
@@ -100,14 +124,14 @@ impl Hip {
     }
 
     /// The UUID in the form of `ROCR_VISIBLE_DEVICES`. `None`: the device has none.
-    pub(super) fn uuid(&self, ordinal: Ordinal) -> Result<Option<String>, String> {
+    pub(super) fn uuid(&self, ordinal: Ordinal) -> Result<Option<String>, HipError> {
         match self.uuid {
             Some(call) => Ok(uuid_of(&self.value("hipDeviceGetUuid", call, ordinal)?)),
             None => Ok(None),
         }
     }
 
-    fn device(&self, Ordinal(ordinal): Ordinal) -> Result<c_int, String> {
+    fn device(&self, Ordinal(ordinal): Ordinal) -> Result<c_int, HipError> {
         let mut device = 0;
         // SAFETY: `device` has room for the result.
         let code = unsafe { (self.device)(&raw mut device, ordinal) };
@@ -115,7 +139,12 @@ impl Hip {
         Ok(device)
     }
 
-    fn value<A: Default>(&self, name: &str, call: Call<A>, ordinal: Ordinal) -> Result<A, String> {
+    fn value<A: Default>(
+        &self,
+        name: &'static str,
+        call: Call<A>,
+        ordinal: Ordinal,
+    ) -> Result<A, HipError> {
         let (mut value, device) = (A::default(), self.device(ordinal)?);
         // SAFETY: `value` has room for the result.
         let code = unsafe { call(&raw mut value, device) };
@@ -123,27 +152,35 @@ impl Hip {
         Ok(value)
     }
 
-    fn text(&self, name: &str, call: TextCall, ordinal: Ordinal) -> Result<String, String> {
+    fn text(
+        &self,
+        name: &'static str,
+        call: TextCall,
+        ordinal: Ordinal,
+    ) -> Result<String, HipError> {
         let (mut text, device) = ([0_u8; 256], self.device(ordinal)?);
         // SAFETY: the call writes at most 255 bytes, so the last one stays zero.
         let code = unsafe { call(text.as_mut_ptr().cast(), 255, device) };
         self.checked(name, code)?;
-        let text = CStr::from_bytes_until_nul(&text).map_err(|error| format!("{name}: {error}"))?;
+        let text = CStr::from_bytes_until_nul(&text)
+            .map_err(|error| HipError::Text { call: name, error })?;
         Ok(text.to_string_lossy().into_owned())
     }
 
-    fn checked(&self, call: &str, code: c_int) -> Result<(), String> {
+    fn checked(&self, call: &'static str, code: c_int) -> Result<(), HipError> {
         if code == 0 {
             return Ok(());
         }
         // SAFETY: the call accepts any number.
         let text = unsafe { (self.error)(code) };
         if text.is_null() {
-            return Err(format!("{call}: error {code}"));
+            return Err(HipError::Unknown { call, code });
         }
         // SAFETY: the library returns its own text, which ends with a zero.
-        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-        Err(format!("{call}: {text} ({code})"))
+        let text = unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned();
+        Err(HipError::Call { call, code, text })
     }
 }
 
@@ -151,12 +188,9 @@ impl Hip {
 ///
 /// # Safety
 /// The symbol is a function of the type `F`.
-unsafe fn find<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
+unsafe fn find<F: Copy>(library: &Library, name: &str) -> Result<F, libloading::Error> {
     // SAFETY: the caller guarantees the type.
-    match unsafe { library.get::<F>(name.as_bytes()) } {
-        Ok(symbol) => Ok(*symbol),
-        Err(error) => Err(error.to_string()),
-    }
+    Ok(*unsafe { library.get::<F>(name.as_bytes()) }?)
 }
 
 /// HIP returns 16 hexadecimal digits as text; for a device without its own number, zeroes or `XX`.

@@ -25,6 +25,7 @@ use crate::{
     devices::allow_only,
     end::{end_processes, freeze_and_kill},
     enter::cgroup_of,
+    records::failed,
     root::Root,
 };
 
@@ -323,8 +324,4 @@ fn mount() -> Result<PathBuf, String> {
 fn namespaces() -> io::Result<String> {
     let [pid, cgroup] = ["pid", "cgroup"].map(|it| fs::read_link(format!("/proc/self/ns/{it}")));
     Ok(format!("{} {}", pid?.display(), cgroup?.display()))
-}
-
-fn failed(step: &'static str, at: &Path, error: &io::Error) -> StepError {
-    StepError::new(step, format_args!("{}: {error}", at.display())).with_errno(error.raw_os_error())
 }

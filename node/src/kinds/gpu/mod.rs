@@ -99,7 +99,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
     let mut stores = Vec::new();
     for device in devices {
         let store = Arc::new(GpuStore::new(gpus.clone(), device.clone()));
-        let not_owned = store.take_nodes().err();
+        let not_owned = store.take_nodes().err().map(|error| error.to_string());
         let offer = offer(settings, &node_id, &device, not_owned.as_deref());
         let id = offer.resource_id;
         provider = provider.with_store(id, store.clone());

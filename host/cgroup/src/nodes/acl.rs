@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeSet,
     os::fd::{AsRawFd, OwnedFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use rustix::{
@@ -16,7 +16,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::Node;
+use super::{Admits, Node, NodeError};
 
 const ATTRIBUTE: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
@@ -34,7 +34,7 @@ const LIST_BYTES_MAX: usize = 4096;
 
 /// The owner of a node, and the users who may open it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Access {
+pub(super) struct Access {
     uid: u32,
     gid: u32,
     mode: u32,
@@ -43,52 +43,31 @@ pub(crate) struct Access {
 }
 
 /// A device node, opened for calls about the node itself: another file may take its name meanwhile.
-pub(crate) struct OpenNode {
+pub(super) struct OpenNode<'a> {
     file: OwnedFd,
-    shown: String,
+    path: &'a Path,
 }
 
-/// Why a node is not as expected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// No file is at its path.
-    Gone(String),
-    /// Any other reason, for people.
-    Other(String),
-}
-
-impl Trouble {
-    pub(crate) fn text(self) -> String {
-        match self {
-            Self::Gone(why) | Self::Other(why) => why,
-        }
-    }
-}
-
-impl OpenNode {
+impl<'a> OpenNode<'a> {
     /// # Errors
     /// The node does not exist, or its path names something else.
-    pub(crate) fn of(node: &Node) -> Result<Self, Trouble> {
-        let shown = node.path.display().to_string();
-        let file = open(
-            &node.path,
-            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-            Mode::empty(),
-        );
-        let file = file.map_err(|errno| match errno {
-            Errno::NOENT => Trouble::Gone(format!("{shown} is not there")),
-            errno => Trouble::Other(format!("{shown}: {errno}")),
-        })?;
-        let found = fstat(&file).map_err(|errno| Trouble::Other(format!("{shown}: {errno}")))?;
+    pub(super) fn of(node: &'a Node) -> Result<Self, NodeError> {
+        let path = &*node.path;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Err(NodeError::Gone(path.into())),
+            file => file.map_err(|errno| failed(path, errno))?,
+        };
+        let found = fstat(&file).map_err(|errno| failed(path, errno))?;
         let number = (major(found.st_rdev), minor(found.st_rdev));
         let is_device = FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice;
         if !is_device || number != node.number() {
-            let (wanted, least) = node.number();
-            return Err(Trouble::Other(format!(
-                "{shown} is not the character device {wanted}:{least}, and no link to one is taken"
-            )));
+            return Err(NodeError::Replaced {
+                path: path.into(),
+                number: node.number(),
+            });
         }
-        Ok(Self { file, shown })
+        Ok(Self { file, path })
     }
 
     /// A path to the open node: calls on extended attributes do not accept an `O_PATH` descriptor.
@@ -96,17 +75,8 @@ impl OpenNode {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }
 
-    fn failed(&self, errno: Errno) -> String {
-        let hint = match errno {
-            Errno::NOTSUP => " (its file system has no access control lists)",
-            Errno::ROFS => " (its file system is read-only)",
-            _ => "",
-        };
-        format!("{}: {errno}{hint}", self.shown)
-    }
-
-    pub(crate) fn access(&self) -> Result<Access, String> {
-        let found = fstat(&self.file).map_err(|errno| self.failed(errno))?;
+    pub(super) fn access(&self) -> Result<Access, NodeError> {
+        let found = fstat(&self.file).map_err(|errno| failed(self.path, errno))?;
         let mut list = vec![0; LIST_BYTES_MAX];
         let list = match getxattr(self.at(), ATTRIBUTE, &mut list[..]) {
             Ok(length) => {
@@ -114,7 +84,7 @@ impl OpenNode {
                 Some(list)
             }
             Err(Errno::NODATA | Errno::NOTSUP) => None,
-            Err(errno) => return Err(self.failed(errno)),
+            Err(errno) => return Err(failed(self.path, errno)),
         };
         Ok(Access {
             uid: found.st_uid,
@@ -124,31 +94,51 @@ impl OpenNode {
         })
     }
 
+    /// The users besides root who may open the node.
+    ///
+    /// # Errors
+    /// The node admits users whom its list does not name.
+    pub(super) fn users(&self) -> Result<BTreeSet<u32>, NodeError> {
+        self.access()?.users().map_err(|admits| NodeError::Others {
+            path: self.path.into(),
+            admits,
+        })
+    }
+
     /// Makes root the owner of the node and admits these users. One call sets the list and the mode, so at no moment
     /// may more users open the node.
-    pub(crate) fn admit_only(&self, users: &BTreeSet<u32>) -> Result<(), String> {
+    pub(super) fn admit_only(&self, users: &BTreeSet<u32>) -> Result<(), NodeError> {
         self.own(0, 0)?;
-        let set = setxattr(self.at(), ATTRIBUTE, &list(users), XattrFlags::empty());
-        set.map_err(|errno| self.failed(errno))
+        self.set_list(&list(users))
     }
 
-    pub(crate) fn restore(&self, access: &Access) -> Result<(), String> {
+    pub(super) fn restore(&self, access: &Access) -> Result<(), NodeError> {
         match removexattr(self.at(), ATTRIBUTE) {
             Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
-            Err(errno) => return Err(self.failed(errno)),
+            Err(errno) => return Err(failed(self.path, errno)),
         }
         self.own(access.uid, access.gid)?;
-        chmod(self.at(), Mode::from_raw_mode(access.mode)).map_err(|errno| self.failed(errno))?;
-        let set = access.list.as_ref().map_or(Ok(()), |list| {
-            setxattr(self.at(), ATTRIBUTE, list, XattrFlags::empty())
-        });
-        set.map_err(|errno| self.failed(errno))
+        let changed = chmod(self.at(), Mode::from_raw_mode(access.mode));
+        changed.map_err(|errno| failed(self.path, errno))?;
+        { access.list.as_ref() }.map_or(Ok(()), |list| self.set_list(list))
     }
 
-    fn own(&self, uid: u32, gid: u32) -> Result<(), String> {
+    fn set_list(&self, list: &[u8]) -> Result<(), NodeError> {
+        let set = setxattr(self.at(), ATTRIBUTE, list, XattrFlags::empty());
+        set.map_err(|errno| failed(self.path, errno))
+    }
+
+    fn own(&self, uid: u32, gid: u32) -> Result<(), NodeError> {
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         let owned = chownat(CWD, self.at(), Some(uid), Some(gid), AtFlags::empty());
-        owned.map_err(|errno| self.failed(errno))
+        owned.map_err(|errno| failed(self.path, errno))
+    }
+}
+
+fn failed(path: &Path, errno: Errno) -> NodeError {
+    NodeError::Machine {
+        path: path.into(),
+        errno,
     }
 }
 
@@ -156,19 +146,19 @@ impl Access {
     /// The users besides root who may open the node. The node must admit only users whom its list names.
     ///
     /// # Errors
-    /// Who else may open the node; for people.
-    pub(crate) fn users(&self) -> Result<BTreeSet<u32>, String> {
+    /// Who else may open the node.
+    pub(super) fn users(&self) -> Result<BTreeSet<u32>, Admits> {
         let mut users = BTreeSet::new();
         if self.uid != 0 {
-            return Err(format!("it belongs to user {}", self.uid));
+            return Err(Admits::Owner(self.uid));
         }
         let Some(list) = &self.list else {
             return match self.mode & 0o077 {
                 0 => Ok(users),
-                _ => Err(format!("its mode is {:04o}", self.mode)),
+                _ => Err(Admits::Mode(self.mode)),
             };
         };
-        let entries = entries(list).ok_or("its access control list is not understood")?;
+        let entries = entries(list).ok_or(Admits::Unreadable)?;
         let mask = entries.iter().find(|(tag, ..)| *tag == MASK);
         let mask = mask.map_or(READ_WRITE | 1, |(_, rights, _)| *rights);
         for (tag, rights, of) in entries {
@@ -179,8 +169,8 @@ impl Access {
                     users.insert(of);
                 }
                 _ if rights == 0 || (tag != OTHER && rights & mask == 0) => {}
-                OTHER => return Err("its access control list lets everybody in".into()),
-                _ => return Err("its access control list lets a group in".into()),
+                OTHER => return Err(Admits::Everybody),
+                _ => return Err(Admits::Group),
             }
         }
         Ok(users)
@@ -247,7 +237,7 @@ mod tests {
             uid: 7,
             ..access(0o600, None)
         };
-        assert_eq!(others.users().unwrap_err(), "it belongs to user 7");
+        assert_eq!(others.users(), Err(Admits::Owner(7)));
     }
 
     #[test]
@@ -261,16 +251,16 @@ mod tests {
             list[4 + 8 * entry.unwrap() + 2] = rights;
             access(0o660, Some(list)).users()
         };
-        assert!(with(OTHER, 4).unwrap_err().contains("everybody"));
-        assert!(with(GROUP_OBJ, 4).unwrap_err().contains("group"));
+        assert_eq!(with(OTHER, 4), Err(Admits::Everybody));
+        assert_eq!(with(GROUP_OBJ, 4), Err(Admits::Group));
         // The mask removes the right again.
         assert_eq!(with(MASK, 0), Ok(BTreeSet::new()));
         for length in [0, 3, 5, whole.len() - 1] {
             let cut = access(0o660, Some(whole[..length].to_vec()));
-            assert!(cut.users().is_err(), "{length}");
+            assert_eq!(cut.users(), Err(Admits::Unreadable), "{length}");
         }
         let mut next = whole.clone();
         next[0] = 3;
-        assert!(access(0o660, Some(next)).users().is_err());
+        assert_eq!(access(0o660, Some(next)).users(), Err(Admits::Unreadable));
     }
 }

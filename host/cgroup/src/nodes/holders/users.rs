@@ -1,11 +1,10 @@
 //! The processes of a lease's users that have the device of the lease, or hide it.
 
-use std::{collections::BTreeSet, time::Instant};
-
-use fabricbios_cgroup::{
-    DeviceNumber,
-    holders::{has_lost_first_thread, tables_of},
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
 };
+
 use fabricbios_helper::{Call, Caller, Failure};
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +12,13 @@ use super::{
     Holder, REPORT_EVERY, USER_LOOK_MAX,
     standstill::{Standstill, processes_of},
 };
-use crate::sessions::ENDS_WITHIN;
+use crate::{
+    DeviceNumber,
+    holders::{has_lost_first_thread, tables_of},
+};
+
+/// A killed process has ended after this time.
+const ENDS_WITHIN: Duration = Duration::from_secs(8);
 
 /// Most rounds: a process of another user may start new processes of these users meanwhile.
 const ROUNDS: u32 = 8;
@@ -22,14 +27,15 @@ const ROUNDS: u32 = 8;
 /// a socket's queue, or in a ring. Meanwhile all processes of these users are stopped, so that none passes the device
 /// on or starts another process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct EndUsers {
-    pub(crate) devices: BTreeSet<DeviceNumber>,
-    /// Never contains root.
-    pub(crate) users: BTreeSet<u32>,
+pub struct EndUsers {
+    /// The devices.
+    pub devices: BTreeSet<DeviceNumber>,
+    /// The users whose processes end; never root.
+    pub users: BTreeSet<u32>,
 }
 
 impl Call for EndUsers {
-    const NAME: &'static str = "gpu-end-users";
+    const NAME: &'static str = "end-users";
     /// The killed processes.
     type Answer = Vec<Holder>;
 
@@ -116,7 +122,6 @@ impl EndUsers {
 mod tests {
     use std::{fs::File, os::unix::process::ExitStatusExt, process::Child, thread};
 
-    use fabricbios_cgroup::state_of;
     use nix::{
         sys::signal::{Signal, kill},
         unistd::Pid,
@@ -126,6 +131,7 @@ mod tests {
         super::tests::{child, in_flight, number, open, terminal},
         *,
     };
+    use crate::state_of;
 
     fn end(path: &str, users: &[u32]) -> Vec<u32> {
         let call = EndUsers {

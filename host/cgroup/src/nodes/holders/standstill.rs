@@ -9,11 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::{
-    Process,
-    holders::{pids, threads},
-    state_of,
-};
 use fabricbios_helper::{Failure, Pidfd};
 use nix::{
     errno::Errno,
@@ -27,6 +22,11 @@ use nix::{
 };
 
 use super::{Holder, holder_of};
+use crate::{
+    Process,
+    holders::{pids, threads},
+    state_of,
+};
 
 /// Signalled processes have stopped after this time, unless the machine is very slow.
 const STILL_WITHIN: Duration = Duration::from_secs(2);

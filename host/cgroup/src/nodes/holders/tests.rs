@@ -64,9 +64,12 @@ pub(super) fn child(uid: u32, stdin: OwnedFd) -> Child {
 #[test]
 fn who_opens_a_device_is_found_with_its_user_and_who_closes_it_is_not() {
     let (_master, path) = terminal();
+    // A process of another container may have a terminal of the same number there.
+    let own = [id().cast_signed()];
     let found = || -> Vec<(u32, u32)> {
         let holders = look(&path, &[]).into_iter();
-        let found = holders.map(|it| (it.process.pid.cast_unsigned(), it.user));
+        let of_test = holders.filter(|it| is_of(it.process.pid, &own));
+        let found = of_test.map(|it| (it.process.pid.cast_unsigned(), it.user));
         found.collect()
     };
     let file = open(&path);

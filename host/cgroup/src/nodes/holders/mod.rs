@@ -12,14 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_cgroup::{
-    DeviceNumber, Process,
-    holders::{Table, is_of, tables},
-};
 use fabricbios_helper::{Call, Caller, Failure};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use users::EndUsers;
+use crate::{
+    DeviceNumber, Process,
+    holders::{Table, is_of, tables},
+};
+
+pub use users::EndUsers;
 
 /// The search fails after this time.
 const LOOK_MAX: Duration = Duration::from_secs(300);
@@ -37,35 +38,39 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Searches for the processes that have one of the devices open or mapped, or have unreceived files in a socket, one of
 /// which may be the device. Processes that end meanwhile and the helper processes of this node are left out.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Holders {
-    pub(crate) devices: BTreeSet<DeviceNumber>,
+pub struct Holders {
+    /// The devices to look for.
+    pub devices: BTreeSet<DeviceNumber>,
     /// Processes of these users are left out: [`EndUsers`] looks at them.
-    pub(crate) without: BTreeSet<u32>,
+    pub without: BTreeSet<u32>,
     /// True: a user with more open files than can be searched in time makes the search fail. False: the rest of this
     /// user's files is skipped.
-    pub(crate) is_complete: bool,
+    pub is_complete: bool,
 }
 
 /// A process that has a device open, or may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Holder {
-    pub(crate) process: Process,
+pub struct Holder {
+    /// The process.
+    pub process: Process,
     /// 0 only if all user ids of the process are root's.
-    pub(crate) user: u32,
+    pub user: u32,
     /// The process is in the node's own user and PID namespaces.
-    pub(crate) is_of_node: bool,
+    pub is_of_node: bool,
     /// False: the process has unreceived files in a socket, and the device may be one of them.
-    pub(crate) has_device: bool,
+    pub has_device: bool,
 }
 
 impl Holder {
     /// True for a daemon of the node's root; false for root of a container.
-    pub(crate) fn is_roots(&self) -> bool {
+    #[must_use]
+    pub fn is_roots(&self) -> bool {
         self.user == 0 && self.is_of_node
     }
 
     /// For people.
-    pub(crate) fn describe(&self) -> String {
+    #[must_use]
+    pub fn describe(&self) -> String {
         let what = match self.has_device {
             true => "has the device open",
             false => {
@@ -82,7 +87,7 @@ impl Holder {
 }
 
 impl Call for Holders {
-    const NAME: &'static str = "gpu-holders";
+    const NAME: &'static str = "holders";
     type Answer = Vec<Holder>;
 
     fn make(self, caller: &Caller) -> Result<Vec<Holder>, Failure> {
