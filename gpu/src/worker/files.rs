@@ -23,6 +23,7 @@ use nix::{
     unistd::{chdir, pivot_root},
 };
 
+use super::start::{NoLandlock, StartError};
 use crate::{Libraries, Node};
 
 /// Programs and libraries of the system, and files that the dynamic linker reads.
@@ -119,18 +120,15 @@ impl Files {
     /// From now on this thread and its new threads can open no other file. Open files stay open.
     ///
     /// # Errors
-    /// Neither Landlock nor an own root directory is possible; for people.
-    pub(super) fn shut_in(&self) -> Result<(), String> {
-        let why = match self.by_landlock() {
+    /// Neither Landlock nor an own root directory is possible.
+    pub(super) fn shut_in(&self) -> Result<(), StartError> {
+        let landlock = match self.by_landlock() {
             Ok(true) => return Ok(()),
-            Ok(false) => "this kernel has no Landlock, or was started without it".to_owned(),
-            Err(error) => format!("Landlock: {error}"),
+            Ok(false) => NoLandlock(None),
+            Err(error) => NoLandlock(Some(error)),
         };
-        self.by_root().map_err(|error| {
-            format!(
-                "nothing keeps it from the files of this machine: {why}; a mount namespace: {error}"
-            )
-        })
+        self.by_root()
+            .map_err(|mount| StartError::Files { landlock, mount })
     }
 
     /// Uses Landlock. `false`: the kernel has no Landlock.

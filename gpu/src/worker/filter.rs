@@ -101,19 +101,19 @@ const SOCKET_TYPE: u64 = 0xf;
 
 /// Installs the filter in all threads of the process. The kernel kills a process that makes calls of another
 /// architecture (32 bits).
-pub(super) fn install() -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("the filter of system calls: {error}");
-    let rules = rules().map_err(|error| failed(&error))?;
+///
+/// # Errors
+/// The kernel refuses a filter.
+pub(super) fn install() -> Result<(), seccompiler::Error> {
     // Without these two calls the C library makes threads with `clone` and opens files with `openat`, whose arguments a
     // filter can read.
     let not_there = [libc::SYS_clone3, libc::SYS_openat2].map(|call| (call, Vec::new()));
     let not_there = BTreeMap::from(not_there);
-    for (rules, errno) in [(rules, libc::EPERM), (not_there, libc::ENOSYS)] {
-        let program = compile(rules, errno).map_err(|error| failed(&error))?;
-        apply_filter_all_threads(&program).map_err(|error| failed(&error))?;
+    for (rules, errno) in [(rules()?, libc::EPERM), (not_there, libc::ENOSYS)] {
+        apply_filter_all_threads(&compile(rules, errno)?)?;
     }
     #[cfg(target_arch = "x86_64")]
-    apply_filter_all_threads(&deny_x32()).map_err(|error| failed(&error))?;
+    apply_filter_all_threads(&deny_x32())?;
     Ok(())
 }
 

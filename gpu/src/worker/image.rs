@@ -1,6 +1,8 @@
 //! Checks the outer format of a module. The driver parses the rest.
 
-use fabricbios_wire::GpuVendor;
+use fabricbios_wire::{GpuVendor, Refusal};
+
+use super::refusal::invalid;
 
 /// A cubin, and a code object of AMD.
 const ELF: &[u8] = b"\x7fELF";
@@ -14,7 +16,7 @@ const COMPRESSED_BUNDLE: &[u8] = b"CCOB";
 const VERSION: &str = ".version";
 
 /// Checks that these bytes can be a module of this vendor.
-pub(super) fn check(vendor: GpuVendor, image: &[u8]) -> Result<(), String> {
+pub(super) fn check(vendor: GpuVendor, image: &[u8]) -> Result<(), Refusal> {
     let begins = |with: &&[u8]| image.starts_with(with);
     let expected = match vendor {
         GpuVendor::Nvidia => {
@@ -36,9 +38,9 @@ pub(super) fn check(vendor: GpuVendor, image: &[u8]) -> Result<(), String> {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     let length = image.len();
-    Err(format!(
+    Err(invalid(format_args!(
         "the module of {length} bytes is not {expected}: it begins with 0x{first}"
-    ))
+    )))
 }
 
 fn is_ptx(image: &[u8]) -> bool {
@@ -105,7 +107,7 @@ mod tests {
                 assert!(check(vendor, image).is_err(), "{image:?}");
             }
         }
-        let refused = check(GpuVendor::Amd, b".version 7.0").unwrap_err();
+        let refused = check(GpuVendor::Amd, b".version 7.0").unwrap_err().message;
         assert!(
             refused.contains("12 bytes") && refused.contains("0x2e76657273696f6e"),
             "{refused}"

@@ -1,6 +1,8 @@
 //! Checks the size of a launch, and its arguments.
 
-use fabricbios_wire::{GpuLaunch, GpuVendor};
+use fabricbios_wire::{GpuLaunch, GpuVendor, Refusal};
+
+use super::refusal::invalid;
 
 /// Most blocks of a grid, in each dimension.
 const GRID_MAX: [u32; 3] = [i32::MAX.cast_unsigned(), 65_535, 65_535];
@@ -9,7 +11,7 @@ const THREADS_MAX: u32 = 1024;
 const DIMENSIONS: [char; 3] = ['x', 'y', 'z'];
 
 /// Checks the sizes against the limits of this vendor's devices. The driver checks the limits of this device.
-pub(super) fn check_shape(vendor: GpuVendor, launch: &GpuLaunch) -> Result<(), String> {
+pub(super) fn check_shape(vendor: GpuVendor, launch: &GpuLaunch) -> Result<(), Refusal> {
     let block_max = match vendor {
         GpuVendor::Nvidia => [THREADS_MAX, THREADS_MAX, 64],
         GpuVendor::Amd => [THREADS_MAX; 3],
@@ -20,18 +22,17 @@ pub(super) fn check_shape(vendor: GpuVendor, launch: &GpuLaunch) -> Result<(), S
     ] {
         for ((size, most), dimension) in sizes.into_iter().zip(most).zip(DIMENSIONS) {
             if !(1..=most).contains(&size) {
-                return Err(format!(
-                    "{name}.{dimension} is {size}; 1 to {most} are possible"
-                ));
+                let why = format!("{name}.{dimension} is {size}; 1 to {most} are possible");
+                return Err(invalid(why));
             }
         }
     }
     let threads: u64 = launch.block.iter().copied().map(u64::from).product();
     if threads > u64::from(THREADS_MAX) {
         let [x, y, z] = launch.block;
-        return Err(format!(
+        return Err(invalid(format_args!(
             "block has {x} x {y} x {z} = {threads} threads; at most {THREADS_MAX} are possible"
-        ));
+        )));
     }
     Ok(())
 }
@@ -40,25 +41,25 @@ pub(super) fn check_shape(vendor: GpuVendor, launch: &GpuLaunch) -> Result<(), S
 pub(super) fn check_arguments(
     launch: &GpuLaunch,
     parameters: Option<&[usize]>,
-) -> Result<(), String> {
+) -> Result<(), Refusal> {
     let Some(parameters) = parameters else {
         return Ok(());
     };
     let (kernel, given) = (&launch.kernel, launch.arguments.len());
     if given != parameters.len() {
         let takes = parameters.len();
-        return Err(format!(
+        return Err(invalid(format_args!(
             "kernel {kernel:?} takes {takes} arguments, and {given} were given"
-        ));
+        )));
     }
     let mut pairs = launch.arguments.iter().zip(parameters).enumerate();
     match pairs.find(|(_, (argument, bytes))| argument.len() != **bytes) {
         None => Ok(()),
-        Some((index, (argument, bytes))) => Err(format!(
+        Some((index, (argument, bytes))) => Err(invalid(format_args!(
             "argument {} of {given} of kernel {kernel:?} has {bytes} bytes, and {} were given",
             index + 1,
             argument.len()
-        )),
+        ))),
     }
 }
 
@@ -97,7 +98,7 @@ mod tests {
             ([1; 3], [32, 33, 1], "= 1056 threads"),
         ];
         for (grid, block, expected) in absurd {
-            let refused = check(grid, block).unwrap_err();
+            let refused = check(grid, block).unwrap_err().message;
             assert!(refused.contains(expected), "{refused}");
         }
         assert_eq!(
@@ -121,7 +122,7 @@ mod tests {
                 "argument 2 of 2 of kernel \"k\" has 8 bytes, and 4 were given",
             ),
         ] {
-            let refused = check(parameters).unwrap_err();
+            let refused = check(parameters).unwrap_err().message;
             assert!(refused.contains(expected), "{refused}");
         }
     }

@@ -19,6 +19,7 @@ mod refusal;
 mod sandbox;
 mod server;
 mod share;
+mod start;
 mod trial;
 
 use std::{
@@ -37,7 +38,7 @@ pub use order::WorkerOrder;
 pub(crate) use sandbox::THREADS_MAX;
 pub use trial::Trial;
 
-use self::{engine::Engine, files::Files, server::Server};
+use self::{engine::Engine, files::Files, server::Server, start::StartError};
 use crate::driver::Driver;
 
 /// Serves the session in the order on standard input, until the session ends. The process must have one thread, and
@@ -60,7 +61,7 @@ pub fn worker_main() -> ExitCode {
     let answer = started
         .as_ref()
         .map(|(_, _, lacks)| lacks)
-        .map_err(Clone::clone);
+        .map_err(ToString::to_string);
     let sent = channel.send(&answer, None, MsgFlags::empty());
     match started {
         Ok((server, listener, _)) if sent.is_ok() => server.serve(&listener),
@@ -70,25 +71,29 @@ pub fn worker_main() -> ExitCode {
 
 /// The file that was standard output. Standard output itself leads nowhere from now on, because the driver writes the
 /// output of kernels there.
-fn take_stdout() -> Result<File, String> {
+fn take_stdout() -> Result<File, StartError> {
     let taken = stdout().as_fd().try_clone_to_owned().and_then(|mark| {
         dup2_stdout(File::options().write(true).open("/dev/null")?)?;
         Ok(File::from(mark))
     });
-    taken.map_err(|error| format!("standard output: {error}"))
+    taken.map_err(StartError::Output)
 }
 
 type Started = (Arc<Server>, UnixListener, Vec<String>);
 
-fn start(channel: &mut Channel, mark: File) -> Result<Started, String> {
+fn start(channel: &mut Channel, mark: File) -> Result<Started, StartError> {
     let order = channel.receive::<WorkerOrder>();
-    let order = order.map_err(|error| format!("receive the order: {error}"))?;
-    let order = order.ok_or("no order came")?;
-    let listener = { channel.take_descriptor() }.ok_or("no socket came with the order")?;
+    let order = order.map_err(StartError::Receive)?;
+    let order = order.ok_or(StartError::Lacks("order came"))?;
+    let listener = channel.take_descriptor();
+    let listener = listener.ok_or(StartError::Lacks("socket came with the order"))?;
     let mut lacks = sandbox::separate();
     let device = &order.device;
     Files::of(&order.libraries, &device.nodes).shut_in()?;
-    let failed = |error| format!("device {}: no context can be opened: {error}", device.uuid);
+    let failed = |error| StartError::Context {
+        uuid: device.uuid.clone(),
+        error,
+    };
     // The library is loaded now, because the worker's user may not be able to read it.
     let driver = Driver::load(&order.libraries, device.vendor, &device.visible).map_err(failed)?;
     // The user changes before the context opens, because the driver gives a context the rights of its process: root's

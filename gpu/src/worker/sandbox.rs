@@ -17,7 +17,7 @@ use nix::{
     unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid, setsid},
 };
 
-use super::filter;
+use super::{filter, start::StartError};
 
 /// Most processes and threads of a lease. The drivers of both vendors have some ten threads, and each queue of a
 /// session has one.
@@ -33,13 +33,18 @@ const CAPABILITIES_END: libc::c_ulong = 64;
 /// opened.
 ///
 /// # Errors
-/// A system call fails; for people.
-pub(super) fn leave_daemon() -> Result<(), String> {
-    setsid().map_err(|errno| format!("no session of its own: {errno}"))?;
+/// A system call fails.
+pub(super) fn leave_daemon() -> Result<(), StartError> {
+    setsid().map_err(lacks("no session of its own"))?;
     // SAFETY: the caller has opened only the standard descriptors, and has loaded no foreign library yet.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     let closed = Errno::result(closed).map(drop);
-    closed.map_err(|errno| format!("the daemon's descriptors cannot be closed: {errno}"))
+    closed.map_err(lacks("the daemon's descriptors cannot be closed"))
+}
+
+/// Converts the error of a part of the isolation that no worker can do without.
+fn lacks(part: &'static str) -> impl FnOnce(Errno) -> StartError {
+    move |errno| StartError::Isolation(part, errno)
 }
 
 /// Leaves the network and the System V memory of the machine. Call it before the driver is loaded, because its threads
@@ -59,8 +64,8 @@ pub(super) fn separate() -> Vec<String> {
 /// this machine does not allow.
 ///
 /// # Errors
-/// The process cannot become that user; for people.
-pub(super) fn become_user(uid: u32, gids: &[u32]) -> Result<Vec<String>, String> {
+/// The process cannot become that user.
+pub(super) fn become_user(uid: u32, gids: &[u32]) -> Result<Vec<String>, StartError> {
     let mut lacks = Vec::new();
     for (what, limit, most) in [
         ("a limit for core dumps", Resource::RLIMIT_CORE, 0),
@@ -73,8 +78,8 @@ pub(super) fn become_user(uid: u32, gids: &[u32]) -> Result<Vec<String>, String>
         "the bounding set of capabilities",
         drop_bounding_set(),
     );
-    set_user(uid, gids).map_err(|why| format!("no user of its own: {why}"))?;
-    drop_capabilities().map_err(|errno| format!("its capabilities stay: {errno}"))?;
+    set_user(uid, gids)?;
+    drop_capabilities().map_err(self::lacks("its capabilities stay"))?;
     // The change of user has hidden the process's own /proc from the process, and drivers read there.
     note(&mut lacks, "its own /proc", set_dumpable(true));
     Ok(lacks)
@@ -85,17 +90,16 @@ pub(super) fn become_user(uid: u32, gids: &[u32]) -> Result<Vec<String>, String>
 ///
 /// # Errors
 /// A part of the isolation fails.
-pub(super) fn close() -> Result<(), String> {
+pub(super) fn close() -> Result<(), StartError> {
     // Writing beyond the file size limit is an error for the driver, and does not kill the process.
     // SAFETY: `SigIgn` runs no code.
     unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }
         .and_then(|_| setrlimit(Resource::RLIMIT_FSIZE, FILE_BYTES_MAX, FILE_BYTES_MAX))
-        .map_err(|errno| format!("a limit for files: {errno}"))?;
+        .map_err(lacks("a limit for files"))?;
     umask(Mode::from_bits_truncate(0o077));
-    set_dumpable(false)
-        .map_err(|errno| format!("its memory can be read by other processes: {errno}"))?;
-    set_no_new_privs().map_err(|errno| format!("no_new_privs: {errno}"))?;
-    filter::install()
+    set_dumpable(false).map_err(lacks("its memory can be read by other processes"))?;
+    set_no_new_privs().map_err(lacks("no_new_privs"))?;
+    Ok(filter::install()?)
 }
 
 fn note(lacks: &mut Vec<String>, what: &str, done: Result<(), Errno>) {
@@ -105,19 +109,19 @@ fn note(lacks: &mut Vec<String>, what: &str, done: Result<(), Errno>) {
 }
 
 /// Sets the user for all threads: the C library makes the call in each thread.
-fn set_user(uid: u32, gids: &[u32]) -> Result<(), String> {
+fn set_user(uid: u32, gids: &[u32]) -> Result<(), StartError> {
     if !geteuid().is_root() {
-        return Err("it was not started by root".into());
+        return Err(StartError::NotRoot);
     }
     if uid == 0 {
-        return Err("its order says root".into());
+        return Err(StartError::OrderedRoot);
     }
     let groups: Vec<Gid> = gids.iter().copied().map(Gid::from_raw).collect();
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
     setgroups(&groups)
         .and_then(|()| setresgid(group, group, group))
         .and_then(|()| setresuid(user, user, user))
-        .map_err(|errno| format!("user and group {uid}: {errno}"))
+        .map_err(|errno| StartError::User { uid, errno })
 }
 
 fn drop_bounding_set() -> Result<(), Errno> {

@@ -33,7 +33,7 @@ impl Engine {
     }
 
     pub(in crate::worker) fn load(&self, bytes: Vec<u8>) -> Result<GpuReply, Refusal> {
-        image::check(self.order.device.vendor, &bytes).map_err(invalid)?;
+        image::check(self.order.device.vendor, &bytes)?;
         let _taking = self.taking();
         // Several queues may have passed the first check at the same time.
         self.check_image(u32::try_from(bytes.len()).unwrap_or(u32::MAX))?;

@@ -206,7 +206,7 @@ impl Queue<'_> {
     fn launch(&mut self, launch: &GpuLaunch) -> Result<GpuReply, Refusal> {
         let engine = &self.server.engine;
         let loaded = engine.module(launch.module)?;
-        check_shape(engine.order.device.vendor, launch).map_err(invalid)?;
+        check_shape(engine.order.device.vendor, launch)?;
         let name = &launch.kernel;
         let kernel = loaded.kernel(name).map_err(|error| {
             if error.is_not_found() {
@@ -218,7 +218,7 @@ impl Queue<'_> {
             }
             engine.failed(&error, internal)
         })?;
-        check_arguments(launch, kernel.parameters.as_deref()).map_err(invalid)?;
+        check_arguments(launch, kernel.parameters.as_deref())?;
         engine.count_local(&kernel)?;
         self.arguments.set(&launch.arguments);
         let shape = Shape {
