@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{Gate, NotOpened};
+use fabricbios_lease::{BindError, Gate, NotOpened, StepError};
 use fabricbios_wire::Generation;
 use nix::time::{ClockId, clock_gettime};
 
@@ -34,6 +34,8 @@ pub(super) struct EntryState {
     pub(super) is_open: bool,
     /// An admission was under way when a cut closed the gate.
     pub(super) cuts_again: bool,
+    /// The newest generation whose end was proved after a cut.
+    pub(super) proved: Option<Generation>,
 }
 
 impl<M> Entry<M> {
@@ -118,6 +120,20 @@ impl EntryState {
             self.gate.ended(before);
         }
         self.gate.open(generation)
+    }
+
+    /// Marks that a binding opens. Invariant: none opens behind the proof of its end.
+    ///
+    /// # Errors
+    /// The gate or the invariant refuses it. A failed invariant fences, since access may have opened behind the proof.
+    pub(super) fn opens(&mut self, generation: Generation) -> Result<(), BindError> {
+        self.open(generation)?;
+        if self.proved >= Some(generation) {
+            let why = "a binding opens behind the proof of its end; this is a mistake in the node's program";
+            return Err(BindError::Stranded(StepError::new("invariant", why)));
+        }
+        self.is_open = true;
+        Ok(())
     }
 
     /// Whether no client has access, and none can get access behind a cut.

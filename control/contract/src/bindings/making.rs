@@ -122,9 +122,8 @@ impl<'a, M: Default> Making<'a, M> {
 
     fn open(&self) -> Result<(), BindError> {
         let mut state = self.entry.state();
-        state.open(self.binding_id.generation)?;
+        state.opens(self.binding_id.generation)?;
         state.tenant = Arc::clone(&self.tenant);
-        state.is_open = true;
         Ok(())
     }
 

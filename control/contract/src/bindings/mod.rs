@@ -193,6 +193,7 @@ impl<M: Default> Bindings<M> {
         state.cuts_again = false;
         if state.gate.is_closed(binding_id.generation) {
             state.end(binding_id.generation);
+            state.proved = state.proved.max(Some(binding_id.generation));
         }
         drop(state);
         if let Some(guard) = &self.guard {

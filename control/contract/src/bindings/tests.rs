@@ -401,6 +401,26 @@ fn nobody_enters_a_new_binding_before_its_deadline_is_there() {
     }
 }
 
+/// The gate is what keeps a binding from this. The test breaks it.
+#[test]
+fn a_binding_that_would_open_behind_the_proof_of_its_end_fences() {
+    for is_anew in [true, false] {
+        let path = bound();
+        let revoked = path.revoke(1);
+        path.verify(1, Some(&revoked)).unwrap();
+        let entry = path.bindings.entry(LEASE).unwrap();
+        entry.state().gate = fabricbios_lease::Gate::default();
+        let Err(BindError::Stranded(why)) = path.bind_alone(1, is_anew) else {
+            panic!("it opens");
+        };
+        assert!(
+            why.to_string().contains("mistake in the node's program"),
+            "{why}"
+        );
+        assert_eq!(path.kernel().access, None);
+    }
+}
+
 #[test]
 fn a_bind_that_leaves_nothing_leaves_no_entry() {
     let path = Path::default();
