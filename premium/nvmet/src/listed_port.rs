@@ -94,13 +94,28 @@ fn first_number(anchor: &str, setting: PortSetting) -> u16 {
     u16::from_be_bytes([digest[0], digest[1]]).max(1)
 }
 
-/// The number of the port for this setting, existing or new. `Err`: a port that is not this node's has the address, or
-/// no number is left.
+/// Why an address gets no port.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoPort {
+    #[error(
+        "ports/{number} of the kernel's target has that address and is not this node's; linked to it: [{}]: \
+         give --nvmet another address, or remove that port",
+        .subsystems.join(", ")
+    )]
+    Taken {
+        number: u16,
+        subsystems: Vec<String>,
+    },
+    #[error("the kernel's target has no number left")]
+    NoNumber,
+}
+
+/// The number of the port for this setting, existing or new.
 pub(super) fn choose_number(
     listed: &[ListedPort],
     anchor: &str,
     setting: PortSetting,
-) -> Result<u16, String> {
+) -> Result<u16, NoPort> {
     let first = first_number(anchor, setting);
     let is_free = |number: u16| match listed.iter().find(|port| port.number == number) {
         None => true,
@@ -109,16 +124,14 @@ pub(super) fn choose_number(
     match listed.iter().find(|port| port.is_at(setting)) {
         Some(port) if port.subsystems.iter().any(|name| name == anchor) => Ok(port.number),
         Some(port) if port.subsystems.is_empty() && port.number == first => Ok(port.number),
-        Some(port) => Err(format!(
-            "ports/{} of the kernel's target has that address and is not this node's; linked to it: [{}]: \
-             give --nvmet another address, or remove that port",
-            port.number,
-            port.subsystems.join(", ")
-        )),
+        Some(port) => Err(NoPort::Taken {
+            number: port.number,
+            subsystems: port.subsystems.clone(),
+        }),
         None => (first..=u16::MAX)
             .chain(1..first)
             .find(|number| is_free(*number))
-            .ok_or_else(|| "the kernel's target has no number left".to_owned()),
+            .ok_or(NoPort::NoNumber),
     }
 }
 
@@ -156,10 +169,11 @@ mod tests {
         let wanted = setting("10.0.0.1:4420");
         let other = listed(3, wanted, &["nqn.2020-01.org:other"]);
         let error = choose_number(&[other], ANCHOR, wanted).unwrap_err();
-        assert!(
-            error.contains("ports/3") && error.contains("nqn.2020-01.org:other"),
-            "{error}"
-        );
+        let taken = NoPort::Taken {
+            number: 3,
+            subsystems: vec!["nqn.2020-01.org:other".to_owned()],
+        };
+        assert_eq!(error, taken);
         let empty = listed(3, wanted, &[]);
         assert!(choose_number(&[empty], ANCHOR, wanted).is_err());
     }

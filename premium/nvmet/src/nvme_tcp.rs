@@ -17,6 +17,19 @@ const ICRESP: u8 = 0x01;
 const COMMAND: u8 = 0x04;
 const RESPONSE: u8 = 0x05;
 
+/// A PDU that is not the expected one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WrongPdu {
+    #[error("PDU type {kind:#04x} of {length} bytes, version {version:?}, instead of ICResp")]
+    Initialize {
+        kind: u8,
+        length: usize,
+        version: [u8; 2],
+    },
+    #[error("PDU type {kind:#04x} of {length} bytes instead of a response capsule")]
+    Response { kind: u8, length: usize },
+}
+
 /// The first PDU from a host: no digests, version 0.
 pub(super) fn initialize() -> [u8; INIT_BYTES] {
     let mut pdu = [0; INIT_BYTES];
@@ -24,17 +37,17 @@ pub(super) fn initialize() -> [u8; INIT_BYTES] {
     pdu
 }
 
-/// Checks that the controller agrees. An error says what the controller sent instead.
-pub(super) fn check_initialized(pdu: &[u8; INIT_BYTES]) -> Result<(), String> {
-    let expected = (ICRESP, INIT_BYTES, [0, 0]);
-    let version = [pdu[8], pdu[9]];
-    if (pdu[0], length(pdu), version) == expected {
-        return Ok(());
+/// Checks that the controller agrees.
+pub(super) fn check_initialized(pdu: &[u8; INIT_BYTES]) -> Result<(), WrongPdu> {
+    let (kind, length, version) = (pdu[0], length(pdu), [pdu[8], pdu[9]]);
+    match (kind, length, version) {
+        (ICRESP, INIT_BYTES, [0, 0]) => Ok(()),
+        _ => Err(WrongPdu::Initialize {
+            kind,
+            length,
+            version,
+        }),
     }
-    let (kind, length) = (pdu[0], length(pdu));
-    Err(format!(
-        "PDU type {kind:#04x} of {length} bytes, version {version:?}, instead of ICResp"
-    ))
 }
 
 /// The capsule of a Connect, with its data. `None`: a name is too long.
@@ -55,15 +68,12 @@ fn in_capsule() -> [u8; 16] {
     list
 }
 
-/// The status in a response. An error says what was received instead.
-pub(super) fn status(pdu: &[u8; RESPONSE_BYTES]) -> Result<Status, String> {
-    if (pdu[0], length(pdu)) == (RESPONSE, RESPONSE_BYTES) {
-        return Ok(Status::of([pdu[22], pdu[23]]));
+/// The status in a response.
+pub(super) fn status(pdu: &[u8; RESPONSE_BYTES]) -> Result<Status, WrongPdu> {
+    match (pdu[0], length(pdu)) {
+        (RESPONSE, RESPONSE_BYTES) => Ok(Status::of([pdu[22], pdu[23]])),
+        (kind, length) => Err(WrongPdu::Response { kind, length }),
     }
-    let (kind, length) = (pdu[0], length(pdu));
-    Err(format!(
-        "PDU type {kind:#04x} of {length} bytes instead of a response capsule"
-    ))
 }
 
 /// Writes the common header: type, flags, header length, data offset, total length. The lengths are constants that fit.
@@ -138,10 +148,7 @@ mod tests {
         reply[0] = 1;
         assert_eq!(check_initialized(&reply), Ok(()));
         reply[8] = 1;
-        assert!(
-            check_initialized(&reply)
-                .unwrap_err()
-                .contains("version [1, 0]")
-        );
+        let refused = check_initialized(&reply).unwrap_err().to_string();
+        assert!(refused.contains("version [1, 0]"), "{refused}");
     }
 }

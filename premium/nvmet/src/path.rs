@@ -17,9 +17,13 @@ pub trait HostOwners: fmt::Debug + Send + Sync {
     /// Checks that the tenant may use the host that the terms name.
     ///
     /// # Errors
-    /// The reason why the tenant may not use it.
-    fn admits(&self, binding_id: BindingId, tenant: &str, terms: &BlockTerms)
-    -> Result<(), String>;
+    /// The tenant may not use it, for this reason.
+    fn admits(
+        &self,
+        binding_id: BindingId,
+        tenant: &str,
+        terms: &BlockTerms,
+    ) -> Result<(), StepError>;
 }
 
 impl Target {
@@ -35,16 +39,15 @@ impl Target {
 
 impl DataPath for Target {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
-        let refused = |step: &'static str, why| BindError::Refused(StepError::new(step, why));
         let Some(terms) = order.terms.block() else {
-            let why = format!("{}: its terms are not those of blocks", order.binding_id);
-            return Err(refused("publish", why));
+            let why = format_args!("{}: its terms are not those of blocks", order.binding_id);
+            return Err(BindError::Refused(StepError::new("publish", why)));
         };
         let volume = part.record::<Volume>()?;
         self.bindings.check_guard(order)?;
         if let Some(owners) = &self.owners {
             let admitted = owners.admits(order.binding_id, &order.tenant, terms);
-            admitted.map_err(|why| refused("host", why))?;
+            admitted.map_err(BindError::Refused)?;
         }
         let nvmeof = self.publish(&Export {
             binding_id: order.binding_id,

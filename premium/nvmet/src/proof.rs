@@ -12,7 +12,7 @@ use super::{
     fair_lock::FairLock,
     listed_port::{ListedPort, list_ports},
     names::{port_link_path, subsystem_path},
-    probe::{self, Answer, Prober},
+    probe::{self, Answer, CannotAsk, Prober},
 };
 
 /// The host to ask with if the lease has no host any more. Any name works: the kernel looks for the subsystem first.
@@ -91,7 +91,7 @@ impl Proofs {
                 _ => Ok(()),
             };
             if let Err(why) = tested {
-                tracing::warn!(%port, why, "cannot be asked: its cuts are proved by the missing link alone");
+                tracing::warn!(%port, %why, "cannot be asked: its cuts are proved by the missing link alone");
             }
         }
         Ok(())
@@ -132,15 +132,14 @@ impl Proofs {
         }
     }
 
-    /// Asks a port. `Err`: why the port cannot be asked.
-    fn ask(&self, port: &ListedPort, questions: &[Question]) -> Result<Vec<Answer>, String> {
+    fn ask(&self, port: &ListedPort, questions: &[Question]) -> Result<Vec<Answer>, CannotAsk> {
         match port.listens_at() {
             Some((NvmeofTransport::Tcp, address)) => Ok(probe::tcp::ask(address, questions)),
             Some((NvmeofTransport::Rdma, address)) => {
                 let port = (port.number, address);
                 self.prober.ask(port, &self.test_question(), questions)
             }
-            None => Err("neither for TCP nor for RDMA".to_owned()),
+            None => Err(CannotAsk::OtherTransport),
         }
     }
 

@@ -6,9 +6,11 @@
 use std::{fs, io, net::Ipv6Addr, path::Path, sync::Arc};
 
 use fabricbios_lease::StepError;
-use nix::errno::Errno;
 
-use super::restrack;
+use super::{
+    no_device::{Flaw, NoDevice, PortFlaw},
+    restrack,
+};
 use fabricbios_verbs::{Context, DeviceLimits, DeviceList, PortState};
 
 const SYSFS: &str = "/sys/class/infiniband";
@@ -36,8 +38,7 @@ pub(crate) struct Gid {
 #[derive(Debug)]
 pub(crate) enum Found {
     Device(Box<Device>),
-    /// No device was found, for this reason.
-    Nothing(String),
+    Nothing(NoDevice),
 }
 
 impl Device {
@@ -65,42 +66,29 @@ impl Device {
     }
 }
 
-fn search(wanted: Option<&str>, needs_windows: bool) -> Result<Device, String> {
-    let list = DeviceList::get().map_err(no_list)?;
+fn search(wanted: Option<&str>, needs_windows: bool) -> Result<Device, NoDevice> {
+    let list = DeviceList::get().map_err(NoDevice::NotListed)?;
     let names = list.names();
-    if names.is_empty() {
-        return Err("this host has no RDMA device".into());
-    }
-    let mut reasons = Vec::new();
+    let mut flaws = Vec::new();
     for name in names
         .iter()
         .filter(|name| wanted.is_none_or(|wanted| wanted == *name))
     {
         match consider(&list, name, needs_windows) {
             Ok(device) => return Ok(device),
-            Err(reason) => reasons.push(format!("{name}: {reason}")),
+            Err(flaw) => flaws.push((name.clone(), flaw)),
         }
     }
-    match reasons.is_empty() {
-        true => Err(format!("no such device; there are: {}", names.join(", "))),
-        false => Err(reasons.join("; ")),
-    }
+    Err(match (names.is_empty(), flaws.is_empty()) {
+        (true, _) => NoDevice::None,
+        (false, true) => NoDevice::Unknown(names),
+        (false, false) => NoDevice::Flawed(flaws),
+    })
 }
 
-fn no_list(errno: Errno) -> String {
-    match errno {
-        Errno::ENOSYS | Errno::EOPNOTSUPP => {
-            "no RDMA: libibverbs is not installed or the kernel has no ib_uverbs".into()
-        }
-        errno => format!("RDMA devices cannot be listed: {errno}"),
-    }
-}
-
-fn consider(list: &DeviceList, name: &str, needs_windows: bool) -> Result<Device, String> {
-    let context = list
-        .open(name)
-        .map_err(|errno| format!("cannot be opened: {errno}"))?;
-    let index = restrack::device_index(name).map_err(|error| error.to_string());
+fn consider(list: &DeviceList, name: &str, needs_windows: bool) -> Result<Device, Flaw> {
+    let context = list.open(name).map_err(Flaw::NotOpened)?;
+    let index = restrack::device_index(name).map_err(Flaw::Untracked);
     match index.and_then(|index| Ok((index, usable_port(&context, needs_windows)?))) {
         Ok((index, (limits, port, state, gid))) => Ok(Device {
             context,
@@ -110,9 +98,9 @@ fn consider(list: &DeviceList, name: &str, needs_windows: bool) -> Result<Device
             state,
             gid,
         }),
-        Err(reason) => {
+        Err(flaw) => {
             close_unused(context);
-            Err(reason)
+            Err(flaw)
         }
     }
 }
@@ -120,36 +108,28 @@ fn consider(list: &DeviceList, name: &str, needs_windows: bool) -> Result<Device
 fn usable_port(
     context: &Context,
     needs_windows: bool,
-) -> Result<(DeviceLimits, u8, PortState, Gid), String> {
-    let limits = context
-        .limits()
-        .map_err(|errno| format!("does not say what it can: {errno}"))?;
+) -> Result<(DeviceLimits, u8, PortState, Gid), Flaw> {
+    let limits = context.limits().map_err(Flaw::Unlimited)?;
     if needs_windows && !limits.has_type_2b {
-        return Err(
-            "has no memory windows of type 2B; the strategies `auto` and `region` do without"
-                .into(),
-        );
+        return Err(Flaw::NoWindows);
     }
-    let mut reasons = Vec::new();
+    let mut flaws = Vec::new();
     for port in 1..=limits.ports {
         match port_and_gid(context, port) {
             Ok((state, gid)) => return Ok((limits, port, state, gid)),
-            Err(reason) => reasons.push(format!("port {port} {reason}")),
+            Err(flaw) => flaws.push((port, flaw)),
         }
     }
-    Err(reasons.join(", "))
+    Err(Flaw::Ports(flaws))
 }
 
-fn port_and_gid(context: &Context, port: u8) -> Result<(PortState, Gid), String> {
-    let state = context
-        .port(port)
-        .map_err(|errno| format!("does not answer: {errno}"))?;
+fn port_and_gid(context: &Context, port: u8) -> Result<(PortState, Gid), PortFlaw> {
+    let state = context.port(port).map_err(PortFlaw::Silent)?;
     if !state.active {
-        return Err("is not active (is its link up?)".into());
+        return Err(PortFlaw::Inactive);
     }
-    let table = read_gids(Path::new(SYSFS), context.name(), port)
-        .map_err(|error| format!("has no readable GID table: {error}"))?;
-    let gid = choose_gid(&table).ok_or("has no RoCE v2 GID (has its interface an address?)")?;
+    let table = read_gids(Path::new(SYSFS), context.name(), port).map_err(PortFlaw::NoTable)?;
+    let gid = choose_gid(&table).ok_or(PortFlaw::NoGid)?;
     Ok((state, gid))
 }
 

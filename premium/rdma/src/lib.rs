@@ -21,6 +21,7 @@ mod guard;
 mod hardware;
 mod keys;
 mod memory;
+mod no_device;
 mod parts;
 mod path;
 mod proof;

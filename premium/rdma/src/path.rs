@@ -86,7 +86,7 @@ impl RdmaPath {
         let device = match Device::find(config.device.as_deref(), config.strategy.needs_windows())?
         {
             Found::Device(device) => *device,
-            Found::Nothing(reason) => return Ok(RdmaOpened::Absent(reason)),
+            Found::Nothing(reason) => return Ok(RdmaOpened::Absent(reason.to_string())),
         };
         let strategy = config.strategy.on(device.limits.has_type_2b);
         let shared = Shared::open(&device, &config.arenas, strategy)?;

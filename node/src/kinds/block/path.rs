@@ -5,7 +5,7 @@ use std::{io::ErrorKind, path::Path, sync::Arc};
 use anyhow::Context;
 use fabricbios_contract::Provider;
 use fabricbios_fallback_udp::{FbbuConfig, FbbuPath};
-use fabricbios_lease::BindingId;
+use fabricbios_lease::{BindingId, StepError};
 use fabricbios_nvmet::{HostOwners, Target, TargetConfig};
 use fabricbios_wire::{BlockTerms, ResourceType, Transport};
 
@@ -30,8 +30,8 @@ impl HostOwners for NamedHosts {
         binding_id: BindingId,
         tenant: &str,
         terms: &BlockTerms,
-    ) -> Result<(), String> {
-        refuse_taken(&self.0, tenant, terms)?;
+    ) -> Result<(), StepError> {
+        refuse_taken(&self.0, tenant, terms).map_err(|why| StepError::new("host", why))?;
         if let Some(host_nqn) = &terms.host_nqn {
             tracing::info!(lease_id = %binding_id.lease_id, %tenant, %host_nqn, "a tenant named its host");
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use call::AskRdma;
 pub use call::ask_rdma_main;
-pub(super) use prober::Prober;
+pub(super) use prober::{CannotAsk, Prober};
 
 use super::fabrics::Status;
 

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_helper::{Session, Supervisor};
+use fabricbios_helper::{CallError, Session, Supervisor};
 
 use super::{super::fabrics::Question, Answer, call::AskRdma};
 
@@ -34,14 +34,26 @@ pub(in super::super) struct Prober {
     spare: Mutex<Option<Session>>,
 }
 
+/// Why this machine cannot ask a port.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in super::super) enum CannotAsk {
+    #[error("neither for TCP nor for RDMA")]
+    OtherTransport,
+    #[error("this port has not been asked yet")]
+    NotYet,
+    #[error("it is being tried")]
+    Testing,
+    /// The answer to the test question. Silence: librdmacm is missing, or the device cannot reach itself.
+    #[error("{0}")]
+    Answered(Answer),
+}
+
 /// The result of testing whether this machine can ask a port.
 #[derive(Clone, Debug)]
 enum PortTest {
     /// The port has answered, so from now on it must answer.
     Passed,
-    /// The port has not answered, for this reason. This machine cannot ask it: librdmacm is missing, or the device
-    /// cannot reach itself.
-    Failed(String),
+    Failed(CannotAsk),
     /// The port has not answered yet, and another test is in progress.
     Running,
 }
@@ -60,19 +72,17 @@ impl Prober {
         self.supervisor.is_some()
     }
 
-    /// Tests a port with a question about a subsystem that the port has and that allows no host. `Err`: why this
-    /// machine cannot ask the port.
+    /// Tests a port with a question about a subsystem that the port has and that allows no host.
     pub(in super::super) fn test_port(
         &self,
         port: Port,
         test_question: &Question,
-    ) -> Result<(), String> {
+    ) -> Result<(), CannotAsk> {
         // The test gets its own process: no other question must wait for a port that may not answer.
         let mut session = None;
         let tested = match self.answer(&mut session, port.1, test_question) {
             Answer::Status(status) if !status.says_no_such_subsystem() => Ok(()),
-            Answer::Silence(why) => Err(why),
-            other => Err(other.to_string()),
+            other => Err(CannotAsk::Answered(other)),
         };
         let result = tested
             .clone()
@@ -82,24 +92,24 @@ impl Prober {
         tested
     }
 
-    /// Asks the port all questions; the answers have the same order. `Err`: why the port cannot be asked. Then another
-    /// thread tests the port again, and this call does not wait for it.
+    /// Asks the port all questions; the answers have the same order. `Err`: another thread tests the port again, and
+    /// this call does not wait for it.
     pub(in super::super) fn ask(
         self: &Arc<Self>,
         port: Port,
         test_question: &Question,
         questions: &[Question],
-    ) -> Result<Vec<Answer>, String> {
+    ) -> Result<Vec<Answer>, CannotAsk> {
         let mut ports = self.ports();
-        let unknown = || PortTest::Failed("this port has not been asked yet".to_owned());
-        let result = ports.entry(port).or_insert_with(unknown);
+        let unknown = PortTest::Failed(CannotAsk::NotYet);
+        let result = ports.entry(port).or_insert(unknown);
         match mem::replace(result, PortTest::Running) {
             PortTest::Passed => {
                 *result = PortTest::Passed;
                 drop(ports);
                 Ok(self.ask_all(port.1, questions))
             }
-            PortTest::Running => Err("it is being tried".to_owned()),
+            PortTest::Running => Err(CannotAsk::Testing),
             PortTest::Failed(why) => {
                 drop(ports);
                 let (prober, test_question) = (Arc::clone(self), test_question.clone());
@@ -130,42 +140,32 @@ impl Prober {
         address: SocketAddr,
         question: &Question,
     ) -> Answer {
-        let mut silence = String::new();
-        for _ in 0..TRIES {
-            match self.try_once(session, address, question) {
-                Ok(answer) => return answer,
-                Err(why) => silence = why,
-            }
-            tracing::info!(%address, why = silence, "no answer to a Connect over RDMA");
-            // The helper process may hang: the next try uses another one.
-            *session = None;
-        }
-        Answer::Silence(silence)
-    }
-
-    fn try_once(
-        &self,
-        session: &mut Option<Session>,
-        address: SocketAddr,
-        question: &Question,
-    ) -> Result<Answer, String> {
-        let session = match session {
-            Some(session) => session,
-            none => {
-                let supervisor = self.supervisor.as_ref();
-                let supervisor = supervisor.ok_or("no process can ask this port")?;
-                none.insert(supervisor.session().map_err(|error| error.to_string())?)
-            }
+        let Some(supervisor) = &self.supervisor else {
+            return Answer::Silence("no process can ask this port".to_owned());
         };
         let call = AskRdma {
             address,
             question: question.clone(),
         };
-        match session.ask(&call, SILENCE_MAX, &|_what| ()) {
-            Ok(Answer::Silence(why)) => Err(why),
-            Ok(answer) => Ok(answer),
-            Err(error) => Err(error.to_string()),
+        let try_once = |session: Option<Session>| -> Result<(Answer, Session), CallError> {
+            let mut session = session.map_or_else(|| supervisor.session(), Ok)?;
+            let answer = session.ask(&call, SILENCE_MAX, &|_what| ())?;
+            Ok((answer, session))
+        };
+        let mut silence = String::new();
+        for _ in 0..TRIES {
+            match try_once(session.take()) {
+                // The helper process may hang: the next try uses another one.
+                Ok((Answer::Silence(why), _)) => silence = why,
+                Ok((answer, asked)) => {
+                    *session = Some(asked);
+                    return answer;
+                }
+                Err(error) => silence = error.to_string(),
+            }
+            tracing::info!(%address, why = silence, "no answer to a Connect over RDMA");
         }
+        Answer::Silence(silence)
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<Port, PortTest>> {
@@ -226,7 +226,7 @@ mod tests {
         Ok(Answer::Silence(why.to_owned()))
     }
 
-    fn ask(prober: &Arc<Prober>, count: u8) -> Result<Vec<Answer>, String> {
+    fn ask(prober: &Arc<Prober>, count: u8) -> Result<Vec<Answer>, CannotAsk> {
         let questions: Vec<_> = (1..=count).map(question).collect();
         prober.ask(port(), &question(0), &questions)
     }
@@ -288,6 +288,7 @@ mod tests {
         for (reply, words) in replies {
             let prober = says(move |_| reply());
             let why = prober.test_port(port(), &question(0)).unwrap_err();
+            let why = why.to_string();
             assert!(why.contains(words), "{why}");
         }
         let nobody = Prober::new(None);
@@ -297,10 +298,7 @@ mod tests {
     #[test]
     fn a_port_that_could_not_be_asked_is_tried_again_aside() {
         let prober = says(|_| status(0x4184));
-        assert_eq!(
-            ask(&prober, 1).unwrap_err(),
-            "this port has not been asked yet"
-        );
+        assert_eq!(ask(&prober, 1), Err(CannotAsk::NotYet));
         while ask(&prober, 1).is_err() {
             thread::yield_now();
         }

@@ -46,7 +46,7 @@ impl Drop for Host {
 struct Anybody;
 
 impl HostOwners for Anybody {
-    fn admits(&self, _: BindingId, _: &str, _: &BlockTerms) -> Result<(), String> {
+    fn admits(&self, _: BindingId, _: &str, _: &BlockTerms) -> Result<(), StepError> {
         Ok(())
     }
 }
