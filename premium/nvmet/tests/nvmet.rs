@@ -9,12 +9,11 @@ mod nvmet_lab;
 
 use std::{fs, path::Path, process::Command, sync::Arc, thread, time::Instant};
 
-use fabricbios_contract::{DataPath, Part, Volume, stray_binding_id};
-use fabricbios_lease::{BindError, BindOrder, Linger, Placement};
-use fabricbios_nvmet::{EmergencyRevoker, Export, STEPS, Target};
-use fabricbios_wire::{BlockTerms, LeaseId, NvmeofBinding, NvmeofTransport, Transport};
+use fabricbios_lease::BindError;
+use fabricbios_nvmet::{Export, STEPS, Target};
+use fabricbios_wire::{BlockTerms, LeaseId, NvmeofTransport, Transport};
 use nvmet_lab::{
-    CONFIGFS, HostFiles, Lab, NODE_ID, binding_id,
+    CONFIGFS, HostFiles, Lab, binding_id,
     client::{Busy, WRONG_KEY, connect, connect_with, disconnect, refused},
     end, export, must, picture, ports, run, supervisor, tcp, transport,
 };
@@ -122,59 +121,6 @@ fn a_cut_ends_running_io_on_every_transport_and_a_neighbour_goes_on() {
     end(&target, 2);
     first.remove();
     second.remove();
-    lab.close(target);
-}
-
-#[test]
-#[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
-fn a_lease_is_rekeyed_and_ended_by_name_alone() {
-    let lab = Lab::open();
-    let target = lab.target();
-    let path: &dyn DataPath = &target;
-    let volume = lab.volume("v1");
-    let whole = export(1, &volume);
-    let order = BindOrder {
-        binding_id: binding_id(1, 1),
-        placement: Placement::Amount(16 << 20),
-        transport: whole.transport,
-        tenant: whole.tenant,
-        terms: whole.terms.into(),
-        grace: whole.grace,
-        adopts: false,
-    };
-    let volume_of_part = Volume {
-        path: whole.volume,
-        bytes: order.extent().length,
-        block_bytes: whole.block_bytes,
-        read_only: false,
-    };
-    let part = Part::with(order.placement.clone(), volume_of_part);
-    let bound = path.bind(&order, &part).unwrap();
-    assert_eq!(bound.limits.unwrap().length, (16 << 20) / 512);
-    let binding = bound.nvmeof().unwrap().clone();
-    let transport = transport(&binding, NvmeofTransport::Tcp, false);
-    let busy = Busy::write(&connect(&binding, transport).unwrap());
-    let rekeyed = path.rotate(binding_id(1, 1)).unwrap();
-    let rekeyed = rekeyed.nvmeof().unwrap();
-    assert_ne!(rekeyed.dhchap_secret, binding.dhchap_secret);
-    assert_eq!(
-        path.retire_key(binding_id(1, 1)).unwrap().nvmeof().unwrap(),
-        rekeyed
-    );
-    assert_eq!(path.leases().unwrap(), [LeaseId(1)]);
-    // The cut goes by name alone, and its process dies between revoke and verify.
-    let its = stray_binding_id(order.binding_id.resource_id, LeaseId(1));
-    assert!(path.verify(its, None).is_err(), "it is in use");
-    path.revoke(its, Linger::None).unwrap();
-    busy.fails();
-    let proof = path.verify(its, None).unwrap().to_string();
-    assert!(
-        proof.contains("Connect refused with status 0x4182"),
-        "{proof}"
-    );
-    path.remove(its, &|| ()).unwrap();
-    disconnect(&binding);
-    volume.remove();
     lab.close(target);
 }
 
@@ -489,42 +435,6 @@ fn many_leases_that_end_together_are_all_cut_before_the_first_is_proved() {
         }
     });
     (1..=16).for_each(|lease| target.remove(LeaseId(lease), &|| ()).unwrap());
-    volume.remove();
-    lab.close(target);
-}
-
-#[test]
-#[ignore = "needs the lab: FABRICBIOS_LAB=1 and nvmet"]
-fn who_knows_only_names_ends_access_and_the_target_proves_it_later() {
-    let lab = Lab::open();
-    let target = lab.target();
-    let volume = lab.volume("v1");
-    let binding = target.publish(&export(1, &volume)).unwrap();
-    let other = target.publish(&export(2, &volume)).unwrap();
-    let transport = transport(&binding, NvmeofTransport::Tcp, false);
-    let busy = Busy::write(&connect(&binding, transport).unwrap());
-    let revoker = EmergencyRevoker::new(Path::new(CONFIGFS), NODE_ID);
-    let shut = revoker.revoke(LeaseId(1)).unwrap();
-    assert_eq!(shut.len(), ports().len());
-    assert_eq!(revoker.revoke(LeaseId(1)).unwrap(), Vec::<u16>::new());
-    busy.fails();
-    disconnect(&binding);
-    connect(&binding, transport).unwrap_err();
-    // Includes a lease that another process has revoked, one that does not exist, and one that goes on.
-    revoker
-        .sweep(&[
-            (LeaseId(1), shut),
-            (LeaseId(1), Vec::new()),
-            (LeaseId(3), Vec::new()),
-        ])
-        .unwrap();
-    let linked = |binding: &NvmeofBinding| {
-        let link = format!("/subsystems/{}_", binding.subsystem);
-        picture().contains(&link)
-    };
-    assert_eq!((linked(&binding), linked(&other)), (false, true));
-    end(&target, 1);
-    end(&target, 2);
     volume.remove();
     lab.close(target);
 }

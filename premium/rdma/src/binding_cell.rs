@@ -200,13 +200,6 @@ mod tests {
     }
 
     #[test]
-    fn a_prepared_queue_pair_is_connected_and_not_replaced() {
-        let cell = cell(G1, Phase::Prepared("parts"));
-        assert_eq!(cell.begin_bind(G2, true), BindStep::Connect("parts"));
-        assert_eq!(cell.lock().gate.generation(), Some(G2));
-    }
-
-    #[test]
     fn a_new_binding_is_made_beside_the_older_one_which_stays_as_it_is() {
         let cell = live();
         assert_eq!(cell.begin_bind(G2, true), BindStep::Beside);

@@ -118,10 +118,4 @@ mod tests {
         assert_eq!(Strategy::Window.on(true), RdmaStrategy::Window);
         assert_eq!(Strategy::Region.on(true), RdmaStrategy::Region);
     }
-
-    #[test]
-    fn only_window_cannot_do_without_windows() {
-        assert!(Strategy::Window.needs_windows());
-        assert!(!Strategy::Auto.needs_windows() && !Strategy::Region.needs_windows());
-    }
 }

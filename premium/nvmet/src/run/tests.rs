@@ -257,7 +257,7 @@ proptest! {
 }
 
 #[test]
-fn an_export_that_a_cut_has_unlinked_meanwhile_is_undone() {
+fn an_export_that_a_cut_unlinks_and_sweeps_meanwhile_is_undone() {
     let all = steps(&credential());
     let fake = Fake::new();
     let before = fake.picture();
@@ -266,17 +266,6 @@ fn an_export_that_a_cut_has_unlinked_meanwhile_is_undone() {
     for step in all.iter().filter(|step| step.name == "link port") {
         fake.unlink(&subject(step)).unwrap();
     }
-    run.undo().unwrap();
-    assert_eq!(fake.picture(), before);
-}
-
-#[test]
-fn an_export_that_is_swept_while_it_is_undone_leaves_nothing() {
-    let all = steps(&credential());
-    let fake = Fake::new();
-    let before = fake.picture();
-    let mut run = Run::new(&fake);
-    run.take_all(&all).unwrap();
     *fake.sweeps.borrow_mut() = vec![2, 1];
     run.undo().unwrap();
     assert_eq!(fake.picture(), before);

@@ -129,7 +129,8 @@ struct Revoker(EmergencyRevoker);
 
 impl EndByName for Revoker {
     fn end(&self, lease: LeaseId) -> Result<(), StepError> {
-        self.0.revoke(lease).map(drop)
+        let ports = self.0.revoke(lease)?;
+        self.0.sweep(&[(lease, ports)])
     }
 }
 

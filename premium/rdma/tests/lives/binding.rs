@@ -5,12 +5,12 @@ use std::sync::{
     mpsc,
 };
 
-use fabricbios_lease::{BindError, Extent};
+use fabricbios_lease::BindError;
 use fabricbios_rdma::{RequestError, Strategy};
 
 use crate::{
     STRATEGY,
-    lab::{ARENA_BYTES, Lab, PAGE, binding_id, client, kernel_objects, nobody, pages},
+    lab::{Lab, PAGE, binding_id, client, kernel_objects, nobody, pages},
 };
 
 #[test]
@@ -292,35 +292,5 @@ fn a_client_whose_own_fault_killed_its_connection_binds_again() {
     lab.cut_and_release(binding_id(1, 2), pages(0, 1));
     failed.close().unwrap();
     client.close().unwrap();
-    lab.close();
-}
-
-#[test]
-#[ignore = "needs the lab: FABRICBIOS_LAB=1 and an RDMA device"]
-fn bytes_of_another_lease_and_bytes_that_are_not_there_are_not_bound() {
-    let lab = Lab::open();
-    let (mut holder, rdma) = lab.grant(1, pages(0, 4));
-    let peer = holder.peer();
-    let taken = lab.bind(binding_id(2, 1), pages(3, 2), Some(peer));
-    assert!(matches!(taken, Err(BindError::Failed(_))), "{taken:?}");
-    for (offset, length) in [
-        (PAGE, 0),
-        (ARENA_BYTES, PAGE),
-        (PAGE / 2, PAGE),
-        (u64::MAX - 4095, PAGE),
-    ] {
-        let wrong = lab.bind(binding_id(2, 1), Extent { offset, length }, Some(peer));
-        assert!(
-            matches!(wrong, Err(BindError::Refused(_))),
-            "{offset} {length}: {wrong:?}"
-        );
-    }
-    holder
-        .write(rdma.rkey.unwrap(), rdma.remote_addr, &[1])
-        .unwrap();
-    lab.cut_and_release(binding_id(1, 1), pages(0, 4));
-    lab.bind(binding_id(2, 1), pages(3, 2), None).unwrap();
-    lab.cut_and_release(binding_id(2, 1), pages(3, 2));
-    holder.close().unwrap();
     lab.close();
 }
