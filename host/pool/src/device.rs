@@ -38,10 +38,10 @@ use crate::wipe::{Identity, PoolCall, range_is_busy, run};
 use fabricbios_contract::{Check, Volume};
 use fabricbios_helper::Supervisor;
 
-use crate::{Facts, PoolConfig};
+use crate::{Facts, PoolConfig, Storage};
 use block_device::BlockDevice;
 pub(crate) use block_device::SECTOR_BYTES;
-use dm::{Control, DeviceNumber, Slice, Target};
+use dm::{Control, DeviceNumber, MappedDevice, Slice, Target};
 use header::Header;
 use record::Record;
 pub(crate) use taking::check;
@@ -54,7 +54,7 @@ const DATA_FROM: u64 = MIB;
 const TAIL_BYTES: u64 = MIB;
 
 #[derive(Debug)]
-pub(crate) struct Device {
+pub(crate) struct DevicePool {
     device: BlockDevice,
     /// The open device, which holds the lock.
     file: File,
@@ -63,39 +63,16 @@ pub(crate) struct Device {
     identity: Identity,
     block_bytes: u32,
     /// See [`crate::Pool::is_taken_over`].
-    pub(crate) is_taken_over: bool,
+    is_taken_over: bool,
     /// `None` for a read-only device.
     record: Option<Record>,
     /// The extents that contain, or may contain, data of a lease, until they are wiped.
     held: Mutex<Custody<()>>,
 }
 
-impl Device {
+impl DevicePool {
     pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), Error> {
         taking::take(config, path).at(&config.path)
-    }
-
-    /// Checks that the device is still there.
-    pub(crate) fn check(&self) -> Check {
-        let device = self.device.clone();
-        Box::new(move || {
-            device.is_there().map_or_else(
-                |why| Condition::Unavailable(format!("{}: {why}", device.path.display())),
-                |()| Condition::Good,
-            )
-        })
-    }
-
-    pub(crate) fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error> {
-        self.open_volume(lease, extent, || self.make_clean(extent, &|| ()))
-    }
-
-    pub(crate) fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error> {
-        // The extent contains data of the lease, even if the record no longer says that the extent was leased.
-        self.open_volume(lease, extent, || match &self.record {
-            Some(record) => record.touch(&self.put(), extent),
-            None => Ok(()),
-        })
     }
 
     /// Finds the volume, or makes it after `prepare`.
@@ -153,75 +130,6 @@ impl Device {
                 tracing::warn!(%error, "a device that nobody can open cannot be removed");
             }
         })
-    }
-
-    /// Zeroes the parts of the extent that hold data from before the pool.
-    pub(crate) fn make_clean(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), Error> {
-        let Some(record) = &self.record else {
-            return Ok(());
-        };
-        self.refuse_busy(DATA_FROM + extent.offset, extent.length, "zeroes there")?;
-        for stretch in record.unwritten_within(extent) {
-            self.zero(stretch, progress)?;
-        }
-        record.touch(&self.put(), extent)
-    }
-
-    pub(crate) fn leases(&self) -> Result<Vec<LeaseId>, Error> {
-        let devices = devices_of(&self.control, self.identity)?.into_iter();
-        let there = devices.map(|(lease, _)| lease);
-        let known = self.held().all().into_iter().map(|(lease, ())| lease);
-        let all: BTreeSet<LeaseId> = known.chain(there).collect();
-        Ok(all.into_iter().collect())
-    }
-
-    pub(crate) fn destroy(
-        &self,
-        lease: LeaseId,
-        given: Option<Extent>,
-        progress: &dyn Fn(),
-    ) -> Result<Proof, Error> {
-        let uuid = self.uuid(lease);
-        let active = self.control.find(&uuid)?.filter(|found| found.is_active);
-        let found = match active {
-            Some(_) => Some(self.extent_of(&self.control.table(&uuid)?)?),
-            None => self.held().extent_of(lease),
-        };
-        // From here on the extent is on the list until it is clean. A different extent for the same lease is refused.
-        for extent in [found, given].into_iter().flatten() {
-            self.hold(lease, extent)?;
-        }
-        run(&self.supervisor, &PoolCall::Unmap { uuid }, progress)?;
-        passed("unmap volume");
-        let cleaned = match (found.or(given), &self.record) {
-            (_, None) => Proof::nothing_to_clean("the pool is read-only"),
-            (None, _) => Proof::default(),
-            (Some(extent), _) => {
-                let began = Instant::now();
-                self.zero(extent, progress)?;
-                let found = format!("{} bytes zeroed, samples read back", extent.length);
-                Proof::of("zero blocks", began.elapsed(), found)
-            }
-        };
-        self.held().forget(lease);
-        Ok(cleaned)
-    }
-
-    /// See [`crate::Pool::grants`].
-    pub(crate) fn grants(&self) -> Option<u64> {
-        self.record.as_ref().map(Record::grants)
-    }
-
-    /// See [`crate::Pool::count_grant`].
-    pub(crate) fn count_grant(&self, number: u64) -> Result<(), Error> {
-        let counted = self.record.as_ref().map(|it| it.count(&self.put(), number));
-        counted.unwrap_or(Ok(()))
-    }
-
-    /// All bytes that no lease holds count as unwritten.
-    pub(crate) fn distrust(&self) -> Result<(), Error> {
-        let forgotten = self.record.as_ref().map(|it| it.forget(&self.put()));
-        forgotten.unwrap_or(Ok(()))
     }
 
     /// Puts an extent on the list; refuses one that overlaps another. Returns whether it is new.
@@ -294,15 +202,119 @@ impl Device {
     }
 }
 
+impl Storage for DevicePool {
+    /// Checks that the device is still there.
+    fn check(&self) -> Check {
+        let device = self.device.clone();
+        Box::new(move || {
+            device.is_there().map_or_else(
+                |why| Condition::Unavailable(format!("{}: {why}", device.path.display())),
+                |()| Condition::Good,
+            )
+        })
+    }
+
+    fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error> {
+        self.open_volume(lease, extent, || self.make_clean(extent, &|| ()))
+    }
+
+    fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error> {
+        // The extent contains data of the lease, even if the record no longer says that the extent was leased.
+        self.open_volume(lease, extent, || match &self.record {
+            Some(record) => record.touch(&self.put(), extent),
+            None => Ok(()),
+        })
+    }
+
+    /// Zeroes the parts of the extent that hold data from before the pool.
+    fn make_clean(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), Error> {
+        let Some(record) = &self.record else {
+            return Ok(());
+        };
+        self.refuse_busy(DATA_FROM + extent.offset, extent.length, "zeroes there")?;
+        for stretch in record.unwritten_within(extent) {
+            self.zero(stretch, progress)?;
+        }
+        record.touch(&self.put(), extent)
+    }
+
+    fn leases(&self) -> Result<Vec<LeaseId>, Error> {
+        let devices = devices_of(&self.control, self.identity)?.into_iter();
+        let there = devices.map(|(lease, _)| lease);
+        let known = self.held().all().into_iter().map(|(lease, ())| lease);
+        let all: BTreeSet<LeaseId> = known.chain(there).collect();
+        Ok(all.into_iter().collect())
+    }
+
+    fn destroy(
+        &self,
+        lease: LeaseId,
+        given: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<Proof, Error> {
+        let uuid = self.uuid(lease);
+        let active = self.control.find(&uuid)?.filter(|found| found.is_active);
+        let found = match active {
+            Some(_) => Some(self.extent_of(&self.control.table(&uuid)?)?),
+            None => self.held().extent_of(lease),
+        };
+        // From here on the extent is on the list until it is clean. A different extent for the same lease is refused.
+        for extent in [found, given].into_iter().flatten() {
+            self.hold(lease, extent)?;
+        }
+        run(&self.supervisor, &PoolCall::Unmap { uuid }, progress)?;
+        passed("unmap volume");
+        let cleaned = match (found.or(given), &self.record) {
+            (_, None) => Proof::nothing_to_clean("the pool is read-only"),
+            (None, _) => Proof::default(),
+            (Some(extent), _) => {
+                let began = Instant::now();
+                self.zero(extent, progress)?;
+                let found = format!("{} bytes zeroed, samples read back", extent.length);
+                Proof::of("zero blocks", began.elapsed(), found)
+            }
+        };
+        self.held().forget(lease);
+        Ok(cleaned)
+    }
+
+    fn grants(&self) -> Option<u64> {
+        self.record.as_ref().map(Record::grants)
+    }
+
+    fn count_grant(&self, number: u64) -> Result<(), Error> {
+        let counted = self.record.as_ref().map(|it| it.count(&self.put(), number));
+        counted.unwrap_or(Ok(()))
+    }
+
+    /// All bytes that no lease holds count as unwritten.
+    fn distrust(&self) -> Result<(), Error> {
+        let forgotten = self.record.as_ref().map(|it| it.forget(&self.put()));
+        forgotten.unwrap_or(Ok(()))
+    }
+
+    /// The extents of a device are there from the start.
+    fn lacks_room(&self, _bytes: u64) -> Option<String> {
+        None
+    }
+
+    fn is_taken_over(&self) -> bool {
+        self.is_taken_over
+    }
+}
+
 fn uuid_start(identity: Identity) -> String {
     format!("FABRICBIOS-{:032x}-", u128::from_be_bytes(identity))
 }
 
 /// Finds the pool's devices, by the prefix of their device-mapper UUIDs. Names are not used: another program may take a
 /// name.
-fn devices_of(control: &Control, identity: Identity) -> Result<Vec<(LeaseId, dm::Device)>, Error> {
+fn devices_of(
+    control: &Control,
+    identity: Identity,
+) -> Result<Vec<(LeaseId, MappedDevice)>, Error> {
     let start = uuid_start(identity);
-    let lease = |device: &dm::Device| device.uuid.strip_prefix(&start)?.parse().ok();
+    let lease = |device: &MappedDevice| device.uuid.strip_prefix(&start)?.parse().ok();
     let devices = control.devices(NAME_START)?.into_iter();
     Ok(devices
         .filter_map(|device| Some((lease(&device)?, device)))

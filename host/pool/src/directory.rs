@@ -26,7 +26,7 @@ use crate::wipe::{PoolCall, run};
 use fabricbios_contract::{Check, Volume};
 use fabricbios_helper::Supervisor;
 
-use crate::{Facts, PoolConfig};
+use crate::{Facts, PoolConfig, Storage};
 use marker::Marker;
 pub(crate) use marker::write_marker;
 pub(crate) use volume::remove_if_there;
@@ -41,7 +41,7 @@ const LACK_DIVISOR: u64 = 16;
 const ALIGN_MIN: u64 = 4096;
 
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(crate) struct DirectoryPool {
     path: PathBuf,
     identity: Inode,
     block_bytes: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Directory {
 /// The identity of a directory: the numbers of its device and its inode.
 pub(crate) type Inode = (u64, u64);
 
-impl Directory {
+impl DirectoryPool {
     pub(crate) fn open(config: &PoolConfig, path: PathBuf) -> Result<(Self, Facts), Error> {
         let identity = trusted(&path)?;
         let has_volumes = has_volumes(&path)?;
@@ -97,9 +97,25 @@ impl Directory {
         Ok((pool, facts))
     }
 
+    fn known(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Storage for DirectoryPool {
+    /// Does nothing: the file of a lease begins with zeros.
+    fn make_clean(&self, _extent: Extent, _progress: &dyn Fn()) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Does nothing: a file that is not the volume of a lease is not leased.
+    fn distrust(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Checks that the path still leads to the same directory, and that the directory has room for the offer. A single
     /// lack of room does not count: it may come from a volume that is being made or removed.
-    pub(crate) fn check(&self) -> Check {
+    fn check(&self) -> Check {
         let (path, identity, offered) = (self.path.clone(), self.identity, self.capacity);
         let (known, making) = (Arc::clone(&self.known), Arc::clone(&self.making));
         let marker = self.marker.path.clone();
@@ -125,15 +141,16 @@ impl Directory {
         })
     }
 
-    pub(crate) fn reopen(&self, lease: LeaseId, bytes: u64) -> Result<Volume, Error> {
+    fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error> {
         let path = self.path.join(volume::name(lease));
-        match volume::is_there(&path, bytes)? {
-            true => self.create(lease, bytes),
+        match volume::is_there(&path, extent.length)? {
+            true => self.create(lease, extent),
             false => Err(Error::Changed("its file is gone".into())).at(&path),
         }
     }
 
-    pub(crate) fn create(&self, lease: LeaseId, bytes: u64) -> Result<Volume, Error> {
+    fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error> {
+        let bytes = extent.length;
         let call = PoolCall::Make {
             directory: (&self.path).into(),
             identity: self.identity,
@@ -155,35 +172,31 @@ impl Directory {
         })
     }
 
-    /// See [`crate::Pool::lacks_room`].
-    pub(crate) fn lacks_room(&self, bytes: u64) -> Option<String> {
+    fn lacks_room(&self, bytes: u64) -> Option<String> {
         let free = volume::free_bytes(&self.path).ok()?;
         (free < bytes).then(|| {
             format!("{bytes} bytes were asked for, and {free} are free: others have filled the pool's file system")
         })
     }
 
-    /// See [`crate::Pool::grants`].
-    pub(crate) fn grants(&self) -> u64 {
-        self.marker.grants()
+    fn grants(&self) -> Option<u64> {
+        Some(self.marker.grants())
     }
 
-    /// See [`crate::Pool::is_taken_over`].
-    pub(crate) fn is_taken_over(&self) -> bool {
+    fn is_taken_over(&self) -> bool {
         self.marker.is_taken_over
     }
 
-    /// See [`crate::Pool::count_grant`].
-    pub(crate) fn count_grant(&self, number: u64) -> Result<(), Error> {
+    fn count_grant(&self, number: u64) -> Result<(), Error> {
         self.marker.count(number, &self.supervisor)
     }
 
-    pub(crate) fn leases(&self) -> Vec<LeaseId> {
-        self.known().iter().copied().collect()
+    fn leases(&self) -> Result<Vec<LeaseId>, Error> {
+        Ok(self.known().iter().copied().collect())
     }
 
     /// Unlinks the names without following links.
-    pub(crate) fn destroy(
+    fn destroy(
         &self,
         lease: LeaseId,
         given: Option<Extent>,
@@ -201,10 +214,6 @@ impl Directory {
         let bytes = given.map_or(String::new(), |it| format!("{} bytes: ", it.length));
         let found = format!("{bytes}file removed; the file of a lease begins with zeroes");
         Ok(Proof::of("remove volume", began.elapsed(), found))
-    }
-
-    fn known(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -19,19 +19,20 @@ pub mod format {
     pub use crate::device::record::{Put, Record};
 }
 
+use std::fmt;
 use std::fs::FileType;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fabricbios_contract::{Health, TellCondition, Volume};
+use fabricbios_contract::{Check, Health, TellCondition, Volume};
 use fabricbios_helper::{Handler, Supervisor};
 use fabricbios_lease::{AllocationMode, Condition, Extent, Proof, StepError};
 use fabricbios_wire::{LeaseId, NodeId};
 
-use device::Device;
-use directory::Directory;
+use device::DevicePool;
+use directory::DirectoryPool;
 pub use directory::nvmet::check_for_nvmet;
 use error::At;
 pub use error::Error;
@@ -103,15 +104,30 @@ pub struct Facts {
 /// lease.
 #[derive(Debug)]
 pub struct Pool {
-    kind: Kind,
+    storage: Box<dyn Storage>,
     facts: Facts,
     health: Health,
 }
 
-#[derive(Debug)]
-enum Kind {
-    Directory(Directory),
-    Device(Box<Device>),
+/// The storage of a pool: a directory or a device. [`Pool`] says what each call is for.
+trait Storage: fmt::Debug + Send + Sync {
+    /// What finds out that the storage is gone or full.
+    fn check(&self) -> Check;
+    fn make_clean(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), Error>;
+    fn create(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error>;
+    fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, Error>;
+    fn lacks_room(&self, bytes: u64) -> Option<String>;
+    fn leases(&self) -> Result<Vec<LeaseId>, Error>;
+    fn destroy(
+        &self,
+        lease: LeaseId,
+        extent: Option<Extent>,
+        progress: &dyn Fn(),
+    ) -> Result<Proof, Error>;
+    fn grants(&self) -> Option<u64>;
+    fn count_grant(&self, number: u64) -> Result<(), Error>;
+    fn is_taken_over(&self) -> bool;
+    fn distrust(&self) -> Result<(), Error>;
 }
 
 impl Pool {
@@ -120,16 +136,12 @@ impl Pool {
     /// # Errors
     /// The text says what is wrong and what to do.
     pub fn open(config: PoolConfig) -> Result<Self, StepError> {
-        let opened = Kind::open(&config).map_err(|error| error.of("open pool"));
-        let (kind, facts) = opened?;
-        let check = match &kind {
-            Kind::Directory(pool) => pool.check(),
-            Kind::Device(pool) => pool.check(),
-        };
+        let opened = open(&config).map_err(|error| error.of("open pool"));
+        let (storage, facts) = opened?;
         Ok(Self {
-            kind,
+            health: Health::watch(Condition::Good, CHECK_INTERVAL, storage.check()),
+            storage,
             facts,
-            health: Health::watch(Condition::Good, CHECK_INTERVAL, check),
         })
     }
 
@@ -159,11 +171,8 @@ impl Pool {
     pub fn prepare(&self, extent: Extent, progress: &dyn Fn()) -> Result<(), StepError> {
         let failed = |error: Error| error.of("clean volume");
         self.facts.admits(extent).map_err(failed)?;
-        let result = match &self.kind {
-            Kind::Directory(_) => Ok(()),
-            Kind::Device(pool) => pool.make_clean(extent, progress),
-        };
-        self.health.note(result.map_err(failed))
+        let cleaned = self.storage.make_clean(extent, progress);
+        self.health.note(cleaned.map_err(failed))
     }
 
     /// Makes the volume of a new lease, filled with zeros (on a read-only device, with the device's data). An error
@@ -177,22 +186,16 @@ impl Pool {
         if self.leases()?.contains(&lease) {
             return Err(failed(Error::Order("there is one already".into())));
         }
-        let result = match &self.kind {
-            Kind::Directory(pool) => pool.create(lease, extent.length),
-            Kind::Device(pool) => pool.create(lease, extent),
-        };
-        let result = result.inspect(|_| passed("make volume"));
-        self.health.note(result.map_err(failed))
+        let created = self.storage.create(lease, extent);
+        let created = created.inspect(|_| passed("make volume"));
+        self.health.note(created.map_err(failed))
     }
 
     /// Why a directory has no room for a volume of this many bytes: other files fill its file system. `None`: there is
     /// room. Blocks like any call.
     #[must_use]
     pub fn lacks_room(&self, bytes: u64) -> Option<String> {
-        match &self.kind {
-            Kind::Directory(pool) => pool.lacks_room(bytes),
-            Kind::Device(_) => None,
-        }
+        self.storage.lacks_room(bytes)
     }
 
     /// Opens the existing volume of a lease. Makes a device again over the same blocks if a reboot removed it. Never
@@ -203,11 +206,8 @@ impl Pool {
     pub fn reopen(&self, lease: LeaseId, extent: Extent) -> Result<Volume, StepError> {
         let failed = |error: Error| error.of_lease("reopen volume", lease);
         self.facts.admits(extent).map_err(failed)?;
-        let result = match &self.kind {
-            Kind::Directory(pool) => pool.reopen(lease, extent.length),
-            Kind::Device(pool) => pool.reopen(lease, extent),
-        };
-        self.health.note(result.map_err(failed))
+        let reopened = self.storage.reopen(lease, extent);
+        self.health.note(reopened.map_err(failed))
     }
 
     /// All leases with a volume, also a half-made one. Never blocks on a device.
@@ -215,10 +215,8 @@ impl Pool {
     /// # Errors
     /// Device-mapper does not list its devices.
     pub fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        match &self.kind {
-            Kind::Directory(pool) => Ok(pool.leases()),
-            Kind::Device(pool) => pool.leases().map_err(|error| error.of("list volumes")),
-        }
+        let leases = self.storage.leases();
+        leases.map_err(|error| error.of("list volumes"))
     }
 
     /// Removes the volume of a lease and makes its data unreadable for the next lease. Idempotent, also after an
@@ -237,22 +235,16 @@ impl Pool {
         if let Some(extent) = extent {
             self.facts.admits(extent).map_err(failed)?;
         }
-        let result = match &self.kind {
-            Kind::Directory(pool) => pool.destroy(lease, extent, progress),
-            Kind::Device(pool) => pool.destroy(lease, extent, progress),
-        };
-        let result = result.inspect(|_| passed("destroy volume"));
-        self.health.note(result.map_err(failed))
+        let destroyed = self.storage.destroy(lease, extent, progress);
+        let destroyed = destroyed.inspect(|_| passed("destroy volume"));
+        self.health.note(destroyed.map_err(failed))
     }
 
     /// The number of the latest grant in the pool; `None` for a read-only pool. A node whose own number is smaller has
     /// forgotten leases, and must not lease space only because the space looks free.
     #[must_use]
     pub fn grants(&self) -> Option<u64> {
-        match &self.kind {
-            Kind::Directory(pool) => Some(pool.grants()),
-            Kind::Device(pool) => pool.grants(),
-        }
+        self.storage.grants()
     }
 
     /// Records a grant of the node by its number, durably. Call this after the node has journaled the number and before
@@ -262,10 +254,7 @@ impl Pool {
     /// The number may not be on the storage.
     pub fn count_grant(&self, number: u64) -> Result<(), StepError> {
         passed("journal grant");
-        let counted = match &self.kind {
-            Kind::Directory(pool) => pool.count_grant(number),
-            Kind::Device(pool) => pool.count_grant(number),
-        };
+        let counted = self.storage.count_grant(number);
         let counted = counted.inspect(|()| passed("count grant"));
         self.health
             .note(counted.map_err(|error| error.of("count grant")))
@@ -274,10 +263,7 @@ impl Pool {
     /// Whether this start took the pool over from another node. Then the pool has no lease of this node.
     #[must_use]
     pub fn is_taken_over(&self) -> bool {
-        match &self.kind {
-            Kind::Directory(pool) => pool.is_taken_over(),
-            Kind::Device(pool) => pool.is_taken_over,
-        }
+        self.storage.is_taken_over()
     }
 
     /// Marks all bytes outside of volumes as unwritten, so that they are zeroed before they are leased. For a node that
@@ -286,10 +272,8 @@ impl Pool {
     /// # Errors
     /// The header cannot be written.
     pub fn distrust(&self) -> Result<(), StepError> {
-        match &self.kind {
-            Kind::Directory(_) => Ok(()),
-            Kind::Device(pool) => pool.distrust().map_err(|error| error.of("distrust pool")),
-        }
+        let distrusted = self.storage.distrust();
+        distrusted.map_err(|error| error.of("distrust pool"))
     }
 
     /// The condition of the pool, from the latest calls and checks. Never blocks.
@@ -304,16 +288,14 @@ impl Pool {
     }
 }
 
-impl Kind {
-    fn open(config: &PoolConfig) -> Result<(Self, Facts), Error> {
-        let (path, kind) = found(&config.path)?;
-        if kind.is_dir() {
-            let (pool, facts) = Directory::open(config, path)?;
-            return Ok((Self::Directory(pool), facts));
-        }
-        let (pool, facts) = Device::open(config, path)?;
-        Ok((Self::Device(Box::new(pool)), facts))
+fn open(config: &PoolConfig) -> Result<(Box<dyn Storage>, Facts), Error> {
+    let (path, kind) = found(&config.path)?;
+    if kind.is_dir() {
+        let (pool, facts) = DirectoryPool::open(config, path)?;
+        return Ok((Box::new(pool), facts));
     }
+    let (pool, facts) = DevicePool::open(config, path)?;
+    Ok((Box::new(pool), facts))
 }
 
 impl Facts {

@@ -39,7 +39,7 @@ pub(crate) struct Slice {
 
 /// An existing device.
 #[derive(Clone, Debug)]
-pub(crate) struct Device {
+pub(crate) struct MappedDevice {
     pub(crate) uuid: String,
     pub(crate) number: DeviceNumber,
     /// Whether the device has an active table. If so, it may have been written to.
@@ -54,7 +54,7 @@ impl Control {
     }
 
     /// All devices whose names start with this prefix.
-    pub(crate) fn devices(&self, name_start: &str) -> Result<Vec<Device>, Error> {
+    pub(crate) fn devices(&self, name_start: &str) -> Result<Vec<MappedDevice>, Error> {
         let answer = self.ask("list", Command::ListDevices, &Request::default())?;
         let names = Answer(&answer).names().into_iter();
         let mut devices = Vec::new();
@@ -70,15 +70,15 @@ impl Control {
 
     /// The device with this UUID, if it exists. The kernel answers this and the other queries from memory
     /// (`__dev_status`, drivers/md/dm-ioctl.c), even for a suspended device.
-    pub(crate) fn find(&self, uuid: &str) -> Result<Option<Device>, Error> {
+    pub(crate) fn find(&self, uuid: &str) -> Result<Option<MappedDevice>, Error> {
         self.device(&by_uuid(uuid))
     }
 
-    fn device(&self, request: &Request<'_>) -> Result<Option<Device>, Error> {
+    fn device(&self, request: &Request<'_>) -> Result<Option<MappedDevice>, Error> {
         match self.ask("status", Command::Status, request) {
             Ok(answer) => {
                 let answer = Answer(&answer);
-                Ok(Some(Device {
+                Ok(Some(MappedDevice {
                     uuid: answer.uuid(),
                     number: answer.device(),
                     is_active: answer.flags() & ACTIVE_PRESENT != 0,

@@ -13,7 +13,7 @@ use super::dm::Control;
 use super::header::Header;
 use super::record::Record;
 use super::settling::{DAMAGED, contents, foreign, found_header, full, read_header, settle};
-use super::{DATA_FROM, Device, MIB, TAIL_BYTES, devices_of, uuid_start};
+use super::{DATA_FROM, DevicePool, MIB, TAIL_BYTES, devices_of, uuid_start};
 use crate::error::{At, Error};
 use crate::lock::lock;
 use crate::wipe::Identity;
@@ -21,7 +21,7 @@ use crate::{Facts, PoolConfig};
 
 /// Block sizes that NVMe clients and the samples of a wipe support.
 pub(super) const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=4096;
-pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts), Error> {
+pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(DevicePool, Facts), Error> {
     let device = BlockDevice::find(path)?;
     let read_only = device.read_only()?;
     let block_bytes = block_bytes(&device)?;
@@ -57,7 +57,7 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(Device, Facts)
         read_only,
         removable: device.removable(),
     };
-    let pool = Device {
+    let pool = DevicePool {
         device,
         file,
         control,
@@ -98,7 +98,7 @@ pub(crate) fn check(path: PathBuf, node_id: &NodeId, force: bool) -> Result<(), 
     }
 }
 
-impl Device {
+impl DevicePool {
     /// Puts the extents of an earlier process's devices on the list.
     fn recall(&self) -> Result<(), Error> {
         for (lease, device) in devices_of(&self.control, self.identity)? {
