@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use fabricbios_wire::{DATA_HEADER_LEN, DATA_TAG_LEN, DataHeader, DpKey};
+use fabricbios_wire::{DATA_HEADER_LEN, DATA_OVERHEAD, DATA_TAG_LEN, DataFrame, DataHeader, DpKey};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
@@ -27,15 +27,31 @@ impl DataKey {
         self.tag_of(&header.bytes(), header.has_payload_mac().then_some(payload))
     }
 
+    /// Header and tag of a frame with this payload, whose length and checksum the header gets.
+    #[must_use]
+    pub fn seal(&self, header: DataHeader, payload: &[u8]) -> [u8; DATA_OVERHEAD] {
+        #[allow(clippy::cast_possible_truncation, reason = "shorter than a datagram")]
+        let payload_len = payload.len() as u32;
+        let header = DataHeader {
+            payload_crc: crc32c(payload),
+            payload_len,
+            ..header
+        };
+        let (bytes, covered) = (header.bytes(), header.has_payload_mac());
+        let mut sealed = [0; DATA_OVERHEAD];
+        let (head, tag) = sealed.split_at_mut(DATA_HEADER_LEN);
+        head.copy_from_slice(&bytes);
+        tag.copy_from_slice(&self.tag_of(&bytes, covered.then_some(payload)));
+        sealed
+    }
+
     /// Whether the frame was made with this key, in constant time.
     #[must_use]
-    pub fn verifies(
-        &self,
-        header_bytes: &[u8; DATA_HEADER_LEN],
-        payload: Option<&[u8]>,
-        tag: &[u8; DATA_TAG_LEN],
-    ) -> bool {
-        self.tag_of(header_bytes, payload).ct_eq(tag).into()
+    pub fn verifies(&self, frame: &DataFrame<'_>) -> bool {
+        let payload = frame.header.has_payload_mac().then_some(frame.payload);
+        self.tag_of(frame.header_bytes, payload)
+            .ct_eq(frame.tag)
+            .into()
     }
 
     fn tag_of(
@@ -92,17 +108,8 @@ mod tests {
 
     fn header(flags: u8) -> DataHeader {
         DataHeader {
-            service: DataService::Memory,
-            op: DataOp::Write as u8,
             flags,
-            status: 0,
-            lease_id: LeaseId(7),
-            nonce: 1 << 32 | 1,
-            offset: 0,
-            length: 9,
-            payload_crc: 0xE306_9283,
-            payload_len: 9,
-            reserved: 0,
+            ..DataHeader::request(DataService::Memory, DataOp::Write, LeaseId(7))
         }
     }
 
@@ -139,10 +146,14 @@ mod tests {
             key(0).tag(&whole, b"other")
         );
         assert_ne!(key(0).tag(&plain, b""), key(1).tag(&plain, b""));
-        let tag = key(0).tag(&whole, b"123456789");
-        assert!(key(0).verifies(&whole.bytes(), Some(b"123456789"), &tag));
-        assert!(!key(0).verifies(&whole.bytes(), None, &tag));
-        assert!(!key(1).verifies(&whole.bytes(), Some(b"123456789"), &tag));
+        for (sealed, covered) in [(plain, false), (whole, true)] {
+            let mut bytes = [&key(0).seal(sealed, b"123456789")[..], b"123456789"].concat();
+            let verifies =
+                |bytes: &[u8], first| key(first).verifies(&DataFrame::parse(bytes).unwrap());
+            assert!(verifies(&bytes, 0) && !verifies(&bytes, 1));
+            bytes[DATA_OVERHEAD] ^= 1;
+            assert_eq!(verifies(&bytes, 0), !covered);
+        }
     }
 
     #[test]

@@ -287,29 +287,12 @@ fn operation_of(header: &DataHeader) -> Option<DataOp> {
     (is_plain && (header.reserved == 0 || can_be_part)).then_some(op)
 }
 
+/// Writes header and tag before the payload, which is already in place.
 fn replied(key: &DataKey, request: &DataHeader, served: Served, reply: &mut ReplyBuffer) -> Reply {
     let (status, payload_len) =
         served.map_or_else(|status| (status, 0), |bytes| (DataStatus::Ok, bytes));
-    let length = seal(key, request.answered(status), payload_len, reply);
-    Reply { status, length }
-}
-
-/// Writes header and tag before the payload, which is already in place.
-fn seal(
-    key: &DataKey,
-    mut header: DataHeader,
-    payload_len: usize,
-    reply: &mut ReplyBuffer,
-) -> usize {
     let length = DATA_OVERHEAD + payload_len;
     let (head, payload) = reply[..length].split_at_mut(DATA_OVERHEAD);
-    #[allow(clippy::cast_possible_truncation, reason = "it fits a datagram")]
-    let payload_len = payload_len as u32;
-    header.payload_len = payload_len;
-    header.payload_crc = crc32c(payload);
-    let tag = key.tag(&header, payload);
-    let (header_bytes, tag_bytes) = head.split_at_mut(head.len() - tag.len());
-    header_bytes.copy_from_slice(&header.bytes());
-    tag_bytes.copy_from_slice(&tag);
-    length
+    head.copy_from_slice(&key.seal(request.answered(status), payload));
+    Reply { status, length }
 }

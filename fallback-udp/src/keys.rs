@@ -60,9 +60,8 @@ impl Keys {
 
     /// The key that verifies a frame, and its number.
     pub(crate) fn of(&self, frame: &DataFrame<'_>) -> Option<(u64, &DataKey)> {
-        let payload = frame.header.has_payload_mac().then_some(frame.payload);
         let mut numbered = (0..).map(|age| self.number - age).zip(self.iter());
-        numbered.find(|(_, key)| key.verifies(frame.header_bytes, payload, frame.tag))
+        numbered.find(|(_, key)| key.verifies(frame))
     }
 
     /// The key with this number, if it still works.

@@ -10,6 +10,8 @@
 extern crate alloc;
 
 mod auth;
+#[cfg(any(feature = "server", feature = "client"))]
+mod calls;
 #[cfg(feature = "client")]
 mod client;
 mod engine;

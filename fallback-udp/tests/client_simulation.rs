@@ -7,6 +7,7 @@
 )]
 
 mod client_world;
+mod served;
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use fabricbios_fallback_udp::{DataKey, crc32c};
+use fabricbios_fallback_udp::DataKey;
 use fabricbios_wire::{
     DATA_OVERHEAD, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, HELLO_LEN, HelloReply,
     LeaseId,
@@ -87,20 +87,11 @@ impl Load {
     fn datagram(&mut self, op: DataOp, length: u32, payload: &[u8]) -> Vec<u8> {
         self.counter += 1;
         let header = DataHeader {
-            service: DataService::Memory,
-            op: op as u8,
-            flags: 0,
-            status: 0,
-            lease_id: self.lease_id,
             nonce: u64::from(self.session) << 32 | u64::from(self.counter),
-            offset: 0,
             length: if op == DataOp::Hello { 0 } else { length },
-            payload_crc: crc32c(payload),
-            payload_len: u32::try_from(payload.len()).unwrap_or(0),
-            reserved: 0,
+            ..DataHeader::request(DataService::Memory, op, self.lease_id)
         };
-        let tag = self.key.tag(&header, payload);
-        [&header.bytes()[..], &tag, payload].concat()
+        [&self.key.seal(header, payload)[..], payload].concat()
     }
 
     /// Sends all requests, [`IN_FLIGHT`] at a time, and returns when all are answered.

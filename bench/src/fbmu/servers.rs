@@ -92,13 +92,11 @@ impl Echo {
             let Ok(frame) = DataFrame::parse(datagram) else {
                 return 0;
             };
-            if !key.verifies(frame.header_bytes, None, frame.tag) {
+            if !key.verifies(&frame) {
                 return 0;
             }
             let header = frame.header.answered(DataStatus::Ok);
-            let (head, tag) = reply[..DATA_OVERHEAD].split_at_mut(frame.header_bytes.len());
-            head.copy_from_slice(&header.bytes());
-            tag.copy_from_slice(&key.tag(&header, &[]));
+            reply[..DATA_OVERHEAD].copy_from_slice(&key.seal(header, &[]));
             length_of_reply(datagram)
         })
     }

@@ -151,6 +151,24 @@ pub enum NotAFrame {
 }
 
 impl DataHeader {
+    /// A request without flags, nonce, range and payload.
+    #[must_use]
+    pub const fn request(service: DataService, op: DataOp, lease_id: LeaseId) -> Self {
+        Self {
+            service,
+            op: op as u8,
+            flags: 0,
+            status: 0,
+            lease_id,
+            nonce: 0,
+            offset: 0,
+            length: 0,
+            payload_crc: 0,
+            payload_len: 0,
+            reserved: 0,
+        }
+    }
+
     /// Reads a header of 56 bytes. `None`: another magic or another version.
     #[must_use]
     pub fn read(bytes: &[u8; DATA_HEADER_LEN]) -> Option<Self> {

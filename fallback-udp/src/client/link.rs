@@ -25,7 +25,7 @@ const REFRESH_MAX: Duration = Duration::from_secs(8);
 
 pub(super) trait Sends: Driven {
     /// Sends datagrams that may be sent now; `None`: there are none.
-    fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>>;
+    fn send(&mut self, socket: &mut Socket, now: Duration) -> io::Result<Option<Seen>>;
 }
 
 pub(super) struct Link {
@@ -170,14 +170,17 @@ impl Link {
     }
 
     pub(super) fn send(&mut self, driven: &mut impl Sends) -> io::Result<()> {
-        while let Some(seen) = driven.send(&self.socket, self.now())? {
+        loop {
+            let now = self.now();
+            let Some(seen) = driven.send(&mut self.socket, now)? else {
+                return Ok(());
+            };
             self.look(driven, seen)?;
         }
-        Ok(())
     }
 
     /// Sends one datagram that may get lost.
-    pub(super) fn send_off(&self, datagram: Transmit<'_>) {
+    pub(super) fn send_off(&mut self, datagram: Transmit<'_>) {
         drop(self.socket.send(&[datagram]));
     }
 
@@ -339,7 +342,7 @@ fn batch_of<T>(mut next: impl FnMut() -> Option<T>) -> Option<Vec<T>> {
 }
 
 impl Sends for Transfer<'_> {
-    fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>> {
+    fn send(&mut self, socket: &mut Socket, now: Duration) -> io::Result<Option<Seen>> {
         let batch = batch_of(|| self.poll_transmit(now));
         let batch = batch.map(|batch| socket.send(&batch));
         batch.transpose()
@@ -347,7 +350,7 @@ impl Sends for Transfer<'_> {
 }
 
 impl Sends for Blocks {
-    fn send(&mut self, socket: &Socket, now: Duration) -> io::Result<Option<Seen>> {
+    fn send(&mut self, socket: &mut Socket, now: Duration) -> io::Result<Option<Seen>> {
         let Some(batch) = batch_of(|| self.poll_transmit(now)) else {
             return Ok(None);
         };

@@ -1,14 +1,9 @@
 //! One connected UDP socket that never fragments, and many datagrams with one call.
-#![allow(
-    unsafe_code,
-    reason = "sendmmsg and recvmmsg have no safe form that fits"
-)]
 
 use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
-    ptr,
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
     vec::Vec,
 };
@@ -21,14 +16,13 @@ use nix::{
 };
 
 use crate::{
+    calls::{Headers, Received},
     sockopt::{Ipv6Mtu, Ipv6MtuDiscover, MtuDiscover},
     transfer::Transmit,
 };
 
 /// Most datagrams of one call.
 pub(super) const BATCH: usize = 32;
-#[allow(clippy::cast_possible_truncation, reason = "small constants")]
-const BATCH_COUNT: libc::c_uint = BATCH as libc::c_uint;
 /// Room for the answers to a whole window, if the system allows it.
 const RECEIVE_BUFFER: usize = 2 << 20;
 
@@ -54,6 +48,7 @@ pub(super) struct Inbox {
 pub(super) struct Socket {
     socket: UdpSocket,
     peer: SocketAddr,
+    headers: Headers,
 }
 
 impl Inbox {
@@ -96,7 +91,11 @@ impl Socket {
         setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
             .or_else(|_not_permitted| setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER))?;
         socket.connect(peer)?;
-        Ok(Self { socket, peer })
+        Ok(Self {
+            socket,
+            peer,
+            headers: Headers::new(BATCH),
+        })
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
@@ -119,13 +118,16 @@ impl Socket {
     }
 
     /// Sends up to [`BATCH`] datagrams; one that cannot be sent counts as lost.
-    pub(super) fn send(&self, datagrams: &[Transmit<'_>]) -> io::Result<Seen> {
+    pub(super) fn send(&mut self, datagrams: &[Transmit<'_>]) -> io::Result<Seen> {
         let mut seen = Seen::default();
         let mut left = datagrams;
         while !left.is_empty() {
-            match self.send_some(left) {
+            let batch = left.iter().take(BATCH);
+            let from = batch.map(|it| (None, [&it.prefix[..], it.payload]));
+            match self.headers.send(self.socket.as_fd(), 0, from) {
                 Ok(sent) => left = &left[sent..],
-                Err(error) => {
+                Err(errno) => {
+                    let error = io::Error::from(errno);
                     // The kernel may report the error of an earlier datagram for a later one, which was then not sent.
                     let belated =
                         error.kind() == io::ErrorKind::ConnectionRefused && seen.trouble.is_none();
@@ -138,26 +140,8 @@ impl Socket {
         Ok(seen)
     }
 
-    fn send_some(&self, datagrams: &[Transmit<'_>]) -> io::Result<usize> {
-        let mut parts = [[io_slice(&[]); 2]; BATCH];
-        let mut headers = [EMPTY; BATCH];
-        let filled = parts.iter_mut().zip(&mut headers).zip(datagrams);
-        let mut count = 0;
-        for ((parts, header), datagram) in filled {
-            *parts = [io_slice(&datagram.prefix), io_slice(datagram.payload)];
-            header.msg_hdr.msg_iov = parts.as_mut_ptr();
-            header.msg_hdr.msg_iovlen = parts.len();
-            count += 1;
-        }
-        // SAFETY: the first `count` headers point to parts which point to datagrams; all of them outlive
-        // the call, and the kernel only reads what the parts point to.
-        let sent =
-            unsafe { libc::sendmmsg(self.socket.as_raw_fd(), headers.as_mut_ptr(), count, 0) };
-        counted(sent)
-    }
-
     /// Waits for at most `timeout` and receives datagrams.
-    pub(super) fn receive(&self, inbox: &mut Inbox, timeout: Duration) -> io::Result<Seen> {
+    pub(super) fn receive(&mut self, inbox: &mut Inbox, timeout: Duration) -> io::Result<Seen> {
         let mut seen = Seen::default();
         // Rounded up, so that the time-out is due when this returns.
         let timeout = i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
@@ -168,38 +152,17 @@ impl Socket {
             Ok(_) => (),
             Err(error) => return Err(error.into()),
         }
-        match self.receive_some(inbox) {
+        let Inbox { bytes, lengths } = inbox;
+        let into = bytes.iter_mut().map(|bytes| (None, &mut bytes[..]));
+        // A truncated datagram is dropped.
+        let note = |at: usize, it: Received| lengths[at] = if it.is_cut { 0 } else { it.bytes };
+        match self.headers.receive(self.socket.as_fd(), into, note) {
             Ok(came) => seen.came = came,
-            Err(error) => {
-                seen.pass(error)?;
+            Err(errno) => {
+                seen.pass(errno.into())?;
             }
         }
         Ok(seen)
-    }
-
-    fn receive_some(&self, inbox: &mut Inbox) -> io::Result<usize> {
-        let mut parts = [io_slice(&[]); BATCH];
-        let mut headers = [EMPTY; BATCH];
-        for ((part, header), bytes) in parts.iter_mut().zip(&mut headers).zip(&mut inbox.bytes) {
-            part.iov_base = bytes.as_mut_ptr().cast();
-            part.iov_len = bytes.len();
-            header.msg_hdr.msg_iov = part;
-            header.msg_hdr.msg_iovlen = 1;
-        }
-        // SAFETY: every header points to one part, and the part points to as many bytes as it states, used for one
-        // datagram only; all of them outlive the call. No time-out is given.
-        let came = unsafe {
-            let flags = libc::MSG_DONTWAIT;
-            let (fd, headers) = (self.socket.as_raw_fd(), headers.as_mut_ptr());
-            libc::recvmmsg(fd, headers, BATCH_COUNT, flags, ptr::null_mut())
-        };
-        let came = counted(came)?;
-        for (length, header) in inbox.lengths.iter_mut().zip(&headers).take(came) {
-            // A truncated datagram is dropped.
-            let cut = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
-            *length = if cut { 0 } else { header.msg_len as usize };
-        }
-        Ok(came)
     }
 }
 
@@ -224,29 +187,3 @@ impl Seen {
         Ok(true)
     }
 }
-
-/// The count that a system call returned, or its error.
-fn counted(result: libc::c_int) -> io::Result<usize> {
-    let count = Errno::result(result)?;
-    Ok(usize::try_from(count).unwrap_or_default())
-}
-
-fn io_slice(bytes: &[u8]) -> libc::iovec {
-    libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    }
-}
-
-const EMPTY: libc::mmsghdr = libc::mmsghdr {
-    msg_hdr: libc::msghdr {
-        msg_name: ptr::null_mut(),
-        msg_namelen: 0,
-        msg_iov: ptr::null_mut(),
-        msg_iovlen: 0,
-        msg_control: ptr::null_mut(),
-        msg_controllen: 0,
-        msg_flags: 0,
-    },
-    msg_len: 0,
-};

@@ -14,7 +14,7 @@ use fabricbios_wire::{
 use super::*;
 use crate::{
     AccessState, Begin, DataKey, Keys, Pending, Rate, ReplyBuffer, Request, Room, ServedLease,
-    SessionState, Share, Space, begin, crc32c, finish,
+    SessionState, Share, Space, begin, finish,
 };
 
 const NOW: Duration = Duration::from_secs(1000);
@@ -145,19 +145,12 @@ impl Lease {
 
 fn frame(op: DataOp, nonce: u64, part: Option<Part>, payload: &[u8]) -> Vec<u8> {
     let header = DataHeader {
-        service: DataService::Block,
-        op: op as u8,
-        flags: 0,
-        status: 0,
-        lease_id: LeaseId(7),
         nonce,
-        offset: 0,
         length: u32::from(op == DataOp::Write),
-        payload_crc: crc32c(payload),
-        payload_len: u32::try_from(payload.len()).unwrap(),
         reserved: part.map_or(0, Part::reserved),
+        ..DataHeader::request(DataService::Block, op, LeaseId(7))
     };
-    [&header.bytes()[..], &key().tag(&header, payload), payload].concat()
+    [&key().seal(header, payload)[..], payload].concat()
 }
 
 fn request<'a>(frame: &'a DataFrame<'a>) -> Request<'a> {

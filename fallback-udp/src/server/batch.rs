@@ -8,11 +8,11 @@ use std::{
 use fabricbios_wire::DATAGRAM_MAX;
 use nix::errno::Errno;
 
-use super::{
+use super::responder::Incoming;
+use crate::{
+    ReplyBuffer,
     calls::{Addresses, Headers},
-    responder::Incoming,
 };
-use crate::ReplyBuffer;
 
 /// Datagrams per system call: enough to make the calls cheap, few enough that the clock, which is
 /// read once for all of them, is right within a fraction of a millisecond.
@@ -61,7 +61,7 @@ impl Batch {
     pub(super) fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<&mut [Exchange], Errno> {
         let mut received = [None; BATCH];
         let exchanges = self.exchanges.iter_mut();
-        let into = exchanges.map(|exchange| (&mut exchange.addresses, &mut exchange.bytes[..]));
+        let into = exchanges.map(|it| (Some(&mut it.addresses), &mut it.bytes[..]));
         let count = self
             .headers
             .receive(socket, into, |at, it| received[at] = Some(it))?;
@@ -105,7 +105,8 @@ fn send_all(headers: &mut Headers, socket: BorrowedFd<'_>, replies: Replies<'_>)
     let mut sent = Sent::default();
     let mut left = replies;
     while !left.is_empty() {
-        match headers.send(socket, left.iter().copied()) {
+        let from = { left.iter() }.map(|(addresses, bytes)| (Some(*addresses), [*bytes]));
+        match headers.send(socket, libc::MSG_DONTWAIT, from) {
             Ok(taken) => left = &left[taken.clamp(1, left.len())..],
             Err(Errno::EINTR) => {}
             Err(errno) => {

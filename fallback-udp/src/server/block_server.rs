@@ -14,7 +14,6 @@ use super::{
     batch::{Exchange, Replies},
     blocks::{Blocks, IoInFlight},
     buffer::{Buffer, Buffers},
-    calls::Addresses,
     clock,
     counters::{Counters, Tally},
     leases::Leases,
@@ -23,7 +22,7 @@ use super::{
     serving::Outcome,
     worker::{Handler, IDLE_MS, LogLimit},
 };
-use crate::{Begin, Io, Pending, Reply, Space, StoreFailed, begin, finish};
+use crate::{Begin, Io, Pending, Reply, Space, StoreFailed, begin, calls::Addresses, finish};
 
 /// The handler of an FBBU thread.
 pub(super) struct BlockServer {
@@ -46,13 +45,6 @@ struct Waiting {
     pending: Pending,
     in_flight: IoInFlight,
     addresses: Addresses,
-}
-
-/// The result of a request.
-enum Handled {
-    Reply(Reply),
-    Nothing,
-    Io(Pending, IoInFlight, Option<Arc<File>>),
 }
 
 /// A reply that was made after its batch.
@@ -137,18 +129,15 @@ impl Storage {
             |entry, keys, request| {
                 let has_room = entry.content.has_room(request.frame.header.op);
                 let begun = begin(&**entry, keys, request, has_room, &mut buffer.reply)?;
-                Some(match begun {
-                    Begin::Reply(reply) => Handled::Reply(reply),
-                    Begin::Nothing => Handled::Nothing,
-                    Begin::Pending(pending) => {
-                        let (in_flight, file) = IoInFlight::begin(entry, pending.io());
-                        Handled::Io(pending, in_flight, file)
-                    }
-                })
+                let io = match &begun {
+                    Begin::Pending(pending) => Some(IoInFlight::begin(entry, pending.io())),
+                    _ => None,
+                };
+                Some((begun, io))
             },
         );
         let outcome = match outcome {
-            Outcome::Handled(Handled::Io(pending, in_flight, file)) => {
+            Outcome::Handled((Begin::Pending(pending), Some((in_flight, file)))) => {
                 let mut addresses = incoming.addresses.clone();
                 addresses.control.leave_interface_open();
                 let waiting = Waiting {
@@ -159,12 +148,12 @@ impl Storage {
                 self.begin(waiting, file, buffer);
                 return Outcome::Handled(None);
             }
-            Outcome::Handled(Handled::Reply(reply)) => {
+            Outcome::Handled((Begin::Reply(reply), _)) => {
                 let bytes = ..reply.length;
                 incoming.reply[bytes].copy_from_slice(&buffer.reply[bytes]);
                 Outcome::Handled(Some(reply))
             }
-            Outcome::Handled(Handled::Nothing) | Outcome::Nothing => Outcome::Nothing,
+            Outcome::Handled(_) | Outcome::Nothing => Outcome::Nothing,
             Outcome::Unauthenticated(header) => Outcome::Unauthenticated(header),
         };
         self.buffers.put_back(buffer);

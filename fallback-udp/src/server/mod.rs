@@ -7,7 +7,6 @@ mod block_server;
 mod blocks;
 mod buffer;
 mod bytes;
-mod calls;
 mod clock;
 mod counters;
 mod entry;

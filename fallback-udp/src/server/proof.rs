@@ -6,9 +6,7 @@
 use std::{mem, net::Ipv4Addr, time::Instant};
 
 use fabricbios_lease::{BindingId, Proof, StepError};
-use fabricbios_wire::{
-    DATA_OVERHEAD, DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, LeaseId,
-};
+use fabricbios_wire::{DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataStatus, LeaseId};
 
 use super::{
     binding_state::{BindingState, Phase},
@@ -98,7 +96,8 @@ impl<C: Content> UdpPath<C> {
     }
 
     pub(super) fn ask_as_client(&self, lease_id: LeaseId, key: &DataKey) -> Answered {
-        let question = ping(C::SERVICE, lease_id, key);
+        let ping = DataHeader::request(C::SERVICE, DataOp::Ping, lease_id);
+        let question = key.seal(ping, &[]);
         let mut reply = [0; DATAGRAM_MAX];
         let source = Ipv4Addr::LOCALHOST.into();
         let outcome = self
@@ -128,39 +127,12 @@ impl Answered {
         let Ok(frame) = DataFrame::parse(reply) else {
             return Self::Nonsense;
         };
-        let is_right = frame.header.is_reply() && key.verifies(frame.header_bytes, None, frame.tag);
-        let all = [
-            DataStatus::Ok,
-            DataStatus::NoLease,
-            DataStatus::Fenced,
-            DataStatus::Busy,
-        ];
-        let status = all.into_iter().find(|it| *it as u8 == frame.header.status);
+        let is_right = frame.header.is_reply() && key.verifies(&frame);
+        let status = DataStatus::from_byte(frame.header.status);
         status
             .filter(|_| is_right)
             .map_or(Self::Nonsense, Self::Status)
     }
-}
-
-fn ping(service: DataService, lease_id: LeaseId, key: &DataKey) -> [u8; DATA_OVERHEAD] {
-    let header = DataHeader {
-        service,
-        op: DataOp::Ping as u8,
-        flags: 0,
-        status: 0,
-        lease_id,
-        nonce: 0,
-        offset: 0,
-        length: 0,
-        payload_crc: 0,
-        payload_len: 0,
-        reserved: 0,
-    };
-    let (bytes, tag) = (header.bytes(), key.tag(&header, &[]));
-    let mut out = [0; DATA_OVERHEAD];
-    out[..bytes.len()].copy_from_slice(&bytes);
-    out[bytes.len()..].copy_from_slice(&tag);
-    out
 }
 
 pub(super) fn why_unreachable<C>(phase: &Phase<C>) -> Proof {

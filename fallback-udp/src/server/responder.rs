@@ -4,12 +4,11 @@ use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use super::{
     batch::Exchange,
-    calls::Addresses,
     clock,
     counters::{Counters, Tally},
     serving::Outcome,
 };
-use crate::{Reply, ReplyBuffer, Sources, unauthenticated};
+use crate::{Reply, ReplyBuffer, Sources, calls::Addresses, unauthenticated};
 
 /// Answers the datagrams of one thread.
 pub(super) struct Responder {

@@ -19,7 +19,6 @@ use super::{
     hello::ZEROS,
     operation::Reach,
     piece::Piece,
-    requests::Request,
     unflushed::{Mark, Unflushed},
 };
 
@@ -143,7 +142,7 @@ impl Blocks {
         }
         let outgoing = if self.requester.has_session() {
             self.look_at_arrivals();
-            self.send_again(now).or_else(|| self.send_fresh(now))
+            self.send_next(now)
         } else {
             self.requester.say_hello(now).map(Outgoing::hello)
         };
@@ -184,27 +183,18 @@ impl Blocks {
         }
     }
 
-    fn send_again(&mut self, now: Duration) -> Option<Outgoing> {
-        let request = self.requester.take_lost()?;
-        Some(self.send(request, now))
-    }
-
-    fn send_fresh(&mut self, now: Duration) -> Option<Outgoing> {
-        let unit = self.requester.unit?;
-        let (nonce, piece) = self.requester.next_piece(now)?;
-        let operation = &self.active.get(&piece.operation)?.operation;
-        let payload = operation.payload(&piece.range);
-        let extent = operation.place().extent(&piece.range, unit);
-        let request = self.requester.request(nonce, extent, payload, piece);
-        Some(self.send(request, now))
-    }
-
-    fn send(&mut self, request: Request, now: Duration) -> Outgoing {
+    fn send_next(&mut self, now: Duration) -> Option<Outgoing> {
+        let (unit, active) = (self.requester.unit?, &self.active);
+        let request = self.requester.next_request(now, true, |piece| {
+            let operation = &active.get(&piece.operation)?.operation;
+            let extent = operation.place().extent(&piece.range, unit);
+            Some((operation.payload(&piece.range), extent))
+        })?;
         let payload = Payload::Of(request.piece.operation, request.piece.range.clone());
-        Outgoing {
+        Some(Outgoing {
             prefix: self.requester.send(request, now),
             payload,
-        }
+        })
     }
 
     /// Checks the new operations, and starts those that wait for no earlier operation.

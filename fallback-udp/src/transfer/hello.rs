@@ -7,8 +7,8 @@ use fabricbios_wire::{
     DATA_OVERHEAD, DATAGRAM_MAX, DataHeader, DataOp, DataService, HELLO_REPLY_LEN, LeaseId,
 };
 
-use super::requests::{answers, prefix};
-use crate::{DataKey, crc32c};
+use super::requests::answers;
+use crate::DataKey;
 
 /// The padding of a HELLO.
 pub(super) static ZEROS: [u8; DATAGRAM_MAX] = [0; DATAGRAM_MAX];
@@ -180,24 +180,14 @@ impl Hello {
 
 impl Opening {
     fn probe(&self, nonce: u64, key: &DataKey, payload: usize) -> Probe {
-        let zeros = &ZEROS[..payload];
-        #[allow(clippy::cast_possible_truncation, reason = "shorter than a datagram")]
-        let payload_len = payload as u32;
         let header = DataHeader {
-            service: self.service,
-            op: DataOp::Hello as u8,
             flags: self.flags,
-            status: 0,
-            lease_id: self.lease_id,
             nonce,
             offset: u64::from(self.closing),
-            length: 0,
-            payload_crc: crc32c(zeros),
-            payload_len,
-            reserved: 0,
+            ..DataHeader::request(self.service, DataOp::Hello, self.lease_id)
         };
         Probe {
-            prefix: prefix(&header, key, zeros),
+            prefix: key.seal(header, &ZEROS[..payload]),
             header,
         }
     }

@@ -21,7 +21,7 @@ mod work;
 
 use core::time::Duration;
 
-use fabricbios_wire::{DATA_OVERHEAD, DataOp, LeaseId};
+use fabricbios_wire::{DATA_OVERHEAD, LeaseId};
 
 pub use blocks::{Blocks, Finished, Outgoing};
 pub use operation::Operation;
@@ -30,7 +30,6 @@ pub use work::Work;
 
 use crate::{Broken, DataKey, Invariant};
 use answer::Event;
-use requests::Request;
 
 /// After this many time-outs in a row of one request, the path, its length and the session are in doubt.
 const SILENT_MAX: u32 = 5;
@@ -167,7 +166,7 @@ impl<'a> Transfer<'a> {
         let transmit = if self.work.needs_session() && !self.requester.has_session() {
             self.requester.say_hello(now)
         } else {
-            self.send_again(now).or_else(|| self.send_fresh(now))
+            self.send_next(now)
         };
         self.requester.statistics.sent += u64::from(transmit.is_some());
         transmit
@@ -203,35 +202,24 @@ impl<'a> Transfer<'a> {
         }
     }
 
+    fn send_next(&mut self, now: Duration) -> Option<Transmit<'a>> {
+        let (work, needs_session) = (&self.work, self.work.needs_session());
+        let request = self.requester.next_request(now, needs_session, |piece| {
+            let extent = work.place().extent(&piece.range, 1);
+            Some((work.payload(&piece.range), extent))
+        })?;
+        Some(Transmit {
+            payload: work.payload(&request.piece.range),
+            prefix: self.requester.send(request, now),
+        })
+    }
+
     /// Fails the transfer if the lease, as the reply to HELLO describes it, does not allow it.
     fn look_at_lease(&mut self) {
         if let Some(parameters) = self.requester.session_parameters()
             && let Err(failure) = self.work.place().reach(parameters)
         {
             self.end(failure);
-        }
-    }
-
-    fn send_again(&mut self, now: Duration) -> Option<Transmit<'a>> {
-        let request = self.requester.take_lost()?;
-        Some(self.send(request, now))
-    }
-
-    fn send_fresh(&mut self, now: Duration) -> Option<Transmit<'a>> {
-        let (nonce, piece) = match self.work.op() {
-            DataOp::Ping => self.requester.next_ping()?,
-            _ => self.requester.next_piece(now)?,
-        };
-        let payload = self.work.payload(&piece.range);
-        let extent = self.work.place().extent(&piece.range, 1);
-        let request = self.requester.request(nonce, extent, payload, piece);
-        Some(self.send(request, now))
-    }
-
-    fn send(&mut self, request: Request, now: Duration) -> Transmit<'a> {
-        Transmit {
-            payload: self.work.payload(&request.piece.range),
-            prefix: self.requester.send(request, now),
         }
     }
 }

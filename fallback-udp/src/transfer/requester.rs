@@ -11,7 +11,7 @@ use super::{
     flow::Flow,
     hello::{Hello, Opening, Path, ZEROS},
     piece::{Piece, Sizes},
-    requests::{Request, Requests},
+    requests::{Outstanding, Requests},
     unsent::Unsent,
 };
 use crate::{DataKey, crc32c};
@@ -364,20 +364,46 @@ impl Requester {
         }
     }
 
-    /// A lost request, if the congestion window allows to send it again.
-    pub(super) fn take_lost(&mut self) -> Option<Request> {
+    /// The request to send now, if the congestion window allows one: a lost one, or one for the next piece. `describe`
+    /// returns payload, and offset and length in units, of a piece. A PING needs no session.
+    pub(super) fn next_request<'p>(
+        &mut self,
+        now: Duration,
+        needs_session: bool,
+        describe: impl FnOnce(&Piece) -> Option<(&'p [u8], (u64, u64))>,
+    ) -> Option<Outstanding> {
         if self.requests.in_flight() >= self.flow.window() {
             return None;
         }
-        let mut request = self.requests.take_lost()?;
-        request.tries += 1;
-        self.statistics.retried += 1;
-        Some(request)
+        if let Some(mut lost) = self.requests.take_lost() {
+            lost.tries += 1;
+            self.statistics.retried += 1;
+            return Some(lost);
+        }
+        let (nonce, piece) = match needs_session {
+            true => self.next_piece(now)?,
+            false => (
+                next_random(&mut self.random),
+                self.unsent.take(&Sizes::NONE)?,
+            ),
+        };
+        let (payload, (offset, length)) = describe(&piece)?;
+        #[allow(clippy::cast_possible_truncation, reason = "shorter than a datagram")]
+        let length = length as u32;
+        let header = DataHeader {
+            flags: self.flags,
+            nonce,
+            offset,
+            length,
+            reserved: piece.part.map_or(0, Part::reserved),
+            ..DataHeader::request(self.service, piece.op, self.lease_id)
+        };
+        Some(Outstanding::new(header, &self.key, payload, piece))
     }
 
-    /// Nonce and piece of a new request, if the congestion window allows one.
-    pub(super) fn next_piece(&mut self, now: Duration) -> Option<(u64, Piece)> {
-        if self.requests.in_flight() >= self.flow.window() || self.unsent.is_empty() {
+    /// Nonce and piece of a new request in the session.
+    fn next_piece(&mut self, now: Duration) -> Option<(u64, Piece)> {
+        if self.unsent.is_empty() {
             return None;
         }
         let session = self.session.as_mut()?;
@@ -397,38 +423,7 @@ impl Requester {
         Some((nonce, piece))
     }
 
-    pub(super) fn next_ping(&mut self) -> Option<(u64, Piece)> {
-        let piece = self.unsent.take(&Sizes::NONE)?;
-        Some((next_random(&mut self.random), piece))
-    }
-
-    /// Makes the request for `piece`. `extent`: offset and length in units.
-    pub(super) fn request(
-        &self,
-        nonce: u64,
-        (offset, length): (u64, u64),
-        payload: &[u8],
-        piece: Piece,
-    ) -> Request {
-        #[allow(clippy::cast_possible_truncation, reason = "shorter than a datagram")]
-        let (length, payload_len) = (length as u32, payload.len() as u32);
-        let header = DataHeader {
-            service: self.service,
-            op: piece.op as u8,
-            flags: self.flags,
-            status: 0,
-            lease_id: self.lease_id,
-            nonce,
-            offset,
-            length,
-            payload_crc: crc32c(payload),
-            payload_len,
-            reserved: piece.part.map_or(0, Part::reserved),
-        };
-        Request::new(header, &self.key, payload, piece)
-    }
-
-    pub(super) fn send(&mut self, request: Request, now: Duration) -> [u8; DATA_OVERHEAD] {
+    pub(super) fn send(&mut self, request: Outstanding, now: Duration) -> [u8; DATA_OVERHEAD] {
         let due = now + self.flow.timeout(request.tries);
         self.requests.send(request, now, due).prefix
     }
@@ -437,8 +432,7 @@ impl Requester {
     /// a hint that the key is invalid.
     pub(super) fn is_authentic(&mut self, frame: &DataFrame<'_>, now: Duration) -> bool {
         let header = &frame.header;
-        let payload = header.has_payload_mac().then_some(frame.payload);
-        if self.key.verifies(frame.header_bytes, payload, frame.tag) {
+        if self.key.verifies(frame) {
             let whole = crc32c(frame.payload) == header.payload_crc;
             if whole {
                 self.authentic = now;

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::{ops::RangeInclusive, time::Duration};
 
-use fabricbios_wire::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Part, data_flags};
+use fabricbios_wire::{DATA_OVERHEAD, DataHeader, Part, data_flags};
 
 use super::piece::Piece;
 use crate::DataKey;
@@ -11,9 +11,9 @@ use crate::DataKey;
 /// A request counts as lost after this many replies to later requests (as three duplicate ACKs of TCP).
 const PASSED_MAX: u8 = 3;
 
-/// One request. Its header and tag are kept, so a retry is the same datagram.
+/// One outstanding request. Its header and tag are kept, so a retry is the same datagram.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct Outstanding {
     pub(super) header: DataHeader,
     pub(super) prefix: [u8; DATA_OVERHEAD],
     pub(super) piece: Piece,
@@ -31,11 +31,11 @@ pub(super) struct Request {
     pub(super) lost: bool,
 }
 
-impl Request {
+impl Outstanding {
     pub(super) fn new(header: DataHeader, key: &DataKey, payload: &[u8], piece: Piece) -> Self {
         Self {
             header,
-            prefix: prefix(&header, key, payload),
+            prefix: key.seal(header, payload),
             piece,
             transmission: 0,
             sent: Duration::ZERO,
@@ -55,14 +55,6 @@ impl Request {
     }
 }
 
-/// Header and tag.
-pub(super) fn prefix(header: &DataHeader, key: &DataKey, payload: &[u8]) -> [u8; DATA_OVERHEAD] {
-    let mut prefix = [0; DATA_OVERHEAD];
-    prefix[..DATA_HEADER_LEN].copy_from_slice(&header.bytes());
-    prefix[DATA_HEADER_LEN..].copy_from_slice(&key.tag(header, payload));
-    prefix
-}
-
 /// Whether `reply` can be the answer to `request` (section 7); the tag is not checked here.
 pub(super) fn answers(reply: &DataHeader, request: &DataHeader) -> bool {
     reply.flags == request.flags | data_flags::REPLY
@@ -75,7 +67,7 @@ pub(super) fn answers(reply: &DataHeader, request: &DataHeader) -> bool {
 
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    sent: VecDeque<Request>,
+    sent: VecDeque<Outstanding>,
     lost: usize,
     /// A lower bound of the outstanding counters.
     floor: u32,
@@ -112,14 +104,19 @@ impl Requests {
     pub(super) fn within(&mut self, counters: RangeInclusive<u32>, window: u32) -> bool {
         let (first, last) = counters.into_inner();
         if last.saturating_sub(self.floor) >= window {
-            let oldest = self.sent.iter().map(Request::oldest_counter);
+            let oldest = self.sent.iter().map(Outstanding::oldest_counter);
             self.floor = oldest.min().unwrap_or(first);
         }
         last.saturating_sub(self.floor) < window
     }
 
     /// Records that a request is sent now and counts as lost at `due`.
-    pub(super) fn send(&mut self, mut request: Request, now: Duration, due: Duration) -> &Request {
+    pub(super) fn send(
+        &mut self,
+        mut request: Outstanding,
+        now: Duration,
+        due: Duration,
+    ) -> &Outstanding {
         request.transmission = self.next;
         request.sent = now;
         request.due = due;
@@ -133,7 +130,7 @@ impl Requests {
     }
 
     /// Removes the first request that has to be sent again.
-    pub(super) fn take_lost(&mut self) -> Option<Request> {
+    pub(super) fn take_lost(&mut self) -> Option<Outstanding> {
         if self.lost == 0 {
             return None;
         }
@@ -149,7 +146,7 @@ impl Requests {
             .position(|request| answers(reply, &request.header))
     }
 
-    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Request> {
+    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Outstanding> {
         self.sent.get_mut(at)
     }
 
@@ -162,13 +159,13 @@ impl Requests {
     }
 
     /// Removes an answered request.
-    pub(super) fn take(&mut self, at: usize) -> Option<Request> {
+    pub(super) fn take(&mut self, at: usize) -> Option<Outstanding> {
         let request = self.sent.remove(at)?;
         self.lost -= usize::from(request.lost);
         Some(request)
     }
 
-    /// Request `at` was answered at its first transmission, so it has passed all requests that were sent before it.
+    /// Outstanding `at` was answered at its first transmission, so it has passed all requests that were sent before it.
     /// Returns the newest transmission that counts as lost because of that, if there is one.
     pub(super) fn passed(&mut self, at: usize) -> Option<u64> {
         let mut newest = None;
@@ -209,7 +206,7 @@ impl Requests {
     }
 
     /// Removes all requests.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Request> + '_ {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Outstanding> + '_ {
         self.lost = 0;
         self.floor = 0;
         self.sent.drain(..)

@@ -3,7 +3,7 @@
 use alloc::vec;
 use core::time::Duration;
 
-use fabricbios_wire::{DpKey, HelloReply};
+use fabricbios_wire::{DataOp, DpKey, HelloReply};
 
 use super::*;
 

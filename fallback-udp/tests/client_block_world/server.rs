@@ -105,9 +105,8 @@ impl Server {
     ) -> Option<Vec<u8>> {
         let frame = DataFrame::parse(datagram).ok()?;
         let header = frame.header;
-        let covered = header.has_payload_mac().then_some(frame.payload);
         let whole = crc32c(frame.payload) == header.payload_crc;
-        if !whole || !key(self.number).verifies(frame.header_bytes, covered, frame.tag) {
+        if !whole || !key(self.number).verifies(&frame) {
             let refused = header.answered(DataStatus::Invalid);
             return Some([&refused.bytes()[..], &[0; 32]].concat());
         }
@@ -251,11 +250,8 @@ impl Server {
     }
 
     fn reply(&self, request: &DataHeader, status: DataStatus, payload: &[u8]) -> Vec<u8> {
-        let mut header = request.answered(status);
-        header.payload_len = payload.len() as u32;
-        header.payload_crc = crc32c(payload);
-        let tag = key(self.number).tag(&header, payload);
-        [&header.bytes()[..], &tag, payload].concat()
+        let sealed = key(self.number).seal(request.answered(status), payload);
+        [&sealed[..], payload].concat()
     }
 }
 

@@ -12,6 +12,8 @@ mod later;
 mod limits;
 mod random;
 mod replays;
+#[path = "../served/mod.rs"]
+mod served;
 mod sessions;
 mod statuses;
 mod tampering;

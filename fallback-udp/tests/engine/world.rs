@@ -1,19 +1,17 @@
 //! One lease in memory, and a client that can send anything.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::Cell,
     net::{IpAddr, Ipv4Addr},
     time::Duration,
 };
 
-use fabricbios_fallback_udp::{
-    AccessState, Broken, DataKey, Keys, Opened, Rate, Request, ServedLease, SessionState, Space,
-    Store, StoreFailed, answer, crc32c, open, unauthenticated,
-};
+use fabricbios_fallback_udp::{DataKey, Keys, crc32c};
 use fabricbios_wire::{
-    DATAGRAM_MAX, DataFrame, DataHeader, DataOp, DataService, DataStatus, DpKey, HelloReply,
-    LeaseId,
+    DataFrame, DataHeader, DataOp, DataService, DataStatus, DpKey, HelloReply, LeaseId,
 };
+
+use crate::served::Lease;
 
 pub(crate) const HOME: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 pub(crate) const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -30,22 +28,6 @@ pub(crate) struct World {
     hellos: Cell<u64>,
 }
 
-pub(crate) struct Lease {
-    pub(crate) state: Cell<AccessState>,
-    pub(crate) deadline: Cell<Duration>,
-    pub(crate) sessions: RefCell<SessionState>,
-    pub(crate) memory: Memory,
-}
-
-pub(crate) struct Memory {
-    pub(crate) bytes: RefCell<Vec<u8>>,
-    pub(crate) unit: u32,
-    pub(crate) read_only: bool,
-    pub(crate) is_broken: Cell<bool>,
-    pub(crate) writes: Cell<u32>,
-    pub(crate) flushes: Cell<u32>,
-}
-
 /// The reply to a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Back {
@@ -60,23 +42,12 @@ impl World {
     }
 
     pub(crate) fn of(service: DataService, unit: u32) -> Self {
-        let memory = Memory {
-            bytes: RefCell::new(vec![0; LENGTH as usize]),
-            unit,
-            read_only: false,
-            is_broken: Cell::new(false),
-            writes: Cell::new(0),
-            flushes: Cell::new(0),
-        };
+        let lease = Lease::new(LEASE, LENGTH as usize, unit);
+        lease.deadline.set(DEADLINE);
         Self {
             service,
             keys: Keys::new(key(0)),
-            lease: Lease {
-                state: Cell::new(AccessState::Live),
-                deadline: Cell::new(DEADLINE),
-                sessions: RefCell::new(SessionState::new(Rate::new(1_000_000, 1_000_000))),
-                memory,
-            },
+            lease,
             now: Cell::new(Duration::from_secs(1000)),
             source: Cell::new(HOME),
             hellos: Cell::new(0),
@@ -85,25 +56,8 @@ impl World {
 
     /// The raw reply, if there is one.
     pub(crate) fn send_raw(&self, datagram: &[u8]) -> Option<Vec<u8>> {
-        let mut reply = [0xEE; DATAGRAM_MAX];
-        let length = match open(self.service, datagram) {
-            Opened::Nothing => return None,
-            Opened::Refused(header) => unauthenticated(&header, &mut reply),
-            Opened::Frame(frame) => {
-                let asked = Request {
-                    frame: &frame,
-                    source: self.source.get(),
-                    now: self.now.get(),
-                };
-                let is_known = frame.header.lease_id == LEASE;
-                let answered = is_known.then(|| answer(&self.lease, &self.keys, asked, &mut reply));
-                match answered.flatten() {
-                    Some(answered) => answered.length,
-                    None => unauthenticated(&frame.header, &mut reply),
-                }
-            }
-        };
-        Some(reply[..length].to_vec())
+        let by = (self.source.get(), self.now.get());
+        self.lease.reply(&self.keys, self.service, datagram, by)
     }
 
     /// The reply as a client with this key understands it; checks every reply.
@@ -127,8 +81,7 @@ impl World {
             assert_eq!((header.payload_crc, header.payload_len), (0, 0));
             return Back::Unauthenticated;
         }
-        let payload = header.has_payload_mac().then_some(frame.payload);
-        assert!(key.verifies(frame.header_bytes, payload, frame.tag));
+        assert!(key.verifies(&frame));
         assert_eq!(crc32c(frame.payload), header.payload_crc);
         let status = status_of(header.status);
         assert!(status == DataStatus::Ok || frame.payload.is_empty());
@@ -149,17 +102,10 @@ impl World {
 
     pub(crate) fn header(&self, op: DataOp, nonce: u64, offset: u64, length: u32) -> DataHeader {
         DataHeader {
-            service: self.service,
-            op: op as u8,
-            flags: 0,
-            status: 0,
-            lease_id: LEASE,
             nonce,
             offset,
             length,
-            payload_crc: 0,
-            payload_len: 0,
-            reserved: 0,
+            ..DataHeader::request(self.service, op, LEASE)
         }
     }
 
@@ -196,7 +142,7 @@ impl World {
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.lease.memory.bytes.borrow().clone()
+        self.lease.bytes()
     }
 
     pub(crate) fn writes(&self) -> u32 {
@@ -205,80 +151,6 @@ impl World {
 
     pub(crate) fn pass(&self, time: Duration) {
         self.now.set(self.now.get() + time);
-    }
-}
-
-impl ServedLease for Lease {
-    type Space = Memory;
-
-    fn state(&self) -> AccessState {
-        self.state.get()
-    }
-
-    fn deadline(&self) -> Duration {
-        self.deadline.get()
-    }
-
-    fn space(&self) -> &Memory {
-        &self.memory
-    }
-
-    fn with_sessions<R>(&self, work: impl FnOnce(&mut SessionState) -> R) -> R {
-        work(&mut self.sessions.borrow_mut())
-    }
-
-    fn broken(&self, broken: Broken) {
-        panic!("{broken}");
-    }
-}
-
-impl Memory {
-    fn range(&self, offset: u64, bytes: usize) -> std::ops::Range<usize> {
-        let start = offset as usize * self.unit as usize;
-        start..start + bytes
-    }
-
-    fn works(&self) -> Result<(), StoreFailed> {
-        if self.is_broken.get() {
-            Err(StoreFailed)
-        } else {
-            Ok(())
-        }
-    }
-}
-
-impl Space for Memory {
-    fn units(&self) -> u64 {
-        LENGTH / u64::from(self.unit)
-    }
-
-    fn unit_bytes(&self) -> u32 {
-        self.unit
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.read_only
-    }
-}
-
-impl Store for Memory {
-    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), StoreFailed> {
-        self.works()?;
-        into.copy_from_slice(&self.bytes.borrow()[self.range(offset, into.len())]);
-        Ok(())
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) -> Result<(), StoreFailed> {
-        self.works()?;
-        self.writes.set(self.writes.get() + 1);
-        self.bytes.borrow_mut()[self.range(offset, from.len())].copy_from_slice(from);
-        Ok(())
-    }
-
-    fn flush(&self) -> Result<(), StoreFailed> {
-        self.works()?;
-        self.flushes.set(self.flushes.get() + 1);
-        Ok(())
     }
 }
 
@@ -296,12 +168,7 @@ pub(crate) fn seal(header: DataHeader, payload: &[u8]) -> Vec<u8> {
 }
 
 pub(crate) fn seal_with(key: &DataKey, header: DataHeader, payload: &[u8]) -> Vec<u8> {
-    let header = DataHeader {
-        payload_crc: crc32c(payload),
-        payload_len: payload.len() as u32,
-        ..header
-    };
-    as_it_is(key, header, payload)
+    [&key.seal(header, payload)[..], payload].concat()
 }
 
 /// A datagram with a valid tag over the header as it is.
@@ -310,8 +177,5 @@ pub(crate) fn as_it_is(key: &DataKey, header: DataHeader, payload: &[u8]) -> Vec
 }
 
 pub(crate) fn status_of(number: u8) -> DataStatus {
-    use DataStatus::{Busy, Fenced, Invalid, Io, NoLease, Ok, Range, ReadOnly, Replay, TooOld};
-    [
-        Ok, NoLease, Invalid, Range, Replay, Fenced, TooOld, Busy, ReadOnly, Io,
-    ][usize::from(number)]
+    DataStatus::from_byte(number).unwrap()
 }

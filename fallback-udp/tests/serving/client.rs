@@ -76,25 +76,14 @@ impl Client {
 
     pub(crate) fn header(&self, op: DataOp, offset: u64, length: u32) -> DataHeader {
         DataHeader {
-            service: self.service,
-            op: op as u8,
-            flags: 0,
-            status: 0,
-            lease_id: self.lease,
-            nonce: 0,
             offset,
             length,
-            payload_crc: 0,
-            payload_len: 0,
-            reserved: 0,
+            ..DataHeader::request(self.service, op, self.lease)
         }
     }
 
-    pub(crate) fn frame(&self, mut header: DataHeader, payload: &[u8]) -> Vec<u8> {
-        header.payload_crc = crc32c(payload);
-        header.payload_len = payload.len() as u32;
-        let tag = self.key.tag(&header, payload);
-        [&header.bytes()[..], &tag, payload].concat()
+    pub(crate) fn frame(&self, header: DataHeader, payload: &[u8]) -> Vec<u8> {
+        [&self.key.seal(header, payload)[..], payload].concat()
     }
 
     pub(crate) fn exchange(&self, datagram: &[u8]) -> Got {
@@ -116,11 +105,10 @@ impl Client {
         };
         let frame = DataFrame::parse(&buffer[..length]).unwrap();
         assert!(frame.header.is_reply());
-        let payload = frame.header.has_payload_mac().then_some(frame.payload);
         Some(Got {
             status: frame.header.status,
             payload: frame.payload.to_vec(),
-            authentic: self.key.verifies(frame.header_bytes, payload, frame.tag)
+            authentic: self.key.verifies(&frame)
                 && crc32c(frame.payload) == frame.header.payload_crc,
             nonce: frame.header.nonce,
         })

@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 
-use fabricbios_fallback_udp::{DataKey, crc32c};
+use fabricbios_fallback_udp::DataKey;
 use fabricbios_node::kinds::settings::Profile;
 use fabricbios_wire::*;
 
@@ -98,20 +98,11 @@ impl Raw {
 
     fn send(&self, op: DataOp, nonce: u64, length: u32, payload: &[u8]) -> (u8, Vec<u8>) {
         let header = DataHeader {
-            service: DataService::Memory,
-            op: op as u8,
-            flags: 0,
-            status: 0,
-            lease_id: self.lease,
             nonce,
-            offset: 0,
             length,
-            payload_crc: crc32c(payload),
-            payload_len: u32::try_from(payload.len()).expect("short"),
-            reserved: 0,
+            ..DataHeader::request(DataService::Memory, op, self.lease)
         };
-        let tag = self.key.tag(&header, payload);
-        let frame = [&header.bytes()[..], &tag, payload].concat();
+        let frame = [&self.key.seal(header, payload)[..], payload].concat();
         self.socket.send(&frame).expect("sent");
         let mut reply = [0; 10_000];
         let length = self.socket.recv(&mut reply).expect("a reply");

@@ -172,8 +172,7 @@ impl World {
             now: self.now,
         };
         let begun = begin(&self.lease, &self.keys, asked, has_room, &mut reply);
-        let payload = frame.header.has_payload_mac().then_some(frame.payload);
-        let verifies = |key: &DataKey| key.verifies(frame.header_bytes, payload, frame.tag);
+        let verifies = |key: &DataKey| key.verifies(&frame);
         let genuine = self.keys.iter().any(verifies);
         assert!(genuine || begun.is_none(), "without a key");
         match begun {

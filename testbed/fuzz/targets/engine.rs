@@ -151,13 +151,12 @@ impl World {
             nonce: u64::from(session) << 32 | u64::from(counter),
             offset,
             length,
-            payload_crc: crc32c(&payload),
-            payload_len: payload.len() as u32,
+            payload_crc: 0,
+            payload_len: 0,
             reserved: 0,
         };
         let key = &self.made[usize::from(shape >> 2 & 3).min(self.made.len() - 1)];
-        let tag = key.tag(&header, &payload);
-        let datagram = [&header.bytes()[..], &tag, &payload].concat();
+        let datagram = [&key.seal(header, &payload)[..], &payload].concat();
         if op == DataOp::Write as u8 {
             self.writes.insert(datagram[..DATA_OVERHEAD].to_vec());
         }
@@ -216,9 +215,8 @@ impl World {
             source: IpAddr::from([10, 0, 0, source % 3]),
             now: self.now,
         };
-        let payload = frame.header.has_payload_mac().then_some(frame.payload);
         let mut keys = self.keys.iter();
-        let genuine = keys.any(|key| key.verifies(frame.header_bytes, payload, frame.tag));
+        let genuine = keys.any(|key| key.verifies(frame));
         let Some(answered) = answer(&self.lease, &self.keys, asked, reply) else {
             assert!(unauthenticated(&frame.header, reply) <= DATA_OVERHEAD);
             return;

@@ -5,6 +5,7 @@ use std::{
     mem::{offset_of, size_of},
     os::fd::{AsRawFd, BorrowedFd},
     ptr,
+    vec::Vec,
 };
 
 use nix::errno::Errno;
@@ -16,29 +17,29 @@ const CONTROL_LEN: usize = 64;
 
 /// The addresses of one message: the peer's, and the local one as a control message (IP_PKTINFO).
 #[derive(Clone, Debug)]
-pub(super) struct Addresses {
-    pub(super) name: Name,
-    pub(super) control: Control,
+pub(crate) struct Addresses {
+    pub(crate) name: Name,
+    pub(crate) control: Control,
 }
 
 /// A `sockaddr_in` or `sockaddr_in6`.
 #[derive(Clone, Debug)]
 #[repr(C, align(8))]
-pub(super) struct Name {
-    pub(super) bytes: [u8; NAME_LEN],
-    pub(super) length: usize,
+pub(crate) struct Name {
+    pub(crate) bytes: [u8; NAME_LEN],
+    pub(crate) length: usize,
 }
 
 /// Control messages.
 #[derive(Clone, Debug)]
 #[repr(C, align(8))]
-pub(super) struct Control {
-    pub(super) bytes: [u8; CONTROL_LEN],
-    pub(super) length: usize,
+pub(crate) struct Control {
+    pub(crate) bytes: [u8; CONTROL_LEN],
+    pub(crate) length: usize,
 }
 
 impl Addresses {
-    pub(super) fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self {
             name: Name {
                 bytes: [0; NAME_LEN],
@@ -55,36 +56,41 @@ impl Addresses {
 /// Message headers, kept between calls only to reuse their memory: every call sets their pointers anew, and nothing reads
 /// them after the call.
 #[derive(Debug)]
-pub(super) struct Headers {
+pub(crate) struct Headers {
     headers: Vec<libc::mmsghdr>,
-    buffers: Vec<libc::iovec>,
+    parts: Vec<libc::iovec>,
 }
 
+// SAFETY: the pointers are read only within the call that has set them.
+unsafe impl Send for Headers {}
+
 impl Headers {
-    pub(super) fn new(room: usize) -> Self {
+    pub(crate) fn new(room: usize) -> Self {
         Self {
             headers: Vec::with_capacity(room),
-            buffers: Vec::with_capacity(room),
+            parts: Vec::with_capacity(room),
         }
     }
 
     /// Receives the waiting messages, without blocking; `on_each` gets index and lengths of each.
-    pub(super) fn receive<'a>(
+    pub(crate) fn receive<'a>(
         &mut self,
         socket: BorrowedFd<'_>,
-        into: impl Iterator<Item = (&'a mut Addresses, &'a mut [u8])>,
+        into: impl Iterator<Item = (Option<&'a mut Addresses>, &'a mut [u8])>,
         mut on_each: impl FnMut(usize, Received),
     ) -> Result<usize, Errno> {
         self.clear();
         for (addresses, bytes) in into {
-            let name = (addresses.name.bytes.as_mut_ptr(), NAME_LEN);
-            let control = (addresses.control.bytes.as_mut_ptr(), CONTROL_LEN);
-            self.push(name, control, (bytes.as_mut_ptr(), bytes.len()));
+            self.push([(bytes.as_mut_ptr(), bytes.len())]);
+            if let Some(Addresses { name, control }) = addresses {
+                self.address((name.bytes.as_mut_ptr(), NAME_LEN));
+                self.control((control.bytes.as_mut_ptr(), CONTROL_LEN));
+            }
         }
         let room = self.link();
-        // SAFETY: the headers were just made. Each header points to a name, a control buffer and bytes, with the
-        // lengths that it states. `into`'s items borrow all of them for writing, their lifetime 'a outlives this call,
-        // and they are distinct. `buffers` is not moved before the call returns.
+        // SAFETY: the headers were just made. Each header points to a name and a control buffer, or to none, and to one
+        // part, with the lengths that it states. `into`'s items borrow what these point to for writing, their lifetime
+        // 'a outlives this call, and they are distinct. `parts` is not moved before the call returns.
         let got = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -101,64 +107,77 @@ impl Headers {
         Ok(got)
     }
 
-    /// Sends without blocking and returns the number of messages sent, at least one.
-    pub(super) fn send<'a>(
+    /// Sends messages, each of `N` parts, and returns their number, at least one.
+    pub(crate) fn send<'a, const N: usize>(
         &mut self,
         socket: BorrowedFd<'_>,
-        from: impl Iterator<Item = (&'a Addresses, &'a [u8])>,
+        flags: libc::c_int,
+        from: impl Iterator<Item = (Option<&'a Addresses>, [&'a [u8]; N])>,
     ) -> Result<usize, Errno> {
         self.clear();
-        for (addresses, bytes) in from {
-            let name = (
-                addresses.name.bytes.as_ptr().cast_mut(),
-                addresses.name.length,
-            );
-            let control = &addresses.control;
-            let control = (control.bytes.as_ptr().cast_mut(), control.length);
-            self.push(name, control, (bytes.as_ptr().cast_mut(), bytes.len()));
+        for (addresses, parts) in from {
+            self.push(parts.map(|part| (part.as_ptr().cast_mut(), part.len())));
+            if let Some(Addresses { name, control }) = addresses {
+                self.address((name.bytes.as_ptr().cast_mut(), name.length));
+                self.control((control.bytes.as_ptr().cast_mut(), control.length));
+            }
         }
         let count = self.link();
-        // SAFETY: as in `receive`, but the kernel only reads what the headers point to, so borrowing
-        // for reading is enough; it writes `msg_len` of the headers, which are ours.
-        let sent = unsafe {
-            libc::sendmmsg(
-                socket.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                count,
-                libc::MSG_DONTWAIT,
-            )
-        };
+        // SAFETY: as in `receive`, with N parts for each header, but the kernel only reads what the headers point to, so
+        // borrowing for reading is enough; it writes `msg_len` of the headers, which are ours.
+        let sent =
+            unsafe { libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count, flags) };
         usize::try_from(sent).map_err(|_negative| Errno::last())
     }
 
     fn clear(&mut self) {
         self.headers.clear();
-        self.buffers.clear();
+        self.parts.clear();
     }
 
-    fn push(&mut self, name: (*mut u8, usize), control: (*mut u8, usize), bytes: (*mut u8, usize)) {
-        self.buffers.push(libc::iovec {
-            iov_base: bytes.0.cast(),
-            iov_len: bytes.1,
-        });
-        // SAFETY: all zeros is a header without name, buffers and control messages.
+    /// Adds a message of these parts, without addresses.
+    fn push<const N: usize>(&mut self, parts: [(*mut u8, usize); N]) {
+        self.parts.extend(parts.map(|(bytes, length)| libc::iovec {
+            iov_base: bytes.cast(),
+            iov_len: length,
+        }));
+        // SAFETY: all zeros is a header without name, parts and control messages.
         let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
-        header.msg_hdr.msg_name = name.0.cast();
-        #[allow(clippy::cast_possible_truncation, reason = "at most NAME_LEN")]
-        let name_len = name.1 as libc::socklen_t;
-        header.msg_hdr.msg_namelen = name_len;
-        header.msg_hdr.msg_iovlen = 1;
-        if control.1 > 0 {
-            header.msg_hdr.msg_control = control.0.cast();
-            header.msg_hdr.msg_controllen = control.1 as _;
-        }
+        header.msg_hdr.msg_iovlen = N as _;
         self.headers.push(header);
     }
 
-    /// Sets the pointers from headers to buffers, which do not move any more, and returns the number of headers.
+    /// Sets the peer's address of the last message.
+    fn address(&mut self, (name, length): (*mut u8, usize)) {
+        if let Some(header) = self.headers.last_mut() {
+            header.msg_hdr.msg_name = name.cast();
+            #[allow(clippy::cast_possible_truncation, reason = "at most NAME_LEN")]
+            let length = length as libc::socklen_t;
+            header.msg_hdr.msg_namelen = length;
+        }
+    }
+
+    /// Sets the control messages of the last message, if there are any.
+    fn control(&mut self, (control, length): (*mut u8, usize)) {
+        if let Some(header) = self.headers.last_mut()
+            && length > 0
+        {
+            header.msg_hdr.msg_control = control.cast();
+            header.msg_hdr.msg_controllen = length as _;
+        }
+    }
+
+    /// Sets the pointers from headers to parts, which do not move any more, and returns the number of headers.
     fn link(&mut self) -> u32 {
-        for (header, buffer) in self.headers.iter_mut().zip(&mut self.buffers) {
-            header.msg_hdr.msg_iov = buffer;
+        let mut left = &mut self.parts[..];
+        for header in &mut self.headers {
+            #[allow(
+                clippy::unnecessary_cast,
+                reason = "the type of msg_iovlen differs between C libraries"
+            )]
+            let (parts, others) = left.split_at_mut(header.msg_hdr.msg_iovlen as usize);
+            header.msg_hdr.msg_iov = parts.as_mut_ptr();
+            left = others;
         }
         u32::try_from(self.headers.len()).unwrap_or(u32::MAX)
     }
@@ -166,10 +185,12 @@ impl Headers {
 
 /// The lengths that the kernel wrote into a header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Received {
-    pub(super) bytes: usize,
-    pub(super) name: usize,
-    pub(super) control: usize,
+pub(crate) struct Received {
+    pub(crate) bytes: usize,
+    /// Whether the message was longer than the room for it.
+    pub(crate) is_cut: bool,
+    pub(crate) name: usize,
+    pub(crate) control: usize,
 }
 
 impl Received {
@@ -180,6 +201,7 @@ impl Received {
     fn of(header: &libc::mmsghdr) -> Self {
         Self {
             bytes: header.msg_len as usize,
+            is_cut: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
             name: (header.msg_hdr.msg_namelen as usize).min(NAME_LEN),
             control: (header.msg_hdr.msg_controllen as usize).min(CONTROL_LEN),
         }
@@ -188,7 +210,7 @@ impl Received {
 
 impl Name {
     /// The bytes of the IP address; `None` for another address family.
-    pub(super) fn address_bytes(&self) -> Option<&[u8]> {
+    pub(crate) fn address_bytes(&self) -> Option<&[u8]> {
         let family = u16::from_ne_bytes([self.bytes[0], self.bytes[1]]);
         let (at, length) = match i32::from(family) {
             libc::AF_INET => (offset_of!(libc::sockaddr_in, sin_addr), 4),
@@ -204,7 +226,7 @@ impl Name {
 impl Control {
     /// Clears the interface index. The reply must have the local address that the request was sent to, but the routing
     /// table chooses its interface.
-    pub(super) fn leave_interface_open(&mut self) {
+    pub(crate) fn leave_interface_open(&mut self) {
         let data = size_of::<libc::cmsghdr>();
         let level = self.int_at(offset_of!(libc::cmsghdr, cmsg_level));
         let within = match level {
