@@ -35,7 +35,7 @@ pub use auth::{DataKey, crc32c};
 #[cfg(feature = "client")]
 pub use client::{
     BlockClient, ClientError, ClientOptions, Completion, Coordinates, Geometry, MemoryClient,
-    Refresh,
+    Refresh, RefreshError,
 };
 pub use engine::{
     AccessState, Begin, Opened, Pending, Reply, ReplyBuffer, Request, ServedLease, answer, begin,

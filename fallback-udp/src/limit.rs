@@ -137,18 +137,6 @@ mod tests {
     const START: Duration = Duration::from_secs(1000);
 
     #[test]
-    fn a_burst_and_then_the_rate() {
-        let rate = Rate::new(10, 3);
-        let mut bucket = Bucket::default();
-        let mut taken = |at_ms| bucket.take(&rate, START + Duration::from_millis(at_ms));
-        assert!(taken(0) && taken(0) && taken(0));
-        assert!(!taken(0));
-        assert!(!taken(99));
-        assert!(taken(100));
-        assert!(!taken(100));
-    }
-
-    #[test]
     fn what_was_refused_costs_nothing_and_rest_fills_up() {
         let rate = Rate::new(10, 3);
         let mut bucket = Bucket::default();

@@ -203,16 +203,6 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_up_and_a_hello_that_comes_again_gets_its_own() {
-        let mut sessions = Sessions::default();
-        assert_eq!(sessions.hello(hello(77)), Some(1));
-        assert_eq!(sessions.hello(hello(78)), Some(2));
-        assert_eq!(sessions.hello(hello(77)), Some(1));
-        sessions.enter(1, START).unwrap();
-        assert_eq!(sessions.hello(hello(77)), Some(3), "1 is in use");
-    }
-
-    #[test]
     fn the_session_that_is_given_up_is_closed_first() {
         let mut sessions = full();
         let closes = Hello {
@@ -239,23 +229,6 @@ mod tests {
         assert!(sessions.find(1).is_none());
         assert!(sessions.find(2).is_some());
         assert!(matches!(sessions.enter(1, START), Err(DataStatus::TooOld)));
-    }
-
-    #[test]
-    fn used_sessions_stay_until_they_are_silent() {
-        let mut sessions = full();
-        assert_eq!(sessions.hello(hello(99)), None);
-        let later = START + SILENCE;
-        sessions.find_mut(1).unwrap().heard = later;
-        let latecomer = Hello {
-            now: later,
-            ..hello(99)
-        };
-        assert_eq!(sessions.hello(latecomer), Some(17));
-        assert_eq!(sessions.used.len(), 16, "a HELLO alone ends nobody");
-        sessions.enter(17, later).unwrap();
-        assert_eq!(sessions.used.len(), 16);
-        assert!(sessions.find(1).is_some() && sessions.find(17).is_some());
     }
 
     #[test]

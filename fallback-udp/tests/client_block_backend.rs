@@ -10,18 +10,22 @@ mod proxy;
 
 use std::{
     collections::HashMap,
-    fs,
+    fs::{self, File},
     net::SocketAddr,
+    os::fd::AsFd,
+    path::PathBuf,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use fabricbios_contract::{DataPath as _, Volume};
 use fabricbios_fallback_udp::{
-    BlockClient, ClientError, ClientOptions, Coordinates, FbbuConfig, FbbuPath, Refresh,
-    transfer::Operation,
+    BlockClient, ClientError, ClientOptions, Completion, Coordinates, FbbuConfig, FbbuPath,
+    Refresh, RefreshError, transfer::Operation,
 };
 use fabricbios_lease::{BindingId, BootTime, Linger};
 use fabricbios_wire::{Binding, DataStatus, Generation, LeaseId, ResourceId, ResourceType};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use proxy::Proxy;
 use tempfile::TempDir;
 
@@ -37,6 +41,7 @@ struct Node {
     generation: Generation,
     write_verifier: u64,
     half_sent_max: usize,
+    read_only: bool,
 }
 
 impl Node {
@@ -55,6 +60,7 @@ impl Node {
             generation: Generation(1),
             write_verifier: 1,
             half_sent_max,
+            read_only: false,
         };
         node.serve();
         node
@@ -70,10 +76,10 @@ impl Node {
         };
         let backend = FbbuPath::open(&config).unwrap();
         let file = Volume {
-            path: self.directory.path().join("blocks"),
+            path: self.path(),
             bytes: (BLOCKS * BLOCK) as u64,
             block_bytes: BLOCK as u32,
-            read_only: false,
+            read_only: self.read_only,
         };
         self.address = backend.local_addr();
         self.binding = backend.serve(self.binding_id(), "ann", &file).unwrap();
@@ -91,8 +97,12 @@ impl Node {
         }
     }
 
-    fn restart(&mut self) {
+    fn stop(&mut self) {
         self.backend.take().unwrap().close();
+    }
+
+    fn restart(&mut self) {
+        self.stop();
         self.generation = self.generation.next();
         self.serve();
     }
@@ -119,15 +129,19 @@ impl Node {
         }
     }
 
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("blocks")
+    }
+
     fn disk(&self) -> Vec<u8> {
-        fs::read(self.directory.path().join("blocks")).unwrap()
+        fs::read(self.path()).unwrap()
     }
 }
 
 struct Asked(Arc<Mutex<Node>>);
 
 impl Refresh for Asked {
-    fn refresh(&mut self) -> Result<Coordinates, String> {
+    fn refresh(&mut self) -> Result<Coordinates, RefreshError> {
         Ok(self.0.lock().unwrap().coordinates())
     }
 }
@@ -159,8 +173,29 @@ fn short() -> ClientOptions {
     }
 }
 
+/// Waits with the client's descriptor and time-out, as a program with other work does.
+fn wait_as_others_do(client: &mut BlockClient) -> Option<Completion> {
+    loop {
+        if let Some(completion) = client.next_completion() {
+            return Some(completion);
+        }
+        let millis = client.next_timeout()?.as_millis() as u16;
+        let mut wanted = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];
+        poll(&mut wanted, PollTimeout::from(millis)).unwrap();
+        client.exchange();
+    }
+}
+
 /// Writes every block and reads it back, all at once; calls `after` with the number of operations done.
-fn write_and_read_all(client: &mut BlockClient, mut after: impl FnMut(usize)) {
+fn write_and_read_all(client: &mut BlockClient, after: impl FnMut(usize)) {
+    write_and_read_with(client, BlockClient::wait, after);
+}
+
+fn write_and_read_with(
+    client: &mut BlockClient,
+    wait: fn(&mut BlockClient) -> Option<Completion>,
+    mut after: impl FnMut(usize),
+) {
     let content = |number: usize| vec![number as u8; BLOCK];
     let mut reads = HashMap::new();
     for number in 0..BLOCKS {
@@ -170,7 +205,7 @@ fn write_and_read_all(client: &mut BlockClient, mut after: impl FnMut(usize)) {
         reads.insert(client.submit(Operation::Read { block, into }), number);
     }
     let mut done = 0;
-    while let Some(completion) = client.wait() {
+    while let Some(completion) = wait(client) {
         completion.outcome.unwrap();
         if let Operation::Read { into, .. } = completion.operation {
             assert!(into == content(reads[&completion.id]), "{}", completion.id);
@@ -201,7 +236,7 @@ fn whole_blocks_and_blocks_in_parts_reach_the_file() {
 fn everything_is_right_over_a_path_that_loses_repeats_and_reorders() {
     let node = Node::start();
     let (_proxy, mut client) = far(&node);
-    write_and_read_all(&mut client, |_| ());
+    write_and_read_with(&mut client, wait_as_others_do, |_| ());
     assert!(node.disk() == all_blocks());
     let statistics = client.statistics();
     assert!(statistics.retried > 0);
@@ -279,4 +314,44 @@ fn every_operation_ends_with_the_cut() {
     }
     assert_eq!(done + ended, BLOCKS);
     assert!(ended > 0);
+}
+
+#[test]
+fn what_a_lease_or_its_storage_does_not_do_is_named() {
+    let mut node = Node::start();
+    let connect =
+        |node: &Node| BlockClient::connect(node.coordinates(), ClientOptions::default(), None);
+    let mut client = connect(&node).unwrap();
+    let geometry = client.geometry();
+    let size = (geometry.block_bytes as usize, geometry.blocks as usize);
+    assert_eq!((size, geometry.read_only), ((BLOCK, BLOCKS), false));
+    let outside = client.write(BLOCKS as u64, &[1; BLOCK]).unwrap_err();
+    let named = "4096 bytes at 2097152";
+    assert!(outside.to_string().contains(named), "{outside}");
+    let file = File::options().write(true).open(node.path()).unwrap();
+    file.set_len(9 * BLOCK as u64).unwrap();
+    let error = client.read(8, &mut [0; 2 * BLOCK]).unwrap_err();
+    let is_named = matches!(error, ClientError::Storage { offset: 32768, .. });
+    assert!(is_named, "{error}");
+    file.set_len((BLOCKS * BLOCK) as u64).unwrap();
+
+    node.read_only = true;
+    node.restart();
+    let mut client = connect(&node).unwrap();
+    assert!(client.geometry().read_only);
+    let error = client.write(0, &[2; BLOCK]).unwrap_err();
+    assert!(matches!(error, ClientError::ReadOnly { .. }), "{error}");
+    client.read(0, &mut [0; BLOCK]).unwrap();
+}
+
+#[test]
+fn nobody_there_is_told_in_time() {
+    let mut node = Node::start();
+    node.stop();
+    let options = ClientOptions {
+        give_up: Duration::from_millis(300),
+        ..short()
+    };
+    let error = BlockClient::connect(node.coordinates(), options, None).unwrap_err();
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
 }

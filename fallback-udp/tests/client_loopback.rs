@@ -13,7 +13,9 @@ use std::{
 };
 
 use client_node::{Node, Proxy};
-use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
+use fabricbios_fallback_udp::{
+    ClientError, ClientOptions, Coordinates, MemoryClient, Refresh, RefreshError,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -31,7 +33,7 @@ fn pattern(length: usize) -> Vec<u8> {
 struct Asked(Arc<Mutex<Node>>);
 
 impl Refresh for Asked {
-    fn refresh(&mut self) -> Result<Coordinates, String> {
+    fn refresh(&mut self) -> Result<Coordinates, RefreshError> {
         Ok(self.0.lock().unwrap().coordinates())
     }
 }

@@ -244,7 +244,7 @@ impl Link {
         let is_news = match self.refresh.as_mut().map(|refresh| refresh.refresh()) {
             Some(Ok(fresh)) => self.set_coordinates(driven.requester_mut(), fresh),
             Some(Err(why)) => {
-                self.hint = Some(why);
+                self.hint = Some(why.to_string());
                 false
             }
             None => false,

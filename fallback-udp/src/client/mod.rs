@@ -6,7 +6,7 @@ mod link;
 mod socket;
 
 use core::fmt;
-use std::{boxed::Box, net::SocketAddr, string::String, time::Duration};
+use std::{boxed::Box, error::Error, net::SocketAddr, time::Duration};
 
 use fabricbios_wire::{DpKey, LeaseId};
 
@@ -55,6 +55,9 @@ impl Default for ClientOptions {
     }
 }
 
+/// Why a [`Refresh`] has no coordinates.
+pub type RefreshError = Box<dyn Error + Send + Sync>;
+
 /// Asks the node for the current coordinates (LEASE_QUERY). A call of the client calls this, at most once a second, when
 /// nothing answers or the key seems to be invalid.
 pub trait Refresh: Send {
@@ -62,7 +65,7 @@ pub trait Refresh: Send {
     ///
     /// # Errors
     /// Why there are no coordinates; if the call fails, the text becomes part of its error.
-    fn refresh(&mut self) -> Result<Coordinates, String>;
+    fn refresh(&mut self) -> Result<Coordinates, RefreshError>;
 
     /// Whether the node has said that the lease has ended. The call then fails at once with `NoLease`.
     fn is_over(&self) -> bool {

@@ -185,7 +185,7 @@ impl Content for Blocks {
         self.ios.load(Ordering::Relaxed) == 0
     }
 
-    fn wait_until_quiet(&self, progress: &dyn Fn()) -> Result<(), String> {
+    fn wait_until_quiet(&self, progress: &dyn Fn()) -> Result<(), StepError> {
         let mut ended = self.ended();
         loop {
             let (left, before) = (self.ios.load(Ordering::Relaxed), *ended);
@@ -199,12 +199,13 @@ impl Content for Blocks {
                 .wait_timeout_while(ended, self.patience, is_stuck);
             ended = waited.unwrap_or_else(PoisonError::into_inner).0;
             if *ended == before {
-                return Err(format!(
+                let why = format_args!(
                     "{left} I/Os of {} are under way and none has come back for {} s; look at the \
                      storage (dmesg) and try again",
                     self.path.display(),
                     self.patience.as_secs()
-                ));
+                );
+                return Err(StepError::new("wait for the storage", why));
             }
         }
     }
@@ -264,6 +265,7 @@ mod tests {
             calls.fetch_add(1, Ordering::Relaxed);
         };
         let error = entry.content.wait_until_quiet(&progress).unwrap_err();
+        let error = error.to_string();
         let path = file.path().display().to_string();
         assert!(
             error.contains("2 I/Os of ") && error.contains(&path),
@@ -281,9 +283,9 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&[0; 512]).unwrap();
         let entry = entry(file.path());
-        let closed = || entry.close().map_err(|error| error.to_string());
-        let says = |result: Result<(), String>, name: &str| {
-            assert!(result.unwrap_err().contains(name), "{name}");
+        let closed = || entry.close();
+        let says = |result: Result<(), StepError>, name: &str| {
+            assert!(result.unwrap_err().to_string().contains(name), "{name}");
         };
         let (in_flight, open) = IoInFlight::begin(&entry, &Io::Flush);
         assert!(open.is_some());
@@ -292,17 +294,13 @@ mod tests {
         entry.content.ios.store(1, Ordering::Relaxed);
         drop(in_flight);
         drop(uncounted);
-        says(
-            entry.check_invariants().map_err(|error| error.to_string()),
-            "in flight: ",
-        );
+        says(entry.check_invariants(), "in flight: ");
         let held = entry.content.share.take(512).unwrap();
         says(closed(), "room: ");
         drop(held);
         assert_eq!(closed(), Ok(()));
         let (_late, closed_file) = IoInFlight::begin(&entry, &Io::Flush);
         assert!(closed_file.is_none());
-        let found = entry.check_invariants().map_err(|error| error.to_string());
-        says(found, "end: ");
+        says(entry.check_invariants(), "end: ");
     }
 }

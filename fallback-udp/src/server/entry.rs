@@ -46,7 +46,7 @@ pub trait Content: Space + fmt::Debug + Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// No I/O ends any more.
-    fn wait_until_quiet(&self, _progress: &dyn Fn()) -> Result<(), String> {
+    fn wait_until_quiet(&self, _progress: &dyn Fn()) -> Result<(), StepError> {
         Ok(())
     }
 

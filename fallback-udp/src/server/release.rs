@@ -47,8 +47,7 @@ impl<C: Content> UdpPath<C> {
             return Ok(());
         };
         let cleaned = entry.as_ref().map_or(Ok(()), |entry| {
-            let quiet = entry.content.wait_until_quiet(progress);
-            quiet.map_err(|why| StepError::new("release", format_args!("{binding_id}: {why}")))?;
+            entry.content.wait_until_quiet(progress)?;
             entry.close()
         });
         self.finish(&cell, binding_id, entry, cleaned)

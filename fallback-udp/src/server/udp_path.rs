@@ -134,8 +134,7 @@ impl<C: Content> UdpPath<C> {
             drop(state);
             let quiet = older.content.wait_until_quiet(&|| ());
             // The older binding is cut already, so the lease has lost it even if the wait fails.
-            quiet
-                .map_err(|why| failed(binding_id, &format!("of the older binding {why}")).lost())?;
+            quiet.map_err(|error| BindError::Failed(error).lost())?;
         }
     }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use fabricbios_arena::{Arena, Arenas, Source};
 use fabricbios_contract::{DataPath as _, Part};
 use fabricbios_fallback_udp::{FbmuConfig, FbmuPath};
-use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, Extent, Linger, Placement};
+use fabricbios_lease::{BindError, BindOrder, BindingId, BootTime, Extent, Placement};
 use fabricbios_wire::{DataStatus, LeaseId, ResourceId, Transport};
 
 use crate::{
@@ -62,18 +62,6 @@ fn leases_of_two_arenas_have_equal_extents_and_bytes_of_their_own() {
         "{error}"
     );
     path.close();
-}
-
-#[test]
-fn hello_tells_what_there_is() {
-    let fixture = Fixture::new();
-    let mut client = fixture.client(1, &fixture.lease(1));
-    let told = client.hello();
-    assert_eq!((told.resource_len, told.unit), (4 * PAGE, 1));
-    assert_eq!((told.max_read, told.max_write), (9128, 9128));
-    assert_eq!((told.session, told.window, told.read_only), (1, 128, false));
-    assert!((1..=60_000).contains(&told.remaining_ms));
-    assert_eq!(client.hello().session, 2);
 }
 
 #[test]
@@ -159,24 +147,6 @@ fn neighbours_do_not_reach_each_other() {
 }
 
 #[test]
-fn a_released_lease_is_remembered_as_over_and_its_bytes_are_clean() {
-    let fixture = Fixture::new();
-    let mut client = fixture.leased(1);
-    assert_eq!(client.write(0, &[0xAA; 4096]), OK);
-    assert!(fixture.cut(1).contains("NO_LEASE"));
-    assert_eq!(client.write(0, &[0xBB; 4096]), NO_LEASE);
-    assert_eq!(
-        &fixture.bytes(1)[..4096],
-        &[0xAA; 4096],
-        "a cut touches nothing"
-    );
-    fixture.release(1);
-    assert!(fixture.bytes(1).iter().all(|byte| *byte == 0));
-    let got = client.ping();
-    assert_eq!((got.status, got.authentic), (NO_LEASE, true));
-}
-
-#[test]
 fn retiring_leaves_the_scrub_to_the_other_transport() {
     let fixture = Fixture::new();
     let mut client = fixture.leased(1);
@@ -210,18 +180,6 @@ fn a_release_says_that_it_moves_and_refuses_what_is_not_cut() {
     );
     release(extent(1)).unwrap();
     assert!(calls.get() > 0);
-}
-
-#[test]
-fn a_cut_of_the_newer_binding_is_no_end_of_the_older_one() {
-    let fixture = Fixture::new();
-    fixture.lease(1);
-    fixture.backend.bind(&order(1, 2)).unwrap();
-    assert!(fixture.cut(1).contains("moved on"));
-    fixture.backend.cut(binding_id(1, 2), Linger::None).unwrap();
-    assert!(fixture.backend.bind(&order(1, 3)).is_ok());
-    let release = fixture.backend.release(binding_id(1, 1), extent(1), &|| ());
-    assert!(release.is_err(), "the newer one's to release");
 }
 
 #[test]

@@ -12,7 +12,9 @@ use std::{
 
 use fabricbios_client::{BlockClient, ClientError};
 use fabricbios_contract::{DataPath as _, Volume};
-use fabricbios_fallback_udp::{ClientOptions, Coordinates, FbbuConfig, FbbuPath, Refresh};
+use fabricbios_fallback_udp::{
+    ClientOptions, Coordinates, FbbuConfig, FbbuPath, Refresh, RefreshError,
+};
 use fabricbios_lease::{BindingId, BootTime, Linger};
 use fabricbios_wire::{Generation, LeaseId, ResourceId};
 use tempfile::TempDir;
@@ -40,7 +42,7 @@ const TRIM: u16 = 4;
 struct Valid(Arc<Mutex<Coordinates>>);
 
 impl Refresh for Valid {
-    fn refresh(&mut self) -> Result<Coordinates, String> {
+    fn refresh(&mut self) -> Result<Coordinates, RefreshError> {
         Ok(self.0.lock().unwrap().clone())
     }
 }

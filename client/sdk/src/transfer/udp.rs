@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient, Refresh};
+use fabricbios_fallback_udp::{
+    ClientError, ClientOptions, Coordinates, MemoryClient, Refresh, RefreshError,
+};
 use fabricbios_wire::{
     Binding, DataStatus, LeaseError, LeaseId, LeaseInfo, Refusal, RefusalClass, Request,
 };
@@ -154,7 +156,7 @@ struct Refresher {
 }
 
 impl Refresh for Refresher {
-    fn refresh(&mut self) -> Result<Coordinates, String> {
+    fn refresh(&mut self) -> Result<Coordinates, RefreshError> {
         let shared = self.shared.upgrade().ok_or("the lease was given up")?;
         // One try only: the client asks again while it goes on.
         let (node, query) = (shared.node.clone(), Request::LeaseQuery(shared.lease_id));
@@ -163,24 +165,22 @@ impl Refresh for Refresher {
             let asked = tokio::time::timeout(within, node.lease_async(query)).await;
             Ok(asked.ok())
         }));
-        let answer = match answer.map_err(|error| error.to_string())? {
+        let answer = match answer? {
             Some(answer) => answer.and_then(|info| {
                 shared.update(info.clone());
                 coordinates_in(&info)
             }),
             None => {
-                return Err(format!(
-                    "the node does not answer in {} s",
-                    within.as_secs_f32()
-                ));
+                let secs = within.as_secs_f32();
+                return Err(format!("the node does not answer in {secs} s").into());
             }
         };
         match answer {
-            Ok(found) => found.ok_or_else(|| NO_COORDINATES.to_owned()),
+            Ok(found) => found.ok_or_else(|| NO_COORDINATES.into()),
             Err(error) => {
                 let text = error.to_string();
                 *self.end.lock().unwrap_or_else(PoisonError::into_inner) = final_error(error);
-                Err(text)
+                Err(text.into())
             }
         }
     }

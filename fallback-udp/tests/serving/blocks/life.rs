@@ -2,15 +2,12 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use fabricbios_contract::{DataPath as _, Volume};
+use fabricbios_contract::Volume;
 use fabricbios_fallback_udp::FbbuPath;
 use fabricbios_lease::BindError;
 
-use super::fixture::{BLOCKS, Disks, block, config};
-use crate::{
-    client::{NO_LEASE, OK},
-    fixture::{binding_id, in_a_minute},
-};
+use super::fixture::{BLOCKS, Disks, config};
+use crate::fixture::binding_id;
 
 #[test]
 fn a_binding_says_where_and_how_much() {
@@ -24,62 +21,10 @@ fn a_binding_says_where_and_how_much() {
 }
 
 #[test]
-fn a_cut_proves_it_and_a_release_is_remembered() {
-    let disks = Disks::new();
-    let mut client = disks.leased(1);
-    assert_eq!(client.write(0, &block(1)), OK);
-    assert!(
-        disks.backend.remove(binding_id(1, 1), &|| ()).is_err(),
-        "in use"
-    );
-    let proof = disks.cut(1);
-    assert!(
-        proof.contains("FBBU") && proof.contains("NO_LEASE"),
-        "{proof}"
-    );
-    disks.retire(1);
-    assert_eq!(client.ping().status, NO_LEASE);
-    assert_eq!(
-        disks.block(1, 0),
-        block(1),
-        "the bytes are another's to scrub"
-    );
-}
-
-#[test]
 fn a_lease_that_nobody_knows_is_retired() {
     let disks = Disks::new();
     disks.retire(9);
     disks.cut(9);
-}
-
-#[test]
-fn a_new_binding_has_a_new_key_and_keeps_the_blocks() {
-    let disks = Disks::new();
-    let file = disks.file(1);
-    let mut client = disks.client(1, &disks.lease(1, &file));
-    client.hello();
-    assert_eq!(client.write(0, &block(1)), OK);
-    let binding = disks.backend.serve(binding_id(1, 2), "ann", &file).unwrap();
-    disks
-        .backend
-        .extend(binding_id(1, 2), in_a_minute())
-        .unwrap();
-    client.set_key(&binding);
-    client.hello();
-    assert_eq!(client.read(0, 1), (OK, block(1)));
-}
-
-#[test]
-fn both_keys_work_between_rotation_and_retirement() {
-    let disks = Disks::new();
-    let mut client = disks.leased(1);
-    let rotated = disks.backend.rotate(binding_id(1, 1)).unwrap();
-    assert_eq!(client.write(0, &block(1)), OK);
-    client.set_key(&rotated);
-    assert_eq!(client.write(0, &block(2)), OK);
-    disks.backend.retire_key(binding_id(1, 1)).unwrap();
-    assert_eq!(client.read(0, 1), (OK, block(2)));
 }
 
 #[test]

@@ -45,16 +45,6 @@ fn small_blocks_fill_a_datagram() {
 }
 
 #[test]
-fn hello_tells_what_there_is() {
-    let disks = Disks::new();
-    let mut client = disks.client(1, &disks.lease(1, &disks.file(1)));
-    let told = client.hello();
-    assert_eq!((told.resource_len, told.unit), (BLOCKS, UNIT));
-    assert_eq!((told.max_read, told.max_write), (9128, 9128));
-    assert_eq!((told.window, told.read_only), (128, false));
-}
-
-#[test]
 fn beyond_the_last_block_there_is_nothing_though_the_file_goes_on() {
     let disks = Disks::new();
     let file = Volume {
@@ -86,14 +76,6 @@ fn a_read_only_lease_can_only_be_read() {
     };
     assert_eq!(client.ask(&client.frame(part, &[1; 1024])).0, READ_ONLY);
     assert_eq!(client.read(0, 1), (OK, block(0)));
-    assert_eq!(client.flush(), OK);
-}
-
-#[test]
-fn a_flush_is_answered() {
-    let disks = Disks::new();
-    let mut client = disks.leased(1);
-    assert_eq!(client.write(0, &block(1)), OK);
     assert_eq!(client.flush(), OK);
 }
 
@@ -138,15 +120,4 @@ fn the_deadline_ends_a_lease_and_a_renewal_prolongs_it() {
         .extend(binding_id(1, 1), in_a_minute())
         .unwrap();
     assert_eq!(client.write(0, &block(3)), OK);
-}
-
-#[test]
-fn a_write_that_comes_again_is_not_done_again() {
-    let disks = Disks::new();
-    let mut client = disks.leased(1);
-    let first = client.write_frame(0, &block(1));
-    assert_eq!(client.ask(&first).0, OK);
-    assert_eq!(client.write(0, &block(2)), OK);
-    assert_eq!(client.ask(&first).0, OK);
-    assert_eq!(client.read(0, 1), (OK, block(2)));
 }
