@@ -33,14 +33,15 @@ macro_rules! suites {
         );
     };
     (@ failures, $attributes:tt, $fixture:ty) => {
-        $crate::suites!(@ faults, $attributes, $fixture:
+        $crate::suites!(@ failures, $attributes, $fixture:
             a_bind_that_fails_at_any_call_leaves_nothing,
             an_end_that_fails_at_any_call_succeeds_later_and_opens_nothing_meanwhile,
         );
     };
     (@ faults, $attributes:tt, $fixture:ty) => {
-        $crate::suites!(@ failures, $attributes, $fixture);
         $crate::suites!(@ faults, $attributes, $fixture:
+            a_bind_that_fails_at_any_call_leaves_nothing,
+            an_end_that_fails_at_any_call_succeeds_later_and_opens_nothing_meanwhile,
             a_cut_at_any_call_of_a_bind_waits_for_nothing_and_nothing_opens,
             a_death_behind_any_call_leaves_nothing_that_the_next_process_does_not_end,
         );

@@ -5,6 +5,7 @@
 pub mod adoption;
 pub mod by_name;
 pub mod entry;
+pub mod failures;
 pub mod faults;
 pub mod life;
 

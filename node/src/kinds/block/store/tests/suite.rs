@@ -12,7 +12,7 @@ use fabricbios_contract::testing::{
 use fabricbios_lease::{BindOrder, Placement};
 use fabricbios_wire::{BlockTerms, LeaseId, ResourceId, Transport};
 
-use super::{PoolStore, tests::in_directory};
+use super::{PoolStore, in_directory};
 use crate::journal::Journal;
 
 struct Machine {

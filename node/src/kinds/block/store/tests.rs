@@ -1,0 +1,102 @@
+mod suite;
+
+use std::path::Path;
+
+use fabricbios_helper::Supervisor;
+use fabricbios_pool::PoolConfig;
+use fabricbios_wire::{Generation, NodeId, ResourceId, Transport};
+
+use super::*;
+use crate::journal::Journal;
+
+const POOL: ResourceId = ResourceId(7);
+
+pub(super) fn in_directory(path: &Path, writer: Writer) -> (PoolStore, u64) {
+    let pool = Pool::open(PoolConfig {
+        path: path.to_owned(),
+        node_id: NodeId([7; 32]),
+        force: false,
+        may_begin: true,
+        supervisor: Supervisor::of_threads(fabricbios_pool::calls()),
+    });
+    let pool = pool.unwrap();
+    let (facts, grants) = (pool.facts(), pool.grants().unwrap());
+    let record = PoolRecord::of(facts, path, grants);
+    let capacity = facts.capacity;
+    (PoolStore::new(pool, record, writer), capacity)
+}
+
+fn order(lease: u128) -> BindOrder {
+    let binding_id = BindingId {
+        lease_id: LeaseId(lease),
+        generation: Generation(1),
+        resource_id: POOL,
+    };
+    BindOrder::new(binding_id, Placement::Amount(1 << 20), Transport::Udp)
+}
+
+/// The table counts the free space that the directory had at the start.
+#[test]
+fn a_lease_that_the_file_system_has_no_room_for_is_refused_with_what_is_free() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = place.path().join("journal");
+    let (journal, _) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
+    let (store, _) = in_directory(directory.path(), journal.writer());
+    let too_much = BindOrder {
+        placement: Placement::Amount(1 << 60),
+        ..order(1)
+    };
+    let Err(BindError::Unavailable(why)) = store.open(&too_much) else {
+        panic!("not refused for lack of room");
+    };
+    assert!(why.detail.contains("are free"), "{why}");
+}
+
+#[test]
+fn a_pool_has_the_number_of_a_grant_when_the_journal_has_it_and_not_before() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let open = || {
+        let path = place.path().join("journal");
+        Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap()
+    };
+    let (journal, _) = open();
+    let (store, _) = in_directory(directory.path(), journal.writer());
+    let grants = |store: &PoolStore| store.pool.grants().unwrap();
+    for lease in [1, 2] {
+        store.open(&order(lease)).unwrap();
+    }
+    assert_eq!((grants(&store), journal.counts().commits), (0, 0));
+    // The records of the leases.
+    let writer = journal.writer();
+    writer.wait(writer.submit(Vec::new())).unwrap();
+    store.confirm(order(2).binding_id).unwrap();
+    store.confirm(order(1).binding_id).unwrap();
+    assert_eq!((grants(&store), journal.counts().commits), (2, 1));
+    drop((store, journal));
+    let (_journal, recovered) = open();
+    let [bytes] = Vec::from_iter(recovered.records.values())
+        .try_into()
+        .unwrap();
+    let record: PoolRecord = crate::journal::records::decode(bytes).unwrap();
+    assert_eq!(record.grants, 2);
+}
+
+#[test]
+fn a_grant_that_comes_to_nothing_is_not_counted_by_the_pool() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = place.path().join("journal");
+    let (journal, _) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
+    let (store, _) = in_directory(directory.path(), journal.writer());
+    let BindOrder {
+        binding_id,
+        placement,
+        ..
+    } = order(1);
+    store.open(&order(1)).unwrap();
+    store.release(binding_id, Some(&placement), &|| ()).unwrap();
+    store.confirm(binding_id).unwrap();
+    assert_eq!(store.pool.grants(), Some(0));
+}
