@@ -5,11 +5,10 @@ use core::fmt;
 
 use zeroize::Zeroize;
 
-use crate::names::words;
 use crate::{
     CpuExecutionMode, CpuIsolationClass, CpuPartition, Enforcement, Generation,
     GpuExclusivityClass, GpuExecutionMode, KindBinding, LeaseId, LeaseIntent, RdmaBinding,
-    ResourceId, ResourceType, Transport,
+    ResourceId, ResourceType, Transport, names::words,
 };
 
 /// A lease as its holder sees it: the reply to ALLOC, RENEW, QUERY, BIND and ROTATE.

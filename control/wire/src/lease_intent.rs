@@ -2,9 +2,10 @@
 
 use alloc::vec::Vec;
 
-use crate::names::words;
 use crate::{
-    Affinity, DecodeError, affinity, tag,
+    Affinity, DecodeError, affinity,
+    names::words,
+    tag,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };

@@ -1,4 +1,4 @@
-//! Every bound of the protocol, with its reason. A decoder checks a bound before it allocates.
+//! The bounds of the protocol, with their reasons; those of one kind are in its module. A decoder checks a bound before it allocates.
 
 /// Longest payload of a frame. A whole page of leases or a large inventory fits; a peer cannot make
 /// the other side allocate more than this for one request.
@@ -42,38 +42,5 @@ pub const CSR_BYTES_MAX: usize = 4_096;
 pub const PEM_BYTES_MAX: usize = 16_384;
 /// Longest overlap of an old key and a new key, milliseconds.
 pub const ROTATE_OVERLAP_MS_MAX: u32 = 60_000;
-/// Queue pairs of one lease: more than one only helps a client with several threads, and each has
-/// verbs objects of its own to take down in time.
-pub const RDMA_PEERS_MAX: usize = 8;
-/// Bytes of an NVMe Qualified Name (NVM Express base specification 2.0, section 4.5).
-pub const NQN_BYTES_MAX: usize = 223;
-/// Addresses of one NVMe-oF subsystem: more than the ports that a machine offers.
-pub const NVMEOF_ADDRESSES_MAX: usize = 8;
-/// Bytes of a DH-HMAC-CHAP secret's text: `DHHC-1:03:`, 64 bytes and a checksum in base64, `:`.
-pub const DHCHAP_SECRET_BYTES_MAX: usize = 128;
-/// Seconds for which a client's kernel may try to restore a lost NVMe-oF connection: after a cut, the
-/// device must not stay much longer than the lease.
-pub const NVMEOF_CTRL_LOSS_SECS_MAX: u32 = 30;
-/// Largest queue pair number and packet sequence number: both have 24 bits in InfiniBand.
-pub const U24_MAX: u32 = 0x00FF_FFFF;
-/// Ranges in a list of CPUs or NUMA nodes: every second one of the 8,192 CPUs that Linux can have.
-pub const CPU_RANGES_MAX: usize = 4_096;
-/// Longest path of a cgroup, bytes.
-pub const CPU_CGROUP_BYTES_MAX: usize = 512;
-/// Longest name of a network interface, bytes (kernel, `IFNAMSIZ` less the final zero).
-pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
-/// Longest UUID of a GPU, bytes: that of a MIG partition has 40, or 80 in the form of older drivers.
-pub const GPU_UUID_BYTES_MAX: usize = 96;
-/// Most bytes of one copy in a GPU session. A client splits longer copies and sends the pieces without waiting for
-/// answers.
-pub const GPU_COPY_BYTES_MAX: u32 = 4 << 20;
-/// Longest module of a GPU session, bytes.
-pub const GPU_MODULE_BYTES_MAX: u32 = 64 << 20;
-/// Longest name of a kernel, bytes.
-pub const GPU_KERNEL_BYTES_MAX: usize = 255;
-/// Most arguments of a kernel.
-pub const GPU_ARGUMENTS_MAX: usize = 256;
-/// Longest argument of a kernel, bytes: CUDA's driver takes 4 KiB for all of them.
-pub const GPU_ARGUMENT_BYTES_MAX: usize = 4_096;
 /// Longest name of a CDI device, bytes.
 pub const CDI_DEVICE_BYTES_MAX: usize = 128;

@@ -2,10 +2,9 @@
 
 use alloc::{string::String, vec::Vec};
 
-use crate::names::words;
 use crate::{
     Endpoint, Epoch, FlatEntry, LeaseAllocRequest, LeaseId, LeaseInfo, LeasePage, NodeId, RdmaPeer,
-    Refusal, ResourceId, ResourceInventory, ResourceType,
+    Refusal, ResourceId, ResourceInventory, ResourceType, names::words,
 };
 
 words! {

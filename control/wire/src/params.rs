@@ -2,8 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::names::words;
-use crate::{LeaseIntent, LeaseTerms, ResourceId, ResourceType};
+use crate::{LeaseIntent, LeaseTerms, ResourceId, ResourceType, names::words};
 
 /// LEASE_ALLOC (0x0200).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,10 @@ use alloc::{
 };
 use core::{fmt, str::FromStr};
 
-use crate::{Epoch, NodeId, ParseNameError, ResourceId, kinds, size};
+use crate::{
+    BlockDev, CpuCap, Epoch, GpuInfo, MemArena, NicInfo, NodeId, ParseNameError, ResourceId, kinds,
+    size,
+};
 
 /// Records number the variants in this order: kinds after the fifth came after `Unknown`.
 macro_rules! declare {
@@ -173,135 +176,6 @@ pub struct ResourceInventory {
     /// Later additions; unknown tags are skipped.
     pub extensions: Vec<InventoryExtension>,
 }
-
-/// A memory arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
-pub struct MemArena {
-    /// The id of the resource.
-    pub resource_id: ResourceId,
-    /// Base address within the node; 0 if each lease has an address of its own.
-    pub base: u64,
-    /// Length, bytes.
-    pub len: u64,
-    /// Granularity of leases, bytes.
-    pub align: u32,
-    /// Most bytes in one read.
-    pub max_read: u32,
-    /// Most bytes in one write.
-    pub max_write: u32,
-    /// [`health`].
-    pub health: u32,
-}
-
-/// A block device or pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
-pub struct BlockDev {
-    /// The id of the resource.
-    pub resource_id: ResourceId,
-    /// Bytes per block.
-    pub block_size: u32,
-    /// Capacity, bytes.
-    pub capacity: u64,
-    /// Bit 0 `BLOCK_RO`, bit 1 `BLOCK_REMOVABLE`.
-    pub flags: u32,
-    /// [`health`].
-    pub health: u32,
-}
-
-/// `BLOCK_RO`, bit 0 of [`BlockDev::flags`].
-pub const BLOCK_RO: u32 = 1 << 0;
-/// `BLOCK_REMOVABLE`, bit 1 of [`BlockDev::flags`].
-pub const BLOCK_REMOVABLE: u32 = 1 << 1;
-
-/// CPU capacity and topology.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
-pub struct CpuCap {
-    /// The id of the resource.
-    pub resource_id: ResourceId,
-    /// Physical core groups that can be leased under the current policy; 0 if none are offered.
-    pub cores: u16,
-    /// Online logical CPUs.
-    pub threads: u16,
-    /// Highest frequency, MHz; 0 if unknown.
-    pub max_mhz: u32,
-    /// [`cpu_flags`].
-    pub flags: u32,
-    /// [`health`].
-    pub health: u32,
-}
-
-/// Bits of [`CpuCap::flags`]. Bits 24..26 hold the policy in force. The source leaves their numbers open; here they are
-/// the class byte plus one (0 = not stated).
-pub mod cpu_flags {
-    /// Can host tasklets.
-    pub const TASKLET_HOST: u32 = 1 << 0;
-    /// ARM NEON.
-    pub const NEON: u32 = 1 << 1;
-    /// CRC32 instructions.
-    pub const CRC32: u32 = 1 << 2;
-    /// Leases are enforced with topology-aware placement.
-    pub const TOPOLOGY_AWARE_LEASING: u32 = 1 << 3;
-    /// Bits 16..23: architecture.
-    pub const ARCH_SHIFT: u32 = 16;
-    /// AArch64 (000).
-    pub const ARCH_AARCH64: u32 = 0x01;
-    /// `x86_64` (ours: the source lists only `AArch64`).
-    pub const ARCH_X86_64: u32 = 0x02;
-    /// Bits 24..26: isolation policy, class byte plus one.
-    pub const ISOLATION_SHIFT: u32 = 24;
-    /// Sibling topology was detected for all online CPUs.
-    pub const TOPOLOGY_COMPLETE: u32 = 1 << 27;
-    /// A lease of more cores than the execution width is refused: `CPU_REJECTS_WIDE_SINGLE_THREADED` (004 §5; the
-    /// source leaves the bit open).
-    pub const REJECTS_WIDE_SINGLE_THREADED: u32 = 1 << 28;
-}
-
-/// A network interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
-pub struct NicInfo {
-    /// The id of the resource.
-    pub resource_id: ResourceId,
-    /// Link speed, bits per second, 0 if unknown.
-    pub speed_bps: u64,
-    /// Largest frame, bytes.
-    pub mtu: u32,
-    /// Bit 0 `NIC_SRIOV`, bit 1 `NIC_LINK_UP`.
-    pub flags: u32,
-    /// [`health`].
-    pub health: u32,
-}
-
-/// `NIC_SRIOV`, bit 0 of [`NicInfo::flags`].
-pub const NIC_SRIOV: u32 = 1 << 0;
-/// `NIC_LINK_UP`, bit 1 of [`NicInfo::flags`].
-pub const NIC_LINK_UP: u32 = 1 << 1;
-
-/// A GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "vectors", derive(serde::Serialize))]
-pub struct GpuInfo {
-    /// The id of the resource.
-    pub resource_id: ResourceId,
-    /// Memory, bytes; 0 if unknown.
-    pub vram_bytes: u64,
-    /// CUDA cores or stream processors, 0 if unknown.
-    pub compute_units: u32,
-    /// Bit 0 `GPU_CUDA`, bit 1 `GPU_ROCM`, bit 2 `GPU_MIG`.
-    pub flags: u32,
-    /// [`health`].
-    pub health: u32,
-}
-
-/// `GPU_CUDA`, bit 0 of [`GpuInfo::flags`].
-pub const GPU_CUDA: u32 = 1 << 0;
-/// `GPU_ROCM`, bit 1 of [`GpuInfo::flags`].
-pub const GPU_ROCM: u32 = 1 << 1;
-/// `GPU_MIG`, bit 2 of [`GpuInfo::flags`] (003 §7).
-pub const GPU_MIG: u32 = 1 << 2;
 
 /// One TLV of the structured inventory's last area. Each names its resource.
 #[derive(Clone, Debug, PartialEq, Eq)]

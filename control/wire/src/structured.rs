@@ -4,17 +4,53 @@
 use alloc::vec::Vec;
 
 use crate::{
-    BlockDev, CpuCap, Epoch, GpuInfo, INVENTORY_LIST_MAX, MemArena, NicInfo, NodeId,
-    ResourceInventory, inventory_tlv,
+    Epoch, INVENTORY_LIST_MAX, NodeId, ResourceInventory, inventory_tlv,
     read::{Decoded, Reader},
     write::Writer,
 };
 
-const MEM_ARENA_LEN: usize = 48;
-const BLOCK_DEV_LEN: usize = 36;
-const CPU_CAP_LEN: usize = 32;
-const NIC_INFO_LEN: usize = 36;
-const GPU_INFO_LEN: usize = 36;
+/// An entry of a list: the id of a resource, then numbers.
+pub(crate) trait Entry: Sized {
+    /// Bytes of one entry.
+    const LEN: usize;
+    /// The name of the list, for errors.
+    const LIST: &'static str;
+
+    fn read(r: &mut Reader<'_>) -> Decoded<Self>;
+    fn write(&self, w: &mut Writer);
+}
+
+/// Declares an entry. Each line: field and type, in the order of the bytes.
+macro_rules! entry {
+    ($(#[$about:meta])* pub struct $entry:ident, $list:literal { $($(#[$about_field:meta])* $field:ident: $type:ident,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(feature = "vectors", derive(serde::Serialize))]
+        pub struct $entry {
+            /// The id of the resource.
+            pub resource_id: crate::ResourceId,
+            $($(#[$about_field])* pub $field: $type,)*
+        }
+
+        impl crate::structured::Entry for $entry {
+            const LEN: usize = 16 $(+ size_of::<$type>())*;
+            const LIST: &'static str = $list;
+
+            fn read(r: &mut crate::read::Reader<'_>) -> crate::read::Decoded<Self> {
+                Ok(Self {
+                    resource_id: r.resource_id()?,
+                    $($field: r.$type(stringify!($field))?,)*
+                })
+            }
+
+            fn write(&self, w: &mut crate::write::Writer) {
+                w.u128(self.resource_id.0)$(.$type(self.$field))*;
+            }
+        }
+    };
+}
+
+pub(crate) use entry;
 
 /// Reads a whole structured inventory.
 ///
@@ -40,100 +76,31 @@ pub(crate) fn read(r: &mut Reader<'_>) -> Decoded<ResourceInventory> {
         node_id: NodeId(r.array("node_id")?),
         epoch: Epoch(r.u64("epoch")?),
         health: r.u32("health")?,
-        mem_arenas: r.list(INVENTORY_LIST_MAX, MEM_ARENA_LEN, "mem_arenas", read_mem)?,
-        block_devs: r.list(INVENTORY_LIST_MAX, BLOCK_DEV_LEN, "block_devs", read_block)?,
-        cpu_caps: r.list(INVENTORY_LIST_MAX, CPU_CAP_LEN, "cpu_caps", read_cpu)?,
-        nics: r.list(INVENTORY_LIST_MAX, NIC_INFO_LEN, "nics", read_nic)?,
-        gpus: r.list(INVENTORY_LIST_MAX, GPU_INFO_LEN, "gpus", read_gpu)?,
+        mem_arenas: read_list(r)?,
+        block_devs: read_list(r)?,
+        cpu_caps: read_list(r)?,
+        nics: read_list(r)?,
+        gpus: read_list(r)?,
         extensions: inventory_tlv::read(&r.area("extensions")?)?,
     })
 }
 
-fn read_mem(r: &mut Reader<'_>) -> Decoded<MemArena> {
-    Ok(MemArena {
-        resource_id: r.resource_id()?,
-        base: r.u64("base")?,
-        len: r.u64("len")?,
-        align: r.u32("align")?,
-        max_read: r.u32("max_read")?,
-        max_write: r.u32("max_write")?,
-        health: r.u32("health")?,
-    })
-}
-
-fn read_block(r: &mut Reader<'_>) -> Decoded<BlockDev> {
-    Ok(BlockDev {
-        resource_id: r.resource_id()?,
-        block_size: r.u32("block_size")?,
-        capacity: r.u64("capacity")?,
-        flags: r.u32("flags")?,
-        health: r.u32("health")?,
-    })
-}
-
-fn read_cpu(r: &mut Reader<'_>) -> Decoded<CpuCap> {
-    Ok(CpuCap {
-        resource_id: r.resource_id()?,
-        cores: r.u16("cores")?,
-        threads: r.u16("threads")?,
-        max_mhz: r.u32("max_mhz")?,
-        flags: r.u32("flags")?,
-        health: r.u32("health")?,
-    })
-}
-
-fn read_nic(r: &mut Reader<'_>) -> Decoded<NicInfo> {
-    Ok(NicInfo {
-        resource_id: r.resource_id()?,
-        speed_bps: r.u64("speed_bps")?,
-        mtu: r.u32("mtu")?,
-        flags: r.u32("flags")?,
-        health: r.u32("health")?,
-    })
-}
-
-fn read_gpu(r: &mut Reader<'_>) -> Decoded<GpuInfo> {
-    Ok(GpuInfo {
-        resource_id: r.resource_id()?,
-        vram_bytes: r.u64("vram_bytes")?,
-        compute_units: r.u32("compute_units")?,
-        flags: r.u32("flags")?,
-        health: r.u32("health")?,
-    })
+fn read_list<T: Entry>(r: &mut Reader<'_>) -> Decoded<Vec<T>> {
+    r.list(INVENTORY_LIST_MAX, T::LEN, T::LIST, T::read)
 }
 
 pub(crate) fn write(w: &mut Writer, inventory: &ResourceInventory) {
     w.raw(&inventory.node_id.0)
         .u64(inventory.epoch.0)
         .u32(inventory.health);
-    w.list(&inventory.mem_arenas, INVENTORY_LIST_MAX, write_mem);
-    w.list(&inventory.block_devs, INVENTORY_LIST_MAX, |w, dev| {
-        w.u128(dev.resource_id.0)
-            .u32(dev.block_size)
-            .u64(dev.capacity);
-        w.u32(dev.flags).u32(dev.health);
-    });
-    w.list(&inventory.cpu_caps, INVENTORY_LIST_MAX, |w, cpu| {
-        w.u128(cpu.resource_id.0).u16(cpu.cores).u16(cpu.threads);
-        w.u32(cpu.max_mhz).u32(cpu.flags).u32(cpu.health);
-    });
-    w.list(&inventory.nics, INVENTORY_LIST_MAX, |w, nic| {
-        w.u128(nic.resource_id.0).u64(nic.speed_bps).u32(nic.mtu);
-        w.u32(nic.flags).u32(nic.health);
-    });
-    w.list(&inventory.gpus, INVENTORY_LIST_MAX, |w, gpu| {
-        w.u128(gpu.resource_id.0)
-            .u64(gpu.vram_bytes)
-            .u32(gpu.compute_units);
-        w.u32(gpu.flags).u32(gpu.health);
-    });
+    write_list(w, &inventory.mem_arenas);
+    write_list(w, &inventory.block_devs);
+    write_list(w, &inventory.cpu_caps);
+    write_list(w, &inventory.nics);
+    write_list(w, &inventory.gpus);
     w.area(|w| inventory_tlv::write(w, &inventory.extensions));
 }
 
-fn write_mem(w: &mut Writer, arena: &MemArena) {
-    w.u128(arena.resource_id.0)
-        .u64(arena.base)
-        .u64(arena.len)
-        .u32(arena.align);
-    w.u32(arena.max_read).u32(arena.max_write).u32(arena.health);
+fn write_list<T: Entry>(w: &mut Writer, entries: &[T]) {
+    w.list(entries, INVENTORY_LIST_MAX, |w, entry| entry.write(w));
 }

@@ -7,13 +7,121 @@ use core::ops::RangeInclusive;
 
 use super::{Coordinates, Terms};
 use crate::{
-    CPU_CGROUP_BYTES_MAX, CPU_RANGES_MAX, CpuExecutionMode, CpuIsolationClass, CpuPartition,
     Effective,
+    names::words,
     read::Decoded,
-    tag,
+    structured::entry,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
+
+/// The tags of the kind.
+pub(crate) mod tag {
+    crate::tag::tags! {
+        /// `u16, u16`: first and last number of a range. Further ranges follow in the same value.
+        CPU_CPUS = 0x0601, "logical CPUs";
+        /// ASCII, 1 to 512 bytes.
+        CPU_CGROUP = 0x0602, "cgroup";
+        /// `u8`, [`crate::CpuPartition`].
+        CPU_PARTITION = 0x0603, "cpuset partition";
+        /// As [`CPU_CPUS`].
+        CPU_MEMORY_NODES = 0x0604, "NUMA nodes of memory";
+        /// `u32, u32`: microseconds of CPU time in a period, microseconds of the period.
+        CPU_QUOTA = 0x0605, "CPU quota";
+        /// `u8`, [`crate::CpuIsolationClass`].
+        LEASE_CPU_ISOLATION = 0x0902, "CPU isolation";
+        /// `u8`, [`crate::CpuExecutionMode`].
+        LEASE_CPU_EXECUTION_MODE = 0x0908, "CPU execution mode";
+        /// `u16`, threads.
+        LEASE_CPU_EXECUTION_WIDTH = 0x0909, "CPU execution width";
+        /// `u8`, [`crate::CpuPartition`].
+        LEASE_CPU_PARTITION = 0x090A, "CPU partition";
+    }
+}
+
+/// Ranges in a list of CPUs or NUMA nodes: every second one of the 8,192 CPUs that Linux can have.
+pub const CPU_RANGES_MAX: usize = 4_096;
+/// Longest path of a cgroup, bytes.
+pub const CPU_CGROUP_BYTES_MAX: usize = 512;
+
+words! {
+    /// CPU isolation, value of `TLV_LEASE_CPU_ISOLATION` (002 §2.1).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum CpuIsolationClass: u8, "CPU isolation class", from_byte {
+        /// No pinning beyond a quota; SMT siblings may be split.
+        BestEffort = 0, "best_effort" | "BestEffort";
+        /// Whole physical cores; no sibling is shared.
+        WholeCore = 1, "whole_core" | "WholeCore";
+        /// `WholeCore` plus topology and NUMA constraints.
+        StrictIsolated = 2, "strict_isolated" | "strict" | "StrictIsolated";
+    }
+}
+
+words! {
+    /// How a workload runs on its cores (001, execution mode). Value of 0x0908.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum CpuExecutionMode: u8, "CPU execution mode", from_byte {
+        /// One thread.
+        SingleThreaded = 0, "single_threaded" | "SingleThreaded";
+        /// Several threads that share memory, as many as the execution width.
+        SharedMemory = 1, "shared_memory" | "SharedMemory";
+    }
+}
+
+words! {
+    /// The cpuset partition of a lease (kernel, cgroup v2, `cpuset.cpus.partition`). Value of 0x0603 and 0x090A.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum CpuPartition: u8, "cpuset partition", from_byte {
+        /// No partition: the CPUs are shared.
+        Member = 0, "member";
+        /// A scheduling domain of its own, with load balancing.
+        Root = 1, "root";
+        /// No load balancing: each thread stays on the CPU that it is on.
+        Isolated = 2, "isolated";
+    }
+}
+
+entry! {
+    /// CPU capacity and topology.
+    pub struct CpuCap, "cpu_caps" {
+        /// Physical core groups that can be leased under the current policy; 0 if none are offered.
+        cores: u16,
+        /// Online logical CPUs.
+        threads: u16,
+        /// Highest frequency, MHz; 0 if unknown.
+        max_mhz: u32,
+        /// [`cpu_flags`].
+        flags: u32,
+        /// [`crate::health`].
+        health: u32,
+    }
+}
+
+/// Bits of [`CpuCap::flags`]. Bits 24..26 hold the policy in force. The source leaves their numbers open; here they are
+/// the class byte plus one (0 = not stated).
+pub mod cpu_flags {
+    /// Can host tasklets.
+    pub const TASKLET_HOST: u32 = 1 << 0;
+    /// ARM NEON.
+    pub const NEON: u32 = 1 << 1;
+    /// CRC32 instructions.
+    pub const CRC32: u32 = 1 << 2;
+    /// Leases are enforced with topology-aware placement.
+    pub const TOPOLOGY_AWARE_LEASING: u32 = 1 << 3;
+    /// Bits 16..23: architecture.
+    pub const ARCH_SHIFT: u32 = 16;
+    /// AArch64 (000).
+    pub const ARCH_AARCH64: u32 = 0x01;
+    /// `x86_64` (ours: the source lists only `AArch64`).
+    pub const ARCH_X86_64: u32 = 0x02;
+    /// Bits 24..26: isolation policy, class byte plus one.
+    pub const ISOLATION_SHIFT: u32 = 24;
+    /// Sibling topology was detected for all online CPUs.
+    pub const TOPOLOGY_COMPLETE: u32 = 1 << 27;
+    /// A lease of more cores than the execution width is refused: `CPU_REJECTS_WIDE_SINGLE_THREADED` (004 §5; the
+    /// source leaves the bit open).
+    pub const REJECTS_WIDE_SINGLE_THREADED: u32 = 1 << 28;
+}
 
 /// The terms of a lease of CPU cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use core::ops::RangeInclusive;
 
 use crate::{Effective, read::Decoded, tlv::TlvArea, write::Writer};
 
-mod block;
-mod cpu;
-mod gpu;
+pub(crate) mod block;
+pub(crate) mod cpu;
+pub(crate) mod gpu;
 pub(crate) mod mem;
-mod net;
+pub(crate) mod net;
 
 /// Calls the macro `each` with the list of the kinds of resource, a line for each kind:
 ///

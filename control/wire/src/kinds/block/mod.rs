@@ -13,15 +13,75 @@ pub use host_id::*;
 pub use nqn::*;
 
 use super::{Coordinates, Terms};
-use crate::names::words;
 use crate::{
-    DHCHAP_SECRET_BYTES_MAX, Effective, Endpoint, NQN_BYTES_MAX, NVMEOF_ADDRESSES_MAX,
-    NVMEOF_CTRL_LOSS_SECS_MAX, endpoint,
+    Effective, Endpoint, endpoint,
+    names::words,
     read::Decoded,
-    tag,
+    structured::entry,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
+
+/// The tags of the kind.
+pub(crate) mod tag {
+    crate::tag::tags! {
+        /// [`crate::NvmeofAddress`]; may repeat.
+        NVMEOF_ADDRESS = 0x0301, "NVMe-oF address";
+        /// UTF-8, [`crate::Nqn`].
+        NVMEOF_SUBSYSTEM = 0x0302, "subsystem NQN";
+        /// `u32`.
+        NVMEOF_NSID = 0x0303, "namespace id";
+        /// UTF-8, [`crate::Nqn`].
+        NVMEOF_HOST_NQN = 0x0304, "host NQN";
+        /// `[u8; 16]`.
+        NVMEOF_HOST_ID = 0x0305, "host id";
+        /// ASCII, secret.
+        NVMEOF_DHCHAP_SECRET = 0x0306, "DH-HMAC-CHAP secret";
+        /// ASCII, secret.
+        NVMEOF_DHCHAP_CTRL_SECRET = 0x0307, "DH-HMAC-CHAP controller secret";
+        /// `u32`, seconds.
+        NVMEOF_CTRL_LOSS = 0x0308, "controller loss time-out";
+        /// `u32`.
+        NVMEOF_BLOCK_BYTES = 0x0309, "block size";
+        /// UTF-8, [`crate::Nqn`], of a request.
+        NVMEOF_HOST = 0x0310, "host NQN asked for";
+        /// `[u8; 16]`, of a request.
+        NVMEOF_HOST_IDENTIFIER = 0x0311, "host id asked for";
+        /// `u8`, 0 or 1.
+        LEASE_READ_ONLY = 0x0906, "read-only";
+        /// `u8`, 0 or 1.
+        LEASE_MUTUAL_AUTH = 0x0907, "mutual authentication";
+    }
+}
+
+/// Bytes of an NVMe Qualified Name (NVM Express base specification 2.0, section 4.5).
+pub const NQN_BYTES_MAX: usize = 223;
+/// Addresses of one NVMe-oF subsystem: more than the ports that a machine offers.
+pub const NVMEOF_ADDRESSES_MAX: usize = 8;
+/// Bytes of a DH-HMAC-CHAP secret's text: `DHHC-1:03:`, 64 bytes and a checksum in base64, `:`.
+pub const DHCHAP_SECRET_BYTES_MAX: usize = 128;
+/// Seconds for which a client's kernel may try to restore a lost NVMe-oF connection: after a cut, the
+/// device must not stay much longer than the lease.
+pub const NVMEOF_CTRL_LOSS_SECS_MAX: u32 = 30;
+
+entry! {
+    /// A block device or pool.
+    pub struct BlockDev, "block_devs" {
+        /// Bytes per block.
+        block_size: u32,
+        /// Capacity, bytes.
+        capacity: u64,
+        /// Bit 0 `BLOCK_RO`, bit 1 `BLOCK_REMOVABLE`.
+        flags: u32,
+        /// [`crate::health`].
+        health: u32,
+    }
+}
+
+/// `BLOCK_RO`, bit 0 of [`BlockDev::flags`].
+pub const BLOCK_RO: u32 = 1 << 0;
+/// `BLOCK_REMOVABLE`, bit 1 of [`BlockDev::flags`].
+pub const BLOCK_REMOVABLE: u32 = 1 << 1;
 
 /// The terms of a lease of block storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

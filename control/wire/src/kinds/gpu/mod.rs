@@ -12,9 +12,96 @@ pub use session::*;
 
 use super::{Coordinates, Terms};
 use crate::{
-    CDI_DEVICE_BYTES_MAX, Effective, Endpoint, GPU_UUID_BYTES_MAX, GpuExclusivityClass,
-    GpuExecutionMode, GpuVendor, endpoint, read::Decoded, tag, tlv::TlvArea, write::Writer,
+    CDI_DEVICE_BYTES_MAX, Effective, Endpoint, endpoint, names::words, read::Decoded,
+    structured::entry, tlv::TlvArea, write::Writer,
 };
+
+/// The tags of the kind.
+pub(crate) mod tag {
+    crate::tag::tags! {
+        /// ASCII, 1 to 96 bytes.
+        GPU_UUID = 0x0501, "UUID of the GPU";
+        /// `u8`, [`crate::GpuVendor`].
+        GPU_VENDOR = 0x0502, "vendor of the GPU";
+        /// `u64`.
+        GPU_VRAM_BYTES = 0x0503, "bytes of GPU memory";
+        /// `[u8; 16], u16`.
+        GPU_SESSION_ENDPOINT = 0x0504, "endpoint of sessions";
+        /// ASCII, 1 to 128 bytes.
+        GPU_CDI_DEVICE = 0x0505, "CDI device of the GPU";
+        /// `u16`, at least 1.
+        GPU_COMPUTE_SLICES = 0x0506, "compute slices";
+        /// `u16`.
+        GPU_QUEUE_SLOTS = 0x0507, "queue slots";
+        /// `u8`, [`crate::GpuExclusivityClass`].
+        LEASE_GPU_EXCLUSIVITY = 0x0903, "GPU exclusivity";
+        /// `u8`, [`crate::GpuExecutionMode`].
+        LEASE_GPU_EXECUTION_MODE = 0x090C, "GPU execution mode";
+        /// `u16`, at least 1.
+        LEASE_GPU_COMPUTE_SLICES = 0x090D, "GPU compute slices";
+    }
+}
+
+/// Longest UUID of a GPU, bytes: that of a MIG partition has 40, or 80 in the form of older drivers.
+pub const GPU_UUID_BYTES_MAX: usize = 96;
+
+words! {
+    /// GPU exclusivity, value of `TLV_LEASE_GPU_EXCLUSIVITY` (003 §2.1).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum GpuExclusivityClass: u8, "GPU exclusivity class", from_byte {
+        /// The device may multiplex other tenants.
+        Shared = 0, "shared" | "Shared";
+        /// Exclusive residency for the life of a session.
+        SessionExclusive = 1, "session" | "session_exclusive" | "SessionExclusive";
+        /// The whole device for the life of the lease.
+        DeviceExclusive = 2, "device" | "device_exclusive" | "DeviceExclusive";
+        /// Reserved by the specification for partition mode.
+        PartitionExclusive = 3, "partition" | "partition_exclusive" | "PartitionExclusive";
+    }
+}
+
+words! {
+    /// How a lease of a GPU is used (001 §5.2). Value of 0x090C.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum GpuExecutionMode: u8, "GPU execution mode", from_byte {
+        /// Everything that a stream has made is wiped and freed at its end.
+        OneShot = 0, "one_shot" | "OneShot";
+        /// Memory and modules stay until the session is closed or the lease ends.
+        Session = 1, "session" | "Session";
+    }
+}
+
+words! {
+    /// The maker of a GPU, whose libraries use it. Value of 0x0502.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum GpuVendor: u8, "GPU vendor", from_byte {
+        /// NVIDIA: CUDA.
+        Nvidia = 0, "nvidia";
+        /// AMD: ROCm.
+        Amd = 1, "amd";
+    }
+}
+
+entry! {
+    /// A GPU.
+    pub struct GpuInfo, "gpus" {
+        /// Memory, bytes; 0 if unknown.
+        vram_bytes: u64,
+        /// CUDA cores or stream processors, 0 if unknown.
+        compute_units: u32,
+        /// Bit 0 `GPU_CUDA`, bit 1 `GPU_ROCM`, bit 2 `GPU_MIG`.
+        flags: u32,
+        /// [`crate::health`].
+        health: u32,
+    }
+}
+
+/// `GPU_CUDA`, bit 0 of [`GpuInfo::flags`].
+pub const GPU_CUDA: u32 = 1 << 0;
+/// `GPU_ROCM`, bit 1 of [`GpuInfo::flags`].
+pub const GPU_ROCM: u32 = 1 << 1;
+/// `GPU_MIG`, bit 2 of [`GpuInfo::flags`] (003 §7).
+pub const GPU_MIG: u32 = 1 << 2;
 
 /// The terms of a lease of GPU memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

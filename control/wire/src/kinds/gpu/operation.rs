@@ -6,6 +6,18 @@ use alloc::{string::String, vec::Vec};
 
 use crate::LeaseId;
 
+/// Most bytes of one copy in a GPU session. A client splits longer copies and sends the pieces without waiting for
+/// answers.
+pub const GPU_COPY_BYTES_MAX: u32 = 4 << 20;
+/// Longest module of a GPU session, bytes.
+pub const GPU_MODULE_BYTES_MAX: u32 = 64 << 20;
+/// Longest name of a kernel, bytes.
+pub const GPU_KERNEL_BYTES_MAX: usize = 255;
+/// Most arguments of a kernel.
+pub const GPU_ARGUMENTS_MAX: usize = 256;
+/// Longest argument of a kernel, bytes: CUDA's driver takes 4 KiB for all of them.
+pub const GPU_ARGUMENT_BYTES_MAX: usize = 4_096;
+
 /// Codes of the operations. The first seven are the specification's, in the order of calls of its SDK; the others are
 /// ours. These are numbers of messages, not of the TLV family 0x06xx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -11,14 +11,69 @@ use peer::{check_path_mtu, check_u24};
 pub(crate) use peer::{require_peers, write_peers};
 
 use super::{Coordinates, Terms};
-use crate::names::words;
 use crate::{
-    RDMA_PEERS_MAX,
+    names::words,
     read::Decoded,
-    tag,
+    structured::entry,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
+
+/// The tags of the kind.
+pub(crate) mod tag {
+    crate::tag::tags! {
+        /// `u32`.
+        RDMA_RKEY = 0x0201, "rkey";
+        /// `u64`.
+        RDMA_REMOTE_ADDR = 0x0202, "remote address";
+        /// `u32`, 24 bits used.
+        RDMA_QP_NUM = 0x0203, "queue pair number";
+        /// `[u8; 16]`.
+        RDMA_GID = 0x0204, "GID";
+        /// `u8`.
+        RDMA_PORT = 0x0205, "RDMA port";
+        /// `u32`, 24 bits used.
+        RDMA_PSN = 0x0206, "starting PSN";
+        /// `u16`.
+        RDMA_PATH_MTU = 0x0207, "path MTU";
+        /// `u8`, [`crate::RdmaStrategy`].
+        RDMA_STRATEGY = 0x0208, "RDMA strategy";
+        /// `u32, u32`.
+        RDMA_PREVIOUS_KEY = 0x0209, "previous rkey";
+        /// `u8`.
+        RDMA_MAX_RD_ATOMIC = 0x020A, "reads and atomics at once";
+        /// `u8`, 0 or 1.
+        RDMA_ATOMICS = 0x020B, "atomics allowed";
+        /// [`crate::RdmaQueuePair`]; may repeat.
+        RDMA_QUEUE_PAIR = 0x020C, "further queue pair";
+        /// [`crate::RdmaPeer`]; may repeat.
+        RDMA_PEER = 0x0210, "RDMA peer";
+    }
+}
+
+/// Queue pairs of one lease: more than one only helps a client with several threads, and each has
+/// verbs objects of its own to take down in time.
+pub const RDMA_PEERS_MAX: usize = 8;
+/// Largest queue pair number and packet sequence number: both have 24 bits in InfiniBand.
+pub const U24_MAX: u32 = 0x00FF_FFFF;
+
+entry! {
+    /// A memory arena.
+    pub struct MemArena, "mem_arenas" {
+        /// Base address within the node; 0 if each lease has an address of its own.
+        base: u64,
+        /// Length, bytes.
+        len: u64,
+        /// Granularity of leases, bytes.
+        align: u32,
+        /// Most bytes in one read.
+        max_read: u32,
+        /// Most bytes in one write.
+        max_write: u32,
+        /// [`crate::health`].
+        health: u32,
+    }
+}
 
 /// The terms of a lease of memory: the queue pairs of the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

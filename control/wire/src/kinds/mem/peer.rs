@@ -3,8 +3,9 @@
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 
+use super::{RDMA_PEERS_MAX, U24_MAX, tag};
 use crate::{
-    DecodeError, RDMA_PEERS_MAX, U24_MAX, tag,
+    DecodeError,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };

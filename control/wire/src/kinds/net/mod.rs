@@ -9,11 +9,11 @@ use core::ops::RangeInclusive;
 pub use address::{MacAddress, ParseMacError, PciFunction, VlanId};
 
 use super::{Coordinates, Terms};
-use crate::names::words;
 use crate::{
-    CDI_DEVICE_BYTES_MAX, Effective, Enforcement, INTERFACE_NAME_BYTES_MAX,
+    CDI_DEVICE_BYTES_MAX, Effective, Enforcement,
+    names::words,
     read::Decoded,
-    tag,
+    structured::entry,
     tlv::{Tlv, TlvArea},
     write::Writer,
 };
@@ -31,6 +31,58 @@ words! {
         Vfio = 2, "vfio";
     }
 }
+
+/// The tags of the kind.
+pub(crate) mod tag {
+    crate::tag::tags! {
+        /// `u16` domain, `u8` bus, `u8` device and function.
+        NET_PCI_FUNCTION = 0x0401, "PCI function";
+        /// ASCII, 1 to 15 bytes.
+        NET_INTERFACE = 0x0402, "interface name";
+        /// `[u8; 6]`.
+        NET_MAC = 0x0403, "MAC address";
+        /// `u16`, 1 to 4094.
+        NET_VLAN = 0x0404, "VLAN id";
+        /// `u64`, bits per second, at least 1.
+        NET_RATE = 0x0405, "transmit rate";
+        /// `u8`, [`crate::HandOver`].
+        NET_HAND_OVER = 0x0406, "hand-over";
+        /// `u32`.
+        NET_VFIO_GROUP = 0x0407, "vfio group";
+        /// ASCII, 1 to 128 bytes.
+        NET_CDI_DEVICE = 0x0408, "CDI device";
+        /// `[u8; 6]`, of a request.
+        NET_MAC_ASKED = 0x0410, "MAC address asked for";
+        /// `u16`, 1 to 4094, of a request.
+        NET_VLAN_ASKED = 0x0411, "VLAN id asked for";
+        /// `u8`, [`crate::HandOver`], of a request.
+        NET_HAND_OVER_ASKED = 0x0412, "hand-over asked for";
+        /// `u8`, [`crate::Enforcement`].
+        LEASE_NET_RATE = 0x090B, "enforcement of the rate";
+    }
+}
+
+/// Longest name of a network interface, bytes (kernel, `IFNAMSIZ` less the final zero).
+pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
+
+entry! {
+    /// A network interface.
+    pub struct NicInfo, "nics" {
+        /// Link speed, bits per second, 0 if unknown.
+        speed_bps: u64,
+        /// Largest frame, bytes.
+        mtu: u32,
+        /// Bit 0 `NIC_SRIOV`, bit 1 `NIC_LINK_UP`.
+        flags: u32,
+        /// [`crate::health`].
+        health: u32,
+    }
+}
+
+/// `NIC_SRIOV`, bit 0 of [`NicInfo::flags`].
+pub const NIC_SRIOV: u32 = 1 << 0;
+/// `NIC_LINK_UP`, bit 1 of [`NicInfo::flags`].
+pub const NIC_LINK_UP: u32 = 1 << 1;
 
 /// The terms of a lease of a network function. The capacity is the transmit rate in bits per second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
