@@ -37,7 +37,7 @@ proptest! {
 
     #[test]
     fn an_operation_of_a_session_comes_back_as_it_was_and_cut_is_an_error(
-        request in common::gpu_request(), id: u32, nonce: u64,
+        request in common::gpu::request(), id: u32, nonce: u64,
     ) {
         let frame = encode_gpu_request(id, nonce, &request);
         let (header, back) = decode_gpu_request(&frame).unwrap();
