@@ -2,13 +2,15 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use crate::values::BadValue;
+
 /// Parses IPv6, IPv4 (as v4-mapped, the form of RoCE v2), 16 bytes with colons, or 32 digits.
-pub(crate) fn parse(text: &str) -> Result<[u8; 16], String> {
+pub(crate) fn parse(text: &str) -> Result<[u8; 16], BadValue> {
     match text.parse() {
         Ok(IpAddr::V6(v6)) => Ok(v6.octets()),
         Ok(IpAddr::V4(v4)) => Ok(v4.to_ipv6_mapped().octets()),
         Err(_) => raw(text).ok_or_else(|| {
-            format!("{text:?} is no gid; write an IPv6 or IPv4 address, or 16 bytes as hex")
+            format!("{text:?} is no gid; write an IPv6 or IPv4 address, or 16 bytes as hex").into()
         }),
     }
 }

@@ -125,7 +125,7 @@ impl<K: Kind> Builder<K> {
             kind: _,
         } = self;
         check::<K>(&request)?;
-        K::check(&terms).map_err(Error::Usage)?;
+        K::check(&terms)?;
         request.terms = terms.into();
         let node = node_of(node, identity)?.patient(patience);
         let (lease_secs, has_peers) = (request.lease_secs, !request.terms.rdma_peers().is_empty());

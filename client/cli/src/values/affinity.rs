@@ -5,6 +5,7 @@ use std::fmt;
 use base16ct::{lower::encode_string, mixed::decode};
 use fabricbios_wire::{AFFINITY_TARGET_BYTES_MAX, Affinity};
 
+use super::BadValue;
 use crate::json::{Object, field};
 
 /// The words of the numbers from 1 on.
@@ -17,11 +18,11 @@ const NODE_ID: u8 = 3;
 const LABEL: u8 = 4;
 
 /// Parses `STRENGTH:CATEGORY=TARGET`. A target of the right length in hex is an id, everything else is a label.
-pub(crate) fn affinity(text: &str) -> Result<Affinity, String> {
-    let form = || {
+pub(crate) fn affinity(text: &str) -> Result<Affinity, BadValue> {
+    let form = || -> BadValue {
         "write STRENGTH:CATEGORY=TARGET, such as avoid:tenant=acme; STRENGTH is required, preferred or avoid, \
          CATEGORY is resource, node, rack, tenant or data"
-            .to_owned()
+            .into()
     };
     let (strength, rest) = text.split_once(':').ok_or_else(form)?;
     let (category, target) = rest.split_once('=').ok_or_else(form)?;
@@ -44,7 +45,7 @@ fn number(words: &[&str], word: &str) -> Option<u8> {
         .find_map(|(number, it)| (*it == word).then_some(number))
 }
 
-fn target(category: &str, text: &str) -> Result<(u8, Vec<u8>), String> {
+fn target(category: &str, text: &str) -> Result<(u8, Vec<u8>), BadValue> {
     let (target_type, bytes) = match category {
         "resource" => (RESOURCE_ID, 16),
         "data" => (LEASE_ID, 16),
@@ -54,15 +55,13 @@ fn target(category: &str, text: &str) -> Result<(u8, Vec<u8>), String> {
     let mut id = vec![0; bytes];
     if bytes > 0 && text.len() == 2 * bytes && decode(text, &mut id).is_ok() {
         return match id.iter().all(|byte| *byte == 0) {
-            true => Err(format!("no {category} has an id of zeros")),
+            true => Err(format!("no {category} has an id of zeros").into()),
             false => Ok((target_type, id)),
         };
     }
     match text.len() {
         1..=AFFINITY_TARGET_BYTES_MAX => Ok((LABEL, text.as_bytes().to_vec())),
-        _ => Err(format!(
-            "a target has 1 to {AFFINITY_TARGET_BYTES_MAX} bytes"
-        )),
+        _ => Err(format!("a target has 1 to {AFFINITY_TARGET_BYTES_MAX} bytes").into()),
     }
 }
 
@@ -152,7 +151,7 @@ mod tests {
         ];
         for (text, part) in cases {
             let error = affinity(text).unwrap_err();
-            assert!(error.contains(part), "{text}: {error}");
+            assert!(error.0.contains(part), "{text}: {error}");
         }
     }
 }

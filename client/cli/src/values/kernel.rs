@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use super::size;
+use super::{BadValue, size};
 
 /// An argument of a kernel.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,7 +25,7 @@ pub(crate) enum KernelArgument {
 const FORMS: &str = "write u32:N, u64:N, i32:N, f32:X, f64:X, in:FILE, out:SIZE:FILE, inout:FILE:FILE2 or zero:SIZE";
 
 /// An argument, by its form.
-pub(crate) fn kernel_argument(text: &str) -> Result<KernelArgument, String> {
+pub(crate) fn kernel_argument(text: &str) -> Result<KernelArgument, BadValue> {
     let (form, value) = text.split_once(':').ok_or(FORMS)?;
     Ok(match form {
         "u32" => KernelArgument::U32(whole(value, u32::MAX)?),
@@ -43,12 +43,12 @@ pub(crate) fn kernel_argument(text: &str) -> Result<KernelArgument, String> {
             KernelArgument::InOut(file(from)?, file(into)?)
         }
         "zero" => KernelArgument::Zero(size(value)?),
-        _ => return Err(FORMS.to_owned()),
+        _ => return Err(FORMS.into()),
     })
 }
 
 /// Blocks or threads: x, then y and z, which are 1 if not given.
-pub(crate) fn dimensions(text: &str) -> Result<[u32; 3], String> {
+pub(crate) fn dimensions(text: &str) -> Result<[u32; 3], BadValue> {
     let mut all = [1; 3];
     let mut places = all.iter_mut();
     for part in text.split(',') {
@@ -57,7 +57,8 @@ pub(crate) fn dimensions(text: &str) -> Result<[u32; 3], String> {
             return Err(format!(
                 "write one to three whole numbers from 1 to {}, with commas between",
                 u32::MAX
-            ));
+            )
+            .into());
         };
         *place = number;
     }
@@ -65,7 +66,7 @@ pub(crate) fn dimensions(text: &str) -> Result<[u32; 3], String> {
 }
 
 /// Decimal or 0x.
-fn whole<T: TryFrom<u64> + ToString>(text: &str, max: T) -> Result<T, String> {
+fn whole<T: TryFrom<u64> + ToString>(text: &str, max: T) -> Result<T, BadValue> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
@@ -73,22 +74,23 @@ fn whole<T: TryFrom<u64> + ToString>(text: &str, max: T) -> Result<T, String> {
     let number = number.ok().and_then(|number| T::try_from(number).ok());
     number.ok_or_else(|| {
         let max = max.to_string();
-        format!("{text:?} is no whole number, decimal or 0x, of at most {max}")
+        format!("{text:?} is no whole number, decimal or 0x, of at most {max}").into()
     })
 }
 
-fn number<T: FromStr>(text: &str, wanted: &str) -> Result<T, String> {
+fn number<T: FromStr>(text: &str, wanted: &str) -> Result<T, BadValue> {
     let number = text.parse().ok();
-    number.ok_or_else(|| format!("{text:?} is not {wanted}"))
+    number.ok_or_else(|| format!("{text:?} is not {wanted}").into())
 }
 
-fn two<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), String> {
-    text.split_once(':').ok_or_else(|| format!("write {form}"))
+fn two<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), BadValue> {
+    text.split_once(':')
+        .ok_or_else(|| format!("write {form}").into())
 }
 
-fn file(text: &str) -> Result<PathBuf, String> {
+fn file(text: &str) -> Result<PathBuf, BadValue> {
     match text {
-        "" => Err("the name of a file is missing".to_owned()),
+        "" => Err("the name of a file is missing".into()),
         path => Ok(path.into()),
     }
 }
@@ -136,7 +138,7 @@ mod tests {
             ("zero:0", "zero bytes"),
         ] {
             let error = kernel_argument(text).unwrap_err();
-            assert!(error.contains(part), "{text}: {error}");
+            assert!(error.0.contains(part), "{text}: {error}");
         }
     }
 
@@ -147,7 +149,7 @@ mod tests {
         assert_eq!(dimensions("7,8,9"), Ok([7, 8, 9]));
         for text in ["", "0", "1,0", "1,2,3,4", "1,", "x", "4294967296", "-1"] {
             let error = dimensions(text).unwrap_err();
-            assert!(error.contains("one to three"), "{text}: {error}");
+            assert!(error.0.contains("one to three"), "{text}: {error}");
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use fabricbios_wire::KvCacheIntent;
 
-use super::size;
+use super::{BadValue, size};
 
 /// `TIER[,block=SIZE]`.
-pub(crate) fn kv_cache(text: &str) -> Result<KvCacheIntent, String> {
+pub(crate) fn kv_cache(text: &str) -> Result<KvCacheIntent, BadValue> {
     let (tier, block) = match text.split_once(',') {
         Some((tier, block)) => (tier, Some(block)),
         None => (text, None),
@@ -19,7 +19,7 @@ pub(crate) fn kv_cache(text: &str) -> Result<KvCacheIntent, String> {
                 format!("block of {bytes} bytes; write one of less than 4 GiB")
             })?
         }
-        Some(Err(other)) => return Err(format!("{other:?} is not block=SIZE")),
+        Some(Err(other)) => return Err(format!("{other:?} is not block=SIZE").into()),
     };
     Ok(KvCacheIntent {
         tier: tier.map_err(|e| format!("{e}"))?,

@@ -22,9 +22,9 @@ pub(crate) use self::{
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadValue(String);
 
-impl From<&str> for BadValue {
-    fn from(why: &str) -> Self {
-        Self(why.to_owned())
+impl<T: Into<String>> From<T> for BadValue {
+    fn from(why: T) -> Self {
+        Self(why.into())
     }
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for BadValue {
 impl Error for BadValue {}
 
 /// A size in bytes, not zero.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, BadValue> {
     match offset(text)? {
         0 => Err("zero bytes; ask for at least one".into()),
         bytes => Ok(bytes),
@@ -45,19 +45,19 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// An offset in bytes.
-pub(crate) fn offset(text: &str) -> Result<u64, String> {
+pub(crate) fn offset(text: &str) -> Result<u64, BadValue> {
     let size: Result<Size, _> = text.parse();
     size.map(|Size(bytes)| bytes)
-        .map_err(|error| error.to_string())
+        .map_err(|error| error.to_string().into())
 }
 
 /// The id of a lease.
-pub(crate) fn lease_id(text: &str) -> Result<LeaseId, String> {
+pub(crate) fn lease_id(text: &str) -> Result<LeaseId, BadValue> {
     let hint = "name a lease by its id, as `fabricctl lease list` shows it";
     match text.parse() {
-        Ok(LeaseId(0)) => Err(format!("no lease has an id of zeros; {hint}")),
+        Ok(LeaseId(0)) => Err(format!("no lease has an id of zeros; {hint}").into()),
         Ok(id) => Ok(id),
-        Err(error) => Err(format!("{error}; {hint}")),
+        Err(error) => Err(format!("{error}; {hint}").into()),
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) enum Named {
 }
 
 /// Parses 32 hexadecimal digits as an id, and everything else as a name.
-pub(crate) fn resource(text: &str) -> Result<Named, String> {
+pub(crate) fn resource(text: &str) -> Result<Named, BadValue> {
     match text.parse() {
         _ if text.is_empty() => {
             Err("name a resource by its name or id, as `fabricctl inventory` shows them".into())
@@ -84,46 +84,46 @@ pub(crate) fn resource(text: &str) -> Result<Named, String> {
 }
 
 /// A term in seconds, not zero.
-pub(crate) fn secs(text: &str) -> Result<u32, String> {
+pub(crate) fn secs(text: &str) -> Result<u32, BadValue> {
     match text.parse() {
         Ok(0) => Err("a term lasts at least 1 second".into()),
         Ok(secs) => Ok(secs),
-        Err(_) => Err(format!("write whole seconds, at most {}", u32::MAX)),
+        Err(_) => Err(format!("write whole seconds, at most {}", u32::MAX).into()),
     }
 }
 
 /// Megabits per second, as bits per second.
-pub(crate) fn megabits(text: &str) -> Result<u64, String> {
+pub(crate) fn megabits(text: &str) -> Result<u64, BadValue> {
     let megabits: u64 = whole(text, (1, u64::MAX / 1_000_000))?;
     Ok(megabits * 1_000_000)
 }
 
 /// A whole number of at least `MIN` and at most `MAX`.
-pub(crate) fn number<const MIN: u32, const MAX: u32>(text: &str) -> Result<u32, String> {
+pub(crate) fn number<const MIN: u32, const MAX: u32>(text: &str) -> Result<u32, BadValue> {
     let number = whole(text, (MIN.into(), MAX.into()))?;
-    u32::try_from(number).map_err(|e| format!("{e}; at most {MAX}"))
+    u32::try_from(number).map_err(|e| format!("{e}; at most {MAX}").into())
 }
 
 /// A number of cores, threads or slices, not zero.
-pub(crate) fn count(text: &str) -> Result<u16, String> {
+pub(crate) fn count(text: &str) -> Result<u16, BadValue> {
     let number = whole(text, (1, u16::MAX.into()))?;
-    u16::try_from(number).map_err(|e| e.to_string())
+    u16::try_from(number).map_err(|e| e.to_string().into())
 }
 
 /// No grace time is accepted.
-pub(crate) fn no_grace(_text: &str) -> Result<Infallible, String> {
+pub(crate) fn no_grace(_text: &str) -> Result<Infallible, BadValue> {
     Err("a lease of this kind keeps no contents after its end; leave --grace-secs out".into())
 }
 
-fn whole(text: &str, (min, max): (u64, u64)) -> Result<u64, String> {
+fn whole(text: &str, (min, max): (u64, u64)) -> Result<u64, BadValue> {
     let number = text.parse().ok();
     number
         .filter(|n| (min..=max).contains(n))
-        .ok_or_else(|| format!("write a whole number from {min} to {max}"))
+        .ok_or_else(|| format!("write a whole number from {min} to {max}").into())
 }
 
 /// A tenant's name.
-pub(crate) fn tenant(text: &str) -> Result<String, String> {
+pub(crate) fn tenant(text: &str) -> Result<String, BadValue> {
     if is_tenant_name(text) {
         return Ok(text.to_owned());
     }
@@ -141,16 +141,17 @@ mod tests {
         let wrong = ["x", "", "-1", "60001", "99999999999999999999", "1.5"];
         for text in wrong {
             let error = number::<0, 60_000>(text).unwrap_err();
-            assert!(error.contains("from 0 to 60000"), "{text}: {error}");
+            assert!(error.0.contains("from 0 to 60000"), "{text}: {error}");
         }
         for text in ["x", "0", "99999999999999999999"] {
             for error in [megabits(text).unwrap_err(), count(text).unwrap_err()] {
-                assert!(error.contains("whole number from 1"), "{text}: {error}");
+                assert!(error.0.contains("whole number from 1"), "{text}: {error}");
             }
         }
         assert!(
             secs("99999999999")
                 .unwrap_err()
+                .0
                 .contains("at most 4294967295")
         );
     }

@@ -2,13 +2,14 @@
 
 use fabricbios_wire::RdmaPeer;
 
+use super::BadValue;
 use crate::gid;
 
 const U24_MAX: u32 = (1 << 24) - 1;
 const MTUS: [u16; 5] = [256, 512, 1_024, 2_048, 4_096];
 
 /// `qpn=N,gid=G,psn=N[,mtu=N]`, in any order.
-pub(crate) fn rdma_peer(text: &str) -> Result<RdmaPeer, String> {
+pub(crate) fn rdma_peer(text: &str) -> Result<RdmaPeer, BadValue> {
     let (mut qpn, mut gid, mut psn, mut mtu) = (None, None, None, None);
     for part in text.split(',') {
         let (key, value) = part.split_once('=').ok_or_else(|| bad_part(part))?;
@@ -30,31 +31,32 @@ pub(crate) fn rdma_peer(text: &str) -> Result<RdmaPeer, String> {
     })
 }
 
-fn bad_part(part: &str) -> String {
-    format!("{part:?} is not one of qpn=N, gid=G, psn=N, mtu=N")
+fn bad_part(part: &str) -> BadValue {
+    format!("{part:?} is not one of qpn=N, gid=G, psn=N, mtu=N").into()
 }
 
-fn once<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), String> {
+fn once<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), BadValue> {
     match place.replace(value) {
         None => Ok(()),
-        Some(_) => Err(format!("{key} is given twice")),
+        Some(_) => Err(format!("{key} is given twice").into()),
     }
 }
 
 /// Decimal or 0x, at most 24 bits.
-fn u24(text: &str) -> Result<u32, String> {
+fn u24(text: &str) -> Result<u32, BadValue> {
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => text.parse(),
     };
     number.ok().filter(|n| *n <= U24_MAX).ok_or_else(|| {
         format!("{text:?} is no number of 24 bits; write a decimal or 0x one, at most {U24_MAX}")
+            .into()
     })
 }
 
-fn path_mtu(text: &str) -> Result<u16, String> {
+fn path_mtu(text: &str) -> Result<u16, BadValue> {
     let known = text.parse().ok().filter(|mtu| MTUS.contains(mtu));
-    known.ok_or_else(|| format!("mtu {text:?} is not one of 256, 512, 1024, 2048, 4096"))
+    known.ok_or_else(|| format!("mtu {text:?} is not one of 256, 512, 1024, 2048, 4096").into())
 }
 
 #[cfg(test)]
@@ -105,7 +107,7 @@ mod tests {
         ];
         for (text, hint) in cases {
             let error = rdma_peer(text).unwrap_err();
-            assert!(error.contains(hint), "{text}: {error}");
+            assert!(error.0.contains(hint), "{text}: {error}");
         }
     }
 }

@@ -3,10 +3,11 @@
 use fabricbios_client::DataTransport;
 use fabricbios_wire::Transport;
 
+use super::BadValue;
 use crate::args::TransportChoice;
 
 /// `auto`, `rdma` or `udp`.
-pub(crate) fn transport(text: &str) -> Result<TransportChoice, String> {
+pub(crate) fn transport(text: &str) -> Result<TransportChoice, BadValue> {
     match text {
         "auto" => Ok(TransportChoice(None)),
         "rdma" => Ok(TransportChoice(Some(DataTransport::Rdma))),
@@ -16,7 +17,7 @@ pub(crate) fn transport(text: &str) -> Result<TransportChoice, String> {
 }
 
 /// A transport of block storage.
-pub(crate) fn block_transport(text: &str) -> Result<Transport, String> {
+pub(crate) fn block_transport(text: &str) -> Result<Transport, BadValue> {
     let transport = text
         .parse()
         .ok()
@@ -25,7 +26,7 @@ pub(crate) fn block_transport(text: &str) -> Result<Transport, String> {
 }
 
 /// A transport over which to attach a lease.
-pub(crate) fn attach_transport(text: &str) -> Result<Transport, String> {
+pub(crate) fn attach_transport(text: &str) -> Result<Transport, BadValue> {
     let transport = block_transport(text)
         .ok()
         .filter(|transport| *transport != Transport::Both);

@@ -5,7 +5,7 @@ use fabricbios_wire::{
 };
 
 use super::sealed::Sealed;
-use crate::{Builder, Lease, inventory::Entries, unmet::Missing};
+use crate::{Builder, Error, Lease, inventory::Entries, unmet::Missing};
 
 /// CPU cores, for processes that already run on the node.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +25,9 @@ impl Sealed for Cores {
     type Terms = CpuTerms;
     const SIZED_BY: &'static str = "cores()";
 
-    fn check(terms: &CpuTerms) -> Result<(), String> {
+    fn check(terms: &CpuTerms) -> Result<(), Error> {
         match terms.execution_width {
-            Some(0) => Err("an execution width is at least 1".to_owned()),
+            Some(0) => Err(Error::Usage("an execution width is at least 1".to_owned())),
             _ => Ok(()),
         }
     }

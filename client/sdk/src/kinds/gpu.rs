@@ -7,7 +7,7 @@ use fabricbios_wire::{
 
 use super::sealed::Sealed;
 use crate::{
-    Builder, Lease,
+    Builder, Error, Lease,
     inventory::{Entries, Resource},
     unmet::Missing,
 };
@@ -45,9 +45,11 @@ impl Sealed for Gpu {
     type Terms = GpuTerms;
     const SIZED_BY: &'static str = "min_vram()";
 
-    fn check(terms: &GpuTerms) -> Result<(), String> {
+    fn check(terms: &GpuTerms) -> Result<(), Error> {
         match terms.compute_slices {
-            Some(0) => Err("a lease has at least 1 compute slice".to_owned()),
+            Some(0) => Err(Error::Usage(
+                "a lease has at least 1 compute slice".to_owned(),
+            )),
             _ => Ok(()),
         }
     }

@@ -82,6 +82,7 @@ pub(crate) mod sealed {
     use fabricbios_wire::{InventoryExtension, LeaseInfo, LeaseTerms, ResourceInventory};
 
     use crate::{
+        Error,
         inventory::{Entries, Resource},
         unmet::Missing,
     };
@@ -96,8 +97,8 @@ pub(crate) mod sealed {
         /// Refuses terms that no node would accept.
         ///
         /// # Errors
-        /// The text says what is wrong.
-        fn check(_terms: &Self::Terms) -> Result<(), String> {
+        /// [`Error::Usage`]: the text says what is wrong.
+        fn check(_terms: &Self::Terms) -> Result<(), Error> {
             Ok(())
         }
 

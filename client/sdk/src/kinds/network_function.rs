@@ -39,11 +39,11 @@ impl Sealed for NetworkFunction {
     type Terms = NetTerms;
     const SIZED_BY: &'static str = "mbps()";
 
-    fn check(terms: &NetTerms) -> Result<(), String> {
+    fn check(terms: &NetTerms) -> Result<(), Error> {
         match terms.mac {
-            Some(mac) if !mac.is_of_one_interface() => Err(format!(
+            Some(mac) if !mac.is_of_one_interface() => Err(Error::Usage(format!(
                 "no interface has the MAC address {mac}: it is zero or multicast"
-            )),
+            ))),
             _ => Ok(()),
         }
     }
