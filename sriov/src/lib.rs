@@ -4,6 +4,7 @@
 //! network card, [`vf`] a card with virtual functions. [`Claims`] keeps the addresses and functions of their leases apart.
 
 mod claims;
+mod given;
 mod link;
 pub mod macvlan;
 pub mod netlink;

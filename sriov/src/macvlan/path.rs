@@ -11,7 +11,7 @@ use fabricbios_contract::{
 use fabricbios_lease::{
     AlreadyCut, BindError, BindOrder, BindingId, BootTime, Linger, Proof, StepError,
 };
-use fabricbios_wire::{Binding, HandOver, KindBinding, LeaseId, NetBinding, ResourceType};
+use fabricbios_wire::{Binding, KindBinding, LeaseId, NetBinding, ResourceType};
 
 use super::{
     devices::{Devices, Indexes},
@@ -19,7 +19,7 @@ use super::{
     record::Record,
     steps,
 };
-use crate::netlink::{By, require_network_namespace};
+use crate::{given, netlink::By};
 
 /// The path to the macvlans of one parent.
 #[derive(Debug)]
@@ -168,17 +168,7 @@ impl LocalAccess for MacvlanPath {
         entry.remaining(|tenant| caller.check(tenant))?;
         let record = self.parent.record(lease).map_err(LocalRefusal::Failed)?;
         let record = record.ok_or(LocalRefusal::NotFound)?;
-        let namespace = match given {
-            Given::NetworkNamespace(namespace) if record.hand_over == HandOver::Netns => namespace,
-            other => {
-                return Err(LocalRefusal::Unsupported(format!(
-                    "the lease takes no {other}; a lease with --hand-over netns takes a network namespace"
-                )));
-            }
-        };
-        let namespace = namespace.as_fd();
-        require_network_namespace(namespace)
-            .map_err(|error| LocalRefusal::Unsupported(error.to_string()))?;
+        let namespace = given::namespace(given, record.hand_over)?;
         let (kernel, name) = (&self.parent.kernel, Devices::of(lease).tenant_end);
         let failed = |error| LocalRefusal::Failed(StepError::from(error));
         let link = kernel.link(By::Name(&name)).map_err(failed)?;
@@ -187,7 +177,8 @@ impl LocalAccess for MacvlanPath {
                 "its interface {name} was given to a network namespace before, and is there"
             ))
         })?;
-        kernel.move_to(link.index, namespace).map_err(failed)?;
+        let moved = kernel.move_to(link.index, namespace.as_fd());
+        moved.map_err(failed)?;
         steps::passed("move to namespace");
         Ok(Entered::at(name))
     }

@@ -17,7 +17,10 @@ use super::{
     record::Record,
     steps,
 };
-use crate::netlink::{By, Link, require_network_namespace};
+use crate::{
+    given,
+    netlink::{By, Link},
+};
 
 /// Digits of a lease's id in the name of its interface, which has at most 15 bytes.
 const NAME_DIGITS: usize = 12;
@@ -64,7 +67,9 @@ impl VfPath {
         if record.hand_over == HandOver::Vfio {
             return Ok(None);
         }
-        let link = self.interface(record)?;
+        let (name, index) = self.interface(record)?;
+        let link = self.card.links.link(By::Index(index))?;
+        let link = link.ok_or_else(|| gone(&name))?;
         if link.mac != Some(record.mac) {
             let why = format!(
                 "interface {} has the address {:?}, and not {}",
@@ -80,8 +85,9 @@ impl VfPath {
         Ok(Some(Link { name, ..link }))
     }
 
-    /// The function's interface, in the node's namespace.
-    fn interface(&self, record: &Record) -> Result<Link, StepError> {
+    /// Name and index of the function's interface, in the node's namespace. Waits for no lock that a tenant can keep
+    /// busy.
+    fn interface(&self, record: &Record) -> Result<(String, u32), StepError> {
         let function = record.function;
         let names = self.card.operator.pci.interfaces(function)?;
         let [name] = &*names else {
@@ -90,8 +96,8 @@ impl VfPath {
             );
             return Err(StepError::new("look for interface", why));
         };
-        let link = self.card.links.link(By::Name(name))?;
-        link.ok_or_else(|| StepError::new("look for interface", format_args!("{name}: it is gone")))
+        let index = self.card.links.index_of(name)?;
+        Ok((name.clone(), index.ok_or_else(|| gone(name))?))
     }
 
     /// Gives the function to the tenant.
@@ -234,31 +240,27 @@ impl LocalAccess for VfPath {
         given: Given,
     ) -> Result<Entered, LocalRefusal> {
         let entry = self.bindings.in_use(lease)?;
-        // The admission is held so that the function is not released meanwhile.
-        let _admission = entry.admit(|tenant| caller.check(tenant))?;
+        let of_tenant = |tenant: &str| caller.check(tenant);
+        let admission = entry.admit(of_tenant)?;
+        // The function is not released while the admission is held, so the interface is the lease's. Nothing until
+        // then waits for the kernel's lock of network devices, which every user with a namespace can keep busy.
         let record = self.record(lease).map_err(LocalRefusal::Failed)?;
         let record = record.ok_or(LocalRefusal::NotFound)?;
-        let namespace = match given {
-            Given::NetworkNamespace(namespace) if record.hand_over == HandOver::Netns => namespace,
-            other => {
-                return Err(LocalRefusal::Unsupported(format!(
-                    "the lease takes no {other}; a lease with --hand-over netns takes a network namespace"
-                )));
-            }
-        };
-        let namespace = namespace.as_fd();
-        require_network_namespace(namespace)
-            .map_err(|error| LocalRefusal::Unsupported(error.to_string()))?;
-        let link = self.interface(&record).map_err(LocalRefusal::Failed)?;
+        let namespace = given::namespace(given, record.hand_over)?;
+        let (found, index) = self.interface(&record).map_err(LocalRefusal::Failed)?;
+        // The proof of a cut does not wait for the calls below. They change no other interface: unbinding a function
+        // deletes its interface, and the index of a deleted interface is not used again.
+        drop(admission);
+        let links = &self.card.links;
         // The interface may come back from a namespace that has ended, with a name that the tenant chose.
         let name = interface_name(lease);
-        if link.name != name {
-            let renamed = self.card.links.rename(link.index, &name);
-            renamed.map_err(LocalRefusal::Failed)?;
+        if found != name {
+            links.rename(index, &name).map_err(LocalRefusal::Failed)?;
         }
-        let moved = self.card.links.move_to(link.index, namespace);
+        let moved = links.move_to(index, namespace.as_fd());
         moved.map_err(LocalRefusal::Failed)?;
         steps::passed("move to namespace");
+        entry.remaining(of_tenant)?;
         Ok(Entered::at(name))
     }
 }
@@ -283,6 +285,13 @@ fn binding(lease: LeaseId, record: &Record) -> Binding {
 
 fn interface_name(lease: LeaseId) -> String {
     format!("fb{}", &lease.to_string()[..NAME_DIGITS])
+}
+
+fn gone(interface: &str) -> StepError {
+    StepError::new(
+        "look for interface",
+        format_args!("{interface}: it is gone"),
+    )
 }
 
 fn nothing() -> Proof {

@@ -12,6 +12,7 @@ use std::{
     process::{Child, Command},
     sync::{Arc, mpsc},
     thread,
+    time::Duration,
 };
 
 use fabricbios_contract::{
@@ -21,6 +22,7 @@ use fabricbios_lease::{BindError, Condition, Linger};
 use fabricbios_sriov::vf::{Card, VfStore};
 use fabricbios_wire::{Generation, HandOver, LeaseId, MacAddress, NetTerms, VlanId};
 use nix::{
+    sched::{CloneFlags, unshare},
     sys::{
         ptrace,
         wait::{WaitStatus, waitpid},
@@ -364,6 +366,80 @@ fn only_a_network_namespace_that_is_not_the_nodes_own_is_given() {
             "{path}: {refused:?}"
         );
     }
+}
+
+/// A network namespace that no process is in.
+fn namespace() -> Given {
+    let make = || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("only root makes network namespaces");
+        File::open("/proc/thread-self/ns/net").unwrap()
+    };
+    Given::NetworkNamespace(thread::spawn(make).join().unwrap().into())
+}
+
+#[test]
+fn an_entry_that_waits_in_the_kernel_delays_no_proof_and_moves_nothing_of_the_next_lease() {
+    let world = World::new();
+    let enter = |lease| {
+        world
+            .path
+            .enter(LeaseId(lease), &user_of("blue"), namespace())
+    };
+    let has_interface = |lease: u128| {
+        let name = format!("fb{}", &LeaseId(lease).to_string()[..12]);
+        world
+            .machine
+            .kernel
+            .links()
+            .iter()
+            .any(|it| it.name == name)
+    };
+    let [first, second] = [1, 2].map(|it: u128| it << 100);
+    world.bind(first, terms(HandOver::Netns));
+    let (begin, begun) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    world.machine.kernel.meanwhile("move", move || {
+        begin.send(()).unwrap();
+        goes_on.recv().ok();
+    });
+    thread::scope(|scope| {
+        // The move goes on when the test ends.
+        let go_on = go_on;
+        let entry = scope.spawn(|| enter(first));
+        begun.recv().unwrap();
+        let (prove, proved) = mpsc::channel();
+        let world = &world;
+        scope.spawn(move || prove.send(world.cut(first)));
+        let proved = proved.recv_timeout(Duration::from_secs(60));
+        proved.expect("the proof waits for the entry").unwrap();
+        world.release(first).unwrap();
+        world.bind(second, terms(HandOver::Netns));
+        drop(go_on);
+        entry.join().unwrap().unwrap_err();
+    });
+    assert!(
+        has_interface(second),
+        "the next lease's interface was moved"
+    );
+    enter(second).unwrap();
+    assert!(!has_interface(second));
+}
+
+#[test]
+fn an_interface_that_is_moved_behind_a_cut_is_told_as_cut() {
+    let world = World::new();
+    world.bind(1, terms(HandOver::Netns));
+    let path = Arc::clone(&world.path);
+    world.machine.kernel.meanwhile("move", move || {
+        path.revoke(binding_id(1), Linger::None).unwrap();
+    });
+    let refused = world.path.enter(LeaseId(1), &user_of("blue"), namespace());
+    assert!(
+        matches!(refused, Err(LocalRefusal::NotActive(_))),
+        "{refused:?}"
+    );
+    world.cut(1).unwrap();
+    world.release(1).unwrap();
 }
 
 #[test]

@@ -285,6 +285,10 @@ fn failed(step: &'static str) -> impl Fn(String) -> StepError {
     move |why| StepError::new(step, why)
 }
 
+fn no_link(step: &'static str) -> StepError {
+    StepError::new(step, "no interface has this index")
+}
+
 impl Links for Kernel {
     fn link(&self, by: By<'_>) -> Result<Option<Link>, StepError> {
         let is = |link: &&Link| match by {
@@ -310,7 +314,8 @@ impl Links for Kernel {
     fn rename(&self, index: u32, name: &str) -> Result<(), StepError> {
         self.calls.begin("rename").map_err(failed("rename"))?;
         let mut state = self.state.lock().unwrap();
-        let link = state.links.iter_mut().find(|it| it.index == index).unwrap();
+        let link = state.links.iter_mut().find(|it| it.index == index);
+        let link = link.ok_or_else(|| no_link("rename"))?;
         for function in FUNCTIONS {
             let net = self.device(function).join("net");
             if net.join(&link.name).exists() {
@@ -323,7 +328,8 @@ impl Links for Kernel {
 
     fn move_to(&self, index: u32, _namespace: BorrowedFd<'_>) -> Result<(), StepError> {
         self.calls.begin("move").map_err(failed("move"))?;
-        let link = self.link(By::Index(index))?.unwrap();
+        let link = self.link(By::Index(index))?;
+        let link = link.ok_or_else(|| no_link("move"))?;
         let has = |it: &&&str| self.device(it).join("net").join(&link.name).exists();
         self.take_interface(FUNCTIONS.iter().find(has).unwrap());
         Ok(())
