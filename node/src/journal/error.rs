@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fabricbios_channel::ChannelError;
 use fabricbios_lease::OtherFormat;
 
 /// Why the journal cannot be used. The node must not start without its journal: it would not know what is fenced.
@@ -55,9 +56,29 @@ pub enum JournalError {
         /// The journal.
         path: PathBuf,
     },
-    /// The message of the process that writes the journal, or how it ended.
+    /// The message of the process that writes the journal.
     #[error("{0}")]
-    Process(String),
+    Refused(String),
+    /// The process that writes the journal cannot be started.
+    #[error("journal {path}: the process that writes it cannot be started: {error}")]
+    NotStarted {
+        /// The journal.
+        path: PathBuf,
+        /// The error of the system; the message contains its text.
+        error: io::Error,
+    },
+    /// The process that writes the journal has ended by itself.
+    #[error("journal {path}: process {pid}, which writes it, has ended ({status}): {lost}")]
+    Ended {
+        /// The journal.
+        path: PathBuf,
+        /// The process.
+        pid: u32,
+        /// Its exit status.
+        status: String,
+        /// What was lost with it.
+        lost: Lost,
+    },
     /// A system call failed.
     #[error("journal {path}: {step}: {error}")]
     Io {
@@ -68,6 +89,20 @@ pub enum JournalError {
         /// The error of the system; the message contains its text.
         error: io::Error,
     },
+}
+
+/// What the daemon notices of a process that has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    /// The channel to the process fails.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// The process has closed the channel.
+    #[error("its end of the channel is closed")]
+    Closed,
+    /// The process runs another program.
+    #[error("a message that is not expected here")]
+    Unexpected,
 }
 
 impl JournalError {

@@ -33,12 +33,12 @@ use std::{
 use fabricbios_helper::Program;
 use fabricbios_wire::{Epoch, LeaseId, ResourceId};
 
-pub use error::{CommitError, JournalError};
+pub use error::{CommitError, JournalError, Lost};
 pub(crate) use message::CHANNEL;
 pub use meter::JournalCounts;
 pub use process::{Arguments, journal_main};
 pub use queue::Writer;
-use queue::{Shared, Stop, write_all};
+use queue::{SharedQueue, Stop, write_all};
 use remote::{Remote, RunAs};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -139,7 +139,7 @@ pub type OnCommit = Box<dyn Fn(Result<Seq, CommitError>) + Send>;
 /// them.
 pub struct Journal {
     path: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
     /// Receives the outcome of the thread; `None` after a stop.
     ended: Option<Receiver<Result<(), CommitError>>>,
 }
@@ -197,7 +197,7 @@ impl Journal {
         boot_id: &str,
         on_commit: OnCommit,
     ) -> Result<(Self, Recovered), JournalError> {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedQueue>::default();
         let opened = Remote::open(run_as, path.to_owned(), boot_id, Arc::clone(&shared));
         let (remote, recovered) = opened?;
         let (tell, ended) = channel();

@@ -12,7 +12,6 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::bail;
 use clap::Args;
 use fabricbios_channel::{Channel, ChannelError, Outgoing};
 use nix::sys::{
@@ -21,7 +20,7 @@ use nix::sys::{
 };
 
 use super::{
-    Group,
+    Group, Lost,
     message::{BATCH_BYTES, CHANNEL, Message},
     meter::Meter,
     store::Store,
@@ -53,7 +52,7 @@ pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> any
     let opened = match channel.receive()? {
         Some(Message::Begin(Some(boot_id))) => Store::open(path, &boot_id, Arc::clone(&meter)),
         Some(Message::Begin(None)) => Store::resume(path, Arc::clone(&meter)),
-        _ => bail!(UNEXPECTED),
+        _ => return Err(Lost::Unexpected.into()),
     };
     let (mut store, mut recovered) = match opened {
         Ok(opened) => opened,
@@ -83,7 +82,7 @@ pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> any
                 answer(&channel, &outcome)?;
                 group.clear();
             }
-            _ => bail!(UNEXPECTED),
+            _ => return Err(Lost::Unexpected.into()),
         }
     }
     Ok(())
@@ -92,6 +91,3 @@ pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> any
 fn answer(channel: &Channel, message: &Message) -> Result<(), ChannelError> {
     channel.send(message, None, MsgFlags::empty())
 }
-
-/// The other end runs another program.
-pub(super) const UNEXPECTED: &str = "a message that is not expected here";

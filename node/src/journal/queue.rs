@@ -41,7 +41,7 @@ impl Queue {
 }
 
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct SharedQueue {
     queue: Mutex<Queue>,
     wake: Condvar,
     /// Wakes the threads that wait for a write.
@@ -50,7 +50,7 @@ pub(super) struct Shared {
     pub(super) commit_counter: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
 }
 
-impl Shared {
+impl SharedQueue {
     pub(super) fn lock(&self) -> MutexGuard<'_, Queue> {
         // Each change of the queue is whole, also after a panic.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -105,7 +105,7 @@ impl Shared {
 
 /// See [`super::Journal::writer`].
 #[derive(Clone)]
-pub struct Writer(pub(super) Arc<Shared>);
+pub struct Writer(pub(super) Arc<SharedQueue>);
 
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,7 +149,7 @@ impl Writer {
 /// Commits groups until the journal is stopped.
 pub(super) fn write_all(
     mut remote: Remote,
-    shared: &Shared,
+    shared: &SharedQueue,
     on_commit: &OnCommit,
 ) -> Result<(), CommitError> {
     while let Some((group, seq)) = shared.next_group() {

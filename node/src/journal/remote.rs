@@ -9,15 +9,14 @@ use std::{
     sync::Arc,
 };
 
-use fabricbios_channel::{Channel, ChannelError, Outgoing};
+use fabricbios_channel::{Channel, Outgoing};
 use fabricbios_helper::Program;
 use nix::sys::socket::MsgFlags;
 
 use super::{
-    CommitError, Group, JournalCounts, JournalError, Recovered,
+    CommitError, Group, JournalCounts, JournalError, Lost, Recovered,
     message::{BATCH_BYTES, CHANNEL, Message},
-    process::UNEXPECTED,
-    queue::Shared,
+    queue::SharedQueue,
 };
 
 /// How the writer of the journal runs.
@@ -32,7 +31,7 @@ pub(super) enum RunAs {
 pub(super) struct Remote {
     run_as: RunAs,
     path: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueue>,
     /// `None` after the process has ended by itself.
     process: Option<Process>,
 }
@@ -52,12 +51,12 @@ enum Running {
 /// Why a request to the process failed.
 enum Failure {
     Refused(String),
-    Gone(String),
+    Gone(Lost),
 }
 
-impl From<ChannelError> for Failure {
-    fn from(error: ChannelError) -> Self {
-        Self::Gone(error.to_string())
+impl<E: Into<Lost>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Gone(error.into())
     }
 }
 
@@ -66,7 +65,7 @@ impl Remote {
         run_as: RunAs,
         path: PathBuf,
         boot_id: &str,
-        shared: Arc<Shared>,
+        shared: Arc<SharedQueue>,
     ) -> Result<(Self, Recovered), JournalError> {
         let mut remote = Self {
             run_as,
@@ -74,10 +73,9 @@ impl Remote {
             shared,
             process: None,
         };
-        let mut process = remote.start().map_err(JournalError::Process)?;
+        let mut process = remote.start()?;
         let opened = process.open(Some(boot_id));
-        let recovered =
-            opened.map_err(|why| JournalError::Process(remote.explain(why, &mut process)))?;
+        let recovered = opened.map_err(|why| remote.explain(why, &mut process))?;
         remote.process = Some(process);
         Ok((remote, recovered))
     }
@@ -111,10 +109,10 @@ impl Remote {
         Ok(process)
     }
 
-    fn start(&self) -> Result<Process, String> {
-        let process = self.spawn().map_err(|error| {
-            let path = self.path.display();
-            format!("journal {path}: the process that writes it cannot be started: {error}")
+    fn start(&self) -> Result<Process, JournalError> {
+        let process = self.spawn().map_err(|error| JournalError::NotStarted {
+            path: self.path.clone(),
+            error,
         })?;
         self.shared.lock().process = process.pid();
         Ok(process)
@@ -143,15 +141,15 @@ impl Remote {
         Ok(Process { channel, running })
     }
 
-    fn explain(&self, why: Failure, process: &mut Process) -> String {
+    fn explain(&self, why: Failure, process: &mut Process) -> JournalError {
         match why {
-            Failure::Refused(why) => why,
-            Failure::Gone(why) => format!(
-                "journal {}: process {}, which writes it, has ended ({}): {why}",
-                self.path.display(),
-                process.pid(),
-                process.end()
-            ),
+            Failure::Refused(why) => JournalError::Refused(why),
+            Failure::Gone(lost) => JournalError::Ended {
+                path: self.path.clone(),
+                pid: process.pid(),
+                status: process.end(),
+                lost,
+            },
         }
     }
 }
@@ -180,7 +178,7 @@ impl Process {
                     });
                 }
                 Message::Refused(why) => return Err(Failure::Refused(why)),
-                _ => return Err(Failure::Gone(UNEXPECTED.into())),
+                _ => return Err(Lost::Unexpected.into()),
             }
         }
     }
@@ -198,13 +196,12 @@ impl Process {
         match self.receive()? {
             Message::Committed(number, counts) => Ok((number, counts)),
             Message::Refused(why) => Err(Failure::Refused(why)),
-            _ => Err(Failure::Gone(UNEXPECTED.into())),
+            _ => Err(Lost::Unexpected.into()),
         }
     }
 
     fn receive(&mut self) -> Result<Message, Failure> {
-        let closed = || Failure::Gone("its end of the channel is closed".into());
-        self.channel.receive()?.ok_or_else(closed)
+        Ok(self.channel.receive()?.ok_or(Lost::Closed)?)
     }
 
     /// Closes the socket, which ends the process, waits for the end and returns the exit status.

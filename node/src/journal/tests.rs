@@ -299,7 +299,7 @@ fn who_waits_for_a_write_goes_on_when_it_is_on_the_disk() {
 
 #[test]
 fn a_failed_group_never_replaces_what_came_during_it() {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(SharedQueue::default());
     let journal = Journal {
         path: PathBuf::new(),
         shared: Arc::clone(&shared),

@@ -29,9 +29,20 @@ pub struct Checking<'a> {
     /// A daemon runs on the state directory: its ports and devices are free only after its end.
     pub has_daemon: bool,
     /// The journal of earlier runs. `Err`: why it cannot be read now.
-    pub past: Result<Recovered, String>,
+    pub past: Result<Recovered, PastUnknown>,
     /// The addresses of this machine's interfaces; `None`: they cannot be read.
     pub own: Option<Vec<IpAddr>>,
+}
+
+/// Why a check does not know the leases of earlier runs.
+#[derive(Debug, thiserror::Error)]
+pub enum PastUnknown {
+    /// A daemon runs.
+    #[error("a daemon writes to it")]
+    InUse,
+    /// The journal cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
 }
 
 impl Checking<'_> {
@@ -146,16 +157,19 @@ pub fn check(settings: &Settings) -> Findings {
 
 /// The journal, if its process has closed it. Like a start, refuses a journal that it cannot repair, and records
 /// without the identity of their node.
-fn past(state_dir: &Path, has_daemon: bool, found: &mut Findings) -> Result<Recovered, String> {
+fn past(
+    state_dir: &Path,
+    has_daemon: bool,
+    found: &mut Findings,
+) -> Result<Recovered, PastUnknown> {
     if has_daemon {
-        return Err("a daemon writes to it".into());
+        return Err(PastUnknown::InUse);
     }
     let past = Journal::look(&state_dir.join(journal::FILE)).map(Option::unwrap_or_default);
-    let past = past.map_err(|error| {
+    let past = past.inspect_err(|error| {
         if !matches!(error, JournalError::NeedsRepair { .. }) {
-            found.refused(&error);
+            found.refused(error);
         }
-        error.to_string()
     })?;
     found.refused_if(refuse_lost_node(state_dir, &past));
     Ok(past)

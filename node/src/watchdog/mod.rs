@@ -65,12 +65,12 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Watchdog {
     events: Sender<RunnerEvent>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedWatch>,
 }
 
 /// State that threads other than the runner read.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedWatch {
     /// True while a watchdog watches.
     watches: AtomicBool,
     replies: Mutex<ReplyReader>,
@@ -103,7 +103,7 @@ impl Watchdog {
             log.set_len(0)?;
         }
         let (events, happens) = mpsc::channel();
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<SharedWatch>::default();
         let runner = Runner {
             program: program.clone(),
             arguments: vec!["--calls".into(), helpers::lock_of(state_dir).into()],
@@ -231,7 +231,7 @@ impl fabricbios_rdma::Guard for Watchdog {
     }
 }
 
-impl Shared {
+impl SharedWatch {
     fn replies(&self) -> MutexGuard<'_, ReplyReader> {
         // The state is consistent at any time, also after a panic.
         self.replies.lock().unwrap_or_else(PoisonError::into_inner)

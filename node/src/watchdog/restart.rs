@@ -26,13 +26,13 @@ pub(super) enum Action {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct RestartPolicy {
-    state: State,
+    state: WatchdogState,
     /// Consecutive early ends.
     failures: u32,
 }
 
 #[derive(Debug)]
-enum State {
+enum WatchdogState {
     /// [`Watchdog::begin`](super::Watchdog::begin) was not called yet.
     Unwanted,
     Starting {
@@ -51,31 +51,32 @@ enum State {
 impl RestartPolicy {
     pub(super) fn new() -> Self {
         Self {
-            state: State::Unwanted,
+            state: WatchdogState::Unwanted,
             failures: 0,
         }
     }
 
     pub(super) fn started(&mut self, now: Instant) {
-        self.state = State::Starting { since: now };
+        self.state = WatchdogState::Starting { since: now };
     }
 
     pub(super) fn watches(&mut self, now: Instant) {
-        self.state = State::Watching {
+        self.state = WatchdogState::Watching {
             since: now,
             unanswered: 0,
         };
     }
 
     pub(super) fn answered(&mut self) {
-        if let State::Watching { unanswered, .. } = &mut self.state {
+        if let WatchdogState::Watching { unanswered, .. } = &mut self.state {
             *unanswered = 0;
         }
     }
 
     /// The watchdog has ended, was killed, or could not be started.
     pub(super) fn gone(&mut self, now: Instant) {
-        let lived_long = matches!(self.state, State::Watching { since, .. } if now >= since + LONG);
+        let lived_long =
+            matches!(self.state, WatchdogState::Watching { since, .. } if now >= since + LONG);
         self.failures = if lived_long { 0 } else { self.failures };
         // The first restart comes at once.
         let pause = match self.failures.min(DOUBLINGS) {
@@ -83,31 +84,33 @@ impl RestartPolicy {
             times => TICK * (1 << (times - 1)),
         };
         self.failures += 1;
-        self.state = State::Gone { until: now + pause };
+        self.state = WatchdogState::Gone { until: now + pause };
     }
 
     /// When to call `step` next.
     pub(super) fn next(&self, now: Instant) -> Instant {
         match self.state {
-            State::Gone { until } => until,
+            WatchdogState::Gone { until } => until,
             _ => now + TICK,
         }
     }
 
     pub(super) fn step(&mut self, now: Instant) -> Action {
         match &mut self.state {
-            State::Gone { until } if now >= *until => Action::Start,
-            State::Starting { since } if now >= *since + START => {
+            WatchdogState::Gone { until } if now >= *until => Action::Start,
+            WatchdogState::Starting { since } if now >= *since + START => {
                 Action::Kill("it does not say that it watches")
             }
-            State::Watching { unanswered, .. } if *unanswered >= UNANSWERED_MAX => {
+            WatchdogState::Watching { unanswered, .. } if *unanswered >= UNANSWERED_MAX => {
                 Action::Kill("it does not answer")
             }
-            State::Watching { unanswered, .. } => {
+            WatchdogState::Watching { unanswered, .. } => {
                 *unanswered += 1;
                 Action::Ask
             }
-            State::Unwanted | State::Gone { .. } | State::Starting { .. } => Action::Nothing,
+            WatchdogState::Unwanted
+            | WatchdogState::Gone { .. }
+            | WatchdogState::Starting { .. } => Action::Nothing,
         }
     }
 }

@@ -28,7 +28,7 @@ use nix::{
 };
 
 use super::{
-    RunnerEvent, Shared,
+    RunnerEvent, SharedWatch,
     deadlines::Deadlines,
     message::{CHANNEL, WatchdogMessage, WatchdogReply},
     rdma_deadlines::RdmaDeadlines,
@@ -59,7 +59,7 @@ pub(super) struct Runner {
     pub(super) restarts: RestartPolicy,
     pub(super) waiting: Option<Sender<io::Result<()>>>,
     pub(super) events: Sender<RunnerEvent>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedWatch>,
 }
 
 /// The current watchdog.

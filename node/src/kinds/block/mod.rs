@@ -131,7 +131,7 @@ pub fn open(opening: &Opening<'_>) -> anyhow::Result<Opened> {
         });
         let store: Arc<dyn Store> = match pool {
             Ok(pool) => Arc::new(PoolStore::new(pool, record, past.journal.writer())),
-            Err(why) => Arc::new(Withheld::new(why)),
+            Err(why) => Arc::new(Withheld(why)),
         };
         provider = provider.with_store(resource_id, store);
     }

@@ -30,18 +30,22 @@ impl NvmeHost {
     }
 }
 
-/// Refuses a host of another tenant, without naming that tenant.
+/// A tenant named the host of another one, which the refusal does not name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0} is not for this tenant to name: leave --hostnqn and --hostid out, or ask the node's operator, who says with \
+     --nvme-host whose it is"
+)]
+pub(crate) struct TakenHost(Nqn);
+
+/// Refuses a host of another tenant.
 pub(crate) fn refuse_taken(
     hosts: &[NvmeHost],
     tenant: &str,
     terms: &BlockTerms,
-) -> Result<(), String> {
+) -> Result<(), TakenHost> {
     match hosts.iter().find(|host| host.is_taken_by(tenant, terms)) {
-        Some(host) => Err(format!(
-            "{} is not for this tenant to name: leave --hostnqn and --hostid out, or ask the node's operator, who \
-             says with --nvme-host whose it is",
-            host.nqn
-        )),
+        Some(host) => Err(TakenHost(host.nqn.clone())),
         None => Ok(()),
     }
 }
@@ -82,6 +86,7 @@ mod tests {
         refuse_taken(&hosts, "red", &terms(None)).unwrap();
         refuse_taken(&hosts, "red", &terms(Some("nqn.2014-08.org.example:other"))).unwrap();
         let error = refuse_taken(&hosts, "red", &terms(Some(NQN))).unwrap_err();
+        let error = error.to_string();
         assert!(
             error.contains("operator") && !error.contains("blue"),
             "{error}"

@@ -31,7 +31,7 @@ impl HostOwners for NamedHosts {
         tenant: &str,
         terms: &BlockTerms,
     ) -> Result<(), StepError> {
-        refuse_taken(&self.0, tenant, terms).map_err(|why| StepError::new("host", why))?;
+        refuse_taken(&self.0, tenant, terms).map_err(|taken| StepError::new("host", taken))?;
         if let Some(host_nqn) = &terms.host_nqn {
             tracing::info!(lease_id = %binding_id.lease_id, %tenant, %host_nqn, "a tenant named its host");
         }

@@ -15,7 +15,8 @@ use super::{
     foreign_exports::ForeignExports,
     readable,
     record::PoolRecord,
-    verdict::{Known, Verdict, forgotten},
+    verdict::{Known, Verdict},
+    withheld::WhyWithheld,
 };
 use crate::{
     inventory::hardware::resource_id,
@@ -28,8 +29,7 @@ use crate::{
 pub(super) struct OpenPool {
     pub(super) resource_id: ResourceId,
     pub(super) facts: Facts,
-    /// `Err`: why the pool is not available.
-    pub(super) pool: Result<Pool, String>,
+    pub(super) pool: Result<Pool, WhyWithheld>,
     pub(super) record: PoolRecord,
     pub(super) continuity: Continuity,
 }
@@ -185,8 +185,7 @@ impl PoolOpener<'_> {
         }
         for (path, record, why) in missing {
             if !pools.iter().any(|it| it.record.identity == record.identity) {
-                let why = format!("{why:#}");
-                pools.push(self.withheld(path, record, Continuity::Absent, why));
+                pools.push(self.withheld(path, record, WhyWithheld::Unavailable(why)));
             }
         }
         Ok(pools)
@@ -225,8 +224,11 @@ impl PoolOpener<'_> {
         let verdict = { self.known }.judge(identity, of_pool, pool.is_taken_over(), force);
         if verdict == Verdict::JournalIsOlder {
             let record = PoolRecord::of(facts, path, of_journal);
-            let why = forgotten(of_pool, of_journal);
-            return Ok(self.withheld(path, &record, Continuity::JournalIsOlder, why));
+            let why = WhyWithheld::JournalIsOlder {
+                of_pool,
+                of_journal,
+            };
+            return Ok(self.withheld(path, &record, why));
         }
         let record = PoolRecord::of(facts, path, of_pool.max(of_journal));
         if verdict != Verdict::Trusted {
@@ -253,13 +255,8 @@ impl PoolOpener<'_> {
         Ok(self.pool(record, facts, Ok(pool), continuity))
     }
 
-    fn withheld(
-        &self,
-        path: &Path,
-        record: &PoolRecord,
-        continuity: Continuity,
-        why: String,
-    ) -> OpenPool {
+    fn withheld(&self, path: &Path, record: &PoolRecord, why: WhyWithheld) -> OpenPool {
+        let continuity = why.continuity();
         let leases = match continuity.has_leases() {
             true => "its leases keep their blocks until a start with the pool",
             false => "they are over",
@@ -279,7 +276,7 @@ impl PoolOpener<'_> {
         &self,
         record: PoolRecord,
         facts: Facts,
-        pool: Result<Pool, String>,
+        pool: Result<Pool, WhyWithheld>,
         continuity: Continuity,
     ) -> OpenPool {
         OpenPool {

@@ -82,19 +82,12 @@ impl Known {
     }
 }
 
-/// Why a pool that is ahead of the journal is withheld.
-pub(super) fn forgotten(of_pool: u64, of_journal: u64) -> String {
-    format!(
-        "the pool knows of {of_pool} grants of this node, and the journal of {of_journal}: an older copy of \
-         the journal was put back, and leases since then are not on record. Nothing of the pool is touched: \
-         put the newest journal back, or start with --force, which ends every lease of the pool and \
-         overwrites what it left"
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{super::facts, *};
+    use super::{
+        super::{facts, withheld::WhyWithheld},
+        *,
+    };
     use crate::journal::Change;
 
     const IDENTITY: u128 = 7;
@@ -178,7 +171,11 @@ mod tests {
 
     #[test]
     fn the_two_numbers_and_the_ways_out_are_told() {
-        let why = forgotten(812, 640);
+        let why = WhyWithheld::JournalIsOlder {
+            of_pool: 812,
+            of_journal: 640,
+        };
+        let why = why.to_string();
         for word in ["812", "640", "newest journal", "--force"] {
             assert!(why.contains(word), "{why}");
         }

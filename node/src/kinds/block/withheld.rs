@@ -5,19 +5,45 @@ use fabricbios_contract::{Part, Store, TellCondition};
 use fabricbios_lease::{BindError, BindOrder, BindingId, Condition, Placement, Proof, StepError};
 use fabricbios_wire::LeaseId;
 
-/// See the module.
-#[derive(Debug)]
-pub(super) struct Withheld {
-    why: String,
+use crate::kinds::Continuity;
+
+/// Why a pool is withheld.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WhyWithheld {
+    /// The machine or the operator: the pool is not there, or cannot be opened.
+    #[error("{0:#}")]
+    Unavailable(anyhow::Error),
+    /// The operator: the journal is an older copy.
+    #[error(
+        "the pool knows of {of_pool} grants of this node, and the journal of {of_journal}: an older copy of \
+         the journal was put back, and leases since then are not on record. Nothing of the pool is touched: \
+         put the newest journal back, or start with --force, which ends every lease of the pool and \
+         overwrites what it left"
+    )]
+    JournalIsOlder {
+        /// The number of grants that the pool has stored.
+        of_pool: u64,
+        /// The same of the journal.
+        of_journal: u64,
+    },
 }
 
-impl Withheld {
-    pub(super) fn new(why: String) -> Self {
-        Self { why }
+impl WhyWithheld {
+    pub(super) fn continuity(&self) -> Continuity {
+        match self {
+            Self::Unavailable(_) => Continuity::Absent,
+            Self::JournalIsOlder { .. } => Continuity::JournalIsOlder,
+        }
     }
+}
 
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Withheld(pub(super) WhyWithheld);
+
+impl Withheld {
     fn error(&self) -> StepError {
-        StepError::new("find pool", format!("it is withheld: {}", self.why))
+        StepError::new("find pool", format_args!("it is withheld: {}", self.0))
     }
 }
 
@@ -51,7 +77,7 @@ impl Store for Withheld {
     fn tell_condition(&self, tell: TellCondition) {
         tell(Condition::Unavailable(format!(
             "the pool is withheld: {}",
-            self.why
+            self.0
         )));
     }
 }
