@@ -63,9 +63,7 @@ impl Hardware {
             Err(BindError::Refused(error) | BindError::Failed(error)) => return Err(error),
             Err(other) => return Err(StepError::new("connect", format_args!("{other:?}"))),
         }
-        for (pair, window) in parts.pairs.iter_mut().zip(self.new_windows(1, binding_id)?) {
-            pair.windows.push(window);
-        }
+        parts.add_windows(self.new_windows(1, binding_id)?);
         self.open_access(parts, binding_id)?;
         let bound = self.binding(parts);
         let binding = bound

@@ -72,6 +72,13 @@ impl BindingParts {
         })
     }
 
+    /// Adds a window to each queue pair.
+    pub(super) fn add_windows(&mut self, windows: Vec<Window>) {
+        for (pair, window) in self.pairs.iter_mut().zip(windows) {
+            pair.windows.push(window);
+        }
+    }
+
     /// Removes all queue pairs except the first one and returns them.
     pub(super) fn split_off_added(&mut self) -> Parts {
         let mut added = Self::new(self.bytes.clone(), self.mtu_bytes);

@@ -106,62 +106,56 @@ impl RdmaPath {
         let parts = match self.live(state, binding_id, "rotate") {
             Ok(parts) => parts,
             Err(error) => {
-                return Err(self.discard_after_end(new_keys, binding_id, cancelled, error));
+                // The lease has ended meanwhile.
+                return Err(match self.discard(new_keys, binding_id, error).0 {
+                    BindError::Failed(_) if cancelled => BindError::Cancelled,
+                    error => error,
+                });
             }
         };
-        if let Err(error) = result {
-            return Err(self.discard(parts, new_keys, binding_id, error));
-        }
-        add_newest(parts, new_keys);
-        if let Err(error) = self.hardware.open_access(parts, binding_id) {
-            let new_keys = take_newest(parts);
-            return Err(self.discard(parts, new_keys, binding_id, error));
+        let (new_keys, opened) = match result {
+            Ok(()) => {
+                parts.add_windows(new_keys.windows);
+                parts.regions.extend(new_keys.regions);
+                let opened = self.hardware.open_access(parts, binding_id);
+                (opened.is_err().then(|| take_newest(parts)), opened)
+            }
+            failed => (Some(new_keys), failed),
+        };
+        if let (Some(new_keys), Err(error)) = (new_keys, opened) {
+            let (error, left) = self.discard(new_keys, binding_id, error);
+            // The cut destroys them.
+            if let Some(pair) = parts.pairs.first_mut() {
+                pair.unbound_windows.extend(left.windows);
+            }
+            parts.regions.splice(0..0, left.regions);
+            return Err(error);
         }
         let binding = self.hardware.binding(parts);
         state.gate.begin(binding_id.generation);
         Ok(binding)
     }
 
-    /// Destroys the keys of a failed rotation. The cut destroys those that the kernel refuses to destroy now.
+    /// Destroys the keys of a failed rotation. Returns the error, and the keys that the kernel refuses to destroy.
     fn discard(
         &self,
-        parts: &mut BindingParts,
-        mut new_keys: NewKeys,
+        new_keys: NewKeys,
         binding_id: BindingId,
         error: StepError,
-    ) -> BindError {
-        let windows = dealloc_unbound(new_keys.windows);
-        let regions = end_all(&mut new_keys.regions, |region| self.hardware.dereg(region));
-        let stuck = match (windows.is_empty(), regions) {
-            (false, _) => "dealloc_mw",
-            (true, Err(_)) => "dereg_mr",
-            (true, Ok(())) => return BindError::Failed(error),
+    ) -> (BindError, NewKeys) {
+        let mut left = NewKeys {
+            windows: dealloc_unbound(new_keys.windows),
+            regions: new_keys.regions,
         };
-        if let Some(pair) = parts.pairs.first_mut() {
-            pair.unbound_windows.extend(windows);
-        }
-        parts.regions.splice(0..0, new_keys.regions);
-        BindError::Stranded(self.hardware.error(stuck, binding_id, error))
-    }
-
-    /// Destroys new keys of a lease that ended while they were made.
-    fn discard_after_end(
-        &self,
-        mut new_keys: NewKeys,
-        binding_id: BindingId,
-        cancelled: bool,
-        error: StepError,
-    ) -> BindError {
-        let windows = dealloc_unbound(new_keys.windows);
-        let regions = end_all(&mut new_keys.regions, |region| self.hardware.dereg(region));
-        match regions {
-            Err(errno) => BindError::Stranded(self.hardware.refused("dereg_mr", binding_id, errno)),
-            Ok(()) if !windows.is_empty() => {
-                BindError::Stranded(self.hardware.error("dealloc_mw", binding_id, error))
+        let regions = end_all(&mut left.regions, |region| self.hardware.dereg(region));
+        let error = match (left.windows.is_empty(), regions) {
+            (false, _) => BindError::Stranded(self.hardware.error("dealloc_mw", binding_id, error)),
+            (true, Err(_)) => {
+                BindError::Stranded(self.hardware.error("dereg_mr", binding_id, error))
             }
-            Ok(()) if cancelled => BindError::Cancelled,
-            Ok(()) => BindError::Failed(error),
-        }
+            (true, Ok(())) => BindError::Failed(error),
+        };
+        (error, left)
     }
 
     pub(super) fn drop_old_key(&self, binding_id: BindingId) -> Result<Binding, StepError> {
@@ -190,13 +184,6 @@ impl RdmaPath {
                 .error(step, binding_id, "the lease has no key now")),
         }
     }
-}
-
-fn add_newest(parts: &mut BindingParts, new_keys: NewKeys) {
-    for (pair, window) in parts.pairs.iter_mut().zip(new_keys.windows) {
-        pair.windows.push(window);
-    }
-    parts.regions.extend(new_keys.regions);
 }
 
 /// Removes and returns the newest keys, which may be open on some queue pairs only.
