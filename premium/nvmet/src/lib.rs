@@ -28,6 +28,7 @@ mod ports;
 mod probe;
 mod proof;
 mod publish;
+mod rekey;
 mod remove;
 mod run;
 mod secret;

@@ -11,7 +11,8 @@ use fabricbios_wire::{Binding, Transport};
 use super::{
     RdmaPath,
     binding_cell::BindingCell,
-    binding_state::{BindStep, BindingState, Phase},
+    binding_state::{BindingState, Phase},
+    binding_step::BindStep,
     memory::Bytes,
     parts::Parts,
 };
@@ -246,10 +247,7 @@ impl RdmaPath {
         self.hardware.bring_up(parts, binding_id, peers, give_up)?;
         drop(permit);
         let windows = self.hardware.new_windows(peers.len(), binding_id);
-        let windows = windows.map_err(BindError::Failed)?;
-        for (pair, window) in parts.pairs.iter_mut().zip(windows) {
-            pair.windows.push(window);
-        }
+        parts.add_windows(windows.map_err(BindError::Failed)?);
         // Announced before the older binding ends: the guard forgets the deadline of a lease that has no queue pair.
         self.hardware.announce(parts, binding_id);
         Ok(())

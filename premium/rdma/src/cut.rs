@@ -22,7 +22,7 @@ use fabricbios_verbs::{CompletionQueue, ProtectionDomain, Refused, Window, WorkE
 use nix::errno::Errno;
 
 use super::{
-    binding_state::CutResult,
+    binding_step::CutResult,
     hardware::Hardware,
     parts::{BindingParts, Pair, Parts},
     steps::Steps,

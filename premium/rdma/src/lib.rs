@@ -11,6 +11,7 @@
 mod bind;
 mod binding_cell;
 mod binding_state;
+mod binding_step;
 mod bounds;
 mod connect;
 mod cut;

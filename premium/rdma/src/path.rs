@@ -15,7 +15,8 @@ use fabricbios_wire::{Binding, Generation, LeaseId, RdmaStrategy, ResourceId};
 
 use super::{
     binding_cell::BindingCell,
-    binding_state::{CutStep, Phase},
+    binding_state::Phase,
+    binding_step::CutStep,
     device::{Device, Found, close},
     hardware::Hardware,
     parts::Parts,

@@ -3,9 +3,7 @@
 use fabricbios_lease::{BindingId, Linger, StepError};
 
 use super::{
-    RdmaPath,
-    binding_cell::BindingCell,
-    binding_state::{Phase, ReleaseStep},
+    RdmaPath, binding_cell::BindingCell, binding_state::Phase, binding_step::ReleaseStep,
     parts::Parts,
 };
 
