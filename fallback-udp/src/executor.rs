@@ -2,7 +2,7 @@
 
 use fabricbios_wire::DataStatus;
 
-use crate::space::{Job, Reading, Store, StoreFailed, Writing};
+use crate::space::{Job, Reading, Store, Writing};
 
 /// Length of the reply's payload in bytes, or the status of a refusal.
 pub(crate) type Served = Result<usize, DataStatus>;
@@ -62,23 +62,18 @@ impl<S: Store> Executor for Immediate<'_, S> {
 
     fn execute(&mut self, job: Job<'_>, payload: &mut [u8]) -> Option<Served> {
         let done = match job {
-            Job::Read(reading) => self.read(reading, payload),
+            Job::Read(Reading {
+                offset,
+                bytes,
+                reply_range,
+            }) => {
+                let read = self.0.read(offset, &mut payload[..bytes]);
+                read.map(|()| bring_forward(payload, reply_range))
+            }
             Job::Write(Writing { offset, bytes, .. }) => self.0.write(offset, &bytes).map(|()| 0),
             Job::Flush => self.0.flush().map(|()| 0),
         };
         Some(done.map_err(|_told_to_the_log| DataStatus::Io))
-    }
-}
-
-impl<S: Store> Immediate<'_, S> {
-    fn read(&self, reading: Reading, payload: &mut [u8]) -> Result<usize, StoreFailed> {
-        let Reading {
-            offset,
-            bytes,
-            reply_range,
-        } = reading;
-        self.0.read(offset, &mut payload[..bytes])?;
-        Ok(bring_forward(payload, reply_range))
     }
 }
 

@@ -34,8 +34,8 @@ pub mod transfer;
 pub use auth::{DataKey, crc32c};
 #[cfg(feature = "client")]
 pub use client::{
-    BlockClient, ClientError, ClientOptions, Completion, Coordinates, Geometry, MemoryClient,
-    Refresh, RefreshError,
+    BlockClient, ClientError, ClientOptions, Completion, Coordinates, FailedCall, Geometry,
+    MemoryClient, Refresh, RefreshError,
 };
 pub use engine::{
     AccessState, Begin, Opened, Pending, Reply, ReplyBuffer, Request, ServedLease, answer, begin,

@@ -130,7 +130,10 @@ fn the_end_of_the_lease_is_told_with_what_was_done() {
         .write(0, &pattern(8 * MIB), &mut half_way)
         .unwrap_err();
     assert!(matches!(error, ClientError::NoLease { .. }), "{error}");
-    assert!((4 << 20..8 << 20).contains(&error.confirmed()), "{error}");
+    assert!(
+        (4 << 20..8 << 20).contains(&error.call().confirmed),
+        "{error}"
+    );
     assert!(error.to_string().contains("LEASE_QUERY"), "{error}");
 }
 

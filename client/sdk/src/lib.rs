@@ -127,7 +127,7 @@ pub use builder::Builder;
 pub use connect_line::{connect_line, connect_options};
 pub use error::Error;
 pub use fabricbios_fallback_udp::{
-    BlockClient, ClientError, Completion, Geometry, transfer::Operation,
+    BlockClient, ClientError, Completion, FailedCall, Geometry, transfer::Operation,
 };
 pub use fabricbios_local::SharedMemory;
 pub use fabricbios_wire as wire;

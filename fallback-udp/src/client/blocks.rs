@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{ClientError, ClientOptions, Coordinates, EXCHANGE, Failed, Refresh, link::Link, open};
+use super::{ClientError, ClientOptions, Coordinates, Failed, Refresh, link::Link, open};
 use crate::transfer::{Blocks, Driven, Failure, Finished, Operation, Statistics};
 
 /// Most datagrams received before datagrams are sent again.
@@ -302,7 +302,7 @@ impl BlockClient {
         match &self.broken {
             Some(error) if failure.is_final() => {
                 let same = io::Error::new(error.kind(), error.to_string());
-                self.link.local(EXCHANGE, same, failed.confirmed)
+                self.link.local(same, failed.confirmed)
             }
             _ => self.link.explain(failure, failed),
         }

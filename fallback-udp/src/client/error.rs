@@ -4,177 +4,141 @@ use std::{io, net::SocketAddr, string::String, time::Duration};
 
 use fabricbios_wire::{DataStatus, LeaseId};
 
-use super::Coordinates;
 use crate::{Broken, transfer::Failure};
 
-/// Why a call failed. `confirmed` is the number of bytes of the call whose replies came; they are not always its first
-/// ones.
+/// A call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedCall {
+    /// The lease.
+    pub lease_id: LeaseId,
+    /// Address of the server.
+    pub endpoint: SocketAddr,
+    /// Number of bytes of the call whose replies came; not always its first ones.
+    pub confirmed: u64,
+}
+
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The lease has ended: expired, freed or revoked.
-    #[error("lease {lease_id} is over ({confirmed} bytes were confirmed); LEASE_QUERY tells why")]
-    NoLease {
-        /// The lease.
-        lease_id: LeaseId,
-        /// See above.
-        confirmed: u64,
-    },
+    #[error(
+        "lease {} is over ({} bytes were confirmed); LEASE_QUERY tells why",
+        .0.lease_id, .0.confirmed
+    )]
+    NoLease(FailedCall),
     /// The lease ended and could not be proved clean.
     #[error(
-        "lease {lease_id} has ended and its memory is fenced ({confirmed} bytes were confirmed); \
-         ask the node's operator, and for another lease"
+        "lease {} has ended and its memory is fenced ({} bytes were confirmed); \
+         ask the node's operator, and for another lease",
+        .0.lease_id, .0.confirmed
     )]
-    Fenced {
-        /// The lease.
-        lease_id: LeaseId,
-        /// See above.
-        confirmed: u64,
-    },
+    Fenced(FailedCall),
     /// The range is not within the lease; if nothing was confirmed, nothing was done.
     #[error(
-        "{length} bytes at {offset} are not within the {resource_len} bytes of lease {lease_id}"
+        "{length} bytes at {offset} are not within the {resource_len} bytes of lease {}",
+        call.lease_id
     )]
     OutOfRange {
-        /// The lease.
-        lease_id: LeaseId,
+        /// The call.
+        call: FailedCall,
         /// First byte asked for.
         offset: u64,
         /// Bytes asked for.
         length: u64,
         /// Bytes of the lease.
         resource_len: u64,
-        /// See above.
-        confirmed: u64,
     },
     /// No server with the key answers.
     #[error(
-        "no answer for lease {lease_id} from {endpoint} (UDP) in {:.1} s ({confirmed} bytes were \
-         confirmed): {hint}",
-        after.as_secs_f64()
+        "no answer for lease {} from {} (UDP) in {:.1} s ({} bytes were confirmed): {hint}",
+        call.lease_id, call.endpoint, after.as_secs_f64(), call.confirmed
     )]
     Unreachable {
-        /// The lease.
-        lease_id: LeaseId,
-        /// Address of the server.
-        endpoint: SocketAddr,
+        /// The call.
+        call: FailedCall,
         /// Time without progress.
         after: Duration,
         /// Observations, and what to check.
         hint: String,
-        /// See above.
-        confirmed: u64,
     },
     /// Nothing listens at the port of the server any more.
     #[error(
-        "nothing listens at {endpoint} (UDP) any more; has the node's daemon ended? ({confirmed} bytes were confirmed)"
+        "nothing listens at {} (UDP) any more; has the node's daemon ended? ({} bytes were confirmed)",
+        .0.endpoint, .0.confirmed
     )]
-    PortClosed {
-        /// The lease.
-        lease_id: LeaseId,
-        /// Address of the server.
-        endpoint: SocketAddr,
-        /// See above.
-        confirmed: u64,
-    },
+    PortClosed(FailedCall),
     /// The lease is read-only; nothing was done.
-    #[error("lease {lease_id} is read-only: ask for one without --read-only to write")]
-    ReadOnly {
-        /// The lease.
-        lease_id: LeaseId,
-        /// See above.
-        confirmed: u64,
-    },
+    #[error("lease {} is read-only: ask for one without --read-only to write", .0.lease_id)]
+    ReadOnly(FailedCall),
     /// The node's storage failed.
     #[error(
-        "the storage of {endpoint} failed for lease {lease_id}, {length} bytes at {offset} \
-         ({confirmed} bytes were confirmed); ask the node's operator"
+        "the storage of {} failed for lease {}, {length} bytes at {offset} \
+         ({} bytes were confirmed); ask the node's operator",
+        call.endpoint, call.lease_id, call.confirmed
     )]
     Storage {
-        /// The lease.
-        lease_id: LeaseId,
-        /// Address of the server.
-        endpoint: SocketAddr,
+        /// The call.
+        call: FailedCall,
         /// First byte asked for.
         offset: u64,
         /// Bytes asked for.
         length: u64,
-        /// See above.
-        confirmed: u64,
     },
     /// A flush found that the node's machine has rebooted since the last flush.
     #[error(
-        "the machine of {endpoint} was started anew (a power cut or a reboot), and what was written to \
-         lease {lease_id} before that and not flushed may be lost, though it was confirmed; write again \
-         what was written since the last flush that succeeded, and flush"
+        "the machine of {} was started anew (a power cut or a reboot), and what was written to \
+         lease {} before that and not flushed may be lost, though it was confirmed; write again \
+         what was written since the last flush that succeeded, and flush",
+        .0.endpoint, .0.lease_id
     )]
-    WritesLost {
-        /// The lease.
-        lease_id: LeaseId,
-        /// Address of the server.
-        endpoint: SocketAddr,
-        /// See above: 0.
-        confirmed: u64,
-    },
+    WritesLost(FailedCall),
     /// The server refused.
     #[error(
-        "{endpoint} did not do what was asked of lease {lease_id} ({confirmed} bytes were \
-         confirmed): {}",
-        status_text(*status)
+        "{} did not do what was asked of lease {} ({} bytes were confirmed): {}",
+        call.endpoint, call.lease_id, call.confirmed, status_text(*status)
     )]
     Refused {
-        /// The lease.
-        lease_id: LeaseId,
-        /// Address of the server.
-        endpoint: SocketAddr,
+        /// The call.
+        call: FailedCall,
         /// `DataStatus` as a number.
         status: u8,
-        /// See above.
-        confirmed: u64,
     },
     /// The server has the key and sent an invalid reply.
     #[error(
-        "{endpoint} answered HELLO for lease {lease_id} with something that makes no sense; do the \
-         versions match?"
+        "{} answered HELLO for lease {} with something that makes no sense; do the \
+         versions match?",
+        .0.endpoint, .0.lease_id
     )]
-    Protocol {
-        /// The lease.
-        lease_id: LeaseId,
-        /// Address of the server.
-        endpoint: SocketAddr,
-        /// See above.
-        confirmed: u64,
-    },
+    Protocol(FailedCall),
     /// A system call of this machine failed.
-    #[error("this machine cannot {what} for {endpoint}: {source}")]
+    #[error("this machine cannot {what} for {}: {source}", call.endpoint)]
     Local {
+        /// The call.
+        call: FailedCall,
         /// The step that failed.
         what: &'static str,
-        /// Address of the server.
-        endpoint: SocketAddr,
         /// The error of the system.
         source: io::Error,
-        /// See above.
-        confirmed: u64,
     },
 }
 
 impl ClientError {
-    /// Number of bytes of the call whose replies came; not always its first ones.
+    /// The call that failed.
     #[must_use]
-    pub fn confirmed(&self) -> u64 {
+    pub fn call(&self) -> &FailedCall {
         match self {
-            Self::NoLease { confirmed, .. }
-            | Self::Fenced { confirmed, .. }
-            | Self::OutOfRange { confirmed, .. }
-            | Self::Unreachable { confirmed, .. }
-            | Self::PortClosed { confirmed, .. }
-            | Self::ReadOnly { confirmed, .. }
-            | Self::Storage { confirmed, .. }
-            | Self::WritesLost { confirmed, .. }
-            | Self::Refused { confirmed, .. }
-            | Self::Protocol { confirmed, .. }
-            | Self::Local { confirmed, .. } => *confirmed,
+            Self::NoLease(call)
+            | Self::Fenced(call)
+            | Self::OutOfRange { call, .. }
+            | Self::Unreachable { call, .. }
+            | Self::PortClosed(call)
+            | Self::ReadOnly(call)
+            | Self::Storage { call, .. }
+            | Self::WritesLost(call)
+            | Self::Refused { call, .. }
+            | Self::Protocol(call)
+            | Self::Local { call, .. } => call,
         }
     }
 }
@@ -193,77 +157,39 @@ impl Failed {
     pub(super) fn because(
         self,
         failure: Failure,
-        whom: &Coordinates,
+        call: FailedCall,
         after: Duration,
         hint: String,
     ) -> ClientError {
         const READ_ONLY: u8 = DataStatus::ReadOnly as u8;
         const IO: u8 = DataStatus::Io as u8;
-        let Self {
-            offset,
-            length,
-            unit,
-            confirmed,
-        } = self;
-        let (lease_id, endpoint) = (whom.lease_id, whom.endpoint);
+        let (offset, length) = (self.offset, self.length);
         match failure {
-            Failure::NoLease => ClientError::NoLease {
-                lease_id,
-                confirmed,
-            },
-            Failure::Fenced => ClientError::Fenced {
-                lease_id,
-                confirmed,
-            },
+            Failure::NoLease => ClientError::NoLease(call),
+            Failure::Fenced => ClientError::Fenced(call),
             Failure::OutOfRange { resource_len } => ClientError::OutOfRange {
-                lease_id,
+                call,
                 offset,
                 length,
-                resource_len: resource_len.saturating_mul(unit),
-                confirmed,
+                resource_len: resource_len.saturating_mul(self.unit),
             },
-            Failure::Refused { status: READ_ONLY } => ClientError::ReadOnly {
-                lease_id,
-                confirmed,
-            },
+            Failure::Refused { status: READ_ONLY } => ClientError::ReadOnly(call),
             Failure::Refused { status: IO } => ClientError::Storage {
-                lease_id,
-                endpoint,
+                call,
                 offset,
                 length,
-                confirmed,
             },
-            Failure::Refused { status } => ClientError::Refused {
-                lease_id,
-                endpoint,
-                status,
-                confirmed,
-            },
-            Failure::WritesLost => ClientError::WritesLost {
-                lease_id,
-                endpoint,
-                confirmed,
-            },
-            Failure::Nonsense => ClientError::Protocol {
-                lease_id,
-                endpoint,
-                confirmed,
-            },
+            Failure::Refused { status } => ClientError::Refused { call, status },
+            Failure::WritesLost => ClientError::WritesLost(call),
+            Failure::Nonsense => ClientError::Protocol(call),
             Failure::Broken(Broken { invariant, detail }) => ClientError::Local {
+                call,
                 what: "count what was transferred",
-                endpoint,
                 source: io::Error::other(std::format!(
                     "{invariant}: {detail}; this is a mistake in the client's program"
                 )),
-                confirmed,
             },
-            Failure::Silent { .. } => ClientError::Unreachable {
-                lease_id,
-                endpoint,
-                after,
-                hint,
-                confirmed,
-            },
+            Failure::Silent { .. } => ClientError::Unreachable { call, after, hint },
         }
     }
 }

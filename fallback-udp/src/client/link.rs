@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     ClientError, ClientOptions, Coordinates, Refresh,
-    error::Failed,
+    error::{Failed, FailedCall},
     socket::{BATCH, Inbox, Seen, Socket},
 };
 use crate::{
@@ -296,31 +296,30 @@ impl Link {
     }
 
     pub(super) fn explain(&self, failure: Failure, failed: Failed) -> ClientError {
+        let call = self.failed_call(failed.confirmed);
         if matches!(failure, Failure::Silent { .. }) && self.is_closed() {
-            return ClientError::PortClosed {
-                lease_id: self.coordinates.lease_id,
-                endpoint: self.coordinates.endpoint,
-                confirmed: failed.confirmed,
-            };
+            return ClientError::PortClosed(call);
         }
         let hint = match failure {
             Failure::Silent { doubtful } => self.hint(doubtful),
             _ => String::new(),
         };
-        failed.because(failure, &self.coordinates, self.options.give_up, hint)
+        failed.because(failure, call, self.options.give_up, hint)
     }
 
-    /// The error of a failed system call.
-    pub(super) fn local(
-        &self,
-        what: &'static str,
-        source: io::Error,
-        confirmed: u64,
-    ) -> ClientError {
+    /// The error of a system call that failed in the middle of a transfer.
+    pub(super) fn local(&self, source: io::Error, confirmed: u64) -> ClientError {
         ClientError::Local {
-            what,
-            endpoint: self.coordinates.endpoint,
+            call: self.failed_call(confirmed),
+            what: "exchange datagrams",
             source,
+        }
+    }
+
+    fn failed_call(&self, confirmed: u64) -> FailedCall {
+        FailedCall {
+            lease_id: self.coordinates.lease_id,
+            endpoint: self.coordinates.endpoint,
             confirmed,
         }
     }

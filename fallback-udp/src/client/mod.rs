@@ -11,7 +11,7 @@ use std::{boxed::Box, error::Error, net::SocketAddr, time::Duration};
 use fabricbios_wire::{DpKey, LeaseId};
 
 pub use blocks::{BlockClient, Completion, Geometry};
-pub use error::ClientError;
+pub use error::{ClientError, FailedCall};
 
 use crate::transfer::{Requester, Setup, Statistics, Work};
 use error::Failed;
@@ -188,13 +188,10 @@ impl MemoryClient {
         };
         match driven {
             Ok(outcome) => outcome.map_err(|failure| self.link.explain(failure, failed)),
-            Err(source) => Err(self.link.local(EXCHANGE, source, confirmed)),
+            Err(source) => Err(self.link.local(source, confirmed)),
         }
     }
 }
-
-/// The step that a failed system call in the middle of a transfer reports.
-const EXCHANGE: &str = "exchange datagrams";
 
 /// Opens the socket and the requester.
 fn open(
@@ -202,14 +199,17 @@ fn open(
     options: ClientOptions,
     refresh: Option<Box<dyn Refresh>>,
 ) -> Result<(Link, Setup), ClientError> {
-    let endpoint = coordinates.endpoint;
+    let call = FailedCall {
+        lease_id: coordinates.lease_id,
+        endpoint: coordinates.endpoint,
+        confirmed: 0,
+    };
     let opened = Link::open(coordinates, options, refresh);
     let opened = opened.and_then(|link| link.setup().map(|setup| (link, setup)));
     opened.map_err(|source| ClientError::Local {
+        call,
         what: "open a UDP socket",
-        endpoint,
         source,
-        confirmed: 0,
     })
 }
 

@@ -15,14 +15,6 @@ use super::{
 };
 use crate::AccessState;
 
-/// The work of a release.
-enum Step<C> {
-    /// Clean up; the phase is Releasing.
-    Clean(Option<Arc<Entry<C>>>),
-    /// The lease was released before.
-    Done,
-}
-
 impl<C: Content> UdpPath<C> {
     /// Releases a binding that was cut, once it has no I/O in flight.
     pub(super) fn give_back(
@@ -43,7 +35,7 @@ impl<C: Content> UdpPath<C> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let begun = cell.lock().begin_release(binding_id)?;
-        let Step::Clean(entry) = begun else {
+        let Some(entry) = begun else {
             return Ok(());
         };
         let cleaned = entry.as_ref().map_or(Ok(()), |entry| {
@@ -79,7 +71,12 @@ impl<C: Content> UdpPath<C> {
 }
 
 impl<C> BindingState<C> {
-    fn begin_release(&mut self, binding_id: BindingId) -> Result<Step<C>, StepError> {
+    /// The entry to clean up, if the lease was bound; the phase is Releasing then. `None`: the lease was released
+    /// before.
+    fn begin_release(
+        &mut self,
+        binding_id: BindingId,
+    ) -> Result<Option<Option<Arc<Entry<C>>>>, StepError> {
         let refuse = |why: &str| {
             Err(StepError::new(
                 "release",
@@ -90,7 +87,7 @@ impl<C> BindingState<C> {
             return refuse(&moved_on.to_string());
         }
         if self.gate.is_removed() {
-            return Ok(Step::Done);
+            return Ok(None);
         }
         let entry = match mem::take(&mut self.phase) {
             Phase::Cut { entry, .. } => Some(entry),
@@ -107,6 +104,6 @@ impl<C> BindingState<C> {
             }
         };
         self.phase = Phase::Releasing(entry.clone());
-        Ok(Step::Clean(entry))
+        Ok(Some(entry))
     }
 }

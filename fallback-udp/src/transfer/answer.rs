@@ -6,14 +6,6 @@ use fabricbios_wire::{DataFrame, DataOp, DataService, DataStatus, HelloReply, Pa
 
 use super::{Failure, Requester, piece::Piece};
 
-const OK: u8 = DataStatus::Ok as u8;
-const NO_LEASE: u8 = DataStatus::NoLease as u8;
-const RANGE: u8 = DataStatus::Range as u8;
-const REPLAY: u8 = DataStatus::Replay as u8;
-const FENCED: u8 = DataStatus::Fenced as u8;
-const TOO_OLD: u8 = DataStatus::TooOld as u8;
-const BUSY: u8 = DataStatus::Busy as u8;
-
 /// A reply that concerns the operation itself; all other replies are handled here.
 #[derive(Debug)]
 pub(super) enum Event<'a> {
@@ -63,18 +55,19 @@ impl Requester {
         frame: &DataFrame<'a>,
         now: Duration,
     ) -> Option<Event<'a>> {
-        match frame.header.status {
-            OK => return self.on_ok(at, frame.payload, now),
-            BUSY => {
-                self.refusal = Some(BUSY);
+        let status = frame.header.status;
+        match DataStatus::from_byte(status) {
+            Some(DataStatus::Ok) => return self.on_ok(at, frame.payload, now),
+            Some(DataStatus::Busy) => {
+                self.refusal = Some(status);
                 self.on_busy(at, now);
             }
             // REPLAY: a defect, or two clients share the session. In the second case a new session helps.
-            status @ (TOO_OLD | REPLAY) => {
+            Some(DataStatus::TooOld | DataStatus::Replay) => {
                 self.refusal = Some(status);
                 self.session_lost(&frame.header, now);
             }
-            status => {
+            _ => {
                 let failure = self.failure(status);
                 let piece = Some(self.on_answered(at, now)?);
                 return Some(Event::Refused { piece, failure });
@@ -108,19 +101,20 @@ impl Requester {
         frame: &DataFrame<'a>,
         now: Duration,
     ) -> Option<Event<'a>> {
-        match frame.header.status {
-            OK => return self.on_opened(length, frame.payload, now),
-            BUSY => {
-                self.refusal = Some(BUSY);
+        let status = frame.header.status;
+        match DataStatus::from_byte(status) {
+            Some(DataStatus::Ok) => return self.on_opened(length, frame.payload, now),
+            Some(DataStatus::Busy) => {
+                self.refusal = Some(status);
                 if let Some(hello) = &mut self.hello {
                     hello.busy(now);
                 }
             }
-            status @ (TOO_OLD | REPLAY) => {
+            Some(DataStatus::TooOld | DataStatus::Replay) => {
                 self.refusal = Some(status);
                 self.reopen(now);
             }
-            status => {
+            _ => {
                 let failure = self.failure(status);
                 return Some(Event::Refused {
                     piece: None,
@@ -169,11 +163,11 @@ impl Requester {
     fn failure(&self, status: u8) -> Failure {
         let parameters = self.session_parameters();
         let resource_len = parameters.map_or(0, |parameters| parameters.resource_len);
-        match status {
-            NO_LEASE => Failure::NoLease,
-            FENCED => Failure::Fenced,
-            RANGE => Failure::OutOfRange { resource_len },
-            status => Failure::Refused { status },
+        match DataStatus::from_byte(status) {
+            Some(DataStatus::NoLease) => Failure::NoLease,
+            Some(DataStatus::Fenced) => Failure::Fenced,
+            Some(DataStatus::Range) => Failure::OutOfRange { resource_len },
+            _ => Failure::Refused { status },
         }
     }
 }

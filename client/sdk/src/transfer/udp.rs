@@ -269,18 +269,13 @@ fn explain(shared: &SharedLease, known: &EndError, error: ClientError, changes: 
         }),
         ClientError::Fenced { .. } => refusal(LeaseError::Fenced, RefusalClass::Permanent, why),
         ClientError::OutOfRange { .. } => Error::Usage(why),
-        ClientError::Unreachable {
-            endpoint,
-            after,
-            hint,
-            ..
-        } => Error::Unreachable {
-            node: endpoint.to_string(),
+        ClientError::Unreachable { call, after, hint } => Error::Unreachable {
+            node: call.endpoint.to_string(),
             why: format!("no answer in {} s: {hint}", after.as_secs_f32()),
             may_have_happened: changes,
         },
-        ClientError::PortClosed { endpoint, .. } => Error::Unreachable {
-            node: endpoint.to_string(),
+        ClientError::PortClosed(call) => Error::Unreachable {
+            node: call.endpoint.to_string(),
             why: "nothing listens at the node's UDP port any more; has the daemon ended?"
                 .to_owned(),
             may_have_happened: changes,
