@@ -16,6 +16,8 @@ use fabricbios_cpu::{Cgroupfs, list};
 use fabricbios_kernfs::{Error, Tree, parse_list};
 use tempfile::TempDir;
 
+use crate::ROOT;
+
 /// Two cores of two CPUs on node 0, two cores of one CPU on node 1.
 pub(crate) const CORES: &[(&[u32], u32)] = &[(&[0, 1], 0), (&[2, 3], 0), (&[4], 1), (&[5], 1)];
 
@@ -220,7 +222,7 @@ impl Kernel {
 
     fn set_members(&self, at: &str, members: &[i32]) {
         let lines: String = members.iter().map(|pid| format!("{pid}\n")).collect();
-        fs::write(self.mount().join(at).join("cgroup.procs"), lines).unwrap();
+        self.set(at, "cgroup.procs", &lines);
         for above in Path::new(at).ancestors() {
             let (Some(above), false) = (above.to_str(), above == Path::new("")) else {
                 continue;
@@ -228,7 +230,7 @@ impl Kernel {
             let mut groups = self.within(above).into_iter();
             let populated = u8::from(groups.any(|it| !self.members(&it).is_empty()));
             let events = format!("populated {populated}\nfrozen 0\n");
-            fs::write(self.mount().join(above).join("cgroup.events"), events).unwrap();
+            self.set(above, "cgroup.events", &events);
         }
     }
 
@@ -237,6 +239,16 @@ impl Kernel {
         let mut groups = self.groups();
         groups.retain(|it| Path::new(it).starts_with(at));
         groups
+    }
+
+    /// Makes a cgroup beside the leases that names these CPUs, or changes its CPUs.
+    pub(crate) fn name_cpus(&self, cpus: &str) {
+        let fs: &dyn Cgroupfs = self;
+        let other = format!("{ROOT}/other");
+        if !fs.exists(&other).unwrap() {
+            fs.mkdir(&other).unwrap();
+        }
+        fs.write(&format!("{other}/cpuset.cpus"), cpus).unwrap();
     }
 
     /// Makes a cgroup outside of the node's with these limits, to which a test moves processes.
@@ -265,6 +277,17 @@ impl Kernel {
         found
     }
 
+    /// Writes a file of a cgroup as the kernel itself.
+    fn set(&self, at: &str, file: &str, text: &str) {
+        fs::write(self.mount().join(at).join(file), text).unwrap();
+    }
+
+    /// The state of a partition; empty if the cgroup has no cpuset.
+    fn partition_of(&self, at: &str) -> String {
+        let read = self.files.read(format!("{at}/cpuset.cpus.partition"));
+        read.unwrap_or_default()
+    }
+
     fn cpus(&self, at: &str, file: &str) -> Vec<u32> {
         let text = self.files.read(format!("{at}/{file}")).unwrap_or_default();
         parse_list(&text).unwrap()
@@ -290,7 +313,7 @@ impl Kernel {
     fn kill(&self, at: &str) {
         let immortal = self.model().immortal.clone();
         for at in self.within(at) {
-            fs::write(self.mount().join(&at).join("cgroup.kill"), "1").unwrap();
+            self.set(&at, "cgroup.kill", "1");
             let mut left = self.members(&at);
             left.retain(|pid| immortal.contains(pid));
             self.set_members(&at, &left);
@@ -316,15 +339,10 @@ impl Kernel {
         }
         let of_limits = LIMITS.iter().filter(|(controller, _)| has(controller));
         files.extend(of_limits.map(|(_, file)| (*file, "max")));
-        fs::write(
-            self.mount().join(at).join("cgroup.controllers"),
-            controllers,
-        )
-        .unwrap();
+        self.set(at, "cgroup.controllers", controllers);
         for (name, text) in files {
-            let file = self.mount().join(at).join(name);
-            if !file.exists() {
-                fs::write(file, text).unwrap();
+            if !self.mount().join(at).join(name).exists() {
+                self.set(at, name, text);
             }
         }
     }
@@ -382,31 +400,21 @@ impl Kernel {
         let (parent, _) = changed.rsplit_once('/').unwrap_or(("", changed));
         for at in self.groups() {
             let beside = at != changed && at.rsplit_once('/').is_some_and(|(it, _)| it == parent);
-            let text = self
-                .files
-                .read(format!("{at}/cpuset.cpus.partition"))
-                .unwrap_or_default();
+            let text = self.partition_of(&at);
             let is_valid = text == "root" || text == "isolated";
             let overlaps = self
                 .cpus(&at, "cpuset.cpus")
                 .iter()
                 .any(|cpu| cpus.contains(cpu));
             if beside && is_valid && overlaps {
-                let file = self.mount().join(&at).join("cpuset.cpus.partition");
-                fs::write(file, format!("{text} invalid")).unwrap();
+                self.set(&at, "cpuset.cpus.partition", &format!("{text} invalid"));
             }
         }
     }
 
     fn settle(&self) {
         let groups = self.groups();
-        let is_partition = |at: &String| {
-            let text = self
-                .files
-                .read(format!("{at}/cpuset.cpus.partition"))
-                .unwrap_or_default();
-            text.starts_with("root") || text.starts_with("isolated")
-        };
+        let is_partition = |at: &String| self.partition_of(at).starts_with(['r', 'i']);
         let (partitions, plain): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_partition);
         let taken: Vec<u32> = partitions
             .iter()
@@ -421,10 +429,7 @@ impl Kernel {
             .copied()
             .filter(|cpu| !taken.contains(cpu))
             .collect();
-        let write = |at: &str, cpus: &[u32]| {
-            let file = self.mount().join(at).join("cpuset.cpus.effective");
-            fs::write(file, list(cpus)).unwrap();
-        };
+        let write = |at: &str, cpus: &[u32]| self.set(at, "cpuset.cpus.effective", &list(cpus));
         write("", &left);
         for at in &partitions {
             let mut cpus = self.cpus(at, "cpuset.cpus");
@@ -515,7 +520,7 @@ impl Cgroupfs for Kernel {
             ("cgroup.kill", ""),
             ("cpuset.cpus.effective", ""),
         ] {
-            fs::write(self.mount().join(path).join(name), text).unwrap();
+            self.set(path, name, text);
         }
         self.add_files(path, &handed_on);
         self.settle();
