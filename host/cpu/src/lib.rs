@@ -7,7 +7,7 @@
 //!
 //! Never here: the start of a tenant's program.
 //!
-//! Read first: `store.rs`, a cgroup for each lease; then `path.rs`, how processes enter and end.
+//! Read first: `store/mod.rs`, a cgroup for each lease; then `path.rs`, how processes enter and end.
 #![forbid(unsafe_code)]
 
 mod cgroupfs;
