@@ -93,7 +93,7 @@ impl Connection {
         start.length += length;
         if !matches!(descriptor, Ok(None)) {
             start.descriptor = match &start.descriptor {
-                Ok(None) => descriptor,
+                Ok(None) => descriptor.map_err(|why| why.to_string()),
                 _ => Err("descriptors came with several parts of the header".into()),
             };
         }

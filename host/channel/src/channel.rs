@@ -14,7 +14,7 @@ use nix::{libc, sys::socket::MsgFlags};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    ChannelError, ChannelKind, Incoming, Outgoing, Problem, is_readable_within,
+    BadDescriptors, ChannelError, ChannelKind, Incoming, Outgoing, Problem, is_readable_within,
     receive::{Received, receive},
 };
 
@@ -142,13 +142,13 @@ impl Channel {
         self.incoming.push(&room[..length]);
         let passes = self.kind.passes_descriptors;
         let wrong = match descriptor {
-            Ok(Some(_)) if !passes => "a descriptor; none belongs here".to_owned(),
+            Ok(Some(_)) if !passes => BadDescriptors::Unwanted,
             Ok(beside) => {
                 self.descriptor = beside.or_else(|| self.descriptor.take());
                 return Ok(length > 0);
             }
             Err(why) => why,
         };
-        Err(self.kind.error(Problem::Descriptors(wrong)))
+        Err(self.kind.error(wrong))
     }
 }

@@ -53,8 +53,8 @@ pub enum Problem {
     #[error("no message: {0} bytes too many in its frame")]
     Surplus(usize),
     /// Descriptors that do not belong beside a frame; they are closed.
-    #[error("{0}")]
-    Descriptors(String),
+    #[error(transparent)]
+    Descriptors(#[from] BadDescriptors),
     /// The other end does not read, and the socket has no more room. A part of the message may be sent.
     #[error("its other end does not read, and it is full")]
     Full,
@@ -64,4 +64,20 @@ pub enum Problem {
     /// The socket failed.
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+/// Descriptors that came beside a message and are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadDescriptors {
+    /// This process had room for so many of them: at 0 it lacks descriptors itself, else the peer sent several.
+    #[error(
+        "descriptors beside a message, of which this process had room for {0}; at most one belongs there"
+    )]
+    NoRoom(usize),
+    /// The peer sent so many.
+    #[error("{0} descriptors beside a message; at most one belongs there")]
+    Several(usize),
+    /// The peer sent one over a channel of a kind that passes none.
+    #[error("a descriptor; none belongs here")]
+    Unwanted,
 }

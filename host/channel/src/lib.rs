@@ -17,7 +17,7 @@ mod line;
 mod receive;
 
 pub use channel::Channel;
-pub use error::{ChannelError, Problem};
+pub use error::{BadDescriptors, ChannelError, Problem};
 pub use frames::{ChannelKind, Incoming, Outgoing};
 pub use line::{Line, MESSAGE_BYTES_MAX, Message};
 pub use receive::{Received, is_readable_within, receive};

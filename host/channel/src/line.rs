@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::libc;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, socketpair};
 
+use crate::BadDescriptors;
 use crate::frames::send_message;
 use crate::receive::{Received, is_readable_within, receive};
 
@@ -80,10 +81,10 @@ impl Line {
     /// Receives the next message; `None`: the other end is closed.
     ///
     /// # Errors
-    /// `InvalidData`: the message is longer than [`MESSAGE_BYTES_MAX`], or came with several descriptors. Otherwise the
-    /// error of recvmsg(2).
+    /// `InvalidData`: the message is longer than [`MESSAGE_BYTES_MAX`], or came with several descriptors. `EMFILE`: this
+    /// process had no room for a descriptor. Otherwise the error of recvmsg(2).
     pub fn receive(&self) -> io::Result<Option<Message>> {
-        let invalid = |why: String| Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        let invalid = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         // One extra byte, to recognise a message that is too long.
         let mut bytes = vec![0; MESSAGE_BYTES_MAX + 1];
         let Received { length, descriptor } = match receive(&self.0, &mut bytes) {
@@ -95,12 +96,13 @@ impl Line {
             return Ok(None);
         }
         if length > MESSAGE_BYTES_MAX {
-            return invalid("a message is too long".into());
+            return invalid("a message is too long".to_owned());
         }
         bytes.truncate(length);
         match descriptor {
             Ok(descriptor) => Ok(Some(Message { bytes, descriptor })),
-            Err(why) => invalid(why),
+            Err(BadDescriptors::NoRoom(0)) => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+            Err(why) => invalid(why.to_string()),
         }
     }
 

@@ -12,6 +12,8 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg as receive_message,
 };
 
+use crate::BadDescriptors;
+
 /// `SCM_MAX_FD` of include/net/scm.h: largest number of descriptors in one message.
 const DESCRIPTORS_MAX: usize = 253;
 
@@ -20,9 +22,8 @@ const DESCRIPTORS_MAX: usize = 253;
 pub struct Received {
     /// Number of bytes; 0 at the end of the stream.
     pub length: usize,
-    /// The descriptor beside the bytes. `Err`: there were several, or not all of them could be received. They are
-    /// closed, and the text says what came, for a refusal.
-    pub descriptor: Result<Option<OwnedFd>, String>,
+    /// The descriptor beside the bytes. `Err`: there were several, or not all of them could be received.
+    pub descriptor: Result<Option<OwnedFd>, BadDescriptors>,
 }
 
 /// Receives bytes and at most one descriptor. All other descriptors that the peer has sent are closed, even if this
@@ -52,13 +53,9 @@ pub fn receive(socket: impl AsFd, into: &mut [u8]) -> io::Result<Received> {
     let mut descriptors: Vec<OwnedFd> = messages.flatten().collect();
     let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
     let descriptor = match descriptors.len() {
-        had_room if is_cut => Err(format!(
-            "descriptors beside a message, of which this process had room for {had_room}; at most one belongs there"
-        )),
+        had_room if is_cut => Err(BadDescriptors::NoRoom(had_room)),
         0 | 1 => Ok(descriptors.pop()),
-        count => Err(format!(
-            "{count} descriptors beside a message; at most one belongs there"
-        )),
+        count => Err(BadDescriptors::Several(count)),
     };
     Ok(Received {
         length: received.bytes,

@@ -1,6 +1,9 @@
 //! Checks that a descriptor is a network namespace into which the caller may put an interface.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
 
 use nix::{
     errno::Errno,
@@ -11,14 +14,21 @@ use nix::{
 use crate::peer::Peer;
 
 /// Most kinds of file answer an ioctl(2) in their own way, so only files of nsfs are asked.
-pub(crate) fn check(given: BorrowedFd<'_>, caller: &Peer) -> Result<(), String> {
-    let system = fstatfs(given).map_err(|errno| format!("the descriptor: {errno}"))?;
+///
+/// # Errors
+/// The text says what is wrong with the descriptor. An error number is of a call of this process.
+pub(crate) fn check(given: BorrowedFd<'_>, caller: &Peer) -> io::Result<()> {
+    let of = |what: &str, errno| io::Error::other(format!("{what}: {errno}"));
+    let system = fstatfs(given).map_err(|errno| of("the descriptor", errno))?;
     let is_network = system.filesystem_type() == NSFS_MAGIC
         && ask(given, NS_GET_NSTYPE, 0) == Ok(libc::CLONE_NEWNET);
     if !is_network {
-        return Err("the descriptor is no network namespace".into());
+        return Err(io::Error::other("the descriptor is no network namespace"));
     }
-    let owner = owner(given).map_err(|errno| format!("the owner of the namespace: {errno}"))?;
+    let owner = owner(given).map_err(|errno| match errno {
+        Errno::EMFILE | Errno::ENFILE => errno.into(),
+        _ => of("the owner of the namespace", errno),
+    })?;
     // The owner of a namespace's user namespace has all capabilities in it; root of the machine has them everywhere.
     // The machine's own user namespace belongs to uid 0. Root of a container is uid 0 too, but has no capabilities in
     // it; so for uid 0 ownership is not enough.
@@ -26,9 +36,9 @@ pub(crate) fn check(given: BorrowedFd<'_>, caller: &Peer) -> Result<(), String> 
     if caller.is_root || owner == uid && uid != 0 {
         return Ok(());
     }
-    Err(format!(
+    Err(io::Error::other(format!(
         "the network namespace is of uid {owner}, and the caller is uid {uid}: who owns it, or root of this node, enters it"
-    ))
+    )))
 }
 
 /// The requests of ioctl_ns(2).

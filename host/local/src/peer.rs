@@ -49,32 +49,36 @@ impl Peer {
     }
 
     /// Checks that a descriptor is a pidfd of the caller, so that no caller moves another process. Returns another
-    /// pidfd of the caller, on an open file that only this process has. The error says what the descriptor is instead.
+    /// pidfd of the caller, on an open file that only this process has.
+    ///
+    /// # Errors
+    /// The text says what the descriptor is instead. An error number is of a call of this process.
     ///
     /// This also checks the user of the process, for two reasons. Without `SO_PEERPIDFD` the process that connected may
     /// have ended, and another process may have its number now. And the caller may run a set-user-ID program meanwhile.
-    pub(crate) fn check_itself(&self, given: BorrowedFd<'_>) -> Result<OwnedFd, String> {
+    pub(crate) fn check_itself(&self, given: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         let Self { uid, pid, .. } = self;
-        let process = self.process.as_ref().ok_or("the caller has ended")?;
-        if !process.is_same(given).map_err(|error| error.to_string())? {
-            return Err(format!(
+        let has_ended = || io::Error::other("the caller has ended");
+        let process = self.process.as_ref().ok_or_else(has_ended)?;
+        if !process.is_same(given)? {
+            return Err(io::Error::other(format!(
                 "the descriptor is no pidfd of the caller, process {pid}: a process is moved into a lease at its own request \
                  only"
-            ));
+            )));
         }
         let path = format!("/proc/{pid}");
-        let owner = fs::metadata(&path).map_err(|error| format!("{path}: {error}"))?;
+        let owner = fs::metadata(&path);
+        let owner = owner.map_err(|error| io::Error::other(format!("{path}: {error}")))?;
         if owner.uid() != *uid {
-            return Err(format!(
+            return Err(io::Error::other(format!(
                 "{path} is of uid {}, and the caller connected as uid {uid}",
                 owner.uid()
-            ));
+            )));
         }
         if !lives(process) {
-            return Err("the caller has ended".into());
+            return Err(has_ended());
         }
-        let own = process.as_fd().try_clone_to_owned();
-        own.map_err(|error| format!("duplicate a pidfd: {error}"))
+        process.as_fd().try_clone_to_owned()
     }
 }
 

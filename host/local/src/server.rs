@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     fs::{self, Permissions},
     io,
     os::{
@@ -21,6 +22,7 @@ use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseError, LeaseId, Refusal, RefusalClass};
 use nix::{
     errno::Errno,
+    libc,
     sys::socket::{
         Backlog, MsgFlags, Shutdown, SockFlag, UnixAddr, accept4, bind, connect, listen, shutdown,
     },
@@ -189,10 +191,10 @@ fn accept_all(listener: &OwnedFd, shared: &Arc<Shared>) {
 fn begin(socket: OwnedFd, shared: &Arc<Shared>) {
     let line = Line::from(socket);
     let admitted = Peer::of(&line).map_err(|error| {
-        Refusal::new(
+        of_call(
             LeaseError::Internal,
-            RefusalClass::Permanent,
-            format!("the process that has connected: {error}"),
+            "the process that has connected: ",
+            &error,
         )
     });
     let admitted = admitted.and_then(|peer| Admitted::new(peer, shared));
@@ -271,13 +273,11 @@ impl Admitted {
     fn serve(&self, line: &Line) -> Result<(Reply, Option<OwnedFd>), Refusal> {
         let malformed =
             |why: String| Refusal::new(LeaseError::Malformed, RefusalClass::Permanent, why);
-        let in_time = line.is_ready_within(PATIENCE);
-        if !in_time.map_err(|error| malformed(error.to_string()))? {
+        let failed = |error: io::Error| of_call(LeaseError::Malformed, "", &error);
+        if !line.is_ready_within(PATIENCE).map_err(failed)? {
             return Err(malformed(format!("no request within {PATIENCE:?}")));
         }
-        let message = line
-            .receive()
-            .map_err(|error| malformed(error.to_string()))?;
+        let message = line.receive().map_err(failed)?;
         let Some(message) = message else {
             return Err(malformed("the caller closed its end".into()));
         };
@@ -307,12 +307,11 @@ impl Admitted {
         let given = match wanted {
             Wanted::Process => {
                 let itself = self.peer.check_itself(descriptor.as_fd());
-                Given::Process(itself.map_err(|why| {
-                    Refusal::new(LeaseError::NotPermitted, RefusalClass::Permanent, why)
-                })?)
+                Given::Process(itself.map_err(|why| of_call(LeaseError::NotPermitted, "", &why))?)
             }
             Wanted::NetworkNamespace => {
-                namespace::check(descriptor.as_fd(), &self.peer).map_err(invalid)?;
+                let checked = namespace::check(descriptor.as_fd(), &self.peer);
+                checked.map_err(|why| of_call(LeaseError::InvalidArgs, "", &why))?;
                 Given::NetworkNamespace(descriptor)
             }
         };
@@ -407,7 +406,9 @@ impl Shared {
     ) -> Result<Entered, LocalRefusal> {
         for kind in &self.kinds {
             let copy = given.try_clone().map_err(|error| {
-                LocalRefusal::Failed(StepError::new("duplicate the descriptor", error))
+                let errno = error.raw_os_error();
+                let failed = StepError::new("duplicate the descriptor", error).with_errno(errno);
+                LocalRefusal::Failed(failed)
             })?;
             match kind.enter(lease, caller, copy) {
                 Err(LocalRefusal::NotFound) => {}
@@ -462,7 +463,31 @@ fn of_local(why: &LocalRefusal) -> Refusal {
         LocalRefusal::NotYours { .. } => (LeaseError::NotPermitted, RefusalClass::Policy),
         LocalRefusal::Unsupported(_) => (LeaseError::Unsupported, RefusalClass::Permanent),
         LocalRefusal::NotActive(_) => (LeaseError::Expired, RefusalClass::Permanent),
+        LocalRefusal::Failed(error) if is_lack(error.errno) => return lacks_descriptors(error),
         LocalRefusal::Failed(_) => (LeaseError::Internal, RefusalClass::Permanent),
     };
     Refusal::new(error, class, why.to_string())
+}
+
+/// Refuses for this reason, with these words before it, unless the node lacks descriptors.
+fn of_call(error: LeaseError, words: &str, why: &io::Error) -> Refusal {
+    match is_lack(why.raw_os_error()) {
+        true => lacks_descriptors(why),
+        false => Refusal::new(error, RefusalClass::Permanent, format!("{words}{why}")),
+    }
+}
+
+fn is_lack(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::EMFILE | libc::ENFILE))
+}
+
+fn lacks_descriptors(why: &impl fmt::Display) -> Refusal {
+    Refusal::new(
+        LeaseError::Unavailable,
+        RefusalClass::Transient,
+        format!(
+            "the node lacks file descriptors: try again, or have the operator start it with a higher hard limit \
+             (LimitNOFILE= of systemd, ulimit -Hn of a shell): {why}"
+        ),
+    )
 }

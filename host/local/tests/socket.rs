@@ -31,6 +31,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sched::{CloneFlags, unshare},
     sys::{
+        resource::{Resource, getrlimit, setrlimit},
         socket::{
             AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr,
             accept4, bind, connect, listen, sendmsg, socket,
@@ -813,6 +814,53 @@ fn ten_thousand_connections_with_descriptors_leave_none_open() {
         }
     }
     assert_eq!(open_files(), before);
+}
+
+/// Lowers the limit so that this process can open `room` more files.
+fn leave_room(room: usize) -> Vec<File> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 256, hard).unwrap();
+    let null = File::open("/dev/null").unwrap();
+    let mut taken: Vec<_> = std::iter::from_fn(|| null.try_clone().ok()).collect();
+    taken.truncate(taken.len() - room);
+    taken.push(null);
+    taken
+}
+
+/// The caller takes one descriptor for its end, and for a moment one for itself if it is to be moved. The node needs one
+/// for its end, one for the caller's process, one for what the caller gives, and a copy of that for the kind; of a process
+/// one more.
+#[test]
+fn a_node_without_descriptors_says_so_and_not_that_the_caller_is_wrong() {
+    let world = World::of(Tenants::from([(geteuid().as_raw(), vec!["blue".into()])]));
+    let namespace = File::open("/proc/self/ns/net").unwrap();
+    let before = open_files();
+    let refused = |room, ask: &dyn Fn() -> Result<Moved, AskError>| {
+        let taken = leave_room(room);
+        let refusal = match ask() {
+            Err(AskError::Refused(refusal)) => refusal,
+            other => panic!("{room}: {other:?}"),
+        };
+        let told = (refusal.error, refusal.class);
+        let lack = (LeaseError::Unavailable, RefusalClass::Transient);
+        assert_eq!(told, lack, "{room}: {refusal}");
+        let says_so = refusal.message.contains("lacks file descriptors");
+        assert!(says_so, "{refusal}");
+        drop(taken);
+        // The node closes its end after the answer.
+        while open_files() > before {
+            thread::yield_now();
+        }
+    };
+    let path = world.path();
+    for room in 3..6 {
+        refused(room, &|| run(&path, BLUE));
+    }
+    for room in 2..5 {
+        refused(room, &|| enter(&path, BLUE, namespace.as_fd()));
+    }
+    assert_eq!(world.moved(), []);
+    run(&path, BLUE).unwrap();
 }
 
 /// Reports whether the other end of a pipe is closed.
