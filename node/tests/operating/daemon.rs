@@ -1,15 +1,19 @@
 //! The program with a state directory, and a client of it.
 
 use std::{
+    ffi::OsStr,
     fs::{self, DirBuilder, File},
     io::{BufRead, BufReader},
     os::unix::fs::DirBuilderExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use fabricbios_client::{Identity, Node};
 use fabricbios_fallback_udp::{ClientOptions, Coordinates, MemoryClient};
+use fabricbios_helper::Program;
 use fabricbios_wire::{
     LeaseAllocRequest, LeaseId, LeaseInfo, LeasePhase, Request, ResourceType, Transport,
 };
@@ -18,20 +22,54 @@ use nix::{
     unistd::Pid,
 };
 
-/// The directory with a daemon's files.
-pub(crate) struct Place(tempfile::TempDir);
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
+
+/// How long something may take that takes a moment.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program that the daemon runs in its processes.
+pub(crate) fn program() -> Program {
+    Program::copy_of(Path::new(PROGRAM)).expect("memory")
+}
+
+/// Waits until `it` returns a value; fails after one minute, with the name `what`.
+pub(crate) fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = it() {
+            return found;
+        }
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{what}: not within {PATIENCE:?}"
+        );
+        thread::yield_now();
+    }
+}
+
+/// The directory with a daemon's files, and its addresses.
+pub(crate) struct Place {
+    directory: tempfile::TempDir,
+    pub(crate) listen: String,
+    pub(crate) fbmu_listen: String,
+}
 
 impl Place {
     /// Makes a place with an empty pool.
     pub(crate) fn new() -> Self {
-        let place = Self(tempfile::tempdir().expect("a directory"));
+        let anywhere = || "127.0.0.1:0".to_owned();
+        let place = Self {
+            directory: tempfile::tempdir().expect("a directory"),
+            listen: anywhere(),
+            fbmu_listen: anywhere(),
+        };
         let pool = DirBuilder::new().mode(0o700).create(place.at("pool"));
         pool.expect("a pool");
         place
     }
 
     pub(crate) fn at(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// The path of `at` as text.
@@ -41,22 +79,21 @@ impl Place {
 
     /// Runs a subcommand to its end.
     pub(crate) fn run(&self, words: &[&str]) -> Output {
-        let output = Command::new(env!("CARGO_BIN_EXE_fabricbiosd"))
+        let output = Command::new(PROGRAM)
             .args(words)
-            .current_dir(self.0.path())
+            .current_dir(self.directory.path())
             .output();
         output.expect("a program")
     }
 
     /// Settings for memory in a file, over UDP.
     pub(crate) fn memory(&self) -> Vec<String> {
-        let words = [
-            "--mem-bytes=1MiB",
-            "--rdma-device=none",
-            "--fbmu-listen=127.0.0.1:0",
-        ];
-        let file = format!("--mem-file={}", self.text("arena"));
-        words.map(str::to_owned).into_iter().chain([file]).collect()
+        vec![
+            "--mem-bytes=1MiB".into(),
+            "--rdma-device=none".into(),
+            format!("--fbmu-listen={}", self.fbmu_listen),
+            format!("--mem-file={}", self.text("arena")),
+        ]
     }
 
     /// Settings for the pool, over UDP.
@@ -67,12 +104,22 @@ impl Place {
         ]
     }
 
-    fn command(&self, words: &[String]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fabricbiosd"));
-        command.args(["control-server", "--listen=127.0.0.1:0", "--state-dir"]);
+    /// A daemon with these settings.
+    pub(crate) fn command(&self, words: &[String]) -> Command {
+        self.command_of(PROGRAM, words)
+    }
+
+    /// A daemon of this program.
+    pub(crate) fn command_of(&self, program: impl AsRef<OsStr>, words: &[String]) -> Command {
+        let mut command = Command::new(program);
+        command.args(["control-server", "--listen", &self.listen, "--state-dir"]);
         command.arg(self.at("state")).args(words);
-        command.stderr(File::create(self.at("log")).expect("a log"));
         command
+    }
+
+    /// An empty log.
+    pub(crate) fn new_log(&self) -> File {
+        File::create(self.at("log")).expect("a log")
     }
 
     /// The log of the last run.
@@ -81,11 +128,13 @@ impl Place {
     }
 
     pub(crate) fn start(&self, words: &[String]) -> Daemon {
-        let mut child = self
-            .command(words)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a daemon");
+        self.begin(self.command(words), self.new_log())
+    }
+
+    /// Starts this command, and waits until the daemon serves.
+    pub(crate) fn begin(&self, mut command: Command, log: impl Into<Stdio>) -> Daemon {
+        let command = command.stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().expect("a daemon");
         let mut line = String::new();
         let output = child.stdout.take().expect("a pipe");
         let read = BufReader::new(output).read_line(&mut line);
@@ -105,7 +154,11 @@ impl Place {
 
     /// Starts a daemon that must fail. Returns the log.
     pub(crate) fn start_in_vain(&self, words: &[String]) -> String {
-        let status = self.command(words).stdout(Stdio::null()).status();
+        let mut command = self.command(words);
+        let status = command
+            .stdout(Stdio::null())
+            .stderr(self.new_log())
+            .status();
         let log = self.log();
         assert_eq!(status.expect("a program").code(), Some(1), "{log}");
         log
@@ -121,14 +174,17 @@ pub(crate) struct Daemon {
     /// The node's id.
     pub(crate) node: String,
     pub(crate) address: String,
-    child: Child,
+    pub(crate) child: Child,
 }
 
 impl Daemon {
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().expect("a process"))
+    }
+
     /// Sends a signal, and waits for the end of the process.
     pub(crate) fn end(mut self, signal: Signal) -> ExitStatus {
-        let pid = Pid::from_raw(self.child.id().try_into().expect("a process"));
-        kill(pid, signal).expect("signalled");
+        kill(self.pid(), signal).expect("signalled");
         self.child.wait().expect("gone")
     }
 
@@ -146,12 +202,15 @@ impl Drop for Daemon {
     }
 }
 
-pub(crate) async fn alloc(node: &Node, kind: ResourceType) -> LeaseInfo {
-    let request = LeaseAllocRequest {
+pub(crate) fn request(kind: ResourceType) -> LeaseAllocRequest {
+    LeaseAllocRequest {
         transport: Transport::Udp,
         ..LeaseAllocRequest::new(kind, 4096, 600)
-    };
-    node.alloc_async(request).await.expect("granted")
+    }
+}
+
+pub(crate) async fn alloc(node: &Node, kind: ResourceType) -> LeaseInfo {
+    node.alloc_async(request(kind)).await.expect("granted")
 }
 
 /// The lease, when it is bound or over.

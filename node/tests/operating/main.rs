@@ -1,8 +1,19 @@
-//! The daemon in the hands of its operator: stops, starts with other settings, a new CA, and the check before a start.
-#![allow(clippy::expect_used, reason = "a test that cannot go on says why")]
+//! The daemon as a process, in the hands of its operator: stops, starts with other settings, a new CA, and the check before
+//! a start; its descriptors, its log, its local socket, and the processes beside it.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says why"
+)]
 
 mod check;
 mod daemon;
+mod descriptors;
+mod helpers;
+mod journal;
+mod local_socket;
+mod log_drops;
+mod watchdog;
 
 use std::fs;
 

@@ -1,67 +1,26 @@
 //! The daemon with 1,024 file descriptors: blocks are leased over UDP until it grants no more.
-#![allow(clippy::expect_used, reason = "a test that cannot go on says why")]
 
 use std::{
-    fs::{self, DirBuilder, File},
-    io::{BufRead, BufReader},
-    os::unix::fs::DirBuilderExt,
-    path::Path,
-    process::{Child, Command, Stdio},
+    fs,
+    process::Command,
     time::{Duration, Instant},
 };
 
-use fabricbios_client::{Error, Identity, Node};
+use fabricbios_client::{Error, Node};
 use fabricbios_wire::{
-    LeaseAllocRequest, LeaseError, LeaseId, LeaseInfo, LeasePhase, RefusalClass, Reply, Request,
-    ResourceType, Transport,
+    LeaseError, LeaseId, LeaseInfo, LeasePhase, RefusalClass, Reply, Request, ResourceType,
 };
 use tokio::task::JoinSet;
+
+use crate::daemon::*;
 
 /// More leases than there are descriptors.
 const ASKED: usize = 1_100;
 /// Requests of one tenant at a time.
 const AT_ONCE: usize = 16;
 
-/// A daemon that ends with the test.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.0.kill().expect("killed");
-        self.0.wait().expect("gone");
-    }
-}
-
-/// The daemon and where it listens.
-fn start(directory: &Path) -> (Daemon, String) {
-    let pool = directory.join("pool");
-    DirBuilder::new().mode(0o700).create(&pool).expect("a pool");
-    let log = File::create(directory.join("log")).expect("a log");
-    // The soft limit is below the hard one, as on most systems.
-    let limited = "ulimit -Sn 512; ulimit -Hn 1024; exec \"$0\" \"$@\"";
-    let mut child = Command::new("sh")
-        .args(["-c", limited, env!("CARGO_BIN_EXE_fabricbiosd")])
-        .args(["control-server", "--listen", "127.0.0.1:0"])
-        .args(["--fbbu-listen", "127.0.0.1:0", "--state-dir"])
-        .arg(directory.join("state"))
-        .arg("--block-pool")
-        .arg(&pool)
-        .stdout(Stdio::piped())
-        .stderr(log)
-        .spawn()
-        .expect("a daemon");
-    let output = child.stdout.take().expect("a pipe");
-    let (daemon, mut line) = (Daemon(child), String::new());
-    let read = BufReader::new(output).read_line(&mut line);
-    read.expect("a line of output");
-    let address = line.trim().rsplit_once("listen=");
-    let (_, address) = address.unwrap_or_else(|| panic!("{line:?}: {}", log_of(directory)));
-    (daemon, address.to_owned())
-}
-
-fn log_of(directory: &Path) -> String {
-    fs::read_to_string(directory.join("log")).expect("a log")
-}
+/// The soft limit is below the hard one, as on most systems.
+const LIMITED: &str = "ulimit -Sn 512; ulimit -Hn 1024; exec \"$0\" \"$@\"";
 
 /// The outcomes of all futures, run with this many at a time.
 async fn all<T, F>(asked: impl Iterator<Item = F>) -> Vec<T>
@@ -86,11 +45,7 @@ where
 }
 
 async fn alloc(node: Node) -> Result<LeaseInfo, Error> {
-    let request = LeaseAllocRequest {
-        transport: Transport::Udp,
-        ..LeaseAllocRequest::new(ResourceType::Block, 4096, 600)
-    };
-    node.alloc_async(request).await
+    node.alloc_async(request(ResourceType::Block)).await
 }
 
 async fn free(node: Node, id: LeaseId) -> Result<LeaseInfo, Error> {
@@ -99,15 +54,17 @@ async fn free(node: Node, id: LeaseId) -> Result<LeaseInfo, Error> {
 
 #[tokio::test]
 async fn grants_stop_before_descriptors_run_out_and_every_lease_ends_properly() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let (daemon, address) = start(directory.path());
-    let identity = directory.path().join("state/admin.identity");
-    let identity = Identity::load(&identity).expect("an identity");
-    let connect = || Node::connect_async(&address, &identity);
-    let node = connect().await.expect("a connection");
+    let place = Place::new();
+    let daemon = place.command(&place.pool());
+    let mut limited = Command::new("sh");
+    limited.args(["-c", LIMITED]).arg(daemon.get_program());
+    limited.args(daemon.get_args());
+    let daemon = place.begin(limited, place.new_log());
+    let (address, identity) = (daemon.address.clone(), place.admin());
+    let node = daemon.client(&identity).await;
 
     let open = || {
-        let files = fs::read_dir(format!("/proc/{}/fd", daemon.0.id()));
+        let files = fs::read_dir(format!("/proc/{}/fd", daemon.pid()));
         files.expect("a process").count()
     };
     let before = open();
@@ -132,11 +89,11 @@ async fn grants_stop_before_descriptors_run_out_and_every_lease_ends_properly() 
         assert_eq!(refusal.error, LeaseError::Unavailable, "{refusal}");
         assert_eq!(refusal.class, RefusalClass::Transient, "{refusal}");
     }
-    let log = log_of(directory.path());
+    let log = place.log();
     assert!(log.contains("from=512 to=1024"), "{log}");
     assert!(log.contains("LimitNOFILE="), "{log}");
 
-    let other = connect().await.expect("another connection");
+    let other = daemon.client(&identity).await;
     let ids = granted.into_iter().flatten().map(|lease| lease.lease_id);
     for freed in all(ids.map(|id| free(other.clone(), id))).await {
         assert_eq!(freed.expect("freed").phase, LeasePhase::Freed);

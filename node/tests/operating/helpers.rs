@@ -1,25 +1,18 @@
 //! Processes for calls that may hang: the program that they run, and the effect on other processes when one hangs or
 //! dies.
 
-#![allow(clippy::unwrap_used, reason = "all of this is a test")]
-
 use std::{
     env,
-    ffi::OsString,
-    fs::{self, DirBuilder, File, OpenOptions, Permissions},
-    io::{BufRead, BufReader},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    fs::{self, File, OpenOptions, Permissions},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use fabricbios_client::{Error, Identity, Node};
-use fabricbios_helper::{CallError, Program, ReadFirst, Supervisor};
-use fabricbios_wire::{
-    LeaseAllocRequest, LeaseError, LeasePhase, Request, ResourceType, Transport,
-};
+use fabricbios_client::Error;
+use fabricbios_helper::{CallError, ReadFirst, Supervisor};
+use fabricbios_wire::{LeaseError, LeasePhase, Request, ResourceType};
 use nix::{
     sys::{
         signal::{Signal, kill},
@@ -28,9 +21,8 @@ use nix::{
     unistd::{Pid, mkfifo},
 };
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
+use crate::daemon::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const BRIEF: Duration = Duration::from_millis(200);
 
 /// A supervisor, and files to read.
@@ -42,9 +34,8 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let program = Program::copy_of(Path::new(PROGRAM)).unwrap();
         let lock = File::create(directory.path().join("calls.lock")).unwrap();
-        let supervisor = Supervisor::start(&program, "supervisor", lock).unwrap();
+        let supervisor = Supervisor::start(&program(), "supervisor", lock).unwrap();
         fs::write(directory.path().join("file"), [7; 8192]).unwrap();
         // Opening this FIFO for reading waits for a writer.
         mkfifo(&directory.path().join("hangs"), Mode::S_IRWXU).unwrap();
@@ -67,21 +58,6 @@ impl Scene {
 /// True if the process exists, even if it has ended and its parent has not waited for it.
 fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
-}
-
-/// Waits until `it` returns a value; fails after one minute, with the name `what`.
-fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(found) = it() {
-            return found;
-        }
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "{what}: not within {PATIENCE:?}"
-        );
-        thread::yield_now();
-    }
 }
 
 fn wait_for_the_end_of(pid: u32) {
@@ -189,83 +165,23 @@ fn a_call_has_no_descriptor_but_its_line_and_the_lock() {
     drop(inherited);
 }
 
-/// A daemon with a pool that runs the program at `program`, and its address. It ends with the test.
-struct Daemon {
-    child: Child,
-    directory: tempfile::TempDir,
-    address: String,
-}
-
-impl Daemon {
-    fn start(directory: tempfile::TempDir, program: &Path, path: OsString) -> Self {
-        let pool = directory.path().join("pool");
-        DirBuilder::new().mode(0o700).create(&pool).unwrap();
-        let mut child = Command::new(program)
-            .env("PATH", path)
-            .args(["control-server", "--listen", "127.0.0.1:0"])
-            .args(["--fbbu-listen", "127.0.0.1:0", "--state-dir"])
-            .arg(directory.path().join("state"))
-            .arg("--block-pool")
-            .arg(&pool)
-            .stdout(Stdio::piped())
-            .stderr(File::create(directory.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let output = child.stdout.take().unwrap();
-        BufReader::new(output).read_line(&mut line).unwrap();
-        let log = fs::read_to_string(directory.path().join("log")).unwrap();
-        let (_, address) = line
-            .trim()
-            .rsplit_once("listen=")
-            .unwrap_or_else(|| panic!("{log}"));
-        let address = address.to_owned();
-        Self {
-            child,
-            directory,
-            address,
+/// Grants and frees a lease of blocks: calls that may hang make, read and remove its volume.
+async fn leases(place: &Place, daemon: &Daemon) {
+    let node = daemon.client(&place.admin()).await;
+    // While a new process takes over the journal, the node grants no lease.
+    let begin = Instant::now();
+    let lease = loop {
+        match node.alloc_async(request(ResourceType::Block)).await {
+            Err(error) if is_for_now(&error) && begin.elapsed() < PATIENCE => {}
+            granted => break granted.unwrap(),
         }
-    }
-
-    /// Grants and frees a lease of blocks: calls that may hang make, read and remove its volume.
-    async fn leases(&self) {
-        let identity = self.directory.path().join("state/admin.identity");
-        let identity = Identity::load(identity).unwrap();
-        let node = Node::connect_async(&self.address, &identity).await.unwrap();
-        let request = LeaseAllocRequest {
-            transport: Transport::Udp,
-            ..LeaseAllocRequest::new(ResourceType::Block, 1 << 20, 600)
-        };
-        // While a new process takes over the journal, the node grants no lease.
-        let begin = Instant::now();
-        let lease = loop {
-            match node.alloc_async(request.clone()).await {
-                Err(error) if is_for_now(&error) && begin.elapsed() < PATIENCE => {}
-                granted => break granted.unwrap(),
-            }
-        };
-        let freed = node
-            .lease_async(Request::LeaseFree(lease.lease_id))
-            .await
-            .unwrap();
-        assert_eq!(freed.phase, LeasePhase::Freed);
-        let volume = format!("pool/{}.volume", lease.lease_id);
-        let volume = self.directory.path().join(volume);
-        wait_for("the removal of the volume", || {
-            (!volume.exists()).then_some(())
-        });
-    }
-
-    fn child(&self, name: &str) -> Pid {
-        child_of(self.child.id(), |it| it == name)
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
+    };
+    let freed = node.lease_async(Request::LeaseFree(lease.lease_id)).await;
+    assert_eq!(freed.unwrap().phase, LeasePhase::Freed);
+    let volume = place.at(&format!("pool/{}.volume", lease.lease_id));
+    wait_for("the removal of the volume", || {
+        (!volume.exists()).then_some(())
+    });
 }
 
 fn is_for_now(error: &Error) -> bool {
@@ -283,43 +199,44 @@ fn script(at: &Path, mark: &Path) {
 
 #[tokio::test]
 async fn no_program_is_searched_for() {
-    let directory = tempfile::tempdir().unwrap();
-    let (bin, mark) = (directory.path().join("bin"), directory.path().join("mark"));
+    let place = Place::new();
+    let (bin, mark) = (place.at("bin"), place.at("mark"));
     fs::create_dir(&bin).unwrap();
     for name in ["dd", "rmdir", "sh", "modprobe", "fabricbiosd"] {
         script(&bin.join(name), &mark);
     }
     let path = [bin, PathBuf::from("/nonexistent")];
     let path = env::join_paths(path).unwrap();
-    let daemon = Daemon::start(directory, Path::new(PROGRAM), path);
-    daemon.leases().await;
+    let mut command = place.command(&place.pool());
+    command.env("PATH", path);
+    let daemon = place.begin(command, place.new_log());
+    leases(&place, &daemon).await;
     assert!(!mark.exists(), "{}", fs::read_to_string(mark).unwrap());
 }
 
 #[tokio::test]
 async fn an_upgrade_under_a_running_daemon_changes_nothing_of_what_it_starts() {
-    let directory = tempfile::tempdir().unwrap();
-    let (program, mark) = (
-        directory.path().join("installed"),
-        directory.path().join("mark"),
-    );
+    let place = Place::new();
+    let (program, mark) = (place.at("installed"), place.at("mark"));
     fs::copy(PROGRAM, &program).unwrap();
-    let daemon = Daemon::start(directory, &program, env::var_os("PATH").unwrap());
+    let command = place.command_of(&program, &place.pool());
+    let daemon = place.begin(command, place.new_log());
+    let child = |name: &str| child_of(daemon.child.id(), |it| it == name);
     // The file that the daemon was started from cannot be executed any more, and another file has its name.
     fs::set_permissions(&program, Permissions::from_mode(0o600)).unwrap();
     let next = program.with_extension("next");
     script(&next, &mark);
     fs::rename(&next, &program).unwrap();
-    daemon.leases().await;
+    leases(&place, &daemon).await;
     for name in ["fb-supervisor", "fb-journal"] {
-        let before = daemon.child(name);
+        let before = child(name);
         kill(before, Signal::SIGKILL).unwrap();
-        daemon.leases().await;
-        let after = daemon.child(name);
+        leases(&place, &daemon).await;
+        let after = child(name);
         let exe = fs::read_link(format!("/proc/{after}/exe")).unwrap();
         assert_eq!(exe, Path::new("/memfd:fabricbiosd (deleted)"), "{name}");
     }
     fs::remove_file(&program).unwrap();
-    daemon.leases().await;
+    leases(&place, &daemon).await;
     assert!(!mark.exists(), "{}", fs::read_to_string(mark).unwrap());
 }

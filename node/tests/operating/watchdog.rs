@@ -1,8 +1,6 @@
 //! The watchdog as a process, and its supervision by the daemon. The lab shows its effects in the kernel
 //! (`suite_block_restart`, `suite_mem_stopped`).
 
-#![allow(clippy::unwrap_used, reason = "all of this is a test")]
-
 use std::{
     fs::OpenOptions,
     io::{Read, Write},
@@ -12,12 +10,9 @@ use std::{
     },
     path::Path,
     process::{Child, Command},
-    thread,
-    time::{Duration, Instant},
 };
 
 use fabricbios_channel::Channel;
-use fabricbios_helper::Program;
 use fabricbios_lease::BootTime;
 use fabricbios_node::watchdog::{CHANNEL, Watchdog, WatchdogMessage, WatchdogReply};
 use fabricbios_wire::{Generation, LeaseId, ResourceType};
@@ -31,6 +26,8 @@ use nix::{
     unistd::Pid,
 };
 
+use crate::daemon::{PROGRAM, program, wait_for};
+
 /// A lease without a subsystem, whose deadline is long after the test.
 const FAR: WatchdogMessage = until(0xA, 9_000_000_000_000_000_000);
 const PAST: WatchdogMessage = until(0xB, 1);
@@ -38,13 +35,6 @@ const PAST: WatchdogMessage = until(0xB, 1);
 const fn until(lease: u128, deadline: u64) -> WatchdogMessage {
     let (lease, deadline) = (LeaseId(lease), BootTime(deadline));
     WatchdogMessage::Until(ResourceType::Block, lease, Generation(1), deadline)
-}
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_fabricbiosd");
-
-/// The program that the daemon runs in its processes.
-fn program() -> Program {
-    Program::copy_of(Path::new(PROGRAM)).expect("memory")
 }
 
 fn start(directory: &Path) -> (Child, Channel) {
@@ -170,21 +160,6 @@ fn kept(directory: &Path) -> Watchdog {
     watchdog.begin().unwrap();
     assert!(watchdog.watches());
     watchdog
-}
-
-/// Waits until `it` returns a value; fails after one minute, with the name `what`.
-fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
-    let (begin, patience) = (Instant::now(), Duration::from_secs(60));
-    loop {
-        if let Some(found) = it() {
-            return found;
-        }
-        assert!(
-            begin.elapsed() < patience,
-            "{what}: not within {patience:?}"
-        );
-        thread::yield_now();
-    }
 }
 
 fn holder(directory: &Path) -> Pid {
