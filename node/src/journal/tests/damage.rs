@@ -1,0 +1,141 @@
+//! A journal that is damaged, or none.
+
+use fabricbios_lease::FORMAT;
+
+use super::*;
+
+const VALUE: &str = "a value of some length";
+
+/// The file of a journal with so many leases.
+fn written(scene: &Scene, leases: u128) -> Vec<u8> {
+    let (journal, ..) = scene.open();
+    journal.submit((0..leases).map(|id| put(id, VALUE)).collect());
+    journal.close().unwrap();
+    fs::read(scene.path()).unwrap()
+}
+
+#[test]
+fn a_truncated_file_is_an_error_at_every_length() {
+    let scene = Scene::new();
+    let whole = written(&scene, 200);
+    let mut lengths = vec![0, 1, 63, 64, 100, 320, 4095, 4096, 4097, 8192, 65_536];
+    lengths.extend([whole.len() / 2, whole.len() - 4096, whole.len() - 1]);
+    for length in lengths {
+        fs::write(scene.path(), &whole[..length]).unwrap();
+        let refused = scene.refused();
+        assert!(
+            matches!(refused, JournalError::Damaged { .. }),
+            "{length} bytes: {refused}"
+        );
+        assert!(
+            refused.to_string().contains("move the file away"),
+            "{refused}"
+        );
+        assert_eq!(
+            fs::metadata(scene.path()).unwrap().len(),
+            length as u64,
+            "left as it was"
+        );
+    }
+    fs::write(scene.path(), &whole).unwrap();
+    assert_eq!(leases(&scene.open().1).len(), 200);
+}
+
+#[test]
+fn a_flipped_byte_never_passes_for_a_record() {
+    let scene = Scene::new();
+    let whole = written(&scene, 1);
+    let places: Vec<_> = (0..whole.len())
+        .filter(|&at| whole[at..].starts_with(VALUE.as_bytes()))
+        .collect();
+    assert!(!places.is_empty());
+    let mut damaged = whole.clone();
+    places.iter().for_each(|&at| damaged[at] ^= 1);
+    fs::write(scene.path(), &damaged).unwrap();
+    let refused = scene.refused();
+    assert!(matches!(refused, JournalError::Damaged { .. }), "{refused}");
+}
+
+#[test]
+fn damage_anywhere_is_found_or_harmless() {
+    let scene = Scene::new();
+    let whole = written(&scene, 200);
+    // Every fourth byte of the header, then 60 places in the rest.
+    let places = (0..320)
+        .step_by(4)
+        .chain((320..whole.len()).step_by(whole.len() / 60));
+    let mut found = 0;
+    for at in places {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0xFF;
+        fs::write(scene.path(), &damaged).unwrap();
+        match open_store(&scene.path()) {
+            Ok(recovered) => assert_eq!(leases(&recovered).len(), 200, "byte {at}"),
+            Err(JournalError::Damaged { .. }) => found += 1,
+            Err(other) => panic!("byte {at}: {other}"),
+        }
+    }
+    assert!(found > 0);
+}
+
+#[test]
+fn after_a_crash_damage_never_brings_back_the_commit_before() {
+    let scene = Scene::new();
+    let (_journal, _reports) = scene.with_two_commits();
+    // A power cut leaves the file without a close.
+    let whole = fs::read(scene.path()).unwrap();
+    let cut = Scene::new();
+    // Every byte of the header, except byte 9, which selects the newest commit: a write of this byte is the commit
+    // itself. In the rest, the beginnings of pages that are not empty.
+    let pages = whole.chunks(4096).enumerate().skip(1);
+    let used = pages.filter(|(_, page)| page.iter().any(|&byte| byte != 0));
+    let places = (0..9)
+        .chain(10..320)
+        .chain(used.flat_map(|(at, _)| [at * 4096, at * 4096 + 8]));
+    let mut found = 0;
+    for at in places {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        fs::write(cut.path(), &damaged).unwrap();
+        match open_store(&cut.path()) {
+            Ok(recovered) => {
+                assert_eq!(leases(&recovered), [(1, "one"), (2, "two")], "byte {at}");
+            }
+            Err(JournalError::Damaged { .. }) => found += 1,
+            Err(other) => panic!("byte {at}: {other}"),
+        }
+    }
+    assert!(found > 0);
+}
+
+#[test]
+fn a_file_of_something_else_or_of_another_format_is_refused() {
+    let scene = Scene::new();
+    fs::write(
+        scene.path(),
+        "not a journal, but long enough to be looked at".repeat(500),
+    )
+    .unwrap();
+    assert!(matches!(scene.refused(), JournalError::Damaged { .. }));
+    assert!(matches!(
+        open_store(Path::new("/proc/none/journal.redb")),
+        Err(JournalError::Io { .. })
+    ));
+    let other = Scene::new();
+    other.open().0.close().unwrap();
+    let numbers = redb::TableDefinition::<&str, u64>::new("numbers");
+    let database = redb::Database::open(other.path()).unwrap();
+    let writing = database.begin_write().unwrap();
+    { writing.open_table(numbers).unwrap() }
+        .insert("format", FORMAT + 1)
+        .unwrap();
+    writing.commit().unwrap();
+    drop(database);
+    let refused = other.refused().to_string();
+    let expected = format!(
+        "journal {}: it has format {}, and this version of the node reads format {FORMAT}: start the version that wrote it",
+        other.path().display(),
+        FORMAT + 1
+    );
+    assert!(refused.starts_with(&expected), "{refused}");
+}
