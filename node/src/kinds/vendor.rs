@@ -98,6 +98,7 @@ pub(super) mod tests {
             &["0", "fpga0", "fpga0=x", ""],
             "fpga0=4",
         )],
+        idle: &[],
         contradictions: &[(
             &["--advertise-vendor", "a=1", "--advertise-vendor", "a=2"],
             "same resource twice",

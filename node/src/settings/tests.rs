@@ -136,17 +136,6 @@ fn the_data_plane_over_udp_listens_where_the_control_plane_does_unless_told() {
 }
 
 #[test]
-fn one_pool_is_named_once() {
-    let twice = refused(&["--block-pool", "/a", "--block-pool", "/a"]);
-    assert!(
-        twice.contains("--block-pool names the same path twice"),
-        "{twice}"
-    );
-    let ports = refused(&["--nvmet", "tcp:10.0.0.1:4420"]);
-    assert!(ports.contains("--block-pool"), "{ports}");
-}
-
-#[test]
 fn cpus_are_all_or_a_list_as_a_flag_and_in_the_file() {
     let given = settings(&["--cpus", "2-3,6", "--cpu-reserve", "7"]);
     let list = |cpus: &[u32]| CpuList(cpus.to_vec());

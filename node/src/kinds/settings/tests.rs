@@ -7,6 +7,8 @@ pub(crate) struct Examples {
     pub(crate) base: [&'static str; 2],
     /// For each setting: its name, accepted values, refused values, and an example that the refusal names.
     pub(crate) values: &'static [Values],
+    /// Settings that have no effect without the base.
+    pub(crate) idle: &'static [&'static str],
     /// Flags that contradict each other, and words of the refusal.
     pub(crate) contradictions: &'static [(&'static [&'static str], &'static str)],
 }
@@ -44,8 +46,8 @@ pub(crate) const EXAMPLES: Examples = Examples {
             "blue=1000",
         ),
     ],
+    idle: &["tenant-uid"],
     contradictions: &[
-        (&["--tenant-uid", "blue=1000"], "--local-socket"),
         (&["--cdi-dir", "/run/cdi"], "--cdi-dir without --gpus"),
         (
             &["--fbmu-ops-max", "9"],

@@ -174,3 +174,14 @@ fn a_setting_is_given_once() {
         }
     }
 }
+
+#[test]
+fn a_setting_without_effect_is_refused_with_what_it_needs() {
+    for Examples { base, idle, .. } in examples() {
+        for name in *idle {
+            let why = refused(&[&format!("--{name}={}", taken(name)[0])]);
+            let begins = why.starts_with(&format!("--{name} without "));
+            assert!(begins && why.contains(base[0]), "{why}");
+        }
+    }
+}

@@ -35,18 +35,16 @@ pub(crate) const EXAMPLES: Examples = Examples {
             "1TiB",
         ),
     ],
+    idle: &[
+        "nvmet",
+        "nvme-host",
+        "fbbu-half-sent-max",
+        "block-per-tenant-max",
+    ],
     contradictions: &[
         (
-            &["--fbbu-half-sent-max", "1MiB"],
-            "--fbbu-half-sent-max without --block-pool",
-        ),
-        (
-            &["--nvme-host", "nqn.2014-08.org.example:a=b"],
-            "--nvme-host without --block-pool",
-        ),
-        (
-            &["--block-per-tenant-max", "1GiB"],
-            "--block-per-tenant-max without --block-pool",
+            &["--block-pool", "/a", "--block-pool", "/a"],
+            "--block-pool names the same path twice",
         ),
         (
             &["--block-pool", "/a", "--without-pool", "/a"],

@@ -44,23 +44,13 @@ pub(crate) const EXAMPLES: Examples = Examples {
             "16",
         ),
     ],
-    contradictions: &[
-        (
-            &["--cpu-isolation-policy", "strict"],
-            "--cpu-isolation-policy without --cpus",
-        ),
-        (
-            &["--cpu-cgroup", "/sys/fs/cgroup/a"],
-            "--cpu-cgroup without --cpus",
-        ),
-        (
-            &["--cpu-memory-max", "1GiB"],
-            "--cpu-memory-max without --cpus",
-        ),
-        (&["--cpu-pids-max", "9"], "--cpu-pids-max without --cpus"),
-        (
-            &["--cpu-per-tenant-max", "4"],
-            "--cpu-per-tenant-max without --cpus",
-        ),
+    idle: &[
+        "cpu-reserve",
+        "cpu-cgroup",
+        "cpu-memory-max",
+        "cpu-pids-max",
+        "cpu-isolation-policy",
+        "cpu-per-tenant-max",
     ],
+    contradictions: &[],
 };

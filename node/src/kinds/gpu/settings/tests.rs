@@ -28,18 +28,10 @@ pub(crate) const EXAMPLES: Examples = Examples {
             "80GiB",
         ),
     ],
-    contradictions: &[
-        (
-            &["--gpu-worker-memory-max", "4GiB"],
-            "--gpu-worker-memory-max without --gpus",
-        ),
-        (
-            &["--gpu-share-mode", "exclusive"],
-            "--gpu-share-mode without --gpus",
-        ),
-        (
-            &["--gpu-per-tenant-max", "1GiB"],
-            "--gpu-per-tenant-max without --gpus",
-        ),
+    idle: &[
+        "gpu-share-mode",
+        "gpu-worker-memory-max",
+        "gpu-per-tenant-max",
     ],
+    contradictions: &[],
 };

@@ -58,6 +58,7 @@ pub(crate) const EXAMPLES: Examples = Examples {
             "64GiB",
         ),
     ],
+    idle: &["mem-file", "rdma-strategy", "mem-per-tenant-max"],
     contradictions: &[
         (&["--profile", "bare-metal", "--mem-bytes", "1MiB"], "65536"),
         (
@@ -116,15 +117,6 @@ pub(crate) const EXAMPLES: Examples = Examples {
             "--mem-arena with --rdma-device none",
         ),
         (&["--rdma-device", "mlx5_0"], "--mem-bytes"),
-        (&["--mem-file", "/dev/shm/arena"], "--mem-bytes"),
-        (
-            &["--mem-per-tenant-max", "1GiB"],
-            "--mem-per-tenant-max without --mem-bytes",
-        ),
-        (
-            &["--rdma-strategy", "window"],
-            "--rdma-strategy without --mem-bytes",
-        ),
         (
             &[
                 "--mem-bytes",

@@ -34,15 +34,8 @@ pub(crate) const EXAMPLES: Examples = Examples {
             "10000",
         ),
     ],
+    idle: &["net-vlan", "net-mac", "net-per-tenant-max"],
     contradictions: &[
-        (
-            &["--net-vlan", "blue=0"],
-            "--net-vlan without --macvlan-parent",
-        ),
-        (
-            &["--net-mac", "blue=02:00:00:00:00:01"],
-            "--net-mac without --macvlan-parent",
-        ),
         (
             &[
                 "--sriov-pf",
@@ -63,10 +56,6 @@ pub(crate) const EXAMPLES: Examples = Examples {
         (
             &["--macvlan-parent", "eth0", "--macvlan-parent", "eth0=9"],
             "--macvlan-parent names the same interface twice",
-        ),
-        (
-            &["--net-per-tenant-max", "4"],
-            "--net-per-tenant-max without --macvlan-parent",
         ),
     ],
 };
