@@ -239,13 +239,8 @@ impl RdmaPath {
         }
         let added = self.hardware.add_pairs(parts, binding_id, peers.len());
         added.map_err(BindError::Failed)?;
-        let permit = self
-            .bring_ups
-            .acquire(|| cell.is_revoked(binding_id.generation))
-            .ok_or(BindError::Cancelled)?;
         let give_up = || cell.is_revoked(binding_id.generation);
         self.hardware.bring_up(parts, binding_id, peers, give_up)?;
-        drop(permit);
         let windows = self.hardware.new_windows(peers.len(), binding_id);
         parts.add_windows(windows.map_err(BindError::Failed)?);
         // Announced before the older binding ends: the guard forgets the deadline of a lease that has no queue pair.

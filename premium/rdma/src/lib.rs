@@ -31,7 +31,6 @@ mod request;
 #[doc(hidden)]
 pub mod restrack;
 mod rotate;
-mod semaphore;
 mod steps;
 mod strategy;
 

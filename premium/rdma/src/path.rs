@@ -20,7 +20,6 @@ use super::{
     device::{Device, Found, close},
     hardware::Hardware,
     parts::Parts,
-    semaphore::Semaphore,
     strategy::{Shared, Strategy},
 };
 
@@ -74,7 +73,6 @@ pub struct RdmaPath {
     pub(super) hardware: Hardware,
     /// The leases that have, or had, a binding over this path.
     custody: Mutex<Custody<Arc<BindingCell<Parts>>>>,
-    pub(super) bring_ups: Semaphore,
 }
 
 impl RdmaPath {
@@ -101,7 +99,6 @@ impl RdmaPath {
         Ok(RdmaOpened::Ready(Box::new(Self {
             hardware,
             custody: Mutex::default(),
-            bring_ups: Semaphore::new(),
         })))
     }
 
@@ -191,9 +188,7 @@ impl RdmaPath {
         let Some(cell) = self.custody().find_or_make(binding_id.lease_id) else {
             return Ok(Proof::nothing_to_cut("the lease was released before"));
         };
-        let step = cell.begin_cut(binding_id.generation)?;
-        self.bring_ups.wake();
-        match step {
+        match cell.begin_cut(binding_id.generation)? {
             CutStep::Cut(parts) => cell.finish_cut(
                 binding_id.generation,
                 self.hardware.dismantle(parts, binding_id, linger),

@@ -30,15 +30,19 @@ pub struct Completion {
 }
 
 /// Why a work request did not succeed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkError {
     /// The request could not be posted.
+    #[error("could not be posted: {0}")]
     Post(Errno),
     /// The completion queue could not be read.
+    #[error("completion queue could not be read: {0}")]
     Poll(Errno),
     /// The request completed with a failure.
+    #[error("completed with {0}")]
     Failed(Completion),
     /// The request did not complete in time.
+    #[error("no completion within {} ms", .0.as_millis())]
     Silent(Duration),
 }
 
@@ -138,16 +142,5 @@ impl fmt::Display for Completion {
             text.as_deref().unwrap_or("unknown status"),
             self.status
         )
-    }
-}
-
-impl fmt::Display for WorkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Post(errno) => write!(f, "could not be posted: {errno}"),
-            Self::Poll(errno) => write!(f, "completion queue could not be read: {errno}"),
-            Self::Failed(completion) => write!(f, "completed with {completion}"),
-            Self::Silent(limit) => write!(f, "no completion within {} ms", limit.as_millis()),
-        }
     }
 }
