@@ -16,57 +16,63 @@ use super::taking::{BLOCK_BYTES, capacity, refuse_used};
 use crate::error::{At, Error};
 use crate::{PoolConfig, new_identity};
 
-/// Reads the header. With `force`, a damaged header counts as none.
-pub(super) fn found_header(config: &PoolConfig, file: &File) -> Result<Option<Header>, Error> {
-    match read_header(file) {
-        Err(why) if config.force => {
-            lost(config, why);
-            Ok(None)
-        }
-        found => found.advise(DAMAGED),
-    }
-}
-
 /// What to do about a damaged header.
-pub(super) const DAMAGED: &str = "; take it with --force if nothing of it is needed";
+const DAMAGED: &str = "; take it with --force if nothing of it is needed";
 
-pub(super) fn foreign(header: &Header) -> Error {
-    Error::Setting(format!(
-        "the pool of node {}: take it with --force if that node has given it up",
-        header.node
-    ))
+/// The settings that decide on a device.
+pub(super) struct Wanted<'a> {
+    pub(super) node_id: &'a NodeId,
+    pub(super) force: bool,
+    pub(super) may_begin: bool,
 }
 
-/// Returns the header of the pool. Makes the device a pool if it has no header.
-pub(super) fn settle(
-    config: &PoolConfig,
+/// What a start does with a device that can be written.
+pub(super) enum Fate {
+    /// The pool of this node goes on.
+    Own(Header),
+    /// The pool of another node is taken over.
+    Adopt(Header),
+    /// The device becomes a pool.
+    Format,
+}
+
+/// Decides what a start does with a device. `lost` gets what `force` overwrites.
+pub(super) fn fate(
+    wanted: &Wanted<'_>,
     device: &BlockDevice,
     file: &File,
     bytes: u64,
-    found: Option<Header>,
-) -> Result<Header, Error> {
-    refuse_used(
-        device,
-        found.as_ref().map_or([0; 16], |header| header.identity),
-    )?;
-    match found {
-        Some(header) if header.node == config.node_id => own(file, header, bytes),
-        Some(header) if config.force => {
-            lost(config, format_args!("the pool of node {}", header.node));
-            adopt(file, header, config.node_id)
+    lost: impl Fn(&dyn Display),
+) -> Result<Fate, Error> {
+    let found = match read_header(file) {
+        Err(why) if wanted.force => {
+            lost(&why);
+            None
         }
-        Some(header) => Err(foreign(&header)),
-        None if !config.may_begin => Err(Error::Setting(
+        found => found.advise(DAMAGED)?,
+    };
+    refuse_used(device, found.as_ref().map_or([0; 16], |it| it.identity))?;
+    match found {
+        Some(header) if header.node == *wanted.node_id => Ok(Fate::Own(header)),
+        Some(header) if wanted.force => {
+            lost(&format_args!("the pool of node {}", header.node));
+            Ok(Fate::Adopt(header))
+        }
+        Some(header) => Err(Error::Setting(format!(
+            "the pool of node {}: take it with --force if that node has given it up",
+            header.node
+        ))),
+        None if !wanted.may_begin => Err(Error::Setting(
             "no pool: another device than before?".into(),
         )),
-        None => {
-            match contents(device, file, bytes)? {
-                Some(there) if config.force => lost(config, there),
-                Some(there) => return Err(full(&there)),
-                None => {}
+        None => match contents(device, file, bytes)? {
+            Some(there) if wanted.force => {
+                lost(&there);
+                Ok(Fate::Format)
             }
-            format(config, file, bytes)
-        }
+            Some(there) => Err(full(&there)),
+            None => Ok(Fate::Format),
+        },
     }
 }
 
@@ -85,11 +91,7 @@ pub(super) fn read_header(file: &File) -> Result<Option<Header>, Error> {
 }
 
 /// Describes the data on a device; `None`: no data was found.
-pub(super) fn contents(
-    device: &BlockDevice,
-    file: &File,
-    bytes: u64,
-) -> Result<Option<String>, Error> {
+fn contents(device: &BlockDevice, file: &File, bytes: u64) -> Result<Option<String>, Error> {
     let read = |offset, bytes: &mut [u8]| file.read_exact_at(bytes, offset);
     let mut there = signature::found(bytes, read).during("cannot be read")?;
     let partitions = device.partitions();
@@ -97,19 +99,19 @@ pub(super) fn contents(
     Ok((!there.is_empty()).then(|| there.join(", ")))
 }
 
-pub(super) fn full(there: &str) -> Error {
+fn full(there: &str) -> Error {
     Error::Setting(format!(
         "has {there} on it, which would be lost: take another device, or this one with --force"
     ))
 }
 
 /// Logs the data that `--force` overwrites on this device.
-fn lost(config: &PoolConfig, what: impl Display) {
+pub(super) fn lost(config: &PoolConfig, what: &dyn Display) {
     tracing::warn!(pool = %config.path.display(), %what, "--force: taken although this was there; it is lost");
 }
 
 /// Makes the device a pool and zeroes both ends, where earlier uses have left signatures.
-fn format(config: &PoolConfig, file: &File, bytes: u64) -> Result<Header, Error> {
+pub(super) fn format(config: &PoolConfig, file: &File, bytes: u64) -> Result<Header, Error> {
     capacity(bytes, false, *BLOCK_BYTES.start())?;
     let header = Header {
         sequence: 0,
@@ -133,7 +135,7 @@ fn clear_ends(file: &File, bytes: u64) -> io::Result<()> {
 
 /// Checks the header of a pool of this node. If the device has shrunk, leases beyond its end were given up and not
 /// wiped.
-fn own(file: &File, header: Header, bytes: u64) -> Result<Header, Error> {
+pub(super) fn own(file: &File, header: Header, bytes: u64) -> Result<Header, Error> {
     let end = capacity(bytes, false, *BLOCK_BYTES.start())?;
     match header.unwritten_from > end {
         true => {
@@ -146,7 +148,7 @@ fn own(file: &File, header: Header, bytes: u64) -> Result<Header, Error> {
 
 /// Takes over the pool of another node. Its leases are not known here, so the whole pool counts as unwritten. Grants
 /// count from the start, since each node counts its own.
-fn adopt(file: &File, old: Header, node: NodeId) -> Result<Header, Error> {
+pub(super) fn adopt(file: &File, old: Header, node: NodeId) -> Result<Header, Error> {
     let header = Header {
         sequence: old.sequence.wrapping_add(1),
         node,

@@ -12,7 +12,7 @@ use super::block_device::BlockDevice;
 use super::dm::Control;
 use super::header::Header;
 use super::record::Record;
-use super::settling::{DAMAGED, contents, foreign, found_header, full, read_header, settle};
+use super::settling::{Fate, Wanted, adopt, fate, format, lost, own, read_header};
 use super::{DATA_FROM, DevicePool, MIB, TAIL_BYTES, devices_of, uuid_start};
 use crate::error::{At, Error};
 use crate::lock::lock;
@@ -34,10 +34,16 @@ pub(super) fn take(config: &PoolConfig, path: PathBuf) -> Result<(DevicePool, Fa
         refuse_pool(read_header(&file))?;
         (None, false)
     } else {
-        let found = found_header(config, &file)?;
-        let was_others = found.as_ref().is_some_and(|it| it.node != config.node_id);
-        let header = settle(config, &device, &file, bytes, found)?;
-        (Some(header), was_others)
+        let wanted = Wanted {
+            node_id: &config.node_id,
+            force: config.force,
+            may_begin: config.may_begin,
+        };
+        match fate(&wanted, &device, &file, bytes, |what| lost(config, what))? {
+            Fate::Own(header) => (Some(own(&file, header, bytes)?), false),
+            Fate::Adopt(header) => (Some(adopt(&file, header, config.node_id)?), true),
+            Fate::Format => (Some(format(config, &file, bytes)?), false),
+        }
     };
     let identity = record
         .as_ref()
@@ -84,18 +90,12 @@ pub(crate) fn check(path: PathBuf, node_id: &NodeId, force: bool) -> Result<(), 
         refuse_used(&device, device.fingerprint())?;
         return refuse_pool(read_header(&file));
     }
-    let found = match read_header(&file) {
-        Err(_damaged) if force => None,
-        found => found.advise(DAMAGED)?,
+    let wanted = Wanted {
+        node_id,
+        force,
+        may_begin: true,
     };
-    let identity = found.as_ref().map_or([0; 16], |it| it.identity);
-    refuse_used(&device, identity)?;
-    match found {
-        _ if force => Ok(()),
-        Some(header) if header.node == *node_id => Ok(()),
-        Some(header) => Err(foreign(&header)),
-        None => contents(&device, &file, bytes)?.map_or(Ok(()), |there| Err(full(&there))),
-    }
+    fate(&wanted, &device, &file, bytes, |_| ()).map(drop)
 }
 
 impl DevicePool {
