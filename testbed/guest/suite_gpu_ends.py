@@ -26,96 +26,89 @@ STRANGER = 65534
 SOME_STEPS = length(steps.ALL, ("start worker", "deny devices"))
 
 
-def scrub(suite):
+def scrub(suite, node):
     """No byte of a tenant is left, even if its worker was killed in the middle of a kernel."""
-    with GpuNode() as node:
-        alice = node.tenant("alice")
-        nvidia = gpus(node.operator)["nvidia"]["resource_id"]
-        lease = alloc(alice, "1MiB", 600, resource=nvidia)
-        with filled(node, alice, lease) as client:
-            alice.free(lease)
-            suite.equal("free, in the middle of a kernel: no worker is left", set(), workers())
-            _, said = client.communicate(timeout=60)
-            suite.check("the client is told", client.returncode != 0 and said, "an error", (client.returncode, said))
-        again = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
-        suite.check("before it is leased again its bytes are gone", PATTERN not in device_bytes(node), "no pattern")
-        line = node.wait_for_line("scrubbed", lease["lease_id"])
-        suite.check("the share is told", line and "%" in line, "a percentage", line)
-        alice.free(again)
-        # Missing memory is noticed at a look at the device, or at the latest when all of the memory is wiped.
-        for knob, whys in (("short-scrub", ["could be wiped"]), ("lost", ["could be wiped", "have not come back"])):
-            lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
-            with filled(node, alice, lease, 16 << 20):
-                node.knob(knob, 8 << 20)
-                alice.free(lease)
-            fence = until(lambda: next(iter(node.operator.ask("fence", "list")["fences"]), None), 90, f"a fence for {knob}")
-            suite.check(f"{knob}: FENCED with the reason", fence["resource_id"] == nvidia and any(it in fence["reason"] for it in whys),
-                        (nvidia, whys), fence)
-            suite.refused(f"{knob}: no new lease", lambda: alloc(alice, "1MiB", 60, resource=nvidia), 5)
-            node.knob(knob)
-            until(lambda: cleared(node, nvidia), 120, f"{knob}: the fence is cleared")
-            suite.check(f"{knob}: cleared, and the bytes are gone", PATTERN not in device_bytes(node), "no pattern")
-
-
-def local_programs(suite):
-    """Programs on the node: they can open only the device of their lease, and they end with the lease."""
-    with GpuNode() as node:
-        operator = node.operator
-        alice = node.tenant("alice")
-        nvidia = gpus(operator)["nvidia"]["resource_id"]
-        lease = alloc(alice, "1MiB", 600, resource=nvidia)
-        script = ("import os\n"
-                  "def opens(path):\n"
-                  "    try:\n        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)); return 'opens'\n"
-                  "    except OSError as error:\n        return error.strerror\n"
-                  "print({path: opens(path) for path in ('/dev/gpu-root/dev/nvidia240', '/dev/null', '/dev/urandom', '/dev/port')})\n"
-                  "print(os.environ.get('CUDA_VISIBLE_DEVICES'))\nprint(os.environ.get('FABRICBIOS_GPU_VENDOR'))\n")
-        done, said = finish(run_in(alice, lease, "python3", "-c", script))
-        opened = eval(said.splitlines()[0]) if done == 0 else {}  # The program printed a dict of texts.
-        suite.equal("its device can be opened", "opens", opened.get(str(NODE)))
-        suite.equal("and what every program needs", ["opens", "opens"], [opened.get("/dev/null"), opened.get("/dev/urandom")])
-        pathlib.Path("/dev/port").open("rb").close()  # Outside of the lease it can be opened.
-        suite.equal("and no other device", "Operation not permitted", opened.get("/dev/port"))
-        suite.equal("the environment names the device", lease["binding"]["gpu"]["uuid"], said.splitlines()[1])
-        suite.equal("and its vendor", "nvidia", said.splitlines()[2])
-        spec = pathlib.Path(f"/run/cdi/fabricbios-{lease['lease_id']}.json")
-        suite.check("a CDI specification names it", str(NODE) in spec.read_text(), "the node", spec.read_text())
-        copied(alice, lease)
-        with limited("box", CHARACTER, memory_max="256M") as box:
-            done, said = finish(run_in(alice, lease, "python3", "-c", script, preexec_fn=into(box)))
-            opened = eval(said.splitlines()[0]) if done == 0 else {}
-            suite.equal("beside a session: what a program could not open before, it cannot open there", "Operation not permitted",
-                        opened.get(str(NODE)))
-        copied(alice, lease)
-        process = run_in(alice, lease, "sh", "-c", "sleep 1000 & echo $! $$; exec sleep 1000")
-        pids = [int(word) for word in process.stdout.readline().split()]
+    alice = node.tenant("alice")
+    nvidia = gpus(node.operator)["nvidia"]["resource_id"]
+    lease = alloc(alice, "1MiB", 600, resource=nvidia)
+    with filled(node, alice, lease) as client:
         alice.free(lease)
-        suite.check("the end of the lease ends its programs", gone(pids), "their end")
-        suite.check("and removes the specification", not spec.exists(), "no file")
-        process.wait()
-        for who, uid in (("root", 0), ("another user", STRANGER), ("another user's socket", STRANGER)):
-            held = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
-            with in_flight(NODE) if "socket" in who else NODE.open("rb") as file:
-                stranger = subprocess.Popen(["sleep", "1000"], stdin=file, user=uid, group=uid, extra_groups=[])
-            alice.free(held)
-            fence = until(lambda: next(iter(operator.ask("fence", "list")["fences"]), None), 60, "a fence")
-            suite.check(f"{who} has the device after the lease: FENCED, and named", str(stranger.pid) in fence["reason"], stranger.pid, fence["reason"])
-            suite.equal(f"{who}: whoever may have got it without his doing is not killed", None, stranger.poll())
-            stranger.kill()
-            stranger.wait()
-            until(lambda: cleared(node, nvidia), 60, "the fence is cleared when the stranger is gone")
-        suite.check("and free again when it is gone", True)
-    with GpuNode(mode="fractional") as node:
-        alice = node.tenant("alice")
-        with leased(alice, "1MiB", 600, *SHARED) as lease:
-            status, said = finish(run_in(alice, lease, "true"))
-            suite.check("a shared lease takes no local program", status != 0 and "exclusive" in said, "a refusal", (status, said))
+        suite.equal("free, in the middle of a kernel: no worker is left", set(), workers())
+        _, said = client.communicate(timeout=60)
+        suite.check("the client is told", client.returncode != 0 and said, "an error", (client.returncode, said))
+    again = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+    suite.check("before it is leased again its bytes are gone", PATTERN not in device_bytes(node), "no pattern")
+    line = node.wait_for_line("scrubbed", lease["lease_id"])
+    suite.check("the share is told", line and "%" in line, "a percentage", line)
+    alice.free(again)
+    # Missing memory is noticed at a look at the device, or at the latest when all of the memory is wiped.
+    for knob, whys in (("short-scrub", ["could be wiped"]), ("lost", ["could be wiped", "have not come back"])):
+        lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+        with filled(node, alice, lease, 16 << 20):
+            node.knob(knob, 8 << 20)
+            alice.free(lease)
+        fence = until(lambda: next(iter(node.operator.ask("fence", "list")["fences"]), None), 90, f"a fence for {knob}")
+        suite.check(f"{knob}: FENCED with the reason", fence["resource_id"] == nvidia and any(it in fence["reason"] for it in whys),
+                    (nvidia, whys), fence)
+        suite.refused(f"{knob}: no new lease", lambda: alloc(alice, "1MiB", 60, resource=nvidia), 5)
+        node.knob(knob)
+        until(lambda: cleared(node, nvidia), 120, f"{knob}: the fence is cleared")
+        suite.check(f"{knob}: cleared, and the bytes are gone", PATTERN not in device_bytes(node), "no pattern")
 
 
-def containers(suite):
+def local_programs(suite, node):
+    """Programs on the node: they can open only the device of their lease, and they end with the lease."""
+    operator = node.operator
+    alice = node.tenant("alice")
+    nvidia = gpus(operator)["nvidia"]["resource_id"]
+    lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+    script = ("import os\n"
+              "def opens(path):\n"
+              "    try:\n        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK)); return 'opens'\n"
+              "    except OSError as error:\n        return error.strerror\n"
+              "print({path: opens(path) for path in ('/dev/gpu-root/dev/nvidia240', '/dev/null', '/dev/urandom', '/dev/port')})\n"
+              "print(os.environ.get('CUDA_VISIBLE_DEVICES'))\nprint(os.environ.get('FABRICBIOS_GPU_VENDOR'))\n")
+    done, said = finish(run_in(alice, lease, "python3", "-c", script))
+    opened = eval(said.splitlines()[0]) if done == 0 else {}  # The program printed a dict of texts.
+    suite.equal("its device can be opened", "opens", opened.get(str(NODE)))
+    suite.equal("and what every program needs", ["opens", "opens"], [opened.get("/dev/null"), opened.get("/dev/urandom")])
+    pathlib.Path("/dev/port").open("rb").close()  # Outside of the lease it can be opened.
+    suite.equal("and no other device", "Operation not permitted", opened.get("/dev/port"))
+    suite.equal("the environment names the device", lease["binding"]["gpu"]["uuid"], said.splitlines()[1])
+    suite.equal("and its vendor", "nvidia", said.splitlines()[2])
+    spec = pathlib.Path(f"/run/cdi/fabricbios-{lease['lease_id']}.json")
+    suite.check("a CDI specification names it", str(NODE) in spec.read_text(), "the node", spec.read_text())
+    copied(alice, lease)
+    with limited("box", CHARACTER, memory_max="256M") as box:
+        done, said = finish(run_in(alice, lease, "python3", "-c", script, preexec_fn=into(box)))
+        opened = eval(said.splitlines()[0]) if done == 0 else {}
+        suite.equal("beside a session: what a program could not open before, it cannot open there", "Operation not permitted",
+                    opened.get(str(NODE)))
+    copied(alice, lease)
+    process = run_in(alice, lease, "sh", "-c", "sleep 1000 & echo $! $$; exec sleep 1000")
+    pids = [int(word) for word in process.stdout.readline().split()]
+    alice.free(lease)
+    suite.check("the end of the lease ends its programs", gone(pids), "their end")
+    suite.check("and removes the specification", not spec.exists(), "no file")
+    process.wait()
+    for who, uid in (("root", 0), ("another user", STRANGER), ("another user's socket", STRANGER)):
+        held = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+        with in_flight(NODE) if "socket" in who else NODE.open("rb") as file:
+            stranger = subprocess.Popen(["sleep", "1000"], stdin=file, user=uid, group=uid, extra_groups=[])
+        alice.free(held)
+        fence = until(lambda: next(iter(operator.ask("fence", "list")["fences"]), None), 60, "a fence")
+        suite.check(f"{who} has the device after the lease: FENCED, and named", str(stranger.pid) in fence["reason"], stranger.pid, fence["reason"])
+        suite.equal(f"{who}: whoever may have got it without his doing is not killed", None, stranger.poll())
+        stranger.kill()
+        stranger.wait()
+        until(lambda: cleared(node, nvidia), 60, "the fence is cleared when the stranger is gone")
+    suite.check("and free again when it is gone", True)
+
+
+def containers(suite, node):
     """Stock podman gives a container the device of a lease by its name, until the lease ends, even without the
     daemon."""
-    with GpuNode() as node, tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place:
         alice = node.tenant("alice")
         nvidia = gpus(node.operator)["nvidia"]["resource_id"]
         script = f"echo $CUDA_VISIBLE_DEVICES; exec 3<{NODE} && echo open; {podman.BUSYBOX} sleep 600"
@@ -137,17 +130,18 @@ def containers(suite):
             suite.check(f"{name}: and no other one has it", refused.returncode and not refused.stdout, "a refusal", refused)
         node.start()
         suite.equal("the lease is expired", "expired", alice.wait_until(lease, "expired", "fenced")["state"])
-        until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+        alice.free(until(lambda: leases_again(alice, nvidia), 60, "the device free again"))
         suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
     podman.clean()
 
 
-def container_root(suite):
+def container_root(suite, node):
     """Root of a container without capabilities that has the local socket cannot use a lease: it is not root of the
     node."""
-    with GpuNode() as node, tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place:
         alice = node.tenant("alice")
-        lease = alloc(alice, "1MiB", 600, resource=gpus(node.operator)["nvidia"]["resource_id"])
+        nvidia = gpus(node.operator)["nvidia"]["resource_id"]
+        lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
         where = ["--lease", lease["lease_id"], "--local-socket", SOCKET]
         module = PTX / "spin.ptx"
         asked = {"its session": ["gpu", "run", *where, "--ptx", str(module), "--kernel", "spin", "--arg", "u64:0"],
@@ -242,34 +236,33 @@ def finish(process):
     return process.returncode, out or err
 
 
-def daemon_ends(suite):
+def daemon_ends(suite, node):
     """The deadline holds while the daemon is stopped or dead; the next daemon goes on with the other leases."""
-    with GpuNode() as node:
-        alice = node.tenant("alice")
-        found = gpus(node.operator)
-        for name, number in (("stopped", signal.SIGSTOP), ("dead", signal.SIGKILL)):
-            long = until(lambda: leases_again(alice, found["amd"]["resource_id"]), 60, "the device of the long lease")
-            copied(alice, long)
-            keeps = workers()
-            short = until(lambda: leases_again(alice, found["nvidia"]["resource_id"], 12), 60, "the device of the short lease")
-            copied(alice, short)
-            program_pid = int(run_in(alice, short, "sh", "-c", "echo $$; exec sleep 1000").stdout.readline())
-            ends = (workers() - keeps) | {program_pid}
-            os.kill(node.process.pid, number)
-            late_ms = STOPPED_LATE_MS + max(0, short["expires_at_unix_ms"] - time.time() * 1000)
-            suite.check(f"{name}: worker and program end without the daemon", gone(ends, late_ms / 1000), "their end")
-            early_ms = short["expires_at_unix_ms"] - time.time() * 1000
-            suite.check(f"{name}: and not before the deadline", early_ms <= 0, "0 ms before at most", early_ms)
-            if number == signal.SIGSTOP:
-                os.kill(node.process.pid, signal.SIGCONT)
-            else:
-                node.kill()
-                node.start()
-            suite.equal(f"{name}: the lease is expired", "expired", alice.wait_until(short, "expired", "fenced")["state"])
-            suite.equal(f"{name}: the longer lease goes on", "active", alice.query(long)["state"])
-            suite.equal(f"{name}: with its session", keeps, workers())
-            suite.equal(f"{name}: which works", 1 << 20, copied(alice, long))
-            alice.free(long)
+    alice = node.tenant("alice")
+    found = gpus(node.operator)
+    for name, number in (("stopped", signal.SIGSTOP), ("dead", signal.SIGKILL)):
+        long = until(lambda: leases_again(alice, found["amd"]["resource_id"]), 60, "the device of the long lease")
+        copied(alice, long)
+        keeps = workers()
+        short = until(lambda: leases_again(alice, found["nvidia"]["resource_id"], 12), 60, "the device of the short lease")
+        copied(alice, short)
+        program_pid = int(run_in(alice, short, "sh", "-c", "echo $$; exec sleep 1000").stdout.readline())
+        ends = (workers() - keeps) | {program_pid}
+        os.kill(node.process.pid, number)
+        late_ms = STOPPED_LATE_MS + max(0, short["expires_at_unix_ms"] - time.time() * 1000)
+        suite.check(f"{name}: worker and program end without the daemon", gone(ends, late_ms / 1000), "their end")
+        early_ms = short["expires_at_unix_ms"] - time.time() * 1000
+        suite.check(f"{name}: and not before the deadline", early_ms <= 0, "0 ms before at most", early_ms)
+        if number == signal.SIGSTOP:
+            os.kill(node.process.pid, signal.SIGCONT)
+        else:
+            node.kill()
+            node.start()
+        suite.equal(f"{name}: the lease is expired", "expired", alice.wait_until(short, "expired", "fenced")["state"])
+        suite.equal(f"{name}: the longer lease goes on", "active", alice.query(long)["state"])
+        suite.equal(f"{name}: with its session", keeps, workers())
+        suite.equal(f"{name}: which works", 1 << 20, copied(alice, long))
+        alice.free(long)
 
 
 def dies(suite):
@@ -322,25 +315,24 @@ def live(node, tenant, resource, step):
             tenant.free(lease)
 
 
-def raced(suite):
+def raced(suite, node):
     """A session that is requested at the moment when its lease ends delays no cut."""
-    with GpuNode() as node:
-        alice = node.tenant("alice")
-        nvidia = gpus(node.operator)["nvidia"]["resource_id"]
-        trials = length(60, 6)
-        for trial in range(trials):
-            lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
-            with program_of(alice, *copying(lease, 4096)):
-                time.sleep(trial % 6 / 2000)  # The session is asked for before the end, or behind it.
-                alice.free(lease)
-        for trial in range(length(8, 1)):
-            lease = until(lambda: leases_again(alice, nvidia, 3), 60, "the device free again")
-            time.sleep(max(0, lease["expires_at_unix_ms"] / 1000 - time.time() - 0.15 + trial / 50))
-            with program_of(alice, *copying(lease, 4096)):
-                suite.equal("at the deadline: expired", "expired", alice.wait_until(lease, "expired", "fenced")["state"])
-        suite.equal(f"{trials} times: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
-        suite.equal("and no worker is left", set(), workers())
-        alice.free(until(lambda: leases_again(alice, nvidia), 60, "the device free again"))
+    alice = node.tenant("alice")
+    nvidia = gpus(node.operator)["nvidia"]["resource_id"]
+    trials = length(60, 6)
+    for trial in range(trials):
+        lease = until(lambda: leases_again(alice, nvidia), 60, "the device free again")
+        with program_of(alice, *copying(lease, 4096)):
+            time.sleep(trial % 6 / 2000)  # The session is asked for before the end, or behind it.
+            alice.free(lease)
+    for trial in range(length(8, 1)):
+        lease = until(lambda: leases_again(alice, nvidia, 3), 60, "the device free again")
+        time.sleep(max(0, lease["expires_at_unix_ms"] / 1000 - time.time() - 0.15 + trial / 50))
+        with program_of(alice, *copying(lease, 4096)):
+            suite.equal("at the deadline: expired", "expired", alice.wait_until(lease, "expired", "fenced")["state"])
+    suite.equal(f"{trials} times: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+    suite.equal("and no worker is left", set(), workers())
+    alice.free(until(lambda: leases_again(alice, nvidia), 60, "the device free again"))
 
 
 def memory(suite):
@@ -348,7 +340,9 @@ def memory(suite):
     with GpuNode("--gpu-worker-memory-max", "64MiB", mode="fractional", knobs={"memory": 192 << 20}) as node:
         alice, bob, operator = node.tenant("alice"), node.tenant("bob"), node.operator
         nvidia = gpus(operator)["nvidia"]["resource_id"]
-        with leased(bob, "16MiB", 600, resource=nvidia) as neighbour:
+        with leased(bob, "16MiB", 600, *SHARED, resource=nvidia) as neighbour:
+            status, said = finish(run_in(bob, neighbour, "true"))
+            suite.check("a shared lease takes no local program", status != 0 and "exclusive" in said, "a refusal", (status, said))
             copied(bob, neighbour)
             keeps = workers()
             adjusted = {pathlib.Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in (*keeps, node.process.pid)}
@@ -375,7 +369,10 @@ def main():
     """All sections."""
     ready()
     with Suite("suite_gpu_ends") as suite:
-        for section in (scrub, local_programs, containers, container_root, keepers, daemon_ends, raced, memory, dies):
+        with GpuNode() as node:
+            for section in (scrub, local_programs, containers, container_root, daemon_ends, raced):
+                suite.section(section, suite, node)
+        for section in (keepers, memory, dies):
             suite.section(section, suite)
 
 
