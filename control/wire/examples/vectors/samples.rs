@@ -2,6 +2,8 @@
 
 use fabricbios_wire::*;
 
+use crate::cases::kinds::{block, cpu, gpu, mem, net};
+
 pub(crate) const LEASE: LeaseId = LeaseId(0x1011_1213_1415_1617_1819_1a1b_1c1d_1e1f);
 pub(crate) const ARENA: ResourceId = ResourceId(0x2021_2223_2425_2627_2829_2a2b_2c2d_2e2f);
 pub(crate) const NODE: NodeId = NodeId([0x5a; 32]);
@@ -17,357 +19,6 @@ pub(crate) fn alloc(resource_type: ResourceType) -> LeaseAllocRequest {
     }
 }
 
-pub(crate) fn memory_of(rdma_peers: Vec<RdmaPeer>) -> MemTerms {
-    MemTerms { rdma_peers }
-}
-
-pub(crate) fn cpu(class: CpuIsolationClass) -> CpuTerms {
-    CpuTerms {
-        isolation: Some(class),
-        ..CpuTerms::default()
-    }
-}
-
-/// Every term for CPU cores.
-pub(crate) fn cpu_terms() -> CpuTerms {
-    CpuTerms {
-        execution_mode: Some(CpuExecutionMode::SharedMemory),
-        execution_width: Some(0x0104),
-        partition: Some(CpuPartition::Isolated),
-        ..cpu(CpuIsolationClass::WholeCore)
-    }
-}
-
-/// Every term for a network function.
-pub(crate) fn net_terms() -> NetTerms {
-    NetTerms {
-        mac: Some(MacAddress([0x02, 0x71, 0x72, 0x73, 0x74, 0x75])),
-        vlan: VlanId::new(0x0ABC),
-        hand_over: Some(HandOver::Vfio),
-    }
-}
-
-pub(crate) fn gpu(class: GpuExclusivityClass) -> GpuTerms {
-    GpuTerms {
-        exclusivity: Some(class),
-        ..GpuTerms::default()
-    }
-}
-
-/// Every term for a GPU.
-pub(crate) fn full_gpu() -> GpuTerms {
-    GpuTerms {
-        exclusivity: Some(GpuExclusivityClass::Shared),
-        execution_mode: Some(GpuExecutionMode::OneShot),
-        compute_slices: Some(0x0304),
-    }
-}
-
-/// A lease of a GPU: with every part (`full`), or only with the parts that every such lease has.
-pub(crate) fn gpu_lease(full: bool) -> LeaseInfo {
-    let uuid = "GPU-1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901".to_owned();
-    let binding = GpuBinding {
-        uuid: if full {
-            "MIG-".to_owned() + &uuid
-        } else {
-            uuid
-        },
-        vendor: if full {
-            GpuVendor::Nvidia
-        } else {
-            GpuVendor::Amd
-        },
-        vram_bytes: 0x0002_0304_0506_0708,
-        session_endpoint: full.then_some(Endpoint {
-            addr: gid(7),
-            port: 5701,
-        }),
-        cdi_device: full.then(|| "fabricbios/gpu=10111213".to_owned()),
-        compute_slices: full.then_some(0x0304),
-        queue_slots: 16,
-    };
-    LeaseInfo {
-        effective: Effective {
-            gpu_exclusivity: Some(GpuExclusivityClass::Shared),
-            gpu_execution_mode: full.then_some(GpuExecutionMode::Session),
-            gpu_compute_slices: full.then_some(0x0304),
-            ..Effective::default()
-        },
-        ..lease(Binding {
-            kind: KindBinding::Gpu(Some(Box::new(binding))),
-            ..Binding::plain(ResourceType::Gpu)
-        })
-    }
-}
-
-/// Every operation of a GPU session, with the word for it.
-pub(crate) fn gpu_requests() -> Vec<(&'static str, GpuRequest)> {
-    let (memory, module) = (0x5152_5354_0000_0001, 0x5152_5354_0000_0002);
-    let copy = GpuSharedCopy {
-        memory,
-        offset: 0x0102_0304_0506_0708,
-        shared_offset: 0x1112_1314_1516_1718,
-        length: 0x2122_2324_2526_2728,
-    };
-    let (offset, length) = (copy.offset, GPU_COPY_BYTES_MAX);
-    let launch = GpuLaunch {
-        module,
-        kernel: "vector_add".to_owned(),
-        grid: [0x0102_0304, 2, 3],
-        block: [256, 0x0506, 7],
-        shared_bytes: 0x0001_0000,
-        arguments: vec![vec![0x88; 8], vec![1], (0..=255).collect()],
-    };
-    let plain = GpuLaunch {
-        kernel: "é".to_owned(),
-        arguments: vec![],
-        ..launch.clone()
-    };
-    vec![
-        (
-            "open",
-            GpuRequest::Open {
-                lease_id: LEASE,
-                session: 0,
-            },
-        ),
-        (
-            "open_again",
-            GpuRequest::Open {
-                lease_id: LEASE,
-                session: 0x5152_5354_5556_5758,
-            },
-        ),
-        ("mem_alloc", GpuRequest::MemAlloc { bytes: u64::MAX }),
-        (
-            "mem_write",
-            GpuRequest::MemWrite {
-                memory,
-                offset,
-                length,
-            },
-        ),
-        (
-            "module_load",
-            GpuRequest::ModuleLoad {
-                length: GPU_MODULE_BYTES_MAX,
-            },
-        ),
-        ("launch", GpuRequest::Launch(launch)),
-        ("launch_plain", GpuRequest::Launch(plain)),
-        (
-            "sync",
-            GpuRequest::Sync {
-                whole_session: false,
-            },
-        ),
-        (
-            "sync_all",
-            GpuRequest::Sync {
-                whole_session: true,
-            },
-        ),
-        (
-            "mem_read",
-            GpuRequest::MemRead {
-                memory,
-                offset,
-                length: 1,
-            },
-        ),
-        ("mem_free", GpuRequest::MemFree { memory }),
-        ("module_unload", GpuRequest::ModuleUnload { module }),
-        ("close", GpuRequest::Close),
-        (
-            "mem_share",
-            GpuRequest::MemShare {
-                length: 0x0001_0203_0405_0607,
-            },
-        ),
-        ("mem_write_shared", GpuRequest::MemWriteShared(copy)),
-        ("mem_read_shared", GpuRequest::MemReadShared(copy)),
-    ]
-}
-
-/// An answer to each kind of operation.
-pub(crate) fn gpu_answers() -> Vec<(&'static str, GpuMessageType, Result<GpuReply, Refusal>)> {
-    use GpuMessageType as M;
-    let opened = GpuOpened {
-        session: 0x5152_5354_5556_5758,
-        vram_bytes: 0x0002_0304_0506_0708,
-        vram_used: 0x0001_0000,
-        queue_slots: 16,
-        device: "Stand-in GPU \u{e9}".to_owned(),
-        uuid: "GPU-1b2c3d4e-5f60-7182-93a4-b5c6d7e8f901".to_owned(),
-    };
-    let memory = GpuReply::Memory {
-        memory: 0x5152_5354_0000_0001,
-        address: 0x0000_7f12_3456_7800,
-    };
-    let module = GpuReply::Module {
-        module: 0x5152_5354_0000_0002,
-    };
-    let closed = GpuReply::Closed {
-        wiped_bytes: 0x0001_0203_0405_0607,
-        free_bytes: 0x0001_0203_0405_0608,
-    };
-    let mut answers = vec![
-        ("open", M::SessionOpen, Ok(GpuReply::Opened(opened))),
-        ("mem_alloc", M::MemAlloc, Ok(memory)),
-        ("module_load", M::ModuleLoad, Ok(module)),
-        (
-            "mem_read",
-            M::MemRead,
-            Ok(GpuReply::Data {
-                length: GPU_COPY_BYTES_MAX,
-            }),
-        ),
-        ("close", M::SessionClose, Ok(closed)),
-        (
-            "refused",
-            M::MemAlloc,
-            Err(Refusal::new(
-                LeaseError::CapacityExceeded,
-                RefusalClass::Permanent,
-                "the lease has 1048576 bytes",
-            )),
-        ),
-    ];
-    for (word, message) in [
-        ("mem_write", M::MemWrite),
-        ("launch", M::Launch),
-        ("sync", M::Sync),
-        ("mem_free", M::MemFree),
-        ("module_unload", M::ModuleUnload),
-        ("mem_share", M::MemShare),
-        ("mem_write_shared", M::MemWriteShared),
-        ("mem_read_shared", M::MemReadShared),
-    ] {
-        answers.push((word, message, Ok(GpuReply::Done)));
-    }
-    answers
-}
-
-pub(crate) fn peer() -> RdmaPeer {
-    RdmaPeer {
-        qpn: 0x0001_0203,
-        psn: 0x00a1_b2c3,
-        gid: gid(9),
-        path_mtu: 1024,
-    }
-}
-
-/// The first `count` queue pairs of a client; no two are alike.
-pub(crate) fn peers(count: usize) -> Vec<RdmaPeer> {
-    let one = |n: u32| RdmaPeer {
-        qpn: peer().qpn + n,
-        psn: peer().psn - n,
-        ..peer()
-    };
-    (0..).map(one).take(count).collect()
-}
-
-/// Every term for block storage.
-pub(crate) fn block_terms() -> BlockTerms {
-    BlockTerms {
-        read_only: true,
-        host_nqn: nqn("nqn.2014-08.org.nvmexpress:uuid:31323334-3536-3738-393a-3b3c3d3e3f40"),
-        host_id: HostId::new(core::array::from_fn(|n| {
-            0x31 + u8::try_from(n).unwrap_or(0)
-        })),
-        mutual_auth: true,
-    }
-}
-
-pub(crate) fn nqn(text: &str) -> Option<Nqn> {
-    text.parse().ok()
-}
-
-/// A lease of block storage over NVMe-oF; `None` never happens.
-pub(crate) fn nvmeof() -> Option<NvmeofBinding> {
-    Some(NvmeofBinding {
-        addresses: vec![nvmeof_address(NvmeofTransport::Tcp, gid(7), 4_420)],
-        subsystem: nqn("nqn.2025-01.io.fabricbios:lease:101112131415161718191a1b1c1d1e1f")?,
-        nsid: 1,
-        host_nqn: nqn("nqn.2014-08.org.nvmexpress:uuid:41424344-4546-4748-494a-4b4c4d4e4f50")?,
-        host_id: HostId::new(core::array::from_fn(|n| {
-            0x41 + u8::try_from(n).unwrap_or(0)
-        }))?,
-        dhchap_secret: DhchapSecret::new(
-            "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+RJTBq:",
-        )?,
-        dhchap_ctrl_secret: None,
-        ctrl_loss_secs: 10,
-        block_bytes: 512,
-    })
-}
-
-/// The same with every part: several addresses, mutual authentication, blocks of 4,096 bytes.
-pub(crate) fn full_nvmeof() -> Option<NvmeofBinding> {
-    let v6 = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-    Some(NvmeofBinding {
-        addresses: vec![
-            nvmeof_address(NvmeofTransport::Rdma, gid(7), 4_421),
-            nvmeof_address(NvmeofTransport::Tcp, gid(7), 4_420),
-            nvmeof_address(NvmeofTransport::Tcp, v6, 4_422),
-        ],
-        dhchap_ctrl_secret: DhchapSecret::new(
-            "DHHC-1:00:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/nABIc:",
-        ),
-        ctrl_loss_secs: NVMEOF_CTRL_LOSS_SECS_MAX,
-        block_bytes: 4_096,
-        ..nvmeof()?
-    })
-}
-
-fn nvmeof_address(transport: NvmeofTransport, addr: [u8; 16], port: u16) -> NvmeofAddress {
-    let endpoint = Endpoint { addr, port };
-    NvmeofAddress {
-        transport,
-        endpoint,
-    }
-}
-
-/// A lease of `blocks` of storage over this transport.
-pub(crate) fn block_lease(transport: Transport, nvmeof: Option<NvmeofBinding>) -> LeaseInfo {
-    let length = nvmeof
-        .as_ref()
-        .map_or(0, |it| 0x0010_0000 / u64::from(it.block_bytes));
-    let effective = Effective {
-        transport: Some(transport),
-        ..Effective::default()
-    };
-    LeaseInfo {
-        effective,
-        ..lease(Binding {
-            limits: Some(Limits { offset: 0, length }),
-            kind: KindBinding::Block(nvmeof.map(Box::new)),
-            ..Binding::plain(ResourceType::Block)
-        })
-    }
-}
-
-/// A lease of block storage with every part, on two transports.
-pub(crate) fn full_block_lease() -> LeaseInfo {
-    let mut lease = block_lease(Transport::Both, full_nvmeof());
-    lease.effective.read_only = true;
-    lease.effective.mutual_auth = true;
-    let full = full_lease().binding;
-    lease.binding.dp_key = full.dp_key;
-    lease.binding.udp_endpoint = full.udp_endpoint;
-    lease
-}
-
-/// Further queue pairs of the node, beside the first.
-pub(crate) fn further(count: usize) -> Vec<RdmaQueuePair> {
-    let one = |n: u32| RdmaQueuePair {
-        qp_num: 0x0021_2223 + n,
-        psn: 0x00d1_d2d3 - n,
-        rkey: 0xe1e2_e3e4 - n,
-    };
-    (0..).map(one).take(count).collect()
-}
-
 pub(crate) fn full_alloc() -> LeaseAllocRequest {
     LeaseAllocRequest {
         resource_id: Some(ARENA),
@@ -376,11 +27,11 @@ pub(crate) fn full_alloc() -> LeaseAllocRequest {
         rotate_on_renew: true,
         ..alloc(ResourceType::Mem)
     }
-    .with_terms(memory_of(vec![peer()]))
-    .with_terms(block_terms())
-    .with_terms(net_terms())
-    .with_terms(cpu_terms())
-    .with_terms(gpu(GpuExclusivityClass::SessionExclusive))
+    .with_terms(mem::memory_of(vec![mem::peer()]))
+    .with_terms(block::block_terms())
+    .with_terms(net::net_terms())
+    .with_terms(cpu::cpu_terms())
+    .with_terms(gpu::gpu(GpuExclusivityClass::SessionExclusive))
 }
 
 pub(crate) fn intent() -> LeaseIntent {
@@ -407,23 +58,6 @@ pub(crate) fn affinities() -> Vec<Affinity> {
         near(3, 2, 4, "rack-é".as_bytes()),
         near(5, 2, 4, b"model-7"),
     ]
-}
-
-pub(crate) fn rdma() -> RdmaBinding {
-    RdmaBinding {
-        rkey: Some(0x8765_4321),
-        remote_addr: 0x7f00_1234_5000,
-        qp_num: 0x0011_1213,
-        gid: gid(7),
-        port: 1,
-        psn: 0x00c1_c2c3,
-        path_mtu: 4096,
-        strategy: RdmaStrategy::Window,
-        previous: None,
-        max_rd_atomic: 16,
-        atomics: true,
-        further: vec![],
-    }
 }
 
 pub(crate) fn lease(binding: Binding) -> LeaseInfo {
@@ -457,7 +91,7 @@ pub(crate) fn rdma_lease() -> LeaseInfo {
     });
     lease(Binding {
         limits,
-        kind: KindBinding::Mem(Some(rdma())),
+        kind: KindBinding::Mem(Some(mem::rdma())),
         ..Binding::plain(ResourceType::Mem)
     })
 }
@@ -490,95 +124,13 @@ pub(crate) fn full_lease() -> LeaseInfo {
         }),
         kind: KindBinding::Mem(Some(RdmaBinding {
             previous,
-            further: further(1),
-            ..rdma()
+            further: mem::further(1),
+            ..mem::rdma()
         })),
     };
     LeaseInfo {
         effective,
         ..lease(binding)
-    }
-}
-
-/// Cores that no other lease has.
-pub(crate) fn cpu_binding() -> CpuBinding {
-    CpuBinding {
-        cpus: CpuRange::of([2, 3]),
-        cgroup: "/fabricbios.slice/leases/10111213-1".to_owned(),
-        partition: CpuPartition::Root,
-        memory_nodes: vec![],
-        quota: None,
-    }
-}
-
-/// The same with every part. The kernel has given siblings numbers that are not neighbours.
-pub(crate) fn full_cpu_binding() -> CpuBinding {
-    CpuBinding {
-        cpus: CpuRange::of([2, 3, 66, 67, 0x0101]),
-        partition: CpuPartition::Isolated,
-        memory_nodes: CpuRange::of([0, 2]),
-        quota: Some(CpuQuota {
-            quota_us: 350_000,
-            period_us: 100_000,
-        }),
-        ..cpu_binding()
-    }
-}
-
-pub(crate) fn cpu_lease(binding: CpuBinding) -> LeaseInfo {
-    LeaseInfo {
-        capacity: 2,
-        effective: Effective {
-            cpu_isolation: Some(CpuIsolationClass::WholeCore),
-            cpu_execution_mode: Some(CpuExecutionMode::SharedMemory),
-            cpu_execution_width: Some(2),
-            cpu_partition: Some(CpuPartition::Root),
-            ..Effective::default()
-        },
-        ..lease(Binding {
-            kind: KindBinding::Cpu(Some(Box::new(binding))),
-            ..Binding::plain(ResourceType::Cpu)
-        })
-    }
-}
-
-/// An interface on the node.
-pub(crate) fn net_binding() -> NetBinding {
-    NetBinding {
-        pci_function: None,
-        interface: Some("fb10111213n0".to_owned()),
-        mac: MacAddress([0x02, 0x71, 0x72, 0x73, 0x74, 0x75]),
-        vlan: None,
-        rate_bps: 0x0102_0304_0506,
-        hand_over: HandOver::Interface,
-        vfio_group: None,
-        cdi_device: None,
-    }
-}
-
-/// A virtual function with every part.
-pub(crate) fn full_net_binding() -> NetBinding {
-    NetBinding {
-        pci_function: PciFunction::parse("0102:03:11.5"),
-        vlan: VlanId::new(0x0ABC),
-        hand_over: HandOver::Vfio,
-        vfio_group: Some(0x0001_0203),
-        cdi_device: Some("fabricbios.io/net=101112131415161718191a1b1c1d1e1f".to_owned()),
-        ..net_binding()
-    }
-}
-
-pub(crate) fn net_lease(binding: NetBinding, rate: Enforcement) -> LeaseInfo {
-    LeaseInfo {
-        capacity: binding.rate_bps,
-        effective: Effective {
-            net_rate: Some(rate),
-            ..Effective::default()
-        },
-        ..lease(Binding {
-            kind: KindBinding::Net(Some(Box::new(binding))),
-            ..Binding::plain(ResourceType::Net)
-        })
     }
 }
 

@@ -5,7 +5,13 @@ use fabricbios_wire::*;
 use super::*;
 use crate::samples;
 
-fn answer(c: &mut Vec<Case>, name: &str, about: &str, message: MessageType, reply: Reply) {
+pub(super) fn answer(
+    c: &mut Vec<Case>,
+    name: &str,
+    about: &str,
+    message: MessageType,
+    reply: Reply,
+) {
     add_answer(c, &format!("answer_{name}"), about, message, &Ok(reply));
 }
 
@@ -55,9 +61,6 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
         let about = "a lease of memory over RDMA";
         answer(c, &name, about, message, Reply::Lease(samples::rdma_lease()));
     }
-    let about = "a lease of a GPU";
-    answer(c, "lease_gpu_full", about, M::LeaseQuery, Reply::Lease(samples::gpu_lease(true)));
-    answer(c, "lease_gpu", about, M::LeaseQuery, Reply::Lease(samples::gpu_lease(false)));
     let freed = LeaseInfo {
         status: LeaseStatus::Expired,
         phase: LeasePhase::Freed,
@@ -68,22 +71,6 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
     answer(c, "lease_free", about, M::LeaseFree, Reply::Lease(freed.clone()));
     let about = "a lease with every part";
     answer(c, "lease_full", about, M::LeaseQuery, Reply::Lease(samples::full_lease()));
-    let mut waiting = samples::rdma_lease();
-    waiting.binding.kind = KindBinding::Mem(Some(RdmaBinding {
-        rkey: None,
-        ..samples::rdma()
-    }));
-    let about = "a lease whose client has not yet named its queue pair: no rkey";
-    answer(c, "lease_without_rkey", about, M::LeaseAlloc, Reply::Lease(waiting));
-    several_queue_pairs(c);
-    let about = "a lease of block storage over NVMe-oF";
-    let block = samples::block_lease(Transport::NvmeTcp, samples::nvmeof());
-    answer(c, "lease_nvmeof", about, M::LeaseAlloc, Reply::Lease(block));
-    let about = "a lease of block storage with every part: three addresses, both secrets, both transports";
-    answer(c, "lease_block_full", about, M::LeaseQuery, Reply::Lease(samples::full_block_lease()));
-    cpu_leases(c);
-    no_memory_nodes(c);
-    net_leases(c);
     intents(c);
     lease_lives(c);
     lease_ends(c);
@@ -133,73 +120,6 @@ pub(crate) fn answers(c: &mut Vec<Case>) {
         ca_pem: "-----BEGIN CERTIFICATE-----\nMQ==\n-----END CERTIFICATE-----\n".into(),
     };
     answer(c, "identity_issue", "IDENTITY_ISSUE", M::IdentityIssue, issued);
-}
-
-#[rustfmt::skip] // One case a line.
-fn several_queue_pairs(c: &mut Vec<Case>) {
-    let mut lease = samples::rdma_lease();
-    lease.binding.kind = KindBinding::Mem(Some(RdmaBinding {
-        further: samples::further(RDMA_PEERS_MAX - 1),
-        ..samples::rdma()
-    }));
-    let about = "a lease with as many queue pairs as it can have";
-    answer(c, "lease_queue_pairs_8", about, MessageType::LeaseBind, Reply::Lease(lease));
-}
-
-#[rustfmt::skip] // One case a line.
-fn cpu_leases(c: &mut Vec<Case>) {
-    let mut add = |name: &str, about: &str, lease: LeaseInfo| {
-        answer(c, &format!("lease_cpu{name}"), about, MessageType::LeaseAlloc, Reply::Lease(lease));
-    };
-    let whole = samples::cpu_lease(samples::cpu_binding());
-    add("", "two cores that the lease has alone", whole.clone());
-    add("_full", "every coordinate of a lease of cores", samples::cpu_lease(samples::full_cpu_binding()));
-    let edges = CpuBinding { cpus: CpuRange::of([0, 2, u16::MAX]), ..samples::cpu_binding() };
-    add("_edges", "the first and the last number, and ranges of one", samples::cpu_lease(edges));
-    for class in CpuIsolationClass::ALL {
-        for mode in CpuExecutionMode::ALL {
-            let mut lease = samples::cpu_lease(samples::cpu_binding());
-            lease.effective.cpu_isolation = Some(*class);
-            lease.effective.cpu_execution_mode = Some(*mode);
-            add(&format!("_{class}_{mode}"), "the class and the mode in force", lease);
-        }
-    }
-    for partition in CpuPartition::ALL {
-        let binding = CpuBinding { partition: *partition, ..samples::cpu_binding() };
-        let mut lease = samples::cpu_lease(binding);
-        lease.effective.cpu_partition = Some(*partition).filter(|it| *it != CpuPartition::Member);
-        add(&format!("_partition_{partition}"), "a member of no partition has no echo", lease);
-    }
-    add("_without_place", "a lease that has no cores yet", LeaseInfo {
-        binding: Binding::plain(ResourceType::Cpu),
-        ..whole
-    });
-}
-
-fn no_memory_nodes(c: &mut Vec<Case>) {
-    let lease = samples::cpu_lease(samples::cpu_binding());
-    let about = "an empty list of NUMA nodes says the same as none";
-    with_more(c, "cpu_no_memory_nodes", about, lease, &tlv(0x0604, &[]));
-}
-
-#[rustfmt::skip] // One case a line.
-fn net_leases(c: &mut Vec<Case>) {
-    let mut add = |name: &str, about: &str, lease: LeaseInfo| {
-        answer(c, &format!("lease_net{name}"), about, MessageType::LeaseAlloc, Reply::Lease(lease));
-    };
-    let best = samples::net_lease(samples::net_binding(), Enforcement::BestEffort);
-    add("", "an interface whose rate is only asked for", best);
-    let full = samples::net_lease(samples::full_net_binding(), Enforcement::Enforced);
-    add("_full", "every coordinate of a network function", full.clone());
-    for hand_over in HandOver::ALL {
-        let binding = NetBinding { hand_over: *hand_over, ..samples::net_binding() };
-        let lease = samples::net_lease(binding, Enforcement::Enforced);
-        add(&format!("_{hand_over}"), "how the tenant gets it", lease);
-    }
-    add("_without_place", "a lease that has no function yet", LeaseInfo {
-        binding: Binding::plain(ResourceType::Net),
-        ..full
-    });
 }
 
 /// The intent of the tenant, repeated in the answer.
@@ -286,7 +206,7 @@ fn steps_without_an_end(c: &mut Vec<Case>) {
 }
 
 /// The lease with further TLVs, which an encoder does not write and a decoder ignores.
-fn with_more(c: &mut Vec<Case>, name: &str, about: &str, lease: LeaseInfo, more: &[u8]) {
+pub(super) fn with_more(c: &mut Vec<Case>, name: &str, about: &str, lease: LeaseInfo, more: &[u8]) {
     let asked = asked(MessageType::LeaseQuery);
     let answer = Ok(Reply::Lease(lease));
     let whole = encode_answer(&asked, &answer);

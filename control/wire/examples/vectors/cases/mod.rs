@@ -5,8 +5,8 @@ mod bad_answers;
 mod bad_requests;
 mod bad_tlvs;
 mod data_frames;
-mod gpu;
 mod inventories;
+pub(crate) mod kinds;
 mod requests;
 mod tlvs;
 
@@ -127,9 +127,7 @@ pub(crate) fn all() -> Vec<Case> {
         bad_tlvs::bad_tlvs,
         inventories::inventories,
         inventories::bad_inventories,
-        gpu::sessions,
-        gpu::bad_sessions,
-        gpu::bad_bindings,
+        kinds::cases,
         data_frames::requests,
         data_frames::bad_requests,
         data_frames::replies,

@@ -38,16 +38,16 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
     let block = LeaseAllocRequest {
         transport: Transport::NvmeTcp,
         rotate_on_renew: true,
-        terms: samples::block_terms().into(),
+        terms: kinds::block::block_terms().into(),
         ..samples::alloc(ResourceType::Block)
     };
     request(c, "lease_alloc_block", about, Request::LeaseAlloc(block));
     let about = "LEASE_ALLOC of CPU cores with everything that can be asked of them";
-    let cpu = LeaseAllocRequest::new(ResourceType::Cpu, 0x0104, 60).with_terms(samples::cpu_terms());
+    let cpu = LeaseAllocRequest::new(ResourceType::Cpu, 0x0104, 60).with_terms(kinds::cpu::cpu_terms());
     request(c, "lease_alloc_cpu", about, Request::LeaseAlloc(cpu));
     let about = "LEASE_ALLOC of a network function with everything that can be asked of it";
     let net = LeaseAllocRequest::new(ResourceType::Net, 25_000_000_000, 60);
-    let net = net.with_terms(samples::net_terms());
+    let net = net.with_terms(kinds::net::net_terms());
     request(c, "lease_alloc_net", about, Request::LeaseAlloc(net));
     let about = "LEASE_RENEW";
     request(c, "lease_renew", about, Request::LeaseRenew { lease_id, lease_secs: 120, });
@@ -67,12 +67,12 @@ pub(crate) fn requests(c: &mut Vec<Case>) {
     request(c, "lease_list_next", "LEASE_LIST, next page, ended leases too", rest);
     let bind = Request::LeaseBind {
         lease_id,
-        peers: vec![samples::peer()],
+        peers: vec![kinds::mem::peer()],
     };
     request(c, "lease_bind", "LEASE_BIND", bind);
     let bind = Request::LeaseBind {
         lease_id,
-        peers: samples::peers(3),
+        peers: kinds::mem::peers(3),
     };
     request(c, "lease_bind_3", "LEASE_BIND of three queue pairs", bind);
     let rotate = Request::LeaseRotate {
