@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 pub(crate) enum Json<'a> {
     #[serde(skip)]
     Absent,
+    Null,
     Bool(bool),
     Number(u64),
     Text(Cow<'a, str>),

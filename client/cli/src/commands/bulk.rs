@@ -5,21 +5,13 @@ use fabricbios_wire::{
     LeaseError, LeaseId, LeaseInfo, LeasePhase, Refusal, RefusalClass, Reply, Request,
     RevokeOutcome, Role,
 };
-use serde::Serialize;
 
 use super::{identity, lease};
-use crate::{failure::Failure, output::Output};
-
-#[derive(Serialize)]
-struct EndedJson {
-    leases: Vec<EndedLeaseJson>,
-}
-
-#[derive(Serialize)]
-struct EndedLeaseJson {
-    lease_id: String,
-    state: &'static str,
-}
+use crate::{
+    failure::Failure,
+    json::{Object, field},
+    output::Output,
+};
 
 /// Frees the leases of the caller. The node lists the leases of all tenants to an operator; the others are left out.
 pub(super) fn free(node: &Node, output: Output) -> Result<(), Failure> {
@@ -70,7 +62,7 @@ fn end_all(
     output: Output,
     end: impl Fn(LeaseId) -> Result<Option<LeasePhase>, Error>,
 ) -> Result<(), Failure> {
-    let (mut leases, mut last) = (Vec::new(), None);
+    let (mut ended, mut last) = (Vec::new(), None);
     let mut fail = |failure: Failure| {
         if let Some(before) = last.replace(failure) {
             before.report(output);
@@ -90,18 +82,20 @@ fn end_all(
         if phase == LeasePhase::Fenced {
             fail(lease::fenced(id));
         }
-        leases.push(EndedLeaseJson {
-            lease_id: id.to_string(),
-            state: phase.name(),
-        });
+        ended.push((id, phase));
     }
-    let json = EndedJson { leases };
-    output.print(&json, || match &json.leases[..] {
+    let lease = |(id, phase): &(LeaseId, LeasePhase)| {
+        Object::from([
+            field("lease_id", id.to_string()),
+            field("state", phase.name()),
+        ])
+    };
+    let leases: Vec<Object<'_>> = ended.iter().map(lease).collect();
+    let json = Object::from([field("leases", leases)]);
+    let line = |(id, phase): &(LeaseId, LeasePhase)| format!("lease {id} is {phase}\n");
+    output.print(&json, || match &ended[..] {
         [] => "no leases".to_owned(),
-        ended => ended
-            .iter()
-            .map(|it| format!("lease {} is {}\n", it.lease_id, it.state))
-            .collect(),
+        ended => ended.iter().map(line).collect(),
     })?;
     last.map_or(Ok(()), Err)
 }

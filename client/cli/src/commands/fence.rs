@@ -2,36 +2,15 @@
 
 use fabricbios_client::Node;
 use fabricbios_wire::{Fence, LeaseId, Reply, Request, ResourceId};
-use serde::Serialize;
 
 use super::resource;
 use crate::{
     args,
     failure::Failure,
+    json::{Json, Object, field},
     output::{Output, headed_table, one_line},
     time_text,
 };
-
-#[derive(Serialize)]
-struct FencesJson {
-    fences: Vec<FenceJson>,
-}
-
-#[derive(Serialize)]
-struct FenceJson {
-    resource_id: String,
-    resource_type: String,
-    /// Null if the resource failed by itself.
-    lease_id: Option<String>,
-    since_unix_ms: u64,
-    reason: String,
-}
-
-#[derive(Serialize)]
-struct ClearedJson {
-    resource_id: String,
-    cleared: bool,
-}
 
 pub(super) fn run(node: &Node, command: args::Fence, output: Output) -> Result<(), Failure> {
     match command {
@@ -47,9 +26,8 @@ fn list(node: &Node, output: Output) -> Result<(), Failure> {
         Reply::Fences(fences) => fences,
         other => return Err(node.unexpected("a list of fences", &other).into()),
     };
-    let json = FencesJson {
-        fences: fences.iter().map(FenceJson::from).collect(),
-    };
+    let all: Vec<Object<'_>> = fences.iter().map(json).collect();
+    let json = Object::from([field("fences", all)]);
     output.print(&json, || {
         if fences.is_empty() {
             return "nothing is fenced".to_owned();
@@ -77,10 +55,10 @@ fn culprit(fence: &Fence) -> Option<String> {
 fn clear(node: &Node, resource: ResourceId, output: Output) -> Result<(), Failure> {
     match node.call(Request::FenceClear(resource))? {
         Reply::FenceCleared => {
-            let json = ClearedJson {
-                resource_id: resource.to_string(),
-                cleared: true,
-            };
+            let json = Object::from([
+                field("resource_id", resource.to_string()),
+                field("cleared", true),
+            ]);
             output.print(&json, || {
                 format!("resource {resource} is verified clean and in service")
             })
@@ -89,14 +67,13 @@ fn clear(node: &Node, resource: ResourceId, output: Output) -> Result<(), Failur
     }
 }
 
-impl From<&Fence> for FenceJson {
-    fn from(fence: &Fence) -> Self {
-        Self {
-            resource_id: fence.resource_id.to_string(),
-            resource_type: fence.resource_type.to_string(),
-            lease_id: culprit(fence),
-            since_unix_ms: fence.since_unix_ms,
-            reason: fence.reason.clone(),
-        }
-    }
+/// The lease is null if the resource failed by itself.
+fn json(fence: &Fence) -> Object<'_> {
+    Object::from([
+        field("resource_id", fence.resource_id.to_string()),
+        field("resource_type", fence.resource_type.to_string()),
+        field("lease_id", culprit(fence).map_or(Json::Null, Json::from)),
+        field("since_unix_ms", fence.since_unix_ms),
+        field("reason", &*fence.reason),
+    ])
 }

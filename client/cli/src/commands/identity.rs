@@ -10,12 +10,12 @@ use std::{
 use fabricbios_client::{Identity, Node};
 use fabricbios_wire::{IssueRequest, NodeIdentity, Reply, Request, Role};
 use rcgen::{CertificateParams, KeyPair};
-use serde::Serialize;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::{
     args,
     failure::Failure,
+    json::{Object, field},
     output::{Output, one_line, table},
     time_text,
 };
@@ -43,17 +43,6 @@ pub(super) fn run(
     }
 }
 
-#[derive(Serialize)]
-struct ShownJson {
-    node_id: String,
-    epoch: u64,
-    endpoint: String,
-    tenant: String,
-    role: &'static str,
-    expires_at_unix_ms: u64,
-    version: String,
-}
-
 /// The node and the caller, as the node sees both.
 pub(super) fn ask(node: &Node) -> Result<NodeIdentity, Failure> {
     match node.call(Request::GetIdentity)? {
@@ -73,33 +62,28 @@ fn show(node: &Node, identity: &Path, output: Output) -> Result<(), Failure> {
         role,
         version,
     } = identity;
-    let json = ShownJson {
-        node_id: node_id.to_string(),
-        epoch: epoch.0,
-        endpoint: endpoint.to_string(),
-        tenant,
-        role: role.name(),
-        expires_at_unix_ms: expires_at.saturating_mul(1_000),
-        version: one_line(&version),
-    };
+    let expires_at_unix_ms = expires_at.saturating_mul(1_000);
+    let version = one_line(&version);
+    let json = Object::from([
+        field("node_id", node_id.to_string()),
+        field("epoch", epoch.0),
+        field("endpoint", endpoint.to_string()),
+        field("tenant", &*tenant),
+        field("role", role.name()),
+        field("expires_at_unix_ms", expires_at_unix_ms),
+        field("version", &*version),
+    ]);
     output.print(&json, || {
         let row = |what: &str, value: &dyn ToString| vec![what.to_owned(), value.to_string()];
         table(&[
-            row("you", &format!("{} ({})", json.tenant, json.role)),
-            row("valid until", &time_text::utc(json.expires_at_unix_ms)),
-            row("node", &json.node_id),
-            row("endpoint", &json.endpoint),
-            row("version", &json.version),
-            row("starts", &json.epoch),
+            row("you", &format!("{tenant} ({role})")),
+            row("valid until", &time_text::utc(expires_at_unix_ms)),
+            row("node", &node_id),
+            row("endpoint", &endpoint),
+            row("version", &version),
+            row("starts", &epoch.0),
         ])
     })
-}
-
-#[derive(Serialize)]
-struct IssuedJson<'a> {
-    tenant: &'a str,
-    role: &'static str,
-    path: String,
 }
 
 /// Creates the file first, so that no certificate is issued for nothing if the file exists.
@@ -117,14 +101,12 @@ fn issue(
         return Err(failure);
     }
     let path = out.display().to_string();
-    let json = IssuedJson {
-        tenant: &tenant,
-        role: role.name(),
-        path,
-    };
-    output.print(&json, || {
-        format!("{}: identity of {role} {tenant}", json.path)
-    })
+    let json = Object::from([
+        field("tenant", &*tenant),
+        field("role", role.name()),
+        field("path", &*path),
+    ]);
+    output.print(&json, || format!("{path}: identity of {role} {tenant}"))
 }
 
 /// Makes a key and has the node sign it; returns the identity as PEM.

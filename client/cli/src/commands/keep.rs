@@ -8,9 +8,13 @@ use std::{
 
 use fabricbios_client::{Error, Node, Renewals};
 use fabricbios_wire::{LeaseId, LeaseInfo};
-use serde::Serialize;
 
-use crate::{failure::Failure, output::Output, signals, time_text};
+use crate::{
+    failure::Failure,
+    json::{Object, field},
+    output::Output,
+    signals, time_text,
+};
 
 /// What happened.
 enum Event {
@@ -18,17 +22,6 @@ enum Event {
     Lost(LeaseId, Error),
     /// SIGINT or SIGTERM.
     Signal,
-}
-
-/// A line about a lease. The names are a contract.
-#[derive(Serialize)]
-struct KeptJson {
-    lease_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    renewed_at_unix_ms: Option<u64>,
-    expires_at_unix_ms: u64,
-    /// Milliseconds until the next renewal.
-    due_in_ms: u64,
 }
 
 /// Returns after SIGINT or SIGTERM, which the caller has blocked, or with the failure of the last lease that was lost.
@@ -91,28 +84,28 @@ fn named(lease: LeaseId, error: Error) -> Failure {
     Failure::from(error).at(&format!("lease {lease}"))
 }
 
+/// Prints a line about a lease. The names are a contract. `due_in`: until the next renewal.
 fn print(
     info: &LeaseInfo,
     renewed_at_unix_ms: Option<u64>,
     due_in: Duration,
     output: Output,
 ) -> Result<(), Failure> {
-    let json = KeptJson {
-        lease_id: info.lease_id.to_string(),
-        renewed_at_unix_ms,
-        expires_at_unix_ms: info.expires_at_unix_ms,
-        due_in_ms: u64::try_from(due_in.as_millis()).unwrap_or(u64::MAX),
-    };
+    let (lease_id, expires_at) = (info.lease_id, info.expires_at_unix_ms);
+    let due_in_ms = u64::try_from(due_in.as_millis()).unwrap_or(u64::MAX);
+    let json = Object::from([
+        field("lease_id", lease_id.to_string()),
+        field("renewed_at_unix_ms", renewed_at_unix_ms),
+        field("expires_at_unix_ms", expires_at),
+        field("due_in_ms", due_in_ms),
+    ]);
     output.print(&json, || {
         let what = match renewed_at_unix_ms {
             Some(at) => format!("renewed at {} until", time_text::utc(at)),
             None => "lasts until".to_owned(),
         };
-        let until = time_text::utc(json.expires_at_unix_ms);
-        let due_in = time_text::span(json.due_in_ms);
-        format!(
-            "lease {} {what} {until}; the next renewal is in {due_in}",
-            json.lease_id
-        )
+        let until = time_text::utc(expires_at);
+        let due_in = time_text::span(due_in_ms);
+        format!("lease {lease_id} {what} {until}; the next renewal is in {due_in}")
     })
 }

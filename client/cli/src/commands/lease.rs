@@ -4,7 +4,6 @@ use fabricbios_client::Node;
 use fabricbios_wire::{
     LeaseId, LeaseInfo, LeasePhase, RefusalClass, Reply, Request, RevokeOutcome,
 };
-use serde::Serialize;
 
 use super::{alloc, bulk, keep, local, watch};
 use crate::{
@@ -86,12 +85,6 @@ pub(super) fn fenced(lease_id: LeaseId) -> Failure {
     Failure::new(Exit::Fenced, RefusalClass::Permanent, "Fenced", message)
 }
 
-#[derive(Serialize)]
-struct RevokedJson {
-    lease_id: String,
-    outcome: &'static str,
-}
-
 fn revoke(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure> {
     let outcome = match node.call(Request::LeaseRevoke(lease_id))? {
         Reply::Revoked(outcome) => outcome,
@@ -99,10 +92,10 @@ fn revoke(node: &Node, lease_id: LeaseId, output: Output) -> Result<(), Failure>
     };
     match outcome {
         RevokeOutcome::TornDown => {
-            let json = RevokedJson {
-                lease_id: lease_id.to_string(),
-                outcome: outcome.name(),
-            };
+            let json = Object::from([
+                field("lease_id", lease_id.to_string()),
+                field("outcome", outcome.name()),
+            ]);
             output.print(&json, || {
                 format!("lease {lease_id} is revoked: proven unreachable")
             })

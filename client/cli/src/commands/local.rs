@@ -9,12 +9,12 @@ use std::{
 
 use fabricbios_local::AskError;
 use fabricbios_wire::{LeaseError, LeaseId, RefusalClass, Request};
-use serde::Serialize;
 
 use super::{Access, run_watch};
 use crate::{
     args::{Enter, Run},
     failure::{Exit, Failure},
+    json::{Object, field},
     kinds,
     output::{Output, one_line},
 };
@@ -75,12 +75,6 @@ fn other_kind(lease: LeaseId, error: &AskError, access: &Access) -> Option<Failu
     Some(Failure::new(Exit::NotFound, class, "NotFound", message))
 }
 
-#[derive(Serialize)]
-struct EnteredJson<'a> {
-    lease_id: String,
-    place: &'a str,
-}
-
 /// Hands the lease over to the network namespace.
 pub(super) fn enter(enter: Enter, output: Output) -> Result<(), Failure> {
     let Enter { id, netns, socket } = enter;
@@ -93,10 +87,10 @@ pub(super) fn enter(enter: Enter, output: Output) -> Result<(), Failure> {
     let undone = "the namespace may have the interface, or get it yet: look into the namespace";
     let moved = fabricbios_local::enter(&socket.local_socket, id, namespace.as_fd())
         .map_err(|error| failure(id, error, undone))?;
-    let entered = EnteredJson {
-        lease_id: id.to_string(),
-        place: &moved.place,
-    };
+    let entered = Object::from([
+        field("lease_id", id.to_string()),
+        field("place", &*moved.place),
+    ]);
     output.print(&entered, || {
         let namespace = netns.display();
         format!(

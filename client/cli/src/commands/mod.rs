@@ -28,12 +28,12 @@ use std::{
 
 use fabricbios_client::{Identity, Node};
 use fabricbios_wire::{Reply, Request};
-use serde::Serialize;
 
 use crate::{
     args::{Args, Block, Command, Lease},
     failure::Failure,
     hint::Topic,
+    json::{Object, field},
     output::{Output, one_line},
     signals,
 };
@@ -142,15 +142,6 @@ fn dispatch(node: &Node, identity: &Path, command: Command, output: Output) -> R
     }
 }
 
-#[derive(Serialize)]
-struct Pong<'a> {
-    node: &'a str,
-    round_trip_us: u64,
-    health: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    health_reason: Option<String>,
-}
-
 /// Limit for the inventory: the part of the node that makes it may be held up while the rest of the node answers.
 const HEALTH_WITHIN: Duration = Duration::from_secs(5);
 
@@ -177,19 +168,19 @@ fn ping(node: &Node, output: Output) -> Result<(), Failure> {
     }
     let round_trip_us = u64::try_from(asked_at.elapsed().as_micros()).unwrap_or(u64::MAX);
     let (health, health_reason) = health(node);
-    let pong = Pong {
-        node: node.address(),
-        round_trip_us,
-        health,
-        health_reason,
-    };
+    let pong = Object::from([
+        field("node", node.address()),
+        field("round_trip_us", round_trip_us),
+        field("health", &*health),
+        field("health_reason", health_reason.as_deref()),
+    ]);
     output.print(&pong, || {
-        let why = match (pong.health_reason.as_deref().map(one_line), &*pong.health) {
+        let why = match (health_reason.as_deref().map(one_line), &*health) {
             (Some(why), _) => format!(": {why}"),
             (None, "ok") => String::new(),
             (None, _) => "; see `fabricctl inventory`".to_owned(),
         };
-        let (node, health) = (pong.node, &pong.health);
+        let node = node.address();
         format!("{node} answers after {round_trip_us} µs, health {health}{why}")
     })
 }

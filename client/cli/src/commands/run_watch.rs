@@ -26,12 +26,12 @@ use nix::{
     sys::signal::Signal,
     unistd::{Pid, setsid},
 };
-use serde::Serialize;
 
 use super::Access;
 use crate::{
     args::{End, RunWatch},
     failure::Failure,
+    json::{Object, field},
     lease_text,
     output::Output,
     time_text,
@@ -137,14 +137,6 @@ struct Watch<'a> {
     access: &'a Access,
     output: Output,
     process: Pidfd,
-}
-
-/// A line about the lease.
-#[derive(Serialize)]
-struct LineJson {
-    lease_id: String,
-    event: &'static str,
-    message: String,
 }
 
 impl<'a> Watch<'a> {
@@ -307,16 +299,17 @@ fn is_over(error: &AskError) -> bool {
     matches!(error, AskError::Refused(refusal) if matches!(refusal.error, Expired | NotFound))
 }
 
+/// Prints a line about the lease.
 fn report(output: Output, lease: LeaseId, event: &'static str, message: String) {
     let message = format!("lease {lease} {message}");
-    let json = LineJson {
-        lease_id: lease.to_string(),
-        event,
-        message,
-    };
+    let json = Object::from([
+        field("lease_id", lease.to_string()),
+        field("event", event),
+        field("message", &*message),
+    ]);
     let line = match output.json {
         true => serde_json::to_string(&json).unwrap_or_default(),
-        false => format!("fabricctl: {}", crate::output::one_line(&json.message)),
+        false => format!("fabricctl: {}", crate::output::one_line(&message)),
     };
     // Standard error may be closed.
     writeln!(io::stderr(), "{line}").ok();

@@ -12,9 +12,13 @@ use std::{
 
 use fabricbios_client::{DataTransport, Error, Transfers};
 use fabricbios_wire::{LeaseId, RefusalClass, Size};
-use serde::Serialize;
 
-use crate::{failure::Failure, output::Output, progress::Progress};
+use crate::{
+    failure::Failure,
+    json::{Object, field},
+    output::Output,
+    progress::Progress,
+};
 
 /// Large enough for full speed on every transport, and a multiple of every block size.
 const PIECE_BYTES: usize = 4 << 20;
@@ -82,15 +86,6 @@ fn range_end(store: &impl Store, offset: u64, len: Option<u64>) -> Result<u64, F
             "--offset {offset}{what} is outside of the lease, which has {capacity} bytes"
         ))),
     }
-}
-
-#[derive(Serialize)]
-struct WrittenJson {
-    lease_id: String,
-    offset: u64,
-    bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    transport: Option<&'static str>,
 }
 
 /// Writes all of standard input at `offset`.
@@ -191,12 +186,12 @@ fn copy(
 
 fn report(store: &impl Store, offset: u64, bytes: u64, output: Output) -> Result<(), Failure> {
     let transport = store.transport().map(DataTransport::name);
-    let written = WrittenJson {
-        lease_id: store.lease_id().to_string(),
-        offset,
-        bytes,
-        transport,
-    };
+    let written = Object::from([
+        field("lease_id", store.lease_id().to_string()),
+        field("offset", offset),
+        field("bytes", bytes),
+        field("transport", transport),
+    ]);
     output.print(&written, || {
         let over = transport
             .map(|transport| format!(" over {transport}"))

@@ -3,32 +3,22 @@
 use std::{
     env,
     io::{self, Write},
-    path::{self, Path, PathBuf},
+    path::{self, Path},
     process::Command,
 };
 
 use fabricbios_attach::{AttachError, BlockDaemon, LeaseFiles};
 use fabricbios_client::Node;
 use fabricbios_wire::Transport;
-use serde::Serialize;
 
 use crate::{
     args::{AttachPlace, RecordedLease},
     failure::Failure,
     hint::Topic,
+    json::{Object, field},
     output::Output,
     signals,
 };
-
-#[derive(Serialize)]
-struct AttachedJson {
-    lease_id: String,
-    device: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    transport: Option<&'static str>,
-    already: bool,
-    log: PathBuf,
-}
 
 pub(super) fn attach(
     node: &Node,
@@ -40,14 +30,14 @@ pub(super) fn attach(
     let daemon = || daemon(node, identity, place);
     let attached = fabricbios_attach::attach(node, &files(lease), place.transport, daemon)
         .map_err(|error| failure(lease, error))?;
-    let json = AttachedJson {
-        lease_id: lease.id.to_string(),
-        device: attached.device,
-        transport: attached.transport.map(Transport::name),
-        already: attached.already,
-        log: attached.log,
-    };
-    output.print(&json, || json.device.clone())
+    let json = Object::from([
+        field("lease_id", lease.id.to_string()),
+        field("device", &*attached.device),
+        field("transport", attached.transport.map(Transport::name)),
+        field("already", attached.already),
+        field("log", attached.log.display().to_string()),
+    ]);
+    output.print(&json, || attached.device.clone())
 }
 
 /// This program again, as the block daemon.
@@ -77,18 +67,13 @@ pub(super) fn keep(node: &Node, place: &AttachPlace) -> Result<(), Failure> {
     daemon.run(node).map_err(|error| failure(lease, error))
 }
 
-#[derive(Serialize)]
-struct DetachedJson {
-    lease_id: String,
-    device: String,
-}
-
 pub(crate) fn detach(lease: &RecordedLease, output: Output) -> Result<(), Failure> {
-    let detached = DetachedJson {
-        lease_id: lease.id.to_string(),
-        device: fabricbios_attach::detach(&files(lease)).map_err(|error| failure(lease, error))?,
-    };
-    output.print(&detached, || format!("{} is detached", detached.device))
+    let device = fabricbios_attach::detach(&files(lease)).map_err(|error| failure(lease, error))?;
+    let json = Object::from([
+        field("lease_id", lease.id.to_string()),
+        field("device", &*device),
+    ]);
+    output.print(&json, || format!("{device} is detached"))
 }
 
 fn files(lease: &RecordedLease) -> LeaseFiles {

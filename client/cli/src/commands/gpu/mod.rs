@@ -4,12 +4,12 @@ mod run;
 
 use fabricbios_client::{GpuLease, GpuSession, Node, Wiped};
 use fabricbios_wire::{GpuVendor, LeaseId, Size};
-use serde::Serialize;
 
 use super::alloc;
 use crate::{
     args::{Gpu, GpuClose, GpuPlace, Term},
     failure::Failure,
+    json::{Field, Object, field},
     kinds::gpu_request,
     output::Output,
 };
@@ -22,36 +22,22 @@ pub(super) fn run(node: Option<&Node>, command: Gpu, output: Output) -> Result<(
     }
 }
 
-#[derive(Serialize)]
-struct WipedJson {
-    bytes: u64,
-    free_bytes: u64,
+fn wiped_json(wiped: Wiped) -> Object<'static> {
+    Object::from([
+        field("bytes", wiped.bytes),
+        field("free_bytes", wiped.free_bytes),
+    ])
 }
 
-impl From<Wiped> for WipedJson {
-    fn from(wiped: Wiped) -> Self {
-        let Wiped { bytes, free_bytes } = wiped;
-        Self { bytes, free_bytes }
+fn wiped_text(wiped: Wiped) -> String {
+    match wiped.bytes {
+        0 => "no buffer of the session was left".to_owned(),
+        bytes if bytes == wiped.free_bytes => format!("all {} were wiped", Size(bytes)),
+        bytes => format!(
+            "what was left in the session's buffers, {}, was wiped",
+            Size(bytes)
+        ),
     }
-}
-
-impl WipedJson {
-    fn text(&self) -> String {
-        match self.bytes {
-            0 => "no buffer of the session was left".to_owned(),
-            bytes if bytes == self.free_bytes => format!("all {} were wiped", Size(bytes)),
-            bytes => format!(
-                "what was left in the session's buffers, {}, was wiped",
-                Size(bytes)
-            ),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct ClosedJson {
-    lease_id: String,
-    wiped: WipedJson,
 }
 
 fn close(node: Option<&Node>, what: GpuClose, output: Output) -> Result<(), Failure> {
@@ -65,12 +51,12 @@ fn close(node: Option<&Node>, what: GpuClose, output: Output) -> Result<(), Fail
         (None, None) => return Err(Failure::usage("give --local-socket")),
     };
     let wiped = wiped.map_err(|error| Failure::from(error).at(&format!("lease {lease}")))?;
-    let json = ClosedJson {
-        lease_id: lease.to_string(),
-        wiped: wiped.into(),
-    };
+    let json = Object::from([
+        field("lease_id", lease.to_string()),
+        field("wiped", wiped_json(wiped)),
+    ]);
     output.print(&json, || {
-        let wiped = json.wiped.text();
+        let wiped = wiped_text(wiped);
         format!("lease {lease} has no session any more: {wiped}")
     })
 }
@@ -86,14 +72,11 @@ struct UsedSession<'a> {
 }
 
 /// The state of a session after a command.
-#[derive(Serialize)]
-struct LeftJson {
-    /// Whether the lease was given back.
-    freed: bool,
-    #[serde(skip)]
+struct Left {
+    /// Whether the session ended with the command's connection.
     one_shot: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wiped: Option<WipedJson>,
+    /// `None` unless the lease was given back.
+    wiped: Option<Wiped>,
 }
 
 impl<'a> UsedSession<'a> {
@@ -151,7 +134,7 @@ impl<'a> UsedSession<'a> {
     fn finish<T>(
         self,
         work: impl FnOnce(&GpuSession) -> Result<T, Failure>,
-    ) -> Result<(T, LeftJson), Failure> {
+    ) -> Result<(T, Left), Failure> {
         let Self {
             lease_id,
             session,
@@ -166,12 +149,8 @@ impl<'a> UsedSession<'a> {
             let freed = session.sync().map_err(|error| named(error.into()));
             let done = worked?;
             freed?;
-            let left = LeftJson {
-                freed: false,
-                one_shot,
-                wiped: None,
-            };
-            return Ok((done, left));
+            let wiped = None;
+            return Ok((done, Left { one_shot, wiped }));
         };
         let closed = worked.and_then(|done| {
             let wiped = session.close().map_err(|error| named(error.into()))?;
@@ -180,12 +159,8 @@ impl<'a> UsedSession<'a> {
         match closed {
             Ok((done, wiped)) => {
                 free(node, lease_id)?;
-                let left = LeftJson {
-                    freed: true,
-                    one_shot,
-                    wiped: Some(wiped.into()),
-                };
-                Ok((done, left))
+                let wiped = Some(wiped);
+                Ok((done, Left { one_shot, wiped }))
             }
             Err(failure) => Err(failure.and_message(&alloc::give_back(node, lease_id))),
         }
@@ -197,10 +172,17 @@ fn free(node: &Node, lease_id: LeaseId) -> Result<(), Failure> {
     super::lease::ask(node, lease_id, asked).map(drop)
 }
 
-impl LeftJson {
+impl Left {
+    fn json(&self) -> [Field<'static>; 2] {
+        [
+            field("freed", self.wiped.is_some()),
+            field("wiped", self.wiped.map(wiped_json)),
+        ]
+    }
+
     fn line(&self, used: LeaseId) -> String {
-        match &self.wiped {
-            Some(wiped) => format!("lease {used} was given back: {}", wiped.text()),
+        match self.wiped {
+            Some(wiped) => format!("lease {used} was given back: {}", wiped_text(wiped)),
             None if self.one_shot => format!("the session of lease {used} has ended: one_shot"),
             None => format!(
                 "the session stays for the next command; `fabricctl gpu close {used}` ends it"

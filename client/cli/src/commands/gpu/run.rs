@@ -9,33 +9,18 @@ use std::{
 
 use fabricbios_client::{Node, Submission};
 use fabricbios_wire::{LeaseError, Size};
-use serde::Serialize;
 
-use super::{LeftJson, UsedSession};
+use super::UsedSession;
 use crate::{
     args::GpuRun,
     failure::Failure,
+    json::{Object, field},
     output::{Output, one_line},
     values::KernelArgument,
 };
 
-#[derive(Serialize)]
-struct RanJson<'a> {
-    lease_id: String,
-    /// As text: many JSON readers have numbers with fewer bits.
-    session: String,
-    device: &'a str,
-    uuid: &'a str,
-    kernel: &'a str,
-    /// Microseconds from loading the module to the last output.
-    took_us: u64,
-    outputs: Vec<OutputJson>,
-    #[serde(flatten)]
-    left: LeftJson,
-}
-
-#[derive(Serialize)]
-struct OutputJson {
+/// A written output.
+struct Written {
     path: String,
     bytes: u64,
 }
@@ -102,35 +87,35 @@ pub(super) fn run(node: Option<&Node>, what: GpuRun, output: Output) -> Result<(
         }
         Ok((written, took))
     })?;
-    let json = RanJson {
-        lease_id: lease_id.to_string(),
-        session: info.session.to_string(),
-        device: &info.device,
-        uuid: &info.uuid,
-        kernel: &kernel,
-        took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-        outputs,
-        left,
-    };
-    output.print(&json, || text(&json))
-}
-
-fn text(ran: &RanJson<'_>) -> String {
-    let mut lines = vec![format!(
-        "{} ran on {} ({}), session {} of lease {}, in {:.1} ms with its copies",
-        one_line(ran.kernel),
-        one_line(ran.device),
-        one_line(ran.uuid),
-        ran.session,
-        ran.lease_id,
-        ran.took_us as f64 / 1e3
-    )];
-    let output = |it: &OutputJson| format!("{} is in {}", Size(it.bytes), it.path);
-    lines.extend(ran.outputs.iter().map(output));
-    if let Ok(lease_id) = ran.lease_id.parse() {
-        lines.push(ran.left.line(lease_id));
-    }
-    lines.join("\n")
+    // From loading the module to the last output.
+    let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    let written =
+        |it: &Written| Object::from([field("path", it.path.clone()), field("bytes", it.bytes)]);
+    let written: Vec<Object<'_>> = outputs.iter().map(written).collect();
+    let json = Object::from([
+        field("lease_id", lease_id.to_string()),
+        // As text: many JSON readers have numbers with fewer bits.
+        field("session", info.session.to_string()),
+        field("device", &*info.device),
+        field("uuid", &*info.uuid),
+        field("kernel", &*kernel),
+        field("took_us", took_us),
+        field("outputs", written),
+    ]);
+    output.print(&json.with(left.json()), || {
+        let mut lines = vec![format!(
+            "{} ran on {} ({}), session {} of lease {lease_id}, in {:.1} ms with its copies",
+            one_line(&kernel),
+            one_line(&info.device),
+            one_line(&info.uuid),
+            info.session,
+            took_us as f64 / 1e3
+        )];
+        let output = |it: &Written| format!("{} is in {}", Size(it.bytes), it.path);
+        lines.extend(outputs.iter().map(output));
+        lines.push(left.line(lease_id));
+        lines.join("\n")
+    })
 }
 
 /// The initial contents of an argument's memory; empty if the argument has none.
@@ -183,7 +168,7 @@ impl<'a> OutputFile<'a> {
         })
     }
 
-    fn write(mut self, contents: &[u8]) -> Result<OutputJson, Failure> {
+    fn write(mut self, contents: &[u8]) -> Result<Written, Failure> {
         self.is_of_no_use = false;
         let written = { self.file.set_len(0) }
             .and_then(|()| self.file.rewind())
@@ -191,7 +176,7 @@ impl<'a> OutputFile<'a> {
         let path = self.path.display().to_string();
         written.map_err(|error| Failure::local(&format!("write {path}"), &error))?;
         let bytes = contents.len() as u64;
-        Ok(OutputJson { path, bytes })
+        Ok(Written { path, bytes })
     }
 }
 
