@@ -26,17 +26,9 @@ fn three(directory: &Path) -> Settings {
     settings
 }
 
-async fn inventory(world: &World) -> ResourceInventory {
-    let request = Request::GetInventory(InventoryForm::Structured);
-    let Ok(Reply::Inventory(inventory)) = world.operator.call_async(request).await else {
-        panic!("no inventory")
-    };
-    inventory
-}
-
 /// The resources of the arenas by their names.
 async fn ids(world: &World) -> BTreeMap<String, ResourceId> {
-    let inventory = inventory(world).await;
+    let inventory = world.inventory().await;
     let is_memory = |id| inventory.mem_arenas.iter().any(|it| it.resource_id == id);
     let name = |extension: &InventoryExtension| match extension {
         InventoryExtension::Name(id, name) if is_memory(*id) => Some((name.clone(), *id)),
@@ -92,16 +84,13 @@ async fn every_arena_is_listed_and_counted_by_itself() {
     let ids = ids(&world).await;
     assert_eq!(ids.keys().collect::<Vec<_>>(), ["here", "loose", "there"]);
     alloc_of(&world, ids["there"]).await;
-    let told = inventory(&world).await;
+    let told = world.inventory().await;
     // The machine's memory contains these arenas, so the inventory does not list it too.
     assert_eq!(told.mem_arenas.len(), 3);
     for arena in &told.mem_arenas {
         assert_eq!((arena.len, arena.health), (2 * LEASE_BYTES, health::OK));
     }
-    let flat = Request::GetInventory(InventoryForm::Flat);
-    let Ok(Reply::FlatInventory(flat)) = world.operator.call_async(flat).await else {
-        panic!("no inventory")
-    };
+    let flat = world.flat_inventory().await;
     let memory = { flat.iter() }.filter(|it| it.resource_type == ResourceType::Mem);
     let listed: BTreeMap<_, _> = memory.map(|it| (it.resource_id, it.available)).collect();
     assert_eq!(listed.len(), 3);
@@ -110,7 +99,7 @@ async fn every_arena_is_listed_and_counted_by_itself() {
         let free = 2 * LEASE_BYTES - held;
         assert_eq!(listed[id], free, "{name}");
         let told = InventoryExtension::Available(*id, free);
-        assert!(inventory(&world).await.extensions.contains(&told), "{name}");
+        assert!(world.inventory().await.extensions.contains(&told), "{name}");
     }
     world.stop().await;
 }
@@ -161,8 +150,7 @@ async fn a_request_without_a_resource_goes_where_room_is_and_a_quota_counts_all_
     }
     assert_eq!(taken.values().sum::<u32>(), 5);
     assert_eq!(taken.len(), 3, "two fit in each: {taken:?}");
-    let error = blue.alloc_async(request(60)).await.expect_err("a sixth");
-    let refusal = error.refusal().expect("a refusal");
+    let refusal = refusal(blue.alloc_async(request(60)).await);
     let holds = format!("holds {}", 5 * LEASE_BYTES);
     assert!(refusal.message.contains(&holds), "{refusal}");
     world.alloc(60).await;

@@ -26,10 +26,7 @@ fn slot() -> LeaseAllocRequest {
 async fn a_lease_is_one_slot_and_a_ninth_lease_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = bare_metal(directory.path()).await;
-    let flat = Request::GetInventory(InventoryForm::Flat);
-    let Ok(Reply::FlatInventory(listed)) = world.operator.call_async(flat).await else {
-        panic!("no inventory")
-    };
+    let listed = world.flat_inventory().await;
     let of = |entry: &FlatEntry| (entry.resource_type, entry.capacity, entry.available);
     assert_eq!(
         listed.iter().map(of).collect::<Vec<_>>(),
@@ -39,36 +36,26 @@ async fn a_lease_is_one_slot_and_a_ninth_lease_is_refused() {
         capacity: SLOT + 1,
         ..slot()
     };
-    let error = world
-        .operator
-        .alloc_async(larger)
-        .await
-        .expect_err("two slots");
-    let refusal = error.refusal().expect("a refusal");
+    let two_slots = refusal(world.operator.alloc_async(larger).await);
     assert_eq!(
-        (refusal.error, refusal.class),
+        (two_slots.error, two_slots.class),
         (LeaseError::CapacityExceeded, RefusalClass::Permanent)
     );
-    assert!(refusal.message.contains("8192"), "{refusal}");
+    assert!(two_slots.message.contains("8192"), "{two_slots}");
     let mut leases = Vec::new();
     for _ in 0..8 {
         let small = LeaseAllocRequest {
             capacity: 1,
             ..slot()
         };
-        let info = world.operator.alloc_async(small).await.expect("a slot");
+        let info = world.grant(small).await;
         assert_eq!(info.capacity, SLOT);
         write(&info, SLOT - 5, b"mine!").await.expect("written");
         leases.push(info);
     }
-    let error = world
-        .operator
-        .alloc_async(slot())
-        .await
-        .expect_err("a ninth");
-    let refusal = error.refusal().expect("a refusal");
+    let ninth = refusal(world.operator.alloc_async(slot()).await);
     assert_eq!(
-        (refusal.error, refusal.class),
+        (ninth.error, ninth.class),
         (LeaseError::CapacityExceeded, RefusalClass::Transient)
     );
     world.lease(Request::LeaseFree(leases[3].lease_id)).await;
@@ -115,7 +102,7 @@ impl Raw {
 async fn a_session_remembers_64_requests() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = bare_metal(directory.path()).await;
-    let info = world.operator.alloc_async(slot()).await.expect("a slot");
+    let info = world.grant(slot()).await;
     let client = Raw::of(&info);
     let (_, hello) = client.send(DataOp::Hello, 7, 0, &[0; HELLO_LEN]);
     let hello = HelloReply::read(&hello).expect("an answer to HELLO");

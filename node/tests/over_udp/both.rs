@@ -3,7 +3,6 @@
 use std::{path::Path, sync::Arc, time::SystemTime};
 
 use fabricbios_arena::{Arena, ArenaStore, Source};
-use fabricbios_client::Error;
 use fabricbios_contract::Provider;
 use fabricbios_control::Fabric;
 use fabricbios_fallback_udp::{ClientError, FbmuConfig, FbmuPath};
@@ -71,11 +70,7 @@ fn two_peers() -> Vec<RdmaPeer> {
 async fn a_lease_over_both_transports_ends_on_both() {
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
-    let info = world
-        .operator
-        .alloc_async(over_both())
-        .await
-        .expect("granted");
+    let info = world.grant(over_both()).await;
     let binding = info.binding.rdma().cloned().expect("RDMA");
     let keys = [binding.rkey, binding.further.first().map(|pair| pair.rkey)];
     let keys = keys.map(|key| key.expect("a key of each queue pair"));
@@ -92,7 +87,7 @@ async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_transport()
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
     let wanted = over_both().with_terms(MemTerms::default());
-    let info = world.operator.alloc_async(wanted).await.expect("granted");
+    let info = world.grant(wanted).await;
     write(&info, 0, b"stays").await.expect("written");
     let mut peers = two_peers();
     peers[0].qpn = UNREACHABLE_QPN;
@@ -101,7 +96,7 @@ async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_transport()
         .operator
         .lease_async(Request::LeaseBind { lease_id, peers })
         .await;
-    assert!(matches!(bound, Err(Error::Refused(_))), "{bound:?}");
+    refusal(bound);
     assert_eq!(first(&info).await.expect("read"), *b"stays");
     let peers = two_peers();
     let bound = world.lease(Request::LeaseBind { lease_id, peers }).await;
@@ -116,20 +111,13 @@ async fn a_queue_pair_that_cannot_be_reached_does_not_cost_the_other_transport()
 async fn a_cut_that_fails_on_one_transport_is_told_on_the_other() {
     let directory = tempfile::tempdir().expect("a directory");
     let (world, rdma) = with_both(directory.path()).await;
-    let info = world
-        .operator
-        .alloc_async(over_both())
-        .await
-        .expect("granted");
+    let info = world.grant(over_both()).await;
     rdma.fail(Step::Cut, true);
     let freed = world
         .operator
         .lease_async(Request::LeaseFree(info.lease_id))
         .await;
-    let Err(Error::Refused(refusal)) = freed else {
-        panic!("{freed:?}")
-    };
-    assert_eq!(refusal.error, LeaseError::Fenced);
+    assert_eq!(refusal(freed).error, LeaseError::Fenced);
     let outcome = first(&info).await;
     assert!(
         matches!(outcome, Err(ClientError::Fenced { .. })),

@@ -33,11 +33,7 @@ async fn nobody_gets_the_key_of_another() {
     let info = blue.alloc_async(request(60)).await.expect("granted");
     assert!(has_key(&info));
     let asked = red.lease_async(Request::LeaseQuery(info.lease_id)).await;
-    let error = asked.expect_err("not theirs");
-    assert_eq!(
-        error.refusal().map(|it| it.error),
-        Some(LeaseError::NotFound)
-    );
+    assert_eq!(refusal(asked).error, LeaseError::NotFound);
     let seen = world.query(info.lease_id).await;
     assert!(seen.binding.is_plain(), "an operator sees no key");
     let Ok(Reply::Leases(page)) = blue

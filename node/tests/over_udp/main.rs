@@ -23,13 +23,7 @@ use world::*;
 async fn memory_is_leased_without_any_rdma_device() {
     let directory = tempfile::tempdir().expect("a directory");
     let world = World::start(settings(directory.path())).await;
-    let Ok(Reply::Inventory(inventory)) = world
-        .operator
-        .call_async(Request::GetInventory(InventoryForm::Structured))
-        .await
-    else {
-        panic!("no inventory")
-    };
+    let inventory = world.inventory().await;
     let transports = |extension: &InventoryExtension| matches!(extension, InventoryExtension::Transports(_, transports) if transports == &[Transport::Udp]);
     assert!(inventory.extensions.iter().any(transports), "{inventory:?}");
     let info = world.alloc(60).await;
@@ -94,15 +88,18 @@ async fn renews(world: &World, lease_id: LeaseId) -> bool {
         lease_id,
         lease_secs: 60,
     };
-    while let Err(error) = world.operator.lease_async(renew.clone()).await {
-        let refusal = error.refusal().expect("from the node").clone();
+    loop {
+        let renewed = world.operator.lease_async(renew.clone()).await;
+        if renewed.is_ok() {
+            return true;
+        }
+        let refusal = refusal(renewed);
         if refusal.error == LeaseError::Expired {
             return false;
         }
         assert_eq!(refusal.error, LeaseError::RenewTooEarly, "{refusal}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    true
 }
 
 #[tokio::test]

@@ -168,7 +168,7 @@ async fn a_newer_copy_put_back_after_an_older_one_is_found_out() {
 
     let world = World::start(settings.clone()).await;
     let all = LeaseAllocRequest::new(ResourceType::Mem, ARENA_BYTES, 60);
-    let his = world.operator.alloc_async(all).await.expect("granted");
+    let his = world.grant(all).await;
     write(&his, 0, b"his!!").await.expect("written");
     world.crash().await;
     fs::rename(&newer, journal(&settings)).expect("put back");

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use fabricbios_client::{Identity, Node};
+use fabricbios_client::{Error, Identity, Node};
 use fabricbios_control::Fabric;
 use fabricbios_fallback_udp::{ClientError, ClientOptions, Coordinates, MemoryClient};
 use fabricbios_helper::{Program, Supervisor};
@@ -159,10 +159,28 @@ impl World {
     }
 
     pub(crate) async fn alloc(&self, secs: u32) -> LeaseInfo {
-        self.operator
-            .alloc_async(request(secs))
-            .await
-            .expect("granted")
+        self.grant(request(secs)).await
+    }
+
+    pub(crate) async fn grant(&self, request: LeaseAllocRequest) -> LeaseInfo {
+        let granted = self.operator.alloc_async(request).await;
+        granted.expect("granted")
+    }
+
+    pub(crate) async fn inventory(&self) -> ResourceInventory {
+        let request = Request::GetInventory(InventoryForm::Structured);
+        let Ok(Reply::Inventory(inventory)) = self.operator.call_async(request).await else {
+            panic!("no inventory")
+        };
+        inventory
+    }
+
+    pub(crate) async fn flat_inventory(&self) -> Vec<FlatEntry> {
+        let request = Request::GetInventory(InventoryForm::Flat);
+        let Ok(Reply::FlatInventory(entries)) = self.operator.call_async(request).await else {
+            panic!("no inventory")
+        };
+        entries
     }
 
     pub(crate) async fn lease(&self, request: Request) -> LeaseInfo {
@@ -202,6 +220,12 @@ impl World {
 
 pub(crate) fn request(secs: u32) -> LeaseAllocRequest {
     LeaseAllocRequest::new(ResourceType::Mem, LEASE_BYTES, secs)
+}
+
+/// The refusal of a request.
+pub(crate) fn refusal<T: std::fmt::Debug>(outcome: Result<T, Error>) -> Refusal {
+    let error = outcome.expect_err("a refusal");
+    error.refusal().expect("from the node").clone()
 }
 
 pub(crate) fn has_key(info: &LeaseInfo) -> bool {

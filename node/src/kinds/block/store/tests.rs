@@ -7,7 +7,7 @@ use fabricbios_pool::PoolConfig;
 use fabricbios_wire::{Generation, NodeId, ResourceId, Transport};
 
 use super::*;
-use crate::journal::Journal;
+use crate::journal::{Journal, Recovered};
 
 const POOL: ResourceId = ResourceId(7);
 
@@ -26,6 +26,17 @@ pub(super) fn in_directory(path: &Path, writer: Writer) -> (PoolStore, u64) {
     (PoolStore::new(pool, record, writer), capacity)
 }
 
+/// A store in an empty directory, and the journal at `place`.
+fn scene(place: &Path, directory: &Path) -> (PoolStore, Journal) {
+    let (journal, _) = journal_at(place);
+    let (store, _) = in_directory(directory, journal.writer());
+    (store, journal)
+}
+
+fn journal_at(place: &Path) -> (Journal, Recovered) {
+    Journal::open_here(&place.join("journal"), "boot", Box::new(|_| ())).unwrap()
+}
+
 fn order(lease: u128) -> BindOrder {
     let binding_id = BindingId {
         lease_id: LeaseId(lease),
@@ -38,11 +49,8 @@ fn order(lease: u128) -> BindOrder {
 /// The table counts the free space that the directory had at the start.
 #[test]
 fn a_lease_that_the_file_system_has_no_room_for_is_refused_with_what_is_free() {
-    let place = tempfile::tempdir().unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let path = place.path().join("journal");
-    let (journal, _) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
-    let (store, _) = in_directory(directory.path(), journal.writer());
+    let [place, directory] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let (store, _journal) = scene(place.path(), directory.path());
     let too_much = BindOrder {
         placement: Placement::Amount(1 << 60),
         ..order(1)
@@ -55,14 +63,8 @@ fn a_lease_that_the_file_system_has_no_room_for_is_refused_with_what_is_free() {
 
 #[test]
 fn a_pool_has_the_number_of_a_grant_when_the_journal_has_it_and_not_before() {
-    let place = tempfile::tempdir().unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let open = || {
-        let path = place.path().join("journal");
-        Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap()
-    };
-    let (journal, _) = open();
-    let (store, _) = in_directory(directory.path(), journal.writer());
+    let [place, directory] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let (store, journal) = scene(place.path(), directory.path());
     let grants = |store: &PoolStore| store.pool.grants().unwrap();
     for lease in [1, 2] {
         store.open(&order(lease)).unwrap();
@@ -75,7 +77,7 @@ fn a_pool_has_the_number_of_a_grant_when_the_journal_has_it_and_not_before() {
     store.confirm(order(1).binding_id).unwrap();
     assert_eq!((grants(&store), journal.counts().commits), (2, 1));
     drop((store, journal));
-    let (_journal, recovered) = open();
+    let (_journal, recovered) = journal_at(place.path());
     let [bytes] = Vec::from_iter(recovered.records.values())
         .try_into()
         .unwrap();
@@ -85,11 +87,8 @@ fn a_pool_has_the_number_of_a_grant_when_the_journal_has_it_and_not_before() {
 
 #[test]
 fn a_grant_that_comes_to_nothing_is_not_counted_by_the_pool() {
-    let place = tempfile::tempdir().unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let path = place.path().join("journal");
-    let (journal, _) = Journal::open_here(&path, "boot", Box::new(|_| ())).unwrap();
-    let (store, _) = in_directory(directory.path(), journal.writer());
+    let [place, directory] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let (store, _journal) = scene(place.path(), directory.path());
     let BindOrder {
         binding_id,
         placement,
