@@ -22,7 +22,7 @@ use fabricbios_wire::{
 use crate::{
     Broken, DataKey, Invariant, Keys, SessionState, crc32c,
     executor::{Deferred, DeferredIo, Executor, Immediate, Io, Served, bring_forward},
-    session_state::InFlight,
+    replay::{Mark, mark},
     space::{Space, Store, StoreFailed},
 };
 
@@ -108,8 +108,8 @@ pub enum Begin {
 #[derive(Debug)]
 pub struct Pending {
     header: DataHeader,
+    mark: Mark,
     key: u64,
-    in_flight: InFlight,
     deferred: DeferredIo,
 }
 
@@ -184,8 +184,8 @@ pub fn begin<L: ServedLease>(
         (None, None) => Begin::Nothing,
         (None, Some(deferred)) => Begin::Pending(Pending {
             header,
+            mark: mark(request.frame.tag),
             key: number,
-            in_flight: InFlight::of(request.frame, &deferred.io),
             deferred,
         }),
     })
@@ -202,7 +202,11 @@ pub fn finish<L: ServedLease>(
     reply: &mut ReplyBuffer,
 ) -> Option<Reply> {
     let status = result.map_or(DataStatus::Io, |()| DataStatus::Ok);
-    let broken = lease.with_sessions(|sessions| sessions.finish(&pending.in_flight, status));
+    let (request, is_write) = (
+        (&pending.header, pending.mark),
+        matches!(pending.io(), Io::Write { .. }),
+    );
+    let broken = lease.with_sessions(|sessions| sessions.finish(request, is_write, status));
     broken.into_iter().for_each(|broken| lease.broken(broken));
     let key = keys.numbered(pending.key)?;
     remaining(lease, keys, now).ok()?;

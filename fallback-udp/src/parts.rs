@@ -6,7 +6,7 @@
 use alloc::{boxed::Box, sync::Arc, vec, vec::Vec};
 use core::time::Duration;
 
-use fabricbios_wire::{DataStatus, Part};
+use fabricbios_wire::DataStatus;
 
 use crate::{
     Invariant,
@@ -35,19 +35,6 @@ struct HalfSent {
     room: Option<Reservation>,
 }
 
-/// The state of a write after a new part.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Added {
-    /// Other parts are missing.
-    Waits,
-    /// All parts are there: the block.
-    Whole(Vec<u8>),
-    /// Earlier parts of this write name another block or another count.
-    Disagrees,
-    /// The same part has come before, or the part does not lie within the block.
-    Broken,
-}
-
 impl Parts {
     /// Reserves room for the block of a job that is the first part of a write. `Err`: there is no room.
     pub(crate) fn room_for(
@@ -73,46 +60,8 @@ impl Parts {
         }
     }
 
-    /// Adds a part whose counter is new. `room` is for the block, if this is the first part of the block.
-    pub(crate) fn add(
-        &mut self,
-        (first, offset): (u32, u64),
-        part: Part,
-        bytes: &[u8],
-        (now, room): (Duration, Option<Reservation>),
-    ) -> Added {
-        let at = self.0.iter().position(|write| write.first == first);
-        let at = at.unwrap_or_else(|| {
-            self.0.push(HalfSent {
-                first,
-                offset,
-                count: part.count(),
-                came: 0,
-                since: now,
-                block: vec![0; bytes.len() * usize::from(part.count())].into(),
-                room,
-            });
-            self.0.len() - 1
-        });
-        let write = &mut self.0[at];
-        if (write.offset, write.count) != (offset, part.count()) {
-            return Added::Disagrees;
-        }
-        let from = bytes.len() * usize::from(part.index());
-        let bit = 1 << part.index();
-        match write.block.get_mut(from..from + bytes.len()) {
-            Some(into) if write.came & bit == 0 => into.copy_from_slice(bytes),
-            _ => return Added::Broken,
-        }
-        write.came |= bit;
-        if write.came.count_ones() < u32::from(write.count) {
-            return Added::Waits;
-        }
-        Added::Whole(self.0.remove(at).block.into())
-    }
-
-    /// Returns the job itself, or the whole write if the job was its last missing part. `None`: other parts are
-    /// missing.
+    /// Adds a part whose counter is new; `room` is for the block, if this is its first part. Returns the job itself if
+    /// it is no part, or the whole write if the job was its last missing part. `None`: other parts are missing.
     pub(crate) fn gather<'a>(
         &mut self,
         job: Job<'a>,
@@ -128,20 +77,44 @@ impl Parts {
         else {
             return Ok(Some(job));
         };
-        match self.add((first, offset), part, &bytes, (now, room)) {
-            Added::Disagrees => Err(DataStatus::Invalid),
-            Added::Broken => {
+        let at = self.0.iter().position(|write| write.first == first);
+        let at = at.unwrap_or_else(|| {
+            self.0.push(HalfSent {
+                first,
+                offset,
+                count: part.count(),
+                came: 0,
+                since: now,
+                block: vec![0; bytes.len() * usize::from(part.count())].into(),
+                room,
+            });
+            self.0.len() - 1
+        });
+        let write = &mut self.0[at];
+        if (write.offset, write.count) != (offset, part.count()) {
+            return Err(DataStatus::Invalid);
+        }
+        let from = bytes.len() * usize::from(part.index());
+        let bit = 1 << part.index();
+        match write.block.get_mut(from..from + bytes.len()) {
+            Some(into) if write.came & bit == 0 => into.copy_from_slice(&bytes),
+            _ => {
                 let detail = "a part came twice or is not within its block";
                 findings.holds(Invariant::Parts, false, detail);
-                Err(DataStatus::Fenced)
+                return Err(DataStatus::Fenced);
             }
-            Added::Waits => Ok(None),
-            Added::Whole(block) => Ok(Some(Job::Write(Writing {
-                offset,
-                bytes: block.into(),
-                part: None,
-            }))),
         }
+        write.came |= bit;
+        if write.came.count_ones() < u32::from(write.count) {
+            return Ok(None);
+        }
+        let bytes = Vec::from(self.0.remove(at).block).into();
+        let part = None;
+        Ok(Some(Job::Write(Writing {
+            offset,
+            bytes,
+            part,
+        })))
     }
 
     /// Drops the writes that fell behind the window and cannot be completed.
@@ -163,66 +136,53 @@ impl Parts {
 
 #[cfg(test)]
 mod tests {
+    use fabricbios_wire::Part;
+
     use super::*;
     use crate::{ReplayWindow, Room};
 
     const START: Duration = Duration::from_secs(1000);
 
-    fn part(index: u16, count: u16) -> Part {
-        Part::new(index, count).unwrap()
+    /// A part of the write whose first part has the counter `first`.
+    fn job(first: u32, offset: u64, (index, count): (u16, u16)) -> Job<'static> {
+        Job::Write(Writing {
+            offset,
+            bytes: b"a".as_slice().into(),
+            part: Some((Part::new(index, count).unwrap(), first)),
+        })
     }
 
-    fn add(parts: &mut Parts, write: (u32, u64), part: Part, bytes: &[u8]) -> Added {
-        parts.add(write, part, bytes, (START, None))
-    }
-
-    #[test]
-    fn parts_in_any_order_make_the_block_in_its_order() {
-        let parts = &mut Parts::default();
-        for (index, bytes) in [(2, b"cc"), (0, b"aa"), (3, b"dd")] {
-            assert_eq!(add(parts, (9, 5), part(index, 4), bytes), Added::Waits);
-        }
-        let other = add(parts, (13, 5), part(0, 4), b"xx");
-        assert_eq!(other, Added::Waits, "another write");
-        let whole = add(parts, (9, 5), part(1, 4), b"bb");
-        assert_eq!(whole, Added::Whole(b"aabbccdd".to_vec()));
+    /// Whether a whole block came of it, or what was refused.
+    fn add(parts: &mut Parts, job: Job<'_>) -> Result<bool, DataStatus> {
+        let gathered = parts.gather(job, START, None, &mut Findings::default());
+        gathered.map(|whole| whole.is_some())
     }
 
     #[test]
     fn parts_of_one_write_agree() {
         let parts = &mut Parts::default();
-        assert_eq!(add(parts, (1, 5), part(0, 2), b"a"), Added::Waits);
-        assert_eq!(add(parts, (1, 6), part(1, 2), b"b"), Added::Disagrees);
-        assert_eq!(add(parts, (1, 5), part(1, 4), b"b"), Added::Disagrees);
-        let whole = add(parts, (1, 5), part(1, 2), b"b");
-        assert_eq!(whole, Added::Whole(b"ab".to_vec()));
+        assert_eq!(add(parts, job(1, 5, (0, 2))), Ok(false));
+        let invalid = Err(DataStatus::Invalid);
+        assert_eq!(add(parts, job(1, 6, (1, 2))), invalid);
+        assert_eq!(add(parts, job(1, 5, (1, 4))), invalid);
+        assert_eq!(add(parts, job(1, 5, (1, 2))), Ok(true));
     }
 
     #[test]
     fn a_part_that_comes_twice_is_a_mistake_that_is_found() {
         let (mut parts, findings) = (Parts::default(), &mut Findings::default());
-        let job = || {
-            Job::Write(Writing {
-                offset: 5,
-                bytes: b"a".as_slice().into(),
-                part: Some((part(0, 2), 1)),
-            })
+        let mut gather = || {
+            let gathered = parts.gather(job(1, 5, (0, 2)), START, None, findings);
+            (gathered.is_ok(), findings.take().map(|it| it.invariant))
         };
-        assert!(
-            parts
-                .gather(job(), START, None, findings)
-                .unwrap()
-                .is_none()
-        );
-        assert_eq!(findings.take(), None);
-        parts.gather(job(), START, None, findings).unwrap_err();
-        assert_eq!(findings.take().unwrap().invariant, Invariant::Parts);
+        assert_eq!(gather(), (true, None));
+        assert_eq!(gather(), (false, Some(Invariant::Parts)));
     }
 
     #[test]
     fn what_falls_behind_the_window_is_dropped() {
         let (parts, mut window) = (&mut Parts::default(), Window::new(ReplayWindow::LONGEST));
-        assert_eq!(add(parts, (1, 5), part(0, 2), b"a"), Added::Waits);
+        assert_eq!(add(parts, job(1, 5, (0, 2))), Ok(false));
         window.commit(128, [0; 8], Some(DataStatus::Ok));
         parts.keep_within(&window);
         assert_eq!(parts.since(), Some(START));
@@ -239,7 +199,7 @@ mod tests {
             Job::Write(Writing {
                 offset: 5,
                 bytes: [0; 256].as_slice().to_vec().into(),
-                part: Some((part(index, 2), first)),
+                part: Some((Part::new(index, 2).unwrap(), first)),
             })
         };
         let ask = |parts: &Parts, job: &Job<'_>| parts.room_for(job, Some(&share));

@@ -5,13 +5,13 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use fabricbios_wire::{
-    DATA_PAYLOAD_MAX, DATAGRAM_MAX, DataFrame, DataOp, DataStatus, HELLO_LEN, HelloReply,
+    DATA_PAYLOAD_MAX, DATAGRAM_MAX, DataHeader, DataOp, DataStatus, HELLO_LEN, HelloReply,
 };
 
 use crate::{
     Broken, Invariant, Share,
     engine::Request,
-    executor::{Executor, Io, Served},
+    executor::{Executor, Served},
     invariants::Findings,
     limit::{Allowance, Rate},
     replay::{Mark, ReplayWindow, Seen, mark},
@@ -38,15 +38,6 @@ pub struct SessionState {
     /// Writes in flight, including those of sessions that are closed by now.
     pub(crate) writes: u32,
     findings: Findings,
-}
-
-/// A request in flight: how its lease finds it again when the storage has finished.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct InFlight {
-    pub(crate) session: u32,
-    pub(crate) counter: u32,
-    pub(crate) mark: Mark,
-    pub(crate) is_write: bool,
 }
 
 impl SessionState {
@@ -120,18 +111,24 @@ impl SessionState {
         self.findings.take()
     }
 
-    /// Records the result of a request that was in flight. Returns the invariant that failed.
-    pub(crate) fn finish(&mut self, in_flight: &InFlight, status: DataStatus) -> Option<Broken> {
-        let write = u32::from(in_flight.is_write);
+    /// Records the result of a request that was in flight: of this header and mark, and whether it is a write of a whole
+    /// block. Returns the invariant that failed.
+    pub(crate) fn finish(
+        &mut self,
+        (header, mark): (&DataHeader, Mark),
+        is_write: bool,
+        status: DataStatus,
+    ) -> Option<Broken> {
+        let write = u32::from(is_write);
         let mut was_begun = count_down(&mut self.writes, write);
-        if let Some(session) = self.sessions.find_mut(in_flight.session) {
+        if let Some(session) = self.sessions.find_mut(header.session()) {
             was_begun &= count_down(&mut session.writes, write);
             let window = &mut session.window;
-            let seen = window.finish(in_flight.counter, in_flight.mark, status);
+            let seen = window.finish(header.counter(), mark, status);
             // A repeated READ was done before.
             was_begun &= match seen {
                 Seen::InFlight | Seen::TooOld => true,
-                Seen::Same(_) => !in_flight.is_write,
+                Seen::Same(_) => !is_write,
                 Seen::Fresh | Seen::Other => false,
             };
         }
@@ -248,17 +245,6 @@ impl SessionState {
             false => Err(DataStatus::Replay),
             true if has_room && self.repeats.take(now) => Ok(()),
             true => Err(DataStatus::Busy),
-        }
-    }
-}
-
-impl InFlight {
-    pub(crate) fn of(frame: &DataFrame<'_>, io: &Io) -> Self {
-        Self {
-            session: frame.header.session(),
-            counter: frame.header.counter(),
-            mark: mark(frame.tag),
-            is_write: matches!(io, Io::Write { .. }),
         }
     }
 }

@@ -198,17 +198,6 @@ fn a_closed_port_ends_a_call_as_soon_as_its_caller_does_not_wait_for_it() {
 }
 
 #[test]
-fn what_is_outside_is_refused_before_anything_is_done() {
-    let node = Node::start(MIB as u64);
-    let mut client = connect(node.coordinates());
-    let error = client
-        .write(MIB as u64 - 1, &[1, 2], &mut |_| ())
-        .unwrap_err();
-    assert!(matches!(error, ClientError::OutOfRange { .. }), "{error}");
-    assert_eq!(node.memory(MIB), vec![0; MIB]);
-}
-
-#[test]
 fn the_longest_packet_can_be_set_and_payloads_covered() {
     let node = Node::start(MIB as u64);
     let options = ClientOptions {

@@ -52,8 +52,6 @@ pub struct BlockClient {
     begun: bool,
     /// Whether operations were submitted since the last attempt to send.
     unsent: bool,
-    /// Whether the last operations failed: local address and route may have changed.
-    failed: bool,
     /// The system call that failed.
     broken: Option<io::Error>,
 }
@@ -79,7 +77,6 @@ impl BlockClient {
             },
             begun: false,
             unsent: false,
-            failed: false,
             broken: None,
         };
         client.run(Operation::Open)?;
@@ -241,22 +238,17 @@ impl BlockClient {
             }
         }
         self.look_at_lease();
-        if self.blocks.unfinished() > 0 {
-            self.link.ask(&mut self.blocks)?;
-        }
-        if self.link.is_over() {
-            self.blocks.give_up(Failure::NoLease);
-        } else if self.link.is_closed() {
-            self.blocks.give_up(Failure::Silent { doubtful: false });
+        if self.blocks.unfinished() > 0
+            && let Some(failure) = self.link.ask(&mut self.blocks)?
+        {
+            self.blocks.give_up(failure);
         }
         self.link.send(&mut self.blocks)
     }
 
     /// Checks the route before the first datagram.
     fn begin(&mut self) -> io::Result<()> {
-        if core::mem::take(&mut self.failed) {
-            self.link.connect(&mut self.blocks)?;
-        }
+        self.link.recover(&mut self.blocks)?;
         if !core::mem::replace(&mut self.begun, true) {
             self.broken = None;
             self.link.begin(&mut self.blocks)?;
@@ -298,7 +290,7 @@ impl BlockClient {
     }
 
     fn explain(&mut self, failure: Failure, failed: Failed) -> ClientError {
-        self.failed |= failure.is_final();
+        self.link.failed |= failure.is_final();
         match &self.broken {
             Some(error) if failure.is_final() => {
                 let same = io::Error::new(error.kind(), error.to_string());

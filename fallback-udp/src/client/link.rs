@@ -43,8 +43,8 @@ pub(super) struct Link {
     closed_since: Option<Duration>,
     /// Observations for the error message.
     hint: Option<String>,
-    /// Whether the last transfer failed.
-    failed: bool,
+    /// Whether the last transfer failed: local address and route may have changed.
+    pub(super) failed: bool,
 }
 
 impl Link {
@@ -110,12 +110,9 @@ impl Link {
         transfer: &mut Transfer<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> io::Result<Result<(), Failure>> {
-        if core::mem::replace(&mut self.failed, true) {
-            self.connect(transfer)?;
-        }
-        let outcome = self.exchange(transfer, progress)?;
-        self.failed = outcome.is_err();
-        Ok(outcome)
+        let outcome = self.exchange(transfer, progress);
+        self.failed = !matches!(outcome, Ok(Ok(())));
+        outcome
     }
 
     fn exchange(
@@ -135,12 +132,8 @@ impl Link {
                 reported = transfer.confirmed();
                 progress(reported);
             }
-            self.ask(transfer)?;
-            if self.is_over() {
-                return Ok(Err(Failure::NoLease));
-            }
-            if self.is_closed() {
-                return Ok(Err(Failure::Silent { doubtful: false }));
+            if let Some(failure) = self.ask(transfer)? {
+                return Ok(Err(failure));
             }
         }
     }
@@ -150,17 +143,20 @@ impl Link {
         self.hint = None;
         self.closed_since = None;
         self.refresh_pause = REFRESH_FIRST;
+        self.recover(driven)?;
         self.follow(driven)
     }
 
-    /// Whether the node has said that the lease has ended.
-    pub(super) fn is_over(&self) -> bool {
-        let refresh = self.refresh.as_ref();
-        refresh.is_some_and(|refresh| refresh.is_over())
+    /// Connects anew if the last transfer failed.
+    pub(super) fn recover(&mut self, driven: &mut impl Driven) -> io::Result<()> {
+        match core::mem::take(&mut self.failed) {
+            true => self.connect(driven),
+            false => Ok(()),
+        }
     }
 
     /// Whether the port is closed, and has been for as long as the caller waits for it to open.
-    pub(super) fn is_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.closed_at().is_some_and(|at| at <= self.now())
     }
 
@@ -235,8 +231,18 @@ impl Link {
         self.refresh.is_some().then_some(at)
     }
 
-    /// Asks for fresh coordinates if the time for it has come.
-    pub(super) fn ask(&mut self, driven: &mut impl Driven) -> io::Result<()> {
+    /// Asks for fresh coordinates if the time for it has come. `Some`: the node has said that the lease has ended, or
+    /// the port stays closed.
+    pub(super) fn ask(&mut self, driven: &mut impl Driven) -> io::Result<Option<Failure>> {
+        self.ask_if_due(driven)?;
+        let refresh = self.refresh.as_ref();
+        Ok(match refresh.is_some_and(|refresh| refresh.is_over()) {
+            true => Some(Failure::NoLease),
+            false => { self.is_closed() }.then_some(Failure::Silent { doubtful: false }),
+        })
+    }
+
+    fn ask_if_due(&mut self, driven: &mut impl Driven) -> io::Result<()> {
         let now = self.now();
         if self.ask_at(driven).is_none_or(|at| at > now) {
             return Ok(());
@@ -283,7 +289,7 @@ impl Link {
     }
 
     /// Opens a new socket, which has the current local address and route: both may have changed after a failure.
-    pub(super) fn connect(&mut self, driven: &mut impl Driven) -> io::Result<()> {
+    fn connect(&mut self, driven: &mut impl Driven) -> io::Result<()> {
         self.socket = Socket::connect(self.coordinates.endpoint)?;
         self.look_at_route(driven)
     }

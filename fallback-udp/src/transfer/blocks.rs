@@ -13,13 +13,8 @@ use core::{ops::Range, time::Duration};
 use fabricbios_wire::{DATA_OVERHEAD, DataOp, DataService};
 
 use super::{
-    Driven, Failure, Operation, Requester, Setup, Transmit,
-    answer::Event,
-    each_byte_once,
-    hello::ZEROS,
-    operation::Reach,
-    piece::Piece,
-    unflushed::{Mark, Unflushed},
+    Driven, Failure, Operation, Requester, Setup, Transmit, active::Active, answer::Event,
+    each_byte_once, hello::ZEROS, operation::Reach, piece::Piece, unflushed::Unflushed,
 };
 
 /// After this many time-outs in a row of one request the client opens a new session. That takes at least five seconds,
@@ -66,20 +61,6 @@ pub struct Outgoing {
 enum Payload {
     Zeros(usize),
     Of(u64, Range<usize>),
-}
-
-#[derive(Debug)]
-struct Active {
-    operation: Operation,
-    /// The blocks that the operation touches; `None`: not checked yet.
-    reach: Option<Reach>,
-    /// Number of earlier operations that this operation waits for.
-    behind: usize,
-    /// Number of bytes whose replies came.
-    done: usize,
-    failure: Option<Failure>,
-    /// Number of writes before its submission, for FLUSH.
-    mark: Mark,
 }
 
 impl Blocks {
@@ -225,10 +206,11 @@ impl Blocks {
         };
         active.reach = Some(reach);
         active.behind = behind;
-        if active.operation.len() == 0 {
+        let place = active.operation.place();
+        if place.len() == 0 {
             self.finish(id, Ok(()));
         } else if behind == 0 {
-            self.requester.unsent.add(active.whole(id));
+            self.requester.unsent.add(place.whole(id));
         }
     }
 
@@ -273,8 +255,9 @@ impl Blocks {
         };
         match active.failure {
             Some(failure) if !self.requester.requests.has(id) => self.finish(id, Err(failure)),
-            None if active.done >= active.operation.len() => {
-                let checked = each_byte_once(active.done as u64, active.operation.len());
+            None if active.done >= active.operation.place().len() => {
+                let length = active.operation.place().len();
+                let checked = each_byte_once(active.done as u64, length);
                 let outcome = checked.and_then(|()| match active.operation {
                     Operation::Flush => self.unflushed.flushed(active.mark),
                     _ => Ok(()),
@@ -295,7 +278,8 @@ impl Blocks {
             if waits {
                 active.behind -= 1;
                 if active.behind == 0 {
-                    self.requester.unsent.add(active.whole(*later));
+                    let whole = active.operation.place().whole(*later);
+                    self.requester.unsent.add(whole);
                 }
             }
         }
@@ -349,47 +333,6 @@ impl Driven for Blocks {
             Some(Event::Refused { failure, .. }) => self.give_up(failure),
             Some(Event::Opened) => self.on_opened(),
             None => (),
-        }
-    }
-}
-
-impl Active {
-    fn new(operation: Operation, mark: Mark) -> Self {
-        Self {
-            operation,
-            reach: None,
-            behind: 0,
-            done: 0,
-            failure: None,
-            mark,
-        }
-    }
-
-    /// Whether this operation and another one must not run at the same time.
-    fn conflicts(&self, reach: &Reach) -> bool {
-        let mine = self.reach.as_ref();
-        mine.is_some_and(|mine| mine.conflicts(reach))
-    }
-
-    fn finished(self, id: u64, outcome: Result<(), Failure>) -> Finished {
-        let done = match self.operation {
-            Operation::Open | Operation::Flush => 0,
-            _ => self.done as u64,
-        };
-        Finished {
-            id,
-            operation: self.operation,
-            done,
-            outcome,
-        }
-    }
-
-    fn whole(&self, id: u64) -> Piece {
-        Piece {
-            operation: id,
-            op: self.operation.op(),
-            range: 0..self.operation.len(),
-            part: None,
         }
     }
 }

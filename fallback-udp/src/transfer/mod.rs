@@ -7,6 +7,7 @@
 //! after the other. Before an unanswered request is sent again in a new session, the old session is closed by its
 //! number.
 
+mod active;
 mod answer;
 mod blocks;
 mod flow;
@@ -15,6 +16,7 @@ mod operation;
 mod piece;
 mod requester;
 mod requests;
+mod session;
 mod unflushed;
 mod unsent;
 mod work;
@@ -177,7 +179,7 @@ impl<'a> Transfer<'a> {
     pub fn outcome(&self) -> Option<Result<(), Failure>> {
         let done = self.requester.is_idle()
             && (!self.work.needs_session() || self.confirmed > 0 || self.requester.has_session());
-        let checked = || done.then(|| each_byte_once(self.confirmed, self.work.len()));
+        let checked = || done.then(|| each_byte_once(self.confirmed, self.work.place().len()));
         self.outcome.or_else(checked)
     }
 

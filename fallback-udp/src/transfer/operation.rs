@@ -5,7 +5,7 @@ use core::{fmt, ops::Range};
 
 use fabricbios_wire::{DataOp, DataStatus, HelloReply};
 
-use super::Failure;
+use super::{Failure, piece::Piece};
 
 /// One operation, with its bytes. Blocks count from the start of the lease.
 #[derive(Clone, PartialEq, Eq)]
@@ -45,13 +45,13 @@ impl fmt::Debug for Operation {
     }
 }
 
-/// The bytes that an operation moves. [`Place::default`]: none.
-#[derive(Clone, Copy, Debug, Default)]
+/// What an operation does, and the bytes that it moves.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
+    pub(super) op: DataOp,
     /// The first unit of the lease.
     pub(crate) first: u64,
     pub(crate) bytes: u64,
-    writes: bool,
 }
 
 /// The units that an operation touches.
@@ -62,19 +62,37 @@ pub(super) struct Reach {
 }
 
 impl Place {
-    pub(super) fn reading(first: u64, into: &[u8]) -> Self {
-        Self {
-            first,
-            bytes: into.len() as u64,
-            writes: false,
+    pub(super) fn of(op: DataOp, first: u64, bytes: &[u8]) -> Self {
+        let bytes = bytes.len() as u64;
+        Self { op, first, bytes }
+    }
+
+    /// Of an operation that moves no bytes.
+    pub(super) fn none(op: DataOp) -> Self {
+        Self::of(op, 0, &[])
+    }
+
+    /// Length of the operation in bytes; 1 for PING and FLUSH, which are one request.
+    pub(super) fn len(self) -> usize {
+        match self.op {
+            DataOp::Ping | DataOp::Flush => 1,
+            // They are bytes of a slice.
+            _ => usize::try_from(self.bytes).unwrap_or(usize::MAX),
         }
     }
 
-    pub(super) fn writing(first: u64, from: &[u8]) -> Self {
-        Self {
-            writes: true,
-            ..Self::reading(first, from)
+    /// All of the operation with this id.
+    pub(super) fn whole(self, operation: u64) -> Piece {
+        Piece {
+            operation,
+            op: self.op,
+            range: 0..self.len(),
+            part: None,
         }
+    }
+
+    fn writes(self) -> bool {
+        self.op == DataOp::Write
     }
 
     /// Checks the operation against the lease and returns the units that it touches.
@@ -87,12 +105,12 @@ impl Place {
         let end = self.first.checked_add(self.bytes / unit);
         let end = end.filter(|end| *end <= resource_len);
         let end = end.ok_or(Failure::OutOfRange { resource_len })?;
-        if self.writes && lease.read_only {
+        if self.writes() && lease.read_only {
             return Err(refused(DataStatus::ReadOnly));
         }
         Ok(Reach {
             units: self.first..end,
-            writes: self.writes,
+            writes: self.writes(),
         })
     }
 
@@ -117,31 +135,13 @@ impl Reach {
 }
 
 impl Operation {
-    /// Length of the operation in bytes; 1 for FLUSH, which is one request.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Open => 0,
-            Self::Flush => 1,
-            Self::Read { into, .. } => into.len(),
-            Self::Write { from, .. } => from.len(),
-        }
-    }
-
-    pub(super) fn op(&self) -> DataOp {
-        match self {
-            Self::Open => DataOp::Hello,
-            Self::Flush => DataOp::Flush,
-            Self::Read { .. } => DataOp::Read,
-            Self::Write { .. } => DataOp::Write,
-        }
-    }
-
-    /// The bytes that the operation moves.
+    /// What the operation does.
     pub(crate) fn place(&self) -> Place {
         match self {
-            Self::Open | Self::Flush => Place::default(),
-            Self::Read { block, into } => Place::reading(*block, into),
-            Self::Write { block, from } => Place::writing(*block, from),
+            Self::Open => Place::none(DataOp::Hello),
+            Self::Flush => Place::none(DataOp::Flush),
+            Self::Read { block, into } => Place::of(DataOp::Read, *block, into),
+            Self::Write { block, from } => Place::of(DataOp::Write, *block, from),
         }
     }
 

@@ -3,15 +3,16 @@
 use core::time::Duration;
 
 use fabricbios_wire::{
-    DATA_OVERHEAD, DataFrame, DataHeader, DataService, HelloReply, LeaseId, Part, data_flags,
+    DATA_OVERHEAD, DataFrame, DataHeader, DataService, LeaseId, Part, data_flags,
 };
 
 use super::{
-    Failure, Setup, Statistics, Transfer, Transmit, Work,
+    Failure, Setup, Statistics, Transfer, Work,
     flow::Flow,
-    hello::{Hello, Opening, Path, ZEROS},
+    hello::{Hello, Path},
     piece::{Piece, Sizes},
     requests::{Outstanding, Requests},
+    session::OpenSession,
     unsent::Unsent,
 };
 use crate::{DataKey, crc32c};
@@ -21,45 +22,34 @@ use crate::{DataKey, crc32c};
 const DOUBT: Duration = Duration::from_millis(50);
 /// Without any reply the client asks for fresh coordinates after this long.
 const SILENCE: Duration = Duration::from_secs(3);
-/// First pause between sessions without progress.
-const REOPEN_PAUSE: Duration = Duration::from_millis(25);
-
-/// An open session.
-#[derive(Debug)]
-struct Session {
-    parameters: HelloReply,
-    /// The next request's counter; `None`: all are used.
-    next: Option<u32>,
-    sizes: Sizes,
-}
 
 /// One client of one lease.
 #[derive(Debug)]
 pub struct Requester {
     pub(super) service: DataService,
-    lease_id: LeaseId,
-    key: DataKey,
-    flags: u8,
+    pub(super) lease_id: LeaseId,
+    pub(super) key: DataKey,
+    pub(super) flags: u8,
     give_up: Duration,
-    random: u64,
-    path: Path,
-    session: Option<Session>,
+    pub(super) random: u64,
+    pub(super) path: Path,
+    pub(super) session: Option<OpenSession>,
     /// Size of a unit in bytes, from the reply to the first HELLO.
     pub(super) unit: Option<u32>,
     /// Number of the session that the next HELLO closes; 0: none.
-    closing: u32,
+    pub(super) closing: u32,
     pub(super) hello: Option<Hello>,
     /// Sessions opened since the last progress.
-    openings: u32,
+    pub(super) openings: u32,
     pub(super) requests: Requests,
     pub(super) unsent: Unsent,
     pub(super) flow: Flow,
     /// Time of the last progress.
     done: Duration,
     /// Time of the last authentic reply.
-    authentic: Duration,
+    pub(super) authentic: Duration,
     /// Whether an unauthenticated reply since then called the key invalid.
-    doubt: bool,
+    pub(super) doubt: bool,
     /// The last refusal that did not end the transfer.
     pub(super) refusal: Option<u8>,
     pub(super) statistics: Statistics,
@@ -106,12 +96,7 @@ impl Requester {
     /// given up.
     pub fn transfer<'a>(&'a mut self, work: Work<'a>, now: Duration) -> Transfer<'a> {
         self.abandon();
-        self.unsent.add(Piece {
-            operation: 0,
-            op: work.op(),
-            range: 0..work.len(),
-            part: None,
-        });
+        self.unsent.add(work.place().whole(0));
         self.begin(now);
         Transfer::new(self, work)
     }
@@ -134,12 +119,6 @@ impl Requester {
         self.refusal = None;
     }
 
-    /// The reply to the last HELLO, if a session is open.
-    #[must_use]
-    pub fn session_parameters(&self) -> Option<&HelloReply> {
-        self.session.as_ref().map(|session| &session.parameters)
-    }
-
     /// Proven path MTU in bytes, IP header included; `None`: not proven.
     #[must_use]
     pub fn path_mtu(&self) -> Option<usize> {
@@ -154,43 +133,6 @@ impl Requester {
             window: self.flow.window(),
             ..self.statistics
         }
-    }
-
-    /// Sets another key. The session may have survived the change (a rotation) or not (a restart of the node). A HELLO
-    /// that closes the session is right in both cases: either the server closes it, or the old key is dead with all
-    /// requests that were made with it.
-    pub fn set_key(&mut self, key: DataKey, now: Duration) {
-        self.key = key;
-        self.abandon_session();
-        self.put_back();
-        self.doubt = false;
-        self.authentic = now;
-        self.openings = 0;
-    }
-
-    /// A HELLO that closes the session of a client that ends. The client does not wait for its reply. The server then has
-    /// room for another session and refuses delayed requests of this one. `None`: no session is open.
-    pub fn close_session(&mut self, now: Duration) -> Option<Transmit<'static>> {
-        self.abandon_session();
-        let opening = self.opening();
-        let shortest = Path::new(0, 0);
-        let mut hello = Hello::new(opening, &shortest, now, Duration::ZERO);
-        let random = &mut self.random;
-        let nonce = &mut || next_random(random);
-        let (prefix, length) = hello.poll(now, &self.key, nonce)?;
-        let payload = &ZEROS[..length];
-        (self.closing != 0).then_some(Transmit { prefix, payload })
-    }
-
-    /// Sets MTU and IP header of the route, as in [`Setup`].
-    pub fn set_route(&mut self, mtu: usize, ip_header: usize, now: Duration) {
-        if self.path.set_route(mtu, ip_header) {
-            self.reopen(now);
-        }
-    }
-
-    pub(super) fn has_session(&self) -> bool {
-        self.session.is_some()
     }
 
     /// Whether no piece is to be sent and no request is outstanding.
@@ -235,88 +177,6 @@ impl Requester {
         silent
     }
 
-    /// Stops using the session; the next HELLO closes it.
-    fn abandon_session(&mut self) {
-        if let Some(session) = self.session.take() {
-            self.closing = session.parameters.session;
-        }
-        self.hello = None;
-    }
-
-    /// Gives up all outstanding requests; their pieces are sent again.
-    fn put_back(&mut self) {
-        let carried = self.requests.drain().map(|request| request.piece);
-        self.unsent.put_back(carried);
-    }
-
-    /// Opens another session. Outstanding requests stay until the new session is open: late replies count.
-    pub(super) fn reopen(&mut self, now: Duration) {
-        self.abandon_session();
-        let wait = match self.openings {
-            0 | 1 => Duration::ZERO,
-            more => REOPEN_PAUSE * (1 << more.min(6)),
-        };
-        self.start_hello(now + wait);
-    }
-
-    fn start_hello(&mut self, at: Duration) {
-        let pause = self.flow.estimate();
-        self.hello = Some(Hello::new(self.opening(), &self.path, at, pause));
-    }
-
-    fn opening(&self) -> Opening {
-        Opening {
-            service: self.service,
-            lease_id: self.lease_id,
-            flags: self.flags,
-            closing: self.closing,
-        }
-    }
-
-    pub(super) fn say_hello<'a>(&mut self, now: Duration) -> Option<Transmit<'a>> {
-        if self.hello.is_none() {
-            self.start_hello(now);
-        }
-        let random = &mut self.random;
-        let hello = self.hello.as_mut()?;
-        let (prefix, length) = hello.poll(now, &self.key, &mut || next_random(random))?;
-        let payload = &ZEROS[..length];
-        Some(Transmit { prefix, payload })
-    }
-
-    /// A session was opened by a HELLO of `datagram` bytes.
-    pub(super) fn opened(&mut self, parameters: HelloReply, datagram: usize) {
-        let path = datagram - DATA_OVERHEAD;
-        let most = |bound: u32| usize::try_from(bound).map_or(path, |bound| bound.min(path));
-        self.path.prove(datagram);
-        self.flow.limit(parameters.window);
-        self.put_back();
-        self.hello = None;
-        self.closing = 0;
-        self.openings += 1;
-        self.statistics.sessions += 1;
-        self.unit = Some(parameters.unit);
-        self.session = Some(Session {
-            sizes: Sizes {
-                unit: usize::try_from(parameters.unit).unwrap_or(usize::MAX),
-                max_read: most(parameters.max_read),
-                max_write: most(parameters.max_write),
-            },
-            next: Some(1),
-            parameters,
-        });
-    }
-
-    /// The session of this request is closed or shared with another client: the result of the request is unknown.
-    pub(super) fn session_lost(&mut self, request: &DataHeader, now: Duration) {
-        let open = self
-            .session_parameters()
-            .map(|parameters| parameters.session);
-        if open == Some(request.session()) {
-            self.reopen(now);
-        }
-    }
-
     /// Records progress.
     pub(super) fn progressed(&mut self, now: Duration) {
         self.done = now;
@@ -356,14 +216,6 @@ impl Requester {
         self.requests.postpone(at, due);
     }
 
-    /// Takes a sample of the round-trip time, if only one HELLO was sent.
-    pub(super) fn sample_hello(&mut self, now: Duration) {
-        let sent = self.hello.as_ref().and_then(|hello| hello.sent_once);
-        if let Some(sent) = sent {
-            self.flow.answered(Some(now.saturating_sub(sent)));
-        }
-    }
-
     /// The request to send now, if the congestion window allows one: a lost one, or one for the next piece. `describe`
     /// returns payload, and offset and length in units, of a piece. A PING needs no session.
     pub(super) fn next_request<'p>(
@@ -401,28 +253,6 @@ impl Requester {
         Some(Outstanding::new(header, &self.key, payload, piece))
     }
 
-    /// Nonce and piece of a new request in the session.
-    fn next_piece(&mut self, now: Duration) -> Option<(u64, Piece)> {
-        if self.unsent.is_empty() {
-            return None;
-        }
-        let session = self.session.as_mut()?;
-        let last = |counter: u32| counter.checked_add(self.unsent.reserve(&session.sizes));
-        let counters = session.next.and_then(|next| Some((next, last(next)?)));
-        let Some((counter, last)) = counters else {
-            self.reopen(now);
-            return None;
-        };
-        let window = u32::from(session.parameters.window);
-        if !self.requests.within(counter..=last, window) {
-            return None;
-        }
-        let piece = self.unsent.take(&session.sizes)?;
-        session.next = counter.checked_add(1);
-        let nonce = u64::from(session.parameters.session) << 32 | u64::from(counter);
-        Some((nonce, piece))
-    }
-
     pub(super) fn send(&mut self, request: Outstanding, now: Duration) -> [u8; DATA_OVERHEAD] {
         let due = now + self.flow.timeout(request.tries);
         self.requests.send(request, now, due).prefix
@@ -446,7 +276,7 @@ impl Requester {
 }
 
 /// SplitMix64: every number once in 2^64 calls.
-fn next_random(state: &mut u64) -> u64 {
+pub(super) fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

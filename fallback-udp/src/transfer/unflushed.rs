@@ -79,35 +79,6 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_and_not_flushed_is_lost_with_the_run_of_the_machine() {
-        let mut unflushed = told(1);
-        unflushed.written();
-        unflushed.opened(1);
-        assert_eq!(
-            unflushed.flushed(unflushed.mark()),
-            Ok(()),
-            "only the daemon was started anew"
-        );
-        unflushed.opened(2);
-        assert_eq!(
-            unflushed.flushed(unflushed.mark()),
-            Ok(()),
-            "all was flushed"
-        );
-        unflushed.written();
-        unflushed.opened(3);
-        assert!(!unflushed.is_empty());
-        let lost = Err(Failure::WritesLost);
-        assert_eq!(unflushed.flushed(unflushed.mark()), lost);
-        assert_eq!(
-            unflushed.flushed(unflushed.mark()),
-            Ok(()),
-            "it is told once"
-        );
-        assert!(unflushed.is_empty());
-    }
-
-    #[test]
     fn a_flush_stands_for_no_write_that_was_answered_after_it_was_asked_for() {
         let mut unflushed = told(1);
         unflushed.written();
@@ -118,16 +89,5 @@ mod tests {
         unflushed.opened(2);
         let lost = Err(Failure::WritesLost);
         assert_eq!(unflushed.flushed(unflushed.mark()), lost);
-    }
-
-    #[test]
-    fn every_flush_that_was_asked_for_before_the_loss_was_told_fails() {
-        let mut unflushed = told(1);
-        unflushed.written();
-        let marks = [unflushed.mark(), unflushed.mark()];
-        unflushed.opened(2);
-        for mark in marks {
-            assert_eq!(unflushed.flushed(mark), Err(Failure::WritesLost));
-        }
     }
 }

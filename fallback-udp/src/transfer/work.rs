@@ -30,35 +30,17 @@ pub enum Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// Length of the work in bytes; 1 for PING, which is one request.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Hello => 0,
-            Self::Ping => 1,
-            Self::Read { into, .. } => into.len(),
-            Self::Write { from, .. } => from.len(),
-        }
-    }
-
-    pub(super) fn op(&self) -> DataOp {
-        match self {
-            Self::Hello => DataOp::Hello,
-            Self::Ping => DataOp::Ping,
-            Self::Read { .. } => DataOp::Read,
-            Self::Write { .. } => DataOp::Write,
-        }
-    }
-
     pub(super) fn needs_session(&self) -> bool {
         !matches!(self, Self::Ping)
     }
 
-    /// The bytes that the work moves.
+    /// What the work does.
     pub(crate) fn place(&self) -> Place {
         match self {
-            Self::Hello | Self::Ping => Place::default(),
-            Self::Read { offset, into } => Place::reading(*offset, into),
-            Self::Write { offset, from } => Place::writing(*offset, from),
+            Self::Hello => Place::none(DataOp::Hello),
+            Self::Ping => Place::none(DataOp::Ping),
+            Self::Read { offset, into } => Place::of(DataOp::Read, *offset, into),
+            Self::Write { offset, from } => Place::of(DataOp::Write, *offset, from),
         }
     }
 

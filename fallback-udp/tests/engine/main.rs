@@ -7,7 +7,6 @@
 )]
 
 mod blocks;
-mod keys;
 mod later;
 mod limits;
 mod random;
