@@ -54,18 +54,20 @@ impl fmt::Debug for Ca {
 impl Ca {
     /// Makes a new authority as PEM text for [`Ca::from_pem`]: key, then certificate.
     pub(crate) fn generate(now: SystemTime) -> Result<Zeroizing<String>, rcgen::Error> {
-        Self::with_key(KeyPair::generate()?, now)
+        Self::with_key(SecretKey::generate()?, now)
     }
 
     /// Makes a new authority with an existing key: identities that the key has signed stay valid.
     pub(crate) fn with_key(
-        key: KeyPair,
+        key: SecretKey,
         now: SystemTime,
     ) -> Result<Zeroizing<String>, rcgen::Error> {
-        let key = SecretKey(key);
         let certificate = ca_params(now).self_signed(&key)?;
-        let key_pem = Zeroizing::new(key.0.serialize_pem());
-        Ok(Zeroizing::new(format!("{}{}", *key_pem, certificate.pem())))
+        Ok(Zeroizing::new(format!(
+            "{}{}",
+            *key.pem(),
+            certificate.pem()
+        )))
     }
 
     /// Reads an authority from PEM text.
@@ -73,10 +75,10 @@ impl Ca {
         let key = crate::tls::key_pair(pem)?;
         let certificate = crate::tls::first_certificate(pem.as_bytes())?;
         let not_after = crate::principal::not_after(&certificate)?;
-        let issuer = Issuer::from_ca_cert_der(&certificate, SecretKey(key))
+        let issuer = Issuer::from_ca_cert_der(&certificate, key)
             .map_err(|error| BadCertificate::Unreadable(error.to_string()))?;
         let spki = crate::principal::public_key_info(&certificate)?;
-        if spki != issuer.key().0.subject_public_key_info() {
+        if spki != issuer.key().subject_public_key_info() {
             return Err(FileProblem::OtherKey);
         }
         let certificate_pem =
@@ -125,7 +127,7 @@ impl Ca {
     /// Makes the certificate of the node itself.
     pub(crate) fn issue_node(
         &self,
-        key: &KeyPair,
+        key: &SecretKey,
         now: SystemTime,
     ) -> Result<String, rcgen::Error> {
         let mut params = leaf_params(ExtendedKeyUsagePurpose::ServerAuth);
@@ -164,7 +166,17 @@ impl Ca {
 }
 
 /// A private key that is wiped when it is dropped.
-struct SecretKey(KeyPair);
+pub(crate) struct SecretKey(pub(crate) KeyPair);
+
+impl SecretKey {
+    pub(crate) fn generate() -> Result<Self, rcgen::Error> {
+        KeyPair::generate().map(Self)
+    }
+
+    pub(crate) fn pem(&self) -> Zeroizing<String> {
+        Zeroizing::new(self.0.serialize_pem())
+    }
+}
 
 impl Drop for SecretKey {
     fn drop(&mut self) {

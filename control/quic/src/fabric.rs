@@ -15,12 +15,16 @@ use std::{
 };
 
 use fabricbios_wire::{NodeId, Reply, Role};
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::CertificateParams;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
-use crate::{Ca, FileProblem, IdentityError, Peer, ca, durable, principal, tls};
+use crate::{
+    Ca, FileProblem, IdentityError, Peer,
+    ca::{self, SecretKey},
+    durable, principal, tls,
+};
 
 const CA_KEY: &str = "ca-key.pem";
 const CA: &str = "ca.pem";
@@ -41,7 +45,7 @@ pub struct Fabric {
 /// Key and certificate of the node.
 pub struct NodeKeys {
     pub(crate) certificate: CertificateDer<'static>,
-    pub(crate) key: PrivateKeyDer<'static>,
+    pub(crate) key: Zeroizing<PrivateKeyDer<'static>>,
     id: NodeId,
 }
 
@@ -50,12 +54,6 @@ impl std::fmt::Debug for NodeKeys {
         f.debug_struct("NodeKeys")
             .field("id", &self.id)
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for NodeKeys {
-    fn drop(&mut self) {
-        self.key.zeroize();
     }
 }
 
@@ -190,8 +188,8 @@ fn open_node(state_dir: &Path, ca: &Ca, now: SystemTime) -> Result<NodeKeys, Ide
         return Ok(keys);
     }
     let path = state_dir.join(NODE);
-    let key = KeyPair::generate().map_err(making(&path))?;
-    make_node(&path, key, ca, now)
+    let key = SecretKey::generate().map_err(making(&path))?;
+    make_node(&path, &key, ca, now)
 }
 
 /// Reads the node's keys. `None`: the directory has had no node yet, or its first start was interrupted.
@@ -216,11 +214,11 @@ fn lost_node(state_dir: &Path) -> IdentityError {
 /// Writes the identity of the node with this key; the node id is computed from the key.
 fn make_node(
     path: &Path,
-    key: KeyPair,
+    key: &SecretKey,
     ca: &Ca,
     now: SystemTime,
 ) -> Result<NodeKeys, IdentityError> {
-    let certificate = ca.issue_node(&key, now).map_err(making(path))?;
+    let certificate = ca.issue_node(key, now).map_err(making(path))?;
     let text = identity_pem(&certificate, key, ca);
     let keys = node_keys(&text, ca).map_err(making(path))?;
     write(path, &text)?;
@@ -229,10 +227,7 @@ fn make_node(
 
 fn node_keys(text: &str, ca: &Ca) -> Result<NodeKeys, FileProblem> {
     let (certificate, key) = tls::identity(text.as_bytes(), ca.certificate())?;
-    if !principal::is_node(&certificate)? {
-        return Err(FileProblem::NotANode);
-    }
-    let info = principal::public_key_info(&certificate)?;
+    let info = key_of_node(&certificate)?;
     let id = NodeId(Sha256::digest(&info).into());
     let keys = NodeKeys {
         certificate,
@@ -241,6 +236,14 @@ fn node_keys(text: &str, ca: &Ca) -> Result<NodeKeys, FileProblem> {
     };
     tls::check_server_keys(&keys)?;
     Ok(keys)
+}
+
+/// The public key of a node's certificate.
+fn key_of_node(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, FileProblem> {
+    match principal::is_node(certificate)? {
+        true => Ok(principal::public_key_info(certificate)?),
+        false => Err(FileProblem::NotANode),
+    }
 }
 
 const ADMIN_REMEDY: &str = "move the file away: the next start makes a new one";
@@ -260,7 +263,7 @@ fn read_admin(path: &Path, ca: &Ca) -> Result<Option<SystemTime>, IdentityError>
 }
 
 fn make_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError> {
-    let key = KeyPair::generate().map_err(making(path))?;
+    let key = SecretKey::generate().map_err(making(path))?;
     let csr = CertificateParams::default()
         .serialize_request(&key)
         .map_err(making(path))?;
@@ -273,12 +276,11 @@ fn make_admin(path: &Path, ca: &Ca, now: SystemTime) -> Result<(), IdentityError
     else {
         return Err(making(path)("the CA answered with something else"));
     };
-    write(path, &identity_pem(&certificate_pem, key, ca))
+    write(path, &identity_pem(&certificate_pem, &key, ca))
 }
 
 fn admin_end(text: &str, ca: &Ca) -> Result<SystemTime, FileProblem> {
-    let (certificate, mut key) = tls::identity(text.as_bytes(), ca.certificate())?;
-    key.zeroize();
+    let (certificate, _key) = tls::identity(text.as_bytes(), ca.certificate())?;
     Ok(operator(&certificate)?.not_after)
 }
 
@@ -291,14 +293,9 @@ fn operator(certificate: &CertificateDer<'_>) -> Result<Peer, FileProblem> {
 }
 
 /// One PEM text: certificate, key, CA certificate.
-fn identity_pem(certificate_pem: &str, mut key: KeyPair, ca: &Ca) -> Zeroizing<String> {
-    let key_pem = Zeroizing::new(key.serialize_pem());
-    key.zeroize();
-    Zeroizing::new(format!(
-        "{certificate_pem}{}{}",
-        *key_pem,
-        ca.certificate_pem()
-    ))
+fn identity_pem(certificate_pem: &str, key: &SecretKey, ca: &Ca) -> Zeroizing<String> {
+    let (key, ca) = (key.pem(), ca.certificate_pem());
+    Zeroizing::new(format!("{certificate_pem}{}{ca}", *key))
 }
 
 /// Reads a file; `None`: it does not exist.

@@ -16,15 +16,15 @@ use rustls::{
     },
     server::{NoServerSessionStorage, WebPkiClientVerifier},
 };
-use zeroize::Zeroize;
+use zeroize::Zeroizing;
 
-use crate::{Ca, FileProblem, NodeKeys};
+use crate::{Ca, FileProblem, NodeKeys, ca::SecretKey};
 
 /// The certificate of an identity, the certificate of its CA, and the key.
 type Parts = (
     CertificateDer<'static>,
     CertificateDer<'static>,
-    PrivateKeyDer<'static>,
+    Zeroizing<PrivateKeyDer<'static>>,
 );
 
 /// The certificate that comes first in a PEM text.
@@ -33,19 +33,18 @@ pub(crate) fn first_certificate(pem: &[u8]) -> Result<CertificateDer<'static>, F
 }
 
 /// The private key of a PEM text.
-pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, FileProblem> {
-    PrivateKeyDer::from_pem_slice(pem).map_err(bad_pem("private key"))
+pub(crate) fn private_key(pem: &[u8]) -> Result<Zeroizing<PrivateKeyDer<'static>>, FileProblem> {
+    let key = PrivateKeyDer::from_pem_slice(pem);
+    key.map(Zeroizing::new).map_err(bad_pem("private key"))
 }
 
 /// The private key of a PEM text, in the form for signing.
-pub(crate) fn key_pair(pem: &str) -> Result<KeyPair, FileProblem> {
-    let mut der = private_key(pem.as_bytes())?;
-    let key = KeyPair::try_from(&der).map_err(|error| FileProblem::Part {
+pub(crate) fn key_pair(pem: &str) -> Result<SecretKey, FileProblem> {
+    let key = KeyPair::try_from(&*private_key(pem.as_bytes())?);
+    key.map(SecretKey).map_err(|error| FileProblem::Part {
         what: "private key",
         why: error.to_string(),
-    });
-    der.zeroize();
-    key
+    })
 }
 
 /// The error in plain words: the text of the library shows lines of the file as lists of numbers.
@@ -81,7 +80,7 @@ pub(crate) fn first_certificate_block(pem: &str) -> Option<&str> {
 pub(crate) fn identity(
     pem: &[u8],
     ca: &CertificateDer<'_>,
-) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), FileProblem> {
+) -> Result<(CertificateDer<'static>, Zeroizing<PrivateKeyDer<'static>>), FileProblem> {
     let (certificate, signer, key) = parts(pem)?;
     match signer == *ca {
         true => Ok((certificate, key)),

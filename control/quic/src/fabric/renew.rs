@@ -2,15 +2,14 @@
 
 use std::{path::Path, sync::Arc, time::SystemTime};
 
-use rcgen::{KeyPair, PublicKeyData};
+use rcgen::PublicKeyData;
 use rustls::pki_types::CertificateDer;
-use zeroize::Zeroize;
 
 use super::{
     ADMIN, ADMIN_REMEDY, CA, CA_KEY, CA_REMEDY, COPY_REMEDY, Fabric, IdentityError, NODE, damaged,
-    make_admin, make_node, making, operator, read, write,
+    key_of_node, make_admin, make_node, making, operator, read, write,
 };
-use crate::{BadCertificate, Ca, FileProblem, principal, tls};
+use crate::{BadCertificate, Ca, FileProblem, ca::SecretKey, principal, tls};
 
 impl Fabric {
     /// Makes a new certificate of the CA for ten years, and new certificates for the node, whose key and id stay, and
@@ -50,7 +49,7 @@ impl Fabric {
         let text = text.map_err(making(&ca_path))?;
         let ca = Ca::from_pem(&text).map_err(making(&ca_path))?;
         write(&ca_path, &text)?;
-        let node = make_node(&node_path, key, &ca, now)?;
+        let node = make_node(&node_path, &key, &ca, now)?;
         make_admin(&admin_identity, &ca, now)?;
         // Written last: until then the old copy shows which files belong to this node.
         write(&ca_copy, ca.certificate_pem())?;
@@ -74,26 +73,14 @@ fn bad_node(path: &Path) -> impl Fn(FileProblem) -> IdentityError {
 }
 
 /// The key of the node, and the certificate of the CA that has signed its identity.
-fn node_key(path: &Path) -> Result<(KeyPair, CertificateDer<'static>), IdentityError> {
+fn node_key(path: &Path) -> Result<(SecretKey, CertificateDer<'static>), IdentityError> {
     let bad = bad_node(path);
     let text = read(path)?.ok_or_else(|| bad(FileProblem::Missing))?;
-    let (certificate, signer, mut der) = tls::parts(text.as_bytes()).map_err(&bad)?;
-    der.zeroize();
-    let mut key = tls::key_pair(&text).map_err(&bad)?;
-    let problem = match of_node(&certificate) {
-        Ok(info) if info == key.subject_public_key_info() => return Ok((key, signer)),
-        Ok(_) => FileProblem::OtherKey,
-        Err(problem) => problem,
-    };
-    key.zeroize();
-    Err(bad(problem))
-}
-
-/// The public key of a node's certificate.
-fn of_node(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, FileProblem> {
-    match principal::is_node(certificate)? {
-        true => Ok(principal::public_key_info(certificate)?),
-        false => Err(FileProblem::NotANode),
+    let (certificate, signer, _der) = tls::parts(text.as_bytes()).map_err(&bad)?;
+    let key = tls::key_pair(&text).map_err(&bad)?;
+    match key_of_node(&certificate).map_err(&bad)? == key.subject_public_key_info() {
+        true => Ok((key, signer)),
+        false => Err(bad(FileProblem::OtherKey)),
     }
 }
 
@@ -114,10 +101,8 @@ impl OwnKeys {
         // This file may be lost or damaged. A foreign copy beside the node's own other files looks like an interrupted
         // renewal: that is harmless, because the copy holds no secret and is made again.
         let pem = interrupted.and_then(|path| read(path).ok().flatten());
-        if let Some(mut key) = pem.and_then(|pem| tls::key_pair(&pem).ok()) {
-            keys.push(key.subject_public_key_info());
-            key.zeroize();
-        }
+        let key = pem.and_then(|pem| tls::key_pair(&pem).ok());
+        keys.extend(key.map(|key| key.subject_public_key_info()));
         Ok(Self(Some(keys)))
     }
 
@@ -132,8 +117,7 @@ fn check_admin(path: &Path, own: &OwnKeys) -> Result<(), IdentityError> {
     let Some(text) = read(path)? else {
         return Ok(());
     };
-    let checked = tls::parts(text.as_bytes()).and_then(|(certificate, signer, mut key)| {
-        key.zeroize();
+    let checked = tls::parts(text.as_bytes()).and_then(|(certificate, signer, _key)| {
         operator(&certificate)?;
         match own.has(&signer)? {
             true => Ok(()),
@@ -144,16 +128,15 @@ fn check_admin(path: &Path, own: &OwnKeys) -> Result<(), IdentityError> {
 }
 
 /// The key of the CA that has signed the node's identity. Its certificate may be damaged.
-fn ca_key(path: &Path, signer: &CertificateDer<'_>) -> Result<KeyPair, IdentityError> {
+fn ca_key(path: &Path, signer: &CertificateDer<'_>) -> Result<SecretKey, IdentityError> {
     let bad = damaged(path, CA_REMEDY);
     let text = read(path)?.ok_or_else(|| bad(FileProblem::Missing))?;
-    let mut key = tls::key_pair(&text).map_err(&bad)?;
+    let key = tls::key_pair(&text).map_err(&bad)?;
     let info = principal::public_key_info(signer).map_err(|error| bad(error.into()))?;
-    if info == key.subject_public_key_info() {
-        return Ok(key);
+    match info == key.subject_public_key_info() {
+        true => Ok(key),
+        false => Err(bad(FileProblem::NotTheSigner)),
     }
-    key.zeroize();
-    Err(bad(FileProblem::NotTheSigner))
 }
 
 #[cfg(test)]
@@ -187,11 +170,11 @@ mod tests {
 
     /// Issues a tenant's certificate for at most twenty years.
     fn tenant(fabric: &Fabric) -> CertificateDer<'static> {
-        let pem = tenant_pem(fabric, &KeyPair::generate().unwrap());
+        let pem = tenant_pem(fabric, &SecretKey::generate().unwrap());
         tls::first_certificate(pem.as_bytes()).unwrap()
     }
 
-    fn tenant_pem(fabric: &Fabric, key: &KeyPair) -> String {
+    fn tenant_pem(fabric: &Fabric, key: &SecretKey) -> String {
         let csr = CertificateParams::default().serialize_request(key);
         let request = IssueRequest {
             tenant: "blue".into(),
@@ -310,9 +293,9 @@ mod tests {
     #[test]
     fn files_that_do_not_fit_renew_nothing() {
         let (other, foreign) = made();
-        let key = KeyPair::generate().unwrap();
+        let key = SecretKey::generate().unwrap();
         let tenant = tenant_pem(&foreign, &key);
-        let tenant = identity_pem(&tenant, key, &foreign.ca());
+        let tenant = identity_pem(&tenant, &key, &foreign.ca());
         fs::write(other.path().join("tenant"), tenant).unwrap();
         let all = [CA_KEY, CA, NODE, ADMIN];
         for (from, name, with, word) in [

@@ -20,7 +20,7 @@ fn made() -> (tempfile::TempDir, Fabric) {
 }
 
 fn csr(params: CertificateParams) -> Vec<u8> {
-    let key = KeyPair::generate().unwrap();
+    let key = SecretKey::generate().unwrap();
     params.serialize_request(&key).unwrap().der().to_vec()
 }
 
