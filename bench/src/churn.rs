@@ -84,7 +84,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let eight = || Side::new("eight tenants", &daemon.running, &of_eight);
     compare(options, eight(), one())?;
     let Some(version) = Etcd::version() else {
-        println!("\nnot run: etcd is not installed");
+        println!(
+            "\nnot run: etcd, because no program `etcd` is in the path; on Debian: apt install etcd-server (its service \
+             may be off: this bench starts an etcd of its own)"
+        );
         return Ok(());
     };
     let etcd = runtime.block_on(Etcd::start(place.path()))?;

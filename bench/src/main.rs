@@ -41,13 +41,15 @@ enum Bench {
     Fdatasync(fdatasync::Options),
     /// A durable grant against a bare QUIC round trip and as many fdatasyncs as a grant issues
     Grant(grant::Options),
-    /// Grants and frees, 64 at once, of one tenant and of eight, against etcd's leases
+    /// Grants and frees, 64 at once, of one tenant and of eight, against etcd's leases; needs `fabricbiosd` beside this
+    /// program, and `etcd` in the path for the comparison
     Churn(churn::Options),
-    /// How late a quiet tenant's leases end beside 100,000 ends in one second of a loud one
+    /// How late a quiet tenant's leases end beside 100,000 ends in one second of a loud one; needs `fabricbiosd` beside
+    /// this program, and a machine that does nothing else
     Ends(ends::Options),
     /// Memory over UDP against a bare echo, an echo with the same tags, and a bare stream
     Fbmu(fbmu::Options),
-    /// Blocks over UDP against NBD on the same file
+    /// Blocks over UDP against NBD servers on the same file; needs no root and no kernel module
     FbbuNbd(fbbu::Options),
     /// Grants and rotations by window against region; needs an RDMA device
     Strategy(strategy::Options),

@@ -81,21 +81,18 @@ impl Spread {
 
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            rounds,
-            min,
-            p10,
-            median,
-            p90,
-            p99,
-            max,
-        } = self;
         write!(
             f,
-            "median {median:.1} (min {min:.1}, p10 {p10:.1}, p90 {p90:.1}, p99 {p99:.1}, max {max:.1}; "
-        )?;
-        write!(f, "{rounds} rounds)")
+            "median {:.1} (min {:.1}, p10 {:.1}, p90 {:.1}, p99 {:.1}, max {:.1}; {} rounds)",
+            self.median, self.min, self.p10, self.p90, self.p99, self.max, self.rounds
+        )
     }
+}
+
+/// Operations per second in the median round; a round has `count` operations.
+pub(crate) fn per_second(times: &[Duration], count: usize) -> f64 {
+    let seconds = sorted(times.iter().map(Duration::as_secs_f64));
+    count as f64 / median(&seconds)
 }
 
 pub(crate) fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
@@ -121,19 +118,8 @@ mod tests {
     #[test]
     fn a_spread_is_of_sorted_rounds() {
         let spread = Spread::of((1..=11).rev().map(f64::from)).unwrap();
-        let Spread {
-            rounds,
-            min,
-            p10,
-            median,
-            p90,
-            p99,
-            max,
-        } = spread;
-        assert_eq!(
-            (rounds, min, p10, median, p90, p99, max),
-            (11, 1.0, 2.0, 6.0, 10.0, 10.0, 11.0)
-        );
+        let printed = "median 6.0 (min 1.0, p10 2.0, p90 10.0, p99 10.0, max 11.0; 11 rounds)";
+        assert_eq!(spread.to_string(), printed);
         assert_eq!(Spread::of([1.0, 2.0]).unwrap().median, 1.5);
         assert_eq!(Spread::of([]), None);
     }

@@ -16,13 +16,12 @@ use std::{
     fs::File,
     io::Write,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Context, ensure};
 use clap::Args;
 
-use crate::{pairs::interleaved_pairs, place::place_in};
+use crate::{pairs::interleaved_pairs, place::place_in, report::per_second};
 use leased::Leased;
 use nbd::Nbd;
 use peer::{Peer, Server};
@@ -121,14 +120,10 @@ fn compare(
         || nbd.round(way, &places.next(count)),
         || leased.round(way, &own.next(count)),
     )?;
-    let rate = |times: &[Duration]| {
-        let seconds = crate::report::sorted(times.iter().map(Duration::as_secs_f64));
-        count as f64 / crate::report::median(&seconds)
-    };
     println!(
         "\n{way:?}s of {BLOCK} bytes, {IN_FLIGHT} in flight: NBD {:.0} a second, FBBU {:.0} a second (medians)",
-        rate(&pairs.a),
-        rate(&pairs.b)
+        per_second(&pairs.a, count),
+        per_second(&pairs.b, count)
     );
     pairs.print("NBD", "FBBU");
     println!("which is the rate of FBBU in that of NBD");

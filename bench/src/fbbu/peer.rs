@@ -38,15 +38,28 @@ impl Peer {
         }
     }
 
+    /// The package of Debian that has the program.
+    fn package(self) -> &'static str {
+        match self {
+            Self::QemuNative | Self::QemuUring => "qemu-utils",
+            Self::Nbdkit => "nbdkit",
+        }
+    }
+
     /// The reason why this server cannot be compared on a file in `dir`; `None` if it can.
-    pub(super) fn obstacle(self, dir: &Path) -> anyhow::Result<Option<&'static str>> {
+    pub(super) fn obstacle(self, dir: &Path) -> anyhow::Result<Option<String>> {
         let asked = Command::new(self.program()).arg("--version").output();
         let is_installed = asked.is_ok_and(|output| output.status.success());
         let in_memory = statfs(dir)?.filesystem_type() == TMPFS_MAGIC;
         Ok(match self {
-            _ if !is_installed => Some("not installed"),
+            _ if !is_installed => {
+                let package = self.package();
+                Some(format!(
+                    "no such program is in the path; on Debian: apt install {package}"
+                ))
+            }
             // A page cache would answer while the other server waits for the disk.
-            Self::Nbdkit if !in_memory => Some("cannot go past the page cache"),
+            Self::Nbdkit if !in_memory => Some("cannot go past the page cache".to_owned()),
             _ => None,
         })
     }

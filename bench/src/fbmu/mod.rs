@@ -19,7 +19,7 @@ use clap::Args;
 use fabricbios_fallback_udp::{ClientOptions, Coordinates, MemoryClient};
 use fabricbios_wire::DATA_PAYLOAD_MAX;
 
-use crate::pairs::interleaved_pairs;
+use crate::{pairs::interleaved_pairs, report::per_second};
 use load::Load;
 use servers::{Echo, Leased};
 
@@ -105,10 +105,4 @@ fn bulk(options: &Options, leased: &Leased, bytes: u64) -> anyhow::Result<()> {
     pairs.print(echo.name, "MemoryClient");
     println!("which is the rate of MemoryClient in that of the stream");
     Ok(())
-}
-
-/// Operations per second in the median round; a round has `count` operations.
-fn per_second(times: &[Duration], count: usize) -> f64 {
-    let seconds = crate::report::sorted(times.iter().map(Duration::as_secs_f64));
-    count as f64 / crate::report::median(&seconds)
 }
