@@ -116,8 +116,10 @@ class Fabric:
         return Fabric(path, self.node)
 
     def wait_until(self, lease, *states, timeout_secs=60):
-        """Asks until the lease is in one of `states`."""
+        """Asks until the lease is in one of `states`; for the end of its term, not before that end."""
         deadline = time.monotonic() + timeout_secs
+        if "expired" in states:
+            time.sleep(min(timeout_secs, max(0, lease["expires_at_unix_ms"] / 1000 - time.time())))
         while (answer := self.query(lease))["state"] not in states:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"lease {lease['lease_id']}: still {answer['state']}, waited for {states}")

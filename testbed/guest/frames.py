@@ -213,7 +213,7 @@ class Sender:
     """Sends frames from an interface continuously, as a tenant with root in its namespace can. `tries`: number of
     frames sent."""
 
-    def __init__(self, path, interface, source, gap=0.005, burst=1, size=60):
+    def __init__(self, path, interface, source, gap=0.01, burst=1, size=60):
         self.open, self.tries = True, 0
         self.frame = BROADCAST + raw_bytes(source) + struct.pack("!H", PROTOCOL) + b"y" * size
         self.gap, self.burst = gap, burst

@@ -164,14 +164,14 @@ class Fio:
     """A fio job in the background. `report` waits for its end and returns its numbers. The I/Os per second are limited,
     each way: at full speed fio would occupy one of the machine's CPUs."""
 
-    def __init__(self, path, rw="randwrite", secs=ENDLESS_SECS, size="2M", verify=True, block="4k", rate=100, **more):
+    def __init__(self, path, rw="randwrite", secs=ENDLESS_SECS, size="2M", verify=True, block="4k", rate=40, **more):
         self.path = path
         # fio leaves state files for verification in its working directory.
         options = {"name": "job", "filename": path, "rw": rw, "bs": block, "size": size, "direct": 1, "ioengine": "libaio",
                    "iodepth": 4, "output-format": "json", "exitall_on_error": 1, "verify_state_save": 0, **more}
         options.update({"time_based": 1, "runtime": secs} if secs else {})
         options.update({"rate_iops": rate} if rate else {})
-        options.update({"verify": "crc32c", "verify_fatal": 1, "do_verify": 1, "verify_backlog": 64} if verify else {})
+        options.update({"verify": "crc32c", "verify_fatal": 1, "do_verify": 1, "verify_backlog": 16} if verify else {})
         words = ["fio", *(f"--{name}={value}" for name, value in options.items())]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.path = path

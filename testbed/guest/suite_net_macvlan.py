@@ -19,10 +19,11 @@ from macvlan import NETNS, PARENT, SOCKET, NetNode, alloc, hand_over, inside, ip
 from macvlan_ends import dies, ends, kept, loud_neighbour, storm, without_daemon
 
 SO_PRIORITY = 12
+RATE_SECS = length(4, 2)
 SHAPER = 0x10000  # The handle of htb: a frame with this priority would pass it unshaped.
 
 
-def rate(from_ns, to_ns, address, port, secs=4, priority=0):
+def rate(from_ns, to_ns, address, port, priority=0):
     """Megabits per second of one TCP connection."""
     with inside(to_ns):
         server = socket.create_server((address, port))
@@ -35,7 +36,7 @@ def rate(from_ns, to_ns, address, port, secs=4, priority=0):
     stream, _ = server.accept()
 
     def send():
-        until = time.monotonic() + secs
+        until = time.monotonic() + RATE_SECS
         with contextlib.suppress(OSError):
             while time.monotonic() < until:
                 client.send(bytes(65536))
