@@ -39,26 +39,25 @@ const RUST_TESTS: [RustTests; 5] = [
     },
 ];
 /// Suites that take more than a minute in a guest with one processor, the longest first.
-const LONGEST: [&str; 19] = [
+const LONGEST: [&str; 18] = [
     "suite_net_vf",
     "suite_gpu_ends",
     "suite_cpu",
     "suite_mem_stopped",
+    "suite_block_pools",
     "suite_net_macvlan",
     "nvmet",
-    "suite_block_tcp",
-    "suite_block_restart",
     "suite_gpu",
-    "suite_block_pools",
-    "suite_block_stuck",
-    "suite_block_reboot",
     "suite_block_rdma",
+    "suite_block_reboot",
+    "suite_block_restart",
+    "suite_block_tcp",
     "suite_cpu_limits",
+    "suite_block_stuck",
     "suite_cpu_systemd",
     "suite_block_ends",
     "suite_block_fbbu",
-    "suite_block_kinds",
-    "suite_block_slow",
+    "suite_block_bad_input",
 ];
 const RUST_TIMEOUT: Duration = Duration::from_secs(1800);
 
