@@ -13,7 +13,7 @@ from block import BlockNode, alloc, attached, directory_pool, loop_device, nqn_o
 from checks import until
 from nvme_host import Fio, connect, gone
 from ratios import percentile
-from suite_block_stuck import fences, slice_of
+from suite_block_stuck import slice_of
 
 TOOK = re.compile(r"took_us=(\d+)")
 
@@ -74,7 +74,7 @@ def neighbour_stuck(node, tenant, pool):
         sh(f"dmsetup resume {name}")
         job.report()
         gone(nqn_of(lease))
-        until(lambda: not fences(node), 60, "no fence")
+        until(lambda: not node.operator.fences(), 60, "no fence")
 
 
 def one_round(node, pools, count):

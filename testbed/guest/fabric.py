@@ -110,6 +110,16 @@ class Fabric:
         """Revokes a lease; an operator may do this."""
         return self.ask("lease", "revoke", lease["lease_id"])
 
+    def free_all(self):
+        """Gives back the leases that have not ended, such as those that a restarted daemon has adopted."""
+        for lease in self.ask("lease", "list").get("leases", []):
+            if lease["state"] in ("active", "binding"):
+                self.free(lease)
+
+    def fences(self):
+        """The current fences."""
+        return self.ask("fence", "list")["fences"]
+
     def issue(self, tenant, path, role="tenant"):
         """Issues an identity for `tenant` with this (operator's) identity; returns that tenant's view."""
         self.ask("identity", "issue", "--tenant", tenant, "--role", role, "--out", path)

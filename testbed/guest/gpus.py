@@ -224,7 +224,7 @@ def leases_again(tenant, resource, secs=600):
 
 def cleared(node, resource):
     """Whether the fence is gone; clears it if not."""
-    if not any(it["resource_id"] == resource for it in node.operator.ask("fence", "list")["fences"]):
+    if not any(it["resource_id"] == resource for it in node.operator.fences()):
         return True
     node.operator.run("fence", "clear", resource)
     return False

@@ -80,7 +80,7 @@ def storm(suite, node):
         print(f"   the lock was busy for {waited[0]:.0f} ms after the deadline, a caller waited for {entered[-1]:.0f} ms", flush=True)
         suite.check("the kernel's lock is busy at the deadline", waited[0] > BUSY_MS, f"more than {BUSY_MS} ms", waited[0])
         suite.equal("under a storm: the lease is expired", "expired", node.operator.wait_until(lease, "expired")["state"])
-        suite.equal("under a storm: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("under a storm: nothing is fenced", [], node.operator.fences())
         alice.free(alloc(alice, 100))
     is_as_before(suite, "after the storm", start)
 
@@ -110,7 +110,7 @@ def without_daemon(suite, node):
             else:
                 node.process.send_signal(signal.SIGCONT)
             suite.equal(f"{name}: later it tells the end", "expired", node.operator.wait_until(short, "expired")["state"])
-            suite.equal(f"{name}: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+            suite.equal(f"{name}: nothing is fenced", [], node.operator.fences())
             suite.check(f"{name}: the other lease still goes on", pings("b", "10.9.0.1"))
             works(suite, name, node)
         alice.free(long)
@@ -135,7 +135,7 @@ def kept(suite, node):
         node.start()
         suite.equal("kept: later it tells the end", "expired", node.operator.wait_until(short, "expired")["state"])
         suite.equal("kept: the other lease is adopted", "active", alice.query(long)["state"])
-        suite.equal("kept: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("kept: nothing is fenced", [], node.operator.fences())
         suite.check("kept: and still goes on", pings("b", "10.9.0.1"))
         alice.free(long)
     is_as_before(suite, "kept", start)
@@ -203,9 +203,7 @@ def dies(suite, node):
             suite.equal(f"{name}: the daemon died there", -signal.SIGABRT, node.process.wait(60))
             node.environment.clear()
             node.start()
-            for lease in alice.ask("lease", "list").get("leases", []):
-                if lease["state"] in ("active", "binding"):
-                    alice.free(lease)
+            alice.free_all()
             is_as_before(suite, name, start)
         works(suite, name, node)
         is_as_before(suite, f"{name}, after a new lease", start)

@@ -265,7 +265,7 @@ def main():
             suite.section(section, suite, node, device)
         suite.equal("afterwards: free memory", before[0], settled(node.operator, before[0]))
         suite.equal("afterwards: rdma resource show", before[1], resources())
-        suite.equal("afterwards: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("afterwards: nothing is fenced", [], node.operator.fences())
         suite.equal("afterwards: no panic in the log", [], [line for line in node.lines if "panicked" in line])
         suite.equal("afterwards: SIGTERM", 0, node.stop())
         suite.section(without_device, suite, node, device)

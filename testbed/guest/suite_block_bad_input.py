@@ -132,7 +132,7 @@ def requests(suite):
             suite.refused(" ".join(map(str, words[:2])) + " of a lease that does not exist", lambda words=words: alice.ask(*words), NOT_FOUND)
         for words in (("--bytes", 0, "--secs", 9), ("--bytes", 4096, "--secs", 9, "--transport", "pigeon"), ("--secs", 9)):
             suite.refused(f"usage: {words}", lambda words=words: alice.ask("lease", "alloc", "block", *words), USAGE)
-        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("nothing is fenced", [], node.operator.fences())
 
 
 def ports(suite):

@@ -44,7 +44,7 @@ def main():
             for pool, available in free.items():
                 settled(node.operator, pool, available)
             same_traces(suite, f"after {CYCLES} cycles", before, traces([pools["directory"]]))
-            suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+            suite.equal("nothing is fenced", [], node.operator.fences())
             suite.equal("SIGTERM", 0, node.stop())
         same_traces(suite, "the node is gone", nothing, traces())
 

@@ -83,7 +83,7 @@ def few_descriptors(suite, node, pools):
         settled_all(node, pool)
     limit_to(before)
     with leased(alice, transport="udp"):
-        suite.equal("few descriptors: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("few descriptors: nothing is fenced", [], node.operator.fences())
 
 
 def leftovers(suite, node, pools):
@@ -153,10 +153,10 @@ def unproved(suite):
         suite.check("unproved: the last line says what was not cut and what to do",
                     f"1 leases were not cut: {lease['lease_id']}." in last and "fence clear" in last, "which, and what to do", last)
         node.start()
-        fences = node.operator.ask("fence", "list")["fences"]
+        fences = node.operator.fences()
         suite.equal("unproved: fenced since", [lease["resource_id"]], [fence["resource_id"] for fence in fences])
         node.operator.ask("fence", "clear", lease["resource_id"])
-        suite.equal("unproved: cleared", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("unproved: cleared", [], node.operator.fences())
         suite.equal("unproved: SIGTERM afterwards", 0, node.stop())
 
 
@@ -167,7 +167,7 @@ def main():
     with Suite("block ends") as suite, BlockNode(*pools.values()) as node:
         for section in (ends, few_descriptors, leftovers):
             suite.section(section, suite, node, pools)
-        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("nothing is fenced", [], node.operator.fences())
         suite.section(together, suite, node, pools)
         suite.section(unproved, suite)
 

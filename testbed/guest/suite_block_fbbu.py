@@ -236,7 +236,7 @@ def loud_neighbour(suite):
         suite.equal("given up: the other half is refused", f.TOO_OLD, clients[0].ask(half(clients[0], 1)).status)
         clients[0].open()
         suite.equal("given up: nothing was written", bytes(BLOCK), clients[0].read(1, 1))
-        suite.equal("loud: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("loud: nothing is fenced", [], node.operator.fences())
 
 
 def main():
@@ -246,7 +246,7 @@ def main():
     with Suite("blocks over UDP") as suite, BlockNode(*pools.values()) as node:
         for section in (refusals, read_only, by_fabricctl, both, file_system, daemon_ends):
             suite.section(section, suite, node, pools)
-        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("nothing is fenced", [], node.operator.fences())
         node.stop()
         suite.section(loud_neighbour, suite)
 

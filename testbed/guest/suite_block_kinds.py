@@ -169,7 +169,7 @@ def broken(suite):
         sh(f"mkdir -m 700 {place}")
         suite.check("moved away: nothing is granted of what stands there now", refused(suite, alice, place))
         suite.equal("moved away: nor written into it", [], os.listdir(place))
-        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("nothing is fenced", [], node.operator.fences())
         suite.equal("SIGTERM", 0, node.stop())
     sh(f"dmsetup remove {UNDER_TEST}; rmdir {moved}")
 
@@ -213,7 +213,7 @@ def main():
         with BlockNode(*(pool for pool, *_ in pools.values())) as node:
             for section in (blocks, read_only, by_hand, by_itself, loss, vanished):
                 suite.section(section, suite, node, pools)
-            suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+            suite.equal("nothing is fenced", [], node.operator.fences())
             suite.equal("SIGTERM", 0, node.stop())
         suite.section(broken, suite)
 

@@ -100,7 +100,7 @@ def _older_copy(suite, node, pools):
         capacity = settled_row(node, pool)
         with attached(node.tenant("carol"), min(capacity, 32 * MIB), pool=pool) as (_, path):
             suite.check(f"an older copy by force, {kind}: nothing of before is found", not get(path, 8 * MIB).strip(b"\0"), "zeros")
-    suite.equal("an older copy by force: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+    suite.equal("an older copy by force: nothing is fenced", [], node.operator.fences())
 
 
 def settled_row(node, pool):
@@ -145,7 +145,7 @@ def away(suite):
         disconnect(nqn_of(lease))
         alice.free(lease)
         suite.check("back: all of it is free", settled_row(node, link))
-        suite.equal("back: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("back: nothing is fenced", [], node.operator.fences())
 
 
 def replaced(suite):

@@ -136,7 +136,7 @@ def with_a_clock_behind(suite):
         suite.check("clock behind: the lease is over", alice.query(long)["state"] in ("expired", "revoked"), "over", alice.query(long)["state"])
         suite.check("clock behind: it is not served", not os.path.exists(f"/sys/kernel/config/nvmet/subsystems/{nqn_of(long)}"))
         wiped(suite, node, {"capacity": 0})
-        suite.equal("clock behind: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("clock behind: nothing is fenced", [], node.operator.fences())
 
 
 def wiped(suite, node, long):

@@ -38,7 +38,7 @@ def stuck(suite, node, pools, resumed_by):
             on_time(suite, "stuck", lease, watch.report())
             suite.check("stuck: fio meets errors", failed(victim.report()), "an error")
             gone(nqn_of(lease))
-            fence = until(lambda: fences(node), 60, "a fence")[0]
+            fence = until(node.operator.fences, 60, "a fence")[0]
             suite.check("stuck: the fence names the device", kernel_name(name) in fence["reason"], kernel_name(name), fence["reason"])
             print(f"   stuck: {fence['reason']}", flush=True)
             if resumed_by is heals or FULL:
@@ -53,10 +53,6 @@ def stuck(suite, node, pools, resumed_by):
         row = row_of(node.operator, pool)
         suite.check(f"healed: all of {pool} is free", settled(node.operator, pool, row["capacity"]))
 
-
-def fences(node):
-    """The current fences."""
-    return node.operator.ask("fence", "list")["fences"]
 
 
 def others(suite, node, pools, stuck_lease):
@@ -83,7 +79,7 @@ def others(suite, node, pools, stuck_lease):
 
 def heals(suite, node, _fence):
     """The late release clears its own fence."""
-    suite.check("resumed: the late release clears the fence", until(lambda: not fences(node), 60, "no fence"))
+    suite.check("resumed: the late release clears the fence", until(lambda: not node.operator.fences(), 60, "no fence"))
 
 
 def cleared(suite, node, fence):
@@ -93,7 +89,7 @@ def cleared(suite, node, fence):
     except Refused as refusal:
         print(f"   fence clear: {refusal.message}", flush=True)
         suite.equal("fence clear: nothing left to clear", "NotFound", refusal.code)
-    suite.equal("fence clear: no fence", [], fences(node))
+    suite.equal("fence clear: no fence", [], node.operator.fences())
 
 
 def main():
@@ -103,7 +99,7 @@ def main():
     with Suite("block over stuck storage") as suite, BlockNode(*pools.values()) as node:
         for after in (heals, cleared):
             suite.section(stuck, suite, node, pools, after)
-        suite.equal("nothing is fenced", [], fences(node))
+        suite.equal("nothing is fenced", [], node.operator.fences())
 
 
 if __name__ == "__main__":

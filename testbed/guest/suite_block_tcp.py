@@ -339,7 +339,7 @@ def main():
             for pool, available in free.items():
                 settled(node.operator, pool, available)
             same_traces(suite, "all leases ended", running, traces([pools["directory"]]))
-            suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+            suite.equal("nothing is fenced", [], node.operator.fences())
             suite.equal("SIGTERM", 0, node.stop())
         same_traces(suite, "the node is gone", before, traces())
         suite.section(six, suite)

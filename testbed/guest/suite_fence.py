@@ -30,7 +30,7 @@ def nothing_new(suite, node, name):
     """A fenced arena grants nothing; only an operator sees the reason."""
     alice = node.tenant("alice")
     suite.refused(f"{name}: a new lease", lambda: alice.alloc(LEASE_BYTES, 60), FENCED, "Fenced")
-    fences = node.operator.ask("fence", "list")["fences"]
+    fences = node.operator.fences()
     suite.equal(f"{name}: one fence, with a reason", (1, True), (len(fences), bool(fences and fences[0]["reason"])))
     suite.refused(f"{name}: a tenant does not see reasons", lambda: alice.ask("fence", "list"), None, "NotPermitted")
     arena = next(r for r in alice.ask("inventory")["resources"] if r["resource_type"] == "mem")
@@ -43,7 +43,7 @@ def remedied(suite, node, device, resource):
     alice = node.tenant("alice")
     suite.refused("a tenant cannot clear it", lambda: alice.ask("fence", "clear", resource), None, "NotPermitted")
     node.operator.ask("fence", "clear", resource)
-    suite.equal("no fence any more", [], node.operator.ask("fence", "list")["fences"])
+    suite.equal("no fence any more", [], node.operator.fences())
     with Client(device) as client:
         client.connect(alice.alloc(ARENA_BYTES, 300, client.peer))
         suite.equal("the whole arena: read", bytes(8), client.read(0, 8).data)

@@ -89,7 +89,7 @@ def fractional(suite):
                 for tenant, lease in ((alice, one), (bob, two)):
                     suite.equal("both sessions work", 1 << 20, copied(tenant, lease))
                 suite.refused("more memory than its share", lambda: kernel(bob, two, "fill", "zero:17MiB", "u32:0", "u32:0"), 3, "CapacityExceeded")
-        suite.equal("orderly ends fence nothing", [], operator.ask("fence", "list")["fences"])
+        suite.equal("orderly ends fence nothing", [], operator.fences())
         with leased(alice, "1MiB", 60, *DEVICE, resource=nvidia) as whole:
             suite.refused("shared beside an exclusive lease", lambda: alloc(bob, "1MiB", 60, resource=nvidia), 3, "ResourceBusy")
             suite.equal("device: honoured while free", "device", whole["effective"]["gpu_exclusivity"])
@@ -104,7 +104,7 @@ def fractional(suite):
         suite.equal("a worker had to be killed: its neighbour goes on", 1 << 20, copied(alice, neighbour))
         later = until(lambda: leases_again(bob, nvidia), 60, "another lease beside it")
         suite.equal("and others come", 1 << 20, copied(bob, later))
-        suite.equal("nothing is fenced", [], operator.ask("fence", "list")["fences"])
+        suite.equal("nothing is fenced", [], operator.fences())
         for tenant, lease in ((alice, neighbour), (bob, later)):
             tenant.free(lease)
         with leased(alice, "1MiB", 60, *DEVICE, resource=nvidia):
@@ -160,7 +160,7 @@ def nodes(suite):
                           3, "InvalidArgs", "ModifyDeviceFiles")
         with NODE.open("rb"), leased(alice, "1MiB", 60, resource=nvidia) as lease:
             suite.equal("shared, beside whoever has it open", 1 << 20, copied(alice, lease))
-        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("nothing is fenced", [], node.operator.fences())
 
 
 def refusal(tenant, resource):
@@ -201,8 +201,6 @@ def health(suite):
         alice, operator = node.tenant("alice"), node.operator
         nvidia, why = gpus(operator)["nvidia"]["resource_id"], "fallen off the bus"
 
-        def fences():
-            return operator.ask("fence", "list")["fences"]
         with leased(alice, resource=nvidia) as lease:
             node.knob("xid", 79)
             until(lambda: gpus(operator)["nvidia"]["health"] == "fenced", 60, "the health")
@@ -210,7 +208,7 @@ def health(suite):
             suite.equal("XID 79: flags and what is available", (["fenced"], 0), (row["flags"][:1], row["available"]))
             suite.check("and the inventory says why", why in row["health_reason"], why, row)
             suite.equal("the list of fences has it, without a lease", [(nvidia, None, True)],
-                        [(it["resource_id"], it["lease_id"], why in it["reason"]) for it in fences()])
+                        [(it["resource_id"], it["lease_id"], why in it["reason"]) for it in operator.fences()])
             suite.equal("ping too", "fenced", operator.ask("ping")["health"])
             suite.refused("a lease of it is refused, and why", lambda: alloc(alice, resource=nvidia), 5, "Fenced", why)
             suite.check("the log says so", node.wait_for_line("FENCED: the resource has failed", why), "a line")
@@ -225,7 +223,7 @@ def health(suite):
         suite.check("a restart of the daemon forgets nothing of it", row["health"] == "fenced" and why in row["health_reason"], why, row)
         suite.refused("and grants nothing", lambda: alloc(alice, resource=nvidia), 5, "Fenced", why)
         operator.ask("fence", "clear", nvidia)
-        suite.equal("reset: the list is empty", [], fences())
+        suite.equal("reset: the list is empty", [], operator.fences())
         row = gpus(operator)["nvidia"]
         suite.equal("and the device is well", ("ok", None, True), (row["health"], row.get("health_reason"), row["available"] > 0))
         alice.free(until(lambda: leases_again(alice, nvidia), 60, "a lease of it"))

@@ -47,7 +47,7 @@ def scrub(suite, node):
         with filled(node, alice, lease, 16 << 20):
             node.knob(knob, 8 << 20)
             alice.free(lease)
-        fence = until(lambda: next(iter(node.operator.ask("fence", "list")["fences"]), None), 90, f"a fence for {knob}")
+        fence = until(lambda: next(iter(node.operator.fences()), None), 90, f"a fence for {knob}")
         suite.check(f"{knob}: FENCED with the reason", fence["resource_id"] == nvidia and any(it in fence["reason"] for it in whys),
                     (nvidia, whys), fence)
         suite.refused(f"{knob}: no new lease", lambda: alloc(alice, "1MiB", 60, resource=nvidia), 5)
@@ -96,7 +96,7 @@ def local_programs(suite, node):
         with in_flight(NODE) if "socket" in who else NODE.open("rb") as file:
             stranger = subprocess.Popen(["sleep", "1000"], stdin=file, user=uid, group=uid, extra_groups=[])
         alice.free(held)
-        fence = until(lambda: next(iter(operator.ask("fence", "list")["fences"]), None), 60, "a fence")
+        fence = until(lambda: next(iter(operator.fences()), None), 60, "a fence")
         suite.check(f"{who} has the device after the lease: FENCED, and named", str(stranger.pid) in fence["reason"], stranger.pid, fence["reason"])
         suite.equal(f"{who}: whoever may have got it without his doing is not killed", None, stranger.poll())
         stranger.kill()
@@ -131,7 +131,7 @@ def containers(suite, node):
         node.start()
         suite.equal("the lease is expired", "expired", alice.wait_until(lease, "expired", "fenced")["state"])
         alice.free(until(lambda: leases_again(alice, nvidia), 60, "the device free again"))
-        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("nothing is fenced", [], node.operator.fences())
     podman.clean()
 
 
@@ -204,7 +204,7 @@ def keepers(suite):
                 alice.free(again)
                 process.wait(60)
                 process.stdout.close()
-        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("nothing is fenced", [], node.operator.fences())
         suite.equal("a stranger with a lease's variable lives", None, stranger.poll())
         stranger.kill()
         stranger.wait()
@@ -282,9 +282,7 @@ def dies(suite):
             suite.check(f"{step}: the daemon died there", status == -signal.SIGABRT, -signal.SIGABRT, status)
             node.environment.clear()
             node.start()
-            for lease in alice.ask("lease", "list").get("leases", []):
-                if lease["state"] in ("active", "binding"):
-                    alice.free(lease)
+            alice.free_all()
             again = until(lambda: leases_again(alice, nvidia), 120, f"{step}: the device free again")
             suite.equal(f"{step}: no worker is left", set(), workers())
             suite.check(f"{step}: no byte is left", PATTERN not in device_bytes(node), "no pattern")
@@ -330,7 +328,7 @@ def raced(suite, node):
         time.sleep(max(0, lease["expires_at_unix_ms"] / 1000 - time.time() - 0.15 + trial / 50))
         with program_of(alice, *copying(lease, 4096)):
             suite.equal("at the deadline: expired", "expired", alice.wait_until(lease, "expired", "fenced")["state"])
-    suite.equal(f"{trials} times: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+    suite.equal(f"{trials} times: nothing is fenced", [], node.operator.fences())
     suite.equal("and no worker is left", set(), workers())
     alice.free(until(lambda: leases_again(alice, nvidia), 60, "the device free again"))
 
@@ -359,7 +357,7 @@ def memory(suite):
             suite.equal("and works", 1 << 20, copied(bob, neighbour))
             alice.free(lease)
             suite.equal("the lease's end takes nothing from it", 1 << 20, copied(bob, neighbour))
-        until(lambda: not operator.ask("fence", "list")["fences"], 120, "the end of the fence")
+        until(lambda: not operator.fences(), 120, "the end of the fence")
         alice.free(until(lambda: leases_again(alice, nvidia), 60, "the device free again"))
         until(lambda: not any(it.is_dir() for it in node.root.iterdir()), 60, "no control group of a lease")
         suite.check("it is leased again, and nothing of the lease is left", True)

@@ -318,7 +318,7 @@ def cycles(suite, node, device):
         suite.equal(f"{CYCLES} cycles: no key twice on the same bytes", CYCLES, len(set(seen)))
         alice.wait_until(lease, "freed")
         suite.equal(f"{CYCLES} cycles: rdma resource show is as before", before, resources())
-        suite.equal("nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+        suite.equal("nothing is fenced", [], node.operator.fences())
 
 
 def killed(suite, node, _device):

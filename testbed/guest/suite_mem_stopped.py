@@ -58,7 +58,7 @@ def stopped(suite, device, strategy):
             tenant.wait_until(lease, "expired")
             proof = node.wait_for_line(lease["lease_id"], "the watchdog had put its queue pairs in ERR", "destroy_qp ok")
             suite.check(f"{strategy}, {name} lease: the daemon proves its end, and who began it", proof, "a proof")
-        suite.equal(f"{strategy}: nothing is fenced", [], fences(node))
+        suite.equal(f"{strategy}: nothing is fenced", [], node.operator.fences())
         with leased(alice, device) as (_, client):
             suite.equal(f"{strategy}: the next lease can be used", "success", client.write(0, b"next").status)
         before_ms = now_ms()
@@ -98,7 +98,7 @@ def wedged(suite, device):
         before_ms = now_ms()
         alice.free(other)
         suite.check("wedged: its neighbour wrote on", neighbour.report()["failed_at_ms"] >= before_ms, before_ms)
-        suite.equal("wedged: nothing is fenced", [], fences(node))
+        suite.equal("wedged: nothing is fenced", [], node.operator.fences())
 
 
 def thread_of(pid, name):
@@ -183,7 +183,7 @@ def frozen(suite, device):
             sh(f"dmsetup resume {DISK}")
             node.start()
             suite.equal(f"{name}: the next start tells the end", "REVOKED", alice.query(lease)["status"])
-            suite.equal(f"{name}: nothing is fenced", [], fences(node))
+            suite.equal(f"{name}: nothing is fenced", [], node.operator.fences())
             suite.check(f"{name}: blocks can be leased again", alice.free(alloc(alice, MIB)), "granted and freed")
 
 
@@ -210,7 +210,7 @@ def program_disk(suite, device):
                     alice.wait_until(one, "expired")
                 proof = node.wait_for_line(lease["lease_id"], "destroy_qp ok")
                 suite.check("program's disk: the daemon itself has cut", proof and "watchdog" not in proof, "no watchdog", proof)
-                suite.equal("program's disk: nothing is fenced", [], fences(node))
+                suite.equal("program's disk: nothing is fenced", [], node.operator.fences())
 
 
 def page_out(pid, path):
@@ -313,10 +313,6 @@ def disk():
     finally:
         sh(f"dmsetup resume {DISK}; umount {directory} && dmsetup remove {DISK}")
 
-
-def fences(node):
-    """The current fences."""
-    return node.operator.ask("fence", "list")["fences"]
 
 
 def without_contexts(counts):

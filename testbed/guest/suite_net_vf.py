@@ -239,9 +239,7 @@ def dies(suite, node, start):
         suite.equal(f"{step}: the daemon died there", -signal.SIGABRT, status)
         node.environment.clear()
         node.start()
-        for lease in alice.ask("lease", "list").get("leases", []):
-            if lease["state"] in ("active", "binding"):
-                alice.free(lease)
+        alice.free_all()
         set_all(switch, after)
         same_as(suite, step, start)
         node.stop()

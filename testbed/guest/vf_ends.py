@@ -68,7 +68,7 @@ def is_over(suite, name, node, *leases):
     for lease in leases:
         node.operator.wait_until(lease, "expired")
         vf.until(lambda lease=lease: vf.driver(net(lease)["pci_bdf"]) is None, 60, "the release")
-    suite.equal(f"{name}: nothing is fenced", [], fences(node))
+    suite.equal(f"{name}: nothing is fenced", [], node.operator.fences())
 
 
 def virtual_machines(suite, node, place):
@@ -113,7 +113,7 @@ exec 3<>/dev/vfio/{group} && echo open; exec {podman.BUSYBOX} sleep 600"""
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     suite.check("podman: it refuses the name then", refused.returncode and name in refused.stderr and not refused.stdout, name, refused)
     give_back(bob, other)
-    suite.equal("podman: nothing is fenced", [], fences(node))
+    suite.equal("podman: nothing is fenced", [], node.operator.fences())
 
 
 @contextlib.contextmanager
@@ -127,10 +127,6 @@ def program(text, *arguments):
         finally:
             running.kill()
 
-
-def fences(node):
-    """The current fences."""
-    return node.operator.ask("fence", "list")["fences"]
 
 
 @contextlib.contextmanager
@@ -177,7 +173,7 @@ def closed_container(suite, node, place):
         again = alloc(bob, "vfio")
         opens_nothing(suite, "a dead daemon", running, lease, again)
         give_back(bob, again)
-    suite.equal("closed containers: nothing is fenced", [], fences(node))
+    suite.equal("closed containers: nothing is fenced", [], node.operator.fences())
 
 
 def hooks(suite, node, place):
@@ -211,7 +207,7 @@ def hooks(suite, node, place):
         alice.wait_until(lease, "freed")
         for _ in range(2):
             call("an ended lease", first, "the lease is over")
-    suite.equal("hook: nothing is fenced", [], fences(node))
+    suite.equal("hook: nothing is fenced", [], node.operator.fences())
 
 
 def crowd(suite, node, place):
@@ -262,7 +258,7 @@ def beside_a_search(suite, node, place):
                         [it for it in (net(lease)["pci_bdf"], net(other)["pci_bdf"]) if vf.is_bus_master(it)])
             suite.equal("beside a search: who hides the group lives", None, hidden.poll())
             node.start()
-            fence = vf.until(lambda: fences(node), 60, "the fence")[0]
+            fence = vf.until(node.operator.fences, 60, "the fence")[0]
             suite.check("beside a search: the fence names the group", f"/dev/vfio/{net(lease)['vfio_group']} " in fence["reason"], "the group", fence)
             suite.check("beside a search: the neighbour's container goes on", heard_of_neighbour.flows() and neighbour.poll() is None, "frames", neighbour.poll())
             hidden.kill()
