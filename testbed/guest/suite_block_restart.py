@@ -33,37 +33,48 @@ SOME_STEPS = length(("link anchor", "link port", "journal grant", "unlink port",
 # Steps that a directory does not have: files are not mapped.
 NOT_OF_A_DIRECTORY = ("unmap volume",)
 DIE_AFTER = "FABRICBIOS_DIE_AFTER"
-KEEP = ("--on-stop", "keep")
 # Names and keys of a lease over NVMe-oF.
 NAMES = ("subnqn", "hostnqn", "hostid", "dhchap_secret", "nsid", "traddr", "trsvcid")
 
 
 def adopts(suite, node, pools):
-    """A restart under I/O: no error, the same names and keys."""
-    alice = node.tenant("alice")
-    for kind, pool in pools.items():
-        with attached(alice, pool=pool) as (lease, path):
-            put(path, pattern("kept"), 3 << 20)
-            job = Fio(path).started()
-            node.kill()
-            suite.check(f"{kind}: fio goes on without a daemon", job.running(), "running")
-            node.start()
-            again = alice.query(lease)
-            same_names(suite, kind, lease, again)
-            suite.check(f"{kind}: fio goes on", job.running(), "running")
-            suite.equal(f"{kind}: without an error", 0, job.stop()["error"])
+    """A restart under I/O on each kind of pool, to a device over UDP, and to one lease over both transports: no error,
+    the same names and keys, and the bytes of before. A client over UDP waits for the daemon and then goes on."""
+    alice, marked, at = node.tenant("alice"), pattern("kept", 65536), 3 * MIB
+    with contextlib.ExitStack() as held:
+        over_tcp = {kind: held.enter_context(attached(alice, pool=pool)) for kind, pool in pools.items()}
+        over_udp = held.enter_context(leased(alice, transport="udp", pool=pools["device"]))
+        device_over_udp = held.enter_context(device_of(alice, over_udp))
+        over_both = held.enter_context(leased(alice, transport="both", pool=pools["device"]))
+        for _, path in over_tcp.values():
+            put(path, marked, at)
+        with Client(over_both) as client:
+            client.write(at // client.unit, marked)
+        places = {**{kind: path for kind, (_, path) in over_tcp.items()}, "both transports": connect(over_both)}
+        jobs = {kind: Fio(path, size="1M", rate=10).started() for kind, path in (*places.items(), ("over UDP", device_over_udp))}
+        node.kill()
+        suite.equal("fio goes on without a daemon", [True] * len(places), [jobs[kind].running() for kind in places])
+        node.start()
+        for kind, lease in (*((kind, lease) for kind, (lease, _) in over_tcp.items()), ("both transports", over_both)):
+            same_names(suite, kind, lease, alice.query(lease))
+        with Client(alice.query(over_both)) as client:
+            suite.equal("both transports: over UDP the bytes of before, with the key of now", marked,
+                        client.read(at // client.unit, len(marked) // client.unit))
+        begun = jobs["over UDP"].done()
+        until(lambda: jobs["over UDP"].done() > begun, 60, "more I/O")
+        for kind, job in jobs.items():
+            suite.equal(f"{kind}: fio goes on, without an error", (True, 0), (job.running(), job.stop()["error"]))
+        suite.equal("over UDP: written and verified after that", 0, verified(device_over_udp, size="1M")["error"])
+        disconnect(nqn_of(over_both))
+        for kind, (lease, _) in over_tcp.items():
             disconnect(nqn_of(lease))
-            path = connect(lease)
-            suite.equal(f"{kind}: connected again by the old line", pattern("kept", 4096), get(path, 4096, 3 << 20))
+            suite.equal(f"{kind}: connected again by the old line", marked[:4096], get(connect(lease), 4096, at))
 
 
 def stopped_and_kept(suite, node, pools):
     """The same with SIGTERM, if the daemon was started with on-stop = keep."""
     alice = node.tenant("alice")
-    node.kill()
-    node.command.extend(KEEP)
-    node.start()
-    with attached(alice, pool=pools["device"]) as (lease, path):
+    with node.keeping(), attached(alice, pool=pools["device"]) as (lease, path):
         job = Fio(path).started()
         suite.equal("SIGTERM, leases kept: exit status", 0, node.stop())
         suite.check("SIGTERM, leases kept: fio goes on without a daemon", job.running(), "running")
@@ -71,9 +82,6 @@ def stopped_and_kept(suite, node, pools):
         same_names(suite, "SIGTERM, leases kept", lease, alice.query(lease))
         suite.check("SIGTERM, leases kept: fio goes on", job.running(), "running")
         suite.equal("SIGTERM, leases kept: without an error", 0, job.stop()["error"])
-    node.kill()
-    del node.command[-len(KEEP):]
-    node.start()
 
 
 def same_names(suite, name, before, after):
@@ -82,76 +90,50 @@ def same_names(suite, name, before, after):
     suite.equal(f"{name}: the same names and keys", *names)
 
 
-def adopts_over_udp(suite, node, pools):
-    """The same for a device over UDP: its client waits and then goes on."""
-    alice = node.tenant("alice")
-    with leased(alice, transport="udp", pool=pools["device"]) as lease, device_of(alice, lease) as path:
-        job = Fio(path).started()
-        node.kill()
-        node.start()
-        begun = job.done()
-        until(lambda: job.done() > begun, 60, "more I/O")
-        suite.equal("over UDP: fio goes on, without an error", (True, 0), (job.running(), job.stop()["error"]))
-        suite.equal("over UDP: written and verified after that", 0, verified(path, size="1M")["error"])
-
-
-def adopts_both(suite, node, pools):
-    """One lease over both transports, with I/O over one transport and bytes that were written over the other."""
-    alice, kept, at = node.tenant("alice"), pattern("kept", 65536), 3 * MIB
-    with leased(alice, transport="both", pool=pools["device"]) as lease:
-        job = Fio(connect(lease), size="1M").started()
-        with Client(lease) as client:
-            client.write(at // client.unit, kept)
-        node.kill()
-        node.start()
-        again = alice.query(lease)
-        same_names(suite, "both transports", lease, again)
-        with Client(again) as client:
-            suite.equal("both transports: over UDP the bytes of before, with the key of now", kept,
-                        client.read(at // client.unit, len(kept) // client.unit))
-        suite.equal("both transports: fio goes on over the other, without an error", (True, 0), (job.running(), job.stop()["error"]))
-        disconnect(nqn_of(lease))
-
-
 def expired_meanwhile(suite, node, pools):
-    """A lease that runs out without a daemon is cut at its deadline, by the watchdog that the daemon has left
+    """Leases that run out without a daemon are cut at their deadlines, by the watchdog that the daemon has left
     running."""
     alice = node.tenant("alice")
-    for (kind, pool), replaced in zip(pools.items(), (False, True)):
-        if replaced:
-            end_watchdog(node)
-        lease = alloc(alice, secs=TERM_SECS, pool=pool)
-        job = Fio(connect(lease)).started()
-        node.kill()
-        _ends_on_time(suite, f"{kind}, no daemon", lease, job)
-        node.start()
-        suite.equal(f"{kind}: expired", "expired", alice.query(lease)["state"])
+    leases = {kind: alloc(alice, secs=TERM_SECS + 5, pool=pool) for kind, pool in pools.items()}
+    jobs = {kind: Fio(connect(lease)).started() for kind, lease in leases.items()}
+    node.kill()
+    _end_on_time(suite, "no daemon", leases, jobs)
+    node.start()
+    suite.equal("no daemon: expired", ["expired"] * len(leases), [alice.query(lease)["state"] for lease in leases.values()])
 
 
 def wedged(suite, node, pools):
-    """A lease is also cut on time while the daemon is stopped; a renewed lease goes on."""
+    """A lease is also cut on time while the daemon is stopped, by a watchdog that has replaced another one; a longer
+    lease goes on."""
     alice = node.tenant("alice")
+    end_watchdog(node)
     with attached(alice, pool=pools["device"]) as (other, path):
         lease = alloc(alice, secs=TERM_SECS, pool=pools["device"])
         job = Fio(connect(lease)).started()
         node.process.send_signal(signal.SIGSTOP)
-        _ends_on_time(suite, "a stopped daemon", lease, job, STOPPED_LATE_MS)
+        _end_on_time(suite, "a stopped daemon", {"device": lease}, {"device": job}, STOPPED_LATE_MS)
         suite.equal("a stopped daemon: another lease goes on", 1, nvmet_tree.listed(nqn_of(other)))
         put(path, pattern("other"))
         node.process.send_signal(signal.SIGCONT)
         suite.equal("a stopped daemon that goes on: expired", "expired", alice.query(lease)["state"])
 
 
-def _ends_on_time(suite, name, lease, job, late_limit_ms=LATE_LIMIT_MS):
-    """Checks that the lease ends not before its deadline, and soon after it."""
-    until(lambda: not nvmet_tree.listed(nqn_of(lease)), TERM_SECS + 60, "the end of the lease")
-    # The clock is read after the end was seen, so a slow suite makes an end look later, never earlier.
-    late_ms = time.time() * 1000 - lease["expires_at_unix_ms"]
-    print(f"   {name}: unlinked {late_ms:.0f} ms after the deadline", flush=True)
-    suite.check(f"{name}: cut at its deadline", 0 <= late_ms < late_limit_ms, f"0 to {late_limit_ms} ms", late_ms)
-    report = job.report()
-    suite.check(f"{name}: fio meets errors", failed(report), "an error")
-    gone(nqn_of(lease))
+def _end_on_time(suite, name, leases, jobs, late_limit_ms=LATE_LIMIT_MS):
+    """Checks that each lease ends not before its deadline, and soon after it."""
+    late_ms = {}
+
+    def ended():
+        # The clock is read after the end was seen, so a slow suite makes an end look later, never earlier.
+        for kind in leases.keys() - late_ms.keys():
+            if not nvmet_tree.listed(nqn_of(leases[kind])):
+                late_ms[kind] = time.time() * 1000 - leases[kind]["expires_at_unix_ms"]
+        return len(late_ms) == len(leases)
+    until(ended, TERM_SECS + 60, "the end of the leases")
+    for kind, job in jobs.items():
+        print(f"   {kind}, {name}: unlinked {late_ms[kind]:.0f} ms after the deadline", flush=True)
+        suite.check(f"{kind}, {name}: cut at its deadline", 0 <= late_ms[kind] < late_limit_ms, f"0 to {late_limit_ms} ms", late_ms[kind])
+        suite.check(f"{kind}, {name}: fio meets errors", failed(job.report()), "an error")
+        gone(nqn_of(leases[kind]))
 
 
 def watchdogs():
@@ -242,7 +224,7 @@ def _tidied(node, pool, free):
         if lease["state"] in ("active", "binding"):
             print(f"   adopted: {lease['lease_id']} {lease['state']}", flush=True)
             give_back(node.tenant("alice"), lease)
-    for fence in fences(node):
+    for fence in node.operator.fences():
         print(f"   fenced: {fence['reason']}", flush=True)
         node.operator.ask("fence", "clear", fence["resource_id"])
     return settled(node.operator, pool, free)
@@ -261,10 +243,6 @@ def volume_of(lease, pool):
     return f"/dev/{os.path.basename(sh(f'dmsetup info -c --noheadings -o blkdevname {name}'))}"
 
 
-def fences(node):
-    """The current fences."""
-    return node.operator.ask("fence", "list")["fences"]
-
 
 def main():
     """All sections on one state directory, beside a foreign subsystem."""
@@ -275,7 +253,7 @@ def main():
         subprocess.run(["sh", "-c", foreign.line], check=True)
         witness = Fio(until(lambda: device(foreign.nqn), 60, "the foreign device"), size="1M", iodepth=1).started()
         theirs = nvmet_tree.below(nvmet_tree.snapshot(), foreign.nqn)
-        for section in (adopts, stopped_and_kept, adopts_over_udp, adopts_both, expired_meanwhile, wedged, dies):
+        for section in (adopts, stopped_and_kept, expired_meanwhile, wedged, dies):
             suite.section(section, suite, node, pools)
         suite.check("the foreign subsystem: fio goes on", witness.running(), "running")
         suite.equal("the foreign subsystem: without an error", 0, witness.stop()["error"])
