@@ -222,10 +222,12 @@ def bad_input(suite, node):
 def expires(suite, node):
     """The end of the term kills processes that fork all the time."""
     alice = node.tenant("alice")
-    for isolation in ("whole_core", "best_effort"):
-        lease = alloc(alice, 1, isolation, TERM_SECS)
-        forking = enter(lease, FORKS)
+    leases = {isolation: alloc(alice, 1, isolation, TERM_SECS) for isolation in ("whole_core", "best_effort")}
+    processes = {isolation: enter(lease, FORKS) for isolation, lease in leases.items()}
+    for isolation, lease in leases.items():
         ends_on_time(suite, isolation, lease)
+    for isolation, lease in leases.items():
+        forking = processes[isolation]
         suite.equal(f"{isolation}: its process is killed", -signal.SIGKILL, forking.wait())
         suite.equal(f"{isolation}: expired", "expired", alice.wait_until(lease, "expired")["state"])
         group = group_of(lease)
@@ -326,7 +328,7 @@ def foreign(suite, node):
     inside = enter(lease, BUSY)
     with group(other), leased(alice, 1, "whole_core") as neighbour:
         claims(other, read(group_of(lease) / "cpuset.cpus"))
-        fence = until(lambda: node.operator.ask("fence", "list")["fences"], 60, "a fence")[0]
+        fence = until(node.operator.fences, 60, "a fence")[0]
         suite.check("a group that stays: the fence names it", str(other) in fence["reason"] and lease["lease_id"] in str(fence), other, fence)
         suite.equal("a group that stays: the lease is over", "fenced", alice.query(lease)["state"])
         suite.equal("a group that stays: its process is killed", -signal.SIGKILL, inside.wait())
@@ -370,7 +372,7 @@ def stuck(suite, node):
         until(lambda: read(f"/proc/{waits.pid}/stat").rpartition(")")[2].split()[0] == "D", 60, "state D")
         with contextlib.suppress(Refused):
             alice.free(lease)
-        fences = until(lambda: node.operator.ask("fence", "list")["fences"], 60, "a fence")
+        fences = until(node.operator.fences, 60, "a fence")
         print(f"   {fences}", flush=True)
         suite.check("stuck: the fence names the process", len(fences) == 1 and str(waits.pid) in str(fences) and "dd" in str(fences),
                     f"{waits.pid} and dd", fences)
@@ -381,7 +383,7 @@ def stuck(suite, node):
         sh("dmsetup resume stuck")
         waits.wait()
         sh("dmsetup remove stuck")
-    until(lambda: not node.operator.ask("fence", "list")["fences"], 60, "the end of the fence")
+    until(lambda: not node.operator.fences(), 60, "the end of the fence")
     with leased(alice, 3, "whole_core"):
         suite.check("stuck: once it can die, its cores are leased again", True)
     suite.equal("stuck: no control group is left", [], groups(node))
@@ -399,7 +401,7 @@ def traced(suite, node):
     suite.equal("traced by its user: the kernel lets him", "0", tracer.stdout.readline().strip())
     alice.free(lease)
     suite.equal("traced by its user: process and tracer are killed", [-signal.SIGKILL] * 2, [it.wait(60) for it in (tracee, tracer)])
-    suite.equal("traced by its user: nothing is fenced", [], node.operator.ask("fence", "list")["fences"])
+    suite.equal("traced by its user: nothing is fenced", [], node.operator.fences())
     with leased(alice, 3, "whole_core"):
         suite.check("traced by its user: all cores are leased again", True)
     suite.equal("traced by its user: no control group is left", [], groups(node))
@@ -434,9 +436,7 @@ def dies(suite, node):
         suite.check(f"{step}: the daemon died there", status == -signal.SIGABRT, -signal.SIGABRT, status)
         node.environment.clear()
         node.start()
-        for lease in alice.ask("lease", "list").get("leases", []):
-            if lease["state"] in ("active", "binding"):
-                alice.free(lease)
+        alice.free_all()
         suite.check(f"{step}: nothing is left", until(lambda: not groups(node), 60, "no control group"), "no control group", groups(node))
         suite.equal(f"{step}: everybody has all CPUs", set(range(8)), numbers(read(CGROUPS / "cpuset.cpus.effective")))
         node.stop()

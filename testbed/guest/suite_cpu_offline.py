@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-# lab: one-vm topology=1x4x2
+# lab: one-vm topology=2x2x2 numa=2
 # covers: cpu cgroup local node/src/kinds/cpu
 """Leases of CPU cores where one sibling is offline: CPU 3. Its core is leased with the one CPU that it has. While another
 core has two threads, strict isolation is refused; with SMT off it is granted. Cores whose CPU goes offline while the node
