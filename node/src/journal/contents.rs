@@ -91,15 +91,23 @@ fn put_start(writing: &WriteTransaction, contents: &Recovered) -> Result<(), red
     numbers.insert("epoch", contents.epoch.0)?;
     numbers.insert(COMMITS, contents.commits)?;
     numbers.insert(WRITTEN, clock::now().unix_ms)?;
+    put_boot(writing, contents.last_boot_id.as_deref())
+}
+
+fn put_boot(writing: &WriteTransaction, boot_id: Option<&str>) -> Result<(), redb::Error> {
     let mut texts = writing.open_table(TEXTS)?;
-    if let Some(boot_id) = &contents.last_boot_id {
-        texts.insert("boot_id", boot_id.as_str())?;
+    if let Some(boot_id) = boot_id {
+        texts.insert("boot_id", boot_id)?;
     }
     Ok(())
 }
 
-/// Commits a group and returns the number of the commit.
-pub(super) fn write_group(database: &Database, group: &Group) -> Result<u64, redb::Error> {
+/// Commits a group, with the boot if there is one, and returns the number of the commit.
+pub(super) fn write_group(
+    database: &Database,
+    group: &Group,
+    boot_id: Option<&str>,
+) -> Result<u64, redb::Error> {
     let writing = begin(database)?;
     let number;
     {
@@ -108,6 +116,7 @@ pub(super) fn write_group(database: &Database, group: &Group) -> Result<u64, red
         numbers.insert(COMMITS, number)?;
         numbers.insert(WRITTEN, clock::now().unix_ms)?;
     }
+    put_boot(&writing, boot_id)?;
     put_records(&writing, group)?;
     writing.commit()?;
     Ok(number)

@@ -154,7 +154,7 @@ impl fmt::Debug for Journal {
 
 impl Journal {
     /// Opens the journal at `path` in a process of `program`, by its subcommand `journal`, or creates it if there is no
-    /// file. Counts this start and stores `boot_id` before it returns.
+    /// file. Counts this start before it returns; `boot_id` is stored with the first leases or fences.
     ///
     /// # Errors
     /// The file is empty or damaged (the node never replaces it by a new file, because fences would be lost), has

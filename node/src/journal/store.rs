@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase};
 
 use super::{
-    Group, JournalError, Recovered, contents,
+    Group, JournalError, Key, Recovered, contents,
     meter::{Meter, Metered},
 };
 use crate::process::state_dir::open_lock;
@@ -32,13 +32,16 @@ pub(super) struct Store {
     meter: Arc<Meter>,
     /// `None` after a failed commit: redb refuses a handle after an I/O error.
     database: Option<Database>,
+    /// The boot of this start, until it is written with the first leases or fences. A start that dies before that leaves
+    /// records with the clock of the boot before.
+    boot_id: Option<String>,
     /// Held while this process may write.
     _lock: File,
 }
 
 impl Store {
-    /// Opens the journal, counts this start and stores `boot_id`. Returns the contents, with the boot id of the last
-    /// start.
+    /// Opens the journal and counts this start. Returns the contents, with the boot id of the last start that wrote
+    /// leases or fences; `boot_id` replaces it with the first ones.
     pub(super) fn open(
         path: &Path,
         boot_id: &str,
@@ -53,18 +56,17 @@ impl Store {
         }
         let database = open_checked(path, &meter)?;
         let mut found = guarded(path, "read", || contents::read(&database))?;
-        let last_boot_id = found.last_boot_id.replace(boot_id.to_owned());
         found.epoch.0 += 1;
         guarded(
             path,
             "write down this start (it takes some free space)",
             || contents::write_start(&database, &found),
         )?;
-        found.last_boot_id = last_boot_id;
         let store = Self {
             path: path.to_owned(),
             meter,
             database: Some(database),
+            boot_id: Some(boot_id.to_owned()),
             _lock: lock,
         };
         Ok((store, found))
@@ -82,6 +84,7 @@ impl Store {
             path: path.to_owned(),
             meter,
             database: None,
+            boot_id: None,
         };
         Ok((store, Recovered::default()))
     }
@@ -93,9 +96,15 @@ impl Store {
             Some(database) => database,
             None => self.reopen()?,
         };
+        let is_of_boot = |key: &Key| matches!(key, Key::Lease(_) | Key::Fence(_));
+        let boot_id = self.boot_id.take_if(|_| group.keys().any(is_of_boot));
         let number = guarded(&self.path, "commit", || {
-            contents::write_group(&database, group)
-        })?;
+            contents::write_group(&database, group, boot_id.as_deref())
+        });
+        if number.is_err() {
+            self.boot_id = self.boot_id.take().or(boot_id);
+        }
+        let number = number?;
         self.database = Some(database);
         self.meter.counts().commits += 1;
         Ok(number)

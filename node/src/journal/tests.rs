@@ -149,6 +149,22 @@ fn fences(recovered: &Recovered) -> usize {
 }
 
 #[test]
+fn a_boot_counts_once_leases_are_written_down_on_it() {
+    let scene = Scene::new();
+    let commit = |boot, change: Change| {
+        let (mut store, found) = Store::open(&scene.path(), boot, Arc::default()).unwrap();
+        store.commit(&[(change.key, change.value)].into()).unwrap();
+        found.last_boot_id
+    };
+    let pool = || Change::put(Key::Pool(1), b"pool".to_vec());
+    assert_eq!(commit("one", put(1, "on one")), None);
+    assert_eq!(commit("two", pool()).as_deref(), Some("one"));
+    // The start on the second boot died before it had taken up the lease.
+    assert_eq!(commit("two", put(1, "on two")).as_deref(), Some("one"));
+    assert_eq!(commit("two", pool()).as_deref(), Some("two"));
+}
+
+#[test]
 fn reopening_sees_what_was_durable() {
     let scene = Scene::new();
     let (journal, first, reports) = scene.open();
