@@ -26,5 +26,5 @@ pub use guard::{EndByName, Guard};
 pub use health::{Check, Health};
 pub use local::{Caller, Entered, Given, LocalAccess, LocalRefusal};
 pub use path::{DataPath, Revoked};
-pub use provider::{Cut, Provider, Stray, stray_binding_id};
+pub use provider::{Cut, Provider, Removal, Stray, stray_binding_id};
 pub use store::{Part, Store, TellCondition, Volume};

@@ -1,6 +1,14 @@
 //! Carries out orders by calling providers in worker pools, and reports the outcomes.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        mpsc::{Receiver, channel},
+    },
+    time::Duration,
+};
 
 use fabricbios_contract::Provider;
 use fabricbios_lease::{
@@ -29,7 +37,12 @@ pub(crate) trait Threads: Send + Sync {
     fn pool(&self, name: &'static str, threads_max: usize, urgency: Urgency) -> Pool;
     /// See [`ReleaseRetry::start`].
     fn retry(&self, provider: &Arc<Provider>, on_report: OnReport) -> ReleaseRetry;
+    /// Waits until every sender of `done` is gone, but not for longer than `at_most`.
+    fn wait(&self, done: &Receiver<()>, at_most: Duration);
 }
+
+/// Longest wait of a start for the removal of strays.
+const STRAYS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The threads of this process.
 struct OfProcess;
@@ -42,6 +55,11 @@ impl Threads for OfProcess {
 
     fn retry(&self, provider: &Arc<Provider>, on_report: OnReport) -> ReleaseRetry {
         ReleaseRetry::start(provider, on_report, release_retry::PAUSE)
+    }
+
+    fn wait(&self, done: &Receiver<()>, at_most: Duration) {
+        // Nothing is sent: the senders are gone, or the time is over.
+        done.recv_timeout(at_most).ok();
     }
 }
 
@@ -126,6 +144,22 @@ impl Dispatcher {
             release_retry,
         };
         self.resources.insert(offer.resource_id, resource);
+    }
+
+    /// Runs the jobs of a start side by side. Waits for them, at most [`STRAYS_PATIENCE`].
+    pub(crate) fn side_by_side(&self, jobs: Vec<Job>) {
+        let pool = self.threads.pool("strays", 64, Urgency::Usual);
+        let (done, all_done) = channel();
+        for job in jobs {
+            let done = done.clone();
+            let job = move || {
+                job();
+                drop(done);
+            };
+            pool(None, Box::new(job));
+        }
+        drop(done);
+        self.threads.wait(&all_done, STRAYS_PATIENCE);
     }
 
     /// Retries a release that failed in an earlier run until it succeeds.

@@ -26,9 +26,12 @@ mod tests;
 mod threads;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     panic::resume_unwind,
+    sync::mpsc::channel,
 };
+
+use fabricbios_wire::ResourceId;
 
 use super::*;
 use crate::journal::Key;
@@ -86,13 +89,51 @@ impl Run {
         run
     }
 
+    /// Starts the process, again and again if a start fails, hangs or dies.
     fn starts(&mut self) {
-        self.driver = Some(process::start(&self.world));
+        while self.driver.is_none() {
+            let until = {
+                let mut machine = self.world.lock();
+                machine.say(|| "the process starts".to_owned());
+                let dies = machine.happens(|it| it.start);
+                let after = machine.below(100 * MILLISECOND);
+                if dies { machine.now + after } else { u64::MAX }
+            };
+            let (tell, started) = channel();
+            let world = self.world.clone();
+            let start = move || drop(tell.send(process::start(&world)));
+            self.begins(NewJob {
+                name: "start",
+                about: BTreeSet::new(),
+                locks: false,
+                work: Box::new(start),
+            });
+            let number = self.next_thread;
+            let goes_on = |it: &Self| {
+                let is_there = it.threads.contains_key(&number);
+                is_there && !it.stuck.contains(&number) && it.world.lock().now < until
+            };
+            while goes_on(self) {
+                self.go_on(until);
+            }
+            match started.try_recv() {
+                Ok(Ok(driver)) => self.driver.insert(driver).begin(),
+                Ok(Err(error)) => {
+                    let machine = self.world.lock();
+                    machine.say(|| format!("the start fails: {error:#}"));
+                    drop(machine);
+                    self.process_ends(false);
+                }
+                Err(_dead_or_stuck) => self.process_ends(false),
+            }
+        }
         self.went_on_at = self.world.lock().now;
         self.turns();
     }
 
-    fn process_ends(&mut self) {
+    /// The process ends, and some time passes.
+    fn process_ends(&mut self, is_in_order: bool) {
+        self.world.lock().say(|| "the process ends".to_owned());
         let threads = std::mem::take(&mut self.threads);
         threads.into_values().for_each(Thread::dies);
         self.driver = None;
@@ -100,6 +141,9 @@ impl Run {
         self.blocked.clear();
         self.waiting.clear();
         self.stalls_until = 0;
+        let mut machine = self.world.lock();
+        machine.process_ends(is_in_order);
+        machine.now += 1 + machine.below(3_000) * MILLISECOND;
     }
 
     fn driver(&mut self) -> &mut Driver<Simulated> {
@@ -137,7 +181,7 @@ impl Run {
 
     /// Advances the time to the next event, but not beyond `until`.
     fn go_on(&mut self, until: u64) {
-        let wake = self.driver().next_wake();
+        let wake = self.driver.as_ref().and_then(Driver::next_wake);
         let event = {
             let mut machine = self.world.lock();
             let behind = machine.behind;
@@ -184,6 +228,9 @@ impl Run {
     }
 
     fn turns(&mut self) {
+        if self.driver.is_none() {
+            return;
+        }
         if self.world.lock().now < self.stalls_until {
             return self.check();
         }
@@ -241,6 +288,7 @@ impl Run {
         let table = &self.driver.as_ref().expect("a process runs").table;
         let broken = table.check();
         let uncut: BTreeMap<LeaseId, State> = table.uncut().collect();
+        let fenced: BTreeSet<ResourceId> = table.fences().iter().map(|it| it.resource_id).collect();
         let went_on_at = self.went_on_at;
         let mut machine = self.world.lock();
         machine.check_fences(table);
@@ -256,7 +304,7 @@ impl Run {
             if machine.is_ended(lease, object.generation) {
                 machine.breaks(Invariant::NoAccessAfterProof, &what);
             }
-            if state.is_none() {
+            if state.is_none() && !fenced.contains(&object.resource_id) {
                 machine.breaks(Invariant::AccessIsKnown, &what);
             }
             if !object.is_usable(machine.now) {

@@ -163,7 +163,7 @@ impl Offered {
             .iter()
             .map(|(binding_id, _)| binding_id.lease_id)
             .collect();
-        for stray in provider.reconcile(&known)? {
+        for stray in provider.reconcile(&known, |it| dispatcher.side_by_side(it))? {
             let fence = FenceRecord {
                 resource_id: stray.resource_id,
                 resource_type: kind,

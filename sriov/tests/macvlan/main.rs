@@ -14,7 +14,7 @@ use std::{
 };
 
 use fabricbios_contract::{
-    DataPath, EndByName, Given, LocalAccess, LocalRefusal, Store,
+    DataPath, EndByName, Given, LocalAccess, LocalRefusal, Removal, Store,
     testing::{self, Fails, user_of},
 };
 use fabricbios_kernfs::Tree;
@@ -340,7 +340,9 @@ fn what_a_dead_process_has_left_is_ended_by_name() {
         .kernel
         .set_alias("fbm000000000002", &note)
         .unwrap();
-    drop(world.provider.reconcile(&BTreeSet::new()).unwrap());
+    let none = BTreeSet::new();
+    let in_turn = |removals: Vec<_>| removals.into_iter().for_each(|it: Removal| it());
+    drop(world.provider.reconcile(&none, in_turn).unwrap());
     left.end(1);
     left.bound(3, NetTerms::default());
     end_unoffered(

@@ -21,7 +21,7 @@ use fabricbios_lease::{
 use fabricbios_wire::{Binding, LeaseId, ResourceId, Transport};
 
 pub use cut::Cut;
-pub use reconcile::{Stray, stray_binding_id};
+pub use reconcile::{Removal, Stray, stray_binding_id};
 
 use crate::{DataPath, Store};
 
@@ -32,9 +32,9 @@ pub struct Provider {
     paths: Vec<PathEntry>,
     /// Knows which leases were released: no store opens or cleans a part for them.
     leases: Mutex<Custody<Arc<Lease>>>,
-    /// Strays that a thread of the start is taking away. Who took one away beside it could clean the part once more
+    /// Strays that a removal of the start is taking away. Who took one away beside it could clean the part once more
     /// when it is the next lease's.
-    taking_away: Mutex<BTreeSet<(ResourceId, LeaseId)>>,
+    taking_away: Mutex<BTreeSet<LeaseId>>,
 }
 
 /// A path and its transports.

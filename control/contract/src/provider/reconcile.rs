@@ -3,9 +3,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, MutexGuard, PoisonError, mpsc},
-    thread,
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use fabricbios_lease::{BindingId, StepError};
@@ -13,8 +11,8 @@ use fabricbios_wire::{Generation, LeaseId, ResourceId};
 
 use super::Provider;
 
-/// Longest wait of a start for the removal of strays.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The removal of one stray, which may block.
+pub type Removal = Box<dyn FnOnce() + Send>;
 
 /// A stray that could not be removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,25 +28,36 @@ pub struct Stray {
 }
 
 impl Stray {
-    fn new(resource_id: ResourceId, lease_id: LeaseId, why: StepError, is_cut: bool) -> Self {
+    /// The strays of one lease.
+    fn of(
+        lease_id: LeaseId,
+        resources: &[ResourceId],
+        why: &StepError,
+        is_cut: bool,
+    ) -> impl Iterator<Item = Self> {
         tracing::error!(%lease_id, %why, "it is not taken away yet");
-        Self {
-            resource_id,
+        resources.iter().map(move |id| Self {
+            resource_id: *id,
             lease_id,
-            why,
+            why: why.clone(),
             is_cut,
-        }
+        })
     }
 }
 
 impl Provider {
     /// At start: removes all objects of leases that are not in `known`, the set of leases on record that hold
-    /// something. All strays are cut before the first is removed. A long removal goes on in the background, because
-    /// deadlines of other leases do not wait. Returns the strays that still exist, to be fenced.
+    /// something. All strays are cut before the first is removed. `side_by_side` gets one removal for each stray, and
+    /// returns when all are done, or when the start waits no longer: deadlines of other leases do not wait. A removal
+    /// that takes longer goes on. Returns the strays that still exist, to be fenced.
     ///
     /// # Errors
     /// A store or a path cannot be read.
-    pub fn reconcile(self: &Arc<Self>, known: &BTreeSet<LeaseId>) -> Result<Vec<Stray>, StepError> {
+    pub fn reconcile(
+        self: &Arc<Self>,
+        known: &BTreeSet<LeaseId>,
+        side_by_side: impl FnOnce(Vec<Removal>),
+    ) -> Result<Vec<Stray>, StepError> {
         for id in known {
             let lease = self.leases().find_or_make(*id);
             if let Some(lease) = lease {
@@ -57,60 +66,57 @@ impl Provider {
         }
         let mut found = Vec::new();
         for lease_id in self.everything()?.difference(known) {
-            let resources = self.resources_of(*lease_id)?;
-            found.extend(resources.into_iter().map(|id| (id, *lease_id)));
+            found.push((*lease_id, self.resources_of(*lease_id)?));
         }
         let mut strays = Vec::new();
-        found.retain(|&(resource_id, lease_id)| {
-            tracing::warn!(%lease_id, "something is left of a lease that holds nothing any more, or is not on record; taking it away");
-            let cut = self.cut_by_name(stray_binding_id(resource_id, lease_id));
-            let is_cut = cut.is_ok();
-            let why = cut.err();
-            strays.extend(why.map(|why| Stray::new(resource_id, lease_id, why, false)));
-            is_cut
-        });
-        strays.extend(self.remove_within(PATIENCE, found));
-        Ok(strays)
-    }
-
-    /// The strays that still exist after `patience`.
-    fn remove_within(
-        self: &Arc<Self>,
-        patience: Duration,
-        mut left: Vec<(ResourceId, LeaseId)>,
-    ) -> Vec<Stray> {
-        let (tell, told) = mpsc::channel();
-        for &(resource_id, lease_id) in &left {
-            let (provider, tell) = (Arc::clone(self), tell.clone());
-            self.taking_away().insert((resource_id, lease_id));
-            thread::spawn(move || {
-                let removed =
-                    provider.take_away(stray_binding_id(resource_id, lease_id), None, &|| ());
-                provider.taking_away().remove(&(resource_id, lease_id));
-                // When the patience is over, there is no receiver any more.
-                tell.send((resource_id, lease_id, removed)).ok();
-            });
-        }
-        let until = Instant::now() + patience;
-        let mut strays = Vec::new();
-        while !left.is_empty() {
-            let wait = until.saturating_duration_since(Instant::now());
-            let Ok((resource_id, lease_id, removed)) = told.recv_timeout(wait) else {
-                break;
+        found.retain(|(lease_id, resources)| {
+            let Some(first) = resources.first() else {
+                return false;
             };
-            left.retain(|it| *it != (resource_id, lease_id));
-            let why = removed.err();
-            strays.extend(why.map(|why| Stray::new(resource_id, lease_id, why, true)));
+            tracing::warn!(%lease_id, "something is left of a lease that holds nothing any more, or is not on record; taking it away");
+            let cut = self.cut_by_name(stray_binding_id(*first, *lease_id));
+            if let Err(why) = &cut {
+                strays.extend(Stray::of(*lease_id, resources, why, false));
+            }
+            cut.is_ok()
+        });
+        let failed = Arc::<Mutex<Vec<Stray>>>::default();
+        let removals = found.iter().map(|(lease_id, resources)| {
+            self.taking_away().insert(*lease_id);
+            let (provider, failed) = (Arc::clone(self), Arc::clone(&failed));
+            let (lease_id, resources) = (*lease_id, resources.clone());
+            let remove = move || {
+                let mut left = Vec::new();
+                for id in resources {
+                    let binding_id = stray_binding_id(id, lease_id);
+                    if let Err(why) = provider.take_away(binding_id, None, &|| ()) {
+                        left.extend(Stray::of(lease_id, &[id], &why, true));
+                    }
+                }
+                // Both change under one lock: a stray is still going or has failed, never both.
+                let mut taking_away = provider.taking_away();
+                failed
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .extend(left);
+                taking_away.remove(&lease_id);
+            };
+            Box::new(remove) as Removal
+        });
+        side_by_side(removals.collect());
+        let taking_away = self.taking_away();
+        strays.append(&mut failed.lock().unwrap_or_else(PoisonError::into_inner));
+        for (lease_id, resources) in found {
+            if taking_away.contains(&lease_id) {
+                strays.extend(Stray::of(
+                    lease_id,
+                    &resources,
+                    &still_going(lease_id),
+                    true,
+                ));
+            }
         }
-        for (resource_id, lease_id) in left {
-            strays.push(Stray::new(
-                resource_id,
-                lease_id,
-                still_going(lease_id),
-                true,
-            ));
-        }
-        strays
+        Ok(strays)
     }
 
     /// In a remediation: removes the strays that this process does not know.
@@ -118,7 +124,7 @@ impl Provider {
         let is_stray = |id: &LeaseId| self.leases().find(*id).here().is_none();
         for lease_id in self.everything()?.into_iter().filter(is_stray) {
             if self.resources_of(lease_id)?.contains(&resource_id) {
-                if self.taking_away().contains(&(resource_id, lease_id)) {
+                if self.taking_away().contains(&lease_id) {
                     return Err(still_going(lease_id));
                 }
                 let binding_id = stray_binding_id(resource_id, lease_id);
@@ -129,7 +135,7 @@ impl Provider {
         Ok(())
     }
 
-    fn taking_away(&self) -> MutexGuard<'_, BTreeSet<(ResourceId, LeaseId)>> {
+    fn taking_away(&self) -> MutexGuard<'_, BTreeSet<LeaseId>> {
         let strays = self.taking_away.lock();
         strays.unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,9 +6,15 @@
 
 mod world;
 
-use std::{cell::Cell, collections::BTreeSet, mem::discriminant, sync::Arc, thread};
+use std::{
+    cell::Cell,
+    collections::BTreeSet,
+    mem::discriminant,
+    sync::{Arc, Mutex},
+    thread,
+};
 
-use fabricbios_contract::stray_binding_id;
+use fabricbios_contract::{Removal, stray_binding_id};
 use fabricbios_lease::{BindError, BindOrder, BootTime, Linger, StepError};
 use fabricbios_wire::{LeaseId, MemTerms, Transport};
 
@@ -397,7 +403,7 @@ fn a_lease_of_an_earlier_run_keeps_its_part_when_it_cannot_be_bound() {
     let world = World::new();
     world.put("part", LeaseId(1));
     let known = BTreeSet::from([LeaseId(1)]);
-    assert_eq!(world.provider.reconcile(&known).unwrap(), []);
+    assert_eq!(world.reconcile(&known), []);
     let adopted = BindOrder {
         adopts: true,
         ..order(2, Transport::Udp)
@@ -418,7 +424,7 @@ fn strays_go_and_those_on_record_stay() {
     }
     world.put("udp", LeaseId(3));
     let known = BTreeSet::from([LeaseId(1)]);
-    assert_eq!(world.provider.reconcile(&known).unwrap(), []);
+    assert_eq!(world.reconcile(&known), []);
     assert_eq!(world.ids("part"), [LeaseId(1)]);
     assert_eq!(world.ids("rdma"), [LeaseId(1)]);
     assert_eq!(world.ids("udp"), []);
@@ -434,7 +440,7 @@ fn a_stray_that_stays_is_named() {
         let world = World::new();
         world.put("part", LeaseId(9));
         world.fail(step, BindError::Failed(error()));
-        let strays = world.provider.reconcile(&BTreeSet::new()).unwrap();
+        let strays = world.reconcile(&BTreeSet::new());
         let [stray] = strays.as_slice() else {
             panic!("{strays:?}");
         };
@@ -447,19 +453,25 @@ fn a_stray_that_stays_is_named() {
 fn a_remediation_takes_no_stray_away_beside_the_thread_of_the_start() {
     let world = World::new();
     world.put("part", LeaseId(9));
+    let removing = Mutex::new(Vec::new());
+    let nobody_waits = |removals: Vec<Removal>| {
+        let threads = removals.into_iter().map(thread::spawn);
+        removing.lock().unwrap().extend(threads);
+    };
     let (held, goes_on) = world.hold("release");
-    let strays = world.provider.reconcile(&BTreeSet::new()).unwrap();
+    let strays = world.provider.reconcile(&BTreeSet::new(), nobody_waits);
     held.recv().unwrap();
-    assert_eq!(strays.len(), 1, "it takes long");
+    assert_eq!(strays.unwrap().len(), 1, "it takes long");
     let refused = world.provider.reset(POOL, &[]).unwrap_err();
     assert!(
         refused.detail.contains("still being taken away"),
         "{refused}"
     );
     goes_on.send(()).unwrap();
-    while world.provider.reset(POOL, &[]).is_err() {
-        std::thread::yield_now();
+    for it in removing.into_inner().unwrap() {
+        it.join().unwrap();
     }
+    world.provider.reset(POOL, &[]).unwrap();
     assert_eq!(world.ids("part"), []);
     let released = world.asked().into_iter().filter(|it| it == "release");
     assert_eq!(released.count(), 1);

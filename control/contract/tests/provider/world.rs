@@ -1,7 +1,7 @@
 //! A fake store and two fake paths. Each call succeeds unless the test makes it fail.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
         mpsc::{Receiver, Sender, channel},
@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_contract::{DataPath, Part, Provider, Revoked, Store, TellCondition};
+use fabricbios_contract::{
+    DataPath, Part, Provider, Removal, Revoked, Store, Stray, TellCondition,
+};
 use fabricbios_lease::*;
 use fabricbios_wire::*;
 
@@ -240,6 +242,12 @@ impl World {
             .with_path("UDP", &[Transport::Udp], path("udp"));
         let provider = Arc::new(provider);
         Self { place, provider }
+    }
+
+    /// Reconciles, and waits for every removal.
+    pub(crate) fn reconcile(&self, known: &BTreeSet<LeaseId>) -> Vec<Stray> {
+        let in_turn = |removals: Vec<Removal>| removals.into_iter().for_each(|it| it());
+        self.provider.reconcile(known, in_turn).unwrap()
     }
 
     /// A world with a lease that is bound over both paths.

@@ -99,15 +99,9 @@ impl Run {
 
     /// The process ends at whatever it does; with `off_ms`, the machine is off for so long.
     fn dies(&mut self, off_ms: Option<u64>, is_in_order: bool) {
-        self.world.lock().say(|| "the process ends".to_owned());
-        self.process_ends();
-        {
-            let mut machine = self.world.lock();
-            machine.process_ends(is_in_order);
-            machine.now += 1 + machine.below(3_000) * MILLISECOND;
-            if let Some(off_ms) = off_ms {
-                machine.reboots(off_ms);
-            }
+        self.process_ends(is_in_order);
+        if let Some(off_ms) = off_ms {
+            self.world.lock().reboots(off_ms);
         }
         self.starts();
     }

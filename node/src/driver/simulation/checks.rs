@@ -1,6 +1,6 @@
 //! What the machine sees of orders and reports, and its checks.
 
-use fabricbios_lease::{LeaseRecord, LeaseTable, Order, Placement, Report};
+use fabricbios_lease::{BindOrder, LeaseRecord, LeaseTable, Order, Placement, Report};
 use fabricbios_wire::{Generation, LeaseId, LeasePhase, ResourceId};
 
 use super::{
@@ -103,6 +103,17 @@ impl Machine {
     /// Whether a write of a header fails half way.
     pub(super) fn tears(&mut self) -> bool {
         self.happens(|it| it.disk)
+    }
+
+    /// Whether a lease that is not on record has something of this part. The table does not know, so the store looks.
+    pub(super) fn is_of_a_stray(&self, order: &BindOrder) -> bool {
+        let (id, lease) = (order.binding_id.resource_id, order.binding_id.lease_id);
+        let is_stray = |it: LeaseId| it != lease && self.record(it).is_none();
+        let parts = self.parts.iter();
+        let strays = parts.filter(|((resource, it), _)| *resource == id && is_stray(*it));
+        let mut held: Vec<&Placement> = strays.map(|(_, placement)| placement).collect();
+        held.push(&order.placement);
+        !(self.offers[&id].0.fits)(&held)
     }
 
     pub(super) fn check_apart(&mut self, id: ResourceId) {

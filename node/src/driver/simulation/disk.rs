@@ -5,7 +5,7 @@ use fabricbios_lease::Offer;
 use super::{
     MILLISECOND,
     invariants::Mistake,
-    machine::{Event, Machine, SOON},
+    machine::{Event, Machine, SOON, ZEROES},
 };
 use crate::{
     driver::Input,
@@ -58,6 +58,9 @@ impl Machine {
     /// Writes all waiting changes. Changes submitted since the commit began may be included; the next commit reports
     /// them.
     pub(super) fn write_down(&mut self) {
+        if !self.waiting.is_empty() {
+            self.written_on = Some(self.boot);
+        }
         let keeps_first = self.has(Mistake::DiskKeepsTheFirstRecord);
         for change in self.waiting.drain(..).flatten() {
             match change.value {
@@ -103,6 +106,13 @@ impl Machine {
         }
         self.objects.clear();
         self.parts.clear();
+        for (id, (_, offer)) in &self.offers {
+            let pages = self
+                .pages
+                .get_mut(id)
+                .filter(|_| !offer.durability.leases_stay());
+            pages.into_iter().for_each(|it| it.fill(ZEROES));
+        }
         self.booted_unix_ms += self.now / MILLISECOND + off_ms;
         self.now = 1_000 * MILLISECOND;
         self.boot += 1;

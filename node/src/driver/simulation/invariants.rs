@@ -9,7 +9,7 @@ pub(super) enum Invariant {
     TableHolds,
     /// No two leases hold the same part, and all together hold no more than the resource has.
     NoTwoHolders,
-    /// The table knows each lease that a client can reach.
+    /// The table knows each lease that a client can reach, or has fenced its resource.
     AccessIsKnown,
     /// No client reaches a lease whose end was proved, or told to somebody.
     NoAccessAfterProof,

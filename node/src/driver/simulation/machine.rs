@@ -62,6 +62,8 @@ pub(super) struct Rates {
     pub(super) stick: u64,
     pub(super) slow: u64,
     pub(super) disk: u64,
+    /// The process dies while it starts.
+    pub(super) start: u64,
 }
 
 /// The longest time of a call that is not late.
@@ -80,8 +82,8 @@ pub(super) struct Machine {
     /// Nanoseconds since the boot.
     pub(super) now: u64,
     pub(super) boot: u32,
-    /// The boot of the last start.
-    pub(super) started_on: Option<u32>,
+    /// The boot of the last commit.
+    pub(super) written_on: Option<u32>,
     /// The wall clock at the boot.
     pub(super) booted_unix_ms: u64,
     /// How far the driver's clock is behind, by a mistake.
@@ -141,6 +143,7 @@ impl World {
             stick: rate(6),
             slow: rate(20),
             disk: rate(200),
+            start: rate(200),
         };
         let mut chosen: Vec<&Kind> = kinds::KINDS.iter().collect();
         random.shuffle(&mut chosen);
@@ -170,14 +173,15 @@ impl World {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A look for all leases that have something in a path or a store.
+    pub(super) fn lists(&self) -> Result<(), StepError> {
+        self.step("list", LeaseId(0))
+    }
+
     /// A call of the kernel or of a device: takes some time, may be stuck, may fail.
     pub(super) fn step(&self, what: &'static str, lease: LeaseId) -> Result<(), StepError> {
         let fails = {
             let mut machine = self.lock();
-            if threads::about().is_none() {
-                // The threads of a start run at the same time: nothing here may depend on their order.
-                return Ok(());
-            }
             let (is_stuck, takes) = (machine.happens(|it| it.stick), machine.takes());
             machine.say(|| format!("lease {lease}: {what}"));
             let fails = machine.happens(|it| it.fail);

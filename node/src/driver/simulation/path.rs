@@ -191,6 +191,7 @@ impl DataPath for SimPath {
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        self.world.lists()?;
         let machine = self.world.lock();
         let its = machine
             .objects

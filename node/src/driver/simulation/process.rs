@@ -1,19 +1,25 @@
 //! A simulated process of the daemon: the real table, driver, dispatcher and providers, on a simulated machine.
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{
+        Arc, Weak,
+        mpsc::{Receiver, TryRecvError},
+    },
+    time::Duration,
+};
 
 use fabricbios_contract::{Bindings, Provider};
 use fabricbios_lease::{LeaseTable, NetworkRights, Now, Order, Policy, Report};
 use fabricbios_wire::{Epoch, LeaseId, NodeId, Transport};
 
 use super::{
-    TENANTS,
-    invariants::Mistake,
+    MILLISECOND, TENANTS,
+    invariants::{Invariant, Mistake},
     kinds::{KINDS, Kind},
     machine::{Event, World},
     path::SimPath,
     store::SimStore,
-    threads::NewJob,
+    threads::{self, NewJob, Pause},
 };
 use crate::{
     driver::{
@@ -91,6 +97,17 @@ impl Threads for World {
         let (world, provider) = (self.clone(), Arc::downgrade(provider));
         ReleaseRetry::by(move |failed| try_later(&world, &provider, &on_report, failed))
     }
+
+    fn wait(&self, done: &Receiver<()>, at_most: Duration) {
+        let until = self.lock().now + at_most.as_nanos() as u64;
+        while done.try_recv() == Err(TryRecvError::Empty) {
+            let now = self.lock().now;
+            if now >= until {
+                break;
+            }
+            threads::pause(Pause::Until(now + 10 * MILLISECOND));
+        }
+    }
 }
 
 fn try_later(
@@ -118,22 +135,27 @@ fn try_later(
     machine.at(at, Event::Begin(job));
 }
 
-/// Starts the daemon on the machine as it is.
-pub(super) fn start(world: &World) -> Driver<Simulated> {
+/// Starts the daemon on the machine as it is, up to the first turn of its driver.
+pub(super) fn start(world: &World) -> anyhow::Result<Driver<Simulated>> {
     let (mailbox, sender) = Mailbox::new().expect("the host has descriptors");
-    let (now, boot, recovered) = {
+    let (now, boot, recovered, is_short) = {
         let mut machine = world.lock();
         machine.driver = Some(sender);
         let boot = machine.boot;
-        let started_on = machine.started_on.replace(boot);
+        let mut records = machine.records.clone();
+        let is_short = machine.tears() && !records.is_empty();
+        for record in records.values_mut().take(is_short.into()) {
+            let half = record.len() / 2;
+            record.truncate(half);
+        }
         let recovered = Recovered {
             epoch: Epoch(2),
-            last_boot_id: started_on.map(|it| it.to_string()),
+            last_boot_id: machine.written_on.map(|it| it.to_string()),
             written_unix_ms: machine.written_unix_ms,
-            records: machine.records.clone(),
+            records,
             ..Recovered::default()
         };
-        (machine.now(), boot.to_string(), recovered)
+        (machine.now(), boot.to_string(), recovered, is_short)
     };
     let to = world.clone();
     let on_report = Arc::new(move |owner, report| to.lock().report(owner, report));
@@ -145,20 +167,21 @@ pub(super) fn start(world: &World) -> Driver<Simulated> {
     let mut table = LeaseTable::new(policy());
     offered.iter().for_each(|it| it.offer(&mut table, true));
     let knows = |id| offered.iter().any(|it| it.knows(id));
-    service::restore(&mut table, now, &boot, &recovered, &knows).expect("whole records");
+    service::restore(&mut table, now, &boot, &recovered, &knows)?;
+    if is_short {
+        let why = "a start has read half a record";
+        world.lock().breaks(Invariant::NothingLostOverRestart, why);
+    }
     let again = world.lock().has(Mistake::OffersAgain);
     offered.iter().for_each(|it| it.offer(&mut table, again));
     for it in offered {
-        let started = it.start(&mut table, &mut dispatcher, &mut inventory, now);
-        started.expect("stores and paths can be read");
+        it.start(&mut table, &mut dispatcher, &mut inventory, now)?;
     }
     let environment = Simulated {
         world: world.clone(),
         dispatcher,
     };
-    let mut driver = Driver::new(table, environment, inventory, mailbox);
-    driver.begin();
-    driver
+    Ok(Driver::new(table, environment, inventory, mailbox))
 }
 
 fn policy() -> Policy {

@@ -212,6 +212,10 @@ impl Store for SimStore {
         if self.custody().find(lease) == Lookup::Released {
             return Err(BindError::Cancelled);
         }
+        if self.world.lock().is_of_a_stray(order) {
+            let why = "a lease that is not on record has it";
+            return Err(BindError::Failed(StepError::new("open a part", why)));
+        }
         self.claim(lease, &order.placement)
             .map_err(BindError::Failed)?;
         let mut machine = self.world.lock();
@@ -275,6 +279,7 @@ impl Store for SimStore {
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        self.world.lists()?;
         let known = self.custody().all().into_iter().map(|(id, ())| id);
         let mut all: Vec<LeaseId> = known.collect();
         let machine = self.world.lock();

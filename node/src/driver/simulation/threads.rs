@@ -113,10 +113,10 @@ impl Thread {
     }
 }
 
-/// Pauses the calling thread, if it is a simulated one.
+/// Pauses the calling thread.
 pub(super) fn pause(why: Pause) {
     BATON.with_borrow(|baton| {
-        let Some(baton) = baton else { return };
+        let baton = baton.as_ref().expect("only simulated threads may block");
         baton.pauses.send(why).ok();
         if baton.goes_on.recv().is_err() {
             resume_unwind(Box::new(Died));
