@@ -5,7 +5,7 @@ use std::str::FromStr;
 use clap::Args;
 use fabricbios_wire::{RESOURCE_NAME_BYTES_MAX, ResourceId, ResourceInventory, ResourceType};
 
-use super::{Kind, Opened};
+use super::{Kind, Opened, settings::values::BadValue};
 use crate::inventory::hardware::{Hardware, Row};
 
 /// See [`crate::kinds::KINDS`].
@@ -46,13 +46,6 @@ pub struct VendorResource {
     pub capacity: u64,
 }
 
-/// Text that is not NAME=CAPACITY.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not NAME=CAPACITY, such as fpga0=4: a name of at most 255 bytes without spaces, and a whole number"
-)]
-pub struct BadVendorResource(String);
-
 impl Hardware for VendorResource {
     fn row(&self) -> Row<'_> {
         Row {
@@ -67,11 +60,13 @@ impl Hardware for VendorResource {
     fn add_to(&self, _: &mut ResourceInventory, _: ResourceId) {}
 }
 
-impl FromStr for VendorResource {
-    type Err = BadVendorResource;
+const FORM: &str = "not NAME=CAPACITY, such as fpga0=4: a name of at most 255 bytes without spaces, and a whole number";
 
-    fn from_str(text: &str) -> Result<Self, BadVendorResource> {
-        let bad = || BadVendorResource(text.into());
+impl FromStr for VendorResource {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let bad = || BadValue::Other(text.to_owned(), FORM);
         let (name, capacity) = text.rsplit_once('=').ok_or_else(bad)?;
         let is_a_name = (1..=RESOURCE_NAME_BYTES_MAX).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_graphic());

@@ -6,17 +6,14 @@ use std::str::FromStr;
 
 use fabricbios_wire::{BlockTerms, Nqn};
 
+use crate::kinds::settings::values::BadValue;
+
 /// A host that only this tenant may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmeHost {
     nqn: Nqn,
     tenant: String,
 }
-
-/// Text that is not HOSTNQN=TENANT.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not HOSTNQN=TENANT, such as nqn.2014-08.org.example:host1=blue")]
-pub struct BadHost(String);
 
 impl NvmeHost {
     /// True if another tenant names this host, by its NQN or by the host id in the NQN.
@@ -50,11 +47,13 @@ pub(crate) fn refuse_taken(
     }
 }
 
-impl FromStr for NvmeHost {
-    type Err = BadHost;
+const FORM: &str = "not HOSTNQN=TENANT, such as nqn.2014-08.org.example:host1=blue";
 
-    fn from_str(text: &str) -> Result<Self, BadHost> {
-        let bad = || BadHost(text.into());
+impl FromStr for NvmeHost {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let bad = || BadValue::Other(text.to_owned(), FORM);
         // An NQN may contain `=`.
         let (nqn, tenant) = text.rsplit_once('=').ok_or_else(bad)?;
         let nqn = nqn.parse().map_err(|_not_an_nqn| bad())?;

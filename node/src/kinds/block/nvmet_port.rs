@@ -5,17 +5,11 @@ use std::{net::SocketAddr, str::FromStr};
 use fabricbios_nvmet::PortSetting;
 use fabricbios_wire::NvmeofTransport;
 
+use crate::kinds::settings::values::BadValue;
+
 /// A transport and an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvmetPort(pub PortSetting);
-
-/// Text that is not such a port.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is neither tcp:ADDR:PORT nor rdma:ADDR:PORT, such as tcp:10.0.0.1:4420 or \
-     tcp:[2001:db8::1]:4420; a wildcard is no address that a client could connect to"
-)]
-pub struct BadPort(String);
 
 fn parse(text: &str) -> Option<PortSetting> {
     let (transport, address) = text.split_once(':')?;
@@ -25,11 +19,16 @@ fn parse(text: &str) -> Option<PortSetting> {
     is_place.then_some(PortSetting { transport, address })
 }
 
-impl FromStr for NvmetPort {
-    type Err = BadPort;
+const FORM: &str = "neither tcp:ADDR:PORT nor rdma:ADDR:PORT, such as tcp:10.0.0.1:4420 or \
+     tcp:[2001:db8::1]:4420; a wildcard is no address that a client could connect to";
 
-    fn from_str(text: &str) -> Result<Self, BadPort> {
-        parse(text).map(Self).ok_or_else(|| BadPort(text.into()))
+impl FromStr for NvmetPort {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        parse(text)
+            .map(Self)
+            .ok_or_else(|| BadValue::Other(text.to_owned(), FORM))
     }
 }
 

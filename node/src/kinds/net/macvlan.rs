@@ -12,7 +12,10 @@ use fabricbios_sriov::{
 use fabricbios_wire::ResourceType;
 
 use super::{Interface, interface_and_number};
-use crate::{inventory::hardware::resource_id, kinds::Opening};
+use crate::{
+    inventory::hardware::resource_id,
+    kinds::{Opening, settings::values::BadValue},
+};
 
 /// `IFNAME` or `IFNAME=MBPS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,21 +26,17 @@ pub struct MacvlanParent {
     pub mbps: Option<u32>,
 }
 
-/// Text that names no parent.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is no interface, such as eth0, or one with megabits per second to offer, such as eth0=1000"
-)]
-pub struct BadMacvlanParent(String);
+const FORM: &str =
+    "no interface, such as eth0, or one with megabits per second to offer, such as eth0=1000";
 
 impl FromStr for MacvlanParent {
-    type Err = BadMacvlanParent;
+    type Err = BadValue;
 
-    fn from_str(text: &str) -> Result<Self, BadMacvlanParent> {
+    fn from_str(text: &str) -> Result<Self, BadValue> {
         let parsed = interface_and_number(text);
         parsed
             .map(|(interface, mbps)| Self { interface, mbps })
-            .ok_or_else(|| BadMacvlanParent(text.to_owned()))
+            .ok_or_else(|| BadValue::Other(text.to_owned(), FORM))
     }
 }
 

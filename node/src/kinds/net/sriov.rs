@@ -13,7 +13,7 @@ use fabricbios_wire::ResourceType;
 use super::{Interface, interface_and_number, places};
 use crate::{
     inventory::hardware::resource_id,
-    kinds::{Opening, cdi, own_program, records},
+    kinds::{Opening, cdi, own_program, records, settings::values::BadValue},
     process::check::Findings,
 };
 
@@ -29,19 +29,17 @@ pub struct SriovPf {
     pub count: Option<u32>,
 }
 
-/// Text that names no card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an interface expected, such as eth0, or with a number of virtual functions, eth0=4")]
-pub struct BadSriovPf;
-
 impl FromStr for SriovPf {
-    type Err = BadSriovPf;
+    type Err = BadValue;
 
-    fn from_str(text: &str) -> Result<Self, BadSriovPf> {
+    fn from_str(text: &str) -> Result<Self, BadValue> {
         let parsed = interface_and_number(text);
         parsed
             .map(|(interface, count)| Self { interface, count })
-            .ok_or(BadSriovPf)
+            .ok_or(BadValue::Form(
+                "an interface expected",
+                "eth0, or with a number of virtual functions, eth0=4",
+            ))
     }
 }
 
@@ -220,7 +218,7 @@ mod tests {
         assert_eq!(read("eth0"), eth0(None));
         assert_eq!(read("eth0=4"), eth0(Some(4)));
         for text in ["", "=4", "eth0=", "eth0=x", "eth0=-1", "eth0=0", "a/b"] {
-            assert_eq!(read(text), Err(BadSriovPf), "{text}");
+            assert!(read(text).is_err(), "{text}");
         }
     }
 }

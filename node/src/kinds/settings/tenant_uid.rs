@@ -4,6 +4,8 @@ use std::str::FromStr;
 
 use fabricbios_wire::is_tenant_name;
 
+use super::values::BadValue;
+
 /// A user of this machine that belongs to a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantUid {
@@ -11,18 +13,13 @@ pub struct TenantUid {
     pub(crate) uid: u32,
 }
 
-/// Text that is not NAME=UID.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not NAME=UID, such as blue=1000: the name of a tenant, and the number of a user of this machine"
-)]
-pub struct BadTenantUid(String);
+const FORM: &str = "not NAME=UID, such as blue=1000: the name of a tenant, and the number of a user of this machine";
 
 impl FromStr for TenantUid {
-    type Err = BadTenantUid;
+    type Err = BadValue;
 
-    fn from_str(text: &str) -> Result<Self, BadTenantUid> {
-        let bad = || BadTenantUid(text.into());
+    fn from_str(text: &str) -> Result<Self, BadValue> {
+        let bad = || BadValue::Other(text.to_owned(), FORM);
         let (tenant, uid) = text.split_once('=').ok_or_else(bad)?;
         let uid: u32 = uid.parse().map_err(|_not_a_number| bad())?;
         // chown(2) and other calls use the last number for "no user".

@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, str::FromStr};
 
+use super::values::BadValue;
+
 /// An address, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpListen {
@@ -11,19 +13,16 @@ pub enum UdpListen {
     At(SocketAddr),
 }
 
-/// Text that is neither an address nor `none`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is neither IP:PORT, such as 192.0.2.10:5702 or [::]:5702, nor `none`")]
-pub struct BadListen(String);
+const FORM: &str = "neither IP:PORT, such as 192.0.2.10:5702 or [::]:5702, nor `none`";
 
 impl FromStr for UdpListen {
-    type Err = BadListen;
+    type Err = BadValue;
 
-    fn from_str(text: &str) -> Result<Self, BadListen> {
+    fn from_str(text: &str) -> Result<Self, BadValue> {
         match text {
             "none" => Ok(Self::Off),
             _ => text.parse().map_or_else(
-                |_no_address| Err(BadListen(text.into())),
+                |_no_address| Err(BadValue::Other(text.to_owned(), FORM)),
                 |at| Ok(Self::At(at)),
             ),
         }

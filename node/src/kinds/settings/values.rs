@@ -39,6 +39,9 @@ pub enum BadValue {
     /// A text of another form: what the setting takes, and examples.
     #[error("{0}, such as {1}")]
     Form(&'static str, &'static str),
+    /// A text of another form, and which it is not.
+    #[error("`{0}` is {1}")]
+    Other(String, &'static str),
 }
 
 /// Reads a whole number in this range.
