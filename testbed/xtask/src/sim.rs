@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Consent, Need};
 use fabricbios_testbed::{Layout, Outcome};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The test that runs the seeds.
@@ -38,11 +38,11 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     requirements::ensure(layout, &[Need::Build, Need::Nextest], Consent::Ask, &say)?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let plan = arguments.plan(since.as_secs());
-    simulate(layout, Scope::Needed, &plan)?;
+    cargo::run(simulation(layout, Scope::Needed, &plan)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The step of `cargo xtask test`: the seeds of this commit.
+/// The step of `cargo xtask test`: the seeds of this commit. Other steps run beside it, so its output comes at its end.
 pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
     let commit = output(program(layout, "git", &["rev-parse", "HEAD"]));
     let seed = commit.and_then(|commit| seed_of(&commit));
@@ -54,8 +54,14 @@ pub(crate) fn step(layout: &Layout, scope: Scope) -> Result<Outcome> {
         secs: Some(TEST_SECS),
         ..Arguments::default()
     };
-    simulate(layout, scope, &arguments.plan(seed))?;
-    Ok(Outcome::Passed)
+    let ended = simulation(layout, scope, &arguments.plan(seed))?.output()?;
+    let told = [ended.stderr, ended.stdout].concat();
+    println!("\n== sim: its output\n{}", String::from_utf8_lossy(&told));
+    Ok(if ended.status.success() {
+        Outcome::Passed
+    } else {
+        Outcome::Failed(format!("cargo ended with {}", ended.status))
+    })
 }
 
 /// The seed that the hash of a commit gives.
@@ -64,7 +70,7 @@ fn seed_of(commit: &str) -> Result<u64> {
     Ok(u64::from_str_radix(&digits, 16)?)
 }
 
-fn simulate(layout: &Layout, scope: Scope, plan: &str) -> Result<()> {
+fn simulation(layout: &Layout, scope: Scope, plan: &str) -> Result<Command> {
     let packages: &[&str] = match scope {
         Scope::Needed => &["-p", "fabricbios-node", "--lib"],
         Scope::Workspace => &["--workspace"],
@@ -72,7 +78,7 @@ fn simulate(layout: &Layout, scope: Scope, plan: &str) -> Result<()> {
     let words = ["nextest", "run", "--profile", "sim", "--no-capture"];
     let mut command = cargo(layout, &[&words, packages, &["-E", TEST]].concat())?;
     command.env("FABRICBIOS_SIM", plan);
-    cargo::run(command)
+    Ok(command)
 }
 
 impl Arguments {

@@ -10,8 +10,10 @@ use anyhow::{Result, bail};
 use clap::Args;
 use fabricbios_testbed::requirements::{self, Need};
 use fabricbios_testbed::{Layout, Outcome, Report};
+use std::panic::resume_unwind;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
 
 /// The arguments of `cargo xtask test`.
 #[derive(Debug, Args)]
@@ -78,22 +80,47 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
         Scope::Needed
     };
     let (mut report, mut lab) = (Report::default(), Vec::new());
-    for step in chosen {
-        let full = arguments.full || arguments.only.contains(&step.name);
-        match step.action {
-            Action::Host(action) => step.run(&mut report, || action(layout)),
-            Action::Nextest => step.run(&mut report, || checks::nextest(layout, affected.as_ref())),
-            Action::Sim => step.run(&mut report, || crate::sim::step(layout, scope)),
-            Action::Gpu => step.run(&mut report, || crate::gpu_test::step(layout, scope)),
-            Action::Fuzz => step.run(&mut report, || crate::fuzz::step(layout, full)),
-            Action::Lab(index) => lab.push(Chosen {
-                name: &step.name,
-                about: step.about,
-                kind: suites.at(index),
-                full,
-            }),
+    std::thread::scope(|threads| {
+        // One thread runs the seeds; meanwhile the steps of the host behind it build with the other processors.
+        let mut simulation = None;
+        let end = |(step, running): (&Step, ScopedJoinHandle<'_, Ended>), report: &mut Report| {
+            step.record(
+                report,
+                running.join().unwrap_or_else(|why| resume_unwind(why)),
+            );
+        };
+        for step in chosen {
+            let full = arguments.full || arguments.only.contains(&step.name);
+            if !matches!(step.action, Action::Host(_)) {
+                simulation
+                    .take()
+                    .into_iter()
+                    .for_each(|it| end(it, &mut report));
+            }
+            let ended = match step.action {
+                Action::Host(action) => step.run(|| action(layout)),
+                Action::Nextest => step.run(|| checks::nextest(layout, affected.as_ref())),
+                Action::Gpu => step.run(|| crate::gpu_test::step(layout, scope)),
+                Action::Fuzz => step.run(|| crate::fuzz::step(layout, full)),
+                Action::Sim => {
+                    let run = move || step.run(|| crate::sim::step(layout, scope));
+                    simulation = Some((step, threads.spawn(run)));
+                    continue;
+                }
+                Action::Lab(index) => {
+                    lab.push(Chosen {
+                        name: &step.name,
+                        about: step.about,
+                        kind: suites.at(index),
+                        full,
+                    });
+                    continue;
+                }
+            };
+            step.record(&mut report, ended);
         }
-    }
+        simulation.into_iter().for_each(|it| end(it, &mut report));
+    });
     let start = Instant::now();
     if let Err(error) = runner::run(layout, &arguments.boot, scope, lab, &mut report) {
         println!("\nlab: {error:#}");
@@ -103,15 +130,22 @@ pub(crate) fn run(layout: &Layout, arguments: &Arguments) -> Result<ExitCode> {
     Ok(conclude(&report))
 }
 
+/// The outcome of a step, and the time that it took.
+type Ended = (Outcome, Duration);
+
 impl Step {
-    fn run(&self, report: &mut Report, action: impl FnOnce() -> Result<Outcome>) {
+    fn run(&self, action: impl FnOnce() -> Result<Outcome>) -> Ended {
         println!("\n== {}: {}", self.name, self.about);
         let start = Instant::now();
         let outcome = action().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
         if let Outcome::Failed(why) | Outcome::Skipped(why) = &outcome {
             println!("{}: {why}", self.name);
         }
-        report.record(&self.name, outcome, start.elapsed(), self.may_skip);
+        (outcome, start.elapsed())
+    }
+
+    fn record(&self, report: &mut Report, (outcome, took): Ended) {
+        report.record(&self.name, outcome, took, self.may_skip);
     }
 }
 
