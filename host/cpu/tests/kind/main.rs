@@ -43,6 +43,16 @@ const LIMITS: Limits = Limits {
     processes: 100,
 };
 
+mod exclusive {
+    use super::*;
+    fabricbios_contract::suites!(Machine: life, faults, adoption, by_name, entry);
+}
+
+mod shares {
+    use super::*;
+    fabricbios_contract::suites!(Machine<true>: life, faults, adoption, by_name);
+}
+
 struct World(testing::World<Machine>);
 
 impl Deref for World {

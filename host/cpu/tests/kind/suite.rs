@@ -76,13 +76,3 @@ impl<const SHARE: bool> Entered for Machine<SHARE> {
         (caller(own, tenant), Given::Process(pidfd(own)))
     }
 }
-
-mod exclusive {
-    use super::*;
-    fabricbios_contract::suites!(Machine: life, faults, adoption, by_name, entry);
-}
-
-mod shares {
-    use super::*;
-    fabricbios_contract::suites!(Machine<true>: life, faults, adoption, by_name);
-}
