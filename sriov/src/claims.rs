@@ -53,8 +53,8 @@ impl Claims {
             directory: directory.into(),
             table: Mutex::default(),
         };
-        claims.open::<macvlan::Record>();
-        claims.open::<vf::Record>();
+        claims.open::<macvlan::MacvlanRecord>();
+        claims.open::<vf::VfRecord>();
         claims
     }
 

@@ -2,10 +2,10 @@
 
 use fabricbios_lease::Condition;
 
-use super::{GpuStore, State};
+use super::{GpuStore, StoreState};
 use crate::{Health, management::worst};
 
-impl State {
+impl StoreState {
     pub(super) fn health(&self) -> Health {
         worst([self.health.clone(), self.nodes.clone()])
     }
@@ -45,7 +45,7 @@ impl GpuStore {
         self.keep(&health, &mut self.state());
     }
 
-    fn keep(&self, health: &Health, state: &mut State) {
+    fn keep(&self, health: &Health, state: &mut StoreState) {
         if let Health::Failed(why) = health
             && let Err(error) = self.gpus.records.set_failed(&self.device.uuid, why)
         {

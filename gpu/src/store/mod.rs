@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct GpuStore {
     gpus: Arc<Gpus>,
     device: Device,
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
     /// Held while a release or grant examines the device's memory, because a wipe takes all free memory.
     work: Mutex<Resets>,
 }
@@ -42,7 +42,7 @@ pub struct GpuStore {
 /// Leases whose memory did not come back, with the time of their last reset.
 type Resets = BTreeMap<LeaseId, Option<Instant>>;
 
-struct State {
+struct StoreState {
     /// The health that the vendor's library reports.
     health: Health,
     /// The health of the device's nodes.
@@ -54,9 +54,9 @@ struct State {
     tell: Option<TellCondition>,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for StoreState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State")
+        f.debug_struct("StoreState")
             .field("health", &self.health)
             .finish_non_exhaustive()
     }
@@ -71,7 +71,7 @@ impl GpuStore {
         let store = Self {
             gpus,
             device,
-            state: Mutex::new(State {
+            state: Mutex::new(StoreState {
                 health: failure.map_or(Health::Good, Health::Failed),
                 nodes: Health::Good,
                 is_owned: false,
@@ -147,7 +147,7 @@ impl GpuStore {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

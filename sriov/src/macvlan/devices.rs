@@ -6,7 +6,7 @@ use fabricbios_lease::{Proof, StepError};
 use fabricbios_wire::{Generation, HandOver, LeaseId, MacAddress, NodeId};
 use netlink_packet_route::link::MacVlanMode;
 
-use super::{kernel::Kernel, record::Record, steps};
+use super::{kernel::Kernel, record::MacvlanRecord, steps};
 use crate::netlink::{Action, By, Frames, Link, Rule, TAGS, Tag};
 
 /// The kinds of the devices, as the kernel names them.
@@ -33,7 +33,7 @@ pub(super) type Indexes = [Option<u32>; 2];
 /// The wanted state of a lease's devices.
 #[derive(Clone, Debug)]
 pub(super) struct Plan<'a> {
-    pub(super) record: &'a Record,
+    pub(super) record: &'a MacvlanRecord,
     /// See [`note_of`].
     pub(super) note: &'a str,
     /// The index of the parent. `mtu` is the parent's MTU.
@@ -100,7 +100,7 @@ impl Devices {
         plan: &Plan<'_>,
         generation: Generation,
     ) -> Result<Indexes, StepError> {
-        let Record { parent, mac, .. } = plan.record;
+        let MacvlanRecord { parent, mac, .. } = plan.record;
         let note = format!("{} {} {} {parent}", plan.note, self.lease, generation.0);
         kernel.make_macvlan(&self.macvlan, plan.parent, *mac)?;
         steps::passed("make macvlan");

@@ -9,7 +9,7 @@ use fabricbios_wire::{LeaseId, NodeId};
 use super::{
     devices::{Devices, leases_noted, note_of},
     kernel::Kernel,
-    record::Record,
+    record::MacvlanRecord,
 };
 use crate::Claims;
 
@@ -49,7 +49,7 @@ pub fn end_unoffered(
     offered: &[&str],
 ) -> Result<(), StepError> {
     let mut left = leases_noted(kernel, &note_of(node_id))?;
-    let recorded = claims.records::<Record>().readable()?.into_iter();
+    let recorded = claims.records::<MacvlanRecord>().readable()?.into_iter();
     left.extend(recorded.map(|(lease, record)| (lease, record.parent)));
     left.retain(|(_, parent)| !offered.contains(&&**parent));
     for (lease, parent) in left {
@@ -57,7 +57,7 @@ pub fn end_unoffered(
         let devices = Devices::of(lease);
         devices.delete(kernel)?;
         devices.check_gone(kernel, None)?;
-        claims.remove::<Record>(lease)?;
+        claims.remove::<MacvlanRecord>(lease)?;
     }
     Ok(())
 }
@@ -67,6 +67,6 @@ pub fn end_unoffered(
 /// # Errors
 /// The records cannot be read.
 pub fn had_leases(claims: &Claims, parent: &str) -> Result<bool, StepError> {
-    let recorded = claims.records::<Record>().readable()?;
+    let recorded = claims.records::<MacvlanRecord>().readable()?;
     Ok(recorded.iter().any(|(_, record)| record.parent == parent))
 }

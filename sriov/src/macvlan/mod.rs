@@ -26,7 +26,7 @@ mod store;
 
 pub use end::{MacvlanEnd, end_unoffered, had_leases};
 pub use kernel::Kernel;
-pub(crate) use record::Record;
+pub(crate) use record::MacvlanRecord;
 
 pub use parent::{Parent, ParentConfig};
 pub use path::MacvlanPath;

@@ -14,7 +14,7 @@ use fabricbios_wire::{Enforcement, Generation, HandOver, LeaseId, NodeId, Resour
 use super::{
     devices::{Devices, Plan, leases_noted, note_of},
     kernel::Kernel,
-    record::{Record, Records},
+    record::{MacvlanRecord, Records},
 };
 use crate::{
     Claims,
@@ -107,7 +107,7 @@ impl Parent {
         let lease = node_id.0.first_chunk().copied().unwrap_or_default();
         let devices = Devices::of(LeaseId(u128::from_be_bytes(lease)));
         devices.delete(&*self.kernel)?;
-        let record = Record {
+        let record = MacvlanRecord {
             parent: self.name.clone(),
             mac: random_mac()?,
             vlan: None,
@@ -201,7 +201,7 @@ impl Parent {
         self.index.load(Ordering::Relaxed)
     }
 
-    pub(super) fn plan<'a>(&'a self, record: &'a Record) -> Result<Plan<'a>, StepError> {
+    pub(super) fn plan<'a>(&'a self, record: &'a MacvlanRecord) -> Result<Plan<'a>, StepError> {
         let link = find(&*self.kernel, &self.name)?;
         self.index.store(link.index, Ordering::Relaxed);
         Ok(Plan {
@@ -214,7 +214,7 @@ impl Parent {
     }
 
     /// The record of a lease of this parent.
-    pub(super) fn record(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
+    pub(super) fn record(&self, lease: LeaseId) -> Result<Option<MacvlanRecord>, StepError> {
         let record = self.records.find(lease)?;
         Ok(record.filter(|it| it.parent == self.name))
     }

@@ -16,7 +16,7 @@ use fabricbios_wire::{Binding, KindBinding, LeaseId, NetBinding, ResourceType};
 use super::{
     devices::{Devices, Indexes},
     parent::Parent,
-    record::Record,
+    record::MacvlanRecord,
     steps,
 };
 use crate::{given, netlink::By};
@@ -94,7 +94,7 @@ impl DataPath for MacvlanPath {
             ..
         } = order.binding_id;
         let making = self.bindings.begin(order)?;
-        let record = part.record::<Record>()?;
+        let record = part.record::<MacvlanRecord>()?;
         let (devices, kernel) = (Devices::of(lease), &*self.parent.kernel);
         let make = || {
             let plan = self.parent.plan(&record)?;
@@ -184,7 +184,7 @@ impl LocalAccess for MacvlanPath {
     }
 }
 
-fn binding(lease: LeaseId, record: &Record) -> Binding {
+fn binding(lease: LeaseId, record: &MacvlanRecord) -> Binding {
     let net = NetBinding {
         pci_function: None,
         interface: Some(Devices::of(lease).tenant_end),

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{claims::Claim, records};
 
-pub(super) type Records = records::Records<Record>;
+pub(super) type Records = records::Records<MacvlanRecord>;
 
 /// The properties of a lease that its devices must have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct MacvlanRecord {
     /// The name of the parent.
     pub(super) parent: String,
     pub(super) mac: MacAddress,
@@ -19,7 +19,7 @@ pub(crate) struct Record {
     pub(super) hand_over: HandOver,
 }
 
-impl records::Record for Record {
+impl records::Record for MacvlanRecord {
     const SUFFIX: &'static str = records::MACVLAN;
 
     fn claim(&self) -> Claim {

@@ -6,7 +6,7 @@ use fabricbios_contract::{Health, Part, Store, TellCondition};
 use fabricbios_lease::{BindError, BindOrder, BindingId, Placement, Proof, StepError};
 use fabricbios_wire::{HandOver, LeaseId};
 
-use super::{devices::Devices, parent::Parent, record::Record, steps};
+use super::{devices::Devices, parent::Parent, record::MacvlanRecord, steps};
 use crate::{LOOK_EVERY, claims::Leases};
 
 /// The store of one parent.
@@ -28,7 +28,7 @@ impl MacvlanStore {
         }
     }
 
-    fn claim(&self, order: &BindOrder) -> Result<Record, BindError> {
+    fn claim(&self, order: &BindOrder) -> Result<MacvlanRecord, BindError> {
         let lease = order.binding_id.lease_id;
         let terms = order.terms.net().cloned().unwrap_or_default();
         let refuse = |why: String| BindError::Refused(StepError::new("claim interface", why));
@@ -42,7 +42,7 @@ impl MacvlanStore {
         }
         let choose = |mac, others: &Leases| {
             check_names(lease, others).map_err(BindError::Failed)?;
-            Ok(Record {
+            Ok(MacvlanRecord {
                 parent: self.parent.name.clone(),
                 mac,
                 vlan: terms.vlan,
@@ -82,7 +82,9 @@ impl Store for MacvlanStore {
     }
 
     fn forget(&self, binding_id: BindingId, _placement: &Placement) -> Result<(), StepError> {
-        self.parent.claims.remove::<Record>(binding_id.lease_id)
+        self.parent
+            .claims
+            .remove::<MacvlanRecord>(binding_id.lease_id)
     }
 
     fn release(
@@ -93,7 +95,9 @@ impl Store for MacvlanStore {
     ) -> Result<Proof, StepError> {
         progress();
         // The path has proved that no device is left. From now on other leases may get the address.
-        self.parent.claims.remove::<Record>(binding_id.lease_id)?;
+        self.parent
+            .claims
+            .remove::<MacvlanRecord>(binding_id.lease_id)?;
         steps::passed("remove record");
         Ok(Proof::nothing_to_clean(
             "an interface keeps no bytes; all devices of the lease are gone",

@@ -269,6 +269,13 @@ impl Card {
         }
     }
 
+    /// The leases with a function of this card.
+    pub(super) fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
+        let all = self.records.readable()?.into_iter();
+        let of_card = all.filter(|(_, it)| it.card == self.function);
+        Ok(of_card.map(|(lease, _)| lease).collect())
+    }
+
     pub(super) fn link_trouble(&self) -> Option<Trouble> {
         link::trouble(self.operator.pci.tree(), &self.name)
     }

@@ -20,7 +20,7 @@ use super::{
     endings::{Endings, Outcome, kept_off},
     holders::EndHolders,
     pci::Pci,
-    record::{Record, Records},
+    record::{Records, VfRecord},
     steps,
 };
 
@@ -86,7 +86,7 @@ impl Cutter {
     /// Stops every frame, and kills the processes that could send frames again. Until such a process has ended, it may
     /// switch bus mastering on again, so only [`Cutter::prove`] says whether it is off. Waits only for a moment: a
     /// virtual machine with much memory takes seconds to end, and other leases are due.
-    pub(super) fn stop(&self, lease: LeaseId, record: &Record) -> Result<Proof, StepError> {
+    pub(super) fn stop(&self, lease: LeaseId, record: &VfRecord) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let mut began = Instant::now();
         let mut done = |step: &'static str, found: String| {
@@ -131,7 +131,7 @@ impl Cutter {
     pub(super) fn prove(
         &self,
         lease: LeaseId,
-        record: &Record,
+        record: &VfRecord,
         waits: bool,
     ) -> Result<Proof, StepError> {
         let mut began = Instant::now();
@@ -163,7 +163,7 @@ impl Cutter {
     }
 
     /// The rest of the end. `None`: bus mastering is off, and that has ended access for good.
-    fn rest(&self, lease: LeaseId, record: &Record) -> Result<Option<Rest>, StepError> {
+    fn rest(&self, lease: LeaseId, record: &VfRecord) -> Result<Option<Rest>, StepError> {
         if record.vfio.is_some() {
             return Ok(Some(self.search(lease)));
         }
@@ -245,7 +245,7 @@ impl Cutter {
     }
 
     /// Checks that bus mastering is off, so that the function reaches nothing.
-    fn check(&self, record: &Record) -> Result<Proof, StepError> {
+    fn check(&self, record: &VfRecord) -> Result<Proof, StepError> {
         let mut proof = Proof::default();
         let began = Instant::now();
         let function = record.function;
@@ -323,7 +323,7 @@ impl EndByName for VfEnd {
     }
 }
 
-impl Record {
+impl VfRecord {
     /// The device of the lease's vfio group, in the directory of all groups.
     pub(super) fn group(&self, groups: &Path) -> Option<PathBuf> {
         let vfio = self.vfio.as_ref()?;

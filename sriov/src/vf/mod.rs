@@ -21,7 +21,7 @@ mod steps;
 mod store;
 
 pub use call::{Act, FunctionCall, calls};
-pub(crate) use record::Record;
+pub(crate) use record::VfRecord;
 
 pub use card::{Card, CardConfig, DIMENSION, Places};
 pub use cut::VfEnd;

@@ -14,7 +14,7 @@ use fabricbios_wire::{Binding, HandOver, KindBinding, LeaseId, NetBinding, Resou
 use super::{
     card::{Card, MBPS, VFIO},
     cut::Cutter,
-    record::Record,
+    record::VfRecord,
     steps,
 };
 use crate::{
@@ -47,12 +47,12 @@ impl VfPath {
     }
 
     /// The record of a lease. `None`: the lease has no function of this card.
-    fn record(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
+    fn record(&self, lease: LeaseId) -> Result<Option<VfRecord>, StepError> {
         let record = self.card.records.find(lease)?;
         Ok(record.filter(|it| it.card == self.card.function))
     }
 
-    fn driver_of(&self, record: &Record) -> &'static str {
+    fn driver_of(&self, record: &VfRecord) -> &'static str {
         match record.hand_over {
             HandOver::Vfio => VFIO,
             HandOver::Interface | HandOver::Netns => self.card.driver.function,
@@ -60,7 +60,7 @@ impl VfPath {
     }
 
     /// Binds the function's driver. Only the node can reach the function so far.
-    fn attach(&self, lease: LeaseId, record: &Record) -> Result<Option<Link>, StepError> {
+    fn attach(&self, lease: LeaseId, record: &VfRecord) -> Result<Option<Link>, StepError> {
         let operator = &self.card.operator;
         operator.bind(record.function, self.driver_of(record))?;
         steps::passed("bind driver");
@@ -87,7 +87,7 @@ impl VfPath {
 
     /// Name and index of the function's interface, in the node's namespace. Waits for no lock that a tenant can keep
     /// busy.
-    fn interface(&self, record: &Record) -> Result<(String, u32), StepError> {
+    fn interface(&self, record: &VfRecord) -> Result<(String, u32), StepError> {
         let function = record.function;
         let names = self.card.operator.pci.interfaces(function)?;
         let [name] = &*names else {
@@ -101,7 +101,12 @@ impl VfPath {
     }
 
     /// Gives the function to the tenant.
-    fn give(&self, lease: LeaseId, record: &Record, link: Option<&Link>) -> Result<(), StepError> {
+    fn give(
+        &self,
+        lease: LeaseId,
+        record: &VfRecord,
+        link: Option<&Link>,
+    ) -> Result<(), StepError> {
         match (record.hand_over, link) {
             (HandOver::Interface, Some(link)) => {
                 self.card.links.set_up(By::Index(link.index))?;
@@ -128,7 +133,7 @@ impl VfPath {
     }
 
     /// Takes the function back, in whatever state it is. Afterwards access is cut and no driver is bound.
-    fn take_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
+    fn take_back(&self, lease: LeaseId, record: &VfRecord) -> Result<(), StepError> {
         self.cutter().stop(lease, record)?;
         self.cutter().prove(lease, record, true)?;
         self.cutter().unbind(record.function)?;
@@ -138,7 +143,7 @@ impl VfPath {
 
     /// Checks that an adopted function is in the state in which the earlier process left it; the watchdog may have cut
     /// it.
-    fn check_adopted(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
+    fn check_adopted(&self, lease: LeaseId, record: &VfRecord) -> Result<(), StepError> {
         let (function, expected) = (record.function, self.driver_of(record));
         let pci = &self.card.operator.pci;
         let bound = pci.driver(function)?;
@@ -178,7 +183,7 @@ impl DataPath for VfPath {
     fn bind(&self, order: &BindOrder, part: &Part) -> Result<Binding, BindError> {
         let lease = order.binding_id.lease_id;
         let making = self.bindings.begin(order)?;
-        let record = part.record::<Record>()?;
+        let record = part.record::<VfRecord>()?;
         let make = || match order.adopts {
             true => self.check_adopted(lease, &record).map(|()| None),
             false => self.attach(lease, &record),
@@ -226,9 +231,7 @@ impl DataPath for VfPath {
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        let all = self.card.records.readable()?.into_iter();
-        let of_card = all.filter(|(_, it)| it.card == self.card.function);
-        Ok(of_card.map(|(lease, _)| lease).collect())
+        self.card.leases()
     }
 }
 
@@ -265,7 +268,7 @@ impl LocalAccess for VfPath {
     }
 }
 
-fn binding(lease: LeaseId, record: &Record) -> Binding {
+fn binding(lease: LeaseId, record: &VfRecord) -> Binding {
     let is_vfio = record.hand_over == HandOver::Vfio;
     let net = NetBinding {
         pci_function: Some(record.function),

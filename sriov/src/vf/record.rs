@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{claims::Claim, records};
 
-pub(super) type Records = records::Records<Record>;
+pub(super) type Records = records::Records<VfRecord>;
 
 /// The record of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct VfRecord {
     /// The card.
     pub(super) card: PciFunction,
     /// The virtual function.
@@ -25,7 +25,7 @@ pub(crate) struct Record {
     pub(super) vfio: Option<Vfio>,
 }
 
-impl records::Record for Record {
+impl records::Record for VfRecord {
     const SUFFIX: &'static str = records::VF;
 
     fn claim(&self) -> Claim {

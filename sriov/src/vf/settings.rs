@@ -3,7 +3,7 @@
 use fabricbios_lease::StepError;
 use fabricbios_wire::{MacAddress, VlanId};
 
-use super::{links::Links, record::Record, steps};
+use super::{links::Links, record::VfRecord, steps};
 use crate::netlink::{VfSetting, VfState};
 
 /// The settings of a function. Every setting drops frames with another source address and never trusts the function.
@@ -22,8 +22,8 @@ pub(super) const NEUTRAL: Settings = Settings {
     rate_mbps: 0,
 };
 
-impl From<&Record> for Settings {
-    fn from(record: &Record) -> Self {
+impl From<&VfRecord> for Settings {
+    fn from(record: &VfRecord) -> Self {
         Self {
             mac: record.mac,
             vlan: record.vlan,

@@ -8,7 +8,7 @@ use fabricbios_wire::{HandOver, LeaseId, NetTerms, PciFunction};
 
 use super::{
     card::{Card, MBPS},
-    record::{Record, Vfio},
+    record::{VfRecord, Vfio},
     settings::{NEUTRAL, Settings},
     steps,
 };
@@ -34,7 +34,7 @@ impl VfStore {
     }
 
     /// Chooses a function for a new lease and records it.
-    fn claim(&self, order: &BindOrder, terms: &NetTerms) -> Result<Record, BindError> {
+    fn claim(&self, order: &BindOrder, terms: &NetTerms) -> Result<VfRecord, BindError> {
         let card = &self.card;
         let choose = |mac, held: &Leases| {
             let is_free = |function| held.values().all(|it| it.function != Some(function));
@@ -44,7 +44,7 @@ impl VfStore {
                 BindError::Failed(StepError::new("claim function", why))
             })?;
             let rate_mbps = u32::try_from(order.placement.amount() / MBPS).unwrap_or(u32::MAX);
-            Ok(Record {
+            Ok(VfRecord {
                 card: card.function,
                 function,
                 number,
@@ -56,7 +56,7 @@ impl VfStore {
                 vfio: None,
             })
         };
-        let complete = |record: Record| {
+        let complete = |record: VfRecord| {
             let vfio = match record.hand_over {
                 HandOver::Vfio => Some(Vfio {
                     group: self.group_of(record.function)?,
@@ -64,7 +64,7 @@ impl VfStore {
                 }),
                 HandOver::Interface | HandOver::Netns => None,
             };
-            Ok(Record { vfio, ..record })
+            Ok(VfRecord { vfio, ..record })
         };
         let (lease, sysfs) = (order.binding_id.lease_id, card.operator.pci.tree());
         let record = card
@@ -89,7 +89,7 @@ impl VfStore {
         })
     }
 
-    fn give_back(&self, lease: LeaseId, record: &Record) -> Result<(), StepError> {
+    fn give_back(&self, lease: LeaseId, record: &VfRecord) -> Result<(), StepError> {
         let function = record.function;
         // The path unbinds it once. Before another attempt, the operator may have loaded a driver anew.
         if let Some(driver) = self.card.operator.pci.driver(function)? {
@@ -100,14 +100,14 @@ impl VfStore {
         steps::passed("reset function");
         NEUTRAL.apply(&*self.card.links, self.card.index, record.number)?;
         self.card.cutter.containers(lease).remove()?;
-        self.card.claims.remove::<Record>(lease)?;
+        self.card.claims.remove::<VfRecord>(lease)?;
         steps::passed("remove record");
         Ok(())
     }
 
     /// The record of a lease, if its function is one of this card.
-    fn record(&self, lease: LeaseId) -> Result<Option<Record>, StepError> {
-        let record = self.card.claims.find::<Record>(lease)?;
+    fn record(&self, lease: LeaseId) -> Result<Option<VfRecord>, StepError> {
+        let record = self.card.claims.find::<VfRecord>(lease)?;
         Ok(record.filter(|it| it.card == self.card.function))
     }
 }
@@ -120,7 +120,7 @@ impl Store for VfStore {
 
     fn open(&self, order: &BindOrder) -> Result<Part, BindError> {
         let lease = order.binding_id.lease_id;
-        let part = |record: Record| Part::with(order.placement.clone(), record);
+        let part = |record: VfRecord| Part::with(order.placement.clone(), record);
         match self.record(lease).map_err(BindError::Failed)? {
             Some(record) => return Ok(part(record)),
             None if order.adopts => {
@@ -180,9 +180,7 @@ impl Store for VfStore {
     }
 
     fn leases(&self) -> Result<Vec<LeaseId>, StepError> {
-        let all = self.card.records.readable()?.into_iter();
-        let of_card = all.filter(|(_, it)| it.card == self.card.function);
-        Ok(of_card.map(|(lease, _)| lease).collect())
+        self.card.leases()
     }
 
     fn tell_condition(&self, tell: TellCondition) {

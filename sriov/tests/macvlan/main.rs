@@ -93,6 +93,18 @@ impl World {
         Self(self.0.restarted())
     }
 
+    fn kernel(&self) -> &Arc<FakeKernel> {
+        &self.machine.kernel
+    }
+
+    /// The conditions that the store tells from now on.
+    fn told(&self) -> mpsc::Receiver<Condition> {
+        let (tell, told) = mpsc::channel();
+        self.store
+            .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
+        told
+    }
+
     fn bound(&self, lease: u128, terms: NetTerms) -> NetBinding {
         match self.0.bound(&order(lease, terms)).kind {
             KindBinding::Net(Some(net)) => *net,
@@ -152,14 +164,14 @@ fn a_lease_has_three_devices_with_its_limits_and_the_tenant_one_of_them() {
     let world = World::new();
     let net = world.bound(1, NetTerms::default());
     let name = net.interface.unwrap();
-    let up = world.machine.kernel.up();
+    let up = world.kernel().up();
     assert_eq!(up.len(), 4, "with the parent: {up:?}");
     assert!(up.contains(&name), "{up:?}");
     assert!(net.mac.is_of_one_interface());
     assert_eq!(net.rate_bps, 100_000_000);
-    let macvlan = &world.machine.kernel.links("macvlan").unwrap()[0];
+    let macvlan = &world.kernel().links("macvlan").unwrap()[0];
     assert_eq!(macvlan.mac, Some(net.mac));
-    let rate = world.machine.kernel.shaped(macvlan.index).unwrap();
+    let rate = world.kernel().shaped(macvlan.index).unwrap();
     assert_eq!(rate, Some(100_000_000 / 8));
     world.end(1);
     world.is_clean();
@@ -173,10 +185,12 @@ fn a_tagged_frame_of_a_tenant_is_dropped_before_any_rule_passes_it() {
             vlan,
             ..NetTerms::default()
         };
-        let its = world.bound(lease, terms).interface.unwrap();
+        let net = world.bound(lease, terms);
+        assert_eq!(net.vlan, vlan);
+        let its = net.interface.unwrap();
         let node_end = its.replace("fbt", "fbn");
-        let index = world.machine.kernel.index_of(&node_end).unwrap().unwrap();
-        let rules = world.machine.kernel.rules(index).unwrap();
+        let index = world.kernel().index_of(&node_end).unwrap().unwrap();
+        let rules = world.kernel().rules(index).unwrap();
         let passes = |it: &Option<Rule>| it.is_some_and(|(_, action)| action != Action::Drop);
         let first = rules.iter().position(passes).unwrap();
         for tag in [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300] {
@@ -190,11 +204,11 @@ fn a_tagged_frame_of_a_tenant_is_dropped_before_any_rule_passes_it() {
 fn access_opens_last_and_for_a_namespace_only_the_node_s_devices_are_up() {
     let world = World::new();
     world.bound(1, netns());
-    let calls = world.machine.kernel.calls.taken();
+    let calls = world.kernel().calls.taken();
     assert_eq!(calls[calls.len() - 2..], ["set up", "set up"]);
     let before = &calls[..calls.len() - 2];
     assert!(!before.contains(&"set up".to_owned()), "{calls:?}");
-    assert_eq!(world.machine.kernel.up().len(), 3, "with the parent");
+    assert_eq!(world.kernel().up().len(), 3, "with the parent");
     world.end(1);
 }
 
@@ -224,7 +238,7 @@ fn what_cannot_be_had_is_refused_and_leaves_nothing() {
 #[test]
 fn a_limit_that_does_not_read_back_is_no_grant() {
     let world = World::new();
-    world.machine.kernel.set_forgetful(true);
+    world.kernel().set_forgetful(true);
     let Err(BindError::Failed(why)) = world.provider.bind(&order(1, netns())) else {
         panic!("granted without its last rule, which drops")
     };
@@ -236,8 +250,8 @@ fn a_limit_that_does_not_read_back_is_no_grant() {
 fn a_cut_deletes_the_rules_that_pass_frames_and_the_release_deletes_the_devices() {
     let world = World::new();
     world.bound(1, NetTerms::default());
-    assert!(world.machine.kernel.redirects());
-    world.machine.kernel.calls.taken();
+    assert!(world.kernel().redirects());
+    world.kernel().calls.taken();
     let cut = world.provider.cut(binding_id(1), Linger::None).unwrap();
     let calls = [
         "delete redirect",
@@ -245,8 +259,8 @@ fn a_cut_deletes_the_rules_that_pass_frames_and_the_release_deletes_the_devices(
         "get redirect",
         "get redirect",
     ];
-    assert_eq!(world.machine.kernel.calls.taken(), calls);
-    assert!(!world.machine.kernel.redirects());
+    assert_eq!(world.kernel().calls.taken(), calls);
+    assert!(!world.kernel().redirects());
     let steps: Vec<&str> = cut.steps().iter().map(|it| &*it.step).collect();
     let expected = [
         "delete rule for sent frames",
@@ -255,10 +269,10 @@ fn a_cut_deletes_the_rules_that_pass_frames_and_the_release_deletes_the_devices(
     ];
     assert_eq!(steps, expected);
     assert_eq!(world.guard.over(), [binding_id(1)]);
-    world.machine.kernel.listed();
+    world.kernel().listed();
     let released = world.provider.release(binding_id(1), rate(), &|| ());
     // The kernel lists all of a kind, those of neighbours too.
-    assert_eq!(world.machine.kernel.listed(), ["macvlan", "veth"]);
+    assert_eq!(world.kernel().listed(), ["macvlan", "veth"]);
     let cleaned = released.unwrap().to_string();
     assert!(cleaned.contains("nothing to clean"), "{cleaned}");
     world.is_clean();
@@ -271,17 +285,17 @@ fn a_cut_does_not_wait_for_devices_that_cannot_be_deleted() {
     let world = World::new();
     for (lease, is_daemon_dead) in [(1, false), (2, true)] {
         world.bound(lease, NetTerms::default());
-        world.machine.kernel.calls.fail_named(&["delete"]);
+        world.kernel().calls.fail_named(&["delete"]);
         if is_daemon_dead {
-            let watchdog = MacvlanEnd::new(world.machine.kernel.clone());
+            let watchdog = MacvlanEnd::new(world.kernel().clone());
             watchdog.end(binding_id(lease).lease_id).unwrap();
         } else {
             world.provider.cut(binding_id(lease), Linger::None).unwrap();
         }
-        assert!(!world.machine.kernel.redirects(), "lease {lease}");
+        assert!(!world.kernel().redirects(), "lease {lease}");
         let kept = world.provider.release(binding_id(lease), rate(), &|| ());
         kept.unwrap_err();
-        world.machine.kernel.calls.fail(Fails::Never);
+        world.kernel().calls.fail(Fails::Never);
         world.end(lease);
     }
     world.is_clean();
@@ -292,10 +306,10 @@ fn a_rule_that_cannot_be_deleted_or_read_ends_with_its_device() {
     let world = World::new();
     for (lease, call) in [(1, &["delete redirect"]), (2, &["get redirect"])] {
         world.bound(lease, NetTerms::default());
-        world.machine.kernel.calls.fail_named(call);
+        world.kernel().calls.fail_named(call);
         world.provider.cut(binding_id(lease), Linger::None).unwrap();
-        assert_eq!(world.machine.kernel.names(), [""; 0], "{call:?}");
-        world.machine.kernel.calls.fail(Fails::Never);
+        assert_eq!(world.kernel().names(), [""; 0], "{call:?}");
+        world.kernel().calls.fail(Fails::Never);
         world.end(lease);
     }
     world.is_clean();
@@ -305,21 +319,19 @@ fn a_rule_that_cannot_be_deleted_or_read_ends_with_its_device() {
 fn a_device_with_another_name_is_cut_by_its_index_and_found_by_its_note() {
     let world = World::new();
     let rename = || {
-        let macvlan = world.machine.kernel.links("macvlan").unwrap()[0]
-            .name
-            .clone();
-        world.machine.kernel.rename(&macvlan, "mine");
+        let macvlan = world.kernel().links("macvlan").unwrap()[0].name.clone();
+        world.kernel().rename(&macvlan, "mine");
     };
     world.bound(1, NetTerms::default());
     rename();
     // A new process does not know the indexes.
-    let parent = parent(&world.machine.directory, &world.machine.kernel, None).unwrap();
+    let parent = parent(&world.machine.directory, world.kernel(), None).unwrap();
     let next = MacvlanPath::new(parent, world.guard.clone());
     next.revoke(binding_id(1), Linger::None).unwrap();
     let uncut = next.verify(binding_id(1), None).unwrap_err();
     assert!(uncut.detail.contains("mine"), "{uncut}");
     world.provider.cut(binding_id(1), Linger::None).unwrap();
-    assert!(!world.machine.kernel.redirects());
+    assert!(!world.kernel().redirects());
     let kept = world.provider.release(binding_id(1), rate(), &|| ());
     assert!(kept.unwrap_err().detail.contains("mine"));
 }
@@ -330,31 +342,26 @@ fn what_a_dead_process_has_left_is_ended_by_name() {
     // Leftovers: one lease complete, one half made (only a macvlan).
     left.bound(1, NetTerms::default());
     world
-        .machine
-        .kernel
+        .kernel()
         .make_macvlan("fbm000000000002", kernel::PARENT, OTHERS)
         .unwrap();
     let note = format!("fabricbios-07070707 {} 1 parent0", LeaseId(2 << 80));
-    world
-        .machine
-        .kernel
-        .set_alias("fbm000000000002", &note)
-        .unwrap();
+    world.kernel().set_alias("fbm000000000002", &note).unwrap();
     let none = BTreeSet::new();
     let in_turn = |removals: Vec<_>| removals.into_iter().for_each(|it: Removal| it());
     drop(world.provider.reconcile(&none, in_turn).unwrap());
     left.end(1);
     left.bound(3, NetTerms::default());
     end_unoffered(
-        &*left.machine.kernel,
+        &**left.kernel(),
         NODE,
         &claims(&left.machine.directory),
         &["parent0"],
     )
     .unwrap();
-    assert_eq!(left.machine.kernel.names().len(), 3, "still on offer");
+    assert_eq!(left.kernel().names().len(), 3, "still on offer");
     end_unoffered(
-        &*left.machine.kernel,
+        &**left.kernel(),
         NODE,
         &claims(&left.machine.directory),
         &[],
@@ -392,18 +399,18 @@ fn a_start_while_the_driver_tells_no_speed_keeps_the_rate() {
 fn an_adopted_lease_keeps_its_devices_and_one_without_them_fails() {
     let world = World::new();
     let first = world.bound(1, NetTerms::default());
-    let parent = parent(&world.machine.directory, &world.machine.kernel, None).unwrap();
+    let parent = parent(&world.machine.directory, world.kernel(), None).unwrap();
     let next = MacvlanPath::new(parent, world.guard.clone());
     let adopts = BindOrder {
         adopts: true,
         ..order(1, NetTerms::default())
     };
     let part = world.store.open(&adopts).unwrap();
-    let devices = world.machine.kernel.names();
-    world.machine.kernel.rename("parent0", "elsewhere");
+    let devices = world.kernel().names();
+    world.kernel().rename("parent0", "elsewhere");
     let failed = next.bind(&adopts, &part).unwrap_err();
     assert!(matches!(failed, BindError::Failed(_)), "{failed:?}");
-    world.machine.kernel.rename("elsewhere", "parent0");
+    world.kernel().rename("elsewhere", "parent0");
     let adopts = BindOrder {
         binding_id: BindingId {
             generation: Generation(2),
@@ -411,16 +418,12 @@ fn an_adopted_lease_keeps_its_devices_and_one_without_them_fails() {
         },
         ..adopts
     };
-    world.machine.kernel.calls.taken();
+    world.kernel().calls.taken();
     let adopted = next.bind(&adopts, &part).unwrap();
-    assert_eq!(world.machine.kernel.names(), devices);
+    assert_eq!(world.kernel().names(), devices);
     assert_eq!(adopted.kind, KindBinding::Net(Some(Box::new(first))));
-    assert_eq!(
-        world.machine.kernel.calls.taken(),
-        [""; 0],
-        "nothing was changed"
-    );
-    MacvlanEnd::new(world.machine.kernel.clone())
+    assert_eq!(world.kernel().calls.taken(), [""; 0], "nothing was changed");
+    MacvlanEnd::new(world.kernel().clone())
         .end(binding_id(1).lease_id)
         .unwrap();
     let mut again = adopts.clone();
@@ -469,13 +472,10 @@ fn a_kernel_without_a_shaper_makes_rates_best_effort_and_says_so() {
 #[test]
 fn a_parent_that_goes_away_gives_no_leases_until_it_is_back() {
     let world = World::new();
-    let (tell, told) = mpsc::channel();
-    world
-        .store
-        .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
+    let told = world.told();
     let old = order(1, netns());
     world.provider.bind(&old).unwrap();
-    world.machine.kernel.lose_parent();
+    world.kernel().lose_parent();
     let gone = Condition::Unavailable("parent0: the interface is gone".into());
     assert_eq!(told.recv().unwrap(), gone);
     // A grant that was in progress.
@@ -483,11 +483,11 @@ fn a_parent_that_goes_away_gives_no_leases_until_it_is_back() {
     assert!(format!("{late:?}").contains("parent0"), "{late:?}");
     // The lease that lost the parent ends like any other.
     world.end(1);
-    assert_eq!(world.machine.kernel.names(), [""; 0]);
-    let index = world.machine.kernel.make_parent();
+    assert_eq!(world.kernel().names(), [""; 0]);
+    let index = world.kernel().make_parent();
     assert_eq!(told.recv().unwrap(), Condition::Good);
     world.provider.bind(&order(3, netns())).unwrap();
-    let macvlans = world.machine.kernel.links("macvlan").unwrap();
+    let macvlans = world.kernel().links("macvlan").unwrap();
     let parents: Vec<_> = macvlans.iter().map(|it| it.parent).collect();
     assert_eq!(parents, [Some(index)]);
 }
@@ -506,12 +506,9 @@ fn put(directory: &TempDir, file: &str, text: &str) {
 #[test]
 fn a_parent_without_a_carrier_is_told_and_leased_as_before() {
     let world = World::new();
-    let (tell, told) = mpsc::channel();
     put(&world.machine.directory, "operstate", "up\n");
     put(&world.machine.directory, "flags", "0x1003\n");
-    world
-        .store
-        .tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
+    let told = world.told();
     for (nth, (file, text, why)) in [
         ("operstate", "lowerlayerdown\n", "no carrier"),
         ("flags", "0x1002\n", "is down: ip link set parent0 up"),
@@ -566,16 +563,4 @@ fn the_rate_on_offer_is_that_of_the_driver_or_less() {
             "{speed} {mbps:?}: {offered:?}"
         );
     }
-}
-
-#[test]
-fn a_vlan_is_told_back() {
-    let world = World::new();
-    let vlan = VlanId::new(42);
-    let terms = NetTerms {
-        vlan,
-        ..NetTerms::default()
-    };
-    assert_eq!(world.bound(1, terms).vlan, vlan);
-    world.end(1);
 }

@@ -57,20 +57,20 @@ fn a_lease_has_what_it_asked_for_and_nothing_of_it_stays() {
         (MAC, VlanId::new(42), 100_000_000)
     );
     let name = net.interface.unwrap();
-    let links = world.machine.kernel.links();
+    let links = world.kernel().links();
     let link = links.iter().find(|it| it.name == name).unwrap();
     assert!(link.is_up && link.mac == Some(MAC));
-    let vf = world.machine.kernel.vf(0);
+    let vf = world.kernel().vf(0);
     assert_eq!((vf.vlan, vf.rate_mbps), (Some(42), Some(100)));
     assert_eq!((vf.spoof_check, vf.trust), (Some(true), Some(false)));
-    world.machine.kernel.log();
+    world.kernel().log();
     let proof = world.cut(1).unwrap().to_string();
-    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
     assert!(proof.contains("no bus master"), "{proof}");
     let cleaned = world.release(1).unwrap().to_string();
     assert!(cleaned.contains("reset function"), "{cleaned}");
     let steps = ["unbind", "reset", "mac", "vlan", "rate"];
-    assert_eq!(world.machine.kernel.log(), steps);
+    assert_eq!(world.kernel().log(), steps);
     assert!(world.is_neutral(0));
     assert!(world.store.leases().unwrap().is_empty());
 }
@@ -102,7 +102,7 @@ fn two_leases_never_have_one_function_or_one_address() {
 fn a_setting_that_the_card_does_not_keep_is_an_error() {
     for action in ["mac", "vlan", "rate"] {
         let world = World::new();
-        world.machine.kernel.ignores(Some(action));
+        world.kernel().ignores(Some(action));
         let error = world.provider.bind(&order(1, terms(HandOver::Interface)));
         let Err(BindError::Failed(why)) = error else {
             panic!("{action}: {error:?}")
@@ -124,13 +124,13 @@ fn a_driver_that_turns_bus_mastering_on_again_is_unbound_within_the_proof() {
         world.bind(1, plain());
         let revoked = world.path.revoke(binding_id(1), Linger::None).unwrap();
         assert!(
-            world.machine.kernel.driver(FUNCTIONS[0]).is_some(),
+            world.kernel().driver(FUNCTIONS[0]).is_some(),
             "a cut unbinds nothing"
         );
-        world.machine.kernel.set_bus_master(FUNCTIONS[0], on);
+        world.kernel().set_bus_master(FUNCTIONS[0], on);
         // Its driver or another process switches bus mastering on during the unbinding.
-        let kernel = world.machine.kernel.clone();
-        world.machine.kernel.meanwhile("unbind", move || {
+        let kernel = world.kernel().clone();
+        world.kernel().meanwhile("unbind", move || {
             kernel.set_bus_master(FUNCTIONS[0], true);
             while kernel.is_bus_master(FUNCTIONS[0]) {
                 thread::yield_now();
@@ -142,8 +142,8 @@ fn a_driver_that_turns_bus_mastering_on_again_is_unbound_within_the_proof() {
             unbound,
             "{proof}"
         );
-        assert_eq!(world.machine.kernel.driver(FUNCTIONS[0]).is_none(), unbound);
-        assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+        assert_eq!(world.kernel().driver(FUNCTIONS[0]).is_none(), unbound);
+        assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
         world.release(1).unwrap();
         assert!(world.is_neutral(0));
     }
@@ -153,7 +153,7 @@ fn a_driver_that_turns_bus_mastering_on_again_is_unbound_within_the_proof() {
 fn the_time_limit_of_a_cut_is_longer_where_its_proof_unbinds() {
     let limit = |driver| {
         let world = World::of(driver);
-        let opened = card(&world.machine.kernel, "pf0", None).unwrap();
+        let opened = card(world.kernel(), "pf0", None).unwrap();
         opened.offer(world::RESOURCE).cut_within.unwrap()
     };
     assert!(limit("ixgbe") > limit("igb"));
@@ -165,8 +165,8 @@ fn the_watchdog_unbinds_a_driver_that_nobody_has_checked() {
     world.bind(1, plain());
     let watchdog = world.watchdog();
     while watchdog.end(LeaseId(1)).is_err() {}
-    assert_eq!(world.machine.kernel.driver(FUNCTIONS[0]), None);
-    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+    assert_eq!(world.kernel().driver(FUNCTIONS[0]), None);
+    assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
     world.cut(1).unwrap();
     world.release(1).unwrap();
     assert!(world.is_neutral(0));
@@ -177,7 +177,7 @@ fn a_release_takes_a_function_that_reaches_memory_again() {
     let world = World::new();
     world.bind(1, plain());
     world.cut(1).unwrap();
-    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
+    world.kernel().set_bus_master(FUNCTIONS[0], true);
     world.release(1).unwrap();
     assert!(world.is_neutral(0));
 }
@@ -210,16 +210,16 @@ fn a_machine_gets_the_group_and_its_process_is_killed_before_the_driver_lets_go(
     assert!(text.contains(group.to_str().unwrap()), "{text}");
     assert!(device.ends_with(&LeaseId(1).to_string()), "{device}");
     let mut holder = holder_of(&group);
-    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
-    world.machine.kernel.log();
+    world.kernel().set_bus_master(FUNCTIONS[0], true);
+    world.kernel().log();
     let proof = world.cut(1).unwrap().to_string();
     assert!(proof.contains(&format!("[{}]", holder.id())), "{proof}");
     assert!(!holder.wait().unwrap().success());
-    assert!(!spec.exists() && !world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!spec.exists() && !world.kernel().is_bus_master(FUNCTIONS[0]));
     assert!(!containers.join("open").exists());
     world.release(1).unwrap();
     assert!(!containers.exists());
-    let log = world.machine.kernel.log();
+    let log = world.kernel().log();
     let done: Vec<_> = log.iter().filter(|it| *it != "open group").collect();
     assert_eq!(done[..2], ["unbind", "reset"]);
     assert!(world.is_neutral(0));
@@ -233,18 +233,18 @@ fn a_machine_that_turns_bus_mastering_on_all_the_time_is_cut() {
         let turns_on = r#"while :; do printf '\0\0\0\0\7\0' 1<>"$0"; done"#;
         let mut machine = Command::new("sh")
             .args(["-c", turns_on])
-            .arg(world.machine.kernel.device(FUNCTIONS[0]).join("config"))
+            .arg(world.kernel().device(FUNCTIONS[0]).join("config"))
             .stdin(File::open(world.machine.directory.path().join("dev/vfio/8")).unwrap())
             .spawn()
             .unwrap();
-        while !world.machine.kernel.is_bus_master(FUNCTIONS[0]) {}
+        while !world.kernel().is_bus_master(FUNCTIONS[0]) {}
         if lease > 5 {
             let end = world.watchdog();
             while end.end(LeaseId(lease)).is_err() {}
         }
         world.cut(lease).unwrap();
         assert!(!machine.wait().unwrap().success());
-        assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+        assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
         world.release(lease).unwrap();
         assert!(world.is_neutral(0));
     }
@@ -259,9 +259,9 @@ fn a_holder_that_is_slow_to_end_delays_only_the_proof() {
     let pid = Pid::from_raw(holder.id().cast_signed());
     // A tracer holds the process at its exit, with all of its open files.
     ptrace::seize(pid, ptrace::Options::PTRACE_O_TRACEEXIT).unwrap();
-    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
+    world.kernel().set_bus_master(FUNCTIONS[0], true);
     let revoked = world.path.revoke(binding_id(1), Linger::None).unwrap();
-    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
     let stopped = waitpid(pid, None).unwrap();
     assert!(
         matches!(stopped, WaitStatus::PtraceEvent(..)),
@@ -281,10 +281,10 @@ fn a_holder_that_is_slow_to_end_delays_only_the_proof() {
 fn a_group_that_cannot_be_opened_is_an_error() {
     let world = World::new();
     world.bind(1, terms(HandOver::Vfio));
-    world.machine.kernel.fails(Some("open group"));
+    world.kernel().fails(Some("open group"));
     let error = world.cut(1).unwrap_err();
     assert!(error.detail.contains("dev/vfio/8"), "{error}");
-    world.machine.kernel.fails(None);
+    world.kernel().fails(None);
     world.cut(1).unwrap();
 }
 
@@ -300,24 +300,24 @@ fn the_watchdog_ends_a_lease_beside_a_search() {
     world.bind(2, other);
     let (go_on, goes_on) = mpsc::channel::<()>();
     let (begun, has_begun) = mpsc::channel();
-    world.machine.kernel.meanwhile("open group", move || {
+    world.kernel().meanwhile("open group", move || {
         begun.send(()).unwrap();
         goes_on.recv().ok();
     });
-    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
-    world.machine.kernel.set_bus_master(FUNCTIONS[1], true);
+    world.kernel().set_bus_master(FUNCTIONS[0], true);
+    world.kernel().set_bus_master(FUNCTIONS[1], true);
     let watchdog = world.watchdog();
     let left = watchdog.end(LeaseId(1)).unwrap_err();
     assert!(left.detail.contains("not over yet"), "{left}");
     has_begun.recv().unwrap();
-    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
     // Another process switches bus mastering on during the search.
-    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
-    while world.machine.kernel.is_bus_master(FUNCTIONS[0]) {
+    world.kernel().set_bus_master(FUNCTIONS[0], true);
+    while world.kernel().is_bus_master(FUNCTIONS[0]) {
         thread::yield_now();
     }
     while watchdog.end(LeaseId(2)).is_err() {
-        assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[1]));
+        assert!(!world.kernel().is_bus_master(FUNCTIONS[1]));
     }
     watchdog.end(LeaseId(1)).unwrap_err();
     drop(go_on);
@@ -338,14 +338,7 @@ fn a_function_that_shares_its_group_is_not_handed_to_vfio() {
         panic!("{refused:?}")
     };
     assert!(why.detail.contains("0000:01:11.0"), "{why}");
-    fs::remove_file(
-        world
-            .machine
-            .kernel
-            .device(FUNCTIONS[0])
-            .join("iommu_group"),
-    )
-    .unwrap();
+    fs::remove_file(world.kernel().device(FUNCTIONS[0]).join("iommu_group")).unwrap();
     let refused = world.provider.bind(&order(1, terms(HandOver::Vfio)));
     let Err(BindError::Refused(why)) = refused else {
         panic!("{refused:?}")
@@ -387,18 +380,13 @@ fn an_entry_that_waits_in_the_kernel_delays_no_proof_and_moves_nothing_of_the_ne
     };
     let has_interface = |lease: u128| {
         let name = format!("fb{}", &LeaseId(lease).to_string()[..12]);
-        world
-            .machine
-            .kernel
-            .links()
-            .iter()
-            .any(|it| it.name == name)
+        world.kernel().links().iter().any(|it| it.name == name)
     };
     let [first, second] = [1, 2].map(|it: u128| it << 100);
     world.bind(first, terms(HandOver::Netns));
     let (begin, begun) = mpsc::channel();
     let (go_on, goes_on) = mpsc::channel::<()>();
-    world.machine.kernel.meanwhile("move", move || {
+    world.kernel().meanwhile("move", move || {
         begin.send(()).unwrap();
         goes_on.recv().ok();
     });
@@ -430,7 +418,7 @@ fn an_interface_that_is_moved_behind_a_cut_is_told_as_cut() {
     let world = World::new();
     world.bind(1, terms(HandOver::Netns));
     let path = Arc::clone(&world.path);
-    world.machine.kernel.meanwhile("move", move || {
+    world.kernel().meanwhile("move", move || {
         path.revoke(binding_id(1), Linger::None).unwrap();
     });
     let refused = world.path.enter(LeaseId(1), &user_of("blue"), namespace());
@@ -446,9 +434,9 @@ fn an_interface_that_is_moved_behind_a_cut_is_told_as_cut() {
 fn an_interface_in_another_namespace_is_cut_and_released_all_the_same() {
     let world = World::new();
     world.bind(1, terms(HandOver::Netns));
-    world.machine.kernel.take_interface(FUNCTIONS[0]);
+    world.kernel().take_interface(FUNCTIONS[0]);
     world.cut(1).unwrap();
-    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
     world.release(1).unwrap();
     assert!(world.is_neutral(0));
 }
@@ -458,10 +446,10 @@ fn the_next_start_adopts_a_lease_or_ends_it_by_its_record() {
     let world = World::new();
     let one = world.bind(1, terms(HandOver::Interface));
     let two = world.bind(2, plain());
-    world.machine.kernel.log();
+    world.kernel().log();
     let world = world.restarted();
     assert_eq!(
-        world.machine.kernel.log(),
+        world.kernel().log(),
         ["set up"],
         "leases are not touched by a start"
     );
@@ -471,17 +459,17 @@ fn the_next_start_adopts_a_lease_or_ends_it_by_its_record() {
     let mut adopted = order(1, terms(HandOver::Interface));
     adopted.adopts = true;
     // The function is in a reset.
-    world.machine.kernel.set_bus_master(FUNCTIONS[0], false);
+    world.kernel().set_bus_master(FUNCTIONS[0], false);
     let failed = world.provider.bind(&adopted).unwrap_err();
     assert!(matches!(failed, BindError::Failed(_)), "{failed:?}");
-    world.machine.kernel.set_bus_master(FUNCTIONS[0], true);
-    let driver = world.machine.kernel.driver(FUNCTIONS[0]);
+    world.kernel().set_bus_master(FUNCTIONS[0], true);
+    let driver = world.kernel().driver(FUNCTIONS[0]);
     adopted.binding_id.generation = Generation(2);
     assert_eq!(net(world.provider.bind(&adopted).unwrap()), one);
-    assert_eq!(world.machine.kernel.driver(FUNCTIONS[0]), driver);
+    assert_eq!(world.kernel().driver(FUNCTIONS[0]), driver);
     world.cut(2).unwrap();
     world.release(2).unwrap();
-    assert!(world.machine.kernel.is_bus_master(FUNCTIONS[0]) && world.is_neutral(1));
+    assert!(world.kernel().is_bus_master(FUNCTIONS[0]) && world.is_neutral(1));
     assert_ne!(two.mac, one.mac);
 }
 
@@ -491,7 +479,7 @@ fn a_lease_that_the_watchdog_cut_is_not_adopted() {
         let world = World::new();
         world.bind(1, terms(hand_over));
         world.watchdog().end(LeaseId(1)).unwrap();
-        assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+        assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
         let world = world.restarted();
         let mut adopted = order(1, terms(hand_over));
         adopted.adopts = true;
@@ -510,9 +498,9 @@ fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
     let end = world.watchdog();
     end.end_unoffered(&[function(FUNCTIONS[1]), function(CARD)])
         .unwrap();
-    assert!(world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(world.kernel().is_bus_master(FUNCTIONS[0]));
     end.end_unoffered(&[function(FUNCTIONS[1])]).unwrap();
-    assert!(!world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+    assert!(!world.kernel().is_bus_master(FUNCTIONS[0]));
     // The card is on offer again.
     let world = world.restarted();
     assert_eq!(world.store.leases().unwrap(), [LeaseId(1)]);
@@ -525,10 +513,10 @@ fn a_lease_of_a_card_that_is_not_on_offer_is_ended() {
 fn a_start_while_the_link_is_down_keeps_leases_and_rate() {
     let world = World::new();
     world.bind(1, terms(HandOver::Interface));
-    let interface = world.machine.kernel.root.join("class/net/pf0");
+    let interface = world.kernel().root.join("class/net/pf0");
     fs::write(interface.join("carrier"), "0").unwrap();
     fs::write(interface.join("speed"), "-1").unwrap();
-    let opened = card(&world.machine.kernel, "pf0", None).unwrap();
+    let opened = card(world.kernel(), "pf0", None).unwrap();
     assert_eq!(opened.rate_bps(), 1_000_000_000);
     let world = world.restarted();
     let mut adopted = order(1, terms(HandOver::Interface));
@@ -543,7 +531,7 @@ fn leases_of_a_card_that_is_gone_are_over() {
     assert!(!end.all_are_gone(&[]).unwrap(), "there is no lease");
     world.bind(1, terms(HandOver::Vfio));
     assert!(!end.all_are_gone(&[]).unwrap());
-    fs::remove_dir_all(world.machine.kernel.device(FUNCTIONS[0])).unwrap();
+    fs::remove_dir_all(world.kernel().device(FUNCTIONS[0])).unwrap();
     assert!(end.all_are_gone(&[]).unwrap());
     // A card that exists keeps its leases, whatever has happened to other cards.
     assert!(!end.all_are_gone(&[function(CARD)]).unwrap());
@@ -555,7 +543,7 @@ fn leases_of_a_card_that_is_gone_are_over() {
 fn a_card_that_goes_away_gives_no_leases_and_another_one_in_its_place_neither() {
     let world = World::new();
     let (tell, told) = mpsc::channel();
-    let store = VfStore::new(Arc::new(card(&world.machine.kernel, "pf0", None).unwrap()));
+    let store = VfStore::new(Arc::new(card(world.kernel(), "pf0", None).unwrap()));
     store.tell_condition(Box::new(move |it| tell.send(it).unwrap_or_default()));
     let next = || match told.recv().unwrap() {
         Condition::Degraded(why) => ("degraded", why),
@@ -568,7 +556,7 @@ fn a_card_that_goes_away_gives_no_leases_and_another_one_in_its_place_neither() 
         (Some(CARD_INDEX + 100), "unavailable", "another"),
         (Some(CARD_INDEX), "degraded", &*unseen),
     ] {
-        world.machine.kernel.replace_card(index);
+        world.kernel().replace_card(index);
         let (told, words) = next();
         assert_eq!(told, condition, "{words}");
         assert!(words.contains(why), "{words}");
@@ -580,18 +568,14 @@ fn a_card_that_goes_away_gives_no_leases_and_another_one_in_its_place_neither() 
 fn a_card_that_is_down_gives_no_leases_until_it_is_up() {
     let world = World::new();
     let put = |file: &str, text: &str| {
-        let new = world.machine.kernel.root.join("new");
+        let new = world.kernel().root.join("new");
         fs::write(&new, text).unwrap();
-        fs::rename(
-            new,
-            world.machine.kernel.root.join("class/net/pf0").join(file),
-        )
-        .unwrap();
+        fs::rename(new, world.kernel().root.join("class/net/pf0").join(file)).unwrap();
     };
     put("operstate", "down");
     put("flags", "0x1002");
     // A grant that was in progress.
-    world.machine.kernel.fails(Some("rate"));
+    world.kernel().fails(Some("rate"));
     let refused = world.provider.bind(&order(1, plain())).unwrap_err();
     let BindError::Unavailable(why) = refused else {
         panic!("{refused:?}");
@@ -627,8 +611,8 @@ fn the_function_of_a_damaged_record_is_given_to_nobody() {
     let name = record.file_name().into_string().unwrap();
     assert!(format!("{refused:?}").contains(&name), "{refused:?}");
     // The node uses the other function.
-    assert_eq!(card(&world.machine.kernel, "pf0", None).unwrap().count(), 1);
-    assert!(world.machine.kernel.is_bus_master(FUNCTIONS[0]));
+    assert_eq!(card(world.kernel(), "pf0", None).unwrap().count(), 1);
+    assert!(world.kernel().is_bus_master(FUNCTIONS[0]));
     let mut adopted = order(1, plain());
     adopted.adopts = true;
     let error = world.provider.bind(&adopted).unwrap_err();
@@ -638,7 +622,7 @@ fn the_function_of_a_damaged_record_is_given_to_nobody() {
     // Does what the error says.
     fs::remove_file(record.path()).unwrap();
     world.bind(2, terms(HandOver::Interface));
-    assert_eq!(world.machine.kernel.vf(0).mac, Some(MAC), "not touched");
+    assert_eq!(world.kernel().vf(0).mac, Some(MAC), "not touched");
 }
 
 /// The table refuses leases without a VLAN.

@@ -449,6 +449,10 @@ impl World {
         Self(self.0.restarted())
     }
 
+    pub(crate) fn kernel(&self) -> &Arc<Kernel> {
+        &self.machine.kernel
+    }
+
     pub(crate) fn new() -> Self {
         Self::of("igb")
     }

@@ -4,7 +4,7 @@ use std::{sync::RwLockReadGuard, time::Duration};
 
 use fabricbios_wire::{GpuReply, Refusal};
 
-use super::{Engine, Memory, State};
+use super::{Engine, EngineState, Memory};
 use crate::{
     driver::{DriverError, Stream, wipe_free},
     worker::refusal::{exceeded, internal, invalid, lost, not_found},
@@ -127,7 +127,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn over_in(&self, state: &State) -> Option<Refusal> {
+    pub(super) fn over_in(&self, state: &EngineState) -> Option<Refusal> {
         let session = self.order.session;
         match self.lost.get() {
             Some(why) => Some(lost(format!(
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// Locks the state for reading. Fails if the session is over.
-    pub(super) fn open(&self) -> Result<RwLockReadGuard<'_, State>, Refusal> {
+    pub(super) fn open(&self) -> Result<RwLockReadGuard<'_, EngineState>, Refusal> {
         let state = self.read();
         match self.over_in(&state) {
             Some(refusal) => Err(refusal),

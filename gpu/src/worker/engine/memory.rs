@@ -2,7 +2,7 @@
 
 use fabricbios_wire::{GpuReply, GpuSharedCopy, Refusal};
 
-use super::{Engine, Memory, State, number_of, unknown};
+use super::{Engine, EngineState, Memory, number_of, unknown};
 use crate::{
     driver::{DriverError, Stream},
     worker::refusal::{exceeded, internal, invalid},
@@ -117,7 +117,7 @@ impl Engine {
         Err(invalid(why))
     }
 
-    pub(super) fn memory(&self, state: &State, handle: u64) -> Result<Memory, Refusal> {
+    pub(super) fn memory(&self, state: &EngineState, handle: u64) -> Result<Memory, Refusal> {
         let number = self.number_in("memory", handle)?;
         state
             .memories

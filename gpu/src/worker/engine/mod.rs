@@ -41,11 +41,11 @@ pub(super) struct Engine {
     lost: OnceLock<String>,
     /// Held while device memory is allocated or freed, and while the session is closed. Locked before the state.
     taking: Mutex<()>,
-    state: RwLock<State>,
+    state: RwLock<EngineState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EngineState {
     is_closed: bool,
     numbers: u32,
     memories: HashMap<u32, Memory>,
@@ -64,7 +64,7 @@ struct Memory {
     bytes: u64,
 }
 
-impl State {
+impl EngineState {
     /// Bytes that count as used.
     fn used(&self) -> u64 {
         let of_modules = self.module_bytes.saturating_sub(MODULE_BYTES_FREE);
@@ -128,11 +128,11 @@ impl Engine {
         Err(not_found(why))
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, State> {
+    fn read(&self) -> RwLockReadGuard<'_, EngineState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    fn write(&self) -> RwLockWriteGuard<'_, EngineState> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,10 +159,10 @@ mod tests {
 
     #[test]
     fn large_modules_count() {
-        let mut state = State {
+        let mut state = EngineState {
             buffer_bytes: 1000,
             module_bytes: MODULE_BYTES_FREE,
-            ..State::default()
+            ..EngineState::default()
         };
         assert_eq!(state.used(), 1000);
         state.module_bytes += 5;
@@ -171,9 +171,9 @@ mod tests {
 
     #[test]
     fn numbers_are_never_used_twice() {
-        let mut state = State {
+        let mut state = EngineState {
             numbers: u32::MAX - 1,
-            ..State::default()
+            ..EngineState::default()
         };
         assert_eq!(state.check_count(), Ok(()));
         assert_eq!(state.number(), u32::MAX);
