@@ -1,4 +1,4 @@
-//! The kinds of resource that `fabricctl` knows: each has a file and a line in [`kinds`](macro@kinds).
+//! The kinds of resource that `fabricctl` knows: each has a file and a line in `kinds!`.
 
 mod block;
 mod cpu;
@@ -104,7 +104,7 @@ pub(crate) trait Face: Sync {
     }
 }
 
-/// A kind without a line in [`kinds`](macro@kinds).
+/// A kind without a line in `kinds!`.
 struct Unknown;
 
 impl Face for Unknown {}

@@ -1,4 +1,4 @@
-//! Device nodes of leased devices: who may open them ([`take`], [`admit`], [`withdraw`]), and which processes have them
+//! Device nodes of leased devices: who may open them ([`Taken`], [`admit`], [`withdraw`]), and which processes have them
 //! open ([`Holders`], [`EndUsers`]). The processes in a lease's cgroup open its nodes alone
 //! ([`allow_only`](crate::allow_only)).
 
