@@ -92,8 +92,9 @@ def same_names(suite, name, before, after):
 
 def expired_meanwhile(suite, node, pools):
     """Leases that run out without a daemon are cut at their deadlines, by the watchdog that the daemon has left
-    running."""
+    running. It has replaced another one."""
     alice = node.tenant("alice")
+    end_watchdog(node)
     leases = {kind: alloc(alice, secs=TERM_SECS + 5, pool=pool) for kind, pool in pools.items()}
     jobs = {kind: Fio(connect(lease)).started() for kind, lease in leases.items()}
     node.kill()
@@ -103,10 +104,8 @@ def expired_meanwhile(suite, node, pools):
 
 
 def wedged(suite, node, pools):
-    """A lease is also cut on time while the daemon is stopped, by a watchdog that has replaced another one; a longer
-    lease goes on."""
+    """A lease is also cut on time while the daemon is stopped; a longer lease goes on."""
     alice = node.tenant("alice")
-    end_watchdog(node)
     with attached(alice, pool=pools["device"]) as (other, path):
         lease = alloc(alice, secs=TERM_SECS, pool=pools["device"])
         job = Fio(connect(lease)).started()

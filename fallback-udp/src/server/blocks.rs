@@ -121,7 +121,9 @@ impl Drop for IoInFlight {
     fn drop(&mut self) {
         let blocks = &self.entry.content;
         let mut ended = blocks.ended();
-        if !count_down(&blocks.ios, 1) || !count_down(&blocks.flushes, self.is_flush.into()) {
+        let is_counted =
+            count_down(&blocks.ios, 1) & count_down(&blocks.flushes, self.is_flush.into());
+        if !is_counted {
             self.entry.broken(Broken {
                 invariant: Invariant::InFlight,
                 detail: "an I/O has finished that was not counted",

@@ -39,7 +39,11 @@ impl<C: Content> UdpPath<C> {
             return Ok(());
         };
         let cleaned = entry.as_ref().map_or(Ok(()), |entry| {
-            entry.content.wait_until_quiet(progress)?;
+            let quiet = entry.content.wait_until_quiet(progress);
+            quiet.map_err(|why| StepError {
+                detail: format!("{binding_id}: {}", why.detail),
+                ..why
+            })?;
             entry.close()
         });
         self.finish(&cell, binding_id, entry, cleaned)

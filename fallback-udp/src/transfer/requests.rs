@@ -165,7 +165,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Outstanding `at` was answered at its first transmission, so it has passed all requests that were sent before it.
+    /// Request `at` was answered at its first transmission, so it has passed all requests that were sent before it.
     /// Returns the newest transmission that counts as lost because of that, if there is one.
     pub(super) fn passed(&mut self, at: usize) -> Option<u64> {
         let mut newest = None;

@@ -148,7 +148,8 @@ impl Dispatcher {
 
     /// Runs the jobs of a start side by side. Waits for them, at most [`STRAYS_PATIENCE`].
     pub(crate) fn side_by_side(&self, jobs: Vec<Job>) {
-        let pool = self.threads.pool("strays", 64, Urgency::Usual);
+        // A pool gives one owner half of its threads. A job that is stuck holds up no other one.
+        let pool = self.threads.pool("strays", 2 * jobs.len(), Urgency::Usual);
         let (done, all_done) = channel();
         for job in jobs {
             let done = done.clone();

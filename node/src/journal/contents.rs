@@ -90,7 +90,7 @@ fn put_start(writing: &WriteTransaction, contents: &Recovered) -> Result<(), red
     numbers.insert("format", FORMAT)?;
     numbers.insert("epoch", contents.epoch.0)?;
     numbers.insert(COMMITS, contents.commits)?;
-    numbers.insert(WRITTEN, clock::now().unix_ms)?;
+    numbers.insert(WRITTEN, contents.written_unix_ms)?;
     put_boot(writing, contents.last_boot_id.as_deref())
 }
 
@@ -102,11 +102,22 @@ fn put_boot(writing: &WriteTransaction, boot_id: Option<&str>) -> Result<(), red
     Ok(())
 }
 
-/// Commits a group, with the boot if there is one, and returns the number of the commit.
+/// What a group says of the boot. The time of the last write belongs to the boot that is written: a later start compares
+/// it with the clock of another boot.
+pub(super) enum Boot<'a> {
+    /// The first group on this boot with leases or fences.
+    Begins(&'a str),
+    /// The boot is written.
+    GoesOn,
+    /// No leases or fences were written on this boot yet.
+    IsNotWritten,
+}
+
+/// Commits a group and returns the number of the commit.
 pub(super) fn write_group(
     database: &Database,
     group: &Group,
-    boot_id: Option<&str>,
+    boot: Boot<'_>,
 ) -> Result<u64, redb::Error> {
     let writing = begin(database)?;
     let number;
@@ -114,9 +125,13 @@ pub(super) fn write_group(
         let mut numbers = writing.open_table(NUMBERS)?;
         number = numbers.get(COMMITS)?.map_or(0, |before| before.value()) + 1;
         numbers.insert(COMMITS, number)?;
-        numbers.insert(WRITTEN, clock::now().unix_ms)?;
+        if !matches!(boot, Boot::IsNotWritten) {
+            numbers.insert(WRITTEN, clock::now().unix_ms)?;
+        }
     }
-    put_boot(&writing, boot_id)?;
+    if let Boot::Begins(boot_id) = boot {
+        put_boot(&writing, Some(boot_id))?;
+    }
     put_records(&writing, group)?;
     writing.commit()?;
     Ok(number)

@@ -18,9 +18,9 @@ pub(crate) const CHANNEL: ChannelKind = ChannelKind {
 
 #[derive(Serialize, Deserialize)]
 pub(super) enum Message {
-    /// To the process, first message: open the journal and count this start with this boot id. `None`: replace a
-    /// process that has ended.
-    Begin(Option<String>),
+    /// To the process, first message: open the journal on this boot. Either count this start, or replace a process that
+    /// has ended.
+    Begin { boot_id: String, replaces: bool },
     /// From the process: a record. To the process: a change that belongs to the next group.
     Record(Key, Option<Value>),
     /// From the process, after the records: the journal is open; the rest of its contents.

@@ -50,8 +50,10 @@ pub fn journal_main(arguments: &Arguments) -> anyhow::Result<()> {
 
 pub(super) fn serve(mut channel: Channel, path: &Path, meter: Arc<Meter>) -> anyhow::Result<()> {
     let opened = match channel.receive()? {
-        Some(Message::Begin(Some(boot_id))) => Store::open(path, &boot_id, Arc::clone(&meter)),
-        Some(Message::Begin(None)) => Store::resume(path, Arc::clone(&meter)),
+        Some(Message::Begin { boot_id, replaces }) => match replaces {
+            false => Store::open(path, &boot_id, Arc::clone(&meter)),
+            true => Store::resume(path, &boot_id, Arc::clone(&meter)),
+        },
         _ => return Err(Lost::Unexpected.into()),
     };
     let (mut store, mut recovered) = match opened {

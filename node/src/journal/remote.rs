@@ -31,6 +31,7 @@ pub(super) enum RunAs {
 pub(super) struct Remote {
     run_as: RunAs,
     path: PathBuf,
+    boot_id: String,
     shared: Arc<SharedQueue>,
     /// `None` after the process has ended by itself.
     process: Option<Process>,
@@ -70,11 +71,12 @@ impl Remote {
         let mut remote = Self {
             run_as,
             path,
+            boot_id: boot_id.to_owned(),
             shared,
             process: None,
         };
         let mut process = remote.start()?;
-        let opened = process.open(Some(boot_id));
+        let opened = process.open(boot_id, false);
         let recovered = opened.map_err(|why| remote.explain(why, &mut process))?;
         remote.process = Some(process);
         Ok((remote, recovered))
@@ -104,7 +106,7 @@ impl Remote {
     fn start_again(&self) -> Result<Process, CommitError> {
         let mut process = self.start().map_err(CommitError::new)?;
         tracing::warn!(pid = process.pid(), "another process writes the journal");
-        let opened = process.open(None);
+        let opened = process.open(&self.boot_id, true);
         opened.map_err(|why| CommitError::new(self.explain(why, &mut process)))?;
         Ok(process)
     }
@@ -163,9 +165,10 @@ impl Process {
         }
     }
 
-    /// Starts the process. Without a boot id the process replaces one that has ended, and returns no records.
-    fn open(&mut self, boot_id: Option<&str>) -> Result<Recovered, Failure> {
-        let begin = Message::Begin(boot_id.map(str::to_owned));
+    /// Opens the journal in the process. One that replaces another returns no records.
+    fn open(&mut self, boot_id: &str, replaces: bool) -> Result<Recovered, Failure> {
+        let boot_id = boot_id.to_owned();
+        let begin = Message::Begin { boot_id, replaces };
         self.channel.send(&begin, None, MsgFlags::empty())?;
         let mut records = BTreeMap::new();
         loop {

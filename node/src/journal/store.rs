@@ -16,7 +16,8 @@ use nix::errno::Errno;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase};
 
 use super::{
-    Group, JournalError, Key, Recovered, contents,
+    Group, JournalError, Key, Recovered,
+    contents::{self, Boot},
     meter::{Meter, Metered},
 };
 use crate::process::state_dir::open_lock;
@@ -75,6 +76,7 @@ impl Store {
     /// Replaces a process that has ended. Opens the file at the first commit; returns no records.
     pub(super) fn resume(
         path: &Path,
+        boot_id: &str,
         meter: Arc<Meter>,
     ) -> Result<(Self, Recovered), JournalError> {
         // A sync of the ended process may have failed.
@@ -84,7 +86,8 @@ impl Store {
             path: path.to_owned(),
             meter,
             database: None,
-            boot_id: None,
+            // The ended process may have written it; to write it again changes nothing.
+            boot_id: Some(boot_id.to_owned()),
         };
         Ok((store, Recovered::default()))
     }
@@ -99,7 +102,12 @@ impl Store {
         let is_of_boot = |key: &Key| matches!(key, Key::Lease(_) | Key::Fence(_));
         let boot_id = self.boot_id.take_if(|_| group.keys().any(is_of_boot));
         let number = guarded(&self.path, "commit", || {
-            contents::write_group(&database, group, boot_id.as_deref())
+            let boot = match (&boot_id, &self.boot_id) {
+                (Some(first), _) => Boot::Begins(first),
+                (None, None) => Boot::GoesOn,
+                (None, Some(_)) => Boot::IsNotWritten,
+            };
+            contents::write_group(&database, group, boot)
         });
         if number.is_err() {
             self.boot_id = self.boot_id.take().or(boot_id);

@@ -154,14 +154,31 @@ fn a_boot_counts_once_leases_are_written_down_on_it() {
     let commit = |boot, change: Change| {
         let (mut store, found) = Store::open(&scene.path(), boot, Arc::default()).unwrap();
         store.commit(&[(change.key, change.value)].into()).unwrap();
-        found.last_boot_id
+        (found.last_boot_id, found.written_unix_ms)
     };
+    let of = |(boot, _): &(Option<String>, u64)| boot.clone();
+    let one = Some("one".to_owned());
     let pool = || Change::put(Key::Pool(1), b"pool".to_vec());
-    assert_eq!(commit("one", put(1, "on one")), None);
-    assert_eq!(commit("two", pool()).as_deref(), Some("one"));
-    // The start on the second boot died before it had taken up the lease.
-    assert_eq!(commit("two", put(1, "on two")).as_deref(), Some("one"));
-    assert_eq!(commit("two", pool()).as_deref(), Some("two"));
+    assert_eq!(commit("one", put(1, "on one")), (None, 0));
+    let second = commit("two", pool());
+    assert_eq!(of(&second), one);
+    // The start on the second boot died before it had taken up the lease: the next one compares the clock with the last
+    // write of the first boot.
+    let third = commit("two", put(1, "on two"));
+    assert_eq!(third, second);
+    assert_eq!(of(&commit("two", pool())).as_deref(), Some("two"));
+}
+
+#[test]
+fn a_process_that_replaces_another_writes_the_boot() {
+    let scene = Scene::new();
+    let change = put(1, "on one");
+    drop(Store::open(&scene.path(), "one", Arc::default()).unwrap());
+    let (mut store, _) = Store::resume(&scene.path(), "one", Arc::default()).unwrap();
+    store.commit(&[(change.key, change.value)].into()).unwrap();
+    drop(store);
+    let (_store, found) = Store::open(&scene.path(), "one", Arc::default()).unwrap();
+    assert_eq!(found.last_boot_id.as_deref(), Some("one"));
 }
 
 #[test]

@@ -58,9 +58,10 @@ impl Machine {
     /// Writes all waiting changes. Changes submitted since the commit began may be included; the next commit reports
     /// them.
     pub(super) fn write_down(&mut self) {
-        if !self.waiting.is_empty() {
-            self.written_on = Some(self.boot);
+        if self.waiting.is_empty() {
+            return;
         }
+        self.written_on = Some(self.boot);
         let keeps_first = self.has(Mistake::DiskKeepsTheFirstRecord);
         for change in self.waiting.drain(..).flatten() {
             match change.value {
