@@ -11,6 +11,10 @@ extern crate alloc;
 
 mod auth;
 #[cfg(any(feature = "server", feature = "client"))]
+#[cfg_attr(
+    not(all(feature = "server", feature = "client")),
+    allow(dead_code, reason = "the server and the client use a part each")
+)]
 mod calls;
 #[cfg(feature = "client")]
 mod client;
