@@ -6,7 +6,7 @@
 //! | **once** | a counter of a session belongs to one request, which is done once | each new request |
 //! | **in flight** | only a request or an I/O that was begun finishes; the writes in flight of sessions are among those of their lease | each result, each write |
 //! | **sessions** | a lease has no more sessions than it may have | each request |
-//! | **numbers** | no two open sessions of a lease have the same number | each HELLO |
+//! | **numbers** | the session that a HELLO opens has a number that no other open session of its lease has | each HELLO |
 //! | **rate** | no limit lends more than its burst | each request |
 //! | **parts** | each part of a half-sent block arrives once and lies within the block | each part |
 //! | **room** | half-sent blocks hold exactly the bytes that are counted for their lease, its tenant and the node; an ended lease holds none | each request, each second, each release |

@@ -126,9 +126,9 @@ class Fabric:
         return Fabric(path, self.node)
 
     def wait_until(self, lease, *states, timeout_secs=60):
-        """Asks until the lease is in one of `states`; for the end of its term, not before that end."""
+        """Asks until the lease is in one of `states`; for the end of its term once at first, and then from that end on."""
         deadline = time.monotonic() + timeout_secs
-        if "expired" in states:
+        if "expired" in states and self.query(lease)["state"] not in states:
             time.sleep(min(timeout_secs, max(0, lease["expires_at_unix_ms"] / 1000 - time.time())))
         while (answer := self.query(lease))["state"] not in states:
             if time.monotonic() > deadline:

@@ -242,7 +242,6 @@ def volume_of(lease, pool):
     return f"/dev/{os.path.basename(sh(f'dmsetup info -c --noheadings -o blkdevname {name}'))}"
 
 
-
 def main():
     """All sections on one state directory, beside a foreign subsystem."""
     ready()

@@ -54,7 +54,6 @@ def stuck(suite, node, pools, resumed_by):
         suite.check(f"healed: all of {pool} is free", settled(node.operator, pool, row["capacity"]))
 
 
-
 def others(suite, node, pools, stuck_lease):
     """Beside the stuck release: grants, transfers, frees and an expiry."""
     carol = node.tenant("carol")

@@ -357,7 +357,6 @@ def claims(at, cpus):
             (at / name).write_text(value)
 
 
-
 def stuck(suite, node):
     """A process that cannot die, since its disk does not answer, fences only the cores of its lease, until it can
     die."""

@@ -314,7 +314,6 @@ def disk():
         sh(f"dmsetup resume {DISK}; umount {directory} && dmsetup remove {DISK}")
 
 
-
 def without_contexts(counts):
     """The counted resources of the kernel, except opened devices."""
     return {kind: count for kind, count in counts.items() if kind != "ctx"}

@@ -128,7 +128,6 @@ def program(text, *arguments):
             running.kill()
 
 
-
 @contextlib.contextmanager
 def waiting_container(suite, name, place, lease):
     """A container that has the group and opens it only on request."""
