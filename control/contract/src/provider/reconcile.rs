@@ -2,7 +2,7 @@
 //! client received such a lease, so the objects have no data of a tenant. They are cut and removed like any others.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -83,25 +83,17 @@ impl Provider {
         let failed = Arc::<Mutex<Vec<Stray>>>::default();
         let removals = found.iter().map(|(lease_id, resources)| {
             self.taking_away().insert(*lease_id);
-            let (provider, failed) = (Arc::clone(self), Arc::clone(&failed));
-            let (lease_id, resources) = (*lease_id, resources.clone());
-            let remove = move || {
-                let mut left = Vec::new();
-                for id in resources {
-                    let binding_id = stray_binding_id(id, lease_id);
-                    if let Err(why) = provider.take_away(binding_id, None, &|| ()) {
-                        left.extend(Stray::of(lease_id, &[id], &why, true));
-                    }
-                }
-                // Both change under one lock: a stray is still going or has failed, never both.
-                let mut taking_away = provider.taking_away();
-                failed
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .extend(left);
-                taking_away.remove(&lease_id);
+            let not_tried = StepError::new("remove", "the removal stopped before its end");
+            let going = Going {
+                provider: Arc::clone(self),
+                lease_id: *lease_id,
+                left: resources
+                    .iter()
+                    .map(|id| (*id, not_tried.clone()))
+                    .collect(),
+                failed: Arc::clone(&failed),
             };
-            Box::new(remove) as Removal
+            Box::new(move || going.remove()) as Removal
         });
         side_by_side(removals.collect());
         let taking_away = self.taking_away();
@@ -164,6 +156,37 @@ impl Provider {
             having.extend(self.stores.keys().next());
         }
         Ok(having)
+    }
+}
+
+/// The removal of a stray. It ends as failed for what is left when it is dropped, even by a panic.
+struct Going {
+    provider: Arc<Provider>,
+    lease_id: LeaseId,
+    /// The resources that still have a part, and why.
+    left: BTreeMap<ResourceId, StepError>,
+    failed: Arc<Mutex<Vec<Stray>>>,
+}
+
+impl Going {
+    fn remove(mut self) {
+        self.left.retain(|id, reason| {
+            let binding_id = stray_binding_id(*id, self.lease_id);
+            let removed = self.provider.take_away(binding_id, None, &|| ());
+            removed.map_err(|why| *reason = why).is_err()
+        });
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        // Both change under one lock: a stray is still going or has failed, never both.
+        let mut taking_away = self.provider.taking_away();
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, why) in &self.left {
+            failed.extend(Stray::of(self.lease_id, &[*id], why, true));
+        }
+        taking_away.remove(&self.lease_id);
     }
 }
 

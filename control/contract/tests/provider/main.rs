@@ -478,6 +478,25 @@ fn a_remediation_takes_no_stray_away_beside_the_thread_of_the_start() {
 }
 
 #[test]
+fn a_remediation_takes_a_stray_away_whose_removal_panicked() {
+    let world = World::new();
+    world.put("part", LeaseId(9));
+    let (_held, goes_on) = world.hold("release");
+    // The step that waits for it panics.
+    drop(goes_on);
+    let panic = |removals: Vec<Removal>| {
+        for removal in removals {
+            thread::spawn(removal).join().unwrap_err();
+        }
+    };
+    let strays = world.provider.reconcile(&BTreeSet::new(), panic).unwrap();
+    let why: Vec<&str> = strays.iter().map(|it| it.why.detail.as_str()).collect();
+    assert_eq!(why, ["the removal stopped before its end"]);
+    world.provider.reset(POOL, &[]).unwrap();
+    assert_eq!(world.ids("part"), []);
+}
+
+#[test]
 fn access_ends_by_the_name_alone() {
     let world = World::new();
     world.put("rdma", LeaseId(5));
