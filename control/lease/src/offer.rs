@@ -125,8 +125,10 @@ impl Durability {
     }
 }
 
-/// What a failed release or cut fences. Objects of a lease that is not on record, and mistakes in the table's own
-/// bookkeeping, fence the whole resource: the parts concerned are not known.
+/// What a failed release or cut fences. Objects of a lease that is not on record count as the same failure of a lease
+/// without a known part: if they could not be cut, they fence the whole resource; if they were cut and not removed,
+/// they fence it only under `Whole`, and the store refuses what they hold. Mistakes in the table's own bookkeeping
+/// fence the whole resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceScope {
     /// Hardware or kernel separates the parts: a failed release or cut fences the part of its lease alone. A client

@@ -271,7 +271,7 @@ impl Resource {
 #[cfg(test)]
 mod tests {
     use std::sync::{
-        Mutex, PoisonError,
+        Barrier, Mutex, PoisonError,
         mpsc::{Receiver, Sender, channel},
     };
 
@@ -401,5 +401,35 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
+    }
+    /// The threads of this process, for a start that waits for its jobs without a limit.
+    struct Patient;
+
+    impl Threads for Patient {
+        fn pool(&self, name: &'static str, threads_max: usize, urgency: Urgency) -> Pool {
+            OfProcess.pool(name, threads_max, urgency)
+        }
+        fn retry(&self, provider: &Arc<Provider>, on_report: OnReport) -> ReleaseRetry {
+            OfProcess.retry(provider, on_report)
+        }
+        fn wait(&self, done: &Receiver<()>, _: Duration) {
+            done.recv().ok();
+        }
+    }
+
+    /// Without a thread for each of them, this test never ends.
+    #[test]
+    fn each_stray_is_removed_even_if_all_others_are_stuck() {
+        const STRAYS: usize = 100;
+        let dispatcher = Dispatcher::over(Box::new(Patient), Arc::new(|_, _| ()));
+        let until_all_run = Arc::new(Barrier::new(STRAYS));
+        let job = |_| {
+            let until_all_run = Arc::clone(&until_all_run);
+            let job = move || {
+                until_all_run.wait();
+            };
+            Box::new(job) as Job
+        };
+        dispatcher.side_by_side((0..STRAYS).map(job).collect());
     }
 }

@@ -247,9 +247,9 @@ fn where_parts_are_separate_a_failed_cut_and_a_stuck_release_fence_two_parts() {
     assert_eq!(told(&mut world), [uncut.lease_id]);
 }
 
-/// It is unknown which part such objects reach.
+/// It is unknown which part such objects reach. If they were cut, they reach none.
 #[test]
-fn where_parts_are_separate_objects_of_no_lease_on_record_fence_it_all() {
+fn where_parts_are_separate_objects_of_no_lease_on_record_fence_it_all_unless_they_were_cut() {
     for (is_cut, expected) in [(true, (false, true, 16)), (false, (true, false, 0))] {
         let mut world = separate();
         let stray = FenceRecord {
