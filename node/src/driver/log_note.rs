@@ -2,8 +2,8 @@
 
 use fabricbios_lease::{Condition, Note};
 use fabricbios_wire::{
-    CpuExecutionMode, CpuIsolationClass, CpuPartition, Effective, GpuExclusivityClass, LeaseError,
-    LeaseIntent, ResourceId, Transport,
+    CpuExecutionMode, CpuIsolationClass, CpuPartition, Effective, GpuExclusivityClass,
+    GpuExecutionMode, LeaseError, LeaseIntent, ResourceId, Transport,
 };
 
 use crate::driver::refusals;
@@ -37,7 +37,7 @@ pub(crate) fn log(note: &Note) {
             policy,
         } => {
             tracing::info!(
-                %lease_id, %tenant, %resource_id, %wanted, requested = %classes(&wanted.classes), effective = %classes(effective),
+                %lease_id, %tenant, %resource_id, %wanted, requested = %terms(&wanted.classes), effective = %terms(effective),
                 intent = intent.as_deref().map(|intent| tracing::field::display(stated(intent))), %policy, "granted"
             );
         }
@@ -65,7 +65,7 @@ pub(crate) fn log(note: &Note) {
                 %tenant,
                 lease_id = lease_id.map(tracing::field::display),
                 wanted = wanted.map(tracing::field::display),
-                requested = wanted.map(|w| tracing::field::display(classes(&w.classes))),
+                requested = wanted.map(|w| tracing::field::display(terms(&w.classes))),
                 effective = "none",
                 policy = policy_of(refusal.error),
                 class = %refusal.class,
@@ -125,18 +125,37 @@ pub(crate) fn log(note: &Note) {
     }
 }
 
-/// The stated classes and transport, by their names on the wire.
-fn classes(stated: &Effective) -> String {
-    let width = stated.cpu_execution_width.map(|it| format!("width {it}"));
-    let rate = stated.net_rate.map(|it| format!("rate {it}"));
+/// The stated terms, by their names on the wire.
+fn terms(stated: &Effective) -> String {
+    let Effective {
+        cpu_isolation,
+        cpu_execution_mode,
+        cpu_execution_width,
+        cpu_partition,
+        gpu_exclusivity,
+        gpu_execution_mode,
+        gpu_compute_slices,
+        transport,
+        rotate_on_renew,
+        read_only,
+        mutual_auth,
+        net_rate,
+    } = stated;
+    let width = cpu_execution_width.map(|it| format!("width {it}"));
+    let slices = gpu_compute_slices.map(|it| format!("{it} compute slices"));
+    let rate = net_rate.map(|it| format!("rate {it}"));
     let names = [
-        stated.cpu_isolation.map(CpuIsolationClass::name),
-        stated.cpu_execution_mode.map(CpuExecutionMode::name),
+        cpu_isolation.map(CpuIsolationClass::name),
+        cpu_execution_mode.map(CpuExecutionMode::name),
         width.as_deref(),
-        stated.cpu_partition.map(CpuPartition::name),
-        stated.gpu_exclusivity.map(GpuExclusivityClass::name),
-        stated.transport.map(Transport::name),
-        stated.rotate_on_renew.then_some("rotate_on_renew"),
+        cpu_partition.map(CpuPartition::name),
+        gpu_exclusivity.map(GpuExclusivityClass::name),
+        gpu_execution_mode.map(GpuExecutionMode::name),
+        slices.as_deref(),
+        transport.map(Transport::name),
+        rotate_on_renew.then_some("rotate_on_renew"),
+        read_only.then_some("read_only"),
+        mutual_auth.then_some("mutual_auth"),
         rate.as_deref(),
     ];
     let names: Vec<&str> = names.into_iter().flatten().collect();
