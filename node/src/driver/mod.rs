@@ -5,6 +5,7 @@
 //! change is durable.
 
 pub mod dispatcher;
+mod effects;
 mod endpoint;
 mod environment;
 pub mod fair;
@@ -23,24 +24,19 @@ use std::{
     time::Duration,
 };
 
-use fabricbios_lease::{
-    After, Asked, BootTime, Change as TableChange, Effect, LeaseTable, Order, Report, State,
-    StepError, Ticket,
-};
-use fabricbios_wire::{
-    Answer, Endpoint, InventoryForm, LeaseError, LeaseId, Refusal, RefusalClass, Reply, Request,
-    Role,
-};
+use fabricbios_lease::{Asked, BootTime, LeaseTable, Report, State, Ticket};
+use fabricbios_wire::{Answer, Endpoint, InventoryForm, LeaseId, Refusal, Reply, Request, Role};
 use tokio::sync::oneshot;
 
 use crate::{
     driver::{
+        effects::{Held, unavailable, unconfirmed, unwritten},
         fair::{FairQueue, Owner},
         mailbox::Mailbox,
         workers::raise_priority,
     },
     inventory::Inventory,
-    journal::{Change, CommitError, Key, Seq, records},
+    journal::{Change, CommitError, Seq},
 };
 
 pub use environment::{Environment, Machine};
@@ -102,20 +98,6 @@ pub struct Requester {
     pub control: Option<Endpoint>,
     /// Receives the answer.
     pub reply: oneshot::Sender<Answer>,
-}
-
-/// An answer or order that waits until every change before it is durable.
-#[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all held items are answers"
-)]
-enum Held {
-    /// Clients must not learn of a change that a crash could undo.
-    Answer(Ticket, Answer, After),
-    /// A release or reset: after a crash the journal must not have a live lease whose bytes are scrubbed. Cuts are
-    /// never held.
-    Order(Order),
 }
 
 /// See the module.
@@ -416,113 +398,6 @@ impl<E: Environment> Driver<E> {
             )),
         }
     }
-
-    /// Carries out the table's effects until there are none.
-    fn perform(&mut self) {
-        let mut held = Vec::new();
-        while let Some(effect) = self.table.poll_effect() {
-            match effect {
-                Effect::Order {
-                    order,
-                    tenant,
-                    after_journal: true,
-                } => held.push((tenant, Held::Order(order))),
-                Effect::Order { order, tenant, .. } => self.dispatch(tenant, order),
-                Effect::Journal(change) => self.batch.extend(encode(change)),
-                Effect::Note(note) => log_note::log(&note),
-                Effect::Answer {
-                    ticket,
-                    answer,
-                    after: After::Nothing,
-                } => self.reply(ticket, answer),
-                Effect::Answer {
-                    ticket,
-                    answer,
-                    after,
-                } => {
-                    let requester = self.requesters.get(&ticket);
-                    let tenant = requester.map(|requester| Arc::clone(&requester.tenant));
-                    held.push((tenant, Held::Answer(ticket, answer, after)));
-                }
-            }
-        }
-        if !self.batch.is_empty() {
-            self.submitted = self.environment.submit(std::mem::take(&mut self.batch));
-        }
-        let seq = self.submitted;
-        self.held
-            .extend(held.into_iter().map(|(tenant, it)| (seq, tenant, it)));
-        let is_durable = |(seq, ..): &(Seq, Owner, Held)| *seq <= self.durable;
-        while self.held.front().is_some_and(is_durable)
-            && let Some((_, tenant, held)) = self.held.pop_front()
-        {
-            self.released.push(tenant, held);
-        }
-    }
-
-    /// Dispatches an order. The report of an order that is done at once is applied in this turn.
-    fn dispatch(&mut self, owner: Owner, order: Order) {
-        if let Some(report) = self.environment.dispatch(owner, order) {
-            self.on_report(self.environment.now().boot, report);
-        }
-    }
-
-    /// Sends some of the answers and orders that waited for the disk.
-    fn release_held(&mut self) {
-        for _ in 0..RELEASED_A_TURN {
-            match self.released.pop_of(|_| true) {
-                Some((tenant, Held::Answer(ticket, answer, After::Grant(binding_id)))) => {
-                    self.confirming
-                        .insert(binding_id.lease_id, (ticket, answer));
-                    self.dispatch(tenant, Order::Confirm(binding_id));
-                }
-                Some((_, Held::Answer(ticket, answer, _))) => self.reply(ticket, answer),
-                Some((tenant, Held::Order(order))) => self.dispatch(tenant, order),
-                None => return,
-            }
-        }
-    }
-
-    /// The commit failed: the waiting clients get an error, and leases that were about to be granted are taken back.
-    /// Cuts did not wait. Releases go on waiting, because the journal retries the commit.
-    fn not_durable(&mut self, error: &CommitError) {
-        if self.unwritable.is_none() {
-            tracing::error!(%error, waiting = self.held.len(), "the journal could not be written; trying again");
-        }
-        self.unwritable = Some(error.clone());
-        for (seq, tenant, held) in std::mem::take(&mut self.held) {
-            let (ticket, answer, after) = match held {
-                Held::Answer(ticket, answer, after) => (ticket, answer, after),
-                order @ Held::Order(..) => {
-                    self.held.push_back((seq, tenant, order));
-                    continue;
-                }
-            };
-            if let After::Grant(binding_id) = after {
-                self.table
-                    .on_grant_lost(self.environment.now(), binding_id.lease_id);
-                self.reply(ticket, Err(unwritten(error)));
-                continue;
-            }
-            let told = match answer {
-                Ok(_) => Err(Refusal::new(
-                    LeaseError::Internal,
-                    RefusalClass::Transient,
-                    format!(
-                        "decided, but not in the journal ({error}): if the node dies before the journal can be written, the change is lost"
-                    ),
-                )),
-                refusal => refusal,
-            };
-            self.reply(ticket, told);
-        }
-    }
-
-    fn reply(&mut self, ticket: Ticket, answer: Answer) {
-        if let Some(requester) = self.requesters.remove(&ticket) {
-            requester.reply(answer);
-        }
-    }
 }
 
 impl Requester {
@@ -536,40 +411,6 @@ impl Requester {
             tracing::debug!("a client went away before its answer");
         }
     }
-}
-
-fn unavailable(message: impl Into<String>) -> Refusal {
-    Refusal::new(LeaseError::Unavailable, RefusalClass::Transient, message)
-}
-
-fn unwritten(error: &CommitError) -> Refusal {
-    unavailable(format!(
-        "nothing was leased: the node cannot write its journal ({error}); lease elsewhere, or try again when its \
-         operator has seen to the disk"
-    ))
-}
-
-fn unconfirmed(error: &StepError) -> Refusal {
-    unavailable(format!(
-        "nothing was leased: the node could not do `{}`, its storage does not answer or fails; lease elsewhere, or try \
-         again later, the node's log says what is wrong",
-        error.step
-    ))
-}
-
-/// The journal's form of a change. Records are plain data, so encoding does not fail. A failure would only be logged,
-/// because an unwritten record is better than a stopped node.
-fn encode(change: TableChange) -> Option<Change> {
-    let (key, encoded) = match change {
-        TableChange::PutLease(record) => (Key::Lease(record.lease_id), records::encode(&record)),
-        TableChange::PutFence(record) => (Key::Fence(record.resource_id), records::encode(&record)),
-        TableChange::RemoveLease(id) => return Some(Change::remove(Key::Lease(id))),
-        TableChange::RemoveFence(id) => return Some(Change::remove(Key::Fence(id))),
-    };
-    encoded
-        .inspect_err(|error| tracing::error!(%error, "a record cannot be encoded"))
-        .map(|bytes| Change::put(key, bytes))
-        .ok()
 }
 
 #[cfg(test)]

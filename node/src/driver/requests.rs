@@ -16,9 +16,10 @@ use fabricbios_wire::{
 use crate::{
     driver::{
         Input, Requester,
+        effects::unavailable,
         fair::Owner,
         mailbox::{NoPlace, REQUESTS_OF_OWNER_MAX, Sender},
-        refusals, unavailable,
+        refusals,
     },
     inventory::detection::Detection,
 };

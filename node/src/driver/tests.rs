@@ -9,18 +9,18 @@ use std::{
 };
 
 use fabricbios_contract::Provider;
-use fabricbios_lease::{AllocationMode, Durability, Offer, Policy};
+use fabricbios_lease::{AllocationMode, Durability, Offer, Order, Policy};
 use fabricbios_testbed::fakes::{FakeMemory, Step};
 use fabricbios_wire::{
-    Epoch, InventoryExtension, LeaseAllocRequest, LeaseInfo, LeasePhase, NodeId, ResourceId,
-    ResourceType, Transport, health,
+    Epoch, InventoryExtension, LeaseAllocRequest, LeaseError, LeaseInfo, LeasePhase, NodeId,
+    RefusalClass, ResourceId, ResourceType, Transport, health,
 };
 
 use super::*;
 use crate::{
     driver::dispatcher::Dispatcher,
     inventory::detection::{Detection, Found},
-    journal::Journal,
+    journal::{Journal, Key},
     kinds::block,
     process::clock,
 };
