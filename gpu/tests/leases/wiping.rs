@@ -98,15 +98,22 @@ fn bytes_that_the_last_lease_left_are_wiped_before_an_exclusive_one() {
     world.bound(&whole(3));
 }
 
+/// A world whose first lease has filled the memory of its device. The driver does not return it until the test says so.
+fn with_lingering_memory() -> (World, BindOrder, Session) {
+    let world = World::new();
+    let lease = whole(1);
+    world.bound_beside_another(&lease);
+    let leaves = world.filled(lease_id(1));
+    let knobs = &world.machine.lab.directory;
+    knobs.set(Knob::Lingering, "3600000").unwrap();
+    (world, lease, leaves)
+}
+
 /// The driver returns the memory after the wipe, long after the end of the process.
 #[test]
 fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
-    let world = World::new();
+    let (world, lease, _leaves) = with_lingering_memory();
     let knobs = &world.machine.lab.directory;
-    let lease = whole(1);
-    world.bound_beside_another(&lease);
-    let _leaves = world.filled(lease_id(1));
-    knobs.set(Knob::Lingering, "3600000").unwrap();
     world.end(&lease);
     assert!(world.has_pattern());
     knobs.set(Knob::Lingering, "1").unwrap();
@@ -119,12 +126,8 @@ fn memory_that_comes_back_after_the_wipe_is_wiped_before_the_next_lease() {
 /// The memory comes back after the wipe and after the look before the next lease.
 #[test]
 fn memory_that_comes_back_beside_a_grant_refuses_it_once() {
-    let world = World::new();
+    let (world, lease, _leaves) = with_lingering_memory();
     let knobs = &world.machine.lab.directory;
-    let lease = whole(1);
-    world.bound_beside_another(&lease);
-    let _leaves = world.filled(lease_id(1));
-    knobs.set(Knob::Lingering, "3600000").unwrap();
     world.end(&lease);
     let next = whole(2);
     world.store.prepare(&next, &|| ()).unwrap();
@@ -139,12 +142,8 @@ fn memory_that_comes_back_beside_a_grant_refuses_it_once() {
 
 #[test]
 fn memory_that_comes_back_during_a_wipe_is_wiped_too() {
-    let world = World::new();
+    let (world, lease, _leaves) = with_lingering_memory();
     let knobs = &world.machine.lab.directory;
-    let lease = whole(1);
-    world.bound_beside_another(&lease);
-    let _leaves = world.filled(lease_id(1));
-    knobs.set(Knob::Lingering, "3600000").unwrap();
     world.cut(&lease);
     world.write_pattern_at_the_end();
     let passes = Cell::new(0);
