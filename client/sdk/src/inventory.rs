@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use fabricbios_wire::{
     BlockDev, CpuCap, Enforcement, Epoch, FlatEntry, GpuInfo, InventoryExtension, InventoryForm,
     MemArena, NicInfo, NodeId, Reply, Request, ResourceId, ResourceInventory, ResourceType,
-    Transport, health,
+    Transport, health, resource_flags,
 };
 
 use crate::{Error, GpuSlots, Node, VirtualFunctions, kinds, runtime::wait};
@@ -37,7 +37,7 @@ pub struct Resource {
     pub kind: ResourceType,
     /// Its name, for people.
     pub name: Option<String>,
-    /// Its health.
+    /// Its health; `None`: the resource is not on offer, and the node has not looked at it.
     pub health: Option<ResourceHealth>,
     /// Why the health is not [`ResourceHealth::Ok`], for people.
     pub health_reason: Option<String>,
@@ -148,7 +148,7 @@ impl Inventory {
 pub struct Entries(BTreeMap<ResourceId, Resource>);
 
 impl Entries {
-    /// Adds an entry of the structured form to its resource. Only here a resource gets its health.
+    /// Adds an entry of the structured form, with its health, to its resource.
     pub(crate) fn add(&mut self, id: ResourceId, health: u32, add: impl FnOnce(&mut Resource)) {
         if let Some(resource) = self.0.get_mut(&id) {
             resource.health = Some(health.into());
@@ -218,9 +218,23 @@ impl Resource {
                     ..classes(self)
                 });
             }
-            // The flat form has it too.
-            InventoryExtension::Available(..) => {}
+            // The flat form has the amount, too. Only resources on offer have this extension: the node knows their
+            // health, also where the structured form has no list for their kind.
+            InventoryExtension::Available(..) => {
+                let of_flags = ResourceHealth::of_flags(self.flags);
+                self.health.get_or_insert(of_flags);
+            }
             of_one_kind => kinds::extend(self, of_one_kind),
+        }
+    }
+}
+
+impl ResourceHealth {
+    fn of_flags(flags: u16) -> Self {
+        match flags {
+            it if it & resource_flags::FENCED != 0 => Self::Fenced,
+            it if it & resource_flags::DEGRADED != 0 => Self::Degraded,
+            _ => Self::Ok,
         }
     }
 }

@@ -6,7 +6,7 @@ use core::borrow::Borrow;
 use crate::{kinds::Coordinates, read::Decoded, tlv::TlvArea, write::Writer, *};
 
 macro_rules! kind_binding {
-    ($({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, $terms:tt, ($accessor:ident: $coordinates:ty as $holder:ty) })*) => {
+    ($({ $code:literal $variant:ident $word:literal $name:literal, $terms:tt, ($accessor:ident: $coordinates:ty as $holder:ty) })*) => {
         /// The coordinates that only one kind of resource has. The variant is the kind.
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -10,7 +10,7 @@ macro_rules! declare {
         declare! { [$mem $block $cpu $net $gpu] [$($later)*] }
     };
     (
-        [$({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, ($module:ident: $terms:ty), $coordinates:tt })*]
+        [$({ $code:literal $variant:ident $word:literal $name:literal, ($module:ident: $terms:ty), $coordinates:tt })*]
         [$({ $c:literal $later:ident $w:literal $later_name:literal, $u:path, ($m:ident: $later_terms:ty), $b:tt })*]
     ) => {
         /// The parameters of a lease that only its kind has. The variant is the kind.
@@ -27,7 +27,7 @@ macro_rules! declare {
 }
 
 macro_rules! implement {
-    ($({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, ($module:ident: $terms:ty), $coordinates:tt })*) => {
+    ($({ $code:literal $variant:ident $word:literal $name:literal, ($module:ident: $terms:ty), $coordinates:tt })*) => {
         impl LeaseTerms {
             /// The terms of that kind, with nothing stated.
             #[must_use]

@@ -8,7 +8,6 @@ use core::{fmt, str::FromStr};
 
 use crate::{
     BlockDev, CpuCap, Epoch, GpuInfo, MemArena, NicInfo, NodeId, ParseNameError, ResourceId, kinds,
-    size,
 };
 
 /// Records number the variants in this order: kinds after the fifth came after `Unknown`.
@@ -17,8 +16,8 @@ macro_rules! declare {
         declare! { [$cpu $mem $block $net $gpu] [$($later)*] }
     };
     (
-        [$({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, $($rest:tt)* })*]
-        [$({ $later_code:literal $later:ident $w:literal $later_name:literal, $u:path, $($r:tt)* })*]
+        [$({ $code:literal $variant:ident $word:literal $name:literal, $($rest:tt)* })*]
+        [$({ $later_code:literal $later:ident $w:literal $later_name:literal, $($r:tt)* })*]
     ) => {
         /// The kind of a resource. An unknown code is kept and printed; such a resource is never leased.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,7 +37,7 @@ macro_rules! declare {
 }
 
 macro_rules! implement {
-    ($({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, $($rest:tt)* })*) => {
+    ($({ $code:literal $variant:ident $word:literal $name:literal, ($module:ident: $terms:ident), $($rest:tt)* })*) => {
         const KNOWN: &[(u16, ResourceType, &str)] = &[
             $(($code, ResourceType::$variant, $word),)*
             (0x0010, ResourceType::Scheduler, "scheduler"),
@@ -63,7 +62,7 @@ macro_rules! implement {
             #[must_use]
             pub fn amount(self, amount: u64) -> String {
                 match self {
-                    $(Self::$variant => $unit(amount),)*
+                    $(Self::$variant => <crate::$terms as kinds::Terms>::amount(amount),)*
                     _ => amount.to_string(),
                 }
             }

@@ -1,6 +1,5 @@
 //! Numbers of bytes as people write and read them. For programs they are plain numbers.
 
-use alloc::{format, string::String};
 use core::{fmt, str::FromStr};
 
 /// A number of bytes.
@@ -76,35 +75,5 @@ impl fmt::Display for Size {
             // At most 2^40 times ten, which fits.
             rest => write!(f, "{whole}.{} {unit}", (rest * 10) >> shift),
         }
-    }
-}
-
-/// A number of bytes, for people.
-pub(crate) fn bytes(amount: u64) -> String {
-    format!("{}", Size(amount))
-}
-
-/// A number of cores, for people.
-pub(crate) fn cores(amount: u64) -> String {
-    match amount {
-        1 => "1 core".into(),
-        _ => format!("{amount} cores"),
-    }
-}
-
-/// Bits per second in the largest unit that gives at least 1; with one decimal, rounded down, if the number is not
-/// whole.
-pub(crate) fn bits_per_second(bits: u64) -> String {
-    let units = [
-        (1_000_000_000, "Gbit/s"),
-        (1_000_000, "Mbit/s"),
-        (1_000, "kbit/s"),
-    ];
-    let Some((size, unit)) = units.iter().find(|(size, _)| bits >= *size) else {
-        return format!("{bits} bit/s");
-    };
-    match (bits / size, bits % size) {
-        (whole, 0) => format!("{whole} {unit}"),
-        (whole, rest) => format!("{whole}.{} {unit}", rest * 10 / size),
     }
 }

@@ -17,7 +17,7 @@ macro_rules! tags {
 pub(crate) use tags;
 
 macro_rules! of_kinds {
-    ($({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, ($module:ident: $terms:ty), $coordinates:tt })*) => {
+    ($({ $code:literal $variant:ident $word:literal $name:literal, ($module:ident: $terms:ty), $coordinates:tt })*) => {
         $(pub use kinds::$module::tag::*;)*
 
         /// The words for a known tag; `None`: the tag is unknown.

@@ -106,7 +106,7 @@ pub(crate) mod sealed {
         fn unmet(terms: &Self::Terms, capacity: u64, info: &LeaseInfo, missing: &mut Missing);
 
         /// Adds the entries of the kind in a structured inventory, each with the health of its resource.
-        fn entries(structured: &ResourceInventory, entries: &mut Entries);
+        fn entries(_structured: &ResourceInventory, _entries: &mut Entries) {}
 
         /// Adds an extension that the line of the kind in `kinds!` names.
         fn extend(_resource: &mut Resource, _extension: &InventoryExtension) {}

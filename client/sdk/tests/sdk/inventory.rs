@@ -3,7 +3,7 @@
 use fabricbios_client::{Node, ResourceHealth};
 use fabricbios_wire::{
     Epoch, FlatEntry, GPU_ROCM, GpuInfo, GpuVendor, InventoryExtension, InventoryForm, NodeId,
-    Reply, Request, ResourceId, ResourceInventory, ResourceType, Transport,
+    Reply, Request, ResourceId, ResourceInventory, ResourceType, Transport, resource_flags,
 };
 
 use crate::{admin, common::FakeNode};
@@ -46,6 +46,9 @@ fn structured() -> ResourceInventory {
             },
             InventoryExtension::Name(ResourceId(1), "rxe0".into()),
             InventoryExtension::Transports(ResourceId(1), vec![Transport::Udp]),
+            // On offer, without a list for its kind.
+            InventoryExtension::Available(ResourceId(3), 4),
+            InventoryExtension::Available(ResourceId(4), 4),
         ],
     }
 }
@@ -56,6 +59,11 @@ fn an_inventory_is_typed_and_of_one_piece() {
         Request::GetInventory(InventoryForm::Flat) => Ok(Reply::FlatInventory(vec![
             flat(2, ResourceType::Gpu),
             flat(1, ResourceType::Mem),
+            flat(3, ResourceType::Unknown(0x77)),
+            FlatEntry {
+                flags: resource_flags::FENCED,
+                ..flat(4, ResourceType::Unknown(0x77))
+            },
         ])),
         Request::GetInventory(InventoryForm::Structured) => Ok(Reply::Inventory(structured())),
         other => panic!("{other:?}"),
@@ -67,7 +75,7 @@ fn an_inventory_is_typed_and_of_one_piece() {
         (NodeId([0xee; 32]), Epoch(3))
     );
     assert_eq!(inventory.health, ResourceHealth::Unknown(7));
-    let [gpu, mem] = &inventory.resources[..] else {
+    let [gpu, mem, other, fenced] = &inventory.resources[..] else {
         panic!("{inventory:?}")
     };
     assert_eq!((gpu.id, gpu.kind), (ResourceId(2), ResourceType::Gpu));
@@ -77,5 +85,7 @@ fn an_inventory_is_typed_and_of_one_piece() {
     assert_eq!(gpu.classes.as_ref().unwrap().supported, [0, 1]);
     assert_eq!(mem.name.as_deref(), Some("rxe0"));
     assert_eq!((mem.health, mem.vendor()), (None, None));
+    assert_eq!(other.health, Some(ResourceHealth::Ok));
+    assert_eq!(fenced.health, Some(ResourceHealth::Fenced));
     assert_eq!(mem.transports, [Transport::Udp]);
 }

@@ -2,7 +2,7 @@
 //! (0x0601–0x0605). Reserved bytes fail closed, and so does a wrong length
 //! (docs/spec/cpu-isolation-wire-format.md §4).
 
-use alloc::{string::String, vec::Vec};
+use alloc::{format, string::String, vec::Vec};
 use core::ops::RangeInclusive;
 
 use super::{Coordinates, Terms};
@@ -256,6 +256,13 @@ impl Terms for CpuTerms {
             tag::LEASE_CPU_PARTITION,
             self.partition.map(|partition| [partition as u8]),
         );
+    }
+
+    fn amount(cores: u64) -> String {
+        match cores {
+            1 => "1 core".into(),
+            _ => format!("{cores} cores"),
+        }
     }
 
     fn find_effective(area: &TlvArea<'_>, effective: &mut Effective) -> Decoded<()> {

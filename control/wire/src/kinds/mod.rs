@@ -1,6 +1,7 @@
 //! The kinds of resource that a node leases: one module each, with everything that only this kind has on the wire. A
 //! new kind is a module here and a line at the end of [`kinds!`](crate::kinds).
 
+use alloc::string::String;
 use core::ops::RangeInclusive;
 
 use crate::{Effective, read::Decoded, tlv::TlvArea, write::Writer};
@@ -13,13 +14,12 @@ pub(crate) mod net;
 
 /// Calls the macro `each` with the list of the kinds of resource, a line for each kind:
 ///
-/// `{ code Variant "word" "name for people", unit, (module: Terms), (accessor: Coordinates as Holder) }`
+/// `{ code Variant "word" "name for people", (module: Terms), (accessor: Coordinates as Holder) }`
 ///
 /// - `code`: that of the type in messages
 /// - `Variant`: that of [`ResourceType`](crate::ResourceType), [`LeaseTerms`](crate::LeaseTerms) and
 ///   [`KindBinding`](crate::KindBinding)
 /// - `word`: that which people type and JSON contains
-/// - `unit`: the function in this crate that writes an amount for people
 /// - `module`: the module of the kind in this crate, and the accessor of its terms, whose type follows
 /// - `accessor`: the accessor of the kind's coordinates, their type, and the type in which a binding holds them
 ///
@@ -28,17 +28,17 @@ pub(crate) mod net;
 macro_rules! kinds {
     ($each:ident) => {
         $each! {
-            { 0x0001 Cpu "cpu" "CPU cores", size::cores, (cpu: CpuTerms), (cpu: CpuBinding as Box<CpuBinding>) }
-            { 0x0002 Mem "mem" "memory", size::bytes, (mem: MemTerms), (rdma: RdmaBinding as RdmaBinding) }
-            { 0x0003 Block "block" "block storage", size::bytes, (block: BlockTerms), (nvmeof: NvmeofBinding as Box<NvmeofBinding>) }
-            { 0x0004 Net "net" "network functions", size::bits_per_second, (net: NetTerms), (net: NetBinding as Box<NetBinding>) }
-            { 0x0005 Gpu "gpu" "GPU memory", size::bytes, (gpu: GpuTerms), (gpu: GpuBinding as Box<GpuBinding>) }
+            { 0x0001 Cpu "cpu" "CPU cores", (cpu: CpuTerms), (cpu: CpuBinding as Box<CpuBinding>) }
+            { 0x0002 Mem "mem" "memory", (mem: MemTerms), (rdma: RdmaBinding as RdmaBinding) }
+            { 0x0003 Block "block" "block storage", (block: BlockTerms), (nvmeof: NvmeofBinding as Box<NvmeofBinding>) }
+            { 0x0004 Net "net" "network functions", (net: NetTerms), (net: NetBinding as Box<NetBinding>) }
+            { 0x0005 Gpu "gpu" "GPU memory", (gpu: GpuTerms), (gpu: GpuBinding as Box<GpuBinding>) }
         }
     };
 }
 
 macro_rules! reexport {
-    ($({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, ($module:ident: $terms:ty), $coordinates:tt })*) => {
+    ($({ $code:literal $variant:ident $word:literal $name:literal, ($module:ident: $terms:ty), $coordinates:tt })*) => {
         $(pub use $module::*;)*
     };
 }
@@ -52,6 +52,9 @@ pub(crate) trait Terms: Default {
 
     /// Writes the terms. The caller puts the TLVs of all kinds in order.
     fn write(&self, w: &mut Writer);
+
+    /// An amount of the kind, with its unit, as text for people.
+    fn amount(amount: u64) -> String;
 
     /// Reads the kind's fields of `effective` from an answer.
     fn find_effective(_area: &TlvArea<'_>, _effective: &mut Effective) -> Decoded<()> {

@@ -15,7 +15,7 @@ pub(crate) mod mem;
 pub(crate) mod net;
 
 macro_rules! of_kinds {
-    ($({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, ($module:ident: $terms:ty), $coordinates:tt })*) => {
+    ($({ $code:literal $variant:ident $word:literal $name:literal, ($module:ident: $terms:ty), $coordinates:tt })*) => {
         fn kind() -> impl Strategy<Value = ResourceType> {
             prop_oneof![$(Just(ResourceType::$variant)),*]
         }

@@ -5,7 +5,10 @@ mod dhchap;
 mod host_id;
 mod nqn;
 
-use alloc::vec::Vec;
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
 use core::ops::RangeInclusive;
 
 pub use dhchap::*;
@@ -14,7 +17,7 @@ pub use nqn::*;
 
 use super::{Coordinates, Terms};
 use crate::{
-    Effective, Endpoint, endpoint,
+    Effective, Endpoint, Size, endpoint,
     names::words,
     read::Decoded,
     structured::entry,
@@ -172,6 +175,10 @@ impl Terms for BlockTerms {
         }
         w.tlv_if(tag::NVMEOF_HOST_IDENTIFIER, self.host_id.map(|id| id.0));
         write_flags(w, self.read_only, self.mutual_auth);
+    }
+
+    fn amount(bytes: u64) -> String {
+        Size(bytes).to_string()
     }
 
     fn find_effective(area: &TlvArea<'_>, effective: &mut Effective) -> Decoded<()> {

@@ -4,7 +4,7 @@
 mod operation;
 mod session;
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use core::ops::RangeInclusive;
 
 pub use operation::*;
@@ -12,7 +12,7 @@ pub use session::*;
 
 use super::{Coordinates, Terms};
 use crate::{
-    CDI_DEVICE_BYTES_MAX, Effective, Endpoint, endpoint, names::words, read::Decoded,
+    CDI_DEVICE_BYTES_MAX, Effective, Endpoint, Size, endpoint, names::words, read::Decoded,
     structured::entry, tlv::TlvArea, write::Writer,
 };
 
@@ -163,6 +163,10 @@ impl Terms for GpuTerms {
             tag::LEASE_GPU_COMPUTE_SLICES,
             self.compute_slices.map(u16::to_be_bytes),
         );
+    }
+
+    fn amount(bytes: u64) -> String {
+        Size(bytes).to_string()
     }
 
     fn find_effective(area: &TlvArea<'_>, effective: &mut Effective) -> Decoded<()> {

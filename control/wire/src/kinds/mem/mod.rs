@@ -3,7 +3,10 @@
 
 mod peer;
 
-use alloc::vec::Vec;
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
 use core::ops::RangeInclusive;
 
 pub use peer::RdmaPeer;
@@ -12,6 +15,7 @@ pub(crate) use peer::{require_peers, write_peers};
 
 use super::{Coordinates, Terms};
 use crate::{
+    Size,
     names::words,
     read::Decoded,
     structured::entry,
@@ -90,6 +94,10 @@ impl Terms for MemTerms {
 
     fn write(&self, w: &mut Writer) {
         write_peers(w, &self.rdma_peers);
+    }
+
+    fn amount(bytes: u64) -> String {
+        Size(bytes).to_string()
     }
 }
 

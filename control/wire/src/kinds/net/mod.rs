@@ -3,7 +3,7 @@
 
 mod address;
 
-use alloc::string::String;
+use alloc::{format, string::String};
 use core::ops::RangeInclusive;
 
 pub use address::{MacAddress, ParseMacError, PciFunction, VlanId};
@@ -137,6 +137,23 @@ impl Terms for NetTerms {
             tag::NET_HAND_OVER_ASKED,
             self.hand_over.map(|it| [it as u8]),
         );
+    }
+
+    /// Bits per second in the largest unit that gives at least 1; with one decimal, rounded down, if the number is not
+    /// whole.
+    fn amount(bits: u64) -> String {
+        let units = [
+            (1_000_000_000, "Gbit/s"),
+            (1_000_000, "Mbit/s"),
+            (1_000, "kbit/s"),
+        ];
+        let Some((size, unit)) = units.iter().find(|(size, _)| bits >= *size) else {
+            return format!("{bits} bit/s");
+        };
+        match (bits / size, bits % size) {
+            (whole, 0) => format!("{whole} {unit}"),
+            (whole, rest) => format!("{whole}.{} {unit}", rest * 10 / size),
+        }
     }
 
     fn find_effective(area: &TlvArea<'_>, effective: &mut Effective) -> Decoded<()> {

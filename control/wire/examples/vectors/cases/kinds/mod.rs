@@ -18,7 +18,7 @@ use super::{
 use crate::samples::{self, LEASE, full_lease, gid, lease};
 
 macro_rules! of_kinds {
-    ($({ $code:literal $variant:ident $word:literal $name:literal, $unit:path, ($module:ident: $terms:ty), $coordinates:tt })*) => {
+    ($({ $code:literal $variant:ident $word:literal $name:literal, ($module:ident: $terms:ty), $coordinates:tt })*) => {
         pub(crate) fn cases(c: &mut Vec<Case>) {
             $($module::cases(c);)*
         }
