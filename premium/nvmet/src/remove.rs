@@ -1,20 +1,27 @@
 //! Removes all objects of a lease that has been cut.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, thread, time::Duration};
 
+use fabricbios_kernfs::Tree;
 use fabricbios_lease::StepError;
 use fabricbios_wire::{LeaseId, Nqn};
 
 use super::{
     Export, Target,
     host_records::record_key,
-    listed_port::{ListedPort, list_ports},
+    listed_port::list_ports,
     names::{allowed_host_path, host_path, namespace_path, subsystem_path},
     namespace,
     objects::failed,
     run::remove_swept,
     steps,
 };
+
+/// Pause between two looks at a link that may be that of a sweep. A sweep unlinks right after it links, and waits at
+/// most for other calls of the kernel's target.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// Number of looks: two seconds, so that a release ends in time also with a link that stays.
+const LOOKS: u32 = 400;
 
 impl Target {
     /// Removes all objects of the lease, after a cut. When this succeeds, no I/O of the lease is in progress and its
@@ -29,8 +36,8 @@ impl Target {
         };
         let work = entry.objects.lock();
         let subsystem = self.names.subsystem(lease);
-        self.refuse_linked(&subsystem)?;
         self.bindings.remove(lease, |_| {
+            refuse_linked(&self.tree, &subsystem, || thread::sleep(BETWEEN_LOOKS))?;
             self.remove_objects(lease, &subsystem, work.as_ref(), progress)
         })
     }
@@ -53,22 +60,6 @@ impl Target {
         steps::passed("remove credentials");
         progress();
         Ok(())
-    }
-
-    /// Refuses to remove a linked subsystem: it can still be reached, so it must be cut first.
-    fn refuse_linked(&self, subsystem: &str) -> Result<(), StepError> {
-        let ports = list_ports(&self.tree)?;
-        let linked = |port: &&ListedPort| port.subsystems.iter().any(|name| name == subsystem);
-        match ports.iter().find(linked) {
-            None => Ok(()),
-            Some(port) => Err(StepError::new(
-                "remove",
-                format_args!(
-                    "subsystem {subsystem} is linked to ports/{}: cut it first",
-                    port.number
-                ),
-            )),
-        }
     }
 
     fn remove_namespace(&self, subsystem: &str, export: Option<&Export>) -> Result<(), StepError> {
@@ -157,5 +148,84 @@ impl Target {
                 Ok(())
             }
         }
+    }
+}
+
+/// Refuses to remove a linked subsystem: it can still be reached, so it must be cut first. The sweep of a cut links a
+/// subsystem without hosts for a moment; the proof by this process has ended before the removal, but the watchdog may
+/// still sweep. `pause` waits between two looks.
+fn refuse_linked(tree: &Tree, subsystem: &str, pause: impl Fn()) -> Result<(), StepError> {
+    let mut looks = LOOKS;
+    while let Some(number) = linked_port(tree, subsystem)? {
+        looks -= 1;
+        if looks == 0 || allows_a_host(tree, subsystem)? {
+            let why =
+                format_args!("subsystem {subsystem} is linked to ports/{number}: cut it first");
+            return Err(StepError::new("remove", why));
+        }
+        pause();
+    }
+    Ok(())
+}
+
+/// The number of a port that the subsystem is linked to.
+fn linked_port(tree: &Tree, subsystem: &str) -> Result<Option<u16>, StepError> {
+    let ports = list_ports(tree)?;
+    let linked = ports
+        .iter()
+        .find(|port| port.subsystems.iter().any(|name| name == subsystem));
+    Ok(linked.map(|port| port.number))
+}
+
+fn allows_a_host(tree: &Tree, subsystem: &str) -> Result<bool, StepError> {
+    let hosts = tree.list(format!("{}/allowed_hosts", subsystem_path(subsystem)));
+    let hosts = hosts.map_err(|error| failed("remove", error))?;
+    Ok(!hosts.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, fs, os::unix::fs::symlink};
+
+    use crate::names::port_link_path;
+
+    use super::*;
+
+    const SUBSYSTEM: &str = "nqn.2026-11.org.fabricbios:0011223344556677:1";
+
+    /// A target with a subsystem that is linked to port 1.
+    fn linked() -> (tempfile::TempDir, Tree) {
+        let place = tempfile::tempdir().unwrap();
+        let port = place.path().join("ports/1");
+        fs::create_dir_all(port.join("subsystems")).unwrap();
+        for name in ["addr_trtype", "addr_adrfam", "addr_traddr", "addr_trsvcid"] {
+            fs::write(port.join(name), "loop").unwrap();
+        }
+        let tree = Tree::new(place.path());
+        let hosts = format!("{}/allowed_hosts", subsystem_path(SUBSYSTEM));
+        fs::create_dir_all(place.path().join(hosts)).unwrap();
+        tree.symlink(subsystem_path(SUBSYSTEM), port_link_path(1, SUBSYSTEM))
+            .unwrap();
+        (place, tree)
+    }
+
+    #[test]
+    fn a_release_that_meets_the_link_of_a_sweep_waits_for_its_end() {
+        let (_place, tree) = linked();
+        let unlink = || tree.unlink(port_link_path(1, SUBSYSTEM)).unwrap();
+        refuse_linked(&tree, SUBSYSTEM, unlink).unwrap();
+    }
+
+    #[test]
+    fn a_lease_that_is_still_linked_is_not_released() {
+        let (place, tree) = linked();
+        let looks = Cell::new(1);
+        let refused = refuse_linked(&tree, SUBSYSTEM, || looks.set(looks.get() + 1));
+        assert!(refused.unwrap_err().to_string().contains("ports/1"));
+        assert_eq!(looks.get(), LOOKS, "the link stays");
+        let host = allowed_host_path(SUBSYSTEM, "nqn.2026-11.org.example:host");
+        symlink("/", place.path().join(host)).unwrap();
+        let refused = refuse_linked(&tree, SUBSYSTEM, || panic!("its host is allowed"));
+        assert!(refused.unwrap_err().to_string().contains("ports/1"));
     }
 }
