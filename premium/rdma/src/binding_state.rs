@@ -134,11 +134,16 @@ impl<P: Objects> BindingState<P> {
         self.phase = Phase::Connecting;
     }
 
-    /// Opens the gate for a binding that is made. The caller opens access under the same lock, and sets the phase.
+    /// Opens the gate for a binding that is made. The caller opens access under the same lock, and sets the phase. A
+    /// refusal changes nothing.
     pub(super) fn open(&mut self, generation: Generation) -> Result<(), BindError> {
-        self.gate.open(generation)?;
+        let mut opened = self.gate.clone();
+        opened.open(generation)?;
         match self.phase {
-            Phase::Connecting | Phase::Cut(_) => Ok(()),
+            Phase::Connecting | Phase::Cut(_) => {
+                self.gate = opened;
+                Ok(())
+            }
             _ => Err(BindError::Stranded(broken(
                 "one",
                 "objects of another binding are there",

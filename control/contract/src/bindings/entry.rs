@@ -113,25 +113,27 @@ impl EntryState {
         Ok(bound)
     }
 
-    /// Opens the gate. Access by an older binding that was not cut continues under this binding.
-    pub(super) fn open(&mut self, generation: Generation) -> Result<(), NotOpened> {
-        let before = self.gate.generation();
-        if let Some(before) = before.filter(|it| !self.gate.is_revoked(*it)) {
-            self.gate.ended(before);
+    /// The gate after the binding opens. Access by an older binding that was not cut continues under this binding.
+    pub(super) fn opened(&self, generation: Generation) -> Result<Gate, NotOpened> {
+        let mut gate = self.gate.clone();
+        if let Some(before) = gate.generation().filter(|it| !gate.is_revoked(*it)) {
+            gate.ended(before);
         }
-        self.gate.open(generation)
+        gate.open(generation)?;
+        Ok(gate)
     }
 
-    /// Marks that a binding opens. Invariant: none opens behind the proof of its end.
+    /// Marks that a binding opens. Invariant: none opens behind the proof of its end. A refusal changes nothing.
     ///
     /// # Errors
     /// The gate or the invariant refuses it. A failed invariant fences, since access may have opened behind the proof.
     pub(super) fn opens(&mut self, generation: Generation) -> Result<(), BindError> {
-        self.open(generation)?;
+        let opened = self.opened(generation)?;
         if self.proved >= Some(generation) {
             let why = "a binding opens behind the proof of its end; this is a mistake in the node's program";
             return Err(BindError::Stranded(StepError::new("invariant", why)));
         }
+        self.gate = opened;
         self.is_open = true;
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use fabricbios_lease::{BindError, BindingId, Gate, StepError};
 use fabricbios_wire::Generation;
 
-use super::{Bindings, Entry, entry::EntryState};
+use super::{Bindings, Entry};
 
 /// A binding that is being made. If nothing of the lease is left at the end, its entry is removed.
 #[derive(Debug)]
@@ -46,12 +46,8 @@ impl<'a, M: Default> Making<'a, M> {
     /// # Errors
     /// A cut, a newer generation or the removal came first.
     pub fn check(&self) -> Result<(), BindError> {
-        let gate = self.entry.state().gate.clone();
-        let mut trial = EntryState {
-            gate,
-            ..EntryState::default()
-        };
-        Ok(trial.open(self.binding_id.generation)?)
+        let opened = self.entry.state().opened(self.binding_id.generation);
+        Ok(opened.map(drop)?)
     }
 
     /// Opens access with `admit` beside the access by an older binding, which continues. Can be called once for each

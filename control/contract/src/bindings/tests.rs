@@ -421,6 +421,23 @@ fn a_binding_that_would_open_behind_the_proof_of_its_end_fences() {
     }
 }
 
+/// The test breaks the invariant for a newer binding than the one in use.
+#[test]
+fn a_refused_opening_leaves_the_binding_in_use_to_its_own_cut() {
+    let path = bound();
+    let entry = path.bindings.entry(LEASE).unwrap();
+    entry.state().proved = Some(Generation(2));
+    let refused = path.bind_alone(2, false);
+    assert!(
+        matches!(refused, Err(BindError::Stranded(_))),
+        "{refused:?}"
+    );
+    path.enter(&|| ()).unwrap();
+    let revoked = path.revoke(1);
+    path.verify(1, Some(&revoked)).unwrap();
+    assert_eq!(path.kernel().access, None);
+}
+
 #[test]
 fn a_bind_that_leaves_nothing_leaves_no_entry() {
     let path = Path::default();
