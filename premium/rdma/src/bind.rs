@@ -241,7 +241,9 @@ impl RdmaPath {
         added.map_err(BindError::Failed)?;
         let give_up = || cell.is_revoked(binding_id.generation);
         self.hardware.bring_up(parts, binding_id, peers, give_up)?;
-        let windows = self.hardware.new_windows(peers.len(), binding_id);
+        let windows = self
+            .hardware
+            .new_windows(&parts.window_makers(), binding_id);
         parts.add_windows(windows.map_err(BindError::Failed)?);
         // Announced before the older binding ends: the guard forgets the deadline of a lease that has no queue pair.
         self.hardware.announce(parts, binding_id);

@@ -63,7 +63,7 @@ impl Hardware {
             Err(BindError::Refused(error) | BindError::Failed(error)) => return Err(error),
             Err(other) => return Err(StepError::new("connect", format_args!("{other:?}"))),
         }
-        parts.add_windows(self.new_windows(1, binding_id)?);
+        parts.add_windows(self.new_windows(&parts.window_makers(), binding_id)?);
         self.open_access(parts, binding_id)?;
         let bound = self.binding(parts);
         let binding = bound

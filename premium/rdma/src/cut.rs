@@ -18,13 +18,13 @@ use std::{
 };
 
 use fabricbios_lease::{BindingId, Linger, StepError};
-use fabricbios_verbs::{CompletionQueue, ProtectionDomain, Refused, Window, WorkError};
+use fabricbios_verbs::{CompletionQueue, ProtectionDomain, QueuePair, Refused, Window, WorkError};
 use nix::errno::Errno;
 
 use super::{
     binding_step::CutResult,
     hardware::Hardware,
-    parts::{BindingParts, Pair, Parts},
+    parts::{BindingParts, Pair, Parts, works},
     steps::Steps,
 };
 
@@ -126,18 +126,19 @@ impl Hardware {
     /// Invalidates every window of a queue pair; returns whether all are invalid.
     fn invalidate_all(
         &self,
-        pair: &Pair,
+        pair: &mut Pair,
         completions: Option<&CompletionQueue>,
         until: Instant,
         steps: &mut Steps,
     ) -> bool {
         let mut all = true;
-        for window in &pair.windows {
-            if !(window.was_bound() && pair.works()) {
+        let queue_pair = pair.queue_pair.as_ref();
+        for window in &mut pair.windows {
+            if !(window.was_bound() && queue_pair.is_some_and(works)) {
                 all = false;
                 continue;
             }
-            let step = || self.invalidate(pair, completions, window, until);
+            let step = || self.invalidate(queue_pair, completions, window, until);
             all &= steps.run("local_inv", step, WorkError::to_string).is_ok();
         }
         all
@@ -146,12 +147,12 @@ impl Hardware {
     /// LOCAL_INV of one window.
     fn invalidate(
         &self,
-        pair: &Pair,
+        queue_pair: Option<&QueuePair>,
         completions: Option<&CompletionQueue>,
-        window: &Window,
+        window: &mut Window,
         until: Instant,
     ) -> Result<(), WorkError> {
-        let (Some(queue_pair), Some(completions)) = (&pair.queue_pair, completions) else {
+        let (Some(queue_pair), Some(completions)) = (queue_pair, completions) else {
             return Err(WorkError::Post(Errno::EINVAL));
         };
         if self.faults.strike("local_inv") {
@@ -161,7 +162,9 @@ impl Hardware {
         queue_pair
             .post_invalidate(id, window.rkey())
             .map_err(WorkError::Post)?;
-        completions.wait(id, until.saturating_duration_since(Instant::now()))
+        completions.wait(id, until.saturating_duration_since(Instant::now()))?;
+        window.set_invalid();
+        Ok(())
     }
 
     fn dealloc_all(&self, windows: &mut Vec<Window>, steps: &mut Steps) -> Result<(), Errno> {
@@ -189,7 +192,8 @@ impl Hardware {
         let until = Instant::now() + INVALIDATE_LIMIT;
         let completions = parts.completions.as_ref();
         for pair in parts.pairs.iter_mut().filter(|pair| pair.windows.len() > 1) {
-            let oldest = self.invalidate(pair, completions, &pair.windows[0], until);
+            let queue_pair = pair.queue_pair.as_ref();
+            let oldest = self.invalidate(queue_pair, completions, &mut pair.windows[0], until);
             if let Err(error) = oldest {
                 // Deallocating the window ends the key as well.
                 tracing::warn!(lease = %binding_id, %error, "local_inv of a rotated key");

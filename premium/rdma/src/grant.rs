@@ -4,7 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use fabricbios_lease::{BindingId, StepError};
 use fabricbios_verbs::{
-    Access, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Refused, Window, WorkError,
+    Access, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Refused, Window,
+    WindowMaker, WorkError,
 };
 use fabricbios_wire::LeaseId;
 use nix::errno::Errno;
@@ -22,19 +23,18 @@ const BIND_LIMIT: Duration = Duration::from_secs(2);
 const REGISTRATIONS: usize = 64;
 
 impl Hardware {
-    /// Makes unbound windows, one for each of `count` queue pairs, which must exist already. Makes none if leases are
-    /// regions.
+    /// Makes unbound windows, one of each maker. Makes none if leases are regions.
     pub(super) fn new_windows(
         &self,
-        count: usize,
+        makers: &[WindowMaker],
         binding_id: BindingId,
     ) -> Result<Vec<Window>, StepError> {
-        let Shared::Windows { domain, .. } = &self.shared else {
-            return Ok(Vec::new());
-        };
         let mut windows = Vec::new();
-        for _ in 0..count {
-            match self.faults.or("alloc_mw", || Window::alloc(domain)) {
+        if matches!(self.shared, Shared::Regions) {
+            return Ok(windows);
+        }
+        for maker in makers {
+            match self.faults.or("alloc_mw", || maker.alloc()) {
                 Ok(window) => windows.push(window),
                 Err(errno) => {
                     dealloc_unbound(windows);

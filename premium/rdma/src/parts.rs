@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use fabricbios_verbs::{
-    CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, QueuePairState, Window,
+    CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, QueuePairState, Window, WindowMaker,
 };
 
 use super::{binding_state::Objects, memory::Bytes};
@@ -72,6 +72,12 @@ impl BindingParts {
         })
     }
 
+    /// The makers of the windows of each queue pair.
+    pub(super) fn window_makers(&self) -> Vec<WindowMaker> {
+        let queue_pairs = self.pairs.iter().filter_map(|it| it.queue_pair.as_ref());
+        queue_pairs.map(QueuePair::window_maker).collect()
+    }
+
     /// Adds a window to each queue pair.
     pub(super) fn add_windows(&mut self, windows: Vec<Window>) {
         for (pair, window) in self.pairs.iter_mut().zip(windows) {
@@ -130,10 +136,15 @@ impl Pair {
 
     /// Whether accesses may still be answered.
     pub(super) fn works(&self) -> bool {
-        self.state() == Ok(QueuePairState::ReadyToSend)
+        self.queue_pair.as_ref().is_some_and(works)
     }
 
     fn is_empty(&self) -> bool {
         self.queue_pair.is_none() && self.windows.is_empty() && self.unbound_windows.is_empty()
     }
+}
+
+/// Whether the queue pair still answers.
+pub(super) fn works(queue_pair: &QueuePair) -> bool {
+    queue_pair.state() == Ok(QueuePairState::ReadyToSend)
 }

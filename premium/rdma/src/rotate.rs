@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fabricbios_lease::{BindError, BindingId, StepError};
-use fabricbios_verbs::{MemoryRegion, ProtectionDomain, QueuePairState, Window};
+use fabricbios_verbs::{MemoryRegion, ProtectionDomain, QueuePairState, Window, WindowMaker};
 use fabricbios_wire::{Binding, ResourceType};
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
 
 /// The binding that needs new keys.
 struct Wanted {
-    pairs: usize,
+    windows: Vec<WindowMaker>,
     bytes: Bytes,
     /// The domain of the lease, if leases are regions.
     domain: Option<Arc<ProtectionDomain>>,
@@ -72,7 +72,7 @@ impl RdmaPath {
             }
         }
         Ok(Wanted {
-            pairs: parts.pairs.len(),
+            windows: parts.window_makers(),
             bytes: parts.bytes.clone(),
             domain: parts.domain.clone(),
         })
@@ -89,7 +89,7 @@ impl RdmaPath {
             }
             None => self
                 .hardware
-                .new_windows(wanted.pairs, binding_id)
+                .new_windows(&wanted.windows, binding_id)
                 .map(|windows| new_keys.windows = windows),
         };
         (new_keys, result)

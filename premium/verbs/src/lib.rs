@@ -31,7 +31,7 @@ use rdma_mummy_sys as ffi;
 use self::handle::Handle;
 
 pub use foreign::fail_queue_pair;
-pub use memory::{Access, MemoryRegion, ProtectionDomain, Rights, Window};
+pub use memory::{Access, MemoryRegion, ProtectionDomain, Rights, Window, WindowMaker};
 pub use pair::{Connection, Local, QueuePair, QueuePairState, QueueSizes, Remote};
 pub use queue::{Completion, CompletionQueue, WorkError};
 

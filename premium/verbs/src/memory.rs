@@ -1,6 +1,6 @@
 //! Memory that a device may touch: protection domains, regions and windows.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use fabricbios_arena::Arena;
 use nix::errno::Errno;
@@ -45,6 +45,15 @@ pub struct MemoryRegion {
     _domain: Arc<ProtectionDomain>,
 }
 
+/// Allocates the windows of one queue pair. Only the queue pair makes it, so that every window is newer than its queue
+/// pair: the kernel destroys the objects of a dead process newest first, and a window that outlives its queue pair
+/// stalls that.
+#[derive(Clone, Debug)]
+pub struct WindowMaker {
+    domain: Arc<ProtectionDomain>,
+    queue_pair: Weak<()>,
+}
+
 /// A memory window of type 2: a key to part of a region that works for one queue pair only.
 #[derive(Debug)]
 pub struct Window {
@@ -52,6 +61,10 @@ pub struct Window {
     /// The key as the kernel knows it.
     rkey: u32,
     was_bound: bool,
+    /// The mark of its queue pair.
+    queue_pair: Weak<()>,
+    /// The same while it may be bound: the queue pair cannot be destroyed meanwhile.
+    in_use: Option<Arc<()>>,
     _domain: Arc<ProtectionDomain>,
 }
 
@@ -152,27 +165,37 @@ impl MemoryRegion {
     }
 }
 
-impl Window {
-    /// Allocates an unbound window. Allocate the window after its queue pair: the kernel destroys the objects of a
-    /// dead process newest first, and a window that outlives its queue pair stalls that.
+impl WindowMaker {
+    pub(super) fn new(domain: &Arc<ProtectionDomain>, mark: &Arc<()>) -> Self {
+        Self {
+            domain: Arc::clone(domain),
+            queue_pair: Arc::downgrade(mark),
+        }
+    }
+
+    /// Allocates an unbound window.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub fn alloc(domain: &Arc<ProtectionDomain>) -> Result<Self, Errno> {
+    pub fn alloc(&self) -> Result<Window, Errno> {
         let kind = ffi::ibv_mw_type::IBV_MW_TYPE_2;
         // SAFETY: the domain exists.
-        let make = || unsafe { ffi::ibv_alloc_mw(domain.as_ptr(), kind) };
-        let raw = Handle::make("window of", domain.context().name(), make)?;
+        let make = || unsafe { ffi::ibv_alloc_mw(self.domain.as_ptr(), kind) };
+        let raw = Handle::make("window of", self.domain.context().name(), make)?;
         // SAFETY: the library filled the structure.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
-        Ok(Self {
+        Ok(Window {
             raw,
             rkey,
             was_bound: false,
-            _domain: Arc::clone(domain),
+            queue_pair: Weak::clone(&self.queue_pair),
+            in_use: None,
+            _domain: Arc::clone(&self.domain),
         })
     }
+}
 
+impl Window {
     /// The key as the kernel knows it.
     pub fn rkey(&self) -> u32 {
         self.rkey
@@ -191,6 +214,21 @@ impl Window {
         self.was_bound = true;
         // SAFETY: the window exists and `&mut self` keeps other users of the field away.
         unsafe { (*self.as_ptr()).rkey = rkey }
+    }
+
+    /// Marks the window as not bound any more. Call it only after LOCAL_INV of its key has completed.
+    pub fn set_invalid(&mut self) {
+        self.in_use = None;
+    }
+
+    /// Whether it was allocated for the queue pair with this mark.
+    pub(super) fn is_of(&self, mark: &Arc<()>) -> bool {
+        self.queue_pair.as_ptr() == Arc::as_ptr(mark)
+    }
+
+    /// Holds its queue pair from now on.
+    pub(super) fn hold(&mut self, mark: &Arc<()>) {
+        self.in_use = Some(Arc::clone(mark));
     }
 
     /// Deallocates the window, bound or not. It gives no access afterwards.

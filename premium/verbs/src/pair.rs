@@ -5,14 +5,18 @@ use std::{mem::MaybeUninit, ptr::null_mut, sync::Arc};
 use nix::errno::Errno;
 use rdma_mummy_sys as ffi;
 
-use super::{CompletionQueue, ProtectionDomain, Refused, Rights, check, handle::Handle};
+use super::{
+    CompletionQueue, ProtectionDomain, Refused, Rights, WindowMaker, check, handle::Handle,
+};
 
 /// A queue pair of the reliable connected type.
 #[derive(Debug)]
 pub struct QueuePair {
     raw: Handle<ffi::ibv_qp>,
     number: u32,
-    _domain: Arc<ProtectionDomain>,
+    /// Each window that may be bound to the queue pair has a clone.
+    pub(super) mark: Arc<()>,
+    domain: Arc<ProtectionDomain>,
 }
 
 /// Depths of the queues of a queue pair.
@@ -95,8 +99,14 @@ impl QueuePair {
         Ok(Self {
             raw,
             number,
-            _domain: Arc::clone(domain),
+            mark: Arc::default(),
+            domain: Arc::clone(domain),
         })
+    }
+
+    /// Allocates windows that work for this queue pair only.
+    pub fn window_maker(&self) -> WindowMaker {
+        WindowMaker::new(&self.domain, &self.mark)
     }
 
     /// Number of the queue pair on the wire.
@@ -231,8 +241,12 @@ impl QueuePair {
     /// Destroys the queue pair.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// A window may still be bound to it (`EBUSY`): the kernel would wait for that window, up to 50 s. Or the kernel
+    /// refuses.
     pub fn destroy(mut self) -> Result<(), Refused<Self>> {
+        if Arc::strong_count(&self.mark) > 1 {
+            return Err((self, Errno::EBUSY));
+        }
         // SAFETY: the queue pair exists.
         let taken = self
             .raw

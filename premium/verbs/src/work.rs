@@ -8,19 +8,23 @@ use rdma_mummy_sys as ffi;
 use super::{MemoryRegion, QueuePair, Rights, Window, check};
 
 impl QueuePair {
-    /// Posts BIND_MW: gives `window` the key `rkey` to `bytes` bytes of `region` at `address`.
+    /// Posts BIND_MW: gives `window` the key `rkey` to `bytes` bytes of `region` at `address`. The window holds the queue
+    /// pair until LOCAL_INV has completed or the window is deallocated.
     ///
     /// # Errors
-    /// The request cannot be posted.
+    /// The window is of another queue pair (`EINVAL`), or the request cannot be posted.
     pub fn post_bind(
         &self,
         id: u64,
-        window: &Window,
+        window: &mut Window,
         rkey: u32,
         region: &MemoryRegion,
         (address, bytes): (u64, u64),
         rights: Rights,
     ) -> Result<(), Errno> {
+        if !window.is_of(&self.mark) {
+            return Err(Errno::EINVAL);
+        }
         let mut work = blank_work(id, ffi::ibv_wr_opcode::IBV_WR_BIND_MW);
         work.bind_mw_tso_union.bind_mw = ffi::bind_mw_t {
             mw: window.as_ptr(),
@@ -32,7 +36,9 @@ impl QueuePair {
                 mw_access_flags: rights.flags(),
             },
         };
-        self.post(&mut work)
+        self.post(&mut work)?;
+        window.hold(&self.mark);
+        Ok(())
     }
 
     /// Posts LOCAL_INV, which ends the key.
