@@ -1,9 +1,8 @@
 //! Chooses the device, port and GID.
 //!
-//! libibverbs lists the devices and their limits. The type of each GID is read from sysfs, whose format does not depend
-//! on the version of the library.
+//! libibverbs lists the devices, their limits and the GIDs of their ports.
 
-use std::{fs, io, net::Ipv6Addr, path::Path, sync::Arc};
+use std::{fs, net::Ipv6Addr, path::Path, sync::Arc};
 
 use fabricbios_lease::StepError;
 
@@ -11,7 +10,7 @@ use super::{
     no_device::{Flaw, NoDevice, PortFlaw},
     restrack,
 };
-use fabricbios_verbs::{Context, DeviceLimits, DeviceList, PortState};
+use fabricbios_verbs::{Context, DeviceLimits, DeviceList, Gid, PortState};
 
 const SYSFS: &str = "/sys/class/infiniband";
 
@@ -25,13 +24,6 @@ pub(crate) struct Device {
     pub(crate) port: u8,
     pub(crate) state: PortState,
     pub(crate) gid: Gid,
-}
-
-/// One entry of a port's GID table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gid {
-    pub(crate) index: u8,
-    pub(crate) bytes: [u8; 16],
 }
 
 /// The result of the search for a device.
@@ -128,7 +120,7 @@ fn port_and_gid(context: &Context, port: u8) -> Result<(PortState, Gid), PortFla
     if !state.active {
         return Err(PortFlaw::Inactive);
     }
-    let table = read_gids(Path::new(SYSFS), context.name(), port).map_err(PortFlaw::NoTable)?;
+    let table = context.gids(port).map_err(PortFlaw::NoTable)?;
     let gid = choose_gid(&table).ok_or(PortFlaw::NoGid)?;
     Ok((state, gid))
 }
@@ -167,28 +159,7 @@ fn close_unused(context: Arc<Context>) {
     }
 }
 
-/// The RoCE v2 entries of a port's GID table.
-fn read_gids(root: &Path, device: &str, port: u8) -> io::Result<Vec<Gid>> {
-    let port = root.join(device).join("ports").join(port.to_string());
-    let mut found = Vec::new();
-    for entry in fs::read_dir(port.join("gids"))? {
-        let index = entry?.file_name().to_string_lossy().parse::<u8>();
-        found.extend(index.ok().and_then(|index| roce_v2_entry(&port, index)));
-    }
-    found.sort_by_key(|gid| gid.index);
-    Ok(found)
-}
-
-/// The entry at this index if its type is RoCE v2. An empty place in the table has no type: reading it fails with
-/// EINVAL.
-fn roce_v2_entry(port: &Path, index: u8) -> Option<Gid> {
-    let kind = fs::read_to_string(port.join(format!("gid_attrs/types/{index}"))).ok()?;
-    let text = fs::read_to_string(port.join(format!("gids/{index}"))).ok()?;
-    let bytes = text.trim().parse::<Ipv6Addr>().ok()?.octets();
-    (kind.trim() == "RoCE v2").then_some(Gid { index, bytes })
-}
-
-/// The entry that most peers can reach: IPv4-mapped, else global IPv6, else link-local.
+/// The RoCE v2 entry that most peers can reach: IPv4-mapped, else global IPv6, else link-local.
 fn choose_gid(table: &[Gid]) -> Option<Gid> {
     let rank = |gid: &&Gid| match Ipv6Addr::from(gid.bytes) {
         address if address.to_ipv4_mapped().is_some() => 0,
@@ -197,7 +168,7 @@ fn choose_gid(table: &[Gid]) -> Option<Gid> {
     };
     table
         .iter()
-        .filter(|gid| gid.bytes != [0; 16])
+        .filter(|gid| gid.is_roce_v2 && gid.bytes != [0; 16])
         .min_by_key(rank)
         .copied()
 }
@@ -210,6 +181,7 @@ mod tests {
         Gid {
             index,
             bytes: text.parse::<Ipv6Addr>().unwrap().octets(),
+            is_roce_v2: true,
         }
     }
 
@@ -248,30 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn only_roce_v2_entries_of_the_table_are_read() {
-        let root = tempfile::tempdir().unwrap();
-        let port = root.path().join("rxe0/ports/1");
-        fs::create_dir_all(port.join("gids")).unwrap();
-        fs::create_dir_all(port.join("gid_attrs/types")).unwrap();
-        for (index, text, kind) in [
-            (
-                0,
-                "fe80:0000:0000:0000:0000:0000:0000:0001\n",
-                Some("IB/RoCE v1\n"),
-            ),
-            (
-                1,
-                "0000:0000:0000:0000:0000:ffff:0a4d:0001\n",
-                Some("RoCE v2\n"),
-            ),
-            (2, "0000:0000:0000:0000:0000:0000:0000:0000\n", None),
-        ] {
-            fs::write(port.join(format!("gids/{index}")), text).unwrap();
-            if let Some(kind) = kind {
-                fs::write(port.join(format!("gid_attrs/types/{index}")), kind).unwrap();
-            }
-        }
-        let table = read_gids(root.path(), "rxe0", 1).unwrap();
-        assert_eq!(table, [gid(1, "::ffff:10.77.0.1")]);
+    fn only_roce_v2_entries_are_chosen() {
+        let older = Gid {
+            is_roce_v2: false,
+            ..gid(0, "::ffff:10.77.0.1")
+        };
+        assert_eq!(choose_gid(&[older]), None);
+        let link_local = gid(1, "fe80::1");
+        assert_eq!(choose_gid(&[older, link_local]), Some(link_local));
     }
 }

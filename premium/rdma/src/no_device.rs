@@ -1,6 +1,6 @@
 //! Why no RDMA device can carry leases.
 
-use std::{fmt::Display, io};
+use std::fmt::Display;
 
 use fabricbios_lease::StepError;
 use nix::errno::Errno;
@@ -41,8 +41,8 @@ pub(crate) enum PortFlaw {
     Silent(Errno),
     #[error("is not active (is its link up?)")]
     Inactive,
-    #[error("has no readable GID table: {0}")]
-    NoTable(io::Error),
+    #[error("has no readable GID table: {0} (libibverbs of rdma-core 32 or newer is needed)")]
+    NoTable(Errno),
     #[error("has no RoCE v2 GID (has its interface an address?)")]
     NoGid,
 }

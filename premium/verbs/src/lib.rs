@@ -62,6 +62,17 @@ pub struct PortState {
     pub message_bytes: u32,
 }
 
+/// An entry of the GID table of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// Its place in the table.
+    pub index: u8,
+    /// The address.
+    pub bytes: [u8; 16],
+    /// Whether packets with this GID are RoCE v2.
+    pub is_roce_v2: bool,
+}
+
 /// The devices of this host at the time of the call.
 pub struct DeviceList {
     list: NonNull<*mut ffi::ibv_device>,
@@ -170,6 +181,38 @@ impl Context {
             mtu_bytes: pair::mtu_bytes(attr.active_mtu),
             message_bytes: attr.max_msg_sz,
         })
+    }
+
+    /// The entries of the first 256 places of a port's GID table. Empty places are left out.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: the library is older than rdma-core 32.
+    pub fn gids(&self, port: u8) -> Result<Vec<Gid>, Errno> {
+        let asked = (0..=u8::MAX).map(|index| self.gid(port, index));
+        asked.filter_map(Result::transpose).collect()
+    }
+
+    fn gid(&self, port: u8, index: u8) -> Result<Option<Gid>, Errno> {
+        let mut entry = MaybeUninit::<ffi::ibv_gid_entry>::zeroed();
+        let (port, place) = (port.into(), index.into());
+        // SAFETY: the context is open, and `entry` is writable and zeroed, which is a value of its type.
+        let asked = check(unsafe {
+            ffi::ibv_query_gid_ex(self.as_ptr(), port, place, entry.as_mut_ptr(), 0)
+        });
+        match asked {
+            Err(Errno::EOPNOTSUPP) => return Err(Errno::EOPNOTSUPP),
+            // The place is empty, or the table is shorter.
+            Err(_) => return Ok(None),
+            Ok(()) => {}
+        }
+        // SAFETY: plain integers, zeroed before and filled by the call.
+        let entry = unsafe { entry.assume_init() };
+        Ok(Some(Gid {
+            index,
+            // SAFETY: every form of the union is 16 plain bytes.
+            bytes: unsafe { entry.gid.raw },
+            is_roce_v2: entry.gid_type == ffi::IBV_GID_TYPE_ROCE_V2,
+        }))
     }
 
     /// Closes the device.
