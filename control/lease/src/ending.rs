@@ -83,10 +83,7 @@ impl LeaseTable {
     fn patience_is_over(&mut self, now: Now, timer: Timer) {
         let id = match timer {
             Timer::Lease(id) => id,
-            Timer::Reset(id) => {
-                let limit = not_done_within(self.policy.reset_within);
-                return self.reset_done(now, id, Err(StepError::new("reset", limit)));
-            }
+            Timer::Reset(id) => return self.reset_is_overdue(id),
         };
         let Some(lease) = self.leases.get_mut(&id) else {
             return;

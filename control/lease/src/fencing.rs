@@ -7,9 +7,10 @@ use fabricbios_wire::{EndCause, LeaseId, Reply, ResourceId, RevokeOutcome};
 use crate::{
     Asked, BindingId, Change, Condition, Event, FenceRecord, LeaseTable, Linger, Note, Now, Order,
     State, StepError, Ticket,
+    ending::not_done_within,
     lease::{Lease, Waiting},
     requests::Decision,
-    resource::Resource,
+    resource::{Remediation, Resource},
     standing::{busy, check_operator, fenced, not_found},
     timers::Timer,
 };
@@ -96,7 +97,9 @@ impl LeaseTable {
             return;
         };
         resource.fenced_leases.insert(fence.lease_id);
-        resource.fenced_again = resource.resetting.is_some();
+        if let Some(remediation) = &mut resource.resetting {
+            remediation.fenced_again = true;
+        }
         let note = Note::Fenced {
             resource_id: fence.resource_id,
             lease_id: fence.lease_id,
@@ -164,8 +167,11 @@ impl LeaseTable {
             return;
         };
         let by = now.boot + self.policy.reset_within;
-        resource.resetting = Some((asker, by));
-        resource.fenced_again = false;
+        resource.resetting = Some(Remediation {
+            asker,
+            by: Some(by),
+            fenced_again: false,
+        });
         let leases = resource.fenced_leases.iter();
         let leases = leases.filter_map(|id| self.leases.get(id));
         let leases = leases
@@ -175,18 +181,36 @@ impl LeaseTable {
         self.order(Order::Reset(id, leases));
     }
 
+    /// The remediation takes too long. It goes on, and clears the fence if it succeeds. The caller has removed the timer
+    /// from the queue.
+    pub(crate) fn reset_is_overdue(&mut self, id: ResourceId) {
+        let resource = self.resources.get_mut(&id);
+        let Some(remediation) = resource.and_then(|it| it.resetting.as_mut()) else {
+            return;
+        };
+        remediation.by = None;
+        if let Some(ticket) = remediation.asker.take() {
+            let limit = not_done_within(self.policy.reset_within);
+            let stays = format!(
+                "resource {id} stays fenced: reset: {limit}; the remediation goes on, and clears the fence if it succeeds"
+            );
+            self.answer(ticket, Err(fenced(stays)));
+        }
+    }
+
     /// Handles the end of a remediation: only a verified remediation clears the fence.
     pub(crate) fn reset_done(&mut self, now: Now, id: ResourceId, outcome: Result<(), StepError>) {
         let Some(resource) = self.resources.get_mut(&id) else {
             return;
         };
-        let Some((asker, by)) = resource.resetting.take() else {
+        let Some(remediation) = resource.resetting.take() else {
             return;
         };
-        self.patience.set(&None, Timer::Reset(id), Some(by), None);
+        let (reset, by) = (Timer::Reset(id), remediation.by);
+        self.patience.set(&None, reset, by, None);
         // The remediation began before that lease was fenced and proves nothing about it.
         let outcome = match outcome {
-            Ok(()) if resource.fenced_again => Err(StepError::new(
+            Ok(()) if remediation.fenced_again => Err(StepError::new(
                 "reset",
                 "another lease was fenced meanwhile; clear the fence once more",
             )),
@@ -203,7 +227,7 @@ impl LeaseTable {
             }
             Err(error) => Err(fenced(format!("resource {id} stays fenced: {error}"))),
         };
-        if let Some(ticket) = asker {
+        if let Some(ticket) = remediation.asker {
             self.answer(ticket, answer);
         }
     }

@@ -317,7 +317,8 @@ impl LeaseTable {
                 .entry((lease.state(), lease.is_told_over()))
                 .or_insert(0) += 1;
         }
-        let resets = self.resources.values().filter(|it| it.resetting.is_some());
+        let limit = |it: &&Resource| it.resetting.as_ref().is_some_and(|it| it.by.is_some());
+        let resets = self.resources.values().filter(limit);
         let set = self.leases.values().map(|lease| lease.timers);
         let (terms, patience) = set.fold((0, resets.count()), |(terms, patience), timers| {
             (

@@ -49,12 +49,22 @@ pub(crate) struct Resource {
     pub(crate) fenced_leases: BTreeSet<LeaseId>,
     /// Leases that are over and not clean, see [`crate::leaving`].
     pub(crate) leaving: BTreeSet<LeaseId>,
-    /// The remediation under way: the request that waits for it, if any, and its time limit.
-    pub(crate) resetting: Option<(Option<Ticket>, BootTime)>,
-    /// A lease was fenced since the remediation began.
-    pub(crate) fenced_again: bool,
+    /// The remediation under way.
+    pub(crate) resetting: Option<Remediation>,
     /// How fast the last part was cleaned.
     pub(crate) pace: Option<Pace>,
+}
+
+/// A remediation that was ordered and has not reported. Until then no other one begins: a report does not say of
+/// which one it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Remediation {
+    /// The request that waits for it.
+    pub(crate) asker: Option<Ticket>,
+    /// Its time limit; `None`: it has passed, and the asker was answered.
+    pub(crate) by: Option<BootTime>,
+    /// A lease was fenced since it began.
+    pub(crate) fenced_again: bool,
 }
 
 impl Resource {
@@ -80,7 +90,6 @@ impl Resource {
             fenced_leases: BTreeSet::new(),
             leaving: BTreeSet::new(),
             resetting: None,
-            fenced_again: false,
             pace: None,
         }
     }

@@ -293,3 +293,40 @@ fn objects_of_two_leases_that_are_not_on_record_have_one_remediation_and_one_tim
     assert_eq!(state(&world), (false, false, 16));
     assert_eq!(world.orders.len(), 0);
 }
+
+/// A report does not say which remediation it is of, so there is only one at a time.
+#[test]
+fn a_remediation_that_took_too_long_clears_nothing_that_was_fenced_since_it_began() {
+    let mut world = separate();
+    fails_to_be_cut(&mut world);
+    let first = world.operator(Request::FenceClear(ARENA));
+    world.order();
+    world.pass_ms(30_000);
+    let refusal = world.refusal(first).clone();
+    assert!(refusal.message.contains("goes on"), "{refusal}");
+    let uncut = fails_to_be_cut(&mut world);
+    let second = world.operator(Request::FenceClear(ARENA));
+    assert_eq!(world.refusal(second).error, LeaseError::ResourceBusy);
+    world.orders.clear();
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(fenced_pages(&world), 2);
+    assert_eq!(world.phase(uncut.lease_id), LeasePhase::Fenced);
+    let third = world.operator(Request::FenceClear(ARENA));
+    let Order::Reset(_, leases) = world.order() else {
+        panic!("no remediation");
+    };
+    assert_eq!(leases.len(), 2);
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(world.answer(third), Some(&Ok(Reply::FenceCleared)));
+}
+
+#[test]
+fn a_remediation_that_took_too_long_clears_the_fence_when_it_succeeds() {
+    let mut world = separate();
+    fails_to_be_cut(&mut world);
+    world.operator(Request::FenceClear(ARENA));
+    world.order();
+    world.pass_ms(600_000);
+    world.report(Report::Reset(ARENA, Ok(())));
+    assert_eq!(state(&world), (false, false, 16));
+}

@@ -16,7 +16,7 @@ impl Oracle {
             let owner = Some(lease.tenant.clone());
             Some((lease.alarm(sort)?, false, lease.id.0, owner))
         };
-        let reset = |arena: &Arena| Some((arena.resetting?.1, true, arena.id.0, None));
+        let reset = |arena: &Arena| Some((arena.resetting?.1?, true, arena.id.0, None));
         let resets = self.arenas.iter().filter_map(reset);
         let resets = resets.filter(|_| sort == Sort::Patience);
         let leases = self.leases.iter().filter_map(alarm);
@@ -35,7 +35,7 @@ impl Oracle {
             } else if let Some(id) = self.next_due(Sort::Patience, patience) {
                 match self.find(LeaseId(id)) {
                     Some(at) => self.patience_over(at),
-                    None => self.reset_over(ResourceId(id), false),
+                    None => self.reset_takes_long(ResourceId(id)),
                 }
             } else if let Some(id) = self.next_due(Sort::Memory, &mut vec![]) {
                 self.leases.retain(|lease| lease.id.0 != id);
@@ -273,6 +273,14 @@ impl Oracle {
         let fenced = |lease: &Held| lease.arena == arena && lease.life == Life::Fenced;
         while let Some(at) = self.leases.iter().position(fenced) {
             self.clean(at);
+        }
+    }
+
+    /// The remediation goes on, and nobody waits for it.
+    fn reset_takes_long(&mut self, id: ResourceId) {
+        let arena = self.arenas.iter_mut().find(|arena| arena.id == id).unwrap();
+        if let Some((Some(ticket), _)) = arena.resetting.replace((None, None)) {
+            self.refuse(ticket, LeaseError::Fenced);
         }
     }
 

@@ -427,8 +427,8 @@ pub(crate) struct Arena {
     has: BTreeMap<LeaseId, Has>,
     /// The lease that the fence names, and whether only releases failed.
     fence: Option<(LeaseId, bool)>,
-    /// The request for the remediation, if any, and the time limit.
-    resetting: Option<(Option<Ticket>, u64)>,
+    /// The remediation that has not reported: who waits for it, and until when.
+    resetting: Option<(Option<Ticket>, Option<u64>)>,
     /// A lease was fenced since the remediation began, which proves nothing about it.
     overtaken: bool,
 }

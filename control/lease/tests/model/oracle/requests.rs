@@ -494,7 +494,7 @@ impl Oracle {
             .collect();
         self.orders.push(Order::Reset(id, leases));
         let arena = self.arenas.iter_mut().find(|arena| arena.id == id).unwrap();
-        arena.resetting = Some((asker, by));
+        arena.resetting = Some((asker, Some(by)));
         arena.overtaken = false;
     }
 
