@@ -131,9 +131,14 @@ impl WorkerPool {
     pub fn run(&self, owner: Owner, job: impl FnOnce() + Send + 'static) {
         let mut state = self.0.lock();
         state.jobs.push(owner, Box::new(job));
-        if state.jobs.len() <= state.idle {
+        // An idle thread may be one that the jobs of other owners have no right to.
+        if state.idle > 0 {
             self.0.more.notify_one();
-        } else if state.threads < FIRST_THREADS.min(self.0.threads_max) {
+        }
+        if state.jobs.len() <= state.idle {
+            return;
+        }
+        if state.threads < FIRST_THREADS.min(self.0.threads_max) {
             self.add_threads(&mut state, 1);
         } else if state.is_watched {
             self.0.backlog.notify_one();
@@ -202,7 +207,10 @@ impl WorkerPool {
                 drop(state);
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     let pool = self.0.name;
-                    tracing::error!(pool, "a job panicked; its lease will be fenced as overdue");
+                    tracing::error!(
+                        pool,
+                        "a job panicked: its cut or release is fenced as overdue; its bind or remediation waits for the next start"
+                    );
                 }
                 state = self.0.lock();
                 state.is_done(&owner);
@@ -271,6 +279,10 @@ mod tests {
             });
         }
         (0..8).for_each(|_| began.recv().unwrap());
+        // The pool grows to its most threads, of which half find no job that they may take.
+        while pool.0.lock().idle < 8 {
+            thread::yield_now();
+        }
         let (done, finished) = channel();
         for _ in 0..50 {
             let done = done.clone();
