@@ -71,8 +71,9 @@ impl Provider {
                         true => with_path(entry.name, error),
                         false => error,
                     };
-                    // The older binding goes on over every path.
-                    if made == 0 && !is_gone(&error) {
+                    // The older binding goes on over every path. That of an adopted lease is kept by the kernel, also
+                    // over the paths that have taken it up.
+                    if (made == 0 || order.adopts) && !is_gone(&error) {
                         return Err((error, false));
                     }
                     let bindings = std::mem::take(&mut lease.state().bindings);

@@ -416,6 +416,26 @@ fn a_lease_of_an_earlier_run_keeps_its_part_when_it_cannot_be_bound() {
 }
 
 #[test]
+fn a_lease_of_an_earlier_run_keeps_its_access_when_a_later_path_cannot_be_bound() {
+    let world = World::new();
+    world.put("part", LeaseId(1));
+    world.put("rdma", LeaseId(1));
+    assert_eq!(world.reconcile(&BTreeSet::from([LeaseId(1)])), []);
+    let adopted = BindOrder {
+        adopts: true,
+        ..order(2, Transport::Both)
+    };
+    world.fail("udp bind", BindError::Failed(error()));
+    for _ in 0..2 {
+        let failed = world.provider.bind(&adopted).unwrap_err();
+        assert!(matches!(failed, BindError::Failed(_)), "{failed:?}");
+        assert!(world.has_access());
+    }
+    world.works();
+    world.provider.bind(&adopted).unwrap();
+}
+
+#[test]
 fn strays_go_and_those_on_record_stay() {
     let world = World::new();
     for lease in [1, 2] {
