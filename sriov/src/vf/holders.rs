@@ -32,6 +32,9 @@ const NICENESS: i32 = -20;
 /// kernel may just be closing the group.
 const CLOSES_WITHIN: Duration = Duration::from_millis(100);
 
+/// Most killed processes in the report, which has to fit into one message however many there are.
+const TOLD_MAX: usize = 256;
+
 /// Most programs have at most this many files. Processes with only a device are killed before larger tables are read.
 const FEW_FILES: u64 = 1024;
 
@@ -165,7 +168,8 @@ impl<'a> Search<'a> {
             self.wait()?;
             thread::sleep(LOOK_EVERY);
         }
-        self.ended.killed = self.killed.iter().map(|(pid, _)| *pid).collect();
+        let killed = self.killed.iter().map(|(pid, _)| *pid);
+        self.ended.killed = killed.take(TOLD_MAX).collect();
         Ok(self.ended)
     }
 

@@ -20,6 +20,9 @@ use crate::{
 /// A killed process has ended after this time.
 const ENDS_WITHIN: Duration = Duration::from_secs(8);
 
+/// Most killed processes in the answer, which has to fit into one message however many there are.
+const TOLD_MAX: usize = 256;
+
 /// Most rounds: a process of another user may start new processes of these users meanwhile.
 const ROUNDS: u32 = 8;
 
@@ -36,7 +39,7 @@ pub struct EndUsers {
 
 impl Call for EndUsers {
     const NAME: &'static str = "end-users";
-    /// The killed processes.
+    /// The killed processes, at most [`TOLD_MAX`].
     type Answer = Vec<Holder>;
 
     fn make(self, caller: &Caller) -> Result<Vec<Holder>, Failure> {
@@ -68,6 +71,7 @@ impl EndUsers {
                 return Ok(killed);
             }
             killed.extend(found);
+            killed.truncate(TOLD_MAX);
         }
         Err(Failure::from(format!(
             "processes of the users {:?} were looked at {ROUNDS} times, and others were there each time: end them",
