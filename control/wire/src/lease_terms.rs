@@ -11,7 +11,7 @@ macro_rules! declare {
     };
     (
         [$({ $code:literal $variant:ident $word:literal $name:literal, ($module:ident: $terms:ty), $coordinates:tt })*]
-        [$({ $c:literal $later:ident $w:literal $later_name:literal, $u:path, ($m:ident: $later_terms:ty), $b:tt })*]
+        [$({ $c:literal $later:ident $w:literal $later_name:literal, ($m:ident: $later_terms:ty), $b:tt })*]
     ) => {
         /// The parameters of a lease that only its kind has. The variant is the kind.
         #[derive(Clone, Debug, PartialEq, Eq)]
