@@ -61,7 +61,7 @@ impl ReplyWriter {
 pub(super) fn leave_reason(reason: String) {
     let (tell, told) = mpsc::channel();
     let write = move || {
-        let written = nix::sys::uio::pwrite(io::stdout(), reason.as_bytes(), 0);
+        let written = nix::unistd::write(io::stdout(), reason.as_bytes());
         written
             .inspect_err(
                 |errno| tracing::error!(%errno, "watchdog: the reason could not be written"),

@@ -4,7 +4,7 @@
 //! objects `M`. The path supplies its calls of the kernel. Bind, extend, revoke, verify and remove are here. An entry
 //! has two locks:
 //!
-//! - **state**, held for a moment and never over a call of the kernel. A deadline and a cut take no other lock.
+//! - **state**, held for a moment and never over a call of the kernel. A deadline and a cut take no other lock of the lease.
 //! - **admission**, held by each thread that opens access or takes objects away, also while the kernel waits: a bind,
 //!   the entry of a local user's process, the proof, the removal.
 //!
